@@ -1,6 +1,6 @@
 # `make test` installs Redis if necessary and runs the fast tests. A change must also pass `make lint` and `make test-all`.
 
-.PHONY: test test-all test-alerts test-faults test-long test-oldest test-servers test-simulation fuzz lint bench bench-instructions bench-peers request-path
+.PHONY: test test-all test-alerts test-faults test-long test-oldest test-servers test-simulation fuzz lint lint-words bench bench-instructions bench-peers request-path
 SHELL := bash
 
 # The crate, its docs, and what needs no more than one Redis server.
@@ -44,8 +44,8 @@ test-faults:
 	cargo test --quiet --release -p tests-faults --test faults
 	@$(MAKE) --no-print-directory test-simulation
 
-# Fault schedules in a simulation. Prints the seeds, the steps, the faults by kind and the time; SIMULATION_SEED=7 repeats
-# that of one seed.
+# Fault schedules in a simulation. Prints the seeds, the steps, the faults by kind and the time; SIMULATION_SEED=7
+# repeats the schedule of one seed.
 test-simulation:
 	@.ci/get-redis
 	SIMULATION_SEEDS=$${SIMULATION_SEEDS:-10000} cargo test --release -p tests-sim -- --nocapture
@@ -69,6 +69,7 @@ test-alerts:
 
 lint:
 	@.ci/timed "format" cargo fmt --all --check
+	@.ci/timed "words" .ci/words
 	@.ci/timed "clippy" cargo clippy --workspace --all-features --lib --bins --examples --benches -- -D warnings
 	@.ci/timed "clippy of tests" cargo clippy --workspace --all-features --tests --test faults -- \
 		-D warnings -A clippy::unwrap_used -A clippy::print_stderr
@@ -80,6 +81,10 @@ lint:
 	@.ci/timed "rust-version" .ci/msrv
 	@.ci/timed "dependencies" .ci/deny
 	@.ci/timed "packages" .ci/package
+
+# Counts the words that this repository does not use, and fails if one occurs more often than .ci/words.txt allows.
+lint-words:
+	@.ci/words
 
 # Runs each target for three minutes, on nightly. Findings are kept in fuzz/target.
 fuzz:

@@ -31,7 +31,7 @@ struct Seen {
     /// Microseconds of CPU time for each decision.
     servers: f64,
     client: f64,
-    /// Decisions a second if each server had a core of its own.
+    /// Decisions a second if each server had its own core.
     with_a_core_each: f64,
     decisions_a_call: f64,
 }
@@ -116,7 +116,7 @@ async fn main() -> Result<(), tower_ratelimit::Error> {
         }
     }
     println!(
-        "| | callers | decisions/s | servers, us each | client, us each | decisions/s with a core each | decisions a call |"
+        "| | callers | decisions/s | servers, µs each | client, µs each | decisions/s with a core each | decisions a call |"
     );
     println!("|---|---|---|---|---|---|---|");
     for callers in [1, 64, 256] {

@@ -87,7 +87,7 @@ fn algorithms(criterion: &mut Criterion) {
     for (name, (allowed, denied)) in rows {
         bench(name, allowed, denied);
     }
-    // The permits are released at once.
+    // The permits are released immediately.
     let held = |name, limit| Policy::new(name, quota(limit)).algorithm(Concurrency::new());
     bench("Concurrency", held("plenty", 1_000), Some(held("one", 1)));
     // More units than requests in a period, after which entries leave the log.

@@ -23,7 +23,7 @@
 //! Without `Access-Control-Expose-Headers`, a script sees the 429 but not how long to wait. If the rate limit is
 //! outside of the CORS layer, the script sees a network error. `.ci/browser-cors` tests this with Chromium.
 //!
-//! `PORT` (3000) is the port of the API and `PAGE_PORT` (3001) that of the page, 0 for any free one.
+//! `PORT` (3000) is the port of the API and `PAGE_PORT` (3001) the port of the page; 0 selects a free port.
 
 #![allow(clippy::print_stdout, reason = "the example prints its results")]
 

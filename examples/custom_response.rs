@@ -87,8 +87,8 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     let limiter = limiter.into();
     let limit =
         |name| RateLimitLayer::new(limiter.clone(), Policy::new(name, Quota::per_minute(1)), PeerIp::new());
-    // The closure returns anything that axum converts to a response. It sets no status, so the layer uses that of the
-    // rejection. The layer always adds `Retry-After` and the other headers.
+    // The closure returns anything that axum converts to a response. It sets no status, so the layer uses the
+    // rejection's status. The layer always adds `Retry-After` and the other headers.
     let json = |rejection: &Rejection, _: &Parts| {
         Json(json!({ "error": "slow down", "seconds": rejection.retry_after_seconds() }))
     };

@@ -1,4 +1,4 @@
-//! Downloads: a client may fetch a number of bytes, whatever the number of requests.
+//! Downloads: a client may fetch a number of bytes, regardless of the number of requests.
 //!
 //! Run with
 //!
@@ -22,7 +22,7 @@
 //!     retry-after: 14
 //! ```
 //!
-//! 220 000 bytes of debt take 14 seconds. A client that closes its connection is charged what was sent until then.
+//! 220,000 bytes of debt take 14 seconds. A client that closes its connection is charged what was sent until then.
 //!
 //! `PORT` (3000) is the port, 0 for any free one.
 

@@ -69,13 +69,13 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
 
     Router::new()
         .route("/", get(async || "home\n"))
-        // A limit for each method, in addition to that of the router. With `route_layer`, requests with other methods
+        // A limit for each method, in addition to the router's limit. With `route_layer`, requests with other methods
         // are not counted here.
         .route(
             "/notes",
             get(async || "notes\n").route_layer(reads).merge(post(async || "added\n").route_layer(writes)),
         )
-        // Both limits apply here too: that of the plan and that of the router.
+        // Both limits apply here too: the plan's and the router's.
         .route("/reports", get(async || "report\n").route_layer(per_plan(limiter.clone())))
         // Only this limit applies, because the router's limit exempts the path.
         .route("/login", post(async || "in\n").route_layer(per_ip("login", Quota::per_minute(1))))

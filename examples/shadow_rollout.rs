@@ -7,7 +7,7 @@
 //! ```
 //!
 //! and, in another terminal, run the lines right after each other. The old limit is 100 requests an hour for each API
-//! key, the new one 2. `/denials` tells how often the new one has denied, or would have.
+//! key, the new one 2. `/denials` reports how often the new one has denied, or would have.
 //!
 //! ```text
 //! curl -i -H 'x-api-key: k-ann' http://127.0.0.1:3000/

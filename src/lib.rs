@@ -85,7 +85,7 @@
 //! * If more decisions are requested concurrently than Redis can make within the deadline, the rest count as a failure of
 //!   the store.
 //! * If Redis fails over to a replica, charges that were not replicated are lost.
-//! * While the store is unavailable, each instance counts for itself, see [`FailureMode::Local`]; [`FailureMode::Open`]
+//! * While the store is unavailable, each instance counts separately, see [`FailureMode::Local`]; [`FailureMode::Open`]
 //!   limits nothing.
 //! * If a reply misses the deadline, the charge may have been made.
 //! * Policies with different keys are decided atomically on one Redis server. In a Redis Cluster they are decided one
@@ -106,7 +106,7 @@
 //! | `tls-rustls-no-provider` | The same with the crypto provider of rustls that your program installs | no |
 //! | `tonic` | gRPC rejections carry `RetryInfo` and `QuotaFailure`; [`Rejection`] becomes a `tonic::Status`; [`PeerIp`] reads tonic's connect info | no |
 //! | `tonic-tls` | [`PeerIp`] reads the address of TLS streams that you hand to tonic | no |
-//! | `tracing` | Logs: denials at debug, admissions at trace, the start of an outage at warn, set-up errors at error, once | yes |
+//! | `tracing` | Logs: denials at debug, admissions at trace, the start of an outage at warn, setup errors at error, once | yes |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 /// Logs if the feature `tracing` is on. Never pass an identity.

@@ -1,4 +1,4 @@
--- Each request has one of 10 000 keys. The requests are written once, so that wrk spends its time sending them.
+-- Each request has one of 10,000 keys. The requests are written once, so that wrk spends its time sending them.
 
 local requests = {}
 

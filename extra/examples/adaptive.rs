@@ -1,6 +1,6 @@
-//! Limits that follow the load: a rate that follows a number that the service knows, here how busy its database is, and the
-//! requests in flight of an expensive route, which follow that route's latency. The rate may be counted in Redis; the requests in
-//! flight are those of this process.
+//! Limits that follow the load: a rate that follows a number that the service knows, here how busy its database is, and
+//! the requests in flight of an expensive route, which follow that route's latency. The rate may be counted in Redis;
+//! requests in flight are counted per process.
 //!
 //! Run with
 //!

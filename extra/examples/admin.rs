@@ -1,5 +1,5 @@
-//! Administration: operators look at a client's state, lift its limit, refund it, ban it, and turn enforcement off, on a
-//! listener of their own and with a token.
+//! Administration: operators look at a client's state, lift its limit, refund it, ban it, and turn enforcement off, on
+//! a separate listener and with a token.
 //!
 //! Run with
 //!

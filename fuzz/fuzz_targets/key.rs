@@ -46,7 +46,7 @@ fuzz_target!(|data: &[u8]| {
         }
     }
 
-    // No client can send an identity whose key is that of a join.
+    // No client can send an identity whose key equals the key of a join.
     for identity in identities.iter().copied().chain([data, whole.as_str().as_bytes()]) {
         assert_ne!(Key::new(identity), whole);
         assert_ne!(Key::new(identity), Key::join([&Key::new(identity)]));

@@ -10,7 +10,7 @@
   Arguments the limit; the period.
   Mark      none: a release names its holder.
 
-  A decision calls ZSCORE, EXISTS where there is no sum, ZRANGEBYSCORE and ZREVRANGE, once for all decisions of a call;
+  A decision calls ZSCORE, EXISTS without a sum, ZRANGEBYSCORE and ZREVRANGE, once for all decisions of a call;
   ZRANGEBYSCORE again for a denial; ZADD for each charge, then ZADD, ZREVRANGE and PEXPIRE, and ZREMRANGEBYRANK where
   permits have expired. A release calls ZSCORE, ZREM, ZREVRANGE, ZADD and PEXPIRE, or DEL. A renewal calls ZSCORE, ZADD, ZREVRANGE,
   ZADD and PEXPIRE.
@@ -55,8 +55,8 @@ local function range(key, from, to, count)
 end
 
 -- The state while decisions are made: the stored set, as a table of `key`, `sum`, the units of all holders, `expired`,
--- the holders that have expired, `used`, the units of the others, and `last`, when the last of these expires, nil where
--- there is none. Then the holders that were added since it was read: a chain of tables of `member`, `units` and
+-- the holders that have expired, `used`, the units of the others, and `last`, when the last of these expires, nil if
+-- there are no others. Then the holders that were added since it was read: a chain of tables of `member`, `units` and
 -- `previous`. Then the sum of their units.
 local function load(key)
   local set = { key = key, sum = 0, used = 0, expired = {} }

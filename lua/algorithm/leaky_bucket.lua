@@ -2,7 +2,7 @@
   Leaky bucket: admitted units fill a bucket that drains at the quota's rate.
 
   A meter denies a request that would overflow the bucket (ITU-T I.371). A queue delays requests so that they leave at
-  the quota's rate, and denies a request that would wait longer than the longest wait (nginx' limit_req). A meter is a
+  the quota's rate, and denies a request that would wait longer than the longest wait (nginx's limit_req). A meter is a
   queue with a longest wait of 0.
 
   State     the time of the level; the level.

@@ -6,7 +6,7 @@
   the one before, up to `longest`, unless `remembered` microseconds have passed since the latest ban ended.
 
   `decide` only checks whether the key is banned, so it changes no state. The driver calls `strike` for a denial, and
-  `ban` for a ban by an administrator.
+  `ban` for a ban by an operator.
 
   State     when the window started, or when the key was banned after it; the denials in the window; and, while bans are
             remembered, `<bans>;<end>`: how many bans denials have caused, and when the latest ban ends.
@@ -44,7 +44,7 @@ local function open(penalty, started, denials, text)
     if bans >= TOO_LARGE or ends - started > MAX_BAN then
       error(FOREIGN, 0)
     end
-    -- Bounds the loop in `strike`, whatever the key holds.
+    -- Bounds the loop in `strike` for any value of the key.
     bans = math.min(bans, MOST_BANS)
   end
   if started > now then

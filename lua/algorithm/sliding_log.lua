@@ -9,8 +9,8 @@
   Mark      none: a refund finds the charge by its time.
 
   A decision calls LLEN and two to four LINDEX; a binary search with LINDEX follows where entries have expired or a
-  denial looks for its retry time. A refund reads and writes the entries before its charge or those after it, whichever
-  are fewer, with LINDEX and LSET.
+  denial looks for its retry time. A refund reads and writes the entries before its charge or the ones after it, the
+  smaller group, with LINDEX and LSET.
 
   Entries in the future mean that the clock stepped back. They count as of `now`. A denial writes this down, so that the
   retry time it names stays true.
@@ -56,8 +56,8 @@ local function search(key, low, high, holds)
 end
 
 -- The state while decisions are made: the stored list, as a table of `key`, `length`, `base`, the total before its
--- first entry, `total`, the total of its last entry, and `last`, the time of that; false where there is no list. Then
--- the units that were charged since it was read, and the period under which they were.
+-- first entry, `total`, the total of its last entry, and `last`, the time of that entry; false without a list. Then the
+-- units that were charged since it was read, and the period under which they were.
 local function load(key)
   local length = call('LLEN', key)
   if length == 0 then

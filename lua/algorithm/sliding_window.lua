@@ -120,7 +120,7 @@ local function open(window, latest, sum, text)
     return started, elapsed, '', 0, stale
   end
   if kept < stored then
-    -- Add up the cells that leave or those that stay, whichever are fewer.
+    -- Add up the cells that leave or the cells that stay, the smaller group.
     if stored - kept < kept then
       sum = sum - sum_of(body, kept, stored - 1)
     else
@@ -211,7 +211,7 @@ local function remove_units(body, index, cells, units)
   return sub(body, 1, first * CELL) .. string.rep(EMPTY, index - first) .. cell .. sub(body, (index + 1) * CELL + 1)
 end
 
--- Raises an error where the stored sum is not that of the cells.
+-- Raises an error if the stored sum is not the sum of the cells.
 local function check_sum(body, sum)
   if sum_of(body, 0, #body / CELL - 1) ~= sum then
     error(FOREIGN, 0)

@@ -1,5 +1,6 @@
 --[[
-  What changes a bucket besides charges: refunds and leases; see "Refunds of a bucket" and "Leases of a bucket" in lua/README.md.
+  What changes a bucket, apart from charges: refunds and leases. See "Refunds of a bucket" and "Leases of a bucket" in
+  lua/README.md.
 ]]
 -- uses: prelude muldiv drain text leases any_bucket
 

@@ -93,7 +93,7 @@ end
 local function change(record, charge)
   local rule, cost, made, k = charge.rule, charge.cost, charge.made, charge.k
   local changed = function_of(rule, run.change)
-  -- An administrator's refund names no charge.
+  -- An operator's refund names no charge.
   if made == 0 then
     made = nil
   end

@@ -2,7 +2,7 @@
   The states of keys in memory: each key is written once, after all decisions.
 
   A state is three values: a time, a count and a text (include/state.lua). An algorithm that stores a list or a sorted set has
-  values of its own, and the functions `load` and `store` to read and write them.
+  its own values, and the functions `load` and `store` to read and write them.
 ]]
 -- uses: prelude error state keys
 

@@ -15,8 +15,8 @@
     fill           the burst without the room for debts; nil for `burst`
     is_special     true if it has a `wait`, is `stepped` or has an `initial`; otherwise nil
 
-  The state is the time of the level, the level, and a text of leases, refunds and units above the level, nil where there
-  are none.
+  The state is the time of the level, the level, and a text of leases, refunds and units above the level, nil without
+  these.
 ]]
 -- uses: prelude bucket_in_full
 

@@ -7,7 +7,7 @@
 ]]
 -- uses: prelude
 
--- Returns the time, the count and the text of a value; false for the time where there is no key.
+-- Returns the time, the count and the text of a value; false for the time without a key.
 local function read_state(value)
   if not value then
     return false

@@ -1,4 +1,4 @@
-//! What a response says about when to retry.
+//! When to retry, according to a response.
 //!
 //! A malformed header is ignored, as the standards ask. So is a header that is sent twice and is not a list.
 

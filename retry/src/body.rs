@@ -17,7 +17,7 @@ use http_body_util::combinators::{BoxBody, UnsyncBoxBody};
 #[diagnostic::on_unimplemented(
     message = "the request body `{Self}` cannot be sent again",
     label = "the body `{Self}` is not `Clone`",
-    note = "use `tower_ratelimit_retry::BufferedRetryLayer` in place of `tower::retry::RetryLayer`: it buffers bodies, such as those of a tonic `Channel` (with the feature `tonic`)"
+    note = "use `tower_ratelimit_retry::BufferedRetryLayer` in place of `tower::retry::RetryLayer`: it buffers bodies, such as tonic's (with the feature `tonic`)"
 )]
 pub trait RetryBody: Sized {
     /// Returns a copy that can be sent after this one. `None` if the request is to be sent only once.

@@ -50,7 +50,7 @@ use crate::{advice::Advice, body::RetryBody};
 /// 4. `RateLimit`, drafts 08 to 11 (`"burst";r=0;t=30`): the largest `t` of the policies with `r=0`;
 /// 5. `RateLimit`, draft 07 (`limit=100, remaining=0, reset=30`);
 /// 6. `RateLimit-Remaining: 0` with `RateLimit-Reset`, in seconds;
-/// 7. `X-RateLimit-Remaining: 0` with `X-RateLimit-Reset`: seconds from now, or, above 1 000 000 000,
+/// 7. `X-RateLimit-Remaining: 0` with `X-RateLimit-Reset`: seconds from now, or, above 1,000,000,000,
 ///    seconds since 1970, relative to `Date` as well;
 /// 8. none of them: the [backoff](Self::backoff).
 ///
@@ -136,7 +136,7 @@ pub struct RetryPolicy {
     jitter: u32,
     /// Shared by all clones.
     budget: Option<Arc<TpsBudget>>,
-    // tower clones the policy for each request: the counts below are those of one request.
+    // tower clones the policy for each request: the counts below belong to one request.
     retries: u32,
     backoffs: u32,
 }
@@ -194,7 +194,7 @@ impl RetryPolicy {
     /// The most that is added to the wait that the server names, in percent of the wait. Defaults to 10.
     ///
     /// The addition is random, so clients with the same wait do not retry together. 0 waits exactly as long as the
-    /// server says.
+    /// server requests.
     #[must_use]
     pub fn jitter(mut self, percent: u32) -> Self {
         self.jitter = percent;

@@ -32,16 +32,16 @@ use crate::base::{Error, Quota};
 ///   until the renewals.
 /// * **Source**: the counting semaphore, with an expiry.
 /// * **Cost in Redis**: one sorted set per key, with a member of 50 to 140 bytes per request that holds permits,
-///   whatever its cost.
+///   regardless of its cost.
 /// * **Weakness**: the permits of a killed instance are unavailable until they expire. The retry time is when permits
-///   expire; others may be released much sooner. If more than 1000 requests' permits expire together, each decision
-///   frees those of 1000.
+///   expire; others may be released much sooner. If the permits of more than 1000 requests expire together, each
+///   decision frees 1000 of them.
 ///
 /// # Errors
 ///
 /// [`Policy::try_algorithm`](crate::Policy::try_algorithm) returns an error, and
 /// [`Policy::algorithm`](crate::Policy::algorithm) panics, if the quota has a [`burst`](Quota::burst) or a limit above
-/// 1 000 000.
+/// 1,000,000.
 ///
 /// # Example
 ///
@@ -91,7 +91,7 @@ impl Algorithm for Concurrency {
             return Err(Error::invalid("a limit on concurrency has no burst: leave out `burst`"));
         }
         if quota.limit() > MAX_UNITS {
-            return Err(Error::invalid("a limit on concurrency must be at most 1 000 000"));
+            return Err(Error::invalid("a limit on concurrency must be at most 1,000,000"));
         }
         Ok(vec![quota.limit(), quota.period_micros()])
     }

@@ -51,10 +51,10 @@ use crate::base::{Error, Quota};
 ///
 /// ## `refund(policy, units, made, mark, time, count, text, holder)`
 ///
-/// Optional. Refunds up to `units` units of the charge that was made at the time `made` with the mark `mark`: as many as
-/// still count, and none that another charge owns. If `made` is nil, an administrator refunds the latest units of any
+/// Optional. Refunds up to `units` units of the charge that was made at the time `made` with the mark `mark`: as many
+/// as still count, and none that another charge owns. If `made` is nil, an operator refunds the latest units of any
 /// charge. Returns `lifetime, time, count, text`, or nil if nothing changes. In place of the lifetime, `KEEP_TTL` keeps
-/// that of the key, and `REMOVE` removes the key. A file without `refund` refunds nothing.
+/// the key's TTL, and `REMOVE` removes the key. A file without `refund` refunds nothing.
 ///
 /// ## `renew(policy, units, time, count, text, holder)`
 ///

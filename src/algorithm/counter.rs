@@ -1,7 +1,7 @@
 //! The form of a built-in algorithm for [`MemoryStore`](crate::MemoryStore): the twin of its Lua file.
 //!
 //! `lua/README.md` specifies the same functions in Lua. Unlike the twin of a custom algorithm, it changes a state in
-//! place, keeps it in a form of its own, and is not checked.
+//! place, keeps it in its own form, and is not checked.
 
 use super::{state::State, twin::Receipt};
 

@@ -15,7 +15,7 @@ use crate::base::{Error, Quota};
 /// * **Promise of a meter**: in any span of time `t`, at most capacity + rate × `t` units.
 /// * **Promise of a queue**: requests leave evenly spaced at the quota's rate, in the order in which they were
 ///   admitted, over all instances. No request waits longer than the queue's longest wait.
-/// * **Source**: ITU-T I.371; J. Turner, "New directions in communications", 1986. A queue has the options of nginx'
+/// * **Source**: ITU-T I.371; J. Turner, "New directions in communications", 1986. A queue has the options of nginx's
 ///   `limit_req`: its `burst` is the longest wait here, its `delay` is [`delay_after`](Self::delay_after).
 /// * **Cost in Redis**: one string per key. GET; SET if units are charged.
 /// * **Weakness of a queue**: a waiting request holds its connection and its memory in the instance. A client that
@@ -27,8 +27,9 @@ use crate::base::{Error, Quota};
 /// [`Policy::algorithm`](crate::Policy::algorithm) panics, for a queue
 ///
 /// * with a quota that has a [`burst`](Quota::burst): use [`delay_after`](Self::delay_after) instead;
-/// * with a longest wait above 400 days, not in whole microseconds, or in which more than 10^12 units drain;
-/// * with a `delay_after` of 0, above 10^12, or that takes more than 100 years to drain.
+/// * with a longest wait above 400 days, not in whole microseconds, or in which more than 1,000,000,000,000 units
+///   drain;
+/// * with a `delay_after` of 0, above 1,000,000,000,000, or that takes more than 100 years to drain.
 ///
 /// # Example
 ///
@@ -119,7 +120,9 @@ impl Algorithm for LeakyBucket {
         }
         // It has the bounds of a burst.
         quota.try_burst(queue.delay_after).map_err(|_| {
-            Error::invalid("a queue's `delay_after` must be from 1 to 10^12 and drain within 100 years")
+            Error::invalid(
+                "a queue's `delay_after` must be from 1 to 1,000,000,000,000 and drain within 100 years",
+            )
         })?;
         let wait = micros(
             queue.max_wait,
@@ -128,7 +131,7 @@ impl Algorithm for LeakyBucket {
         let waiting = u128::from(wait) * u128::from(units) / u128::from(period);
         if waiting > u128::from(MAX_WAITING) {
             return Err(Error::invalid(
-                "a queue must hold at most 10^12 units: make its longest wait shorter",
+                "a queue must hold at most 1,000,000,000,000 units: make its longest wait shorter",
             ));
         }
         Ok(vec![period, units, queue.delay_after, wait])

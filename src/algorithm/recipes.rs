@@ -4,9 +4,9 @@
 //!
 //! Use [`FixedWindow`](crate::algorithm::FixedWindow).
 //!
-//! * `INCR` and `EXPIRE` are two commands. A client that crashes between them leaves a key without a TTL, and so does
-//!   a refund that brings the counter back to 1. That key is denied for ever. Here one script writes both, and the
-//!   state has the time of its first charge, so even a lost TTL changes nothing.
+//! * `INCR` and `EXPIRE` are two commands. A client that crashes between them leaves a key without a TTL, and so does a
+//!   refund that brings the counter back to 1. That key is denied forever. Here one script writes both, and the state
+//!   has the time of its first charge, so even a lost TTL changes nothing.
 //! * Denied requests are counted too, so the counter does not show what was admitted. Here a denied request is not
 //!   counted.
 //! * A client can use the limit twice within a moment, before and after a window's edge. That is the nature of
@@ -18,8 +18,8 @@
 //!
 //! Use [`FixedWindow::aligned`](crate::algorithm::FixedWindow::aligned).
 //!
-//! * The minute is that of the instance's clock. Instances with different clocks count in different keys. Here the
-//!   Redis server's clock decides.
+//! * The minute follows the instance's clock. Instances with different clocks count in different keys. Here the Redis
+//!   server's clock decides.
 //! * In Redis Cluster, the keys of the previous and the current minute are in different slots. Here there is one key.
 //!
 //! # A sorted set of timestamps
@@ -29,7 +29,7 @@
 //! * The member is often the timestamp, so five requests in one millisecond count as one. A random member avoids that,
 //!   but needs memory. Here each request is an entry of a list.
 //! * A sorted set needs 145 bytes per request. Here it is 15.
-//! * `ZADD` runs before `ZCARD`, so denied requests are logged. A client that keeps trying is denied for ever.
+//! * `ZADD` runs before `ZCARD`, so denied requests are logged. A client that keeps trying is denied forever.
 //! * `ZREMRANGEBYSCORE` over many entries blocks the server. Here one command trims the list, at a place found by
 //!   binary search.
 //!
@@ -56,8 +56,8 @@
 //!
 //! * Time and tokens are fractions, stored as text of 14 digits, which loses the microseconds of a timestamp. Here all
 //!   numbers are integers.
-//! * The time is that of the instance's clock. If one clock is five seconds ahead, all other instances wait five
-//!   seconds longer. Here the Redis server's clock decides.
+//! * The time follows the instance's clock. If one clock is five seconds ahead, all other instances wait five seconds
+//!   longer. Here the Redis server's clock decides.
 //! * A denied request is charged too, and the bucket goes below zero. Here a denied request is not charged.
 //! * When the clock steps back, the negative difference removes tokens; with `abs` it adds tokens. Here neither
 //!   happens: the level stays the same and drains from the new time on.

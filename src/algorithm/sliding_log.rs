@@ -12,7 +12,7 @@ use crate::base::{Error, Quota};
 /// * **Source**: the sliding window log, usually a sorted set of timestamps. This one is a list: a sorted set needs
 ///   ten times the memory and loses requests that come in the same microsecond.
 /// * **Cost in Redis**: one list per key, with an entry of about 15 bytes for each admitted request that still counts,
-///   whatever its cost. LLEN and two to four LINDEX; RPUSH and PEXPIRE if units are charged.
+///   regardless of its cost. LLEN and two to four LINDEX; RPUSH and PEXPIRE if units are charged.
 /// * **Weakness**: memory grows with the limit. For a limit of more than a few thousand requests use a
 ///   [`SlidingWindow`](crate::algorithm::SlidingWindow).
 ///

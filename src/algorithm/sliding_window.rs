@@ -153,7 +153,7 @@ fn open(arguments: &[u64], state: Option<&State>, now: u64) -> Open {
 }
 
 impl Open {
-    /// Returns the units of the cells that count in full, and those of the sliding cell.
+    /// Returns the units of the cells that count in full, and the units of the sliding cell.
     fn full_and_sliding(&self) -> (u64, u64) {
         let (sliding, full) = self.counts.split_last().unwrap_or((&0, &[]));
         (full.iter().sum(), *sliding)
@@ -194,7 +194,7 @@ impl Open {
 
 impl Counter for SlidingWindow {
     fn redis_micros(&self, arguments: &[u64], _: bool) -> u64 {
-        // A denial may read every cell: 205 us for 1000 of them.
+        // A denial may read every cell: 205 µs for 1000 of them.
         16 + arguments.get(1).copied().unwrap_or_default() / 5
     }
 

@@ -36,7 +36,7 @@ impl State {
     }
 }
 
-/// What a bucket has besides its level.
+/// What a bucket has in addition to its level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extra {
     pub refunds: Refunds,

@@ -21,7 +21,7 @@ pub trait Twin: Send + Sync {
     fn decide(&self, input: &Input<'_>, cost: u64) -> Evaluation;
 
     /// Refunds up to `units` units of the charge that `receipt` identifies: as many as still count, and none that
-    /// another charge owns. Without a receipt, an administrator refunds the latest units of any charge. Returns `None`
+    /// another charge owns. Without a receipt, an operator refunds the latest units of any charge. Returns `None`
     /// if nothing changes. Defaults to that.
     fn refund(&self, input: &Input<'_>, units: u64, receipt: Option<Receipt>) -> Option<Update> {
         let _ = (input, units, receipt);

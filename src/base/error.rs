@@ -8,7 +8,7 @@ use super::fault::Fault;
 /// The error of this crate: an invalid setting, a request without a usable identity, or a failure of the store.
 ///
 /// Match on [`kind`](Self::kind), read the message, and follow [`source`](StdError::source) to the cause. The message
-/// is lower case, says what to do if something can be done, and never shows a password or an identity.
+/// is lower case, states the remedy if there is one, and never shows a password or an identity.
 ///
 /// # Example
 ///

@@ -46,7 +46,7 @@ pub(crate) enum Fault {
     Unknown,
 
     /// No program listens at the address.
-    Refused,
+    NotListening,
     /// A round trip takes longer than the deadline.
     Slow,
 }

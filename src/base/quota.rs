@@ -18,7 +18,7 @@ use super::error::Error;
 ///
 /// # Bounds
 ///
-/// Limits and bursts are from 1 to 10^12, periods are whole microseconds from 1 millisecond to 400 days,
+/// Limits and bursts are from 1 to 1,000,000,000,000, periods are whole microseconds from 1 millisecond to 400 days,
 /// and a burst must refill within 100 years. Values inside these bounds are counted exactly, to
 /// the microsecond. Values outside are an error when the quota is built.
 ///
@@ -74,7 +74,7 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// If `limit` is 0 or above 10^12; in a `const`, that is a compile error.
+    /// If `limit` is 0 or above 1,000,000,000,000; in a `const`, that is a compile error.
     #[must_use]
     #[track_caller]
     pub const fn per_second(limit: u64) -> Self {
@@ -85,7 +85,7 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// If `limit` is 0 or above 10^12; in a `const`, that is a compile error.
+    /// If `limit` is 0 or above 1,000,000,000,000; in a `const`, that is a compile error.
     #[must_use]
     #[track_caller]
     pub const fn per_minute(limit: u64) -> Self {
@@ -96,7 +96,7 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// If `limit` is 0 or above 10^12; in a `const`, that is a compile error.
+    /// If `limit` is 0 or above 1,000,000,000,000; in a `const`, that is a compile error.
     #[must_use]
     #[track_caller]
     pub const fn per_hour(limit: u64) -> Self {
@@ -107,7 +107,7 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// If `limit` is 0 or above 10^12; in a `const`, that is a compile error.
+    /// If `limit` is 0 or above 1,000,000,000,000; in a `const`, that is a compile error.
     #[must_use]
     #[track_caller]
     pub const fn per_day(limit: u64) -> Self {
@@ -118,8 +118,8 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// If `limit` is 0 or above 10^12, or `period` below 1 millisecond, above 400 days, or not of whole microseconds; in a
-    /// `const`, that is a compile error. [`try_new`](Self::try_new) gives an error instead.
+    /// If `limit` is 0 or above 1,000,000,000,000, or `period` below 1 millisecond, above 400 days, or not of whole
+    /// microseconds; in a `const`, that is a compile error. [`try_new`](Self::try_new) gives an error instead.
     #[must_use]
     #[track_caller]
     pub const fn new(limit: u64, period: Duration) -> Self {
@@ -154,7 +154,7 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// If `burst` is 0, above 10^12, or would take more than 100 years to refill; in a `const`,
+    /// If `burst` is 0, above 1,000,000,000,000, or would take more than 100 years to refill; in a `const`,
     /// that is a compile error. [`try_burst`](Self::try_burst) gives an error instead.
     #[must_use]
     #[track_caller]
@@ -246,7 +246,7 @@ impl Quota {
             return Err("a quota's limit must be at least 1");
         }
         if limit > MAX_UNITS {
-            return Err("a quota's limit must be at most 10^12");
+            return Err("a quota's limit must be at most 1,000,000,000,000");
         }
         if period < MIN_PERIOD {
             return Err("a quota's period must be at least 1 millisecond");
@@ -259,10 +259,10 @@ impl Quota {
 
     pub(super) const fn with_burst(self, burst: u64) -> Result<Self, &'static str> {
         if burst == 0 {
-            return Err("a quota's burst must be at least 1; a limit that never admits is no limit");
+            return Err("a quota's burst must be at least 1");
         }
         if burst > MAX_UNITS {
-            return Err("a quota's burst must be at most 10^12");
+            return Err("a quota's burst must be at most 1,000,000,000,000");
         }
         if burst as u128 * self.period as u128 / self.limit as u128 > MAX_REFILL {
             return Err("a quota's burst must refill within 100 years");
@@ -292,7 +292,12 @@ mod tests {
         let second = Duration::from_secs(1);
         let rows = [
             Row { name: "no units", limit: 0, period: second, message: "at least 1" },
-            Row { name: "too many units", limit: MAX_UNITS + 1, period: second, message: "at most 10^12" },
+            Row {
+                name: "too many units",
+                limit: MAX_UNITS + 1,
+                period: second,
+                message: "at most 1,000,000,000,000",
+            },
             Row { name: "no time", limit: 1, period: Duration::ZERO, message: "at least 1 millisecond" },
             Row {
                 name: "half a millisecond",
@@ -350,7 +355,9 @@ mod tests {
     #[test]
     fn a_burst_out_of_bounds_cannot_be_built() {
         let quota = Quota::per_day(1);
-        for (burst, message) in [(0, "at least 1"), (MAX_UNITS + 1, "at most 10^12"), (36_501, "100 years")] {
+        for (burst, message) in
+            [(0, "at least 1"), (MAX_UNITS + 1, "at most 1,000,000,000,000"), (36_501, "100 years")]
+        {
             let error = quota.try_burst(burst).unwrap_err();
             assert!(error.to_string().contains(message), "{burst}: {error}");
         }

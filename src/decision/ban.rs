@@ -6,8 +6,8 @@ use crate::key::Key;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BanList {
-    /// Each key as it is [stored](crate::key#the-stored-form), and the time until its ban ends: the longest ban first, those
-    /// of the same length in the order of their keys.
+    /// Each key as it is [stored](crate::key#the-stored-form), and the time until its ban ends: the longest ban first,
+    /// bans of the same length in the order of their keys.
     pub bans: Vec<(Key, Duration)>,
     /// Whether there are no others: `false` if the store has more than the list may have, or has looked at as many keys as
     /// it does at most.

@@ -125,7 +125,7 @@ impl Charge {
         self
     }
 
-    /// The receipt of the charge to refund; `None` for an administrator's refund of the latest units.
+    /// The receipt of the charge to refund; `None` for an operator's refund of the latest units.
     pub(crate) const fn receipt(&self) -> Option<Receipt> {
         match self.tie {
             Tie::Receipt(receipt) => Some(receipt),

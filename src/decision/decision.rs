@@ -16,9 +16,9 @@ pub(crate) enum Report {
 
 /// The verdict of all policies of a request: admitted only if every policy admits.
 ///
-/// A layer inserts the decision into the extensions of the request, for the handler. The handler of a request that no layer
-/// charges gets one that admits and has no [outcomes](Self::outcomes). The extensions of the response get the decision
-/// only if those of the request have one when the layer is called, as behind another layer. A middleware of your own
+/// A layer inserts the decision into the extensions of the request, for the handler. The handler of a request that no
+/// layer charges gets one that admits and has no [outcomes](Self::outcomes). The extensions of the response get the
+/// decision only if the request's extensions have one when the layer is called, as behind another layer. Middleware
 /// that reads it there inserts `Decision::new([])` into the request. Cloning is cheap.
 ///
 /// If a [`Concurrency`](crate::algorithm::Concurrency) policy took part, the decision of a [`Limiter`](crate::Limiter)
@@ -60,7 +60,7 @@ pub struct Decision {
 #[derive(Clone)]
 struct Decided {
     verdict: Verdict,
-    /// Those of shadow policies last.
+    /// Outcomes of shadow policies come last.
     outcomes: Outcomes,
     /// How many are of shadow policies. A decision has at most 256.
     shadows: u16,
@@ -70,7 +70,7 @@ struct Decided {
     source: DecisionSource,
 }
 
-/// A single outcome, which most decisions have, needs no allocation besides the decision's.
+/// A single outcome, which most decisions have, needs no allocation other than the decision's.
 #[derive(Clone)]
 enum Outcomes {
     One([Outcome; 1]),
@@ -176,7 +176,7 @@ impl Decision {
         !self.decided.outcomes.is_empty() || self.decided.failure.is_some()
     }
 
-    /// This decision, which admits whatever its outcomes are.
+    /// This decision, changed to admit regardless of its outcomes.
     pub(crate) fn admitted(self) -> Self {
         if self.is_denied() { self.with(|decided| decided.verdict = Verdict::Allow) } else { self }
     }
@@ -221,7 +221,7 @@ impl Decision {
         self.report
     }
 
-    /// This decision with the outcomes of `newer`, which replace those of the same policy and key.
+    /// This decision with the outcomes of `newer`, which replace the outcomes of the same policy and key.
     pub(crate) fn updated(&self, newer: &Self) -> Self {
         let mut outcomes = self.all_outcomes().to_vec();
         for outcome in newer.all_outcomes() {
@@ -246,7 +246,7 @@ impl Decision {
         Self { decided, ..self }
     }
 
-    /// Keeps only the first outcome of each policy name, which is all that tells the items of a header apart.
+    /// Keeps only the first outcome of each policy name, because a header's items differ only in the name.
     pub(crate) fn by_name(&self) -> Self {
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(self.outcomes().len());
         for outcome in self.outcomes() {
@@ -308,7 +308,7 @@ impl Decision {
         self.verdict().is_denied()
     }
 
-    /// Whether a policy denies the request because it [bans](crate::Policy::penalty) the key. Also if it is this denial
+    /// Whether a policy denies the request because it [bans](crate::Policy::penalty) the key. Even if it is this denial
     /// that bans it.
     #[must_use]
     pub fn is_banned(&self) -> bool {
@@ -361,8 +361,8 @@ impl Decision {
         self.binding().map(Outcome::remaining)
     }
 
-    /// The outcome of each policy, in the order of the charges. If the store [failed](Self::failure), only those of
-    /// the policies that are counted in this process during the outage: **empty** if there are none.
+    /// The outcome of each policy, in the order of the charges. If the store [failed](Self::failure), only the outcomes
+    /// of policies that are counted in this process during the outage: **empty** without such a policy.
     #[must_use]
     pub fn outcomes(&self) -> &[Outcome] {
         self.decided.outcomes.get(..self.enforced()).unwrap_or_default()

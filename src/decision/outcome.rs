@@ -212,7 +212,7 @@ impl Outcome {
         self
     }
 
-    /// Whether the policy denied because it [bans](Policy::penalty) the key. Also if it is this denial that bans it.
+    /// Whether the policy denied because it [bans](Policy::penalty) the key. Even if it is this denial that bans it.
     pub(crate) const fn is_banned(&self) -> bool {
         self.charge.ban().is_some()
     }

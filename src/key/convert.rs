@@ -54,7 +54,7 @@ impl<T: AsRef<[u8]> + ?Sized> From<&T> for Key {
     }
 }
 
-/// The key of the UUID with these bytes. It is that of the UUID's text, `67e55044-10b1-426f-9247-bb680e5fe0c8`.
+/// The key of the UUID with these bytes. It is the key of the UUID's text, `67e55044-10b1-426f-9247-bb680e5fe0c8`.
 impl From<[u8; 16]> for Key {
     fn from(uuid: [u8; 16]) -> Self {
         let mut text = String::with_capacity(36);
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_identity_is_one_key_whatever_its_type() {
+    fn one_identity_is_one_key_for_all_types() {
         let join = |parts: &[&str]| Key::join(&parts.iter().map(Key::new).collect::<Vec<_>>());
         let rows = [
             ("text", Key::from("7"), Key::from(7_u64)),

@@ -7,7 +7,7 @@ use super::{
 };
 
 impl Key {
-    /// The key of a client that could not be determined. This key is that of its proxy.
+    /// The key of a client that could not be determined. This key is its proxy's key.
     pub(crate) fn assumed(self) -> Self {
         let mut origin = self.to_origin();
         origin.assumed = true;
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_of_a_preflight_is_no_other_request_s() {
+    fn the_key_of_a_preflight_differs_from_every_other_request_s() {
         for identity in ["", "alice", "%^alice", &"x".repeat(200)] {
             let key = Key::new(identity);
             let preflight = key.of_preflight();

@@ -11,7 +11,7 @@ use crate::base::{Answer, Error, ErrorKind, valid};
 /// Finds the [`Key`] of a request, which identifies who is limited.
 ///
 /// These types implement it: [`PeerIp`](crate::PeerIp), [`ClientIp`](crate::ClientIp), [`Header`](crate::Header) and
-/// the others of the module [`key`](crate::key); a [`Key`], which is then that of all requests; tuples of 2 to 4
+/// the others of the module [`key`](crate::key); a [`Key`], which is then the key of all requests; tuples of 2 to 4
 /// extractors, whose keys are joined; and closures over the head of the request that return something which can be made
 /// [into a key](IntoKey).
 ///
@@ -75,9 +75,9 @@ pub trait KeyExtractor: Send + Sync + 'static {
 
     /// Uses `other` for requests without the identity that this extractor looks for.
     ///
-    /// Only a *missing* identity continues with `other`. An identity that cannot be used or is unknown is an error, and
-    /// so is a mistake in the server's setup. The two extractors never return the same key: a client cannot use up the quota
-    /// of an address by sending that address as its API key.
+    /// Only a *missing* identity continues with `other`. An identity that cannot be used or is unknown is an error. A
+    /// mistake in the server's setup is also an error. The two extractors never return the same key: a client cannot
+    /// use up the quota of an address by sending that address as its API key.
     ///
     /// # Example
     ///
@@ -107,7 +107,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
 
     /// Changes the identities that this extractor finds with `change`.
     ///
-    /// Use it if an identity can be written in several forms. Otherwise each form has a limit of its own.
+    /// Use it if an identity can be written in several forms. Otherwise each form has a separate limit.
     ///
     /// * `change` sees the identity as the client sent it, see [`Key::identity`].
     /// * Of a [`hashed`](Self::hashed) identity, `change` sees the hash: call `map` before `hashed`.
@@ -164,9 +164,9 @@ pub trait KeyExtractor: Send + Sync + 'static {
         Map::new(self, str::to_lowercase)
     }
 
-    /// Removes white space at both ends of the identities, as Unicode defines it.
+    /// Removes whitespace at both ends of the identities, as Unicode defines it.
     ///
-    /// An identity that consists of white space is an error of the kind
+    /// An identity that consists of whitespace is an error of the kind
     /// [`InvalidIdentity`](ErrorKind::InvalidIdentity).
     ///
     /// # Example
@@ -187,7 +187,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
         Self: Sized,
     {
         Map::new(self, |identity: &str| match identity.trim() {
-            "" => Err(Error::new(ErrorKind::InvalidIdentity, "the identity is only white space")),
+            "" => Err(Error::new(ErrorKind::InvalidIdentity, "the identity is only whitespace")),
             trimmed => Ok(trimmed.to_owned()),
         })
     }
@@ -241,7 +241,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
         valid(self.try_any_of(identities))
     }
 
-    /// [`any_of`](Self::any_of) for identities that are not known to be valid, such as those of a configuration file.
+    /// [`any_of`](Self::any_of) for identities that are not known to be valid, such as identities from a configuration
+    /// file.
     ///
     /// # Errors
     ///

@@ -12,10 +12,10 @@ use crate::base::{Answer, Error, ErrorKind};
 /// | value | key |
 /// |---|---|
 /// | a [`Key`] | itself |
-/// | text, a number, an address, bytes | that of the value |
-/// | 16 bytes | that of the UUID with these bytes, `uuid.into_bytes()` |
+/// | text, a number, an address, bytes | the key of the value |
+/// | 16 bytes | the key of the UUID with these bytes, `uuid.into_bytes()` |
 /// | a tuple of 2 to 4 of these | the parts [joined](Key::join) |
-/// | `Some(value)`, `Ok(value)` | that of `value` |
+/// | `Some(value)`, `Ok(value)` | the key of `value` |
 /// | `None` | an error of the kind [`MissingIdentity`](ErrorKind::MissingIdentity) |
 /// | `Err(error)` | `error` |
 /// | an [`Answer<Key>`](Answer) | known now or later |
@@ -31,11 +31,11 @@ pub trait IntoKey {
     /// Whether the key may be [known later](Answer), because it is looked up. Defaults to `false`.
     const LOOKED_UP: bool = false;
 
-    /// The key of this value, or the reason why there is none.
+    /// The key of this value, or the reason why it has no key.
     ///
     /// # Errors
     ///
-    /// Those of [`KeyExtractor::extract`](crate::KeyExtractor::extract).
+    /// The same as [`KeyExtractor::extract`](crate::KeyExtractor::extract).
     fn into_key(self) -> Answer<Key>;
 }
 

@@ -16,9 +16,9 @@ use crate::base::Answer;
 /// Identifies who is limited: an address, an API key, a user's id, or several of them joined.
 ///
 /// A key is made of any bytes. It is stored as [text](Self::as_str) that is safe inside a Redis key and that an
-/// operator can read: see [the forms of a stored key](crate::key#the-stored-form). Different identities have
-/// different texts, and equal identities have equal texts in every process. Where a text is a hash, this holds as far
-/// as the hash goes: 128 bits of SHA-256.
+/// operator can read: see [the forms of a stored key](crate::key#the-stored-form). Different identities have different
+/// texts, and equal identities have equal texts in every process. Hashed texts can only be equal by a collision in 128
+/// bits of SHA-256.
 ///
 /// Keys are compared, ordered and hashed by their text. Until its request is charged, a key knows its
 /// [identity](Self::identity) as well. A [`Decision`](crate::Decision) and a store keep the text only.
@@ -59,9 +59,9 @@ struct Details {
 pub(super) struct Origin {
     /// The identity, if the text does not show it.
     identity: Option<Identity>,
-    /// Whether the identity, or that of a part, must not be stored. The text has a hash under a secret instead.
+    /// Whether the identity, or a part's identity, must not be stored. The text has a hash under a secret instead.
     pub(super) secret: bool,
-    /// Whether the client could not be determined and the key is that of its proxy.
+    /// Whether the client could not be determined and the key is its proxy's key.
     pub(super) assumed: bool,
 }
 
@@ -209,9 +209,9 @@ impl Key {
     ///
     /// | key | identity |
     /// |---|---|
-    /// | of [`hashed`](crate::KeyExtractor::hashed) | that of the extractor that is hashed |
-    /// | of [`or`](crate::KeyExtractor::or) | that of the extractor that found it |
-    /// | of a tuple or of [`join`](Self::join) | those of the parts, with U+001F between them, and U+001E before a part that the second extractor of an `or` found |
+    /// | of [`hashed`](crate::KeyExtractor::hashed) | the hashed extractor's |
+    /// | of [`or`](crate::KeyExtractor::or) | the extractor's that found it |
+    /// | of a tuple or of [`join`](Self::join) | the identities of the parts, with U+001F between them, and U+001E before a part that the second extractor of an `or` found |
     ///
     /// `None` in these cases: the identity is not UTF-8; a part of it contains U+001D, U+001E or U+001F; or it is not
     /// known any more, because a [`Decision`](crate::Decision) holds no identity that its store does not hold.
@@ -253,7 +253,7 @@ impl Key {
         }
     }
 
-    /// The keys that were [joined](Self::join). `None` if this key is no join, or if they are not known.
+    /// The keys that were [joined](Self::join). `None` if this key is not a join, or if they are not known.
     pub(super) fn parts(&self) -> Option<Vec<Self>> {
         if !is_join(self.as_str()) {
             return None;

@@ -19,8 +19,8 @@ impl Key {
     ///
     /// # Errors
     ///
-    /// [`InvalidIdentity`](ErrorKind::InvalidIdentity) if `text` is no stored form: after a `%` there is neither a byte in
-    /// hex nor a known mark, brackets do not match, or a hash is incomplete.
+    /// [`InvalidIdentity`](ErrorKind::InvalidIdentity) if `text` is not a stored form: after a `%` there is neither a
+    /// byte in hex nor a known mark, brackets do not match, or a hash is incomplete.
     ///
     /// # Example
     ///
@@ -98,7 +98,7 @@ fn read_unmarked(text: &str, depth: usize) -> Result<Key, Error> {
 }
 
 fn invalid(problem: &str) -> Error {
-    Error::new(ErrorKind::InvalidIdentity, format!("the text is not that of a key: {problem}"))
+    Error::new(ErrorKind::InvalidIdentity, format!("the text is not a stored key: {problem}"))
 }
 
 #[cfg(test)]
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_stored_form_is_an_error_that_does_not_show_it() {
+    fn a_text_that_is_not_a_stored_form_is_an_error_that_does_not_show_it() {
         let nested = |depth: usize| "%(".repeat(depth) + "secret" + &"%)".repeat(depth);
         let texts = [
             "secret%",

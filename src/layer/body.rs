@@ -13,8 +13,8 @@ use super::settle::Settling;
 use crate::{decision::Permit, response::RejectionBody};
 
 pin_project! {
-    /// The response body of a [`RateLimit`](crate::layer::RateLimit) service: the inner service's body, or that of a
-    /// rejection. See [`ResponseMapper`](crate::response::ResponseMapper) for an example.
+    /// The response body of a [`RateLimit`](crate::layer::RateLimit) service: the inner service's body, or a
+    /// rejection's. See [`ResponseMapper`](crate::response::ResponseMapper) for an example.
     pub struct ResponseBody<B> {
         #[pin]
         inner: Inner<B>,
@@ -64,7 +64,7 @@ where
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
     type Data = Bytes;
-    // Not `B::Error`: a response mapper's body may fail with an error of its own.
+    // Not `B::Error`: a response mapper's body may fail with another error.
     type Error = Box<dyn StdError + Send + Sync>;
 
     fn poll_frame(

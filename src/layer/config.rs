@@ -94,7 +94,7 @@ impl Config {
         self.annotate_uncharged(request, self.limiter.under(Enforcement::Off));
     }
 
-    /// What becomes of a charge once the response is known. `None` if it stays whatever happens.
+    /// What becomes of a charge once the response is known. `None` if it always stays.
     #[inline]
     pub(super) fn settle(
         &self,

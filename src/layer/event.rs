@@ -24,8 +24,8 @@ pub struct DecisionEvent<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DecisionKind {
-    /// Every policy admits the request; or the store failed and the [`FailureMode`](crate::FailureMode)s admit it, which
-    /// [`DecisionEvent::error`] tells.
+    /// Every policy admits the request; or the store failed and the [`FailureMode`](crate::FailureMode)s admit it, in
+    /// which case [`DecisionEvent::error`] is set.
     Admitted,
     /// Admitted after a delay. The service is called later.
     Delayed,
@@ -42,8 +42,8 @@ pub enum DecisionKind {
     /// The store gave no decision, and a policy is [`Closed`](crate::FailureMode::Closed): see
     /// [`Rejection::Unavailable`].
     Unavailable,
-    /// The service itself returned a [`Rejection`], which the layer answered. The layer admitted or exempted the request
-    /// before, and reported that as an event of its own.
+    /// The service itself returned a [`Rejection`], which the layer answered. The layer admitted or exempted the
+    /// request before, and reported that as a separate event.
     RejectedByService,
 }
 
@@ -131,8 +131,9 @@ impl<'a> DecisionEvent<'a> {
         self.is_rejected
     }
 
-    /// The decision of the policies: `None` if there was none, because the request is blocked, exempt, unidentified
-    /// under all rules, or the store is unavailable. Of a [rejection by the service](DecisionKind::RejectedByService), its decision.
+    /// The decision of the policies: `None` without a decision, because the request is blocked, exempt, unidentified
+    /// under all rules, or the store is unavailable. Of a [rejection by the service](DecisionKind::RejectedByService),
+    /// its decision.
     #[must_use]
     pub const fn decision(&self) -> Option<&'a Decision> {
         self.decision

@@ -73,13 +73,14 @@ fn extension<T: Clone + Send + Sync + 'static>(
     request.extensions.get().cloned().ok_or_else(|| {
         // A layer in front logs it.
         if request.extensions.get::<Limiter>().is_none() && !LOGGED.swap(true, Ordering::Relaxed) {
-            log!(error, error = message, "invalid set-up of the rate limit; requests are rejected with 500");
+            log!(error, error = message, "the rate limit is misconfigured; requests are rejected with 500");
         }
         Rejection::Unidentified(Error::new(ErrorKind::MissingSetup, message))
     })
 }
 
-/// The response of [`Rejection::into_http`], which the layer in front of the handler replaces by that of its own mapper.
+/// The response of [`Rejection::into_http`], which the layer in front of the handler replaces with its mapper's
+/// response.
 impl IntoResponse for Rejection {
     fn into_response(self) -> Response {
         self.into_http().map(axum::body::Body::new)

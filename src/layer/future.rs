@@ -65,7 +65,7 @@ pin_project! {
             permit: Option<Permit>,
             // What a mapper reads of the request if the service rejects it.
             kept: Option<Kept>,
-            // `None` if the charge stays whatever happens.
+            // `None` if the charge always stays.
             unsettled: Option<Box<Unsettled>>,
         },
         // Waiting for the refund of a response that does not count.

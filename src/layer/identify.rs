@@ -36,7 +36,7 @@ pub(super) enum Identity {
     Applicable(Vec<(usize, Key)>),
     /// The same, and why another rule cannot identify the client, which is the client's fault.
     Partly(Vec<(usize, Key)>, Box<Error>),
-    /// Some rules deny the request, whatever the others say, which have not found their keys.
+    /// Some rules deny the request. The others have not found their keys, and cannot change that.
     Denied(Box<Decision>),
 }
 
@@ -107,7 +107,7 @@ impl Config {
         }
     }
 
-    /// The keys of the request under those of `rules` that do not skip it.
+    /// The keys of the request under the `rules` that do not skip it.
     fn keys_of(
         &self,
         rules: impl Iterator<Item = usize>,
@@ -194,7 +194,7 @@ pub(super) fn gather<T>(
 }
 
 impl<T> Gathered<T> {
-    /// With `earlier` in place of its own error, if there is one.
+    /// With `earlier` in place of the extractor's error, if it is set.
     pub(super) fn or(self, earlier: Option<Box<Error>>) -> Self {
         Self { unidentified: earlier.or(self.unidentified), ..self }
     }

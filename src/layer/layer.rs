@@ -210,7 +210,7 @@ impl RateLimitLayer {
         self.with(|config| config.rules = rules)
     }
 
-    /// Exempts the requests that `exempt` matches, in addition to those of earlier calls. Defaults to none.
+    /// Exempts the requests that `exempt` matches, in addition to the matchers of earlier calls. Defaults to none.
     ///
     /// `exempt` is a closure over the head of the request, which returns a `bool`, or an [`Answer`] that is known later.
     /// Extractors make one that matches some identities or addresses: [`KeyExtractor::any_of`],
@@ -239,9 +239,9 @@ impl RateLimitLayer {
         self.with(|config| config.gate.exempt.push(matcher(exempt)))
     }
 
-    /// Rejects the requests that `blocked` matches, in addition to those of earlier calls: with 429, the problem type
-    /// `abnormal-usage-detected`, and no `Retry-After`. `blocked` is what [`exempt`](Self::exempt) takes. Exempt requests
-    /// and CORS preflights are blocked too. The store is not used. Defaults to none.
+    /// Rejects the requests that `blocked` matches, in addition to the matchers of earlier calls: with 429, the problem
+    /// type `abnormal-usage-detected`, and no `Retry-After`. `blocked` is what [`exempt`](Self::exempt) takes. Exempt
+    /// requests and CORS preflights are blocked too. The store is not used. Defaults to none.
     ///
     /// A request for which `blocked` fails is also rejected, even if it is exempt or the layer
     /// [only reports](crate::policy::Enforcement::ReportOnly). Otherwise a client could evade the blocklist with a header that
@@ -335,8 +335,8 @@ impl RateLimitLayer {
     /// undecidable because the store is unavailable. Defaults to no function. A second call replaces the function.
     ///
     /// The function is called once for each request, when the layer has decided and before the service is called; and
-    /// once more if the service then returns a [`Rejection`](crate::Rejection) of its own that the layer answers, with the
-    /// kind [`RejectedByService`](super::DecisionKind::RejectedByService). It is not called while the layer is
+    /// once more if the service then returns a [`Rejection`](crate::Rejection) that the layer answers, with the kind
+    /// [`RejectedByService`](super::DecisionKind::RejectedByService). It is not called while the layer is
     /// [off](Self::enforcement), nor for a request that is dropped before the decision.
     ///
     /// Requests wait for the function, so do not block in it. If it panics, the request panics.
@@ -376,8 +376,8 @@ impl RateLimitLayer {
         self.with(|config| config.on_decision = Some(Arc::new(function)))
     }
 
-    /// Likely misconfigurations of this layer, each with a suggested fix. The first
-    /// [`layer`](Layer::layer) call logs them; a test can assert that there are none.
+    /// Likely misconfigurations of this layer, each with a suggested fix. The first [`layer`](Layer::layer) call logs
+    /// them; a test can assert that the list is empty.
     ///
     /// * The [warnings](crate::Policy::warnings) of its policies that are not chosen per request.
     /// * A key that clients can vary without end, such as [`RequestPath`](crate::key::RequestPath).

@@ -44,7 +44,7 @@ impl Notices {
             {
                 // Logged once, because every request meets the same error.
                 if is_first(&self.setup_error) {
-                    log!(error, error = %error, "invalid set-up of the rate limit; requests are rejected with 500");
+                    log!(error, error = %error, "the rate limit is misconfigured; requests are rejected with 500");
                 }
                 let _ = error;
             }
@@ -157,8 +157,8 @@ impl Notices {
             log!(
                 warn,
                 policy = outcome.policy().name(),
-                "a request costs more than the policy {:?} ever admits at once, which is {}, so it is always denied: lower \
-                 its cost, or raise the burst",
+                "a request costs more than the policy {:?} admits in one step, which is {}, so it is always denied: \
+                 lower its cost, or raise the burst",
                 outcome.policy().name(),
                 outcome.policy().capacity()
             );

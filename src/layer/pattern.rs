@@ -35,7 +35,7 @@ impl Pattern {
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig), with a message that says what to write.
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig), with a message that states what to write.
     pub(super) fn parse(text: &str) -> Result<Self, Error> {
         let invalid = |problem: String| invalid(text, &problem);
         let begins_path = |at: usize| text[..at].ends_with(char::is_whitespace);
@@ -59,7 +59,7 @@ impl Pattern {
         Self::new(text.to_owned(), methods, path)
     }
 
-    /// The route of `methods`, or of every method if there are none, at `path`. Messages quote it as `text`.
+    /// The route of `methods`, or of every method if `methods` is empty, at `path`. Messages quote it as `text`.
     ///
     /// # Errors
     ///
@@ -221,7 +221,7 @@ pub(super) const COMBINATIONS: usize = 1 << CHANGES.len();
 const NESTED: usize = 3;
 
 /// The other ways in which a router may read `path`: with each combination of the [changes](CHANGES), and as
-/// [nested](unslashed) services of axum do. There are none for nearly every path, and at most 21.
+/// [nested](unslashed) services of axum do. Nearly every path has none; at most 21.
 pub(super) fn readings(path: &str) -> Vec<String> {
     let mut readings: Vec<String> = Vec::new();
     if is_plain(path) {

@@ -23,7 +23,7 @@ pub(super) enum Scope {
 pub(super) struct Routes {
     /// Each with the number of its rule. A rule that was added several times has one number.
     scopes: Vec<(Scope, usize)>,
-    /// The routes of the methods that the table names. Those of HEAD are those of GET too.
+    /// The routes of the methods that the table names. Rules for GET also apply to HEAD.
     by_method: Vec<(Method, Paths)>,
     /// The routes of all other methods.
     others: Paths,

@@ -34,11 +34,11 @@ use crate::base::{Error, ErrorKind, valid};
 /// | `/shop.Cart/Add` | a gRPC method |
 /// | `/{{id}}` | braces |
 ///
-/// The syntax is that of axum 0.8, whose router is used. As there, the most specific route wins: `/orders/new` does not
-/// match `/orders/{id}` if both are in the table. Routes with another method are ignored, so with
-/// `POST /orders/new` in the table, a GET of it matches `/orders/{id}`.
+/// The syntax is axum 0.8's, whose router is used. As there, the most specific route wins: `/orders/new` does not match
+/// `/orders/{id}` if both are in the table. Routes with another method are ignored, so with `POST /orders/new` in the
+/// table, a GET of it matches `/orders/{id}`.
 ///
-/// A text can name the registered methods, those of WebDAV included, and `PURGE` and `QUERY`. Another one is an error,
+/// A text can name the registered methods, including WebDAV's, and `PURGE` and `QUERY`. Another one is an error,
 /// because it is nearly always a mistake: pass it to [`method_route`](Self::method_route).
 ///
 /// A route may be added several times, and with and without a method: all its rules apply. The name of a parameter does not
@@ -48,9 +48,9 @@ use crate::base::{Error, ErrorKind, valid};
 ///
 /// Routers, and middlewares in front of them, differ in which paths they take for the same. A path that can be read in
 /// several ways has the rules of all: as it is written, and with each combination of percent-encoded characters decoded
-/// (except slashes), `.` and `..` resolved, several slashes in a row merged, and slashes at the start and the end trimmed.
-/// So `/login/`, `//login` and `/%6Cogin` have the rules of `/login`, and those of the route that they match as they are
-/// written, or of [`otherwise`](Self::otherwise). Routes with the same normalized form are one route.
+/// (except slashes), `.` and `..` resolved, several slashes in a row merged, and slashes at the start and the end
+/// trimmed. So `/login/`, `//login` and `/%6Cogin` have the rules of `/login`, and the rules of the route that they
+/// match as written, or of [`otherwise`](Self::otherwise). Routes with the same normalized form are one route.
 ///
 /// What a route does not do:
 ///
@@ -118,8 +118,8 @@ impl Rules {
     /// # Panics
     ///
     /// If `route` is invalid, or cannot be in one table with another route: a parameter and a catch-all at the same
-    /// place, such as `/{page}` and `/{*rest}`. The message says what to write. [`try_route`](Self::try_route) returns an
-    /// error instead.
+    /// place, such as `/{page}` and `/{*rest}`. The message states what to write. [`try_route`](Self::try_route)
+    /// returns an error instead.
     #[track_caller]
     pub fn route(self, route: &str, rule: Rule) -> Self {
         valid(self.try_route(route, rule))
@@ -249,9 +249,9 @@ impl Rules {
 
     /// # Errors
     ///
-    /// Clients or stores could not tell two policies apart: those of one request have the same name, or those of one name
-    /// differ. Policies that are chosen per request are not compared. Or two rules choose policies for one request, and it
-    /// would not be known which of them a rule with [`Rule::count_if`] chose.
+    /// Clients or stores could not tell two policies apart: two policies of one request have the same name, or two
+    /// policies with one name differ. Policies that are chosen per request are not compared. Or two rules choose
+    /// policies for one request, and it would not be known which of them a rule with [`Rule::count_if`] chose.
     pub(super) fn check(&self) -> Result<(), Error> {
         let invalid = |message: String| Err(Error::new(ErrorKind::InvalidConfig, message));
         if self.rules.is_empty() {

@@ -47,11 +47,11 @@ impl Settlement {
 
     /// Counts only requests whose response `counts`, and refunds the others. Defaults to counting every request.
     ///
-    /// The request is charged first, so concurrent ones stay within the limit. If its response does not count, the charge is
-    /// refunded before the response is sent, under all policies of the layer. So is a request whose service fails with an
-    /// error. Units that the handler charged itself are not refunded. What is [reserved](Self::reserve) is not charged after
-    /// that, nor are [bytes](Self::response_bytes). For one of several policies, see
-    /// [`Rule::count_if`](crate::Rule::count_if).
+    /// The request is charged first, so concurrent ones stay within the limit. If its response does not count, the
+    /// charge is refunded before the response is sent, under all policies of the layer. The charge is also refunded if
+    /// the service fails with an error. Units that the handler charged itself are not refunded. What is
+    /// [reserved](Self::reserve) is not charged after that, nor are [bytes](Self::response_bytes). For one of several
+    /// policies, see [`Rule::count_if`](crate::Rule::count_if).
     ///
     /// `counts` sees the status and the headers. A gRPC error without a message has its status in the header `grpc-status`.
     /// It does not see rejections by this layer, which keep
@@ -194,7 +194,7 @@ impl Settlement {
         self
     }
 
-    /// Whether charges stay whatever happens.
+    /// Whether charges always stay.
     pub(super) fn is_none(&self) -> bool {
         self.counts.is_none() && !self.refunds_cancelled && self.reserved.is_empty()
     }

@@ -162,7 +162,7 @@ impl Config {
             Ok(Gathered { values, unidentified }) => {
                 self.deciding(self.limiter.check_charges(&values), unidentified, request, report_only)
             }
-            // As for an error of a key extractor, whatever its kind.
+            // As for an error of a key extractor, regardless of its kind.
             Err(error) => self.reject_unless(report_only, Rejection::Unidentified(error), request),
         }
     }
@@ -211,7 +211,7 @@ impl Config {
                     }
                 }
             },
-            // Whatever its kind: clients must not see the text of a store.
+            // Regardless of its kind: clients must not see the text of a store.
             Err(error) => self.reject_unless(report_only, Rejection::Unavailable(error), request),
         }
     }

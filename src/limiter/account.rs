@@ -48,7 +48,7 @@ struct Total {
     wanted: u64,
     /// Those that are charged: granted by the store and not refunded.
     charged: u64,
-    /// Those of calls without an answer. They are neither debited again nor refunded.
+    /// Units of calls without an answer. They are neither debited again nor refunded.
     unsure: u64,
     /// Whether `wanted` stays: a permit is held and not charged, what a shadow denies is not charged, and a charge that is
     /// refunded because of the response stays so.
@@ -206,7 +206,7 @@ fn place(decision: &Decision, outcome: &Outcome) -> Option<usize> {
 /// A call of a round: the units by place.
 enum Change {
     Debit(Vec<u64>),
-    /// With whether this process had granted them. They are refunded whatever the store does.
+    /// With whether this process had granted them. They are refunded in any case.
     Refund(Vec<u64>, bool),
 }
 
@@ -264,7 +264,7 @@ impl Round {
         }
     }
 
-    /// The next call. If there is none, the account is even, or a call has failed.
+    /// The next call. Without one, the account is even, or a call has failed.
     fn next(&mut self) -> Option<Answer<Decision>> {
         loop {
             if let Some(call) = self.call() {

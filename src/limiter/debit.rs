@@ -9,8 +9,8 @@ use crate::{
 };
 
 impl Limiter {
-    /// Charges `units` more units to every key of `decision`, under the same policies, whatever remains. For a cost that
-    /// is known when it can no longer be prevented: the bytes of a response, the tokens of a model.
+    /// Charges `units` more units to every key of `decision`, under the same policies, regardless of what remains. For
+    /// a cost that is known when it can no longer be prevented: the bytes of a response, the tokens of a model.
     ///
     /// It charges what remains, and beyond that as much as the policy allows as [debt](Policy::debt). So it is always
     /// admitted; [`Outcome::granted`] is the number of units charged, and later requests are denied until the units are
@@ -23,7 +23,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// Those of [`check`](Self::check). If the store fails, the [failure mode](crate::FailureMode) of the policies
+    /// The same as [`check`](Self::check). If the store fails, the [failure mode](crate::FailureMode) of the policies
     /// applies. A debit that fails is not repeated: it may have been charged.
     ///
     /// # Example

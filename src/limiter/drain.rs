@@ -9,12 +9,13 @@ use crate::base::{Error, ErrorKind};
 
 impl Limiter {
     /// Waits, for at most `deadline`, until every [`Reservation`](crate::Reservation) is settled or dropped and every
-    /// settlement and refund in the background has ended, including those of an outage, and what was admitted in an outage is
-    /// charged. It also returns units on [lease](crate::Policy::leased) to the store.
-    /// Await it before the process ends, after the last request.
+    /// settlement and refund in the background has ended, including settlements and refunds of an outage, and what was
+    /// admitted in an outage is charged. It also returns units on [lease](crate::Policy::leased) to the store. Await it
+    /// before the process ends, after the last request.
     ///
-    /// It covers the reservations and refunds of this limiter, its clones and the layers built with them, not those of
-    /// another limiter on the same store: build all layers with clones of one limiter. It returns all leases of the store.
+    /// It covers the reservations and refunds of this limiter, its clones and the layers built with them, not the ones
+    /// of another limiter on the same store: build all layers with clones of one limiter. It returns all leases of the
+    /// store.
     ///
     /// # Errors
     ///

@@ -1,9 +1,9 @@
 //! The failure ladder: what decides while the store fails.
 //!
-//! The [`FailureMode`]s of the policies say it. Policies that are [`Local`](FailureMode::Local) are counted in a store in
-//! this process, at this instance's share. When the store answers again, what was admitted during the outage and still counts is
-//! charged to it, and counts here only if the store had no room for it. So neither one outage nor several are a
-//! second quota. Units that are refunded are not charged, or refunded to the store.
+//! The [`FailureMode`]s of the policies define it. Policies that are [`Local`](FailureMode::Local) are counted in a
+//! store in this process, at this instance's share. When the store answers again, what was admitted during the outage
+//! and still counts is charged to it, and counts here only if the store had no room for it. So neither one outage nor
+//! several are a second quota. Units that are refunded are not charged, or refunded to the store.
 
 use std::{
     fmt, mem, slice,
@@ -28,8 +28,8 @@ const MAX_KEYS: usize = 100_000;
 /// The most shares that are kept. Further ones are computed for each decision.
 const MAX_SHARES: usize = 64;
 /// How many charges are reconciled concurrently: about as many as fit into a call.
-const AT_ONCE: usize = 128;
-/// The pause before charges are handed back that the store did not take.
+const MOST_CONCURRENT: usize = 128;
+/// The pause before charges that the store did not take are sent again.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// A decision's place on the ladder.
@@ -52,7 +52,7 @@ impl Rung {
     fn succeeded(&self, decision: &Decision) {
         // A lease and the deny cache answer while Redis is unavailable too.
         if decision.source() == DecisionSource::Store {
-            self.ladder.hand_back(&self.store);
+            self.ladder.start_reconciling(&self.store);
         }
     }
 
@@ -255,7 +255,7 @@ impl LocalCounts {
     }
 
     /// Charges to `store`, which has just answered, what is owed to it.
-    pub(super) fn hand_back(self: &Arc<Self>, store: &Arc<dyn Store>) {
+    pub(super) fn start_reconciling(self: &Arc<Self>, store: &Arc<dyn Store>) {
         // Nearly always this is one load.
         if !self.owes.load(Ordering::Relaxed) {
             return;
@@ -272,7 +272,7 @@ impl LocalCounts {
             let mut calls = JoinSet::new();
             // They make room for what is charged.
             for refund in owing.refunds {
-                if calls.len() >= AT_ONCE {
+                if calls.len() >= MOST_CONCURRENT {
                     calls.join_next().await;
                 }
                 let (ladder, store) = (ladder.clone(), store.clone());
@@ -281,11 +281,11 @@ impl LocalCounts {
             while calls.join_next().await.is_some() {}
             let charges = owing.charges.into_iter().map(|((_, key, _), owed)| (key, owed));
             for (key, owed) in owing.again.into_iter().chain(charges) {
-                if calls.len() >= AT_ONCE {
+                if calls.len() >= MOST_CONCURRENT {
                     calls.join_next().await;
                 }
                 let (ladder, store) = (ladder.clone(), store.clone());
-                calls.spawn(async move { ladder.hand_back_one(&store, key, owed).await });
+                calls.spawn(async move { ladder.reconcile_one(&store, key, owed).await });
             }
             calls.join_all().await;
             drop(under_way);
@@ -306,7 +306,7 @@ impl LocalCounts {
             }
             if !is_under_way {
                 self.owes.store(true, Ordering::Relaxed);
-                self.hand_back(store);
+                self.start_reconciling(store);
             }
             sleep(PAUSE / 10).await;
         }
@@ -321,7 +321,7 @@ impl LocalCounts {
     }
 
     /// Charges to `store` what it is owed by `key`. Remembers it again if it was not sent.
-    async fn hand_back_one(&self, store: &Arc<dyn Store>, key: Key, owed: Owed) {
+    async fn reconcile_one(&self, store: &Arc<dyn Store>, key: Key, owed: Owed) {
         let Some(counts) = self.counts.get() else { return };
         // Units that have been replenished no longer count.
         let units = {
@@ -348,8 +348,8 @@ impl LocalCounts {
         let surplus = {
             let _owing = lock(&self.owing);
             let (taken, surplus) = owed.units.charged(charged.charge(), charged.granted());
-            // What the store did not take still counts here, or every outage would be a new quota. So do units that were
-            // admitted during the call.
+            // What the store did not take still counts here, or every outage would be a new quota. Units that were
+            // admitted during the call do, too.
             drop(counts.decide_one(Action::Refund, Charge::new(&owed.share, &key, taken)));
             charged.refund(charged.claim_refund(surplus).units())
         };
@@ -404,11 +404,11 @@ mod tests {
     use super::*;
     use crate::base::{Answer, Quota};
 
-    /// Counts what is handed back.
+    /// Counts what is reconciled.
     #[derive(Clone, Default)]
-    struct HandedBack(Arc<AtomicUsize>);
+    struct Reconciled(Arc<AtomicUsize>);
 
-    impl Store for HandedBack {
+    impl Store for Reconciled {
         fn decide(&self, _: Action, _: &[Charge]) -> Answer<Decision> {
             self.0.fetch_add(1, Ordering::Relaxed);
             Answer::ready(Ok(Decision::new([])))
@@ -420,12 +420,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_owed_is_handed_back_when_the_store_decides_and_not_when_a_lease_does() {
-        let handed_back = HandedBack::default();
+    async fn what_is_owed_is_reconciled_when_the_store_decides_and_not_when_a_lease_does() {
+        let reconciled = Reconciled::default();
         let charge = Charge::new(&Policy::new("api", Quota::per_day(9)), &Key::new("alice"), 1);
         let rung = Rung {
             ladder: Arc::default(),
-            store: Arc::new(handed_back.clone()),
+            store: Arc::new(reconciled.clone()),
             action: Action::Charge,
             charges: Charges::One(charge),
         };
@@ -441,7 +441,7 @@ mod tests {
             for _ in 0..10 {
                 tokio::task::yield_now().await;
             }
-            assert_eq!(handed_back.0.load(Ordering::Relaxed), expected, "{source}");
+            assert_eq!(reconciled.0.load(Ordering::Relaxed), expected, "{source}");
         }
     }
 }

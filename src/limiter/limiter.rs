@@ -32,7 +32,7 @@ use crate::{
 /// # In a handler
 ///
 /// The limiter of a request follows the [`Enforcement`] that its layer had when the request arrived. Under
-/// [`ReportOnly`](Enforcement::ReportOnly) its checks, peeks and debits count and admit: the outcomes of [`Decision::outcomes`] tell
+/// [`ReportOnly`](Enforcement::ReportOnly) its checks, peeks and debits count and admit: [`Decision::outcomes`] shows
 /// which policies denied. Under [`Off`](Enforcement::Off) they admit without a count, and ask no store.
 ///
 /// # Example
@@ -81,8 +81,8 @@ impl Limiter {
         Self { in_process, store: Arc::new(store), enforcement: Enforcement::On, ladder, background }
     }
 
-    /// This limiter under another enforcement. A new one enforces; a handler gets that of its layer. A layer that is built with
-    /// it has its enforcement, unless it [sets another one](crate::RateLimitLayer::enforcement).
+    /// This limiter under another enforcement. A new one enforces; a handler gets its layer's switch. A layer that is
+    /// built with it has its enforcement, unless it [sets another one](crate::RateLimitLayer::enforcement).
     #[doc(hidden)]
     #[must_use]
     pub fn under(&self, enforcement: Enforcement) -> Self {
@@ -129,7 +129,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// Those of [`check`](Self::check), and an [`InvalidConfig`](ErrorKind::InvalidConfig) error if two charges have
+    /// The same as [`check`](Self::check), and an [`InvalidConfig`](ErrorKind::InvalidConfig) error if two charges have
     /// the same key and the same policy name: add their costs instead; or if there are more than 256.
     pub fn check_all(&self, charges: &[Charge]) -> Answer<Decision> {
         self.enforced(|| self.check_charges(charges))
@@ -137,7 +137,8 @@ impl Limiter {
 
     /// Decides as [`check`](Self::check) would now, and charges nothing.
     ///
-    /// A cost of 0 is always admitted, and the decision shows what remains. Errors are those of [`check`](Self::check).
+    /// A cost of 0 is always admitted, and the decision shows what remains. Errors are the same as for
+    /// [`check`](Self::check).
     pub fn peek(&self, policy: &Policy, key: &Key, cost: u64) -> Answer<Decision> {
         self.enforced(|| self.decide_one(Action::Peek, Charge::new(policy, key, cost)))
     }
@@ -150,7 +151,7 @@ impl Limiter {
     /// Charges `key` with as many units as remain under `policy`, up to `cost`.
     ///
     /// [`Outcome::granted`](crate::decision::Outcome::granted) is the number of units charged. If none remain, the
-    /// request is denied, with the wait until one does. Errors are those of [`check`](Self::check).
+    /// request is denied, with the wait until one does. Errors are the same as for [`check`](Self::check).
     pub fn check_up_to(&self, policy: &Policy, key: &Key, cost: u64) -> Answer<Decision> {
         self.enforced(|| self.decide_one(Action::ChargeUpTo, Charge::new(policy, key, cost)))
     }
@@ -159,7 +160,7 @@ impl Limiter {
     /// that learns the cost from the request or from its own response.
     ///
     /// If the store [failed](Decision::failure) to make `decision`, or no layer charged the request, this is admitted
-    /// without the store. Errors are those of [`check_all`](Self::check_all).
+    /// without the store. Errors are the same as for [`check_all`](Self::check_all).
     ///
     /// Return the new decision from the handler, and the layer reports it in the response's headers. The headers report
     /// only the keys of the layer: a decision about another key under the same policy, from [`check`](Self::check),
@@ -325,7 +326,7 @@ impl Limiter {
         Ok(())
     }
 
-    /// Shows the counters of `policies` at 0, and those of failures and rejections.
+    /// Shows the counters of `policies`, failures and rejections at 0.
     #[cfg(feature = "metrics")]
     pub(crate) fn count_from_zero(&self, policies: impl Iterator<Item = Policy>) {
         crate::metrics::record::count_from_zero();

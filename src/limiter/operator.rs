@@ -65,7 +65,8 @@ impl Operator {
     /// [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop its decision instead.
     ///
     /// The decision shows what remains after the refund. If the refund failed and the policy is not
-    /// [`Closed`](crate::FailureMode::Closed), [`Decision::failure`] has the cause. Errors are those of [`Limiter::check`].
+    /// [`Closed`](crate::FailureMode::Closed), [`Decision::failure`] has the cause. Errors are the same as for
+    /// [`Limiter::check`].
     pub fn refund_latest(&self, policy: &Policy, key: &Key, units: u64) -> Answer<Decision> {
         self.0.decide_one(Action::Refund, Charge::new(policy, key, units))
     }
@@ -75,7 +76,7 @@ impl Operator {
     ///
     /// # Errors
     ///
-    /// Those of [`Limiter::check`].
+    /// The same as [`Limiter::check`].
     #[doc(hidden)]
     pub async fn owed(&self, policy: &Policy, key: &Key) -> Result<u64, Error> {
         let debt = policy.debt_units();
@@ -161,27 +162,27 @@ impl Operator {
     ///
     /// # Errors
     ///
-    /// Those of [`ban`](Self::ban).
+    /// The same as [`ban`](Self::ban).
     pub async fn unban(&self, policy: &Policy, key: &Key) -> Result<(), Error> {
         self.set_ban(policy, key, 0).await.map(|_| ())
     }
 
     /// The keys that are banned under `policy` now, automatically or by hand, the longest ban first: all of them, or the
-    /// 10 000 longest bans.
+    /// 10,000 longest bans.
     ///
     /// [`unban`](Self::unban) takes a key as it is in the list.
     ///
-    /// A [`RedisStore`](crate::RedisStore) reads the names of all keys of all primaries with `SCAN`, step by step: Redis
-    /// makes decisions in between, but the work grows with the number of its keys, so do not call this for
-    /// requests. When about 100 000 keys are found that were denied or banned under the policy, it looks at those and at no
-    /// others. A store makes one list at a time: others wait. The Redis user needs `+scan`, which is not part of the store's
+    /// A [`RedisStore`](crate::RedisStore) reads the names of all keys of all primaries with `SCAN`, step by step:
+    /// Redis makes decisions in between, but the work grows with the number of its keys, so do not call this for
+    /// requests. When about 100,000 keys are found that were denied or banned under the policy, it looks only at those.
+    /// A store makes one list at a time: others wait. The Redis user needs `+scan`, which is not part of the store's
     /// `acl_rule`. A key that is banned or released during the scan may be missing or listed.
     ///
     /// [`BanList::is_complete`] reports whether there may be others, for either reason.
     ///
     /// # Errors
     ///
-    /// Those of [`ban`](Self::ban), and [`StoreTimeout`](ErrorKind::StoreTimeout) if a step takes longer than the
+    /// The same as [`ban`](Self::ban), and [`StoreTimeout`](ErrorKind::StoreTimeout) if a step takes longer than the
     /// deadline of a decision, or half a second if that is longer.
     pub async fn bans(&self, policy: &Policy) -> Result<BanList, Error> {
         with_penalty(policy)?;

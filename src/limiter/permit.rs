@@ -35,8 +35,7 @@ impl PermitRequest {
         (!charges.is_empty()).then(|| Self { store: store.clone(), charges })
     }
 
-    /// The permit for those of these charges that `decision` made. A task renews it until it is released. `None` if it made
-    /// none.
+    /// The permit for the charges that `decision` made. A task renews it until it is released. `None` if it made none.
     pub(super) fn grant(mut self, decision: &Decision) -> Option<Permit> {
         // A shadow that denies is not charged, and `check_up_to` may have charged fewer units than the cost.
         let made = |charge: &Charge| {

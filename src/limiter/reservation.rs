@@ -94,8 +94,7 @@ impl Reservation {
     /// Refunds the estimate if the last handle is dropped before anything is settled or [recorded](Self::record), even if
     /// the client closes its connection, or the handler panics. Without this, the estimate stays charged.
     ///
-    /// The refund is sent to Redis in the background. If it fails, it is repeated as that of
-    /// [`Limiter::refund`] is.
+    /// The refund is sent to Redis in the background. If it fails, it is repeated as [`Limiter::refund`] does.
     pub fn or_refund(self) -> Self {
         lock(&self.0.end).refunds = true;
         self
@@ -148,14 +147,14 @@ impl Reservation {
     /// Charges `units` in total instead of the estimate: [refunds](Limiter::refund) the rest, or
     /// [debits](Limiter::debit) what is missing. The decision shows what remains then.
     ///
-    /// It takes effect when it is called, even if the answer is dropped. A later call replaces the total. Units that were
-    /// not granted, because a debit exceeded what remained, are not refunded, and a later call with a higher total debits
-    /// them again. Units of a debit are refunded as those of the estimate, if it is one of the latest 16 of the
-    /// reservation.
+    /// It takes effect when it is called, even if the answer is dropped. A later call replaces the total. Units that
+    /// were not granted, because a debit exceeded what remained, are not refunded, and a later call with a higher total
+    /// debits them again. Units of a debit are refunded like units of the estimate, if it is one of the latest 16 of
+    /// the reservation.
     ///
     /// # Errors
     ///
-    /// Those of [`Limiter::debit`]. Call it again after an error that [may not have
+    /// The same as [`Limiter::debit`]. Call it again after an error that [may not have
     /// charged](crate::ErrorKind::may_have_charged). Units that may have been charged, or refunded, are neither debited
     /// again nor refunded.
     pub fn settle(&self, units: u64) -> Answer<Decision> {
@@ -171,14 +170,14 @@ impl Reservation {
     }
 
     /// Charges `units` in total if that is more than the estimate, and does not settle. For a cost that grows, such as
-    /// that of a stream: call it after each part, and [`settle`](Self::settle) or [`record`](Self::record) the end.
+    /// a stream's: call it after each part, and [`settle`](Self::settle) or [`record`](Self::record) the end.
     ///
     /// As [`settle`](Self::settle), it takes effect when it is called. Calls that are made while one is under way share
     /// the next one.
     ///
     /// # Errors
     ///
-    /// Those of [`settle`](Self::settle).
+    /// The same as [`settle`](Self::settle).
     pub fn extend_to(&self, units: u64) -> Answer<Decision> {
         self.charge(|wanted| wanted.max(units))
     }

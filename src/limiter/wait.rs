@@ -33,7 +33,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// Those of [`check`](Self::check). It does not wait for a store that failed.
+    /// The same as [`check`](Self::check). It does not wait for a store that failed.
     ///
     /// # Example
     ///

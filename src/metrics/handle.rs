@@ -1,6 +1,6 @@
 //! Handles, kept with the recorder that they were registered with: looking one up takes longer than a decision may.
 //!
-//! A recorder may be installed after the first decision, and tests have recorders of their own. So each use compares the
+//! A recorder may be installed after the first decision, and tests have separate recorders. So each use compares the
 //! address of the active recorder. It identifies the recorder as long as that exists.
 
 use std::{
@@ -66,7 +66,7 @@ thread_local! {
     static DESCRIBED: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
-/// A handle in a thread: that of the latest recorder.
+/// A handle in a thread, for the latest recorder.
 pub(super) struct Local<H>(RefCell<Option<Registered<H>>>);
 
 impl<H: Handle> Local<H> {
@@ -92,7 +92,7 @@ impl<H: Handle> Local<H> {
     }
 }
 
-/// A handle that threads share: those of the first two recorders, of which the first is often the facade's own that
+/// The handles that threads share, for the first two recorders, of which the first is often the facade's own that
 /// records nothing. With a third one, each use is a registration.
 pub(super) struct Shared<H>([OnceLock<Registered<H>>; 2]);
 

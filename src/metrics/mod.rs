@@ -30,8 +30,8 @@
 //! No label has an identity, and none grows with the number of clients. If your program makes policies per request, give
 //! them few names.
 //!
-//! A peek, a refund and a decision that is dropped early are no decision here. Decisions made in process are not timed:
-//! they take less time than reading the clock twice.
+//! Peeks, refunds and decisions that are dropped early do not count as decisions here. Decisions made in process are
+//! not timed: they take less time than reading the clock twice.
 //!
 //! # Recorders
 //!

@@ -34,7 +34,7 @@ pub(super) const FAILED_POLICY_SOURCES: &str = "ratelimit_failed_policy_sources"
 
 const DURATIONS: [f64; 12] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0];
-// A batch has at most 128 decisions, a queue 16 384.
+// A batch has at most 128 decisions, a queue 16,384.
 const LENGTHS: [f64; 12] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 512.0, 2048.0, 8192.0, 16384.0];
 
 /// The histograms, and buckets that suit each: durations from 100 microseconds to a second, lengths from 1 to the longest.

@@ -116,7 +116,7 @@ pub(crate) fn rejected(reason: &'static str) {
     with(|handles| handles.rejections[number].with(REJECTIONS_TOTAL, labels, |it| it.increment(1)));
 }
 
-/// So many instances have announced themselves in Redis.
+/// The number of instances that have announced themselves in Redis.
 pub(crate) fn instances_seen(instances: u32) {
     with(|handles| handles.instances.with(INSTANCES, Vec::new, |it| it.set(f64::from(instances))));
 }

@@ -19,9 +19,9 @@ impl Policy {
     ///
     /// # Panics
     ///
-    /// If the algorithm allows no debt ([`Concurrency`](crate::algorithm::Concurrency), or one of your own), or quota and
-    /// debt together are above the bounds of a [`Quota`](crate::Quota). [`try_debt`](Self::try_debt) gives an error
-    /// instead, and so does [`try_algorithm`](Self::try_algorithm) if it is called later.
+    /// If the algorithm allows no debt ([`Concurrency`](crate::algorithm::Concurrency), or a custom one), or quota and
+    /// debt together are above the bounds of a [`Quota`](crate::Quota). [`try_debt`](Self::try_debt) returns an error
+    /// instead, as does a later call of [`try_algorithm`](Self::try_algorithm).
     ///
     /// # Example
     ///
@@ -35,10 +35,10 @@ impl Policy {
     /// let alice = Key::new("alice");
     ///
     /// let request = limiter.check(&tokens, &alice, 1).await?;
-    /// // The answer took 1 200 tokens. 1 000 of them were available.
+    /// // The answer took 1,200 tokens. 1,000 of them were available.
     /// let debited = limiter.debit(&request, 1_199).await?;
     /// assert_eq!((debited.outcomes()[0].granted(), debited.remaining()), (1_199, Some(0)));
-    /// // 200 tokens of debt and one for this request, of 1 000 an hour.
+    /// // 200 tokens of debt and one for this request, of 1,000 an hour.
     /// let denied = limiter.check(&tokens, &alice, 1).await?;
     /// assert_eq!(denied.retry_after().unwrap().as_secs().div_ceil(60), 13);
     /// # Ok(())

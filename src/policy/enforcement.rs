@@ -152,7 +152,7 @@ impl EnforcementSwitch {
         self.0.moved(Some(before), Some(enforcement as u8));
     }
 
-    /// Whether there is another handle on the switch, such as that of a layer.
+    /// Whether there is another handle on the switch, such as a layer's.
     #[doc(hidden)]
     #[must_use]
     pub fn is_shared(&self) -> bool {

@@ -46,19 +46,19 @@ pub enum FailureMode {
     ///   limit once more for each process.
     /// * **Few connections**: a client whose requests all reach one instance, by a sticky load balancer or one HTTP/2
     ///   connection, gets only that instance's share in an outage. Name 1 if that is worse than admitting more.
-    /// * **Afterwards**: what was admitted and still counts is charged to the store once it answers. What the store has no
-    ///   room for still counts in the process, so the next outage is no new quota. Decisions that the store may have
-    ///   charged itself are left out: those that were sent and whose answer did not arrive
-    ///   ([`may_have_charged`](crate::ErrorKind::may_have_charged)). The charge that reconciles is also repeated only if
-    ///   it was not sent.
+    /// * **Afterwards**: what was admitted and still counts is charged to the store once it answers. What the store has
+    ///   no room for still counts in the process, so the next outage does not grant a new quota. Decisions that the
+    ///   store may have charged itself are left out: those that were sent and whose answer did not arrive
+    ///   ([`may_have_charged`](crate::ErrorKind::may_have_charged)). The charge that reconciles is also repeated only
+    ///   if it was not sent.
     /// * **Refunds**: units that are refunded or settled are not charged afterwards. If they were charged already, they are
     ///   refunded to the store. A refund of units that the store charged before it failed is sent once the store answers,
     ///   unless it may have been carried out.
-    /// * **Memory**: at most 100 000 keys; further ones evict those nearest to their reset.
+    /// * **Memory**: at most 100,000 keys; further ones evict those nearest to their reset.
     ///
-    /// An algorithm of your own without a [twin](crate::algorithm::Algorithm::twin) is counted by
-    /// [`Gcra`](crate::algorithm::Gcra) during the outage. Permits of a [`Concurrency`](crate::algorithm::Concurrency) policy
-    /// that are held when the store fails do not count.
+    /// A custom algorithm without a [twin](crate::algorithm::Algorithm::twin) is counted by
+    /// [`Gcra`](crate::algorithm::Gcra) during the outage. Permits of a [`Concurrency`](crate::algorithm::Concurrency)
+    /// policy that are held when the store fails do not count.
     Local {
         /// The instances that share the limit. 0, the default, stands for those that have announced themselves in Redis,
         /// as last seen ([`RedisStore::instances`](crate::RedisStore::instances)), or 1 if Redis has not answered yet or the

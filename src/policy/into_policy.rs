@@ -6,7 +6,7 @@ use crate::base::{Answer, Error};
 /// | value | policy |
 /// |---|---|
 /// | a [`Policy`] | itself |
-/// | `Some(value)`, `Ok(value)` | that of `value` |
+/// | `Some(value)`, `Ok(value)` | the policy of `value` |
 /// | `None` | none: the rule does not limit the request |
 /// | `Err(error)` | `error`; the request is rejected, as for an error of a [`KeyExtractor`](crate::KeyExtractor) |
 /// | an [`Answer<Policy>`](Answer), an [`Answer<Option<Policy>>`](Answer) | known now or later |
@@ -42,7 +42,7 @@ pub trait IntoPolicy {
     ///
     /// # Errors
     ///
-    /// Those of [`KeyExtractor::extract`](crate::KeyExtractor::extract).
+    /// The same as [`KeyExtractor::extract`](crate::KeyExtractor::extract).
     fn into_policy(self) -> Answer<Option<Policy>>;
 }
 

@@ -25,15 +25,15 @@ impl Policy {
     ///   leased. The lease doubles when it is used up quickly, and is never more than a quarter of what remains. An instance
     ///   leases up to 4096 keys at a time.
     ///
-    /// Leases serve requests with this policy alone. Requests with several policies, and peeks, are decided by Redis, which
-    /// counts leased units as spent. The remaining units and the reset in a decision are those of the last Redis call, less
-    /// what this instance has spent since.
+    /// Leases serve requests with this policy alone. Requests with several policies, and peeks, are decided by Redis,
+    /// which counts leased units as spent. The remaining units and the reset in a decision come from the last Redis
+    /// call, less what this instance has spent since.
     ///
     /// A refund first returns the units that this instance has on lease, and the next request leases again. So do not lease
     /// under a policy that refunds most of its requests: it makes more calls than without leases. A [refund of a decision](crate::Limiter::refund)
     /// that was admitted from a lease counts from when the lease began, so it may return fewer units. Redis does not know
     /// how many of another instance's leased units are spent. An
-    /// [administrator's refund](crate::Operator::refund_latest) returns none of them to a bucket, and counts all of them as
+    /// [operator's refund](crate::Operator::refund_latest) returns none of them to a bucket, and counts all of them as
     /// spent in a window. Do not refund more units than were charged that way: a window may then admit that many more.
     ///
     /// A [reset](crate::Operator::reset) drops this instance's leases. Other instances can still spend theirs, and units that
@@ -42,10 +42,10 @@ impl Policy {
     ///
     /// # Panics
     ///
-    /// If `most` is 0 or above 10^12, or the units of the algorithm cannot be leased exactly:
+    /// If `most` is 0 or above 1,000,000,000,000, or the units of the algorithm cannot be leased exactly:
     /// [`SlidingLog`](crate::algorithm::SlidingLog), [`LeakyBucket::queue`](crate::algorithm::LeakyBucket::queue),
-    /// [`Concurrency`](crate::algorithm::Concurrency), or one of your own. [`try_leased`](Self::try_leased) gives an error
-    /// instead, and so does [`try_algorithm`](Self::try_algorithm) if it is called later.
+    /// [`Concurrency`](crate::algorithm::Concurrency), or a custom one. [`try_leased`](Self::try_leased) returns an
+    /// error instead, as does a later call of [`try_algorithm`](Self::try_algorithm).
     ///
     /// # Example
     ///
@@ -74,7 +74,7 @@ impl Policy {
     pub fn try_leased(mut self, most: u64) -> Result<Self, Error> {
         if most == 0 || most > MAX_LEASED {
             return Err(Error::invalid(
-                "a lease must be of 1 to 10^12 units: leave out `leased` for no lease",
+                "a lease must be of 1 to 1,000,000,000,000 units: leave out `leased` for no lease",
             ));
         }
         Arc::make_mut(&mut self.0).options.lease = most;

@@ -25,7 +25,7 @@ use crate::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Penalty {
-    /// 0 if only administrators ban keys.
+    /// 0 if only operators ban keys.
     after: u64,
     within: Duration,
     /// `None` for as long as `within`.
@@ -49,7 +49,7 @@ impl Penalty {
         Self { after: if denials == 0 { u64::MAX } else { denials }, within, first: None, longest: None }
     }
 
-    /// Bans no key automatically: only administrators do, with [`Operator::ban`](crate::Operator::ban).
+    /// Bans no key automatically: only operators do, with [`Operator::ban`](crate::Operator::ban).
     pub const fn manual() -> Self {
         Self { after: 0, within: Duration::ZERO, first: None, longest: None }
     }
@@ -81,7 +81,7 @@ impl Penalty {
         }
         if self.after > MAX_DENIALS {
             return Err(Error::invalid(
-                "a penalty must be after 1 to 1 000 000 denials: use `Penalty::manual()` to ban no key automatically",
+                "a penalty must be after 1 to 1,000,000 denials: use `Penalty::manual()` to ban no key automatically",
             ));
         }
         let within = micros(self.within);
@@ -121,13 +121,14 @@ impl fmt::Display for Penalty {
 impl Policy {
     /// Bans a key for a time after too many denials, over all instances. Defaults to no penalty.
     ///
-    /// A ban denies every request of the key that costs something, and its CORS preflights, whatever remains of the quota. It
-    /// charges nothing, like any other denial. [`Decision::banned_for`](crate::Decision::banned_for) has the time left. Clients get the problem
-    /// type `abnormal-usage-detected`, and `Retry-After` with the rest of the ban.
+    /// A ban denies every request of the key that costs something, and its CORS preflights, regardless of the remaining
+    /// quota. It charges nothing, like any other denial. [`Decision::banned_for`](crate::Decision::banned_for) has the
+    /// time left. Clients get the problem type `abnormal-usage-detected`, and `Retry-After` with the rest of the ban.
     ///
-    /// * **What counts**: each request that this policy denies while no key of the request is banned. A banned request, a
-    ///   peek, and a debit do not count. In a Redis Cluster, policies whose identities are in different slots are decided
-    ///   slot by slot, and only those of the first slot that denies count the denial, even if a key in a later one is banned.
+    /// * **What counts**: each request that this policy denies while no key of the request is banned. A banned request,
+    ///   a peek, and a debit do not count. In a Redis Cluster, policies whose identities are in different slots are
+    ///   decided slot by slot, and only the policies of the first slot that denies count the denial, even if a key in a
+    ///   later one is banned.
     /// * **Bans by hand**: [`Operator::ban`](crate::Operator::ban), [`unban`](crate::Operator::unban) and
     ///   [`bans`](crate::Operator::bans). [`Operator::reset`](crate::Operator::reset) does not end a ban.
     /// * **Shadows**: a [shadow](Self::shadow) policy neither counts denials nor bans, for all keys or for its share of
@@ -136,9 +137,9 @@ impl Policy {
     ///   [`deny_cache`](crate::store::RedisStoreBuilder::deny_cache) time, then asks Redis again. So a ban that was ended
     ///   through another instance lasts that much longer here. Other denials are cached only under
     ///   [`Penalty::manual`], because any other penalty must count each of them.
-    /// * **Failure of the store**: under [`FailureMode::Local`](crate::FailureMode::Local), denials are counted and keys are
-    ///   banned in this process, by the same numbers. The bans in the store are then unknown. Those of this process
-    ///   do not apply while the store answers; in a later outage they apply again, until their time is over or
+    /// * **Failure of the store**: under [`FailureMode::Local`](crate::FailureMode::Local), denials are counted and
+    ///   keys are banned in this process, by the same numbers. The bans in the store are then unknown. Bans of this
+    ///   process do not apply while the store answers; in a later outage they apply again, until their time is over or
     ///   [`unban`](crate::Operator::unban) ends them.
     /// * **Full Redis**: a denial needs a write to be counted. If Redis is out of memory, cannot save, or has too few
     ///   replicas, a denial is still a denial, but it does not count and bans no key.
@@ -151,10 +152,10 @@ impl Policy {
     ///
     /// # Panics
     ///
-    /// If the numbers are out of bounds (1 to 1 000 000 denials within 1 ms to 400 days, bans of 1 ms to 3650 days), the
-    /// longest ban is shorter than the first, or the policy is [leased](Self::leased).
-    /// [`try_penalty`](Self::try_penalty) gives an error instead, and so does [`try_leased`](Self::try_leased) if it is
-    /// called later.
+    /// If the numbers are out of bounds (1 to 1,000,000 denials within 1 ms to 400 days, bans of 1 ms to 3650 days),
+    /// the longest ban is shorter than the first, or the policy is [leased](Self::leased).
+    /// [`try_penalty`](Self::try_penalty) returns an error instead, as does a later call of
+    /// [`try_leased`](Self::try_leased).
     ///
     /// # Example
     ///
@@ -241,8 +242,8 @@ mod tests {
     fn a_penalty_out_of_bounds_is_an_error_that_says_what_to_write() {
         let (short, long) = (Duration::from_secs(60), Duration::from_secs(3_651 * 86_400));
         let rows = [
-            (Penalty::after(0, short), "1 to 1 000 000 denials: use `Penalty::manual()`"),
-            (Penalty::after(1_000_001, short), "1 to 1 000 000 denials"),
+            (Penalty::after(0, short), "1 to 1,000,000 denials: use `Penalty::manual()`"),
+            (Penalty::after(1_000_001, short), "1 to 1,000,000 denials"),
             (Penalty::after(1, Duration::ZERO), "within 1 ms to 400 days"),
             (Penalty::after(1, long), "within 1 ms to 400 days"),
             (Penalty::after(1, short).ban(Duration::ZERO), "1 ms to 3650 days"),

@@ -323,7 +323,7 @@ impl Policy {
         self.0.name.tag
     }
 
-    /// Whether its units are permits, in use until they are released, as those of [`concurrency`](Self::concurrency) are.
+    /// Whether its units are permits, in use until they are released, as under [`concurrency`](Self::concurrency).
     #[doc(hidden)]
     #[must_use]
     pub fn has_permits(&self) -> bool {
@@ -470,7 +470,7 @@ fn check(algorithm: &dyn Algorithm) -> Result<(), Error> {
         return Err(Error::invalid("an algorithm's name must be 1 to 32 of a to z, 0 to 9 and -"));
     }
     if algorithm.counter().is_none() && algorithm::built_in().iter().any(|ours| ours.name() == name) {
-        return Err(Error::invalid("an algorithm of your own needs a name that no built-in one has"));
+        return Err(Error::invalid("a custom algorithm needs a name that no built-in one has"));
     }
     Ok(())
 }

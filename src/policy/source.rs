@@ -138,8 +138,8 @@ impl PolicySource {
     /// The policy that `choose` returns for a value in the request's extensions, such as the user that an outer
     /// authentication layer has put there. `choose` returns what the closure of [`per_request`](Self::per_request) may.
     ///
-    /// A request without the value is answered 500, and the log says which layer is missing: the layers are in the wrong order.
-    /// Use [`or`](Self::or) if the value is optional.
+    /// A request without the value is answered 500, and the log names the missing layer: the layers are in the wrong
+    /// order. Use [`or`](Self::or) if the value is optional.
     ///
     /// # Example
     ///
@@ -222,9 +222,9 @@ impl PolicySource {
     ///
     /// Only failures of the server count. The request is still rejected if the client caused the error
     /// ([`MissingIdentity`](ErrorKind::MissingIdentity), [`InvalidIdentity`](ErrorKind::InvalidIdentity),
-    /// [`UnknownIdentity`](ErrorKind::UnknownIdentity)) or the set-up is wrong
-    /// ([`MissingSetup`](ErrorKind::MissingSetup), [`InvalidConfig`](ErrorKind::InvalidConfig)). The first failure of an
-    /// outage is logged. See [`per_request`](Self::per_request) for an example.
+    /// [`UnknownIdentity`](ErrorKind::UnknownIdentity)) or the setup is wrong
+    /// ([`MissingSetup`](ErrorKind::MissingSetup), [`InvalidConfig`](ErrorKind::InvalidConfig)). The first failure of
+    /// an outage is logged. See [`per_request`](Self::per_request) for an example.
     #[must_use]
     pub fn or_on_error(self, other: impl Into<Self>) -> Self {
         let Source::PerRequest { choose: first, looks_up } = self.0 else { return self };
@@ -330,7 +330,7 @@ impl PolicySource {
     }
 }
 
-/// Whether `error` is a failure of the server, neither the client's fault nor a mistake in the set-up. Logs the first
+/// Whether `error` is a failure of the server, neither the client's fault nor a mistake in the setup. Logs the first
 /// failure of an outage.
 fn is_failure(error: &Error, outage: &Outage) -> bool {
     let is_failure = !error.kind().is_clients()

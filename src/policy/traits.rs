@@ -17,7 +17,7 @@ impl Traits {
     pub(crate) const ROLLOUT: Self = Self(1 << 4);
     pub(crate) const ALL: Self = Self((1 << 5) - 1);
 
-    /// Those of `traits` that are the case.
+    /// The `traits` that apply.
     pub(super) fn of(traits: impl IntoIterator<Item = (bool, Self)>) -> Self {
         traits.into_iter().filter(|(is_so, _)| *is_so).fold(Self::NONE, |all, (_, one)| all.or(one))
     }

@@ -19,11 +19,12 @@ const LOGINS: [&[&str]; 9] = [
 ];
 
 impl Policy {
-    /// What is valid and probably not meant, each with what to write instead. A [layer](crate::RateLimitLayer::warnings)
-    /// logs them; a test of a service's policies can assert that there are none.
+    /// What is valid and probably not meant, each with what to write instead. A
+    /// [layer](crate::RateLimitLayer::warnings) logs them; a test of a service's policies can assert that the list is
+    /// empty.
     ///
     /// * Headers cannot express the period, because they count whole seconds.
-    /// * The name is that of a login, and the algorithm admits nearly twice the limit within one period.
+    /// * The name suggests a login, and the algorithm admits nearly twice the limit within one period.
     ///
     /// # Example
     ///

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Empty, combinators::UnsyncBoxBody};
 
 /// The body of a rejection: any body of bytes.
 ///
-/// A type of your own that implements [`ResponseMapper`](crate::response::ResponseMapper) returns it:
+/// A custom type that implements [`ResponseMapper`](crate::response::ResponseMapper) returns it:
 ///
 /// ```
 /// use http::{Response, request::Parts};

@@ -1,4 +1,4 @@
-//! A mapper's response, with everything that must hold whatever the mapper does.
+//! A mapper's response, with everything that must hold for any mapper.
 
 use std::mem;
 
@@ -108,7 +108,8 @@ fn mapped(
 }
 
 fn finish(response: &mut Response<RejectionBody>, request: &request::Parts) {
-    // Whatever the status: the response is about one client at one moment, and caches keep some statuses by default.
+    // Regardless of the status: the response is about one client at one moment, and caches keep some statuses by
+    // default.
     insert_new(response.headers_mut(), CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if request.method == Method::HEAD {
         // The length of the content that GET would get.

@@ -30,7 +30,7 @@ pub enum Rejection {
     Denied(Decision),
     /// The client could not be identified, to charge it or to check a blocklist: the client's fault for
     /// [`MissingIdentity`](ErrorKind::MissingIdentity), [`InvalidIdentity`](ErrorKind::InvalidIdentity) and
-    /// [`UnknownIdentity`](ErrorKind::UnknownIdentity), the server's for every other kind. Also if a
+    /// [`UnknownIdentity`](ErrorKind::UnknownIdentity), the server's for every other kind. Even if a
     /// [`PolicySource`](crate::PolicySource) failed.
     Unidentified(Error),
     /// The layer [blocks](crate::RateLimitLayer::block) the request.
@@ -136,8 +136,8 @@ impl From<Error> for Rejection {
 }
 
 /// The text for the client: what happened, and the wait in whole seconds. It has nothing of the store, and of an
-/// [`Error`] only the message to the client, such as that of [`MissingIdentity`](ErrorKind::MissingIdentity). The cause is
-/// the [`source`](StdError::source).
+/// [`Error`] only the message to the client, such as the message of [`MissingIdentity`](ErrorKind::MissingIdentity).
+/// The cause is the [`source`](StdError::source).
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

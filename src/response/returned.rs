@@ -29,10 +29,10 @@ impl Returned {
 impl Rejection {
     /// The response of [`ProblemDetails`], with `Retry-After`: for a service that rejects a request itself.
     ///
-    /// The innermost layer in front of the service replaces it by the response of its own
-    /// [`ResponseMapper`](crate::response::ResponseMapper), and adds its [`Headers`](crate::Headers). Another status and
-    /// further headers that the service sets are kept. With the feature `axum`, a handler returns the
-    /// rejection itself; it becomes this response.
+    /// The innermost layer in front of the service replaces it with the response of its
+    /// [`ResponseMapper`](crate::response::ResponseMapper), and adds its [`Headers`](crate::Headers). Another status
+    /// and further headers that the service sets are kept. With the feature `axum`, a handler returns the rejection
+    /// itself; it becomes this response.
     ///
     /// # Example
     ///

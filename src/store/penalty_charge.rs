@@ -1,7 +1,7 @@
 use super::store::{Action, Spec, StateChange};
 use crate::decision::Charge;
 
-/// A charge against the [penalty](crate::Policy::penalty) of a policy. It says whether the key is banned, and what counts
+/// A charge against the [penalty](crate::Policy::penalty) of a policy. It reports whether the key is banned, and counts
 /// its denials.
 #[derive(Clone, Debug)]
 pub(crate) struct PenaltyCharge {
@@ -27,8 +27,8 @@ pub(crate) enum Counts {
 }
 
 impl PenaltyCharge {
-    /// Those of `charges`, in their order. A preflight has the bans of its client. Their keys have the same hash tag,
-    /// so they are in the same slot of a Cluster.
+    /// The penalties of `charges`, in their order. A preflight has the bans of its client. Their keys have the same
+    /// hash tag, so they are in the same slot of a Cluster.
     pub(crate) fn of(action: Action, charges: &[Charge]) -> Vec<Self> {
         if charges.iter().all(Charge::is_plain) {
             return Vec::new();

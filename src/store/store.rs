@@ -91,7 +91,7 @@ pub trait Store: Send + Sync + 'static {
     /// Removes everything that `key` was charged under `policy`.
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()>;
 
-    /// The name under which the store keeps the count of `key` under `policy`, for administrators: the key in Redis.
+    /// The name under which the store keeps the count of `key` under `policy`, for operators: the key in Redis.
     /// Defaults to `None`: there is no such name.
     #[doc(hidden)]
     fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
@@ -282,8 +282,8 @@ pub enum Action {
     /// Renew the permits of the same charges, so they do not expire. Permits that the store has lost are in use again, even
     /// above the limit.
     Renew,
-    /// Ban the keys, under policies with a [penalty](crate::Policy::penalty), for as many microseconds from now as the cost
-    /// says. A cost of 0 ends the ban, and forgets the denials and bans before. Charges nothing.
+    /// Ban the keys, under policies with a [penalty](crate::Policy::penalty), with a length of `cost` microseconds from
+    /// now. A cost of 0 ends the ban, and forgets the denials and bans before. Charges nothing.
     ///
     /// The outcome is [banned](crate::decision::Outcome::banned_for) if the key is banned then. A store without bans returns
     /// another one.

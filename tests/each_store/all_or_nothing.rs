@@ -1,4 +1,4 @@
-//! Many callers charge random sets of policies at once: the counts in the end are those of a model, on every store.
+//! Concurrent callers charge random sets of policies: on every store, the final counts equal a model's counts.
 
 use std::{
     collections::HashMap,
@@ -41,7 +41,7 @@ async fn nothing_of_a_denied_decision_is_refunded() {
     }
 }
 
-/// What callers do besides asking.
+/// What callers do in addition to charging.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Also {
     Nothing,
@@ -82,7 +82,7 @@ impl Model {
         }
     }
 
-    /// Each refund returns so many units of each outcome, as far as it was granted as many.
+    /// Each refund returns this many units of each outcome, or all if fewer were granted.
     fn refunded(&mut self, outcomes: &[Outcome], units: u64) {
         for outcome in outcomes {
             *self.entry(outcome) -= outcome.granted().min(units);
@@ -112,7 +112,7 @@ fn charges(random: &mut fastrand::Rng, policies: &[Policy], one_identity: bool) 
     chosen.into_iter().map(&mut charge).collect()
 }
 
-async fn counts_are_those_of_a_model(name: &str, limiters: [Limiter; 2], also: Also, one_identity: bool) {
+async fn counts_equal_a_model(name: &str, limiters: [Limiter; 2], also: Also, one_identity: bool) {
     let seed = fastrand::u64(..);
     let name = format!("{name}, {also:?}, one identity: {one_identity}, seed {seed}");
     let policies = Arc::new(policies(&mut fastrand::Rng::with_seed(seed)));
@@ -158,7 +158,8 @@ async fn counts_are_those_of_a_model(name: &str, limiters: [Limiter; 2], also: A
             let bound = policy.capacity() + if also == Also::Settle { debt } else { 0 };
             assert!(used <= bound, "{name}: {} of {identity} uses {used} of {bound}", policy.name());
             let expected = policy.capacity().saturating_sub(used);
-            // Refunds in another order than the charges return what drained meanwhile less: a part of a unit, in all.
+            // Refunds in another order than the charges return less by what drained in the meantime: a part of a unit
+            // in all.
             let less = u64::from(also == Also::Settle && BUCKETS.contains(&policy.name()) && expected > 0);
             assert!(
                 (expected - less..=expected).contains(&remaining),
@@ -187,7 +188,7 @@ async fn sixty_four_callers_charge_random_sets_of_policies_as_a_model_does() {
     for one_identity in [true, false] {
         for also in [Also::Nothing, Also::Settle] {
             for (name, instances) in pairs(&format!("sets-{also:?}-{one_identity}")).await {
-                counts_are_those_of_a_model(name, instances, also, one_identity).await;
+                counts_equal_a_model(name, instances, also, one_identity).await;
             }
         }
     }

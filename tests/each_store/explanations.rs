@@ -47,7 +47,7 @@ enum Step {
         key: usize,
         cost: u64,
     },
-    /// Under two policies at once.
+    /// Under two policies together.
     Both {
         policies: [usize; 2],
         key: usize,
@@ -192,7 +192,7 @@ fn random_histories(cases: u32, limiter: impl Fn(ManualClock) -> Limiter) {
     let number = AtomicUsize::new(0);
     TestRunner::new(config)
         .run(&steps(), |steps| {
-            // Every history has keys of its own.
+            // Every history has separate keys.
             let prefix = number.fetch_add(1, Ordering::Relaxed).to_string();
             runtime.block_on(async {
                 for step in &steps {

@@ -101,7 +101,7 @@ async fn poll(mut futures: Vec<Kept>, polls: usize) -> Vec<Kept> {
 /// What other callers do. Returns the errors.
 async fn others(on: &Subject) -> Vec<String> {
     let mut others = JoinSet::new();
-    // Each algorithm has a script of its own.
+    // Each algorithm has a separate script.
     let policies = [
         closed("other"),
         closed("other").algorithm(FixedWindow::anchored()),

@@ -1,5 +1,5 @@
-//! What holds for each store. Two programs compile these tests: `it` runs them in process and on one Redis server, `net`
-//! on a Redis Cluster. Each has a module `stores` of its own.
+//! What holds for each store. Two programs compile these tests: `it` runs them in process and on one Redis server,
+//! `net` on a Redis Cluster. Each has its own module `stores`.
 
 mod all_or_nothing;
 mod debits;

@@ -100,7 +100,7 @@ async fn only_denials_of_requests_that_cost_something_count() {
             assert!(limiter.debit(&first, 1).await.unwrap().is_allowed(), "{name}");
             limiter.refund(&first, 0).await.unwrap();
         }
-        // Each of these is one denial, also if the cost could never be admitted.
+        // Each of these is one denial, even if the cost could never be admitted.
         assert!(!limiter.check_up_to(&policy, &alice, 9).await.unwrap().is_banned(), "{name}");
         assert!(!limiter.check(&policy, &alice, 9).await.unwrap().is_banned(), "{name}");
         let banned = limiter.charge_more(&first, 9).await.unwrap();
@@ -161,7 +161,7 @@ async fn a_banned_request_charges_no_policy_and_counts_for_nothing() {
         for key in [&alice, &all] {
             assert_eq!(limiter.peek(&partner, key, 1).await.unwrap().remaining(), Some(2), "{name}");
         }
-        // A denial of the partner would ban at once, but not while another key of the request is banned.
+        // A denial of the partner would ban immediately, but not while another key of the request is banned.
         limiter.check(&partner, &alice, 2).await.unwrap();
         let both = [charge(&login, &alice), charge(&partner, &alice)];
         let decision = limiter.check_all(&both).await.unwrap();
@@ -293,7 +293,7 @@ async fn the_most_charges_of_a_decision_can_all_have_penalties() {
 }
 
 #[tokio::test]
-async fn an_administrator_bans_and_unbans() {
+async fn an_operator_bans_and_unbans() {
     let alice = Key::new("alice");
     for (name, limiter) in stores("penalty-by-hand").await {
         let policy = day("p", 9).penalty(Penalty::manual());
@@ -395,7 +395,7 @@ async fn more_bans_are_listed_than_redis_reads_in_a_step() {
     }
 }
 
-/// The key of a preflight has a budget of its own, and the bans of its client.
+/// The key of a preflight has a separate budget, and its client's bans.
 #[tokio::test]
 async fn a_ban_holds_for_preflights_and_their_denials_count_for_it() {
     for (name, limiter) in stores("penalty-preflight").await {
@@ -411,7 +411,7 @@ async fn a_ban_holds_for_preflights_and_their_denials_count_for_it() {
             let bans = limiter.operator().bans(&policy).await;
             assert!(bans.is_err() || texts(&bans.unwrap()).contains(&client.as_str()), "{name}, {identity}");
             limiter.operator().unban(&policy, &client).await.unwrap();
-            // A banned request was charged nothing. The budget is that of preflights alone.
+            // A banned request was charged nothing. The budget is for preflights alone.
             assert_eq!(provoke(&limiter, &policy, &preflight).await, (3, 2), "{name}, {identity}");
             assert!(ask(&limiter, &policy, &client).await.is_banned(), "{name}, {identity}");
             limiter.operator().unban(&policy, &client).await.unwrap();

@@ -1,4 +1,4 @@
-//! Two processes start and are flooded at once.
+//! Two processes start and are flooded immediately.
 
 use std::{
     io::{BufRead as _, BufReader},

@@ -21,7 +21,7 @@ const GROWTH: usize = 8 << 20;
 pub(crate) async fn print(promises: &mut Promises) {
     println!("## Redis does not answer for {} s\n", DURATION.as_secs());
     println!(
-        "{RATE} requests a second of 10 000 clients. The layers of a request have a store each, on the same server; no \
+        "{RATE} requests a second of 10,000 clients. The layers of a request have a store each, on the same server; no \
          request waits longer than its layers' deadlines.\n"
     );
     println!(

@@ -21,7 +21,7 @@ pub(crate) async fn print(promises: &mut Promises) {
     row("`MemoryStore`", &Limiter::new(store.clone()), 200_000, identities, || Some(store.len()), promises)
         .await;
     let small = MemoryStore::new().capacity(10_000);
-    let name = "`MemoryStore` with a capacity of 10 000";
+    let name = "`MemoryStore` with a capacity of 10,000";
     row(name, &Limiter::new(small.clone()), 10_000, identities, || Some(small.len()), promises).await;
     row("`FailureMode::Local`", &Limiter::new(Down), 100_000, identities, || None, promises).await;
 }

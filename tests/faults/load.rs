@@ -1,4 +1,4 @@
-//! Requests at a steady rate, whatever the answers take.
+//! Requests at a steady rate, regardless of how long the answers take.
 
 use std::{
     convert::Infallible,

@@ -2,7 +2,7 @@
 //! prints what was measured as Markdown. Ends with an error if a promise of docs/reliability.md was broken.
 //!
 //! Arguments name the parts to run, such as `table frozen`; without any, all run. `SOAK_SECONDS` (300) and
-//! `IDENTITIES` (10 000 000) change the long ones, and `ROWS=15,16` makes only these rows of the table.
+//! `IDENTITIES` (10,000,000) change the long ones, and `ROWS=15,16` makes only these rows of the table.
 
 #![allow(clippy::print_stdout, reason = "it is a report")]
 

@@ -112,7 +112,7 @@ async fn row(
         None => 0,
     };
     let total: u64 = admitted.iter().sum();
-    // Units that were replenished meanwhile.
+    // Units that were replenished in the meantime.
     let replenished = LIMIT * 6 / 86_400 + 1;
     let (bound, text) = match bound {
         Bound::Units(units) => (LIMIT + units + replenished, (LIMIT + units).to_string()),

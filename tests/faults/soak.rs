@@ -199,7 +199,7 @@ async fn request(limiter: &Limiter, policies: &Policies, counts: &Counts, rng: &
         Ok(failed) => drop(counts.failed.fetch_add(u64::from(failed), Ordering::Relaxed)),
         Err(_) => drop(counts.dropped.fetch_add(1, Ordering::Relaxed)),
     }
-    // A caller whose decisions fail at once must not take all the CPU.
+    // A caller whose decisions fail immediately must not take all the CPU.
     sleep(Duration::from_millis(5)).await;
 }
 

@@ -244,7 +244,7 @@ async fn a_client_that_was_not_identified_matches_no_exemption() {
                 wrong.push(format!("{name}, {by}: exempt {matches}"));
             }
         }
-        // A ban applies to the identified client. If there is none, it applies to the address that is known.
+        // A ban applies to the identified client. Without one, it applies to the known address.
         let ban = layer(9).block(client.clone().within(networks).unwrap());
         let status = ask(&ban, request(peer, &lines)).await.status();
         let admitted = name.ends_with("outside");

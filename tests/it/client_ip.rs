@@ -197,7 +197,7 @@ fn the_client_is_the_first_hop_that_is_not_a_trusted_proxy() {
         row("no hops", PROXY, 1, &[], Ok("10.0.0.1")),
         row("the hop is garbage", PROXY, 2, &[(XFF, b"1.2.3.4, bad, 10.2.2.2")], Ok("10.0.0.1")),
         row("garbage right of the hop", PROXY, 2, &[(XFF, b"203.0.113.7, bad")], Ok("203.0.113.7")),
-        row("empty ones are no hops", PROXY, 2, &[(XFF, b"203.0.113.7, , 10.2.2.2,,")], Ok("203.0.113.7")),
+        row("empty ones are not hops", PROXY, 2, &[(XFF, b"203.0.113.7, , 10.2.2.2,,")], Ok("203.0.113.7")),
         row("hop found, peer unknown", "", 1, &[(XFF, b"203.0.113.7")], Ok("203.0.113.7")),
         row("too few hops, peer unknown", "", 2, &[(XFF, b"203.0.113.7")], SETUP),
         row("no hops, peer unknown", "", 1, &[], SETUP),
@@ -372,7 +372,7 @@ fn the_part_of_a_header_that_is_read_is_bounded() {
 
     let lists: Vec<(&str, ClientIp, Vec<(&str, String)>, &str)> = vec![
         (
-            "10 000 hops",
+            "10,000 hops",
             ClientIp::behind(private()),
             vec![(XFF, "1.2.3.4,".repeat(10_000) + "203.0.113.7")],
             "203.0.113.7",
@@ -390,7 +390,7 @@ fn the_part_of_a_header_that_is_read_is_bounded() {
             "10.0.0.9",
         ),
         (
-            "10 000 hops of ours",
+            "10,000 hops of ours",
             ClientIp::behind(private()),
             vec![(XFF, format!("1.2.3.4,{}", ours(10_000)))],
             "10.0.0.9",
@@ -514,7 +514,7 @@ fn clients_with_an_ipv4_address_in_their_ipv6_address_have_the_key_of_the_former
         ("6to4", "2002:cb00:7107::1"),
         ("IPv4-compatible", "::cb00:7107"),
         ("IPv4-mapped", "::ffff:cb00:7107"),
-        ("a gateway of their own", "64:ff9b:1::cb00:7107"),
+        ("a gateway that they declared", "64:ff9b:1::cb00:7107"),
     ];
     let client = ClientIp::behind(private()).nat64_prefix("64:ff9b:1::/96").unwrap().ipv6_prefix(56);
     let peer = PeerIp::new().nat64_prefix("64:ff9b:1::/96").unwrap();
@@ -663,7 +663,7 @@ proptest! {
     }
 
     #[test]
-    fn the_address_that_the_proxy_appends_decides_whatever_the_client_writes(
+    fn the_address_that_the_proxy_appends_decides_and_not_what_the_client_writes(
         lines in prop::collection::vec(value(), 0..4),
         client in address().prop_filter("not a proxy of ours", |client| match client.to_canonical() {
             IpAddr::V4(v4) => v4.octets()[0] != 10,

@@ -377,7 +377,7 @@ impl KeyExtractor for Unknown {
     }
 }
 
-/// A store that charges at once and returns the decision later.
+/// A store that charges immediately and returns the decision later.
 struct Late(MemoryStore);
 
 impl Store for Late {

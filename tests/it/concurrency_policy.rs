@@ -278,7 +278,7 @@ async fn a_denial_by_another_policy_holds_no_permit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn never_more_tasks_than_the_limit_run_at_once() {
+async fn never_more_concurrent_tasks_than_the_limit() {
     let server = RedisServer::start();
     let policy = policy(7, LEASE);
     let instances = [Limiter::new(store(&server).await), Limiter::new(store(&server).await)];
@@ -510,7 +510,7 @@ fn a_permit_that_is_granted_from_outside_the_runtime_is_renewed() {
     // `check` is called here, outside the runtime, and awaited inside.
     let held = runtime.block_on(limiter.check(&policy, &key, 1)).unwrap();
     assert!(held.is_allowed());
-    // More than a period in all, with a renewal in between. Each renewal starts the period anew.
+    // More than a period in all, with a renewal in between. Each renewal restarts the period.
     for _ in 0..3 {
         clock.advance(period / 2);
         let renewed = async || {

@@ -81,9 +81,9 @@ async fn each_wrong_configuration_is_an_error_with_its_remedy_and_without_the_pa
         ("no scheme", at.clone(), invalid, "write redis://"),
         ("another scheme", format!("http://:hunter2tiger@{at}"), invalid, "write redis://"),
         ("a typo in the scheme", format!("redis:/:hunter2tiger@{at}"), invalid, "write redis://"),
-        ("a port that is no port", "redis://:hunter2tiger@host:99999".into(), invalid, "write redis://"),
+        ("a port that is not a number", "redis://:hunter2tiger@host:99999".into(), invalid, "write redis://"),
         (
-            "a database that is no number",
+            "a database that is not a number",
             format!("redis://:hunter2tiger@{at}/zero"),
             invalid,
             "database number",
@@ -105,7 +105,7 @@ async fn each_wrong_configuration_is_an_error_with_its_remedy_and_without_the_pa
             invalid,
             "percent-encoded",
         ),
-        ("a password that is no UTF-8", format!("redis://:hunter%ff@{at}"), invalid, "not UTF-8"),
+        ("a password that is not UTF-8", format!("redis://:hunter%ff@{at}"), invalid, "not UTF-8"),
         (
             "#, /, @ and : in the password",
             format!("redis://:h#nter2/tiger@@:x@{at}"),

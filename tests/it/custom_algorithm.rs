@@ -87,7 +87,7 @@ async fn an_invalid_lua_file_is_an_error_that_names_the_problem() {
         ("returns no table", "return 7", no_table),
         ("returns a function", "return function() end", no_table),
         ("lacks decide", "return { refund = function() end }", no_table),
-        ("decide is no function", "return { decide = 7 }", no_table),
+        ("decide is not a function", "return { decide = 7 }", no_table),
         ("decide returns nothing", "return { decide = function() end }", "must return an integer retry"),
         ("decide returns a table", "return { decide = function() return {} end }", "an integer retry"),
         ("no remaining units", "return { decide = function() return 0 end }", "an integer remaining"),

@@ -111,7 +111,7 @@ fn a_debt_that_cannot_be_counted_is_an_error() {
     for (name, policy, message) in rows {
         assert_eq!(policy.unwrap_err().to_string(), message, "{name}");
     }
-    // Whichever is set first.
+    // The one that is set first.
     let queue = Policy::new("queue", Quota::per_second(1)).debt(3);
     assert!(queue.try_algorithm(tower_ratelimit::algorithm::Concurrency::new()).is_err());
 }
@@ -370,7 +370,7 @@ async fn a_settlement_that_was_not_sent_can_be_made_again() {
 }
 
 #[tokio::test]
-async fn a_debit_while_the_store_fails_is_charged_in_process_and_handed_back() {
+async fn a_debit_while_the_store_fails_is_charged_in_process_and_reconciled() {
     let store = Unsteady::default();
     let limiter = Limiter::new(store.clone());
     let policy = Policy::new("tokens", Quota::per_day(100)).algorithm(FixedWindow::anchored()).debt(20);
@@ -409,7 +409,7 @@ enum Total {
 }
 
 #[tokio::test]
-async fn a_reservation_is_charged_the_last_total_whatever_was_granted_before() {
+async fn a_reservation_is_charged_the_last_total_not_what_was_granted_before() {
     use Total::{Extend, Settle};
 
     let server = RedisServer::start();
@@ -614,7 +614,7 @@ async fn drain_waits_for_reservations_and_their_calls_and_for_no_longer_than_the
     limiter.drain(PATIENT).await.unwrap();
     assert_eq!(left().await, Some(70));
 
-    // A reservation that is settled is waited for no longer, and a settlement without a call is none.
+    // A settled reservation is no longer waited for, and a settlement without a call does not count.
     let decision = limiter.check(&policy, &key, 10).await.unwrap();
     let [same, less] = [10, 4].map(|units| (Reservation::new(&limiter, &decision), units));
     drop(same.0.settle(same.1));

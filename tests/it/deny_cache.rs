@@ -74,7 +74,7 @@ async fn a_wait_of_less_than_the_bound_ends_it() {
 }
 
 #[tokio::test]
-async fn refunds_and_resets_through_the_same_store_take_effect_at_once() {
+async fn refunds_and_resets_through_the_same_store_take_effect_immediately() {
     let server = RedisServer::start();
     let store = store(&server).await;
     let (here, there) = (Limiter::new(store.clone()), Limiter::new(store));

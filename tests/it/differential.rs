@@ -31,7 +31,7 @@ use tower_ratelimit::{
 enum Step {
     Advance(u64),
     SetBack(u64),
-    /// A decision under one policy, or under all of them at once.
+    /// A decision under one policy, or under all of them together.
     Ask {
         policy: Option<usize>,
         key: usize,
@@ -42,7 +42,7 @@ enum Step {
         policy: usize,
         key: usize,
     },
-    /// A ban by an administrator, if the policy has a penalty. A time of 0 ends one.
+    /// A ban by an operator, if the policy has a penalty. A time of 0 ends one.
     Ban {
         policy: usize,
         key: usize,
@@ -58,14 +58,14 @@ enum Step {
     SwitchQuota {
         policy: usize,
     },
-    /// Refund units of an earlier decision, however long ago it was.
+    /// Refund units of an earlier decision, of any age.
     RefundOf {
         which: usize,
         share: f64,
     },
     /// Wait exactly as long as the last denial requires.
     WaitForRetry,
-    /// Decisions that are made at once, so that they share a call to Redis.
+    /// Decisions that are made together, so that they share a call to Redis.
     Together(Vec<Asked>),
 }
 
@@ -141,7 +141,7 @@ fn rule(algorithm: &'static str) -> impl Strategy<Value = Rule> {
                     Counting::Tokens { initial: initial.min(burst), step }
                 }
                 "queue" => {
-                    // At most 10^12 units may be in the queue.
+                    // At most 1,000,000,000,000 units may be in the queue.
                     let longest = (3 * period)
                         .min(34_560_000_000_000)
                         .min(period.saturating_mul(1_000_000_000_000 / limit));
@@ -499,7 +499,7 @@ impl Contest {
         (self.clock.now() + wait).as_micros() < 1 << 52
     }
 
-    /// Whether an administrator's refund to a key that counts as new depends on whether the store still has its state.
+    /// Whether an operator's refund to a key that counts as new depends on whether the store still has its state.
     fn forgets(&self, policy: usize) -> bool {
         self.has_real_clock && starts_below_its_burst(&self.rules[policy])
     }
@@ -830,7 +830,7 @@ fn several_policies_with_penalties_agree_to_the_microsecond() {
     contest(2_000, proptest::collection::vec(mixed, 2..4));
 }
 
-/// Random steps rarely cover this rule: a raised limit admits more at once, and a lowered one denies at once.
+/// Random steps rarely cover this rule: a raised limit admits more immediately, and a lowered one denies immediately.
 #[tokio::test]
 async fn a_changed_quota_counts_what_was_charged_before() {
     let server = RedisServer::start();

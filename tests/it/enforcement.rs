@@ -91,7 +91,7 @@ async fn a_request_that_has_begun_is_treated_as_before() {
         (Enforcement::ReportOnly, Enforcement::On, (200, true)),
     ] {
         let switch = EnforcementSwitch::new(before);
-        // Its decisions are not ready at once.
+        // Its decisions are not ready immediately.
         let store = Counted::new(MemoryStore::new());
         let layer = RateLimitLayer::new(store, once(), Key::new("all")).enforcement(&switch);
         ask(&layer, get()).await;

@@ -1,4 +1,4 @@
-//! Exactly the limit is admitted, regardless of how many requests come at once and to which instance.
+//! Exactly the limit is admitted, regardless of how many concurrent requests there are and which instance they reach.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn policies() -> impl Strategy<Value = Vec<Policy>> {
             6 => policy.algorithm(SlidingWindow::new().segments(24)),
             7 => {
                 let limit = policy.quota().limit();
-                // The whole burst is admitted at once, without a delay.
+                // The whole burst is admitted without a delay.
                 policy.algorithm(LeakyBucket::queue(Duration::ZERO).delay_after(limit))
             }
             8 => policy.algorithm(TokenBucket::new().refill_every(Duration::from_secs(86_400))),

@@ -160,7 +160,7 @@ async fn an_algorithm_without_a_twin_is_counted_by_gcra() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_outage_limits_over_http_and_is_no_second_quota() {
+async fn an_outage_limits_over_http_and_grants_no_second_quota() {
     let mut server = RedisServer::start();
     let store = store(&server).await;
     let policy = window("api", 5);
@@ -187,7 +187,7 @@ async fn a_permit_that_is_dropped_during_an_outage_is_released_afterwards() {
     server.signal("STOP");
     suspended(&limiter, &policy).await;
     drop(held);
-    // The release fails at once.
+    // The release fails immediately.
     tokio::time::sleep(Duration::from_millis(50)).await;
     server.signal("CONT");
     // Long before they expire after 30 seconds.
@@ -221,15 +221,15 @@ async fn what_was_admitted_during_an_outage_is_charged_afterwards() {
     assert!(eventually(is_charged).await, "3 and 4 units, and 20 units, but {remaining:?} remain");
 }
 
-/// A store that fails as its fields say, and counts the units that are handed back.
+/// A store that fails as its fields define, and counts the reconciled units.
 #[derive(Clone, Default)]
 struct Unsteady {
     /// The failure of decisions.
     decisions: Arc<Mutex<Option<ErrorKind>>>,
-    handing_back: Arc<AtomicBool>,
-    /// Handing back waits for a permit of it.
+    reconciling: Arc<AtomicBool>,
+    /// Reconciling waits for a permit of it.
     gate: Option<Arc<Semaphore>>,
-    handed_back: Arc<AtomicU64>,
+    reconciled: Arc<AtomicU64>,
 }
 
 impl Unsteady {
@@ -246,7 +246,7 @@ impl Store for Unsteady {
                 failure.map_or_else(|| Ok(Decision::new([])), |kind| Err(Error::new(kind, "failed"))),
             );
         }
-        if self.handing_back.load(Relaxed) {
+        if self.reconciling.load(Relaxed) {
             return Answer::ready(Err(Error::new(ErrorKind::StoreSuspended, "not sent")));
         }
         let (store, charge) = (self.clone(), charges[0].clone());
@@ -254,7 +254,7 @@ impl Store for Unsteady {
             if let Some(gate) = &store.gate {
                 gate.acquire().await.unwrap().forget();
             }
-            store.handed_back.fetch_add(charge.cost(), Relaxed);
+            store.reconciled.fetch_add(charge.cost(), Relaxed);
             let taken = Outcome::new(&charge, Verdict::Allow, 0, Duration::ZERO).granting(charge.cost());
             Ok(Decision::new([taken]))
         })
@@ -265,27 +265,27 @@ impl Store for Unsteady {
 }
 
 #[tokio::test]
-async fn what_could_not_be_sent_when_it_was_handed_back_is_handed_back_later() {
+async fn what_could_not_be_reconciled_is_reconciled_later() {
     let store = Unsteady::default();
     let limiter = Limiter::new(store.clone());
     let (policy, alice) = (window("api", 20), Key::new("alice"));
     store.fail(ErrorKind::StoreSuspended);
-    store.handing_back.store(true, Relaxed);
+    store.reconciling.store(true, Relaxed);
     assert_eq!(admitted(&limiter, &policy, &alice, 3).await, 3);
     // A decision succeeds, and then Redis is unavailable again.
     store.fail(None);
     limiter.check(&policy, &alice, 1).await.unwrap();
     tokio::task::yield_now().await;
-    store.handing_back.store(false, Relaxed);
-    let is_handed_back = async || {
+    store.reconciling.store(false, Relaxed);
+    let is_reconciled = async || {
         limiter.check(&policy, &alice, 1).await.unwrap();
-        store.handed_back.load(Relaxed) == 3
+        store.reconciled.load(Relaxed) == 3
     };
-    assert!(eventually(is_handed_back).await, "{} of 3 units", store.handed_back.load(Relaxed));
+    assert!(eventually(is_reconciled).await, "{} of 3 units", store.reconciled.load(Relaxed));
 }
 
 #[tokio::test]
-async fn units_that_were_replenished_during_an_outage_are_not_handed_back() {
+async fn units_that_were_replenished_during_an_outage_are_not_reconciled() {
     let store = Unsteady::default();
     let limiter = Limiter::new(store.clone());
     let policy = Policy::new("api", Quota::per_second(100));
@@ -296,12 +296,12 @@ async fn units_that_were_replenished_during_an_outage_are_not_handed_back() {
     store.fail(None);
     limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
     limiter.drain(Duration::from_secs(10)).await.unwrap();
-    let handed_back = store.handed_back.load(Relaxed);
-    assert!(handed_back <= 50, "{handed_back} of at most 50 units");
+    let reconciled = store.reconciled.load(Relaxed);
+    assert!(reconciled <= 50, "{reconciled} of at most 50 units");
 }
 
 #[tokio::test]
-async fn what_the_store_certainly_did_not_charge_is_handed_back() {
+async fn what_the_store_certainly_did_not_charge_is_reconciled() {
     let rows = [
         (ErrorKind::StoreSuspended, 3),
         (ErrorKind::StoreBusy, 3),
@@ -323,12 +323,12 @@ async fn what_the_store_certainly_did_not_charge_is_handed_back() {
         for _ in 0..10 {
             tokio::task::yield_now().await;
         }
-        assert_eq!(store.handed_back.load(Relaxed), expected, "{kind:?}");
+        assert_eq!(store.reconciled.load(Relaxed), expected, "{kind:?}");
     }
 }
 
 #[tokio::test]
-async fn what_was_admitted_under_a_raised_quota_is_handed_back() {
+async fn what_was_admitted_under_a_raised_quota_is_reconciled() {
     let store = Unsteady::default();
     let limiter = Limiter::new(store.clone());
     let alice = Key::new("alice");
@@ -341,7 +341,7 @@ async fn what_was_admitted_under_a_raised_quota_is_handed_back() {
     for _ in 0..10 {
         tokio::task::yield_now().await;
     }
-    assert_eq!(store.handed_back.load(Relaxed), 20);
+    assert_eq!(store.reconciled.load(Relaxed), 20);
 }
 
 #[tokio::test]
@@ -350,18 +350,18 @@ async fn drain_charges_what_was_admitted_in_an_outage_or_fails() {
     let limiter = Limiter::new(store.clone());
     let (policy, alice) = (window("api", 20), Key::new("alice"));
     store.fail(ErrorKind::StoreSuspended);
-    store.handing_back.store(true, Relaxed);
+    store.reconciling.store(true, Relaxed);
     assert_eq!(admitted(&limiter, &policy, &alice, 3).await, 3);
     let error = limiter.drain(Duration::from_millis(50)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StoreTimeout, "{error}");
     // It is back, and no decision shows it.
-    store.handing_back.store(false, Relaxed);
+    store.reconciling.store(false, Relaxed);
     limiter.drain(Duration::from_secs(20)).await.unwrap();
-    assert_eq!(store.handed_back.load(Relaxed), 3);
+    assert_eq!(store.reconciled.load(Relaxed), 3);
 }
 
 #[tokio::test]
-async fn units_that_are_admitted_while_others_are_handed_back_still_count() {
+async fn units_that_are_admitted_while_others_are_reconciled_still_count() {
     let store = Unsteady { gate: Some(Arc::new(Semaphore::new(0))), ..Unsteady::default() };
     let limiter = Limiter::new(store.clone());
     let (policy, alice) = (window("api", 20), Key::new("alice"));
@@ -373,7 +373,7 @@ async fn units_that_are_admitted_while_others_are_handed_back_still_count() {
     store.fail(ErrorKind::StoreSuspended);
     assert_eq!(admitted(&limiter, &policy, &alice, 5).await, 5);
     store.gate.as_ref().unwrap().add_permits(1);
-    assert!(eventually(async || store.handed_back.load(Relaxed) == 15).await);
+    assert!(eventually(async || store.reconciled.load(Relaxed) == 15).await);
     tokio::task::yield_now().await;
     assert_eq!(admitted(&limiter, &policy, &alice, 30).await, 15);
 }
@@ -414,7 +414,7 @@ async fn a_frozen_server_is_sent_a_few_calls_and_then_probes() {
 
 /// Connections to a demoted server are replaced, but not so often that decisions wait for one.
 #[tokio::test(flavor = "multi_thread")]
-async fn decisions_of_a_demoted_server_fail_at_once() {
+async fn decisions_of_a_demoted_server_fail_immediately() {
     let server = RedisServer::start();
     // A decision that waited for its deadline would fail with another kind.
     let limiter = Limiter::new(store(&server).await);

@@ -55,7 +55,7 @@ fn words<W: AsRef<[u8]>>(all: impl IntoIterator<Item = W>) -> Words {
     all.into_iter().map(|word| word.as_ref().to_vec()).collect()
 }
 
-/// Digits that mean something to one algorithm or another, or that no number of theirs can have.
+/// Digits that mean something to one algorithm or another, or that none of their numbers can have.
 fn digits() -> impl Strategy<Value = String> {
     let now = now();
     let times = [now - 86_400_000_000, now - 1_000_000, now, now + 86_400_000_000];
@@ -466,8 +466,8 @@ fn near_valid(algorithm: &str, size: usize) -> Vec<(&'static str, Words)> {
     }
 }
 
-/// The times are compared with those of plain decisions on the same server. The bound is far from both what is measured, up
-/// to 6 of them for a string and 11 for a thousand holders, and what a search with backtracking takes, which is hours.
+/// The times are compared with plain decisions on the same server. The bound is far from both what is measured, up to 6
+/// of them for a string and 11 for a thousand holders, and what a search with backtracking takes, which is hours.
 #[tokio::test]
 async fn no_value_under_a_key_takes_redis_longer_than_a_bounded_number_of_plain_decisions() {
     const ROUNDS: u32 = 6;
@@ -511,7 +511,7 @@ async fn no_value_under_a_key_takes_redis_longer_than_a_bounded_number_of_plain_
                 eprintln!("{algorithm}, {shape}, {size} bytes: {:.1} plain decisions", took / plain);
                 assert!(
                     took < 50.0 * plain,
-                    "{algorithm}, {shape}, {size} bytes: {took} us, plain {plain} us"
+                    "{algorithm}, {shape}, {size} bytes: {took} µs, plain {plain} µs"
                 );
             }
         }

@@ -104,7 +104,7 @@ async fn each_kind_of_rejection_has_its_status_and_body() {
         let custom = Router::new().route("/export", get(handler)).layer(layer("api").response(ours));
         let response = ask(&custom, request("GET")).await;
         assert_eq!(response.status(), status, "{kind:?}");
-        // A store that is unavailable is asked again sooner than `t`, which is left out then.
+        // An unavailable store is queried again sooner than `t`, which is then left out.
         let limit = if status == 503 { r#""api";r=99"# } else { r#""api";r=99;t=60"# };
         assert_eq!(values(&response, "ratelimit"), [limit], "{kind:?}");
         assert_eq!(response.headers().contains_key("retry-after"), status == 503, "{kind:?}");

@@ -218,7 +218,7 @@ async fn a_handler_without_a_reserving_layer_is_answered_with_500() {
 }
 
 #[tokio::test]
-async fn under_report_only_a_handler_is_admitted_by_a_store_that_fails_and_told_of_its_own_mistakes() {
+async fn under_report_only_a_handler_is_admitted_by_a_store_that_fails_and_learns_its_mistakes() {
     async fn ask(limiter: Limiter) -> Result<String, Rejection> {
         let closed = Policy::new("closed", Quota::per_day(1)).on_store_failure(FailureMode::Closed);
         let (key, charge) = (Key::new("all"), |cost| Charge::new(&closed, &Key::new("all"), cost));
@@ -226,7 +226,7 @@ async fn under_report_only_a_handler_is_admitted_by_a_store_that_fails_and_told_
         assert!(failed.failure().is_some());
         let twice = limiter.check_all(&[charge(1), charge(2)]).await.unwrap_err();
         assert_eq!(twice.kind(), ErrorKind::InvalidConfig);
-        // An administrator sees the truth.
+        // An operator sees the truth.
         assert!(Explanation::of(&limiter, &closed, &key, 1).await.is_err());
         Ok(String::new())
     }

@@ -349,7 +349,7 @@ async fn a_value_of_another_program_under_a_key_is_an_error_and_is_not_changed()
                     2 => limiter.peek(&policy, &key, 1).await,
                     _ => limiter.operator().refund_latest(&policy, &key, 1).await,
                 };
-                // A refund under a concurrency limit names a holder, and there is none here.
+                // A refund under a concurrency limit needs a holder, and here the limit has no holder.
                 let Err(error) = said else { panic!("{algorithm}, {value:?}, {asked}: {said:?}") };
                 assert_eq!(error.kind(), ErrorKind::ForeignValue, "{algorithm}, {value:?}: {error}");
                 let text = error.to_string();

@@ -185,7 +185,7 @@ async fn the_decision_is_in_the_extensions_of_the_request_and_of_a_response_whos
 }
 
 #[tokio::test]
-async fn the_limiter_of_a_request_is_that_of_its_decision() {
+async fn the_limiter_of_a_request_is_the_one_that_decided() {
     let layer = |store: &MemoryStore, name| {
         RateLimitLayer::new(store.clone(), Policy::new(name, Quota::per_hour(9)), Key::new("all"))
     };

@@ -83,7 +83,7 @@ async fn a_mapping_over_a_tuple_sees_its_parts_apart() {
     assert_eq!(key(&seen, &both(&long, "b")).await.unwrap(), Key::new(format!("{long}\u{1f}b")));
     assert_ne!(key(&seen, &both("ab", "c")).await, key(&seen, &both("a", "bc")).await);
 
-    // A part of one alternative does not equal that of another, or a separator.
+    // A part of one alternative equals neither a part of another nor a separator.
     let parts = (Header::new("x-a").or(Cookie::new("a")), Cookie::new("b"));
     let seen = parts.map(|identity: &str| identity.to_owned());
     let mut keys = Vec::new();
@@ -209,7 +209,7 @@ async fn each_part_of_a_tuple_is_named_as_the_client_sends_it() {
     request.headers.insert("x-tenant", "Acme".parse().unwrap());
     assert!(matcher(&request).await.unwrap());
 
-    // Also if a part or the whole is too long to be stored unhashed.
+    // Even if a part or the whole is too long to be stored unhashed.
     for length in [60, 90, 96, 97, 200] {
         let pair = (Header::new("x-tenant").lowercase(), PeerIp::new());
         let named = Key::new("ACME".repeat(length / 4) + &"A".repeat(length % 4));
@@ -238,7 +238,7 @@ async fn a_key_from_an_extractor_or_a_decision_can_be_named_in_its_final_form() 
         let stored = response.extensions().get::<Decision>().unwrap().outcomes()[0].charge().key().clone();
         let given = key(&extractor(), &from("203.0.113.7:1")).await.unwrap();
         assert_eq!(stored, given, "{name}");
-        // It matches no other key, such as that of a client that sends the key's text as a header.
+        // It matches no other key, such as the key of a client that sends the key's text as a header.
         let claim = with("x-api-key", "203.0.113.7");
         let claimed = extractor().any_of([stored.clone()])(&claim).await.unwrap_or(false);
         assert_eq!(claimed, name == "long", "{name}");
@@ -279,7 +279,7 @@ async fn a_policy_is_found_by_the_identity() {
 }
 
 #[test]
-fn an_identity_is_that_of_every_part_and_kind_of_key() {
+fn every_part_and_kind_of_key_is_identified() {
     let text = |key: &Key| key.identity().map(|identity| identity.into_owned());
     let (a, long) = (Key::new("a b"), Key::new("x".repeat(200)));
     assert_eq!(text(&a).unwrap(), "a b");
@@ -443,7 +443,7 @@ fn every_small_join_has_a_unique_text() {
         let single = parts.iter().map(|part| Key::join([part]));
         [Key::join([])].into_iter().chain(single).chain(pairs).collect()
     };
-    // The texts of leaves are among those of leaves and joins.
+    // The texts of leaves are among the texts of leaves and joins.
     let parts = [leaves.clone(), joins(&leaves)].concat();
     let mut keys = [leaves, joins(&parts)].concat();
     let count = keys.len();

@@ -112,7 +112,7 @@ fn an_invalid_value_of_a_configuration_is_an_error_or_a_panic_with_the_same_mess
         (
             "identity",
             || drop(Header::new("x").any_of([""])),
-            "identity 1: no request has this identity: it must be the value of a header, without white space around it",
+            "identity 1: no request has this identity: it must be the value of a header, without whitespace around it",
         ),
     ];
     for (name, panicking, message) in rows {
@@ -130,7 +130,7 @@ fn an_invalid_value_of_a_configuration_is_an_error_or_a_panic_with_the_same_mess
         (Header::try_new("x y").map(drop), "\"x y\" is not a header name"),
         (
             Header::new("x").try_any_of([""]).map(drop),
-            "identity 1: no request has this identity: it must be the value of a header, without white space around it",
+            "identity 1: no request has this identity: it must be the value of a header, without whitespace around it",
         ),
     ];
     for (result, message) in fallible {
@@ -221,7 +221,7 @@ async fn requests_that_match_no_route_share_a_separate_key() {
 }
 
 #[tokio::test]
-async fn method_and_path_are_those_of_the_request() {
+async fn method_and_path_come_from_the_request() {
     let request = head(Request::post("/a/b?c=d"));
     assert_eq!(RequestMethod::new().extract(&request).await.unwrap(), Key::new("POST"));
     assert_eq!(RequestPath::new().extract(&request).await.unwrap(), Key::new("/a/b"));
@@ -264,7 +264,7 @@ async fn an_async_extractor_with_state_is_a_key_and_combines() {
     assert_eq!(key, Key::new("alice"));
     assert_eq!(user().extract(&head(with("t9"))).await.unwrap_err().kind(), ErrorKind::MissingIdentity);
 
-    let combined = (user().or(Key::new("nobody")), RequestMethod::new());
+    let combined = (user().or(Key::new("anonymous")), RequestMethod::new());
     let one = combined.extract(&head(with("t1"))).await.unwrap();
     assert_eq!(one, combined.extract(&head(with("t3"))).await.unwrap());
     assert_ne!(one, combined.extract(&head(with("t9"))).await.unwrap());
@@ -448,7 +448,7 @@ async fn a_ban_may_depend_on_an_async_extractor() {
 
 #[tokio::test]
 async fn a_ban_applies_to_preflights_too_even_if_it_is_async() {
-    let at_once = |_: &Parts| Key::new("mallory");
+    let immediate = |_: &Parts| Key::new("mallory");
     let later = |_: &Parts| Answer::pending(async { Ok(Key::new("mallory")) });
     let preflight = || {
         Request::options("/")
@@ -459,9 +459,9 @@ async fn a_ban_applies_to_preflights_too_even_if_it_is_async() {
     };
     for (named, status) in [("mallory", 429), ("another", 200)] {
         let layers = [
-            limit("p", 9, Key::new("all")).block(at_once.any_of([named])),
+            limit("p", 9, Key::new("all")).block(immediate.any_of([named])),
             limit("p", 9, Key::new("all")).block(later.any_of([named])),
-            limit("p", 1, Key::new("all")).preflight(Preflight::Exempt).block(at_once.any_of([named])),
+            limit("p", 1, Key::new("all")).preflight(Preflight::Exempt).block(immediate.any_of([named])),
             limit("p", 1, Key::new("all")).preflight(Preflight::Exempt).block(later.any_of([named])),
         ];
         for layer in layers {
@@ -583,8 +583,8 @@ async fn each_extractor_matcher_and_cost_function_runs_once_per_request() {
         });
         let layer = RateLimitLayer::with_rules(MemoryStore::with_clock(ManualClock::new()), first)
             .and(Rule::new(policy("b"), key(3, is_late(3))))
-            .block(key(0, is_late(0)).any_of(["nobody"]))
-            .exempt(key(1, is_late(1)).any_of(["nobody"]));
+            .block(key(0, is_late(0)).any_of(["no-client"]))
+            .exempt(key(1, is_late(1)).any_of(["no-client"]));
         let response = ask(&layer, Request::get("/").body(String::new()).unwrap()).await;
         assert_eq!(response.headers()["ratelimit"], r#""a";r=8;t=3200, "b";r=8;t=3200"#);
         assert_eq!(counts.each_ref().map(|count| count.swap(0, Ordering::Relaxed)), [1; 5], "{late:b}");

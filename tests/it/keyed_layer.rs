@@ -55,11 +55,11 @@ async fn a_denial_is_a_typed_error_with_its_wait() {
 #[tokio::test]
 async fn a_request_without_a_key_is_rejected_and_never_reaches_the_service() {
     let missing = || Error::new(ErrorKind::MissingIdentity, "no tenant");
-    let at_once = KeyedRateLimitLayer::new(MemoryStore::new(), policy(2), |_: &&'static str| None::<Key>);
+    let immediate = KeyedRateLimitLayer::new(MemoryStore::new(), policy(2), |_: &&'static str| None::<Key>);
     let later = KeyedRateLimitLayer::new(MemoryStore::new(), policy(2), move |_: &&'static str| {
         Answer::<Key>::pending(async move { Err(missing()) })
     });
-    for layer in [at_once, later] {
+    for layer in [immediate, later] {
         let service =
             layer.layer(service_fn(|_: &'static str| async { panic!("called") as Result<(), Infallible> }));
         let error = service.oneshot("abc").await.unwrap_err();
@@ -89,7 +89,7 @@ async fn several_policies_are_charged_together_at_their_costs_or_not_at_all() {
 }
 
 #[tokio::test]
-async fn a_cost_is_that_of_its_own_rule() {
+async fn each_rule_charges_its_own_cost() {
     let limiter = Limiter::new(MemoryStore::new());
     let wide = Policy::new("wide", Quota::per_hour(100));
     let layer = KeyedRateLimitLayer::new(limiter.clone(), policy(5), |_: &&'static str| "all")
@@ -139,7 +139,7 @@ async fn the_longest_wait_bounds_all_waits_together_and_ignores_delays() {
         asked: usize,
         seconds: u64,
     }
-    let at_once_next_time = |asked| if asked == 0 { deny(1) } else { Verdict::Allow };
+    let immediate_next_time = |asked| if asked == 0 { deny(1) } else { Verdict::Allow };
     let rows = [
         Row {
             name: "two more seconds each time",
@@ -151,7 +151,7 @@ async fn the_longest_wait_bounds_all_waits_together_and_ignores_delays() {
         },
         Row {
             name: "admitted at the end of the wait",
-            says: at_once_next_time,
+            says: immediate_next_time,
             patience: 1,
             admitted: true,
             asked: 2,
@@ -213,7 +213,7 @@ async fn callers_that_may_wait_are_all_admitted_in_turn() {
     }
     let answers = calls.join_all().await;
     assert!(answers.iter().all(Result::is_ok), "{answers:?}");
-    // The first call is admitted at once, and five more after 20 ms each.
+    // The first call is admitted immediately, and five more after 20 ms each.
     assert!(started.elapsed() >= Duration::from_millis(99), "{:?}", started.elapsed());
 }
 
@@ -297,7 +297,7 @@ async fn a_request_that_waits_leaves_the_inner_service_to_others() {
 }
 
 #[tokio::test]
-async fn a_request_that_cannot_be_admitted_in_time_is_denied_at_once() {
+async fn a_request_that_cannot_be_admitted_in_time_is_denied_immediately() {
     let layer = KeyedRateLimitLayer::new(MemoryStore::new(), policy(1), |_: &&'static str| "all")
         .wait(Duration::from_secs(60));
     let service = layer.layer(service_fn(length));

@@ -88,7 +88,7 @@ enum Step {
     /// One instance crashes, and another one starts.
     Crash(usize),
     ReturnLeases(usize),
-    /// A refund of the decision that is so many steps back, by its instance or the one that replaced it.
+    /// A refund of the decision this many steps back, by its instance or the one that replaced it.
     Refund(usize),
 }
 
@@ -384,7 +384,7 @@ async fn instance(server: &RedisServer) -> Instance {
     Instance { limiter: Limiter::new(store.clone()), store }
 }
 
-/// Makes the key hot until the instance has a lease. The number of units admitted meanwhile.
+/// Makes the key hot until the instance has a lease. The number of units admitted in the meantime.
 async fn warm_up(instance: &Instance, policy: &Policy) -> u64 {
     let mut admitted = 0;
     while !instance.has_leases() {
@@ -532,8 +532,7 @@ async fn leases_on_a_key_are_fetched_one_at_a_time_and_nothing_is_lost_with_a_dr
         }
         drop(checks);
         admitted += u64::from(busy.take(&policy, 1).await.is_allowed());
-        // Never more than one lease: Redis has charged the units that were spent, those of dropped requests, and one
-        // lease.
+        // Never more than one lease: Redis has charged the spent units, the units of dropped requests, and one lease.
         let charged = limit - other.remaining(&policy).await;
         assert!(charged >= admitted && charged <= 9 * (round as u64 + 1) + 50, "{charged} of {admitted}");
     }

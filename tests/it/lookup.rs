@@ -160,7 +160,7 @@ async fn a_failed_background_lookup_is_tried_again_after_a_second() {
     database.is(Mood::Fails);
     advance(seconds(10)).await;
     for (name, wait, queries) in
-        [("expired", 0, 2), ("at once", 0, 2), ("soon", 900, 2), ("after a second", 100, 3)]
+        [("expired", 0, 2), ("immediately", 0, 2), ("soon", 900, 2), ("after a second", 100, 3)]
     {
         advance(Duration::from_millis(wait)).await;
         assert_eq!(lookup.get("a").now_or_never().unwrap().unwrap(), 1, "{name}");
@@ -273,7 +273,7 @@ async fn keys_without_a_value_are_bounded_and_displace_no_value() {
         most = most.max(Arc::strong_count(&alive));
     }
     // The cache drops them in batches, later on a busy machine.
-    assert!(most < 10_000, "{most} misses at once");
+    assert!(most < 10_000, "{most} misses together");
     let before = queries.load(Ordering::SeqCst);
     for key in 0..10 {
         assert_eq!(lookup.get(&key).await.unwrap(), key);
@@ -335,7 +335,7 @@ async fn extreme_settings_hold_what_they_say() {
 }
 
 #[tokio::test]
-async fn sixty_four_requests_at_once_cause_one_lookup_on_both_stores() {
+async fn sixty_four_concurrent_requests_cause_one_lookup_on_both_stores() {
     let server = RedisServer::start();
     for limiter in [Limiter::new(MemoryStore::new()), Limiter::new(store(&server).await)] {
         let (queries, gate) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
@@ -432,7 +432,7 @@ async fn a_flood_of_unknown_keys_stays_bounded_and_leaves_busy_clients_their_val
         most = most.max(Arc::strong_count(&alive));
     }
     // The cache drops values in batches of some hundred.
-    assert!(most < CAPACITY + 1_000, "{most} values at once");
+    assert!(most < CAPACITY + 1_000, "{most} values together");
     let busy = queries.lock().unwrap().iter().filter(|key| *key == "busy").count();
     assert_eq!(busy, 1, "the busy client was looked up again");
 }
@@ -446,7 +446,7 @@ async fn lookups_that_hang_are_bounded_too() {
     // A lookup starts when its answer is awaited.
     settle().await;
     let error = lookup.get("one too many").now_or_never().unwrap().unwrap_err();
-    assert_eq!(error.to_string(), "too many lookups run at once: see `Lookup::capacity`");
+    assert_eq!(error.to_string(), "too many concurrent lookups: see `Lookup::capacity`");
     assert_eq!(error.kind(), ErrorKind::IdentityUnavailable);
     // Those that run can be joined.
     assert!(lookup.get("1").now_or_never().is_none());

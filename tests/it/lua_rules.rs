@@ -65,7 +65,7 @@ const KEYWORDS: [&str; 21] = [
     "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local", "nil",
     "not", "or", "repeat", "return", "then", "true", "until", "while",
 ];
-/// The globals that a script may use: those of Redis without `tostring`.
+/// The globals that a script may use: Redis's globals without `tostring`.
 const GIVEN: [&str; 14] = [
     "redis", "KEYS", "ARGV", "string", "table", "math", "struct", "tonumber", "type", "ipairs", "error",
     "pcall", "unpack", "next",

@@ -32,7 +32,7 @@ pub(crate) enum Counting {
     /// GCRA, the continuous token bucket that is full at first, and the leaky bucket as a meter.
     Gcra,
     Meter,
-    /// With `step`, tokens are added all at once, at this interval.
+    /// With `step`, tokens are added together, at this interval.
     Tokens {
         initial: u64,
         step: Option<u64>,
@@ -234,7 +234,7 @@ impl Model {
         self.accounts.remove(&(id, key.to_owned()));
     }
 
-    /// A ban by an administrator, for as many microseconds; 0 ends it.
+    /// A ban by an operator, for as many microseconds; 0 ends it.
     pub(crate) fn ban(&mut self, id: usize, penalty: Penalty, key: &str, length: u64, now: u64) {
         let now = i128::from(now);
         let bans = self.punished(id, penalty, key, now).0.bans;
@@ -589,7 +589,7 @@ impl View {
         Receipt { made: now, mark }
     }
 
-    /// Refunds the part of a charge that still counts. Returns `false` if there is none. Nothing is written then.
+    /// Refunds the part of a charge that still counts. Returns `false` if no part does. Nothing is written then.
     fn refund_of(&mut self, raw: &Account, rule: Rule, units: u64, now: i128, charge: Receipt) -> bool {
         let mut units = i128::from(units);
         if matches!(

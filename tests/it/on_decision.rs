@@ -95,7 +95,7 @@ impl Events {
     }
 }
 
-/// A store that never decides, at once or later.
+/// A store that never decides, neither immediately nor later.
 struct Broken {
     later: bool,
 }

@@ -1,4 +1,5 @@
-//! Policies that are chosen per request: at once or later, none, failing, with fallbacks; and rules that skip requests.
+//! Policies that are chosen per request: immediately or later, none, failing, with fallbacks; and rules that skip
+//! requests.
 
 use std::{
     convert::Infallible,
@@ -108,15 +109,15 @@ async fn rules_without_a_policy_are_left_out_of_the_atomic_step() {
     let redis = Limiter::new(store(&server).await);
     let none = || source(|| None::<Policy>);
     let later_none = || source(|| later(Ok(None::<Policy>)));
-    let at_once = || source(|| policy("b", 1));
+    let immediate = || source(|| policy("b", 1));
     let later_b = || source(|| later(Ok(policy("b", 1))));
     type Row = (&'static str, PolicySource, PolicySource, &'static [&'static str], u16);
     let rows: [Row; 6] = [
-        ("none, then one", none(), at_once(), &["b"], 429),
-        ("one, then none", at_once(), none(), &["b"], 429),
-        ("none later, then one", later_none(), at_once(), &["b"], 429),
+        ("none, then one", none(), immediate(), &["b"], 429),
+        ("one, then none", immediate(), none(), &["b"], 429),
+        ("none later, then one", later_none(), immediate(), &["b"], 429),
         ("one later, then none later", later_b(), later_none(), &["b"], 429),
-        ("both", source(|| later(Ok(policy("a", 5)))), at_once(), &["a", "b"], 429),
+        ("both", source(|| later(Ok(policy("a", 5)))), immediate(), &["a", "b"], 429),
         ("none of them", none(), later_none(), &[], 200),
     ];
     for (row, (name, first, second, names, again)) in rows.into_iter().enumerate() {
@@ -134,7 +135,7 @@ async fn rules_without_a_policy_are_left_out_of_the_atomic_step() {
 }
 
 #[tokio::test]
-async fn or_takes_the_place_of_none_and_or_on_error_that_of_a_failure() {
+async fn or_replaces_none_and_or_on_error_replaces_a_failure() {
     #[derive(Clone)]
     struct Plan(Option<Policy>);
     let other = || policy("other", 100);
@@ -184,7 +185,7 @@ async fn or_takes_the_place_of_none_and_or_on_error_that_of_a_failure() {
         request.extensions_mut().insert(Plan(plan));
         request
     };
-    for (name, source) in [("at once", plan().or(other())), ("later", late_plan().or(other()))] {
+    for (name, source) in [("immediate", plan().or(other())), ("later", late_plan().or(other()))] {
         let layer = layer(MemoryStore::new(), source);
         assert_eq!(outcome(&layer, with_plan(Some(policy("paid", 9)))).await.1, ["paid"], "{name}");
         assert_eq!(outcome(&layer, with_plan(None)).await.1, ["other"], "{name}");
@@ -207,7 +208,7 @@ fn unknown() -> Error {
     Error::new(ErrorKind::UnknownIdentity, "no account has this API key").with_source(NoSuchAccount)
 }
 
-/// The same rejections from a key extractor and from a policy source, at once and later.
+/// The same rejections from a key extractor and from a policy source, immediate and later.
 fn layers_that_know_no_identity() -> [(&'static str, RateLimitLayer); 5] {
     let by = |key: Arc<dyn KeyExtractor>| RateLimitLayer::new(MemoryStore::new(), policy("api", 9), key);
     [
@@ -288,7 +289,7 @@ async fn a_ban_or_exemption_of_an_unknown_identity_is_not_decided() {
 }
 
 #[tokio::test]
-async fn sources_run_while_the_request_is_there_and_the_cost_is_that_of_the_request() {
+async fn sources_run_while_the_request_is_there_and_the_cost_comes_from_the_request() {
     let tenant = |parts: &Parts| parts.uri.path().split('/').nth(1).map(String::from);
     let tiers = PolicySource::per_request(|parts: &Parts, key: &Key| {
         let tier = parts.headers["x-tier"].to_str().unwrap().to_owned();
@@ -319,7 +320,7 @@ async fn a_request_that_is_dropped_while_its_policy_is_looked_up_is_not_charged(
 }
 
 #[tokio::test]
-async fn a_rule_skips_what_it_is_told_to_and_needs_no_key_for_it() {
+async fn a_rule_skips_what_matches_its_exemption_and_needs_no_key_for_it() {
     let by_key = || Rule::new(policy("by-key", 9), Header::new("x-api-key"));
     let is_public = |parts: &Parts| parts.uri.path() == "/public";
     let partner = || Header::new("x-partner").any_of(["p1"]);

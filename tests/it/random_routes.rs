@@ -1,4 +1,4 @@
-//! Random tables of routes, services of axum and paths: whatever serves a request has its rule applied.
+//! Random tables of routes, services of axum and paths: the rule of the route that serves a request applies.
 
 use std::{collections::BTreeSet, convert::Infallible, env};
 
@@ -129,7 +129,7 @@ where
     service.map_response(|response| response.map(Body::new)).boxed_clone()
 }
 
-/// A service with some routes, each with a rule of its own, and one rule for the rest.
+/// A service with some routes, each with its own rule, and one rule for the rest.
 fn service(rng: &mut Rng, setup: Setup) -> (Boxed, Vec<Route>) {
     let prefix = if setup.is_nested() { "/api" } else { "" };
     let (mut routes, mut rules, mut router) = (Vec::new(), Rules::new(), Router::new());
@@ -216,8 +216,8 @@ fn path(rng: &mut Rng, routes: &[Route], prefix: &str) -> String {
 }
 
 #[tokio::test]
-async fn whatever_serves_a_request_has_its_rule_applied() {
-    // For more tables, and for those of a failure: `RANDOM_ROUTES=first-seed,tables`.
+async fn the_rule_of_the_serving_route_applies() {
+    // For more tables, and for the tables of a failure: `RANDOM_ROUTES=first-seed,tables`.
     let (first, tables) = match env::var("RANDOM_ROUTES") {
         Ok(text) => {
             let (first, tables) = text.split_once(',').unwrap();

@@ -282,7 +282,7 @@ async fn a_denial_by_one_policy_has_nothing_to_refund_of_another() {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Take(u64),
-    /// Refund units of the decision so many steps back, regardless of its age.
+    /// Refund units of the decision this many steps back, regardless of its age.
     Refund(usize, u64),
     /// Advance the clock by thousandths of the period.
     Wait(u64),
@@ -374,7 +374,7 @@ async fn run(limiter: &Limiter, clock: &ManualClock, name: &str, policy: &Policy
                 "fraction-of-steps" => limit + (span / period + 1) * limit,
                 _ => limit + span * limit / period,
             };
-            assert!(units <= allowed, "{name}: {units} of {allowed} in {span} us, {steps:?}");
+            assert!(units <= allowed, "{name}: {units} of {allowed} in {span} µs, {steps:?}");
         }
     }
 }

@@ -79,7 +79,7 @@ async fn the_most_specific_route_of_the_method_applies_with_all_its_rules() {
     let otherwise = "every otherwise otherwise-too";
     for (name, method, path, expected) in [
         ("several rules, any method", "GET", "/login", "login login-too every"),
-        ("several rules, and that of the method", "POST", "/login", "login login-too login-post every"),
+        ("several rules, and the method's rule", "POST", "/login", "login login-too login-post every"),
         ("query", "GET", "/login?next=/orders/new", "login login-too every"),
         ("parameter", "GET", "/orders/7", "every order-get"),
         ("parameter with another name", "POST", "/orders/7", "every order-post"),
@@ -96,9 +96,9 @@ async fn the_most_specific_route_of_the_method_applies_with_all_its_rules() {
         ("text before a parameter", "GET", "/v2/status", "every status"),
         ("gRPC method", "POST", "/shop.Cart/Add", "every add"),
         ("another gRPC method", "POST", "/shop.Cart/Drop", "every cart"),
-        ("method of its own", "PURGE", "/cache", "every purge"),
-        ("method of its own elsewhere", "PURGE", "/login", "login login-too every"),
-        ("method of its own, GET", "GET", "/cache", otherwise),
+        ("separate method", "PURGE", "/cache", "every purge"),
+        ("separate method elsewhere", "PURGE", "/login", "login login-too every"),
+        ("separate method, GET", "GET", "/cache", otherwise),
         ("one of two methods", "PUT", "/cache", "every write"),
         ("the other of two methods", "PATCH", "/cache", "every write"),
         ("a method that no text can name", "REFRESH", "/cache", "every refresh"),
@@ -198,7 +198,7 @@ async fn a_path_that_can_be_read_in_two_ways_has_the_rules_of_both() {
         ("axum takes it for a page", "/%6Cogin", "login page"),
         ("a slash at the end", "/login/", "login otherwise"),
         ("both ways one route", "/files/a%20b", "file"),
-        ("an encoded slash is no slash", "/files/a%2Fb", "file"),
+        ("an encoded slash is not a slash", "/files/a%2Fb", "file"),
         ("an encoded slash in the other case", "/files/a%2fb", "file"),
         ("two segments", "/files/a/b", "part"),
         // To axum, the parameter is empty.
@@ -370,7 +370,7 @@ async fn only_the_keys_of_rules_that_apply_are_needed_and_rules_can_skip() {
 }
 
 #[tokio::test]
-async fn a_preflight_is_an_options_request_and_charges_a_budget_of_its_own() {
+async fn a_preflight_is_an_options_request_and_charges_a_separate_budget() {
     let limiter = Limiter::new(MemoryStore::new());
     let rules = Rules::new()
         .route("POST /login", at_most(1, "post"))

@@ -1,4 +1,4 @@
-//! One store in several runtimes: each has connections of its own, and none waits for another.
+//! One store in several runtimes: each has its own connections, and none waits for another.
 
 use std::{
     future::Future,
@@ -186,7 +186,7 @@ fn block(runtime: &Runtime, threads: usize, time: Duration, other: &Runtime, lim
 }
 
 #[test]
-fn a_runtime_that_is_blocked_fails_no_decision_of_another_nor_of_its_own() {
+fn a_runtime_that_is_blocked_fails_no_decision_on_any_runtime() {
     let server = RedisServer::start();
     for time in [Duration::from_millis(300), Duration::from_secs(3)] {
         for (name, runtime, threads) in
@@ -321,12 +321,12 @@ fn decisions_of_a_runtime_that_ends_fail_and_do_not_hang() {
 }
 
 #[test]
-fn leases_of_a_runtime_that_is_driven_are_returned_whatever_another_does() {
+fn leases_of_a_runtime_that_is_driven_are_returned_independently_of_others() {
     let server = RedisServer::start();
     let (idle, driven) = (current_thread(), current_thread());
     let store = driven.block_on(settings().connect(&server.url())).unwrap();
     let limiter = Limiter::new(store.clone());
-    // Nothing is replenished meanwhile.
+    // Nothing is replenished in the meantime.
     let policy = closed("leased").algorithm(FixedWindow::anchored()).leased(100);
     // Returns how many it charged.
     let lease = async |key: &str, checks: u64, until_leased: bool| {

@@ -277,7 +277,7 @@ async fn a_key_needs_no_more_memory_than_documented() {
 }
 
 #[tokio::test]
-async fn a_logged_request_needs_at_most_20_bytes_whatever_its_cost() {
+async fn a_logged_request_needs_at_most_20_bytes_for_any_cost() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let policy = Policy::new("p", Quota::per_day(10_000_000)).algorithm(SlidingLog::new());

@@ -177,7 +177,7 @@ async fn schedule(seed: u64) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_charged_in_the_end_is_what_was_used_whatever_outages_were_between() {
+async fn what_is_charged_in_the_end_is_what_was_used_despite_outages() {
     let seeds = std::env::var("SETTLED_SEEDS").map_or(300, |seeds| seeds.parse().unwrap());
     for seed in 0..seeds {
         schedule(seed).await;

@@ -385,7 +385,7 @@ async fn a_handler_settles_what_the_layer_has_reserved() {
 type Download =
     StreamBody<futures_util::stream::BoxStream<'static, Result<http_body::Frame<Bytes>, Infallible>>>;
 
-/// A body of so many parts of 100 000 bytes.
+/// A body of this many parts of 100,000 bytes.
 fn download(parts: usize) -> Download {
     let part = || Ok(http_body::Frame::data(Bytes::from(vec![0; 100_000])));
     StreamBody::new(Box::pin(futures_util::stream::iter((0..parts).map(move |_| part()))))
@@ -512,7 +512,7 @@ async fn end(server: SocketAddr, request: &str, slow: &Slow) {
 }
 
 #[tokio::test]
-async fn a_request_whose_bytes_are_charged_pays_its_cost_or_its_bytes_whichever_is_more() {
+async fn a_request_whose_bytes_are_charged_pays_the_larger_of_its_cost_and_its_bytes() {
     let redis = RedisServer::start();
     let rows = [
         ("GET /slow", 1_000),

@@ -25,7 +25,7 @@ const SPACING: Duration = Duration::from_millis(20);
 struct Calls(Arc<Mutex<Vec<(usize, Duration)>>>);
 
 impl Calls {
-    /// Sends request number `i` through `layer`, at once.
+    /// Sends request number `i` through `layer`, concurrently.
     fn send(&self, layer: &RateLimitLayer, i: usize, started: Instant) -> impl Future<Output = u16> + use<> {
         let calls = self.clone();
         let service = service_fn(move |_: Request<String>| {

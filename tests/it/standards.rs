@@ -589,7 +589,7 @@ async fn temporary_rejections_are_not_stored_by_caches() {
 }
 
 #[tokio::test]
-async fn no_rejection_is_stored_by_caches_whatever_its_status() {
+async fn no_rejection_is_stored_by_caches_with_any_status() {
     let policy = || Policy::new("p", Quota::per_hour(1));
     let no_header = RateLimitLayer::new(MemoryStore::new(), policy(), Header::new("x-api-key"));
     let no_peer = RateLimitLayer::new(MemoryStore::new(), policy(), PeerIp::new());
@@ -597,7 +597,7 @@ async fn no_rejection_is_stored_by_caches_whatever_its_status() {
     let call = || Request::post("/").header("content-type", "application/grpc").body(String::new()).unwrap();
     let rows = [
         ("no identity", &no_header, get(), 400),
-        ("no set-up", &no_peer, get(), 500),
+        ("no setup", &no_peer, get(), 500),
         ("moved", &no_header.clone().response(moved), get(), 301),
         ("gRPC", &no_header, call(), 200),
     ];
@@ -609,7 +609,7 @@ async fn no_rejection_is_stored_by_caches_whatever_its_status() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_not_a_post_is_not_grpc_whatever_its_content_type() {
+async fn a_request_that_is_not_a_post_is_never_grpc() {
     let layer = layer(Policy::new("p", Quota::per_hour(1)));
     ask(&layer, get()).await;
     for (method, status) in [("GET", 429), ("HEAD", 429), ("PUT", 429), ("POST", 200)] {
@@ -911,7 +911,7 @@ async fn a_layer_that_enforces_leaves_the_mark_of_a_gateway_alone() {
 }
 
 #[tokio::test]
-async fn a_limit_without_headers_does_not_suppress_those_of_an_outer_limit() {
+async fn a_limit_without_headers_does_not_suppress_the_headers_of_an_outer_limit() {
     let api = |limit| layer(Policy::new("api", Quota::per_hour(limit)));
     let rows = [
         ("on", api(3), vec![r#""api";r=2;t=2400"#]),

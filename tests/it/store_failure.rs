@@ -136,7 +136,7 @@ async fn decisions_without_the_scripts_send_their_text_once_for_each_lane() {
     let stats: String = server.command(&["INFO", "commandstats"]);
     let texts = stats.lines().find(|line| line.starts_with("cmdstat_eval:"));
     let calls = texts.and_then(|line| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok());
-    // Six lanes, and two scripts: that of takes, and the one of all decisions for batches with one key more than once.
+    // Six lanes, and two scripts: the one for takes, and the one for all decisions, for batches with a repeated key.
     assert!(calls.is_some_and(|calls| calls <= 12), "{stats}");
 }
 

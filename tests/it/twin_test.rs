@@ -55,15 +55,15 @@ async fn it_passes_for_every_built_in_algorithm() {
 /// Counts the units of each window of a second, with a mistake.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Mistake {
-    /// Admits so many units too many.
+    /// Admits this many units too many.
     extra: u64,
-    /// A denial forgets so many units.
+    /// A denial forgets this many units.
     drained: u64,
-    /// Retry times are so many microseconds too long.
+    /// Retry times are too long by this many microseconds.
     late: u64,
     /// A denial within the limit has no retry time.
     hopeless: bool,
-    /// Reports so many units too few.
+    /// Reports this many units too few.
     hidden: u64,
 }
 

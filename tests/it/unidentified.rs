@@ -93,7 +93,7 @@ async fn guesses_of_api_keys_are_limited_by_address_and_cause_no_lookups_beyond_
     let server = RedisServer::start();
     let limiters = [
         ("memory", Limiter::new(MemoryStore::new()), LIMIT),
-        // The first denial is that of Redis.
+        // The first denial comes from Redis.
         ("Redis", Limiter::new(store(&server).await), LIMIT + 1),
     ];
     for (name, limiter, most_queries) in limiters {
@@ -171,7 +171,7 @@ async fn a_failure_of_the_server_charges_nothing_and_stays_500() {
         })
     };
     let rows = [
-        ("set-up", Rule::new(day("user", 9), FromExtension::new(|user: &u64| *user))),
+        ("setup", Rule::new(day("user", 9), FromExtension::new(|user: &u64| *user))),
         ("identity unavailable", Rule::new(day("user", 9), failing)),
         ("identity unavailable, later", Rule::new(day("user", 9), later)),
     ];

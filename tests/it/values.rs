@@ -152,10 +152,10 @@ fn an_invalid_quota_text_is_an_error_that_names_it_and_shows_the_form() {
         ("10/s burst 20 burst 30", form),
         ("１/s", form),
         ("0/s", "a quota's limit must be at least 1"),
-        ("99999999999999999999999/s", "a quota's limit must be at most 10^12"),
+        ("99999999999999999999999/s", "a quota's limit must be at most 1,000,000,000,000"),
         ("1/0s", "a quota's period must be at least 1 millisecond"),
         ("1/99999999999999999999999d", "a quota's period must be at most 400 days"),
-        ("1/s burst 0", "a quota's burst must be at least 1; a limit that never admits is no limit"),
+        ("1/s burst 0", "a quota's burst must be at least 1"),
     ];
     for (text, problem) in rows {
         let error = text.parse::<Quota>().unwrap_err();
@@ -237,7 +237,7 @@ fn an_invalid_configuration_file_is_an_error_that_says_what_to_do() {
         (with("on_store_failure", json!("shut")), INVALID_MODE),
         (with("quota", json!("5")), "invalid quota `5`: write it as"),
         (with("name", json!("día")), "policy `día`: a policy's name must be printable ASCII"),
-        (with("lease", json!(0)), "policy `daily`: a lease must be of 1 to 10^12 units"),
+        (with("lease", json!(0)), "policy `daily`: a lease must be of 1 to 1,000,000,000,000 units"),
         (with("debt", json!(u64::MAX)), "policy `daily`: the debt is too large"),
         (with("debt", json!(-1)), "invalid value: integer `-1`, expected u64"),
         (with("enforced", json!(25)), "policy `daily`: the share of keys must be from 0 to 1"),
@@ -263,7 +263,7 @@ fn an_invalid_configuration_file_is_an_error_that_says_what_to_do() {
 #[test]
 fn an_invalid_constant_panics_at_its_call_site() {
     let place = |build: fn()| {
-        // Each thread has its own, because other tests may panic meanwhile.
+        // Each thread has its own, because other tests may panic in the meantime.
         thread_local!(static PLACE: std::cell::RefCell<String> = const { std::cell::RefCell::new(String::new()) });
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(|panic| {
@@ -299,7 +299,7 @@ fn a_concurrency_policy_counts_permits_and_names_invalid_limits() {
         *panic.downcast::<String>().unwrap()
     };
     assert_eq!(panics(0), "a quota's limit must be at least 1");
-    assert_eq!(panics(1_000_001), "a limit on concurrency must be at most 1 000 000");
+    assert_eq!(panics(1_000_001), "a limit on concurrency must be at most 1,000,000");
 }
 
 #[tokio::test]

@@ -141,7 +141,7 @@ where
     );
 }
 
-/// Sends the head of a request on a connection of its own.
+/// Sends the head of a request on a separate connection.
 async fn begin(server: SocketAddr, head: &str) -> TcpStream {
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4_096).unwrap();
@@ -205,7 +205,7 @@ async fn errors_that_a_few_clients_cause_do_not_lower_the_quota_of_others() {
     honest_clients_are_served_during(async |server, number| {
         let status = [400, 401, 403, 404, 408, 413, 415, 422, 429, 501][number as usize];
         let (client, url) = (Client::new(), format!("http://{server}/status/{status}"));
-        // For a second, and then not: what was quick in between is no measure for others.
+        // For a second, and then not: what was quick in between does not measure others.
         loop {
             for _ in 0..50 {
                 client.get(&url).await;

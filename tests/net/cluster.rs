@@ -106,7 +106,7 @@ async fn load_with(
                     Err(error) => {
                         eprintln!("{error}");
                         counts.failed += 1;
-                        // An open breaker answers at once.
+                        // An open breaker answers immediately.
                         sleep(Duration::from_millis(1)).await;
                     }
                 }
@@ -426,7 +426,7 @@ async fn a_denial_by_the_second_identity_is_remembered_too() {
     }
     // One call a second, if the machine is that slow.
     assert!(cluster.nodes[1].script_calls() < before + 10);
-    // A reset takes effect at once.
+    // A reset takes effect immediately.
     limiter.operator().reset(&by_user, &user).await.unwrap();
     assert!(limiter.check_all(&both).await.unwrap().is_allowed());
 }
@@ -523,7 +523,7 @@ async fn a_denial_is_not_remembered_when_only_some_of_a_refund_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn decisions_over_two_slots_at_once_never_admit_more_than_either_limit() {
+async fn concurrent_decisions_over_two_slots_never_admit_more_than_either_limit() {
     let cluster = RedisCluster::shared();
     let limiter = Limiter::new(
         settings().prefix("two-at-once").connect(Servers::cluster(cluster.urls())).await.unwrap(),
@@ -568,7 +568,7 @@ async fn permits_of_two_identities_are_released_when_one_denies() {
 async fn a_lost_node_fails_only_its_own_keys_until_it_is_back() {
     let mut cluster = RedisCluster::start(3);
     let limiter = Limiter::new(
-        // The decisions of the other nodes have this long on a busy machine, and those of the lost node wait for it.
+        // The decisions of the other nodes have this long on a busy machine, and the lost node's decisions wait for it.
         settings().deadline(Duration::from_secs(1)).connect(Servers::cluster(cluster.urls())).await.unwrap(),
     );
     let policy = closed("lost", 1_000_000);
@@ -663,7 +663,7 @@ async fn a_failover_is_followed_and_keeps_replicated_charges() {
         for _ in 0..4 {
             assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
         }
-        // Earlier charges have reached the replica. `WAIT` alone waits only for writes of its own connection.
+        // Earlier charges have reached the replica. `WAIT` alone waits only for writes on its connection.
         let replicated: u64 = cluster.nodes[0].command(&["WAIT", "1", "10000"]);
         assert_eq!(replicated, 1);
         let offset = |node: &RedisServer, name: &str| -> u64 {
@@ -729,7 +729,7 @@ async fn a_custom_pool_can_hold_cluster_connections() {
     let settings = settings().deadline(IN_TIME).prefix("own");
     let limiter = Limiter::new(settings.build_cluster(pool).unwrap());
     let policy = closed("own", 50);
-    // All at once, so that they would share batches on a single server.
+    // All together, so that they would share batches on a single server.
     let mut loads = JoinSet::new();
     for node in 0..3 {
         let (limiter, policy, key) = (limiter.clone(), policy.clone(), key_of(cluster, node));

@@ -152,7 +152,7 @@ async fn connections_that_were_closed_while_idle_fail_no_decision_and_charge_onc
     }
 }
 
-/// Charges several policies of one identity at once until `stop`. Returns what was admitted, and what failed.
+/// Charges several policies of one identity together until `stop`. Returns what was admitted, and what failed.
 fn charge_all(
     limiter: &Limiter,
     charges: &[Charge],

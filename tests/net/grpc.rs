@@ -208,7 +208,7 @@ async fn each_rejection_has_its_code() {
             "x-api-key",
         ),
         (
-            "no set-up",
+            "no setup",
             layer(Quota::per_hour(9), no_peer),
             1,
             Code::Internal,
@@ -248,7 +248,7 @@ async fn an_adjusted_status_keeps_its_details() {
 }
 
 #[test]
-fn every_code_is_that_of_grpc() {
+fn every_code_equals_the_code_of_grpc() {
     let codes = [
         (GrpcCode::Cancelled, Code::Cancelled),
         (GrpcCode::Unknown, Code::Unknown),
@@ -342,7 +342,7 @@ async fn each_grpc_method_has_its_own_count() {
 }
 
 #[tokio::test]
-async fn the_method_and_the_service_of_a_call_are_those_of_its_path() {
+async fn the_method_and_the_service_of_a_call_come_from_its_path() {
     let other = "(other)";
     let table = [
         ("/greeter.Greeter/SayHello", "greeter.Greeter/SayHello", "greeter.Greeter"),
@@ -577,7 +577,7 @@ async fn the_layer_adds_no_error_type() {
     let key = |_: &Parts| Err::<Key, _>(Error::new(ErrorKind::StoreReply, "any"));
     for layer in [too_dear(), closed(), layer(Quota::per_hour(1), key), many()] {
         let service = tower::service_fn(|_| async { Ok::<_, Infallible>(Response::new(String::new())) });
-        // It compiles because the only error type is that of the service.
+        // It compiles because the only error type is the service's.
         let Ok(response) = layer.layer(service).oneshot(wire_call(HELLO, "application/grpc")).await;
         assert_eq!(response.status(), 200);
     }
@@ -677,8 +677,8 @@ async fn the_peer_of_a_tonic_server_is_known() {
 }
 
 #[cfg(unix)]
-/// Serves a greeter behind `layer` over TLS streams that are not those of tonic, until the runtime ends. The
-/// certificate is self-signed.
+/// Serves a greeter behind `layer` over TLS streams that tonic did not make, until the runtime ends. The certificate is
+/// self-signed.
 async fn serve_tls(layer: RateLimitLayer) -> (SocketAddr, Certificate) {
     let rcgen::CertifiedKey { cert, signing_key } =
         rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();

@@ -1,5 +1,5 @@
-//! The tests that need a Redis Cluster, Sentinel, TLS, gRPC or a client library, and those of outages in real time. Those
-//! of the programs of this workspace are in their packages: `tools`, `examples/tonic` and `examples/client_retry`.
+//! The tests that need a Redis Cluster, Sentinel, TLS, gRPC or a client library, and the tests of outages in real time.
+//! The tests of this workspace's programs are in their packages: `tools`, `examples/tonic` and `examples/client_retry`.
 
 mod adaptive_attacks;
 mod buffered_retry;

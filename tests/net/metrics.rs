@@ -51,7 +51,7 @@ fn samples(scrape: &Scrape, name: &str) -> BTreeMap<String, f64> {
         .collect()
 }
 
-/// The counters that are not 0: those of a layer's policies start there.
+/// The counters that are not 0: the counters of a layer's policies start there.
 fn counted(handle: &PrometheusHandle, name: &str) -> BTreeMap<String, f64> {
     nonzero(samples(&parse(&handle.render()), name))
 }
@@ -104,7 +104,7 @@ async fn decisions_are_counted_for_each_policy_that_was_charged_or_that_denied()
     let both = [Charge::new(&burst, &key, 1), Charge::new(&daily, &key, 1)];
     let admitted = limiter.check_all(&both).await.unwrap();
     assert!(!limiter.check_all(&both).await.unwrap().is_allowed());
-    // These are no decisions.
+    // These are not decisions.
     limiter.peek_all(&both).await.unwrap();
     limiter.refund(&admitted, 1).await.unwrap();
     limiter.check_all(&[]).await.unwrap();
@@ -124,7 +124,7 @@ async fn decisions_are_counted_for_each_policy_that_was_charged_or_that_denied()
 }
 
 #[tokio::test]
-async fn denials_of_a_banned_key_have_a_verdict_of_their_own() {
+async fn denials_of_a_banned_key_have_a_separate_verdict() {
     let (_guard, handle) = record(PrometheusBuilder::new());
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
     let minute = Duration::from_secs(60);
@@ -163,7 +163,7 @@ async fn a_recorder_that_is_installed_late_counts_from_then_on() {
     }
 }
 
-/// A store that never decides, at once or later.
+/// A store that never decides, neither immediately nor later.
 struct Broken {
     later: bool,
     kind: ErrorKind,

@@ -129,7 +129,7 @@ async fn repeated_crashes_with_persistence_admit_the_share_of_each_instance_once
     assert_bounded(&policies, &admitted, 2 * LIMIT);
 }
 
-/// Waits until so many units remain in the store.
+/// Waits until this many units remain in the store.
 async fn remains(limiter: &Limiter, policy: &Policy, key: &Key, expected: u64) {
     let mut left = None;
     let does = async || {
@@ -258,7 +258,7 @@ async fn instances_that_announced_themselves_share_the_limit() {
         (store.clone(), Limiter::new(store))
     };
     let instances = [limiter().await, limiter().await, limiter().await];
-    // The first one has no other to see. One that charges nothing, as `ratelimit-admin`, is none.
+    // The first one has no other to see. One that charges nothing, as `ratelimit-admin`, does not count.
     assert!(instances.iter().all(|(store, _)| store.instances() == Some(1)));
     let (watcher, watching) = limiter().await;
     let traffic = Policy::new("traffic", Quota::per_day(1_000_000));

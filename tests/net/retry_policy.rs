@@ -171,7 +171,7 @@ fn each_header_dialect_sets_the_wait() {
         // X-RateLimit
         ("legacy delta", &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "7")], waits(7)),
         (
-            "legacy, below 10^9 no date",
+            "legacy, not a date below 1,000,000,000",
             &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1000000000")],
             Returns,
         ),
@@ -432,7 +432,7 @@ fn each_request_has_its_own_retries() {
 }
 
 #[test]
-fn an_error_is_returned_at_once() {
+fn an_error_is_returned_immediately() {
     let asked = Arc::new(Mutex::new(0));
     let count = asked.clone();
     let server = tower::service_fn(move |_: Request<String>| {
@@ -487,7 +487,7 @@ fn the_backoff_doubles_to_its_cap_and_is_spread_from_zero() {
     }
     for (i, bound) in bounds.into_iter().enumerate() {
         assert!(longest[i] <= bound + Duration::from_millis(2), "retry {i}: {:?}", longest[i]);
-        // The probability that all of 200 draws are on one side of these bounds is 10^-9.
+        // The probability that all of 200 draws are on one side of these bounds is one in a billion.
         assert!(longest[i] > bound.mul_f64(0.85), "retry {i}: {:?}", longest[i]);
         assert!(shortest[i] < bound.mul_f64(0.15), "retry {i}: {:?}", shortest[i]);
     }
@@ -572,7 +572,7 @@ fn while_a_server_denies_everything_retries_are_a_fifth_of_the_requests_and_ten_
 }
 
 #[test]
-fn each_request_counts_once_for_the_budget_whatever_its_response() {
+fn each_request_counts_once_for_the_budget_with_any_response() {
     let rows: &[(&str, &[&str], usize)] = &[
         ("too few requests", &["ok", "ok", "ok", "deny"], 0),
         ("the fifth request", &["ok", "ok", "ok", "ok", "deny"], 1),
@@ -780,7 +780,7 @@ async fn all_requests_are_admitted_by_a_real_limit_with_the_policy_and_not_witho
     tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
 
     let server = reqwest::Client::builder().no_proxy().build().unwrap();
-    // Eight clients at once get the same wait. The jitter spreads their retries.
+    // Eight concurrent clients get the same wait. The jitter spreads their retries.
     let patient = RetryPolicy::new().max_retries(20).jitter(100);
     for (client, policy) in [("patient", patient), ("hasty", RetryPolicy::new().max_retries(0))] {
         let service = Retry::new(policy, server.clone());

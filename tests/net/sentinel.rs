@@ -200,7 +200,7 @@ async fn a_stale_sentinel_is_outvoted() {
 }
 
 #[tokio::test]
-async fn servers_and_sentinels_have_passwords_of_their_own() {
+async fn servers_and_sentinels_have_separate_passwords() {
     let group = SentinelGroup::with_passwords(Some("data"), Some("guard"));
     let urls = || group.urls().into_iter().map(|url| url.replace("//", "//:data@"));
     let without = Servers::sentinel(urls(), PRIMARY);

@@ -250,7 +250,7 @@ async fn the_certificates_of_the_system_are_read_once() {
     }
 }
 
-/// In an outage, attempts are few, whatever the traffic and the number of connections that broke.
+/// In an outage, attempts are few, regardless of the traffic and the number of broken connections.
 #[tokio::test(flavor = "multi_thread")]
 async fn attempts_to_connect_are_few_while_they_fail() {
     let authority = Authority::new();

@@ -16,7 +16,7 @@ pub(super) struct Account {
     pub(super) possible: u64,
     /// Units that the store admitted, in total.
     pub(super) admitted: u64,
-    /// The same since the data was lost, as far as it is certain.
+    /// The certain part of this since the data was lost.
     pub(super) counted: u64,
     /// Units that callers tried to refund.
     pub(super) refunded: u64,
@@ -37,7 +37,7 @@ pub(super) struct Local {
     /// Units that it will charge once the store answers.
     pub(super) owed: u64,
     /// When it charged such units, and how many, since the data was lost.
-    pub(super) handed_back: Vec<(Instant, u64)>,
+    pub(super) reconciled: Vec<(Instant, u64)>,
     /// All units that it charged or will charge then, so they may no longer count in its process.
     pub(super) moved: u64,
 }
@@ -58,12 +58,12 @@ impl Account {
         self.given_back.iter().filter(is_certain).map(|(.., units)| units).sum()
     }
 
-    /// The least units that must be used if `instances` hand back what they owe, of which some was lost at `trouble`.
+    /// The least units that must be used if `instances` reconcile what they owe, of which some was lost at `trouble`.
     pub(super) fn least_used(&self, instances: &[String], trouble: Option<Instant>) -> u64 {
         let local = instances.iter().filter_map(|instance| self.local.get(instance));
         let is_certain = |(time, _): &&(Instant, u64)| trouble.is_none_or(|last| last < *time);
         let charged = |local: &Local| -> u64 {
-            local.handed_back.iter().filter(is_certain).map(|(_, units)| units).sum()
+            local.reconciled.iter().filter(is_certain).map(|(_, units)| units).sum()
         };
         self.counted + local.map(|local| charged(local) + local.owed).sum::<u64>()
     }
@@ -73,16 +73,16 @@ impl Account {
         // A refund of an older charge may still arrive, so those stay.
         self.counted = 0;
         self.bans.forget();
-        self.local.values_mut().for_each(|local| local.handed_back.clear());
+        self.local.values_mut().for_each(|local| local.reconciled.clear());
     }
 
     /// The store made a decision of `instance`.
     pub(super) fn store_decided(&mut self, instance: &str) {
         let Some(local) = self.local.get_mut(instance) else { return };
-        // What it owes is handed back now.
+        // What it owes is reconciled now.
         if local.owed > 0 {
             local.moved += local.owed;
-            local.handed_back.push((Instant::now(), mem::take(&mut local.owed)));
+            local.reconciled.push((Instant::now(), mem::take(&mut local.owed)));
         }
     }
 }

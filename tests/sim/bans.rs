@@ -23,7 +23,7 @@ pub(super) struct Bans {
     /// How often callers tried to ban the key or to end its ban, and the longest of these bans.
     by_hand: u64,
     longest_by_hand: Duration,
-    /// Those of them that may still arrive.
+    /// The ones that may still arrive.
     under_way: u64,
     /// Until when the key is certainly banned.
     until: Option<Instant>,
@@ -107,7 +107,7 @@ impl Bans {
         }
         if counts && by_store && denied && banned_for.is_none() && !others_banned && !may_be_uncounted {
             self.counted += 1;
-            // Each group of so many denials ends with a ban or with its window.
+            // Each group of this many denials ends with a ban or with its window.
             let groups = 1 + elapsed.as_micros() / strikes.within.min(strikes.first).as_micros();
             let most = (strikes.after - 1) * (groups as u64 + self.by_hand + losses);
             if self.counted > most {

@@ -70,7 +70,7 @@ impl Shared {
 
 pub(super) const PATIENT: Duration = Duration::from_secs(60);
 
-/// One caller of a schedule. It ends after so many decisions.
+/// One caller of a schedule. It ends after this many decisions.
 pub(super) async fn call(shared: Arc<Shared>, mut random: Random) {
     let number = random.below(shared.instances.count() as u64) as usize;
     let (rules, identities) = (&shared.ledger.rules, shared.ledger.identities);

@@ -24,7 +24,7 @@ pub(super) enum Fate {
 }
 
 impl Fate {
-    /// What happens to a call of which so many of a thousand have a fault.
+    /// Draws what happens to a call: `per_mille` of a thousand calls have a fault.
     pub(super) fn draw(random: &mut Random, per_mille: u64) -> Self {
         if !random.chance(per_mille) {
             return Self::Fine;
@@ -72,7 +72,7 @@ pub(super) enum Connects {
 /// The network for some time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Weather {
-    /// Of a thousand calls, so many have a fault.
+    /// The number of calls with a fault, of a thousand.
     pub(super) per_mille: u64,
     /// The longest time of one direction, in milliseconds.
     pub(super) latency: u64,

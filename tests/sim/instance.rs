@@ -1,4 +1,4 @@
-//! An instance of the service: a limiter on a store and a pool of its own.
+//! An instance of the service: a limiter with its own store and pool.
 
 use std::{
     sync::{

@@ -446,7 +446,7 @@ impl Ledger {
         }
     }
 
-    /// Call it before a refund of so many units of a decision.
+    /// Call it before a refund of this many units of a decision.
     pub(super) fn refunding(&self, charges: &[(usize, usize, u64)], units: u64) {
         let inner = &mut *self.inner.lock().unwrap();
         for &(rule, identity, _) in charges {
@@ -464,7 +464,7 @@ impl Ledger {
         *in_use.unwrap() -= held.units;
     }
 
-    /// The least units of the account that are used if `instances` hand back what they owe.
+    /// The least units of the account that are used if `instances` reconcile what they owe.
     pub(super) fn must_be_used(&self, account: (usize, usize), instances: &[String]) -> Option<u64> {
         let rule = &self.rules[account.0];
         let key = rule.key(&account.1.to_string());
@@ -475,7 +475,7 @@ impl Ledger {
         }
         let replenished = rule.replenished(rule.largest, self.started.elapsed() + inner.forward);
         let least = account.least_used(instances, self.network.last_trouble(&key));
-        // What was handed back under the smaller quota was charged only as far as that allows.
+        // What was reconciled under the smaller quota was charged only up to this quota.
         let smallest = rule.limit.min(rule.changed.quota().limit());
         let least = least.min(account.counted.max(smallest));
         Some(least.min(rule.limit).saturating_sub(account.refunded + replenished))

@@ -59,7 +59,7 @@ fn text_of(error: &mlua::Error) -> String {
 
 impl Machine {
     fn new() -> Self {
-        // The `pcall` of Lua, which the scripts use, and not that of mlua.
+        // Lua's `pcall`, which the scripts use, and not mlua's.
         let options = LuaOptions::new().catch_rust_panics(false);
         let lua = Lua::new_with(StdLib::MATH | StdLib::STRING | StdLib::TABLE, options).unwrap();
         set_up(&lua).unwrap();

@@ -16,8 +16,8 @@
 //! | what was refunded in an outage is not charged after it | [`ledger`], [`end`] |
 //! | after the faults, decisions succeed, counts are right, instances are counted, and no permit, lease, connection or task is left | [`end`] |
 //!
-//! `SIMULATION_SEEDS` sets the number of schedules. `SIMULATION_SEED=7 cargo test -p tests-sim -- --nocapture` repeats that
-//! of seed 7 and prints what happens.
+//! `SIMULATION_SEEDS` sets the number of schedules. `SIMULATION_SEED=7 cargo test -p tests-sim -- --nocapture` repeats
+//! the schedule of seed 7 and prints what happens.
 
 mod account;
 mod against_redis;
@@ -59,7 +59,7 @@ thread_local! {
     static PANICS: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Counts the panics of this thread: Tokio catches those of tasks.
+/// Counts the panics of this thread: Tokio catches the panics of tasks.
 fn count_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

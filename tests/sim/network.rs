@@ -52,7 +52,7 @@ struct Wires {
 pub(super) struct Wire {
     owner: Arc<Owner>,
     cut: AtomicBool,
-    /// Whether the client does not notice at once that it is cut.
+    /// Whether the client does not notice immediately that it is cut.
     unnoticed: AtomicBool,
     /// Whether a reply has not been read yet.
     busy: AtomicBool,
@@ -197,7 +197,7 @@ impl Network {
         self.wires.lock().unwrap().open.remove(&id);
     }
 
-    /// Sends `commands`. Fails at once if the client notices that the connection is cut.
+    /// Sends `commands`. Fails immediately if the client notices that the connection is cut.
     pub(super) fn send(
         self: &Arc<Self>,
         id: u64,

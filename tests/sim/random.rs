@@ -9,7 +9,7 @@ impl Random {
         Self(seed)
     }
 
-    /// Another sequence, for an actor of its own: what one actor draws does not change what another one does.
+    /// Another sequence, for a separate actor: what one actor draws does not change what another one does.
     pub(super) const fn fork(&mut self) -> Self {
         Self(self.next())
     }
@@ -31,7 +31,7 @@ impl Random {
         first + self.below(last - first + 1)
     }
 
-    /// True in so many of a thousand cases.
+    /// True in this many of a thousand cases.
     pub(super) const fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1_000) < per_mille
     }

@@ -153,7 +153,7 @@ fn strikes(random: &mut Random) -> Strikes {
     }
 }
 
-/// The rules of a schedule with so many instances. The last one is leased.
+/// The rules of a schedule with this many instances. The last one is leased.
 pub(super) fn rules(random: &mut Random, instances: usize) -> Vec<Rule> {
     let mut rules = Vec::new();
     for number in 0..random.between(2, 4) {

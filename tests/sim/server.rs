@@ -15,7 +15,7 @@ const START: u64 = 1_767_254_400_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Power {
     Up,
-    /// Stopped by a signal: what it is sent meanwhile is carried out afterwards.
+    /// Stopped by a signal: what it receives in the meantime is carried out afterwards.
     Frozen,
     Down,
 }

@@ -120,7 +120,7 @@ async fn a_client_is_shown_refunded_and_reset() {
     let server = RedisServer::start();
     let limiter = Limiter::new(connect(&server).await);
     let alice = Key::new("alice");
-    // The first decision is that of a moment ago, so times have parts of a second, which are rounded up.
+    // The first decision was made a moment ago, so times have parts of a second, which are rounded up.
     limiter.check(&login(), &alice, 5).await.unwrap();
     let operator = Operator::new(&["--redis", &server.url()]);
 
@@ -228,7 +228,7 @@ async fn texts_name_the_options_of_the_command() {
 }
 
 #[tokio::test]
-async fn json_is_that_of_the_router() {
+async fn json_equals_the_json_of_the_router() {
     let server = RedisServer::start();
     let store = connect(&server).await;
     let limiter = Limiter::new(store);
@@ -272,7 +272,7 @@ give it a burst of 1
 #[tokio::test]
 async fn keys_are_listed_with_their_state() {
     let server = RedisServer::start();
-    // The time of the clock is that of the server, so that nothing is replenished between the two.
+    // The clock is set to the server's time, so that nothing is replenished between the two.
     let limiter = Limiter::new(connect(&server).await);
     for (key, cost) in [("alice", 5), ("José", 2)] {
         limiter.check(&login(), &Key::new(key), cost).await.unwrap();
@@ -408,7 +408,7 @@ async fn a_value_of_another_program_is_listed_with_question_marks() {
 }
 
 #[tokio::test]
-async fn a_change_that_is_made_succeeds_also_if_its_state_is_unknown() {
+async fn a_change_that_is_made_succeeds_even_if_its_state_is_unknown() {
     let server = RedisServer::start();
     let limiter = Limiter::new(connect(&server).await);
     let policy = Policy::new("banning", Quota::per_second(10)).penalty(Penalty::manual());
@@ -477,7 +477,7 @@ async fn it_works_on_the_primary_that_sentinels_name() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_printed_is_no_crash_and_a_change_is_made_all_the_same() {
+async fn unprintable_output_does_not_crash_and_the_change_is_made() {
     let server = RedisServer::start();
     let limiter = Limiter::new(connect(&server).await);
     let banning = Policy::new("banning", Quota::per_second(10)).penalty(Penalty::manual());
@@ -541,7 +541,7 @@ fn every_mistake_has_an_exit_code_and_a_remedy() {
 }
 
 #[test]
-fn no_password_is_shown_whatever_is_wrong() {
+fn no_error_shows_a_password() {
     let server = RedisServer::with(&["--requirepass", "right-horse"]);
     let address = format!("127.0.0.1:{}", server.port());
     let operator = Operator::new(&[]);

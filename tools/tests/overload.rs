@@ -37,7 +37,7 @@ fn without_a_limit_an_overload_outlives_its_cause_and_a_fixed_quota_helps_agains
 }
 
 #[test]
-fn adaptive_limits_hold_the_goodput_whatever_the_cause_of_the_overload() {
+fn adaptive_limits_hold_the_goodput_for_each_cause_of_overload() {
     for (protection, all, rush, slow, p95) in [
         (Protection::AimdRate, 85.0, 80.0, 65.0, 1.2),
         (Protection::AimdInFlight, 95.0, 95.0, 90.0, 0.5),

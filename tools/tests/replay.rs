@@ -92,7 +92,7 @@ fn access_logs_are_read_and_invalid_lines_are_skipped() {
     let log = "\
 203.0.113.7 - - [10/Oct/2026:13:55:36 +0000] \"GET / HTTP/1.1\" 200 12 \"-\" \"curl\"\n\
 203.0.113.7 - - [10/Oct/2026:15:55:36 +0200] \"GET / HTTP/1.1\" 200 12 \"-\" \"curl\"\n\
-this is no access log\n\
+this is not an access log\n\
 2001:db8::1 - bob [10/Oct/2026:13:55:37 +0000] \"GET / HTTP/1.1\" 200 12\n\
 \n";
     let output = replay(&["--limit", "1", "--period", "1min", "--format", "combined", "--verdicts"], log);
@@ -103,7 +103,7 @@ this is no access log\n\
     assert_eq!(allowed, [json!(true), json!(false), Value::Null, json!(true), Value::Null]);
     let summary = String::from_utf8(output.stderr).unwrap();
     assert!(summary.contains("2 lines did not parse"), "{summary}");
-    assert_eq!(summary.matches("this is no access log").count(), 1, "{summary}");
+    assert_eq!(summary.matches("this is not an access log").count(), 1, "{summary}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::process::Command;
 /// The rows of each table, as numbers.
 fn tables(text: &str) -> Vec<Vec<Vec<f64>>> {
     let cells = |line: &str| -> Vec<f64> {
-        let cells = line.split('|').map(|cell| cell.trim().trim_end_matches(" us"));
+        let cells = line.split('|').map(|cell| cell.trim().trim_end_matches(" µs"));
         cells.filter_map(|cell| cell.parse().ok()).collect()
     };
     let mut tables = Vec::new();

@@ -39,7 +39,8 @@ fn of_the_crate(counts: &HashMap<&str, u64>) -> Result<BTreeMap<String, u64>, Fa
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src").canonicalize()?;
     let mut files = BTreeMap::new();
     for (file, count) in counts {
-        // The compiler names the files of this package as it was told to, and those of others by their whole path.
+        // The compiler writes the files of this package as relative paths, and the files of other packages as absolute
+        // ones.
         if let Ok(file) = Path::new(file).strip_prefix(&source) {
             *files.entry(file.display().to_string()).or_default() += count;
         }

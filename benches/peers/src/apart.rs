@@ -1,10 +1,10 @@
 //! Keeps the cores awake, and pins client and server to different ones, while latency is measured.
 //!
-//! With one request in flight the two processes alternate, and their placement by the kernel decides the result: on
-//! one core a request costs a context switch, on two a wake-up of the other core, and in a virtual machine much more
-//! if that core has halted. The same contender had 12 us in one round and 65 us in the next. So the server gets
-//! the first core and this process the others, as if they were two hosts near each other, and a process of the
-//! class `SCHED_IDLE`, which gives way to any other at once, spins on each core so that none halts. Behind a delaying
+//! With one request in flight the two processes alternate, and their placement by the kernel decides the result: on one
+//! core a request costs a context switch, on two a wake-up of the other core, and in a virtual machine much more if
+//! that core has halted. The same contender had 12 µs in one round and 65 µs in the next. So the server gets the first
+//! core and this process the others, as if they were two hosts near each other, and a process of the class
+//! `SCHED_IDLE`, which gives way to any other immediately, spins on each core so that none halts. Behind a delaying
 //! proxy nothing is pinned, but a core that halts would add to the delay.
 
 use std::{

@@ -66,8 +66,8 @@ impl Rounds {
         }
     }
 
-    /// `decisions` are those of `sample`, of which `right` were as they should be, and those that were under way when
-    /// it ended.
+    /// `decisions` counts the decisions of `sample`, of which `right` were as they should be, and the decisions under
+    /// way when it ended.
     pub(crate) fn add(&mut self, mut sample: Sample, right: u64, used: &Used, in_flight: usize) {
         let requests = sample.requests() as f64;
         let decisions = requests + in_flight as f64;

@@ -2,7 +2,7 @@
 //! crate, recorded and repeated, and the commands of the module.
 //!
 //! All of it from one blocking connection. 64 decisions are written together and their replies awaited together,
-//! whatever the size of a call, so that it is the call and not the wake-up of the server that is measured.
+//! regardless of the size of a call, so that it is the call and not the wake-up of the server that is measured.
 
 use std::{
     error::Error,
@@ -29,7 +29,7 @@ use crate::{
 const TOGETHER: usize = 64;
 /// Decisions in a call.
 const SIZES: [usize; 3] = [1, 16, 64];
-/// How many decisions of each size are recorded, each with a key of its own.
+/// How many decisions of each size are recorded, each with its own key.
 const RECORDED: usize = 4096;
 
 /// Microseconds of Redis for a decision, in each round.
@@ -63,7 +63,7 @@ pub(crate) fn measure(bench: &Bench) -> Result<Vec<Row>, Box<dyn Error>> {
     Ok(rows.into_iter().map(|(row, _)| row).collect())
 }
 
-/// Calls of this crate with exactly so many decisions, or none if it makes none of that size.
+/// Calls of this crate with exactly this many decisions, or nothing if it makes no call of that size.
 fn record(url: &str, decisions: usize) -> Result<Vec<Call>, String> {
     let text = |error: &dyn Error| error.to_string();
     // With one thread, decisions that begin together are in one call, but for those that go ahead.
@@ -113,7 +113,7 @@ fn commands() -> Vec<Call> {
     (0..RECORDED).map(call).collect()
 }
 
-/// What is written at once, again and again.
+/// What is written together, again and again.
 struct Writes {
     /// The number of calls in each.
     calls: usize,

@@ -45,17 +45,17 @@ pub(crate) enum Role {
     ScriptPeer,
     /// A native module in Redis. The targets name the better one.
     ModulePeer,
-    /// A native module in Redis, asked for so many policies of a request in one pipeline.
+    /// A native module in Redis that decides this many policies of a request in one pipeline.
     ModuleSeveral(usize),
     MemoryPeer,
     /// The peer in process that the targets name.
     Governor,
     /// Ours with the default settings.
     OurRedis,
-    /// Ours with leases of so many units.
+    /// Ours with leases of this many units.
     OurLeased(u64),
     OurMemory,
-    /// Ours with so many policies for a request.
+    /// Ours with this many policies for a request.
     OurSeveral(usize),
     /// Ours with a penalty.
     OurPenalty,
@@ -94,7 +94,7 @@ pub(crate) struct Setup {
     /// The URL of the server for this contender's place; empty if it needs none.
     pub(crate) url: String,
     pub(crate) limit: Limit,
-    /// Keeps the keys of this service apart from those of all others.
+    /// Keeps the keys of this service apart from the keys of all others.
     pub(crate) prefix: String,
 }
 
@@ -108,8 +108,8 @@ pub(crate) struct Limit {
 const DAY: u64 = 24 * 60 * 60;
 
 impl Limit {
-    /// Never reached. The rate is small, one unit in three seconds, and the burst is large. So a key with more
-    /// requests than that stays in Redis, as in a service under load, and is not created anew each time.
+    /// Never reached. The rate is small, one unit in three seconds, and the burst is large. So a key with more requests
+    /// than that stays in Redis, as in a service under load, and is not created again each time.
     pub(crate) const PLENTY: Self = Self { count: 10_000_000, period: Duration::from_secs(365 * DAY) };
 
     /// `count`, and no more for the rest of the run.

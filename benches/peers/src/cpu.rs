@@ -1,4 +1,4 @@
-//! The CPU time that this process and a server use meanwhile.
+//! The CPU time of this process and a server during a measurement.
 
 use std::{
     io,

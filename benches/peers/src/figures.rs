@@ -117,7 +117,7 @@ impl Figures<'_> {
         Some(most? / least?)
     }
 
-    /// The p50 with 64 in flight over that of a lone call of ours, and the rate with 256 in flight over the best
+    /// The p50 with 64 in flight over the p50 of a lone call of ours, and the rate with 256 in flight over the best
     /// module's.
     pub(crate) fn far(&self, network: &Network) -> (Option<f64>, Option<f64>) {
         let of = |scenario, of| self.over(network, Role::OurRedis, scenario, of).next();

@@ -18,7 +18,7 @@ pub(crate) fn rate(rate: f64) -> String {
 /// Of nanoseconds.
 pub(crate) fn microseconds(nanoseconds: f64) -> String {
     let micro = nanoseconds / 1e3;
-    format!("{micro:.*} us", if micro < 10.0 { 2 } else { 1 })
+    format!("{micro:.*} µs", if micro < 10.0 { 2 } else { 1 })
 }
 
 pub(crate) fn heading<'a>(text: &mut String, columns: impl IntoIterator<Item = &'a str>) {

@@ -23,7 +23,7 @@ use crate::{
 const KEYS: [usize; 5] = [100, 1_000, 10_000, 100_000, 1_000_000];
 const LIMITS: [u32; 6] = [10, 100, 1_000, 10_000, 100_000, 1_000_000];
 const POLICIES: [usize; 4] = [1, 2, 4, 8];
-/// The keys of the points that differ in the limit: so many that even the lowest limit is not reached.
+/// The keys of the points that differ in the limit: enough that even the lowest limit is not reached.
 const SPREAD: usize = 100_000;
 const IN_FLIGHT: usize = 64;
 
@@ -137,7 +137,7 @@ async fn service(
     prefix: &str,
     policies: &[Policy],
 ) -> Result<Box<dyn Subject>, Box<dyn Error>> {
-    // A denial is to be Redis' own.
+    // A denial is to be Redis's own.
     let store: RedisStoreBuilder =
         RedisStore::builder().prefix(prefix).deadline(Duration::from_secs(10)).deny_cache(Duration::ZERO);
     let store = store.connect(&bench.plain.url()).await?;

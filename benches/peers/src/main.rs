@@ -18,8 +18,8 @@
 //! policies. These use no HTTP connection: a request is an `http::Request` passed to the service. So two rows differ
 //! only by the limiter. The last part, [`whole_server`], shows how much of that is left in a complete server.
 //!
-//! CPU time is that of Redis' process and of this one, which is the client ([`cpu`]). What else runs on a machine of
-//! few cores makes requests wait, but does not count as CPU time of either.
+//! CPU time is measured for Redis's process and for this one, which is the client ([`cpu`]). What else runs on a
+//! machine of few cores makes requests wait, but does not count as CPU time of either.
 
 mod apart;
 mod bench;

@@ -1,8 +1,8 @@
 //! A proxy that makes a network out of the loopback device: it delivers every chunk of bytes later, in order, and
 //! does not limit the throughput.
 //!
-//! It is this program in a process of its own, so that its CPU time is not the client's. Each direction of a
-//! connection has a thread that reads and a thread that waits and writes. The timers of tokio are too coarse for this.
+//! It is this program in a separate process, so that its CPU time is not the client's. Each direction of a connection
+//! has a thread that reads and a thread that waits and writes. The timers of tokio are too coarse for this.
 
 use std::{
     env, fs,
@@ -64,7 +64,7 @@ pub(crate) fn forward_if_asked() -> io::Result<()> {
     }
     let port: u16 = port.parse().map_err(io::Error::other)?;
     let delay = Duration::from_micros(delay.parse().map_err(io::Error::other)?);
-    // Or a thread sleeps up to 50 us longer than it asks for. Threads inherit it.
+    // Or a thread sleeps up to 50 µs longer than it asks for. Threads inherit it.
     fs::write("/proc/self/timerslack_ns", "1")?;
     let listener = TcpListener::bind(("127.0.0.1", 0))?;
     println!("{}", listener.local_addr()?.port());

@@ -1,5 +1,5 @@
-//! A pool of connections that keep a copy of each script call, so that the calls of this crate can be repeated as they
-//! are, whatever they contain.
+//! A pool of connections that keep a copy of each script call, so that the calls of this crate can be repeated
+//! unchanged.
 
 use std::sync::{Arc, Mutex, PoisonError};
 

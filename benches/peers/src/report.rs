@@ -18,8 +18,8 @@ impl Figures<'_> {
     pub(crate) fn document(&self, bench: &Bench) -> String {
         let mut text = format!(
             "Medians; rounds: {}, of {} ms, interleaved. `± n %` is half of what lies between the best and the \
-             worst round.\n\nOne run on one machine: a ratio means something, a figure of its own does \
-             not. A result that is marked with wrong answers is no reference for others.\n\n",
+             worst round.\n\nOne run on one machine: a ratio means something, a single figure does \
+             not. A result that is marked with wrong answers is not a reference for others.\n\n",
             bench.rounds,
             bench.time.as_millis()
         );
@@ -37,8 +37,8 @@ impl Figures<'_> {
     }
 
     fn versions(&self, text: &mut String) {
-        *text += "## Contenders\n\nA contender writes the headers that it can write. Those of an admitted and of a denied \
-                  response, as they were received:\n\n\
+        *text += "## Contenders\n\nA contender writes the headers that it can write. The headers of an admitted and of a \
+                  denied response, as received:\n\n\
                   | contender | counts in | headers, admitted | denied | versions |\n|---|---|---|---|---|\n";
         for contender in self.contenders {
             let place = match contender.place {
@@ -65,9 +65,9 @@ impl Figures<'_> {
     fn verification(&self, text: &mut String) {
         let _ = write!(
             text,
-            "## Verification\n\nTen requests under a limit of 5, one after the other; and requests of 64 callers at once under \
-             a limit of {TOGETHER}, over two instances if the counts are in Redis.\n\n\
-             | contender | 5 of 10 | {TOGETHER} at once: admitted | denied | |\n|---|---|---|---|---|\n"
+            "## Verification\n\nTen requests under a limit of 5, one after the other; and requests of 64 concurrent callers \
+             under a limit of {TOGETHER}, over two instances if the counts are in Redis.\n\n\
+             | contender | 5 of 10 | {TOGETHER} concurrent: admitted | denied | |\n|---|---|---|---|---|\n"
         );
         for contender in self.contenders {
             let row = match self.verified.get(&contender.name) {

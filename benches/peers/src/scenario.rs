@@ -91,15 +91,15 @@ impl Scenario {
 
     pub(crate) fn title(self) -> &'static str {
         match self {
-            Self::Allowed16 => "10 000 keys, allowed, 16 in flight",
-            Self::Allowed64 => "10 000 keys, allowed, 64 in flight",
-            Self::Allowed256 => "10 000 keys, allowed, 256 in flight",
+            Self::Allowed16 => "10,000 keys, allowed, 16 in flight",
+            Self::Allowed64 => "10,000 keys, allowed, 64 in flight",
+            Self::Allowed256 => "10,000 keys, allowed, 256 in flight",
             Self::OneInFlight => "1 in flight, p50",
             Self::Denied => "one hot key, denied, 64 in flight",
             Self::Hot64 => "one hot key, allowed, 64 in flight",
             Self::Hot256 => "one hot key, allowed, 256 in flight",
             Self::HotTail => "one hot key, allowed, 64 in flight, p99",
-            Self::OneThread => "one caller, 10 000 keys, ns a request",
+            Self::OneThread => "one caller, 10,000 keys, ns a request",
             Self::Alone => "one caller, one key, ns a request",
         }
     }

@@ -25,8 +25,8 @@ impl Figures<'_> {
                 "1 in flight, p50",
                 "64 in flight",
                 "64, p50",
-                "64, us of client",
-                "64, us of Redis",
+                "64, µs of client",
+                "64, µs of Redis",
                 "256 in flight",
                 "256, p50",
             ];
@@ -59,7 +59,7 @@ impl Figures<'_> {
         }
         *text += "## Redis alone\n\nMicroseconds of the server's CPU time for a decision, without a limiter around it: calls \
                   of this crate, recorded and repeated, and commands of the module, from one blocking connection. 64 \
-                  decisions are written at once in each row.\n\n";
+                  decisions are written together in each row.\n\n";
         heading(text, ["this crate", "the module", "ratio"]);
         for calls in &self.calls {
             let name = format!("{} in a call", calls.decisions);
@@ -75,7 +75,7 @@ impl Figures<'_> {
             return;
         }
         *text += "## Growth\n\nThis crate on Redis, 64 in flight, deny cache off; in each cell the microseconds of Redis and \
-                  of the client for a decision. By the limit: 100 000 keys, all allowed; a full log: one exhausted \
+                  of the client for a decision. By the limit: 100,000 keys, all allowed; a full log: one exhausted \
                   key, whose log has as many entries as the limit, all denied. The client's time includes the \
                   callers, whose list of keys leaves the cache where there are many.\n\n";
         for (axis, title) in

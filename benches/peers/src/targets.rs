@@ -89,12 +89,12 @@ fn cpu(figures: &Figures<'_>, targets: &mut Vec<Target>) {
     let module = call(1).and_then(|(_, module)| module);
     let name = match module {
         Some(module) => {
-            format!("Redis CPU of a call with one decision (the module in this run: {module:.1} us)")
+            format!("Redis CPU of a call with one decision (the module in this run: {module:.1} µs)")
         }
         None => "Redis CPU of a call with one decision".to_owned(),
     };
     let lone = call(1).map(|(ours, _)| ours);
-    targets.push(Target::new(&name, AtMost(9.5), lone, |value| format!("{value:.1} us")));
+    targets.push(Target::new(&name, AtMost(9.5), lone, |value| format!("{value:.1} µs")));
     for scenario in [Scenario::Allowed16, Scenario::Allowed64] {
         let least = |role| figures.least_cpu(&[role], scenario, |rounds| &rounds.client_cpu);
         let now = least(Role::OurRedis).zip(least(Role::ModulePeer)).map(|(ours, module)| ours / module);
@@ -128,7 +128,7 @@ fn shortcuts(figures: &Figures<'_>, targets: &mut Vec<Target>) {
 
 fn in_process(figures: &Figures<'_>, targets: &mut Vec<Target>) {
     let both = |scenario| figures.of(Role::OurMemory, scenario).zip(figures.of(Role::Governor, scenario));
-    let name = "`MemoryStore`, 10 000 keys, allowed, 1 thread: over tower_governor";
+    let name = "`MemoryStore`, 10,000 keys, allowed, 1 thread: over tower_governor";
     let one = both(Scenario::OneThread).map(|(ours, governor)| governor / ours);
     targets.push(times(name, AtLeast(1.0), one));
     let two = both(Scenario::Allowed64).map(|(ours, governor)| ours / governor);
@@ -152,11 +152,11 @@ fn elsewhere(figures: &Figures<'_>, targets: &mut Vec<Target>) {
     targets.push(times("1 ms of network: p50 at 64 in flight over a lone call's", AtMost(1.3), p50));
     targets.push(times("1 ms of network: 256 in flight over tower-redis-cell", AtLeast(1.4), rate));
     let series = [
-        ("Gcra", Axis::Keys, "100 to 1 000 000 keys"),
-        ("SlidingWindow", Axis::Keys, "100 to 1 000 000 keys"),
-        ("Gcra", Axis::Limit, "a limit of 10 to 1 000 000"),
-        ("SlidingWindow", Axis::Limit, "a limit of 10 to 1 000 000"),
-        ("SlidingLog", Axis::Limit, "a limit of 10 to 1 000 000"),
+        ("Gcra", Axis::Keys, "100 to 1,000,000 keys"),
+        ("SlidingWindow", Axis::Keys, "100 to 1,000,000 keys"),
+        ("Gcra", Axis::Limit, "a limit of 10 to 1,000,000"),
+        ("SlidingWindow", Axis::Limit, "a limit of 10 to 1,000,000"),
+        ("SlidingLog", Axis::Limit, "a limit of 10 to 1,000,000"),
     ];
     for (series, axis, from) in series {
         let name = format!("growth, {series}, {from}: dearest Redis CPU over cheapest");

@@ -24,7 +24,7 @@ const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/wrk.lua");
 const KINDS: [(&str, &str); 3] =
     [("none", "no layer"), ("memory", "with `MemoryStore`"), ("redis", "with `RedisStore`")];
 
-/// The median of each kind, or why there is none.
+/// The median of each kind, or why it is missing.
 pub(crate) struct WholeServer {
     pub(crate) rows: Result<Vec<Row>, String>,
     rounds: usize,
@@ -82,7 +82,7 @@ impl WholeServer {
 
     pub(crate) fn section(&self) -> String {
         let mut text = format!(
-            "## Whole server\n\nAn axum server in its own process, {CONNECTIONS} connections from wrk, 10 000 keys, all \
+            "## Whole server\n\nAn axum server in its own process, {CONNECTIONS} connections from wrk, 10,000 keys, all \
              allowed; medians; rounds: {}, of {SECONDS}, interleaved.\n\n",
             self.rounds
         );
@@ -97,7 +97,7 @@ impl WholeServer {
         for Row { name, share, run, .. } in rows {
             let _ = writeln!(
                 text,
-                "| {name} | {} | {share:.2} | {:.0} us | {:.0} us | {:.0} |",
+                "| {name} | {} | {share:.2} | {:.0} µs | {:.0} µs | {:.0} |",
                 rate(run.rate),
                 run.p50,
                 run.p99,
@@ -178,5 +178,5 @@ fn microseconds(text: &str) -> Result<f64, Box<dyn Error>> {
             return Ok(number.parse::<f64>()? * factor);
         }
     }
-    Err(format!("{text:?} is no time").into())
+    Err(format!("{text:?} is not a time").into())
 }

@@ -95,7 +95,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     }
     for violation in details.quota_failure().map(|failure| &failure.violations[..]).unwrap_or_default() {
         println!(
-            "quota: {}, {} at once, for {}: {}",
+            "quota: {}, burst {}, for {}: {}",
             violation.quota_id, violation.quota_value, violation.subject, violation.description
         );
     }

@@ -197,7 +197,7 @@ impl Adaptive {
         // With a limit for all instances, it is not known which part of it this one uses.
         let limits_process = self.policy.has_permits() && !is_shared;
         let most_in_flight = limits_process.then(|| self.policy.quota().limit() as f64);
-        let (policies, in_force) = watch::channel(self.policy.clone());
+        let (policies, active) = watch::channel(self.policy.clone());
         let (shares, share) = watch::channel(1.0);
         let follower = Follower {
             full: self.policy,
@@ -209,7 +209,7 @@ impl Adaptive {
             shares,
         };
         runtime.spawn(follower.run());
-        Ok(AdaptivePolicy::new(in_force, share))
+        Ok(AdaptivePolicy::new(active, share))
     }
 }
 

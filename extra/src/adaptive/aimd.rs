@@ -17,8 +17,8 @@ use super::{
 ///
 /// For requests in flight as well as for rates. Choose the target well above the usual latency and below the clients' timeout.
 ///
-/// * **Source**: AIMD is how TCP avoids congestion (RFC 5681), and the limit of that name in Netflix' concurrency-limits. The
-///   proportional decrease is that of DCTCP (RFC 8257).
+/// * **Source**: AIMD is how TCP avoids congestion (RFC 5681), and the limit of that name in Netflix'
+///   concurrency-limits. The proportional decrease follows DCTCP (RFC 8257).
 /// * **Weakness**: a target that the service never meets, for example because all requests have become slower, holds the quota
 ///   at the floor. Requests that differ hide each other: quick ones the late ones, unless these are the majority, and one that
 ///   is answered those that hang. Use a meter and a policy for each kind.

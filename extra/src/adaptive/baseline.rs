@@ -27,7 +27,7 @@ struct Drain {
 }
 
 const RENEWED_EVERY: Duration = Duration::from_secs(10);
-/// A latency up to this multiple of the baseline is as good as that of an empty queue.
+/// A latency up to this multiple of the baseline counts as the latency of an empty queue.
 const EMPTY: f64 = 1.2;
 /// The share for an empty queue leaves a part of the capacity unused.
 const DRAIN: f64 = 0.8;
@@ -77,7 +77,7 @@ impl Baseline {
         Step::React(ratio)
     }
 
-    /// The share was reduced for another reason, so it does not return to that of before a drain.
+    /// The share was reduced for another reason, so it does not return to its value before a drain.
     pub(super) const fn interrupt(&mut self) {
         self.drain = None;
     }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     fn millis(baseline: &Baseline) -> u128 {
-        // Medians are those of a bucket.
+        // Medians have the resolution of a histogram bucket.
         (baseline.get().unwrap().as_secs_f64() * 1_000.0 / 5.0).round() as u128 * 5
     }
 
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn after_another_reduction_the_share_does_not_return_to_that_of_before_the_drain() {
+    async fn after_another_reduction_the_share_does_not_return_to_its_value_before_the_drain() {
         for is_interrupted in [false, true] {
             let mut baseline = Baseline::default();
             baseline.step(0.8, &window(SECOND, 50).await, true);

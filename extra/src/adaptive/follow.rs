@@ -33,7 +33,7 @@ impl Follower {
     /// The smallest share of all signals.
     fn own_share(&mut self) -> f64 {
         let bounds = &self.bounds;
-        // Each is asked, so that each goes on.
+        // Each is queried, so that each goes on.
         self.sources.iter_mut().map(|source| source.next(bounds)).fold(1.0, f64::min)
     }
 

@@ -9,7 +9,7 @@ use super::{
     signal::Signal,
 };
 
-/// Keeps the latency near that of the service without load, whatever that is: no target is needed.
+/// Keeps the latency near the unloaded service's latency; no target is needed.
 ///
 /// The *baseline* is the smallest median latency of the last 20 seconds. After each window
 ///

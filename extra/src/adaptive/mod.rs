@@ -1,8 +1,9 @@
 //! Quotas that follow the load of a service, or any other signal.
 //!
-//! A quota that is right today is wrong tomorrow: a database becomes slower, an instance is missing, requests change. If it
-//! is too high, an overloaded service answers every request too late, and does no useful work at all. [`Adaptive`] lowers a
-//! quota while a signal says so, and raises it again. `docs/adaptive.md` in the repository shows what that is worth.
+//! A quota that is right today is wrong tomorrow: a database becomes slower, an instance is missing, requests change.
+//! If it is too high, an overloaded service answers every request too late, and does no useful work at all.
+//! [`Adaptive`] lowers a quota on a signal's demand, and raises it again. `docs/adaptive.md` in the repository shows
+//! what that is worth.
 //!
 //! | question | types |
 //! |---|---|
@@ -28,9 +29,9 @@
 //!
 //! * Nothing changes before 50 requests have ended. After ten [intervals](Adaptive::every), 10 are enough, and after a minute
 //!   one.
-//! * A reduction is by half at most, and there is none while the queue becomes shorter. Otherwise requests that began before a
-//!   reduction would cause the next one. To empty the queue, `Gradient` and `Vegas` reduce the share by up to three
-//!   quarters for a moment.
+//! * A reduction is by half at most. While the queue becomes shorter, nothing is reduced. Otherwise requests that began
+//!   before a reduction would cause the next one. To empty the queue, `Gradient` and `Vegas` reduce the share by up to
+//!   three quarters for a moment.
 //! * A limit on the requests in flight rises only while at least half of it is used, so it does not drift away from what was
 //!   tried. When it falls, it first falls to twice what is used. What is used is the highest number at a moment, and a request
 //!   is in flight until its body ends. Let each request cost one unit.
@@ -49,7 +50,7 @@
 //! |---|---|
 //! | send bodies slowly, or give up | does not fall while their requests are fewer than the others that end |
 //! | read responses slowly | does not fall: the latency ends with the head of the response |
-//! | send what is answered with 4xx, however many | does not fall, and the usual latency stays what it was |
+//! | send any number of requests that are answered with 4xx | does not fall, and the usual latency stays what it was |
 //! | cause failures, with 500 or above | does not fall while fewer of their requests are in flight than of the others |
 //! | leave requests unfinished | does not fall unless no other request ends and they fill half of a limit in flight; a rate falls by half for each ten |
 //!
@@ -60,8 +61,8 @@
 //!   such as [`PeerIp`](tower_ratelimit::PeerIp).
 //! * Choose a [`floor`](Adaptive::floor) above what a few clients can hold.
 //! * Let bodies have a timeout, or put a proxy in front that sends only complete requests to the service.
-//! * `Gradient` and `Vegas` compare with the quickest median, so many quick and successful requests of a few clients make the
-//!   usual latency look long. Use a meter and a policy for each kind of request.
+//! * `Gradient` and `Vegas` compare with the quickest median. A few clients with a large number of quick, successful
+//!   requests make the usual latency look long. Use a meter and a policy for each kind of request.
 //! * Answer with 4xx what is the client's fault. A handler that answers 500 reports a failure of the service.
 //!
 //! # Example
@@ -81,7 +82,7 @@
 //!     .floor(0.01)
 //!     .follow(Aimd::new(&meter, Duration::from_millis(250)))
 //!     .start()?;
-//! // In process: each instance has a limit of its own.
+//! // In process: each instance has its own limit.
 //! let limit = RateLimitLayer::new(MemoryStore::new(), &in_flight, Key::new("all"));
 //!
 //! // The meter is the inner layer, so it measures only what is admitted.

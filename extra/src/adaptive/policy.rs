@@ -19,19 +19,19 @@ use tower_ratelimit::policy::{Policy, PolicySource};
 /// ```
 #[derive(Clone)]
 pub struct AdaptivePolicy {
-    in_force: watch::Receiver<Policy>,
+    active: watch::Receiver<Policy>,
     share: watch::Receiver<f64>,
 }
 
 impl AdaptivePolicy {
-    pub(super) const fn new(in_force: watch::Receiver<Policy>, share: watch::Receiver<f64>) -> Self {
-        Self { in_force, share }
+    pub(super) const fn new(active: watch::Receiver<Policy>, share: watch::Receiver<f64>) -> Self {
+        Self { active, share }
     }
 
     /// The policy as it is now.
     #[must_use]
     pub fn policy(&self) -> Policy {
-        self.in_force.borrow().clone()
+        self.active.borrow().clone()
     }
 
     /// The share of the full quota that is active, from the floor to 1: for a dashboard or a health check. With the
@@ -44,7 +44,7 @@ impl AdaptivePolicy {
 
 impl From<AdaptivePolicy> for PolicySource {
     fn from(policy: AdaptivePolicy) -> Self {
-        Self::watched(policy.in_force)
+        Self::watched(policy.active)
     }
 }
 

@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_counts_for_four_of_its_own_intervals_whatever_that_of_the_reader() {
+    fn an_instance_counts_for_four_intervals_as_it_announced_them() {
         for own in [SECOND / 2, SECOND * 60] {
             let mut roll = Roll::new("b".to_owned(), own);
             let now = Instant::now();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_share_is_ignored() {
+    fn an_invalid_share_is_ignored() {
         let mut roll = Roll::new("b".to_owned(), SECOND);
         let strange = [
             ("c", ""),

@@ -7,7 +7,7 @@ pub(crate) trait Source: Send {
     /// The next share, from the floor to 1. Called once in every interval.
     fn next(&mut self, bounds: &Bounds) -> f64;
 
-    /// Continues from `share`: that of the other instances.
+    /// Continues from `share`, the share of the other instances.
     #[cfg(feature = "redis")]
     fn adopt(&mut self, share: f64);
 

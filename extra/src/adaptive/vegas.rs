@@ -9,7 +9,7 @@ use super::{
     signal::Signal,
 };
 
-/// Keeps the queue in front of the service short: a few requests, whatever their latency.
+/// Keeps the queue in front of the service short: a few requests, regardless of their latency.
 ///
 /// The *baseline* is the smallest median latency of the last 20 seconds. After each window, the queue is estimated from the
 /// requests `n` that are in flight until they are answered, which are the answers a second, times the median:
@@ -34,8 +34,8 @@ use super::{
 /// requests take about the same time.
 ///
 /// * **Source**: TCP Vegas (Brakmo and Peterson, 1995), and the limit of that name in Netflix' concurrency-limits.
-/// * **Weakness**: as that of `Gradient`. With up to six requests in flight on average it never reduces the limit: they
-///   are no long queue.
+/// * **Weakness**: the same as `Gradient`. With up to six requests in flight on average it never reduces the limit:
+///   that is not a long queue.
 ///
 /// One policy with a `Vegas` or a `Gradient` for each meter, and not with [`shared`](super::Adaptive::shared): only its own
 /// smaller limit empties the queue.

@@ -1,4 +1,4 @@
-//! Bans by administrators.
+//! Bans by operators.
 
 use std::time::Duration;
 
@@ -61,7 +61,7 @@ pub(super) async fn ban(
     }
     with_penalty(&policy)?;
     settings.limiter.operator().ban(&policy, &key, Duration::from_secs(seconds)).await?;
-    log!(info, policy = policy.name(), key_hash = %key.digest(), seconds, "an administrator banned a key");
+    log!(info, policy = policy.name(), key_hash = %key.digest(), seconds, "an operator banned a key");
     Ok(done())
 }
 
@@ -69,7 +69,7 @@ pub(super) async fn unban(State(settings): Shared, names: PathOf<KeyName>) -> Re
     let (policy, key) = settings.target(&path(names)?)?;
     with_penalty(&policy)?;
     settings.limiter.operator().unban(&policy, &key).await?;
-    log!(info, policy = policy.name(), key_hash = %key.digest(), "an administrator ended the ban of a key");
+    log!(info, policy = policy.name(), key_hash = %key.digest(), "an operator ended the ban of a key");
     Ok(done())
 }
 

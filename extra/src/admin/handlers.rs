@@ -60,7 +60,7 @@ pub(super) async fn explain(
 pub(super) async fn reset(State(settings): Shared, names: PathOf<KeyName>) -> Reply {
     let (policy, key) = settings.target(&path(names)?)?;
     settings.limiter.operator().reset(&policy, &key).await?;
-    log!(info, policy = policy.name(), key_hash = %key.digest(), "an administrator reset a key");
+    log!(info, policy = policy.name(), key_hash = %key.digest(), "an operator reset a key");
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -96,7 +96,7 @@ pub(super) async fn refund(
     if let Some(failure) = decision.failure() {
         return Err(undecided(&policy, &of_change(failure)));
     }
-    log!(info, policy = policy.name(), key_hash = %key.digest(), units, "an administrator refunded a key");
+    log!(info, policy = policy.name(), key_hash = %key.digest(), units, "an operator refunded a key");
     match decision.outcomes().iter().chain(decision.shadows()).next() {
         Some(outcome) => Ok(json(&Left {
             remaining: outcome.remaining(),
@@ -124,7 +124,7 @@ pub(super) async fn set_enforcement(State(settings): Shared, headers: HeaderMap,
     let switch = switch(&settings)?;
     let position: Position = body(&headers, content, r#"{"enforcement": "off"}"#)?;
     switch.set(position.enforcement);
-    log!(warn, enforcement = %position.enforcement, "an administrator moved the switch of enforcement");
+    log!(warn, enforcement = %position.enforcement, "an operator moved the switch of enforcement");
     Ok(json(&position))
 }
 
@@ -141,6 +141,6 @@ fn switch(settings: &Settings) -> Result<&EnforcementSwitch, Problem> {
 fn undecided(policy: &Policy, failure: &str) -> Problem {
     let mode = policy.failure_mode();
     let detail =
-        format!("the store has not answered, and the failure mode `{mode}` decides meanwhile: {failure}");
+        format!("the store has not answered, and the failure mode `{mode}` decides until then: {failure}");
     Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
 }

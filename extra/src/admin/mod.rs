@@ -1,11 +1,11 @@
 //! Administration over HTTP: an axum router with which operators look at limits, reset, refund and ban them.
 //!
-//! # No authentication of its own
+//! # No built-in authentication
 //!
 //! **Every client of this router can lift all limits and see the identities of others. Mount it behind your own
-//! authentication, best on a listener of its own that the internet does not reach.** `examples/admin.rs` in the repository
-//! does both: a bearer token that is compared in constant time, and a second listener on the loopback interface. Nothing
-//! of it is served unless you mount it.
+//! authentication, best on a separate listener that the internet does not reach.** `examples/admin.rs` in the
+//! repository does both: a bearer token that is compared in constant time, and a second listener on the loopback
+//! interface. Nothing of it is served unless you mount it.
 //!
 //! ```
 //! use axum::{Router, body::Body, http::Request, middleware};
@@ -20,7 +20,7 @@
 //! let login = Policy::new("login", Quota::per_minute(5));
 //! limiter.check(&login, &Key::new("alice"), 5).await?;
 //!
-//! // `authenticated` is a middleware of yours.
+//! // `authenticated` is your middleware.
 //! let admin = Router::new().nest("/limits", admin::router(limiter.clone(), [login.clone()])).layer(authenticated);
 //!
 //! let reset = Request::delete("/limits/policies/login/keys/alice").body(Body::empty())?;
@@ -41,7 +41,7 @@
 //! | `POST /policies/{policy}/keys/{key}/refund` | With `{"units": 5}`, [refunds](tower_ratelimit::Operator::refund_latest) the latest units. Answers what remains |
 //! | `POST /policies/{policy}/keys/{key}/ban` | With `{"seconds": 600}`, [bans](tower_ratelimit::Operator::ban) the key for this time from now, under a policy with a [penalty](tower_ratelimit::Policy::penalty) |
 //! | `DELETE /policies/{policy}/keys/{key}/ban` | [Ends](tower_ratelimit::Operator::unban) the ban of the key |
-//! | `GET /policies/{policy}/bans` | The keys that are [banned](tower_ratelimit::Operator::bans) now, and for how many seconds more, `{"bans": [{"key": "alice", "identity": "alice", "key_hash": "2bd806c97f0e00af", "banned_for": 600.0}], "is_complete": true}`: the 10 000 longest bans. `is_complete` is false if there may be [others](tower_ratelimit::decision::BanList::is_complete). With Redis, it reads the names of all keys |
+//! | `GET /policies/{policy}/bans` | The keys that are [banned](tower_ratelimit::Operator::bans) now, and for how many seconds more, `{"bans": [{"key": "alice", "identity": "alice", "key_hash": "2bd806c97f0e00af", "banned_for": 600.0}], "is_complete": true}`: the 10,000 longest bans. `is_complete` is false if there may be [others](tower_ratelimit::decision::BanList::is_complete). With Redis, it reads the names of all keys |
 //! | `GET /enforcement` | The position of the [switch](Admin::enforcement), `{"enforcement": "on"}` |
 //! | `PUT /enforcement` | With `{"enforcement": "off"}`, moves it, in this process |
 //!
@@ -57,7 +57,7 @@
 //!
 //! | status | |
 //! |---|---|
-//! | 400 | The path, the query or the body is invalid: a key that is no stored form, a negative number |
+//! | 400 | The path, the query or the body is invalid: a key that is not in stored form, a negative number |
 //! | 404 | There is no such policy, or no switch |
 //! | 409 | Several keys belong to the identity, a permit is to be refunded, or a key is to be banned under a policy without a penalty |
 //! | 413 | A body above axum's limit, 2 MB by default |
@@ -67,10 +67,10 @@
 //!
 //! # Logs
 //!
-//! With the feature `tracing`, every change is logged, at info, or at warn if it turns enforcement off or on: the policy,
-//! the units or seconds, and `key_hash`, which is the [same hash](crate::explain::ExplainedCharge::key_hash) as in explanations. The key itself
-//! is in no log. A hash is no secret: who knows an address can find it. To log who made a change, open a span in your
-//! middleware.
+//! With the feature `tracing`, every change is logged, at info, or at warn if it turns enforcement off or on: the
+//! policy, the units or seconds, and `key_hash`, which is the [same hash](crate::explain::ExplainedCharge::key_hash) as
+//! in explanations. The key itself is in no log. A hash is not a secret: anyone who knows an address can find it. To
+//! log who made a change, open a span in your middleware.
 
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod admin;

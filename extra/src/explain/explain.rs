@@ -16,7 +16,7 @@ impl Explanation {
     ///
     /// # Errors
     ///
-    /// Those of [`Limiter::check`]. If the store fails and the policy is not
+    /// The same as [`Limiter::check`]. If the store fails and the policy is not
     /// [`Closed`](tower_ratelimit::FailureMode::Closed), [`decision`](Self::decision) has the cause.
     ///
     /// # Example
@@ -54,7 +54,7 @@ impl Explanation {
     ///
     /// # Errors
     ///
-    /// Those of [`Limiter::check_all`].
+    /// The same as [`Limiter::check_all`].
     pub async fn of_all(limiter: &Limiter, charges: &[Charge]) -> Result<Self, Error> {
         let known = |charge: &Charge| (charge.clone(), charge.key().identity().map(Into::into));
         explain(limiter, charges.iter().map(known).collect()).await

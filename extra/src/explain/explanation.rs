@@ -66,8 +66,8 @@ pub struct ExplainedCharge {
 impl Explanation {
     /// What [`check_all`](tower_ratelimit::Limiter::check_all) would decide now. It has charged nothing.
     ///
-    /// If the store failed, [`Decision::failure`] has the cause, and the decision is that of the
-    /// [failure mode](tower_ratelimit::FailureMode).
+    /// If the store failed, [`Decision::failure`] has the cause, and the decision follows the [failure
+    /// mode](tower_ratelimit::FailureMode).
     #[must_use]
     pub const fn decision(&self) -> &Decision {
         &self.decision

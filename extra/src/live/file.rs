@@ -190,7 +190,7 @@ fn load(path: &Path) -> Result<Vec<u8>, Error> {
     options.custom_flags(libc::O_NONBLOCK);
     let file = options.open(path).map_err(failed)?;
     if !file.metadata().map_err(failed)?.is_file() {
-        return Err(failed(io::Error::other("it is no regular file")));
+        return Err(failed(io::Error::other("not a regular file")));
     }
     let mut content = Vec::new();
     let read = file.take(MAX_BYTES + 1).read_to_end(&mut content);

@@ -79,7 +79,8 @@ pub struct LivePolicies {
 }
 
 impl LivePolicies {
-    /// Policies from the TOML file at `path`, which is read again every 500 ms, or as [`poll_every`](Self::poll_every) says.
+    /// Policies from the TOML file at `path`, which is read again every 500 ms, or at the interval of
+    /// [`poll_every`](Self::poll_every).
     ///
     /// The policies are tables `[[policies]]`, as in [any configuration file](tower_ratelimit::policy#policies-in-a-configuration-file).
     /// `enforcement`, above them, sets the [switch](Self::enforcement): `"on"`, the default, `"report-only"` or `"off"`.
@@ -119,8 +120,8 @@ impl LivePolicies {
         Ok(policies)
     }
 
-    /// Policies of `origin`, which is read once before this returns. Until it is read without an error, those of `first`
-    /// apply.
+    /// Policies of `origin`, which is read once before this returns. Until it is read without an error, the policies of
+    /// `first` apply.
     #[cfg(feature = "redis")]
     pub(crate) async fn following<O: Origin>(name: String, first: Update, origin: O) -> Result<Self, Error> {
         let runtime = runtime()?;
@@ -152,7 +153,7 @@ impl LivePolicies {
     ///
     /// # Errors
     ///
-    /// Those of [`get`](Self::get).
+    /// The same as [`get`](Self::get).
     ///
     /// # Example
     ///
@@ -174,8 +175,8 @@ impl LivePolicies {
         self.set.policies()
     }
 
-    /// The number of changes that were applied since the first read. A file or a hash that is written again and says the
-    /// same is no change.
+    /// The number of changes that were applied since the first read. Writing a file or a hash again with the same
+    /// content is not a change.
     #[must_use]
     pub fn version(&self) -> u64 {
         *self.versions.borrow()
@@ -201,7 +202,7 @@ impl LivePolicies {
     /// The switch that the file or the hash moves. Give it to layers with
     /// [`RateLimitLayer::enforcement`](tower_ratelimit::RateLimitLayer::enforcement).
     ///
-    /// If you move it yourself, it stays so until the file or the hash says something else than before.
+    /// If you move it yourself, it stays so until the value in the file or the hash changes.
     #[must_use]
     pub fn enforcement(&self) -> &EnforcementSwitch {
         self.set.enforcement()

@@ -23,7 +23,7 @@ impl LivePolicies {
     /// | the name of a default | a quota such as `10/min burst 20`, which replaces only the quota of the default |
     /// | the name of a default | a JSON object with entries of a [configured policy](tower_ratelimit::policy#policies-in-a-configuration-file) but `name`. An entry that it leaves out stays as the default has it; `null` removes one |
     /// | another name | such an object with at least `quota`, which adds a policy |
-    /// | `@enforcement` | `on`, `report-only` or `off`, for the [switch](Self::enforcement). It takes effect whatever the other fields are, invalid ones and `@version` included |
+    /// | `@enforcement` | `on`, `report-only` or `off`, for the [switch](Self::enforcement). It takes effect independently of all other fields, even invalid ones and `@version` |
     /// | `@version` | any text. While it stays the same, no other change is applied, and [`last_error`](Self::last_error) reports one that waits |
     ///
     /// ```text
@@ -39,15 +39,16 @@ impl LivePolicies {
     ///
     /// # How instances follow
     ///
-    /// Each instance reads the hash with `HGETALL` every 500 ms, or as [`poll_every`](Self::poll_every) says, on the
-    /// connections of this store and within its [deadline](tower_ratelimit::store::RedisStoreBuilder::deadline), at most half a second. No
-    /// request waits for it. While Redis is unavailable the policies stay as they are. The hash has no TTL, so no `volatile`
-    /// eviction policy removes it. A Redis without persistence loses it with a restart: the defaults apply again, and a
-    /// warning in the log says so.
+    /// Each instance reads the hash with `HGETALL` every 500 ms, or at the interval of
+    /// [`poll_every`](Self::poll_every), on the connections of this store and within its
+    /// [deadline](tower_ratelimit::store::RedisStoreBuilder::deadline), at most half a second. No request waits for it.
+    /// While Redis is unavailable the policies stay as they are. The hash has no TTL, so no `volatile` eviction policy
+    /// removes it. A Redis without persistence loses it with a restart: the defaults apply again, and a warning is
+    /// logged.
     ///
-    /// An invalid hash changes nothing, see [above](Self#what-happens-to-a-change). If it cannot be read when this function is called, or is
-    /// invalid, the defaults apply, and [`last_error`](Self::last_error) says why. This takes at most a second
-    /// and a half.
+    /// An invalid hash changes nothing, see [above](Self#what-happens-to-a-change). If it cannot be read when this
+    /// function is called, or is invalid, the defaults apply, and [`last_error`](Self::last_error) has the reason. This
+    /// takes at most a second and a half.
     ///
     /// The Redis user needs `+hgetall`, which is part of [`acl_rule`](RedisStore::acl_rule), and operators need
     /// `+hset +hdel ~rl:policies`. Who can write the hash can turn the limits off. In a Redis Cluster, the hash is on one node.

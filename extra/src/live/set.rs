@@ -17,7 +17,7 @@ use tower_ratelimit::{
 use super::{entry::list, update::Update};
 use crate::base::{lock, micros};
 
-/// How often the origin is read, unless the handle says otherwise.
+/// How often the origin is read, unless the handle sets another interval.
 const INTERVAL: Duration = Duration::from_millis(500);
 /// A shorter pause would only keep a core busy.
 const MIN_INTERVAL: Duration = Duration::from_millis(10);
@@ -43,7 +43,7 @@ pub(crate) struct Set {
 struct State {
     /// By name. The sources are receivers.
     policies: BTreeMap<String, watch::Sender<Policy>>,
-    /// What the origin says. The switch may have been moved since.
+    /// The content of the origin. The switch may have been moved since.
     enforcement: Enforcement,
     /// Whether the origin has no content.
     is_empty: bool,
@@ -175,14 +175,14 @@ impl Set {
         Ok(())
     }
 
-    /// Moves the switch, whatever becomes of the policies.
+    /// Moves the switch, independently of the policies.
     pub(super) fn switch(&self, enforcement: Enforcement) {
         if self.moves(&mut lock(&self.state), enforcement) {
             self.version.send_modify(|version| *version += 1);
         }
     }
 
-    /// Moves the switch unless the origin says what it said before. Returns whether it did.
+    /// Moves the switch if the origin's value has changed. Returns whether it did.
     fn moves(&self, state: &mut State, new: Enforcement) -> bool {
         let old = mem::replace(&mut state.enforcement, new);
         if old != new {

@@ -4,7 +4,7 @@ use tower_ratelimit::{Answer, Error, ErrorKind};
 
 use super::{settings::Settings, shared::Shared};
 
-/// An asynchronous lookup whose values are cached, such as that of an account in a database.
+/// An asynchronous lookup whose values are cached, such as an account in a database.
 ///
 /// Key extractors and policy sources can use clones of one `Lookup`, which share its values. So a request causes one
 /// lookup, and most requests cause none.
@@ -12,8 +12,8 @@ use super::{settings::Settings, shared::Shared};
 /// * A value serves for the [`ttl`](Self::ttl). Then it still serves while one background task looks it up again, and
 ///   keeps serving for [`stale_for`](Self::stale_for) while lookups fail or hang. After a failure, the next request
 ///   that is at least one second later tries again.
-/// * Requests for the same key share one lookup. It runs in a task of its own, so a request that is dropped does not
-///   disturb the others. Within [`timeout`](Self::timeout) the lookup has a value or an error.
+/// * Requests for the same key share one lookup. It runs in a separate task, so a dropped request does not disturb the
+///   others. Within [`timeout`](Self::timeout) the lookup has a value or an error.
 /// * At most [`capacity`](Self::capacity) values are kept. The least used ones are dropped first, so a flood of unknown
 ///   keys does not displace the values of busy clients. At most as many lookups run concurrently; further ones are an
 ///   error. Limit the length of the keys if clients can choose it.
@@ -22,14 +22,14 @@ use super::{settings::Settings, shared::Shared};
 ///   cached.
 /// * A lookup starts when its answer is first awaited. A layer does not await it if another of its rules is known to deny
 ///   the request. A rule with a [cost](tower_ratelimit::Rule::cost) is not known to: its function runs once, after the lookup.
-/// * Time is that of `tokio::time`. A lookup needs a Tokio runtime, and callers only wait for one in their own runtime.
+/// * Time comes from `tokio::time`. A lookup needs a Tokio runtime, and callers only wait for one in their own runtime.
 ///
 /// # Errors of a lookup
 ///
 /// The function's own error becomes the [`source`](StdError::source) of an [`Error`] of the kind
-/// [`IdentityUnavailable`](ErrorKind::IdentityUnavailable), and the request is rejected with 500. The same kind is used if
-/// the lookup takes too long. An [`Error`] of this crate is returned as it is. If its kind says that the client is at fault,
-/// such as [`UnknownIdentity`](ErrorKind::UnknownIdentity), the old value no longer serves.
+/// [`IdentityUnavailable`](ErrorKind::IdentityUnavailable), and the request is rejected with 500. The same kind is used
+/// if the lookup takes too long. An [`Error`] of this crate is returned as it is. If its kind blames the client, such
+/// as [`UnknownIdentity`](ErrorKind::UnknownIdentity), the old value no longer serves.
 ///
 /// The start of an outage is logged once, without the cause, which may name a client. Log the cause in your function.
 ///
@@ -60,7 +60,7 @@ use super::{settings::Settings, shared::Shared};
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let accounts = Lookup::new(|api_key: String| async move { find(&api_key).await });
 ///
-/// // The client is the account, whichever of its API keys it sends.
+/// // The client is the account, regardless of the API key.
 /// let client = Header::new("x-api-key").map({
 ///     let accounts = accounts.clone();
 ///     move |api_key| accounts.get(api_key).map(|account| Key::new(account.id))
@@ -132,8 +132,8 @@ where
         self.with(|settings| settings.capacity = capacity)
     }
 
-    /// Sets how many keys without a value are kept. Defaults to 10 000. With 0, none: each request with such a key causes a
-    /// lookup.
+    /// Sets how many keys without a value are kept. Defaults to 10,000. With 0, none: each request with such a key
+    /// causes a lookup.
     pub fn misses(self, misses: usize) -> Self {
         self.with(|settings| settings.misses = misses)
     }
@@ -146,8 +146,8 @@ where
     /// # Errors
     ///
     /// * The [error](Self#errors-of-a-lookup) of the lookup.
-    /// * [`IdentityUnavailable`](ErrorKind::IdentityUnavailable): the lookup took too long, panicked, or too many run at
-    ///   once.
+    /// * [`IdentityUnavailable`](ErrorKind::IdentityUnavailable): the lookup took too long, panicked, or too many
+    ///   lookups run concurrently.
     /// * [`MissingSetup`](ErrorKind::MissingSetup): there is no Tokio runtime, and the value is not cached.
     pub fn get<Q>(&self, key: &Q) -> Answer<V>
     where

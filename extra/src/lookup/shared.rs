@@ -28,8 +28,8 @@ const MAX_LIFETIME: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 pub(super) struct Shared<K, V> {
     pub(super) find: Arc<dyn Fn(K) -> Answer<V> + Send + Sync>,
     pub(super) settings: Settings,
-    /// It bounds the number of values. When one has expired is decided here, because the cache has a clock of its own,
-    /// which a test cannot pause: it only drops what nothing asks for.
+    /// It bounds the number of values. Expiry is decided here, because a test cannot pause the clock of the cache: it
+    /// only drops what nothing asks for.
     values: Cache<K, Found<V>>,
     /// The keys that have no value, apart, so that guessed keys displace no values.
     misses: Cache<K, Missed>,
@@ -87,7 +87,7 @@ where
             let now = Instant::now();
             let age = now.saturating_duration_since(found.at);
             if age >= self.settings.ttl && age < self.settings.lifetime() && now >= found.next_try {
-                // The old value serves, whatever becomes of it.
+                // The old value serves, even if the lookup fails.
                 let _ = self.ask(&key.to_owned());
             }
             if age < self.settings.lifetime() {
@@ -152,7 +152,7 @@ where
             if all.len() >= self.settings.capacity.max(1) {
                 return Err(Error::new(
                     ErrorKind::IdentityUnavailable,
-                    "too many lookups run at once: see `Lookup::capacity`",
+                    "too many concurrent lookups: see `Lookup::capacity`",
                 ));
             }
             let (sender, running) = watch::channel(None);
@@ -227,7 +227,7 @@ where
     }
 }
 
-/// Also if the function panics or the runtime ends.
+/// Even if the function panics or the runtime ends.
 impl<K: Hash + Eq, V> Drop for OneLookup<K, V> {
     fn drop(&mut self) {
         let all = &mut *lock(&self.shared.running);

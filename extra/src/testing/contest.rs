@@ -106,7 +106,7 @@ impl Contest {
             Step::WaitForReset => self.advance(self.reset),
             Step::Decide { action, key, cost } => return self.decide(step, action, key, cost).await,
             Step::Together { key, cost } => return self.decide_together(step, key, cost).await,
-            Step::Batch(ref batch) => return self.decide_at_once(step, batch).await,
+            Step::Batch(ref batch) => return self.decide_batch(step, batch).await,
             Step::Refund { which, percent } => return self.refund(step, which, percent).await,
             Step::Renew { which } => return self.renew(step, which).await,
             Step::RefundLatest { key, units } => {
@@ -173,7 +173,7 @@ impl Contest {
     }
 
     /// Requests that wait at the same time share a batch of the store, which decides equal ones in any order.
-    async fn decide_at_once(&mut self, step: &Step, batch: &[(u64, u64)]) -> Result<String, Finding> {
+    async fn decide_batch(&mut self, step: &Step, batch: &[(u64, u64)]) -> Result<String, Finding> {
         let requests =
             batch.iter().zip(0..).flat_map(|(&(count, cost), key)| (0..count).map(move |_| (key, cost)));
         let requests: Vec<_> = requests.collect();

@@ -17,16 +17,16 @@
 //! # }
 //! ```
 //!
-//! A failure says which step failed, what was requested, what each store decided, and how to repeat it:
+//! A failure reports which step failed, what was requested, what each store decided, and how to repeat it:
 //!
 //! ```text
 //! the twins of the algorithm hourly disagree at step 9 with the seed 17
 //!   at 1767225723000000, charge 3 units of key-0
-//!     Redis:  denied for 3477000000 us; 2 units remain, reset in 3477000000 us
-//!     memory: admitted with 3 units; 0 units remain, reset in 3477000000 us
+//!     Redis:  denied for 3477000000 µs; 2 units remain, reset in 3477000000 µs
+//!     memory: admitted with 3 units; 0 units remain, reset in 3477000000 µs
 //!   the steps before it:
-//!     7: step back by 12 us
-//!     8: charge 3 units of key-0: admitted with 3 units; 2 units remain, reset in 3477000000 us
+//!     7: step back by 12 µs
+//!     8: charge 3 units of key-0: admitted with 3 units; 2 units remain, reset in 3477000000 µs
 //!   to repeat it, add `.seed(17)`
 //! ```
 

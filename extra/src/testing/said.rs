@@ -43,13 +43,13 @@ impl fmt::Display for Said {
         match self.verdict {
             Verdict::Allow => write!(f, "admitted with {} units", self.granted)?,
             Verdict::Delay(delay) => {
-                write!(f, "admitted with {} units after {} us", self.granted, delay.as_micros())?;
+                write!(f, "admitted with {} units after {} µs", self.granted, delay.as_micros())?;
             }
-            Verdict::Deny { retry_after: Some(wait) } => write!(f, "denied for {} us", wait.as_micros())?,
+            Verdict::Deny { retry_after: Some(wait) } => write!(f, "denied for {} µs", wait.as_micros())?,
             Verdict::Deny { retry_after: None } => f.write_str("denied without a retry time")?,
             other => write!(f, "{other:?}")?,
         }
-        write!(f, "; {} units remain, reset in {} us", self.remaining, self.reset.as_micros())
+        write!(f, "; {} units remain, reset in {} µs", self.remaining, self.reset.as_micros())
     }
 }
 

@@ -87,8 +87,8 @@ fn cost(random: &mut Random, policy: &Policy) -> u64 {
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Advance(by) => write!(f, "advance by {by} us"),
-            Self::SetBack(by) => write!(f, "step back by {by} us"),
+            Self::Advance(by) => write!(f, "advance by {by} µs"),
+            Self::SetBack(by) => write!(f, "step back by {by} µs"),
             Self::WaitForRetry => write!(f, "wait until the last denial ends"),
             Self::WaitForReset => write!(f, "wait until the reset of the last decision"),
             Self::Decide { action: Action::Peek, key, cost } => write!(f, "peek {cost} units of key-{key}"),

@@ -32,15 +32,15 @@ use crate::{
 ///
 /// Any client can send `X-Forwarded-For: 1.2.3.4`. A proxy *appends* the address that it sees. So the addresses on the
 /// left of the list are what the client sent, and only those on the right, which your proxies appended, can be trusted.
-/// A limit by the left-most address is no limit: a client sends another address with each request.
+/// A limit by the left-most address does not limit anything: a client sends another address with each request.
 ///
 /// # Which address is used
 ///
 /// * [`TrustedProxies::cidrs`]: if the peer is not in the networks, the peer is the client and the header is ignored.
 ///   Otherwise the list is read from the right, and the first address outside the networks is the client. If all
 ///   addresses are inside, the left-most one is.
-/// * [`TrustedProxies::hops`]: the client is the `count`-th address from the right, whatever the peer is. **If clients
-///   can reach the service without passing the proxies, they can choose this address.**
+/// * [`TrustedProxies::hops`]: the client is the `count`-th address from the right, regardless of the peer. **If
+///   clients can reach the service without passing the proxies, they can choose this address.**
 ///
 /// # Which header
 ///
@@ -211,12 +211,12 @@ impl ClientIp {
         self
     }
 
-    /// The whole address of the client, whatever [`ipv6_prefix`](Self::ipv6_prefix) is. An IPv4 address in IPv6 form
+    /// The whole address of the client, regardless of [`ipv6_prefix`](Self::ipv6_prefix). An IPv4 address in IPv6 form
     /// is converted to IPv4.
     ///
     /// # Errors
     ///
-    /// [Those of the extractor](#errors).
+    /// [The same as the extractor](#errors).
     pub fn address(&self, request: &Parts) -> Result<IpAddr, Error> {
         self.locate(request).map(|client| client.address)
     }

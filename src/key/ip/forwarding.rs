@@ -163,7 +163,7 @@ fn forwarded_for(element: &[u8]) -> Option<IpAddr> {
 }
 
 /// The value at the start of `text`, and the rest: a quoted string without its quotes and escapes, or all up to the next
-/// `;` or white space.
+/// `;` or whitespace.
 fn value(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let Some(mut rest) = text.strip_prefix(b"\"") else {
         let ends = text.iter().position(|&byte| matches!(byte, b';' | b' ' | b'\t')).unwrap_or(text.len());

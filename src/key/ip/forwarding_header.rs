@@ -85,7 +85,6 @@ fn single(request: &Parts, name: &HeaderName) -> Result<Option<IpAddr>, Error> {
 #[derive(Clone, Copy)]
 pub(super) struct Client {
     pub(super) address: IpAddr,
-    /// Whether it is the client's address. Otherwise it is that of a proxy: of those known, the one nearest to the
-    /// client.
+    /// Whether it is the client's address. Otherwise it is a proxy's address: the known one nearest to the client.
     pub(super) determined: bool,
 }

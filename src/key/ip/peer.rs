@@ -19,10 +19,10 @@ use crate::{
 /// the peer is the proxy, and all its clients would share one limit. `PeerIp` reads no header, except to
 /// [warn](#the-warning) of that mistake.
 ///
-/// An IPv6 address counts by its /64 network, which is what one customer gets. A link-local address (`fe80::/10`) counts
-/// as a whole, because all of them are in one network. An IPv6 address with the IPv4 address of a client in it counts as
-/// that IPv4 address: IPv4-mapped and IPv4-compatible addresses, 6to4 (`2002::/16`), Teredo (`2001::/32`), NAT64
-/// (`64:ff9b::/96`) and the prefix of your own [gateway](Self::nat64_prefix).
+/// An IPv6 address counts by its /64 network, which is what one customer gets. A link-local address (`fe80::/10`)
+/// counts as a whole, because all of them are in one network. An IPv6 address with the IPv4 address of a client in it
+/// counts as that IPv4 address: IPv4-mapped and IPv4-compatible addresses, 6to4 (`2002::/16`), Teredo (`2001::/32`),
+/// NAT64 (`64:ff9b::/96`) and the prefix of your [gateway](Self::nat64_prefix).
 ///
 /// # Where the address comes from
 ///
@@ -150,7 +150,7 @@ impl PeerIp {
         self
     }
 
-    /// The whole address of the peer, whatever [`ipv6_prefix`](Self::ipv6_prefix) is. An IPv4 address in IPv6 form is
+    /// The whole address of the peer, regardless of [`ipv6_prefix`](Self::ipv6_prefix). An IPv4 address in IPv6 form is
     /// converted to IPv4.
     ///
     /// # Errors

@@ -50,7 +50,7 @@ impl Prefix {
         self.bits
     }
 
-    /// The key of `address`. A link-local IPv6 address has a key of its own.
+    /// The key of `address`. A link-local IPv6 address has a separate key.
     pub(super) fn key(self, address: IpAddr) -> Key {
         match address.to_canonical() {
             IpAddr::V4(address) => Key::of_octets(address),
@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_key_of_an_address_is_that_of_its_network() {
+    fn an_address_has_the_key_of_its_network() {
         struct Row {
             name: &'static str,
             address: &'static str,

@@ -28,7 +28,7 @@ impl TrustedProxies {
         Ok(Self(Trust::Networks { networks: Networks::parse(cidrs)?, unix_socket: false }))
     }
 
-    /// Trusts the last `count` proxies that every request passes, whatever their addresses.
+    /// Trusts the last `count` proxies that every request passes, regardless of their addresses.
     ///
     /// # Panics
     ///

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_not_checked_for_ever() {
+    fn requests_are_not_checked_forever() {
         let warning = Warning::new();
         let mut checked = 0;
         for _ in 0..2 * CHECKS {

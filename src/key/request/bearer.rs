@@ -57,7 +57,7 @@ impl KeyExtractor for Bearer {
 
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
         let is_possible = |token: &[u8]| !token.iter().any(is_blank) && value::key(token).is_ok();
-        only(named, is_possible, "a bearer token without white space")
+        only(named, is_possible, "a bearer token without whitespace")
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{
     key::{Key, KeyExtractor, extractor::only, text::decode},
 };
 
-/// The value of a cookie, such as that of a session, percent-decoded.
+/// The value of a cookie, such as a session cookie, percent-decoded.
 ///
 /// A client can send any value, and a new value has a new limit. Use this extractor only if the server checks the
 /// cookie.
@@ -21,8 +21,8 @@ use crate::{
 /// * A `%` without two hex digits after it is kept.
 /// * Quotes are part of the value.
 ///
-/// If the server does not decode its cookies, call [`raw`](Self::raw): values that the server tells apart must have
-/// keys of their own.
+/// If the server does not decode its cookies, call [`raw`](Self::raw): values that the server distinguishes must have
+/// different keys.
 ///
 /// # Errors
 ///
@@ -110,7 +110,7 @@ impl Cookie {
     }
 }
 
-/// `text` without the white space around it, as by the crate `cookie`: in UTF-8, all that Unicode defines.
+/// `text` without the whitespace around it, as by the crate `cookie`: in UTF-8, all that Unicode defines.
 fn trim(text: &[u8]) -> &[u8] {
     let trimmed = text.trim_ascii();
     let ends = [trimmed.first(), trimmed.last()];

@@ -7,11 +7,11 @@ use crate::key::{Key, KeyExtractor, extractor::only};
 
 /// The gRPC method that is called, such as `greeter.Greeter/SayHello`.
 ///
-/// The method is the path of the request, without its first slash. A path of another form shares the key `(other)`, which
-/// is no method's name.
+/// The method is the path of the request, without its first slash. A path of another form shares the key `(other)`,
+/// which cannot be a method's name.
 ///
-/// A client can call methods that do not exist, and each would have a quota of its own. Where that matters, name those that
-/// exist with [`only`](Self::only): all others share the key `(other)`.
+/// A client can call methods that do not exist, and each would have a separate quota. Where that matters, name those
+/// that exist with [`only`](Self::only): all others share the key `(other)`.
 ///
 /// # Example
 ///

@@ -6,7 +6,7 @@ use crate::{
     key::{Key, KeyExtractor, extractor::only},
 };
 
-/// The value of a request header, such as an API key, without the white space around it.
+/// The value of a request header, such as an API key, without the whitespace around it.
 ///
 /// # When to use it
 ///
@@ -94,6 +94,6 @@ impl KeyExtractor for Header {
 
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
         let is_possible = |value: &[u8]| value.trim_ascii() == value && value::key(value).is_ok();
-        only(named, is_possible, "the value of a header, without white space around it")
+        only(named, is_possible, "the value of a header, without whitespace around it")
     }
 }

@@ -8,7 +8,7 @@ use crate::{
 /// The method of the request. Use it in a tuple, for a limit per client and method.
 ///
 /// The methods of RFC 9110 and `PATCH` have a key each. All other methods share the key `(other)`, because a client can
-/// invent any number of methods, and each would have a limit of its own.
+/// invent any number of methods, and each would have a separate limit.
 ///
 /// # Example
 ///

@@ -8,7 +8,7 @@ use crate::{
 /// The path of the request's URI, without its query.
 ///
 /// The client chooses it: `/a`, `/a/` and `/%61` are three keys, and a router may treat them as one route. To limit a
-/// route, give the route a layer of its own, or use [`MatchedRoute`](crate::key::MatchedRoute).
+/// route, give the route a separate layer, or use [`MatchedRoute`](crate::key::MatchedRoute).
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use = "an extractor does nothing until a layer or a rule uses it"]
 pub struct RequestPath(());
@@ -26,8 +26,8 @@ impl KeyExtractor for RequestPath {
     }
 
     fn warning(&self) -> Option<String> {
-        let warning = "the path of a request is a key, and the client chooses it: each new path has a quota of its own. Use \
-                       MatchedRoute, or a table of routes (layer::Rules)";
+        let warning = "the path of a request is a key, and the client chooses it: each new path has a separate quota. \
+                       Use MatchedRoute, or a table of routes (layer::Rules)";
         Some(warning.to_owned())
     }
 

@@ -10,7 +10,7 @@ use crate::{
 /// The longest value in bytes.
 pub(super) const MAX_VALUE: usize = 8 * 1024;
 
-/// The value of the header `name` without the white space around it. An error if the header is sent more than once.
+/// The value of the header `name` without the whitespace around it. An error if the header is sent more than once.
 #[inline]
 pub(super) fn single<'a>(request: &'a Parts, name: &HeaderName) -> Result<Option<&'a [u8]>, Error> {
     let mut values = request.headers.get_all(name).iter();
@@ -18,7 +18,7 @@ pub(super) fn single<'a>(request: &'a Parts, name: &HeaderName) -> Result<Option
     if values.next().is_some() {
         return Err(invalid(name, "is sent more than once"));
     }
-    // HTTP/1 drops the white space and HTTP/2 keeps it. Both must give one identity.
+    // HTTP/1 drops the whitespace and HTTP/2 keeps it. Both must give one identity.
     Ok(Some(value.as_bytes().trim_ascii()))
 }
 

@@ -31,12 +31,12 @@ pub(in crate::key) fn hashed_join(joined: &str) -> Text {
     hash(HASHED_JOIN, joined)
 }
 
-/// Whether `text` is that of a join, hashed or not.
+/// Whether `text` is a join, hashed or not.
 pub(in crate::key) fn is_join(text: &str) -> bool {
     text.starts_with(OPEN) || text.starts_with(HASHED_JOIN)
 }
 
-/// The texts of which `joined` was made. `None` if it is no join, or a hash of one.
+/// The texts of which `joined` was made. `None` if it is not a join, or is a hash of one.
 pub(in crate::key) fn parts(joined: &str) -> Option<Vec<&str>> {
     let mut rest = joined.strip_prefix(OPEN)?.strip_suffix(CLOSE)?;
     let mut parts = Vec::new();
@@ -97,7 +97,8 @@ pub(in crate::key) fn identity_of(text: &str) -> Option<Cow<'_, [u8]>> {
     (!hashed).then(|| decode(text.as_bytes()))
 }
 
-/// The identity of a join: those of its parts, with a separator between them. Each part has a text and an identity.
+/// The identity of a join: the identities of its parts, with a separator between them. Each part has a text and an
+/// identity.
 pub(in crate::key) fn identity_of_parts<'a>(
     parts: impl IntoIterator<Item = (&'a str, Option<Cow<'a, [u8]>>)>,
 ) -> Option<Vec<u8>> {
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_join_has_no_parts() {
+    fn a_text_that_is_not_a_join_has_no_parts() {
         let texts = [
             "", "a", "%", "%(", "%)", "%(a", "a%)", "%(a%)b", "%+00", "%(%|%)", "%(a%|%)", "%(%|a%)",
             "%(a%)%)", "%(%(%)",

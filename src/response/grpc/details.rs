@@ -8,7 +8,7 @@ use tonic_types::{ErrorDetails, QuotaViolation, StatusExt as _};
 use super::status::GrpcStatus;
 use crate::{base::Error, decision::Decision, response::rejection::Rejection};
 
-/// The most violations in one status. Each takes some 130 bytes, and a third more in base64.
+/// The most violations in one status. Each takes about 130 bytes, and a third more in base64.
 const MAX_VIOLATIONS: usize = 16;
 
 /// A `RetryInfo` with the wait, and a `QuotaFailure` with a violation for each policy that denied.

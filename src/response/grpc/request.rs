@@ -8,7 +8,7 @@ pub(crate) fn is_grpc(request: &Parts) -> bool {
     request.method == Method::POST && is_grpc_type(&request.headers)
 }
 
-/// Whether the content type of a request or a response is that of gRPC or grpc-web.
+/// Whether the content type of a request or a response is gRPC or grpc-web.
 pub(in crate::response) fn is_grpc_type(headers: &HeaderMap) -> bool {
     const GRPC: &[u8] = b"application/grpc";
     let Some(kind) = headers.get(CONTENT_TYPE) else { return false };

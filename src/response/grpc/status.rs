@@ -73,8 +73,8 @@ pub struct GrpcStatus {
 }
 
 impl GrpcStatus {
-    /// Sends `grpc-retry-pushback-ms` (gRFC A6): the wait for clients that retry automatically, and -1 if waiting cannot
-    /// help. Defaults to not sending it: a client then retries only the status codes of its own configuration.
+    /// Sends `grpc-retry-pushback-ms` (gRFC A6): the wait for clients that retry automatically, and -1 if waiting
+    /// cannot help. Defaults to not sending it: a client then retries only the status codes in its configuration.
     #[must_use]
     pub const fn retry_pushback(mut self) -> Self {
         self.pushback = true;

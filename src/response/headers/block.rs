@@ -8,7 +8,7 @@ use http::{
 use super::names::LISTS;
 use crate::response::grpc::{GRPC_DETAILS, GRPC_MESSAGE, GRPC_PUSHBACK, GRPC_STATUS, is_grpc_type};
 
-/// Less than 8 KiB, because servers add headers of their own.
+/// Less than 8 KiB, because servers add other headers.
 const MAX_BLOCK: usize = 7 * 1024;
 
 /// Bounds the header block of a gRPC rejection: removes the headers that the client needs least.

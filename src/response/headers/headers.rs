@@ -136,7 +136,7 @@ impl Headers {
         self
     }
 
-    /// Sends no headers on redirects (3xx), where a client may take them for those of the target. Defaults to every
+    /// Sends no headers on redirects (3xx), where a client may take them for the target's headers. Defaults to every
     /// response.
     #[must_use]
     pub fn not_on_redirects(mut self) -> Self {

@@ -1,4 +1,4 @@
-//! Writes single headers. A response holds at most some 24 000; a full one stays without the limit's headers.
+//! Writes single headers. A response holds about 24,000 headers at most; a full one does not get the limit's headers.
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header::Entry};
@@ -21,7 +21,7 @@ pub(in crate::response) fn insert_new(headers: &mut HeaderMap, name: HeaderName,
     }
 }
 
-/// `number` in digits. `HeaderValue::from` fills a larger buffer and drops it later: 124 of the 7 629 instructions of a
+/// `number` in digits. `HeaderValue::from` fills a larger buffer and drops it later: 124 of the 7,629 instructions of a
 /// denial.
 pub(super) fn number(number: u64) -> HeaderValue {
     HeaderValue::from_str(itoa::Buffer::new().format(number)).unwrap_or_else(|_| number.into())

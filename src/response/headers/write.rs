@@ -155,7 +155,8 @@ impl HeaderWriter {
         reported
     }
 
-    /// The value that `write` gives for the policies of `outcomes`, from the cache if they are those of the first response.
+    /// The value that `write` gives for the policies of `outcomes`, from the cache if they are the policies of the
+    /// first response.
     fn cached(&self, outcomes: &[Outcome], write: impl Fn() -> Option<HeaderValue>) -> Option<HeaderValue> {
         let policies = || outcomes.iter().map(Outcome::policy).cloned().collect();
         let (policies, value) = self.written.get_or_init(|| (policies(), write()));

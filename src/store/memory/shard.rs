@@ -2,8 +2,8 @@
 //!
 //! # Why this table
 //!
-//! Nanoseconds to find one of 10 000 keys (20 bytes each) and change its 16 bytes of state, by one thread and by each
-//! of two threads; and bytes for each of 200 000 such keys. Medians of 5 runs on two virtual cores with other load, so
+//! Nanoseconds to find one of 10,000 keys (20 bytes each) and change its 16 bytes of state, by one thread and by each
+//! of two threads; and bytes for each of 200,000 such keys. Medians of 5 runs on two virtual cores with other load, so
 //! differences of 10 ns mean nothing:
 //!
 //! | table | 1 thread | 2 threads | bytes |

@@ -38,8 +38,8 @@ use crate::{
 /// request in a sliding log 32, and each unit in use under a concurrency policy 32.
 ///
 /// New keys push out expired ones, except under a [manual clock](Self::with_clock), which can step back. If no key is
-/// expired, a new key evicts one of those nearest to their reset. So a client that can invent identities can have some of
-/// its own counts evicted: also limit it by an identity that it cannot invent, such as its address.
+/// expired, a new key evicts one of those nearest to their reset. So a client that can invent identities can have some
+/// of its counts evicted: also limit it by an identity that it cannot invent, such as its address.
 ///
 /// # Time
 ///

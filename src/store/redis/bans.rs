@@ -20,7 +20,7 @@ use crate::{
 /// About how many keys with denials or bans are looked at, at most.
 const MOST_KEYS: usize = 100_000;
 /// How many keys are looked at concurrently.
-const AT_ONCE: usize = 128;
+const CHUNK: usize = 128;
 
 impl RedisStore {
     /// The keys that `policy` bans: the `most` longest bans.
@@ -35,7 +35,7 @@ impl RedisStore {
         let (mut keys, mut bans) = (keys.into_iter(), Vec::new());
         loop {
             let mut peeks = JoinSet::new();
-            for key in keys.by_ref().take(AT_ONCE) {
+            for key in keys.by_ref().take(CHUNK) {
                 // Only the ban. What the key was charged does not matter, nor whether the policy is a shadow.
                 let peeked = self.decide(Action::Peek, &[Charge::new(counted_by, &key, 1)]);
                 peeks.spawn(async move { (key, peeked.await) });

@@ -120,12 +120,12 @@ impl RedisStoreBuilder {
     /// primaries can share the load. Two to four for each primary are best, in a multiple of the number of primaries.
     ///
     /// **All instances need the same number.** The shard is part of the key, so changing it resets every limit once.
-    /// The old keys expire by themselves. Until all instances have the new number, each number has limits of its own.
+    /// The old keys expire by themselves. Until all instances have the new number, each number has separate limits.
     ///
     /// Redis moves slots between nodes and cannot split them, so one primary decides for a whole shard. If a shard is
     /// busier than a primary can serve, raise the number. If a single key is, use [leases](crate::Policy::leased).
     ///
-    /// With 0, each identity has a slot of its own and each decision is a call of its own. Keys are then named as on a
+    /// With 0, each identity has a separate slot and each decision is a separate call. Keys are then named as on a
     /// single server. A call costs the servers two to three times as much as a decision in a batch.
     ///
     /// ```
@@ -182,7 +182,7 @@ impl RedisStoreBuilder {
     /// # The crypto provider
     ///
     /// With the feature `tls-rustls`, the store uses the [`CryptoProvider`](rustls::crypto::CryptoProvider) that the
-    /// program has installed, and installs ring as the default of the process if there is none. To use another one,
+    /// program has installed, and installs ring as the default of the process if it has no default. To use another one,
     /// install it before you make the store. The feature `tls-rustls-no-provider` does not compile ring and installs
     /// nothing.
     #[cfg(feature = "tls-rustls-no-provider")]

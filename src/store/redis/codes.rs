@@ -36,8 +36,8 @@ const LUA_ERRORS: &[&str] = &["attempt to ", "Attempt to ", "Script attempted to
 
 /// Parts of texts that say more than their codes.
 const PARTS: &[(&str, Fault)] = &[
-    // Errors of a script's commands, which have the code ERR: first those up to Redis 7.0, then those of later ones and
-    // of Valkey.
+    // Errors of a script's commands, which have the code ERR: first up to Redis 7.0, then of later versions and of
+    // Valkey.
     ("can't run this command", Fault::NoCommand),
     ("can't access at least one of the keys", Fault::NoKey),
     ("ACL failure in script: No permissions to access a key", Fault::NoKey),
@@ -164,8 +164,8 @@ mod tests {
     #[test]
     fn a_fault_is_found_in_the_text_that_servers_send() {
         let rows = [
-            ("MOVED 866 127.0.0.1:7001", Fault::Moved, "MOVED"),
-            ("ASK 866 127.0.0.1:7001", Fault::Ask, "ASK"),
+            ("MOVED 866,127.0.0.1:7001", Fault::Moved, "MOVED"),
+            ("ASK 866,127.0.0.1:7001", Fault::Ask, "ASK"),
             ("CLUSTERDOWN Hash slot not served", Fault::ClusterDown, "CLUSTERDOWN"),
             ("NOPERM this user has no permissions to run the 'evalsha' command", Fault::NoCommand, "EVALSHA"),
             ("ERR User x has no permissions to run the 'select' command", Fault::NoCommand, "SELECT"),

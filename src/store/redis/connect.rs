@@ -44,7 +44,7 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// Those of [`RedisStore::connect`], and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is
+    /// The same as [`RedisStore::connect`], and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is
     /// invalid.
     pub async fn connect(self, servers: impl Into<Servers>) -> Result<RedisStore, Error> {
         match self.target(servers.into())? {
@@ -64,7 +64,7 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid, a URL is malformed, there is none, or
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid, a URL is malformed or missing, or
     /// the URLs of a Redis Cluster or of sentinels differ in more than the address. No message shows a password.
     pub fn connect_lazy(self, servers: impl Into<Servers>) -> Result<RedisStore, Error> {
         match self.target(servers.into())? {

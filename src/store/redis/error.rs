@@ -66,10 +66,10 @@ pub(crate) fn unreachable(address: &str, error: &RedisError) -> Error {
     with_cause(Error::new(ErrorKind::StoreUnreachable, message), error)
 }
 
-/// Adds what the server said when the client introduced itself, or that there is none.
+/// Adds what the server said when the client introduced itself, or that it said nothing.
 fn with_cause(error: Error, cause: &RedisError) -> Error {
     let fault = match fault_of(cause) {
-        None if io_kind(cause) == Some(std::io::ErrorKind::ConnectionRefused) => Some(Fault::Refused),
+        None if io_kind(cause) == Some(std::io::ErrorKind::ConnectionRefused) => Some(Fault::NotListening),
         fault => fault,
     };
     let error = with_source(error, cause);
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_of_an_algorithm_are_no_fault_of_the_server() {
+    fn the_words_of_an_algorithm_are_not_a_fault_of_the_server() {
         let rows = [
             "foo (CLUSTERDOWN)",
             "foo (MOVED)",

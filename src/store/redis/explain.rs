@@ -68,7 +68,7 @@ pub(super) fn text_of(fault: Fault, shown: &str) -> String {
         Fault::Algorithm => return shown.to_owned(),
         Fault::Lua => return format!("the Lua of an algorithm failed: {shown}"),
         Fault::Unknown => "the server answered with an unknown error; check its log",
-        Fault::Refused => "no server listens at this address",
+        Fault::NotListening => "no server listens at this address",
         Fault::Slow => "the server is slower than the deadline",
     };
     if shown.is_empty() { explanation.to_owned() } else { format!("{explanation} ({shown})") }
@@ -96,7 +96,7 @@ pub(super) fn describe(error: &RedisError) -> String {
             (None, _) => tls_remedy(error).map_or_else(|| error.to_string(), ToOwned::to_owned),
         },
         redis::ErrorKind::AuthenticationFailed => match fault_of(error) {
-            // redis-rs does not say which of the two it is.
+            // redis-rs does not report which of the two it is.
             Some(Fault::WrongPass) => {
                 "the server does not accept this user and password: correct them in the URL, or remove them if the server \
                  has no password"
@@ -197,10 +197,7 @@ pub(super) fn tls_remedy(error: &RedisError) -> Option<&'static str> {
         ),
         ("xpired", "the server's certificate has expired: renew it, and check the clocks"),
         ("NotValidYet", "the server's certificate is not valid yet: check the clocks"),
-        (
-            "CaUsedAsEndEntity",
-            "the server's certificate is that of an authority: sign one for the server with it",
-        ),
+        ("CaUsedAsEndEntity", "the server's certificate is an authority's: sign one for the server with it"),
         (
             "CertificateRequired",
             "the server requires a client certificate: pass one to RedisStoreBuilder::tls_client_certificate",

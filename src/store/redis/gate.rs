@@ -1,8 +1,8 @@
 //! Limits the attempts to connect to a server that does not accept them.
 //!
-//! A pool, and each connection that is being replaced, tries again for itself. So while attempts fail, at most two are under
-//! way, with a pause after each that failed. Two, so that one that hangs does not delay the first that succeeds. All
-//! others fail immediately with the error of the last one, so no caller waits for its turn.
+//! A pool, and each connection that is being replaced, tries again separately. So while attempts fail, at most two are
+//! under way, with a pause after each that failed. Two, so that one that hangs does not delay the first that succeeds.
+//! All others fail immediately with the error of the last one, so no caller waits for its turn.
 
 use std::{future::Future, sync::Mutex, time::Duration};
 
@@ -39,7 +39,7 @@ impl Gate {
     ///
     /// # Errors
     ///
-    /// That of `attempt`, or of the last one if it may not.
+    /// The result of `attempt`, or of the last one if it may not.
     pub(super) async fn pass<T>(&self, attempt: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
         let _guard = self.enter()?;
         let ended = attempt.await;
@@ -85,7 +85,7 @@ mod tests {
 
     use super::*;
 
-    async fn refused(gate: &Gate) -> Option<bool> {
+    async fn attempt_fails(gate: &Gate) -> Option<bool> {
         let mut was_made = false;
         let attempt = async {
             was_made = true;
@@ -100,7 +100,7 @@ mod tests {
         let (gate, started) = (Gate::default(), Instant::now());
         let mut made = Vec::new();
         while started.elapsed() < Duration::from_secs(1) {
-            if refused(&gate).await.unwrap() {
+            if attempt_fails(&gate).await.unwrap() {
                 made.push(started.elapsed().as_millis());
             }
             tokio::time::advance(Duration::from_millis(1)).await;
@@ -108,23 +108,23 @@ mod tests {
         assert_eq!(made, [0, 25, 75, 175, 375, 625, 875]);
         tokio::time::advance(LONGEST_PAUSE).await;
         gate.pass(ready(Ok(()))).await.unwrap();
-        assert_eq!([refused(&gate).await, refused(&gate).await], [Some(true), Some(false)]);
+        assert_eq!([attempt_fails(&gate).await, attempt_fails(&gate).await], [Some(true), Some(false)]);
         tokio::time::advance(PAUSE).await;
-        assert_eq!(refused(&gate).await, Some(true), "the pause is short again");
+        assert_eq!(attempt_fails(&gate).await, Some(true), "the pause is short again");
     }
 
     #[tokio::test(start_paused = true)]
     async fn one_attempt_that_hangs_leaves_room_for_another() {
         let gate = Gate::default();
-        assert_eq!(refused(&gate).await, Some(true));
+        assert_eq!(attempt_fails(&gate).await, Some(true));
         tokio::time::advance(PAUSE).await;
         let mut hangs = Box::pin(gate.pass(pending::<RedisResult<()>>()));
         assert!(timeout(Duration::ZERO, &mut hangs).await.is_err());
-        assert_eq!(refused(&gate).await, Some(true), "another one is under way");
+        assert_eq!(attempt_fails(&gate).await, Some(true), "another one is under way");
         tokio::time::advance(PAUSE * 2).await;
         let mut hangs_too = Box::pin(gate.pass(pending::<RedisResult<()>>()));
         assert!(timeout(Duration::ZERO, &mut hangs_too).await.is_err());
-        assert_eq!(refused(&gate).await, Some(false), "two others are under way");
+        assert_eq!(attempt_fails(&gate).await, Some(false), "two others are under way");
         drop((hangs, hangs_too));
         gate.pass(ready(Ok(()))).await.unwrap();
     }

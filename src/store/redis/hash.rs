@@ -1,4 +1,4 @@
-//! A hash in Redis, for what instances share besides counts.
+//! A hash in Redis, for what instances share in addition to counts.
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 

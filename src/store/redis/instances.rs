@@ -85,7 +85,7 @@ impl Instances {
         }
     }
 
-    /// A failure is no failure of a decision, and the next interval tries again.
+    /// A failure fails no decision, and the next interval tries again.
     async fn announce(self: Arc<Self>) {
         // A renewal adds a permit that Redis does not have.
         self.count(Action::Renew, self.permit.clone()).await;

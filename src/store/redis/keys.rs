@@ -1,4 +1,4 @@
-//! Finds the keys that have a count, for administrators.
+//! Finds the keys that have a count, for operators.
 
 use std::{collections::BTreeSet, fmt};
 
@@ -37,17 +37,19 @@ impl fmt::Debug for StoredKeys {
 }
 
 impl RedisStore {
-    /// The keys that are charged, denied or banned under `policies` now. For administrators.
+    /// The keys that are charged, denied or banned under `policies` now. For operators.
     ///
-    /// It looks at about `at_most` keys of each server, those of other programs included. A thousand of them take up to a
-    /// millisecond of Redis, and other commands run between two thousands. A key that is charged or expires in between may be
-    /// among them or not. A store makes one list at a time in each runtime: others wait. The Redis user needs `+scan`, which is not part of [`acl_rule`](Self::acl_rule).
+    /// It looks at about `at_most` keys of each server, including other programs' keys. A thousand of them take up to a
+    /// millisecond of Redis, and other commands run between two thousands. A key that is charged or expires in between
+    /// may be among them or not. A store makes one list at a time in each runtime: others wait. The Redis user needs
+    /// `+scan`, which is not part of [`acl_rule`](Self::acl_rule).
     ///
     /// # Errors
     ///
-    /// Those of [`probe`](Self::probe), with [`StoreTimeout`](crate::ErrorKind::StoreTimeout) if a step takes longer than the
-    /// deadline of a decision, or half a second if that is longer; and [`StoreFailed`](crate::ErrorKind::StoreFailed)
-    /// without the permission. In a Redis Cluster, all primaries must answer.
+    /// The same as [`probe`](Self::probe), with [`StoreTimeout`](crate::ErrorKind::StoreTimeout) if a step takes longer
+    /// than the deadline of a decision, or half a second if that is longer; and
+    /// [`StoreFailed`](crate::ErrorKind::StoreFailed) without the permission. In a Redis Cluster, all primaries must
+    /// answer.
     #[doc(hidden)]
     pub async fn stored_keys(&self, policies: &[Policy], at_most: usize) -> Result<StoredKeys, Error> {
         let scan = Scan { pattern: self.names.pattern_of_all(), most: usize::MAX, looks: at_most };

@@ -18,7 +18,7 @@ use super::{
 pub(super) enum Source {
     /// At the address of a URL.
     Url(Box<ConnectionInfo>),
-    /// Where the sentinels say.
+    /// At the address that the sentinels report.
     #[cfg(feature = "sentinel")]
     Primary(Arc<Primary>),
 }
@@ -37,7 +37,7 @@ impl Manager {
         Self { source, name: name.into(), opener, gate: Gate::default() }
     }
 
-    /// The same for another pool, whose attempts to connect do not wait for those of this one.
+    /// The same for another pool, whose attempts to connect do not wait for this one's.
     pub(super) fn for_another_pool(&self) -> Self {
         let (source, name, opener) = (self.source.clone(), self.name.clone(), self.opener.clone());
         Self { source, name, opener, gate: Gate::default() }

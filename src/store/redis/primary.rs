@@ -1,8 +1,8 @@
 //! Follows the primary that the sentinels name.
 //!
-//! A planned failover closes no connection: for seconds, the old primary goes on to accept writes, which are lost. So while
-//! there is traffic, all sentinels are asked once a second, and connections to another server than the one that most of
-//! them name fail as if they had been closed, before anything is sent.
+//! A planned failover closes no connection: for seconds, the old primary goes on to accept writes, which are lost. So
+//! while there is traffic, all sentinels are queried once a second, and connections to another server than the one that
+//! most of them name fail as if they had been closed, before anything is sent.
 
 use std::{
     collections::HashMap,

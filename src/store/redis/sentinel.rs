@@ -44,7 +44,7 @@ pub(super) fn primary(
     };
     if infos.windows(2).any(|pair| settings(&pair[0]) != settings(&pair[1])) {
         return Err(Error::invalid(
-            "the URLs of the sentinels must have the same scheme, user, password and database, which are those of the \
+            "the URLs of the sentinels must have the same scheme, user, password and database, which also apply to the \
              primary",
         ));
     }

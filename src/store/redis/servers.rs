@@ -72,9 +72,9 @@ impl Servers {
     ///
     /// # Differences from one server
     ///
-    /// * Identities are grouped into [shards](crate::store::RedisStoreBuilder::cluster_shards), and all keys of a shard are in one hash
-    ///   slot: `prefix:policy:algorithm:{shard}:identity`. Each shard has lanes and batches of its own, so decisions of
-    ///   one shard share calls.
+    /// * Identities are grouped into [shards](crate::store::RedisStoreBuilder::cluster_shards), and all keys of a shard
+    ///   are in one hash slot: `prefix:policy:algorithm:{shard}:identity`. Each shard has its own lanes and batches, so
+    ///   decisions of one shard share calls.
     /// * All policies of one identity are decided in one atomic step. A decision over identities of several shards, such
     ///   as an address and an API key, is made one shard after the other, in the order of the rules. If one denies, the
     ///   charges before it are refunded. So the limits are never exceeded, but other requests may be denied until the
@@ -119,10 +119,11 @@ impl Servers {
     ///
     /// # Failover
     ///
-    /// All sentinels are asked for the primary whenever a connection is made, and once a second while there is traffic. The
-    /// store follows the majority of those that answer, if at least two agree; a connection is made even if only one
-    /// answers. A server that they name must confirm with `ROLE` that it is a primary, so [`acl_rule`](crate::RedisStore::acl_rule)
-    /// includes `+role`. A user of the sentinels needs `+sentinel|get-master-addr-by-name` and `+sentinel|masters`.
+    /// All sentinels are queried for the primary whenever a connection is made, and once a second while there is
+    /// traffic. The store follows the majority of those that answer, if at least two agree; a connection is made even
+    /// if only one answers. A server that they name must confirm with `ROLE` that it is a primary, so
+    /// [`acl_rule`](crate::RedisStore::acl_rule) includes `+role`. A user of the sentinels needs
+    /// `+sentinel|get-master-addr-by-name` and `+sentinel|masters`.
     ///
     /// When another primary is named, connections to the old one are replaced, even if the old one still accepts writes, as
     /// it does for seconds after `SENTINEL FAILOVER`. The same happens if the primary breaks its connections, hangs for a

@@ -153,10 +153,11 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// * [`InvalidConfig`](ErrorKind::InvalidConfig): a URL is malformed, there is none, or the URLs of a Redis Cluster or
+    /// * [`InvalidConfig`](ErrorKind::InvalidConfig): a URL is malformed or missing, or the URLs of a Redis Cluster or
     ///   of sentinels differ in more than the address.
     /// * [`StoreUnreachable`](ErrorKind::StoreUnreachable): no server answers, or it does not accept the password.
-    /// * [`StoreFailed`](ErrorKind::StoreFailed): the probe found that decisions fail. The message says what to change.
+    /// * [`StoreFailed`](ErrorKind::StoreFailed): the probe found that decisions fail. The message states what to
+    ///   change.
     ///
     /// No message shows a password.
     pub async fn connect(servers: impl Into<Servers>) -> Result<Self, Error> {
@@ -179,7 +180,7 @@ impl RedisStore {
     }
 
     /// Returns all units on [lease](Policy::leased) to Redis. Await it when the service shuts down, after its last
-    /// request. Otherwise other instances cannot use the units for as long as [`Policy::lease_bound`] says.
+    /// request. Otherwise other instances cannot use the units for up to [`Policy::lease_bound`].
     /// [`Limiter::drain`](crate::Limiter::drain) does it too, and waits for settlements.
     ///
     /// ```no_run
@@ -191,8 +192,8 @@ impl RedisStore {
     /// # }
     /// ```
     ///
-    /// It takes at most a second and a half, whatever the [`deadline`](RedisStoreBuilder::deadline) of a decision. That
-    /// includes up to half a second for leases that are under way or already being returned.
+    /// It takes at most a second and a half, regardless of the [`deadline`](RedisStoreBuilder::deadline) of a decision.
+    /// That includes up to half a second for leases that are under way or already being returned.
     ///
     /// # Errors
     ///

@@ -17,7 +17,7 @@ use {
 
 use crate::base::Error;
 
-/// The certificates of a store, in PEM. The default ones are those of the system.
+/// The certificates of a store, in PEM. Defaults to the system's certificates.
 #[derive(Clone, Default)]
 pub(crate) struct TlsSettings {
     /// Of the authority that signed the server's certificate.
@@ -56,7 +56,7 @@ impl TlsSettings {
         Ok(client.get_connection_info().clone())
     }
 
-    /// The certificates for a client of redis-rs, `None` for those of the system.
+    /// The certificates for a client of redis-rs, `None` for the system's.
     #[cfg(feature = "tls-rustls-no-provider")]
     pub(crate) fn certificates(&self) -> Result<Option<TlsCertificates>, Error> {
         if self.are_default() {
@@ -77,8 +77,8 @@ impl TlsSettings {
         self.with_roots(self.own_roots()?.unwrap_or_else(RootCertStore::empty)).map(|_| ())
     }
 
-    /// The settings of a connection: with the certificates of the CA if there is one, and otherwise with those of the
-    /// system, which takes a while.
+    /// The settings of a connection: with the certificates of the CA if there is one, and otherwise with the system's,
+    /// which takes a while.
     #[cfg(feature = "tls-rustls-no-provider")]
     pub(super) fn client_config(&self) -> io::Result<ClientConfig> {
         let roots = match self.own_roots().map_err(io::Error::other)? {
@@ -149,8 +149,8 @@ fn system_roots() -> io::Result<RootCertStore> {
 #[cfg(feature = "tls-rustls-no-provider")]
 const NO_SYSTEM_CERTIFICATES: &str = "the system has no certificates of authorities";
 
-/// Installs ring unless the program has installed a provider. rustls panics if there is none, or if several are compiled
-/// in and none is installed; redis-rs takes no provider as a setting.
+/// Installs ring unless the program has installed a provider. rustls panics if no provider is compiled in, or if
+/// several are compiled in and none is installed; redis-rs takes no provider as a setting.
 #[cfg(feature = "tls-rustls-no-provider")]
 fn ensure_provider() -> Option<()> {
     #[cfg(feature = "tls-rustls")]

@@ -26,14 +26,14 @@ use tower_ratelimit_extra::adaptive::{Adaptive, AdaptivePolicy, Aimd, Gradient, 
 const MILLI: Duration = Duration::from_millis(1);
 const TARGET: Duration = Duration::from_millis(200);
 
-/// A service that takes so many milliseconds, and answers with a status.
+/// A service that takes this many milliseconds, and answers with a status.
 #[derive(Clone, Default)]
-struct Behaviour {
+struct Behavior {
     millis: Arc<AtomicU64>,
     status: Arc<AtomicU64>,
 }
 
-impl Behaviour {
+impl Behavior {
     fn set(&self, millis: u64, status: u64) {
         self.millis.store(millis, Relaxed);
         self.status.store(status, Relaxed);
@@ -90,18 +90,18 @@ const SECONDS: fn(u64) -> Duration = Duration::from_secs;
 #[tokio::test(start_paused = true)]
 async fn a_share_falls_while_requests_are_late_and_rises_when_they_are_not() {
     for place in 0..3 {
-        let (meter, behaviour) = (LoadMeter::new(), Behaviour::default());
-        behaviour.set(50, 200);
+        let (meter, behavior) = (LoadMeter::new(), Behavior::default());
+        behavior.set(50, 200);
         let (name, signal) = signals(&meter).into_iter().nth(place).unwrap();
         let policy = rate(signal);
-        let service = meter.layer(behaviour.service());
+        let service = meter.layer(behavior.service());
         send(&service, SECONDS(8), SECONDS(100)).await;
         assert_eq!(policy.share(), 1.0, "{name}");
-        behaviour.set(400, 200);
+        behavior.set(400, 200);
         send(&service, SECONDS(8), SECONDS(100)).await;
         let low = policy.share();
         assert!((0.05..0.5).contains(&low), "{name}: {low}");
-        behaviour.set(50, 200);
+        behavior.set(50, 200);
         send(&service, SECONDS(60), SECONDS(100)).await;
         assert_eq!(policy.share(), 1.0, "{name}");
     }
@@ -110,24 +110,24 @@ async fn a_share_falls_while_requests_are_late_and_rises_when_they_are_not() {
 #[tokio::test(start_paused = true)]
 async fn a_service_that_fails_quickly_is_not_a_quick_service() {
     for place in 0..3 {
-        let (meter, behaviour) = (LoadMeter::new(), Behaviour::default());
-        behaviour.set(50, 200);
+        let (meter, behavior) = (LoadMeter::new(), Behavior::default());
+        behavior.set(50, 200);
         let (name, signal) = signals(&meter).into_iter().nth(place).unwrap();
         let policy = rate(signal);
-        let service = meter.layer(behaviour.service());
+        let service = meter.layer(behavior.service());
         send(&service, SECONDS(4), SECONDS(100)).await;
-        behaviour.set(1, 503);
+        behavior.set(1, 503);
         send(&service, SECONDS(20), SECONDS(100)).await;
         assert_eq!(policy.share(), 0.05, "{name}: not the floor");
         // The client's fault.
-        behaviour.set(50, 404);
+        behavior.set(50, 404);
         send(&service, SECONDS(60), SECONDS(100)).await;
         assert_eq!(policy.share(), 1.0, "{name}");
     }
-    let (meter, behaviour) = (LoadMeter::new(), Behaviour::default());
-    behaviour.set(1, 500);
+    let (meter, behavior) = (LoadMeter::new(), Behavior::default());
+    behavior.set(1, 500);
     let tolerant = rate(Aimd::new(&meter, TARGET).failed_up_to(1.0));
-    send(&meter.layer(behaviour.service()), SECONDS(10), SECONDS(100)).await;
+    send(&meter.layer(behavior.service()), SECONDS(10), SECONDS(100)).await;
     assert_eq!(tolerant.share(), 1.0);
 }
 
@@ -135,13 +135,13 @@ async fn a_service_that_fails_quickly_is_not_a_quick_service() {
 async fn a_service_that_hangs_and_clients_that_give_up_lower_the_share() {
     for place in 0..3 {
         for patience in [SECONDS(1), SECONDS(100)] {
-            let (meter, behaviour) = (LoadMeter::new(), Behaviour::default());
-            behaviour.set(50, 200);
+            let (meter, behavior) = (LoadMeter::new(), Behavior::default());
+            behavior.set(50, 200);
             let (name, signal) = signals(&meter).into_iter().nth(place).unwrap();
             let policy = rate(signal);
-            let service = meter.layer(behaviour.service());
+            let service = meter.layer(behavior.service());
             send(&service, SECONDS(4), SECONDS(100)).await;
-            behaviour.set(1_000_000, 200);
+            behavior.set(1_000_000, 200);
             send(&service, SECONDS(20), patience).await;
             assert!(policy.share() < 0.3, "{name}, {patience:?}: {}", policy.share());
             assert_eq!(meter.in_flight(), 0);
@@ -152,15 +152,15 @@ async fn a_service_that_hangs_and_clients_that_give_up_lower_the_share() {
 #[tokio::test(start_paused = true)]
 async fn a_service_that_hangs_after_a_few_requests_lowers_the_share_within_seconds() {
     for place in 0..3 {
-        let (meter, behaviour) = (LoadMeter::new(), Behaviour::default());
-        behaviour.set(50, 200);
+        let (meter, behavior) = (LoadMeter::new(), Behavior::default());
+        behavior.set(50, 200);
         let (name, signal) = signals(&meter).into_iter().nth(place).unwrap();
         let policy = rate(signal);
-        let service = meter.layer(behaviour.service());
+        let service = meter.layer(behavior.service());
         send(&service, SECONDS(4), SECONDS(100)).await;
         // Too few for a judgement.
         send(&service, MILLI * 80, SECONDS(100)).await;
-        behaviour.set(1_000_000, 200);
+        behavior.set(1_000_000, 200);
         let clients = tokio::spawn(async move { send(&service, SECONDS(4), SECONDS(100)).await });
         sleep(SECONDS(4)).await;
         assert!(policy.share() < 0.3, "{name}: {}", policy.share());
@@ -195,10 +195,10 @@ async fn requests_that_a_few_clients_leave_unfinished_do_not_lower_a_limit_at_ni
 
 #[tokio::test(start_paused = true)]
 async fn few_requests_change_nothing_and_none_raise_the_share() {
-    let (meter, behaviour) = (LoadMeter::new(), Behaviour::default());
-    behaviour.set(1_000, 200);
+    let (meter, behavior) = (LoadMeter::new(), Behavior::default());
+    behavior.set(1_000, 200);
     let policy = rate(Aimd::new(&meter, TARGET));
-    let service = meter.layer(behaviour.service());
+    let service = meter.layer(behavior.service());
     // Nine, all of them late.
     send(&service, MILLI * 90, SECONDS(100)).await;
     sleep(SECONDS(3)).await;
@@ -213,18 +213,18 @@ async fn few_requests_change_nothing_and_none_raise_the_share() {
 
 #[tokio::test(start_paused = true)]
 async fn a_limit_in_flight_follows_the_latency_behind_its_layer_and_does_not_rise_unused() {
-    let (meter, behaviour) = (LoadMeter::new(), Behaviour::default());
-    behaviour.set(100, 200);
+    let (meter, behavior) = (LoadMeter::new(), Behavior::default());
+    behavior.set(100, 200);
     let (policy, limit) = in_flight(400, Aimd::new(&meter, TARGET));
-    let service = limit.layer(meter.layer(behaviour.service()));
+    let service = limit.layer(meter.layer(behavior.service()));
     let units = || policy.policy().quota().limit();
     send(&service, SECONDS(5), SECONDS(100)).await;
     assert_eq!(units(), 400);
     // 100 requests a second that take a second: it falls to twice what is used, and below.
-    behaviour.set(1_000, 200);
+    behavior.set(1_000, 200);
     send(&service, SECONDS(30), SECONDS(100)).await;
     assert!((4..20).contains(&units()), "{}", units());
-    behaviour.set(100, 200);
+    behavior.set(100, 200);
     send(&service, SECONDS(60), SECONDS(100)).await;
     // Ten are in flight, so a limit above 20 rises no more. The last step is 2 % of 400.
     assert!((20..=29).contains(&units()), "{}", units());
@@ -238,7 +238,7 @@ fn in_flight(most: u64, signal: impl Into<Signal>) -> (AdaptivePolicy, RateLimit
     (policy, limit)
 }
 
-/// Sends so many requests at once. Returns how many were denied.
+/// Sends this many requests concurrently. Returns how many were denied.
 async fn burst<S, B>(service: &S, size: usize) -> usize
 where
     S: Service<Request<String>, Response = Response<B>, Error = Infallible, Future: Send>
@@ -258,18 +258,18 @@ where
 #[tokio::test(start_paused = true)]
 async fn bursts_with_a_few_late_requests_do_not_lower_a_limit_for_good() {
     for place in 0..3 {
-        let (meter, behaviour) = (LoadMeter::new(), Behaviour::default());
+        let (meter, behavior) = (LoadMeter::new(), Behavior::default());
         let (name, signal) = signals(&meter).into_iter().nth(place).unwrap();
         let (policy, limit) = in_flight(500, signal);
-        let service = limit.layer(meter.layer(behaviour.service()));
+        let service = limit.layer(meter.layer(behavior.service()));
         let mut denied = 0;
-        // 40 requests at once that take 20 ms, every second: 0.8 are in flight on average.
+        // 40 concurrent requests of 20 ms, every second: 0.8 are in flight on average.
         for second in 0..120 {
-            behaviour.set(20, 200);
+            behavior.set(20, 200);
             denied += burst(&service, 40).await;
             if second % 20 == 5 {
                 // 7 % of the requests of two bursts.
-                behaviour.set(300, 200);
+                behavior.set(300, 200);
                 denied += burst(&service, 6).await;
             }
             sleep(SECONDS(1)).await;
@@ -282,17 +282,17 @@ async fn bursts_with_a_few_late_requests_do_not_lower_a_limit_for_good() {
 
 #[tokio::test(start_paused = true)]
 async fn a_limit_that_denies_bursts_rises_while_they_are_answered_in_time() {
-    let (meter, behaviour) = (LoadMeter::new(), Behaviour::default());
+    let (meter, behavior) = (LoadMeter::new(), Behavior::default());
     let (policy, limit) = in_flight(500, Aimd::new(&meter, TARGET));
-    let service = limit.layer(meter.layer(behaviour.service()));
+    let service = limit.layer(meter.layer(behavior.service()));
     // Failures, until the limit is at its floor.
-    behaviour.set(20, 503);
+    behavior.set(20, 503);
     for _ in 0..60 {
         burst(&service, 40).await;
         sleep(SECONDS(1)).await;
     }
     assert_eq!(policy.policy().quota().limit(), 5);
-    behaviour.set(20, 200);
+    behavior.set(20, 200);
     assert_eq!(burst(&service, 40).await, 35);
     for _ in 0..60 {
         sleep(SECONDS(1)).await;
@@ -413,10 +413,10 @@ async fn a_request_uses_a_limit_in_flight_until_its_body_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn several_policies_follow_one_meter() {
-    let (meter, behaviour) = (LoadMeter::new(), Behaviour::default());
-    behaviour.set(300, 200);
+    let (meter, behavior) = (LoadMeter::new(), Behavior::default());
+    behavior.set(300, 200);
     let (strict, lax) = (rate(Aimd::new(&meter, TARGET)), rate(Aimd::new(&meter, SECONDS(2))));
-    send(&meter.layer(behaviour.service()), SECONDS(10), SECONDS(100)).await;
+    send(&meter.layer(behavior.service()), SECONDS(10), SECONDS(100)).await;
     assert!(strict.share() < 0.2, "{strict:?}");
     assert_eq!(lax.share(), 1.0);
 }

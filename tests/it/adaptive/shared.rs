@@ -70,7 +70,7 @@ async fn an_instance_that_dies_counts_for_some_intervals_only() {
     let server = RedisServer::start();
     let here = store(&server).await;
     let idle = instance(&here, 1.0);
-    // The other instance has a runtime of its own, which is shut down without notice.
+    // The other instance has its own runtime, which is shut down without notice.
     let url = server.url();
     let other = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -152,7 +152,7 @@ async fn a_change_reaches_the_other_instance_within_an_interval() {
         move || dial.load(Relaxed) as f64 / 100.0
     };
     let busy = Adaptive::new(api()).every(OFTEN).follow(signal).shared(&here).start().unwrap();
-    // It reads every 20 ms, and has no signal of its own.
+    // It reads every 20 ms, and has no signal.
     let calls = Arc::new(AtomicU64::new(0));
     let idle = {
         let calls = calls.clone();

@@ -108,7 +108,7 @@ async fn bursts_and_windows_are_scaled_and_keep_their_options() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_smallest_of_several_signals_is_in_force() {
+async fn the_smallest_of_several_signals_applies() {
     let (one, other) = (Dial::new(0.5), Dial::new(0.25));
     let adaptive = Adaptive::new(api()).follow(one.signal()).follow(other.signal()).start().unwrap();
     followed().await;

@@ -133,7 +133,7 @@ async fn an_explanation_says_that_the_store_failed_and_what_decides() {
     assert_eq!(closed.unwrap_err().kind(), ErrorKind::StoreUnreachable);
 }
 
-/// A store that fails all decisions over charges, and counts what is handed back to it.
+/// A store that fails all decisions over charges, and counts what is reconciled.
 #[derive(Clone, Default)]
 struct Failing(Arc<AtomicUsize>);
 
@@ -171,7 +171,7 @@ async fn an_explanation_during_an_outage_hands_nothing_back() {
 }
 
 #[tokio::test]
-async fn an_explanation_shows_a_ban_and_what_is_owed_meanwhile() {
+async fn an_explanation_shows_a_ban_and_what_is_owed_during_it() {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
     let policy = Policy::new("p", Quota::per_hour(10)).debt(20).penalty(Penalty::manual());
     let key = Key::new("alice");

@@ -324,7 +324,7 @@ async fn a_store_that_is_unavailable_is_answered_with_503() {
         let units = Some(r#"{"units": 1}"#);
         operator.problem(Method::POST, &format!("{key}/refund"), units, 503, "secret of the store").await;
         if mode != FailureMode::Closed {
-            let detail = format!("the failure mode `{mode}` decides meanwhile");
+            let detail = format!("the failure mode `{mode}` decides until then");
             operator.problem(Method::GET, key, None, 503, &detail).await;
         }
     }
@@ -334,7 +334,7 @@ async fn a_store_that_is_unavailable_is_answered_with_503() {
     server.kill();
     let key = "/policies/login/keys/alice";
     operator.problem(Method::DELETE, key, None, 503, "Redis").await;
-    operator.problem(Method::GET, key, None, 503, "the failure mode `local` decides meanwhile").await;
+    operator.problem(Method::GET, key, None, 503, "the failure mode `local` decides until then").await;
     server.restart();
     let answers = support::eventually(async || operator.ask(Method::GET, key, None).await.0 == 200).await;
     assert!(answers);
@@ -363,7 +363,7 @@ async fn a_frozen_redis_is_not_called_busy() {
     assert!(busy.is_empty(), "{busy:#?}\nof\n{details:#?}");
 }
 
-/// A store that fails so, whatever it is to do.
+/// A store that always fails so.
 #[derive(Clone)]
 struct Fails(ErrorKind);
 
@@ -426,7 +426,7 @@ async fn a_failed_change_says_whether_it_may_have_been_made() {
 }
 
 #[tokio::test]
-async fn it_administers_the_policies_in_force() {
+async fn it_administers_the_active_policies() {
     let directory = Directory::new();
     let path = directory.file("limits.toml");
     let write = |quota: &str| {

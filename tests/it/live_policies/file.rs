@@ -47,7 +47,7 @@ async fn a_changed_file_changes_the_limit_of_a_running_layer_and_keeps_the_count
     replace(&path, &file_of(&[("api", "3/h")]));
     followed().await;
     assert_eq!([status().await, status().await], [200, 429]);
-    // Lowered, and binding at once.
+    // Lowered, and binding immediately.
     replace(&path, &file_of(&[("api", "1/h")]));
     followed().await;
     assert_eq!(status().await, 429);
@@ -205,7 +205,7 @@ async fn an_invalid_file_changes_nothing_and_says_what_to_do() {
             login("quota = \"6/min burst 9\"\nalgorithm = \"fixed-window\""),
             "policy `login`: a fixed window has no burst: leave out `burst`",
         ),
-        ("no lease", with("lease = 0"), "policy `login`: a lease must be of 1 to 10^12 units"),
+        ("no lease", with("lease = 0"), "policy `login`: a lease must be of 1 to 1,000,000,000,000 units"),
         (
             "a negative lease",
             with("lease = -1"),
@@ -251,7 +251,7 @@ async fn an_invalid_file_changes_nothing_and_says_what_to_do() {
     fs::remove_file(&path).unwrap();
     fs::create_dir(&path).unwrap();
     followed().await;
-    assert!(error(&live).contains("cannot be read: it is no regular file"), "{}", error(&live));
+    assert!(error(&live).contains("cannot be read: not a regular file"), "{}", error(&live));
     fs::remove_dir(&path).unwrap();
     replace(&path, &with(""));
     followed().await;
@@ -365,7 +365,7 @@ async fn a_handle_waits_for_each_change_once() {
     change("3/h");
     live.changed().await;
     assert_eq!((quotas(&live).join(""), live.version()), ("api 3/h".to_owned(), 2));
-    // A comment is no change.
+    // A comment is not a change.
     fs::write(&path, format!("# mine\n{}", file_of(&[("api", "3/h")]))).unwrap();
     let long = tokio::time::timeout(Duration::from_secs(60), live.changed()).await;
     assert!(long.is_err());

@@ -61,7 +61,7 @@ async fn a_file_ends_at_its_last_valid_state() {
         let mut expected = fresh(&path).unwrap();
         let mut valid = 0;
         for step in 0..steps(100) {
-            // Those that are overwritten at once are never seen.
+            // Policies that are overwritten immediately are never seen.
             for _ in 0..random.usize(1..4) {
                 if random.u8(..10) == 0 {
                     let _ = fs::remove_file(&path);
@@ -89,7 +89,7 @@ async fn a_file_ends_at_its_last_valid_state() {
 struct Model {
     hash: BTreeMap<&'static str, &'static str>,
     is_of_another_type: bool,
-    in_force: BTreeMap<&'static str, &'static str>,
+    active: BTreeMap<&'static str, &'static str>,
     enforcement: &'static str,
     is_rejected: bool,
     /// Whether a change waits for another version.
@@ -114,7 +114,7 @@ impl Model {
         if self.is_of_another_type {
             return;
         }
-        // Whatever else the hash says.
+        // Regardless of the rest of the hash.
         let switch = self.hash.get("@enforcement").copied().unwrap_or("on");
         if ["on", "report-only", "off"].contains(&switch) {
             self.enforcement = switch;
@@ -127,12 +127,12 @@ impl Model {
         let version = |fields: &BTreeMap<&str, &'static str>| fields.get("@version").copied();
         self.waits = !self.is_rejected
             && version(&self.hash).is_some()
-            && version(&self.hash) == version(&self.in_force)
-            && policies(&self.hash) != policies(&self.in_force);
-        if self.hash == self.in_force || self.waits {
+            && version(&self.hash) == version(&self.active)
+            && policies(&self.hash) != policies(&self.active);
+        if self.hash == self.active || self.waits {
             self.is_rejected = false;
         } else if self.is_valid() {
-            self.in_force = self.hash.clone();
+            self.active = self.hash.clone();
             self.is_rejected = false;
         } else {
             self.is_rejected = true;
@@ -143,7 +143,7 @@ impl Model {
     fn quotas(&self) -> Vec<String> {
         let mut quotas: BTreeMap<&str, String> =
             [("api", "2/h".to_owned()), ("login", "5/min".to_owned())].into();
-        for (field, value) in self.in_force.iter().filter(|(field, _)| !field.starts_with('@')) {
+        for (field, value) in self.active.iter().filter(|(field, _)| !field.starts_with('@')) {
             let quota = if *value == Self::VALID[2] { "8/h" } else { value };
             quotas.insert(field, quota.to_owned());
         }

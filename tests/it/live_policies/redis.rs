@@ -192,7 +192,7 @@ async fn changes_wait_for_the_version_if_there_is_one() {
     assert_eq!(now().await, ("api 4/h, login 6/min".into(), false));
     set(&server, "@version", "3");
     assert_eq!(now().await, ("api 4/h, login 6/min".into(), false));
-    // The correction needs no version of its own.
+    // The correction needs no separate version.
     set(&server, "api", "5/h");
     assert_eq!(now().await, ("api 5/h, login 6/min".into(), true));
     // From then on it does again.
@@ -205,7 +205,7 @@ async fn changes_wait_for_the_version_if_there_is_one() {
 }
 
 #[tokio::test]
-async fn the_switch_moves_whatever_the_version_and_the_other_fields_say() {
+async fn the_switch_moves_independently_of_the_version_and_the_other_fields() {
     let server = RedisServer::start();
     edit(&server, &["HSET", "rl:policies", "@version", "1", "api", "3/h"]);
     let store = store(&server).await;
@@ -214,22 +214,22 @@ async fn the_switch_moves_whatever_the_version_and_the_other_fields_say() {
         followed(&server).await;
         (live.enforcement().get(), quotas(&live).join(", "), error(&live))
     };
-    let in_force = || "api 3/h, login 5/min".to_owned();
+    let active = || "api 3/h, login 5/min".to_owned();
     // The emergency command of the guide `operations`.
     set(&server, "@enforcement", "off");
-    assert_eq!(now().await, (Enforcement::Off, in_force(), String::new()));
+    assert_eq!(now().await, (Enforcement::Off, active(), String::new()));
     edit(&server, &["HDEL", "rl:policies", "@enforcement"]);
-    assert_eq!(now().await, (Enforcement::On, in_force(), String::new()));
+    assert_eq!(now().await, (Enforcement::On, active(), String::new()));
 
     // Beside a change that waits for its version, which is reported.
     edit(&server, &["HSET", "rl:policies", "@enforcement", "report-only", "api", "4/h"]);
     let waits = "the Redis hash `rl:policies` has changed, but its field `@version` has not: set `@version` to another text \
                  to apply the change, or remove it";
-    assert_eq!(now().await, (Enforcement::ReportOnly, in_force(), waits.to_owned()));
+    assert_eq!(now().await, (Enforcement::ReportOnly, active(), waits.to_owned()));
     // And beside an error.
     edit(&server, &["HSET", "rl:policies", "@enforcement", "off", "@version", "2", "login", "many"]);
     let (enforcement, policies, problem) = now().await;
-    assert_eq!((enforcement, policies), (Enforcement::Off, in_force()));
+    assert_eq!((enforcement, policies), (Enforcement::Off, active()));
     assert!(problem.contains("field `login`: invalid quota `many`"), "{problem}");
     set(&server, "@enforcement", "on");
     assert_eq!(now().await.0, Enforcement::On);
@@ -390,7 +390,7 @@ async fn an_invalid_hash_changes_nothing_and_says_what_to_do() {
             "no lease",
             "login",
             r#"{"quota":"5/s","lease":0}"#,
-            "field `login`: a lease must be of 1 to 10^12 units",
+            "field `login`: a lease must be of 1 to 1,000,000,000,000 units",
         ),
         (
             "an unknown algorithm",

@@ -28,7 +28,7 @@ async fn a_watched_policy_follows_its_channel_and_outlives_the_sender() {
     assert_eq!([status().await, status().await], [200, 429]);
     sender.send_replace(policy("p", 2));
     assert_eq!([status().await, status().await], [200, 429]);
-    // Lowered: the limit binds at once.
+    // Lowered: the limit binds immediately.
     sender.send_replace(policy("p", 1));
     assert_eq!(status().await, 429);
     // Raised: the two units that were charged still count.

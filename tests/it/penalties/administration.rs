@@ -1,4 +1,4 @@
-//! Bans by administrators, and the list of bans.
+//! Bans by operators, and the list of bans.
 
 use tower_ratelimit::{
     Charge, Error, ErrorKind, FailureMode, ManualClock, RedisStore, decision::DecisionSource,
@@ -15,7 +15,7 @@ fn is_invalid(result: Result<impl std::fmt::Debug, Error>, expected: &str) {
 }
 
 #[tokio::test]
-async fn a_ban_by_hand_starts_the_penalty_anew_and_unban_forgets_all() {
+async fn a_ban_by_hand_restarts_the_penalty_and_unban_forgets_all() {
     let clock = ManualClock::new();
     let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
     let policy = day("p", 1).penalty(Penalty::after(3, HOUR).up_to(4 * HOUR));
@@ -141,7 +141,7 @@ async fn a_redis_with_more_denied_keys_than_are_looked_at_says_so() {
 }
 
 #[tokio::test]
-async fn values_of_other_programs_hide_no_ban_and_a_failure_is_no_empty_list() {
+async fn values_of_other_programs_hide_no_ban_and_a_failure_differs_from_an_empty_list() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let policy = day("p", 1).penalty(Penalty::manual());
@@ -183,7 +183,7 @@ async fn one_list_is_made_at_a_time_for_a_store() {
     let policy = Policy::new("p", Quota::per_hour(1)).penalty(Penalty::manual());
     let store = store(&server).await;
     let limiter = Limiter::new(store.clone());
-    // So many keys that a list takes several steps.
+    // Enough keys that a list takes several steps.
     let mut keys = redis::pipe();
     (0..5_000).for_each(|number| {
         keys.cmd("SET").arg(format!("other:{number}")).arg(1).ignore();
@@ -209,7 +209,8 @@ async fn one_list_is_made_at_a_time_for_a_store() {
     log.reverse();
     let scans = log.iter().map(|(_, _, _, words, ..)| words).filter(|words| words[0] == b"SCAN");
     let cursors: Vec<&str> = scans.map(|words| str::from_utf8(&words[1]).unwrap()).collect();
-    // Those of several lists at a time would alternate. Their number differs while the server's table of keys grows.
+    // The steps of several concurrent lists would alternate. Their number differs while the server's table of keys
+    // grows.
     let lists: Vec<_> = cursors.split(|cursor| *cursor == "0").skip(1).collect();
     assert!(lists.len() == 8 && lists.iter().all(|list| list.len() >= 3), "{cursors:?}");
 }

@@ -179,7 +179,7 @@ fn a_penalty_is_read_from_a_configuration() {
         (r#"{ "after": 3, "within": "10" }"#, "invalid duration `10`: write a whole number and a unit"),
         (
             r#"{ "after": 0, "within": "10min" }"#,
-            "policy `login`: a penalty must be after 1 to 1 000 000 denials",
+            "policy `login`: a penalty must be after 1 to 1,000,000 denials",
         ),
         (r#"{ "after": 3, "within": "10min", "ban": "20y" }"#, "invalid duration `20y`"),
         (

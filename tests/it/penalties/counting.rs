@@ -100,7 +100,7 @@ async fn the_denials_are_counted_in_process_while_the_store_fails() {
 struct Unsteady {
     store: MemoryStore,
     is_down: Arc<AtomicBool>,
-    handed_back: Arc<AtomicUsize>,
+    reconciled: Arc<AtomicUsize>,
 }
 
 impl Store for Unsteady {
@@ -110,7 +110,7 @@ impl Store for Unsteady {
         }
         let decided = self.store.decide(action, charges);
         if action == Action::ChargeUpTo {
-            self.handed_back.fetch_add(1, Ordering::Relaxed);
+            self.reconciled.fetch_add(1, Ordering::Relaxed);
         }
         decided
     }
@@ -121,7 +121,7 @@ impl Store for Unsteady {
 }
 
 #[tokio::test]
-async fn what_is_handed_back_after_an_outage_is_no_denial() {
+async fn reconciliation_after_an_outage_is_not_a_denial() {
     let store = Unsteady::default();
     let limiter = Limiter::new(store.clone());
     let (policy, alice) = (day("p", 2).penalty(Penalty::after(1, HOUR)), Key::new("alice"));
@@ -132,8 +132,8 @@ async fn what_is_handed_back_after_an_outage_is_no_denial() {
     assert!(ask(&limiter, &policy, &alice).await.is_allowed());
     store.is_down.store(false, Ordering::Relaxed);
     assert!(ask(&limiter, &policy, &Key::new("bob")).await.is_allowed());
-    // Nothing remains for what is handed back.
-    assert!(eventually(async || store.handed_back.load(Ordering::Relaxed) > 0).await);
+    // Nothing remains for what is reconciled.
+    assert!(eventually(async || store.reconciled.load(Ordering::Relaxed) > 0).await);
     let peeked = limiter.peek(&policy, &alice, 1).await.unwrap();
     assert!(!peeked.is_allowed() && !peeked.is_banned(), "{peeked:?}");
     assert!(ask(&limiter, &policy, &alice).await.is_banned());
@@ -162,7 +162,7 @@ async fn every_key_of_a_penalty_has_a_ttl_as_long_as_it_matters() {
 }
 
 #[tokio::test]
-async fn a_ban_of_an_outage_applies_in_the_next_one_unless_an_administrator_ends_it() {
+async fn a_ban_of_an_outage_applies_in_the_next_one_unless_an_operator_ends_it() {
     let store = Unsteady::default();
     let limiter = Limiter::new(store.clone());
     let (alice, bob) = (Key::new("alice"), Key::new("bob"));

@@ -1,4 +1,4 @@
-//! Keys that are banned after too many denials, or by an administrator.
+//! Keys that are banned after too many denials, or by an operator.
 
 mod administration;
 mod answers;

@@ -96,7 +96,7 @@ async fn under_a_manual_penalty_ordinary_denials_are_cached() {
     let cached = ask(&here, &policy, &alice).await;
     assert!(!cached.is_allowed() && !cached.is_banned());
     assert_eq!(cached.source(), DecisionSource::DenyCache);
-    // A ban by another instance is known when the denial is no longer cached, and one by this instance at once.
+    // A ban by another instance is known when the denial is no longer cached, and a ban by this instance immediately.
     there.operator().ban(&policy, &alice, HOUR).await.unwrap();
     clock.advance(Duration::from_millis(999));
     assert!(!ask(&here, &policy, &alice).await.is_banned());

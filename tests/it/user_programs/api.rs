@@ -95,7 +95,7 @@ async fn programs() -> Vec<(Limiter, ManualClock, Option<RedisServer>)> {
 }
 
 #[tokio::test]
-async fn keys_are_not_guessed_without_limit_and_plans_are_those_of_the_accounts() {
+async fn keys_are_not_guessed_without_limit_and_plans_come_from_the_accounts() {
     for (limiter, clock, _redis) in programs().await {
         let address = server::serve(app(limiter).unwrap()).await.to_string();
         let on = (&server::Client::new(), &*address);

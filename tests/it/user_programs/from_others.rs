@@ -31,7 +31,7 @@ fn app(layer: RateLimitLayer) -> Router {
 }
 
 #[tokio::test]
-async fn the_limits_and_headers_are_those_of_the_other_limiters() {
+async fn the_limits_and_headers_match_the_other_limiters() {
     let clock = ManualClock::new();
     let client = Client::new();
     let governor = serve(app(from_tower_governor(MemoryStore::with_clock(clock.clone())))).await;

@@ -27,7 +27,7 @@ async fn chat(reservation: Reservation, prompt: String) -> Body {
     let asked = prompt.split_whitespace().count() as u64;
     reservation.record(asked);
     let answer = stream::iter(1..=20).map(move |token: u64| {
-        // The last number counts, whoever ends the stream.
+        // The last number counts, regardless of who ends the stream.
         reservation.record(asked + token);
         Ok::<_, Infallible>(format!("data: {token}\n\n"))
     });

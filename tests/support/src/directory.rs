@@ -6,7 +6,7 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-/// A directory of its own, removed when dropped.
+/// A separate directory, removed when dropped.
 pub struct Directory(PathBuf);
 
 impl Directory {

@@ -28,7 +28,7 @@ pub async fn serve(app: Router) -> SocketAddr {
     address
 }
 
-/// A client with connections of its own.
+/// A client with its own connections.
 #[derive(Clone, Debug)]
 pub struct Client(Connections<HttpConnector, Full<Bytes>>);
 
@@ -58,7 +58,7 @@ pub struct Tally {
     pub other: usize,
 }
 
-/// Sends `requests` requests to the servers in turn, over `connections` connections at once.
+/// Sends `requests` requests to the servers in turn, over `connections` concurrent connections.
 pub async fn hammer(servers: &[SocketAddr], connections: usize, requests: usize) -> Tally {
     let mut workers = JoinSet::new();
     for worker in 0..connections {

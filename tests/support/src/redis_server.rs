@@ -102,7 +102,7 @@ impl RedisServer {
             if !suits(server.port) {
                 continue;
             }
-            // Another process may have taken the port meanwhile.
+            // Another process may have taken the port in the meantime.
             if server.try_restart() {
                 return server;
             }
@@ -163,7 +163,7 @@ impl RedisServer {
         command.arg(&words[1..]).query(&mut self.connection()).unwrap()
     }
 
-    /// The number of script calls that the server executed, including those of the tests.
+    /// The number of script calls that the server executed, including the tests' calls.
     pub fn script_calls(&self) -> u64 {
         let stats: String = self.command(&["INFO", "commandstats"]);
         let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
@@ -186,7 +186,7 @@ impl RedisServer {
             .args(&file)
             .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .args(["--dir", directory.to_str().unwrap(), "--port", &port])
-            // A replica gets its data at once. By default the primary waits five seconds for more replicas.
+            // A replica gets its data immediately. By default the primary waits five seconds for more replicas.
             .args(["--repl-diskless-sync-delay", "0"])
             .args(&self.arguments)
             .env("DIRECTORY", &directory)

@@ -1,4 +1,4 @@
-//! Stores with a fixed behaviour.
+//! Stores with a fixed behavior.
 
 use std::sync::{
     Arc,
@@ -58,7 +58,7 @@ impl<S: Store> Store for Counted<S> {
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         let answer = self.store.decide(action, charges);
-        // Not ready at once, so the future that waits for it is polled again.
+        // Not ready immediately, so the future that waits for it is polled again.
         Answer::pending(async {
             tokio::task::yield_now().await;
             answer.await

@@ -296,7 +296,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let (gathered, busy) = predicted(costs, instances, rate);
         writeln!(
             out,
-            "| {instances} | {rate} | {:.1} | {gathered:.1} | {:.2} | {busy:.2} | {:.0} us |",
+            "| {instances} | {rate} | {:.1} | {gathered:.1} | {:.2} | {busy:.2} | {:.0} µs |",
             seen.decisions as f64 / seen.calls as f64,
             seen.busy / seen.time,
             seen.waits / seen.decisions as f64,

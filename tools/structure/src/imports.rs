@@ -25,7 +25,7 @@ pub(crate) fn graph(source: &Crate) -> Graph {
                 continue;
             };
             let to = &source.files[target.file];
-            // A module's name alone, or `crate` in `pub(crate)`, is no item of it.
+            // A module's name alone, or `crate` in `pub(crate)`, is not an item of it.
             let is_item = !target.name.is_empty() && to.module.last() != Some(&target.name);
             if target.file != i && is_item {
                 imports.entry((file.path.clone(), to.path.clone())).or_default().insert(target.name);

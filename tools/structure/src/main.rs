@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// A crate of `files` in a folder of its own.
+    /// A crate of `files` in a separate folder.
     fn crate_of(name: &str, files: &[(&str, &str)]) -> Crate {
         let root = env::temp_dir().join(format!("structure-{}-{name}", std::process::id()));
         for (path, text) in files {

@@ -99,8 +99,8 @@ fn policy(name: &str) -> Policy {
     Policy::new(name, Quota::per_second(1_000_000).burst(1_000_000))
 }
 
-/// A quota that denies none of the few requests of a key. As in a service under load, keys last: with a quota that is
-/// full again at the next request, each request would make its key anew.
+/// A quota that denies none of the few requests of a key. Keys last, as in a service under load: with a quota that is
+/// full again at the next request, each request would create its key again.
 fn lasting_policy(name: &str) -> Policy {
     Policy::new(name, Quota::per_hour(1_000))
 }

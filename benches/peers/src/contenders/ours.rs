@@ -40,7 +40,7 @@ pub(super) fn modes() -> Vec<Contender> {
             |policy| policy.algorithm(FixedWindow::anchored()),
         ),
         redis(
-            "tower-ratelimit, RedisStore, leased(10 000)",
+            "tower-ratelimit, RedisStore, leased(10,000)",
             Role::OurLeased(10_000),
             |settings| settings,
             |policy| policy.leased(10_000),

@@ -1,6 +1,6 @@
 //! tower-redis-cell: the module redis-cell in Redis, and a connection manager, as in its documentation; and the same
 //! with TCP_NODELAY, which redis-rs leaves off. Its hook for successful requests writes the headers of the legacy
-//! dialect, because it has none of its own.
+//! dialect, because it writes none itself.
 
 use axum::body::Body;
 use http::{HeaderName, HeaderValue, Request, Response, StatusCode, header::RETRY_AFTER};

@@ -69,7 +69,7 @@ impl Counts {
         self.0.iter().rposition(|count| *count > 0).map_or(0, middle)
     }
 
-    /// The same times, and those of `longer` that are longer than the median of these.
+    /// The same times, and the times of `longer` above their median.
     pub(super) fn with_longer(&self, longer: &Self) -> Self {
         let from = self.median_bucket().map_or(0, |bucket| bucket + 1);
         let mut counts = self.clone();

@@ -22,16 +22,16 @@ use super::{
 /// * The latency of a request lasts until the service returns the head of the response. The time in which a body is sent
 ///   depends on the client, so it does not count.
 /// * A request is in flight until its body ends, as for a limit on the [requests in flight](tower_ratelimit::Policy::concurrency).
-/// * A request fails if the service returns an error or a status of 500 or above, except 501 and 505, or if the head of the
-///   response has a `grpc-status` that a server causes: `UNKNOWN`, `INTERNAL`, `UNAVAILABLE` or `DATA_LOSS`. How long it took
-///   is no latency: failing can be fast.
+/// * A request fails if the service returns an error or a status of 500 or above, except 501 and 505, or if the head of
+///   the response has a `grpc-status` that a server causes: `UNKNOWN`, `INTERNAL`, `UNAVAILABLE` or `DATA_LOSS`. Its
+///   duration does not count as a latency: failing can be fast.
 /// * A request that the client ends counts only if it took longer than the median of the others, with that time: the client
 ///   gives up, so the request is dropped, or the response is 4xx, 501, 505, or has another `grpc-status` except `OK`. Such
 ///   requests can be quick and frequent, and say nothing about the service. But if all clients give up after a long time, the
 ///   service is overloaded.
 ///
 /// A request costs two readings of the clock and about six atomic operations, together about 0.13 microseconds. A meter takes
-/// 15 KB, whatever the traffic.
+/// 15 KB, regardless of the traffic.
 ///
 /// For a service that does not speak HTTP, call [`begin`](Self::begin) yourself, and drop what it returns if the client ends the request.
 ///
@@ -77,7 +77,7 @@ struct Totals {
 ///
 /// # Example
 ///
-/// A job that is no HTTP request:
+/// A job that is not an HTTP request:
 ///
 /// ```
 /// use tower_ratelimit_extra::adaptive::LoadMeter;
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_peak_is_that_of_a_moment_and_counts_what_is_answered_and_not_sent() {
+    async fn the_peak_is_momentary_and_counts_what_is_answered_and_not_sent() {
         let meter = LoadMeter::new();
         let mark = meter.mark();
         let mut burst: Vec<_> = (0..20).map(|_| meter.begin()).collect();

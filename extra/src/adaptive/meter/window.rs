@@ -24,7 +24,7 @@ impl Window {
         self.elapsed
     }
 
-    /// The requests that ended, whatever the cause.
+    /// The requests that ended, regardless of the cause.
     pub(crate) fn ended(&self) -> u64 {
         self.answered.total() + self.unserved.total() + self.failed.total()
     }
@@ -39,8 +39,8 @@ impl Window {
         self.answered.total() > 0
     }
 
-    /// The share of requests that failed, and of the requests in flight, whichever is smaller: a few clients can cause many
-    /// failures that are quick, or a few that are slow.
+    /// The share of requests that failed, or of the requests in flight, if that is smaller: a few clients can cause
+    /// many failures that are quick, or a few that are slow.
     pub(crate) fn failed_share(&self) -> f64 {
         let (failed, work) = (self.failed.total(), self.failed.work());
         let of_requests = share(failed as f64, (self.answered.total() + failed) as f64);

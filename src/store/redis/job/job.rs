@@ -228,7 +228,7 @@ mod tests {
     };
 
     #[test]
-    fn the_time_of_a_ban_is_no_number_of_permits() {
+    fn the_time_of_a_ban_is_not_a_number_of_permits() {
         let policy = Policy::concurrency("p", 2_000).penalty(Penalty::manual());
         let micros = |action, cost| {
             let charges = Charges::One(Charge::new(&policy, &Key::new("k"), cost));

@@ -8,7 +8,7 @@ use crate::{key::Key, policy::Policy};
 #[derive(Clone, Debug)]
 pub(crate) struct KeyNames {
     prefix: Arc<str>,
-    /// `None` if each identity has a slot of its own.
+    /// `None` if each identity has a separate slot.
     #[cfg(feature = "cluster")]
     shards: Option<Arc<Shards>>,
 }
@@ -59,7 +59,7 @@ impl KeyNames {
         escaped(&self.prefix) + ":*"
     }
 
-    /// The key whose Redis key under `policy` is `name`: the reverse of [`write`](Self::write). `None` if there is none.
+    /// The key whose Redis key under `policy` is `name`: the reverse of [`write`](Self::write). `None` if it has none.
     pub(crate) fn key(&self, name: &[u8], policy: &Policy) -> Option<Key> {
         let name = str::from_utf8(name).ok()?;
         let rest = name.strip_prefix(&*self.start(policy))?;

@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_those_of_redis_cluster() {
+    fn slots_match_redis_cluster() {
         // From the Redis Cluster specification, and from `CLUSTER KEYSLOT`.
         for (tag, expected) in [("123456789", 12_739), ("foo", 12_182), ("bar", 5_061), ("", 0)] {
             assert_eq!(slot(tag), expected, "{tag}");

@@ -15,7 +15,7 @@ const MAX_AGE: u64 = 1_000_000;
 const RETURN_MARGIN: u64 = 150_000;
 
 impl Entry {
-    /// How many units the key should have on lease, at most `most`, if Redis is asked at the time `now`.
+    /// How many units the key should have on lease, at most `most`, if Redis is called at the time `now`.
     pub(super) fn wanted(&mut self, now: u64, most: u64) -> u64 {
         match self.last_request.replace(now).map(|before| now.saturating_sub(before)) {
             Some(since) if since < HOT_INTERVAL => {

@@ -38,7 +38,7 @@ pub(in crate::store::redis) struct Finding {
 }
 
 impl ProbeReport {
-    /// The version of the server, such as `7.2.4`. `None` if it does not say, or in a Redis Cluster if the Redis user may
+    /// The version of the server, such as `7.2.4`. `None` if it is unknown, or in a Redis Cluster if the Redis user may
     /// not run INFO.
     #[must_use]
     pub fn version(&self) -> Option<&str> {
@@ -59,7 +59,7 @@ impl ProbeReport {
         self.server.round_trip
     }
 
-    /// The problems, the most severe first. Each text says what to change.
+    /// The problems, the most severe first. Each text states what to change.
     pub fn findings(&self) -> impl Iterator<Item = &str> {
         self.findings.iter().map(|finding| &*finding.text)
     }

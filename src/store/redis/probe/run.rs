@@ -44,7 +44,8 @@ impl RedisStore {
     ///
     /// [`StoreUnreachable`](ErrorKind::StoreUnreachable), [`StoreTimeout`](ErrorKind::StoreTimeout) or
     /// [`StoreBusy`](ErrorKind::StoreBusy) if the server does not answer; [`StoreFailed`](ErrorKind::StoreFailed) if it
-    /// does not answer to PING, because it requires a password for example. What can be wrong besides is in the report.
+    /// does not answer to PING, because it requires a password for example. Everything else that can be wrong is in the
+    /// report.
     ///
     /// # Example
     ///
@@ -219,7 +220,7 @@ impl RedisStore {
     }
 
     /// Runs a command, up to three times if the reply is late: a busy server must not keep a service from starting. A
-    /// failure is no outage.
+    /// failure is not an outage.
     async fn ask(&self, command: Cmd) -> Result<Value, Error> {
         let mut tries = 1..TRIES;
         loop {

@@ -1,4 +1,4 @@
-//! What a server says about itself.
+//! What a server reports about itself.
 
 use std::{fmt, time::Duration};
 

@@ -107,7 +107,7 @@ impl Script {
         if !custom.is_empty() {
             push_code(&mut text, CHECKED);
         }
-        // Each file is the body of its own function, which keeps its locals private. All of them are inside one
+        // Each file is the body of a separate function, which keeps its locals private. All of them are inside one
         // function, because Redis runs the whole text at every call and a function that is not created costs nothing.
         text.push_str("local function make(name, brief)\n");
         for algorithm in algorithm::built_in() {
@@ -189,7 +189,7 @@ impl Include {
     }
 }
 
-/// Whether the state of a key is a string: the file returns no functions of its own to read and write it.
+/// Whether the state of a key is a string: the file returns no functions to read and write it.
 fn stores_a_string(algorithm: &dyn Algorithm) -> bool {
     !algorithm.lua().contains("store = store")
 }

@@ -19,7 +19,7 @@ pub(crate) enum Clock {
     /// during which the machine was suspended, if the wall clock is correct afterwards. It never goes back, and a
     /// correction of the wall clock can only move it forward, which ends leases early.
     ///
-    /// A test can pause the clock of `started`, but not that of `wall_start` and `real_start`.
+    /// A test can pause the clock of `started`, but not the clocks of `wall_start` and `real_start`.
     Suspended { started: Instant, real_start: time::Instant, wall_start: SystemTime, max_lead: AtomicU64 },
     /// The clock that Redis uses too.
     Manual(ManualClock),
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_paused_clock_is_no_suspension() {
+    async fn a_paused_clock_is_not_a_suspension() {
         let clock = started_at(SystemTime::now());
         std::thread::sleep(Duration::from_micros(3 * DRIFT));
         assert_eq!(clock.micros(), 0);

@@ -3,12 +3,12 @@
 //! It stores denials of one unit by a policy that had none left. Until the wait of such a denial is over, no instance
 //! can charge that key a unit, so the same request gets the same denial, with the rest of the wait. Four events end a
 //! denial early: a reset, a refund, returned leased units, and a policy of the same name with another quota. Events in
-//! the same store take effect immediately, those of other instances when the denial has been stored for
-//! [`DenyCache::max_age`]. A denial by several policies ends with each such event in the same store: the wait may be another
-//! policy's than that of its cell.
+//! the same store take effect immediately, events of other instances when the denial has been stored for
+//! [`DenyCache::max_age`]. A denial by several policies ends with each such event in the same store: the wait may
+//! belong to another policy than its cell.
 //!
-//! Denials by a policy whose penalty counts them are not stored, because Redis must count them. But those of a banned key
-//! are, until the ban ends: a ban is ended early by the same events.
+//! Denials by a policy whose penalty counts them are not stored, because Redis must count them. But denials of a banned
+//! key are, until the ban ends: a ban is ended early by the same events.
 //!
 //! Denials of several units are not stored: before their wait is over, some of the units may be available and be
 //! charged to another request.
@@ -127,7 +127,7 @@ impl DenyCache {
         let (mut first, mut denying) = (None, 0);
         for outcome in decision.outcomes() {
             if is_banned {
-                // Whatever the policies that do not ban say, the request is denied until the ban ends.
+                // The request is denied until the ban ends, regardless of the policies that do not ban.
                 if let Some(rest) = outcome.banned_for() {
                     lifetime = lifetime.min(micros(rest));
                     denying += 1;
@@ -191,7 +191,7 @@ impl DenyCache {
 pub(crate) struct DenyObserver {
     cache: Arc<DenyCache>,
     stamp: Stamp,
-    /// Whether the job frees units that other requests can be charged. Then its keys are invalidated, whatever the
+    /// Whether the job frees units that other requests can be charged. Then its keys are invalidated, regardless of the
     /// decision.
     frees_units: bool,
     /// How many invalidations were caused by undoing a part of this job. They do not affect its denial.
@@ -261,7 +261,7 @@ fn covers(decision: &Decision, charges: &[Charge]) -> bool {
 }
 
 /// The outcome for `charge`, `elapsed` after `cached`. The values of the denying policies are exact, as nothing was
-/// charged to them. Those of the other policies are as old as the denial.
+/// charged to them. Outcomes of the other policies are as old as the denial.
 fn after(cached: &Outcome, charge: &Charge, elapsed: Duration) -> Outcome {
     let verdict = match cached.verdict() {
         Verdict::Deny { retry_after } => {

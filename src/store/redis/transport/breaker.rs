@@ -38,7 +38,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 pub(super) struct Breaker {
-    /// The deadline of the decisions, which is that of a probe too.
+    /// The deadline of the decisions, which is also a probe's.
     deadline: Duration,
     shared: Arc<Shared>,
     /// Whether this runtime probes. Others do not wait for it.

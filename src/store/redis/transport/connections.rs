@@ -98,8 +98,8 @@ where
         Ok(connection)
     }
 
-    /// Sends a call and reads its reply, on the connection in `slot` or, if there is none, on one of the pool. Leaves
-    /// the connection in `slot` if it can be used again, and replaces it otherwise.
+    /// Sends a call and reads its reply, on the connection in `slot` or, if it is empty, on one of the pool. Leaves the
+    /// connection in `slot` if it can be used again, and replaces it otherwise.
     pub(super) async fn exchange(
         self: &Arc<Self>,
         slot: &mut Slot<M>,

@@ -1,9 +1,9 @@
 //! Deadlines, and the errors of missed ones.
 //!
 //! The deadline of a decision counts the time in which its runtime runs. A process that gets no CPU for 100 ms, or that
-//! polls a thousand other tasks first, has not waited for Redis for 100 ms: the reply may have arrived in that time and not
-//! be read yet. So time is counted in steps, each with a timer of its own, and a timer that fires late does not count as
-//! more than its step. Otherwise a service that starts under load would fail decisions that Redis answers in time.
+//! polls a thousand other tasks first, has not waited for Redis for 100 ms: the reply may have arrived in that time and
+//! not be read yet. So time is counted in steps, each with a separate timer, and a timer that fires late does not count
+//! as more than its step. Otherwise a service that starts under load would fail decisions that Redis answers in time.
 //!
 //! For the same reason a step ends only after the tasks have run that became ready before its timer did. A worker of
 //! Tokio runs the task that was woken last first, which is the one with the timer, and the one that reads the reply
@@ -118,8 +118,8 @@ pub(crate) fn timed_out(deadline: Duration) -> Error {
     Error::new(ErrorKind::StoreTimeout, format!("Redis did not answer within {deadline:?}"))
 }
 
-/// The error of a command that was sent and not answered. It may have been carried out. How long it may take is no
-/// setting, so the text does not say it.
+/// The error of a command that was sent and not answered. It may have been carried out. The time it may take is not a
+/// setting, so the text does not include it.
 pub(super) fn not_answered() -> Error {
     Error::new(ErrorKind::StoreTimeout, "Redis did not answer in time")
 }
@@ -232,7 +232,7 @@ mod tests {
             }
             replies
         };
-        // As a task of the worker's, like those of a server.
+        // As a task of the worker's, like a server's tasks.
         assert_eq!(tokio::spawn(asks).await.unwrap(), [true; 10]);
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Health {
     failing: AtomicBool,
     /// The outage; `None` while Redis is available.
     outage: Mutex<Option<Outage>>,
-    /// The decisions that failed for a reason of their own.
+    /// The decisions that failed for another reason than the server.
     single: Mutex<Single>,
     /// Whether a connection was ever made.
     has_connected: AtomicBool,
@@ -36,7 +36,7 @@ pub(crate) struct Health {
     unreachable: Mutex<Option<RedisError>>,
     /// The attempts to connect that failed.
     failed_attempts: AtomicU64,
-    /// Those of them that the breaker has counted.
+    /// The ones that the breaker has counted.
     counted_attempts: AtomicU64,
     /// Whether the log has the line about the start.
     introduced: AtomicBool,
@@ -212,7 +212,7 @@ impl Health {
         self.deadline
     }
 
-    /// The error of a decision that was sent and not answered, even if the deadline was that of a part of it.
+    /// The error of a decision that was sent and not answered, even if the deadline was for a part of it.
     pub(super) fn late(&self) -> Error {
         timed_out(self.deadline)
     }

@@ -87,7 +87,7 @@ async fn wait<S: Sender>(target: &Arc<Target<S>>, job: &Job, ticket: &Ticket) ->
     match decision {
         Some(Some(decision)) => decision,
         None if target.queue.withdraw(ticket) => Err(target.health.no_connection()),
-        // Also if the lane was dropped with its runtime: the decision may have been made.
+        // Even if the lane was dropped with its runtime: the decision may have been made.
         _ => Err(target.health.late()),
     }
 }
@@ -104,14 +104,14 @@ impl<S: Sender> Lane<S> {
         Self { target, closed: false }
     }
 
-    /// Sends batches as long as decisions wait, the first one `at_once` or after the tasks that are ready.
-    async fn carry(mut self, mut at_once: bool) {
+    /// Sends batches as long as decisions wait, the first one immediately if `is_immediate`, or after the ready tasks.
+    async fn carry(mut self, mut is_immediate: bool) {
         let mut batch = Batch::default();
         let mut slot = None;
         let mut held_since = Instant::now();
         loop {
             // Callers that were just answered may send their next decision, which then joins this batch.
-            if !mem::take(&mut at_once) {
+            if !mem::take(&mut is_immediate) {
                 yield_now().await;
             }
             if self.target.queue.close_lane() {
@@ -151,7 +151,7 @@ impl<S: Sender> Lane<S> {
                 record(&self.target, &ended);
             }
             let is_answered = !ended.is_err_and(|error| is_silence(&error));
-            at_once = self.target.queue.record(&batch, is_answered.then(|| now - sent_at));
+            is_immediate = self.target.queue.record(&batch, is_answered.then(|| now - sent_at));
             // Wakes the callers.
             batch.decisions.clear();
             if now - held_since > MAX_HOLD {
@@ -166,7 +166,7 @@ impl<S: Sender> Lane<S> {
         let (mut is_late, mut attempts) = (false, self.target.health.attempts());
         let connection = while_ticking(connection, || {
             // No call was sent, but none would be answered. If a connection is in use, its replies say otherwise. Each
-            // attempt counts once, however many lanes wait for it.
+            // attempt counts once, regardless of how many lanes wait for it.
             let no_connection = || self.target.health.no_connection();
             if attempts.count_failed() && self.target.breaker.record::<()>(&Err(no_connection())) {
                 // They fail for the cause, and not because of the breaker.

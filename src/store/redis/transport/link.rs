@@ -24,7 +24,7 @@ pub(crate) trait Link: Send + Sync + 'static {
         })
     }
 
-    /// Runs a command, as [`run`](Self::run) does. Its failure is no outage, so it is not recorded.
+    /// Runs a command, as [`run`](Self::run) does. Its failure is not an outage, so it is not recorded.
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value>;
 
     /// Runs a command that can wait, as [`ask`](Self::ask) does. Does not send it while a breaker is open that covers it.
@@ -57,7 +57,7 @@ pub(crate) struct Scan {
     pub(crate) pattern: String,
     /// How many keys are enough.
     pub(crate) most: usize,
-    /// About how many keys of each server to look at, whatever their names.
+    /// About how many keys of each server to look at, regardless of their names.
     pub(crate) looks: usize,
 }
 

@@ -73,7 +73,7 @@ impl LoneLane {
     /// The decision that the lane sets in `slot`. `None` if it was dropped with its runtime.
     pub(super) async fn decision(self, slot: &Slot) -> Option<Result<Decision, Error>> {
         poll_fn(|cx| {
-            // Its timers would be those of the other runtime.
+            // Its timers would belong to the other runtime.
             if Handle::try_current().is_ok_and(|runtime| runtime.id() == self.0.runtime.id()) {
                 let mut by_caller = lock(&self.0.by_caller);
                 if let Some(own) = &mut *by_caller {

@@ -1,9 +1,10 @@
 //! Group commit: decisions wait while others are under way, and are sent as a batch.
 //!
-//! A lane carries one batch at a time. If no lane is open, a decision opens one, which sends it immediately and alone. If too
-//! few are open, it opens another one, which takes its decision and those of the tasks that are ready. Otherwise it waits for
-//! the first lane that has its replies, which takes all that wait by then. So a lone decision never waits. The more decisions
-//! there are, the more share a batch, and a batch costs only as much as two of its decisions.
+//! A lane carries one batch at a time. If no lane is open, a decision opens one, which sends it immediately and alone.
+//! If too few are open, it opens another one, which takes its decision and the decisions of the tasks that are ready.
+//! Otherwise it waits for the first lane that has its replies, which takes all that wait by then. So a lone decision
+//! never waits. The more decisions there are, the more share a batch, and a batch costs only as much as two of its
+//! decisions.
 //!
 //! How many lanes are enough depends on how far Redis is. It does not depend on how long decisions wait: they also wait
 //! for a Redis or a machine that is busy, and with more lanes the batches would be smaller and both busier.
@@ -108,7 +109,7 @@ impl Queue {
         let deadline = state.time.time().saturating_add(job.deadline);
         // Lanes only look at the oldest decision, so a deadline that is earlier is not kept.
         let is_latest = state.latest_deadline.is_none_or(|latest| latest <= deadline.saturating_add(TICK));
-        // The lanes that are ready may be those of a blocked thread. Then the first decision opens another for all.
+        // The lanes that are ready may belong to a blocked thread. Then the first decision opens another for all.
         let may_be_stuck = is_first && state.ready_lanes >= state.open_lanes;
         let is_watched = is_latest && !may_be_stuck && state.time.is_kept(entered);
         state.latest_deadline = state.latest_deadline.max(Some(deadline));
@@ -398,10 +399,10 @@ mod tests {
             queue.lock().ready_lanes = 0;
         };
         (0..200).for_each(|_| record(Duration::from_millis(1)));
-        assert_eq!([opens(), opens(), opens()], [true, true, false], "900 us are far");
+        assert_eq!([opens(), opens(), opens()], [true, true, false], "900 µs are far");
         assert!(!queue.close_lane(), "decisions wait");
         record(Duration::from_micros(300));
-        assert!(!opens(), "200 us are near");
+        assert!(!opens(), "200 µs are near");
         assert_eq!([queue.close_lane(), queue.close_lane()], [true, true], "the others take what waits");
         assert!(!queue.close_lane(), "two lanes are open");
     }

@@ -36,7 +36,7 @@ struct Part<T> {
 }
 
 impl<T: Send + Sync + 'static> PerRuntime<T> {
-    /// With values of `make`. That of this runtime, if there is one, is `first` or is made now.
+    /// With values of `make`. The entry of this runtime, if one runs, is `first` or is made now.
     pub(super) fn new(make: impl Fn() -> T + Send + Sync + 'static, first: Option<T>) -> Self {
         let all = Self { make: Box::new(make), parts: Arc::default() };
         if let Ok(runtime) = Handle::try_current() {

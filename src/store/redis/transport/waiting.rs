@@ -1,8 +1,8 @@
 //! Decisions that wait, and their deadlines.
 //!
 //! A timer for each decision would cost 660 of its instructions, and a lock that all threads share. So lanes keep the
-//! deadlines: each lane has one timer, and answers late decisions whenever it waits. If no lane has done so lately, because
-//! all of them wait for a thread that is blocked, a decision has a timer of its own.
+//! deadlines: each lane has one timer, and answers late decisions whenever it waits. If no lane has done so lately,
+//! because all of them wait for a thread that is blocked, a decision has a separate timer.
 //!
 //! A lane looks at the deadlines every [`TICK`]. What a tick takes longer than that does not count, see
 //! [`deadline`](super::deadline).
@@ -82,7 +82,8 @@ impl Drop for Waiting {
     }
 }
 
-/// Fails those of a batch that are not decided and whose deadlines have passed at the time `now`. Returns the last one's error.
+/// Fails the undecided decisions of a batch whose deadlines have passed at the time `now`. Returns the last one's
+/// error.
 pub(super) fn expire(batch: &[Waiting], now: Duration, error: impl Fn() -> Error) -> Option<Error> {
     let late = batch.iter().filter(|waiting| waiting.deadline <= now && waiting.job.slot.is_open());
     let fail = |waiting: &Waiting| {

@@ -45,7 +45,7 @@ pub(crate) fn has_fault(reply: &Value, fault: Fault) -> bool {
 impl Job {
     /// The number of its records.
     fn records(&self) -> usize {
-        // A lease has a record beside that of its charge.
+        // A lease has a record in addition to its charge's.
         self.width() + usize::from(self.lease.is_some())
     }
 }
@@ -139,7 +139,7 @@ impl<'a> Reader<'a> {
             None => Some(None),
         };
         let bans: Option<Vec<_>> = of_penalties().filter_map(ban).collect();
-        // Also if one of them is invalid, because the records of the next job follow.
+        // Even if one of them is invalid, because the records of the next job follow.
         self.skip(job.width());
         let mut outcomes = outcomes?;
         for (place, rest) in bans? {

@@ -20,7 +20,7 @@ use crate::{
 const MAX_REFUND: u64 = 1 << 50;
 /// More units than a permit can have.
 const MAX_PERMIT_UNITS: u64 = 1_000_000;
-/// How many of the last rules are searched for that of the next charge.
+/// How many of the last rules are searched for the next charge's.
 const RULE_LOOKBACK: usize = 8;
 
 /// A command, ready to send.
@@ -62,7 +62,7 @@ impl Call {
 }
 
 impl Job {
-    /// The cost of one of its own charges. A refund or a renewal may exceed the capacity, if that was lowered since.
+    /// The cost of one of its charges. A refund or a renewal may exceed the capacity, if that was lowered since.
     fn cost(&self, charge: &Charge) -> u64 {
         match self.action.spec().change {
             None => charge.bounded_cost(),
@@ -101,7 +101,7 @@ impl Job {
     }
 }
 
-/// Encodes the script call for `jobs`, which must be able to share a batch. `None` if there are none.
+/// Encodes the script call for `jobs`, which must be able to share a batch. `None` if it has none.
 pub(crate) fn encode(jobs: &[&Job]) -> Option<Call> {
     let first = jobs.first()?;
     let keys = Keys::of(jobs);
@@ -145,7 +145,7 @@ fn takes_of(jobs: &[&Job]) -> Option<&'static Arc<Script>> {
 struct Keys<'a> {
     /// Each key once.
     distinct: Vec<(&'a Job, &'a Charge)>,
-    /// For each charge, which of the keys it has, counted from 1; `None` if each has one of its own, in their order.
+    /// For each charge, which of the keys it has, counted from 1; `None` if each has a separate one, in their order.
     places: Option<Vec<usize>>,
 }
 
@@ -292,7 +292,7 @@ impl Numbers {
                 match (job.action, charge.receipt()) {
                     (Action::Refund, Some(receipt)) => numbers.extend(&[receipt.made, receipt.mark]),
                     _ if job.action.spec().denies && charge.is_shadow() => numbers.push_shadow(),
-                    // An administrator's refund has no receipt.
+                    // An operator's refund has no receipt.
                     _ => numbers.extend(&[0, 0]),
                 }
             }

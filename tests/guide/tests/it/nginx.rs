@@ -89,7 +89,7 @@ const SPOOFED: [(&str, &str); 9] = [
 ];
 
 #[tokio::test]
-async fn behind_nginx_a_client_is_counted_by_its_own_address_whatever_it_sends() {
+async fn behind_nginx_a_client_is_counted_by_its_address_and_not_by_what_it_sends() {
     let limit =
         RateLimitLayer::new(MemoryStore::new(), Policy::new("per-client", Quota::per_day(20)), client());
     let address = get(async |request: Parts| client().address(&request).unwrap().to_string());

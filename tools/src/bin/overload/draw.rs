@@ -31,7 +31,7 @@ pub(crate) fn draw(path: &Path, rows: &[(&str, &str, Vec<Request>)]) -> Result<(
     for (color, label, width) in [
         (IN_TIME, "answered within a second", 205),
         (LATE, "answered later, when the client has given up", 320),
-        (DENIED, "denied at once", 135),
+        (DENIED, "denied", 135),
     ] {
         root.draw(&Rectangle::new([(x, 48), (x + 14, 62)], color.filled()))?;
         root.draw(&Text::new(label, (x + 20, 48), text(14)))?;

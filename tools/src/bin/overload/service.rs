@@ -20,7 +20,7 @@ const WORKERS: usize = 10;
 const WORK: f64 = 0.05;
 /// More clients than usual, in seconds since the start.
 pub(crate) const RUSH: std::ops::Range<f64> = 20.0..70.0;
-/// The database is slow: all work takes so many times longer.
+/// The database is slow: all work takes this many times longer.
 pub(crate) const SLOW: std::ops::Range<f64> = 110.0..150.0;
 const SLOWER: f64 = 2.5;
 
@@ -66,7 +66,7 @@ pub(crate) struct Request {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Fate {
     Denied,
-    /// Answered after so many seconds.
+    /// Answered after this many seconds.
     Answered(f64),
 }
 
@@ -111,7 +111,8 @@ impl Limit {
     }
 }
 
-/// Runs the clients and the service. Returns their requests in the order of time. The same seed gives the same requests, whatever protects the service.
+/// Runs the clients and the service. Returns their requests in the order of time. The same seed gives the same requests
+/// for every protection of the service.
 pub(crate) async fn run(protection: Protection, seed: u64) -> Result<Vec<Request>, Error> {
     let meter = LoadMeter::new();
     let limit = Limit::new(protection, &meter)?;

@@ -223,7 +223,7 @@ impl Admin {
         text(&shown)
     }
 
-    /// The state of a key that was just changed. The change is made, also if its state cannot be read.
+    /// The state of a key that was just changed. The change is made, even if its state cannot be read.
     async fn state_after_change(&self, policy: &Policy, key: &Key) -> String {
         match self.explain(policy, key, 1).await {
             Ok(explanation) => self.shown(&explanation),

@@ -6,7 +6,7 @@ use tower_ratelimit::{RedisStore, store::Servers};
 
 use crate::{failure::Failure, options::Options};
 
-/// A store. With `lazily`, no server is asked.
+/// A store. With `lazily`, no server is contacted.
 pub(crate) async fn connect(options: &Options, lazily: bool) -> Result<RedisStore, Failure> {
     let urls: Vec<&str> = options.redis.iter().map(|url| url.trim()).filter(|url| !url.is_empty()).collect();
     if urls.is_empty() {

@@ -29,7 +29,7 @@ use crate::{failure::without_passwords, options::Options};
 async fn main() -> ExitCode {
     let options = match Options::try_parse() {
         Ok(options) => options,
-        // `--help` goes to stdout, and is no error.
+        // `--help` goes to stdout, and is not an error.
         Err(message) if !message.use_stderr() => return print(&message.render().to_string(), false),
         Err(error) => {
             complain(&error.render().to_string());

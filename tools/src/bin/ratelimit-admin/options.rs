@@ -9,7 +9,7 @@ use clap::{Parser, Subcommand};
 #[command(
     name = "ratelimit-admin",
     after_help = "KEY is the identity of a client, such as 203.0.113.7, or a key as `keys` prints it: `%(acme%|alice%)` is \
-                  that of a tenant and a user, and `%*` begins a hash. Write `%25` for a percent sign.\n\n\
+                  the key of a tenant and a user, and `%*` begins a hash. Write `%25` for a percent sign.\n\n\
                   Exit codes: 0 done, 1 Redis did not do it or the result cannot be printed, 2 the options, the policies, the URL or the key are invalid."
 )]
 pub(crate) struct Options {
@@ -29,7 +29,7 @@ pub(crate) struct Options {
     /// The user that the sentinels require, by default `default`. Its password is read from the variable SENTINEL_PASSWORD.
     #[arg(long, requires = "sentinel", value_name = "USER")]
     pub(crate) sentinel_user: Option<String>,
-    /// Trusts only the certificates in this PEM file to sign that of a rediss:// server.
+    /// Trusts only the certificates in this PEM file to sign a rediss:// server's certificate.
     #[arg(long, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
     /// A PEM file with the certificate of this client, for a rediss:// server that requires one.
@@ -102,14 +102,15 @@ pub(crate) enum Command {
         #[arg(allow_hyphen_values = true)]
         key: String,
     },
-    /// Lists the keys that are banned, the longest ban first: of each policy the 10 000 longest. Looks at all keys of Redis.
+    /// Lists the keys that are banned, the longest ban first: of each policy the 10,000 longest. Looks at all keys of
+    /// Redis.
     Bans {
-        /// Only those of this policy.
+        /// Only keys of this policy.
         policy: Option<String>,
     },
     /// Lists the keys that are charged or banned now, with their state.
     Keys {
-        /// Only those of this policy.
+        /// Only keys of this policy.
         policy: Option<String>,
         /// Look at about this many keys of each server, of any program.
         #[arg(long, default_value_t = 100_000, value_name = "KEYS")]

@@ -26,7 +26,7 @@ const COLUMN: i32 = 245;
 const LONGEST: f64 = 180.0;
 const BETWEEN: i32 = 64;
 
-/// A bar in parts, or why there is none.
+/// A bar in parts, or why it is missing.
 type Bar = Result<Vec<f64>, &'static str>;
 
 pub(crate) fn draw(run: &Run, path: &Path) -> Result<(), Box<dyn Error>> {
@@ -46,7 +46,7 @@ pub(crate) fn draw(run: &Run, path: &Path) -> Result<(), Box<dyn Error>> {
     root.fill(&WHITE)?;
     write(
         &root,
-        "Limits counted in Redis: 10 000 keys, all requests admitted",
+        "Limits counted in Redis: 10,000 keys, all requests admitted",
         (20, 24),
         text(20, BLACK, HPos::Left),
     )?;

@@ -9,7 +9,7 @@ pub(crate) struct Run {
     /// The date, the machine, and the versions.
     pub(crate) about: Vec<String>,
     pub(crate) rounds: usize,
-    /// Of a measurement. Those of growth take half of it.
+    /// Of a measurement. The charts of growth take half of it.
     pub(crate) milliseconds: u32,
     pub(crate) contenders: Vec<Contender>,
     pub(crate) growth: Vec<Point>,

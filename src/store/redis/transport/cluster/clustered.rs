@@ -37,7 +37,7 @@ pub(crate) struct Clustered<M: ManageConnection> {
     health: Arc<Health>,
     /// The parts of the slots.
     parts: Arc<Shards>,
-    /// Whether the keys of a part are in one slot. Otherwise each identity has a slot of its own.
+    /// Whether the keys of a part are in one slot. Otherwise each identity has a separate slot.
     is_sharded: bool,
     /// Whether batches are sent in transactions.
     has_transactions: bool,
@@ -51,8 +51,8 @@ struct Runtime<M: ManageConnection> {
     in_flight: Semaphore,
 }
 
-/// The number of breakers if each identity has a slot of its own. A node that hangs opens those of its slots. Only a few
-/// have slots of two nodes.
+/// The number of breakers if each identity has a separate slot. A node that hangs opens the breakers of its slots. Only
+/// a few have slots of two nodes.
 const BREAKERS: u16 = 64;
 
 impl<M> Link for Clustered<M>
@@ -111,8 +111,8 @@ impl<M> Clustered<M>
 where
     M: ManageConnection<Connection: ToCluster, Error = RedisError>,
 {
-    /// A link with connections of `pools` in each runtime, and with `first` in this one. Those of a user's own pool have
-    /// `transactions`.
+    /// A link with connections of `pools` in each runtime, and with `first` in this one. Connections of a user's pool
+    /// have `transactions`.
     pub(crate) fn new(
         pools: impl Fn() -> Pools<M> + Send + Sync + 'static,
         first: Option<Pools<M>>,

@@ -6,7 +6,7 @@
 //! with its pong keeps its connection: only a broken one is replaced.
 //!
 //! If a connection breaks, the client sends its commands again, although they may have been carried out. Here the error
-//! of a script call says that it must not. One that was not sent at all has an error of its own.
+//! of a script call forbids it. A call that was not sent at all has a distinct error.
 
 use std::{future::poll_fn, io, pin::pin, task::Poll, time::Duration};
 
@@ -144,13 +144,13 @@ impl Purpose {
 async fn once(reply: impl Future<Output = RedisResult<Value>>) -> RedisResult<Value> {
     let mut reply = pin!(reply);
     // No reply can arrive before the first poll, so an error then means that the connection was closed before.
-    let (reply, at_once) = match poll_fn(|cx| Poll::Ready(reply.as_mut().poll(cx))).await {
+    let (reply, is_immediate) = match poll_fn(|cx| Poll::Ready(reply.as_mut().poll(cx))).await {
         Poll::Ready(reply) => (reply, true),
         Poll::Pending => (reply.await, false),
     };
     reply.map_err(|error| match error {
         error if !is_broken(&error) || error.code().is_some() => error,
-        _ if at_once => (ErrorKind::Io, "not sent", NOT_SENT.to_owned()).into(),
+        _ if is_immediate => (ErrorKind::Io, "not sent", NOT_SENT.to_owned()).into(),
         error if error.is_timeout() => (ErrorKind::Client, "not answered", LATE.to_owned()).into(),
         _ => (ErrorKind::Client, "not answered", BROKEN.to_owned()).into(),
     })
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_words_of_a_server_are_no_mark_of_a_script_call() {
+    fn the_words_of_a_server_do_not_mark_a_script_call() {
         for words in [NOT_SENT, BROKEN, LATE] {
             let raised = redis::make_extension_error("RATELIMIT-ALGORITHM".into(), Some(words.into()));
             assert!(!was_not_sent(&raised), "{words}");

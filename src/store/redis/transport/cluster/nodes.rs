@@ -36,7 +36,7 @@ use crate::{
 };
 
 pub(super) struct Nodes<M: ManageConnection> {
-    /// Its calls are sent again if a slot migrates. Commands that are no script calls, and all calls of a user's own pool,
+    /// Its calls are sent again if a slot migrates. Commands other than script calls, and all calls of a user's pool,
     /// are sent again if a connection breaks too.
     retrying: ClusterPool<M>,
     /// For the first attempt. `None` for a user's own pool.

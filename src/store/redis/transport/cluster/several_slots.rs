@@ -236,7 +236,7 @@ mod tests {
         }
     }
 
-    /// A Cluster in which each identity has a slot of its own, on a network with faults.
+    /// A Cluster in which each identity has a separate slot, on a network with faults.
     struct Faulty {
         store: MemoryStore,
         random: Mutex<Random>,

@@ -20,8 +20,8 @@ use crate::{
 /// A node has several shards, so it is busy while a lane waits.
 const LANES: Lanes = Lanes { usual: 1, if_far: 2 };
 
-/// Sends to identities whose keys are in one slot, so that their decisions can share batches. If each identity has a slot of
-/// its own, to a part of the slots, which has a breaker and no batches.
+/// Sends to identities whose keys are in one slot, so that their decisions can share batches. If each identity has a
+/// separate slot, to a part of the slots, which has a breaker and no batches.
 pub(super) struct Shard<M: ManageConnection>(Arc<Nodes<M>>);
 
 impl<M: ManageConnection> Shard<M> {

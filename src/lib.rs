@@ -60,8 +60,8 @@
 //! | What if the store is unavailable? [`FailureMode`] | count in this process, admit, or reject with 503 | | [`policy`] |
 //! | What does the client see? [`ResponseMapper`](response::ResponseMapper), [`Headers`] | [`ProblemDetails`](response::ProblemDetails), [`GrpcStatus`](response::GrpcStatus), IETF and legacy headers | a closure | [`response`] |
 //!
-//! The crate `tower-ratelimit-extra` has what fewer services need: quotas that follow the load, policies that change while the
-//! service runs, cached lookups, a router for operators, and tests of custom algorithms.
+//! The crate `tower-ratelimit-extra` has what fewer services need: quotas that follow the load, policies read from a
+//! file or from Redis while the service runs, cached lookups, a router for operators, and tests of custom algorithms.
 //!
 //! For requests that are not HTTP, use [`KeyedRateLimitLayer`](keyed::KeyedRateLimitLayer). To decide without a layer,
 //! use [`Limiter`]. Clients retry with the crate [`tower-ratelimit-retry`](https://docs.rs/tower-ratelimit-retry).
@@ -70,7 +70,8 @@
 //!
 //! As long as the store answers in time:
 //!
-//! * Exactly the limit is admitted, regardless of how many requests arrive concurrently on how many instances.
+//! * Exactly what the algorithm allows is admitted, however many requests arrive concurrently on however many instances. The
+//!   default allows a burst beside the rate: see [why 9 of 5](guide::faq).
 //! * A denied request is charged nothing. Several policies are charged together or not at all.
 //! * `Retry-After` is exact: the same request is admitted after it, unless the quota was used in the meantime.
 //!
@@ -78,7 +79,8 @@
 //!
 //! * A request waits for the store no longer than the [deadline](store::RedisStoreBuilder::deadline). After it, the
 //!   policy's [`FailureMode`] decides.
-//! * Requests without an identity are rejected with 400, 401 or 500, never pooled.
+//! * Requests without an identity are rejected with 400, 401 or 500, never pooled. Two exceptions share a limit of their own:
+//!   requests that a trusted proxy sends [without a usable address](ClientIp), and [CORS preflights](RateLimitLayer#cors-preflights).
 //!
 //! # Limitations
 //!

@@ -38,7 +38,8 @@ pub enum ErrorKind {
     InvalidConfig,
     /// The request carries no identity, and the client should have sent one: a header is missing. Rejected with 400.
     MissingIdentity,
-    /// The request carries an identity that cannot be used: a header is not UTF-8, or too long. Rejected with 400.
+    /// The request carries an identity that cannot be used: a header is empty, sent twice, not UTF-8, or too long. Rejected
+    /// with 400.
     InvalidIdentity,
     /// The request carries a well-formed identity that the server does not know: an API key that no account has.
     /// Rejected with 401, with the message.

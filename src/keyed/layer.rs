@@ -77,6 +77,7 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
     }
 
     /// Adds a rule. All rules are decided in one atomic step: if one policy denies a request, none is charged.
+    /// In a Redis Cluster this holds for each identity.
     ///
     /// # Panics
     ///

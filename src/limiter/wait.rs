@@ -13,7 +13,7 @@ use crate::{
 };
 
 impl Limiter {
-    /// Charges `key` with `cost` units under `policy` as soon as they remain, and waits for that for at most `patience`. For
+    /// Waits for at most `patience` until `cost` units are available to `key` under `policy`, and charges them. For
     /// jobs and outgoing calls.
     ///
     /// Await it in a Tokio runtime. The decision [`is_allowed`](Decision::is_allowed) if the caller may go on now. If it is

@@ -5,7 +5,6 @@
 #[cfg(feature = "serde")]
 pub(crate) mod configuration;
 mod debt;
-mod enforced;
 mod enforcement;
 mod failure_mode;
 mod into_policy;
@@ -15,6 +14,7 @@ mod penalty;
 mod policy;
 mod quoted;
 mod rollout;
+mod rollout_share;
 mod source;
 pub(crate) mod summary;
 mod traits;

@@ -1,6 +1,6 @@
 use std::{fmt, hash::BuildHasher as _, sync::Arc, time::Duration};
 
-use super::{FailureMode, enforced::Enforced, quoted::quoted, traits::Traits};
+use super::{FailureMode, quoted::quoted, rollout_share::RolloutShare, traits::Traits};
 #[cfg(feature = "metrics")]
 use crate::metrics::PolicyCounters;
 use crate::{
@@ -87,7 +87,7 @@ pub(super) struct Options {
     pub(super) penalty: Option<Policy>,
     /// Whether its units are bytes of content.
     pub(super) bytes: bool,
-    pub(super) enforced: Enforced,
+    pub(super) enforced: RolloutShare,
 }
 
 /// The room of a policy for debts.
@@ -433,7 +433,7 @@ impl Inner {
             (self.counting.replenishment == Replenishment::OnRelease, Traits::PERMITS),
             (self.options.debt.is_some(), Traits::DEBT),
             (self.options.penalty.is_some(), Traits::PENALTY),
-            (self.options.enforced != Enforced::FOR_ALL, Traits::ROLLOUT),
+            (self.options.enforced != RolloutShare::FOR_ALL, Traits::ROLLOUT),
         ]);
     }
 }

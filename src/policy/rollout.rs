@@ -1,6 +1,6 @@
 //! Policies that are enforced for some keys, or for none.
 
-use super::{Policy, enforced::Enforced, traits::Traits};
+use super::{Policy, rollout_share::RolloutShare, traits::Traits};
 use crate::{
     base::{Error, valid},
     key::Key,
@@ -37,7 +37,7 @@ impl Policy {
     /// ```
     #[must_use]
     pub fn shadow(self) -> Self {
-        self.enforced(Enforced::FOR_NONE)
+        self.enforced(RolloutShare::FOR_NONE)
     }
 
     /// Enforces the policy for this share of the keys, from 0 to 1, and makes it a [shadow](Self::shadow) for the others.
@@ -61,10 +61,10 @@ impl Policy {
     ///
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`rollout`](Self::rollout) panics.
     pub fn try_rollout(self, share: f64) -> Result<Self, Error> {
-        Ok(self.enforced(Enforced::for_share(share)?))
+        Ok(self.enforced(RolloutShare::for_share(share)?))
     }
 
-    fn enforced(self, enforced: Enforced) -> Self {
+    fn enforced(self, enforced: RolloutShare) -> Self {
         self.set(|options| options.enforced = enforced)
     }
 

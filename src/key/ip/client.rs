@@ -9,7 +9,7 @@ use super::{
     networks::Networks,
     prefix::Prefix,
     proxies::Trust,
-    warning::Warning,
+    warn_once::Warning,
 };
 use crate::{
     base::{Answer, Error, ErrorKind, valid},
@@ -21,12 +21,12 @@ use crate::{
 /// | in front of the service | extractor |
 /// |---|---|
 /// | nothing | [`PeerIp`](crate::PeerIp) |
-/// | proxies with known addresses | `ClientIp::behind(TrustedProxies::cidrs(["10.0.0.0/8"])?)` |
+/// | proxies with known addresses | `ClientIp::behind(TrustedProxies::cidrs(["10.0.0.0/24"])?)` |
 /// | proxies with unknown addresses, always the same number, and no way around them | `ClientIp::behind(TrustedProxies::hops(2))` |
 /// | a CDN or a proxy that sends another header than `X-Forwarded-For` | one of these with [`.header(..)`](Self::header) |
 ///
-/// An IPv6 address counts by its /64 network, a link-local one as a whole, and one with an IPv4 address in it as that one,
-/// as with [`PeerIp`](crate::PeerIp).
+/// An IPv6 address is counted by its /64 network. There are two exceptions: a link-local address is counted in full, and an
+/// address that embeds an IPv4 address is counted as that IPv4 address. [`PeerIp`](crate::PeerIp) does the same.
 ///
 /// # Why the proxies must be declared
 ///
@@ -109,7 +109,7 @@ use crate::{
 ///     let request = Request::get("/").extension(peer).header("x-forwarded-for", forwarded_for);
 ///     request.body(()).unwrap().into_parts().0
 /// };
-/// let key = ClientIp::behind(TrustedProxies::cidrs(["10.0.0.0/8"])?);
+/// let key = ClientIp::behind(TrustedProxies::cidrs(["10.0.0.0/24"])?);
 ///
 /// // Through the proxies 10.0.0.1 and 10.0.0.2. The client sent 1.2.3.4.
 /// let proxied = request("10.0.0.2:80", "1.2.3.4, 203.0.113.7, 10.0.0.1");

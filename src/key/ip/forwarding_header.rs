@@ -2,7 +2,7 @@ use std::net::IpAddr;
 
 use http::{HeaderName, header::FORWARDED, request::Parts};
 
-use super::{forwarding, networks::Networks};
+use super::{hops, networks::Networks};
 use crate::base::{Error, ErrorKind};
 
 const X_FORWARDED_FOR: &str = "x-forwarded-for";
@@ -41,8 +41,8 @@ impl ForwardingHeader {
     pub(super) fn hop(&self, request: &Parts, count: usize) -> Result<Option<IpAddr>, Error> {
         let before = count.saturating_sub(1);
         match self {
-            Self::XForwardedFor => Ok(forwarding::x_forwarded_for(&request.headers).nth(before).flatten()),
-            Self::Forwarded => Ok(forwarding::forwarded(&request.headers).nth(before).flatten()),
+            Self::XForwardedFor => Ok(hops::x_forwarded_for(&request.headers).nth(before).flatten()),
+            Self::Forwarded => Ok(hops::forwarded(&request.headers).nth(before).flatten()),
             Self::Single(name) => single(request, name),
         }
     }
@@ -51,8 +51,8 @@ impl ForwardingHeader {
     /// address.
     pub(super) fn first_outside(&self, request: &Parts, proxies: &Networks) -> Result<Option<Client>, Error> {
         match self {
-            Self::XForwardedFor => Ok(walk(forwarding::x_forwarded_for(&request.headers), proxies)),
-            Self::Forwarded => Ok(walk(forwarding::forwarded(&request.headers), proxies)),
+            Self::XForwardedFor => Ok(walk(hops::x_forwarded_for(&request.headers), proxies)),
+            Self::Forwarded => Ok(walk(hops::forwarded(&request.headers), proxies)),
             Self::Single(name) => {
                 Ok(single(request, name)?.map(|address| Client { address, determined: true }))
             }
@@ -76,7 +76,7 @@ fn walk(hops: impl Iterator<Item = Option<IpAddr>>, proxies: &Networks) -> Optio
 }
 
 fn single(request: &Parts, name: &HeaderName) -> Result<Option<IpAddr>, Error> {
-    forwarding::single(&request.headers, name).map_err(|_| {
+    hops::single(&request.headers, name).map_err(|_| {
         Error::new(ErrorKind::InvalidIdentity, format!("the header `{name}` is sent more than once"))
     })
 }

@@ -2,13 +2,13 @@
 
 mod client;
 mod connection;
-mod forwarding;
 mod forwarding_header;
+mod hops;
 mod networks;
 mod peer;
 mod prefix;
 mod proxies;
-mod warning;
+mod warn_once;
 
 pub(crate) use self::peer::preflight_key;
 pub use self::{client::ClientIp, peer::PeerIp, proxies::TrustedProxies};

@@ -6,7 +6,7 @@ use super::{
     connection::{Peer, unknown_peer},
     networks::Networks,
     prefix::Prefix,
-    warning::Warning,
+    warn_once::Warning,
 };
 use crate::{
     base::{Answer, Error, ErrorKind},

@@ -1,4 +1,4 @@
-use super::{forwarding::MAX_HOPS, networks::Networks};
+use super::{hops::MAX_HOPS, networks::Networks};
 use crate::base::Error;
 
 /// The proxies in front of the service, whose forwarding headers are trusted. See [`ClientIp`](crate::ClientIp) for an

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, fmt::Write as _};
 
-use super::ascii::MAX;
+use super::text::MAX;
 
 /// Whether `identity` is its own text: it is short enough, and nothing in it is encoded.
 pub(in crate::key) fn is_plain(identity: &[u8]) -> bool {

@@ -6,9 +6,9 @@
 use std::borrow::Cow;
 
 use super::{
-    ascii::{Text, hash},
     encoding::decode,
     marks::{BETWEEN, CLOSE, EMPTY, FIRST, HASHED, HASHED_JOIN, KEYED, OPEN, split_marks},
+    text::{Text, hash},
 };
 
 /// The text of `parts` together.

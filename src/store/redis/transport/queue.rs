@@ -34,7 +34,8 @@ const FAR: Duration = Duration::from_micros(500);
 const PATIENCE: Duration = Duration::from_micros(500);
 /// The most decisions in a batch.
 const MAX_BATCH_DECISIONS: usize = 128;
-/// The most charges in a batch. A key has at most 389 bytes, so a batch has at most 150 KB.
+/// The most charges in a batch, those against penalties included. A key has at most 389 bytes, so a batch has at most 100 KB, and
+/// one decision of 256 charges with penalties 200 KB.
 const MAX_BATCH_CHARGES: usize = 256;
 /// The most microseconds for which a batch blocks Redis. A single decision may take longer.
 const MAX_BATCH_MICROS: u64 = 2_000;
@@ -172,7 +173,7 @@ impl Queue {
                 }
                 continue;
             }
-            charges += next.job.charges.len();
+            charges += next.job.width();
             micros += next.job.redis_micros();
             let is_full = batch.decisions.len() >= MAX_BATCH_DECISIONS
                 || charges > MAX_BATCH_CHARGES

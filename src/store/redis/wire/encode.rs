@@ -171,7 +171,7 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// FNV-1a. Clients can make keys collide, but a call has at most 256 charges, so comparing them costs little.
+/// FNV-1a. Clients can make keys collide, but a call has at most 512 keys, so comparing them costs little.
 struct Fnv(u64);
 
 impl Default for Fnv {

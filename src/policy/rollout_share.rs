@@ -6,11 +6,11 @@ use crate::{base::Error, key::Key};
 
 /// The share of keys for which a policy is enforced, in millionths.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Enforced(u32);
+pub(super) struct RolloutShare(u32);
 
 const ALL: u32 = 1_000_000;
 
-impl Enforced {
+impl RolloutShare {
     pub(super) const FOR_ALL: Self = Self(ALL);
     pub(super) const FOR_NONE: Self = Self(0);
 
@@ -39,7 +39,7 @@ impl Enforced {
     }
 }
 
-impl Default for Enforced {
+impl Default for RolloutShare {
     fn default() -> Self {
         Self::FOR_ALL
     }
@@ -62,8 +62,8 @@ mod tests {
         let keys: Vec<Key> = (0..20_000).map(|i| Key::new(i.to_string())).collect();
         let mut before = 0;
         for percent in [0, 1, 25, 50, 99, 100] {
-            let smaller = Enforced::for_share(f64::from(before) / 100.0).unwrap();
-            let share = Enforced::for_share(f64::from(percent) / 100.0).unwrap();
+            let smaller = RolloutShare::for_share(f64::from(before) / 100.0).unwrap();
+            let share = RolloutShare::for_share(f64::from(percent) / 100.0).unwrap();
             let count = keys.iter().filter(|key| share.has("api", key)).count();
             let expected = 200 * percent as usize;
             assert!(count.abs_diff(expected) <= 300, "{percent} %: {count}");
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn a_share_that_is_none_is_an_error() {
         for share in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
-            assert!(Enforced::for_share(share).is_err(), "{share}");
+            assert!(RolloutShare::for_share(share).is_err(), "{share}");
         }
     }
 }

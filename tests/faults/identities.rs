@@ -18,11 +18,18 @@ pub(crate) async fn print(promises: &mut Promises) {
     println!("| counted in | capacity, keys | keys at the end | memory grew by, MB |");
     println!("|---|---|---|---|");
     let store = MemoryStore::new();
-    row("`MemoryStore`", &Limiter::new(store.clone()), 200_000, identities, || Some(store.len()), promises)
-        .await;
+    row(
+        "`MemoryStore`",
+        &Limiter::new(store.clone()),
+        200_000,
+        identities,
+        || Some(store.key_count()),
+        promises,
+    )
+    .await;
     let small = MemoryStore::new().capacity(10_000);
     let name = "`MemoryStore` with a capacity of 10,000";
-    row(name, &Limiter::new(small.clone()), 10_000, identities, || Some(small.len()), promises).await;
+    row(name, &Limiter::new(small.clone()), 10_000, identities, || Some(small.key_count()), promises).await;
     row("`FailureMode::Local`", &Limiter::new(Down), 100_000, identities, || None, promises).await;
 }
 

@@ -88,7 +88,7 @@ impl Rule {
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// // Two requests an hour, only one of which may be something else than a download.
+    /// // Two requests an hour, only one of which may be something other than a download.
     /// let all = Policy::new("all", Quota::per_hour(2));
     /// let dynamic = Rule::new(Policy::new("dynamic", Quota::per_hour(1)), Key::new("all"))
     ///     .skip(|parts| parts.uri.path().starts_with("/downloads/"));
@@ -112,7 +112,7 @@ impl Rule {
         self
     }
 
-    /// Counts only requests whose response `counts`, and refunds the others what this rule charged them. Defaults to counting
+    /// Counts only the requests for whose response `counts` returns true. For all others, what this rule charged is refunded. Defaults to counting
     /// every request. To do so under all policies of a layer, see [`Settlement::count_if`](super::Settlement::count_if), which
     /// has the details.
     ///

@@ -62,7 +62,7 @@ impl Penalty {
 
     /// Doubles the time of each further ban, up to `longest`. Defaults to no growth: each ban is as long as the first.
     ///
-    /// The bans of a key are forgotten when none has lasted for as long as `longest`. Then the next one is as long as the
+    /// A key's earlier bans are forgotten once it has been free of bans for `longest`. Then the next one is as long as the
     /// first again.
     pub const fn up_to(mut self, longest: Duration) -> Self {
         self.longest = Some(longest);

@@ -32,13 +32,12 @@ impl Nginx {
 
         let directory = Directory::new();
         let path = |name: &str| directory.file(name).to_str().unwrap().to_owned();
-        let user = if fs::metadata("/root/.").is_ok() { "user root;" } else { "" };
         let temporary: String = ["client_body", "proxy", "fastcgi", "uwsgi", "scgi"]
             .map(|kind| format!("{kind}_temp_path {};", path(kind)))
             .concat();
         // One process, which ends with the test.
         let configuration = format!(
-            "{user} daemon off; master_process off; pid {}; error_log stderr; events {{}}\n\
+            "daemon off; master_process off; pid {}; error_log stderr; events {{}}\n\
              http {{ access_log off; {temporary}\n{} }}",
             path("pid"),
             edit(block)

@@ -65,8 +65,7 @@ use http::StatusCode;
 use serde_json::Value;
 use tokio::net::TcpListener;
 use tower_ratelimit::{
-    Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rule, key::FromExtension, layer::Settlement,
-    policy::Penalty,
+    Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rule, key::FromExtension, policy::Penalty,
 };
 
 /// What a client sends to log in.
@@ -115,9 +114,10 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     let penalty = Penalty::after(3, 10 * minute).ban(hour).up_to(24 * hour);
     let address = Policy::new("address", Quota::per_minute(4)).penalty(penalty);
     let user = Policy::new("user", Quota::per_minute(2));
-    let layer = RateLimitLayer::new(limiter, address, PeerIp::new())
-        .and(Rule::new(user, FromExtension::new(|login: &Login| login.user.clone())))
-        .settle(Settlement::new().count_if(|response| response.status == StatusCode::UNAUTHORIZED));
+    let failed = |response: &http::response::Parts| response.status == StatusCode::UNAUTHORIZED;
+    let user = Rule::new(user, FromExtension::new(|login: &Login| login.user.clone())).count_if(failed);
+    let layer =
+        RateLimitLayer::with_rules(limiter, Rule::new(address, PeerIp::new()).count_if(failed)).and(user);
     Router::new().route("/login", post(log_in).layer(layer).layer(middleware::from_fn(read_login)))
 }
 

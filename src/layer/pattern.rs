@@ -10,10 +10,6 @@ use crate::{
     key::percent_decode,
 };
 
-/// Stand for a parameter and for a catch-all while a pattern is brought into its form. No request has them.
-const PARAMETER: char = '\u{f0000}';
-const CATCH_ALL: char = '\u{f0001}';
-
 /// The methods that a text can name: those registered with IANA, and two that are widely used.
 const METHODS: &str = "ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET HEAD LABEL LINK LOCK MERGE \
     MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE MOVE OPTIONS ORDERPATCH PATCH POST PROPFIND PROPPATCH PURGE PUT \
@@ -40,8 +36,8 @@ impl Pattern {
         let (methods, path) = parse(text).map_err(|remedy| {
             Error::new(ErrorKind::InvalidConfig, format!("the route {text:?} is invalid: {remedy}"))
         })?;
-        let path = without_names(path);
-        let forms = (0..COMBINATIONS).map(|combination| with_names(&changed(&path, combination))).collect();
+        let path = renamed(path);
+        let forms = (0..COMBINATIONS).map(|combination| changed(&path, combination).into_owned()).collect();
         Ok(Self { text: text.to_owned(), methods, forms })
     }
 
@@ -160,36 +156,20 @@ fn is_known(method: &str) -> bool {
     METHODS.split(' ').any(|known| known == method)
 }
 
-/// `path`, valid, with characters in place of its parameters and with plain braces.
-fn without_names(path: &str) -> String {
-    let mut text = String::with_capacity(path.len());
+/// `path`, valid, with one name for all parameters, because their names do not matter.
+fn renamed(path: &str) -> String {
+    let mut renamed = String::with_capacity(path.len());
     let mut chars = path.chars().peekable();
     while let Some(char) = chars.next() {
-        match char {
-            '{' | '}' if chars.next_if_eq(&char).is_some() => text.push(char),
-            '{' => {
-                text.push(if chars.peek() == Some(&'*') { CATCH_ALL } else { PARAMETER });
-                for _ in chars.by_ref().take_while(|char| *char != '}') {}
-            }
-            other => text.push(other),
+        renamed.push(char);
+        if "{}".contains(char) && chars.next_if_eq(&char).is_some() {
+            renamed.push(char);
+        } else if char == '{' {
+            renamed.push_str(if chars.next_if_eq(&'*').is_some() { "*p}" } else { "p}" });
+            for _ in chars.by_ref().take_while(|char| *char != '}') {}
         }
     }
-    text
-}
-
-/// The pattern of which `text` is the [form without names](without_names).
-fn with_names(text: &str) -> String {
-    let mut pattern = String::with_capacity(text.len());
-    for (at, char) in text.chars().enumerate() {
-        match char {
-            PARAMETER => pattern.push_str(&format!("{{{at}}}")),
-            CATCH_ALL => pattern.push_str("{*rest}"),
-            '{' => pattern.push_str("{{"),
-            '}' => pattern.push_str("}}"),
-            other => pattern.push(other),
-        }
-    }
-    pattern
+    renamed
 }
 
 /// What routers and the middlewares in front of them do to a path before they compare it, in this order.
@@ -229,10 +209,13 @@ pub(super) fn readings(path: &str) -> Vec<String> {
     readings
 }
 
-/// `path` with the changes whose bits are set in `combination`.
+/// The pattern `path` with the changes whose bits are set in `combination`.
 fn changed(path: &str, combination: usize) -> Cow<'_, str> {
+    // A pattern has two braces for one that is decoded.
+    let escaped = path.replace("%7B", "{{").replace("%7b", "{{").replace("%7D", "}}").replace("%7d", "}}");
+    let path = if combination & 1 == 1 { escaped.into() } else { path.into() };
     let changes = CHANGES.iter().enumerate().filter(|(bit, _)| combination & (1 << bit) != 0);
-    changes.fold(path.into(), |path, (_, change)| change(&path).map_or(path, Cow::Owned))
+    changes.fold(path, |path: Cow<'_, str>, (_, change)| change(&path).map_or(path, Cow::Owned))
 }
 
 /// Whether no change changes `path`.

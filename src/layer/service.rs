@@ -92,7 +92,9 @@ pin_project! {
         },
         // Admitted and charged; waiting for the delay. The service is not ready.
         Delay {
-            delayed: Option<Box<Delayed<S, ReqBody>>>,
+            call: Option<Box<Call<DelayedService<S>, ReqBody>>>,
+            decision: Option<Decision>,
+            unsettled: Option<Box<Unsettled>>,
         },
         // Waiting for the inner service. There is no decision if the request is exempt.
         Respond {
@@ -123,15 +125,6 @@ struct Call<S, ReqBody> {
     service: S,
     request: Parts,
     body: ReqBody,
-}
-
-/// An admitted call that waits for its delay.
-struct Delayed<S, ReqBody> {
-    service: DelayedService<S>,
-    request: Parts,
-    body: ReqBody,
-    decision: Decision,
-    unsettled: Option<Box<Unsettled>>,
 }
 
 /// A response of the service.
@@ -167,9 +160,8 @@ impl<S, ReqBody> Call<S, ReqBody> {
                 let unsettled = Unsettled::new(config, &mut self.request, &decision, report_only);
                 let Self { service, request, body } = self;
                 let service = DelayedService::after(delay, unready(service));
-                State::Delay {
-                    delayed: Some(Box::new(Delayed { service, request, body, decision, unsettled })),
-                }
+                let call = Some(Box::new(Call { service, request, body }));
+                State::Delay { call, decision: Some(decision), unsettled }
             }
             Admission::Rejected(rejection, charged) => {
                 State::Reject { response: Some(config.reject(&rejection, charged, &self.request)) }
@@ -245,18 +237,18 @@ where
                     let admission = ready!(admit.poll(waiting, cx));
                     take(call).enter(admission, this.config, report_only)
                 }
-                StateProj::Delay { delayed } => {
-                    if let Some(waiting) = delayed
-                        && let Err(error) = ready!(waiting.service.poll(cx))
-                    {
-                        if let Some(unsettled) = waiting.unsettled.take() {
+                StateProj::Delay { call, decision, unsettled } => {
+                    let Some(delayed) = call else { unreachable!("{MOVED}") };
+                    if let Err(error) = ready!(delayed.service.poll(cx)) {
+                        if let Some(unsettled) = unsettled.take() {
                             unsettled.failed();
                         }
                         return Poll::Ready(Err(error));
                     }
-                    let Delayed { service, request, body, decision, unsettled } = take(delayed);
+                    let Call { service, request, body } = take(call);
                     let call = Call { service: service.into_service(), request, body };
-                    call.serve(Some(decision.after_delay()), unsettled, this.config, report_only)
+                    let decision = decision.take().map(Decision::after_delay);
+                    call.serve(decision, unsettled.take(), this.config, report_only)
                 }
                 StateProj::Respond { future, decision, permit, kept, unsettled } => {
                     let polled = Unsettled::watch(unsettled, || future.poll(cx));

@@ -12,8 +12,8 @@ use crate::{
     limiter::Limiter,
     policy::{Enforcement, EnforcementSwitch, Policy},
     response::{
-        GrpcStatus, HeaderWriter, Headers, Kept, ProblemDetails, Rejection, RejectionBody, ResponseMapper,
-        is_grpc, is_read, mark_request, reject, replace,
+        GrpcStatus, HeaderWriter, Headers, ProblemDetails, Rejection, RejectionBody, RequestHead,
+        ResponseMapper, is_grpc, is_read, mark_request, reject, replace,
     },
 };
 
@@ -164,9 +164,9 @@ impl Config {
 
     /// What must be kept of a request that is with the service, in case the service rejects it.
     #[inline]
-    pub(super) fn keep(&self, request: &Parts) -> Kept {
+    pub(super) fn keep(&self, request: &Parts) -> RequestHead {
         let is_call = is_grpc(request);
-        Kept::of(request, is_call, self.mapper(is_call))
+        RequestHead::of(request, is_call, self.mapper(is_call))
     }
 
     /// The response to a request that the service has rejected with the response `returned`. `is_read` is whether an outer
@@ -174,7 +174,7 @@ impl Config {
     pub(super) fn replace(
         &self,
         rejection: Rejection,
-        kept: Kept,
+        kept: RequestHead,
         returned: response::Parts,
         decision: Option<Decision>,
         report_only: bool,

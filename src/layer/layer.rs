@@ -377,7 +377,6 @@ impl RateLimitLayer {
     /// them; a test can assert that the list is empty.
     ///
     /// * The [warnings](crate::Policy::warnings) of its policies that are not chosen per request.
-    /// * A key that clients can vary without end, such as [`RequestPath`](crate::key::RequestPath).
     /// * A rule looks up clients, and no other rule limits requests of unknown clients: [guesses](Self#guesses-are-charged) are
     ///   free.
     /// * Bytes are charged to a policy that counts requests.
@@ -389,11 +388,11 @@ impl RateLimitLayer {
     /// # Example
     ///
     /// ```
-    /// use tower_ratelimit::{key::RequestPath, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
     ///
-    /// let policy = Policy::new("api", Quota::per_minute(100));
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, (PeerIp::new(), RequestPath::new()));
-    /// assert!(layer.warnings()[0].contains("MatchedRoute"));
+    /// let bytes = Rule::new(Policy::new("bytes", Quota::per_minute(1_000_000)), Key::new("all")).response_bytes();
+    /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), bytes);
+    /// assert!(layer.warnings()[0].contains("Policy::content_bytes"));
     /// ```
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {

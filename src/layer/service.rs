@@ -21,7 +21,7 @@ use crate::{
     base::{DelayedService, unready},
     decision::{Decision, Permit},
     policy::Enforcement,
-    response::{Kept, RejectionBody, Returned, is_read},
+    response::{Rejection, RejectionBody, RequestHead, is_read},
 };
 
 /// A service behind a rate limit, made by [`RateLimitLayer`](crate::RateLimitLayer).
@@ -104,7 +104,7 @@ pin_project! {
             // Kept until the response's body ends.
             permit: Option<Permit>,
             // What a mapper reads of the request if the service rejects it.
-            kept: Option<Kept>,
+            kept: Option<RequestHead>,
             // `None` if the charge always stays.
             unsettled: Option<Box<Unsettled>>,
         },
@@ -263,7 +263,7 @@ where
                     };
                     // A layer that is off leaves it to the one around it.
                     if let Some(kept) = kept.take()
-                        && let Some(rejection) = Returned::take(&mut response)
+                        && let Some(rejection) = response.extensions_mut().remove::<Rejection>()
                     {
                         *permit = None;
                         // It counts.

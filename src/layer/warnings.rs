@@ -11,9 +11,7 @@ impl Config {
     /// What to warn of before the first request.
     pub(super) fn warnings(&self) -> Vec<String> {
         let (rules, scopes) = (&self.rules.rules, &self.rules.scopes);
-        let of_policies = self.known_policies().flat_map(|policy| policy.warnings());
-        let of_keys = rules.iter().filter_map(|rule| rule.key.warning());
-        let mut warnings: Vec<_> = of_policies.chain(of_keys).collect();
+        let mut warnings: Vec<_> = self.known_policies().flat_map(|policy| policy.warnings()).collect();
         let is_limiting = |rule: &Rule| !rule.looks_up() && rule.policy.known().is_some();
         for (rule, scope) in rules.iter().zip(scopes) {
             let policy = rule.policy.known();

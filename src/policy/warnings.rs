@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Policy, traits::Traits};
+use super::Policy;
 use crate::{algorithm::Replenishment, base::Quota};
 
 /// Words of names of policies that protect a secret, where twice the limit is twice the guesses.
@@ -87,27 +87,6 @@ impl Policy {
         // A meter has a longest wait of 0.
         self.counting().name() == "leaky-bucket" && self.arguments().get(3).is_some_and(|wait| *wait > 0)
     }
-
-    /// Whether this policy never denies what `other` admits, if both limit the same key and cost the same.
-    pub(crate) fn never_binds_beside(&self, other: &Self) -> bool {
-        let (Some(shape), Some(Shape::Bucket)) = (Shape::of(self), Shape::of(other)) else { return false };
-        // Debits, and bans, deny what the quota would admit.
-        if self.has(Traits::DEBT.or(Traits::PENALTY)) {
-            return false;
-        }
-        let (mine, theirs) = (self.quota(), other.quota());
-        let counted = match shape {
-            Shape::Bucket => {
-                let rate = |quota: Quota, period| u128::from(quota.limit()) * u128::from(period);
-                return other.capacity() <= self.capacity()
-                    && rate(theirs, mine.period_micros()) <= rate(mine, theirs.period_micros());
-            }
-            Shape::Log | Shape::FixedWindow => mine.period_micros(),
-            // What it counts in part may be up to two periods old.
-            Shape::SlidingWindow => 2 * mine.period_micros(),
-        };
-        u128::from(other.capacity()) + replenished(theirs, counted) <= u128::from(mine.limit())
-    }
 }
 
 /// Whether one of [`LOGINS`] is among the words of the name, also in the plural. `catalog-index` has no `log-in`.
@@ -186,66 +165,4 @@ fn whole_seconds(quota: Quota) -> String {
     let limit = quota.limit().checked_mul(SECOND / period).filter(|_| SECOND.is_multiple_of(period));
     let written = limit.and_then(|limit| Quota::try_new(limit, Duration::from_secs(1)).ok());
     written.map_or_else(String::new, |quota| format!(", such as {quota} with the burst you need"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        Key, Limiter, ManualClock, MemoryStore,
-        algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    };
-
-    /// A policy of a few units, each within some hundred milliseconds.
-    fn random_policy(name: &str) -> Policy {
-        let quota = Quota::new(fastrand::u64(1..=12), Duration::from_millis(fastrand::u64(1..=40) * 10));
-        let bursting = quota.burst(fastrand::u64(1..=12));
-        match fastrand::u8(0..6) {
-            0 => Policy::new(name, bursting),
-            1 => Policy::new(name, bursting).algorithm(TokenBucket::new()),
-            2 => Policy::new(name, bursting).algorithm(LeakyBucket::meter()),
-            3 => Policy::new(name, quota).algorithm(SlidingLog::new()),
-            4 => Policy::new(name, quota).algorithm(FixedWindow::aligned()),
-            _ => Policy::new(name, quota).algorithm(SlidingWindow::new().segments(fastrand::u32(1..=2))),
-        }
-    }
-
-    #[tokio::test]
-    async fn a_policy_that_never_binds_beside_another_one_denies_nothing_that_it_admits() {
-        fastrand::seed(7);
-        let mut found = 0;
-        while found < 300 {
-            let (one, other) = (random_policy("one"), random_policy("other"));
-            if !one.never_binds_beside(&other) {
-                continue;
-            }
-            found += 1;
-            let clock = ManualClock::new();
-            let (key, store) = (Key::new("all"), MemoryStore::with_clock(clock.clone()));
-            let limiter = Limiter::new(store);
-            for _ in 0..200 {
-                clock.advance(Duration::from_micros(fastrand::u64(0..3) * fastrand::u64(0..40_000)));
-                if limiter.check(&other, &key, 1).await.unwrap().is_allowed() {
-                    let decision = limiter.check(&one, &key, 1).await.unwrap();
-                    assert!(decision.is_allowed(), "{one:?} beside {other:?}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn policies_that_may_bind_are_not_redundant() {
-        let day = Policy::new("day", Quota::per_day(10_000));
-        let log = day.clone().algorithm(SlidingLog::new());
-        let second = Policy::new("second", Quota::per_second(10));
-        for (one, other) in [(&day, &second), (&second, &day), (&log, &second), (&second, &log), (&log, &day)]
-        {
-            assert!(!one.never_binds_beside(other), "{one:?} beside {other:?}");
-        }
-        // 1.1 million a day at most.
-        let million = Policy::new("million", Quota::per_day(1_100_000)).algorithm(SlidingLog::new());
-        assert!(million.never_binds_beside(&second));
-        assert!(!million.clone().debt(1).never_binds_beside(&second));
-        assert!(!million.penalty(crate::policy::Penalty::manual()).never_binds_beside(&second));
-    }
 }

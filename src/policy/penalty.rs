@@ -25,12 +25,12 @@ use crate::{
 #[must_use]
 pub struct Penalty {
     /// 0 if only operators ban keys.
-    after: u64,
-    within: Duration,
+    pub(super) after: u64,
+    pub(super) within: Duration,
     /// `None` for as long as `within`.
-    first: Option<Duration>,
+    pub(super) first: Option<Duration>,
     /// `None` for as long as the first one.
-    longest: Option<Duration>,
+    pub(super) longest: Option<Duration>,
 }
 
 const MAX_DENIALS: u64 = 1_000_000;
@@ -215,9 +215,10 @@ impl Policy {
 
     /// The policy with the same bans, which counts no denials.
     pub(crate) fn with_manual_bans(&self) -> Self {
-        let manual =
-            if self.counts_denials() { self.clone().try_penalty(Penalty::manual()).ok() } else { None };
-        manual.unwrap_or_else(|| self.clone())
+        if !self.counts_denials() {
+            return self.clone();
+        }
+        self.clone().try_penalty(Penalty::manual()).unwrap_or_else(|_| self.clone())
     }
 
     /// The policy without its penalty.

@@ -45,7 +45,7 @@ use tower_ratelimit::{
     Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, ManualClock,
     MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Reservation, Rule, Verdict,
     decision::Outcome,
-    key::{GrpcMethod, GrpcService},
+    key::GrpcMethod,
     layer::Settlement,
     policy::Enforcement,
     response::{GrpcStatus, ResponseMapper as _},
@@ -338,9 +338,9 @@ async fn the_method_and_the_service_of_a_call_come_from_its_path() {
     for (path, method, service) in table {
         let (call, ()) = Request::post(path).body(()).unwrap().into_parts();
         assert_eq!(GrpcMethod::new().extract(&call).await.unwrap(), Key::new(method), "{path}");
-        assert_eq!(GrpcService::new().extract(&call).await.unwrap(), Key::new(service), "{path}");
+        assert_eq!(GrpcMethod::service().extract(&call).await.unwrap(), Key::new(service), "{path}");
     }
-    let named = GrpcService::new().only(["greeter.Greeter"]);
+    let named = GrpcMethod::service().only(["greeter.Greeter"]);
     for (path, service) in
         [("/greeter.Greeter/Invented", "greeter.Greeter"), ("/greeter.Invented/SayHello", other)]
     {
@@ -351,7 +351,7 @@ async fn the_method_and_the_service_of_a_call_come_from_its_path() {
     assert!(GrpcMethod::new().try_any_of(["greeter.Greeter/SayHello", other]).is_ok());
     assert!(GrpcMethod::new().try_any_of(["/greeter.Greeter/SayHello"]).is_err());
     assert!(GrpcMethod::new().try_any_of(["greeter.Greeter"]).is_err());
-    assert!(GrpcService::new().try_any_of(["greeter.Greeter", other]).is_ok());
+    assert!(GrpcMethod::service().try_any_of(["greeter.Greeter", other]).is_ok());
     assert!(named.try_any_of(["greeter.Invented"]).is_err());
 }
 

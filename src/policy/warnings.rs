@@ -2,21 +2,12 @@
 
 use std::time::Duration;
 
-use super::Policy;
+use super::policy::{Policy, Traits};
 use crate::{algorithm::Replenishment, base::Quota};
 
 /// Words of names of policies that protect a secret, where twice the limit is twice the guesses.
-const LOGINS: [&[&str]; 9] = [
-    &["login"],
-    &["log", "in"],
-    &["signin"],
-    &["sign", "in"],
-    &["password"],
-    &["passcode"],
-    &["otp"],
-    &["2fa"],
-    &["mfa"],
-];
+const LOGINS: [&str; 9] =
+    ["login", "log-in", "signin", "sign-in", "password", "passcode", "otp", "2fa", "mfa"];
 
 impl Policy {
     /// What is valid and probably not meant, each with what to write instead. A
@@ -36,6 +27,7 @@ impl Policy {
     /// assert!(warning.contains("up to 9 units in 60s") && warning.contains("SlidingLog"));
     /// assert!(login.algorithm(SlidingLog::new()).warnings().is_empty());
     /// ```
+    #[doc(hidden)]
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         [self.window_warning(), self.login_warning()].into_iter().flatten().collect()
@@ -89,35 +81,19 @@ impl Policy {
     }
 }
 
-/// Whether one of [`LOGINS`] is among the words of the name, also in the plural. `catalog-index` has no `log-in`.
+/// Whether one of [`LOGINS`] is among the words of a name such as `failed-logins`, `failed_login` or `failedLogins`.
+/// `catalog-index` has no `log-in`.
 fn is_of_login(name: &str) -> bool {
-    let words = words(name);
-    let is_same = |(word, expected): (&String, &&str)| {
-        word == expected || word.strip_suffix('s').is_some_and(|one| one == *expected)
-    };
-    LOGINS
-        .iter()
-        .any(|login| words.windows(login.len()).any(|words| words.iter().zip(login.iter()).all(is_same)))
-}
-
-/// The words of a name such as `failed-logins`, `failed_logins` or `failedLogins`, in lower case.
-fn words(name: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
-    let mut before = ' ';
+    let (mut words, mut before) = (String::from("-"), ' ');
     for c in name.chars() {
-        let starts = !c.is_alphanumeric() || c.is_uppercase() && before.is_lowercase();
-        if starts {
-            words.push(String::new());
+        if c.is_uppercase() && before.is_lowercase() {
+            words.push('-');
         }
-        if c.is_alphanumeric()
-            && let Some(word) = words.last_mut()
-        {
-            word.extend(c.to_lowercase());
-        }
+        words.push(if c.is_alphanumeric() { c.to_ascii_lowercase() } else { '-' });
         before = c;
     }
-    words.retain(|word| !word.is_empty());
-    words
+    words.push('-');
+    LOGINS.iter().any(|login| ["-", "s-"].iter().any(|end| words.contains(&format!("-{login}{end}"))))
 }
 
 /// How much an algorithm can admit in a span of time.

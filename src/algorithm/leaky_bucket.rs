@@ -100,13 +100,7 @@ impl LeakyBucket {
 const MAX_WAITING: u64 = 1_000_000_000_000;
 
 impl Algorithm for LeakyBucket {
-    fn name(&self) -> &str {
-        "leaky-bucket"
-    }
-
-    fn lua(&self) -> &str {
-        include_str!("../../lua/algorithm/leaky_bucket.lua")
-    }
+    built_in!("leaky-bucket", "leaky_bucket.lua");
 
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
         let (period, units) = rate(quota);
@@ -143,10 +137,6 @@ impl Algorithm for LeakyBucket {
 
     fn replenishment(&self) -> Replenishment {
         Replenishment::Evenly
-    }
-
-    fn counter(&self) -> Option<&dyn Counter> {
-        Some(self)
     }
 }
 

@@ -43,6 +43,23 @@
 //! [`MemoryStore`](crate::MemoryStore) runs. A differential test compares both, and a naive model, to the microsecond.
 //! For your own algorithm, see the [`Algorithm`] trait; its [`Twin`] in Rust is optional.
 
+/// The methods of [`Algorithm`] that every built-in algorithm has: its name, its file in `lua/algorithm`, and its Rust form.
+macro_rules! built_in {
+    ($name:expr, $file:literal) => {
+        fn name(&self) -> &str {
+            $name
+        }
+
+        fn lua(&self) -> &str {
+            include_str!(concat!("../../lua/algorithm/", $file))
+        }
+
+        fn counter(&self) -> Option<&dyn Counter> {
+            Some(self)
+        }
+    };
+}
+
 #[expect(unnameable_types, reason = "part of the sealed counters")]
 mod bucket;
 mod built_in;
@@ -61,6 +78,7 @@ mod sliding_window;
 #[expect(unnameable_types, reason = "part of the sealed counters")]
 pub(crate) mod state;
 mod token_bucket;
+#[expect(unnameable_types, reason = "part of the sealed counters")]
 pub(crate) mod twin;
 
 pub(crate) use self::built_in::built_in;

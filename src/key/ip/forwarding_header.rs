@@ -12,14 +12,11 @@ use http::{
     request::Parts,
 };
 
-use super::proxies::Networks;
+use super::proxies::{MAX_HOPS, Networks};
 use crate::{
     base::{Error, ErrorKind},
     key::header::{MAX_VALUE, single},
 };
-
-/// How many hops of a list are read, from the right.
-pub(super) const MAX_HOPS: usize = 64;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 

@@ -3,7 +3,7 @@
 use std::mem;
 
 use super::{
-    counter::{Change, Charged, Counter, Plan},
+    counter::{Change, Charged, Counter, Plan, Shape},
     state::{Count, Extra, Rate, Refunds, State},
     twin::{Admission, Gauge, Receipt},
 };
@@ -30,6 +30,12 @@ impl<T: HasBucket> Counter for T {
 
     fn apply(&self, arguments: &[u64], state: &mut Option<State>, now: u64, change: Change) -> Option<u64> {
         Self::bucket(arguments).apply(state, now, change)
+    }
+
+    fn shape(&self, arguments: &[u64]) -> Option<Shape> {
+        let bucket = Self::bucket(arguments);
+        let is_plain = !bucket.stepped && bucket.wait == 0 && bucket.initial == bucket.burst;
+        is_plain.then_some(Shape::Bucket)
     }
 
     fn lease_recovery(&self, arguments: &[u64], units: u64) -> Option<u64> {

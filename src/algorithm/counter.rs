@@ -16,8 +16,7 @@ pub trait Counter: Send + Sync {
 
     /// Returns the microseconds after which `units` leased units are available again if their instance never returns
     /// them. `None` if units cannot be leased without admitting more than the limit at some time.
-    fn lease_recovery(&self, arguments: &[u64], units: u64) -> Option<u64> {
-        let _ = (arguments, units);
+    fn lease_recovery(&self, _arguments: &[u64], _units: u64) -> Option<u64> {
         None
     }
 
@@ -44,16 +43,20 @@ pub trait Counter: Send + Sync {
         Charged { admission, gauge, mark, lifetime }
     }
 
+    /// Returns how much it can admit in a span of time. `None` if it delays requests, replenishes in steps, does not start
+    /// full or counts permits.
+    fn shape(&self, _arguments: &[u64]) -> Option<Shape> {
+        None
+    }
+
     /// Returns about how many microseconds one charge, or one refund, takes in Redis at worst. Measured with full
     /// batches. Bounds how long one batch blocks Redis.
-    fn redis_micros(&self, arguments: &[u64], refund: bool) -> u64 {
-        let _ = (arguments, refund);
+    fn redis_micros(&self, _arguments: &[u64], _refund: bool) -> u64 {
         8
     }
 
     /// Returns the mark of a charge of `cost` units that were spent from a lease with the mark `leased`.
-    fn mark_of_leased(&self, arguments: &[u64], leased: u64, cost: u64) -> u64 {
-        let _ = (arguments, cost);
+    fn mark_of_leased(&self, _arguments: &[u64], leased: u64, _cost: u64) -> u64 {
         leased
     }
 
@@ -64,6 +67,16 @@ pub trait Counter: Send + Sync {
         *debits.first_mut()? += debt;
         Some([arguments.to_vec(), debits])
     }
+}
+
+/// How much an algorithm can admit in a span of time.
+#[derive(Clone, Copy, Debug)]
+pub enum Shape {
+    /// A burst, and what is replenished evenly.
+    Bucket,
+    Log,
+    FixedWindow,
+    SlidingWindow,
 }
 
 /// A change of the state of a key.

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::{
     Algorithm,
-    counter::{Change, Counter, Plan, exactly},
+    counter::{Change, Counter, Plan, Shape, exactly},
     state::{Count, State},
     twin::Gauge,
 };
@@ -135,6 +135,10 @@ fn open(arguments: &[u64], state: Option<&State>, now: u64) -> Open {
 }
 
 impl Counter for FixedWindow {
+    fn shape(&self, _: &[u64]) -> Option<Shape> {
+        Some(Shape::FixedWindow)
+    }
+
     fn lease_recovery(&self, arguments: &[u64], _: u64) -> Option<u64> {
         // Until the window ends.
         arguments.get(1).copied()

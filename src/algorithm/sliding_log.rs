@@ -1,6 +1,6 @@
 use super::{
     Algorithm,
-    counter::{Change, Counter, Plan, exactly},
+    counter::{Change, Counter, Plan, Shape, exactly},
     state::{Entry, Log, State},
     twin::Gauge,
 };
@@ -142,6 +142,10 @@ impl Log {
 }
 
 impl Counter for SlidingLog {
+    fn shape(&self, _: &[u64]) -> Option<Shape> {
+        Some(Shape::Log)
+    }
+
     fn redis_micros(&self, _: &[u64], refund: bool) -> u64 {
         if refund { 2 * MAX_REWRITTEN as u64 } else { 16 }
     }

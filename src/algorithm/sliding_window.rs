@@ -1,6 +1,6 @@
 use super::{
     Algorithm,
-    counter::{Change, Counter, Plan, exactly},
+    counter::{Change, Counter, Plan, Shape, exactly},
     state::{Cells, State},
     twin::{Gauge, Receipt},
 };
@@ -181,6 +181,10 @@ impl Open {
 }
 
 impl Counter for SlidingWindow {
+    fn shape(&self, _: &[u64]) -> Option<Shape> {
+        Some(Shape::SlidingWindow)
+    }
+
     fn redis_micros(&self, arguments: &[u64], _: bool) -> u64 {
         // A denial may read every cell: 205 µs for 1000 of them.
         16 + arguments.get(1).copied().unwrap_or_default() / 5

@@ -95,7 +95,6 @@ pub use self::{
 pub(crate) use self::{
     extractor::{Matcher, matcher},
     ip::preflight_key,
-    key::Keys,
     secret::Secret,
     text::decode as percent_decode,
 };

@@ -424,7 +424,8 @@ async fn a_flood_of_unknown_keys_stays_bounded_and_leaves_busy_clients_their_val
             async move { Ok::<_, Infallible>(value) }
         }
     })
-    .capacity(CAPACITY);
+    .capacity(CAPACITY)
+    .ttl(Duration::from_secs(3_600));
     let mut most = 0;
     for i in 0..20_000 {
         lookup.get("busy").await.unwrap();

@@ -145,7 +145,7 @@ async fn a_round_trip_that_takes_longer_than_the_deadline_is_a_problem_that_name
         let store = settings.connect(&url).await.unwrap();
         let report = store.probe().await.unwrap().to_string();
         assert_eq!(report.contains("raise RedisStoreBuilder::deadline"), is_problem, "{deadline}: {report}");
-        assert_eq!(report.contains("a round trip to Redis takes 6"), is_problem, "{deadline}: {report}");
+        assert_eq!(report.contains("a round trip to Redis takes "), is_problem, "{deadline}: {report}");
     }
 }
 

@@ -1,4 +1,4 @@
-//! The memory of a key in Redis: `MEMORY USAGE` of the one key of an identity.
+//! The memory of an identity in Redis: `MEMORY USAGE` of its keys.
 
 use std::error::Error;
 
@@ -9,9 +9,11 @@ use crate::{
     contender::{Contender, Limit},
 };
 
+/// Of all keys of one identity.
+#[derive(Default)]
 pub(crate) struct KeySize {
     pub(crate) bytes: u64,
-    /// The length of the whole key.
+    /// The length of the keys themselves.
     pub(crate) key: usize,
 }
 
@@ -33,9 +35,11 @@ pub(crate) async fn of(
         service.ask(HeaderValue::from_str(identity)?).await;
     }
     let keys: Vec<String> = redis::cmd("KEYS").arg("*").query(&mut connection)?;
-    let [key] = &keys[..] else {
-        return Err(format!("{} keys for one identity", keys.len()).into());
-    };
-    let bytes = redis::cmd("MEMORY").arg("USAGE").arg(key).query(&mut connection)?;
-    Ok(Some(KeySize { bytes, key: key.len() }))
+    let mut size = KeySize::default();
+    for key in &keys {
+        let bytes: u64 = redis::cmd("MEMORY").arg("USAGE").arg(key).query(&mut connection)?;
+        size.bytes += bytes;
+        size.key += key.len();
+    }
+    Ok(Some(size))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Policy, traits::Traits};
-use crate::{algorithm::Replenishment, base::Quota};
+use crate::{algorithm::counter::Shape, base::Quota};
 
 /// Words of names of policies that protect a secret, where twice the limit is twice the guesses.
 const LOGINS: [&[&str]; 9] = [
@@ -73,7 +73,7 @@ impl Policy {
     fn most_within_period(&self) -> Option<u128> {
         let quota = self.quota();
         let limit = u128::from(quota.limit());
-        Some(match Shape::of(self)? {
+        Some(match self.shape()? {
             // The end of the period belongs to the next one.
             Shape::Bucket => u128::from(self.capacity()) + replenished(quota, quota.period_micros() - 1),
             Shape::Log => limit,
@@ -84,13 +84,17 @@ impl Policy {
 
     /// Whether requests wait in its queue.
     pub(crate) fn has_queue(&self) -> bool {
-        // A meter has a longest wait of 0.
-        self.counting().name() == "leaky-bucket" && self.arguments().get(3).is_some_and(|wait| *wait > 0)
+        self.counting().queues()
+    }
+
+    /// `None` if it is not known, as for a custom algorithm.
+    fn shape(&self) -> Option<Shape> {
+        self.counting().counter()?.shape(self.arguments())
     }
 
     /// Whether this policy never denies what `other` admits, if both limit the same key and cost the same.
     pub(crate) fn never_binds_beside(&self, other: &Self) -> bool {
-        let (Some(shape), Some(Shape::Bucket)) = (Shape::of(self), Shape::of(other)) else { return false };
+        let (Some(shape), Some(Shape::Bucket)) = (self.shape(), other.shape()) else { return false };
         // Debits, and bans, deny what the quota would admit.
         if self.has(Traits::DEBT.or(Traits::PENALTY)) {
             return false;
@@ -139,39 +143,6 @@ fn words(name: &str) -> Vec<String> {
     }
     words.retain(|word| !word.is_empty());
     words
-}
-
-/// How much an algorithm can admit in a span of time.
-enum Shape {
-    /// A burst, and what is replenished evenly.
-    Bucket,
-    Log,
-    FixedWindow,
-    SlidingWindow,
-}
-
-impl Shape {
-    /// `None` for any other algorithm: one that delays requests, replenishes in steps, does not start full, counts permits
-    /// or is the user's own.
-    fn of(policy: &Policy) -> Option<Self> {
-        let algorithm = policy.counting();
-        algorithm.counter()?;
-        let is_full_at_first = || {
-            let capacity = policy.capacity();
-            policy.replenishment() == Replenishment::Evenly
-                && policy.arguments().get(4).is_some_and(|first| *first >= capacity)
-        };
-        match algorithm.name() {
-            "gcra" => Some(Self::Bucket),
-            "token-bucket" if is_full_at_first() => Some(Self::Bucket),
-            // A queue admits more than the burst.
-            "leaky-bucket" if policy.capacity() == policy.quota().capacity() => Some(Self::Bucket),
-            "sliding-log" => Some(Self::Log),
-            "fixed-window" => Some(Self::FixedWindow),
-            "sliding-window" => Some(Self::SlidingWindow),
-            _ => None,
-        }
-    }
 }
 
 /// The units that are replenished in `micros`.

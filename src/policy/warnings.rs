@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::policy::{Policy, Traits};
-use crate::{algorithm::Replenishment, base::Quota};
+use super::policy::Policy;
+use crate::{algorithm::counter::Shape, base::Quota};
 
 /// Words of names of policies that protect a secret, where twice the limit is twice the guesses.
 const LOGINS: [&str; 9] =
@@ -65,7 +65,7 @@ impl Policy {
     fn most_within_period(&self) -> Option<u128> {
         let quota = self.quota();
         let limit = u128::from(quota.limit());
-        Some(match Shape::of(self)? {
+        Some(match self.shape()? {
             // The end of the period belongs to the next one.
             Shape::Bucket => u128::from(self.capacity()) + replenished(quota, quota.period_micros() - 1),
             Shape::Log => limit,
@@ -76,8 +76,12 @@ impl Policy {
 
     /// Whether requests wait in its queue.
     pub(crate) fn has_queue(&self) -> bool {
-        // A meter has a longest wait of 0.
-        self.counting().name() == "leaky-bucket" && self.arguments().get(3).is_some_and(|wait| *wait > 0)
+        self.counting().queues()
+    }
+
+    /// `None` if it is not known, as for a custom algorithm.
+    fn shape(&self) -> Option<Shape> {
+        self.counting().counter()?.shape(self.arguments())
     }
 }
 
@@ -94,39 +98,6 @@ fn is_of_login(name: &str) -> bool {
     }
     words.push('-');
     LOGINS.iter().any(|login| ["-", "s-"].iter().any(|end| words.contains(&format!("-{login}{end}"))))
-}
-
-/// How much an algorithm can admit in a span of time.
-enum Shape {
-    /// A burst, and what is replenished evenly.
-    Bucket,
-    Log,
-    FixedWindow,
-    SlidingWindow,
-}
-
-impl Shape {
-    /// `None` for any other algorithm: one that delays requests, replenishes in steps, does not start full, counts permits
-    /// or is the user's own.
-    fn of(policy: &Policy) -> Option<Self> {
-        let algorithm = policy.counting();
-        algorithm.counter()?;
-        let is_full_at_first = || {
-            let capacity = policy.capacity();
-            policy.replenishment() == Replenishment::Evenly
-                && policy.arguments().get(4).is_some_and(|first| *first >= capacity)
-        };
-        match algorithm.name() {
-            "gcra" => Some(Self::Bucket),
-            "token-bucket" if is_full_at_first() => Some(Self::Bucket),
-            // A queue admits more than the burst.
-            "leaky-bucket" if policy.capacity() == policy.quota().capacity() => Some(Self::Bucket),
-            "sliding-log" => Some(Self::Log),
-            "fixed-window" => Some(Self::FixedWindow),
-            "sliding-window" => Some(Self::SlidingWindow),
-            _ => None,
-        }
-    }
 }
 
 /// The units that are replenished in `micros`.

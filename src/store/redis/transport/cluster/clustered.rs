@@ -1,14 +1,11 @@
 use std::{sync::Arc, task::Poll, time::Duration};
 
-use bb8_redis::bb8::ManageConnection;
-use redis::{Cmd, RedisError, Value};
-use tokio::{sync::Semaphore, task::coop::consume_budget, time::timeout_at};
+use redis::{Cmd, Value};
+use tokio::{sync::Semaphore, time::timeout_at};
 
 use super::{
     nodes::{Nodes, Pools},
-    pool::ToCluster,
     several_slots::{Slots, decide_in_several_slots},
-    shard::Shard,
 };
 use crate::{
     base::{Answer, Error},
@@ -22,31 +19,29 @@ use crate::{
             health::Health,
             lane,
             link::{Found, Link, Scan},
-            probe::probe,
-            queue::MAX_WAITING,
+            queue::{Lanes, MAX_WAITING, Queue},
             runtimes::{PerRuntime, in_task},
-            target::Target,
+            target::{Sender, Target},
         },
         wire,
     },
 };
 
 /// A link to a Cluster.
-pub(crate) struct Clustered<M: ManageConnection> {
-    runtimes: PerRuntime<Runtime<M>>,
+pub(crate) struct Clustered {
+    runtimes: PerRuntime<Runtime>,
     health: Arc<Health>,
     /// The parts of the slots.
     parts: Arc<Shards>,
     /// Whether the keys of a part are in one slot. Otherwise each identity has a separate slot.
     is_sharded: bool,
-    /// Whether batches are sent in transactions.
-    has_transactions: bool,
 }
 
-struct Runtime<M: ManageConnection> {
-    nodes: Arc<Nodes<M>>,
-    /// What stands for each part of the slots: the shard, or only the breaker of its slots.
-    shards: Vec<Arc<Target<Shard<M>>>>,
+struct Runtime {
+    nodes: Arc<Nodes>,
+    /// What stands for each part of the slots: a shard, whose keys are in one slot and share batches, or only the breaker of
+    /// its slots.
+    shards: Vec<Arc<Target<Arc<Nodes>>>>,
     /// Limits the decisions in flight.
     in_flight: Semaphore,
 }
@@ -55,10 +50,10 @@ struct Runtime<M: ManageConnection> {
 /// a few have slots of two nodes.
 const BREAKERS: u16 = 64;
 
-impl<M> Link for Clustered<M>
-where
-    M: ManageConnection<Connection: ToCluster, Error = RedisError>,
-{
+/// A node has several shards, so it is busy while a lane waits.
+const LANES: Lanes = Lanes { usual: 1, if_far: 2 };
+
+impl Link for Clustered {
     fn decide(self: Arc<Self>, job: Arc<Job>) -> Answer<Decision> {
         Answer::pending(async move {
             let here = self.runtimes.here()?;
@@ -99,24 +94,14 @@ where
     }
 
     fn commands(&self) -> &'static [&'static str] {
-        if self.has_transactions {
-            &["evalsha", "eval", "multi", "exec", "ping", "asking", "cluster|slots"]
-        } else {
-            &["evalsha", "eval", "ping", "asking", "cluster|slots"]
-        }
+        &["evalsha", "eval", "ping", "asking", "cluster|slots"]
     }
 }
 
-impl<M> Clustered<M>
-where
-    M: ManageConnection<Connection: ToCluster, Error = RedisError>,
-{
-    /// A link with connections of `pools` in each runtime, and with `first` in this one. Connections of a user's pool
-    /// have `transactions`.
+impl Clustered {
+    /// A link with connections of `pools` in each runtime.
     pub(crate) fn new(
-        pools: impl Fn() -> Pools<M> + Send + Sync + 'static,
-        first: Option<Pools<M>>,
-        has_transactions: bool,
+        pools: impl Fn() -> Pools + Send + Sync + 'static,
         health: Arc<Health>,
         shards: Option<Arc<Shards>>,
     ) -> Self {
@@ -124,16 +109,16 @@ where
         let parts = shards.unwrap_or_else(|| Arc::new(Shards::new(BREAKERS)));
         let breakers: Vec<_> = (0..parts.count()).map(|_| Breaker::new(health.deadline())).collect();
         let shared = health.clone();
-        let runtime = move |pools| {
-            let nodes = Arc::new(Nodes::new(pools, shared.clone()));
-            let shard =
-                |breaker: &Breaker| Arc::new(Shard::target(nodes.clone(), breaker.in_another_runtime()));
+        let runtimes = PerRuntime::new(move || {
+            let nodes = Arc::new(Nodes::new(pools(), shared.clone()));
+            let shard = |breaker: &Breaker| {
+                let (breaker, health) = (breaker.in_another_runtime(), shared.clone());
+                Arc::new(Target { queue: Queue::new(LANES), breaker, health, sender: nodes.clone() })
+            };
             let shards = breakers.iter().map(shard).collect();
             Runtime { nodes, shards, in_flight: Semaphore::new(MAX_WAITING) }
-        };
-        let first = first.map(&runtime);
-        let runtimes = PerRuntime::new(move || runtime(pools()), first);
-        Self { runtimes, health, parts, is_sharded, has_transactions }
+        });
+        Self { runtimes, health, parts, is_sharded }
     }
 
     fn is_in_one_slot(&self, job: &Job) -> bool {
@@ -147,19 +132,13 @@ where
     /// Makes a decision without a batch.
     async fn decide_directly(
         &self,
-        here: &Runtime<M>,
-        shard: &Arc<Target<Shard<M>>>,
+        shard: &Arc<Target<Arc<Nodes>>>,
         job: Arc<Job>,
     ) -> Result<Decision, Error> {
         if let Some(error) = shard.breaker.error() {
-            probe(shard, || job.first_key());
-            let failed = Err(error);
-            self.health.record(&failed);
-            // A caller in a loop would never let another task run, not even the probe.
-            consume_budget().await;
-            return failed;
+            return shard.fail_fast(error, &job).await;
         }
-        let (deadline, nodes) = (deadline_in(job.deadline), here.nodes.clone());
+        let (deadline, nodes) = (deadline_in(job.deadline), shard.sender.clone());
         let sent = in_task(async move {
             let _ = nodes.send_batch(&mut None, &[&*job]).await;
             job.end();
@@ -176,10 +155,7 @@ where
     }
 }
 
-impl<M> Slots for Clustered<M>
-where
-    M: ManageConnection<Connection: ToCluster, Error = RedisError>,
-{
+impl Slots for Clustered {
     fn share_a_slot(&self, one: &Key, other: &Key) -> bool {
         if self.is_sharded {
             self.parts.of(one) == self.parts.of(other)
@@ -193,7 +169,7 @@ where
         let shard = job.charges.first().and_then(|charge| here.shards.get(self.parts.of(charge.key())));
         match shard {
             Some(shard) if self.is_sharded => lane::decide(shard.clone(), job).await,
-            Some(shard) => self.decide_directly(&here, shard, job).await,
+            Some(shard) => self.decide_directly(shard, job).await,
             None => Err(wire::unexpected()),
         }
     }

@@ -7,18 +7,13 @@
 //! A decision over several slots is made slot by slot. If one slot denies or fails, the charges before it are
 //! refunded. So never more is admitted than by one script call; until the refund, less may be.
 
-mod clients;
 mod clustered;
-mod evaluate;
 mod node;
 mod nodes;
 mod pool;
 mod several_slots;
-mod shard;
-mod silent;
 
 pub(crate) use self::{
-    clients::{CONNECTIONS, Clients, clients, is_clustered},
     clustered::Clustered,
-    pool::ClusterManager,
+    pool::{CONNECTIONS, Clients, ClusterManager, clients, is_clustered},
 };

@@ -166,7 +166,7 @@ impl RedisStoreBuilder {
                     };
                     (of(&clients.retrying), of(&clients.single_attempt))
                 };
-                let shards = (self.cluster_shards > 0).then(|| Arc::new(Shards::new(self.cluster_shards)));
+                let shards = Arc::new(Shards::new(self.cluster_shards));
                 let link = Clustered::new(pools, health, shards.clone());
                 let names = KeyNames::new(&self.prefix).in_shards(shards);
                 self.with_names(Arc::new(link), names)

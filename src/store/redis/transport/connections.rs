@@ -4,7 +4,7 @@
 use std::{
     io,
     pin::pin,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, Mutex, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -31,30 +31,26 @@ pub(super) struct Connections<M: ManageConnection> {
     health: Arc<Health>,
     /// Whether the idle connections are being checked.
     checking: Arc<AtomicBool>,
-    demotions: Demotions,
+    demotions: Mutex<Demotions>,
 }
 
 /// Connections to a server that was demoted are replaced, so that they find the new primary. Each one only once in
 /// [`MAX_BACKOFF`]: until there is a new primary, decisions fail immediately on the connections that there are.
 #[derive(Default)]
-struct Demotions(std::sync::Mutex<Round>);
-
-#[derive(Default)]
-struct Round {
-    ends: Option<Instant>,
+struct Demotions {
+    round_ends: Option<Instant>,
     replaced: u32,
 }
 
 impl Demotions {
     /// Whether one of `connections` may be replaced now.
-    fn may_replace(&self, connections: u32) -> bool {
-        let mut round = lock(&self.0);
+    fn may_replace(&mut self, connections: u32) -> bool {
         let now = Instant::now();
-        if round.ends.is_none_or(|ends| ends <= now) {
-            *round = Round { ends: Some(now + MAX_BACKOFF), replaced: 0 };
+        if self.round_ends.is_none_or(|ends| ends <= now) {
+            *self = Self { round_ends: Some(now + MAX_BACKOFF), replaced: 0 };
         }
-        round.replaced += 1;
-        round.replaced <= connections
+        self.replaced += 1;
+        self.replaced <= connections
     }
 }
 
@@ -80,7 +76,7 @@ where
     M::Connection: ConnectionLike + Sync,
 {
     pub(super) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
-        Self { pool, health, checking: Arc::default(), demotions: Demotions::default() }
+        Self { pool, health, checking: Arc::default(), demotions: Mutex::default() }
     }
 
     pub(super) async fn connection_until(
@@ -129,10 +125,10 @@ where
                 Err(error) => is_read_only(error),
             };
             if reply.as_ref().is_err_and(is_broken) {
-                self.replace(connection, BACKOFF / 4);
+                self.replace(connection);
                 self.check_idle();
-            } else if is_demoted && self.demotions.may_replace(self.pool.state().connections) {
-                self.replace(connection, BACKOFF / 4);
+            } else if is_demoted && lock(&self.demotions).may_replace(self.pool.state().connections) {
+                self.replace(connection);
             } else {
                 *slot = Some(connection);
             }
@@ -164,7 +160,8 @@ where
 
     /// Replaces a broken connection before the pool can use it again. Connection managers need not detect broken ones;
     /// the stock ones do not.
-    fn replace(&self, mut broken: PooledConnection<'static, M>, mut backoff: Duration) {
+    fn replace(&self, mut broken: PooledConnection<'static, M>) {
+        let mut backoff = BACKOFF / 4;
         let pool = self.pool.clone();
         let health = Arc::downgrade(&self.health);
         tokio::spawn(async move {
@@ -204,7 +201,7 @@ where
                 let ping: Result<RedisResult<Value>, _> =
                     timeout(REPLY_TIMEOUT, redis::cmd("PING").query_async(&mut *connection)).await;
                 if ping.map_or(true, |pong| pong.as_ref().is_err_and(is_broken)) {
-                    link.replace(connection, BACKOFF / 4);
+                    link.replace(connection);
                 }
             }
         });

@@ -13,6 +13,7 @@ use super::primary::Primary;
 use super::{
     address::connection_info,
     builder::RedisStoreBuilder,
+    deny_cache::DenyCache,
     error,
     instances::Instances,
     job::KeyNames,
@@ -21,7 +22,6 @@ use super::{
     opener::Opener,
     script::Scripts,
     servers::{Servers, Topology},
-    shortcut::DenyCache,
     store::RedisStore,
     transport::{ConnectErrors, Health, Link, PROBE_TIMEOUT, Single, current, tcp_settings},
 };
@@ -184,9 +184,8 @@ impl RedisStoreBuilder {
             .then(|| Arc::new(DenyCache::new(self.deny_cache, self.clock.clone())));
         let leases = Leases::new(link.clone(), names.clone(), self.clock.clone(), deny_cache.clone());
         let local = Arc::new(LocalCounts::with_reports());
-        let instances = Instances::new(link.clone(), names.clone(), self.deadline, local.clone());
         RedisStore {
-            instances: self.clock.is_none().then(|| Arc::new(instances)),
+            instances: self.clock.is_none().then(|| Arc::new(Instances::new())),
             local,
             link,
             scripts: Arc::new(Scripts::default()),
@@ -254,9 +253,7 @@ impl RedisStore {
                  to have it checked, or see that CONFIG GET maxmemory-policy is volatile-ttl or noeviction"
             );
         }
-        if let Some(instances) = &self.instances {
-            instances.look().await;
-        }
+        self.look_for_instances().await;
         Ok(self)
     }
 }

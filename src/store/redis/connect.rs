@@ -142,7 +142,7 @@ impl RedisStoreBuilder {
                 (Source::Primary(primary.into()), description)
             }
         };
-        Ok(Target::Server(Manager::new(source, &self.connection_name).into(), address))
+        Ok(Target::Server(Manager::new(source).into(), address))
     }
 
     fn with_target(self, target: Target) -> RedisStore {
@@ -246,7 +246,7 @@ impl RedisStore {
             log!(warn, "{finding}");
             let _ = finding;
         }
-        if report.eviction_policy().is_none() {
+        if report.eviction_policy.is_none() {
             log!(
                 warn,
                 "the eviction policy of Redis is unknown, so it may forget exhausted limits: run ACL SETUSER <user> +info \

@@ -5,7 +5,6 @@
 //! `lease` does so through a trait of `job`, because it sends jobs too.
 
 mod address;
-mod bans;
 mod builder;
 mod clock;
 mod codes;
@@ -17,13 +16,14 @@ mod explain;
 mod hash;
 mod instances;
 mod job;
-mod keys;
 mod lease;
+mod listing;
 mod manager;
 mod opener;
 #[cfg(feature = "sentinel")]
 mod primary;
 mod probe;
+mod report;
 mod script;
 mod servers;
 mod store;
@@ -32,6 +32,6 @@ mod transport;
 mod wire;
 
 pub use self::{
-    builder::RedisStoreBuilder, hash::RedisHash, keys::StoredKeys, lease::LeaseStatus, probe::ProbeReport,
-    servers::Servers, store::RedisStore,
+    builder::RedisStoreBuilder, hash::RedisHash, lease::LeaseStatus, listing::StoredKeys,
+    report::ProbeReport, servers::Servers, store::RedisStore,
 };

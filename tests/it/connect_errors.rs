@@ -222,7 +222,7 @@ async fn a_unix_socket_takes_its_user_and_database_from_the_query() {
 }
 
 #[tokio::test]
-async fn connections_have_the_name_of_the_builder_where_the_user_may_set_one() {
+async fn connections_have_a_name_where_the_user_may_set_one() {
     let server = RedisServer::start();
     let rule = RedisStore::builder().connect_lazy(server.url()).unwrap().acl_rule();
     for (name, more) in [("unnamed", ""), ("named", " +client|setname")] {
@@ -233,25 +233,15 @@ async fn connections_have_the_name_of_the_builder_where_the_user_may_set_one() {
     }
     let as_user = |name: &str| server.url().replace("//", &format!("//{name}:secret@"));
     let rows = [
-        ("the default", settings(), server.url(), "name=tower-ratelimit "),
-        ("a name", settings().connection_name("shop-1"), server.url(), "name=shop-1 "),
-        (
-            "a user with the permission",
-            settings().connection_name("shop-2"),
-            as_user("named"),
-            "name=shop-2 ",
-        ),
-        ("a user without it", settings(), as_user("unnamed"), "name= "),
+        ("the default", server.url(), ["name=tower-ratelimit ", "user=default "]),
+        ("a user with the permission", as_user("named"), ["name=tower-ratelimit ", "user=named "]),
+        ("a user without it", as_user("unnamed"), ["name= ", "user=unnamed "]),
     ];
-    for (name, settings, url, part) in rows {
-        let store = settings.connect(&url).await.unwrap();
+    for (name, url, parts) in rows {
+        let store = settings().connect(&url).await.unwrap();
         let clients: String = server.command(&["CLIENT", "LIST"]);
-        assert!(clients.contains(part), "{name}: {clients}");
+        let is_listed = clients.lines().any(|client| parts.iter().all(|part| client.contains(part)));
+        assert!(is_listed, "{name}: {clients}");
         drop(store);
-    }
-    for name in ["", "a b", "caf\u{e9}", &"a".repeat(65)] {
-        let error = settings().connection_name(name).connect_lazy("redis://127.0.0.1:1").unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidConfig);
-        assert!(error.to_string().contains("name of the connections"), "{error}");
     }
 }

@@ -40,12 +40,10 @@ pub struct RedisStoreBuilder {
     #[cfg(feature = "cluster")]
     pub(super) cluster_shards: u16,
     pub(super) clock: Option<ManualClock>,
-    pub(super) connection_name: String,
     pub(super) tls: TlsSettings,
 }
 
 const DEFAULT_PREFIX: &str = "rl";
-const DEFAULT_CONNECTION_NAME: &str = "tower-ratelimit";
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
 const DEFAULT_DENY_CACHE: Duration = Duration::from_secs(1);
 /// More than the lanes: the rest is for connections that are being replaced.
@@ -63,7 +61,6 @@ impl RedisStoreBuilder {
             #[cfg(feature = "cluster")]
             cluster_shards: DEFAULT_CLUSTER_SHARDS,
             clock: None,
-            connection_name: DEFAULT_CONNECTION_NAME.to_owned(),
             tls: TlsSettings::default(),
         }
     }
@@ -145,17 +142,6 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The name of the connections in `CLIENT LIST`: 1 to 64 printable ASCII characters without spaces. Defaults to
-    /// `tower-ratelimit`. Set it to the name of the instance to see which one has how many connections.
-    ///
-    /// The Redis user needs `+client|setname` for it, which is not part of [`acl_rule`](crate::RedisStore::acl_rule);
-    /// without it the connections have no name. Connections to a Redis Cluster never have one, because redis-rs cannot
-    /// name them.
-    pub fn connection_name(mut self, name: impl Into<String>) -> Self {
-        self.connection_name = name.into();
-        self
-    }
-
     /// Trusts the certificates that `pem` contains, and no others, to sign the certificate of a server with a `rediss://`
     /// URL. Defaults to the certificates that the operating system trusts.
     ///
@@ -219,12 +205,6 @@ impl RedisStoreBuilder {
         if !(1..=64).contains(&self.prefix.len()) || !self.prefix.bytes().all(printable) {
             return Err(Error::invalid(
                 "a Redis key prefix must have 1 to 64 printable ASCII characters, without spaces and braces",
-            ));
-        }
-        let name = &self.connection_name;
-        if !(1..=64).contains(&name.len()) || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(Error::invalid(
-                "the name of the connections to Redis must have 1 to 64 printable ASCII characters, without spaces",
             ));
         }
         if self.deadline.is_zero() {

@@ -13,6 +13,7 @@ use super::primary::Primary;
 use super::{
     address::connection_info,
     builder::RedisStoreBuilder,
+    deny_cache::DenyCache,
     error,
     instances::Instances,
     job::KeyNames,
@@ -21,7 +22,6 @@ use super::{
     opener::Opener,
     script::Scripts,
     servers::{Servers, Topology},
-    shortcut::DenyCache,
     store::RedisStore,
     transport::{ConnectErrors, Health, Link, PROBE_TIMEOUT, Single, current, tcp_settings},
 };
@@ -142,7 +142,7 @@ impl RedisStoreBuilder {
                 (Source::Primary(primary.into()), description)
             }
         };
-        Ok(Target::Server(Manager::new(source, &self.connection_name).into(), address))
+        Ok(Target::Server(Manager::new(source).into(), address))
     }
 
     fn with_target(self, target: Target) -> RedisStore {
@@ -184,9 +184,8 @@ impl RedisStoreBuilder {
             .then(|| Arc::new(DenyCache::new(self.deny_cache, self.clock.clone())));
         let leases = Leases::new(link.clone(), names.clone(), self.clock.clone(), deny_cache.clone());
         let local = Arc::new(LocalCounts::with_reports());
-        let instances = Instances::new(link.clone(), names.clone(), self.deadline, local.clone());
         RedisStore {
-            instances: self.clock.is_none().then(|| Arc::new(instances)),
+            instances: self.clock.is_none().then(|| Arc::new(Instances::new())),
             local,
             link,
             scripts: Arc::new(Scripts::default()),
@@ -247,16 +246,14 @@ impl RedisStore {
             log!(warn, "{finding}");
             let _ = finding;
         }
-        if report.eviction_policy().is_none() {
+        if report.eviction_policy.is_none() {
             log!(
                 warn,
                 "the eviction policy of Redis is unknown, so it may forget exhausted limits: run ACL SETUSER <user> +info \
                  to have it checked, or see that CONFIG GET maxmemory-policy is volatile-ttl or noeviction"
             );
         }
-        if let Some(instances) = &self.instances {
-            instances.look().await;
-        }
+        self.look_for_instances().await;
         Ok(self)
     }
 }

@@ -8,29 +8,30 @@ use tokio::{
 };
 
 use super::{
-    instances::Instances,
-    job::{Job, Slot},
-    lease,
+    deny_cache::DenyObserver,
+    instances::MOST as MOST_INSTANCES,
+    job::Job,
     script::Script,
-    shortcut::DenyObserver,
     store::RedisStore,
-    transport::{current, deadline_in, timed_out},
+    transport::{PROBE_TIMEOUT, current, deadline_in, timed_out},
 };
 use crate::{
     base::Answer,
     decision::{Charge, Charges, Decision},
     policy::Traits,
-    store::{Action, ManualClock, PenaltyCharge},
+    store::{Action, ManualClock},
 };
 
 impl RedisStore {
     /// A [plain](Charge::is_plain) charge takes the short way: the deny cache, a job of this charge, and the short script. Only
     /// the others look up a lease, or bring charges against penalties.
     pub(super) fn evaluate(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        let hot = self.leased(action, charges);
-        if let Some((decision, is_low)) = hot.and_then(|charge| self.leases.table.spend(charge)) {
-            if is_low && let (Ok(runtime), [charge]) = (Handle::try_current(), charges) {
-                self.lease_ahead(charge, &runtime);
+        let leased = leased(action, charges).map(|charge| (charge, self.leases.table.hash_of(charge)));
+        if let Some((charge, hash)) = leased
+            && let Some((decision, is_low)) = self.leases.table.spend(charge, hash)
+        {
+            if is_low && let Ok(runtime) = Handle::try_current() {
+                self.lease_ahead(charge, hash, &runtime);
             }
             return Answer::ready(Ok(decision));
         }
@@ -45,44 +46,58 @@ impl RedisStore {
             _ => None,
         };
         if action.charges_units() {
-            self.instances.iter().for_each(Instances::announce_if_due);
+            self.announce_if_due();
         }
         let script = match self.scripts.script_for(charges) {
             Ok(script) => script,
             Err(error) => return Answer::ready(Err(error)),
         };
         let mut job = self.job(action, charges.into(), script);
-        job.lease = hot.and_then(|charge| lease::fetch(&self.leases, charge, false));
+        job.lease = leased.and_then(|(charge, hash)| self.leases.fetch(charge, hash, false));
         let frees_units = job.lease.as_ref().is_some_and(|lease| lease.returned().frees_units());
         job.denial = stamp.map(|(cache, stamp)| DenyObserver::new(cache, stamp, action, frees_units));
         if action == Action::Refund { self.refund(job) } else { self.link.clone().decide(job.into()) }
     }
 
-    /// The charge of a decision that may be made from a lease.
-    fn leased<'a>(&self, action: Action, charges: &'a [Charge]) -> Option<&'a Charge> {
-        let [charge] = charges else { return None };
-        let is_leased = action == Action::Charge && charge.policy().has(Traits::LEASE);
-        (is_leased && charge.cost() > 0 && !charge.is_shadow()).then_some(charge)
+    pub(super) fn job(&self, action: Action, charges: Charges, script: Arc<Script>) -> Job {
+        let job = Job::new(action, charges, self.names.clone(), script, self.deadline);
+        Job { time: self.clock.as_ref().map(ManualClock::micros), ..job }
     }
 
-    pub(super) fn job(&self, action: Action, charges: Charges, script: Arc<Script>) -> Job {
-        Job {
-            action,
-            penalties: PenaltyCharge::of(action, &charges),
-            charges,
-            names: self.names.clone(),
-            time: self.clock.as_ref().map(ManualClock::micros),
-            script,
-            deadline: self.deadline,
-            denial: None,
-            lease: None,
-            slot: Slot::default(),
+    /// Announces this instance in the background, if it is time to. Call it with a charge.
+    pub(super) fn announce_if_due(&self) {
+        if let Some(instances) = &self.instances
+            && instances.is_due()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            // A renewal adds a permit that Redis does not have. If it fails, the next interval tries again.
+            let (store, permit) = (self.clone(), instances.permit.clone());
+            runtime.spawn(async move { store.count_instances(Action::Renew, permit).await });
+        }
+    }
+
+    /// Learns how many instances run already.
+    pub(super) async fn look_for_instances(&self) {
+        if let Some(instances) = &self.instances {
+            self.count_instances(Action::Peek, instances.permit.clone().with_cost(0)).await;
+        }
+    }
+
+    async fn count_instances(&self, action: Action, permit: Charge) {
+        let job = self.job(action, Charges::One(permit), Script::built_in().clone());
+        let job = Job { deadline: self.deadline.min(PROBE_TIMEOUT), ..job };
+        let decision = self.link.clone().decide(job.into()).await;
+        if let Some(remaining) = decision.ok().and_then(|decision| decision.remaining()) {
+            let instances =
+                u32::try_from(MOST_INSTANCES.saturating_sub(remaining).max(1)).unwrap_or(u32::MAX);
+            self.local.reported(instances);
+            metric!(instances_seen(instances));
         }
     }
 
     /// Leases more units before the lease is used up.
-    fn lease_ahead(&self, charge: &Charge, runtime: &Handle) {
-        if let Some(lease) = lease::fetch(&self.leases, charge, true) {
+    fn lease_ahead(&self, charge: &Charge, hash: u64, runtime: &Handle) {
+        if let Some(lease) = self.leases.fetch(charge, hash, true) {
             let no_units = Charge::new(charge.policy(), charge.key(), 0);
             let job = self.job(Action::Charge, Charges::One(no_units), Script::built_in().clone());
             self.leases.spawn(Job { lease: Some(lease), ..job }, runtime);
@@ -114,4 +129,11 @@ impl RedisStore {
             link.decide(Job { deadline: deadline.max(Duration::from_millis(1)), ..job }.into()).await
         })
     }
+}
+
+/// The charge of a decision that may be made from a lease.
+fn leased(action: Action, charges: &[Charge]) -> Option<&Charge> {
+    let [charge] = charges else { return None };
+    let is_leased = action == Action::Charge && charge.policy().has(Traits::LEASE);
+    (is_leased && charge.cost() > 0 && !charge.is_shadow()).then_some(charge)
 }

@@ -186,10 +186,6 @@ pub(super) fn tls_remedy(error: &RedisError) -> Option<&'static str> {
             "not valid for name",
             "the server's certificate is for another host: use a host that the certificate names in the URL",
         ),
-        (
-            "NotValidForName",
-            "the server's certificate is for another host: use a host that the certificate names",
-        ),
         ("xpired", "the server's certificate has expired: renew it, and check the clocks"),
         ("NotValidYet", "the server's certificate is not valid yet: check the clocks"),
         ("CaUsedAsEndEntity", "the server's certificate is an authority's: sign one for the server with it"),

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
-use redis::{Cmd, Value};
+use redis::{Cmd, Value, from_redis_value};
 
 use super::{
     store::RedisStore,
@@ -75,7 +75,8 @@ impl RedisHash {
     ///
     /// See [above](Self#errors).
     pub async fn read(&self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Error> {
-        fields(self.ask(self.command("HGETALL")).await?)
+        from_redis_value(self.ask(self.command("HGETALL")).await?)
+            .map_err(|_| Error::new(ErrorKind::StoreReply, "the reply to HGETALL is not a hash"))
     }
 
     /// Sets one field, with `HSET`.
@@ -120,27 +121,6 @@ impl RedisHash {
     async fn ask(&self, command: Cmd) -> Result<Value, Error> {
         self.link.clone().ask_if_available(command, self.timeout).await
     }
-}
-
-/// The fields in a reply to HGETALL.
-fn fields(reply: Value) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Error> {
-    let pairs: Option<Vec<(Value, Value)>> = match reply {
-        Value::Map(pairs) => Some(pairs),
-        Value::Array(values) if values.len() % 2 == 0 => {
-            let mut values = values.into_iter();
-            Some(std::iter::from_fn(|| Some((values.next()?, values.next()?))).collect())
-        }
-        _ => None,
-    };
-    let text = |value: Value| match value {
-        Value::BulkString(bytes) => Some(bytes),
-        Value::SimpleString(text) => Some(text.into_bytes()),
-        _ => None,
-    };
-    let fields = pairs.and_then(|pairs| {
-        pairs.into_iter().map(|(field, value)| Some((text(field)?, text(value)?))).collect()
-    });
-    fields.ok_or_else(|| Error::new(ErrorKind::StoreReply, "the reply to HGETALL is not a hash"))
 }
 
 impl fmt::Debug for RedisHash {

@@ -32,10 +32,12 @@ pub(super) enum Source {
     Primary(Arc<Primary>),
 }
 
-/// Connects to the server of a `Source`. Connections have a name, for `CLIENT LIST`.
+/// Of the connections in `CLIENT LIST`.
+const NAME: &str = "tower-ratelimit";
+
+/// Connects to the server of a `Source`.
 pub(super) struct Manager {
     source: Arc<Source>,
-    name: Arc<str>,
     gate: Gate,
 }
 
@@ -49,13 +51,13 @@ pub(super) struct Connection {
 }
 
 impl Manager {
-    pub(super) fn new(source: Source, name: &str) -> Self {
-        Self { source: Arc::new(source), name: name.into(), gate: Gate::default() }
+    pub(super) fn new(source: Source) -> Self {
+        Self { source: Arc::new(source), gate: Gate::default() }
     }
 
     /// The same for another pool, whose attempts to connect do not wait for this one's.
     pub(super) fn for_another_pool(&self) -> Self {
-        Self { source: self.source.clone(), name: self.name.clone(), gate: Gate::default() }
+        Self { source: self.source.clone(), gate: Gate::default() }
     }
 
     pub(super) fn asks_sentinels(&self) -> bool {
@@ -99,7 +101,7 @@ impl ManageConnection for Manager {
     async fn connect(&self) -> Result<Self::Connection, Self::Error> {
         let mut connection = self.gate.pass(Box::pin(self.open())).await?;
         let mut set_name = redis::cmd("CLIENT");
-        set_name.arg("SETNAME").arg(&*self.name);
+        set_name.arg("SETNAME").arg(NAME);
         let named: RedisResult<()> = answered(set_name.query_async(&mut connection)).await;
         match named {
             Err(error) if is_broken(&error) => Err(error),
@@ -130,7 +132,7 @@ impl fmt::Debug for Manager {
             #[cfg(feature = "sentinel")]
             Source::Primary(primary) => debug.field("primary", &primary.name()),
         };
-        debug.field("name", &self.name).finish()
+        debug.finish()
     }
 }
 

@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// Which servers a [`RedisStore`](crate::RedisStore) connects to: [one](Self::one), a Redis Cluster (`cluster`), or the
+/// Which servers a [`RedisStore`](crate::RedisStore) connects to: one, a Redis Cluster (`cluster`), or the
 /// primary of Redis Sentinel (`sentinel`). A URL is one server.
 ///
 /// | URL | |
@@ -19,7 +19,7 @@ use std::fmt;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
 /// let store = RedisStore::builder().connect_lazy("redis://127.0.0.1:6379")?;
-/// let same = RedisStore::builder().connect_lazy(Servers::one("redis://127.0.0.1:6379"))?;
+/// let same = RedisStore::builder().connect_lazy(Servers::from("redis://127.0.0.1:6379"))?;
 /// assert_eq!(store.acl_rule(), same.acl_rule());
 ///
 /// let error = RedisStore::builder().connect_lazy("redis://127.0.0.1:port").unwrap_err();
@@ -49,12 +49,6 @@ pub(super) struct Sentinels {
 }
 
 impl Servers {
-    /// The server at `url`, such as `redis://user:password@127.0.0.1:6379/0`.
-    #[must_use]
-    pub fn one(url: impl Into<String>) -> Self {
-        Self(Topology::One(url.into()))
-    }
-
     /// The Redis or Valkey Cluster that the servers at `urls` belong to. One server that answers is enough: it lists the
     /// others.
     ///
@@ -156,19 +150,19 @@ impl Servers {
 
 impl From<&str> for Servers {
     fn from(url: &str) -> Self {
-        Self::one(url)
+        Self(Topology::One(url.into()))
     }
 }
 
 impl From<&String> for Servers {
     fn from(url: &String) -> Self {
-        Self::one(url)
+        Self(Topology::One(url.into()))
     }
 }
 
 impl From<String> for Servers {
     fn from(url: String) -> Self {
-        Self::one(url)
+        Self(Topology::One(url.into()))
     }
 }
 
@@ -176,7 +170,7 @@ impl From<String> for Servers {
 impl fmt::Debug for Servers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.0 {
-            Topology::One(_) => "Servers::one(..)",
+            Topology::One(_) => "Servers::from(..)",
             #[cfg(feature = "cluster")]
             Topology::Cluster(_) => "Servers::cluster(..)",
             #[cfg(feature = "sentinel")]

@@ -10,12 +10,12 @@ use std::{
 
 use super::{
     builder::RedisStoreBuilder,
+    deny_cache::DenyCache,
     instances::Instances,
     job::KeyNames,
     lease::{LeaseStatus, Leases},
     script::{Script, Scripts},
     servers::Servers,
-    shortcut::DenyCache,
     transport::{Link, current},
 };
 use crate::{

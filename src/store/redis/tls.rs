@@ -6,8 +6,6 @@ use std::sync::Arc;
 
 use redis::ConnectionAddr;
 #[cfg(feature = "tls-rustls-no-provider")]
-use redis::{ClientTlsConfig, TlsCertificates};
-#[cfg(feature = "tls-rustls-no-provider")]
 use rustls::{
     ClientConfig, RootCertStore,
     crypto::CryptoProvider,
@@ -49,9 +47,8 @@ impl TlsSettings {
     }
 
     /// The certificates for a client of redis-rs, `None` for the system's.
-    #[cfg(feature = "cluster")]
-    #[cfg(feature = "tls-rustls-no-provider")]
-    pub(crate) fn certificates(&self) -> Result<Option<TlsCertificates>, Error> {
+    #[cfg(all(feature = "cluster", feature = "tls-rustls-no-provider"))]
+    pub(crate) fn certificates(&self) -> Result<Option<redis::TlsCertificates>, Error> {
         if self.are_default() {
             return Ok(None);
         }
@@ -59,8 +56,8 @@ impl TlsSettings {
         self.with_roots(self.own_roots()?.unwrap_or_else(RootCertStore::empty))?;
         let client_tls = self.client.clone();
         let client_tls =
-            client_tls.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
-        Ok(Some(TlsCertificates { client_tls, root_cert: self.ca.clone() }))
+            client_tls.map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
+        Ok(Some(redis::TlsCertificates { client_tls, root_cert: self.ca.clone() }))
     }
 
     /// The settings of connections: with the certificates of the CA if there is one, and otherwise with the system's,

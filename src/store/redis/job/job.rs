@@ -11,7 +11,7 @@ use crate::{
     decision::{Charge, Charges, Decision},
     store::{
         Action, PenaltyCharge,
-        redis::{script::Script, shortcut::DenyObserver},
+        redis::{deny_cache::DenyObserver, script::Script},
     },
 };
 
@@ -90,6 +90,28 @@ impl LeaseReturn {
 }
 
 impl Job {
+    /// By the server's clock, without observers.
+    pub(crate) fn new(
+        action: Action,
+        charges: Charges,
+        names: KeyNames,
+        script: Arc<Script>,
+        deadline: Duration,
+    ) -> Self {
+        Self {
+            action,
+            penalties: PenaltyCharge::of(action, &charges),
+            charges,
+            names,
+            time: None,
+            script,
+            deadline,
+            denial: None,
+            lease: None,
+            slot: Slot::default(),
+        }
+    }
+
     /// Whether both jobs can be in one batch.
     pub(crate) fn can_share_batch(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.script, &other.script) && self.time == other.time
@@ -98,18 +120,9 @@ impl Job {
     /// A part of this job, without observers.
     #[cfg(feature = "cluster")]
     pub(crate) fn part(&self, action: Action, charges: Vec<Charge>) -> Self {
-        Self {
-            action,
-            penalties: PenaltyCharge::of(action, &charges),
-            charges: Charges::Many(charges),
-            names: self.names.clone(),
-            time: self.time,
-            script: self.script.clone(),
-            deadline: self.deadline,
-            denial: None,
-            lease: None,
-            slot: Slot::default(),
-        }
+        let (names, script) = (self.names.clone(), self.script.clone());
+        let part = Self::new(action, Charges::Many(charges), names, script, self.deadline);
+        Self { time: self.time, ..part }
     }
 
     /// The charges, and then those against penalties, in the order of their keys and records.
@@ -283,18 +296,9 @@ impl Job {
     /// A charge of `cost` units.
     pub(crate) fn for_tests(cost: u64, deadline: Duration) -> Self {
         use crate::{base::Quota, key::Key, policy::Policy};
-        Self {
-            action: Action::Charge,
-            charges: Charges::One(Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), cost)),
-            penalties: Vec::new(),
-            names: KeyNames::new("rl"),
-            time: None,
-            script: Script::built_in().clone(),
-            deadline,
-            denial: None,
-            lease: None,
-            slot: Slot::default(),
-        }
+        let charge = Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), cost);
+        let (charges, script) = (Charges::One(charge), Script::built_in().clone());
+        Self::new(Action::Charge, charges, KeyNames::new("rl"), script, deadline)
     }
 }
 

@@ -1,3 +1,5 @@
+//! A key that may have a lease: how many units to lease, and when to return them. All of that only affects efficiency.
+
 use crate::{
     algorithm::twin::Receipt, decision::Charge, key::Key, policy::Policy, store::redis::job::LeaseReturn,
 };
@@ -38,20 +40,26 @@ pub(super) struct Lease {
     pub(super) receipt: Receipt,
 }
 
-/// Units of a lease that are being returned, and the reset count when they left the table.
+/// Units of a lease that are being returned, and how often the keys of its hash had been reset when they left the table.
 pub(super) struct Returned {
     pub(super) policy: Policy,
     pub(super) key: Key,
     pub(super) lease: LeaseReturn,
-    pub(super) resets: ResetCount,
+    pub(super) hash: u64,
+    pub(super) resets: u32,
 }
 
-/// How often a key had been reset at some moment.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct ResetCount {
-    pub(super) cell: u32,
-    pub(super) count: u32,
-}
+/// Microseconds between two requests to Redis for one key. Below the first, the next lease is larger; above the second,
+/// smaller. Returning the leases of colder keys would cost more than they save.
+pub(super) const HOT_INTERVAL: u64 = 10_000;
+const COLD_INTERVAL: u64 = 50_000;
+/// A smaller lease saves little over charging its units one by one.
+const MIN_LEASE: u64 = 8;
+/// Microseconds. A lease is returned when nothing was spent from it for the first, or when it is older than the second.
+const MAX_IDLE: u64 = 250_000;
+const MAX_AGE: u64 = 1_000_000;
+/// A lease that ends within this many microseconds is returned while that is possible.
+const RETURN_MARGIN: u64 = 150_000;
 
 impl Entry {
     pub(super) fn is_of(&self, charge: &Charge) -> bool {
@@ -61,9 +69,40 @@ impl Entry {
     pub(super) const fn is_idle(&self) -> bool {
         self.lease.is_none() && !self.fetching
     }
+
+    /// How many units the key should have on lease, at most `most`, if Redis is called at the time `now`.
+    pub(super) fn wanted(&mut self, now: u64, most: u64) -> u64 {
+        match self.last_request.replace(now).map(|before| now.saturating_sub(before)) {
+            Some(since) if since < HOT_INTERVAL => {
+                self.target = (self.target * 2).clamp(MIN_LEASE.min(most), most);
+            }
+            Some(since) if since > COLD_INTERVAL => self.target /= 2,
+            _ => {}
+        }
+        self.target.min(most)
+    }
+
+    /// Takes the lease if it is to be returned. It was too large.
+    pub(super) fn take_unused(&mut self, now: u64, set_back: u64) -> Option<Lease> {
+        let is_fetching = self.fetching;
+        let is_unused = |lease: &mut Lease| {
+            !lease.is_active(now, set_back)
+                || now.saturating_sub(lease.last_spent) >= MAX_IDLE
+                || now - lease.requested_at >= MAX_AGE
+                || lease.ends_at - now <= RETURN_MARGIN && !is_fetching
+        };
+        let lease = self.lease.take_if(is_unused)?;
+        self.target /= 2;
+        Some(lease)
+    }
 }
 
 impl Lease {
+    /// Whether more units should be fetched before the lease is used up.
+    pub(super) const fn is_low(&self) -> bool {
+        self.left < self.refill_below
+    }
+
     /// Whether units may be spent. After the clock was set back, it is unknown what Redis has charged.
     pub(super) const fn is_active(&self, now: u64, set_back: u64) -> bool {
         self.requested_at <= now && now < self.ends_at && self.set_back == set_back

@@ -1,7 +1,7 @@
-//! Returns leases in the background.
+//! Fetches leases, and returns them in the background.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     fmt,
     sync::{Arc, Mutex, Weak},
     time::Duration,
@@ -15,7 +15,7 @@ use tokio::{
 };
 
 use super::{
-    entry::{ResetCount, Returned},
+    entry::Returned,
     table::{Fetch, LeaseTable},
 };
 use crate::{
@@ -26,9 +26,10 @@ use crate::{
     store::{
         Action, ManualClock,
         redis::{
-            job::{Job, KeyNames, LeaseRequest, LeaseReturn, Leased, Observer, Slot},
+            clock::Clock,
+            deny_cache::{DenyCache, DenyObserver},
+            job::{Job, KeyNames, LeaseRequest, LeaseReturn, Leased, Observer, Reply},
             script::Script,
-            shortcut::{Clock, DenyCache, DenyObserver},
             transport::Link,
         },
     },
@@ -40,10 +41,10 @@ pub(crate) struct Leases {
     link: Arc<dyn Link>,
     names: KeyNames,
     deny_cache: Option<Arc<DenyCache>>,
-    /// The runtimes in which a task returns unused leases. One of them may not be driven.
-    sweeping: Mutex<HashSet<Id>>,
-    /// The number of script calls in the background.
-    in_flight: watch::Sender<usize>,
+    /// The tasks that return unused leases, one in each runtime: one of these may not be driven.
+    sweeping: Mutex<HashMap<Id, JoinHandle<()>>>,
+    /// Each script call in the background has a receiver.
+    in_flight: watch::Sender<()>,
     #[cfg(feature = "metrics")]
     leased: crate::metrics::record::Leased,
 }
@@ -67,10 +68,28 @@ impl Leases {
             names,
             deny_cache,
             sweeping: Mutex::default(),
-            in_flight: watch::Sender::new(0),
+            in_flight: watch::Sender::new(()),
             #[cfg(feature = "metrics")]
             leased: crate::metrics::record::Leased::default(),
         }
+    }
+
+    /// Fetches a lease with a job for `charge`; `ahead` is whether enough units are left for now. `None` if there is nothing
+    /// to fetch.
+    pub(crate) fn fetch(
+        self: &Arc<Self>,
+        charge: &Charge,
+        hash: u64,
+        ahead: bool,
+    ) -> Option<Box<LeaseRequest>> {
+        let fetch = self.table.fetch(charge, hash, ahead)?;
+        let (wanted, returned, resets) = (fetch.wanted, fetch.returned.lease, fetch.returned.resets);
+        let (leases, is_sent, is_completed) = (self.clone(), false, false);
+        Some(LeaseRequest::new(
+            wanted,
+            returned,
+            FetchObserver { leases, fetch, is_sent, is_completed, resets },
+        ))
     }
 
     /// Removes the lease of a key. Returns the job that returns it to Redis.
@@ -86,29 +105,24 @@ impl Leases {
     }
 
     /// Ends a fetch, see [`LeaseTable::complete`], and returns the lease that was replaced.
-    pub(super) fn complete(
-        self: &Arc<Self>,
-        fetch: &Fetch,
-        resets: u32,
-        granted: Option<(Leased, &Outcome)>,
-    ) {
+    fn complete(self: &Arc<Self>, fetch: &Fetch, resets: u32, granted: Option<(Leased, &Outcome)>) {
         if let Some(returned) = self.table.complete(fetch, resets, granted) {
             self.spawn_return(&returned);
             self.start_sweeping();
         }
     }
 
-    /// Makes a job return nothing if the lease was removed before a reset. A job that was certainly not sent may be sent
-    /// again, so this is found when it is sent. Returns the reset count.
-    pub(super) fn return_if_valid(&self, returned: &mut LeaseReturn, resets: ResetCount) -> u32 {
-        let count = self.table.reset_count(resets.cell);
-        if resets.count != count {
+    /// Makes a job return nothing if the lease was removed before a reset: `resets` is not the count of this `hash` any more.
+    /// A job that was certainly not sent may be sent again, so this is found when it is sent. Returns the reset count.
+    fn return_if_valid(&self, returned: &mut LeaseReturn, hash: u64, resets: u32) -> u32 {
+        let count = self.table.resets(hash);
+        if resets != count {
             *returned = LeaseReturn::default();
         }
         count
     }
 
-    pub(super) fn spawn_return(self: &Arc<Self>, returned: &Returned) {
+    fn spawn_return(self: &Arc<Self>, returned: &Returned) {
         // Outside a runtime it is not sent, and the end of the lease settles it.
         if let (Some(job), Ok(runtime)) = (self.return_job(returned), Handle::try_current()) {
             self.spawn(job, &runtime);
@@ -117,7 +131,7 @@ impl Leases {
 
     /// Sends a job in the background.
     pub(crate) fn spawn(&self, job: Job, runtime: &Handle) -> JoinHandle<Result<(), Error>> {
-        let guard = InFlight::new(&self.in_flight);
+        let guard = self.in_flight.subscribe();
         let decide = self.link.clone().decide(job.into());
         runtime.spawn(async move {
             let _guard = guard;
@@ -128,46 +142,34 @@ impl Leases {
     /// Waits until no job of [`spawn`](Self::spawn) is in flight, for half a second at most: under traffic there may
     /// always be one.
     pub(crate) async fn wait_until_idle(&self) {
-        let mut in_flight = self.in_flight.subscribe();
-        // The sender exists, so the wait itself cannot fail.
-        let _ = timeout(RETURN_DEADLINE, in_flight.wait_for(|calls| *calls == 0)).await;
+        let _ = timeout(RETURN_DEADLINE, self.in_flight.closed()).await;
     }
 
     fn return_job(self: &Arc<Self>, returned: &Returned) -> Option<Job> {
         if returned.lease.units == 0 {
             return None;
         }
-        let (frees_units, resets) = (returned.lease.frees_units(), returned.resets);
+        let frees_units = returned.lease.frees_units();
         let denial = |cache| DenyObserver::new(cache, cache.stamp(), Action::Refund, frees_units);
-        let observer = ReturnObserver { leases: self.clone(), resets };
+        let observer = ReturnObserver { leases: self.clone(), hash: returned.hash, resets: returned.resets };
+        let charges = Charges::One(Charge::new(&returned.policy, &returned.key, 0));
+        let (names, script) = (self.names.clone(), Script::built_in().clone());
         Some(Job {
-            action: Action::Refund,
-            penalties: Vec::new(),
-            charges: Charges::One(Charge::new(&returned.policy, &returned.key, 0)),
-            names: self.names.clone(),
             time: self.table.clock().manual_micros(),
-            script: Script::built_in().clone(),
-            deadline: RETURN_DEADLINE,
             denial: self.deny_cache.as_ref().map(denial),
             lease: Some(LeaseRequest::new(0, returned.lease, observer)),
-            slot: Slot::default(),
+            ..Job::new(Action::Refund, charges, names, script, RETURN_DEADLINE)
         })
     }
 
     fn start_sweeping(self: &Arc<Self>) {
-        if let Ok(runtime) = Handle::try_current()
-            && lock(&self.sweeping).insert(runtime.id())
-        {
-            runtime.spawn(sweep(Sweeper(Arc::downgrade(self), runtime.id())));
+        if let Ok(runtime) = Handle::try_current() {
+            let mut sweeping = lock(&self.sweeping);
+            // Those of runtimes that have ended.
+            sweeping.retain(|_, task| !task.is_finished());
+            let start = || runtime.spawn(sweep(Arc::downgrade(self), runtime.id()));
+            sweeping.entry(runtime.id()).or_insert_with(start);
         }
-    }
-
-    /// Returns unused leases. The result is whether any lease remains.
-    fn sweep(self: &Arc<Self>) -> bool {
-        let unused = self.table.remove_unused();
-        self.report();
-        unused.iter().for_each(|returned| self.spawn_return(returned));
-        self.has_leases()
     }
 
     /// Sets the gauges of leases, if there are any.
@@ -179,75 +181,81 @@ impl Leases {
         }
     }
 
-    fn has_leases(&self) -> bool {
-        self.table.sizes().0 > 0
-    }
-
     pub(crate) fn status(&self) -> LeaseStatus {
         let (keys, units) = self.table.sizes();
-        LeaseStatus { keys, units, calls: *self.in_flight.borrow() }
+        LeaseStatus { keys, units, calls: self.in_flight.receiver_count() }
+    }
+}
+
+/// Stores the units that a job leases.
+struct FetchObserver {
+    leases: Arc<Leases>,
+    fetch: Fetch,
+    is_sent: bool,
+    is_completed: bool,
+    /// The reset count when the request was sent.
+    resets: u32,
+}
+
+impl Observer for FetchObserver {
+    fn sending(&mut self, returned: &mut LeaseReturn) {
+        let Returned { hash, resets, .. } = self.fetch.returned;
+        self.resets = self.leases.return_if_valid(returned, hash, resets);
+        self.is_sent = true;
+    }
+
+    fn settled(&mut self, reply: &Reply) {
+        if let (Some(leased), [outcome]) = (reply.leased, reply.decision.outcomes()) {
+            self.is_completed = true;
+            self.leases.complete(&self.fetch, self.resets, Some((leased, outcome)));
+        }
+    }
+}
+
+impl Drop for FetchObserver {
+    fn drop(&mut self) {
+        if !self.is_completed {
+            self.leases.complete(&self.fetch, self.resets, None);
+        }
+        if !self.is_sent {
+            self.leases.spawn_return(&self.fetch.returned);
+        }
     }
 }
 
 /// Observes a job that only returns a lease.
 struct ReturnObserver {
     leases: Arc<Leases>,
-    resets: ResetCount,
+    hash: u64,
+    resets: u32,
 }
 
 impl Observer for ReturnObserver {
     fn sending(&mut self, returned: &mut LeaseReturn) {
-        self.leases.return_if_valid(returned, self.resets);
+        self.leases.return_if_valid(returned, self.hash, self.resets);
     }
 }
 
-/// Runs as long as there are leases, without keeping the store alive.
-async fn sweep(mut sweeper: Sweeper) {
+/// Returns unused leases as long as there are leases, without keeping the store alive.
+async fn sweep(leases: Weak<Leases>, runtime: Id) {
     loop {
         sleep(SWEEP_INTERVAL).await;
-        let Some(leases) = sweeper.0.upgrade() else { return };
-        if leases.sweep() {
-            continue;
-        }
-        lock(&leases.sweeping).remove(&sweeper.1);
-        // A lease that was stored since saw this task running, and started no other.
-        if !leases.has_leases() || !lock(&leases.sweeping).insert(sweeper.1) {
-            sweeper.0 = Weak::new();
+        let Some(leases) = leases.upgrade() else { return };
+        let unused = leases.table.remove_unused();
+        leases.report();
+        unused.iter().for_each(|returned| leases.spawn_return(returned));
+        // Under the lock: what stores a lease afterwards starts another task.
+        let mut sweeping = lock(&leases.sweeping);
+        if leases.table.sizes().0 == 0 {
+            sweeping.remove(&runtime);
             return;
         }
-    }
-}
-
-/// Counts a background job while it is in flight.
-struct InFlight(watch::Sender<usize>);
-
-impl InFlight {
-    fn new(calls: &watch::Sender<usize>) -> Self {
-        calls.send_modify(|calls| *calls += 1);
-        Self(calls.clone())
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.send_modify(|calls| *calls -= 1);
     }
 }
 
 impl fmt::Debug for Leases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.status().fmt(f)
-    }
-}
-
-/// Removes the runtime if the task ends with it, so that a later one can start another.
-struct Sweeper(Weak<Leases>, Id);
-
-impl Drop for Sweeper {
-    fn drop(&mut self) {
-        if let Some(leases) = self.0.upgrade() {
-            lock(&leases.sweeping).remove(&self.1);
-        }
     }
 }
 

@@ -1,25 +1,25 @@
 //! The leases of this instance, by key.
 
 use std::{
-    collections::{HashMap, hash_map},
+    collections::HashMap,
     hash::{BuildHasher, RandomState},
     mem,
     sync::{
         Mutex, MutexGuard,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use super::entry::{Entry, Lease, ResetCount, Returned};
+use super::entry::{Entry, HOT_INTERVAL, Lease, Returned};
 use crate::{
     base::{random::hasher, sync::lock, time::micros},
     decision::{Charge, Decision, DecisionSource, Outcome, Verdict},
     key::Key,
     policy::Policy,
     store::redis::{
+        clock::Clock,
         job::{LeaseReturn, Leased},
-        shortcut::Clock,
     },
 };
 
@@ -27,6 +27,8 @@ pub(crate) struct LeaseTable {
     shards: Box<[Mutex<HashMap<u64, Entry>>]>,
     /// How often a key with this hash was reset. Leases that are being fetched or returned then are void.
     resets: Box<[AtomicU32]>,
+    /// When a key without an entry was last requested: the lower bits of the time, and the upper ones of the key's hash.
+    requests: Box<[AtomicU64]>,
     hasher: RandomState,
     clock: Clock,
 }
@@ -43,7 +45,11 @@ pub(super) struct Fetch {
 const SHARDS: usize = 64;
 /// If keys share a counter, a reset of one voids at most one lease of another, and only one that is being fetched or
 /// returned.
-const RESET_COUNTERS: u32 = 1024;
+const RESET_COUNTERS: usize = 1024;
+/// A key that shares its cell with a more frequent one is decided by Redis, as if it were not leased.
+const REQUEST_CELLS: usize = 4096;
+/// The bits of a cell that are a time, in microseconds: twelve days.
+const TIME_BITS: u64 = (1 << 40) - 1;
 /// The most keys in a shard. Other keys are decided by Redis, as if they were not leased.
 const MAX_KEYS_PER_SHARD: usize = 64;
 /// The longest life of a lease in microseconds. It is short, so differences in clock speed do not matter.
@@ -54,6 +60,7 @@ impl LeaseTable {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             resets: (0..RESET_COUNTERS).map(|_| AtomicU32::default()).collect(),
+            requests: (0..REQUEST_CELLS).map(|_| AtomicU64::default()).collect(),
             hasher: hasher(),
             clock,
         }
@@ -63,10 +70,14 @@ impl LeaseTable {
         &self.clock
     }
 
+    pub(crate) fn hash_of(&self, charge: &Charge) -> u64 {
+        self.hash(charge.policy(), charge.key())
+    }
+
     /// Spends the units of `charge` from a lease, if it has enough. Also returns whether more should be fetched.
-    pub(crate) fn spend(&self, charge: &Charge) -> Option<(Decision, bool)> {
+    pub(crate) fn spend(&self, charge: &Charge, hash: u64) -> Option<(Decision, bool)> {
         let (remaining, reset, is_low, receipt) = {
-            let (hash, mut shard) = self.shard(charge.policy(), charge.key());
+            let mut shard = self.shard(hash);
             let entry = shard.get_mut(&hash).filter(|entry| entry.is_of(charge))?;
             let lease = entry.lease.as_mut()?;
             // Read under the lock, so it is not before the start of the lease.
@@ -89,10 +100,15 @@ impl LeaseTable {
 
     /// What to lease in addition to the cost of `charge`: `None` for a key that is not hot, or whose lease is being
     /// fetched. `ahead` is whether enough units are left for now.
-    pub(super) fn fetch(&self, charge: &Charge, ahead: bool) -> Option<Fetch> {
+    pub(super) fn fetch(&self, charge: &Charge, hash: u64, ahead: bool) -> Option<Fetch> {
         let (set_back, requested_at) = (self.clock.times_set_back(), self.clock.micros());
-        let (hash, mut shard) = self.shard(charge.policy(), charge.key());
-        let entry = entry(&mut shard, hash, charge)?;
+        let mut shard = self.shard(hash);
+        let Some(entry) = shard.get_mut(&hash).filter(|entry| entry.is_of(charge)) else {
+            if self.is_frequent(hash, requested_at) {
+                insert(&mut shard, hash, charge, requested_at);
+            }
+            return None;
+        };
         if entry.fetching {
             return None;
         }
@@ -112,6 +128,14 @@ impl LeaseTable {
         Some(Fetch { requested_at, set_back, wanted, returned: self.returned(hash, entry, lease) })
     }
 
+    /// Whether the key was requested shortly before. Only then it gets an entry: most keys never do.
+    fn is_frequent(&self, hash: u64, now: u64) -> bool {
+        let cell = &self.requests[hash as usize % REQUEST_CELLS];
+        let before = cell.swap(hash & !TIME_BITS | now & TIME_BITS, Ordering::Relaxed);
+        let since = now.wrapping_sub(before) & TIME_BITS;
+        (before ^ hash) & !TIME_BITS == 0 && since < HOT_INTERVAL
+    }
+
     /// Ends a fetch, and stores the units that Redis granted, unless the key was reset since the count was `resets`. Returns
     /// the lease that they replace, which may have no units. `None` if nothing is stored.
     pub(super) fn complete(
@@ -120,15 +144,17 @@ impl LeaseTable {
         resets: u32,
         granted: Option<(Leased, &Outcome)>,
     ) -> Option<Returned> {
-        let (hash, mut shard) = self.shard(&fetch.returned.policy, &fetch.returned.key);
+        let hash = fetch.returned.hash;
+        let mut shard = self.shard(hash);
         // An entry is not evicted during a fetch.
         let entry = shard.get_mut(&hash)?;
         entry.fetching = false;
         // After a reset, earlier charges no longer exist.
-        let is_valid = resets == self.resets(hash).count;
+        let is_valid = resets == self.resets(hash);
         let granted = granted.filter(|(granted, _)| granted.units > 0 && is_valid);
         let Some((granted, outcome)) = granted else {
-            entry.lease.iter_mut().for_each(Lease::do_not_refill);
+            // The limit has few units left.
+            entry.lease.iter_mut().for_each(|lease| lease.refill_below = 0);
             return None;
         };
         // This clock may be slower than the clock of Redis by 0.1 %, and the lease still ends in time.
@@ -141,11 +167,12 @@ impl LeaseTable {
         // It is unknown which of the units are spent, so the earliest receipt counts.
         let receipt = same.as_ref().map_or(granted.receipt, |lease| lease.receipt);
         let (left, spent) = same.map_or((0, 0), |lease| (lease.left, lease.spent));
-        let lease = entry.lease.insert(Lease {
+        entry.lease = Some(Lease {
             name: granted.name,
             left: left.saturating_add(granted.units),
             spent,
-            refill_below: 0,
+            // Fetches more when half of them are spent.
+            refill_below: left.saturating_add(granted.units) / 2,
             requested_at: fetch.requested_at,
             set_back: fetch.set_back,
             ends_at,
@@ -154,15 +181,15 @@ impl LeaseTable {
             reset: micros(outcome.reset_after()),
             receipt,
         });
-        lease.refill();
         let replaced = replaced.map_or_else(LeaseReturn::default, |lease| lease.returned());
         Some(self.returned(hash, entry, replaced))
     }
 
     /// Drops the lease of a key that is being reset.
     pub(crate) fn forget(&self, policy: &Policy, key: &Key) {
-        let (hash, mut shard) = self.shard(policy, key);
-        self.resets[(hash as u32 % RESET_COUNTERS) as usize].fetch_add(1, Ordering::AcqRel);
+        let hash = self.hash(policy, key);
+        let mut shard = self.shard(hash);
+        self.resets[hash as usize % RESET_COUNTERS].fetch_add(1, Ordering::AcqRel);
         if let Some(entry) = shard.get_mut(&hash) {
             entry.lease = None;
         }
@@ -170,7 +197,8 @@ impl LeaseTable {
 
     /// Removes the lease of a key.
     pub(super) fn remove(&self, policy: &Policy, key: &Key) -> Option<Returned> {
-        let (hash, mut shard) = self.shard(policy, key);
+        let hash = self.hash(policy, key);
+        let mut shard = self.shard(hash);
         let entry = shard.get_mut(&hash)?;
         let lease = entry.lease.take()?.returned();
         Some(self.returned(hash, entry, lease))
@@ -202,7 +230,7 @@ impl LeaseTable {
 
     fn returned(&self, hash: u64, entry: &Entry, lease: LeaseReturn) -> Returned {
         let (policy, key) = (entry.policy.clone(), entry.key.clone());
-        Returned { policy, key, lease, resets: self.resets(hash) }
+        Returned { policy, key, lease, hash, resets: self.resets(hash) }
     }
 
     /// The numbers of keys with a lease, and of their units.
@@ -217,51 +245,33 @@ impl LeaseTable {
         (keys, units)
     }
 
-    /// How often the keys of this cell were reset.
-    pub(super) fn reset_count(&self, cell: u32) -> u32 {
-        self.resets[cell as usize].load(Ordering::Acquire)
+    /// How often the keys of this hash were reset.
+    pub(super) fn resets(&self, hash: u64) -> u32 {
+        self.resets[hash as usize % RESET_COUNTERS].load(Ordering::Acquire)
     }
 
-    fn resets(&self, hash: u64) -> ResetCount {
-        let cell = hash as u32 % RESET_COUNTERS;
-        ResetCount { cell, count: self.reset_count(cell) }
+    fn hash(&self, policy: &Policy, key: &Key) -> u64 {
+        self.hasher.hash_one((policy.tag(), key))
     }
 
-    fn shard(&self, policy: &Policy, key: &Key) -> (u64, MutexGuard<'_, HashMap<u64, Entry>>) {
-        let hash = self.hasher.hash_one((policy.tag(), key));
-        (hash, lock(&self.shards[hash as usize % SHARDS]))
+    fn shard(&self, hash: u64) -> MutexGuard<'_, HashMap<u64, Entry>> {
+        lock(&self.shards[hash as usize % SHARDS])
     }
 }
 
-/// The entry of `charge`. Creates it if there is room.
-fn entry<'a>(shard: &'a mut HashMap<u64, Entry>, hash: u64, charge: &Charge) -> Option<&'a mut Entry> {
-    if shard.len() >= MAX_KEYS_PER_SHARD && !shard.contains_key(&hash) {
-        // The coldest of a few. Checking all would cost cold keys more than leases save for hot keys.
-        let idle = shard.iter().filter(|(_, entry)| entry.is_idle()).take(4);
-        let idle = *idle.min_by_key(|(_, entry)| entry.last_request)?.0;
-        shard.remove(&idle);
+/// Creates the entry of `charge`, if there is room.
+fn insert(shard: &mut HashMap<u64, Entry>, hash: u64, charge: &Charge, now: u64) {
+    if shard.len() >= MAX_KEYS_PER_SHARD {
+        shard.retain(|_, entry| !entry.is_idle());
     }
-    let new = || Entry {
-        policy: charge.policy().clone(),
-        key: charge.key().clone(),
-        lease: None,
-        target: 0,
-        last_request: None,
-        fetching: false,
-    };
-    match shard.entry(hash) {
-        hash_map::Entry::Vacant(place) => Some(place.insert(new())),
-        hash_map::Entry::Occupied(place) => {
-            let entry = place.into_mut();
-            if !entry.is_of(charge) {
-                // The entry is of another quota, or of a key with the same hash.
-                if !entry.is_idle() {
-                    return None;
-                }
-                *entry = new();
-            }
-            Some(entry)
-        }
+    // It may be of another quota, or of a key with the same hash.
+    let is_taken = shard.get(&hash).is_some_and(|other| !other.is_idle());
+    if !is_taken && shard.len() < MAX_KEYS_PER_SHARD {
+        let (policy, key) = (charge.policy().clone(), charge.key().clone());
+        shard.insert(
+            hash,
+            Entry { policy, key, lease: None, target: 0, last_request: Some(now), fetching: false },
+        );
     }
 }
 
@@ -291,11 +301,17 @@ mod tests {
             self.clock.advance(Duration::from_millis(millis));
         }
 
+        fn fetch(&self, ahead: bool) -> Option<Fetch> {
+            self.table.fetch(&self.charge, self.table.hash_of(&self.charge), ahead)
+        }
+
         /// The request for a lease of a key that is hot.
         fn hot(&self) -> Fetch {
-            assert!(self.table.fetch(&self.charge, false).is_none(), "one request is not hot");
-            self.advance(1);
-            self.table.fetch(&self.charge, false).unwrap()
+            for _ in 0..2 {
+                assert!(self.fetch(false).is_none(), "two requests are not hot");
+                self.advance(1);
+            }
+            self.fetch(false).unwrap()
         }
 
         /// Redis grants `units` under `name` for a second.
@@ -303,11 +319,13 @@ mod tests {
             let receipt = Receipt { made: 0, mark: 0 };
             let leased = Leased { units, lifetime: 1_000_000, name, receipt };
             let outcome = Outcome::new(&self.charge, Verdict::Allow, LIMIT, Duration::from_secs(1));
-            self.table.complete(fetch, fetch.returned.resets.count, Some((leased, &outcome)))
+            self.table.complete(fetch, fetch.returned.resets, Some((leased, &outcome)))
         }
 
         fn spend(&self, units: u64) -> bool {
-            self.table.spend(&self.charge.clone().with_cost(units)).is_some()
+            self.table
+                .spend(&self.charge.clone().with_cost(units), self.table.hash_of(&self.charge))
+                .is_some()
         }
     }
 
@@ -320,7 +338,7 @@ mod tests {
         assert!(one.grant(&fetch, 7, 3).is_some());
         assert_eq!(one.table.sizes(), (1, 3));
         assert_eq!([one.spend(2), one.spend(2), one.spend(1), one.spend(1)], [true, false, true, false]);
-        let fetch = one.table.fetch(&one.charge, false).unwrap();
+        let fetch = one.fetch(false).unwrap();
         let returned = &fetch.returned.lease;
         assert_eq!((returned.name, returned.units, returned.spent), (7, 3, 3));
         assert!(one.grant(&fetch, 8, 5).is_some());
@@ -335,9 +353,9 @@ mod tests {
     fn a_key_has_one_fetch_at_a_time() {
         let one = Fixture::new();
         let fetch = one.hot();
-        assert!(one.table.fetch(&one.charge, false).is_none());
-        assert!(one.table.complete(&fetch, fetch.returned.resets.count, None).is_none(), "it failed");
-        assert!(one.table.fetch(&one.charge, false).is_some());
+        assert!(one.fetch(false).is_none());
+        assert!(one.table.complete(&fetch, fetch.returned.resets, None).is_none(), "it failed");
+        assert!(one.fetch(false).is_some());
     }
 
     #[test]
@@ -345,11 +363,11 @@ mod tests {
         let one = Fixture::new();
         let mut wanted = vec![one.hot().wanted];
         let mut fetch = |millis| {
-            let (_, mut shard) = one.table.shard(one.charge.policy(), one.charge.key());
+            let mut shard = one.table.shard(one.table.hash_of(&one.charge));
             shard.values_mut().for_each(|entry| entry.fetching = false);
             drop(shard);
             one.advance(millis);
-            wanted.push(one.table.fetch(&one.charge, false).map_or(0, |fetch| fetch.wanted));
+            wanted.push(one.fetch(false).map_or(0, |fetch| fetch.wanted));
         };
         for millis in [1, 1, 1, 1, 30, 60, 60] {
             fetch(millis);
@@ -364,7 +382,7 @@ mod tests {
         one.table.forget(one.charge.policy(), one.charge.key());
         assert!(one.grant(&fetch, 7, 8).is_none());
         assert!(!one.spend(1));
-        let fetch = one.table.fetch(&one.charge, false).unwrap();
+        let fetch = one.fetch(false).unwrap();
         assert!(one.grant(&fetch, 8, 8).is_some());
         assert!(one.spend(1));
         one.table.forget(one.charge.policy(), one.charge.key());
@@ -380,13 +398,13 @@ mod tests {
         assert!(one.spend(3));
         one.advance(249);
         assert!(one.table.remove_unused().is_empty());
-        let ahead = one.table.fetch(&one.charge, true).unwrap();
+        let ahead = one.fetch(true).unwrap();
         assert_eq!((ahead.returned.lease.units, ahead.returned.lease.spent), (3, 3), "a report");
         // The lease of that name goes on, and another one replaces it.
         assert!(one.grant(&ahead, 7, 4).is_some_and(|replaced| replaced.lease.units == 0));
         assert_eq!(one.table.sizes(), (1, 9));
         assert!(one.spend(1));
-        let ahead = one.table.fetch(&one.charge, true).unwrap();
+        let ahead = one.fetch(true).unwrap();
         let replaced = one.grant(&ahead, 9, 2).unwrap().lease;
         assert_eq!((replaced.name, replaced.units, replaced.spent), (7, 8, 0));
         one.advance(250);

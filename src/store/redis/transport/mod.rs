@@ -20,7 +20,7 @@ pub(super) use self::{
     connections::tcp_settings,
     deadline::{PROBE_TIMEOUT, answered, deadline_in, slow_text, timed_out},
     health::{ConnectErrors, Health},
-    link::{Link, Scan},
+    link::{Found, Link, Scan},
     runtimes::current,
     server::Single,
 };

@@ -39,7 +39,7 @@ pub(crate) async fn connect(options: &Options, lazily: bool) -> Result<RedisStor
             (None, None) => servers,
         }
     } else if let [url] = urls[..] {
-        Servers::one(url)
+        Servers::from(url)
     } else {
         return Err(Failure::Usage(
             "several URLs are of nodes of a Redis Cluster or of sentinels: add --cluster or --sentinel <PRIMARY>, or \

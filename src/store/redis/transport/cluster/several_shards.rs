@@ -14,8 +14,8 @@ use crate::{
     store::{
         Action, Counts,
         redis::{
+            deny_cache::DenyObserver,
             job::{Job, Reply},
-            shortcut::DenyObserver,
             transport::{
                 deadline::{REPLY_TIMEOUT, deadline_in, timed_out},
                 runtimes::in_task,

@@ -1,19 +1,28 @@
-//! Finds the keys that have a count, for operators.
+//! Lists the keys that have a count, and those that are banned, for operators.
 
-use std::{collections::BTreeSet, fmt};
+use std::collections::BTreeSet;
+
+use tokio::task::JoinSet;
 
 use super::{
     store::RedisStore,
-    transport::{PROBE_TIMEOUT, Scan},
+    transport::{Found, PROBE_TIMEOUT, Scan},
 };
 use crate::{
-    base::{Error, Fault},
+    base::{Error, ErrorKind, Fault},
+    decision::{BanList, Charge},
     key::Key,
     policy::Policy,
+    store::{Action, Store as _},
 };
 
+/// About how many keys with denials or bans are looked at, at most.
+const MOST_BANNED: usize = 100_000;
+/// How many of them are looked at concurrently.
+const CHUNK: usize = 128;
+
 /// The keys that [`RedisStore::stored_keys`] has found.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct StoredKeys {
     /// Each policy with a key that is charged or banned under it, in the order of the policies, then of the keys. The keys
     /// of one policy are in the order of their [stored form](crate::key#the-stored-form).
@@ -23,17 +32,6 @@ pub struct StoredKeys {
     pub others: usize,
     /// Whether all of Redis was looked at.
     pub is_complete: bool,
-}
-
-/// Shows no key.
-impl fmt::Debug for StoredKeys {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StoredKeys")
-            .field("keys", &self.keys.len())
-            .field("others", &self.others)
-            .field("is_complete", &self.is_complete)
-            .finish()
-    }
 }
 
 impl RedisStore {
@@ -53,8 +51,7 @@ impl RedisStore {
     #[doc(hidden)]
     pub async fn stored_keys(&self, policies: &[Policy], at_most: usize) -> Result<StoredKeys, Error> {
         let scan = Scan { pattern: self.names.pattern_of_all(), most: usize::MAX, looks: at_most };
-        let scanned = self.link.clone().scan(scan, self.deadline.max(PROBE_TIMEOUT)).await;
-        let scanned = scanned.map_err(without_permission)?;
+        let scanned = self.scan(scan).await?;
         let mut found = vec![BTreeSet::new(); policies.len()];
         let mut others = BTreeSet::new();
         for name in scanned.names {
@@ -77,12 +74,43 @@ impl RedisStore {
             is_complete: scanned.is_complete,
         })
     }
-}
 
-/// The error of a scan, with the permission that the Redis user lacks.
-pub(super) fn without_permission(error: Error) -> Error {
-    if !error.fault().is_some_and(Fault::is_missing_permission) {
-        return error;
+    /// The keys that `policy` bans: the `most` longest bans.
+    pub(super) async fn list_bans(self, policy: Policy, most: usize) -> Result<BanList, Error> {
+        let Some(counted_by) = policy.bans() else { return Ok(BanList::longest(0, Vec::new(), true)) };
+        let scan = Scan { pattern: self.names.pattern(counted_by), most: MOST_BANNED, looks: usize::MAX };
+        let found = self.scan(scan).await?;
+        // A key is listed again if the table of Redis grows during the scan.
+        let keys: BTreeSet<Key> =
+            found.names.iter().filter_map(|name| self.names.key(name, counted_by)).collect();
+        let (mut keys, mut bans) = (keys.into_iter(), Vec::new());
+        loop {
+            let mut peeks = JoinSet::new();
+            for key in keys.by_ref().take(CHUNK) {
+                // Only the ban. What the key was charged does not matter, nor whether the policy is a shadow.
+                let peeked = self.decide(Action::Peek, &[Charge::new(counted_by, &key, 1)]);
+                peeks.spawn(async move { (key, peeked.await) });
+            }
+            if peeks.is_empty() {
+                return Ok(BanList::longest(most, bans, found.is_complete));
+            }
+            for (key, peeked) in peeks.join_all().await {
+                match peeked {
+                    Ok(decision) => bans.extend(decision.retry_after().map(|rest| (key, rest))),
+                    Err(error) if error.kind() == ErrorKind::ForeignValue => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
     }
-    Error::new(error.kind(), "keys cannot be listed: run ACL SETUSER <user> +scan")
+
+    async fn scan(&self, scan: Scan) -> Result<Found, Error> {
+        let found = self.link.clone().scan(scan, self.deadline.max(PROBE_TIMEOUT)).await;
+        found.map_err(|error| {
+            if !error.fault().is_some_and(Fault::is_missing_permission) {
+                return error;
+            }
+            Error::new(error.kind(), "keys cannot be listed: run ACL SETUSER <user> +scan")
+        })
+    }
 }

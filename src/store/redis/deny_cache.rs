@@ -126,33 +126,27 @@ impl DenyCache {
         let is_banned = decision.is_banned();
         let (mut first, mut denying) = (None, 0);
         for outcome in decision.outcomes() {
-            if is_banned {
+            let wait = if is_banned {
                 // The request is denied until the ban ends, regardless of the policies that do not ban.
-                if let Some(rest) = outcome.banned_for() {
-                    lifetime = lifetime.min(micros(rest));
-                    denying += 1;
-                    first.get_or_insert(outcome);
-                }
-                continue;
-            }
-            if outcome.policy().counts_denials() {
-                return;
-            }
-            if outcome.charge().needs_permit() {
+                outcome.banned_for()
+            } else if outcome.policy().counts_denials() || outcome.charge().needs_permit() {
                 // A permit may be released at any moment.
                 return;
+            } else if !outcome.is_denied() {
+                None
+            } else if outcome.charge().cost() == 1
+                && outcome.remaining() == 0
+                && outcome.retry_after().is_some()
+            {
+                outcome.retry_after()
+            } else {
+                return;
+            };
+            if let Some(wait) = wait {
+                lifetime = lifetime.min(micros(wait));
+                denying += 1;
+                first.get_or_insert(outcome);
             }
-            if !outcome.is_denied() {
-                continue;
-            }
-            match outcome.retry_after() {
-                Some(wait) if outcome.charge().cost() == 1 && outcome.remaining() == 0 => {
-                    lifetime = lifetime.min(micros(wait));
-                }
-                _ => return,
-            }
-            denying += 1;
-            first.get_or_insert(outcome);
         }
         if let Some(first) = first {
             let (received_at, expires_at) = (self.now(), stamp.sent_at.saturating_add(lifetime));

@@ -1,33 +1,71 @@
-//! What a server reports about itself.
+//! What a probe found.
 
-use std::{fmt, time::Duration};
+use std::{collections::HashMap, fmt, time::Duration};
 
-use redis::Value;
+use redis::{Value, from_redis_value};
 
-/// From HELLO, which every user may run, and from INFO.
+use crate::base::{Error, ErrorKind};
+
+/// What [`RedisStore::probe`](crate::RedisStore::probe) found. Its text is for an operator.
+///
+/// # Example
+///
+/// ```no_run
+/// use tower_ratelimit::RedisStore;
+///
+/// # async fn example() -> Result<(), tower_ratelimit::Error> {
+/// let store = RedisStore::builder().connect_lazy("redis://127.0.0.1:6379")?;
+/// let report = store.probe().await?;
+/// println!("{report}");
+/// assert!(report.can_decide());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, Default)]
-pub(super) struct ServerInfo {
+pub struct ProbeReport {
+    /// From HELLO, which every user may run, or from INFO.
     pub(super) version: Option<String>,
     /// `standalone`, `cluster` or `sentinel`.
     pub(super) mode: Option<String>,
     pub(super) eviction_policy: Option<String>,
-    pub(super) round_trip: Option<Duration>,
     /// Whether memory is limited, so that the eviction policy matters.
     pub(super) may_evict: bool,
+    /// The least of some commands.
+    pub(super) round_trip: Option<Duration>,
+    pub(super) findings: Vec<Finding>,
 }
 
-impl ServerInfo {
+/// A problem that a probe found.
+#[derive(Clone, Debug)]
+pub(super) struct Finding {
+    /// Whether no decision can be made until it is solved. Otherwise it is a warning.
+    prevents_decisions: bool,
+    /// What to change.
+    text: String,
+}
+
+impl ProbeReport {
+    /// The problems, the most severe first. Each text states what to change.
+    pub fn findings(&self) -> impl Iterator<Item = &str> {
+        self.findings.iter().map(|finding| &*finding.text)
+    }
+
+    /// Why no decision can be made.
+    pub(super) fn error(&self) -> Option<Error> {
+        let finding = self.findings.iter().find(|finding| finding.prevents_decisions)?;
+        Some(Error::new(ErrorKind::StoreFailed, finding.text.clone()))
+    }
+
+    /// Whether decisions can be made. If not, [`connect`](crate::RedisStore::connect) fails.
+    #[must_use]
+    pub fn can_decide(&self) -> bool {
+        self.error().is_none()
+    }
+
     /// Reads the reply to HELLO.
     pub(super) fn read_hello(&mut self, reply: &Value) {
-        let pairs: Vec<(&Value, &Value)> = match reply {
-            Value::Map(pairs) => pairs.iter().map(|(name, value)| (name, value)).collect(),
-            Value::Array(values) => values.chunks_exact(2).map(|pair| (&pair[0], &pair[1])).collect(),
-            _ => return,
-        };
-        let field = |wanted: &str| {
-            let pair = pairs.iter().find(|(name, _)| text(name).as_deref() == Some(wanted));
-            pair.and_then(|(_, value)| text(value)).and_then(harmless)
-        };
+        let Ok(fields) = from_redis_value::<HashMap<String, Value>>(reply.clone()) else { return };
+        let field = |name: &str| text(fields.get(name)?).and_then(harmless);
         self.version = field("version");
         self.mode = field("mode");
     }
@@ -66,6 +104,48 @@ impl ServerInfo {
     pub(super) fn harmful_eviction(&self) -> Option<&str> {
         self.eviction_policy.as_deref().filter(|policy| self.may_evict && evicts_exhausted(policy))
     }
+
+    pub(super) fn round_trip_text(&self) -> String {
+        self.round_trip.map_or_else(
+            || "unknown".to_owned(),
+            |round_trip| format!("{:.1}ms", round_trip.as_secs_f64() * 1e3),
+        )
+    }
+
+    pub(super) fn eviction_text(&self) -> &str {
+        self.eviction_policy.as_deref().unwrap_or("unknown (grant +info to see it)")
+    }
+}
+
+impl Finding {
+    pub(super) fn error(text: impl Into<String>) -> Self {
+        Self { prevents_decisions: true, text: text.into() }
+    }
+
+    pub(super) fn warning(text: impl Into<String>) -> Self {
+        Self { prevents_decisions: false, text: text.into() }
+    }
+}
+
+/// One line about the server, and one for each problem.
+impl fmt::Display for ProbeReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Redis {}", self.version.as_deref().unwrap_or("of an unknown version"))?;
+        if let Some(mode) = &self.mode {
+            write!(f, ", {mode}")?;
+        }
+        if self.round_trip.is_some() {
+            write!(f, ", round trip {}", self.round_trip_text())?;
+        }
+        write!(f, ", maxmemory-policy {}", self.eviction_text())?;
+        match self.findings.len() {
+            0 => write!(f, ": no problem found"),
+            _ => self.findings.iter().try_for_each(|finding| {
+                let severity = if finding.prevents_decisions { "error" } else { "warning" };
+                write!(f, "\n{severity}: {}", finding.text)
+            }),
+        }
+    }
 }
 
 /// Whether the policy evicts keys without regard to their reset. `volatile-ttl` evicts those that are reset next.
@@ -79,43 +159,13 @@ fn parse(version: &str) -> Option<(u32, u32)> {
 }
 
 fn text(value: &Value) -> Option<String> {
-    match value {
-        Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
-        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Some(text.clone()),
-        _ => None,
-    }
+    from_redis_value(value.clone()).ok()
 }
 
 /// The value, if it is one word as Redis writes it. Something else may be what the server was sent.
 fn harmless(value: String) -> Option<String> {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
     ((1..=32).contains(&value.len()) && value.bytes().all(is_word)).then_some(value)
-}
-
-impl ServerInfo {
-    pub(super) fn round_trip_text(&self) -> String {
-        self.round_trip.map_or_else(
-            || "unknown".to_owned(),
-            |round_trip| format!("{:.1}ms", round_trip.as_secs_f64() * 1e3),
-        )
-    }
-
-    pub(super) fn eviction_text(&self) -> &str {
-        self.eviction_policy.as_deref().unwrap_or("unknown (grant +info to see it)")
-    }
-}
-
-impl fmt::Display for ServerInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Redis {}", self.version.as_deref().unwrap_or("of an unknown version"))?;
-        if let Some(mode) = &self.mode {
-            write!(f, ", {mode}")?;
-        }
-        if self.round_trip.is_some() {
-            write!(f, ", round trip {}", self.round_trip_text())?;
-        }
-        write!(f, ", maxmemory-policy {}", self.eviction_text())
-    }
 }
 
 #[cfg(test)]
@@ -134,7 +184,7 @@ mod tests {
             Value::Map(pairs.iter().map(|(name, value)| (bulk(name), bulk(value))).collect()),
         ];
         for form in forms {
-            let mut server = ServerInfo::default();
+            let mut server = ProbeReport::default();
             server.read_hello(&form);
             assert_eq!(
                 (server.version.as_deref(), server.mode.as_deref()),
@@ -147,7 +197,7 @@ mod tests {
     fn only_versions_below_6_2_are_outdated() {
         let rows = [("6.0.16", true), ("6.2.0", false), ("7.4.1", false), ("10.0.0", false), ("x", false)];
         for (version, is_outdated) in rows {
-            let server = ServerInfo { version: Some(version.into()), ..ServerInfo::default() };
+            let server = ProbeReport { version: Some(version.into()), ..ProbeReport::default() };
             assert_eq!(server.outdated_version().is_some(), is_outdated, "{version}");
         }
     }
@@ -165,7 +215,7 @@ mod tests {
             (vec![node("0", "noeviction"), node("9", "volatile-lfu")], Some("volatile-lfu")),
         ];
         for (nodes, harmful) in rows {
-            let mut server = ServerInfo::default();
+            let mut server = ProbeReport::default();
             server.read_info(&Value::Map(nodes.into_iter().map(|info| (bulk("node"), info)).collect()));
             assert_eq!(server.harmful_eviction(), harmful, "{server}");
         }
@@ -173,7 +223,7 @@ mod tests {
 
     #[test]
     fn what_a_server_quotes_is_not_shown() {
-        let mut server = ServerInfo::default();
+        let mut server = ProbeReport::default();
         server.read_hello(&Value::Array(vec![bulk("version"), bulk("you sent: hunter2")]));
         assert_eq!(server.version, None);
     }

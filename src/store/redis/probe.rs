@@ -1,4 +1,4 @@
-//! Runs the checks of a probe.
+//! Finds out at start-up whether a server can make decisions, and what an operator should change.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -9,8 +9,11 @@ use redis::{Cmd, Value};
 use tokio::time::Instant;
 
 use super::{
+    job::Job,
     report::{Finding, ProbeReport},
-    server::ServerInfo,
+    store::RedisStore,
+    transport::{PROBE_TIMEOUT, slow_text},
+    wire,
 };
 use crate::{
     algorithm::SlidingLog,
@@ -18,15 +21,7 @@ use crate::{
     decision::{Charge, Charges},
     key::Key,
     policy::Policy,
-    store::{
-        Action,
-        redis::{
-            job::Job,
-            store::RedisStore,
-            transport::{PROBE_TIMEOUT, slow_text},
-            wire,
-        },
-    },
+    store::Action,
 };
 
 impl RedisStore {
@@ -64,16 +59,17 @@ impl RedisStore {
     /// # }
     /// ```
     pub async fn probe(&self) -> Result<ProbeReport, Error> {
-        let mut server = ServerInfo::default();
+        let mut report = ProbeReport::default();
         if !self.link.is_cluster() {
             // A server that requires a password closes the connection of a client that sends a long script without one.
             // Its reply to PING names the cause.
             self.ask(redis::cmd("PING")).await?;
             if let Some(hello) = self.answered(redis::cmd("HELLO")).await? {
-                server.read_hello(&hello);
+                report.read_hello(&hello);
             }
-            if let Some(problem) = wrong_topology(&server) {
-                return Ok(ProbeReport { server, findings: vec![problem] });
+            if let Some(problem) = wrong_topology(&report) {
+                report.findings.push(problem);
+                return Ok(report);
             }
         }
         let mut findings = self.failed_decisions().await?;
@@ -82,21 +78,21 @@ impl RedisStore {
             info.arg("memory");
         }
         if let Some(info) = self.answered(info).await? {
-            server.read_info(&info);
+            report.read_info(&info);
         }
-        if let Some(version) = server.outdated_version() {
+        if let Some(version) = report.outdated_version() {
             let text = format!("Redis {version} is not supported: upgrade the server to 6.2 or later");
             findings.push(Finding::warning(text));
         }
-        if let Some(policy) = server.harmful_eviction() {
+        if let Some(policy) = report.harmful_eviction() {
             let text = format!(
                 "Redis evicts exhausted limits when its memory is full (maxmemory-policy {policy}), and then admits their \
                  clients again; set maxmemory-policy to volatile-ttl, and use a separate Redis for the limits"
             );
             findings.push(Finding::warning(text));
         }
-        server.round_trip = self.round_trip().await;
-        if let Some(round_trip) = server.round_trip.filter(|round_trip| *round_trip > self.deadline) {
+        report.round_trip = self.round_trip().await;
+        if let Some(round_trip) = report.round_trip.filter(|round_trip| *round_trip > self.deadline) {
             findings.push(Finding::warning(slow_text(round_trip, self.deadline)));
         }
         let health = self.link.health();
@@ -104,16 +100,16 @@ impl RedisStore {
             log!(
                 info,
                 server = %health.server(),
-                version = server.version.as_deref().unwrap_or("unknown"),
-                round_trip = %server.round_trip_text(),
-                eviction_policy = server.eviction_text(),
+                version = report.version.as_deref().unwrap_or("unknown"),
+                round_trip = %report.round_trip_text(),
+                eviction_policy = report.eviction_text(),
                 prefix = self.names.prefix(),
                 "connected to Redis"
             );
             // Unused without the feature `tracing`.
-            let _ = (health.server(), server.round_trip_text(), server.eviction_text());
+            let _ = (health.server(), report.round_trip_text(), report.eviction_text());
         }
-        Ok(ProbeReport { server, findings })
+        Ok(ProbeReport { findings, ..report })
     }
 
     /// The least round trip of three commands. The first may have to wait for a connection, and the process for a thread.
@@ -243,8 +239,8 @@ fn is_answer(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::StoreFailed | ErrorKind::ForeignValue)
 }
 
-fn wrong_topology(server: &ServerInfo) -> Option<Finding> {
-    let text = match server.mode.as_deref() {
+fn wrong_topology(report: &ProbeReport) -> Option<Finding> {
+    let text = match report.mode.as_deref() {
         Some("cluster") => {
             "the server is one node of a Redis Cluster: connect to the nodes with Servers::cluster and the \
              feature `cluster`"

@@ -1,21 +1,26 @@
-//! The scripts that Redis runs, assembled once from the files under `lua/` and identified by its hash.
+//! The scripts that Redis runs, and which one a decision needs. They are assembled once from the files under `lua/` and identified by its hash.
 //!
 //! The Lua files are compiled into the crate, so there are no files to install.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     fmt, iter, slice,
-    sync::{Arc, LazyLock},
+    sync::{Arc, LazyLock, RwLock},
 };
 
 use crate::{
     algorithm::{self, Algorithm, penalty::Strikes},
-    base::Quota,
+    base::{
+        Error, Quota,
+        sync::{read, write},
+    },
+    decision::Charge,
+    policy::Policy,
 };
 
 macro_rules! lua {
     ($path:literal) => {
-        include_str!(concat!("../../../../lua/", $path, ".lua"))
+        include_str!(concat!("../../../lua/", $path, ".lua"))
     };
 }
 
@@ -223,6 +228,64 @@ impl fmt::Debug for Script {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Script").field(&self.hash()).finish()
     }
+}
+
+/// The custom algorithms of a store, and one script for each set of them that is decided together. If the Lua of one
+/// does not compile, only its own decisions fail.
+#[derive(Debug, Default)]
+pub(crate) struct Scripts(RwLock<Registered>);
+
+#[derive(Debug, Default)]
+struct Registered {
+    /// By name.
+    custom: BTreeMap<String, Arc<dyn Algorithm>>,
+    /// By the sorted names of the custom algorithms, so all instances have the same scripts.
+    scripts: HashMap<Vec<String>, Arc<Script>>,
+}
+
+impl Scripts {
+    pub(crate) fn script_for(&self, charges: &[Charge]) -> Result<Arc<Script>, Error> {
+        let custom = charges.iter().map(Charge::policy).filter(|policy| !is_built_in(policy));
+        let mut names = BTreeSet::new();
+        for policy in custom {
+            self.register(policy)?;
+            names.insert(policy.counting().name().to_owned());
+        }
+        if names.is_empty() {
+            return Ok(Script::built_in().clone());
+        }
+        let names: Vec<String> = names.into_iter().collect();
+        if let Some(script) = read(&self.0).scripts.get(&names) {
+            return Ok(script.clone());
+        }
+        let mut registered = write(&self.0);
+        let custom: Vec<_> = names.iter().filter_map(|name| registered.custom.get(name).cloned()).collect();
+        let script =
+            registered.scripts.entry(names).or_insert_with(|| Arc::new(Script::with_custom(&custom)));
+        Ok(script.clone())
+    }
+
+    /// Registers the policy's algorithm if it is a custom one.
+    pub(crate) fn register(&self, policy: &Policy) -> Result<(), Error> {
+        let algorithm = policy.counting();
+        if is_built_in(policy) {
+            return Ok(());
+        }
+        let has_same_source = |registered: &Arc<dyn Algorithm>| registered.lua() == algorithm.lua();
+        if read(&self.0).custom.get(algorithm.name()).is_some_and(has_same_source) {
+            return Ok(());
+        }
+        let mut registered = write(&self.0);
+        let first = registered.custom.entry(algorithm.name().to_owned()).or_insert_with(|| algorithm.clone());
+        if has_same_source(first) {
+            return Ok(());
+        }
+        Err(Error::invalid("two algorithms of one name have different Lua sources: rename one of them"))
+    }
+}
+
+fn is_built_in(policy: &Policy) -> bool {
+    policy.counting().counter().is_some()
 }
 
 #[cfg(test)]

@@ -14,7 +14,8 @@ test:
 		--package tests $(BESIDE) --doc
 
 # `make test`; then all features, TLS, Sentinel, Cluster, gRPC, the programs of this workspace and of the guides, nginx in
-# front of a service, the simulation of faults, and five times the random steps of the differential tests.
+# front of a service, the simulation of faults, five times the random steps of the differential tests, and the tests of
+# the published packages.
 test-all: BESIDE = $(SHARED)
 test-all: test
 	@.ci/get-nginx
@@ -22,6 +23,7 @@ test-all: test
 	@.ci/timed "doc tests, all features" cargo test --workspace --exclude tests --all-features --doc
 	@DIFFERENTIAL_STEPS=10000 .ci/timed "differential" .ci/cargo-test --package tower-ratelimit --package tests $(SHARED) --test it -- \
 		differential:: concurrency_policy::redis_memory_and_model
+	@.ci/timed "packages" .ci/package
 
 # The random tests and the failure tests with many more cases: the stores against each other and against a naive model,
 # late refunds, invalid replies, demotions, floods, leases and live policies; and, with valgrind, the instructions of Redis for
@@ -86,7 +88,6 @@ lint:
 	@.ci/timed "alerts" env GET_PROMTOOL=no .ci/test-alerts
 	@.ci/timed "rust-version" .ci/msrv
 	@.ci/timed "dependencies" .ci/deny
-	@.ci/timed "packages" .ci/package
 
 # Counts the words that this repository does not use, and fails if one occurs more often than .ci/words.txt allows.
 lint-words:

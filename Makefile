@@ -75,6 +75,7 @@ test-alerts:
 lint:
 	@.ci/timed "format" cargo fmt --all --check
 	@.ci/timed "words" .ci/words
+	@.ci/timed "figures" .ci/figures
 	@.ci/timed "clippy" cargo clippy --workspace --all-features --lib --bins --examples --benches -- -D warnings
 	@.ci/timed "clippy of tests" cargo clippy --workspace --all-features --tests -- \
 		-D warnings -A clippy::unwrap_used -A clippy::print_stderr

@@ -2,23 +2,28 @@
 
 .PHONY: test test-all test-alerts test-faults test-long test-oldest test-servers test-simulation fuzz lint lint-words bench bench-instructions bench-peers request-path
 SHELL := bash
+# Gives dependencies the same features in each command, so that they are compiled once: see the package's manifest.
+SHARED := --package tests-features --features tests-features/direct
 
 # The crate, its docs, and what needs no more than one Redis server.
 test:
 	@.ci/get-redis
 	@.ci/timed "unit tests, it" .ci/cargo-test --package tower-ratelimit --package tower-ratelimit-extra --package tests \
-		--lib --test it
+		$(BESIDE) --lib --test it
 	@.ci/timed "doc tests" cargo test --package tower-ratelimit --package tower-ratelimit-extra \
-		--package tests --doc
+		--package tests $(BESIDE) --doc
 
 # `make test`; then all features, TLS, Sentinel, Cluster, gRPC, the programs of this workspace and of the guides, nginx in
-# front of a service, the simulation of faults, and five times the random steps of the differential tests.
+# front of a service, the simulation of faults, five times the random steps of the differential tests, and the tests of
+# the published packages.
+test-all: BESIDE = $(SHARED)
 test-all: test
 	@.ci/get-nginx
 	@.ci/timed "all features, net, sim, programs" .ci/cargo-test --workspace --exclude tests --all-features --tests
 	@.ci/timed "doc tests, all features" cargo test --workspace --exclude tests --all-features --doc
-	@DIFFERENTIAL_STEPS=10000 .ci/timed "differential" .ci/cargo-test --package tower-ratelimit --package tests --test it -- \
+	@DIFFERENTIAL_STEPS=10000 .ci/timed "differential" .ci/cargo-test --package tower-ratelimit --package tests $(SHARED) --test it -- \
 		differential:: concurrency_policy::redis_memory_and_model
+	@.ci/timed "packages" .ci/package
 
 # The random tests and the failure tests with many more cases: the stores against each other and against a naive model,
 # late refunds, invalid replies, demotions, floods, leases and live policies; and, with valgrind, the instructions of Redis for
@@ -70,20 +75,20 @@ test-alerts:
 lint:
 	@.ci/timed "format" cargo fmt --all --check
 	@.ci/timed "words" .ci/words
+	@.ci/timed "figures" .ci/figures
 	@.ci/timed "clippy" cargo clippy --workspace --all-features --lib --bins --examples --benches -- -D warnings
 	@.ci/timed "clippy of tests" cargo clippy --workspace --all-features --tests -- \
 		-D warnings -A clippy::unwrap_used -A clippy::print_stderr
 	@# `--tests` leaves out a target with `test = false`, even if it is named beside.
-	@.ci/timed "clippy of faults" cargo clippy --package tests-faults --test faults -- \
+	@.ci/timed "clippy of faults" cargo clippy --workspace --all-features --test faults -- \
 		-D warnings -A clippy::unwrap_used -A clippy::print_stderr
 	@.ci/timed "clippy of each feature" .ci/clippy-features
 	@.ci/timed "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps --package tower-ratelimit \
-		--package tower-ratelimit-extra --package tower-ratelimit-retry
+		--package tower-ratelimit-extra --package tower-ratelimit-retry $(SHARED)
 	@.ci/timed "structure" cargo run --quiet -p structure
 	@.ci/timed "alerts" env GET_PROMTOOL=no .ci/test-alerts
 	@.ci/timed "rust-version" .ci/msrv
 	@.ci/timed "dependencies" .ci/deny
-	@.ci/timed "packages" .ci/package
 
 # Counts the words that this repository does not use, and fails if one occurs more often than .ci/words.txt allows.
 lint-words:

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! export REDIS_URL=redis://user:password@127.0.0.1:6379
-//! cargo run --release -p tools --bin ratelimit-admin -- --policies limits.toml show login alice
+//! cargo run --release -p ratelimit-admin -- --policies limits.toml show login alice
 //! ```
 //!
 //! The policies are read from the TOML file of the service, as `LivePolicies::file` reads it. Values in Redis are decoded by

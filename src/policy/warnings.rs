@@ -2,21 +2,12 @@
 
 use std::time::Duration;
 
-use super::Policy;
-use crate::{algorithm::Replenishment, base::Quota};
+use super::policy::Policy;
+use crate::{algorithm::counter::Shape, base::Quota};
 
 /// Words of names of policies that protect a secret, where twice the limit is twice the guesses.
-const LOGINS: [&[&str]; 9] = [
-    &["login"],
-    &["log", "in"],
-    &["signin"],
-    &["sign", "in"],
-    &["password"],
-    &["passcode"],
-    &["otp"],
-    &["2fa"],
-    &["mfa"],
-];
+const LOGINS: [&str; 9] =
+    ["login", "log-in", "signin", "sign-in", "password", "passcode", "otp", "2fa", "mfa"];
 
 impl Policy {
     /// What is valid and probably not meant, each with what to write instead. A
@@ -36,6 +27,7 @@ impl Policy {
     /// assert!(warning.contains("up to 9 units in 60s") && warning.contains("SlidingLog"));
     /// assert!(login.algorithm(SlidingLog::new()).warnings().is_empty());
     /// ```
+    #[doc(hidden)]
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         [self.window_warning(), self.login_warning()].into_iter().flatten().collect()
@@ -73,7 +65,7 @@ impl Policy {
     fn most_within_period(&self) -> Option<u128> {
         let quota = self.quota();
         let limit = u128::from(quota.limit());
-        Some(match Shape::of(self)? {
+        Some(match self.shape()? {
             // The end of the period belongs to the next one.
             Shape::Bucket => u128::from(self.capacity()) + replenished(quota, quota.period_micros() - 1),
             Shape::Log => limit,
@@ -84,73 +76,28 @@ impl Policy {
 
     /// Whether requests wait in its queue.
     pub(crate) fn has_queue(&self) -> bool {
-        // A meter has a longest wait of 0.
-        self.counting().name() == "leaky-bucket" && self.arguments().get(3).is_some_and(|wait| *wait > 0)
+        self.counting().queues()
+    }
+
+    /// `None` if it is not known, as for a custom algorithm.
+    fn shape(&self) -> Option<Shape> {
+        self.counting().counter()?.shape(self.arguments())
     }
 }
 
-/// Whether one of [`LOGINS`] is among the words of the name, also in the plural. `catalog-index` has no `log-in`.
+/// Whether one of [`LOGINS`] is among the words of a name such as `failed-logins`, `failed_login` or `failedLogins`.
+/// `catalog-index` has no `log-in`.
 fn is_of_login(name: &str) -> bool {
-    let words = words(name);
-    let is_same = |(word, expected): (&String, &&str)| {
-        word == expected || word.strip_suffix('s').is_some_and(|one| one == *expected)
-    };
-    LOGINS
-        .iter()
-        .any(|login| words.windows(login.len()).any(|words| words.iter().zip(login.iter()).all(is_same)))
-}
-
-/// The words of a name such as `failed-logins`, `failed_logins` or `failedLogins`, in lower case.
-fn words(name: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
-    let mut before = ' ';
+    let (mut words, mut before) = (String::from("-"), ' ');
     for c in name.chars() {
-        let starts = !c.is_alphanumeric() || c.is_uppercase() && before.is_lowercase();
-        if starts {
-            words.push(String::new());
+        if c.is_uppercase() && before.is_lowercase() {
+            words.push('-');
         }
-        if c.is_alphanumeric()
-            && let Some(word) = words.last_mut()
-        {
-            word.extend(c.to_lowercase());
-        }
+        words.push(if c.is_alphanumeric() { c.to_ascii_lowercase() } else { '-' });
         before = c;
     }
-    words.retain(|word| !word.is_empty());
-    words
-}
-
-/// How much an algorithm can admit in a span of time.
-enum Shape {
-    /// A burst, and what is replenished evenly.
-    Bucket,
-    Log,
-    FixedWindow,
-    SlidingWindow,
-}
-
-impl Shape {
-    /// `None` for any other algorithm: one that delays requests, replenishes in steps, does not start full, counts permits
-    /// or is the user's own.
-    fn of(policy: &Policy) -> Option<Self> {
-        let algorithm = policy.counting();
-        algorithm.counter()?;
-        let is_full_at_first = || {
-            let capacity = policy.capacity();
-            policy.replenishment() == Replenishment::Evenly
-                && policy.arguments().get(4).is_some_and(|first| *first >= capacity)
-        };
-        match algorithm.name() {
-            "gcra" => Some(Self::Bucket),
-            "token-bucket" if is_full_at_first() => Some(Self::Bucket),
-            // A queue admits more than the burst.
-            "leaky-bucket" if policy.capacity() == policy.quota().capacity() => Some(Self::Bucket),
-            "sliding-log" => Some(Self::Log),
-            "fixed-window" => Some(Self::FixedWindow),
-            "sliding-window" => Some(Self::SlidingWindow),
-            _ => None,
-        }
-    }
+    words.push('-');
+    LOGINS.iter().any(|login| ["-", "s-"].iter().any(|end| words.contains(&format!("-{login}{end}"))))
 }
 
 /// The units that are replenished in `micros`.

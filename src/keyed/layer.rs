@@ -2,7 +2,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tower_layer::Layer;
 
-use super::service::KeyedRateLimit;
+use super::service::{Charges, KeyedRateLimit};
 use crate::{
     base::{Answer, valid},
     decision::Charge,
@@ -49,9 +49,9 @@ use crate::{
 /// ```
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct KeyedRateLimitLayer<R> {
-    pub(super) limiter: Limiter,
-    pub(super) charges: Arc<dyn Fn(&R) -> Answer<Vec<Charge>> + Send + Sync>,
-    pub(super) patience: Duration,
+    limiter: Limiter,
+    charges: Charges<R>,
+    patience: Duration,
     /// The policy, if it is the same for all requests.
     policy: Option<Policy>,
 }
@@ -152,7 +152,8 @@ impl<S, R> Layer<S> for KeyedRateLimitLayer<R> {
     fn layer(&self, inner: S) -> Self::Service {
         #[cfg(feature = "metrics")]
         self.limiter.count_from_zero(self.policy.iter().cloned());
-        KeyedRateLimit::new(inner, self.clone())
+        let (limiter, charges) = (self.limiter.clone(), self.charges.clone());
+        KeyedRateLimit { inner, limiter, charges, patience: self.patience }
     }
 }
 

@@ -13,7 +13,6 @@ use pin_project_lite::pin_project;
 use tokio::time::sleep;
 use tower_service::Service;
 
-use super::layer::KeyedRateLimitLayer;
 use crate::{
     base::{Answer, DelayedService, Error, unready},
     decision::{Charge, Decision, Verdict},
@@ -25,15 +24,14 @@ type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// A service behind a rate limit, made by [`KeyedRateLimitLayer`](super::KeyedRateLimitLayer), which has an example.
 pub struct KeyedRateLimit<S, R> {
-    inner: S,
-    layer: Arc<KeyedRateLimitLayer<R>>,
+    pub(super) inner: S,
+    pub(super) limiter: Limiter,
+    pub(super) charges: Charges<R>,
+    pub(super) patience: Duration,
 }
 
-impl<S, R> KeyedRateLimit<S, R> {
-    pub(super) fn new(inner: S, layer: KeyedRateLimitLayer<R>) -> Self {
-        Self { inner, layer: Arc::new(layer) }
-    }
-}
+/// Returns the charges of a request.
+pub(super) type Charges<R> = Arc<dyn Fn(&R) -> Answer<Vec<Charge>> + Send + Sync>;
 
 impl<S, R> Service<R> for KeyedRateLimit<S, R>
 where
@@ -52,14 +50,14 @@ where
         // Call the service that is ready. Its clone, which may not be ready, stays behind.
         let clone = self.inner.clone();
         let service = mem::replace(&mut self.inner, clone);
-        let layer = &self.layer;
-        let state = match (layer.charges)(&request).now() {
-            Ok(Ok(charges)) => State::decide(&layer.limiter, layer.patience, charges, (service, request)),
+        let (limiter, patience) = (self.limiter.clone(), self.patience);
+        let state = match (self.charges)(&request).now() {
+            Ok(Ok(charges)) => State::decide(&limiter, patience, charges, (service, request)),
             // `poll` returns the error.
             Ok(error) => State::Charge { charges: Answer::ready(error), call: Some((service, request)) },
             Err(charges) => State::Charge { charges, call: Some((service, request)) },
         };
-        KeyedResponseFuture { state, limiter: layer.limiter.clone(), patience: layer.patience }
+        KeyedResponseFuture { state, limiter, patience }
     }
 }
 
@@ -192,12 +190,14 @@ impl<S: Service<R>, R> fmt::Debug for KeyedResponseFuture<S, R> {
 
 impl<S: Clone, R> Clone for KeyedRateLimit<S, R> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), layer: self.layer.clone() }
+        let Self { inner, limiter, charges, patience } = self;
+        let (inner, limiter, charges) = (inner.clone(), limiter.clone(), charges.clone());
+        Self { inner, limiter, charges, patience: *patience }
     }
 }
 
 impl<S: fmt::Debug, R> fmt::Debug for KeyedRateLimit<S, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyedRateLimit").field("inner", &self.inner).field("layer", &self.layer).finish()
+        f.debug_struct("KeyedRateLimit").field("inner", &self.inner).finish_non_exhaustive()
     }
 }

@@ -419,15 +419,15 @@ impl RateLimitLayer {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let rule = |name: &str| Rule::new(Policy::new(name, Quota::per_minute(5)), Header::new("x-api-key"));
-    /// let rules = Rules::new().every(rule("all")).route("POST /login", rule("login"));
+    /// let rules = Rules::new().every(rule("all")).route("POST /search", rule("search"));
     /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), rules);
     ///
-    /// let (request, ()) = Request::post("/login").header("x-api-key", "k-ann").body(())?.into_parts();
+    /// let (request, ()) = Request::post("/search").header("x-api-key", "k-ann").body(())?.into_parts();
     /// let charges = layer.charges(&request).await?;
     /// let policies: Vec<_> = charges.iter().map(|(charge, _)| charge.policy().name()).collect();
-    /// assert_eq!(policies, ["all", "login"]);
+    /// assert_eq!(policies, ["all", "search"]);
     ///
-    /// let (request, ()) = Request::post("/login").body(())?.into_parts();
+    /// let (request, ()) = Request::post("/search").body(())?.into_parts();
     /// assert_eq!(layer.charges(&request).await.unwrap_err().status(), 400);
     /// # Ok(())
     /// # }

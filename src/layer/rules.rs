@@ -47,8 +47,8 @@ use crate::base::{Error, ErrorKind, valid};
 /// Routers, and middlewares in front of them, differ in which paths they take for the same. A path that can be read in
 /// several ways has the rules of all: as it is written, and with each combination of percent-encoded characters decoded
 /// (except slashes), `.` and `..` resolved, several slashes in a row merged, and slashes at the start and the end
-/// trimmed. So `/login/`, `//login` and `/%6Cogin` have the rules of `/login`, and the rules of the route that they
-/// match as written, or of [`otherwise`](Self::otherwise). Routes with the same normalized form are one route.
+/// trimmed. So `/login/`, `//login` and `/%6Cogin` have the rules of `/login`, and those of the route they match as
+/// written, or of [`otherwise`](Self::otherwise). Routes with the same normalized form are one route.
 ///
 /// What a route does not do:
 ///
@@ -56,7 +56,7 @@ use crate::base::{Error, ErrorKind, valid};
 ///   layer inside of it.
 /// * **Prefixes.** In nested routers of axum, write the full path, as the client sends it.
 /// * **Rewritten paths.** If a middleware around axum's outermost router rewrites the path, write the rewritten path. If one
-///   inside of that router does, write the path that the client sends. A slash that a middleware appends is not known: with
+///   inside of that router does, write the path that the client sends. A slash appended by a middleware is not known: with
 ///   `/files/{*rest}` and `/files/public`, write `/files/public/` too if the router sees that.
 /// * **Nested services that resolve `..` themselves**, such as a proxy behind `nest_service("/svc", ..)`: they may read
 ///   `/svc/../login` as their `/login`. Put a layer around the nested service, or reject such paths in front of it.
@@ -77,14 +77,14 @@ use crate::base::{Error, ErrorKind, valid};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let rules = Rules::new()
-///     .route("/login", per_client("login", Quota::per_hour(1)))
+///     .route("/search", per_client("search", Quota::per_hour(1)))
 ///     .route("POST /orders/{id}", per_client("orders", Quota::per_hour(2)))
 ///     .every(per_client("all", Quota::per_hour(100)))
 ///     .otherwise(per_client("rest", Quota::per_hour(3)));
 /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), rules);
 ///
 /// for (method, path, expected) in [
-///     ("GET", "/login", ["login", "all"]),
+///     ("GET", "/search", ["search", "all"]),
 ///     ("POST", "/orders/7", ["orders", "all"]),
 ///     ("GET", "/orders/7", ["all", "rest"]),
 /// ] {
@@ -134,8 +134,8 @@ impl Rules {
     /// ```
     /// use tower_ratelimit::{Key, Policy, Quota, Rule, layer::Rules};
     ///
-    /// let rule = || Rule::new(Policy::new("login", Quota::per_hour(5)), Key::new("all"));
-    /// assert!(Rules::new().try_route("POST /login", rule()).is_ok());
+    /// let rule = || Rule::new(Policy::new("orders", Quota::per_hour(5)), Key::new("all"));
+    /// assert!(Rules::new().try_route("POST /orders", rule()).is_ok());
     /// let error = Rules::new().try_route("/orders/:id", rule()).unwrap_err();
     /// assert_eq!(error.to_string(), r#"the route "/orders/:id" is invalid: write the parameter as "{id}""#);
     /// ```

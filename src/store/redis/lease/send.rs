@@ -165,7 +165,7 @@ impl Leases {
     fn start_sweeping(self: &Arc<Self>) {
         if let Ok(runtime) = Handle::try_current() {
             let mut sweeping = lock(&self.sweeping);
-            // Those of runtimes that have ended.
+            // Their runtimes have ended.
             sweeping.retain(|_, task| !task.is_finished());
             let start = || runtime.spawn(sweep(Arc::downgrade(self), runtime.id()));
             sweeping.entry(runtime.id()).or_insert_with(start);

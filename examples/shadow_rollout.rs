@@ -87,16 +87,18 @@ impl Denials {
     }
 }
 
-fn new_limit(share: f64) -> Result<Policy, tower_ratelimit::Error> {
-    Policy::new("new", Quota::per_hour(2)).try_rollout(share)
+fn new_limit(share: f64) -> Policy {
+    Policy::new("new", Quota::per_hour(2)).rollout(share)
 }
 
 async fn set_share(
     State(sender): State<watch::Sender<Policy>>,
     Path(share): Path<f64>,
 ) -> Result<String, (StatusCode, String)> {
-    let policy = new_limit(share).map_err(|error| (StatusCode::BAD_REQUEST, format!("{error}\n")))?;
-    sender.send_replace(policy);
+    if !(0.0..=1.0).contains(&share) {
+        return Err((StatusCode::BAD_REQUEST, "the share must be from 0 to 1\n".to_owned()));
+    }
+    sender.send_replace(new_limit(share));
     Ok(format!("enforced for {} % of the keys\n", share * 100.0))
 }
 

@@ -21,7 +21,7 @@ use super::fault::Fault;
 /// assert_eq!(error.to_string(), "a quota's limit must be at least 1");
 /// assert!(Quota::try_new(1, Duration::from_secs(1)).is_ok());
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Error {
     kind: ErrorKind,
     #[cfg(feature = "redis")]
@@ -31,47 +31,65 @@ pub struct Error {
 }
 
 /// The kind of an [`Error`], which has an example.
+///
+/// The status is that of the [`Rejection`](crate::Rejection) by a layer. A failure of the store rejects a request only under
+/// [`FailureMode::Closed`](crate::FailureMode::Closed).
+///
+/// | kind | status | charged? | cause | remedy |
+/// |---|---|---|---|---|
+/// | `InvalidConfig` | 500 | no | a setting is invalid | the message has it |
+/// | `MissingIdentity` | 400 | no | the client sent no identity | the client sends it |
+/// | `InvalidIdentity` | 400 | no | the client sent an identity that cannot be used | the client corrects it |
+/// | `UnknownIdentity` | 401 | no | the server does not know the identity | the client uses a valid one |
+/// | `MissingSetup` | 500 | no | the server lacks what an extractor needs | add what the message names |
+/// | `IdentityUnavailable` | 500 | no | the identity cannot be looked up now | check the database behind it |
+/// | `StoreTimeout` | 503 | maybe | no answer within the deadline | check the store's load and network |
+/// | `StoreBusy` | 503 | no | too many decisions wait for the store | more capacity, or [leases](crate::Policy::leased) |
+/// | `StoreSuspended` | 503 | no | the circuit breaker is open | see the [`source`](StdError::source) |
+/// | `StoreUnreachable` | 503 | no | no connection | check address and network |
+/// | `StoreDisconnected` | 503 | maybe | the connection broke | check the store |
+/// | `StoreFailed` | 503 | no | the store answered with an error | the message has it |
+/// | `ForeignValue` | 503 | no | another program uses the key | another prefix, or remove the value |
+/// | `StoreReply` | 503 | maybe | the answer is not a decision | check proxies; report a bug |
+///
+/// [Troubleshooting](crate::guide::troubleshooting) lists the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// A setting is invalid: a limit of zero, a name that no header can have, a malformed Redis URL.
     InvalidConfig,
-    /// The request carries no identity, and the client should have sent one: a header is missing. Rejected with 400.
+    /// The request carries no identity, and the client should have sent one: a header is missing.
     MissingIdentity,
-    /// The request carries an identity that cannot be used: a header is empty, sent twice, not UTF-8, or too long. Rejected
-    /// with 400.
+    /// The request carries an identity that cannot be used: a header is empty, sent twice, not UTF-8, or too long.
     InvalidIdentity,
     /// The request carries a well-formed identity that the server does not know: an API key that no account has.
-    /// Rejected with 401, with the message.
     ///
-    /// HTTP wants a `WWW-Authenticate` header on a 401, and only you know the scheme: see
+    /// The client reads the message. HTTP requires a `WWW-Authenticate` header on a 401, and only you know the scheme: see
     /// [`ResponseMapper`](crate::response::ResponseMapper#your-own-401) for how to add it.
     UnknownIdentity,
-    /// The server lacks something that the limiter needs, such as connect info; no client can fix that. Rejected with
-    /// 500, without the message, which is for the operator and logged.
+    /// The server lacks something that the limiter needs, such as connect info. The message is logged for the operator, and
+    /// no client reads it.
     MissingSetup,
-    /// The server cannot identify the client at the moment: its session store is unavailable. Rejected with 500,
-    /// without the message.
+    /// The server cannot identify the client at the moment: its session store is unavailable. No client reads the message.
     IdentityUnavailable,
-    /// The store did not answer within the deadline. The charge may have been made.
+    /// The store did not answer within the deadline.
     StoreTimeout,
-    /// The decision could not be sent within the deadline, because too many are waiting for the store. Nothing was
-    /// charged.
+    /// The decision could not be sent within the deadline, because too many are waiting for the store.
     StoreBusy,
-    /// The store has repeatedly not answered, so it is not asked until it does: a circuit breaker is open. Nothing was
-    /// charged. [`source`](StdError::source) is the failure of the last call.
+    /// The store has repeatedly not answered, so it is not asked until it does: a circuit breaker is open.
+    /// [`source`](StdError::source) is the failure of the last call.
     StoreSuspended,
-    /// No connection to the store could be made. Nothing was charged.
+    /// No connection to the store could be made.
     StoreUnreachable,
-    /// The connection to the store broke before it answered. The charge may have been made.
+    /// The connection to the store broke before it answered.
     StoreDisconnected,
-    /// The store answered with an error: out of memory, read only, no permission. Nothing was charged.
+    /// The store answered with an error: out of memory, read only, no permission.
     StoreFailed,
     /// A key holds a value that the limiter did not write, because another program uses the same keys for example. The value
-    /// is kept, and nothing was charged. Give the store a [prefix](crate::store::RedisStoreBuilder::prefix) that no other
-    /// program uses, or remove the value with [`Operator::reset`](crate::Operator::reset).
+    /// is kept. Give the store a [prefix](crate::store::RedisStoreBuilder::prefix) that no other program uses, or remove the
+    /// value with [`Operator::reset`](crate::Operator::reset).
     ForeignValue,
-    /// The store answered with something that is not a decision. The charge may have been made.
+    /// The store answered with something that is not a decision.
     StoreReply,
 }
 
@@ -150,16 +168,6 @@ impl Error {
     #[must_use]
     pub const fn kind(&self) -> ErrorKind {
         self.kind
-    }
-}
-
-impl fmt::Debug for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Error")
-            .field("kind", &self.kind)
-            .field("message", &self.message)
-            .field("source", &self.source)
-            .finish()
     }
 }
 

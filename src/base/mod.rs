@@ -7,7 +7,6 @@ mod error;
 mod fault;
 mod outage;
 mod quota;
-mod quota_text;
 pub(crate) mod random;
 pub(crate) mod sync;
 #[cfg(feature = "serde")]
@@ -16,8 +15,6 @@ pub(crate) mod time;
 
 #[cfg(feature = "redis")]
 pub(crate) use self::fault::Fault;
-#[cfg(feature = "serde")]
-pub(crate) use self::quota_text::parse_duration;
 pub use self::{
     answer::Answer,
     error::{Error, ErrorKind},
@@ -27,5 +24,10 @@ pub(crate) use self::{
     delayed::{DelayedService, unready},
     error::valid,
     outage::Outage,
-    quota_text::duration_text,
+    quota::duration_text,
+};
+#[cfg(feature = "serde")]
+pub(crate) use self::{
+    quota::parse_duration,
+    text::{from_text, to_text},
 };

@@ -29,3 +29,28 @@ impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for Text<T> {
         text.parse().map_err(E::custom)
     }
 }
+
+/// Reads these types from the text that their `FromStr` reads.
+macro_rules! from_text {
+    ($($type:ty => $expected:literal),+ $(,)?) => {$(
+        /// From its text.
+        impl<'de> serde::Deserialize<'de> for $type {
+            fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                $crate::base::text::deserialize(deserializer, $expected)
+            }
+        }
+    )+};
+}
+
+/// Writes these types as the text of their `Display`.
+macro_rules! to_text {
+    ($($type:ty),+) => {$(
+        /// As its text.
+        impl serde::Serialize for $type {
+            fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+    )+};
+}
+pub(crate) use {from_text, to_text};

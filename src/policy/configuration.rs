@@ -1,9 +1,9 @@
 //! Policies as configuration files write them.
 
-use std::{fmt, str::FromStr, sync::Arc, time::Duration};
+use std::{fmt, marker::PhantomData, str::FromStr, sync::Arc, time::Duration};
 
 use serde::{
-    Deserialize, Deserializer, Serialize, Serializer,
+    Deserialize, Deserializer,
     de::{
         Error as _, MapAccess, Unexpected, Visitor,
         value::{MapAccessDeserializer, MapDeserializer},
@@ -15,7 +15,7 @@ use crate::{
     algorithm::{
         Algorithm, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket,
     },
-    base::{Error, ErrorKind, Quota, parse_duration, text},
+    base::{Error, ErrorKind, Quota, from_text, parse_duration, to_text},
 };
 
 /// From a table, see [the module](crate::policy#policies-in-a-configuration-file).
@@ -44,13 +44,13 @@ impl<'de> Deserialize<'de> for Policy {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(rename = "a policy", deny_unknown_fields)]
 pub struct PolicyChanges {
     name: Option<String>,
     quota: Option<Quota>,
     #[serde(default, deserialize_with = "entry")]
-    algorithm: Entry<AlgorithmEntry>,
+    algorithm: Entry<TextOrTable<AlgorithmTable>>,
     #[serde(default, deserialize_with = "entry")]
     on_store_failure: Entry<FailureMode>,
     #[serde(default, deserialize_with = "entry")]
@@ -58,7 +58,7 @@ pub struct PolicyChanges {
     #[serde(default, deserialize_with = "entry")]
     debt: Entry<u64>,
     #[serde(default, deserialize_with = "entry")]
-    penalty: Entry<PenaltyEntry>,
+    penalty: Entry<TextOrTable<Penalty>>,
     #[serde(default, deserialize_with = "entry")]
     enforced: Entry<f64>,
     #[serde(default, deserialize_with = "entry")]
@@ -111,7 +111,7 @@ impl PolicyChanges {
         let algorithm = match self.algorithm {
             None => inner.counting.algorithm.clone(),
             Some(None) => Arc::new(Gcra::new()),
-            Some(Some(entry)) => entry.0.algorithm()?,
+            Some(Some(TextOrTable(table))) => table.algorithm()?,
         };
         let mut policy = policy.counted(quota, algorithm)?;
         if let Some(mode) = self.on_store_failure {
@@ -120,7 +120,7 @@ impl PolicyChanges {
         if let Some(Some(units)) = self.lease {
             policy = policy.try_leased(units)?;
         }
-        if let Some(Some(PenaltyEntry(penalty))) = self.penalty {
+        if let Some(Some(TextOrTable(penalty))) = self.penalty {
             policy = policy.try_penalty(penalty)?;
         }
         if let Some(Some(units)) = self.debt {
@@ -133,19 +133,43 @@ impl PolicyChanges {
     }
 }
 
-impl fmt::Debug for PolicyChanges {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PolicyChanges")
-            .field("name", &self.name)
-            .field("quota", &self.quota)
-            .finish_non_exhaustive()
+/// An entry that is a table, or a text in its place.
+#[derive(Debug)]
+struct TextOrTable<T>(T);
+
+trait Table: for<'de> Deserialize<'de> {
+    const EXPECTED: &'static str;
+
+    /// The table that `text` stands for.
+    fn of_text<E: serde::de::Error>(text: &str) -> Result<Self, E>;
+}
+
+impl<'de, T: Table> Deserialize<'de> for TextOrTable<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(TableVisitor(PhantomData))
     }
 }
 
-/// An algorithm: its name, or a table with its name and options.
-struct AlgorithmEntry(AlgorithmTable);
+struct TableVisitor<T>(PhantomData<T>);
 
-#[derive(Deserialize)]
+impl<'de, T: Table> Visitor<'de> for TableVisitor<T> {
+    type Value = TextOrTable<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(T::EXPECTED)
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<TextOrTable<T>, E> {
+        T::of_text(text).map(TextOrTable)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<TextOrTable<T>, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(table)).map(TextOrTable)
+    }
+}
+
+/// An algorithm, by its name and with its options.
+#[derive(Debug, Deserialize)]
 #[serde(tag = "name", rename_all = "kebab-case", deny_unknown_fields)]
 enum AlgorithmTable {
     Concurrency {},
@@ -173,7 +197,7 @@ impl AlgorithmTable {
     fn algorithm(self) -> Result<Arc<dyn Algorithm>, Error> {
         Ok(match self {
             Self::Concurrency {} => Arc::new(Concurrency::new()),
-            Self::FixedWindow { utc_offset: Some(offset), .. } => Arc::new(offset.windows()),
+            Self::FixedWindow { utc_offset: Some(UtcOffset(windows)), .. } => Arc::new(windows),
             Self::FixedWindow { aligned: true, .. } => Arc::new(FixedWindow::aligned()),
             Self::FixedWindow { .. } => Arc::new(FixedWindow::anchored()),
             Self::Gcra {} => Arc::new(Gcra::new()),
@@ -202,33 +226,33 @@ impl AlgorithmTable {
     }
 }
 
-impl<'de> Deserialize<'de> for AlgorithmEntry {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(NameOrTable)
-    }
-}
+impl Table for AlgorithmTable {
+    const EXPECTED: &'static str = "the name of an algorithm, or a table with its `name` and options";
 
-struct NameOrTable;
-
-impl<'de> Visitor<'de> for NameOrTable {
-    type Value = AlgorithmEntry;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the name of an algorithm, or a table with its `name` and options")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, name: &str) -> Result<AlgorithmEntry, E> {
-        let table = MapDeserializer::new(std::iter::once(("name", name)));
-        AlgorithmTable::deserialize(table).map(AlgorithmEntry)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<AlgorithmEntry, A::Error> {
-        AlgorithmTable::deserialize(MapAccessDeserializer::new(table)).map(AlgorithmEntry)
+    fn of_text<E: serde::de::Error>(name: &str) -> Result<Self, E> {
+        Self::deserialize(MapDeserializer::new(std::iter::once(("name", name))))
     }
 }
 
 /// A penalty: a table of its numbers, or `manual`.
-struct PenaltyEntry(Penalty);
+impl Table for Penalty {
+    const EXPECTED: &'static str = "a table with `after`, `within`, `ban` and `up_to`, or \"manual\"";
+
+    fn of_text<E: serde::de::Error>(text: &str) -> Result<Self, E> {
+        match text {
+            "manual" => Ok(Self::manual()),
+            other => Err(E::invalid_value(Unexpected::Str(other), &Self::EXPECTED)),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Penalty {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let table = PenaltyTable::deserialize(deserializer)?;
+        let [first, longest] = [table.ban, table.up_to].map(|time| time.map(|Span(time)| time));
+        Ok(Self { first, longest, ..Self::after(table.after, table.within.0) })
+    }
+}
 
 #[derive(Deserialize)]
 #[serde(rename = "a penalty", deny_unknown_fields)]
@@ -239,48 +263,8 @@ struct PenaltyTable {
     up_to: Option<Span>,
 }
 
-impl PenaltyTable {
-    fn penalty(self) -> Penalty {
-        let mut penalty = Penalty::after(self.after, self.within.0);
-        if let Some(Span(time)) = self.ban {
-            penalty = penalty.ban(time);
-        }
-        if let Some(Span(longest)) = self.up_to {
-            penalty = penalty.up_to(longest);
-        }
-        penalty
-    }
-}
-
-impl<'de> Deserialize<'de> for PenaltyEntry {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(ManualOrTable)
-    }
-}
-
-struct ManualOrTable;
-
-impl<'de> Visitor<'de> for ManualOrTable {
-    type Value = PenaltyEntry;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a table with `after`, `within`, `ban` and `up_to`, or \"manual\"")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<PenaltyEntry, E> {
-        match text {
-            "manual" => Ok(PenaltyEntry(Penalty::manual())),
-            other => Err(E::invalid_value(Unexpected::Str(other), &self)),
-        }
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, table: A) -> Result<PenaltyEntry, A::Error> {
-        let table = PenaltyTable::deserialize(MapAccessDeserializer::new(table))?;
-        Ok(PenaltyEntry(table.penalty()))
-    }
-}
-
 /// A length of time, such as `90s`.
+#[derive(Debug)]
 struct Span(Duration);
 
 impl FromStr for Span {
@@ -291,81 +275,39 @@ impl FromStr for Span {
     }
 }
 
-impl<'de> Deserialize<'de> for Span {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        text::deserialize(deserializer, "a duration such as \"90s\"")
-    }
-}
-
-/// A distance from UTC, such as `+05:30`.
-struct UtcOffset {
-    east: bool,
-    minutes: u64,
-}
-
-impl UtcOffset {
-    const fn windows(&self) -> FixedWindow {
-        let by = Duration::from_secs(self.minutes * 60);
-        if self.east {
-            FixedWindow::aligned().utc_offset_east(by)
-        } else {
-            FixedWindow::aligned().utc_offset_west(by)
-        }
-    }
-}
+/// A distance from UTC, such as `+05:30`: the windows of that time zone.
+#[derive(Debug)]
+struct UtcOffset(FixedWindow);
 
 impl FromStr for UtcOffset {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let offset = |text: &str| {
+        let windows = || {
             let (sign, time) = text.split_at_checked(1)?;
             let (hours, minutes) = time.split_once(':')?;
             let number = |digits: &str, below: u64| {
-                let digits =
-                    Some(digits).filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()))?;
-                digits.parse().ok().filter(|number: &u64| *number < below)
+                let is_number = digits.bytes().all(|byte| byte.is_ascii_digit());
+                digits.parse().ok().filter(|number: &u64| is_number && *number < below)
             };
-            let minutes = number(hours, 24)? * 60 + number(minutes, 60)?;
-            matches!(sign, "+" | "-").then_some(Self { east: sign == "+", minutes })
+            let by = Duration::from_secs(number(hours, 24)? * 3_600 + number(minutes, 60)? * 60);
+            match sign {
+                "+" => Some(FixedWindow::aligned().utc_offset_east(by)),
+                "-" => Some(FixedWindow::aligned().utc_offset_west(by)),
+                _ => None,
+            }
         };
-        offset(text).ok_or_else(|| {
+        windows().map(Self).ok_or_else(|| {
             let message = format!("invalid UTC offset `{text}`: write it as `+05:30` or `-05:00`");
             Error::new(ErrorKind::InvalidConfig, message)
         })
     }
 }
 
-impl<'de> Deserialize<'de> for UtcOffset {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        text::deserialize(deserializer, "a UTC offset such as \"+05:30\"")
-    }
+from_text! {
+    Span => "a duration such as \"90s\"",
+    UtcOffset => "a UTC offset such as \"+05:30\"",
+    FailureMode => "\"local\", \"local/4\", \"open\" or \"closed\"",
+    Enforcement => "\"on\", \"report-only\" or \"off\"",
 }
-
-/// From `"local"`, `"local/4"`, `"open"` or `"closed"`.
-impl<'de> Deserialize<'de> for FailureMode {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        text::deserialize(deserializer, "\"local\", \"local/4\", \"open\" or \"closed\"")
-    }
-}
-
-/// From `"on"`, `"report-only"` or `"off"`.
-impl<'de> Deserialize<'de> for Enforcement {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        text::deserialize(deserializer, "\"on\", \"report-only\" or \"off\"")
-    }
-}
-
-/// As its text.
-impl Serialize for Enforcement {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-/// As its text.
-impl Serialize for FailureMode {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
+to_text!(FailureMode, Enforcement);

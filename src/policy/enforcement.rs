@@ -52,17 +52,16 @@ impl FromStr for Enforcement {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        match &*text.trim().to_ascii_lowercase() {
-            "on" => Ok(Self::On),
-            "report-only" => Ok(Self::ReportOnly),
-            "off" => Ok(Self::Off),
-            _ => {
-                let message = format!("invalid enforcement `{text}`: write `on`, `report-only` or `off`");
-                Err(Error::new(ErrorKind::InvalidConfig, message))
-            }
-        }
+        let is_same = |one: &Self| one.to_string().eq_ignore_ascii_case(text.trim());
+        POSITIONS.into_iter().find(is_same).ok_or_else(|| {
+            let message = format!("invalid enforcement `{text}`: write `on`, `report-only` or `off`");
+            Error::new(ErrorKind::InvalidConfig, message)
+        })
     }
 }
+
+/// In the order of their numbers.
+const POSITIONS: [Enforcement; 3] = [Enforcement::On, Enforcement::ReportOnly, Enforcement::Off];
 
 /// Turns enforcement off and on while the service runs, for all layers that share the switch.
 ///
@@ -139,11 +138,7 @@ impl EnforcementSwitch {
     /// The position.
     #[must_use]
     pub fn get(&self) -> Enforcement {
-        match self.0.position.load(Ordering::Relaxed) {
-            REPORT_ONLY => Enforcement::ReportOnly,
-            OFF => Enforcement::Off,
-            _ => Enforcement::On,
-        }
+        POSITIONS[usize::from(self.0.position.load(Ordering::Relaxed))]
     }
 
     /// Moves the switch, for all layers that share it. Requests that arrive from now on follow it.
@@ -159,9 +154,6 @@ impl EnforcementSwitch {
         Arc::strong_count(&self.0) > 1
     }
 }
-
-const REPORT_ONLY: u8 = Enforcement::ReportOnly as u8;
-const OFF: u8 = Enforcement::Off as u8;
 
 impl Default for EnforcementSwitch {
     fn default() -> Self {

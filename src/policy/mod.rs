@@ -4,28 +4,24 @@
 
 #[cfg(feature = "serde")]
 pub(crate) mod configuration;
-mod debt;
 mod enforcement;
 mod failure_mode;
-mod into_policy;
-mod lease;
+mod options;
 mod penalty;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod policy;
-mod quoted;
-mod rollout;
-mod rollout_share;
 mod source;
 pub(crate) mod summary;
-mod traits;
 mod warnings;
 
 pub use self::{
     enforcement::{Enforcement, EnforcementSwitch},
     failure_mode::FailureMode,
-    into_policy::IntoPolicy,
     penalty::Penalty,
     policy::Policy,
-    source::PolicySource,
+    source::{IntoPolicy, PolicySource},
 };
-pub(crate) use self::{penalty::MAX_BAN, quoted::push_quoted, traits::Traits};
+pub(crate) use self::{
+    penalty::MAX_BAN,
+    policy::{Traits, push_quoted},
+};

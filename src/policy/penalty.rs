@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::{Policy, traits::Traits};
+use super::policy::{Policy, Traits};
 use crate::{
     algorithm::penalty::Strikes,
     base::{Error, Quota, duration_text, time::micros, valid},
@@ -12,26 +12,25 @@ use crate::{
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::{policy::Penalty, Policy, Quota};
+/// use tower_ratelimit::{algorithm::SlidingWindow, policy::Penalty, Policy, Quota};
 ///
 /// let (minutes, hour, day) = (Duration::from_secs(600), Duration::from_secs(3_600), Duration::from_secs(86_400));
 /// let penalty = Penalty::after(10, minutes).ban(hour).up_to(day);
 /// assert_eq!(penalty.to_string(), "ban 1h up to 1d after 10 denials in 10min");
 ///
-/// let login = Policy::new("login", Quota::per_minute(5)).penalty(penalty);
-/// // The longest ban is shorter than the first one.
-/// assert!(login.try_penalty(penalty.up_to(minutes)).is_err());
+/// let login = Policy::new("login", Quota::per_minute(5)).algorithm(SlidingWindow::new()).penalty(penalty);
+/// assert_eq!(login.to_string(), "5/min, sliding-window, penalty, failure mode local");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Penalty {
     /// 0 if only operators ban keys.
-    after: u64,
-    within: Duration,
+    pub(super) after: u64,
+    pub(super) within: Duration,
     /// `None` for as long as `within`.
-    first: Option<Duration>,
+    pub(super) first: Option<Duration>,
     /// `None` for as long as the first one.
-    longest: Option<Duration>,
+    pub(super) longest: Option<Duration>,
 }
 
 const MAX_DENIALS: u64 = 1_000_000;
@@ -154,8 +153,7 @@ impl Policy {
     ///
     /// If the numbers are out of bounds (1 to 1,000,000 denials within 1 ms to 400 days, bans of 1 ms to 3650 days),
     /// the longest ban is shorter than the first, or the policy is [leased](Self::leased).
-    /// [`try_penalty`](Self::try_penalty) returns an error instead, as does a later call of
-    /// [`try_leased`](Self::try_leased).
+    /// A configuration file gives an error instead.
     ///
     /// # Example
     ///
@@ -191,12 +189,7 @@ impl Policy {
         valid(self.try_penalty(penalty))
     }
 
-    /// The fallible form of [`penalty`](Self::penalty), for numbers read from a configuration.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`penalty`](Self::penalty) panics.
-    pub fn try_penalty(mut self, penalty: Penalty) -> Result<Self, Error> {
+    pub(super) fn try_penalty(mut self, penalty: Penalty) -> Result<Self, Error> {
         let bans = Self::try_new(self.name(), Quota::per_second(1))?.try_algorithm(penalty.strikes()?)?;
         Arc::make_mut(&mut self.0).options.penalty = Some(bans);
         self.checked()
@@ -222,9 +215,10 @@ impl Policy {
 
     /// The policy with the same bans, which counts no denials.
     pub(crate) fn with_manual_bans(&self) -> Self {
-        let manual =
-            if self.counts_denials() { self.clone().try_penalty(Penalty::manual()).ok() } else { None };
-        manual.unwrap_or_else(|| self.clone())
+        if !self.counts_denials() {
+            return self.clone();
+        }
+        self.clone().try_penalty(Penalty::manual()).unwrap_or_else(|_| self.clone())
     }
 
     /// The policy without its penalty.

@@ -1,6 +1,8 @@
 use std::{fmt, hash::BuildHasher as _, sync::Arc, time::Duration};
 
-use super::{FailureMode, quoted::quoted, rollout_share::RolloutShare, traits::Traits};
+use sha2::{Digest as _, Sha256};
+
+use super::FailureMode;
 #[cfg(feature = "metrics")]
 use crate::metrics::PolicyCounters;
 use crate::{
@@ -87,7 +89,8 @@ pub(super) struct Options {
     pub(super) penalty: Option<Policy>,
     /// Whether its units are bytes of content.
     pub(super) bytes: bool,
-    pub(super) enforced: RolloutShare,
+    /// For how many of [`EVERY_KEY`] it is a shadow.
+    pub(super) shadowed: u32,
 }
 
 /// The room of a policy for debts.
@@ -99,7 +102,33 @@ pub(super) struct Debt {
     pub(super) counted_by: Policy,
 }
 
+/// What is special about a policy. Nearly every one is plain: it has none of these, and its charges take the
+/// [short way](crate::decision::Charge::is_plain).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Traits(u8);
+
+impl Traits {
+    /// Units of hot keys are leased.
+    pub(crate) const LEASE: Self = Self(1);
+    /// Units are in use until they are released.
+    pub(crate) const PERMITS: Self = Self(1 << 1);
+    /// Debits may charge more than remains.
+    pub(crate) const DEBT: Self = Self(1 << 2);
+    /// Keys can be banned.
+    pub(crate) const PENALTY: Self = Self(1 << 3);
+    /// The policy is a shadow for some keys or for all.
+    pub(crate) const ROLLOUT: Self = Self(1 << 4);
+    pub(crate) const ALL: Self = Self((1 << 5) - 1);
+
+    /// Both sets.
+    pub(crate) const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
 const MAX_NAME: usize = 64;
+/// What the share of keys is measured in, for which a policy is enforced.
+pub(super) const EVERY_KEY: u32 = 1_000_000;
 /// How long units stay in use if their holder no longer renews them.
 const LEASE: Duration = Duration::from_secs(30);
 /// Above every quota's capacity, and exact in Lua.
@@ -138,7 +167,7 @@ impl Policy {
             quota,
             counting: Counting::new(algorithm, &quota)?,
             options: Options::default(),
-            traits: Traits::NONE,
+            traits: Traits(0),
             #[cfg(feature = "metrics")]
             counters: PolicyCounters::new(),
         })))
@@ -279,13 +308,13 @@ impl Policy {
     /// ```
     /// use http::{Request, Response};
     /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, layer::Settlement};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let bytes = Policy::new("bytes", Quota::per_minute(100_000)).content_bytes();
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), bytes, Key::new("all"))
-    ///     .settle(Settlement::new().response_bytes("bytes"));
+    /// let rule = Rule::new(bytes, Key::new("all")).response_bytes();
+    /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), rule);
     /// let download = layer.layer(tower::service_fn(|_: Request<()>| async {
     ///     Ok::<_, std::convert::Infallible>(Response::new(String::from("hello")))
     /// }));
@@ -333,7 +362,21 @@ impl Policy {
     /// Whether it has one of these `traits`.
     #[inline]
     pub(crate) fn has(&self, traits: Traits) -> bool {
-        self.0.traits.has(traits)
+        self.0.traits.0 & traits.0 != 0
+    }
+
+    /// Whether the policy is enforced for `key`.
+    #[inline]
+    pub(crate) fn is_enforced_for(&self, key: &Key) -> bool {
+        !self.has(Traits::ROLLOUT) || self.is_rolled_out_to(key)
+    }
+
+    /// Every instance finds the same, and a larger share has all keys of a smaller one. The preflights of a client are
+    /// enforced as its other requests, or it could not be banned for both.
+    #[cold]
+    fn is_rolled_out_to(&self, key: &Key) -> bool {
+        let (_, client) = key.split_preflight();
+        place(self.name(), client) < EVERY_KEY - self.0.options.shadowed
     }
 
     /// How its units come back.
@@ -428,13 +471,15 @@ impl Eq for Policy {}
 
 impl Inner {
     fn compute_traits(&mut self) {
-        self.traits = Traits::of([
+        let traits = [
             (self.options.lease > 0, Traits::LEASE),
             (self.counting.replenishment == Replenishment::OnRelease, Traits::PERMITS),
             (self.options.debt.is_some(), Traits::DEBT),
             (self.options.penalty.is_some(), Traits::PENALTY),
-            (self.options.enforced != RolloutShare::FOR_ALL, Traits::ROLLOUT),
-        ]);
+            (self.options.shadowed > 0, Traits::ROLLOUT),
+        ];
+        let traits = traits.into_iter().filter(|(is_so, _)| *is_so);
+        self.traits = traits.fold(Traits(0), |all, (_, one)| all.or(one));
     }
 }
 
@@ -442,9 +487,11 @@ impl Name {
     fn new(name: &str, algorithm: &dyn Algorithm) -> Self {
         // The name is encoded like a key: a brace would break the hash tag, and a colon would look like the end of a prefix.
         let label = format!("{}:{}", Key::new(name).as_str().replace(':', "%3A"), algorithm.name());
+        let mut quoted = String::with_capacity(name.len() + 2);
+        push_quoted(&mut quoted, name);
         Self {
             text: name.into(),
-            quoted: quoted(name).into(),
+            quoted: quoted.into(),
             tag: hasher().hash_one(&*label),
             label: label.into(),
         }
@@ -475,18 +522,30 @@ fn check(algorithm: &dyn Algorithm) -> Result<(), Error> {
     Ok(())
 }
 
+/// A number below [`EVERY_KEY`], spread evenly over the keys, and differently for each policy.
+fn place(name: &str, key: &str) -> u32 {
+    let hash = Sha256::new().chain_update(name).chain_update([0]).chain_update(key).finalize();
+    let first = hash.iter().take(8).fold(0, |number: u64, byte| number << 8 | u64::from(*byte));
+    // Below a million.
+    (first % u64::from(EVERY_KEY)) as u32
+}
+
+/// Appends `text` in quotes, as an RFC 9651 String and as a JSON string. The two forms are equal for printable ASCII, the
+/// only characters in the names of policies and in this crate's texts.
+pub(crate) fn push_quoted(to: &mut String, text: &str) {
+    to.push('"');
+    for char in text.chars() {
+        if matches!(char, '"' | '\\') {
+            to.push('\\');
+        }
+        to.push(char);
+    }
+    to.push('"');
+}
+
 impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Policy")
-            .field("name", &self.name())
-            .field("quota", &self.0.quota)
-            .field("algorithm", self.counting())
-            .field("on_store_failure", &self.0.options.on_store_failure)
-            .field("lease", &self.0.options.lease)
-            .field("debt", &self.debt_units())
-            .field("penalty", &self.bans().map(Self::counting))
-            .field("enforced", &self.0.options.enforced)
-            .finish()
+        write!(f, "Policy({:?}: {self}, {:?})", self.name(), self.counting())
     }
 }
 
@@ -499,7 +558,7 @@ mod tests {
     fn a_policy_knows_what_is_special_about_it() {
         let quota = Quota::per_second(9);
         let plain = || Policy::new("p", quota);
-        assert_eq!(plain().0.traits, Traits::NONE);
+        assert_eq!(plain().0.traits, Traits(0));
         let rows = [
             (plain().leased(2), Traits::LEASE),
             (Policy::concurrency("p", 9), Traits::PERMITS),
@@ -522,7 +581,7 @@ mod tests {
             plain().leased(2).debt(2).debits().clone(),
         ];
         for policy in gone {
-            assert_eq!(policy.0.traits, Traits::NONE, "{policy:?}");
+            assert_eq!(policy.0.traits, Traits(0), "{policy:?}");
         }
     }
 
@@ -543,5 +602,36 @@ mod tests {
             .try_algorithm(FixedWindow::anchored())
             .unwrap_err();
         assert_eq!(error.to_string(), "a fixed window has no burst: leave out `burst`, or use `Gcra`");
+    }
+
+    #[test]
+    fn a_share_of_the_keys_is_stable_and_grows() {
+        let keys: Vec<Key> = (0..20_000).map(|i| Key::new(i.to_string())).collect();
+        let mut before = 0;
+        for percent in [0, 1, 25, 50, 99, 100] {
+            let share_of =
+                |percent| Policy::new("api", Quota::per_day(1)).rollout(f64::from(percent) / 100.0);
+            let smaller = share_of(before);
+            let share = share_of(percent);
+            let count = keys.iter().filter(|key| share.is_enforced_for(key)).count();
+            let expected = 200 * percent as usize;
+            assert!(count.abs_diff(expected) <= 300, "{percent} %: {count}");
+            assert!(
+                keys.iter().all(|key| !smaller.is_enforced_for(key) || share.is_enforced_for(key)),
+                "{percent} %"
+            );
+            before = percent;
+        }
+        // Every version finds the same keys. Computed with another implementation of SHA-256.
+        assert_eq!(place("api", "alice"), PLACE_OF_ALICE);
+    }
+
+    const PLACE_OF_ALICE: u32 = 136_432;
+
+    #[test]
+    fn a_share_that_is_none_is_an_error() {
+        for share in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
+            assert!(Policy::new("api", Quota::per_day(1)).try_rollout(share).is_err(), "{share}");
+        }
     }
 }

@@ -3,7 +3,7 @@ use std::{any::type_name, fmt, sync::Arc};
 use http::request::Parts;
 use tokio::sync::watch;
 
-use super::{IntoPolicy, Policy};
+use super::Policy;
 use crate::{
     base::{Answer, Error, ErrorKind, Outage},
     key::Key,
@@ -196,25 +196,7 @@ impl PolicySource {
     /// the other policy from the closure.
     #[must_use]
     pub fn or(self, other: impl Into<Self>) -> Self {
-        let Source::PerRequest { choose: first, looks_up } = self.0 else { return self };
-        let other = other.into();
-        Self::choosing(looks_up || other.looks_up(), move |request, key| {
-            let Ok(first) = first(request, key) else { return other.choose(request, key) };
-            Ok(match first.now() {
-                Ok(Ok(None)) => return other.choose(request, key),
-                Ok(chosen) => Answer::ready(chosen),
-                Err(first) => {
-                    // Called now, because the request is not there later, and awaited only if it is needed.
-                    let other = other.policy(request, key);
-                    Answer::pending(async move {
-                        match first.await {
-                            Ok(None) => other.await,
-                            chosen => chosen,
-                        }
-                    })
-                }
-            })
-        })
+        self.fallback(other, true, |chosen| matches!(chosen, Ok(None)))
     }
 
     /// The policy of `other` for the requests for which this source fails, such as those whose lookup failed or took too
@@ -227,17 +209,36 @@ impl PolicySource {
     /// an outage is logged. See [`per_request`](Self::per_request) for an example.
     #[must_use]
     pub fn or_on_error(self, other: impl Into<Self>) -> Self {
+        let outage = Arc::new(Outage::default());
+        self.fallback(other, false, move |chosen| {
+            chosen.as_ref().is_err_and(|error| is_failure(error, &outage))
+        })
+    }
+
+    /// The policy of `other` where `is_needed` for what this source chose, or, `if_missing`, the request lacks what it is
+    /// chosen by.
+    fn fallback(
+        self,
+        other: impl Into<Self>,
+        if_missing: bool,
+        is_needed: impl Fn(&Result<Option<Policy>, Error>) -> bool + Clone + Send + Sync + 'static,
+    ) -> Self {
         let Source::PerRequest { choose: first, looks_up } = self.0 else { return self };
-        let (other, outage) = (other.into(), Arc::new(Outage::default()));
+        let other = other.into();
         Self::choosing(looks_up || other.looks_up(), move |request, key| {
-            Ok(match first(request, key)?.now() {
-                Ok(Err(error)) if is_failure(&error, &outage) => return other.choose(request, key),
+            let first = match first(request, key) {
+                Err(_) if if_missing => return other.choose(request, key),
+                first => first?,
+            };
+            Ok(match first.now() {
+                Ok(chosen) if is_needed(&chosen) => return other.choose(request, key),
                 Ok(chosen) => Answer::ready(chosen),
                 Err(first) => {
-                    let (other, outage) = (other.policy(request, key), outage.clone());
+                    // Called now, because the request is not there later, and awaited only if it is needed.
+                    let (other, is_needed) = (other.policy(request, key), is_needed.clone());
                     Answer::pending(async move {
                         match first.await {
-                            Err(error) if is_failure(&error, &outage) => other.await,
+                            chosen if is_needed(&chosen) => other.await,
                             chosen => chosen,
                         }
                     })
@@ -295,11 +296,8 @@ impl PolicySource {
     }
 
     /// The policy of all requests, if there is one that does not change.
-    pub(crate) fn constant(&self) -> Option<&Policy> {
-        match &self.0 {
-            Source::Constant(policy) => Some(policy),
-            Source::Watched(_) | Source::PerRequest { .. } => None,
-        }
+    pub(crate) const fn constant(&self) -> Option<&Policy> {
+        if let Source::Constant(policy) = &self.0 { Some(policy) } else { None }
     }
 
     /// The policy of a request that arrives now, if it does not depend on the request.
@@ -323,9 +321,8 @@ impl PolicySource {
 
     fn choose(&self, request: &Parts, key: &Key) -> Result<Answer<Option<Policy>>, Error> {
         match &self.0 {
-            Source::Constant(policy) => Ok(Answer::ready(Ok(Some(policy.clone())))),
-            Source::Watched(policy) => Ok(Answer::ready(Ok(Some(policy.borrow().clone())))),
             Source::PerRequest { choose, .. } => choose(request, key),
+            _ => Ok(Answer::ready(Ok(self.known()))),
         }
     }
 }
@@ -349,10 +346,89 @@ impl From<Policy> for PolicySource {
 
 impl fmt::Debug for PolicySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.0 {
-            Source::Constant(policy) => f.debug_tuple("Constant").field(policy).finish(),
-            Source::Watched(policy) => f.debug_tuple("Watched").field(&*policy.borrow()).finish(),
-            Source::PerRequest { .. } => f.debug_tuple("PerRequest").finish_non_exhaustive(),
-        }
+        f.debug_tuple("PolicySource").field(&self.known()).finish()
+    }
+}
+
+/// A value that a closure may return as the [`Policy`] of a request.
+///
+/// | value | policy |
+/// |---|---|
+/// | a [`Policy`] | itself |
+/// | `Some(value)`, `Ok(value)` | the policy of `value` |
+/// | `None` | none: the rule does not limit the request |
+/// | `Err(error)` | `error`; the request is rejected, as for an error of a [`KeyExtractor`](crate::KeyExtractor) |
+/// | an [`Answer<Policy>`](Answer), an [`Answer<Option<Policy>>`](Answer) | known now or later |
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{policy::IntoPolicy, Answer, Policy, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_ratelimit::Error> {
+/// let free = Policy::new("free", Quota::per_hour(10));
+/// assert_eq!(Some(free.clone()).into_policy().await?, Some(free.clone()));
+/// assert_eq!(None::<Policy>.into_policy().await?, None);
+/// let later = Answer::pending({
+///     let free = free.clone();
+///     async move { Ok(free) }
+/// });
+/// assert_eq!(later.into_policy().await?, Some(free));
+/// # Ok(())
+/// # }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be made into a policy",
+    note = "return a `Policy`, or an `Option`, a `Result<_, tower_ratelimit::Error>` or an `Answer` of one",
+    note = "for an `async` block write `Answer::pending(async move {{ .. }})`"
+)]
+pub trait IntoPolicy {
+    /// Whether the policy may be [known later](Answer), because it is looked up. Defaults to `false`.
+    const LOOKED_UP: bool = false;
+
+    /// The policy of this value: `None` if the rule does not limit the request.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`KeyExtractor::extract`](crate::KeyExtractor::extract).
+    fn into_policy(self) -> Answer<Option<Policy>>;
+}
+
+impl IntoPolicy for Policy {
+    fn into_policy(self) -> Answer<Option<Policy>> {
+        Answer::ready(Ok(Some(self)))
+    }
+}
+
+impl<P: IntoPolicy> IntoPolicy for Option<P> {
+    const LOOKED_UP: bool = P::LOOKED_UP;
+
+    fn into_policy(self) -> Answer<Option<Policy>> {
+        self.map_or_else(|| Answer::ready(Ok(None)), IntoPolicy::into_policy)
+    }
+}
+
+impl<P: IntoPolicy> IntoPolicy for Result<P, Error> {
+    const LOOKED_UP: bool = P::LOOKED_UP;
+
+    fn into_policy(self) -> Answer<Option<Policy>> {
+        self.map_or_else(|error| Answer::ready(Err(error)), IntoPolicy::into_policy)
+    }
+}
+
+impl IntoPolicy for Answer<Policy> {
+    const LOOKED_UP: bool = true;
+
+    fn into_policy(self) -> Answer<Option<Policy>> {
+        self.map(Some)
+    }
+}
+
+impl IntoPolicy for Answer<Option<Policy>> {
+    const LOOKED_UP: bool = true;
+
+    fn into_policy(self) -> Self {
+        self
     }
 }

@@ -2,8 +2,11 @@
 
 use std::fmt;
 
-use super::{FailureMode, Policy};
-use crate::base::{Quota, duration_text};
+use super::{FailureMode, Policy, policy::EVERY_KEY};
+use crate::{
+    algorithm::penalty::Strikes,
+    base::{Quota, duration_text},
+};
 
 /// The settings of a policy, to print and to serialize. It cannot be read as a policy again: the options of the algorithm
 /// are missing.
@@ -22,33 +25,6 @@ pub struct PolicySummary {
     pub content_bytes: bool,
     pub enforced: f64,
     pub on_store_failure: FailureMode,
-}
-
-/// Everything but the name, and without what is not set.
-impl fmt::Display for PolicySummary {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, {}", self.quota, self.algorithm)?;
-        if self.content_bytes {
-            f.write_str(", of bytes")?;
-        }
-        if self.debt > 0 {
-            write!(f, ", debt up to {}", self.debt)?;
-        }
-        if self.lease > 0 {
-            write!(f, ", leases up to {}", self.lease)?;
-        }
-        if self.has_penalty {
-            f.write_str(", penalty")?;
-        }
-        if self.enforced == 0.0 {
-            f.write_str(", shadow")?;
-        } else if self.enforced < 1.0 {
-            // In millionths, so four digits are enough.
-            let percent = (self.enforced * 1e6).round() / 1e4;
-            write!(f, ", enforced for {percent} % of the keys")?;
-        }
-        write!(f, ", failure mode {}", self.on_store_failure)
-    }
 }
 
 impl Policy {
@@ -85,40 +61,62 @@ impl Policy {
     #[doc(hidden)]
     #[must_use]
     pub fn changes_to(&self, new: &Self) -> String {
-        let (before, after) = (self.summary(), new.summary());
-        let algorithms = [self, new].map(|policy| format!("{:?}", policy.counting()));
-        let is_renamed = before.algorithm != after.algorithm;
-        // The options are in the text for debugging only.
-        let [old_algorithm, new_algorithm] =
-            if is_renamed { [before.algorithm, after.algorithm] } else { algorithms };
-        let rows = [
-            ("quota", before.quota.to_string(), after.quota.to_string()),
-            ("algorithm", old_algorithm, new_algorithm),
-            ("lease", before.lease.to_string(), after.lease.to_string()),
-            ("debt", before.debt.to_string(), after.debt.to_string()),
-            ("penalty", self.penalty_text(), new.penalty_text()),
-            ("content_bytes", before.content_bytes.to_string(), after.content_bytes.to_string()),
-            ("enforced", before.enforced.to_string(), after.enforced.to_string()),
-            ("failure mode", before.on_store_failure.to_string(), after.on_store_failure.to_string()),
-        ];
-        let changed = rows.into_iter().filter(|(_, old, new)| old != new);
-        changed.map(|(name, old, new)| format!("{name} {old} -> {new}")).collect::<Vec<_>>().join(", ")
+        let rows = self.settings().into_iter().zip(new.settings());
+        let changed = rows.filter(|(old, new)| old != new);
+        changed.map(|((name, old), (_, new))| format!("{name} {old} -> {new}")).collect::<Vec<_>>().join(", ")
+    }
+
+    fn settings(&self) -> [(&'static str, String); 9] {
+        let options = &self.0.options;
+        [
+            ("quota", self.0.quota.to_string()),
+            ("algorithm", self.algorithm_name().to_owned()),
+            // They are in the text for debugging only.
+            ("options", format!("{:?}", self.counting())),
+            ("lease", options.lease.to_string()),
+            ("debt", self.debt_units().to_string()),
+            ("penalty", self.penalty_text()),
+            ("content_bytes", options.bytes.to_string()),
+            ("enforced", self.enforced_share().to_string()),
+            ("failure mode", options.on_store_failure.to_string()),
+        ]
     }
 
     fn penalty_text(&self) -> String {
-        match self.bans().map(Self::arguments) {
+        match self.bans().map(|bans| Strikes::of(bans.arguments())) {
             None => "none".to_owned(),
-            Some([after, within, first, longest, ..]) if *after > 0 => {
-                let [within, first, longest] = [within, first, longest].map(|micros| duration_text(*micros));
+            Some(Strikes { after: 0, .. }) => "manual".to_owned(),
+            Some(Strikes { after, within, first, longest, .. }) => {
+                let [within, first, longest] = [within, first, longest].map(duration_text);
                 format!("(after {after} in {within}, ban {first} up to {longest})")
             }
-            Some(_) => "manual".to_owned(),
         }
     }
 }
 
+/// Everything but the name, and without what is not set.
 impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.summary().fmt(f)
+        let options = &self.0.options;
+        write!(f, "{}, {}", self.0.quota, self.algorithm_name())?;
+        if options.bytes {
+            f.write_str(", of bytes")?;
+        }
+        if let Some(debt) = &options.debt {
+            write!(f, ", debt up to {}", debt.units)?;
+        }
+        if options.lease > 0 {
+            write!(f, ", leases up to {}", options.lease)?;
+        }
+        if self.has_penalty() {
+            f.write_str(", penalty")?;
+        }
+        match options.shadowed {
+            0 => {}
+            EVERY_KEY => f.write_str(", shadow")?,
+            // In millionths, so four digits are enough.
+            share => write!(f, ", enforced for {} % of the keys", f64::from(EVERY_KEY - share) / 1e4)?,
+        }
+        write!(f, ", failure mode {}", options.on_store_failure)
     }
 }

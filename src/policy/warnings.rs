@@ -2,21 +2,12 @@
 
 use std::time::Duration;
 
-use super::{Policy, traits::Traits};
+use super::policy::Policy;
 use crate::{algorithm::counter::Shape, base::Quota};
 
 /// Words of names of policies that protect a secret, where twice the limit is twice the guesses.
-const LOGINS: [&[&str]; 9] = [
-    &["login"],
-    &["log", "in"],
-    &["signin"],
-    &["sign", "in"],
-    &["password"],
-    &["passcode"],
-    &["otp"],
-    &["2fa"],
-    &["mfa"],
-];
+const LOGINS: [&str; 9] =
+    ["login", "log-in", "signin", "sign-in", "password", "passcode", "otp", "2fa", "mfa"];
 
 impl Policy {
     /// What is valid and probably not meant, each with what to write instead. A
@@ -36,6 +27,7 @@ impl Policy {
     /// assert!(warning.contains("up to 9 units in 60s") && warning.contains("SlidingLog"));
     /// assert!(login.algorithm(SlidingLog::new()).warnings().is_empty());
     /// ```
+    #[doc(hidden)]
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         [self.window_warning(), self.login_warning()].into_iter().flatten().collect()
@@ -91,58 +83,21 @@ impl Policy {
     fn shape(&self) -> Option<Shape> {
         self.counting().counter()?.shape(self.arguments())
     }
-
-    /// Whether this policy never denies what `other` admits, if both limit the same key and cost the same.
-    pub(crate) fn never_binds_beside(&self, other: &Self) -> bool {
-        let (Some(shape), Some(Shape::Bucket)) = (self.shape(), other.shape()) else { return false };
-        // Debits, and bans, deny what the quota would admit.
-        if self.has(Traits::DEBT.or(Traits::PENALTY)) {
-            return false;
-        }
-        let (mine, theirs) = (self.quota(), other.quota());
-        let counted = match shape {
-            Shape::Bucket => {
-                let rate = |quota: Quota, period| u128::from(quota.limit()) * u128::from(period);
-                return other.capacity() <= self.capacity()
-                    && rate(theirs, mine.period_micros()) <= rate(mine, theirs.period_micros());
-            }
-            Shape::Log | Shape::FixedWindow => mine.period_micros(),
-            // What it counts in part may be up to two periods old.
-            Shape::SlidingWindow => 2 * mine.period_micros(),
-        };
-        u128::from(other.capacity()) + replenished(theirs, counted) <= u128::from(mine.limit())
-    }
 }
 
-/// Whether one of [`LOGINS`] is among the words of the name, also in the plural. `catalog-index` has no `log-in`.
+/// Whether one of [`LOGINS`] is among the words of a name such as `failed-logins`, `failed_login` or `failedLogins`.
+/// `catalog-index` has no `log-in`.
 fn is_of_login(name: &str) -> bool {
-    let words = words(name);
-    let is_same = |(word, expected): (&String, &&str)| {
-        word == expected || word.strip_suffix('s').is_some_and(|one| one == *expected)
-    };
-    LOGINS
-        .iter()
-        .any(|login| words.windows(login.len()).any(|words| words.iter().zip(login.iter()).all(is_same)))
-}
-
-/// The words of a name such as `failed-logins`, `failed_logins` or `failedLogins`, in lower case.
-fn words(name: &str) -> Vec<String> {
-    let mut words = vec![String::new()];
-    let mut before = ' ';
+    let (mut words, mut before) = (String::from("-"), ' ');
     for c in name.chars() {
-        let starts = !c.is_alphanumeric() || c.is_uppercase() && before.is_lowercase();
-        if starts {
-            words.push(String::new());
+        if c.is_uppercase() && before.is_lowercase() {
+            words.push('-');
         }
-        if c.is_alphanumeric()
-            && let Some(word) = words.last_mut()
-        {
-            word.extend(c.to_lowercase());
-        }
+        words.push(if c.is_alphanumeric() { c.to_ascii_lowercase() } else { '-' });
         before = c;
     }
-    words.retain(|word| !word.is_empty());
-    words
+    words.push('-');
+    LOGINS.iter().any(|login| ["-", "s-"].iter().any(|end| words.contains(&format!("-{login}{end}"))))
 }
 
 /// The units that are replenished in `micros`.
@@ -157,66 +112,4 @@ fn whole_seconds(quota: Quota) -> String {
     let limit = quota.limit().checked_mul(SECOND / period).filter(|_| SECOND.is_multiple_of(period));
     let written = limit.and_then(|limit| Quota::try_new(limit, Duration::from_secs(1)).ok());
     written.map_or_else(String::new, |quota| format!(", such as {quota} with the burst you need"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        Key, Limiter, ManualClock, MemoryStore,
-        algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    };
-
-    /// A policy of a few units, each within some hundred milliseconds.
-    fn random_policy(name: &str) -> Policy {
-        let quota = Quota::new(fastrand::u64(1..=12), Duration::from_millis(fastrand::u64(1..=40) * 10));
-        let bursting = quota.burst(fastrand::u64(1..=12));
-        match fastrand::u8(0..6) {
-            0 => Policy::new(name, bursting),
-            1 => Policy::new(name, bursting).algorithm(TokenBucket::new()),
-            2 => Policy::new(name, bursting).algorithm(LeakyBucket::meter()),
-            3 => Policy::new(name, quota).algorithm(SlidingLog::new()),
-            4 => Policy::new(name, quota).algorithm(FixedWindow::aligned()),
-            _ => Policy::new(name, quota).algorithm(SlidingWindow::new().segments(fastrand::u32(1..=2))),
-        }
-    }
-
-    #[tokio::test]
-    async fn a_policy_that_never_binds_beside_another_one_denies_nothing_that_it_admits() {
-        fastrand::seed(7);
-        let mut found = 0;
-        while found < 300 {
-            let (one, other) = (random_policy("one"), random_policy("other"));
-            if !one.never_binds_beside(&other) {
-                continue;
-            }
-            found += 1;
-            let clock = ManualClock::new();
-            let (key, store) = (Key::new("all"), MemoryStore::with_clock(clock.clone()));
-            let limiter = Limiter::new(store);
-            for _ in 0..200 {
-                clock.advance(Duration::from_micros(fastrand::u64(0..3) * fastrand::u64(0..40_000)));
-                if limiter.check(&other, &key, 1).await.unwrap().is_allowed() {
-                    let decision = limiter.check(&one, &key, 1).await.unwrap();
-                    assert!(decision.is_allowed(), "{one:?} beside {other:?}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn policies_that_may_bind_are_not_redundant() {
-        let day = Policy::new("day", Quota::per_day(10_000));
-        let log = day.clone().algorithm(SlidingLog::new());
-        let second = Policy::new("second", Quota::per_second(10));
-        for (one, other) in [(&day, &second), (&second, &day), (&log, &second), (&second, &log), (&log, &day)]
-        {
-            assert!(!one.never_binds_beside(other), "{one:?} beside {other:?}");
-        }
-        // 1.1 million a day at most.
-        let million = Policy::new("million", Quota::per_day(1_100_000)).algorithm(SlidingLog::new());
-        assert!(million.never_binds_beside(&second));
-        assert!(!million.clone().debt(1).never_binds_beside(&second));
-        assert!(!million.penalty(crate::policy::Penalty::manual()).never_binds_beside(&second));
-    }
 }

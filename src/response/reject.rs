@@ -178,11 +178,8 @@ impl Rejection {
 /// What a mapper reads of a request that is with the service, in case the service rejects it.
 #[derive(Debug)]
 pub(crate) enum RequestHead {
-    /// A HEAD request.
-    Head,
-    /// A gRPC call of this content type.
-    Call(&'static str),
-    Other,
+    /// All that the default mappers read.
+    Kind { is_head: bool, grpc_type: Option<&'static str> },
     /// The whole head, for a mapper that reads it.
     Whole(Box<Parts>),
 }
@@ -192,26 +189,22 @@ impl RequestHead {
     #[inline]
     pub(crate) fn of(request: &Parts, is_call: bool, mapper: &dyn ResponseMapper) -> Self {
         if mapper.reads_request() {
-            Self::Whole(Box::new(request.clone()))
-        } else if is_call {
-            Self::Call(grpc_type(&request.headers))
-        } else if request.method == Method::HEAD {
-            Self::Head
-        } else {
-            Self::Other
+            return Self::Whole(Box::new(request.clone()));
         }
+        let grpc_type = is_call.then(|| grpc_type(&request.headers));
+        Self::Kind { is_head: request.method == Method::HEAD, grpc_type }
     }
 
     pub(crate) fn into_parts(self) -> Parts {
         let (mut parts, ()) = Request::new(()).into_parts();
         match self {
-            Self::Whole(parts) => return *parts,
-            Self::Head => parts.method = Method::HEAD,
-            Self::Call(kind) => {
+            Self::Whole(whole) => parts = *whole,
+            Self::Kind { is_head: true, .. } => parts.method = Method::HEAD,
+            Self::Kind { grpc_type: Some(kind), .. } => {
                 parts.method = Method::POST;
                 parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
             }
-            Self::Other => {}
+            Self::Kind { .. } => {}
         }
         parts
     }

@@ -89,33 +89,6 @@ async fn a_debit_charges_what_remains_and_the_debt_and_no_more() {
     }
 }
 
-#[test]
-fn a_debt_that_cannot_be_counted_is_an_error() {
-    let rows = [
-        (
-            "permits",
-            Policy::concurrency("permits", 5).try_debt(1),
-            "this algorithm allows no debt: leave out `debt`, or use another built-in algorithm than `Concurrency`",
-        ),
-        (
-            "too large",
-            Policy::new("large", Quota::per_second(1)).try_debt(u64::MAX),
-            "the debt is too large: quota and debt together must be within the bounds of a burst",
-        ),
-        (
-            "takes a century",
-            Policy::new("slow", Quota::per_day(1)).try_debt(40_000),
-            "the debt is too large: quota and debt together must be within the bounds of a burst",
-        ),
-    ];
-    for (name, policy, message) in rows {
-        assert_eq!(policy.unwrap_err().to_string(), message, "{name}");
-    }
-    // The one that is set first.
-    let queue = Policy::new("queue", Quota::per_second(1)).debt(3);
-    assert!(queue.try_algorithm(tower_ratelimit::algorithm::Concurrency::new()).is_err());
-}
-
 /// What a request does with its reservation.
 #[derive(Clone, Debug)]
 enum Step {

@@ -16,8 +16,8 @@ use proptest::{
 };
 use support::{PATIENT, RedisPool, RedisServer, eventually, pool, settings};
 use tower_ratelimit::{
-    Charge, Decision, ErrorKind, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore,
-    algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    Charge, Decision, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore,
+    algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket},
     decision::DecisionSource,
     store::Store as _,
 };
@@ -691,39 +691,6 @@ async fn a_decision_from_a_lease_reports_the_remaining_units_as_of_the_last_call
         clock.advance(Duration::from_millis(1));
     }
     assert!(server.script_calls() < 100, "{}", server.script_calls());
-}
-
-#[test]
-fn policies_that_cannot_be_leased_are_errors_in_either_order() {
-    let queue = LeakyBucket::queue(Duration::from_secs(1));
-    let policy = || Policy::new("p", Quota::per_second(10));
-    let rows = [
-        ("log", policy().leased(5).try_algorithm(SlidingLog::new())),
-        ("log", policy().algorithm(SlidingLog::new()).try_leased(5)),
-        ("queue", policy().leased(5).try_algorithm(queue)),
-        ("queue", policy().algorithm(queue).try_leased(5)),
-        ("in use", policy().leased(5).try_algorithm(Concurrency::new())),
-        ("in use", policy().algorithm(Concurrency::new()).try_leased(5)),
-        ("nothing", policy().try_leased(0)),
-        ("too much", policy().try_leased(u64::MAX)),
-    ];
-    for (name, built) in rows {
-        let error = built.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{name}");
-        assert!(error.to_string().contains("leave out `leased`"), "{name}: {error}");
-    }
-    let either = [
-        policy().leased(5).algorithm(FixedWindow::anchored()),
-        policy().algorithm(FixedWindow::anchored()).leased(5),
-    ];
-    for policy in either {
-        let bound = policy.lease_bound().unwrap();
-        assert_eq!(bound, Duration::from_secs(1));
-    }
-    assert_eq!(policy().lease_bound(), None);
-    // A lease never holds more units than the limit.
-    let bound = Policy::new("p", Quota::per_minute(100)).leased(1_000_000).lease_bound().unwrap();
-    assert_eq!(bound, Duration::from_secs(61));
 }
 
 #[tokio::test]

@@ -87,12 +87,10 @@ async fn what_cannot_be_banned_is_an_error_that_says_what_to_write() {
     }
 }
 
-#[tokio::test]
-async fn a_policy_with_a_penalty_cannot_be_leased() {
+#[test]
+fn a_policy_knows_its_penalty() {
     let (penalty, quota) = (Penalty::manual(), Quota::per_second(1_000));
     let leased = Policy::new("p", quota).leased(10);
-    is_invalid(leased.clone().try_penalty(penalty), "leave out `leased` or `penalty`");
-    is_invalid(Policy::new("p", quota).penalty(penalty).try_leased(10), "leave out `leased` or `penalty`");
     assert!(Policy::new("p", quota).penalty(penalty).has_penalty() && !leased.has_penalty());
 }
 

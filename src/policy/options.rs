@@ -1,0 +1,350 @@
+//! The optional settings of a policy: a shadow or a share of the keys, room for debts, leases.
+
+use std::{sync::Arc, time::Duration};
+
+use super::policy::{Debt, EVERY_KEY, MAX_CAPACITY, Policy};
+use crate::base::{Error, valid};
+
+const MAX_LEASED: u64 = 1_000_000_000_000;
+
+impl Policy {
+    /// Makes this a shadow policy: it decides, is counted and reported, and denies nothing. Use it to see what a new limit
+    /// would do before it does.
+    ///
+    /// A request that it would deny is not charged under it, nor is what that request settles. Other policies of the same request are enforced as always.
+    /// Clients see nothing of a shadow policy. [`Decision::shadows`](crate::Decision::shadows) has its outcome, for
+    /// [`on_decision`](crate::RateLimitLayer::on_decision), and the metric `ratelimit_decisions_total` counts it with the
+    /// verdict `shadow_denied`. It has no leases, and its [failure mode](Self::on_store_failure) is not applied.
+    ///
+    /// Counts stay when a policy becomes a shadow or is enforced again.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let strict = Policy::new("strict", Quota::per_hour(1)).shadow();
+    /// let alice = Key::new("alice");
+    ///
+    /// assert!(limiter.check(&strict, &alice, 1).await?.is_allowed());
+    /// let decision = limiter.check(&strict, &alice, 1).await?;
+    /// assert!(decision.is_allowed());
+    /// assert!(decision.shadows()[0].verdict().is_denied());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn shadow(self) -> Self {
+        self.set(|options| options.shadowed = EVERY_KEY)
+    }
+
+    /// Enforces the policy for this share of the keys, from 0 to 1, and makes it a [shadow](Self::shadow) for the others.
+    /// Defaults to 1. Use it to enforce a new limit step by step.
+    ///
+    /// Which keys these are depends on the key and the policy's name alone, so it is the same on every instance and for
+    /// every request. A larger share has all keys of a smaller one.
+    ///
+    /// # Panics
+    ///
+    /// If `share` is not from 0 to 1. A configuration file gives an error instead.
+    #[must_use]
+    #[track_caller]
+    pub fn rollout(self, share: f64) -> Self {
+        valid(self.try_rollout(share))
+    }
+
+    pub(super) fn try_rollout(self, share: f64) -> Result<Self, Error> {
+        if !(0.0..=1.0).contains(&share) {
+            return Err(Error::invalid(
+                "the share of keys must be from 0 to 1: 0.25 enforces the policy for a quarter of them",
+            ));
+        }
+        // In the range, so it fits.
+        let enforced = (share * f64::from(EVERY_KEY)).round() as u32;
+        Ok(self.set(|options| options.shadowed = EVERY_KEY - enforced))
+    }
+
+    /// The share of the keys for which the policy is enforced, from 0 to 1.
+    pub(crate) fn enforced_share(&self) -> f64 {
+        f64::from(EVERY_KEY - self.0.options.shadowed) / f64::from(EVERY_KEY)
+    }
+
+    /// Lets a [debit](crate::Limiter::debit) charge up to `units` more than remain. Requests are then denied until the
+    /// debt is paid off. Defaults to 0: a debit charges what remains.
+    ///
+    /// A bucket ([`Gcra`](crate::algorithm::Gcra), [`TokenBucket`](crate::algorithm::TokenBucket),
+    /// [`LeakyBucket`](crate::algorithm::LeakyBucket)) pays the debt off at the quota's rate. Under a
+    /// [`SlidingLog`](crate::algorithm::SlidingLog) or a [`SlidingWindow`](crate::algorithm::SlidingWindow) the units
+    /// count for a period, as all others. Under a [`FixedWindow`](crate::algorithm::FixedWindow) the debt ends with its
+    /// window. While the store [fails](crate::FailureMode::Local), debits charge what remains in this process.
+    ///
+    /// Redis makes the decisions of such a policy with a longer script, which takes about twice the time.
+    ///
+    /// # Panics
+    ///
+    /// If the algorithm allows no debt ([`Concurrency`](crate::algorithm::Concurrency), or a custom one), or quota and
+    /// debt together are above the bounds of a [`Quota`](crate::Quota). A configuration file gives an error
+    /// instead.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let tokens = Policy::new("tokens", Quota::per_hour(1_000)).debt(500);
+    /// let alice = Key::new("alice");
+    ///
+    /// let request = limiter.check(&tokens, &alice, 1).await?;
+    /// // The answer took 1,200 tokens. 1,000 of them were available.
+    /// let debited = limiter.debit(&request, 1_199).await?;
+    /// assert_eq!((debited.outcomes()[0].granted(), debited.remaining()), (1_199, Some(0)));
+    /// // 200 tokens of debt and one for this request, of 1,000 an hour.
+    /// let denied = limiter.check(&tokens, &alice, 1).await?;
+    /// assert_eq!(denied.retry_after().unwrap().as_secs().div_ceil(60), 13);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    #[track_caller]
+    pub fn debt(self, units: u64) -> Self {
+        valid(self.try_debt(units))
+    }
+
+    pub(super) fn try_debt(self, units: u64) -> Result<Self, Error> {
+        self.with_debt(units)?.checked()
+    }
+
+    /// This policy with room for `units` of debt.
+    pub(super) fn with_debt(mut self, units: u64) -> Result<Self, Error> {
+        let inner = Arc::make_mut(&mut self.0);
+        let (quota, counting) = (inner.quota, &mut inner.counting);
+        inner.options.debt = None;
+        let arguments = counting.algorithm.arguments(&quota)?;
+        if units == 0 {
+            counting.arguments = arguments.into();
+            return Ok(self);
+        }
+        let capacity = counting.capacity.saturating_add(units);
+        if capacity > MAX_CAPACITY || quota.try_burst(quota.capacity().saturating_add(units)).is_err() {
+            return Err(Error::invalid(
+                "the debt is too large: quota and debt together must be within the bounds of a burst",
+            ));
+        }
+        let counter = counting.algorithm.counter();
+        let Some([own, debits]) = counter.and_then(|counter| counter.with_debt(&arguments, units)) else {
+            return Err(Error::invalid(
+                "this algorithm allows no debt: leave out `debt`, or use another built-in algorithm than `Concurrency`",
+            ));
+        };
+        counting.arguments = own.into();
+        let mut counted_by = self.clone().set(|options| {
+            (options.lease, options.penalty, options.counts_debits) = (0, None, true);
+        });
+        let counting = &mut Arc::make_mut(&mut counted_by.0).counting;
+        (counting.arguments, counting.capacity) = (debits.into(), capacity);
+        Arc::make_mut(&mut self.0).options.debt = Some(Debt { units, counted_by });
+        Ok(self)
+    }
+
+    /// The units of debt that it has room for.
+    pub(crate) fn debt_units(&self) -> u64 {
+        self.0.options.debt.as_ref().map_or(0, |debt| debt.units)
+    }
+
+    /// Whether it is the policy that counts another one's debits.
+    pub(crate) fn counts_debits(&self) -> bool {
+        self.0.options.counts_debits
+    }
+
+    /// The policy that counts debits.
+    pub(crate) fn debits(&self) -> &Self {
+        self.0.options.debt.as_ref().map_or(self, |debt| &debt.counted_by)
+    }
+    /// Lets each instance lease up to `most` units of a hot key from Redis in one call, and spend them in
+    /// process. Defaults to no leases: every request is decided by Redis.
+    ///
+    /// For a [`RedisStore`](crate::RedisStore). A [`MemoryStore`](crate::MemoryStore) decides in process already and
+    /// ignores this setting.
+    ///
+    /// * **Exactness**: all instances together never admit more than the limit, in the sense of the algorithm, counted when
+    ///   a unit is spent. Redis charges a unit when it is leased. A lease ends no later than the window or cell that it was
+    ///   charged to. A bucket keeps the room of leased units free until they are spent or the lease ends, within a second.
+    /// * **Price**: one instance may hold unused units while another denies requests. A running instance
+    ///   returns unused units within 1.5 seconds; an instance that shuts down returns them with
+    ///   [`Limiter::drain`](crate::Limiter::drain). After a crash they are missing for the time of
+    ///   [`lease_bound`](Self::lease_bound).
+    /// * **Size**: the lease follows the demand. A key with fewer than a hundred requests a second on this instance is not
+    ///   leased. The lease doubles when it is used up quickly, and is never more than a quarter of what remains. An instance
+    ///   leases up to 4096 keys at a time.
+    ///
+    /// Leases serve requests with this policy alone. Requests with several policies, and peeks, are decided by Redis,
+    /// which counts leased units as spent. The remaining units and the reset in a decision come from the last Redis
+    /// call, less what this instance has spent since.
+    ///
+    /// A refund first returns the units that this instance has on lease, and the next request leases again. So do not lease
+    /// under a policy that refunds most of its requests: it makes more calls than without leases. A [refund of a decision](crate::Limiter::refund)
+    /// that was admitted from a lease counts from when the lease began, so it may return fewer units. Redis does not know
+    /// how many of another instance's leased units are spent. An
+    /// [operator's refund](crate::Operator::refund_latest) returns none of them to a bucket, and counts all of them as
+    /// spent in a window. Do not refund more units than were charged that way: a window may then admit that many more.
+    ///
+    /// A [reset](crate::Operator::reset) drops this instance's leases. Other instances can still spend theirs, and units that
+    /// they return unspent free as many units of later charges.
+    /// If the clock of Redis is changed, units on lease at that moment may count in the window before or after.
+    ///
+    /// # Panics
+    ///
+    /// If `most` is 0 or above 1,000,000,000,000, or the units of the algorithm cannot be leased exactly:
+    /// [`SlidingLog`](crate::algorithm::SlidingLog), [`LeakyBucket::queue`](crate::algorithm::LeakyBucket::queue),
+    /// [`Concurrency`](crate::algorithm::Concurrency), or a custom one. A configuration file
+    /// gives an error instead.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{Policy, Quota};
+    ///
+    /// let api = Policy::new("api", Quota::per_second(50_000)).leased(1_000);
+    /// // A second, and then the units return at 50 a millisecond.
+    /// assert_eq!(api.lease_bound(), Some(Duration::from_millis(1_020)));
+    /// ```
+    #[must_use]
+    #[track_caller]
+    pub fn leased(self, most: u64) -> Self {
+        valid(self.try_leased(most))
+    }
+
+    pub(super) fn try_leased(mut self, most: u64) -> Result<Self, Error> {
+        if most == 0 || most > MAX_LEASED {
+            return Err(Error::invalid(
+                "a lease must be of 1 to 1,000,000,000,000 units: leave out `leased` for no lease",
+            ));
+        }
+        Arc::make_mut(&mut self.0).options.lease = most;
+        self.checked()
+    }
+
+    pub(super) fn check_lease(&self) -> Result<(), Error> {
+        let options = &self.0.options;
+        if options.lease > 0 && options.penalty.is_some() {
+            return Err(Error::invalid(
+                "a policy with a penalty cannot be leased, because an instance would spend leased units of a banned key: \
+                 leave out `leased` or `penalty`",
+            ));
+        }
+        if options.lease > 0 && self.lease_bound().is_none() {
+            return Err(Error::invalid(
+                "the units of this algorithm cannot be leased exactly: leave out `leased`, \
+                 or use `Gcra`, `TokenBucket`, `LeakyBucket::meter`, `FixedWindow` or `SlidingWindow`",
+            ));
+        }
+        Ok(())
+    }
+
+    /// How long the units of a crashed instance stay charged that it had on [lease](Self::leased). The same holds for an
+    /// instance that lost its connection to Redis, or shut down without [`Limiter::drain`](crate::Limiter::drain). A window
+    /// counts them until it ends, a bucket counts them as charged within a second after the crash. `None` if nothing is
+    /// leased.
+    #[must_use]
+    pub fn lease_bound(&self) -> Option<Duration> {
+        // An instance has no more of a key.
+        let most = self.0.options.lease.min(self.capacity());
+        let counter = self.counting().counter().filter(|_| most > 0)?;
+        counter.lease_recovery(self.arguments(), most).map(Duration::from_micros)
+    }
+
+    /// 0 if nothing is leased.
+    #[cfg(feature = "redis")]
+    pub(crate) fn most_leased(&self) -> u64 {
+        self.0.options.lease
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog},
+        base::{ErrorKind, Quota},
+        policy::Penalty,
+    };
+
+    #[test]
+    fn a_debt_that_cannot_be_counted_is_an_error() {
+        let rows = [
+            (
+                "permits",
+                Policy::concurrency("permits", 5).try_debt(1),
+                "this algorithm allows no debt: leave out `debt`, or use another built-in algorithm than `Concurrency`",
+            ),
+            (
+                "too large",
+                Policy::new("large", Quota::per_second(1)).try_debt(u64::MAX),
+                "the debt is too large: quota and debt together must be within the bounds of a burst",
+            ),
+            (
+                "takes a century",
+                Policy::new("slow", Quota::per_day(1)).try_debt(40_000),
+                "the debt is too large: quota and debt together must be within the bounds of a burst",
+            ),
+        ];
+        for (name, policy, message) in rows {
+            assert_eq!(policy.unwrap_err().to_string(), message, "{name}");
+        }
+        // The one that is set first.
+        let queue = Policy::new("queue", Quota::per_second(1)).debt(3);
+        assert!(queue.try_algorithm(Concurrency::new()).is_err());
+    }
+
+    #[test]
+    fn policies_that_cannot_be_leased_are_errors_in_either_order() {
+        let queue = LeakyBucket::queue(Duration::from_secs(1));
+        let policy = || Policy::new("p", Quota::per_second(10));
+        let rows = [
+            ("log", policy().leased(5).try_algorithm(SlidingLog::new())),
+            ("log", policy().algorithm(SlidingLog::new()).try_leased(5)),
+            ("queue", policy().leased(5).try_algorithm(queue)),
+            ("queue", policy().algorithm(queue).try_leased(5)),
+            ("in use", policy().leased(5).try_algorithm(Concurrency::new())),
+            ("in use", policy().algorithm(Concurrency::new()).try_leased(5)),
+            ("nothing", policy().try_leased(0)),
+            ("too much", policy().try_leased(u64::MAX)),
+        ];
+        for (name, built) in rows {
+            let error = built.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{name}");
+            assert!(error.to_string().contains("leave out `leased`"), "{name}: {error}");
+        }
+        let either = [
+            policy().leased(5).algorithm(FixedWindow::anchored()),
+            policy().algorithm(FixedWindow::anchored()).leased(5),
+        ];
+        for policy in either {
+            let bound = policy.lease_bound().unwrap();
+            assert_eq!(bound, Duration::from_secs(1));
+        }
+        assert_eq!(policy().lease_bound(), None);
+        // A lease never holds more units than the limit.
+        let bound = Policy::new("p", Quota::per_minute(100)).leased(1_000_000).lease_bound().unwrap();
+        assert_eq!(bound, Duration::from_secs(61));
+    }
+
+    #[test]
+    fn a_policy_with_a_penalty_cannot_be_leased() {
+        let (penalty, quota) = (Penalty::manual(), Quota::per_second(1_000));
+        let leased = Policy::new("p", quota).leased(10);
+        let punishing = Policy::new("p", quota).penalty(penalty);
+        for built in [leased.try_penalty(penalty), punishing.try_leased(10)] {
+            let error = built.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
+            assert!(error.to_string().contains("leave out `leased` or `penalty`"), "{error}");
+        }
+    }
+}

@@ -100,7 +100,6 @@ async fn the_most_specific_route_of_the_method_applies_with_all_its_rules() {
         ("separate method, GET", "GET", "/cache", otherwise),
         ("one of two methods", "PUT", "/cache", "every write"),
         ("the other of two methods", "PATCH", "/cache", "every write"),
-
         ("braces", "GET", "/%7Bid%7D", "every braces otherwise otherwise-too"),
         ("root", "GET", "/", "every root"),
         ("absolute form", "GET", "http://example.org/login", "login login-too every"),

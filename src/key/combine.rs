@@ -1,4 +1,4 @@
-//! The extractors that are not a struct of their own: one key, closures, pointers, and combinations of extractors.
+//! One key, closures, pointers, and combinations of extractors as extractors.
 
 use std::{slice, sync::Arc};
 

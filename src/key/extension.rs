@@ -10,8 +10,9 @@ use crate::base::{Answer, Error, ErrorKind};
 /// # Errors
 ///
 /// A request without the value means that the layers are in the wrong order:
-/// [`MissingSetup`](ErrorKind::MissingSetup), answered with 500. Call [`or_missing`](Self::or_missing) if it means that
-/// the client is not authenticated.
+/// [`MissingSetup`](ErrorKind::MissingSetup), answered with 500. If it means that the client is not authenticated, use a
+/// closure that returns an `Option`, `|parts: &Parts| parts.extensions.get::<User>().map(|user| user.id)`: then
+/// [`or`](KeyExtractor::or) continues with the next extractor, or the request is rejected with 400.
 ///
 /// # Example
 ///
@@ -35,20 +36,12 @@ use crate::base::{Answer, Error, ErrorKind};
 #[must_use = "an extractor does nothing until a layer or a rule uses it"]
 pub struct FromExtension<T> {
     key: Arc<dyn Fn(&T) -> Answer<Key> + Send + Sync>,
-    may_be_missing: bool,
 }
 
 impl<T> FromExtension<T> {
     /// The key that `key` returns for the value.
     pub fn new<K: IntoKey>(key: impl Fn(&T) -> K + Send + Sync + 'static) -> Self {
-        Self { key: Arc::new(move |value| key(value).into_key()), may_be_missing: false }
-    }
-
-    /// Treats a request without the value as one without an identity: [`or`](KeyExtractor::or) continues with the next
-    /// extractor, or the request is rejected with 400. Defaults to a mistake in the server's setup, 500.
-    pub fn or_missing(mut self) -> Self {
-        self.may_be_missing = true;
-        self
+        Self { key: Arc::new(move |value| key(value).into_key()) }
     }
 }
 
@@ -56,9 +49,6 @@ impl<T: Send + Sync + 'static> KeyExtractor for FromExtension<T> {
     fn extract(&self, request: &Parts) -> Answer<Key> {
         match request.extensions.get::<T>() {
             Some(value) => (self.key)(value),
-            None if self.may_be_missing => {
-                Answer::ready(Err(Error::new(ErrorKind::MissingIdentity, "the request has no identity")))
-            }
             None => Answer::ready(Err(Error::new(
                 ErrorKind::MissingSetup,
                 format!(
@@ -76,7 +66,7 @@ impl<T: Send + Sync + 'static> KeyExtractor for FromExtension<T> {
 
 impl<T> Clone for FromExtension<T> {
     fn clone(&self) -> Self {
-        Self { key: self.key.clone(), may_be_missing: self.may_be_missing }
+        Self { key: self.key.clone() }
     }
 }
 

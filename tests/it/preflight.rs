@@ -10,7 +10,7 @@ use support::{
 };
 use tower_ratelimit::{
     Answer, Decision, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota,
-    RateLimitLayer, Rule, key::FromExtension, policy::Penalty,
+    RateLimitLayer, Rule, policy::Penalty,
 };
 
 fn layer(limit: u64, key: impl KeyExtractor) -> RateLimitLayer {
@@ -69,7 +69,7 @@ async fn a_preflight_without_the_credentials_of_the_key_counts_by_its_peer() {
         ("header", Box::new(Header::new("x-api-key"))),
         ("later", Box::new(later)),
         ("tuple", Box::new((Header::new("x-api-key"), |parts: &Parts| parts.method.to_string()))),
-        ("extension", Box::new(FromExtension::new(|user: &u64| *user).or_missing())),
+        ("extension", Box::new(|parts: &Parts| parts.extensions.get::<u64>().copied())),
     ];
     for (name, key) in keys {
         let layer = layer(1, key);

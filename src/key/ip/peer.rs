@@ -304,25 +304,21 @@ fn tcp(extensions: &Extensions) -> Option<SocketAddr> {
 fn is_unix(extensions: &Extensions) -> bool {
     use std::os::unix::net::SocketAddr as UnixAddr;
 
-    let mut found = extensions.get::<UnixAddr>().is_some();
     #[cfg(feature = "axum")]
-    {
-        use tokio::net::unix::SocketAddr as TokioAddr;
-
-        found |= connect_info::<TokioAddr>(extensions).is_some()
-            || connect_info::<UnixAddr>(extensions).is_some()
-            || extensions.get::<TokioAddr>().is_some();
-    }
+    use tokio::net::unix::SocketAddr as TokioAddr;
     #[cfg(feature = "tonic")]
-    {
-        use tonic::transport::server;
+    use tonic::transport::server;
 
-        found |= extensions.get::<server::UdsConnectInfo>().is_some();
-        #[cfg(feature = "tonic-tls")]
-        {
-            found |= extensions.get::<server::TlsConnectInfo<server::UdsConnectInfo>>().is_some();
-        }
-    }
+    let found = extensions.get::<UnixAddr>().is_some();
+    #[cfg(feature = "axum")]
+    let found = found
+        || connect_info::<TokioAddr>(extensions).is_some()
+        || connect_info::<UnixAddr>(extensions).is_some()
+        || extensions.get::<TokioAddr>().is_some();
+    #[cfg(feature = "tonic")]
+    let found = found || extensions.get::<server::UdsConnectInfo>().is_some();
+    #[cfg(feature = "tonic-tls")]
+    let found = found || extensions.get::<server::TlsConnectInfo<server::UdsConnectInfo>>().is_some();
     found
 }
 

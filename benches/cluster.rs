@@ -1,6 +1,6 @@
 //! The cost of a Cluster: decisions a second, the CPU time of servers and client for each decision, and the decisions of
 //! a call, on one server and on a Cluster of one and of three primaries, all on this machine. A number of shards is
-//! compared with the default and with one slot for each identity.
+//! compared with the default.
 //!
 //! ```text
 //! cargo bench -p benches --bench cluster -- 8 32
@@ -110,7 +110,7 @@ async fn main() -> Result<(), tower_ratelimit::Error> {
             &cluster.nodes,
             settings().connect(Servers::cluster(cluster.urls())).await?,
         ));
-        for &shards in [0].iter().chain(&numbers) {
+        for &shards in &numbers {
             let store = settings().cluster_shards(shards).connect(Servers::cluster(cluster.urls())).await?;
             setups.push((format!("{name}, {shards} shards"), &cluster.nodes, store));
         }

@@ -43,7 +43,6 @@ use futures_util::{Stream, StreamExt as _, stream};
 use tokio::{net::TcpListener, signal, time::sleep};
 use tower_ratelimit::{
     Header, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Rejection, Reservation, Rule,
-    layer::Settlement,
 };
 
 const API_KEY: &str = "x-api-key";
@@ -94,11 +93,10 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     let limiter = limiter.into();
     // A hundred requests a minute, and the tokens of each. The estimate: a short prompt and the longest answer.
     let requests = Policy::new("requests", Quota::per_minute(100));
-    let estimated =
-        Rule::new(tokens(), Header::new(API_KEY)).cost(|request| 2 + max_tokens(&request.headers));
-    let layer = RateLimitLayer::new(limiter.clone(), requests, Header::new(API_KEY))
-        .and(estimated)
-        .settle(Settlement::new().reserve_or_refund("tokens"));
+    let estimated = Rule::new(tokens(), Header::new(API_KEY))
+        .cost(|request| 2 + max_tokens(&request.headers))
+        .reserve_or_refund();
+    let layer = RateLimitLayer::new(limiter.clone(), requests, Header::new(API_KEY)).and(estimated);
     Router::new().route("/stream", post(complete).layer(layer)).route("/left", get(left)).with_state(limiter)
 }
 

@@ -47,7 +47,6 @@ use axum::{
 use tokio::net::TcpListener;
 use tower_ratelimit::{
     Header, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Rejection, Reservation, Rule,
-    layer::Settlement,
 };
 
 const API_KEY: &str = "x-api-key";
@@ -90,10 +89,10 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     let limiter = limiter.into();
     // A hundred requests a minute, and the tokens of each: an estimate until the answer is known.
     let requests = Policy::new("requests", Quota::per_minute(100));
-    let estimated = Rule::new(tokens(), Header::new(API_KEY)).cost(|request| max_tokens(&request.headers));
-    let layer = RateLimitLayer::new(limiter.clone(), requests, Header::new(API_KEY))
-        .and(estimated)
-        .settle(Settlement::new().reserve_or_refund("tokens"));
+    let estimated = Rule::new(tokens(), Header::new(API_KEY))
+        .cost(|request| max_tokens(&request.headers))
+        .reserve_or_refund();
+    let layer = RateLimitLayer::new(limiter.clone(), requests, Header::new(API_KEY)).and(estimated);
     Router::new()
         .route("/complete", post(complete).layer(layer))
         .route("/left", get(left))

@@ -3,9 +3,9 @@
 use std::mem;
 
 use super::{
-    counter::{Admission, Change, Charged, Counter, Gauge, Kept, Plan},
+    counter::{Change, Charged, Counter, Plan, Shape},
     state::{Count, Extra, Rate, Refunds, State},
-    twin::Receipt,
+    twin::{Admission, Gauge, Receipt},
 };
 use crate::base::{Error, Quota};
 
@@ -28,8 +28,14 @@ impl<T: HasBucket> Counter for T {
         Self::bucket(arguments).plan(state, now, cost)
     }
 
-    fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept> {
-        Self::bucket(arguments).apply(state.as_ref(), now, change)
+    fn apply(&self, arguments: &[u64], state: &mut Option<State>, now: u64, change: Change) -> Option<u64> {
+        Self::bucket(arguments).apply(state, now, change)
+    }
+
+    fn shape(&self, arguments: &[u64]) -> Option<Shape> {
+        let bucket = Self::bucket(arguments);
+        let is_plain = !bucket.stepped && bucket.wait == 0 && bucket.initial == bucket.burst;
+        is_plain.then_some(Shape::Bucket)
     }
 
     fn lease_recovery(&self, arguments: &[u64], units: u64) -> Option<u64> {
@@ -44,17 +50,6 @@ impl<T: HasBucket> Counter for T {
 
     fn charge(&self, arguments: &[u64], state: &mut Option<State>, now: u64, cost: u64, _: u128) -> Charged {
         Self::bucket(arguments).charge(state, now, cost)
-    }
-
-    fn refund(
-        &self,
-        arguments: &[u64],
-        state: &mut Option<State>,
-        now: u64,
-        units: u64,
-        charge: Receipt,
-    ) -> Option<u64> {
-        Self::bucket(arguments).refund(state, now, units, charge)
     }
 
     fn mark_of_leased(&self, arguments: &[u64], leased: u64, cost: u64) -> u64 {
@@ -111,43 +106,39 @@ impl Bucket {
         Self { debt: debt.first().copied().unwrap_or_default(), ..self }
     }
 
-    pub(super) fn plan(&self, state: Option<&State>, now: u64, cost: u64) -> Plan {
+    fn plan(&self, state: Option<&State>, now: u64, cost: u64) -> Plan {
         let open = self.open(state, now);
         let admission = self.admission(&open, cost);
-        let Open { at, level, elapsed, free, stale, extra } = open;
-        let reset = |level| self.drain_time(level).saturating_sub(elapsed);
-        let before = Gauge { remaining: free, reset: reset(level) };
+        let before = Gauge { remaining: open.free, reset: self.reset(&open) };
         let (after, mark) = if admission.is_admitted() {
-            let after = Gauge { remaining: free - cost, reset: reset(level + cost) };
-            (after, self.mark(at, level + cost, now, after.reset, extra.refunds))
+            let level = open.level + cost;
+            let reset = self.drain_time(level).saturating_sub(open.elapsed);
+            (Gauge { remaining: open.free - cost, reset }, self.mark(&open, level, now, reset))
         } else {
             (before, 0)
         };
-        Plan { admission, before, after, stale: stale && level > 0, mark }
+        Plan { admission, before, after, stale: open.stale && open.level > 0, mark }
     }
 
     /// Returns the mark of the charge that raised the level to `level`: the end of its span.
-    fn mark(&self, at: u64, level: u64, now: u64, reset: u64, refunds: Refunds) -> u64 {
-        if self.stepped {
-            at.saturating_add(self.smooth_drain_time(level)) + refunds.by
-        } else {
-            now + reset + refunds.by
-        }
+    fn mark(&self, open: &Open, level: u64, now: u64, reset: u64) -> u64 {
+        let end =
+            if self.stepped { open.at.saturating_add(self.smooth_drain_time(level)) } else { now + reset };
+        end + open.extra.refunds.by
     }
 
-    pub(super) fn apply(&self, state: Option<&State>, now: u64, change: Change) -> Option<Kept> {
-        if state.is_none() && matches!(change, Change::Refund(..)) {
+    fn apply(&self, state: &mut Option<State>, now: u64, change: Change) -> Option<u64> {
+        if state.is_none() && matches!(change, Change::Refund(..) | Change::RefundOf(..)) {
             return None;
         }
-        let mut open = self.open(state, now);
+        let mut open = self.open(state.as_ref(), now);
         match change {
             Change::Charge(cost, _) => open.level += cost,
             Change::Repair | Change::Renew(..) => {}
             Change::Refund(units, _) => self.refund_latest(&mut open, units, now),
+            Change::RefundOf(units, charge) => self.refund(&mut open, units, charge, now)?,
         }
-        let mut state = None;
-        let lifetime = self.store(&open, &mut state);
-        state.map(|state| Kept { state, lifetime })
+        Some(self.store(&open, self.reset(&open), state))
     }
 
     /// Refunds the latest units.
@@ -156,16 +147,8 @@ impl Bucket {
         self.lower(open, units, self.smooth_drain_time(units), now);
     }
 
-    /// Refunds what is still in the bucket of a charge.
-    pub(super) fn refund(
-        &self,
-        state: &mut Option<State>,
-        now: u64,
-        mut units: u64,
-        charge: Receipt,
-    ) -> Option<u64> {
-        state.as_ref()?;
-        let mut open = self.open(state.as_ref(), now);
+    /// Refunds what is still in the bucket of a charge. `None` if nothing is.
+    fn refund(&self, open: &mut Open, mut units: u64, charge: Receipt, now: u64) -> Option<()> {
         let mut time = self.smooth_drain_time(units);
         // The front and the charge's age; a stepped bucket drains in whole periods only.
         let (mut front, mut age) = (now, now.saturating_sub(charge.made));
@@ -192,8 +175,8 @@ impl Bucket {
                 open.at = now.saturating_sub(open.elapsed);
             }
         }
-        self.lower(&mut open, units, time, now);
-        Some(self.store(&open, state))
+        self.lower(open, units, time, now);
+        Some(())
     }
 
     /// Lowers the level by `units` units, and moves the front by `time`.
@@ -209,35 +192,34 @@ impl Bucket {
         }
     }
 
+    /// Returns the microseconds until the bucket is fully replenished.
+    fn reset(&self, open: &Open) -> u64 {
+        self.drain_time(open.level).saturating_sub(open.elapsed)
+    }
+
     /// Writes `open` to `state`. Returns for how many more microseconds it matters.
-    fn store(&self, open: &Open, state: &mut Option<State>) -> u64 {
-        let &Open { at, level, elapsed, extra, .. } = open;
-        let lifetime = self.lifetime(self.drain_time(level).saturating_sub(elapsed), extra);
+    fn store(&self, open: &Open, reset: u64, state: &mut Option<State>) -> u64 {
+        let &Open { at, level, extra, .. } = open;
+        let lifetime = self.lifetime(reset, extra);
         *state = (lifetime > 0).then(|| State::bucket(Count { at, count: level }, extra, self.rate()));
         lifetime
     }
 
     /// Does what the default [`Counter::charge`] does, but reads the state once and computes only what is needed.
-    pub(super) fn charge(&self, state: &mut Option<State>, now: u64, cost: u64) -> Charged {
-        let open = self.open(state.as_ref(), now);
+    fn charge(&self, state: &mut Option<State>, now: u64, cost: u64) -> Charged {
+        let mut open = self.open(state.as_ref(), now);
         let admission = self.admission(&open, cost);
-        let Open { at, mut level, elapsed, mut free, stale, extra } = open;
         let written = if admission.is_admitted() {
-            level += cost;
-            free -= cost;
+            open.level += cost;
+            open.free -= cost;
             true
         } else {
-            stale && level > 0
+            open.stale && open.level > 0
         };
-        let reset = self.drain_time(level).saturating_sub(elapsed);
-        let lifetime = (written && cost > 0).then(|| {
-            let lifetime = self.lifetime(reset, extra);
-            let count = Count { at, count: level };
-            *state = (lifetime > 0).then_some(State::bucket(count, extra, self.rate()));
-            lifetime
-        });
-        let mark = self.mark(at, level, now, reset, extra.refunds);
-        Charged { admission, gauge: Gauge { remaining: free, reset }, mark, lifetime }
+        let reset = self.reset(&open);
+        let lifetime = (written && cost > 0).then(|| self.store(&open, reset, state));
+        let mark = self.mark(&open, open.level, now, reset);
+        Charged { admission, gauge: Gauge { remaining: open.free, reset }, mark, lifetime }
     }
 
     fn admission(&self, open: &Open, cost: u64) -> Admission {

@@ -1,7 +1,8 @@
 use super::{
     Algorithm, Replenishment,
-    counter::{Change, Counter, Gauge, Kept, Plan},
+    counter::{Change, Counter, Plan, exactly},
     state::{Holder, Holders, State},
+    twin::Gauge,
 };
 use crate::base::{Error, Quota};
 
@@ -78,13 +79,7 @@ impl Concurrency {
 const MAX_UNITS: u64 = 1_000_000;
 
 impl Algorithm for Concurrency {
-    fn name(&self) -> &str {
-        "concurrency"
-    }
-
-    fn lua(&self) -> &str {
-        include_str!("../../lua/algorithm/concurrency.lua")
-    }
+    built_in!("concurrency", "concurrency.lua");
 
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
         if quota.has_burst() {
@@ -98,10 +93,6 @@ impl Algorithm for Concurrency {
 
     fn replenishment(&self) -> Replenishment {
         Replenishment::OnRelease
-    }
-
-    fn counter(&self) -> Option<&dyn Counter> {
-        Some(self)
     }
 }
 
@@ -124,14 +115,10 @@ impl Holders {
         self.units += holder.units;
     }
 
-    fn remove(&mut self, place: usize) -> Holder {
-        let holder = self.sorted.remove(place);
-        self.units -= holder.units;
-        holder
-    }
-
-    fn place_of(&self, id: u128) -> Option<usize> {
-        self.sorted.iter().position(|holder| holder.id == id)
+    fn remove(&mut self, id: u128) {
+        if let Some(place) = self.sorted.iter().position(|holder| holder.id == id) {
+            self.units -= self.sorted.remove(place).units;
+        }
     }
 }
 
@@ -141,9 +128,7 @@ impl Counter for Concurrency {
     }
 
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
-        let &[limit, period] = arguments else {
-            unreachable!("`arguments` above makes two");
-        };
+        let [limit, period] = exactly(arguments);
         let (mut used, mut active) = (0, &[][..]);
         if let Some(holders) = Holders::of(state) {
             let expired;
@@ -165,45 +150,37 @@ impl Counter for Concurrency {
         })
     }
 
-    fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept> {
-        let &[_, period] = arguments else {
-            unreachable!("`arguments` above makes two");
-        };
-        let mut holders = match state {
+    /// No units are owed: permits are in use until their holder releases them.
+    fn with_debt(&self, _: &[u64], _: u64) -> Option<[Vec<u64>; 2]> {
+        None
+    }
+
+    fn apply(&self, arguments: &[u64], state: &mut Option<State>, now: u64, change: Change) -> Option<u64> {
+        let [_, period] = exactly(arguments);
+        let mut holders = match state.take() {
             Some(State::Holders(holders)) => holders,
             _ => Box::default(),
         };
         let expires = now + period;
-        let bring_up_to_date = |holders: &mut Holders| {
+        if matches!(change, Change::Charge(..) | Change::Repair) {
             let expired = holders.split(now).0.len();
             holders.units -= holders.sorted.drain(..expired).map(|holder| holder.units).sum::<u64>();
             let late = holders.sorted.partition_point(|holder| holder.expires <= expires);
             holders.sorted[late..].iter_mut().for_each(|holder| holder.expires = expires);
-        };
-        match change {
-            Change::Charge(units, id) => {
-                bring_up_to_date(&mut holders);
-                // The holder exists if the call was sent twice.
-                if let Some(place) = holders.place_of(id) {
-                    holders.remove(place);
-                }
-                holders.insert(Holder { expires, units, id });
-            }
-            Change::Repair => bring_up_to_date(&mut holders),
-            Change::Refund(_, id) => {
-                if let Some(place) = holders.place_of(id) {
-                    holders.remove(place);
-                }
-            }
-            // They are in use, even if they have expired or were lost.
-            Change::Renew(units, id) => {
-                if let Some(place) = holders.place_of(id) {
-                    holders.remove(place);
-                }
-                holders.insert(Holder { expires, units, id });
-            }
         }
-        let last = holders.sorted.last()?.expires;
-        Some(Kept { lifetime: last.saturating_sub(now), state: State::Holders(holders) })
+        match change {
+            // The holder of a charge exists if the call was sent twice. Renewed units are in use, even if they have expired
+            // or were lost.
+            Change::Charge(units, id) | Change::Renew(units, id) => {
+                holders.remove(id);
+                holders.insert(Holder { expires, units, id });
+            }
+            Change::Refund(_, id) => holders.remove(id),
+            // A charge is refunded by its holder.
+            Change::Repair | Change::RefundOf(..) => {}
+        }
+        let lifetime = holders.sorted.last().map(|last| last.expires.saturating_sub(now));
+        *state = lifetime.map(|_| State::Holders(holders));
+        Some(lifetime.unwrap_or(0))
     }
 }

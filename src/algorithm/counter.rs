@@ -3,7 +3,10 @@
 //! `lua/README.md` specifies the same functions in Lua. Unlike the twin of a custom algorithm, it changes a state in
 //! place, keeps it in its own form, and is not checked.
 
-use super::{state::State, twin::Receipt};
+use super::{
+    state::State,
+    twin::{Admission, Gauge, Receipt},
+};
 
 /// The twin of a built-in Lua file, with the same arguments, state and arithmetic. All times are microseconds since
 /// 1970.
@@ -13,13 +16,12 @@ pub trait Counter: Send + Sync {
 
     /// Returns the microseconds after which `units` leased units are available again if their instance never returns
     /// them. `None` if units cannot be leased without admitting more than the limit at some time.
-    fn lease_recovery(&self, arguments: &[u64], units: u64) -> Option<u64> {
-        let _ = (arguments, units);
+    fn lease_recovery(&self, _arguments: &[u64], _units: u64) -> Option<u64> {
         None
     }
 
-    /// Returns `state` after `change`; `None` if nothing is left to store.
-    fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept>;
+    /// Carries `change` out. Returns for how many more microseconds the state matters, if that changed.
+    fn apply(&self, arguments: &[u64], state: &mut Option<State>, now: u64, change: Change) -> Option<u64>;
 
     /// Makes a decision with one charge: plans it, then carries it out, or repairs stale state if it is denied.
     fn charge(
@@ -37,51 +39,44 @@ pub trait Counter: Send + Sync {
             (before, stale.then_some(Change::Repair))
         };
         let change = change.filter(|_| cost > 0);
-        let lifetime = change.map(|change| self.change(arguments, state, now, change));
+        let lifetime = change.and_then(|change| self.apply(arguments, state, now, change));
         Charged { admission, gauge, mark, lifetime }
+    }
+
+    /// Returns how much it can admit in a span of time. `None` if it delays requests, replenishes in steps, does not start
+    /// full or counts permits.
+    fn shape(&self, _arguments: &[u64]) -> Option<Shape> {
+        None
     }
 
     /// Returns about how many microseconds one charge, or one refund, takes in Redis at worst. Measured with full
     /// batches. Bounds how long one batch blocks Redis.
-    fn redis_micros(&self, arguments: &[u64], refund: bool) -> u64 {
-        let _ = (arguments, refund);
+    fn redis_micros(&self, _arguments: &[u64], _refund: bool) -> u64 {
         8
     }
 
     /// Returns the mark of a charge of `cost` units that were spent from a lease with the mark `leased`.
-    fn mark_of_leased(&self, arguments: &[u64], leased: u64, cost: u64) -> u64 {
-        let _ = (arguments, cost);
+    fn mark_of_leased(&self, _arguments: &[u64], leased: u64, _cost: u64) -> u64 {
         leased
     }
 
     /// The arguments of a policy with `debt`, and those that its debits count by: the same with so much more room. `None`
-    /// if the algorithm allows no debt.
+    /// if the algorithm allows no debt. Defaults to more room in the first argument, the limit.
     fn with_debt(&self, arguments: &[u64], debt: u64) -> Option<[Vec<u64>; 2]> {
-        let _ = (arguments, debt);
-        None
+        let mut debits = arguments.to_vec();
+        *debits.first_mut()? += debt;
+        Some([arguments.to_vec(), debits])
     }
+}
 
-    /// Refunds up to `units` units of `charge`: as many as still count. Returns for how many more microseconds the
-    /// state matters, if that changed.
-    fn refund(
-        &self,
-        arguments: &[u64],
-        state: &mut Option<State>,
-        now: u64,
-        units: u64,
-        charge: Receipt,
-    ) -> Option<u64> {
-        let _ = (arguments, state, now, units, charge);
-        None
-    }
-
-    /// Applies `change` in place. Returns for how many more microseconds the state matters.
-    fn change(&self, arguments: &[u64], state: &mut Option<State>, now: u64, change: Change) -> u64 {
-        let kept = self.apply(arguments, state.take(), now, change);
-        let lifetime = kept.as_ref().map_or(0, |kept| kept.lifetime);
-        *state = kept.map(|kept| kept.state);
-        lifetime
-    }
+/// How much an algorithm can admit in a span of time.
+#[derive(Clone, Copy, Debug)]
+pub enum Shape {
+    /// A burst, and what is replenished evenly.
+    Bucket,
+    Log,
+    FixedWindow,
+    SlidingWindow,
 }
 
 /// A change of the state of a key.
@@ -93,15 +88,10 @@ pub enum Change {
     Repair,
     /// Refunds the latest units; under `Concurrency`, releases the permits of a holder.
     Refund(u64, u128),
+    /// Refunds up to this many units of a charge: as many as still count.
+    RefundOf(u64, Receipt),
     /// Renews the units of a holder, or adds it again.
     Renew(u64, u128),
-}
-
-/// State to store, and for how many more microseconds it matters.
-#[derive(Debug)]
-pub struct Kept {
-    pub state: State,
-    pub lifetime: u64,
 }
 
 /// The result of evaluating a charge without carrying it out.
@@ -127,26 +117,6 @@ pub struct Charged {
     pub mark: u64,
     /// For how many more microseconds the state matters, if it was written.
     pub lifetime: Option<u64>,
-}
-
-/// Whether a charge is admitted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Admission {
-    /// Admitted. The request must wait this many microseconds; 0 for none.
-    After(u64),
-    /// Denied. The charge would be admitted in this many microseconds.
-    Retry(u64),
-    /// Denied, because the cost is above the capacity.
-    Never,
-}
-
-/// How much of a key's quota is left.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gauge {
-    /// Units that can be charged now.
-    pub remaining: u64,
-    /// Microseconds until the quota is fully replenished.
-    pub reset: u64,
 }
 
 impl Plan {
@@ -180,8 +150,10 @@ impl Plan {
     }
 }
 
-impl Admission {
-    pub const fn is_admitted(self) -> bool {
-        matches!(self, Self::After(_))
-    }
+/// The arguments of an algorithm that makes `N` of them.
+pub(super) fn exactly<const N: usize>(arguments: &[u64]) -> [u64; N] {
+    let Ok(arguments) = arguments.try_into() else {
+        unreachable!("an algorithm receives the arguments that it made");
+    };
+    arguments
 }

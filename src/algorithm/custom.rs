@@ -1,9 +1,9 @@
 //! Checks what the twin of a custom algorithm returns, as `lua/include/checked.lua` does for its Lua file.
 
 use super::{
-    counter::{Admission, Charged, Gauge, Plan},
+    counter::{Charged, Plan},
     state::State,
-    twin::{Evaluation, Input, KeyState, Receipt, Twin, Update, Verdict},
+    twin::{Admission, Evaluation, Gauge, Input, KeyState, Receipt, Twin, Update},
 };
 
 /// 2^53: above every valid number.
@@ -26,22 +26,20 @@ pub(crate) struct Custom<'a> {
 impl Custom<'_> {
     /// Makes a decision with one charge.
     pub(crate) fn charge(&self, state: &mut Option<State>, cost: u64) -> Result<Charged, Mistake> {
-        let evaluation = self.evaluate(state.as_ref(), cost)?;
-        let (admission, gauge, mark) = (evaluation.admission(), evaluation.gauge(), evaluation.mark);
-        let written = evaluation.written.filter(|_| cost > 0);
-        Ok(Charged { admission, gauge, mark, lifetime: written.map(|written| write(state, written)) })
+        let Evaluation { admission, gauge, mark, written } = self.evaluate(state.as_ref(), cost)?;
+        let lifetime = written.filter(|_| cost > 0).map(|written| write(state, written));
+        Ok(Charged { admission, gauge, mark, lifetime })
     }
 
     /// Evaluates `cost` and changes nothing.
     pub(crate) fn plan(&self, state: Option<&State>, cost: u64) -> Result<Plan, Mistake> {
-        let evaluation = self.evaluate(state, cost)?;
-        let after = evaluation.gauge();
-        let (mut before, mut stale) = (after, evaluation.written.is_some());
-        if evaluation.admission().is_admitted() && cost > 0 {
+        let Evaluation { admission, gauge: after, mark, written } = self.evaluate(state, cost)?;
+        let (mut before, mut stale) = (after, written.is_some());
+        if admission.is_admitted() && cost > 0 {
             let uncharged = self.evaluate(state, 0)?;
-            (before, stale) = (uncharged.gauge(), uncharged.written.is_some());
+            (before, stale) = (uncharged.gauge, uncharged.written.is_some());
         }
-        Ok(Plan { admission: evaluation.admission(), before, after, stale, mark: evaluation.mark })
+        Ok(Plan { admission, before, after, stale, mark })
     }
 
     /// Writes the state that follows from `cost`. Returns its lifetime.
@@ -70,15 +68,15 @@ impl Custom<'_> {
 
     fn evaluate(&self, state: Option<&State>, cost: u64) -> Result<Evaluation, Mistake> {
         let evaluation = self.call(state, |input| self.twin.decide(input, cost));
-        let Evaluation { verdict, remaining, reset, mark, written } = &evaluation;
-        let wait = match *verdict {
-            Verdict::Deny { .. } if cost == 0 => return Err("must admit a cost of 0"),
-            Verdict::Deny { retry: Some(0) } => return Err("must deny with a retry time above 0"),
-            Verdict::Deny { retry } => retry.unwrap_or(0),
-            Verdict::Admit { .. } if cost > 0 && written.is_none() => {
+        let Evaluation { admission, gauge: Gauge { remaining, reset }, mark, written } = &evaluation;
+        let wait = match *admission {
+            Admission::Retry(_) | Admission::Never if cost == 0 => return Err("must admit a cost of 0"),
+            Admission::Retry(0) => return Err("must deny with a retry time above 0"),
+            Admission::After(_) if cost > 0 && written.is_none() => {
                 return Err("must write a state where it admits a cost");
             }
-            Verdict::Admit { delay } => delay,
+            Admission::After(wait) | Admission::Retry(wait) => wait,
+            Admission::Never => 0,
         };
         if [wait, *remaining, *reset, *mark].iter().any(|&number| number >= TOO_LARGE) {
             return Err("must return numbers below 2^53");
@@ -96,19 +94,6 @@ impl Custom<'_> {
             _ => None,
         };
         function(&Input { arguments: self.arguments, now: self.now, state, holder: holder.as_deref() })
-    }
-}
-
-impl Evaluation {
-    fn admission(&self) -> Admission {
-        match self.verdict {
-            Verdict::Admit { delay } => Admission::After(delay),
-            Verdict::Deny { retry } => retry.map_or(Admission::Never, Admission::Retry),
-        }
-    }
-
-    const fn gauge(&self) -> Gauge {
-        Gauge { remaining: self.remaining, reset: self.reset }
     }
 }
 

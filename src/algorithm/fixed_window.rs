@@ -2,9 +2,9 @@ use std::time::Duration;
 
 use super::{
     Algorithm,
-    counter::{Change, Counter, Gauge, Kept, Plan},
+    counter::{Change, Counter, Plan, Shape, exactly},
     state::{Count, State},
-    twin::Receipt,
+    twin::Gauge,
 };
 use crate::base::{Error, Quota};
 
@@ -93,13 +93,7 @@ impl FixedWindow {
 }
 
 impl Algorithm for FixedWindow {
-    fn name(&self) -> &str {
-        "fixed-window"
-    }
-
-    fn lua(&self) -> &str {
-        include_str!("../../lua/algorithm/fixed_window.lua")
-    }
+    built_in!("fixed-window", "fixed_window.lua");
 
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
         if quota.has_burst() {
@@ -112,10 +106,6 @@ impl Algorithm for FixedWindow {
             Windows::Aligned { offset } => (1, offset.rem_euclid(i128::from(period)) as u64),
         };
         Ok(vec![quota.limit(), period, aligned, offset])
-    }
-
-    fn counter(&self) -> Option<&dyn Counter> {
-        Some(self)
     }
 }
 
@@ -132,9 +122,7 @@ struct Open {
 }
 
 fn open(arguments: &[u64], state: Option<&State>, now: u64) -> Open {
-    let &[limit, period, aligned, offset] = arguments else {
-        unreachable!("`arguments` above makes four");
-    };
+    let [limit, period, aligned, offset] = exactly(arguments);
     // The first window of 1970 may start before 0.
     let aligned = (aligned == 1).then(|| now.saturating_sub((now + period - offset) % period));
     let is_over = |at: u64| aligned.map_or(at + period <= now, |starts| at < starts);
@@ -147,15 +135,13 @@ fn open(arguments: &[u64], state: Option<&State>, now: u64) -> Open {
 }
 
 impl Counter for FixedWindow {
+    fn shape(&self, _: &[u64]) -> Option<Shape> {
+        Some(Shape::FixedWindow)
+    }
+
     fn lease_recovery(&self, arguments: &[u64], _: u64) -> Option<u64> {
         // Until the window ends.
         arguments.get(1).copied()
-    }
-
-    fn with_debt(&self, arguments: &[u64], debt: u64) -> Option<[Vec<u64>; 2]> {
-        let mut debits = arguments.to_vec();
-        *debits.first_mut()? += debt;
-        Some([arguments.to_vec(), debits])
     }
 
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
@@ -165,34 +151,26 @@ impl Counter for FixedWindow {
         Plan::of(cost, limit, before, reset(used + cost), stale && used > 0, || left).marked(started)
     }
 
-    fn refund(
-        &self,
-        arguments: &[u64],
-        state: &mut Option<State>,
-        now: u64,
-        units: u64,
-        charge: Receipt,
-    ) -> Option<u64> {
-        let _ = (arguments, now);
-        // Use the stored window: the decision may be of an older quota. In another window the charge no longer counts.
-        if let Some(State::Count(window)) = state
-            && window.at == charge.mark
-        {
-            window.count = window.count.saturating_sub(units);
-            if window.count == 0 {
-                *state = None;
+    fn apply(&self, arguments: &[u64], state: &mut Option<State>, now: u64, change: Change) -> Option<u64> {
+        if let Change::RefundOf(units, charge) = change {
+            // Use the stored window: the decision may be of an older quota. In another window the charge no longer counts.
+            if let Some(State::Count(window)) = state
+                && window.at == charge.mark
+            {
+                window.count = window.count.saturating_sub(units);
+                if window.count == 0 {
+                    *state = None;
+                }
             }
+            return None;
         }
-        None
-    }
-
-    fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept> {
         let Open { started, used, left, .. } = open(arguments, state.as_ref(), now);
         let used = match change {
             Change::Charge(cost, _) => used + cost,
-            Change::Repair | Change::Renew(..) => used,
             Change::Refund(units, _) => used.saturating_sub(units),
+            Change::Repair | Change::Renew(..) | Change::RefundOf(..) => used,
         };
-        (used > 0).then_some(Kept { state: State::Count(Count { at: started, count: used }), lifetime: left })
+        *state = (used > 0).then_some(State::Count(Count { at: started, count: used }));
+        Some(if used > 0 { left } else { 0 })
     }
 }

@@ -52,13 +52,7 @@ impl Gcra {
 }
 
 impl Algorithm for Gcra {
-    fn name(&self) -> &str {
-        "gcra"
-    }
-
-    fn lua(&self) -> &str {
-        include_str!("../../lua/algorithm/gcra.lua")
-    }
+    built_in!("gcra", "gcra.lua");
 
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
         let (period, units) = rate(quota);
@@ -67,10 +61,6 @@ impl Algorithm for Gcra {
 
     fn replenishment(&self) -> Replenishment {
         Replenishment::Evenly
-    }
-
-    fn counter(&self) -> Option<&dyn Counter> {
-        Some(self)
     }
 }
 

@@ -100,13 +100,7 @@ impl LeakyBucket {
 const MAX_WAITING: u64 = 1_000_000_000_000;
 
 impl Algorithm for LeakyBucket {
-    fn name(&self) -> &str {
-        "leaky-bucket"
-    }
-
-    fn lua(&self) -> &str {
-        include_str!("../../lua/algorithm/leaky_bucket.lua")
-    }
+    built_in!("leaky-bucket", "leaky_bucket.lua");
 
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
         let (period, units) = rate(quota);
@@ -145,8 +139,8 @@ impl Algorithm for LeakyBucket {
         Replenishment::Evenly
     }
 
-    fn counter(&self) -> Option<&dyn Counter> {
-        Some(self)
+    fn queues(&self) -> bool {
+        self.queue.is_some_and(|queue| !queue.max_wait.is_zero())
     }
 }
 

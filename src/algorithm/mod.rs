@@ -43,9 +43,27 @@
 //! [`MemoryStore`](crate::MemoryStore) runs. A differential test compares both, and a naive model, to the microsecond.
 //! For your own algorithm, see the [`Algorithm`] trait; its [`Twin`] in Rust is optional.
 
+use std::sync::LazyLock;
+
+/// The methods of [`Algorithm`] that every built-in algorithm has: its name, its file in `lua/algorithm`, and its Rust form.
+macro_rules! built_in {
+    ($name:expr, $file:literal) => {
+        fn name(&self) -> &str {
+            $name
+        }
+
+        fn lua(&self) -> &str {
+            include_str!(concat!("../../lua/algorithm/", $file))
+        }
+
+        fn counter(&self) -> Option<&dyn Counter> {
+            Some(self)
+        }
+    };
+}
+
 #[expect(unnameable_types, reason = "part of the sealed counters")]
 mod bucket;
-mod built_in;
 mod concurrency;
 mod contract;
 #[expect(unnameable_types, reason = "this is what keeps counters to this crate")]
@@ -61,9 +79,9 @@ mod sliding_window;
 #[expect(unnameable_types, reason = "part of the sealed counters")]
 pub(crate) mod state;
 mod token_bucket;
+#[expect(unnameable_types, reason = "part of the sealed counters")]
 pub(crate) mod twin;
 
-pub(crate) use self::built_in::built_in;
 pub use self::{
     concurrency::Concurrency,
     contract::{Algorithm, Replenishment},
@@ -75,3 +93,20 @@ pub use self::{
     token_bucket::TokenBucket,
     twin::{Evaluation, Input, KeyState, Receipt, Twin, Update},
 };
+
+/// Returns one instance of each algorithm of this crate, with any options.
+pub(crate) fn built_in() -> &'static [Box<dyn Algorithm>] {
+    static ALL: LazyLock<Vec<Box<dyn Algorithm>>> = LazyLock::new(|| {
+        vec![
+            Box::new(Concurrency::new()),
+            Box::new(FixedWindow::anchored()),
+            Box::new(Gcra::new()),
+            Box::new(LeakyBucket::meter()),
+            Box::new(SlidingLog::new()),
+            Box::new(SlidingWindow::new()),
+            Box::new(TokenBucket::new()),
+            Box::new(penalty::Strikes { after: 1, within: 1, first: 1, longest: 1, remembered: 0 }),
+        ]
+    });
+    &ALL
+}

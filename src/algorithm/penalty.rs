@@ -6,8 +6,9 @@
 
 use super::{
     Algorithm,
-    counter::{Admission, Change, Counter, Gauge, Kept, Plan},
+    counter::{Change, Counter, Plan, exactly},
     state::{Record, State},
+    twin::{Admission, Gauge},
 };
 use crate::base::{Error, Quota};
 
@@ -34,9 +35,7 @@ impl Strikes {
 
     /// The reverse of [`Algorithm::arguments`].
     pub(crate) fn of(arguments: &[u64]) -> Self {
-        let &[after, within, first, longest, remembered] = arguments else {
-            unreachable!("`arguments` below makes five");
-        };
+        let [after, within, first, longest, remembered] = exactly(arguments);
         Self { after, within, first, longest, remembered }
     }
 
@@ -127,13 +126,7 @@ impl Strikes {
 }
 
 impl Algorithm for Strikes {
-    fn name(&self) -> &str {
-        Self::NAME
-    }
-
-    fn lua(&self) -> &str {
-        include_str!("../../lua/algorithm/penalty.lua")
-    }
+    built_in!(Self::NAME, "penalty.lua");
 
     fn arguments(&self, _: &Quota) -> Result<Vec<u64>, Error> {
         Ok(vec![self.after, self.within, self.first, self.longest, self.remembered])
@@ -142,10 +135,6 @@ impl Algorithm for Strikes {
     /// A charge against it costs 1, and only checks whether the key is banned.
     fn capacity(&self, _: &Quota) -> u64 {
         1
-    }
-
-    fn counter(&self) -> Option<&dyn Counter> {
-        Some(self)
     }
 }
 
@@ -163,10 +152,8 @@ impl Counter for Strikes {
     }
 
     /// Charges change nothing: a denial is counted by [`strike`](Strikes::strike).
-    fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, _: Change) -> Option<Kept> {
-        let mut state = state;
-        let lifetime = Self::of(arguments).repair(&mut state, now);
-        state.map(|state| Kept { state, lifetime })
+    fn apply(&self, arguments: &[u64], state: &mut Option<State>, now: u64, _: Change) -> Option<u64> {
+        Some(Self::of(arguments).repair(state, now))
     }
 }
 

@@ -1,8 +1,8 @@
 use super::{
     Algorithm,
-    counter::{Change, Counter, Gauge, Kept, Plan},
+    counter::{Change, Counter, Plan, Shape, exactly},
     state::{Entry, Log, State},
-    twin::Receipt,
+    twin::Gauge,
 };
 use crate::base::{Error, Quota};
 
@@ -59,23 +59,13 @@ impl SlidingLog {
 }
 
 impl Algorithm for SlidingLog {
-    fn name(&self) -> &str {
-        "sliding-log"
-    }
-
-    fn lua(&self) -> &str {
-        include_str!("../../lua/algorithm/sliding_log.lua")
-    }
+    built_in!("sliding-log", "sliding_log.lua");
 
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
         if quota.has_burst() {
             return Err(Error::invalid("a sliding log has no burst: leave out `burst`, or use `Gcra`"));
         }
         Ok(vec![quota.limit(), quota.period_micros()])
-    }
-
-    fn counter(&self) -> Option<&dyn Counter> {
-        Some(self)
     }
 }
 
@@ -151,26 +141,17 @@ impl Log {
     }
 }
 
-fn arguments_of(arguments: &[u64]) -> (u64, u64) {
-    let &[limit, period] = arguments else {
-        unreachable!("`arguments` above makes two");
-    };
-    (limit, period)
-}
-
 impl Counter for SlidingLog {
+    fn shape(&self, _: &[u64]) -> Option<Shape> {
+        Some(Shape::Log)
+    }
+
     fn redis_micros(&self, _: &[u64], refund: bool) -> u64 {
         if refund { 2 * MAX_REWRITTEN as u64 } else { 16 }
     }
 
-    fn with_debt(&self, arguments: &[u64], debt: u64) -> Option<[Vec<u64>; 2]> {
-        let mut debits = arguments.to_vec();
-        *debits.first_mut()? += debt;
-        Some([arguments.to_vec(), debits])
-    }
-
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
-        let (limit, period) = arguments_of(arguments);
+        let [limit, period] = exactly(arguments);
         let Some(State::Log(log)) = state else {
             let before = Gauge { remaining: limit, reset: 0 };
             return Plan::of(cost, limit, before, if cost > 0 { period } else { 0 }, false, || 0);
@@ -191,30 +172,20 @@ impl Counter for SlidingLog {
         })
     }
 
-    fn refund(
-        &self,
-        arguments: &[u64],
-        state: &mut Option<State>,
-        now: u64,
-        units: u64,
-        charge: Receipt,
-    ) -> Option<u64> {
-        let (_, period) = arguments_of(arguments);
-        let Some(State::Log(log)) = state else { return None };
-        let stepped_back = log.entries.back().is_none_or(|latest| latest.at > now);
-        if stepped_back || charge.made + period <= now {
+    fn apply(&self, arguments: &[u64], state: &mut Option<State>, now: u64, change: Change) -> Option<u64> {
+        let [_, period] = exactly(arguments);
+        if let Change::RefundOf(units, charge) = change {
+            let Some(State::Log(log)) = state else { return None };
+            let stepped_back = log.entries.back().is_none_or(|latest| latest.at > now);
+            if !stepped_back && charge.made + period > now {
+                log.remove_units(charge.made, units);
+                if log.entries.is_empty() {
+                    *state = None;
+                }
+            }
             return None;
         }
-        log.remove_units(charge.made, units);
-        if log.entries.is_empty() {
-            *state = None;
-        }
-        None
-    }
-
-    fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept> {
-        let (_, period) = arguments_of(arguments);
-        let mut log = match state {
+        let mut log = match state.take() {
             Some(State::Log(log)) => log,
             _ => Box::default(),
         };
@@ -224,7 +195,6 @@ impl Counter for SlidingLog {
                 let total = log.total() + u128::from(cost);
                 log.entries.push_back(Entry { at: now, total });
             }
-            Change::Repair | Change::Renew(..) => {}
             Change::Refund(units, _) => {
                 let kept = log.total().saturating_sub(u128::from(units)).max(log.before);
                 let last = log.entries.partition_point(|entry| entry.total < kept);
@@ -233,8 +203,10 @@ impl Counter for SlidingLog {
                     latest.total = kept;
                 }
             }
+            Change::Repair | Change::Renew(..) | Change::RefundOf(..) => {}
         }
-        let lifetime = log.entries.back()?.at + period - now;
-        Some(Kept { state: State::Log(log), lifetime })
+        let lifetime = log.entries.back().map_or(0, |latest| latest.at + period - now);
+        *state = (lifetime > 0).then_some(State::Log(log));
+        Some(lifetime)
     }
 }

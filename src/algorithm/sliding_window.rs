@@ -1,8 +1,8 @@
 use super::{
     Algorithm,
-    counter::{Change, Counter, Gauge, Kept, Plan},
+    counter::{Change, Counter, Plan, Shape, exactly},
     state::{Cells, State},
-    twin::Receipt,
+    twin::{Gauge, Receipt},
 };
 use crate::base::{Error, Quota};
 
@@ -81,13 +81,7 @@ impl Default for SlidingWindow {
 }
 
 impl Algorithm for SlidingWindow {
-    fn name(&self) -> &str {
-        "sliding-window"
-    }
-
-    fn lua(&self) -> &str {
-        include_str!("../../lua/algorithm/sliding_window.lua")
-    }
+    built_in!("sliding-window", "sliding_window.lua");
 
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
         if quota.has_burst() {
@@ -103,10 +97,6 @@ impl Algorithm for SlidingWindow {
             ));
         }
         Ok(vec![quota.limit(), segments, period / segments])
-    }
-
-    fn counter(&self) -> Option<&dyn Counter> {
-        Some(self)
     }
 }
 
@@ -125,9 +115,7 @@ struct Open {
 }
 
 fn open(arguments: &[u64], state: Option<&State>, now: u64) -> Open {
-    let &[limit, cells, width] = arguments else {
-        unreachable!("`arguments` above makes three");
-    };
+    let [limit, cells, width] = exactly(arguments);
     let elapsed = now % width;
     let started = now - elapsed;
     let mut counts = vec![0; cells as usize + 1];
@@ -193,21 +181,19 @@ impl Open {
 }
 
 impl Counter for SlidingWindow {
+    fn shape(&self, _: &[u64]) -> Option<Shape> {
+        Some(Shape::SlidingWindow)
+    }
+
     fn redis_micros(&self, arguments: &[u64], _: bool) -> u64 {
         // A denial may read every cell: 205 µs for 1000 of them.
         16 + arguments.get(1).copied().unwrap_or_default() / 5
     }
 
     fn lease_recovery(&self, arguments: &[u64], _: u64) -> Option<u64> {
-        let &[_, cells, width] = arguments else { return None };
+        let [_, cells, width] = exactly(arguments);
         // Until the cell has left the window.
         Some((cells + 1) * width)
-    }
-
-    fn with_debt(&self, arguments: &[u64], debt: u64) -> Option<[Vec<u64>; 2]> {
-        let mut debits = arguments.to_vec();
-        *debits.first_mut()? += debt;
-        Some([arguments.to_vec(), debits])
     }
 
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
@@ -222,36 +208,14 @@ impl Counter for SlidingWindow {
         .marked(window.started + window.width - 1)
     }
 
-    fn refund(
-        &self,
-        arguments: &[u64],
-        state: &mut Option<State>,
-        now: u64,
-        units: u64,
-        charge: Receipt,
-    ) -> Option<u64> {
-        let &[_, cells, width] = arguments else { return None };
-        let Some(State::Cells(window)) = state else { return None };
-        let cell = charge.mark - charge.mark % width;
-        // Cells of another width are of an older quota; a latest cell in the future is of a clock that stepped back.
-        if window.width != width || window.started > now || now.saturating_sub(cell) >= (cells + 1) * width {
+    fn apply(&self, arguments: &[u64], state: &mut Option<State>, now: u64, change: Change) -> Option<u64> {
+        if let Change::RefundOf(units, charge) = change {
+            refund(arguments, state, now, units, charge);
             return None;
         }
-        let index = usize::try_from(window.started.checked_sub(cell)? / width).ok()?;
-        // Use the stored cells: the decision may be of an older quota.
-        let count = window.counts.get_mut(index)?;
-        *count = count.saturating_sub(units);
-        if window.counts.iter().all(|count| *count == 0) {
-            *state = None;
-        }
-        None
-    }
-
-    fn apply(&self, arguments: &[u64], state: Option<State>, now: u64, change: Change) -> Option<Kept> {
         let mut window = open(arguments, state.as_ref(), now);
         match change {
             Change::Charge(cost, _) => window.counts[0] += cost,
-            Change::Repair | Change::Renew(..) => {}
             Change::Refund(mut units, _) => {
                 // The latest units first.
                 for count in &mut window.counts {
@@ -260,15 +224,35 @@ impl Counter for SlidingWindow {
                     units -= given;
                 }
             }
+            Change::Repair | Change::Renew(..) | Change::RefundOf(..) => {}
         }
         let lifetime = window.reset();
         let Open { started, width, counts, .. } = window;
         // Drop the oldest cells without units.
         let kept = counts.iter().rposition(|units| *units > 0).map_or(0, |oldest| oldest + 1);
         let counts = counts[..kept].into();
-        (lifetime > 0)
-            .then(|| Kept { state: State::Cells(Box::new(Cells { started, width, counts })), lifetime })
+        *state = (lifetime > 0).then(|| State::Cells(Box::new(Cells { started, width, counts })));
+        Some(lifetime)
     }
+}
+
+/// Refunds units of the cell that `charge` is in, if it still counts.
+fn refund(arguments: &[u64], state: &mut Option<State>, now: u64, units: u64, charge: Receipt) -> Option<()> {
+    let [_, cells, width] = exactly(arguments);
+    let Some(State::Cells(window)) = state else { return None };
+    let cell = charge.mark - charge.mark % width;
+    // Cells of another width are of an older quota; a latest cell in the future is of a clock that stepped back.
+    if window.width != width || window.started > now || now.saturating_sub(cell) >= (cells + 1) * width {
+        return None;
+    }
+    let index = usize::try_from(window.started.checked_sub(cell)? / width).ok()?;
+    // Use the stored cells: the decision may be of an older quota.
+    let count = window.counts.get_mut(index)?;
+    *count = count.saturating_sub(units);
+    if window.counts.iter().all(|count| *count == 0) {
+        *state = None;
+    }
+    Some(())
 }
 
 #[cfg(test)]

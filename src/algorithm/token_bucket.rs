@@ -83,13 +83,7 @@ impl TokenBucket {
 const MAX_STEP: u64 = 1 << 44;
 
 impl Algorithm for TokenBucket {
-    fn name(&self) -> &str {
-        "token-bucket"
-    }
-
-    fn lua(&self) -> &str {
-        include_str!("../../lua/algorithm/token_bucket.lua")
-    }
+    built_in!("token-bucket", "token_bucket.lua");
 
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
         let (period, units) = match self.step {
@@ -118,10 +112,6 @@ impl Algorithm for TokenBucket {
             None => Replenishment::Evenly,
             Some(_) => Replenishment::AtReset,
         }
-    }
-
-    fn counter(&self) -> Option<&dyn Counter> {
-        Some(self)
     }
 }
 

@@ -67,13 +67,6 @@ impl KeyState {
     pub const fn new(time: u64, count: u64) -> Self {
         Self { time, count, text: None }
     }
-
-    /// Sets the text.
-    #[must_use]
-    pub fn with_text(mut self, text: impl Into<String>) -> Self {
-        self.text = Some(text.into());
-        self
-    }
 }
 
 /// What [`Twin::decide`] returns: the verdict on a cost, and the new state.
@@ -82,42 +75,63 @@ impl KeyState {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "an evaluation does nothing until it is returned"]
 pub struct Evaluation {
-    pub(super) verdict: Verdict,
-    pub(super) remaining: u64,
-    pub(super) reset: u64,
+    pub(super) admission: Admission,
+    pub(super) gauge: Gauge,
     pub(super) mark: u64,
     pub(super) written: Option<(KeyState, u64)>,
 }
 
-/// Whether a cost is admitted.
+/// Whether a charge is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
-    Admit {
-        delay: u64,
-    },
-    /// The microseconds until the cost is admitted; `None` for never.
-    Deny {
-        retry: Option<u64>,
-    },
+pub enum Admission {
+    /// Admitted. The request must wait this many microseconds; 0 for none.
+    After(u64),
+    /// Denied. The charge would be admitted in this many microseconds.
+    Retry(u64),
+    /// Denied, because the cost is above the capacity.
+    Never,
+}
+
+/// How much of a key's quota is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gauge {
+    /// Units that can be charged now.
+    pub remaining: u64,
+    /// Microseconds until the quota is fully replenished.
+    pub reset: u64,
+}
+
+impl Admission {
+    pub const fn is_admitted(self) -> bool {
+        matches!(self, Self::After(_))
+    }
 }
 
 impl Evaluation {
     /// Admits the cost. After the charge, `remaining` units can be charged, and the quota is fully replenished in
     /// `reset`. A cost above 0 also needs [`write`](Self::write).
     pub const fn admit(remaining: u64, reset: u64) -> Self {
-        Self { verdict: Verdict::Admit { delay: 0 }, remaining, reset, mark: 0, written: None }
+        Self::new(Admission::After(0), remaining, reset)
     }
 
     /// Denies the cost. It can be admitted after `retry`, at least 1, at the earliest; `None` for never. `remaining`
     /// units can be charged now, and the quota is fully replenished in `reset`.
     pub const fn deny(retry: Option<u64>, remaining: u64, reset: u64) -> Self {
-        Self { verdict: Verdict::Deny { retry }, remaining, reset, mark: 0, written: None }
+        let admission = match retry {
+            Some(retry) => Admission::Retry(retry),
+            None => Admission::Never,
+        };
+        Self::new(admission, remaining, reset)
+    }
+
+    const fn new(admission: Admission, remaining: u64, reset: u64) -> Self {
+        Self { admission, gauge: Gauge { remaining, reset }, mark: 0, written: None }
     }
 
     /// Sets how long the admitted request must wait. Defaults to 0.
     pub const fn delay(mut self, delay: u64) -> Self {
-        if let Verdict::Admit { .. } = self.verdict {
-            self.verdict = Verdict::Admit { delay };
+        if self.admission.is_admitted() {
+            self.admission = Admission::After(delay);
         }
         self
     }

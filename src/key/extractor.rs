@@ -220,7 +220,18 @@ pub trait KeyExtractor: Send + Sync + 'static {
             })?;
             keys.extend(found.into_iter().map(Key::stored));
         }
-        Ok(any_of(self, keys))
+        keys.sort_unstable();
+        let keys: Arc<[Key]> = keys.into();
+        Ok(move |request: &Parts| {
+            let keys = keys.clone();
+            self.extract(request).then(move |key| {
+                let key = key?;
+                match keys.binary_search(&key) {
+                    Ok(_) if key.is_assumed() => Err(not_determined()),
+                    found => Ok(found.is_ok()),
+                }
+            })
+        })
     }
 
     /// The keys that [`extract`](Self::extract) returns for requests with the identity `named`, for
@@ -289,26 +300,6 @@ pub(super) struct Changed<K> {
     pub(super) change: Arc<dyn Fn(Key) -> Answer<Key> + Send + Sync>,
     /// Whether the function looks keys up.
     pub(super) looks_up: bool,
-}
-
-/// Matches the requests with one of `keys`.
-fn any_of<K: KeyExtractor>(
-    extractor: K,
-    mut keys: Vec<Key>,
-) -> impl Fn(&Parts) -> Answer<bool> + Send + Sync + 'static {
-    keys.sort_unstable();
-    keys.dedup();
-    let keys: Arc<[Key]> = keys.into();
-    move |request| {
-        let keys = keys.clone();
-        extractor.extract(request).then(move |key| {
-            let key = key?;
-            match keys.binary_search(&key) {
-                Ok(_) if key.is_assumed() => Err(not_determined()),
-                found => Ok(found.is_ok()),
-            }
-        })
-    }
 }
 
 /// The key of the identity `named`, if a request can have it.

@@ -63,18 +63,12 @@ impl Header {
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig): `name` is not a valid header name.
     pub fn try_new(name: &str) -> Result<Self, Error> {
-        match HeaderName::try_from(name) {
-            Ok(name) => Ok(Self(name)),
-            Err(cause) => {
-                let message = format!("{name:?} is not a header name");
-                Err(Error::new(ErrorKind::InvalidConfig, message).with_source(cause))
-            }
-        }
+        header_name(name).map(Self)
     }
 
     fn key(&self, request: &Parts) -> Result<Key, Error> {
         match single(request, &self.0)? {
-            Some(value) => value_key(value).map_err(|problem| invalid(&self.0, problem)),
+            Some(value) => value_key(value.trim_ascii()).map_err(|problem| invalid(&self.0, problem)),
             None => Err(missing(&self.0)),
         }
     }
@@ -157,6 +151,7 @@ fn bearer_key(request: &Parts) -> Result<Key, Error> {
     let Some(value) = single(request, &AUTHORIZATION)? else {
         return Err(missing(&AUTHORIZATION));
     };
+    let value = value.trim_ascii();
     if value.is_empty() {
         return Err(invalid("is empty"));
     }
@@ -182,7 +177,7 @@ const fn is_blank(byte: &u8) -> bool {
 /// The longest value in bytes.
 pub(super) const MAX_VALUE: usize = 8 * 1024;
 
-/// The value of the header `name` without the whitespace around it. An error if the header is sent more than once.
+/// The value of the header `name`, with the whitespace around it: HTTP/1 drops it and HTTP/2 keeps it. An error if the header is sent more than once.
 #[inline]
 pub(super) fn single<'a>(request: &'a Parts, name: &HeaderName) -> Result<Option<&'a [u8]>, Error> {
     let mut values = request.headers.get_all(name).iter();
@@ -190,8 +185,7 @@ pub(super) fn single<'a>(request: &'a Parts, name: &HeaderName) -> Result<Option
     if values.next().is_some() {
         return Err(invalid(name, "is sent more than once"));
     }
-    // HTTP/1 drops the whitespace and HTTP/2 keeps it. Both must give one identity.
-    Ok(Some(value.as_bytes().trim_ascii()))
+    Ok(Some(value.as_bytes()))
 }
 
 /// The key of the identity `value`, or what is wrong with it.
@@ -216,4 +210,11 @@ fn missing(name: &HeaderName) -> Error {
 
 fn invalid(name: &HeaderName, problem: &str) -> Error {
     Error::new(ErrorKind::InvalidIdentity, format!("the header `{name}` {problem}"))
+}
+
+/// The header `name`. An error if it is not a valid name.
+pub(super) fn header_name(name: &str) -> Result<HeaderName, Error> {
+    HeaderName::try_from(name).map_err(|cause| {
+        Error::new(ErrorKind::InvalidConfig, format!("{name:?} is not a header name")).with_source(cause)
+    })
 }

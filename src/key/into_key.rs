@@ -2,7 +2,6 @@
 
 use std::{
     borrow::Cow,
-    fmt::Write as _,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::Arc,
 };
@@ -110,15 +109,10 @@ impl<T: AsRef<[u8]> + ?Sized> From<&T> for Key {
 /// The key of the UUID with these bytes. It is the key of the UUID's text, `67e55044-10b1-426f-9247-bb680e5fe0c8`.
 impl From<[u8; 16]> for Key {
     fn from(uuid: [u8; 16]) -> Self {
-        let mut text = String::with_capacity(36);
-        for (place, byte) in uuid.iter().enumerate() {
-            if matches!(place, 4 | 6 | 8 | 10) {
-                text.push('-');
-            }
-            // Writing to a `String` does not fail.
-            let _ = write!(text, "{byte:02x}");
-        }
-        Self::new(text)
+        let bits = u128::from_be_bytes(uuid);
+        let [b, c, d] = [bits >> 80, bits >> 64, bits >> 48].map(|part| part & 0xffff);
+        let (first, last) = (bits >> 96, bits & 0xffff_ffff_ffff);
+        Self::new(format!("{first:08x}-{b:04x}-{c:04x}-{d:04x}-{last:012x}"))
     }
 }
 

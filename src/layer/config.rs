@@ -1,19 +1,20 @@
-//! The settings of a layer, shared by all of its services.
+//! The settings of a layer, shared by all of its services, and what they do to requests and responses.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use http::{Response, request::Parts, response};
 
-use super::{
-    event::DecisionEvent, gate::Gate, notices::Notices, responder::Responder, rules::Rules,
-    settle::Unsettled, settlement::Settlement, table::Table,
-};
+use super::{event::DecisionEvent, notices::Notices, routes::Routes, rule::Rule, rules::Rules};
 use crate::{
-    base::Error,
+    base::{Error, random::random_time},
     decision::Decision,
+    key::Matcher,
     limiter::Limiter,
-    policy::Enforcement,
-    response::{Rejection, RejectionBody, RequestHead, mark_request},
+    policy::{Enforcement, EnforcementSwitch, Policy},
+    response::{
+        GrpcStatus, HeaderWriter, Headers, ProblemDetails, Rejection, RejectionBody, RequestHead,
+        ResponseMapper, is_grpc, is_read, mark_request, reject, replace,
+    },
 };
 
 // Aligned as the fields of a policy are, because every request changes the reference count.
@@ -21,10 +22,18 @@ use crate::{
 #[repr(align(128))]
 pub(super) struct Config {
     pub(super) limiter: Limiter,
-    pub(super) rules: Table,
-    pub(super) gate: Gate,
-    pub(super) responder: Responder,
-    pub(super) settlement: Settlement,
+    pub(super) rules: Rules,
+    /// `None` if all rules apply to all requests.
+    pub(super) routes: Option<Arc<Routes>>,
+    pub(super) enforcement: EnforcementSwitch,
+    pub(super) exempt: Vec<Matcher>,
+    pub(super) blocked: Vec<Matcher>,
+    pub(super) headers: HeaderWriter,
+    pub(super) mapper: Arc<dyn ResponseMapper>,
+    pub(super) grpc: Arc<dyn ResponseMapper>,
+    /// The longest random time that is added to a wait.
+    pub(super) jitter: Duration,
+    pub(super) refunds_cancelled: bool,
     pub(super) on_decision: Option<Arc<dyn Fn(&DecisionEvent<'_>) + Send + Sync>>,
     pub(super) notices: Arc<Notices>,
 }
@@ -34,31 +43,51 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// See [`Table::new`].
+    /// See [`with_rules`](Self::with_rules).
     pub(super) fn new(limiter: &Limiter, rules: Rules) -> Result<Self, Error> {
-        Ok(Self {
-            rules: Table::new(rules, limiter)?,
-            gate: Gate::under(limiter.enforcement()),
+        let defaults = Self {
             limiter: limiter.under(Enforcement::On),
-            responder: Responder::default(),
-            settlement: Settlement::default(),
+            rules: Rules::new(),
+            routes: None,
+            enforcement: limiter.enforcement().into(),
+            exempt: Vec::new(),
+            blocked: Vec::new(),
+            headers: HeaderWriter::new(Headers::default()),
+            mapper: Arc::new(ProblemDetails::default()),
+            grpc: Arc::new(GrpcStatus::default()),
+            jitter: Duration::ZERO,
+            refunds_cancelled: false,
             on_decision: None,
             notices: Arc::default(),
-        })
+        };
+        defaults.with_rules(rules)
     }
 
     /// These settings for a layer with `rules`, which logs its own mistakes and outages.
     ///
     /// # Errors
     ///
-    /// See [`Table::new`].
+    /// The rules do not fit together, or the store does not support the algorithm of a policy.
     pub(super) fn with_rules(&self, rules: Rules) -> Result<Self, Error> {
-        Ok(Self {
-            rules: Table::new(rules, &self.limiter)?,
-            settlement: Settlement::default(),
-            notices: Arc::default(),
-            ..self.clone()
-        })
+        rules.check()?;
+        let routes = rules.routes().map(Arc::new);
+        let config = Self { rules, routes, notices: Arc::default(), ..self.clone() };
+        config.known_policies().try_for_each(|policy| config.limiter.accept(&policy))?;
+        Ok(config)
+    }
+
+    pub(super) fn rule(&self, at: usize) -> Option<&Rule> {
+        self.rules.rules.get(at)
+    }
+
+    /// The policies that are not chosen per request, as they are now.
+    pub(super) fn known_policies(&self) -> impl Iterator<Item = Policy> {
+        self.rules.rules.iter().filter_map(|rule| rule.policy.known())
+    }
+
+    /// The limiter of a request.
+    pub(super) fn limiter(&self, report_only: bool) -> Limiter {
+        if report_only { self.limiter.under(Enforcement::ReportOnly) } else { self.limiter.clone() }
     }
 
     /// Inserts the decision and the limiter into the request's extensions. If the layer only reports, also marks a request
@@ -71,7 +100,6 @@ impl Config {
         let Some(decision) = decision else {
             return self.annotate_uncharged(request, limiter);
         };
-        self.notices.redundant_policy(self.rules.as_slice(), decision);
         if let Some(outer) = request.extensions.insert(decision.clone()) {
             self.notices.charged_twice(&outer, decision);
         }
@@ -79,54 +107,14 @@ impl Config {
     }
 
     /// Inserts what the handler of a request may extract that this layer does not charge, unless an outer layer does.
-    fn annotate_uncharged(&self, request: &mut Parts, limiter: Limiter) {
+    pub(super) fn annotate_uncharged(&self, request: &mut Parts, limiter: Limiter) {
         let extensions = &mut request.extensions;
-        self.settlement.cover_nothing(&self.limiter, extensions);
+        self.reserve_nothing(extensions);
         // The handler charges more to the decision of an outer layer, so it needs the limiter of that layer.
         if !extensions.get::<Decision>().is_some_and(Decision::is_limited) {
             extensions.insert(Decision::not_limited());
             extensions.insert(limiter);
         }
-    }
-
-    /// [`annotate`](Self::annotate) for a layer that is off.
-    pub(super) fn annotate_ignored(&self, request: &mut Parts) {
-        self.annotate_uncharged(request, self.limiter.under(Enforcement::Off));
-    }
-
-    /// What becomes of a charge once the response is known. `None` if it always stays.
-    #[inline]
-    pub(super) fn settle(
-        &self,
-        request: &mut Parts,
-        decision: &Decision,
-        report_only: bool,
-    ) -> Option<Box<Unsettled>> {
-        if self.settlement.is_none() && !self.rules.counts_some() {
-            return None;
-        }
-        let counted = self.rules.counted(request, decision);
-        self.settlement.start(&self.limiter(report_only), decision, counted, &mut request.extensions)
-    }
-
-    /// The limiter of a request.
-    fn limiter(&self, report_only: bool) -> Limiter {
-        if report_only { self.limiter.under(Enforcement::ReportOnly) } else { self.limiter.clone() }
-    }
-
-    /// The response to a request that the service has rejected with the response `returned`.
-    pub(super) fn answer_returned(
-        &self,
-        rejection: Rejection,
-        kept: RequestHead,
-        returned: response::Parts,
-        decision: Option<Decision>,
-        report_only: bool,
-        is_read: bool,
-    ) -> Response<RejectionBody> {
-        self.report_rejection(&DecisionEvent::rejected_by_service(&rejection));
-        self.log(&rejection, report_only);
-        self.responder.replaced(rejection, kept, returned, decision, report_only, is_read)
     }
 
     /// Calls the function of `on_decision`.
@@ -136,21 +124,74 @@ impl Config {
         }
     }
 
-    /// [`report`](Self::report) for a rejection, which is also counted.
-    pub(super) fn report_rejection(&self, event: &DecisionEvent<'_>) {
+    /// Counts, reports and logs a rejection. If `report_only`, the request was admitted.
+    pub(super) fn rejected(&self, event: &DecisionEvent<'_>, rejection: &Rejection, report_only: bool) {
         #[cfg(feature = "metrics")]
         if event.is_rejected() {
             metric!(rejected(event.kind().as_str()));
         }
         self.report(|| *event);
+        self.notices.rejected(rejection, report_only);
     }
 
-    pub(super) fn log(&self, rejection: &Rejection, report_only: bool) {
-        self.notices.rejected(self.rules.as_slice(), rejection, report_only);
+    /// Adds the jitter to the wait of a denial.
+    pub(super) fn jitter(&self, rejection: Rejection) -> Rejection {
+        match rejection {
+            Rejection::Denied(decision) if !self.jitter.is_zero() => {
+                Rejection::Denied(decision.with_jitter(random_time(self.jitter)))
+            }
+            other => other,
+        }
     }
 
-    /// Adds the headers to the inner service's response. `is_read` is whether an outer layer reads the decision in its
-    /// extensions.
+    fn mapper(&self, is_call: bool) -> &dyn ResponseMapper {
+        if is_call { &*self.grpc } else { &*self.mapper }
+    }
+
+    /// The response to a rejected request, with the headers of the decision that has charged it, if there is one.
+    pub(super) fn reject(
+        &self,
+        rejection: &Rejection,
+        charged: Option<Box<Decision>>,
+        request: &Parts,
+    ) -> Response<RejectionBody> {
+        let mut response = reject(self.mapper(is_grpc(request)), rejection, request, &self.headers);
+        if let Some(decision) = charged {
+            self.headers.decorate(&mut response, *decision, false, is_read(request));
+        }
+        response
+    }
+
+    /// What must be kept of a request that is with the service, in case the service rejects it.
+    #[inline]
+    pub(super) fn keep(&self, request: &Parts) -> RequestHead {
+        let is_call = is_grpc(request);
+        RequestHead::of(request, is_call, self.mapper(is_call))
+    }
+
+    /// The response to a request that the service has rejected with the response `returned`. `is_read` is whether an outer
+    /// layer reads the decision in its extensions.
+    pub(super) fn replace(
+        &self,
+        rejection: Rejection,
+        kept: RequestHead,
+        returned: response::Parts,
+        decision: Option<Decision>,
+        report_only: bool,
+        is_read: bool,
+    ) -> Response<RejectionBody> {
+        self.rejected(&DecisionEvent::rejected_by_service(&rejection), &rejection, report_only);
+        let (rejection, request) = (self.jitter(rejection), kept.into_parts());
+        let mut response = replace(self.mapper(is_grpc(&request)), &rejection, &request, returned);
+        // An exempt request has no decision but the service's.
+        let marks = report_only && decision.is_some();
+        if let Some(decision) = decision.or_else(|| rejection.into_decision()) {
+            self.headers.decorate(&mut response, decision, marks, is_read);
+        }
+        response
+    }
+
+    /// Adds the headers to the inner service's response.
     pub(super) fn decorate<B>(
         &self,
         response: &mut Response<B>,
@@ -159,18 +200,16 @@ impl Config {
         is_read: bool,
     ) {
         log!(trace, policy = decision.binding().map(|outcome| outcome.policy().name()), "admitted");
-        self.responder.headers.decorate(response, decision, report_only, is_read);
+        self.headers.decorate(response, decision, report_only, is_read);
     }
 }
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let rules = self.rules.as_slice();
         f.debug_struct("Config")
-            .field("policies", &rules.iter().map(|rule| &rule.policy).collect::<Vec<_>>())
-            .field("preflight", &self.gate.preflight)
-            .field("enforcement", &self.gate.enforcement.get())
-            .field("headers", self.responder.headers.headers())
+            .field("policies", &self.rules.rules.iter().map(|rule| &rule.policy).collect::<Vec<_>>())
+            .field("enforcement", &self.enforcement.get())
+            .field("headers", self.headers.headers())
             .finish_non_exhaustive()
     }
 }

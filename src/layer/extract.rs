@@ -51,7 +51,7 @@ impl<S: Sync> FromRequestParts<S> for Limiter {
     }
 }
 
-/// The units that a layer has [reserved](crate::layer::Settlement::reserve) for this request. If the layer did not charge it,
+/// The units that a layer has [reserved](crate::Rule::reserve) for this request. If the layer did not charge it,
 /// a reservation that covers nothing and settles to nothing.
 impl<S: Sync> FromRequestParts<S> for Reservation {
     type Rejection = Rejection;
@@ -59,7 +59,7 @@ impl<S: Sync> FromRequestParts<S> for Reservation {
     async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Self, Rejection> {
         extension(
             request,
-            "the handler extracts a `Reservation`, and the request has none: name its policy in `Settlement::reserve`",
+            "the handler extracts a `Reservation`, and the request has none: add `Rule::reserve` to a rule",
         )
     }
 }

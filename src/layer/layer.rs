@@ -4,15 +4,15 @@ use http::request::Parts;
 use tower_layer::Layer;
 
 use super::{
-    config::Config, event::DecisionEvent, gate::Preflight, rule::Rule, rules::Rules, service::RateLimit,
-    settlement::Settlement,
+    admit::Identity, config::Config, event::DecisionEvent, rule::Rule, rules::Rules, service::RateLimit,
 };
 use crate::{
     base::{Answer, Error, valid},
-    key::{KeyExtractor, matcher},
+    decision::Charge,
+    key::{Key, KeyExtractor, matcher},
     limiter::Limiter,
-    policy::{EnforcementSwitch, PolicySource},
-    response::{HeaderWriter, Headers, ResponseMapper},
+    policy::{Enforcement, EnforcementSwitch, PolicySource},
+    response::{HeaderWriter, Headers, Rejection, ResponseMapper},
 };
 
 /// Puts a rate limit in front of a service. It needs a store, a policy and a key.
@@ -28,7 +28,7 @@ use crate::{
 ///    straight to the service.
 /// 2. Each rule determines the request's key, policy and cost. If a key is missing, the request is rejected with 400,
 ///    with 401 if the identity is unknown, or with 500 if the server is not set up for it. If no rule limits the request, it
-///    goes straight to the service. A CORS preflight has [its own budget](Self#cors-preflights).
+///    goes straight to the service. A CORS preflight has [a separate budget](Self#cors-preflights).
 /// 3. All charges are decided together, all or nothing, before the service is called.
 /// 4. If the request is admitted, the service is called with the [`Decision`](crate::Decision) in the request's
 ///    extensions. The response gets the [`Headers`].
@@ -41,7 +41,7 @@ use crate::{
 /// fault (400 or 401), the request is charged under the rules that can. If one of these denies it, the answer is 429. So a
 /// limit on addresses, in the same layer as a limit on API keys, limits guesses of API keys:
 ///
-/// * The response carries the headers of what was charged. [`count_if`](Settlement::count_if) does not see it.
+/// * The response carries the headers of what was charged. [`count_if`](Rule::count_if) does not see it.
 /// * If the process knows that a rule denies the request, it is denied before any key or policy is looked up: from a
 ///   `MemoryStore`, or from the deny cache of a `RedisStore`. No request to Redis is made to find out. Before keys are
 ///   looked up, this holds for rules without a [cost function](Rule::cost).
@@ -66,8 +66,7 @@ use crate::{
 /// A preflight carries no credentials. If a rule's key is missing for that reason
 /// ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)), the rule counts the preflight by the address of the peer,
 /// as [`PeerIp`](crate::PeerIp) does. If the server does not know the address, all such preflights share one budget.
-/// Behind a proxy all clients share one budget: put the layer inside a CORS layer there. See also
-/// [`preflight`](Self::preflight).
+/// Behind a proxy all clients share one budget: put the layer inside a CORS layer there.
 ///
 /// # Example
 ///
@@ -131,7 +130,8 @@ impl RateLimitLayer {
     /// # Panics
     ///
     /// If the table has no rule; if two policies that one request falls under have the same name, or policies of one
-    /// name differ; if two rules choose the policies of one request and one of them has a [`Rule::count_if`]; or if the store
+    /// name differ; if two rules choose the policies of one request and one of them [counts only some](Rule::count_if), [reserves](Rule::reserve) or
+    /// [charges bytes](Rule::response_bytes); or if the store
     /// does not support a policy's algorithm.
     ///
     /// # Example
@@ -150,7 +150,7 @@ impl RateLimitLayer {
     }
 
     /// A layer with other rules and the settings of this one: its store, enforcement, exemptions, blocklists, responses, headers
-    /// and decision function. The [settlement](Self::settle) is not copied, because it names policies.
+    /// and decision function.
     ///
     /// # Panics
     ///
@@ -206,8 +206,8 @@ impl RateLimitLayer {
     /// support the policy's algorithm.
     #[track_caller]
     pub fn and(self, rule: Rule) -> Self {
-        let rules = valid(self.config.rules.and(rule, &self.config.limiter));
-        self.with(|config| config.rules = rules)
+        let rules = self.config.rules.clone().every(rule);
+        Self::of(self.config.with_rules(rules))
     }
 
     /// Exempts the requests that `exempt` matches, in addition to the matchers of earlier calls. Defaults to none.
@@ -236,7 +236,7 @@ impl RateLimitLayer {
     /// # }
     /// ```
     pub fn exempt<M: Into<Answer<bool>>>(self, exempt: impl Fn(&Parts) -> M + Send + Sync + 'static) -> Self {
-        self.with(|config| config.gate.exempt.push(matcher(exempt)))
+        self.with(|config| config.exempt.push(matcher(exempt)))
     }
 
     /// Rejects the requests that `blocked` matches, in addition to the matchers of earlier calls: with 429, the problem
@@ -252,7 +252,7 @@ impl RateLimitLayer {
     /// To ban clients for a time after too many denials, or while the service runs, see
     /// [`Policy::penalty`](crate::Policy::penalty).
     pub fn block<M: Into<Answer<bool>>>(self, blocked: impl Fn(&Parts) -> M + Send + Sync + 'static) -> Self {
-        self.with(|config| config.gate.blocked.push(matcher(blocked)))
+        self.with(|config| config.blocked.push(matcher(blocked)))
     }
 
     /// Sets whether the limits are enforced: an [`Enforcement`](crate::policy::Enforcement), or a switch that changes it while
@@ -289,31 +289,28 @@ impl RateLimitLayer {
     /// # }
     /// ```
     pub fn enforcement(self, enforcement: impl Into<EnforcementSwitch>) -> Self {
-        self.with(|config| config.gate.enforcement = enforcement.into())
+        self.with(|config| config.enforcement = enforcement.into())
     }
 
-    /// Sets how CORS preflights are limited. Defaults to [a separate budget](Self#cors-preflights).
-    pub fn preflight(self, preflight: Preflight) -> Self {
-        self.with(|config| config.gate.preflight = preflight)
-    }
-
-    /// Sets what happens to the charge of a request once its response is known: refunded unless the response counts, or settled
-    /// at the actual cost. Defaults to keeping it. A second call replaces the first.
+    /// Refunds requests that are cancelled before the service responds: the client closed its connection, or an outer
+    /// layer's timeout is over. Defaults to charging them. A request whose handler panics stays charged.
     ///
-    /// See [`Settlement`] for examples.
-    pub fn settle(self, settlement: Settlement) -> Self {
-        self.with(|config| config.settlement = settlement)
+    /// A client can then start any amount of work without a charge, by cancelling it. Use it only if the service stops
+    /// its work too. The refund covers what the request was charged at first under all policies of the layer, even
+    /// [reserved](Rule::reserve) ones of which units were recorded.
+    pub fn refund_cancelled(self) -> Self {
+        self.with(|config| config.refunds_cancelled = true)
     }
 
     /// Sets the headers of responses. Defaults to [`Dialect::Ietf`](crate::response::Dialect::Ietf).
     pub fn headers(self, headers: Headers) -> Self {
-        self.with(|config| config.responder.headers = HeaderWriter::new(headers))
+        self.with(|config| config.headers = HeaderWriter::new(headers))
     }
 
     /// Adds a random time of up to `up_to` to the wait of each denial, so that clients denied together do not retry
     /// together. `Retry-After`, the problem's text and gRPC's RetryInfo state the same wait. Defaults to no jitter.
     pub fn retry_after_jitter(self, up_to: Duration) -> Self {
-        self.with(|config| config.responder.jitter = up_to)
+        self.with(|config| config.jitter = up_to)
     }
 
     /// Sets the response to rejected requests. Defaults to [`ProblemDetails`](crate::response::ProblemDetails).
@@ -322,13 +319,13 @@ impl RateLimitLayer {
     /// also answers a [`Rejection`](crate::Rejection) that a handler returns. To set it for several layers, see
     /// [`sibling`](Self::sibling).
     pub fn response(self, mapper: impl ResponseMapper) -> Self {
-        self.with(|config| config.responder.mapper = Arc::new(mapper))
+        self.with(|config| config.mapper = Arc::new(mapper))
     }
 
     /// Sets the response to rejected gRPC calls. Defaults to [`GrpcStatus`](crate::response::GrpcStatus). The mapper of
     /// [`response`](Self::response) is not used for these, because gRPC clients need a gRPC status.
     pub fn grpc_response(self, mapper: impl ResponseMapper) -> Self {
-        self.with(|config| config.responder.grpc = Arc::new(mapper))
+        self.with(|config| config.grpc = Arc::new(mapper))
     }
 
     /// Calls `function` with the result of every request: admitted, delayed, denied, banned, blocked, exempt, unidentified, or
@@ -382,25 +379,87 @@ impl RateLimitLayer {
     /// * The [warnings](crate::Policy::warnings) of its policies that are not chosen per request.
     /// * A rule looks up clients, and no other rule limits requests of unknown clients: [guesses](Self#guesses-are-charged) are
     ///   free.
-    /// * Units are reserved of a policy that the layer does not have, or bytes charged to one that counts requests.
+    /// * Bytes are charged to a policy that counts requests.
     /// * A request that waits in a [queue](crate::algorithm::LeakyBucket::queue) holds permits of a
     ///   [`Concurrency`](crate::algorithm::Concurrency) policy.
     ///
-    /// Two more can only be detected at run time, and are logged once: a policy that never denies what another one of the
-    /// same key admits, and a cost above the capacity.
+    /// A cost above the capacity can only be detected at run time, and is logged once.
     ///
     /// # Example
     ///
     /// ```
-    /// use tower_ratelimit::{MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, layer::Settlement};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
     ///
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), Policy::new("api", Quota::per_minute(100)), PeerIp::new())
-    ///     .settle(Settlement::new().reserve("apis"));
-    /// assert!(layer.warnings()[0].contains(r#"name one of ["api"]"#));
+    /// let bytes = Rule::new(Policy::new("bytes", Quota::per_minute(1_000_000)), Key::new("all")).response_bytes();
+    /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), bytes);
+    /// assert!(layer.warnings()[0].contains("Policy::content_bytes"));
     /// ```
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         self.config.warnings()
+    }
+
+    /// The charges that this layer would make for `request` now: one for each rule that applies to it, with the key that the
+    /// rule's extractor finds; the policy may replace it in the [`Charge`]. Decides and charges nothing. For operators, and for
+    /// tests of a table of [routes](Rules).
+    ///
+    /// Empty if the layer does not limit the request: it is [off](Self::enforcement), the request is [exempt](Self::exempt), or
+    /// no rule has a policy for it.
+    ///
+    /// # Errors
+    ///
+    /// The rejection of a request whose client is [blocked](Self::block) or cannot be identified.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_ratelimit::{Header, MemoryStore, Policy, Quota, RateLimitLayer, Rule, layer::Rules};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let rule = |name: &str| Rule::new(Policy::new(name, Quota::per_minute(5)), Header::new("x-api-key"));
+    /// let rules = Rules::new().every(rule("all")).route("POST /login", rule("login"));
+    /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), rules);
+    ///
+    /// let (request, ()) = Request::post("/login").header("x-api-key", "k-ann").body(())?.into_parts();
+    /// let charges = layer.charges(&request).await?;
+    /// let policies: Vec<_> = charges.iter().map(|(charge, _)| charge.policy().name()).collect();
+    /// assert_eq!(policies, ["all", "login"]);
+    ///
+    /// let (request, ()) = Request::post("/login").body(())?.into_parts();
+    /// assert_eq!(layer.charges(&request).await.unwrap_err().status(), 400);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(hidden)]
+    pub async fn charges(&self, request: &Parts) -> Result<Vec<(Charge, Key)>, Rejection> {
+        let config = &self.config;
+        if config.enforcement.get() == Enforcement::Off {
+            return Ok(Vec::new());
+        }
+        let identity = config.identify(request, false).await.map_err(Rejection::Unidentified)?;
+        let found: Vec<(&Rule, Key)> = match identity {
+            Identity::Exempt => return Ok(Vec::new()),
+            Identity::Rejected(rejection) => return Err(*rejection),
+            Identity::Denied(decision) => return Err(Rejection::Denied(*decision)),
+            Identity::Known(key) => config.rules.rules.iter().zip([key]).collect(),
+            Identity::Applicable(keys) => {
+                let keys = keys.complete().map_err(Rejection::Unidentified)?;
+                keys.into_iter().filter_map(|(at, key)| Some((config.rule(at)?, key))).collect()
+            }
+        };
+        let charges = Answer::all(found.into_iter().map(|(rule, key)| {
+            let charge = rule.charge(key.clone(), request);
+            charge.map(|charge| charge.map(|charge| (charge, key)))
+        }));
+        charges.await.map_err(Rejection::Unidentified)
+    }
+
+    /// The limiter that decides for this layer, on the same counts.
+    #[must_use]
+    pub fn limiter(&self) -> &Limiter {
+        &self.config.limiter
     }
 
     fn with(mut self, change: impl FnOnce(&mut Config)) -> Self {

@@ -4,20 +4,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::StatusCode;
 
-use super::rule::Rule;
 use crate::{
     base::{ErrorKind, Outage},
     decision::{Decision, Outcome, Verdict},
-    policy::Traits,
     response::Rejection,
 };
 
 /// What was logged, or looked for, each once.
 #[derive(Default)]
 pub(super) struct Notices {
-    settings: AtomicBool,
+    /// Whether the settings were looked at.
+    pub(super) settings: AtomicBool,
     setup_error: AtomicBool,
-    redundant_policy: AtomicBool,
     cost: AtomicBool,
     charged_twice: AtomicBool,
     /// The outage of the extractors, if there is one.
@@ -25,19 +23,14 @@ pub(super) struct Notices {
 }
 
 /// Whether this is the first call for `flag`.
-fn is_first(flag: &AtomicBool) -> bool {
+pub(super) fn is_first(flag: &AtomicBool) -> bool {
     // Nearly always this is one load.
     !flag.load(Ordering::Relaxed) && !flag.swap(true, Ordering::Relaxed)
 }
 
 impl Notices {
-    /// Whether the settings were not looked at yet.
-    pub(super) fn settings(&self) -> bool {
-        is_first(&self.settings)
-    }
-
     /// Logs a rejection. If `report_only`, the request was admitted.
-    pub(super) fn rejected(&self, rules: &[Rule], rejection: &Rejection, report_only: bool) {
+    pub(super) fn rejected(&self, rejection: &Rejection, report_only: bool) {
         match rejection {
             Rejection::Unidentified(error) | Rejection::Unavailable(error)
                 if matches!(error.kind(), ErrorKind::MissingSetup | ErrorKind::InvalidConfig) =>
@@ -58,7 +51,7 @@ impl Notices {
             }
             _ => {
                 if let Some(decision) = rejection.decision() {
-                    self.cost(rules, decision);
+                    self.cost(decision);
                 }
                 // Called only if the line is logged.
                 let binding = || rejection.decision().and_then(Decision::binding);
@@ -103,55 +96,13 @@ impl Notices {
         }
     }
 
-    /// Logs that a policy is redundant, because another one of the same key denies all that it would. Looks at the first
-    /// decision of several policies.
-    pub(super) fn redundant_policy(&self, rules: &[Rule], decision: &Decision) {
-        let outcomes = decision.outcomes();
-        if outcomes.len() < 2 || !is_first(&self.redundant_policy) {
-            return;
-        }
-        // A policy that changes, or that is another one for another request, may bind then.
-        let varies = |rule: &Rule| rule.cost.is_some() || rule.policy.constant().is_none();
-        if rules.iter().any(varies) {
-            return;
-        }
-        for one in outcomes {
-            let binds_first = |other: &&Outcome| {
-                other.policy().name() != one.policy().name()
-                    && other.key() == one.key()
-                    && !other.policy().has(Traits::ROLLOUT)
-                    && one.policy().never_binds_beside(other.policy())
-            };
-            if let Some(other) = outcomes.iter().find(binds_first) {
-                log!(
-                    warn,
-                    policy = one.policy().name(),
-                    "the policy {:?} ({}) never denies a request, because {:?} ({}) limits the same keys to less: remove it, \
-                     or lower its limit or its burst",
-                    one.policy().name(),
-                    one.policy().quota(),
-                    other.policy().name(),
-                    other.policy().quota()
-                );
-                let _ = other;
-                // Of two equal policies, one is to be removed.
-                return;
-            }
-        }
-    }
-
     /// Logs once that a request costs more than a policy ever admits.
-    fn cost(&self, rules: &[Rule], decision: &Decision) {
-        if !matches!(decision.verdict(), Verdict::Deny { retry_after: None, .. }) {
-            return;
-        }
-        let is_too_much = |outcome: &&Outcome| {
-            // Without the store, and where the quota changes, another capacity may have denied it.
-            let constant = rules.iter().filter_map(|rule| rule.policy.constant());
-            let mut same = constant.filter(|policy| policy.is(outcome.policy()));
-            decision.failure().is_none() && same.any(|policy| outcome.charge().cost() > policy.capacity())
-        };
-        if let Some(outcome) = decision.binding().filter(is_too_much)
+    fn cost(&self, decision: &Decision) {
+        let is_too_much = |outcome: &&Outcome| outcome.charge().cost() > outcome.policy().capacity();
+        if matches!(decision.verdict(), Verdict::Deny { retry_after: None, .. })
+            // Without the store, another capacity may have denied it.
+            && decision.failure().is_none()
+            && let Some(outcome) = decision.binding().filter(is_too_much)
             && is_first(&self.cost)
         {
             log!(

@@ -10,10 +10,6 @@ use crate::{
     key::percent_decode,
 };
 
-/// Stand for a parameter and for a catch-all while a pattern is brought into its form. No request has them.
-const PARAMETER: char = '\u{f0000}';
-const CATCH_ALL: char = '\u{f0001}';
-
 /// The methods that a text can name: those registered with IANA, and two that are widely used.
 const METHODS: &str = "ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET HEAD LABEL LINK LOCK MERGE \
     MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE MOVE OPTIONS ORDERPATCH PATCH POST PROPFIND PROPPATCH PURGE PUT \
@@ -23,7 +19,7 @@ const METHODS: &str = "ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY D
 #[derive(Clone, Debug)]
 pub(super) struct Pattern {
     /// As the user writes it.
-    text: String,
+    pub(super) text: String,
     /// None: every method.
     pub(super) methods: Vec<Method>,
     /// The path, with other names of its parameters, as it is written and with each combination of the [changes](CHANGES).
@@ -37,77 +33,12 @@ impl Pattern {
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig), with a message that states what to write.
     pub(super) fn parse(text: &str) -> Result<Self, Error> {
-        let invalid = |problem: String| invalid(text, &problem);
-        let begins_path = |at: usize| text[..at].ends_with(char::is_whitespace);
-        let (methods, path) = match text.match_indices('/').find(|(at, _)| *at == 0 || begins_path(*at)) {
-            Some((at, _)) => (text[..at].trim(), text[at..].trim_end()),
-            None => {
-                let (first, rest) = text.split_once(char::is_whitespace).unwrap_or(("", text));
-                let rest = rest.trim();
-                return Err(invalid(if rest.is_empty() || text.contains("://") {
-                    "write a path such as \"/orders/{id}\", or a method and a path such as \"POST /orders/{id}\""
-                        .into()
-                } else if first.is_empty() && is_known(rest) {
-                    format!("write a path after the method, such as \"{rest} /orders/{{id}}\"")
-                } else {
-                    let space = if first.is_empty() { "" } else { " " };
-                    format!("a path begins with a slash: write \"{first}{space}/{rest}\"")
-                }));
-            }
-        };
-        let methods = parse_methods(methods, path).map_err(invalid)?;
-        Self::new(text.to_owned(), methods, path)
-    }
-
-    /// The route of `methods`, or of every method if `methods` is empty, at `path`. Messages quote it as `text`.
-    ///
-    /// # Errors
-    ///
-    /// As for [`parse`](Self::parse).
-    pub(super) fn new(text: String, methods: Vec<Method>, path: &str) -> Result<Self, Error> {
-        let invalid = |problem: String| invalid(&text, &problem);
-        if !path.starts_with('/') {
-            return Err(invalid(format!("a path begins with a slash: write \"/{path}\"")));
-        }
-        if let Some((path, method)) = path.split_once(char::is_whitespace)
-            && is_known(method.trim())
-        {
-            return Err(invalid(format!("write the method before the path: \"{} {path}\"", method.trim())));
-        }
-        if path.contains(['?', '#']) || path.contains(char::is_whitespace) {
-            return Err(invalid(
-                "only the path is compared: leave out the query, and write a space as %20".into(),
-            ));
-        }
-        for segment in path.split('/') {
-            if let Some(name) = segment.strip_prefix(':') {
-                return Err(invalid(format!("write the parameter as \"{{{name}}}\"")));
-            }
-            if segment.starts_with('*') {
-                let name = match segment.trim_matches('*') {
-                    "" => "rest",
-                    name => name,
-                };
-                return Err(invalid(format!("write the rest of the path as \"{{*{name}}}\"")));
-            }
-        }
-        if let Err(error) = matchit::Router::new().insert(path, ()) {
-            return Err(invalid(match error {
-                InsertError::InvalidParamSegment => {
-                    "a segment has at most one parameter, which ends it, such as \"/v{version}\"".into()
-                }
-                InsertError::InvalidCatchAll => "\"{*rest}\" must be the end of the path".into(),
-                _ => "write a parameter as \"{name}\", the rest of the path as \"{*rest}\", and braces as \"{{\" and \"}}\"".into(),
-            }));
-        }
-        let path = without_names(path);
-        let forms = (0..COMBINATIONS).map(|combination| with_names(&changed(&path, combination))).collect();
-        Ok(Self { text, methods, forms })
-    }
-
-    /// As the user writes it.
-    pub(super) fn text(&self) -> &str {
-        &self.text
+        let (methods, path) = parse(text).map_err(|remedy| {
+            Error::new(ErrorKind::InvalidConfig, format!("the route {text:?} is invalid: {remedy}"))
+        })?;
+        let path = renamed(path);
+        let forms = (0..COMBINATIONS).map(|combination| changed(&path, combination).into_owned()).collect();
+        Ok(Self { text: text.to_owned(), methods, forms })
     }
 
     /// Whether requests with `method` match, if their path does. GET matches HEAD too, which routers answer as GET.
@@ -146,21 +77,71 @@ impl Pattern {
     }
 }
 
+/// The methods and the path of `text`, or what to write instead.
+fn parse(text: &str) -> Result<(Vec<Method>, &str), String> {
+    let begins_path = |at: usize| text[..at].ends_with(char::is_whitespace);
+    let Some((at, _)) = text.match_indices('/').find(|(at, _)| *at == 0 || begins_path(*at)) else {
+        let (first, rest) = text.split_once(char::is_whitespace).unwrap_or(("", text));
+        let rest = rest.trim();
+        return Err(if rest.is_empty() || text.contains("://") {
+            "write a path such as \"/orders/{id}\", or a method and a path such as \"POST /orders/{id}\""
+                .into()
+        } else if first.is_empty() && is_known(rest) {
+            format!("write a path after the method, such as \"{rest} /orders/{{id}}\"")
+        } else {
+            let space = if first.is_empty() { "" } else { " " };
+            format!("a path begins with a slash: write \"{first}{space}/{rest}\"")
+        });
+    };
+    let path = text[at..].trim_end();
+    let methods = parse_methods(text[..at].trim(), path)?;
+    if let Some((path, method)) = path.split_once(char::is_whitespace)
+        && is_known(method.trim())
+    {
+        return Err(format!("write the method before the path: \"{} {path}\"", method.trim()));
+    }
+    if path.contains(['?', '#']) || path.contains(char::is_whitespace) {
+        return Err("only the path is compared: leave out the query, and write a space as %20".into());
+    }
+    for segment in path.split('/') {
+        if let Some(name) = segment.strip_prefix(':') {
+            return Err(format!("write the parameter as \"{{{name}}}\""));
+        }
+        if segment.starts_with('*') {
+            let name = segment.trim_matches('*');
+            let name = if name.is_empty() { "rest" } else { name };
+            return Err(format!("write the rest of the path as \"{{*{name}}}\""));
+        }
+    }
+    match matchit::Router::new().insert(path, ()) {
+        Ok(()) => Ok((methods, path)),
+        Err(InsertError::InvalidParamSegment) => {
+            Err("a segment has at most one parameter, which ends it, such as \"/v{version}\"".into())
+        }
+        Err(InsertError::InvalidCatchAll) => Err("\"{*rest}\" must be the end of the path".into()),
+        Err(_) => Err(
+            "write a parameter as \"{name}\", the rest of the path as \"{*rest}\", and braces as \"{{\" and \
+                       \"}}\""
+                .into(),
+        ),
+    }
+}
+
 /// The methods that `text` names in front of `path`, or what to write instead.
 fn parse_methods(text: &str, path: &str) -> Result<Vec<Method>, String> {
     if text.is_empty() {
         return Ok(Vec::new());
     }
-    let names: Vec<_> = text.split(|char: char| char.is_whitespace() || "|,".contains(char)).collect();
-    let names: Vec<_> =
-        names.into_iter().filter(|name| !name.is_empty()).map(str::to_ascii_uppercase).collect();
-    if matches!(names.iter().map(|name| &**name).collect::<Vec<_>>()[..], ["*" | "ANY" | "ALL"]) {
+    let names = text.split(|char: char| char.is_whitespace() || "|,".contains(char));
+    let names: Vec<_> = names.filter(|name| !name.is_empty()).map(str::to_ascii_uppercase).collect();
+    if let [name] = &*names
+        && matches!(&**name, "*" | "ANY" | "ALL")
+    {
         return Err(format!("for all methods, leave the method out: write {path:?}"));
     }
     if let Some(name) = names.iter().find(|name| !is_known(name)) {
         return Err(format!(
-            "{name:?} is not a known method: write one such as \"POST {path}\", or pass it as an `http::Method` to \
-             `Rules::method_route`"
+            "{name:?} is not a known method: write one such as \"POST {path}\", or leave the method out"
         ));
     }
     let plain = names.join("|");
@@ -175,40 +156,20 @@ fn is_known(method: &str) -> bool {
     METHODS.split(' ').any(|known| known == method)
 }
 
-fn invalid(text: &str, remedy: &str) -> Error {
-    Error::new(ErrorKind::InvalidConfig, format!("the route {text:?} is invalid: {remedy}"))
-}
-
-/// `path`, valid, with characters in place of its parameters and with plain braces.
-fn without_names(path: &str) -> String {
-    let mut text = String::with_capacity(path.len());
+/// `path`, valid, with one name for all parameters, because their names do not matter.
+fn renamed(path: &str) -> String {
+    let mut renamed = String::with_capacity(path.len());
     let mut chars = path.chars().peekable();
     while let Some(char) = chars.next() {
-        match char {
-            '{' | '}' if chars.next_if_eq(&char).is_some() => text.push(char),
-            '{' => {
-                text.push(if chars.peek() == Some(&'*') { CATCH_ALL } else { PARAMETER });
-                for _ in chars.by_ref().take_while(|char| *char != '}') {}
-            }
-            other => text.push(other),
+        renamed.push(char);
+        if "{}".contains(char) && chars.next_if_eq(&char).is_some() {
+            renamed.push(char);
+        } else if char == '{' {
+            renamed.push_str(if chars.next_if_eq(&'*').is_some() { "*p}" } else { "p}" });
+            for _ in chars.by_ref().take_while(|char| *char != '}') {}
         }
     }
-    text
-}
-
-/// The pattern of which `text` is the [form without names](without_names).
-fn with_names(text: &str) -> String {
-    let mut pattern = String::with_capacity(text.len());
-    for (at, char) in text.chars().enumerate() {
-        match char {
-            PARAMETER => pattern.push_str(&format!("{{{at}}}")),
-            CATCH_ALL => pattern.push_str("{*rest}"),
-            '{' => pattern.push_str("{{"),
-            '}' => pattern.push_str("}}"),
-            other => pattern.push(other),
-        }
-    }
-    pattern
+    renamed
 }
 
 /// What routers and the middlewares in front of them do to a path before they compare it, in this order.
@@ -248,10 +209,13 @@ pub(super) fn readings(path: &str) -> Vec<String> {
     readings
 }
 
-/// `path` with the changes whose bits are set in `combination`.
+/// The pattern `path` with the changes whose bits are set in `combination`.
 fn changed(path: &str, combination: usize) -> Cow<'_, str> {
+    // A pattern has two braces for one that is decoded.
+    let escaped = path.replace("%7B", "{{").replace("%7b", "{{").replace("%7D", "}}").replace("%7d", "}}");
+    let path = if combination & 1 == 1 { escaped.into() } else { path.into() };
     let changes = CHANGES.iter().enumerate().filter(|(bit, _)| combination & (1 << bit) != 0);
-    changes.fold(path.into(), |path, (_, change)| change(&path).map_or(path, Cow::Owned))
+    changes.fold(path, |path: Cow<'_, str>, (_, change)| change(&path).map_or(path, Cow::Owned))
 }
 
 /// Whether no change changes `path`.

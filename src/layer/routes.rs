@@ -21,8 +21,6 @@ pub(super) enum Scope {
 /// A table of routes. Its rules are numbered.
 #[derive(Clone)]
 pub(super) struct Routes {
-    /// Each with the number of its rule. A rule that was added several times has one number.
-    scopes: Vec<(Scope, usize)>,
     /// The routes of the methods that the table names. HEAD also has the routes of GET.
     by_method: Vec<(Method, Paths)>,
     /// The routes of all other methods.
@@ -43,20 +41,30 @@ struct Paths {
 
 impl Scope {
     /// Whether all requests of `other` are of this scope.
-    fn covers(&self, other: &Self) -> bool {
+    pub(super) fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Every, _) | (Self::Otherwise, Self::Otherwise) => true,
             (Self::Route(own), Self::Route(other)) => own.covers(other),
             _ => false,
         }
     }
+
+    /// Whether there are requests of both scopes.
+    pub(super) fn meets(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Every, _) | (_, Self::Every) | (Self::Otherwise, Self::Otherwise) => true,
+            (Self::Route(own), Self::Route(other)) => own.overlaps(other),
+            _ => false,
+        }
+    }
 }
 
 impl Routes {
-    /// The table whose rules are for `scopes`.
-    pub(super) fn new(scopes: Vec<(Scope, usize)>) -> Self {
+    /// The table whose rules are for `scopes`, each with the number of its rule. A rule that was added several times has
+    /// one number.
+    pub(super) fn new(scopes: &[(Scope, usize)]) -> Self {
         let mut methods = Vec::new();
-        for pattern in patterns(&scopes) {
+        for pattern in patterns(scopes) {
             let head = pattern.methods.contains(&Method::GET).then_some(Method::HEAD);
             for method in pattern.methods.iter().cloned().chain(head) {
                 if !methods.contains(&method) {
@@ -65,36 +73,19 @@ impl Routes {
             }
         }
         let by_method = methods.into_iter().map(|method| {
-            let paths = Paths::new(&scopes, |pattern| pattern.matches(&method));
+            let paths = Paths::new(scopes, |pattern| pattern.matches(&method));
             (method, paths)
         });
         Self {
             by_method: by_method.collect(),
-            others: Paths::new(&scopes, |pattern| pattern.methods.is_empty()),
-            otherwise: rules(&scopes, |scope| matches!(scope, Scope::Every | Scope::Otherwise)),
-            scopes,
+            others: Paths::new(scopes, |pattern| pattern.methods.is_empty()),
+            otherwise: rules(scopes, |scope| matches!(scope, Scope::Every | Scope::Otherwise)),
         }
     }
 
     /// Whether there is a route. Otherwise all rules apply to all requests.
     pub(super) fn is_needed(scopes: &[(Scope, usize)]) -> bool {
         patterns(scopes).next().is_some()
-    }
-
-    /// Whether each request of the rule `number` falls under a rule for which `limits` holds.
-    pub(super) fn are_limited(&self, number: usize, limits: impl Fn(usize) -> bool) -> bool {
-        let limiting = || self.scopes.iter().filter(|(_, number)| limits(*number));
-        self.scopes_of(number).all(|scope| limiting().any(|(limiting, _)| limiting.covers(scope)))
-    }
-
-    /// Whether both rules apply to some requests, because one scope covers another.
-    pub(super) fn share_requests(&self, one: usize, other: usize) -> bool {
-        self.scopes_of(one)
-            .any(|one| self.scopes_of(other).any(|other| one.covers(other) || other.covers(one)))
-    }
-
-    fn scopes_of(&self, number: usize) -> impl Iterator<Item = &Scope> {
-        self.scopes.iter().filter(move |(_, its)| *its == number).map(|(scope, _)| scope)
     }
 
     /// The rules that apply to `request`, in order.

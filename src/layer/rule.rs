@@ -1,10 +1,9 @@
 //! How a request becomes a charge: key, policy and cost.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, ops::ControlFlow, sync::Arc};
 
 use http::{request::Parts, response};
 
-use super::gate::matches_any;
 use crate::{
     base::Answer,
     decision::Charge,
@@ -53,16 +52,28 @@ pub struct Rule {
     pub(super) cost: Option<Arc<dyn Fn(&Parts) -> u64 + Send + Sync>>,
     pub(super) skipped: Vec<Matcher>,
     pub(super) counts: Option<CountIf>,
+    pub(super) settles: Option<Settles>,
 }
 
 /// Whether a request with this response counts.
 pub(super) type CountIf = Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>;
 
+/// What settles the charge of a rule, which is an estimate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Settles {
+    /// The handler. If it does not, the estimate stays charged.
+    Handler,
+    /// The handler. If it does not, the estimate is refunded.
+    HandlerOrRefund,
+    /// The bytes of the response's body.
+    Bytes,
+}
+
 impl Rule {
     /// Limits each `key` to `policy`, at a cost of one unit per request.
     pub fn new(policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Self {
-        let (cost, skipped, counts) = (None, Vec::new(), None);
-        Self { key: Arc::new(key), policy: policy.into(), cost, skipped, counts }
+        let (key, policy) = (Arc::new(key), policy.into());
+        Self { key, policy, cost: None, skipped: Vec::new(), counts: None, settles: None }
     }
 
     /// Sets the cost of a request in units. Defaults to 1. A cost of 0 is always admitted and charges nothing. A cost
@@ -112,9 +123,17 @@ impl Rule {
         self
     }
 
-    /// Counts only the requests for whose response `counts` returns true. For all others, what this rule charged is refunded. Defaults to counting
-    /// every request. To do so under all policies of a layer, see [`Settlement::count_if`](super::Settlement::count_if), which
-    /// has the details.
+    /// Counts only the requests whose response `counts`: for all others, what this rule charged is refunded. Defaults to
+    /// counting every request.
+    ///
+    /// The request is charged first, so concurrent ones stay within the limit. If its response does not count, the
+    /// charge is refunded before the response is sent. It is also refunded if the service fails with an error. Units that
+    /// the handler charged itself are not refunded. What is [reserved](Self::reserve) is not charged after that, nor are
+    /// [bytes](Self::response_bytes).
+    ///
+    /// `counts` sees the status and the headers. A gRPC error without a message has its status in the header `grpc-status`.
+    /// It does not see rejections by this layer, which keep
+    /// [what they charge](crate::RateLimitLayer#guesses-are-charged). One that the handler returns counts.
     ///
     /// # Example
     ///
@@ -123,11 +142,14 @@ impl Rule {
     /// ```
     /// use http::{Request, Response, StatusCode};
     /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule, layer::Rules};
+    /// use tower_ratelimit::{
+    ///     Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule, algorithm::FixedWindow, layer::Rules,
+    /// };
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let failed = Rule::new(Policy::new("failed-logins", Quota::per_hour(1)), Key::new("all"))
+    /// let policy = Policy::new("failed-logins", Quota::per_hour(1)).algorithm(FixedWindow::aligned());
+    /// let failed = Rule::new(policy, Key::new("all"))
     ///     .count_if(|response| response.status == StatusCode::UNAUTHORIZED);
     /// let all = Rule::new(Policy::new("all", Quota::per_hour(4)), Key::new("all"));
     /// let rules = Rules::new().route("POST /login", failed).every(all);
@@ -148,9 +170,106 @@ impl Rule {
         self
     }
 
+    /// Reserves the [cost](Self::cost) of each request: its handler finds a [`Reservation`](crate::Reservation) in the
+    /// request's extensions and [settles](crate::Reservation::settle) the actual cost, or
+    /// [records](crate::Reservation::record) what it has used so far. If the response's body ends or is dropped before
+    /// anything is settled, the request is charged what was recorded; if nothing was, the estimate stays charged.
+    ///
+    /// If several rules of a layer reserve, one reservation covers all of them. A request that the layer does not charge has
+    /// a reservation that covers nothing: an exempt one, one over the limit that is only reported, or any while the layer is
+    /// off.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")] mod example {
+    /// use axum::{Router, body::Body, routing::post};
+    /// use http::Request;
+    /// use tower::ServiceExt;
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rejection, Reservation, Rule};
+    ///
+    /// async fn complete(reservation: Reservation, prompt: String) -> Result<String, Rejection> {
+    ///     let answer = prompt.to_uppercase();
+    ///     reservation.settle(answer.len() as u64).await?;
+    ///     Ok(answer)
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # pub async fn main() {
+    /// let tokens = Policy::new("tokens", Quota::per_hour(1_000));
+    /// let tokens = Rule::new(tokens, Key::new("all")).cost(|_| 400).reserve();
+    /// let requests = Policy::new("requests", Quota::per_hour(10));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), requests, Key::new("all")).and(tokens);
+    /// let app = Router::new().route("/", post(complete)).layer(layer);
+    /// for remaining in [r#""tokens";r=600"#, r#""tokens";r=595"#] {
+    ///     let response = app.clone().oneshot(Request::post("/").body(Body::from("hello")).unwrap()).await.unwrap();
+    ///     // The headers show the estimate.
+    ///     let header = response.headers()["ratelimit"].to_str().unwrap();
+    ///     assert!(header.contains(remaining), "{header}");
+    /// }
+    /// # }
+    /// # }
+    /// # #[cfg(feature = "axum")] example::main();
+    /// ```
+    pub const fn reserve(mut self) -> Self {
+        self.settles = Some(Settles::Handler);
+        self
+    }
+
+    /// [`reserve`](Self::reserve), and refunds the estimate if nothing was settled or recorded when the response's body
+    /// ends, even if the client has closed its connection or the handler has panicked.
+    pub const fn reserve_or_refund(mut self) -> Self {
+        self.settles = Some(Settles::HandlerOrRefund);
+        self
+    }
+
+    /// Charges the bytes of each response's body, as they are sent.
+    ///
+    /// A request is admitted if its [cost](Self::cost), by default one unit, remains. It pays its cost, or the bytes of the
+    /// body if they are more, even if it is cancelled or panics before the response, or the response has no body. The
+    /// body is charged every 256 KiB and at its end. When the quota is used up, the rest becomes the policy's
+    /// [debt](crate::Policy::debt): one large response is sent as a whole, and the client's next request is denied until the
+    /// bytes are replenished. The service's body counts, before an outer layer compresses it. If the client leaves, the
+    /// bytes sent until then are charged.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::{Request, Response};
+    /// use http_body_util::{BodyExt, Full};
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let bytes = Policy::new("bytes", Quota::per_minute(100_000)).debt(1_000_000);
+    /// let rule = Rule::new(bytes, Key::new("all")).response_bytes();
+    /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), rule);
+    /// let download = layer.layer(tower::service_fn(|_: Request<()>| async {
+    ///     Ok::<_, std::convert::Infallible>(Response::new(Full::<bytes::Bytes>::from(vec![0; 301_000])))
+    /// }));
+    ///
+    /// let response = download.clone().oneshot(Request::new(())).await?;
+    /// assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), 301_000);
+    /// // 201,000 bytes of debt take two minutes.
+    /// let denied = download.oneshot(Request::new(())).await?;
+    /// assert_eq!((denied.status().as_u16(), &denied.headers()["retry-after"]), (429, &"121".parse()?));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub const fn response_bytes(mut self) -> Self {
+        self.settles = Some(Settles::Bytes);
+        self
+    }
+
     /// Whether the key or the policy is looked up, so that a client can cause lookups.
     pub(super) fn looks_up(&self) -> bool {
         self.key.looks_up() || self.policy.looks_up()
+    }
+
+    /// Whether a charge may be settled after the decision.
+    pub(super) const fn settles_some(&self) -> bool {
+        self.counts.is_some() || self.settles.is_some()
     }
 
     /// Whether `other` is a clone of this rule.
@@ -159,6 +278,7 @@ impl Rule {
         Arc::ptr_eq(&self.key, &other.key)
             && is_same(&self.cost, &other.cost)
             && is_same(&self.counts, &other.counts)
+            && self.settles == other.settles
             && self.skipped.len() == other.skipped.len()
             && self.skipped.iter().zip(&other.skipped).all(|(own, skipped)| Arc::ptr_eq(own, skipped))
     }
@@ -196,6 +316,20 @@ impl Rule {
     pub(super) fn cost_of(&self, request: &Parts) -> u64 {
         self.cost.as_ref().map_or(1, |cost| cost(request))
     }
+}
+
+/// Whether one of `matchers` matches the request. A matcher that fails does not.
+pub(super) fn matches_any(matchers: &[Matcher], request: &Parts) -> Answer<bool> {
+    let answers = matchers.iter().map(|matcher| matcher(request));
+    Answer::try_fold(
+        answers,
+        (),
+        |()| Ok(false),
+        |(), result| match result {
+            Ok(true) => ControlFlow::Break(Ok(true)),
+            _ => ControlFlow::Continue(()),
+        },
+    )
 }
 
 fn is_same<T: ?Sized>(one: &Option<Arc<T>>, other: &Option<Arc<T>>) -> bool {

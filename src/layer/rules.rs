@@ -1,7 +1,5 @@
 use std::fmt;
 
-use http::Method;
-
 use super::{
     pattern::Pattern,
     routes::{Routes, Scope},
@@ -38,8 +36,8 @@ use crate::base::{Error, ErrorKind, valid};
 /// `/orders/{id}` if both are in the table. Routes with another method are ignored, so with `POST /orders/new` in the
 /// table, a GET of it matches `/orders/{id}`.
 ///
-/// A text can name the registered methods, including WebDAV's, and `PURGE` and `QUERY`. Another one is an error,
-/// because it is nearly always a mistake: pass it to [`method_route`](Self::method_route).
+/// A route can have the registered methods, including WebDAV's, and `PURGE` and `QUERY`. Another one is an error, because
+/// it is nearly always a mistake. Leave the method out to limit it.
 ///
 /// A route may be added several times, and with and without a method: all its rules apply. The name of a parameter does not
 /// matter. One [`Rule`] may be added to several routes, which then share its counts.
@@ -101,9 +99,9 @@ use crate::base::{Error, ErrorKind, valid};
 #[derive(Clone, Default)]
 #[must_use = "rules do nothing until a layer is made of them"]
 pub struct Rules {
-    rules: Vec<Rule>,
+    pub(super) rules: Vec<Rule>,
     /// The scope of each rule.
-    scopes: Vec<Scope>,
+    pub(super) scopes: Vec<Scope>,
 }
 
 impl Rules {
@@ -142,45 +140,7 @@ impl Rules {
     /// assert_eq!(error.to_string(), r#"the route "/orders/:id" is invalid: write the parameter as "{id}""#);
     /// ```
     pub fn try_route(self, route: &str, rule: Rule) -> Result<Self, Error> {
-        self.add_route(Pattern::parse(route)?, rule)
-    }
-
-    /// Adds `rule` for the requests with `method` whose path matches `path`. Use it for a method that
-    /// [`route`](Self::route) does not know.
-    ///
-    /// # Panics
-    ///
-    /// If `path` is invalid, or cannot be in one table with another route, as for [`route`](Self::route).
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use http::{Method, Request};
-    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule, layer::Rules};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let rule = || Rule::new(Policy::new("refresh", Quota::per_hour(5)), Key::new("all"));
-    /// assert!(Rules::new().try_route("REFRESH /cache", rule()).is_err());
-    /// let refresh = Method::from_bytes(b"REFRESH")?;
-    /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), Rules::new().method_route(refresh, "/cache", rule()));
-    /// for (method, is_limited) in [("REFRESH", true), ("GET", false)] {
-    ///     let (request, ()) = Request::builder().method(method).uri("/cache").body(())?.into_parts();
-    ///     assert_eq!(layer.charges(&request).await?.len(), usize::from(is_limited));
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[track_caller]
-    pub fn method_route(self, method: Method, path: &str, rule: Rule) -> Self {
-        valid(
-            Pattern::new(format!("{method} {path}"), vec![method], path)
-                .and_then(|pattern| self.add_route(pattern, rule)),
-        )
-    }
-
-    fn add_route(mut self, pattern: Pattern, rule: Rule) -> Result<Self, Error> {
-        let route = pattern.text();
+        let pattern = Pattern::parse(route)?;
         if let Some(other) = self.conflicting(&pattern) {
             return Err(Error::new(
                 ErrorKind::InvalidConfig,
@@ -190,22 +150,22 @@ impl Rules {
                 ),
             ));
         }
-        self.rules.push(rule);
-        self.scopes.push(Scope::Route(pattern));
-        Ok(self)
+        Ok(self.add(Scope::Route(pattern), rule))
     }
 
     /// Adds `rule` for all requests.
-    pub fn every(mut self, rule: Rule) -> Self {
-        self.rules.push(rule);
-        self.scopes.push(Scope::Every);
-        self
+    pub fn every(self, rule: Rule) -> Self {
+        self.add(Scope::Every, rule)
     }
 
     /// Adds `rule` for the requests that match no route.
-    pub fn otherwise(mut self, rule: Rule) -> Self {
+    pub fn otherwise(self, rule: Rule) -> Self {
+        self.add(Scope::Otherwise, rule)
+    }
+
+    fn add(mut self, scope: Scope, rule: Rule) -> Self {
         self.rules.push(rule);
-        self.scopes.push(Scope::Otherwise);
+        self.scopes.push(scope);
         self
     }
 
@@ -222,7 +182,7 @@ impl Rules {
                 && find(path).is_none()
                 && let Err(matchit::InsertError::Conflict { with }) = router.insert(path.as_str(), ())
             {
-                return Some(find(&with).map_or(with, |known| known.text().to_owned()));
+                return Some(find(&with).map_or(with, |known| known.text.clone()));
             }
         }
         None
@@ -235,73 +195,56 @@ impl Rules {
         })
     }
 
-    pub(super) fn as_slice(&self) -> &[Rule] {
-        &self.rules
-    }
-
     /// Which rules apply to a request. `None` if all always do.
     pub(super) fn routes(&self) -> Option<Routes> {
         // A rule that was added several times is charged once, also to a path with several readings.
         let first = |at| self.rules.iter().position(|rule| rule.is(&self.rules[at])).unwrap_or(at);
         let scopes: Vec<_> = self.scopes.iter().cloned().zip((0..self.rules.len()).map(first)).collect();
-        Routes::is_needed(&scopes).then(|| Routes::new(scopes))
+        Routes::is_needed(&scopes).then(|| Routes::new(&scopes))
     }
 
     /// # Errors
     ///
     /// Clients or stores could not tell two policies apart: two policies of one request have the same name, or two
     /// policies with one name differ. Policies that are chosen per request are not compared. Or two rules choose
-    /// policies for one request, and it would not be known which of them a rule with [`Rule::count_if`] chose.
+    /// policies for one request, and it would not be known which of them a rule chose that settles its charge.
     pub(super) fn check(&self) -> Result<(), Error> {
         let invalid = |message: String| Err(Error::new(ErrorKind::InvalidConfig, message));
         if self.rules.is_empty() {
             return invalid("the table has no rule: add one with `route`, `every` or `otherwise`".into());
         }
-        let named: Vec<_> = self
-            .rules
-            .iter()
-            .zip(&self.scopes)
-            .filter_map(|(rule, scope)| Some((rule.policy.known()?, scope)))
-            .collect();
-        for (at, (policy, scope)) in named.iter().enumerate() {
-            for (other, its_scope) in named.iter().take(at).filter(|(other, _)| other.name() == policy.name())
-            {
-                let name = policy.name();
-                if meet(scope, its_scope) {
-                    return invalid(format!(
-                        "a request falls under two policies named {name:?}: give each its own name"
-                    ));
+        let scoped = || self.rules.iter().zip(&self.scopes);
+        for (at, (rule, scope)) in scoped().enumerate() {
+            for (other, its_scope) in scoped().take(at) {
+                let is_beside = scope.meets(its_scope);
+                match (rule.policy.known(), other.policy.known()) {
+                    (Some(policy), Some(other)) if policy.name() == other.name() => {
+                        let name = policy.name();
+                        if is_beside {
+                            return invalid(format!(
+                                "a request falls under two policies named {name:?}: give each its own name"
+                            ));
+                        }
+                        if policy != other {
+                            return invalid(format!(
+                                "the table has two policies named {name:?} that differ: give each its own name"
+                            ));
+                        }
+                    }
+                    (None, None)
+                        if is_beside && (rule.settles_some() || other.settles_some()) && !rule.is(other) =>
+                    {
+                        return invalid(
+                            "two rules choose the policies of one request, and one of them has `count_if`, `reserve` or \
+                             `response_bytes`: give it its own layer"
+                                .into(),
+                        );
+                    }
+                    _ => {}
                 }
-                if other != policy {
-                    return invalid(format!(
-                        "the table has two policies named {name:?} that differ: give each its own name"
-                    ));
-                }
-            }
-        }
-        let choosing =
-            || self.rules.iter().zip(&self.scopes).filter(|(rule, _)| rule.policy.known().is_none());
-        for (at, (rule, scope)) in choosing().enumerate() {
-            let is_beside = |(other, its_scope): (&Rule, &Scope)| {
-                (rule.counts.is_some() || other.counts.is_some()) && !rule.is(other) && meet(scope, its_scope)
-            };
-            if choosing().take(at).any(is_beside) {
-                return invalid(
-                    "two rules choose the policies of one request, and one of them has `count_if`: give it its own layer"
-                        .into(),
-                );
             }
         }
         Ok(())
-    }
-}
-
-/// Whether there are requests that both are for.
-fn meet(one: &Scope, other: &Scope) -> bool {
-    match (one, other) {
-        (Scope::Every, _) | (_, Scope::Every) | (Scope::Otherwise, Scope::Otherwise) => true,
-        (Scope::Route(one), Scope::Route(other)) => one.overlaps(other),
-        _ => false,
     }
 }
 

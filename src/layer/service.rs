@@ -1,13 +1,28 @@
 use std::{
+    fmt,
+    future::Future,
     mem,
+    pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
-use http::{Request, Response};
+use http::{Request, Response, request::Parts};
+use pin_project_lite::pin_project;
 use tower_service::Service;
 
-use super::{body::ResponseBody, config::Config, future::ResponseFuture};
+use super::{
+    admit::{Admission, Admit, Waiting},
+    body::ResponseBody,
+    config::Config,
+    settle::{Refund, Settling, Unsettled},
+};
+use crate::{
+    base::{DelayedService, unready},
+    decision::{Decision, Permit},
+    policy::Enforcement,
+    response::{Rejection, RejectionBody, RequestHead, is_read},
+};
 
 /// A service behind a rate limit, made by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
@@ -43,6 +58,293 @@ where
         let clone = self.inner.clone();
         let ready = mem::replace(&mut self.inner, clone);
         ResponseFuture::new(ready, request, self.config.clone())
+    }
+}
+
+pin_project! {
+    /// The response future of [`RateLimit`](crate::layer::RateLimit). It resolves to the inner service's response, or
+    /// to a rejection.
+    ///
+    /// See [`RateLimitLayer`](crate::RateLimitLayer) for an example. If the future is dropped before the decision, the
+    /// request stays charged if it was already sent to Redis, and is not charged otherwise.
+    pub struct ResponseFuture<S, ReqBody>
+    where
+        S: Service<Request<ReqBody>>,
+    {
+        #[pin]
+        state: State<S, ReqBody, S::Future, S::Response>,
+        config: Arc<Config>,
+        // Whether the request is admitted in any case. A switch may change this for later requests.
+        report_only: bool,
+        // Whether an outer layer reads the decision in the extensions of the response.
+        is_read: bool,
+    }
+}
+
+pin_project! {
+    // Rare states are boxed, because the future is moved more than once.
+    #[project = StateProj]
+    enum State<S, ReqBody, F, R> {
+        // Waiting to be admitted or rejected. The service is ready and not called yet.
+        Wait {
+            waiting: Waiting,
+            call: Option<Box<Call<S, ReqBody>>>,
+        },
+        // Admitted and charged; waiting for the delay. The service is not ready.
+        Delay {
+            call: Option<Box<Call<DelayedService<S>, ReqBody>>>,
+            decision: Option<Decision>,
+            unsettled: Option<Box<Unsettled>>,
+        },
+        // Waiting for the inner service. There is no decision if the request is exempt.
+        Respond {
+            #[pin]
+            future: F,
+            decision: Option<Decision>,
+            // Kept until the response's body ends.
+            permit: Option<Permit>,
+            // What a mapper reads of the request if the service rejects it.
+            kept: Option<RequestHead>,
+            // `None` if the charge always stays.
+            unsettled: Option<Box<Unsettled>>,
+        },
+        // Waiting for the refund of a response that does not count.
+        Refund {
+            refund: Refund,
+            responded: Option<Box<Responded<R>>>,
+        },
+        // Rejected. `None` after the future was polled.
+        Reject {
+            response: Option<Response<RejectionBody>>,
+        },
+    }
+}
+
+/// A call of the service that is not made yet.
+struct Call<S, ReqBody> {
+    service: S,
+    request: Parts,
+    body: ReqBody,
+}
+
+/// A response of the service.
+struct Responded<R> {
+    response: R,
+    decision: Option<Decision>,
+    permits: [Option<Permit>; 2],
+    settling: Option<Box<Settling>>,
+}
+
+impl<S, ReqBody> Call<S, ReqBody> {
+    // These three are inlined because a call would copy the head of the request once more.
+    #[inline(always)]
+    fn enter<F, R>(
+        mut self,
+        admission: Admission,
+        config: &Arc<Config>,
+        report_only: bool,
+    ) -> State<S, ReqBody, F, R>
+    where
+        S: Service<Request<ReqBody>, Future = F, Response = R> + Clone,
+    {
+        match admission {
+            Admission::Admitted(decision) => {
+                let unsettled = decision
+                    .as_ref()
+                    .and_then(|decision| Unsettled::new(config, &mut self.request, decision, report_only));
+                self.serve(decision, unsettled, config, report_only)
+            }
+            Admission::Pending(waiting) => State::Wait { waiting, call: Some(Box::new(self)) },
+            Admission::Delayed(delay, decision) => {
+                // The request may be cancelled during the delay.
+                let unsettled = Unsettled::new(config, &mut self.request, &decision, report_only);
+                let Self { service, request, body } = self;
+                let service = DelayedService::after(delay, unready(service));
+                let call = Some(Box::new(Call { service, request, body }));
+                State::Delay { call, decision: Some(decision), unsettled }
+            }
+            Admission::Rejected(rejection, charged) => {
+                State::Reject { response: Some(config.reject(&rejection, charged, &self.request)) }
+            }
+        }
+    }
+
+    /// Calls the service with an admitted request.
+    #[inline(always)]
+    fn serve<F, R>(
+        mut self,
+        mut decision: Option<Decision>,
+        unsettled: Option<Box<Unsettled>>,
+        config: &Config,
+        report_only: bool,
+    ) -> State<S, ReqBody, F, R>
+    where
+        S: Service<Request<ReqBody>, Future = F, Response = R>,
+    {
+        // The extensions get no permit, because they may outlive the response.
+        let permit = decision.as_mut().and_then(Decision::take_permit);
+        let kept = Some(config.keep(&self.request));
+        config.annotate(&mut self.request, decision.as_ref(), report_only);
+        State::Respond { future: self.call(), decision, permit, kept, unsettled }
+    }
+
+    #[inline(always)]
+    fn call(self) -> S::Future
+    where
+        S: Service<Request<ReqBody>>,
+    {
+        let Self { mut service, request, body } = self;
+        service.call(Request::from_parts(request, body))
+    }
+}
+
+impl<S, ReqBody> ResponseFuture<S, ReqBody>
+where
+    S: Service<Request<ReqBody>> + Clone,
+{
+    fn new(service: S, request: Request<ReqBody>, config: Arc<Config>) -> Self {
+        let (request, body) = request.into_parts();
+        let mut call = Call { service, request, body };
+        let enforcement = config.enforcement.get();
+        let report_only = enforcement == Enforcement::ReportOnly;
+        let is_read = is_read(&call.request);
+        let state = if enforcement == Enforcement::Off {
+            config.annotate_uncharged(&mut call.request, config.limiter.under(Enforcement::Off));
+            State::Respond { future: call.call(), decision: None, permit: None, kept: None, unsettled: None }
+        } else {
+            let admission = Admit { config: &config, request: &call.request, report_only }.start();
+            call.enter(admission, &config, report_only)
+        };
+        Self { state, config, report_only, is_read }
+    }
+}
+
+impl<S, ReqBody, ResBody> Future for ResponseFuture<S, ReqBody>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone,
+{
+    type Output = Result<Response<ResponseBody<ResBody>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        let (report_only, is_read) = (*this.report_only, *this.is_read);
+        loop {
+            let next = match this.state.as_mut().project() {
+                StateProj::Wait { waiting, call } => {
+                    let Some(waiting_call) = call else { unreachable!("{MOVED}") };
+                    let request = &waiting_call.request;
+                    let admit = Admit { config: this.config, request, report_only };
+                    let admission = ready!(admit.poll(waiting, cx));
+                    take(call).enter(admission, this.config, report_only)
+                }
+                StateProj::Delay { call, decision, unsettled } => {
+                    let Some(delayed) = call else { unreachable!("{MOVED}") };
+                    if let Err(error) = ready!(delayed.service.poll(cx)) {
+                        if let Some(unsettled) = unsettled.take() {
+                            unsettled.failed();
+                        }
+                        return Poll::Ready(Err(error));
+                    }
+                    let Call { service, request, body } = take(call);
+                    let call = Call { service: service.into_service(), request, body };
+                    let decision = decision.take().map(Decision::after_delay);
+                    call.serve(decision, unsettled.take(), this.config, report_only)
+                }
+                StateProj::Respond { future, decision, permit, kept, unsettled } => {
+                    let polled = Unsettled::watch(unsettled, || future.poll(cx));
+                    let mut response = match ready!(polled) {
+                        Ok(response) => response,
+                        Err(error) => {
+                            if let Some(unsettled) = unsettled.take() {
+                                unsettled.failed();
+                            }
+                            return Poll::Ready(Err(error));
+                        }
+                    };
+                    // A layer that is off leaves it to the one around it.
+                    if let Some(kept) = kept.take()
+                        && let Some(rejection) = response.extensions_mut().remove::<Rejection>()
+                    {
+                        *permit = None;
+                        // It counts.
+                        if let Some(unsettled) = unsettled.take() {
+                            unsettled.keep();
+                        }
+                        let returned = response.into_parts().0;
+                        let response = this.config.replace(
+                            rejection,
+                            kept,
+                            returned,
+                            decision.take(),
+                            report_only,
+                            is_read,
+                        );
+                        return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
+                    }
+                    // Moved to the body: the extensions may be dropped before it ends.
+                    let handler_permit = response.extensions_mut().get_mut().and_then(Decision::take_permit);
+                    let permits = [permit.take(), handler_permit];
+                    let Some(unsettled) = unsettled.take() else {
+                        // Not through `Responded`, because moving a response takes time.
+                        if let Some(decision) = decision.take() {
+                            this.config.decorate(&mut response, decision, report_only, is_read);
+                        }
+                        return Poll::Ready(Ok(
+                            response.map(|body| ResponseBody::service(body, permits, None))
+                        ));
+                    };
+                    let (response, refund, settling) = unsettled.responded(response);
+                    let responded = Responded { response, decision: decision.take(), permits, settling };
+                    let Some(refund) = refund else {
+                        return Poll::Ready(Ok(responded.finish(this.config, report_only, is_read)));
+                    };
+                    State::Refund { refund, responded: Some(Box::new(responded)) }
+                }
+                StateProj::Refund { refund, responded } => {
+                    let refunded = ready!(refund.poll(cx));
+                    let mut responded = take(responded);
+                    if let (Some(decision), Some(refunded)) = (&mut responded.decision, refunded) {
+                        *decision = decision.updated(&refunded);
+                    }
+                    return Poll::Ready(Ok(responded.finish(this.config, report_only, is_read)));
+                }
+                StateProj::Reject { response } => match response.take() {
+                    Some(response) => return Poll::Ready(Ok(response.map(ResponseBody::rejection))),
+                    None => panic!("ResponseFuture polled after completion"),
+                },
+            };
+            this.state.set(next);
+        }
+    }
+}
+
+impl<B> Responded<Response<B>> {
+    /// The response with its headers.
+    fn finish(self, config: &Config, report_only: bool, is_read: bool) -> Response<ResponseBody<B>> {
+        let Self { mut response, decision, permits, settling } = self;
+        if let Some(decision) = decision {
+            config.decorate(&mut response, decision, report_only, is_read);
+        }
+        response.map(|body| ResponseBody::service(body, permits, settling))
+    }
+}
+
+/// Moves a value out of a state that is about to be replaced.
+fn take<T>(value: &mut Option<Box<T>>) -> T {
+    match value.take() {
+        Some(value) => *value,
+        None => unreachable!("{MOVED}"),
+    }
+}
+
+const MOVED: &str = "a state is replaced as soon as its value is moved out";
+
+impl<S, ReqBody> fmt::Debug for ResponseFuture<S, ReqBody>
+where
+    S: Service<Request<ReqBody>>,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }
 }
 

@@ -6,20 +6,48 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http::{Response, response::Parts};
+use http::{Extensions, Response, request, response::Parts};
 
-use super::rule::CountIf;
+use super::{
+    config::Config,
+    rule::{CountIf, Rule, Settles},
+};
 use crate::{
     base::Answer,
-    decision::Decision,
+    decision::{Decision, Outcome},
     limiter::{Limiter, Reservation, Work},
 };
 
-/// Which responses count, under some policies.
-pub(super) struct Counted {
-    pub(super) counts: CountIf,
-    /// The names of the policies. `None`: all.
-    pub(super) policies: Option<Vec<String>>,
+impl Config {
+    /// Whether a charge may be settled after the decision.
+    fn settles(&self) -> bool {
+        self.refunds_cancelled || self.rules.rules.iter().any(Rule::settles_some)
+    }
+
+    /// Inserts a reservation that covers nothing, for a handler that takes one, unless an outer layer has reserved units.
+    pub(super) fn reserve_nothing(&self, extensions: &mut Extensions) {
+        let reserves = |rule: &Rule| rule.settles.is_some_and(|settles| settles != Settles::Bytes);
+        if self.rules.rules.iter().any(reserves) && extensions.get::<Reservation>().is_none() {
+            extensions.insert(Reservation::new(&self.limiter, &Decision::not_limited()));
+        }
+    }
+
+    /// The policies of `decision`, which has charged `request`, by name and each with its rule.
+    fn charged<'a>(&'a self, request: &request::Parts, decision: &'a Decision) -> Vec<(&'a str, &'a Rule)> {
+        let applicable: Vec<&Rule> = match &self.routes {
+            Some(routes) => routes.of(request).iter().filter_map(|at| self.rule(*at)).collect(),
+            None => self.rules.rules.iter().collect(),
+        };
+        // The names of a request's policies differ, and of the rules that choose their policy one applies: see `Rules::check`.
+        let rule_of = |outcome: &'a Outcome| {
+            let name = outcome.policy().name();
+            let has = |rule: &&&Rule| rule.policy.known().is_some_and(|policy| policy.name() == name);
+            let chooses = |rule: &&&Rule| rule.policy.known().is_none();
+            let rule = applicable.iter().find(has).or_else(|| applicable.iter().find(chooses));
+            rule.map(|rule| (name, *rule))
+        };
+        decision.all_outcomes().iter().filter_map(rule_of).collect()
+    }
 }
 
 /// What is not settled yet of an admitted request.
@@ -32,7 +60,8 @@ pub(super) struct Unsettled {
 struct Refundable {
     limiter: Limiter,
     decision: Decision,
-    counted: Vec<Counted>,
+    /// The policies that count only some responses, by name.
+    counted: Vec<(String, CountIf)>,
     /// Whether to refund the charge if this is dropped.
     refunds: bool,
     /// Whether the service runs. If it panics, this stays so.
@@ -40,21 +69,60 @@ struct Refundable {
 }
 
 impl Unsettled {
+    /// What becomes of a charge once the response is known. Inserts the reservation into the request's extensions. `None` if
+    /// the charge always stays, or the request is denied and the layer only reports.
+    #[inline]
     pub(super) fn new(
-        limiter: &Limiter,
+        config: &Config,
+        request: &mut request::Parts,
         decision: &Decision,
-        counted: Vec<Counted>,
-        refunds: bool,
-        settling: Option<Box<Settling>>,
-    ) -> Box<Self> {
+        report_only: bool,
+    ) -> Option<Box<Self>> {
+        if config.settles() { Self::of_charge(config, request, decision, report_only) } else { None }
+    }
+
+    fn of_charge(
+        config: &Config,
+        request: &mut request::Parts,
+        decision: &Decision,
+        report_only: bool,
+    ) -> Option<Box<Self>> {
+        if decision.is_denied() {
+            config.reserve_nothing(&mut request.extensions);
+            return None;
+        }
+        let (limiter, charged) = (config.limiter(report_only), config.charged(request, decision));
+        let reserve = |is_meant: fn(Settles) -> bool| {
+            let is_meant = |name: &str| {
+                charged.iter().any(|(known, rule)| *known == name && rule.settles.is_some_and(is_meant))
+            };
+            let decision = decision.of_policies(is_meant).filter(|decision| !decision.is_denied())?;
+            Some(Reservation::new(&limiter, &decision))
+        };
+        let or_refund = charged.iter().any(|(_, rule)| rule.settles == Some(Settles::HandlerOrRefund));
+        let reservation = reserve(|settles| settles != Settles::Bytes)
+            .map(|reservation| if or_refund { reservation.or_refund() } else { reservation });
+        match &reservation {
+            Some(reservation) => drop(request.extensions.insert(reservation.clone())),
+            None => config.reserve_nothing(&mut request.extensions),
+        }
+        let of_bytes = reserve(|settles| settles == Settles::Bytes);
+        let meter = of_bytes.map(|reservation| Box::new(Meter { reservation, bytes: 0, charged: 0 }));
+        let settling =
+            (reservation.is_some() || meter.is_some()).then(|| Box::new(Settling { reservation, meter }));
+        let counted: Vec<_> = charged
+            .iter()
+            .filter_map(|(name, rule)| Some(((*name).to_owned(), rule.counts.clone()?)))
+            .collect();
+        let refunds = config.refunds_cancelled;
         let refundable = (refunds || !counted.is_empty()).then(|| Refundable {
-            limiter: limiter.clone(),
+            limiter,
             decision: decision.clone(),
             counted,
             refunds,
             is_running: false,
         });
-        Box::new(Self { refundable, settling })
+        Some(Box::new(Self { refundable, settling }))
     }
 
     /// Polls the service, and notes whether it panics.
@@ -117,12 +185,8 @@ impl Refundable {
 
     /// The decision of the policies under which the request does not count.
     fn uncounted(&self, counts: impl Fn(&CountIf) -> bool) -> Option<Decision> {
-        let uncounted: Vec<_> = self.counted.iter().filter(|one| !counts(&one.counts)).collect();
-        if uncounted.iter().any(|one| one.policies.is_none()) {
-            return Some(self.decision.clone());
-        }
-        let names = uncounted.iter().filter_map(|one| one.policies.as_ref()).flatten();
-        self.decision.of_policies(|name| names.clone().any(|uncounted| uncounted == name))
+        let uncounted: Vec<_> = self.counted.iter().filter(|(_, counted)| !counts(counted)).collect();
+        self.decision.of_policies(|name| uncounted.iter().any(|(uncounted, _)| uncounted == name))
     }
 }
 
@@ -166,12 +230,6 @@ pub(super) struct Settling {
 }
 
 impl Settling {
-    /// The reservations of the handler and of the response's bytes, if there is one.
-    pub(super) fn new(reservation: Option<Reservation>, of_bytes: Option<Reservation>) -> Option<Box<Self>> {
-        let meter = of_bytes.map(|reservation| Box::new(Meter { reservation, bytes: 0, charged: 0 }));
-        (reservation.is_some() || meter.is_some()).then(|| Box::new(Self { reservation, meter }))
-    }
-
     /// Charges no more under the policies of `refunded`.
     fn fix(&self, refunded: &Decision) {
         let of_bytes = self.meter.iter().map(|meter| &meter.reservation);

@@ -308,13 +308,13 @@ impl Policy {
     /// ```
     /// use http::{Request, Response};
     /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, layer::Settlement};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let bytes = Policy::new("bytes", Quota::per_minute(100_000)).content_bytes();
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), bytes, Key::new("all"))
-    ///     .settle(Settlement::new().response_bytes("bytes"));
+    /// let rule = Rule::new(bytes, Key::new("all")).response_bytes();
+    /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), rule);
     /// let download = layer.layer(tower::service_fn(|_: Request<()>| async {
     ///     Ok::<_, std::convert::Infallible>(Response::new(String::from("hello")))
     /// }));

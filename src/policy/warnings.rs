@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::policy::{Policy, Traits};
-use crate::{algorithm::Replenishment, base::Quota};
+use super::policy::Policy;
+use crate::{algorithm::counter::Shape, base::Quota};
 
 /// Words of names of policies that protect a secret, where twice the limit is twice the guesses.
 const LOGINS: [&str; 9] =
@@ -65,7 +65,7 @@ impl Policy {
     fn most_within_period(&self) -> Option<u128> {
         let quota = self.quota();
         let limit = u128::from(quota.limit());
-        Some(match Shape::of(self)? {
+        Some(match self.shape()? {
             // The end of the period belongs to the next one.
             Shape::Bucket => u128::from(self.capacity()) + replenished(quota, quota.period_micros() - 1),
             Shape::Log => limit,
@@ -76,29 +76,12 @@ impl Policy {
 
     /// Whether requests wait in its queue.
     pub(crate) fn has_queue(&self) -> bool {
-        // A meter has a longest wait of 0.
-        self.counting().name() == "leaky-bucket" && self.arguments().get(3).is_some_and(|wait| *wait > 0)
+        self.counting().queues()
     }
 
-    /// Whether this policy never denies what `other` admits, if both limit the same key and cost the same.
-    pub(crate) fn never_binds_beside(&self, other: &Self) -> bool {
-        let (Some(shape), Some(Shape::Bucket)) = (Shape::of(self), Shape::of(other)) else { return false };
-        // Debits, and bans, deny what the quota would admit.
-        if self.has(Traits::DEBT.or(Traits::PENALTY)) {
-            return false;
-        }
-        let (mine, theirs) = (self.quota(), other.quota());
-        let counted = match shape {
-            Shape::Bucket => {
-                let rate = |quota: Quota, period| u128::from(quota.limit()) * u128::from(period);
-                return other.capacity() <= self.capacity()
-                    && rate(theirs, mine.period_micros()) <= rate(mine, theirs.period_micros());
-            }
-            Shape::Log | Shape::FixedWindow => mine.period_micros(),
-            // What it counts in part may be up to two periods old.
-            Shape::SlidingWindow => 2 * mine.period_micros(),
-        };
-        u128::from(other.capacity()) + replenished(theirs, counted) <= u128::from(mine.limit())
+    /// `None` if it is not known, as for a custom algorithm.
+    fn shape(&self) -> Option<Shape> {
+        self.counting().counter()?.shape(self.arguments())
     }
 }
 
@@ -117,39 +100,6 @@ fn is_of_login(name: &str) -> bool {
     LOGINS.iter().any(|login| ["-", "s-"].iter().any(|end| words.contains(&format!("-{login}{end}"))))
 }
 
-/// How much an algorithm can admit in a span of time.
-enum Shape {
-    /// A burst, and what is replenished evenly.
-    Bucket,
-    Log,
-    FixedWindow,
-    SlidingWindow,
-}
-
-impl Shape {
-    /// `None` for any other algorithm: one that delays requests, replenishes in steps, does not start full, counts permits
-    /// or is the user's own.
-    fn of(policy: &Policy) -> Option<Self> {
-        let algorithm = policy.counting();
-        algorithm.counter()?;
-        let is_full_at_first = || {
-            let capacity = policy.capacity();
-            policy.replenishment() == Replenishment::Evenly
-                && policy.arguments().get(4).is_some_and(|first| *first >= capacity)
-        };
-        match algorithm.name() {
-            "gcra" => Some(Self::Bucket),
-            "token-bucket" if is_full_at_first() => Some(Self::Bucket),
-            // A queue admits more than the burst.
-            "leaky-bucket" if policy.capacity() == policy.quota().capacity() => Some(Self::Bucket),
-            "sliding-log" => Some(Self::Log),
-            "fixed-window" => Some(Self::FixedWindow),
-            "sliding-window" => Some(Self::SlidingWindow),
-            _ => None,
-        }
-    }
-}
-
 /// The units that are replenished in `micros`.
 fn replenished(quota: Quota, micros: u64) -> u128 {
     u128::from(micros) * u128::from(quota.limit()) / u128::from(quota.period_micros())
@@ -162,66 +112,4 @@ fn whole_seconds(quota: Quota) -> String {
     let limit = quota.limit().checked_mul(SECOND / period).filter(|_| SECOND.is_multiple_of(period));
     let written = limit.and_then(|limit| Quota::try_new(limit, Duration::from_secs(1)).ok());
     written.map_or_else(String::new, |quota| format!(", such as {quota} with the burst you need"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{
-        Key, Limiter, ManualClock, MemoryStore,
-        algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    };
-
-    /// A policy of a few units, each within some hundred milliseconds.
-    fn random_policy(name: &str) -> Policy {
-        let quota = Quota::new(fastrand::u64(1..=12), Duration::from_millis(fastrand::u64(1..=40) * 10));
-        let bursting = quota.burst(fastrand::u64(1..=12));
-        match fastrand::u8(0..6) {
-            0 => Policy::new(name, bursting),
-            1 => Policy::new(name, bursting).algorithm(TokenBucket::new()),
-            2 => Policy::new(name, bursting).algorithm(LeakyBucket::meter()),
-            3 => Policy::new(name, quota).algorithm(SlidingLog::new()),
-            4 => Policy::new(name, quota).algorithm(FixedWindow::aligned()),
-            _ => Policy::new(name, quota).algorithm(SlidingWindow::new().segments(fastrand::u32(1..=2))),
-        }
-    }
-
-    #[tokio::test]
-    async fn a_policy_that_never_binds_beside_another_one_denies_nothing_that_it_admits() {
-        fastrand::seed(7);
-        let mut found = 0;
-        while found < 300 {
-            let (one, other) = (random_policy("one"), random_policy("other"));
-            if !one.never_binds_beside(&other) {
-                continue;
-            }
-            found += 1;
-            let clock = ManualClock::new();
-            let (key, store) = (Key::new("all"), MemoryStore::with_clock(clock.clone()));
-            let limiter = Limiter::new(store);
-            for _ in 0..200 {
-                clock.advance(Duration::from_micros(fastrand::u64(0..3) * fastrand::u64(0..40_000)));
-                if limiter.check(&other, &key, 1).await.unwrap().is_allowed() {
-                    let decision = limiter.check(&one, &key, 1).await.unwrap();
-                    assert!(decision.is_allowed(), "{one:?} beside {other:?}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn policies_that_may_bind_are_not_redundant() {
-        let day = Policy::new("day", Quota::per_day(10_000));
-        let log = day.clone().algorithm(SlidingLog::new());
-        let second = Policy::new("second", Quota::per_second(10));
-        for (one, other) in [(&day, &second), (&second, &day), (&log, &second), (&second, &log), (&log, &day)]
-        {
-            assert!(!one.never_binds_beside(other), "{one:?} beside {other:?}");
-        }
-        // 1.1 million a day at most.
-        let million = Policy::new("million", Quota::per_day(1_100_000)).algorithm(SlidingLog::new());
-        assert!(million.never_binds_beside(&second));
-        assert!(!million.clone().debt(1).never_binds_beside(&second));
-        assert!(!million.penalty(crate::policy::Penalty::manual()).never_binds_beside(&second));
-    }
 }

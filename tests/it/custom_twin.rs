@@ -245,6 +245,10 @@ fn guests(input: &Input<'_>) -> (u64, String) {
     (state.count, state.text.unwrap_or_default())
 }
 
+fn with_text(time: u64, count: u64, text: String) -> KeyState {
+    KeyState { text: Some(text), ..KeyState::new(time, count) }
+}
+
 fn guest(input: &Input<'_>, units: u64) -> String {
     format!("{units} {} ", input.holder.unwrap())
 }
@@ -261,7 +265,7 @@ impl Twin for Seats {
         if cost == 0 {
             return Evaluation::admit(free, reset);
         }
-        let state = KeyState::new(input.now, used + cost).with_text(text + &guest(input, cost));
+        let state = with_text(input.now, used + cost, text + &guest(input, cost));
         Evaluation::admit(free - cost, period).write(state, period)
     }
 
@@ -273,15 +277,13 @@ impl Twin for Seats {
             return Some(Update::Remove);
         }
         let text = text[..place].to_owned() + &text[place + guest(input, units).len()..];
-        Some(Update::Keep(KeyState::new(input.state?.time, used - units).with_text(text)))
+        Some(Update::Keep(with_text(input.state?.time, used - units, text)))
     }
 
     fn renew(&self, input: &Input<'_>, units: u64) -> Option<Update> {
         let (used, text) = guests(input);
-        text.contains(&guest(input, units)).then(|| Update::Write {
-            state: KeyState::new(input.now, used).with_text(text),
-            lifetime: input.arguments[1],
-        })
+        text.contains(&guest(input, units))
+            .then(|| Update::Write { state: with_text(input.now, used, text), lifetime: input.arguments[1] })
     }
 }
 

@@ -10,7 +10,6 @@ use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
     Charge, Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
     Rejection, Reservation, Rule,
-    layer::Settlement,
     policy::{Enforcement, EnforcementSwitch, Penalty, PolicySource},
 };
 use tower_ratelimit_extra::explain::Explanation;
@@ -69,9 +68,8 @@ impl Row {
     fn layer(&self, limiter: &Limiter) -> RateLimitLayer {
         let policy = Some(self.policy.clone()).filter(|policy| policy.name() == "tokens");
         let source = PolicySource::per_request(move |_, _| policy.clone());
-        let rule = Rule::new(source, Key::new("all")).cost(|_| ESTIMATE);
-        let layer = RateLimitLayer::with_rules(limiter.clone(), rule);
-        (self.build)(layer.settle(Settlement::new().reserve("tokens")))
+        let rule = Rule::new(source, Key::new("all")).cost(|_| ESTIMATE).reserve();
+        (self.build)(RateLimitLayer::with_rules(limiter.clone(), rule))
     }
 
     /// What the handler answers to `body`, and how many units the request is charged then.
@@ -187,10 +185,10 @@ async fn a_layer_that_does_not_charge_leaves_what_an_outer_layer_has_reserved() 
         ("over the limit", |layer| layer.enforcement(Enforcement::ReportOnly)),
     ] {
         let outer = Limiter::new(MemoryStore::new());
-        let free = Rule::new(tokens(), Key::new("all")).cost(|_| ESTIMATE);
+        let free = Rule::new(tokens(), Key::new("all")).cost(|_| ESTIMATE).reserve();
         let free = RateLimitLayer::with_rules(outer.clone(), free);
         let other = Policy::new("paid", Quota::per_day(1));
-        let paid = Rule::new(other, Key::new("all")).cost(|_| 2);
+        let paid = Rule::new(other, Key::new("all")).cost(|_| 2).reserve();
         let paid = RateLimitLayer::with_rules(MemoryStore::new(), paid);
         let app = Router::new()
             .route(
@@ -199,8 +197,8 @@ async fn a_layer_that_does_not_charge_leaves_what_an_outer_layer_has_reserved() 
                     drop(reservation.settle(30).await.unwrap());
                 }),
             )
-            .layer(build(paid.settle(Settlement::new().reserve("paid"))))
-            .layer(free.settle(Settlement::new().reserve("tokens")));
+            .layer(build(paid))
+            .layer(free);
         app.oneshot(Request::post("/").body(Body::empty()).unwrap()).await.unwrap();
         let left = outer.peek(&tokens(), &Key::new("all"), 0).await.unwrap().remaining();
         assert_eq!(left, Some(LIMIT - 30), "{name}");

@@ -19,7 +19,6 @@ use tower_ratelimit::{
     TrustedProxies,
     decision::Outcome,
     key::{Bearer, Cookie, FromExtension, FromExtractor, GrpcMethod, MatchedRoute},
-    layer::Preflight,
 };
 
 fn limit(name: &str, limit: u64, key: impl KeyExtractor) -> RateLimitLayer {
@@ -454,8 +453,12 @@ async fn a_ban_applies_to_preflights_too_even_if_it_is_async() {
         let layers = [
             limit("p", 9, Key::new("all")).block(immediate.any_of([named])),
             limit("p", 9, Key::new("all")).block(later.any_of([named])),
-            limit("p", 1, Key::new("all")).preflight(Preflight::Exempt).block(immediate.any_of([named])),
-            limit("p", 1, Key::new("all")).preflight(Preflight::Exempt).block(later.any_of([named])),
+            limit("p", 1, Key::new("all"))
+                .exempt(|parts| parts.method == Method::OPTIONS)
+                .block(immediate.any_of([named])),
+            limit("p", 1, Key::new("all"))
+                .exempt(|parts| parts.method == Method::OPTIONS)
+                .block(later.any_of([named])),
         ];
         for layer in layers {
             for _ in 0..3 {

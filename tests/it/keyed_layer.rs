@@ -20,11 +20,7 @@ use tokio::{
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_ratelimit::{
     Answer, Charge, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, Rejection,
-    Verdict,
-    algorithm::LeakyBucket,
-    decision::Outcome,
-    keyed::KeyedRateLimitLayer,
-    store::Store,
+    Verdict, algorithm::LeakyBucket, decision::Outcome, keyed::KeyedRateLimitLayer, store::Store,
 };
 
 fn policy(limit: u64) -> Policy {

@@ -14,7 +14,6 @@ use tower_ratelimit::{
     PeerIp, Policy, Quota, RateLimitLayer, Reservation, Rule,
     algorithm::{Concurrency, FixedWindow, LeakyBucket},
     keyed::KeyedRateLimitLayer,
-    layer::Settlement,
     policy::{Enforcement, Penalty},
     store::{Action, Store},
 };
@@ -138,9 +137,8 @@ async fn a_settlement_that_fails_rejects_no_request_while_the_layer_only_reports
     let tokens = day("tokens", 1_000).on_store_failure(FailureMode::Closed);
     let status = async |enforcement| {
         let store = Limiter::new(FailsLater(MemoryStore::new()));
-        let layer = RateLimitLayer::new(store, tokens.clone(), Key::new("all"))
-            .enforcement(enforcement)
-            .settle(Settlement::new().reserve("tokens"));
+        let rule = Rule::new(tokens.clone(), Key::new("all")).reserve();
+        let layer = RateLimitLayer::with_rules(store, rule).enforcement(enforcement);
         let service = layer.layer(service_fn(async |request: Request<String>| {
             let reservation: &Reservation = request.extensions().get().unwrap();
             let status = if reservation.settle(5).await.is_ok() { 200 } else { 503 };
@@ -155,9 +153,9 @@ async fn a_settlement_that_fails_rejects_no_request_while_the_layer_only_reports
 async fn the_bytes_of_a_response_that_does_not_count_are_not_charged() {
     let bytes = day("bytes", 1_000);
     for (name, limiter) in stores("uncounted-bytes").await {
-        let settlement =
-            Settlement::new().response_bytes("bytes").count_if(|response| response.status.is_success());
-        let layer = RateLimitLayer::new(limiter.clone(), bytes.clone(), Key::new("all")).settle(settlement);
+        let rule = Rule::new(bytes.clone(), Key::new("all")).response_bytes();
+        let rule = rule.count_if(|response| response.status.is_success());
+        let layer = RateLimitLayer::with_rules(limiter.clone(), rule);
         for (status, remaining) in [(404, 1_000), (200, 900), (404, 900)] {
             let respond = move || Response::builder().status(status).body("x".repeat(100)).unwrap();
             let response = ask_for(&layer, get(), respond).await;

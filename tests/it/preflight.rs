@@ -10,7 +10,7 @@ use support::{
 };
 use tower_ratelimit::{
     Answer, Decision, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota,
-    RateLimitLayer, Rule, key::FromExtension, layer::Preflight, policy::Penalty,
+    RateLimitLayer, Rule, key::FromExtension, policy::Penalty,
 };
 
 fn layer(limit: u64, key: impl KeyExtractor) -> RateLimitLayer {
@@ -116,20 +116,10 @@ async fn costs_chosen_policies_exemptions_and_permits_apply_to_preflights_too() 
 }
 
 #[tokio::test]
-async fn preflights_can_be_exempt_or_count_like_other_requests() {
-    let exempt = layer(1, PeerIp::new()).preflight(Preflight::Exempt);
+async fn preflights_can_be_exempt() {
+    let exempt = layer(1, PeerIp::new()).exempt(|parts| parts.method == Method::OPTIONS);
     let requests = (0..4).map(|_| preflight(A, &[]));
     assert_eq!(statuses(&exempt, requests).await, [200; 4]);
-
-    let limited = layer(2, PeerIp::new()).preflight(Preflight::Limited);
-    let requests = [preflight(A, &[]), from(A, Method::GET, &[]), preflight(A, &[])];
-    assert_eq!(statuses(&limited, requests).await, [200, 200, 429]);
-    let limited = layer(2, Header::new("x-api-key")).preflight(Preflight::Limited);
-    assert_eq!(statuses(&limited, [preflight(A, &[])]).await, [400]);
-
-    // The last setter wins.
-    let limited = layer(1, PeerIp::new()).preflight(Preflight::Exempt).preflight(Preflight::Limited);
-    assert_eq!(statuses(&limited, [preflight(A, &[]), from(A, Method::GET, &[])]).await, [200, 429]);
 }
 
 #[tokio::test]

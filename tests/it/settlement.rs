@@ -29,7 +29,7 @@ use tower_ratelimit::{
     Answer, Charge, Decision, Key, Limiter, ManualClock, MemoryStore, Policy, PolicySource, Quota,
     RateLimitLayer, Reservation, Rule,
     algorithm::{FixedWindow, LeakyBucket},
-    layer::{Rules, Settlement},
+    layer::Rules,
     store::{Action, Store},
 };
 
@@ -50,8 +50,16 @@ async fn becomes(limiter: &Limiter, policy: &Policy, expected: u64, name: &str) 
     assert!(is, "{name}: {expected} must remain, {} do", left(limiter, policy).await);
 }
 
+fn rule(policy: &Policy) -> Rule {
+    Rule::new(policy.clone(), Key::new("all"))
+}
+
+fn ruled(limiter: &Limiter, rule: Rule) -> RateLimitLayer {
+    RateLimitLayer::with_rules(limiter.clone(), rule)
+}
+
 fn layer(limiter: &Limiter, policy: &Policy) -> RateLimitLayer {
-    RateLimitLayer::new(limiter.clone(), policy.clone(), Key::new("all"))
+    ruled(limiter, rule(policy))
 }
 
 /// Answers with the status in the body of the request.
@@ -65,9 +73,8 @@ async fn only_responses_that_count_are_charged() {
     let server = RedisServer::start();
     for (name, limiter) in limiters(&server).await {
         let policy = day("failures", 2);
-        let service = layer(&limiter, &policy)
-            .settle(Settlement::new().count_if(|response| response.status == StatusCode::UNAUTHORIZED))
-            .layer(service_fn(echo));
+        let rule = rule(&policy).count_if(|response| response.status == StatusCode::UNAUTHORIZED);
+        let service = ruled(&limiter, rule).layer(service_fn(echo));
         let mut remaining = Vec::new();
         for (asked, expected) in
             [("200", 200), ("200", 200), ("401", 401), ("500", 500), ("200", 200), ("401", 401), ("200", 429)]
@@ -89,7 +96,6 @@ async fn a_rule_counts_only_the_responses_that_count_for_it() {
     let server = RedisServer::start();
     for (name, limiter) in limiters(&server).await {
         let [all, failed, created, shared] = ["all", "failed", "created", "shared"].map(|name| day(name, 9));
-        let rule = |policy: &Policy| Rule::new(policy.clone(), Key::new("all"));
         let chosen = created.clone();
         let chosen = PolicySource::per_request(move |_, _| chosen.clone());
         let rules = Rules::new()
@@ -123,11 +129,6 @@ async fn a_rule_counts_only_the_responses_that_count_for_it() {
         becomes(&limiter, &all, 2, name).await;
         becomes(&limiter, &failed, 8, name).await;
         becomes(&limiter, &created, 8, name).await;
-        // What the layer refunds, it refunds under all policies.
-        let layer = layer.settle(Settlement::new().count_if(|response| response.status != 404));
-        let request = Request::post("/c").body("404".to_owned()).unwrap();
-        layer.layer(service_fn(echo)).oneshot(request).await.unwrap();
-        assert_eq!((left(&limiter, &all).await, left(&limiter, &shared).await), (2, 8), "{name}");
     }
 }
 
@@ -168,7 +169,7 @@ async fn a_request_whose_service_fails_does_not_count() {
         let service = layer(&limiter, &policy).layer(fails);
         service.oneshot(Request::new(String::new())).await.unwrap_err();
         assert_eq!(left(&limiter, &policy).await, 1, "{name}: without `count_if` it counts");
-        let service = layer(&limiter, &policy).settle(Settlement::new().count_if(|_| true)).layer(fails);
+        let service = ruled(&limiter, rule(&policy).count_if(|_| true)).layer(fails);
         service.oneshot(Request::new(String::new())).await.unwrap_err();
         becomes(&limiter, &policy, 1, name).await;
     }
@@ -181,7 +182,7 @@ async fn a_cancelled_request_is_refunded_under_refund_cancelled_only() {
         for refunds in [false, true] {
             let policy = day(&format!("cancelled-{refunds}"), 5);
             let built = layer(&limiter, &policy);
-            let built = if refunds { built.settle(Settlement::new().refund_cancelled()) } else { built };
+            let built = if refunds { built.refund_cancelled() } else { built };
             let mut hangs = built
                 .layer(service_fn(|_: Request<String>| pending::<Result<Response<String>, Infallible>>()));
             let request = hangs.ready().await.unwrap().call(Request::new(String::new()));
@@ -191,11 +192,8 @@ async fn a_cancelled_request_is_refunded_under_refund_cancelled_only() {
             request.await.unwrap_err();
             becomes(&limiter, &policy, if refunds { 5 } else { 4 }, name).await;
             // A request that is answered is charged.
-            let service = if refunds {
-                layer(&limiter, &policy).settle(Settlement::new().refund_cancelled())
-            } else {
-                layer(&limiter, &policy)
-            };
+            let service =
+                if refunds { layer(&limiter, &policy).refund_cancelled() } else { layer(&limiter, &policy) };
             let before = left(&limiter, &policy).await;
             service.layer(service_fn(echo)).oneshot(Request::new("200".into())).await.unwrap();
             // A refund in the background would be sent before the second look.
@@ -214,8 +212,7 @@ async fn a_request_that_is_cancelled_during_its_delay_is_refunded() {
         let key = Key::new("all");
         assert!(!limiter.check(&policy, &key, 1).await.unwrap().verdict().is_denied());
         let before = left(&limiter, &policy).await;
-        let mut service =
-            layer(&limiter, &policy).settle(Settlement::new().refund_cancelled()).layer(service_fn(echo));
+        let mut service = layer(&limiter, &policy).refund_cancelled().layer(service_fn(echo));
         let waits = tokio::spawn(service.ready().await.unwrap().call(Request::new("200".into())));
         becomes(&limiter, &policy, before - 1, name).await;
         waits.abort();
@@ -231,9 +228,7 @@ async fn the_units_of_a_delayed_request_are_reserved() {
         Policy::new("queued", Quota::per_second(100)).algorithm(LeakyBucket::queue(Duration::from_secs(1)));
     assert!(limiter.check(&policy, &Key::new("all"), 1).await.unwrap().is_allowed());
     let before = left(&limiter, &policy).await;
-    let service = layer(&limiter, &policy)
-        .settle(Settlement::new().reserve_or_refund("queued"))
-        .layer(service_fn(echo));
+    let service = ruled(&limiter, rule(&policy).reserve_or_refund()).layer(service_fn(echo));
     let response = service.oneshot(Request::new("200".into())).await.unwrap();
     assert_eq!(left(&limiter, &policy).await, before - 1);
     drop(response);
@@ -266,9 +261,7 @@ async fn a_request_whose_service_fails_after_the_delay_does_not_count() {
         Policy::new("queued", Quota::per_second(100)).algorithm(LeakyBucket::queue(Duration::from_secs(1)));
     limiter.check(&policy, &Key::new("all"), 1).await.unwrap();
     let before = left(&limiter, &policy).await;
-    let service = layer(&limiter, &policy)
-        .settle(Settlement::new().count_if(|_| true))
-        .layer(FailsLater(Arc::default()));
+    let service = ruled(&limiter, rule(&policy).count_if(|_| true)).layer(FailsLater(Arc::default()));
     let failed = service.oneshot(Request::new(String::new())).await;
     assert_eq!(failed.unwrap_err(), "failed");
     becomes(&limiter, &policy, before, "memory").await;
@@ -302,8 +295,7 @@ async fn the_refund_of_a_response_is_made_although_the_client_leaves() {
     let refunds = Arc::new(Notify::new());
     let limiter = Limiter::new(SlowRefunds { store: MemoryStore::new(), refunds: refunds.clone() });
     let policy = day("failures", 5);
-    let mut service =
-        layer(&limiter, &policy).settle(Settlement::new().count_if(|_| false)).layer(service_fn(echo));
+    let mut service = ruled(&limiter, rule(&policy).count_if(|_| false)).layer(service_fn(echo));
     let mut response = Box::pin(service.ready().await.unwrap().call(Request::new("200".into())));
     assert!(response.as_mut().now_or_never().is_none(), "the refund is under way");
     assert_eq!(left(&limiter, &policy).await, 4);
@@ -317,8 +309,8 @@ async fn a_rejection_that_the_handler_returns_counts() {
     let server = RedisServer::start();
     for (name, limiter) in limiters(&server).await {
         let policy = day("rejected", 5);
-        let service = layer(&limiter, &policy)
-            .settle(Settlement::new().count_if(|response| response.status.is_success()).refund_cancelled())
+        let service = ruled(&limiter, rule(&policy).count_if(|response| response.status.is_success()))
+            .refund_cancelled()
             .layer(service_fn(|_: Request<String>| async {
                 let exports = Limiter::new(MemoryStore::new());
                 let denied = exports.check(&day("exports", 1), &Key::new("all"), 2).await.unwrap();
@@ -365,13 +357,9 @@ async fn a_handler_settles_what_the_layer_has_reserved() {
                 let context = format!("{name}, {row}, {or_refund}");
                 let (requests, tokens) =
                     (day(&format!("requests {context}"), 9), day(&format!("tokens {context}"), 100));
-                let rule = Rule::new(tokens.clone(), Key::new("all")).cost(|_| 50);
+                let rule = rule(&tokens).cost(|_| 50);
+                let rule = if or_refund { rule.reserve_or_refund() } else { rule.reserve() };
                 let built = layer(&limiter, &requests).and(rule);
-                let built = if or_refund {
-                    built.settle(Settlement::new().reserve_or_refund(tokens.name()))
-                } else {
-                    built.settle(Settlement::new().reserve(tokens.name()))
-                };
                 let response =
                     built.layer(service_fn(reserve)).oneshot(Request::new(body.into())).await.unwrap();
                 assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "done", "{context}");
@@ -396,7 +384,7 @@ async fn the_bytes_of_a_body_are_charged_as_they_are_sent() {
     let server = RedisServer::start();
     for (name, limiter) in limiters(&server).await {
         let policy = day("bytes", 1_000_000).debt(500_000);
-        let built = layer(&limiter, &policy).settle(Settlement::new().response_bytes("bytes"));
+        let built = ruled(&limiter, rule(&policy).response_bytes());
         let service = |parts| {
             let service = service_fn(move |_: Request<()>| async move {
                 Ok::<_, Infallible>(Response::new(download(parts)))
@@ -440,12 +428,10 @@ async fn a_permit_is_held_as_always_beside_a_reservation() {
     let policy = day("bytes", 1_000_000);
     let limiter = Limiter::new(MemoryStore::new());
     let permits = Policy::concurrency("permits", 1);
-    let built = layer(&limiter, &policy).and(Rule::new(permits.clone(), Key::new("all"))).settle(
-        Settlement::new()
-            .response_bytes("bytes")
-            .count_if(|response| response.status.is_success())
-            .refund_cancelled(),
-    );
+    let bytes = rule(&policy).response_bytes().count_if(|response| response.status.is_success());
+    let built = ruled(&limiter, bytes)
+        .and(rule(&permits).count_if(|response| response.status.is_success()))
+        .refund_cancelled();
     let service = built.layer(service_fn(|_: Request<()>| async {
         Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(vec![0; 10])))
     }));
@@ -526,10 +512,8 @@ async fn a_request_whose_bytes_are_charged_pays_the_larger_of_its_cost_and_its_b
     for (name, limiter) in limiters(&redis).await {
         for (request, expected) in rows {
             let policy = day(&request.replace(['/', ' '], "-"), 1_000_000);
-            let rule = Rule::new(policy.clone(), Key::new("all")).cost(|_| 1_000);
-            let built = layer(&limiter, &day("requests", 100))
-                .and(rule)
-                .settle(Settlement::new().response_bytes(policy.name()));
+            let rule = rule(&policy).cost(|_| 1_000).response_bytes();
+            let built = layer(&limiter, &day("requests", 100)).and(rule);
             let slow = Arc::default();
             end(serve(endings(built, &slow)).await, request, &slow).await;
             limiter.drain(PATIENT).await.unwrap();
@@ -548,7 +532,7 @@ async fn refund_cancelled_refunds_no_request_whose_handler_panics() {
         for (request, expected) in [("GET /slow", 0), ("GET /panic", 1), ("GET /small", 1)] {
             let policy = day(&request.replace(['/', ' '], "-"), 100);
             let slow = Arc::default();
-            let app = endings(layer(&limiter, &policy).settle(Settlement::new().refund_cancelled()), &slow);
+            let app = endings(layer(&limiter, &policy).refund_cancelled(), &slow);
             end(serve(app).await, request, &slow).await;
             limiter.drain(PATIENT).await.unwrap();
             charged.push((name, request, 100 - left(&limiter, &policy).await, expected));
@@ -558,7 +542,7 @@ async fn refund_cancelled_refunds_no_request_whose_handler_panics() {
         let panics = service_fn(async |_: Request<()>| -> Result<Response<String>, Infallible> {
             panic!("a handler that panics")
         });
-        let service = layer(&limiter, &policy).settle(Settlement::new().refund_cancelled()).layer(panics);
+        let service = layer(&limiter, &policy).refund_cancelled().layer(panics);
         let request = tokio::spawn(AssertUnwindSafe(service.oneshot(Request::new(()))).catch_unwind());
         assert!(request.await.unwrap().is_err());
         limiter.drain(PATIENT).await.unwrap();
@@ -586,12 +570,9 @@ async fn a_client_that_leaves_a_stream_is_charged_what_it_was_sent() {
     for (name, limiter) in limiters(&redis).await {
         for or_refund in [false, true] {
             let tokens = day(&format!("tokens {or_refund}"), 1_000);
-            let rule = Rule::new(tokens.clone(), Key::new("all")).cost(|_| 100);
+            let rule = rule(&tokens).cost(|_| 100);
+            let rule = if or_refund { rule.reserve_or_refund() } else { rule.reserve() };
             let built = layer(&limiter, &day("requests", 100)).and(rule);
-            let built = match or_refund {
-                true => built.settle(Settlement::new().reserve_or_refund(tokens.name())),
-                false => built.settle(Settlement::new().reserve(tokens.name())),
-            };
             let words = Arc::new(Semaphore::new(3));
             let handler = {
                 let words = words.clone();

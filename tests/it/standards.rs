@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Headers, Key, Limiter, ManualClock,
     MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Rule, Verdict, algorithm::FixedWindow,
-    decision::Outcome, layer::Preflight, policy::Enforcement, response::Dialect,
+    decision::Outcome, policy::Enforcement, response::Dialect,
 };
 
 const HOSTILE: &str = r#"a "quoted" \ {name}, ;q=1"#;
@@ -663,8 +663,6 @@ async fn a_cors_preflight_has_a_separate_quota_by_default() {
     assert_eq!(ask(&layer, preflight()).await.status(), 200);
     assert_eq!(ask(&layer, preflight()).await.status(), 429);
     assert_eq!(ask(&layer, options()).await.status(), 429);
-    assert_eq!(ask(&layer.clone().preflight(Preflight::Exempt), preflight()).await.status(), 200);
-    assert_eq!(ask(&layer.preflight(Preflight::Limited), preflight()).await.status(), 429);
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ use tower_ratelimit::{
     MemoryStore, PeerIp, Policy, PolicySource, Quota, RateLimitLayer, Rule,
     algorithm::{Concurrency, FixedWindow},
     key::FromExtension,
-    layer::{DecisionEvent, DecisionKind, Rules, Settlement},
+    layer::{DecisionEvent, DecisionKind, Rules},
     policy::{Enforcement, Penalty},
 };
 use tower_ratelimit_extra::lookup::Lookup;
@@ -138,13 +138,12 @@ async fn every_fault_of_a_client_is_charged_and_answered_with_the_headers_of_its
     for (name, rule, key, status) in rows {
         for first in [true, false] {
             let store = MemoryStore::with_clock(ManualClock::new());
-            let rules = if first {
-                Rules::from(per_ip()).every(rule.clone())
-            } else {
-                Rules::from(rule.clone()).every(per_ip())
-            };
-            let layer =
-                RateLimitLayer::with_rules(store, rules).settle(Settlement::new().count_if(|_| false));
+            let mut rules = [per_ip(), rule.clone()].map(|rule| rule.count_if(|_| false));
+            if !first {
+                rules.reverse();
+            }
+            let [one, other] = rules;
+            let layer = RateLimitLayer::with_rules(store, one).and(other);
             for used in 1..=LIMIT {
                 let response = ask(&layer, request(key)).await;
                 assert_eq!(response.status(), status, "{name}");

@@ -2,12 +2,11 @@
 
 use std::time::Duration;
 
-use http::request::Parts;
 use tower_ratelimit::{
-    Key, KeyExtractor, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer, Rule,
+    Key, KeyExtractor, MemoryStore, Policy, Quota, RateLimitLayer, Rule,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, TokenBucket},
     key::MatchedRoute,
-    layer::{Rules, Settlement},
+    layer::Rules,
 };
 
 #[test]
@@ -53,19 +52,17 @@ fn a_policy_warns_of_a_period_that_headers_cannot_express_and_of_a_login_limit_t
 }
 
 #[test]
-fn a_layer_warns_of_reservations_that_cannot_be_meant() {
+fn a_layer_warns_of_bytes_that_headers_call_requests() {
     let policy = || Policy::new("api", Quota::per_minute(5));
     let layer = |key: Box<dyn KeyExtractor>| RateLimitLayer::new(MemoryStore::new(), policy(), key);
-    let all = || layer(Box::new(Key::new("all")));
+    let rule = || Rule::new(policy(), Key::new("all"));
+    let ruled = |rule: Rule| RateLimitLayer::with_rules(MemoryStore::new(), rule);
     let rows = [
-        (all(), None),
+        (layer(Box::new(Key::new("all"))), None),
         (layer(Box::new(MatchedRoute::new())), None),
-        (all().settle(Settlement::new().reserve("api")), None),
-        (
-            all().settle(Settlement::new().reserve("apis")),
-            Some(r#""apis", which it does not have: name one of ["api"]"#),
-        ),
-        (all().settle(Settlement::new().response_bytes("api")), Some("add Policy::content_bytes")),
+        (ruled(rule().reserve()), None),
+        (ruled(rule().response_bytes()), Some("add Policy::content_bytes")),
+        (ruled(Rule::new(policy().content_bytes(), Key::new("all")).response_bytes()), None),
     ];
     for (at, (layer, expected)) in rows.into_iter().enumerate() {
         let warnings = layer.warnings();
@@ -74,13 +71,6 @@ fn a_layer_warns_of_reservations_that_cannot_be_meant() {
             None => assert!(warnings.is_empty(), "{at}: {warnings:?}"),
         }
     }
-    let bytes = RateLimitLayer::new(MemoryStore::new(), policy().content_bytes(), Key::new("all"));
-    assert!(bytes.settle(Settlement::new().response_bytes("api")).warnings().is_empty());
-    // Which policies there are is not known.
-    let source = PolicySource::per_request(|_: &Parts, _: &Key| Policy::new("x", Quota::per_day(1)));
-    let chosen = RateLimitLayer::new(MemoryStore::new(), source, Key::new("all"))
-        .settle(Settlement::new().reserve("apis"));
-    assert!(chosen.warnings().is_empty());
 }
 
 #[test]

@@ -244,37 +244,22 @@ async fn load_on_all(
 #[tokio::test(flavor = "multi_thread")]
 async fn decisions_of_one_shard_share_calls() {
     let cluster = RedisCluster::start(2);
-    let stores = [
-        ("our pool", settings().connect(Servers::cluster(cluster.urls())).await.unwrap(), true),
-        (
-            "no shards",
-            settings().cluster_shards(0).connect(Servers::cluster(cluster.urls())).await.unwrap(),
-            false,
-        ),
-    ];
+    let store = settings().connect(Servers::cluster(cluster.urls())).await.unwrap();
     let calls = || cluster.nodes.iter().map(RedisServer::script_calls).sum::<u64>();
-    for (name, store, has_batches) in stores {
-        let limiter = Limiter::new(store);
-        let policy = closed(&name.replace(' ', "-"), 1_000);
-        let keys = keys_of_one_shard(&cluster, 1, 64);
-        // Also the scripts are loaded now.
-        assert!(limiter.check(&policy, &keys[0], 1).await.unwrap().is_allowed(), "{name}");
-        let before = calls();
-        let counts = load_on_all(std::slice::from_ref(&limiter), &policy, &keys, 20, &stopped()).await;
-        let decisions: u64 = counts.iter().map(|counts| counts.admitted).sum();
-        assert_eq!(decisions, 64 * 2 * 20, "{name}");
-        let calls = calls() - before;
-        if has_batches {
-            assert!(calls < decisions / 4, "{name}: {calls} calls");
-        } else {
-            assert_eq!(calls, decisions, "{name}");
-        }
-    }
-    // Without shards, keys have the names that they have on a single server.
+    let limiter = Limiter::new(store);
+    let policy = closed("our-pool", 1_000);
+    let keys = keys_of_one_shard(&cluster, 1, 64);
+    // Also the scripts are loaded now.
+    assert!(limiter.check(&policy, &keys[0], 1).await.unwrap().is_allowed());
+    let before = calls();
+    let counts = load_on_all(std::slice::from_ref(&limiter), &policy, &keys, 20, &stopped()).await;
+    let decisions: u64 = counts.iter().map(|counts| counts.admitted).sum();
+    assert_eq!(decisions, 64 * 2 * 20);
+    let calls = calls() - before;
+    assert!(calls < decisions / 4, "{calls} calls");
     let names: Vec<String> =
         cluster.nodes.iter().flat_map(|node| node.command::<Vec<String>>(&["KEYS", "*"])).collect();
     let identity = key_of(&cluster, 1);
-    assert!(names.contains(&format!("rl:no-shards:gcra:{{{}}}", identity.as_str())), "{names:?}");
     assert!(
         names.iter().any(|name| name.starts_with("rl:our-pool:gcra:{")
             && name.ends_with(&format!("}}:{}", identity.as_str())))

@@ -46,7 +46,6 @@ use tower_ratelimit::{
     MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Reservation, Rule, Verdict,
     decision::Outcome,
     key::GrpcMethod,
-    layer::Settlement,
     policy::Enforcement,
     response::{GrpcStatus, ResponseMapper as _},
 };
@@ -368,15 +367,17 @@ async fn an_open_policy_serves_calls_while_the_store_is_unavailable() {
 #[tokio::test]
 async fn a_tonic_handler_finds_all_it_may_ask_for_even_if_its_call_is_not_charged() {
     let open = Policy::new("calls", Quota::per_hour(1)).on_store_failure(FailureMode::Open);
+    let calls = || Rule::new(Policy::new("calls", Quota::per_hour(1)), Key::new("all"));
+    let reserving = |cost| one().sibling(calls().cost(move |_| cost).reserve());
     let rows = [
-        ("charged", one()),
-        ("off", one().enforcement(Enforcement::Off)),
-        ("exempt", one().exempt(|_| true)),
-        ("over the limit, report only", too_dear().enforcement(Enforcement::ReportOnly)),
-        ("open", RateLimitLayer::new(Down, open, Key::new("all"))),
+        ("charged", reserving(1)),
+        ("off", reserving(1).enforcement(Enforcement::Off)),
+        ("exempt", reserving(1).exempt(|_| true)),
+        ("over the limit, report only", reserving(2).enforcement(Enforcement::ReportOnly)),
+        ("open", RateLimitLayer::with_rules(Down, Rule::new(open, Key::new("all")).reserve())),
     ];
     for (name, layer) in rows {
-        let mut client = client(serve(layer.settle(Settlement::new().reserve("calls"))).await).await;
+        let mut client = client(serve(layer).await).await;
         let asked = HelloRequest { name: "what is in the extensions?".into(), count: 0 };
         let reply = client.say_hello(asked).await.unwrap().into_inner();
         assert_eq!(reply.message, "(true, true, true)", "{name}");

@@ -8,9 +8,8 @@ use support::{RedisServer, eventually, settings, within};
 use tokio::time::timeout;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Decision, ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RateLimitLayer, Reservation,
+    Decision, ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RateLimitLayer, Reservation, Rule,
     algorithm::{FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    layer::Settlement,
 };
 
 const LIMIT: u64 = 30;
@@ -193,9 +192,9 @@ async fn requests_that_do_not_count_are_not_charged_for_an_outage() {
     let server = RedisServer::start();
     let limiters = limiters(&server, 2).await;
     let logins = Policy::new("logins", Quota::per_hour(10)).algorithm(SlidingLog::new());
-    let layer = RateLimitLayer::new(limiters[0].clone(), logins.clone(), Key::new("alice")).settle(
-        Settlement::new().count_if(|response| response.status == StatusCode::UNAUTHORIZED).refund_cancelled(),
-    );
+    let rule = Rule::new(logins.clone(), Key::new("alice"))
+        .count_if(|response| response.status == StatusCode::UNAUTHORIZED);
+    let layer = RateLimitLayer::with_rules(limiters[0].clone(), rule).refund_cancelled();
     let login = layer.layer(service_fn(async |request: Request<String>| match request.body().as_str() {
         "hangs" => pending().await,
         status => Ok::<_, Infallible>(Response::builder().status(status).body(String::new()).unwrap()),

@@ -6,10 +6,10 @@ use support::{redis_cluster::RedisCluster, settings};
 use tower_ratelimit::{Limiter, ManualClock, store::Servers};
 
 pub(crate) async fn stores(prefix: &str) -> Vec<(&'static str, Limiter)> {
-    let settings = settings().prefix(format!("{prefix}-slots")).cluster_shards(0);
-    let slots = settings.connect(Servers::cluster(RedisCluster::shared().urls())).await.unwrap();
+    let settings = settings().prefix(format!("{prefix}-many")).cluster_shards(1_024);
+    let many = settings.connect(Servers::cluster(RedisCluster::shared().urls())).await.unwrap();
     let [(name, [cluster, _])] = pairs(prefix).await;
-    vec![(name, cluster), ("cluster without shards", Limiter::new(slots))]
+    vec![(name, cluster), ("cluster of many shards", Limiter::new(many))]
 }
 
 /// Two instances on each store.

@@ -50,7 +50,7 @@ impl TwinTest {
         Self { policy: policy.clone(), steps: 2_000, seed: None, exact_retry: true }
     }
 
-    /// The number of steps. Defaults to 2000, which take a few seconds.
+    /// The number of steps. Defaults to 2,000, which take a few seconds.
     pub const fn steps(mut self, steps: usize) -> Self {
         self.steps = steps;
         self

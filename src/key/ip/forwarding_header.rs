@@ -12,14 +12,11 @@ use http::{
     request::Parts,
 };
 
-use super::proxies::Networks;
+use super::proxies::{MAX_HOPS, Networks};
 use crate::{
-    base::{Error, ErrorKind},
-    key::header::{MAX_VALUE, single},
+    base::Error,
+    key::header::{MAX_VALUE, header_name, single},
 };
-
-/// How many hops of a list are read, from the right.
-pub(super) const MAX_HOPS: usize = 64;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -42,18 +39,13 @@ impl ForwardingHeader {
     }
 
     pub(super) fn named(name: &str) -> Result<Self, Error> {
-        match HeaderName::try_from(name) {
-            Ok(name) if name == X_FORWARDED_FOR => Ok(Self::x_forwarded_for()),
-            Ok(FORWARDED) => {
-                let format = Format::List(last_comma_outside_quotes, address_in_for);
-                Ok(Self { name: FORWARDED, format })
+        Ok(match header_name(name)? {
+            name if name == X_FORWARDED_FOR => Self::x_forwarded_for(),
+            FORWARDED => {
+                Self { name: FORWARDED, format: Format::List(last_comma_outside_quotes, address_in_for) }
             }
-            Ok(name) => Ok(Self { name, format: Format::Single }),
-            Err(cause) => {
-                let message = format!("{name:?} is not a header name");
-                Err(Error::new(ErrorKind::InvalidConfig, message).with_source(cause))
-            }
-        }
+            name => Self { name, format: Format::Single },
+        })
     }
 
     pub(super) const fn name(&self) -> &HeaderName {
@@ -97,7 +89,7 @@ impl ForwardingHeader {
 
     fn single(&self, request: &Parts) -> Result<Option<IpAddr>, Error> {
         let value = single(request, &self.name)?.filter(|value| value.len() <= MAX_VALUE);
-        Ok(value.and_then(address))
+        Ok(value.and_then(|value| address(value.trim_ascii())))
     }
 }
 

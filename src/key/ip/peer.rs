@@ -272,32 +272,28 @@ pub(super) fn unknown_peer() -> Error {
     )
 }
 
+/// The peer of the type `T` that axum describes.
+#[cfg(feature = "axum")]
+fn connect_info<T: Clone + Send + Sync + 'static>(extensions: &Extensions) -> Option<&T> {
+    use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
+
+    let info = extensions.get::<ConnectInfo<T>>().map(|info| &info.0);
+    info.or_else(|| extensions.get::<MockConnectInfo<T>>().map(|info| &info.0))
+}
+
 fn tcp(extensions: &Extensions) -> Option<SocketAddr> {
     #[cfg(feature = "axum")]
-    {
-        use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
-
-        if let Some(ConnectInfo(peer)) = extensions.get::<ConnectInfo<SocketAddr>>() {
-            return Some(*peer);
-        }
-        if let Some(MockConnectInfo(peer)) = extensions.get::<MockConnectInfo<SocketAddr>>() {
-            return Some(*peer);
-        }
+    if let Some(peer) = connect_info(extensions) {
+        return Some(*peer);
     }
     #[cfg(feature = "tonic")]
     {
-        use tonic::transport::server::TcpConnectInfo;
+        use tonic::transport::server;
 
-        if let Some(peer) = extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr) {
-            return Some(peer);
-        }
-    }
-    #[cfg(feature = "tonic-tls")]
-    {
-        use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
-
-        let tls = extensions.get::<TlsConnectInfo<TcpConnectInfo>>();
-        if let Some(peer) = tls.and_then(|tls| tls.get_ref().remote_addr()) {
+        let info = extensions.get::<server::TcpConnectInfo>();
+        #[cfg(feature = "tonic-tls")]
+        let info = info.or_else(|| extensions.get::<server::TlsConnectInfo<_>>().map(|tls| tls.get_ref()));
+        if let Some(peer) = info.and_then(server::TcpConnectInfo::remote_addr) {
             return Some(peer);
         }
     }
@@ -308,33 +304,26 @@ fn tcp(extensions: &Extensions) -> Option<SocketAddr> {
 fn is_unix(extensions: &Extensions) -> bool {
     use std::os::unix::net::SocketAddr as UnixAddr;
 
+    let mut found = extensions.get::<UnixAddr>().is_some();
     #[cfg(feature = "axum")]
     {
-        use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
         use tokio::net::unix::SocketAddr as TokioAddr;
 
-        if extensions.get::<ConnectInfo<TokioAddr>>().is_some()
-            || extensions.get::<ConnectInfo<UnixAddr>>().is_some()
-            || extensions.get::<MockConnectInfo<TokioAddr>>().is_some()
-            || extensions.get::<MockConnectInfo<UnixAddr>>().is_some()
-            || extensions.get::<TokioAddr>().is_some()
-        {
-            return true;
-        }
+        found |= connect_info::<TokioAddr>(extensions).is_some()
+            || connect_info::<UnixAddr>(extensions).is_some()
+            || extensions.get::<TokioAddr>().is_some();
     }
     #[cfg(feature = "tonic")]
-    if extensions.get::<tonic::transport::server::UdsConnectInfo>().is_some() {
-        return true;
-    }
-    #[cfg(feature = "tonic-tls")]
     {
-        use tonic::transport::server::{TlsConnectInfo, UdsConnectInfo};
+        use tonic::transport::server;
 
-        if extensions.get::<TlsConnectInfo<UdsConnectInfo>>().is_some() {
-            return true;
+        found |= extensions.get::<server::UdsConnectInfo>().is_some();
+        #[cfg(feature = "tonic-tls")]
+        {
+            found |= extensions.get::<server::TlsConnectInfo<server::UdsConnectInfo>>().is_some();
         }
     }
-    extensions.get::<UnixAddr>().is_some()
+    found
 }
 
 #[cfg(not(unix))]

@@ -2,8 +2,10 @@ use std::{net::IpAddr, sync::Arc};
 
 use ipnet::{IpNet, Ipv4Net};
 
-use super::forwarding_header::MAX_HOPS;
 use crate::base::{Error, ErrorKind};
+
+/// How many hops of a list are read, from the right.
+pub(super) const MAX_HOPS: usize = 64;
 
 /// The proxies in front of the service, whose forwarding headers are trusted. See [`ClientIp`](crate::ClientIp) for an
 /// example.

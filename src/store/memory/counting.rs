@@ -75,14 +75,13 @@ impl<'a> Counting<'a> {
     /// Refunds the units of the charge.
     pub(super) fn refund(&self, state: &mut Option<State>, now: u64) -> Changed {
         let (units, receipt) = (self.charge.cost(), self.charge.receipt());
-        match (&self.form, receipt) {
-            (Form::BuiltIn(counter), Some(receipt)) => {
-                Ok(counter.refund(self.arguments(), state, now, units, receipt))
+        match self.form {
+            Form::BuiltIn(counter) => {
+                let latest = Change::Refund(units, self.charge.holder());
+                let change = receipt.map_or(latest, |charge| Change::RefundOf(units, charge));
+                self.change(counter, state, now, change)
             }
-            (Form::BuiltIn(counter), None) => {
-                self.change(*counter, state, now, Change::Refund(units, self.charge.holder()))
-            }
-            (Form::Custom(twin), _) => self.custom(*twin, now).refund(state, units, receipt),
+            Form::Custom(twin) => self.custom(twin, now).refund(state, units, receipt),
         }
     }
 
@@ -111,7 +110,7 @@ impl<'a> Counting<'a> {
     }
 
     fn change(&self, counter: &dyn Counter, state: &mut Option<State>, now: u64, change: Change) -> Changed {
-        Ok(Some(counter.change(self.arguments(), state, now, change)))
+        Ok(counter.apply(self.arguments(), state, now, change))
     }
 }
 

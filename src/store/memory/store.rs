@@ -16,8 +16,8 @@ use super::{
 use crate::{
     algorithm::{
         Receipt,
-        counter::{Admission, Gauge},
         penalty::Strikes,
+        twin::{Admission, Gauge},
     },
     base::{Answer, Error, ErrorKind, sync::lock},
     decision::{BanList, Charge, Decision, Outcome, Verdict},

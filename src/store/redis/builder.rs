@@ -112,7 +112,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The number of shards into which the identities of a Redis Cluster are grouped, at most 1024. Defaults to 8. Has
+    /// The number of shards into which the identities of a Redis Cluster are grouped, 1 to 1024. Defaults to 8. Has
     /// no effect on a single server.
     ///
     /// All keys of a shard are in one hash slot, so that its decisions can share calls. The slots of the shards are evenly
@@ -125,9 +125,6 @@ impl RedisStoreBuilder {
     /// Redis moves slots between nodes and cannot split them, so one primary decides for a whole shard. If a shard is
     /// busier than a primary can serve, raise the number. If a single key is, use [leases](crate::Policy::leased).
     ///
-    /// With 0, each identity has a separate slot and each decision is a separate call. Keys are then named as on a
-    /// single server. A call costs the servers two to three times as much as a decision in a batch.
-    ///
     /// ```
     /// use tower_ratelimit::{RedisStore, store::Servers};
     ///
@@ -137,7 +134,7 @@ impl RedisStoreBuilder {
     /// let store = RedisStore::builder().cluster_shards(24).connect_lazy(nodes.clone())?;
     ///
     /// let store = RedisStore::builder().cluster_shards(2_000).connect_lazy(nodes);
-    /// assert!(store.unwrap_err().to_string().starts_with("a Redis Cluster can have at most 1024 shards"));
+    /// assert!(store.unwrap_err().to_string().starts_with("a Redis Cluster can have 1 to 1024 shards"));
     /// # Ok(())
     /// # }
     /// ```
@@ -237,9 +234,9 @@ impl RedisStoreBuilder {
             return Err(Error::invalid("a pool must have at least 1 connection"));
         }
         #[cfg(feature = "cluster")]
-        if self.cluster_shards > Shards::MAX {
+        if !(1..=Shards::MAX).contains(&self.cluster_shards) {
             return Err(Error::invalid(
-                "a Redis Cluster can have at most 1024 shards; two to four for each primary are best",
+                "a Redis Cluster can have 1 to 1024 shards; two to four for each primary are best",
             ));
         }
         Ok(())

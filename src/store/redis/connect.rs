@@ -117,7 +117,7 @@ impl RedisStoreBuilder {
                  `Servers::cluster`",
             ));
         }
-        let link = Single::new(move || pool.clone(), None, Arc::new(Health::new(None, self.deadline)));
+        let link = Single::new(move || pool.clone(), Arc::new(Health::new(None, self.deadline)));
         Ok(self.with_link(Arc::new(link)))
     }
 
@@ -152,7 +152,7 @@ impl RedisStoreBuilder {
             Target::Server(manager, _) => {
                 let (selects, of_sentinels) = (manager.database() != 0, manager.asks_sentinels());
                 let pools = move || pool(&shared, self.pool_size).build_unchecked(manager.for_another_pool());
-                let link = Single::new(pools, None, health);
+                let link = Single::new(pools, health);
                 #[cfg(feature = "sentinel")]
                 let link = if of_sentinels { link.asking_for_role() } else { link };
                 let _ = of_sentinels;
@@ -164,10 +164,10 @@ impl RedisStoreBuilder {
                     let of = |client: &redis::cluster::ClusterClient| {
                         pool(&shared, cluster::CONNECTIONS).build_unchecked(ClusterManager(client.clone()))
                     };
-                    (of(&clients.retrying), Some(of(&clients.single_attempt)))
+                    (of(&clients.retrying), of(&clients.single_attempt))
                 };
-                let shards = (self.cluster_shards > 0).then(|| Arc::new(Shards::new(self.cluster_shards)));
-                let link = Clustered::new(pools, None, false, health, shards.clone());
+                let shards = Arc::new(Shards::new(self.cluster_shards));
+                let link = Clustered::new(pools, health, shards.clone());
                 let names = KeyNames::new(&self.prefix).in_shards(shards);
                 self.with_names(Arc::new(link), names)
             }

@@ -4,10 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use http::{Request, StatusCode};
 use tower_ratelimit::{
-    Headers, Key, RateLimitLayer, Rule,
-    key::Header,
-    layer::{DecisionKind, Settlement},
-    policy::Enforcement,
+    Headers, Key, RateLimitLayer, Rule, key::Header, layer::DecisionKind, policy::Enforcement,
     response::Dialect,
 };
 
@@ -130,8 +127,9 @@ async fn a_rejection_says_whether_it_is_a_ban() {
 async fn only_failed_logins_count_and_then_ban() {
     let limiter = Limiter::new(MemoryStore::new());
     let policy = day("login", 2).penalty(three());
-    let layer = RateLimitLayer::new(limiter.clone(), policy, Header::new("x-user"))
-        .settle(Settlement::new().count_if(|response| response.status == StatusCode::UNAUTHORIZED));
+    let rule = Rule::new(policy, Header::new("x-user"))
+        .count_if(|response| response.status == StatusCode::UNAUTHORIZED);
+    let layer = RateLimitLayer::with_rules(limiter.clone(), rule);
     let login = async |fails: bool| {
         let request = Request::get("/").header("x-user", "ann").extension(Decision::new([]));
         let request = request.body(String::new()).unwrap();

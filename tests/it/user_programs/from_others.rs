@@ -5,8 +5,8 @@ use std::time::Duration;
 use axum::{Router, routing::get};
 use support::http::{Client, serve};
 use tower_ratelimit::{
-    FailureMode, Headers, ManualClock, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
-    algorithm::FixedWindow, layer::Settlement, response::Dialect, store::Store,
+    FailureMode, Headers, ManualClock, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rule,
+    algorithm::FixedWindow, response::Dialect, store::Store,
 };
 
 /// `GovernorConfigBuilder::default().per_second(2).burst_size(5)`: a request every two seconds.
@@ -20,8 +20,8 @@ fn from_express(store: impl Store) -> RateLimitLayer {
     let policy = Policy::new("default", "100/15min".parse::<Quota>().unwrap())
         .algorithm(FixedWindow::anchored())
         .on_store_failure(FailureMode::Open);
-    RateLimitLayer::new(store, policy, PeerIp::new())
-        .settle(Settlement::new().count_if(|response| response.status.is_client_error()))
+    let rule = Rule::new(policy, PeerIp::new()).count_if(|response| response.status.is_client_error());
+    RateLimitLayer::with_rules(store, rule)
         .exempt(|request| request.uri.path() == "/health")
         .headers(Headers::new(Dialect::IetfDraft06))
 }

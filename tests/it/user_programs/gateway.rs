@@ -9,7 +9,6 @@ use http_body_util::BodyExt as _;
 use tower::ServiceExt as _;
 use tower_ratelimit::{
     Header, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, Reservation, Rule,
-    layer::Settlement,
 };
 
 fn tokens() -> Policy {
@@ -18,8 +17,8 @@ fn tokens() -> Policy {
 
 fn app(limiter: impl Into<Limiter>) -> Router {
     // 100 is the estimate.
-    let tokens = Rule::new(tokens(), Header::new("x-api-key")).cost(|_| 100);
-    let limit = RateLimitLayer::with_rules(limiter, tokens).settle(Settlement::new().reserve("tokens"));
+    let tokens = Rule::new(tokens(), Header::new("x-api-key")).cost(|_| 100).reserve();
+    let limit = RateLimitLayer::with_rules(limiter, tokens);
     Router::new().route("/chat", post(chat)).layer(limit)
 }
 

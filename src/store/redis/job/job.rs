@@ -1,10 +1,12 @@
 use std::{
     sync::{Arc, Mutex, MutexGuard},
+    task::{Poll, Waker},
     time::Duration,
 };
 
-use super::{names::KeyNames, reply::Reply, slot::Slot};
+use super::names::KeyNames;
 use crate::{
+    algorithm::twin::Receipt,
     base::{Error, sync::lock},
     decision::{Charge, Charges, Decision},
     store::{
@@ -96,21 +98,17 @@ impl Job {
     /// A part of this job, without observers.
     #[cfg(feature = "cluster")]
     pub(crate) fn part(&self, action: Action, charges: Vec<Charge>) -> Self {
-        let (names, script, penalties) =
-            (self.names.clone(), self.script.clone(), PenaltyCharge::of(action, &charges));
-        let charges = Charges::Many(charges);
-        let (denial, lease, slot) = (None, None, Slot::default());
         Self {
             action,
-            charges,
-            penalties,
-            names,
+            penalties: PenaltyCharge::of(action, &charges),
+            charges: Charges::Many(charges),
+            names: self.names.clone(),
             time: self.time,
-            script,
+            script: self.script.clone(),
             deadline: self.deadline,
-            denial,
-            lease,
-            slot,
+            denial: None,
+            lease: None,
+            slot: Slot::default(),
         }
     }
 
@@ -197,6 +195,87 @@ impl Job {
         self.lease.is_none()
             && (self.action != Action::Refund || self.charges.iter().all(Charge::needs_permit))
     }
+}
+
+/// Where the caller of a job finds its decision.
+#[derive(Default)]
+pub(crate) struct Slot(Mutex<SlotState>);
+
+#[derive(Default)]
+struct SlotState {
+    /// Whether the job is decided, or never will be.
+    is_closed: bool,
+    decision: Option<Result<Decision, Error>>,
+    caller: Option<Waker>,
+}
+
+impl Slot {
+    /// Sets the decision, unless there is one. [`close`](Self::close) wakes the caller.
+    pub(crate) fn set(&self, decision: Result<Decision, Error>) {
+        let mut state = lock(&self.0);
+        if !state.is_closed {
+            state.is_closed = true;
+            state.decision = Some(decision);
+        }
+    }
+
+    /// Wakes the caller for its decision, or because it will get none.
+    pub(crate) fn close(&self) {
+        let caller = {
+            let mut state = lock(&self.0);
+            state.is_closed = true;
+            state.caller.take()
+        };
+        // Not under the lock: the caller may run here.
+        if let Some(caller) = caller {
+            caller.wake();
+        }
+    }
+
+    pub(crate) fn is_open(&self) -> bool {
+        !lock(&self.0).is_closed
+    }
+
+    /// Takes the decision, if there is one, or `None` if there will be none. Otherwise the caller is woken by `waker`.
+    pub(crate) fn poll(&self, waker: Option<&Waker>) -> Poll<Option<Result<Decision, Error>>> {
+        let mut state = lock(&self.0);
+        if state.is_closed {
+            state.caller = None;
+            return Poll::Ready(state.decision.take());
+        }
+        match (&mut state.caller, waker) {
+            (Some(known), Some(waker)) => known.clone_from(waker),
+            (known, Some(waker)) => *known = Some(waker.clone()),
+            _ => {}
+        }
+        Poll::Pending
+    }
+}
+
+/// The script's reply to one job.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    pub(crate) decision: Decision,
+    /// The lease, for a job that requested one.
+    pub(crate) leased: Option<Leased>,
+}
+
+impl Reply {
+    /// The reply to a job that requested no lease.
+    pub(crate) const fn of(decision: Decision) -> Self {
+        Self { decision, leased: None }
+    }
+}
+
+/// A lease that Redis granted. It has no units if the request was denied.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Leased {
+    pub(crate) units: u64,
+    /// Microseconds until the lease ends.
+    pub(crate) lifetime: u64,
+    pub(crate) name: u64,
+    /// The receipt of its units.
+    pub(crate) receipt: Receipt,
 }
 
 #[cfg(test)]

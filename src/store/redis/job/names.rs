@@ -8,7 +8,7 @@ use crate::{key::Key, policy::Policy};
 #[derive(Clone, Debug)]
 pub(crate) struct KeyNames {
     prefix: Arc<str>,
-    /// `None` if each identity has a separate slot.
+    /// `None` without a Cluster.
     #[cfg(feature = "cluster")]
     shards: Option<Arc<Shards>>,
 }
@@ -23,10 +23,10 @@ impl KeyNames {
         }
     }
 
-    /// Names in which the shard of the identity is the hash tag, if there are `shards`.
+    /// Names in which the shard of the identity is the hash tag.
     #[cfg(feature = "cluster")]
-    pub(crate) fn in_shards(self, shards: Option<Arc<Shards>>) -> Self {
-        Self { shards, ..self }
+    pub(crate) fn in_shards(self, shards: Arc<Shards>) -> Self {
+        Self { shards: Some(shards), ..self }
     }
 
     pub(crate) fn prefix(&self) -> &str {
@@ -119,7 +119,7 @@ mod tests {
         #[cfg_attr(not(feature = "cluster"), expect(unused_mut, reason = "only a Cluster has another one"))]
         let mut all = vec![KeyNames::new("rl")];
         #[cfg(feature = "cluster")]
-        all.push(KeyNames::new("rl").in_shards(Some(Arc::new(Shards::new(4)))));
+        all.push(KeyNames::new("rl").in_shards(Arc::new(Shards::new(4))));
         for names in all {
             assert_eq!(names.pattern(&policy), r"rl:a\*\[b\]:gcra:{*");
             assert_eq!(names.pattern_of_all(), "rl:*");
@@ -163,7 +163,7 @@ mod tests {
     #[cfg(feature = "cluster")]
     #[test]
     fn the_shard_is_the_hash_tag_otherwise() {
-        let names = KeyNames::new("rl").in_shards(Some(Arc::new(Shards::new(1))));
+        let names = KeyNames::new("rl").in_shards(Arc::new(Shards::new(1)));
         let tag = Shards::new(1).tag(0).to_owned();
         assert_eq!(name(&names, "alice"), format!("rl:login:gcra:{{{tag}}}:alice"));
         // An identity cannot close the braces.

@@ -2,11 +2,9 @@
 //! their reply is read.
 
 use std::{
-    future::{Future, poll_fn},
     io,
     pin::pin,
-    sync::{Arc, atomic::AtomicBool},
-    task::Poll,
+    sync::{Arc, Mutex, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -15,7 +13,7 @@ use redis::{RedisError, RedisResult, Value, aio::ConnectionLike, io::tcp::TcpSet
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
-    deadline::{REPLY_TIMEOUT, TICK, TimeLeft, deadline_in, or_late, run_for},
+    deadline::{REPLY_TIMEOUT, TICK, TimeLeft, deadline_in, or_late, run_for, with_immediacy},
     health::Health,
     runtimes::Exclusive,
 };
@@ -33,30 +31,26 @@ pub(super) struct Connections<M: ManageConnection> {
     health: Arc<Health>,
     /// Whether the idle connections are being checked.
     checking: Arc<AtomicBool>,
-    demotions: Demotions,
+    demotions: Mutex<Demotions>,
 }
 
 /// Connections to a server that was demoted are replaced, so that they find the new primary. Each one only once in
 /// [`MAX_BACKOFF`]: until there is a new primary, decisions fail immediately on the connections that there are.
 #[derive(Default)]
-struct Demotions(std::sync::Mutex<Round>);
-
-#[derive(Default)]
-struct Round {
-    ends: Option<Instant>,
+struct Demotions {
+    round_ends: Option<Instant>,
     replaced: u32,
 }
 
 impl Demotions {
     /// Whether one of `connections` may be replaced now.
-    fn may_replace(&self, connections: u32) -> bool {
-        let mut round = lock(&self.0);
+    fn may_replace(&mut self, connections: u32) -> bool {
         let now = Instant::now();
-        if round.ends.is_none_or(|ends| ends <= now) {
-            *round = Round { ends: Some(now + MAX_BACKOFF), replaced: 0 };
+        if self.round_ends.is_none_or(|ends| ends <= now) {
+            *self = Self { round_ends: Some(now + MAX_BACKOFF), replaced: 0 };
         }
-        round.replaced += 1;
-        round.replaced <= connections
+        self.replaced += 1;
+        self.replaced <= connections
     }
 }
 
@@ -82,20 +76,19 @@ where
     M::Connection: ConnectionLike + Sync,
 {
     pub(super) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
-        Self { pool, health, checking: Arc::default(), demotions: Demotions::default() }
+        Self { pool, health, checking: Arc::default(), demotions: Mutex::default() }
     }
 
-    /// Fills an empty `slot` by `deadline`.
-    pub(super) async fn check_out(&self, slot: &mut Slot<M>, deadline: Instant) -> Result<(), Error> {
-        *slot = Some(connection_until(&self.pool, &self.health, deadline).await?);
-        Ok(())
+    pub(super) async fn connection_until(
+        &self,
+        deadline: Instant,
+    ) -> Result<PooledConnection<'static, M>, Error> {
+        connection_until(&self.pool, &self.health, deadline).await
     }
 
     /// A connection of the pool. Waits without a limit; the caller sets one.
     pub(super) async fn connection(&self) -> RedisResult<PooledConnection<'static, M>> {
-        let connection = connection(&self.pool).await?;
-        self.health.connected();
-        Ok(connection)
+        connection(&self.pool, &self.health).await
     }
 
     /// Sends a call and reads its reply, on the connection in `slot` or, if it is empty, on one of the pool. Leaves the
@@ -118,15 +111,10 @@ where
                     connection.map_err(|error| ExchangeError { error, was_closed: false })?
                 }
             };
-            let (reply, immediate) = {
-                // Only time in which the runtime runs counts.
-                let mut time = TimeLeft::new(timeout_after);
-                let mut query = pin!(time.spend_on(reply_to(&mut *connection, call)));
-                match poll_fn(|cx| Poll::Ready(query.as_mut().poll(cx))).await {
-                    Poll::Ready(reply) => (or_late(reply), true),
-                    Poll::Pending => (or_late(query.await), false),
-                }
-            };
+            // Only time in which the runtime runs counts.
+            let mut time = TimeLeft::new(timeout_after);
+            let (reply, immediate) = with_immediacy(time.spend_on(reply_to(&mut *connection, call))).await;
+            let reply = or_late(reply);
             // No reply can arrive before the first poll, so an immediate error means that the connection was closed
             // while it was idle, and nothing was sent. So the command is sent on another connection without a second
             // charge. In rare cases the thread was paused between the two, redis-rs sent the command and the socket
@@ -137,10 +125,10 @@ where
                 Err(error) => is_read_only(error),
             };
             if reply.as_ref().is_err_and(is_broken) {
-                self.replace(connection, BACKOFF / 4);
+                self.replace(connection);
                 self.check_idle();
-            } else if is_demoted && self.demotions.may_replace(self.pool.state().connections) {
-                self.replace(connection, BACKOFF / 4);
+            } else if is_demoted && lock(&self.demotions).may_replace(self.pool.state().connections) {
+                self.replace(connection);
             } else {
                 *slot = Some(connection);
             }
@@ -172,7 +160,8 @@ where
 
     /// Replaces a broken connection before the pool can use it again. Connection managers need not detect broken ones;
     /// the stock ones do not.
-    fn replace(&self, mut broken: PooledConnection<'static, M>, mut backoff: Duration) {
+    fn replace(&self, mut broken: PooledConnection<'static, M>) {
+        let mut backoff = BACKOFF / 4;
         let pool = self.pool.clone();
         let health = Arc::downgrade(&self.health);
         tokio::spawn(async move {
@@ -212,7 +201,7 @@ where
                 let ping: Result<RedisResult<Value>, _> =
                     timeout(REPLY_TIMEOUT, redis::cmd("PING").query_async(&mut *connection)).await;
                 if ping.map_or(true, |pong| pong.as_ref().is_err_and(is_broken)) {
-                    link.replace(connection, BACKOFF / 4);
+                    link.replace(connection);
                 }
             }
         });
@@ -226,13 +215,19 @@ pub(crate) fn tcp_settings() -> TcpSettings {
 }
 
 /// A connection of `pool`. Waits without a limit; the caller sets one.
-pub(super) async fn connection<M>(pool: &Pool<M>) -> RedisResult<PooledConnection<'static, M>>
+pub(super) async fn connection<M>(
+    pool: &Pool<M>,
+    health: &Health,
+) -> RedisResult<PooledConnection<'static, M>>
 where
     M: ManageConnection<Error = RedisError>,
 {
     loop {
         match pool.get_owned().await {
-            Ok(connection) => return Ok(connection),
+            Ok(connection) => {
+                health.connected();
+                return Ok(connection);
+            }
             Err(RunError::User(error)) => return Err(error),
             // The pool's own timeout, which may be shorter than the caller's.
             Err(RunError::TimedOut) => {}
@@ -240,7 +235,7 @@ where
     }
 }
 
-pub(crate) async fn connection_until<M>(
+pub(super) async fn connection_until<M>(
     pool: &Pool<M>,
     health: &Health,
     deadline: Instant,
@@ -248,14 +243,9 @@ pub(crate) async fn connection_until<M>(
 where
     M: ManageConnection<Error = RedisError>,
 {
-    match timeout_at(deadline, connection(pool)).await {
-        Ok(Ok(connection)) => {
-            health.connected();
-            Ok(connection)
-        }
-        Ok(Err(error)) => Err(not_connected(&error)),
-        Err(_) => Err(health.no_connection()),
-    }
+    let connection =
+        timeout_at(deadline, connection(pool, health)).await.map_err(|_| health.no_connection())?;
+    connection.map_err(|error| not_connected(&error))
 }
 
 /// The reply to `call`. A script that the server does not have is sent with the call, so no `SCRIPT FLUSH` comes between.

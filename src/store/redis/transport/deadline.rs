@@ -97,6 +97,15 @@ pub(super) async fn run_for<T>(time: Duration, mut work: Pin<&mut impl Future<Ou
     .await
 }
 
+/// The output of `work`, and whether its first poll gave it.
+pub(super) async fn with_immediacy<T>(work: impl Future<Output = T>) -> (T, bool) {
+    let mut work = pin!(work);
+    match poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await {
+        Poll::Ready(done) => (done, true),
+        Poll::Pending => (work.await, false),
+    }
+}
+
 /// Runs `work` to its end, and `tick` from time to time.
 pub(super) async fn while_ticking<T>(work: impl Future<Output = T>, mut tick: impl FnMut()) -> T {
     let mut work = pin!(work);

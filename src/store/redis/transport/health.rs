@@ -3,7 +3,7 @@
 use std::{
     mem,
     sync::{
-        Mutex, MutexGuard, Weak,
+        Mutex, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Shared by all clones of a store.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Health {
     /// The address of the server, as the log names it.
     server: String,
@@ -77,29 +77,16 @@ struct Single {
 impl Health {
     /// The health of the servers at `server`, if it is known. Decisions have this `deadline`.
     pub(crate) fn new(server: Option<String>, deadline: Duration) -> Self {
-        Self {
-            server: server.unwrap_or_else(|| "Redis".to_owned()),
-            deadline,
-            failing: AtomicBool::default(),
-            outage: Mutex::default(),
-            single: Mutex::default(),
-            has_connected: AtomicBool::default(),
-            unreachable: Mutex::default(),
-            failed_attempts: AtomicU64::default(),
-            counted_attempts: AtomicU64::default(),
-            introduced: AtomicBool::default(),
-        }
+        let server = server.unwrap_or_else(|| "Redis".to_owned());
+        Self { server, deadline, ..Self::default() }
     }
 
     /// Records the result of a decision or a command. Logs the start, the causes and the end of an outage.
     pub(crate) fn record<T>(&self, result: &Result<T, Error>) {
         match result {
-            Ok(_) => {
-                // Outside an outage this is one load.
-                if self.failing.load(Ordering::Relaxed) {
-                    self.succeeded(Instant::now());
-                }
-            }
+            // Outside an outage this is one load.
+            Ok(_) if self.failing.load(Ordering::Relaxed) => self.succeeded(Instant::now()),
+            Ok(_) => {}
             Err(error) if error.fault().is_some_and(Fault::is_of_one_decision) => self.failed_alone(error),
             Err(error) => self.failed(error, 1, Instant::now()),
         }
@@ -219,24 +206,20 @@ impl Health {
 
     /// The error of a request that was not sent.
     pub(super) fn no_connection(&self) -> Error {
-        match self.connect_error() {
-            Some(error) => unreachable("", &error),
-            None if lock(&self.outage).as_ref().is_some_and(|outage| outage.is_silent) => Error::new(
-                ErrorKind::StoreBusy,
-                "Redis is unavailable or overloaded: it did not answer earlier calls before their deadline, and no connection \
-                 is free; check the server, or raise RedisStoreBuilder::deadline",
-            ),
-            None if self.has_connected.load(Ordering::Relaxed) => Error::new(
-                ErrorKind::StoreBusy,
-                "Redis or its connection pool was busy for longer than the deadline; reduce the load, or raise \
-                 RedisStoreBuilder::deadline",
-            ),
-            None => Error::new(
-                ErrorKind::StoreBusy,
-                "the first connection to Redis is not open yet; if it never is, check the address, firewalls, and whether \
-                 the server expects TLS",
-            ),
+        if let Some(error) = self.connect_error() {
+            return unreachable("", &error);
         }
+        let text = if lock(&self.outage).as_ref().is_some_and(|outage| outage.is_silent) {
+            "Redis is unavailable or overloaded: it did not answer earlier calls before their deadline, and no connection is \
+             free; check the server, or raise RedisStoreBuilder::deadline"
+        } else if self.has_connected.load(Ordering::Relaxed) {
+            "Redis or its connection pool was busy for longer than the deadline; reduce the load, or raise \
+             RedisStoreBuilder::deadline"
+        } else {
+            "the first connection to Redis is not open yet; if it never is, check the address, firewalls, and whether the \
+             server expects TLS"
+        };
+        Error::new(ErrorKind::StoreBusy, text)
     }
 
     pub(crate) fn server(&self) -> &str {
@@ -247,11 +230,11 @@ impl Health {
         if !self.has_connected.load(Ordering::Relaxed) {
             self.has_connected.store(true, Ordering::Relaxed);
         }
-        self.connect_error_slot().take();
+        lock(&self.unreachable).take();
     }
 
     pub(crate) fn connect_failed(&self, error: RedisError) {
-        *self.connect_error_slot() = Some(error);
+        *lock(&self.unreachable) = Some(error);
         self.failed_attempts.fetch_add(1, Ordering::Release);
     }
 
@@ -261,11 +244,7 @@ impl Health {
     }
 
     pub(crate) fn connect_error(&self) -> Option<RedisError> {
-        self.connect_error_slot().clone()
-    }
-
-    fn connect_error_slot(&self) -> MutexGuard<'_, Option<RedisError>> {
-        lock(&self.unreachable)
+        lock(&self.unreachable).clone()
     }
 }
 

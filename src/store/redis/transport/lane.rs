@@ -16,7 +16,7 @@ use std::{future::poll_fn, mem, sync::Arc, time::Duration};
 
 use tokio::{
     runtime::Handle,
-    task::{coop::consume_budget, yield_now},
+    task::yield_now,
     time::{Instant, timeout},
 };
 
@@ -24,10 +24,8 @@ use super::{
     breaker::is_silence,
     connections::MAX_BACKOFF,
     deadline::{TimeLeft, while_ticking},
-    probe::probe,
-    queue::{Batch, Ticket},
+    queue::{Batch, STUCK, Ticket, expire},
     target::{Sender, Target},
-    waiting::{STUCK, expire},
 };
 use crate::{
     base::{Error, ErrorKind},
@@ -41,12 +39,7 @@ const MAX_HOLD: Duration = Duration::from_millis(5);
 /// Makes a decision, alone or in a batch. Call it in a runtime.
 pub(super) async fn decide<S: Sender>(target: Arc<Target<S>>, job: Arc<Job>) -> Result<Decision, Error> {
     if let Some(error) = target.breaker.error() {
-        probe(&target, || job.first_key());
-        let failed = Err(error);
-        target.health.record(&failed);
-        // A caller in a loop would never let another task run, not even the probe.
-        consume_budget().await;
-        return failed;
+        return target.fail_fast(error, &job).await;
     }
     let entered = Instant::now();
     let decision = match target.queue.enter(job.clone(), entered) {

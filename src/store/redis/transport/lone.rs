@@ -16,7 +16,7 @@ use std::{
 
 use tokio::{runtime::Handle, time::sleep};
 
-use super::waiting::STUCK;
+use super::queue::STUCK;
 use crate::{
     base::{Error, sync::lock},
     decision::Decision,

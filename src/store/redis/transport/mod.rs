@@ -9,13 +9,10 @@ mod health;
 mod lane;
 mod link;
 mod lone;
-mod probe;
 mod queue;
 mod runtimes;
 mod server;
-mod single;
 mod target;
-mod waiting;
 
 #[cfg(feature = "sentinel")]
 pub(super) use self::deadline::CONNECT_TIMEOUT;
@@ -25,5 +22,5 @@ pub(super) use self::{
     health::{ConnectErrors, Health},
     link::{Link, Scan},
     runtimes::current,
-    single::Single,
+    server::Single,
 };

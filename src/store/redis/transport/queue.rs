@@ -8,6 +8,13 @@
 //!
 //! How many lanes are enough depends on how far Redis is. It does not depend on how long decisions wait: they also wait
 //! for a Redis or a machine that is busy, and with more lanes the batches would be smaller and both busier.
+//!
+//! A timer for each decision would cost 660 of its instructions, and a lock that all threads share. So lanes keep the
+//! deadlines: each lane has one timer, and answers late decisions whenever it waits. If no lane has done so lately,
+//! because all of them wait for a thread that is blocked, a decision has a separate timer.
+//!
+//! A lane looks at the deadlines every [`TICK`]. What a tick takes longer than that does not count, see
+//! [`deadline`](super::deadline).
 
 use std::{
     collections::VecDeque,
@@ -19,9 +26,8 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    deadline::{TICK, queue_full},
+    deadline::{TICK, TOLERANCE, queue_full},
     lone::LoneLanes,
-    waiting::{RunTime, STUCK, Waiting},
 };
 use crate::{
     base::{Error, sync::lock},
@@ -32,6 +38,11 @@ use crate::{
 const FAR: Duration = Duration::from_micros(500);
 /// How long a decision waits before the open lanes may be stuck.
 const PATIENCE: Duration = Duration::from_micros(500);
+/// A decision that has waited for this time waits for lanes that are stuck.
+pub(super) const STUCK: Duration = Duration::from_millis(5);
+/// Lanes that have not looked at the deadlines for this time do not keep them. Longer than a busy machine takes for a tick,
+/// or each decision would need a timer there.
+const LOST: Duration = Duration::from_millis(50);
 /// The most decisions in a batch.
 const MAX_BATCH_DECISIONS: usize = 128;
 /// The most charges in a batch, those against penalties included. A key has at most 389 bytes, so a batch has at most 100 KB, and
@@ -107,7 +118,7 @@ impl Queue {
         if is_first {
             state.latest_deadline = None;
         }
-        let deadline = state.time.time().saturating_add(job.deadline);
+        let deadline = state.time.counted.saturating_add(job.deadline);
         // Lanes only look at the oldest decision, so a deadline that is earlier is not kept.
         let is_latest = state.latest_deadline.is_none_or(|latest| latest <= deadline.saturating_add(TICK));
         // The lanes that are ready may belong to a blocked thread. Then the first decision opens another for all.
@@ -244,7 +255,7 @@ impl State {
         self.open_lanes -= 1;
         if self.open_lanes == 0 {
             self.ready_lanes = 0;
-            self.time.stop();
+            self.time.last_tick = None;
         }
     }
 
@@ -266,6 +277,71 @@ impl Distance {
     }
 }
 
+/// The time in which the runtime ran while lanes were open.
+#[derive(Default)]
+struct RunTime {
+    /// The time that deadlines are points in.
+    counted: Duration,
+    last_tick: Option<Instant>,
+}
+
+impl RunTime {
+    /// Counts the time since the latest tick of any lane. Returns all that was counted.
+    fn tick(&mut self) -> Duration {
+        let now = Instant::now();
+        let since = self.last_tick.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
+        self.counted += since.min(TICK + TOLERANCE);
+        self.last_tick = Some(now);
+        self.counted
+    }
+
+    /// Whether lanes keep deadlines at the time `now`.
+    fn is_kept(&self, now: Instant) -> bool {
+        self.last_tick.is_some_and(|last| now.saturating_duration_since(last) < LOST)
+    }
+}
+
+/// A decision that waits for a lane, or is in its batch. If it is dropped, its caller is woken.
+pub(super) struct Waiting {
+    pub(super) job: Arc<Job>,
+    /// Of its queue.
+    number: u64,
+    entered: Instant,
+    /// A point in the [`RunTime`].
+    deadline: Duration,
+}
+
+impl Waiting {
+    /// Whether nothing waits for the decision any more.
+    fn is_gone(&self) -> bool {
+        Arc::strong_count(&self.job) == 1
+    }
+
+    /// Ends it with an error, unless it is decided.
+    fn fail(&self, error: Error) {
+        self.job.slot.set(Err(error));
+        self.job.slot.close();
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.job.end();
+    }
+}
+
+/// Fails the undecided decisions of a batch whose deadlines have passed at the time `now`. Returns the last one's
+/// error.
+pub(super) fn expire(batch: &[Waiting], now: Duration, error: impl Fn() -> Error) -> Option<Error> {
+    let late = batch.iter().filter(|waiting| waiting.deadline <= now && waiting.job.slot.is_open());
+    let fail = |waiting: &Waiting| {
+        let late = error();
+        waiting.fail(late.clone());
+        late
+    };
+    late.map(fail).last()
+}
+
 fn fail_all(waiting: VecDeque<Waiting>, error: impl Fn() -> Error) {
     waiting.into_iter().for_each(|waiting| waiting.fail(error()));
 }
@@ -282,7 +358,7 @@ pub(super) struct Batch {
 mod tests {
     use std::task::Poll;
 
-    use super::{super::waiting::LOST, *};
+    use super::*;
     use crate::base::ErrorKind;
 
     /// Enters a decision that must be made within this many milliseconds.

@@ -36,11 +36,11 @@ struct Part<T> {
 }
 
 impl<T: Send + Sync + 'static> PerRuntime<T> {
-    /// With values of `make`. The current runtime's value, if there is a runtime, is `first` or is made now.
-    pub(super) fn new(make: impl Fn() -> T + Send + Sync + 'static, first: Option<T>) -> Self {
+    /// With values of `make`. The current runtime's value, if there is a runtime, is made now.
+    pub(super) fn new(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
         let all = Self { make: Box::new(make), parts: Arc::default() };
         if let Ok(runtime) = Handle::try_current() {
-            all.add(&runtime, first);
+            all.add(&runtime);
         }
         all
     }
@@ -49,10 +49,10 @@ impl<T: Send + Sync + 'static> PerRuntime<T> {
     pub(super) fn here(&self) -> Result<Arc<T>, Error> {
         let runtime = current()?;
         let known = find(&read(&self.parts), runtime.id());
-        Ok(known.unwrap_or_else(|| self.add(&runtime, None)))
+        Ok(known.unwrap_or_else(|| self.add(&runtime)))
     }
 
-    fn add(&self, runtime: &Handle, first: Option<T>) -> Arc<T> {
+    fn add(&self, runtime: &Handle) -> Arc<T> {
         let (used, unused) = oneshot::channel();
         let value = {
             let mut parts = write(&self.parts);
@@ -60,7 +60,7 @@ impl<T: Send + Sync + 'static> PerRuntime<T> {
             if let Some(known) = find(&parts, runtime.id()) {
                 return known;
             }
-            let value = Arc::new(first.unwrap_or_else(&self.make));
+            let value = Arc::new((self.make)());
             parts.push(Part { runtime: runtime.id(), value: value.clone(), _used: used });
             value
         };

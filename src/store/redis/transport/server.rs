@@ -1,4 +1,4 @@
-//! How batches and commands are sent to one server.
+//! One server: how batches and commands are sent to it. Decisions share batches while others are under way.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,25 +11,102 @@ use super::{
     connections::{Connections, Slot},
     deadline::{PROBE_TIMEOUT, TimeLeft, deadline_in, not_answered},
     health::Health,
-    link::{Found, Scan},
+    lane,
+    link::{Found, Link, Scan},
     queue::{Lanes, Queue},
-    runtimes::in_task,
+    runtimes::{PerRuntime, in_task},
     target::{Sender, Target},
 };
 use crate::{
-    base::Error,
+    base::{Answer, Error},
+    decision::Decision,
     store::redis::{
         job::Job,
         wire::{self, Call},
     },
 };
 
+/// A link to one server, with any connection manager.
+pub(crate) struct Single<M: ManageConnection> {
+    servers: PerRuntime<Target<Server<M>>>,
+    health: Arc<Health>,
+    commands: &'static [&'static str],
+}
+
+impl<M> Link for Single<M>
+where
+    M: ManageConnection<Error = RedisError>,
+    M::Connection: ConnectionLike + Sync,
+{
+    fn decide(self: Arc<Self>, job: Arc<Job>) -> Answer<Decision> {
+        Answer::pending(async move { lane::decide(self.servers.here()?, job).await })
+    }
+
+    fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
+        Answer::pending(async move { self.servers.here()?.sender.reply(command, deadline).await })
+    }
+
+    fn ask_if_available(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
+        Answer::pending(async move {
+            let server = self.servers.here()?;
+            if let Some(error) = server.breaker.error() {
+                // There may be no decisions that would.
+                server.probe(String::new);
+                return Err(error);
+            }
+            // Calls without an answer keep their connections for a while, so these must open the breaker too.
+            let reply = server.sender.reply(command, deadline).await;
+            server.breaker.record(&reply);
+            reply
+        })
+    }
+
+    fn scan(self: Arc<Self>, scan: Scan, deadline: Duration) -> Answer<Found> {
+        Answer::pending(async move {
+            let server = self.servers.here()?;
+            in_task(async move { server.sender.scan(&scan, deadline).await }).await?
+        })
+    }
+
+    fn health(&self) -> &Health {
+        &self.health
+    }
+
+    fn commands(&self) -> &'static [&'static str] {
+        self.commands
+    }
+}
+
+impl<M> Single<M>
+where
+    M: ManageConnection<Error = RedisError>,
+    M::Connection: ConnectionLike + Sync,
+{
+    /// A link with a pool of `pools` in each runtime.
+    pub(crate) fn new(pools: impl Fn() -> Pool<M> + Send + Sync + 'static, health: Arc<Health>) -> Self {
+        let (breaker, shared) = (Breaker::new(health.deadline()), health.clone());
+        let servers = PerRuntime::new(move || {
+            let connections = Arc::new(Connections::new(pools(), shared.clone()));
+            let sender = Server { connections, scans: Mutex::default() };
+            let (breaker, health) = (breaker.in_another_runtime(), shared.clone());
+            Target { queue: Queue::new(LANES), breaker, health, sender }
+        });
+        Self { servers, health, commands: &["evalsha", "eval", "ping"] }
+    }
+
+    /// A link to the primary that sentinels name. Their client asks each primary for its role.
+    #[cfg(feature = "sentinel")]
+    pub(crate) fn asking_for_role(self) -> Self {
+        Self { commands: &["evalsha", "eval", "ping", "role"], ..self }
+    }
+}
+
 /// With three lanes, one batch is made, one is on its way and one is decided. Over a network of 1 ms, six lanes make 1.16
 /// times as many decisions as three; eight make no more.
 const LANES: Lanes = Lanes { usual: 3, if_far: 6 };
 
-/// Sends to one server.
-pub(super) struct Server<M: ManageConnection> {
+/// One server.
+struct Server<M: ManageConnection> {
     connections: Arc<Connections<M>>,
     /// Held during a scan: several at a time would keep decisions waiting.
     scans: Mutex<()>,
@@ -40,19 +117,13 @@ where
     M: ManageConnection<Error = RedisError>,
     M::Connection: ConnectionLike + Sync,
 {
-    pub(super) fn target(pool: Pool<M>, health: Arc<Health>, breaker: Breaker) -> Target<Self> {
-        let connections = Arc::new(Connections::new(pool, health.clone()));
-        let sender = Self { connections, scans: Mutex::default() };
-        Target { queue: Queue::new(LANES), breaker, health, sender }
-    }
-
     /// The reply to a command.
-    pub(super) async fn reply(&self, command: Cmd, allowed: Duration) -> Result<Value, Error> {
+    async fn reply(&self, command: Cmd, allowed: Duration) -> Result<Value, Error> {
         let connections = self.connections.clone();
         // In a task, also while it waits for a connection: the pool would offer one to a caller that is not polled.
         in_task(async move {
-            let (deadline, mut slot) = (deadline_in(allowed), None);
-            connections.check_out(&mut slot, deadline).await?;
+            let deadline = deadline_in(allowed);
+            let mut slot = Some(connections.connection_until(deadline).await?);
             let exchange = in_task(async move {
                 connections
                     .exchange(&mut slot, &Call::of(command, allowed))
@@ -65,7 +136,7 @@ where
     }
 
     /// The keys that `scan` wants.
-    pub(super) async fn scan(&self, scan: &Scan, deadline: Duration) -> Result<Found, Error> {
+    async fn scan(&self, scan: &Scan, deadline: Duration) -> Result<Found, Error> {
         let _alone = self.scans.lock().await;
         let mut found = Found::new();
         scan.finish(0, scan.steps(), &mut found, |command| self.reply(command, deadline)).await?;
@@ -97,10 +168,11 @@ where
     type Connection = PooledConnection<'static, M>;
 
     async fn ping(&self, slot: &mut Slot<M>, _: &str) -> Result<Duration, Error> {
-        if slot.is_none() {
-            self.connections.check_out(slot, deadline_in(PROBE_TIMEOUT)).await?;
+        let mut taken = slot.take();
+        if taken.is_none() {
+            taken = Some(self.connections.connection_until(deadline_in(PROBE_TIMEOUT)).await?);
         }
-        let (connections, mut taken) = (self.connections.clone(), slot.take());
+        let connections = self.connections.clone();
         let exchange = in_task(async move {
             let ping = Call::of(redis::cmd("PING"), PROBE_TIMEOUT);
             (connections.exchange(&mut taken, &ping).await, taken)

@@ -1,11 +1,19 @@
+//! Where batches are sent: a server, or a shard of a Cluster; and whether it answers again while its breaker is open.
+
 use std::{future::Future, sync::Arc, time::Duration};
 
 use redis::RedisResult;
+use tokio::{runtime::Handle, task::coop::consume_budget, time::sleep};
 
-use super::{breaker::Breaker, health::Health, queue::Queue};
-use crate::{base::Error, store::redis::job::Job};
+use super::{
+    breaker::{Breaker, is_silence, says_nothing},
+    deadline::slow,
+    health::Health,
+    queue::Queue,
+};
+use crate::{base::Error, decision::Decision, store::redis::job::Job};
 
-/// Where the lanes of a queue send their batches: a server, or a shard of a Cluster.
+/// Where the lanes of a queue send their batches.
 pub(super) struct Target<S> {
     pub(super) queue: Queue,
     pub(super) breaker: Breaker,
@@ -37,4 +45,66 @@ pub(super) trait Sender: Send + Sync + 'static {
         slot: &mut Option<Self::Connection>,
         jobs: &[&Job],
     ) -> impl Future<Output = Result<(), Error>> + Send;
+}
+
+/// How many PINGs in a row Redis must answer in time: enough that few probes succeed if half of the answers are late, and
+/// most if one in twenty is.
+const PINGS: u32 = 8;
+/// The same if it answered a probe before and then a decision was late again.
+const MORE_PINGS: u32 = 16;
+
+impl<S: Sender> Target<S> {
+    /// Fails a decision with the `error` of the open breaker.
+    pub(super) async fn fail_fast(self: &Arc<Self>, error: Error, job: &Job) -> Result<Decision, Error> {
+        self.probe(|| job.first_key());
+        let failed = Err(error);
+        self.health.record(&failed);
+        // A caller in a loop would never let another task run, not even the probe.
+        consume_budget().await;
+        failed
+    }
+
+    /// Starts a probe if it is time for one. `key` is one of the target's keys.
+    pub(super) fn probe(self: &Arc<Self>, key: impl FnOnce() -> String) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        let Some(probe) = self.breaker.next_probe() else { return };
+        let (target, key) = (self.clone(), key());
+        runtime.spawn(async move {
+            let pings = target.ping(&key).await;
+            if let Err(cause) = &pings
+                && (is_silence(cause) || says_nothing(cause))
+            {
+                target.breaker.failed_again(cause);
+                target.health.failed_again(cause);
+                return;
+            }
+            // An error of the server is an answer.
+            target.breaker.close();
+            drop(probe);
+            if pings.is_ok()
+                && let Some((recovered, pause)) = target.health.answered_probe()
+            {
+                // The store may be dropped.
+                let target = Arc::downgrade(&{ target });
+                sleep(pause).await;
+                if let Some(target) = target.upgrade() {
+                    target.health.end(recovered);
+                }
+            }
+        });
+    }
+
+    /// Whether the server answers all PINGs, each within the deadline of a decision.
+    async fn ping(&self, key: &str) -> Result<(), Error> {
+        let (allowed, mut slot) = (self.breaker.deadline(), None);
+        // The first one may have to wait for a connection.
+        self.sender.ping(&mut slot, key).await?;
+        for _ in 0..if self.breaker.has_opened_again() { MORE_PINGS } else { PINGS } {
+            let round_trip = self.sender.ping(&mut slot, key).await?;
+            if round_trip > allowed {
+                return Err(slow(round_trip, allowed));
+            }
+        }
+        Ok(())
+    }
 }

@@ -4,21 +4,16 @@
 //! All keys of a call must be in one of the 16,384 slots. So identities are grouped into shards, and all keys of a
 //! shard are in one slot. Each shard has a queue and lanes, as a single server has.
 //!
-//! A decision over several slots is made slot by slot. If one slot denies or fails, the charges before it are
+//! A decision over several shards is made shard by shard. If one denies or fails, the charges before it are
 //! refunded. So never more is admitted than by one script call; until the refund, less may be.
 
-mod clients;
 mod clustered;
-mod evaluate;
 mod node;
 mod nodes;
 mod pool;
-mod several_slots;
-mod shard;
-mod silent;
+mod several_shards;
 
 pub(crate) use self::{
-    clients::{CONNECTIONS, Clients, clients, is_clustered},
     clustered::Clustered,
-    pool::ClusterManager,
+    pool::{CONNECTIONS, Clients, ClusterManager, clients, is_clustered},
 };

@@ -7,8 +7,12 @@
 //!
 //! If a connection breaks, the client sends its commands again, although they may have been carried out. Here the error
 //! of a script call forbids it. A call that was not sent at all has a distinct error.
+//!
+//! The client opens missing connections during that time too. So a host that is lost would stall the decisions of all other
+//! nodes again and again. It stalls them once: from then on its address is tried in the background, and attempts of the
+//! client fail immediately until it answers.
 
-use std::{future::poll_fn, io, pin::pin, task::Poll, time::Duration};
+use std::{collections::BTreeMap, io, sync::Mutex, time::Duration};
 
 #[cfg(feature = "tls-rustls-no-provider")]
 use redis::ConnectionAddr;
@@ -20,12 +24,21 @@ use redis::{
 };
 #[cfg(feature = "tls-rustls-no-provider")]
 use tokio::net::TcpStream;
-use tokio::time::{Instant, timeout};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep, timeout},
+};
 
-#[cfg(feature = "tls-rustls-no-provider")]
-use super::clients::CONNECT;
-use super::silent::{is_silent, mark};
-use crate::store::redis::{error::is_broken, transport::deadline::CONNECT_TIMEOUT};
+use crate::{
+    base::sync::lock,
+    store::redis::{
+        error::is_broken,
+        transport::deadline::{CONNECT_TIMEOUT, or_late, with_immediacy},
+    },
+};
+
+/// An unresponsive node delays the search for other nodes by at most this.
+pub(super) const CONNECT: Duration = Duration::from_millis(250);
 
 #[derive(Clone)]
 pub(crate) struct NodeConnection {
@@ -53,15 +66,11 @@ impl Connect for NodeConnection {
             let info = info.into_connection_info()?;
             let address = info.addr().to_string();
             if is_silent(&address) {
-                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+                return or_late(None);
             }
             let opened = Self::open(info.clone(), config).await;
             if opened.as_ref().is_err_and(RedisError::is_timeout) {
-                mark(&address, move || {
-                    let config = AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_TIMEOUT));
-                    let opened = Self::open(info.clone(), config);
-                    async { opened.await.map(|_| ()) }
-                });
+                mark(&address, info);
             }
             opened
         })
@@ -73,8 +82,8 @@ impl NodeConnection {
         #[cfg(feature = "tls-rustls-no-provider")]
         if let ConnectionAddr::TcpTls { host, port, .. } = info.addr() {
             // redis-rs reads the certificates of the system before it connects, which is in vain if no server is there.
-            let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut));
-            timeout(CONNECT, TcpStream::connect((&**host, *port))).await.unwrap_or_else(late)?;
+            let opened = timeout(CONNECT, TcpStream::connect((&**host, *port))).await.ok();
+            or_late(opened.map(|opened| opened.map_err(RedisError::from)))?;
         }
         let mut connection: MultiplexedConnection = Connect::connect_with_config(info, config).await?;
         let asked = Instant::now();
@@ -86,17 +95,24 @@ impl NodeConnection {
 impl ConnectionLike for NodeConnection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         let patience = self.patience;
-        match Purpose::of(cmd) {
-            Purpose::Slots => Box::pin(async move {
-                let late = |_| Err(io::Error::from(io::ErrorKind::TimedOut).into());
-                timeout(patience, self.connection.req_packed_command(cmd)).await.unwrap_or_else(late)
-            }),
-            Purpose::Check => Box::pin(async move {
+        let reply = self.connection.req_packed_command(cmd);
+        let mut words = cmd.args_iter().map(|word| match word {
+            Arg::Simple(word) => word,
+            _ => &[],
+        });
+        match (words.next(), words.next()) {
+            // The client looks up which node has which slots.
+            (Some(b"CLUSTER"), Some(b"SLOTS")) => {
+                Box::pin(async move { or_late(timeout(patience, reply).await.ok()) })
+            }
+            // The client finds out whether the connection is broken.
+            (Some(b"PING"), None) => Box::pin(async move {
                 let pong = Ok(Value::SimpleString("PONG".to_owned()));
-                timeout(patience, self.connection.req_packed_command(cmd)).await.unwrap_or(pong)
+                timeout(patience, reply).await.unwrap_or(pong)
             }),
-            Purpose::Script => Box::pin(once(self.connection.req_packed_command(cmd))),
-            Purpose::Other => self.connection.req_packed_command(cmd),
+            // A decision.
+            (Some(b"EVALSHA" | b"EVAL"), _) => Box::pin(once(reply)),
+            _ => reply,
         }
     }
 
@@ -114,40 +130,10 @@ impl ConnectionLike for NodeConnection {
     }
 }
 
-/// What a command is for.
-enum Purpose {
-    /// The client looks up which node has which slots.
-    Slots,
-    /// The client finds out whether the connection is broken.
-    Check,
-    /// A decision.
-    Script,
-    Other,
-}
-
-impl Purpose {
-    fn of(cmd: &Cmd) -> Self {
-        let mut words = cmd.args_iter().map(|word| match word {
-            Arg::Simple(word) => word,
-            _ => &[],
-        });
-        match (words.next(), words.next()) {
-            (Some(b"CLUSTER"), Some(b"SLOTS")) => Self::Slots,
-            (Some(b"PING"), None) => Self::Check,
-            (Some(b"EVALSHA" | b"EVAL"), _) => Self::Script,
-            _ => Self::Other,
-        }
-    }
-}
-
 /// The reply to a script call. If its connection breaks, the error says whether it was sent.
 async fn once(reply: impl Future<Output = RedisResult<Value>>) -> RedisResult<Value> {
-    let mut reply = pin!(reply);
     // No reply can arrive before the first poll, so an error then means that the connection was closed before.
-    let (reply, is_immediate) = match poll_fn(|cx| Poll::Ready(reply.as_mut().poll(cx))).await {
-        Poll::Ready(reply) => (reply, true),
-        Poll::Pending => (reply.await, false),
-    };
+    let (reply, is_immediate) = with_immediacy(reply).await;
     reply.map_err(|error| match error {
         error if !is_broken(&error) || error.code().is_some() => error,
         _ if is_immediate => (ErrorKind::Io, "not sent", NOT_SENT.to_owned()).into(),
@@ -172,6 +158,59 @@ pub(super) fn usual(error: RedisError) -> RedisError {
         Some(NOT_SENT | BROKEN) => io::Error::from(io::ErrorKind::ConnectionReset).into(),
         Some(LATE) => io::Error::from(io::ErrorKind::TimedOut).into(),
         _ => error,
+    }
+}
+
+/// The addresses of nodes that do not answer when a connection is opened, in each runtime, because another one may not be driven, with the time of the client's latest attempt.
+static SILENT: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
+
+/// The pause between two attempts in the background.
+const PAUSE: Duration = Duration::from_millis(250);
+/// An address that no client needs for this time is forgotten.
+const FORGET: Duration = Duration::from_secs(5);
+
+fn here(address: &str) -> String {
+    format!("{} {address}", Handle::current().id())
+}
+
+/// Whether attempts to connect to `address` fail. Call it at each attempt.
+fn is_silent(address: &str) -> bool {
+    let mut silent = lock(&SILENT);
+    silent.get_mut(&here(address)).map(|asked| *asked = Instant::now()).is_some()
+}
+
+/// Lets attempts to connect to the node at `address` fail until one in the background ends otherwise than in a timeout.
+fn mark(address: &str, info: ConnectionInfo) {
+    let address = here(address);
+    if lock(&SILENT).insert(address.clone(), Instant::now()).is_some() {
+        return;
+    }
+    let mark = Mark(address);
+    tokio::spawn(async move {
+        while mark.is_needed() {
+            sleep(PAUSE).await;
+            let config = AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_TIMEOUT));
+            let opened = NodeConnection::open(info.clone(), config).await;
+            if !opened.is_err_and(|error| error.is_timeout()) {
+                return;
+            }
+        }
+    });
+}
+
+/// Removes the address when it is dropped, also with its runtime.
+struct Mark(String);
+
+impl Mark {
+    fn is_needed(&self) -> bool {
+        let silent = lock(&SILENT);
+        silent.get(&self.0).is_some_and(|asked| asked.elapsed() < FORGET)
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        lock(&SILENT).remove(&self.0);
     }
 }
 

@@ -6,20 +6,24 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bb8_redis::bb8::{ManageConnection, Pool};
-use redis::{Cmd, RedisError, RedisResult, Value};
+use bb8_redis::bb8::Pool;
+use redis::{
+    Cmd, RedisError, RedisResult, RetryMethod, Value,
+    aio::ConnectionLike,
+    cluster_async::ClusterConnection,
+    cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo},
+};
 use tokio::{
     sync::Mutex,
-    time::{Instant, timeout_at},
+    time::{Instant, sleep, timeout_at},
 };
 
 use super::{
-    evaluate::{evaluate, in_transaction, may_succeed_elsewhere},
-    node::{usual, was_not_sent},
-    pool::{ClusterPool, ToCluster},
+    node::{NodeConnection, usual, was_not_sent},
+    pool::{ClusterManager, ClusterPool},
 };
 use crate::{
-    base::Error,
+    base::{Error, ErrorKind, Fault},
     decision::Charge,
     store::redis::{
         error::{from_redis, is_broken},
@@ -27,57 +31,70 @@ use crate::{
         transport::{
             breaker::is_silence,
             connections::reply_to,
-            deadline::{REPLY_TIMEOUT, deadline_in, not_answered},
+            deadline::{PROBE_TIMEOUT, REPLY_TIMEOUT, TimeLeft, deadline_in, not_answered},
             health::Health,
             link::{Found, Scan, page},
+            target::Sender,
         },
         wire::{self, Call},
     },
 };
 
-pub(super) struct Nodes<M: ManageConnection> {
-    /// Its calls are sent again if a slot migrates. Commands other than script calls, and all calls of a user's pool,
-    /// are sent again if a connection breaks too.
-    retrying: ClusterPool<M>,
-    /// For the first attempt. `None` for a user's own pool.
-    single_attempt: Option<ClusterPool<M>>,
+/// The nodes of a Cluster. Each shard sends its batches to them.
+pub(super) struct Nodes {
+    /// Its calls are sent again if a slot migrates. Commands other than script calls are sent again if a connection breaks
+    /// too.
+    retrying: ClusterPool,
+    /// For the first attempt.
+    single_attempt: ClusterPool,
     pub(super) health: Arc<Health>,
     /// Held during a scan: several at a time would keep decisions waiting.
     scans: Mutex<()>,
 }
 
-/// The connections of a runtime: those that send calls again, and those that do not, except in a user's own pool.
-pub(crate) type Pools<M> = (Pool<M>, Option<Pool<M>>);
+/// The connections of a runtime: those that send calls again, and those that do not.
+pub(crate) type Pools = (Pool<ClusterManager>, Pool<ClusterManager>);
 
-impl<M> Nodes<M>
-where
-    M: ManageConnection<Connection: ToCluster, Error = RedisError>,
-{
-    pub(super) fn new((retrying, single_attempt): Pools<M>, health: Arc<Health>) -> Self {
-        let single_attempt = single_attempt.map(ClusterPool::new);
-        Self { retrying: ClusterPool::new(retrying), single_attempt, health, scans: Mutex::default() }
+/// The pause before a retry on a migrating slot.
+const MIGRATION_PAUSE: Duration = Duration::from_millis(1);
+
+impl Sender for Arc<Nodes> {
+    type Connection = ClusterConnection<NodeConnection>;
+
+    async fn ping(&self, _: &mut Option<Self::Connection>, key: &str) -> Result<Duration, Error> {
+        // A command with a key goes to the node of the shard.
+        let mut exists = redis::cmd("EXISTS");
+        exists.arg(key);
+        let mut time = TimeLeft::in_ticks(PROBE_TIMEOUT);
+        let reply = time.spend_on(self.run(exists, PROBE_TIMEOUT)).await;
+        match reply.unwrap_or_else(|| Err(not_answered())) {
+            Ok(_) => Ok(PROBE_TIMEOUT - time.left()),
+            // Another node has answered.
+            Err(error) if matches!(error.fault(), Some(Fault::Moved | Fault::Ask)) => {
+                Err(Error::new(ErrorKind::StoreUnreachable, error.to_string()))
+            }
+            Err(error) => Err(error),
+        }
     }
 
-    /// A connection for the first attempt. Waits without a limit; the caller sets one.
-    pub(super) async fn connection(&self) -> RedisResult<M::Connection> {
-        let connection = match &self.single_attempt {
-            Some(single_attempt) => single_attempt.connection().await,
-            None => self.retrying.connection().await,
-        };
-        connection.inspect(|_| self.health.connected())
+    /// A connection for the first attempt.
+    async fn connection(&self) -> RedisResult<Self::Connection> {
+        self.single_attempt.connection().await
     }
 
-    /// Sends `jobs`, whose keys are in one slot, as one batch on the connection in `slot`. Sets their decisions, and returns
-    /// how the call ended.
-    pub(super) async fn send_batch(
-        &self,
-        slot: &mut Option<M::Connection>,
-        jobs: &[&Job],
-    ) -> Result<(), Error> {
+    /// The keys of `jobs` are in one slot.
+    async fn send_batch(&self, slot: &mut Option<Self::Connection>, jobs: &[&Job]) -> Result<(), Error> {
         jobs.iter().for_each(|job| job.sending());
         let until = deadline_in(jobs.iter().map(|job| time_for(job)).max().unwrap_or_default());
         let Some(call) = wire::encode(jobs) else { return Ok(()) };
-        let error = match timeout_at(until, self.attempt(slot, &call, jobs.len())).await {
+        let attempt = async {
+            let connection = match slot {
+                Some(connection) => connection,
+                None => slot.insert(self.connection().await?),
+            };
+            reply_to(connection, &call).await
+        };
+        let error = match timeout_at(until, attempt).await {
             Ok(Ok(reply)) => {
                 wire::decode(&reply, jobs, Job::answer);
                 return Ok(());
@@ -89,7 +106,7 @@ where
         let was_not_sent = error.as_ref().is_some_and(was_not_sent);
         let error = error.map(usual);
         if error.as_ref().is_none_or(is_broken) {
-            self.start_replacing(jobs);
+            self.single_attempt.start_replacing(|| first_key(jobs));
         }
         let nothing_done = error.as_ref().is_some_and(may_succeed_elsewhere);
         let error = error.map_or_else(|| self.health.late(), |error| from_redis(&error));
@@ -110,28 +127,19 @@ where
         }
         ended.unwrap_or(Ok(()))
     }
+}
 
-    async fn attempt(
-        &self,
-        slot: &mut Option<M::Connection>,
-        call: &Call,
-        decisions: usize,
-    ) -> RedisResult<Value> {
-        let connection = match slot {
-            Some(connection) => connection,
-            None => slot.insert(self.connection().await?),
-        };
-        if self.single_attempt.is_none() && decisions > 1 {
-            in_transaction(connection, call).await
-        } else {
-            reply_to(connection, call).await
-        }
+impl Nodes {
+    pub(super) fn new((retrying, single_attempt): Pools, health: Arc<Health>) -> Self {
+        let [retrying, single_attempt] =
+            [retrying, single_attempt].map(|pool| ClusterPool::new(pool, health.clone()));
+        Self { retrying, single_attempt, health, scans: Mutex::default() }
     }
 
     /// Sends one decision, which redis-rs sends again if its slot migrates, and sets it.
     async fn send_alone(&self, job: &Job, until: Instant) -> Result<(), Error> {
         let call = wire::encode(&[job]).ok_or_else(wire::unexpected)?;
-        let mut connection = self.retrying.connection_until(&self.health, until).await?;
+        let mut connection = self.retrying.connection_until(until).await?;
         let evaluation = evaluate(&mut connection, &call);
         let reply = self.retrying.reply(until, || first_key(&[job]), evaluation).await?;
         wire::decode(&reply, &[job], Job::answer);
@@ -141,7 +149,7 @@ where
     /// Runs a command whose first argument is its key.
     pub(super) async fn run(&self, command: Cmd, allowed: Duration) -> Result<Value, Error> {
         let until = deadline_in(allowed);
-        let mut connection = self.retrying.connection_until(&self.health, until).await?;
+        let mut connection = self.retrying.connection_until(until).await?;
         let key = || match command.args_iter().nth(1) {
             Some(redis::Arg::Simple(key)) => key.to_owned(),
             _ => Vec::new(),
@@ -153,8 +161,9 @@ where
     pub(super) async fn scan(&self, scan: &Scan, allowed: Duration) -> Result<Found, Error> {
         let _alone = self.scans.lock().await;
         let until = deadline_in(allowed);
-        let mut connection = self.retrying.connection_until(&self.health, until).await?;
-        let first = connection.on_all_primaries(scan.command(0));
+        let mut connection = self.retrying.connection_until(until).await?;
+        let all = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+        let first = connection.route_command(scan.command(0), all);
         let Value::Map(replies) = within(allowed, first).await? else { return Err(wire::unexpected()) };
         let mut found = Found::new();
         for (node, reply) in replies {
@@ -167,22 +176,14 @@ where
                 found.is_complete = false;
                 continue;
             }
-            let Some((host, port)) = address(&node) else { return Err(wire::unexpected()) };
+            let node = RoutingInfo::SingleNode(address(&node).ok_or_else(wire::unexpected)?);
             let step = |command| {
-                let (mut connection, host) = (connection.clone(), host.clone());
-                async move { within(allowed, connection.on_node(command, host, port)).await }
+                let (mut connection, node) = (connection.clone(), node.clone());
+                async move { within(allowed, connection.route_command(command, node)).await }
             };
             scan.finish(cursor, scan.steps() - 1, &mut found, step).await?;
         }
         Ok(found)
-    }
-
-    /// Replaces the connections of the first attempt.
-    fn start_replacing(&self, jobs: &[&Job]) {
-        match &self.single_attempt {
-            Some(single_attempt) => single_attempt.start_replacing(|| first_key(jobs)),
-            None => self.retrying.start_replacing(|| first_key(jobs)),
-        }
     }
 }
 
@@ -192,11 +193,11 @@ async fn within(allowed: Duration, reply: impl Future<Output = RedisResult<Value
     reply.map_err(|_| not_answered())?.map_err(|error| from_redis(&error))
 }
 
-/// The host and the port of a node, as replies of all nodes name it.
-fn address(node: &Value) -> Option<(String, u16)> {
+/// The way to a node, as replies of all nodes name it.
+fn address(node: &Value) -> Option<SingleNodeRoutingInfo> {
     let Value::BulkString(name) = node else { return None };
     let (host, port) = str::from_utf8(name).ok()?.rsplit_once(':')?;
-    Some((host.to_owned(), port.parse().ok()?))
+    Some(SingleNodeRoutingInfo::ByAddress { host: host.to_owned(), port: port.parse().ok()? })
 }
 
 /// How long to wait for the reply. Leased units must not be lost if it is late.
@@ -211,4 +212,30 @@ fn may_be_sent_twice(job: &Job) -> bool {
 
 fn first_key(jobs: &[&Job]) -> Vec<u8> {
     jobs.first().map(|job| job.first_key().into_bytes()).unwrap_or_default()
+}
+
+/// Runs the script, and retries until the reply is not a redirect.
+async fn evaluate(connection: &mut impl ConnectionLike, call: &Call) -> RedisResult<Value> {
+    loop {
+        let reply = reply_to(connection, call).await;
+        // redis-rs follows redirects only a few times. It sends `ASKING` apart from the command, so another command may
+        // come between, and the node redirects again. Nothing was carried out.
+        let redirect = reply.as_ref().err().map(RedisError::retry_method);
+        if !matches!(redirect, Some(RetryMethod::AskRedirect | RetryMethod::MovedRedirect)) {
+            return reply;
+        }
+        sleep(MIGRATION_PAUSE).await;
+    }
+}
+
+/// Whether nothing was carried out, and another node or a later attempt may succeed.
+fn may_succeed_elsewhere(error: &RedisError) -> bool {
+    matches!(
+        error.retry_method(),
+        RetryMethod::AskRedirect
+            | RetryMethod::MovedRedirect
+            | RetryMethod::WaitAndRetry
+            | RetryMethod::RefreshSlotsAndRetry
+            | RetryMethod::ReconnectFromInitialConnections
+    )
 }

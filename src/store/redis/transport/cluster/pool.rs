@@ -1,27 +1,28 @@
-//! A pool of cluster connections. They are shared, and replaced when a node does not answer.
+//! The clients of a Cluster, and a pool of their connections. They are shared, and replaced when a node does not answer.
 
 use std::{
+    any::TypeId,
     sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
 use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{
-    Cmd, RedisError, RedisResult, RetryMethod, Value,
-    aio::ConnectionLike,
-    cluster::ClusterClient,
-    cluster_async::{ClusterConnection, Connect},
-    cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo},
+    ConnectionAddr, ConnectionInfo, RedisError, RedisResult, RetryMethod, Value,
+    cluster::{ClusterClient, ClusterClientBuilder},
+    cluster_async::ClusterConnection,
 };
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::node::{NodeConnection, usual};
+use super::node::{CONNECT, NodeConnection, usual};
 use crate::{
-    base::Error,
+    base::{Error, ErrorKind},
     store::redis::{
+        address::connection_info,
         error::{from_redis, is_broken},
+        tls::TlsSettings,
         transport::{
-            connections::{connection, connection_until},
+            connections::{connection, connection_until, tcp_settings},
             deadline::not_answered,
             health::Health,
             runtimes::Exclusive,
@@ -29,35 +30,118 @@ use crate::{
     },
 };
 
-pub(super) struct ClusterPool<M: ManageConnection> {
-    pool: Pool<M>,
-    /// Whether the connections are being replaced.
+/// A client that tries again when a slot migrates or a connection could not be used, and one that does not.
+pub(crate) struct Clients {
+    pub(crate) retrying: ClusterClient,
+    pub(crate) single_attempt: ClusterClient,
+    /// The servers' addresses, without passwords.
+    pub(crate) addresses: String,
+}
+
+/// The size of a pool. A cluster connection is one connection to each node, shared by all calls. Four of them made no
+/// more decisions than one (`benches/cluster.rs`), and each would have to follow migrations itself.
+pub(crate) const CONNECTIONS: u32 = 1;
+/// [`CONNECT`] with TLS, whose handshake takes long on a busy machine.
+const CONNECT_TLS: Duration = Duration::from_secs(1);
+/// A connection waits for a reply for at least this time, so that one late reply does not break it.
+const RESPONSE: Duration = Duration::from_millis(500);
+/// The pause between two replacements of the connection.
+const REPLACE_PAUSE: Duration = Duration::from_secs(2);
+
+/// Makes the clients for `urls`, for decisions with this `deadline`.
+pub(crate) fn clients(urls: &[String], tls: &TlsSettings, deadline: Duration) -> Result<Clients, Error> {
+    let infos: Result<Vec<ConnectionInfo>, _> = urls.iter().map(|url| connection_info(url, tls)).collect();
+    let infos = infos?;
+    let addresses: Vec<_> = infos.iter().map(|info| info.addr().to_string()).collect();
+    #[cfg(feature = "tls-rustls-no-provider")]
+    let certificates = tls.certificates()?;
+    let is_tls = infos.iter().any(|info| matches!(info.addr(), ConnectionAddr::TcpTls { .. }));
+    let client = |retries| {
+        let client = ClusterClientBuilder::new(infos.clone());
+        #[cfg(feature = "tls-rustls-no-provider")]
+        let client = match &certificates {
+            Some(certificates) => client.certs(certificates.clone()),
+            None => client,
+        };
+        let client = client
+            .connection_timeout(if is_tls { CONNECT_TLS } else { CONNECT })
+            .response_timeout(RESPONSE.max(deadline))
+            .tcp_settings(tcp_settings())
+            // The waits after a multi-key command on a migrating slot, or on a slot without a primary: 2 ms, 4 ms...
+            .min_retry_wait(1)
+            .retry_wait_formula(1, 2)
+            .max_retry_wait(25);
+        if retries { client } else { client.retries(0) }.build()
+    };
+    let invalid = |problem: &str| {
+        Error::new(ErrorKind::InvalidConfig, format!("the URLs of the Redis Cluster are invalid: {problem}"))
+    };
+    // redis-rs uses the credentials of the first URL, and checks only some of those in the others.
+    let differ = |pair: &[ConnectionInfo]| {
+        let [one, other] = [&pair[0], &pair[1]].map(ConnectionInfo::redis_settings);
+        one.username() != other.username() || one.password() != other.password() || one.db() != other.db()
+    };
+    if infos.windows(2).any(differ) {
+        return Err(invalid("they must have the same user, password and database"));
+    }
+    let unusable = |_: RedisError| invalid("none of them can be used; check the hosts and the ports");
+    Ok(Clients {
+        retrying: client(true).map_err(unusable)?,
+        single_attempt: client(false).map_err(unusable)?,
+        addresses: addresses.join(", "),
+    })
+}
+
+/// Whether the pool's connections are to a Cluster.
+pub(crate) fn is_clustered<M: ManageConnection>(_: &Pool<M>) -> bool {
+    TypeId::of::<M::Connection>() == TypeId::of::<ClusterConnection>()
+}
+
+/// Opens connections that a node which hangs does not stall.
+#[derive(Debug)]
+pub(crate) struct ClusterManager(pub(crate) ClusterClient);
+
+impl ManageConnection for ClusterManager {
+    /// A connection to all nodes. Its clones share it.
+    type Connection = ClusterConnection<NodeConnection>;
+    type Error = RedisError;
+
+    async fn connect(&self) -> Result<Self::Connection, Self::Error> {
+        self.0.get_async_generic_connection().await
+    }
+
+    async fn is_valid(&self, connection: &mut Self::Connection) -> Result<(), Self::Error> {
+        redis::cmd("PING").query_async(connection).await
+    }
+
+    fn has_broken(&self, _: &mut Self::Connection) -> bool {
+        false
+    }
+}
+
+pub(super) struct ClusterPool {
+    pool: Pool<ClusterManager>,
+    health: Arc<Health>,
+    /// Whether the connection is being replaced.
     replacing: Arc<AtomicBool>,
 }
 
-/// The pause between two replacements of the connections.
-const REPLACE_PAUSE: Duration = Duration::from_secs(2);
-
-impl<M> ClusterPool<M>
-where
-    M: ManageConnection<Connection: ToCluster, Error = RedisError>,
-{
-    pub(super) fn new(pool: Pool<M>) -> Self {
-        Self { pool, replacing: Arc::default() }
+impl ClusterPool {
+    pub(super) fn new(pool: Pool<ClusterManager>, health: Arc<Health>) -> Self {
+        Self { pool, health, replacing: Arc::default() }
     }
 
     /// A connection. Waits without a limit; the caller sets one.
-    pub(super) async fn connection(&self) -> RedisResult<M::Connection> {
+    pub(super) async fn connection(&self) -> RedisResult<ClusterConnection<NodeConnection>> {
         // A clone is used, and the pooled connection is free for others immediately.
-        connection(&self.pool).await.map(|connection| connection.clone())
+        connection(&self.pool, &self.health).await.map(|connection| connection.clone())
     }
 
     pub(super) async fn connection_until(
         &self,
-        health: &Health,
         deadline: Instant,
-    ) -> Result<M::Connection, Error> {
-        connection_until(&self.pool, health, deadline).await.map(|connection| connection.clone())
+    ) -> Result<ClusterConnection<NodeConnection>, Error> {
+        connection_until(&self.pool, &self.health, deadline).await.map(|connection| connection.clone())
     }
 
     /// Waits for the reply of the node that serves `key`.
@@ -74,8 +158,8 @@ where
         reply.map_or_else(|_| Err(not_answered()), |reply| reply.map_err(|error| from_redis(&error)))
     }
 
-    /// Replaces the connections, so the nodes are looked up again. redis-rs does that if a node has lost a slot or
-    /// closes its connection, but not if a node hangs, or if the runtime of a connection was shut down.
+    /// Replaces the connection, so the nodes are looked up again. redis-rs does that if a node has lost a slot or
+    /// closes its connection, but not if a node hangs.
     pub(super) fn start_replacing(&self, key: impl FnOnce() -> Vec<u8>) {
         let Some(guard) = Exclusive::acquire(&self.replacing) else { return };
         let (pool, key) = (self.pool.clone(), key());
@@ -87,84 +171,21 @@ where
     }
 }
 
-/// Replaces the connections of `pool` if a new one finds the node that serves `key`. Until then the old ones are
+/// Replaces the connection of `pool` if a new one finds the node that serves `key`. Until then the old one is
 /// better: redis-rs searches for a missing node before every call that needs it, and makes no other call during the search.
-async fn replace<M>(pool: Pool<M>, key: Vec<u8>) -> RedisResult<()>
-where
-    M: ManageConnection<Connection: ToCluster, Error = RedisError>,
-{
-    let mut new = Vec::new();
-    for _ in 0..pool.state().connections {
-        new.push(pool.dedicated_connection().await?);
+async fn replace(pool: Pool<ClusterManager>, key: Vec<u8>) -> RedisResult<()> {
+    if pool.state().connections == 0 {
+        return Ok(());
     }
-    let Some(mut first) = new.first().cloned() else { return Ok(()) };
-    let reply: RedisResult<Value> = redis::cmd("GET").arg(key).query_async(&mut first).await;
+    let mut new = pool.dedicated_connection().await?;
+    let reply: RedisResult<Value> = redis::cmd("GET").arg(key).query_async(&mut new).await;
     match reply {
         // The value may be of another type.
         Err(error) if !matches!(error.retry_method(), RetryMethod::NoRetry) => return Err(error),
         _ => {}
     }
-    // Checks out all of them first, or a pool that reuses the latest one would return it again and again.
-    let mut old = Vec::new();
-    for _ in &new {
-        old.extend(pool.get_owned().await.ok());
-    }
-    for (old, new) in old.iter_mut().zip(new) {
-        **old = new;
+    if let Ok(mut old) = pool.get_owned().await {
+        *old = new;
     }
     Ok(())
-}
-
-/// A connection to all nodes of a Cluster. Its clones share it.
-pub(crate) trait ToCluster: ConnectionLike + Clone + Send + Sync + 'static {
-    /// Runs `command` on all primaries. The reply is a map from their addresses to their replies.
-    fn on_all_primaries(&mut self, command: Cmd) -> impl Future<Output = RedisResult<Value>> + Send;
-
-    /// Runs `command` on one node.
-    fn on_node(
-        &mut self,
-        command: Cmd,
-        host: String,
-        port: u16,
-    ) -> impl Future<Output = RedisResult<Value>> + Send;
-}
-
-impl<C> ToCluster for ClusterConnection<C>
-where
-    C: ConnectionLike + Connect + Clone + Send + Sync + Unpin + 'static,
-{
-    fn on_all_primaries(&mut self, command: Cmd) -> impl Future<Output = RedisResult<Value>> + Send {
-        self.route_command(command, RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None)))
-    }
-
-    fn on_node(
-        &mut self,
-        command: Cmd,
-        host: String,
-        port: u16,
-    ) -> impl Future<Output = RedisResult<Value>> + Send {
-        let node = SingleNodeRoutingInfo::ByAddress { host, port };
-        self.route_command(command, RoutingInfo::SingleNode(node))
-    }
-}
-
-/// Opens connections that a node which hangs does not stall.
-#[derive(Debug)]
-pub(crate) struct ClusterManager(pub(crate) ClusterClient);
-
-impl ManageConnection for ClusterManager {
-    type Connection = ClusterConnection<NodeConnection>;
-    type Error = RedisError;
-
-    async fn connect(&self) -> Result<Self::Connection, Self::Error> {
-        self.0.get_async_generic_connection().await
-    }
-
-    async fn is_valid(&self, connection: &mut Self::Connection) -> Result<(), Self::Error> {
-        redis::cmd("PING").query_async(connection).await
-    }
-
-    fn has_broken(&self, _: &mut Self::Connection) -> bool {
-        false
-    }
 }

@@ -1,4 +1,4 @@
-//! Decisions over several slots, made slot by slot.
+//! Decisions over several shards, made shard by shard.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -24,37 +24,41 @@ use crate::{
     },
 };
 
-/// The slots of a Cluster.
-pub(super) trait Slots: Send + Sync + 'static {
-    /// Whether the keys of both identities are in one slot.
-    fn share_a_slot(&self, one: &Key, other: &Key) -> bool;
+/// The shards of a Cluster, whose keys are in one slot each.
+pub(super) trait Sharded: Send + Sync + 'static {
+    /// Whether the keys of both identities are in one shard.
+    fn share_a_shard(&self, one: &Key, other: &Key) -> bool;
 
-    /// Makes a decision whose keys are in one slot.
-    fn decide_in_slot(&self, job: Arc<Job>) -> impl Future<Output = Result<Decision, Error>> + Send;
+    /// Makes a decision whose keys are in one shard.
+    fn decide_in_shard(&self, job: Arc<Job>) -> impl Future<Output = Result<Decision, Error>> + Send;
 }
 
-pub(super) async fn decide_in_several_slots(
-    slots: Arc<impl Slots>,
+pub(super) async fn decide_in_several_shards(
+    shards: Arc<impl Sharded>,
     job: Arc<Job>,
 ) -> Result<Decision, Error> {
     let (allowed, deadline) = (job.deadline, deadline_in(job.deadline));
     // In a task, because units to refund must not be lost if the caller drops it.
-    let finish = async move { slot_by_slot(&slots, job, deadline).await };
+    let finish = async move { shard_by_shard(&shards, job, deadline).await };
     timeout_at(deadline, in_task(finish)).await.unwrap_or_else(|_| Err(timed_out(allowed)))?
 }
 
 /// The caller waits until `deadline`.
-async fn slot_by_slot(slots: &Arc<impl Slots>, job: Arc<Job>, deadline: Instant) -> Result<Decision, Error> {
+async fn shard_by_shard(
+    shards: &Arc<impl Sharded>,
+    job: Arc<Job>,
+    deadline: Instant,
+) -> Result<Decision, Error> {
     let latest = deadline.max(deadline_in(REPLY_TIMEOUT));
     let is_charge = matches!(job.action, Action::Charge | Action::ChargeUpTo);
     let mut outcomes: Vec<Option<Outcome>> = vec![None; job.charges.len()];
     let mut charged: Vec<Vec<usize>> = Vec::new();
-    // The slots that denied, and did not count it.
+    // The shards that denied, and did not count it.
     let mut uncounted: Vec<Vec<usize>> = Vec::new();
     let mut first_error = None;
     let mut denied = false;
-    let by_slot = by_slot(&**slots, &job.charges);
-    for (place, positions) in by_slot.iter().enumerate() {
+    let by_shard = by_shard(&**shards, &job.charges);
+    for (place, positions) in by_shard.iter().enumerate() {
         let (action, until) = match job.action {
             _ if denied => (Action::Peek, halfway_to(deadline)),
             // Charges stop at the caller's deadline, because they are refunded after it.
@@ -64,13 +68,13 @@ async fn slot_by_slot(slots: &Arc<impl Slots>, job: Arc<Job>, deadline: Instant)
         let mut part =
             job.part(action, positions.iter().map(|&position| job.charges[position].clone()).collect());
         part.deadline = until.saturating_duration_since(Instant::now());
-        // A banned request counts for nothing, so a denial is counted once no later slot bans it.
+        // A banned request counts for nothing, so a denial is counted once no later shard bans it.
         let may_be_banned =
-            by_slot[place + 1..].iter().flatten().any(|&later| job.charges[later].policy().has_penalty());
+            by_shard[place + 1..].iter().flatten().any(|&later| job.charges[later].policy().has_penalty());
         if may_be_banned {
             part.penalties.iter_mut().for_each(|penalty| penalty.counts = Counts::Later);
         }
-        match slots.decide_in_slot(part.into()).await {
+        match shards.decide_in_shard(part.into()).await {
             Ok(decision) => {
                 for (&position, outcome) in positions.iter().zip(decision.all_outcomes()) {
                     outcomes[position] = Some(outcome.clone());
@@ -87,7 +91,7 @@ async fn slot_by_slot(slots: &Arc<impl Slots>, job: Arc<Job>, deadline: Instant)
                 if may_be_banned {
                     uncounted.push(positions.clone());
                 }
-                let refund = refund_charged(slots, &job, &charged, &outcomes);
+                let refund = refund_charged(shards, &job, &charged, &outcomes);
                 if let Ok(Ok(refunded)) = timeout_at(halfway_to(deadline), refund).await {
                     refunded.into_iter().for_each(|(position, outcome)| outcomes[position] = Some(outcome));
                 }
@@ -97,7 +101,7 @@ async fn slot_by_slot(slots: &Arc<impl Slots>, job: Arc<Job>, deadline: Instant)
             // A shadow denies nothing.
             Err(_) if is_charge && positions.iter().all(|&position| job.charges[position].is_shadow()) => {}
             Err(error) if is_charge => {
-                refund_charged(slots, &job, &charged, &outcomes);
+                refund_charged(shards, &job, &charged, &outcomes);
                 return Err(error);
             }
             // Refund and renew as much as possible.
@@ -113,7 +117,7 @@ async fn slot_by_slot(slots: &Arc<impl Slots>, job: Arc<Job>, deadline: Instant)
     if denied && !is_banned {
         let counted: Vec<_> = uncounted
             .iter()
-            .filter_map(|positions| count_denials(slots, &job, positions, &outcomes))
+            .filter_map(|positions| count_denials(shards, &job, positions, &outcomes))
             .collect();
         let until = halfway_to(deadline);
         for counted in counted {
@@ -131,7 +135,7 @@ async fn slot_by_slot(slots: &Arc<impl Slots>, job: Arc<Job>, deadline: Instant)
 /// Refunds the charges of a decision that is not admitted, even if the caller is dropped. Returns the new outcomes
 /// with the positions of their charges.
 fn refund_charged(
-    slots: &Arc<impl Slots>,
+    shards: &Arc<impl Sharded>,
     job: &Job,
     charged: &[Vec<usize>],
     outcomes: &[Option<Outcome>],
@@ -145,12 +149,12 @@ fn refund_charged(
         part.denial = job.denial.as_ref().map(DenyObserver::undoing);
         (part, charged)
     });
-    let (charged, slots): (Vec<_>, _) = (charged.collect(), slots.clone());
+    let (charged, shards): (Vec<_>, _) = (charged.collect(), shards.clone());
     tokio::spawn(async move {
         let mut all = Vec::new();
         for (part, charged) in charged {
             // If a refund fails, that much less is admitted until the quota is replenished.
-            let Ok(decision) = slots.decide_in_slot(part.into()).await else { continue };
+            let Ok(decision) = shards.decide_in_shard(part.into()).await else { continue };
             let refunded = charged.into_iter().zip(decision.all_outcomes());
             all.extend(refunded.map(|((position, outcome), now)| (position, with_values_of(&outcome, now))));
         }
@@ -158,10 +162,10 @@ fn refund_charged(
     })
 }
 
-/// Counts the denials of one slot for the penalties of the policies that denied, even if the caller is dropped. Returns the
+/// Counts the denials of one shard for the penalties of the policies that denied, even if the caller is dropped. Returns the
 /// positions of the charges whose keys are banned now, each with the rest of the ban. `None` if there is nothing to count.
 fn count_denials(
-    slots: &Arc<impl Slots>,
+    shards: &Arc<impl Sharded>,
     job: &Job,
     positions: &[usize],
     outcomes: &[Option<Outcome>],
@@ -177,19 +181,19 @@ fn count_denials(
     part.penalties.iter_mut().for_each(|penalty| penalty.counts = Counts::Earlier);
     part.charges = Charges::Many(part.charges.iter().map(|charge| charge.clone().with_cost(0)).collect());
     part.deadline = job.deadline.max(REPLY_TIMEOUT);
-    let slots = slots.clone();
+    let shards = shards.clone();
     Some(tokio::spawn(async move {
-        let Ok(decision) = slots.decide_in_slot(part.into()).await else { return Vec::new() };
+        let Ok(decision) = shards.decide_in_shard(part.into()).await else { return Vec::new() };
         let bans = positions.into_iter().zip(decision.all_outcomes());
         bans.filter_map(|(position, outcome)| Some((position, outcome.banned_for()?))).collect()
     }))
 }
 
-/// The positions of the charges in each slot, in the order of their first charges.
-fn by_slot(slots: &impl Slots, charges: &[Charge]) -> Vec<Vec<usize>> {
+/// The positions of the charges in each shard, in the order of their first charges.
+fn by_shard(shards: &impl Sharded, charges: &[Charge]) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (position, charge) in charges.iter().enumerate() {
-        match groups.iter_mut().find(|group| slots.share_a_slot(charges[group[0]].key(), charge.key())) {
+        match groups.iter_mut().find(|group| shards.share_a_shard(charges[group[0]].key(), charge.key())) {
             Some(group) => group.push(position),
             None => groups.push(vec![position]),
         }
@@ -236,7 +240,7 @@ mod tests {
         }
     }
 
-    /// A Cluster in which each identity has a separate slot, on a network with faults.
+    /// A Cluster in which each identity has a separate shard, on a network with faults.
     struct Faulty {
         store: MemoryStore,
         random: Mutex<Random>,
@@ -246,12 +250,12 @@ mod tests {
         lost: Mutex<BTreeMap<String, u64>>,
     }
 
-    impl Slots for Faulty {
-        fn share_a_slot(&self, one: &Key, other: &Key) -> bool {
+    impl Sharded for Faulty {
+        fn share_a_shard(&self, one: &Key, other: &Key) -> bool {
             one == other
         }
 
-        async fn decide_in_slot(&self, job: Arc<Job>) -> Result<Decision, Error> {
+        async fn decide_in_shard(&self, job: Arc<Job>) -> Result<Decision, Error> {
             let (fault, time) = {
                 let random = &mut *lock(&self.random);
                 let fault = if random.below(100) < self.faults { random.below(4) } else { 4 };
@@ -282,16 +286,16 @@ mod tests {
     }
 
     /// What a caller saw of its decision.
-    async fn decide(slots: Arc<Faulty>, job: Arc<Job>, patience: Duration) -> Option<Result<bool, Error>> {
+    async fn decide(shards: Arc<Faulty>, job: Arc<Job>, patience: Duration) -> Option<Result<bool, Error>> {
         let started = Instant::now();
-        let decided = timeout(patience, decide_in_several_slots(slots, job)).await.ok()?;
+        let decided = timeout(patience, decide_in_several_shards(shards, job)).await.ok()?;
         assert!(started.elapsed() <= DEADLINE + Duration::from_millis(1), "{:?}", started.elapsed());
         Some(decided.map(|decision| !decision.is_denied()))
     }
 
     async fn schedule(seed: u64) {
         let mut random = Random(seed);
-        let slots = Arc::new(Faulty {
+        let shards = Arc::new(Faulty {
             store: MemoryStore::new(),
             faults: [0, 5, 30][random.below(3) as usize],
             random: Mutex::new(Random(random.below(u64::MAX))),
@@ -319,7 +323,7 @@ mod tests {
                 action: Action::Charge,
                 ..Job::for_tests(1, DEADLINE)
             };
-            callers.push((charges, tokio::spawn(decide(slots.clone(), job.into(), patience))));
+            callers.push((charges, tokio::spawn(decide(shards.clone(), job.into(), patience))));
             sleep(Duration::from_millis(random.below(10))).await;
         }
         // By policy and identity: the units that are certainly charged, and that can be.
@@ -342,8 +346,8 @@ mod tests {
         for ((policy, identity), (least, most)) in bounds {
             let policy = policies.iter().find(|one| one.name() == policy).unwrap();
             let peek = Charge::new(policy, &Key::new(&*identity), 0);
-            let used = LIMIT - slots.store.decide(Action::Peek, &[peek]).await.unwrap().remaining().unwrap();
-            let lost = lock(&slots.lost).get(&identity).copied().unwrap_or_default();
+            let used = LIMIT - shards.store.decide(Action::Peek, &[peek]).await.unwrap().remaining().unwrap();
+            let lost = lock(&shards.lost).get(&identity).copied().unwrap_or_default();
             assert!(
                 (least..=most + lost).contains(&used),
                 "seed {seed}: {used} units of {identity} used, and {least} to {most} and {lost} lost are right"

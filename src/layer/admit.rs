@@ -1,0 +1,439 @@
+//! Decides whether the service is called: identifies the client of a request, charges it, and reads the decision.
+
+use std::{
+    future::{Future as _, poll_fn},
+    iter,
+    ops::ControlFlow,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use http::{
+    Method,
+    header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN},
+    request::Parts,
+};
+
+use super::{
+    config::Config,
+    event::DecisionEvent,
+    rule::{Rule, matches_any},
+};
+use crate::{
+    base::{Answer, Error, ErrorKind},
+    decision::{Charge, Decision, Verdict},
+    key::Key,
+    response::Rejection,
+};
+
+/// What to do with a request.
+pub(super) enum Admission {
+    Pending(Waiting),
+    /// Wait for the delay, then call the service.
+    Delayed(Duration, Decision),
+    /// Call the service. There is no decision if the request is exempt, if no rule limits it, or if the layer only
+    /// reports and the store could not decide.
+    Admitted(Option<Decision>),
+    /// Reject the request, whose response shows what it was charged, if anything.
+    Rejected(Rejection, Option<Box<Decision>>),
+}
+
+/// What a request waits for before the layer admits or rejects it.
+pub(super) enum Waiting {
+    Identity(Answer<Identity>),
+    /// The policies.
+    Charges(Answer<Gathered<Charge>>),
+    /// The store. With an error, the request is rejected even if the store admits it: another rule cannot identify the
+    /// client.
+    Decision(Answer<Decision>, Option<Box<Error>>),
+}
+
+/// The result of identifying the client.
+pub(super) enum Identity {
+    Exempt,
+    /// The request is blocked, or a blocklist could not be checked. Rejected while the layer only reports, too.
+    // Boxed because it is rare, and every request moves this type.
+    Rejected(Box<Rejection>),
+    /// The key under the only rule.
+    Known(Key),
+    /// The rules that apply, each by its place in the layer, with its key. The others do not limit the request.
+    Applicable(Gathered<(usize, Key)>),
+    /// Some rules deny the request. The others have not found their keys, and cannot change that.
+    Denied(Box<Decision>),
+}
+
+impl Config {
+    /// Identifies the client of `request`. Matchers and extractors run in order, and only if they are needed. If one is
+    /// pending, those after it start too, while the request can be read, and are awaited in order.
+    ///
+    /// `may_deny` is whether a denial that the store knows makes it unnecessary to await pending keys.
+    #[inline]
+    pub(super) fn identify(&self, request: &Parts, may_deny: bool) -> Answer<Identity> {
+        if self.blocked.is_empty() && self.exempt.is_empty() {
+            // The common case.
+            return self.keys(request, may_deny);
+        }
+        let reject = |rejection: Rejection| Ok(Identity::Rejected(rejection.into()));
+        let blocked = match self.blocked(request).now() {
+            Ok(Ok(Some(rejection))) => return Answer::ready(reject(rejection)),
+            Ok(Ok(None)) => Answer::ready(Ok(None)),
+            Ok(Err(error)) => return Answer::ready(Err(error)),
+            Err(pending) => pending,
+        };
+        match matches_any(&self.exempt, request).now() {
+            Ok(Ok(true)) => blocked.then(move |blocked| blocked?.map_or(Ok(Identity::Exempt), reject)),
+            Ok(_) if blocked.is_ready() => self.keys(request, may_deny),
+            exempt => {
+                let exempt = exempt.map_or_else(|pending| pending, Answer::ready);
+                let keys = self.keys(request, false);
+                Answer::pending(async move {
+                    match blocked.await? {
+                        Some(rejection) => reject(rejection),
+                        None if exempt.await? => Ok(Identity::Exempt),
+                        None => keys.await,
+                    }
+                })
+            }
+        }
+    }
+
+    /// The rejection if the request is blocked, or a blocklist could not be checked.
+    fn blocked(&self, request: &Parts) -> Answer<Option<Rejection>> {
+        let answers = self.blocked.iter().map(|blocked| blocked(request));
+        let finish = |undecided: Option<Error>| Ok(undecided.map(Rejection::Unidentified));
+        Answer::try_fold(answers, None, finish, |undecided, result| match result {
+            Ok(true) => ControlFlow::Break(Ok(Some(Rejection::Blocked))),
+            Ok(false) => ControlFlow::Continue(undecided),
+            Err(error) if error.kind() == ErrorKind::MissingIdentity => ControlFlow::Continue(undecided),
+            // Rejected unless another list matches, or a client could evade this one by sending its header twice.
+            Err(error) => ControlFlow::Continue(undecided.or(Some(error))),
+        })
+    }
+
+    /// The keys of the request under the rules that apply to it and do not skip it.
+    #[inline]
+    fn keys(&self, request: &Parts, may_deny: bool) -> Answer<Identity> {
+        let preflight = is_preflight(request);
+        match (&self.routes, &*self.rules.rules) {
+            (None, [rule]) if rule.skipped.is_empty() => {
+                // The common case.
+                rule.key(request, preflight).then(|key| Ok(Identity::Known(key?)))
+            }
+            (None, rules) => self.keys_of(0..rules.len(), request, preflight, may_deny),
+            (Some(routes), _) => {
+                self.keys_of(routes.of(request).iter().copied(), request, preflight, may_deny)
+            }
+        }
+    }
+
+    fn keys_of(
+        &self,
+        rules: impl Iterator<Item = usize>,
+        request: &Parts,
+        preflight: bool,
+        may_deny: bool,
+    ) -> Answer<Identity> {
+        let keys = gather(rules.filter_map(|at| Some((at, self.rule(at)?))).map(|(at, rule)| {
+            if rule.skipped.is_empty() {
+                return rule.key(request, preflight).map(move |key| Some((at, key)));
+            }
+            rule.key_unless_skipped(request, preflight).map(move |key| key.map(|key| (at, key)))
+        }));
+        match keys {
+            Ok(keys) => Answer::ready(keys.and_then(Identity::of)),
+            Err(pending) => {
+                if may_deny && let Some(denial) = self.known_denial(pending.known()) {
+                    return Answer::ready(Ok(Identity::Denied(denial.into())));
+                }
+                pending.finish().and_then(Identity::of)
+            }
+        }
+    }
+
+    /// The denial of the request under `keys`, if the store knows of it without being asked. So a client that is over one
+    /// limit causes no lookup for another one.
+    fn known_denial<'a>(&self, keys: impl Iterator<Item = &'a (usize, Key)>) -> Option<Decision> {
+        self.limiter.known_denial(keys.filter_map(|(at, key)| {
+            // A cost function runs once for each request, later.
+            let rule = self.rule(*at).filter(|rule| rule.cost.is_none())?;
+            Some(Charge::of(rule.policy.known()?, key.clone(), 1))
+        }))
+    }
+}
+
+/// Whether the request is a CORS preflight: a browser asks whether it may send another request.
+fn is_preflight(request: &Parts) -> bool {
+    request.method == Method::OPTIONS
+        && request.headers.contains_key(ORIGIN)
+        && request.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+impl Identity {
+    fn of(keys: Gathered<(usize, Key)>) -> Result<Self, Error> {
+        match keys.unidentified {
+            Some(error) if keys.values.is_empty() => Err(*error),
+            _ => Ok(Self::Applicable(keys)),
+        }
+    }
+}
+
+/// A request that is not admitted or rejected yet.
+#[derive(Clone, Copy)]
+pub(super) struct Admit<'a> {
+    pub(super) config: &'a Config,
+    pub(super) request: &'a Parts,
+    /// Whether the request is admitted in any case.
+    pub(super) report_only: bool,
+}
+
+impl Admit<'_> {
+    #[inline]
+    pub(super) fn start(self) -> Admission {
+        match self.config.identify(self.request, true).now() {
+            Ok(identity) => self.identified(identity),
+            Err(identity) => Admission::Pending(Waiting::Identity(identity)),
+        }
+    }
+
+    /// What to do next, once the request need no longer wait for that.
+    pub(super) fn poll(self, waiting: &mut Waiting, cx: &mut Context<'_>) -> Poll<Admission> {
+        Poll::Ready(match waiting {
+            Waiting::Identity(identity) => self.identified(ready!(Pin::new(identity).poll(cx))),
+            Waiting::Charges(charges) => self.charged(ready!(Pin::new(charges).poll(cx))),
+            Waiting::Decision(decision, unidentified) => {
+                let decided = ready!(Pin::new(decision).poll(cx));
+                self.decided(decided, unidentified.take())
+            }
+        })
+    }
+
+    #[inline]
+    fn identified(self, identity: Result<Identity, Error>) -> Admission {
+        let config = self.config;
+        match identity {
+            Ok(Identity::Known(key)) => match &*config.rules.rules {
+                [rule, ..] => self.charge_one(rule, key),
+                [] => self.exempt(),
+            },
+            Ok(Identity::Applicable(Gathered { values, unidentified })) => {
+                let is_one = values.len() == 1 && unidentified.is_none();
+                let mut keys = values.into_iter().filter_map(|(at, key)| Some((config.rule(at)?, key)));
+                match if is_one { keys.next() } else { None } {
+                    Some((rule, key)) => self.charge_one(rule, key),
+                    None => self.charge_all(keys, unidentified),
+                }
+            }
+            Ok(Identity::Denied(decision)) => self.reject(Rejection::Denied(*decision)),
+            Ok(Identity::Exempt) => self.exempt(),
+            Ok(Identity::Rejected(rejection)) => Admit { report_only: false, ..self }.reject(*rejection),
+            Err(error) => self.reject(Rejection::Unidentified(error)),
+        }
+    }
+
+    /// Charges `key` under `rule`.
+    #[inline]
+    fn charge_one(self, rule: &Rule, key: Key) -> Admission {
+        let check = |charge| self.deciding(self.config.limiter.check_charge(charge), None);
+        if let Some(policy) = rule.policy.constant() {
+            // The common case.
+            return check(Charge::of(policy.clone(), key, rule.cost_of(self.request)));
+        }
+        match rule.charge(key, self.request).now() {
+            Ok(Ok(Some(charge))) => check(charge),
+            Ok(Ok(None)) => self.exempt(),
+            Ok(Err(error)) => self.reject(Rejection::Unidentified(error)),
+            Err(pending) => Admission::Pending(Waiting::Charges(
+                pending.map(|charge| Gathered { values: charge.into_iter().collect(), unidentified: None }),
+            )),
+        }
+    }
+
+    /// Charges `keys` under their rules. With an error, another rule cannot identify the client.
+    fn charge_all<'a>(
+        self,
+        keys: impl Iterator<Item = (&'a Rule, Key)>,
+        unidentified: Option<Box<Error>>,
+    ) -> Admission {
+        match gather(keys.map(|(rule, key)| rule.charge(key, self.request))) {
+            Ok(charges) => self.charged(charges.map(|charges| charges.or(unidentified))),
+            Err(pending) => match self.config.limiter.known_denial(pending.known().cloned()) {
+                Some(denial) => self.reject(Rejection::Denied(denial)),
+                None => Admission::Pending(Waiting::Charges(
+                    pending.finish().map(|charges| charges.or(unidentified)),
+                )),
+            },
+        }
+    }
+
+    fn charged(self, charges: Result<Gathered<Charge>, Error>) -> Admission {
+        match charges {
+            Ok(Gathered { values, unidentified }) if values.is_empty() => match unidentified {
+                Some(error) => self.reject(Rejection::Unidentified(*error)),
+                None => self.exempt(),
+            },
+            Ok(Gathered { values, unidentified }) => {
+                self.deciding(self.config.limiter.check_charges(&values), unidentified)
+            }
+            // As for an error of a key extractor, regardless of its kind.
+            Err(error) => self.reject(Rejection::Unidentified(error)),
+        }
+    }
+
+    #[inline]
+    fn deciding(self, decision: Answer<Decision>, unidentified: Option<Box<Error>>) -> Admission {
+        match decision.now() {
+            // A store in memory has decided, so the service is called without waiting.
+            Ok(decided) => self.decided(decided, unidentified),
+            Err(decision) => Admission::Pending(Waiting::Decision(decision, unidentified)),
+        }
+    }
+
+    /// Admits a request that is exempt or that no rule limits.
+    fn exempt(self) -> Admission {
+        self.config.report(|| DecisionEvent::exempt(self.request));
+        Admission::Admitted(None)
+    }
+
+    /// With an error, another rule cannot identify the client.
+    #[inline]
+    fn decided(self, decided: Result<Decision, Error>, unidentified: Option<Box<Error>>) -> Admission {
+        let decision = match decided {
+            Ok(decision) => decision,
+            // Regardless of its kind: clients must not see the text of a store.
+            Err(error) => return self.reject(Rejection::Unavailable(error)),
+        };
+        match (decision.verdict(), unidentified) {
+            (Verdict::Deny { .. }, _) => self.reject(Rejection::Denied(decision)),
+            (verdict, None) => {
+                self.config.report(|| DecisionEvent::admitted(&decision, self.request));
+                admitted(verdict, decision)
+            }
+            (verdict, Some(error)) => self.charged_without_identity(*error, verdict, decision),
+        }
+    }
+
+    /// Rejects the request, unless the layer only reports.
+    fn reject(self, rejection: Rejection) -> Admission {
+        let event = DecisionEvent::rejected(&rejection, Some(self.request), !self.report_only);
+        self.config.rejected(&event, &rejection, self.report_only);
+        if self.report_only {
+            return Admission::Admitted(rejection.into_decision());
+        }
+        Admission::Rejected(self.config.jitter(rejection), None)
+    }
+
+    /// Rejects a request that is charged, and whose client another rule cannot identify. Admits it if the layer only reports.
+    fn charged_without_identity(self, error: Error, verdict: Verdict, mut decision: Decision) -> Admission {
+        let rejection = Rejection::Unidentified(error);
+        let event = DecisionEvent::rejected(&rejection, Some(self.request), !self.report_only);
+        self.config.rejected(&event.with(&decision), &rejection, self.report_only);
+        if self.report_only {
+            return admitted(verdict, decision);
+        }
+        // The response's extensions get no permit.
+        drop(decision.take_permit());
+        Admission::Rejected(rejection, Some(Box::new(decision)))
+    }
+}
+
+#[inline]
+fn admitted(verdict: Verdict, decision: Decision) -> Admission {
+    match verdict {
+        Verdict::Delay(delay) => Admission::Delayed(delay, decision),
+        _ => Admission::Admitted(Some(decision)),
+    }
+}
+
+/// The values of the rules that have one.
+pub(super) struct Gathered<T> {
+    /// In the order of their rules.
+    values: Vec<T>,
+    /// Why another rule cannot identify the client, which is the client's fault. The first one.
+    unidentified: Option<Box<Error>>,
+}
+
+/// Answers of which at least one is pending.
+struct Pending<T> {
+    /// The values before the first pending answer.
+    first: Gathered<T>,
+    /// The first pending answer and all after it.
+    rest: Vec<Answer<Option<T>>>,
+}
+
+/// The values of `answers`, or the first error of the server. Answers after that are not started.
+fn gather<T>(
+    mut answers: impl Iterator<Item = Answer<Option<T>>>,
+) -> Result<Result<Gathered<T>, Error>, Pending<T>> {
+    // Nearly all answers are values.
+    let most = answers.size_hint().1.unwrap_or_default();
+    let mut gathered = Gathered { values: Vec::with_capacity(most), unidentified: None };
+    while let Some(answer) = answers.next() {
+        match answer.now() {
+            Ok(result) => {
+                if let Err(error) = gathered.add(result) {
+                    return Ok(Err(error));
+                }
+            }
+            Err(pending) => {
+                // All now, because the request is not there later.
+                let rest = iter::once(pending).chain(answers).collect();
+                return Err(Pending { first: gathered, rest });
+            }
+        }
+    }
+    Ok(Ok(gathered))
+}
+
+impl<T> Gathered<T> {
+    /// The values, if all rules can identify the client.
+    pub(super) fn complete(self) -> Result<Vec<T>, Error> {
+        self.unidentified.map_or(Ok(self.values), |error| Err(*error))
+    }
+
+    /// With `earlier` in place of the extractor's error, if it is set.
+    fn or(self, earlier: Option<Box<Error>>) -> Self {
+        Self { unidentified: earlier.or(self.unidentified), ..self }
+    }
+
+    fn add(&mut self, result: Result<Option<T>, Error>) -> Result<(), Error> {
+        match result {
+            Ok(Some(value)) => self.values.push(value),
+            Ok(None) => {}
+            Err(error) if error.kind().is_clients() => {
+                self.unidentified.get_or_insert_with(|| Box::new(error));
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+}
+
+impl<T: Send + 'static> Pending<T> {
+    /// The values that are known.
+    fn known(&self) -> impl Iterator<Item = &T> {
+        let rest = self.rest.iter().filter_map(|answer| answer.peek()?.as_ref().ok()?.as_ref());
+        self.first.values.iter().chain(rest)
+    }
+
+    /// All values, once they are known. The answers are awaited together.
+    fn finish(self) -> Answer<Gathered<T>> {
+        let Self { first: mut gathered, mut rest } = self;
+        Answer::pending(async move {
+            let mut results: Vec<_> = rest.iter().map(|_| None).collect();
+            poll_fn(|cx| {
+                for (answer, result) in rest.iter_mut().zip(&mut results) {
+                    if result.is_none()
+                        && let Poll::Ready(ready) = Pin::new(answer).poll(cx)
+                    {
+                        *result = Some(ready);
+                    }
+                }
+                if results.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            results.into_iter().flatten().try_for_each(|result| gathered.add(result))?;
+            Ok(gathered)
+        })
+    }
+}

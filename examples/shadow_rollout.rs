@@ -31,7 +31,7 @@
 //!     1 denied, 1 would have been
 //! curl -i -X PUT http://127.0.0.1:3000/share/7
 //!     400
-//!     the share of keys must be from 0 to 1: 0.25 enforces the policy for a quarter of them
+//!     the share of keys must be from 0 to 1
 //! ```
 //!
 //! A share contains the same keys on every instance, and a larger share contains all keys of a smaller one. In a service,
@@ -96,7 +96,7 @@ async fn set_share(
     Path(share): Path<f64>,
 ) -> Result<String, (StatusCode, String)> {
     if !(0.0..=1.0).contains(&share) {
-        return Err((StatusCode::BAD_REQUEST, "the share must be from 0 to 1\n".to_owned()));
+        return Err((StatusCode::BAD_REQUEST, "the share of keys must be from 0 to 1\n".to_owned()));
     }
     sender.send_replace(new_limit(share));
     Ok(format!("enforced for {} % of the keys\n", share * 100.0))

@@ -3,8 +3,6 @@
 mod answer;
 mod delayed;
 mod error;
-#[cfg(feature = "redis")]
-mod fault;
 mod outage;
 mod quota;
 pub(crate) mod random;
@@ -14,7 +12,7 @@ pub(crate) mod text;
 pub(crate) mod time;
 
 #[cfg(feature = "redis")]
-pub(crate) use self::fault::Fault;
+pub(crate) use self::error::Fault;
 pub use self::{
     answer::Answer,
     error::{Error, ErrorKind},

@@ -12,13 +12,15 @@ use crate::base::{Error, ErrorKind};
 /// # #[cfg(feature = "redis")]
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
-/// use tower_ratelimit::{FailureMode, Key, Limiter, Policy, Quota, RedisStore};
+/// use tower_ratelimit::{algorithm::SlidingWindow, FailureMode, Key, Limiter, Policy, Quota, RedisStore};
 ///
 /// // No Redis listens on this port.
 /// let limiter = Limiter::new(RedisStore::builder().connect_lazy("redis://127.0.0.1:1")?);
 /// let api = Policy::new("api", Quota::per_minute(1));
 /// let assets = Policy::new("assets", Quota::per_second(10)).on_store_failure(FailureMode::Open);
-/// let login = Policy::new("login", Quota::per_minute(5)).on_store_failure("closed".parse()?);
+/// let login = Policy::new("login", Quota::per_minute(5))
+///     .algorithm(SlidingWindow::new())
+///     .on_store_failure("closed".parse()?);
 ///
 /// // Counted in this process.
 /// let alice = Key::new("alice");

@@ -1,5 +1,6 @@
 //! What is limited and how: [`Policy`], and which policy a request falls under: [`PolicySource`].
 #![cfg_attr(feature = "serde", doc = include_str!("configuration.md"))]
+#![doc = include_str!("options.md")]
 #![doc = include_str!("counts.md")]
 
 #[cfg(feature = "serde")]

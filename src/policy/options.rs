@@ -172,31 +172,8 @@ impl Policy {
     /// For a [`RedisStore`](crate::RedisStore). A [`MemoryStore`](crate::MemoryStore) decides in process already and
     /// ignores this setting.
     ///
-    /// * **Exactness**: all instances together never admit more than the limit, in the sense of the algorithm, counted when
-    ///   a unit is spent. Redis charges a unit when it is leased. A lease ends no later than the window or cell that it was
-    ///   charged to. A bucket keeps the room of leased units free until they are spent or the lease ends, within a second.
-    /// * **Price**: one instance may hold unused units while another denies requests. A running instance
-    ///   returns unused units within 1.5 seconds; an instance that shuts down returns them with
-    ///   [`Limiter::drain`](crate::Limiter::drain). After a crash they are missing for the time of
-    ///   [`lease_bound`](Self::lease_bound).
-    /// * **Size**: the lease follows the demand. A key with fewer than a hundred requests a second on this instance is not
-    ///   leased. The lease doubles when it is used up quickly, and is never more than a quarter of what remains. An instance
-    ///   leases up to 4096 keys at a time.
-    ///
-    /// Leases serve requests with this policy alone. Requests with several policies, and peeks, are decided by Redis,
-    /// which counts leased units as spent. The remaining units and the reset in a decision come from the last Redis
-    /// call, less what this instance has spent since.
-    ///
-    /// A refund first returns the units that this instance has on lease, and the next request leases again. So do not lease
-    /// under a policy that refunds most of its requests: it makes more calls than without leases. A [refund of a decision](crate::Limiter::refund)
-    /// that was admitted from a lease counts from when the lease began, so it may return fewer units. Redis does not know
-    /// how many of another instance's leased units are spent. An
-    /// [operator's refund](crate::Operator::refund_latest) returns none of them to a bucket, and counts all of them as
-    /// spent in a window. Do not refund more units than were charged that way: a window may then admit that many more.
-    ///
-    /// A [reset](crate::Operator::reset) drops this instance's leases. Other instances can still spend theirs, and units that
-    /// they return unspent free as many units of later charges.
-    /// If the clock of Redis is changed, units on lease at that moment may count in the window before or after.
+    /// All instances together never admit more than the limit. The price: one instance may hold unused units while another
+    /// denies requests. See [leases](crate::policy#leases) for what they are exact about, their size, and refunds.
     ///
     /// # Panics
     ///

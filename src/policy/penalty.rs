@@ -124,30 +124,7 @@ impl Policy {
     /// quota. It charges nothing, like any other denial. [`Decision::banned_for`](crate::Decision::banned_for) has the
     /// time left. Clients get the problem type `abnormal-usage-detected`, and `Retry-After` with the rest of the ban.
     ///
-    /// * **What counts**: each request that this policy denies while no key of the request is banned. A banned request,
-    ///   a peek, and a debit do not count. In a Redis Cluster, policies whose identities are in different slots are
-    ///   decided slot by slot, and only the policies of the first slot that denies count the denial, even if a key in a
-    ///   later one is banned.
-    /// * **Bans by hand**: [`Operator::ban`](crate::Operator::ban), [`unban`](crate::Operator::unban) and
-    ///   [`bans`](crate::Operator::bans). [`Operator::reset`](crate::Operator::reset) does not end a ban.
-    /// * **Shadows**: a [shadow](Self::shadow) policy neither counts denials nor bans, for all keys or for its share of
-    ///   them. A key that is banned under it by hand is listed, and banned once the policy is enforced.
-    /// * **Deny cache**: a [`RedisStore`](crate::RedisStore) answers requests of a banned key in process for up to its
-    ///   [`deny_cache`](crate::store::RedisStoreBuilder::deny_cache) time, then asks Redis again. So a ban that was ended
-    ///   through another instance lasts that much longer here. Other denials are cached only under
-    ///   [`Penalty::manual`], because any other penalty must count each of them.
-    /// * **Failure of the store**: under [`FailureMode::Local`](crate::FailureMode::Local), denials are counted and
-    ///   keys are banned in this process, by the same numbers. The bans in the store are then unknown. Bans of this
-    ///   process do not apply while the store answers; in a later outage they apply again, until their time is over or
-    ///   [`unban`](crate::Operator::unban) ends them.
-    /// * **Full Redis**: a denial needs a write to be counted. If Redis is out of memory, cannot save, or has too few
-    ///   replicas, a denial is still a denial, but it does not count and bans no key.
-    /// * **Lost keys**: a ban is a key in Redis. An eviction, or a failover to a replica that has not got it, ends it.
-    /// * **Your own stores** ignore a penalty, unless they pass charges on to a store of this crate.
-    /// * **Changes**: a changed penalty keeps what was counted, and a ban lasts as long as it was when it was imposed.
-    ///
-    /// Redis makes the decisions of such a policy with a longer script, and keeps a second key for each key that was denied
-    /// or banned, as long as that matters: 72 bytes, and 40 more while bans are remembered.
+    /// See [penalties](crate::policy#penalties) for which denials count, bans by hand, and what a failure of the store changes.
     ///
     /// # Panics
     ///
@@ -159,7 +136,7 @@ impl Policy {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tower_ratelimit::{policy::Penalty, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+    /// use tower_ratelimit::{algorithm::FixedWindow, policy::Penalty, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -167,6 +144,7 @@ impl Policy {
     /// let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
     /// let (minute, hour, day) = (Duration::from_secs(60), Duration::from_secs(3_600), Duration::from_secs(86_400));
     /// let login = Policy::new("login", Quota::per_minute(5))
+    ///     .algorithm(FixedWindow::anchored())
     ///     .penalty(Penalty::after(10, 10 * minute).ban(hour).up_to(day));
     /// let mallory = Key::new("203.0.113.7");
     ///

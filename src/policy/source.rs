@@ -346,7 +346,11 @@ impl From<Policy> for PolicySource {
 
 impl fmt::Debug for PolicySource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("PolicySource").field(&self.known()).finish()
+        match &self.0 {
+            Source::Constant(policy) => f.debug_tuple("Constant").field(policy).finish(),
+            Source::Watched(policy) => f.debug_tuple("Watched").field(&*policy.borrow()).finish(),
+            Source::PerRequest { .. } => f.debug_tuple("PerRequest").finish_non_exhaustive(),
+        }
     }
 }
 

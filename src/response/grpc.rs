@@ -67,6 +67,30 @@ const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-m
 /// starts. grpc-web calls are answered in grpc-web, in text if the call came in text. The header block stays below
 /// 8 KiB.
 ///
+/// # Another code or message
+///
+/// Call this mapper in a closure, and change the headers. The details of a denied call keep the default code and message.
+///
+/// ```
+/// use http::{HeaderValue, Request, request::Parts};
+/// use tower_ratelimit::{Rejection, response::{GrpcStatus, ResponseMapper}};
+///
+/// let mapper = |rejection: &Rejection, call: &Parts| {
+///     let mut response = GrpcStatus::default().response(rejection, call);
+///     if let Rejection::Blocked = rejection {
+///         let message = HeaderValue::from_static("contact support@example.org");
+///         response.headers_mut().insert("grpc-message", message);
+///     }
+///     response
+/// };
+///
+/// let (call, ()) = Request::post("/").header("content-type", "application/grpc").body(())?.into_parts();
+/// let response = mapper(&Rejection::Blocked, &call);
+/// assert_eq!(response.headers()["grpc-status"], "7");
+/// assert_eq!(response.headers()["grpc-message"], "contact support@example.org");
+/// # Ok::<(), http::Error>(())
+/// ```
+///
 /// # In a handler
 ///
 /// With the feature `tonic`, a [`Rejection`] and an [`Error`](crate::Error) become a `tonic::Status` with `?` or

@@ -47,7 +47,10 @@ async fn every_key_under_a_policy_is_found_and_no_other() {
     let stores = [
         ("one server", settings().connect(&server.url()).await.unwrap()),
         ("a cluster", settings().connect(Servers::cluster(cluster.urls())).await.unwrap()),
-        ("many shards", settings().cluster_shards(1_024).connect(Servers::cluster(cluster.urls())).await.unwrap()),
+        (
+            "many shards",
+            settings().cluster_shards(1_024).connect(Servers::cluster(cluster.urls())).await.unwrap(),
+        ),
     ];
     let other = support::settings().prefix("kxey^s").connect(&server.url()).await.unwrap();
     charge_all(&other).await;

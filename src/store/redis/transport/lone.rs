@@ -24,16 +24,10 @@ use crate::{
 };
 
 /// The lanes that callers poll.
+///
+/// Those since the last look of the task that looks at them; some of them have ended. `None` if there is no task.
 #[derive(Default)]
-pub(super) struct LoneLanes(Mutex<Watched>);
-
-#[derive(Default)]
-struct Watched {
-    /// Since the last look. Some of them have ended.
-    lanes: Vec<Arc<Lane>>,
-    /// Whether there is a task that looks at them.
-    is_running: bool,
-}
+pub(super) struct LoneLanes(Mutex<Option<Vec<Arc<Lane>>>>);
 
 /// A lane that a caller polls, and then perhaps a task.
 struct Lane {
@@ -57,9 +51,10 @@ impl LoneLanes {
         let by_caller = ByCaller { lane: Box::pin(lane), caller: None };
         let lane = Arc::new(Lane { runtime: Handle::current(), by_caller: Mutex::new(Some(by_caller)) });
         let is_watched = {
-            let mut watched = lock(&self.0);
-            watched.lanes.push(lane.clone());
-            mem::replace(&mut watched.is_running, true)
+            let mut lanes = lock(&self.0);
+            let is_watched = lanes.is_some();
+            lanes.get_or_insert_default().push(lane.clone());
+            is_watched
         };
         if !is_watched {
             // Not under the lock: a runtime that ends drops the task here.
@@ -128,10 +123,12 @@ impl Watch {
 
     /// Whether there are new lanes.
     fn look(&mut self) -> bool {
-        let mut watched = lock(&self.lanes.0);
-        watched.is_running = !watched.lanes.is_empty();
-        mem::swap(&mut self.seen, &mut watched.lanes);
-        watched.is_running
+        let mut lanes = lock(&self.lanes.0);
+        lanes.take_if(|lanes| lanes.is_empty());
+        if let Some(lanes) = &mut *lanes {
+            mem::swap(&mut self.seen, lanes);
+        }
+        lanes.is_some()
     }
 
     fn take_over(&mut self) {

@@ -91,9 +91,11 @@ impl<'a> Reader<'a> {
             return Err(error::from_server(&text));
         }
         let reply = match (&job.lease, &job.charges[..]) {
-            (None, [charge]) if job.penalties.is_empty() => {
-                self.decision_of_one(job.action, charge).map(Reply::of)
-            }
+            // The most frequent one.
+            (None, [charge]) if job.penalties.is_empty() => self
+                .record()
+                .and_then(|record| self.outcome(job.action, charge, &record, true))
+                .map(|outcome| Reply::of(Decision::of_one(outcome))),
             (Some(lease), [charge]) => self.leased(charge, lease),
             _ => self.decision(job).map(Reply::of),
         };
@@ -116,12 +118,6 @@ impl<'a> Reader<'a> {
         let is_it = |pair: &&[Value]| matches!(pair, [Value::Int(number), _] if usize::try_from(*number) == Ok(record));
         let pair = self.errors.chunks_exact(2).find(is_it)?;
         Some(text(&pair[1]).unwrap_or_default())
-    }
-
-    /// The decision about one charge, the most frequent one.
-    fn decision_of_one(&mut self, action: Action, charge: &Charge) -> Option<Decision> {
-        let record = self.record()?;
-        Some(Decision::of_one(self.outcome(action, charge, &record, true)?))
     }
 
     fn decision(&mut self, job: &Job) -> Option<Decision> {

@@ -1,4 +1,5 @@
 use std::{
+    borrow::Cow,
     collections::HashMap,
     hash::{BuildHasherDefault, Hasher},
     sync::Arc,
@@ -73,18 +74,10 @@ impl Job {
         }
     }
 
-    /// Which denials its charges against penalties count, if it has any.
-    fn counts(&self) -> Option<Counts> {
-        self.penalties.first().map(|penalty| penalty.counts)
-    }
-
-    /// What it does: a job that leases units charges its cost too.
-    const fn spec(&self) -> Spec {
-        if self.lease.is_some() { Action::Charge.spec() } else { self.action.spec() }
-    }
-
     /// Whether both jobs differ only in their keys, so that they can share a run.
     fn differs_only_in_keys(&self, other: &Self) -> bool {
+        // Which denials the charges against penalties count.
+        let counts = |job: &Self| job.penalties.first().map(|penalty| penalty.counts);
         let is_alike = |(one, other): (&Charge, &Charge)| {
             one.policy().counts_as(other.policy())
                 && self.cost(one) == self.cost(other)
@@ -96,7 +89,7 @@ impl Job {
             && other.lease.is_none()
             && !matches!(self.action, Action::Refund | Action::Ban)
             && self.charges.len() == other.charges.len()
-            && self.counts() == other.counts()
+            && counts(self) == counts(other)
             && self.charges.iter().zip(&*other.charges).all(is_alike)
     }
 }
@@ -215,33 +208,9 @@ impl Numbers {
         self.0.extend((number as f64).to_le_bytes());
     }
 
-    /// In place of the time and the mark of a charge.
-    fn push_shadow(&mut self) {
-        self.0.extend((-1_f64).to_le_bytes());
-        self.push(0);
-    }
-
-    /// In place of the time and the mark of a charge against the penalty of the one at `place`.
-    fn push_penalty(&mut self, place: usize, counts: Counts) {
-        let time = match counts {
-            Counts::Own => -2_f64,
-            Counts::Later => -3.0,
-            Counts::Earlier => -4.0,
-        };
-        self.0.extend(time.to_le_bytes());
-        self.push(place as u64 + 1);
-    }
-
-    /// What a job does.
-    fn push_spec(&mut self, job: &Job) {
-        let Spec { change, charges, least, .. } = job.spec();
-        self.push(change.map_or(0, |change| change as u64));
-        self.push(charges.into());
-        match least {
-            Some(least) => self.push(least),
-            None => self.0.extend((-1_f64).to_le_bytes()),
-        }
-        self.push(job.lease.is_some().into());
+    /// `-number`, where another number could be.
+    fn push_mark(&mut self, number: u64) {
+        self.0.extend((-(number as f64)).to_le_bytes());
     }
 
     fn extend(&mut self, numbers: &[u64]) {
@@ -263,13 +232,13 @@ impl Numbers {
     }
 
     /// For `lua/decide.lua`. Also returns the texts: the algorithms of the rules, then the holders.
-    fn of_decisions(jobs: &[&Job], keys: &Keys<'_>) -> (Self, Vec<String>) {
+    fn of_decisions<'a>(jobs: &[&'a Job], keys: &Keys<'_>) -> (Self, Vec<Cow<'a, str>>) {
         let (rules, rule_of) = rules_of(jobs);
         let mut numbers = Self::new(jobs);
-        let mut texts: Vec<String> = Vec::with_capacity(rules.len());
+        let mut texts: Vec<Cow<'_, str>> = Vec::with_capacity(rules.len());
         numbers.push(rules.len() as u64);
         for policy in rules {
-            texts.push(policy.counting().name().to_owned());
+            texts.push(policy.counting().name().into());
             numbers.push(policy.arguments().len() as u64);
             numbers.extend(policy.arguments());
         }
@@ -278,11 +247,19 @@ impl Numbers {
             let Some(job) = run.first() else { continue };
             let charges = job.width();
             let is_shared = u64::from(keys.places.is_some());
-            numbers.push_spec(job);
-            numbers.extend(&[run.len() as u64, charges as u64, is_shared]);
+            // A job that leases units charges its cost too.
+            let action = if job.lease.is_some() { Action::Charge } else { job.action };
+            let Spec { change, charges: is_charge, least, .. } = action.spec();
+            numbers.extend(&[change.map_or(0, |change| change as u64), is_charge.into()]);
+            match least {
+                Some(least) => numbers.push(least),
+                None => numbers.push_mark(1),
+            }
+            let is_lease = job.lease.is_some().into();
+            numbers.extend(&[is_lease, run.len() as u64, charges as u64, is_shared]);
             for (i, charge) in job.charges.iter().enumerate() {
                 let holder = if charge.needs_permit() {
-                    texts.push(format!("{:032x}", charge.holder()));
+                    texts.push(format!("{:032x}", charge.holder()).into());
                     // ARGV[1] is the numbers.
                     texts.len() as u64 + 1
                 } else {
@@ -291,7 +268,11 @@ impl Numbers {
                 numbers.extend(&[rule_of[charge_number + i] as u64, job.cost(charge), holder]);
                 match (job.action, charge.receipt()) {
                     (Action::Refund, Some(receipt)) => numbers.extend(&[receipt.made, receipt.mark]),
-                    _ if job.action.spec().denies && charge.is_shadow() => numbers.push_shadow(),
+                    // In place of the time and the mark, as below.
+                    _ if job.action.spec().denies && charge.is_shadow() => {
+                        numbers.push_mark(1);
+                        numbers.push(0);
+                    }
                     // An operator's refund has no receipt.
                     _ => numbers.extend(&[0, 0]),
                 }
@@ -299,7 +280,12 @@ impl Numbers {
             let own = job.charges.len();
             for (i, PenaltyCharge { place, charge, counts }) in job.penalties.iter().enumerate() {
                 numbers.extend(&[rule_of[charge_number + own + i] as u64, charge.cost().min(MAX_BAN), 0]);
-                numbers.push_penalty(*place, *counts);
+                numbers.push_mark(match counts {
+                    Counts::Own => 2,
+                    Counts::Later => 3,
+                    Counts::Earlier => 4,
+                });
+                numbers.push(*place as u64 + 1);
             }
             if let Some(lease) = &job.lease {
                 let returned = lease.returned();

@@ -45,7 +45,7 @@ impl Link for Clustered {
     fn decide(self: Arc<Self>, job: Arc<Job>) -> Answer<Decision> {
         Answer::pending(async move {
             let share_a_shard = |pair: &[Charge]| self.share_a_shard(pair[0].key(), pair[1].key());
-            if job.charges.windows(2).all(share_a_shard) {
+            if !job.charges.is_empty() && job.charges.windows(2).all(share_a_shard) {
                 self.decide_in_shard(job).await
             } else {
                 // Boxed because few decisions need the space.

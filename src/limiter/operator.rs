@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::limiter::Limiter;
 use crate::{
     base::{Answer, Error, ErrorKind, time::micros},
-    decision::{BanList, Charge, Decision, Outcome},
+    decision::{Charge, Decision, Outcome},
     key::Key,
     policy::{MAX_BAN, Policy},
-    store::Action,
+    store::{Action, BanList},
 };
 
 /// The most bans that [`Operator::bans`] lists.
@@ -53,8 +53,8 @@ impl Operator {
     ///
     /// The failure of the store. The policy's [`FailureMode`](crate::FailureMode) does not apply.
     pub async fn reset(&self, policy: &Policy, key: &Key) -> Result<(), Error> {
-        self.0.store.reset(policy, key).await?;
-        self.0.ladder.forget(policy, key);
+        self.0.shared.store.reset(policy, key).await?;
+        self.0.shared.local.forget(policy, key);
         Ok(())
     }
 
@@ -96,7 +96,7 @@ impl Operator {
     #[doc(hidden)]
     #[must_use]
     pub fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
-        self.0.store.stored_name(policy, key)
+        self.0.shared.store.stored_name(policy, key)
     }
 
     /// Bans `key` under `policy` for `time` from now, in place of the ban that it has.
@@ -186,13 +186,13 @@ impl Operator {
     /// deadline of a decision, or half a second if that is longer.
     pub async fn bans(&self, policy: &Policy) -> Result<BanList, Error> {
         with_penalty(policy)?;
-        self.0.store.bans(policy, MOST_BANS).await
+        self.0.shared.store.bans(policy, MOST_BANS).await
     }
 
     async fn set_ban(&self, policy: &Policy, key: &Key, time: u64) -> Result<Decision, Error> {
         with_penalty(policy)?;
-        self.0.ladder.set_ban(policy, key, time);
-        self.0.store.decide(Action::Ban, &[Charge::new(policy, key, time)]).await
+        self.0.shared.local.set_ban(policy, key, time);
+        self.0.shared.store.decide(Action::Ban, &[Charge::new(policy, key, time)]).await
     }
 }
 

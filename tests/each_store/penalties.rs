@@ -5,7 +5,7 @@ use std::time::Duration;
 use tower_ratelimit::{
     Charge, Decision, Key, Limiter, MemoryStore, Policy, Quota,
     algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    decision::{BanList, DecisionSource},
+    decision::DecisionSource,
     policy::Penalty,
 };
 

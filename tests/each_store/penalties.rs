@@ -7,6 +7,7 @@ use tower_ratelimit::{
     algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     decision::DecisionSource,
     policy::Penalty,
+    store::BanList,
 };
 
 use crate::stores::stores;

@@ -45,6 +45,7 @@ pub(crate) trait Held: Send + Sync {}
 ///
 /// let admitted = limiter.check_all(&both).await?;
 /// assert_eq!(admitted.verdict(), Verdict::Allow);
+/// // The binding policy is the one with the smallest share left, or of those that deny the one with the longest wait.
 /// assert_eq!(admitted.binding().unwrap().policy().name(), "burst");
 ///
 /// let denied = limiter.check_all(&both).await?;
@@ -231,10 +232,7 @@ impl Decision {
     pub(crate) fn updated(&self, newer: &Self) -> Self {
         let mut outcomes = self.all_outcomes().to_vec();
         for outcome in newer.all_outcomes() {
-            let same = |old: &&mut Outcome| {
-                old.policy().name() == outcome.policy().name() && old.key() == outcome.key()
-            };
-            match outcomes.iter_mut().find(same) {
+            match outcomes.iter_mut().find(|old| old.charge().is_of_same_count(outcome.charge())) {
                 Some(old) => *old = outcome.clone(),
                 None => outcomes.push(outcome.clone()),
             }
@@ -305,24 +303,24 @@ impl Decision {
     /// ```
     #[must_use]
     pub fn delay(&self) -> Option<Duration> {
-        self.verdict().delay()
+        match self.verdict() {
+            Verdict::Delay(delay) => Some(delay),
+            _ => None,
+        }
     }
 
     /// Whether the request is denied. Nothing was charged then.
-    #[must_use]
-    pub fn is_denied(&self) -> bool {
+    pub(crate) fn is_denied(&self) -> bool {
         self.verdict().is_denied()
     }
 
-    /// Whether a policy denies the request because it [bans](crate::Policy::penalty) the key. Even if it is this denial
-    /// that bans it.
-    #[must_use]
-    pub fn is_banned(&self) -> bool {
-        self.is_denied() && self.outcomes().iter().any(Outcome::is_banned)
+    /// Whether a policy denies the request because it [bans](crate::Policy::penalty) the key.
+    pub(crate) fn is_banned(&self) -> bool {
+        self.banned_for().is_some()
     }
 
-    /// The time until the latest [ban](crate::Policy::penalty) ends because of which the request is denied. `None` if no key
-    /// is banned.
+    /// The time until the latest [ban](crate::Policy::penalty) ends because of which the request is denied, even if it is
+    /// this denial that bans the key. `None` if no key is banned.
     ///
     /// # Example
     ///
@@ -338,7 +336,7 @@ impl Decision {
     /// let alice = Key::new("alice");
     ///
     /// limiter.check(&policy, &alice, 1).await?;
-    /// assert!(!limiter.check(&policy, &alice, 1).await?.is_banned());
+    /// assert_eq!(limiter.check(&policy, &alice, 1).await?.banned_for(), None);
     /// let banned = limiter.check(&policy, &alice, 1).await?;
     /// assert_eq!(banned.banned_for(), Some(hour));
     /// assert_eq!(banned.retry_after(), Some(hour));
@@ -347,10 +345,8 @@ impl Decision {
     /// ```
     #[must_use]
     pub fn banned_for(&self) -> Option<Duration> {
-        if !self.is_denied() {
-            return None;
-        }
-        self.outcomes().iter().filter_map(Outcome::banned_for).max()
+        let bans = self.outcomes().iter().filter_map(Outcome::banned_for);
+        bans.max().filter(|_| self.is_denied())
     }
 
     /// The shortest wait after which every policy that denied admits. `None` if the request is admitted, and if waiting
@@ -360,8 +356,8 @@ impl Decision {
         self.verdict().retry_after()
     }
 
-    /// The units that can still be charged under the policy that [binds](Self::binding). `None` if there are no
-    /// [outcomes](Self::outcomes).
+    /// The units that can still be charged under the [binding](Self::binding) policy, which is the tightest one. `None` if
+    /// there are no [outcomes](Self::outcomes).
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         self.binding().map(Outcome::remaining)

@@ -19,7 +19,6 @@ use crate::{algorithm::twin::Receipt, base::time::micros, key::Key, policy::Poli
 /// use tower_ratelimit::Verdict;
 ///
 /// let wait = Duration::from_secs(1);
-/// assert_eq!(Verdict::Delay(wait).delay(), Some(wait));
 /// assert!(!Verdict::Delay(wait).is_denied());
 /// assert_eq!(Verdict::Deny { retry_after: Some(wait) }.retry_after(), Some(wait));
 /// ```
@@ -43,15 +42,6 @@ impl Verdict {
     #[must_use]
     pub const fn is_denied(&self) -> bool {
         matches!(self, Self::Deny { .. })
-    }
-
-    /// The delay after which an admitted request may go on. `None` if it may go on now, and if it is denied.
-    #[must_use]
-    pub const fn delay(&self) -> Option<Duration> {
-        match self {
-            Self::Delay(delay) => Some(*delay),
-            _ => None,
-        }
     }
 
     /// The wait of a denial. `None` if the request is admitted, and if waiting cannot help.

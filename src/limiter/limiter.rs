@@ -489,11 +489,7 @@ fn of_policies(policies: &[Policy], debited: Decision) -> Decision {
 }
 
 fn has_duplicate_key(charges: &[Charge]) -> bool {
-    charges.iter().enumerate().any(|(i, one)| {
-        charges[..i]
-            .iter()
-            .any(|other| one.key() == other.key() && one.policy().name() == other.policy().name())
-    })
+    charges.iter().enumerate().any(|(i, one)| charges[..i].iter().any(|other| one.is_of_same_count(other)))
 }
 
 impl<S: Store> From<S> for Limiter {

@@ -218,25 +218,18 @@ impl LocalCounts {
         };
         let (local, store) = (self.clone(), store.clone());
         runtime.spawn(async move {
-            let mut calls = JoinSet::new();
             // They make room for what is charged.
-            for refund in owing.refunds {
-                if calls.len() >= MOST_CONCURRENT {
-                    calls.join_next().await;
-                }
+            run_all(owing.refunds.into_iter().map(|refund| {
                 let (local, store) = (local.clone(), store.clone());
-                calls.spawn(async move { local.refund_one(&store, refund).await });
-            }
-            while calls.join_next().await.is_some() {}
+                async move { local.refund_one(&store, refund).await }
+            }))
+            .await;
             let charges = owing.charges.into_iter().map(|((_, key, _), owed)| (key, owed));
-            for (key, owed) in owing.again.into_iter().chain(charges) {
-                if calls.len() >= MOST_CONCURRENT {
-                    calls.join_next().await;
-                }
+            run_all(owing.again.into_iter().chain(charges).map(|(key, owed)| {
                 let (local, store) = (local.clone(), store.clone());
-                calls.spawn(async move { local.reconcile_one(&store, key, owed).await });
-            }
-            calls.join_all().await;
+                async move { local.reconcile_one(&store, key, owed).await }
+            }))
+            .await;
             drop(under_way);
             if lock(&local.owing).len() > 0 {
                 drop(store);
@@ -306,6 +299,18 @@ impl LocalCounts {
             self.refund_one(store, surplus).await;
         }
     }
+}
+
+/// Makes `calls`, a bounded number of them concurrently.
+async fn run_all(calls: impl Iterator<Item = impl Future<Output = ()> + Send + 'static>) {
+    let mut running = JoinSet::new();
+    for call in calls {
+        if running.len() >= MOST_CONCURRENT {
+            running.join_next().await;
+        }
+        running.spawn(call);
+    }
+    while running.join_next().await.is_some() {}
 }
 
 /// A task that reconciles.

@@ -46,8 +46,9 @@ impl Limiter {
 }
 
 impl Operator {
-    /// Removes everything that `key` was charged under `policy`. A ban stays: see [`unban`](Self::unban). Permits of requests
-    /// that still run are in use again with their next renewal.
+    /// Removes everything that `key` was charged under `policy`: its whole quota is available again. It does not end a ban,
+    /// which [`unban`](Self::unban) does. Under a [`Concurrency`](crate::algorithm::Concurrency) policy, requests that still
+    /// run count again once their permits are renewed, within a third of the period.
     ///
     /// # Errors
     ///
@@ -128,7 +129,7 @@ impl Operator {
     /// let mallory = Key::new("203.0.113.7");
     ///
     /// operator.ban(&api, &mallory, Duration::from_secs(3_600)).await?;
-    /// assert!(limiter.check(&api, &mallory, 1).await?.is_banned());
+    /// assert!(limiter.check(&api, &mallory, 1).await?.banned_for().is_some());
     /// assert_eq!(operator.bans(&api).await?.bans[0].0, mallory);
     ///
     /// operator.unban(&api, &mallory).await?;

@@ -6,8 +6,8 @@
 //! cargo run --example download_bytes --features axum
 //! ```
 //!
-//! and, in another terminal, run the lines right after each other. An address may fetch 1 MB a minute. The last response
-//! may exceed that, and its bytes are a debt.
+//! and, in another terminal, run the lines right after each other. An address may fetch 1 MB per minute. If the last
+//! response exceeds that, the excess becomes debt.
 //!
 //! ```text
 //! curl -i -o /dev/null http://127.0.0.1:3000/files/610000

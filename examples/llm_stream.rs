@@ -1,4 +1,4 @@
-//! A stream of a language model's tokens: a client that closes its connection pays for what it was sent.
+//! A stream of a language model's tokens: a client that closes its connection is charged what it was sent.
 //!
 //! Run with
 //!
@@ -6,8 +6,8 @@
 //! cargo run --example llm_stream --features axum
 //! ```
 //!
-//! and, in another terminal, run the lines right after each other. An API key may use 1000 tokens an hour. A word is a
-//! token, and the model says one in 50 ms: the last word of the prompt, `x-max-tokens` times, 100 if it is missing.
+//! and, in another terminal, run the lines right after each other. An API key may use 1,000 tokens per hour. A word
+//! is a token. Every 50 ms, the model repeats the last word of the prompt, `x-max-tokens` times (default 100).
 //!
 //! ```text
 //! curl -N -H 'x-api-key: k-ann' -H 'x-max-tokens: 3' -d 'say hello' http://127.0.0.1:3000/stream
@@ -20,10 +20,11 @@
 //!     429
 //! ```
 //!
-//! The first request reserves five tokens, two of them for its prompt. The last one could need more than are left. Press Ctrl-C during
-//! a longer stream: `/left` shows that the words until then are charged, and the rest of the estimate is refunded.
+//! The first request reserves five tokens, two of them for its prompt. The last one could need more than are left. Press
+//! Ctrl-C during a longer stream: `/left` shows that the words sent so far are charged and the rest of the estimate is
+//! refunded.
 //!
-//! Press Ctrl-C in the first terminal: the service finishes the streams that run, and charges them before it ends.
+//! Press Ctrl-C in the first terminal: the service finishes running streams and charges them before it ends.
 //!
 //! `PORT` (3000) is the port, 0 for any free one.
 

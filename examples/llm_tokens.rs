@@ -6,9 +6,9 @@
 //! cargo run --example llm_tokens --features axum
 //! ```
 //!
-//! and, in another terminal, run the lines right after each other. An API key may use 1000 tokens an hour, and go into
-//! debt by 200. A word is a token. `x-max-tokens` is the most that an answer may have, 100 if it is missing. The model
-//! answers with twice as many words as the prompt has.
+//! and, in another terminal, run the lines right after each other. An API key may use 1,000 tokens per hour, plus
+//! 200 of debt. A word is a token. `x-max-tokens` is the longest answer (default 100). The model answers with twice as many
+//! words as the prompt has.
 //!
 //! ```text
 //! curl -i -H 'x-api-key: k-ann' -d 'one two three' http://127.0.0.1:3000/complete

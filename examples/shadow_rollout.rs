@@ -34,7 +34,7 @@
 //!     the share of keys must be from 0 to 1: 0.25 enforces the policy for a quarter of them
 //! ```
 //!
-//! Which keys a share has is the same on every instance, and a larger share has all keys of a smaller one. In a service,
+//! A share contains the same keys on every instance, and a larger share contains all keys of a smaller one. In a service,
 //! the share comes from a configuration: see the example `reload`.
 //!
 //! `PORT` (3000) is the port, 0 for any free one.

@@ -10,8 +10,8 @@
 //! on the free plan, which may send two requests a minute. `k-ops` belongs to an account without a limit. No account has
 //! `k-stolen`. Requests without an API key are limited by address.
 //!
-//! All requests of an address are limited too, even those with an API key that no account has. So API keys cannot be
-//! guessed without a limit, and guesses over the limit cause no query.
+//! All requests of an address are limited too, even those with an unknown API key. So guesses of API keys are limited, and
+//! guesses over the limit cause no query.
 //!
 //! ```text
 //! curl -i -H 'x-api-key: k-ann-1' http://127.0.0.1:3000/
@@ -49,8 +49,8 @@
 //!     retry-after: 10
 //! ```
 //!
-//! The database gets at most one query a minute for each API key. While it is down, known clients keep their tiers for an hour, and
-//! others are rejected with 500, because without it the client is unknown.
+//! The database gets at most one query per minute for each API key. While it is down, known clients keep their tiers for an
+//! hour, and others are rejected with 500, because they cannot be identified.
 //!
 //! `PORT` (3000) is the port, 0 for any free one.
 

@@ -1,17 +1,17 @@
-//! What services need now and then beside [`tower_ratelimit`]. Each part is a feature, and none is on by default.
+//! Optional parts of [`tower_ratelimit`]. Each part is a feature, and none is on by default.
 //!
 //! | feature | module | what it has |
 //! |---|---|---|
 //! | `adaptive` | `adaptive` | quotas that follow the load of the service, or any other signal |
-//! | `admin` | `admin` | an axum router with which operators look at limits, reset, refund and ban |
+//! | `admin` | `admin` | an axum router for operators: look at limits, reset, refund, ban |
 //! | `explain` | `explain` | what would be decided about a key or a request, and why, as text and as JSON |
 //! | `live` | `live` | policies that change while the service runs, from a file or from Redis |
 //! | `lookup` | `lookup` | asynchronous lookups of clients and their policies, cached |
-//! | `testing` | `testing` | tests for a custom algorithm: its Lua file and its twin in Rust, on random steps |
+//! | `testing` | `testing` | tests that compare a custom algorithm's Lua file with its Rust twin on random steps |
 //!
-//! Other features add to these: `metrics` and `tracing` record what happens, `redis` is for what instances share, `serde`
-//! serializes explanations, and `tonic` measures gRPC services. `redis` and `tracing` are on by default, and so are the
-//! default features of `tower-ratelimit`.
+//! Other features add to these: `metrics` and `tracing` record what happens, `redis` shares state between instances, `serde`
+//! serializes explanations, and `tonic` measures gRPC services. `redis`, `tracing` and the default features of
+//! `tower-ratelimit` are on by default.
 //!
 //! # Versions
 //!
@@ -30,11 +30,11 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), tower_ratelimit::Error> {
 //! let limiter = Limiter::new(MemoryStore::new());
-//! let login = Policy::new("login", Quota::per_minute(5));
+//! let api = Policy::new("api", Quota::per_minute(5));
 //! let alice = Key::new("alice");
 //!
-//! limiter.check(&login, &alice, 5).await?;
-//! let explanation = Explanation::of(&limiter, &login, &alice, 1).await?;
+//! limiter.check(&api, &alice, 5).await?;
+//! let explanation = Explanation::of(&limiter, &api, &alice, 1).await?;
 //! assert!(!explanation.decision().is_allowed());
 //! # Ok(())
 //! # }

@@ -15,10 +15,10 @@ use crate::{BufferedBody, ReplayBody, RetryPolicy};
 /// Retries rejected requests whose bodies are not `Clone`: a layer around a tonic `Channel`, or around a client of
 /// `http_body_util`'s boxed bodies.
 ///
-/// It keeps each request's body until the response arrives, and sends it again if the [`RetryPolicy`] retries. A body is
-/// kept if all of it is ready when the request is sent and is within the [bound](Self::max_body). This holds for unary and
-/// server streaming calls of tonic, and for a client's stream whose messages are all ready. A request with any other body,
-/// such as a stream whose end is not known, is sent once and unchanged, and its response is returned.
+/// It keeps each request's body until the response arrives, and sends it again if the [`RetryPolicy`] retries. A body
+/// is kept if all of it is ready when the request is sent, and if it is within the [bound](Self::max_body). Unary and
+/// server streaming calls of tonic meet this, and so does a client's stream if all its messages are ready. A request
+/// with any other body, such as a stream with an unknown end, is sent once, and its response is returned.
 ///
 /// The service must be `Clone`, as a `Channel` is. All services of one layer, and of its clones, share the policy's
 /// [budget](RetryPolicy::budget).

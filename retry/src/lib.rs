@@ -1,4 +1,4 @@
-//! Retries for the clients of rate-limited services, over HTTP and gRPC: a [`RetryPolicy`] for [`tower::retry`] that waits
+//! Retries for clients of rate-limited services, over HTTP and gRPC: a [`RetryPolicy`] for [`tower::retry`] that waits
 //! as long as the server asks for.
 //!
 //! # Which layer
@@ -57,9 +57,9 @@
 //!
 //! # Versions
 //!
-//! This crate neither depends on `tower-ratelimit` nor re-exports it. The two share no type, and meet only in the responses of
-//! a server, whose formats are standards. So versions cannot mismatch, a client compiles none of the server's dependencies,
-//! and the server can be any that sends these formats.
+//! This crate neither depends on `tower-ratelimit` nor re-exports it. They share no types, only the standard formats of
+//! a server's responses. So versions cannot mismatch, a client compiles none of the server's dependencies, and any
+//! server that sends these formats works.
 //!
 //! # Features
 //!

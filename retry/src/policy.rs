@@ -13,9 +13,9 @@ use tower::retry::{
 
 use crate::{advice::Advice, body::RetryBody};
 
-/// Retries rejected requests after the wait that the server sets: a policy for [`tower::retry::RetryLayer`].
+/// Retries rejected requests after the wait the server asks for: a policy for [`tower::retry::RetryLayer`].
 ///
-/// It understands every server that sends standard headers or one of the common dialects, not only `tower-ratelimit`.
+/// It works with every server that sends standard headers or a common dialect, not only with `tower-ratelimit`.
 ///
 /// # What is retried
 ///
@@ -29,20 +29,20 @@ use crate::{advice::Advice, body::RetryBody};
 /// | any, with a `grpc-retry-pushback-ms` that is negative or malformed | no: the server asks not to |
 /// | everything else, and every error | no |
 ///
-/// A gRPC status is read from a `tonic::Status` (feature `tonic`) and from the headers of an HTTP
-/// response whose content type is `application/grpc`. Without a wait, `RESOURCE_EXHAUSTED` may be a
-/// message above its size limit, and `UNAVAILABLE` a call that was carried out in part: neither is retried.
+/// A gRPC status is read from a `tonic::Status` (feature `tonic`) and from the headers of an HTTP response whose
+/// content type is `application/grpc`. Without a wait, `RESOURCE_EXHAUSTED` may mean a message above its size limit,
+/// and `UNAVAILABLE` a call that was partly carried out, so neither is retried.
 ///
-/// A rejection by a blocklist of `tower-ratelimit` states so in the body alone, which is not read: over HTTP it is a 429
-/// without a wait, and is retried after the backoff. So is a cost above the capacity if that server's headers have no list.
-/// Where that matters, give these rejections another status on the server.
+/// The body is not read. So over HTTP, a rejection by a blocklist of `tower-ratelimit` looks like any 429 without a
+/// wait, and is retried after the backoff. The same holds for a cost above the capacity if the server's headers have no
+/// list. If this matters, give these rejections another status on the server.
 ///
-/// A response that is not retried is returned unchanged. So is the last rejection once the
-/// [retries](Self::max_retries) are used up.
+/// A response that is not retried is returned unchanged. When the [retries](Self::max_retries) are used up, the last
+/// rejection is returned.
 ///
 /// # How long it waits
 ///
-/// The first of these that the response has in a valid form:
+/// The first of these that the response contains in a valid form:
 ///
 /// 1. `grpc-retry-pushback-ms`, exactly;
 /// 2. in a gRPC response, the `RetryInfo` of `grpc-status-details-bin`;
@@ -54,19 +54,19 @@ use crate::{advice::Advice, body::RetryBody};
 ///    seconds since 1970, relative to `Date` as well;
 /// 8. none of them: the [backoff](Self::backoff).
 ///
-/// In gRPC responses only 1 to 3 are read. The [jitter](Self::jitter) is added to all but 1 and 8. A
-/// wait of 0 becomes the first backoff, so a server that always sends 0 is not flooded.
+/// In gRPC responses, only 1 to 3 are read. [Jitter](Self::jitter) is added to all but 1 and 8. A wait of 0 becomes the
+/// first backoff, so that a server that always sends 0 is not flooded.
 ///
 /// # How many retries
 ///
-/// At most [`max_retries`](Self::max_retries) of one request, and of all requests together what the
-/// [budget](Self::budget) covers: by default a fifth of the requests, and ten a second more. So clients do not multiply the
-/// load of a server that rejects everything.
+/// Each request is retried at most [`max_retries`](Self::max_retries) times. All requests together are retried as often
+/// as the [budget](Self::budget) allows: by default for a fifth of the requests, and ten more times per second. So
+/// clients do not multiply the load of a server that rejects everything.
 ///
 /// # What it does not do
 ///
-/// It acts on rejections only. It does not slow down by the `RateLimit` headers of successes: that would delay requests
-/// that the server is ready to answer, and those headers promise nothing.
+/// It reacts only to rejections. It does not slow down because of the `RateLimit` headers of successful responses: that
+/// would delay requests that the server is ready to answer, and those headers promise nothing.
 ///
 /// # Requests
 ///
@@ -74,10 +74,10 @@ use crate::{advice::Advice, body::RetryBody};
 /// or `http_body_util::Full<Bytes>`. Other bodies, such as tonic's, are for
 /// [`BufferedRetryLayer`](crate::BufferedRetryLayer). Over HTTP the body of the rejection is dropped unread.
 ///
-/// A timeout of one request, such as `grpc-timeout`
-/// ([`set_timeout`](https://docs.rs/tonic/0.14/tonic/struct.Request.html#method.set_timeout)) or reqwest's, is cloned with it.
-/// So it bounds each attempt, without the waits between attempts. To bound all of them together, put tower's
-/// `TimeoutLayer` outside the retry.
+/// A timeout of one request is cloned with the request, such as `grpc-timeout`
+/// ([`set_timeout`](https://docs.rs/tonic/0.14/tonic/struct.Request.html#method.set_timeout)) or reqwest's. So it
+/// bounds each attempt, but not the waits between attempts. To bound all of them together, put tower's `TimeoutLayer`
+/// outside the retry.
 ///
 /// # Example
 ///
@@ -157,7 +157,7 @@ impl RetryPolicy {
         }
     }
 
-    /// The most retries of one request; 0 for none. Defaults to 4.
+    /// The maximum number of retries per request. 0 turns retries off. Defaults to 4.
     #[must_use]
     pub fn max_retries(mut self, retries: u32) -> Self {
         self.max_retries = retries;
@@ -166,16 +166,16 @@ impl RetryPolicy {
 
     /// The longest single wait. Defaults to 60 seconds.
     ///
-    /// If the server names a longer wait, its rejection is returned. Jitter and backoff do not exceed this wait.
+    /// If the server requests a longer wait, its rejection is returned. Jitter and backoff do not exceed this wait.
     #[must_use]
     pub fn max_wait(mut self, wait: Duration) -> Self {
         self.max_wait = wait;
         self
     }
 
-    /// The wait after a rejection that names none. Defaults to 100 milliseconds and 10 seconds.
+    /// The wait after a rejection that states none. Defaults to 100 milliseconds and 10 seconds.
     ///
-    /// The wait is a random time between zero and a bound. The bound is `first` for the first such rejection of a request,
+    /// The wait is a random time between zero and a bound. The bound is `first` for a request's first such rejection,
     /// doubles with each further one, and is at most `cap`.
     ///
     /// # Panics
@@ -191,21 +191,21 @@ impl RetryPolicy {
         self
     }
 
-    /// The most that is added to the wait that the server names, in percent of the wait. Defaults to 10.
+    /// The most that is added to the server's wait, in percent of it. Defaults to 10.
     ///
-    /// The addition is random, so clients with the same wait do not retry together. 0 waits exactly as long as the
-    /// server requests.
+    /// The addition is random, so clients with the same wait do not retry together. With 0, the wait is exactly the
+    /// server's.
     #[must_use]
     pub fn jitter(mut self, percent: u32) -> Self {
         self.jitter = percent;
         self
     }
 
-    /// The budget of the retries of all requests together. `None` for no limit. Defaults to `TpsBudget::default()`: a retry
-    /// for every five requests of the last ten seconds, and in addition ten a second, at most 100 in one burst.
+    /// The retry budget of all requests together. `None` for no limit. Defaults to `TpsBudget::default()`: one retry
+    /// for every five requests of the last ten seconds, plus ten per second, at most 100 in one burst.
     ///
-    /// Clones of a policy share its budget, so make one policy for one server and clone it for several services. A
-    /// rejection that the budget does not cover is returned.
+    /// Clones of a policy share its budget. So make one policy per server, and clone it for several services. If the
+    /// budget does not cover a retry, the rejection is returned.
     #[must_use]
     pub fn budget(mut self, budget: impl Into<Option<TpsBudget>>) -> Self {
         self.budget = budget.into().map(Arc::new);

@@ -1,25 +1,79 @@
-//! What extractors do that are made of other extractors.
+//! The extractors that are not a struct of their own: one key, closures, pointers, and combinations of extractors.
 
-use std::slice;
+use std::{slice, sync::Arc};
 
 use http::request::Parts;
 
 use super::{
-    Key, KeyExtractor,
-    adapter::{Hashed, Map, Or},
-    extractor::impossible,
+    IntoKey, Key, KeyExtractor,
+    extractor::{Changed, Or, impossible},
 };
 use crate::base::{Answer, Error, ErrorKind};
 
-impl<K: KeyExtractor> KeyExtractor for Map<K> {
+/// This key for all requests: a limit on the service as a whole.
+impl KeyExtractor for Key {
+    fn extract(&self, _: &Parts) -> Answer<Self> {
+        Answer::ready(Ok(self.clone()))
+    }
+
+    fn keys_of(&self, named: &Self) -> Result<Vec<Self>, Error> {
+        if named == self {
+            return Ok(vec![named.clone()]);
+        }
+        Err(impossible("the one key"))
+    }
+}
+
+/// For a closure, identity and key are the same.
+impl<F, T> KeyExtractor for F
+where
+    F: Fn(&Parts) -> T + Send + Sync + 'static,
+    T: IntoKey,
+{
+    fn extract(&self, request: &Parts) -> Answer<Key> {
+        self(request).into_key()
+    }
+
+    fn looks_up(&self) -> bool {
+        T::LOOKED_UP
+    }
+
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        Ok(vec![named.clone()])
+    }
+}
+
+macro_rules! pointer {
+    ($pointer:ident) => {
+        impl KeyExtractor for $pointer<dyn KeyExtractor> {
+            fn extract(&self, request: &Parts) -> Answer<Key> {
+                (**self).extract(request)
+            }
+
+            fn looks_up(&self) -> bool {
+                (**self).looks_up()
+            }
+
+            fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+                (**self).keys_of(named)
+            }
+        }
+    };
+}
+
+// Not for every pointer to an extractor, which could be a closure too.
+pointer!(Arc);
+pointer!(Box);
+
+impl<K: KeyExtractor> KeyExtractor for Changed<K> {
     fn extract(&self, request: &Parts) -> Answer<Key> {
         match self.extractor.extract(request).now() {
-            Ok(Ok(key)) => changed(&*self.change, key),
+            Ok(Ok(key)) => (self.change)(key),
             Ok(Err(error)) => Answer::ready(Err(error)),
             Err(pending) => {
                 let change = self.change.clone();
                 Answer::pending(async move {
-                    let changed = changed(&*change, pending.await?);
+                    let changed = change(pending.await?);
                     changed.await
                 })
             }
@@ -31,7 +85,7 @@ impl<K: KeyExtractor> KeyExtractor for Map<K> {
     }
 
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
-        let change = |key: Key| match changed(&*self.change, key).now() {
+        let change = |key: Key| match (self.change)(key).now() {
             Ok(Ok(key)) => Ok(key),
             Ok(Err(error)) => {
                 let message = format!("no request has this identity: {error}");
@@ -42,36 +96,6 @@ impl<K: KeyExtractor> KeyExtractor for Map<K> {
             )),
         };
         self.extractor.keys_of(named)?.into_iter().map(change).collect()
-    }
-}
-
-/// The key that `change` makes of the identity of `key`.
-fn changed(change: &(dyn Fn(&str) -> Answer<Key> + Send + Sync), key: Key) -> Answer<Key> {
-    let answer = match key.to_map() {
-        Some(identity) => change(&identity),
-        None => {
-            return Answer::ready(Err(Error::new(ErrorKind::InvalidIdentity, "the identity is not UTF-8")));
-        }
-    };
-    answer.then(move |changed| Ok(changed?.made_of(&key)))
-}
-
-impl<K: KeyExtractor> KeyExtractor for Hashed<K> {
-    fn extract(&self, request: &Parts) -> Answer<Key> {
-        let secret = self.secret.clone();
-        self.extractor.extract(request).then(move |key| Ok(key?.with_hash(&secret)))
-    }
-
-    fn warning(&self) -> Option<String> {
-        self.extractor.warning()
-    }
-
-    fn looks_up(&self) -> bool {
-        self.extractor.looks_up()
-    }
-
-    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
-        Ok(self.extractor.keys_of(named)?.iter().map(|key| key.with_hash(&self.secret)).collect())
     }
 }
 
@@ -93,10 +117,6 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
                 })
             }
         }
-    }
-
-    fn warning(&self) -> Option<String> {
-        self.first.warning().or_else(|| self.second.warning())
     }
 
     fn looks_up(&self) -> bool {
@@ -129,8 +149,8 @@ fn of_second(key: Result<Key, Error>) -> Result<Key, Error> {
 macro_rules! tuple {
     ($($part:ident)+) => {
         /// All of them together: the limit is per combination, such as tenant and address.
+        #[expect(non_snake_case, reason = "the parts are named like their types")]
         impl<$($part: KeyExtractor),+> KeyExtractor for ($($part,)+) {
-            #[expect(non_snake_case, reason = "the parts are named like their types")]
             fn extract(&self, request: &Parts) -> Answer<Key> {
                 let ($($part,)+) = self;
                 $(let $part = match $part.extract(request).now() {
@@ -149,19 +169,11 @@ macro_rules! tuple {
                 })
             }
 
-            #[expect(non_snake_case, reason = "the parts are named like their types")]
             fn looks_up(&self) -> bool {
                 let ($($part,)+) = self;
                 false $(|| $part.looks_up())+
             }
 
-            #[expect(non_snake_case, reason = "the parts are named like their types")]
-            fn warning(&self) -> Option<String> {
-                let ($($part,)+) = self;
-                None$(.or_else(|| $part.warning()))+
-            }
-
-            #[expect(non_snake_case, reason = "the parts are named like their types")]
             fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
                 let ($($part,)+) = self;
                 let extractors: &[&dyn KeyExtractor] = &[$($part),+];

@@ -2,10 +2,7 @@ use std::{any::type_name, sync::Arc};
 
 use http::request::Parts;
 
-use super::{
-    IntoKey, Key, Secret,
-    adapter::{Hashed, Map, Or},
-};
+use super::{IntoKey, Key, Secret};
 use crate::base::{Answer, Error, ErrorKind, valid};
 
 /// Finds the [`Key`] of a request, which identifies who is limited.
@@ -59,12 +56,6 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// * [`IdentityUnavailable`](ErrorKind::IdentityUnavailable), or any other kind: the server cannot find the
     ///   identity now (500).
     fn extract(&self, request: &Parts) -> Answer<Key>;
-
-    /// What may be wrong with limiting these keys, and what to write instead. A layer
-    /// [logs](crate::RateLimitLayer::warnings) it. Defaults to `None`.
-    fn warning(&self) -> Option<String> {
-        None
-    }
 
     /// Whether keys may be [known later](Answer), because they are looked up: a client can then cause lookups with identities
     /// that it invents. A layer [warns](crate::RateLimitLayer::warnings) if nothing limits that. Defaults to `false`.
@@ -122,10 +113,14 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// // The case of an e-mail address does not count.
+    /// let email = Header::new("x-email").map(str::to_lowercase);
+    /// let (parts, ()) = Request::get("/").header("x-email", "JOSÉ@Example.org").body(())?.into_parts();
+    /// assert_eq!(email.extract(&parts).await?, Key::new("josé@example.org"));
+    ///
     /// // A limit per domain.
     /// let domain = Header::new("x-email").map(|email| email.split_once('@').map(|(_, domain)| domain.to_owned()));
-    /// let (parts, ()) = Request::get("/").header("x-email", "josé@example.org").body(())?.into_parts();
-    /// assert_eq!(domain.extract(&parts).await?, Key::new("example.org"));
+    /// assert_eq!(domain.extract(&parts).await?, Key::new("Example.org"));
     /// # Ok(())
     /// # }
     /// ```
@@ -135,61 +130,11 @@ pub trait KeyExtractor: Send + Sync + 'static {
         F: Fn(&str) -> T + Send + Sync + 'static,
         T: IntoKey,
     {
-        Map::new(self, change)
-    }
-
-    /// Changes the identities to lower case, as Unicode defines it. Use it for e-mail addresses and names whose case
-    /// does not count.
-    ///
-    /// It normalizes nothing else: `ß` and `SS` stay different.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use http::Request;
-    /// use tower_ratelimit::{Header, Key, KeyExtractor};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let (parts, ()) = Request::get("/").header("x-email", "JOSÉ@Example.org").body(())?.into_parts();
-    /// let key = Header::new("x-email").lowercase().extract(&parts).await?;
-    /// assert_eq!(key, Key::new("josé@example.org"));
-    /// # Ok(())
-    /// # }
-    /// ```
-    fn lowercase(self) -> impl KeyExtractor
-    where
-        Self: Sized,
-    {
-        Map::new(self, str::to_lowercase)
-    }
-
-    /// Removes whitespace at both ends of the identities, as Unicode defines it.
-    ///
-    /// An identity that consists of whitespace is an error of the kind
-    /// [`InvalidIdentity`](ErrorKind::InvalidIdentity).
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use http::Request;
-    /// use tower_ratelimit::{key::Cookie, Key, KeyExtractor};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let (parts, ()) = Request::get("/").header("cookie", "user=%20alice%20").body(())?.into_parts();
-    /// assert_eq!(Cookie::new("user").trim().extract(&parts).await?, Key::new("alice"));
-    /// # Ok(())
-    /// # }
-    /// ```
-    fn trim(self) -> impl KeyExtractor
-    where
-        Self: Sized,
-    {
-        Map::new(self, |identity: &str| match identity.trim() {
-            "" => Err(Error::new(ErrorKind::InvalidIdentity, "the identity is only whitespace")),
-            trimmed => Ok(trimmed.to_owned()),
-        })
+        let change = move |key: Key| match key.to_map().map(|identity| change(&identity).into_key()) {
+            Some(changed) => changed.then(move |changed| Ok(changed?.made_of(&key))),
+            None => Answer::ready(Err(Error::new(ErrorKind::InvalidIdentity, "the identity is not UTF-8"))),
+        };
+        Changed { extractor: self, change: Arc::new(change), looks_up: T::LOOKED_UP }
     }
 
     /// Replaces the keys by 128 bits of their HMAC-SHA256 under `secret`. Use it for identities that must not be
@@ -206,7 +151,9 @@ pub trait KeyExtractor: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        Hashed { extractor: self, secret: Secret::new(secret.as_ref()) }
+        let secret = Secret::new(secret.as_ref());
+        let change = move |key: Key| Answer::ready(Ok(key.with_hash(&secret)));
+        Changed { extractor: self, change: Arc::new(change), looks_up: false }
     }
 
     /// Matches the requests of `identities`, to [exempt](crate::RateLimitLayer::exempt) or to
@@ -330,64 +277,19 @@ where
     extract
 }
 
-/// This key for all requests: a limit on the service as a whole.
-impl KeyExtractor for Key {
-    fn extract(&self, _: &Parts) -> Answer<Self> {
-        Answer::ready(Ok(self.clone()))
-    }
-
-    fn keys_of(&self, named: &Self) -> Result<Vec<Self>, Error> {
-        if named == self {
-            return Ok(vec![named.clone()]);
-        }
-        Err(impossible("the one key"))
-    }
+/// An extractor, and another one for requests without the identity that the first looks for.
+pub(super) struct Or<A, B> {
+    pub(super) first: A,
+    pub(super) second: B,
 }
 
-/// For a closure, identity and key are the same.
-impl<F, T> KeyExtractor for F
-where
-    F: Fn(&Parts) -> T + Send + Sync + 'static,
-    T: IntoKey,
-{
-    fn extract(&self, request: &Parts) -> Answer<Key> {
-        self(request).into_key()
-    }
-
-    fn looks_up(&self) -> bool {
-        T::LOOKED_UP
-    }
-
-    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
-        Ok(vec![named.clone()])
-    }
+/// An extractor whose keys a function changes.
+pub(super) struct Changed<K> {
+    pub(super) extractor: K,
+    pub(super) change: Arc<dyn Fn(Key) -> Answer<Key> + Send + Sync>,
+    /// Whether the function looks keys up.
+    pub(super) looks_up: bool,
 }
-
-macro_rules! pointer {
-    ($pointer:ident) => {
-        impl KeyExtractor for $pointer<dyn KeyExtractor> {
-            fn extract(&self, request: &Parts) -> Answer<Key> {
-                (**self).extract(request)
-            }
-
-            fn warning(&self) -> Option<String> {
-                (**self).warning()
-            }
-
-            fn looks_up(&self) -> bool {
-                (**self).looks_up()
-            }
-
-            fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
-                (**self).keys_of(named)
-            }
-        }
-    };
-}
-
-// Not for every pointer to an extractor, which could be a closure too.
-pointer!(Arc);
-pointer!(Box);
 
 /// Matches the requests with one of `keys`.
 fn any_of<K: KeyExtractor>(

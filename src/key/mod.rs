@@ -4,7 +4,7 @@
 //! |---|---|
 //! | address of the client | [`PeerIp`]; behind proxies [`ClientIp`] |
 //! | header, cookie, bearer token | [`Header`], [`Cookie`], [`Bearer`] |
-//! | method, path, route | [`RequestMethod`], [`RequestPath`], [`MatchedRoute`] |
+//! | matched route, gRPC method | [`MatchedRoute`], [`GrpcMethod`] |
 //! | value in the request's extensions | [`FromExtension`] |
 //! | what an axum extractor returns | [`FromExtractor`] |
 //! | one key for all requests | a [`Key`] |
@@ -61,16 +61,18 @@
 //! # }
 //! ```
 
-mod adapter;
+#[cfg(feature = "axum")]
+mod axum;
 mod combine;
-mod convert;
-mod derived;
+mod cookie;
+mod extension;
 mod extractor;
+mod grpc;
+mod header;
 mod into_key;
 mod ip;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod key;
-mod request;
 mod secret;
 mod stored;
 mod text;
@@ -79,18 +81,20 @@ mod text;
 pub use http::request::Parts;
 
 #[cfg(feature = "axum")]
-pub use self::request::{FromExtractor, MatchedRoute};
+pub use self::axum::{FromExtractor, MatchedRoute};
 pub use self::{
+    cookie::Cookie,
+    extension::FromExtension,
     extractor::{KeyExtractor, from_fn},
+    grpc::GrpcMethod,
+    header::{Bearer, Header},
     into_key::IntoKey,
     ip::{ClientIp, PeerIp, TrustedProxies},
     key::Key,
-    request::{Bearer, Cookie, FromExtension, GrpcMethod, GrpcService, Header, RequestMethod, RequestPath},
 };
 pub(crate) use self::{
     extractor::{Matcher, matcher},
     ip::preflight_key,
-    key::Keys,
     secret::Secret,
     text::decode as percent_decode,
 };

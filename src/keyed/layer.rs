@@ -2,11 +2,14 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use tower_layer::Layer;
 
-use super::{
-    rule::{Config, KeyedRule},
-    service::KeyedRateLimit,
+use super::service::KeyedRateLimit;
+use crate::{
+    base::{Answer, valid},
+    decision::Charge,
+    key::IntoKey,
+    limiter::Limiter,
+    policy::Policy,
 };
-use crate::{base::valid, key::IntoKey, limiter::Limiter, policy::Policy};
 
 /// Puts a rate limit in front of a Tower service with any type of request: messages, jobs, calls to a remote API.
 ///
@@ -39,18 +42,23 @@ use crate::{base::valid, key::IntoKey, limiter::Limiter, policy::Policy};
 /// assert_eq!(service.clone().oneshot(job("acme")).await?, "done for acme");
 /// let error = service.clone().oneshot(job("acme")).await.unwrap_err();
 /// let rejection = error.downcast_ref::<Rejection>().unwrap();
-/// assert_eq!(rejection.retry_after_seconds(), Some(3600));
+/// assert_eq!(rejection.retry_after_seconds(), Some(3_600));
 /// service.oneshot(job("globex")).await?;
 /// # Ok(())
 /// # }
 /// ```
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct KeyedRateLimitLayer<R> {
-    config: Arc<Config<R>>,
+    pub(super) limiter: Limiter,
+    pub(super) charges: Arc<dyn Fn(&R) -> Answer<Vec<Charge>> + Send + Sync>,
+    pub(super) patience: Duration,
+    /// The policy, if it is the same for all requests.
+    policy: Option<Policy>,
 }
 
 impl<R: 'static> KeyedRateLimitLayer<R> {
-    /// Limits each key that `key` returns for a request to `policy`, with the counts in `store`.
+    /// Limits each key that `key` returns for a request to `policy`, at a cost of one unit per request, with the counts in
+    /// `store`.
     ///
     /// # Panics
     ///
@@ -61,33 +69,56 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
         policy: Policy,
         key: impl Fn(&R) -> K + Send + Sync + 'static,
     ) -> Self {
-        Self::with_rule(store, KeyedRule::new(policy, key))
+        let (limiter, known) = (store.into(), policy.clone());
+        valid(limiter.accept(&known));
+        let charge = move |request: &R| {
+            let policy = policy.clone();
+            key(request).into_key().map(move |key| vec![Charge::of(policy, key, 1)])
+        };
+        Self { policy: Some(known), ..Self::with_charges(limiter, charge) }
     }
 
-    /// Limits requests by `rule`, such as one with a [cost](KeyedRule::cost), with the counts in `store`. [`and`](Self::and)
-    /// adds more.
+    /// Makes the charges that `charges` returns for a request, with the counts in `store`: for costs, several policies, or
+    /// policies that depend on the request. `charges` returns a `Vec` of them, a `Result`, or an [`Answer`] that is known
+    /// later.
     ///
-    /// # Panics
+    /// All charges of a request are made in one atomic step: if one policy denies the request, none is charged. In a Redis
+    /// Cluster this holds for each identity. A request with an empty list is admitted. With an error, it is rejected as
+    /// [`Unidentified`](crate::Rejection::Unidentified). [`Limiter::check_all`] has the rules for a list.
     ///
-    /// If the store does not support the policy's algorithm.
-    #[track_caller]
-    pub fn with_rule(store: impl Into<Limiter>, rule: KeyedRule<R>) -> Self {
-        let config = Config { limiter: store.into(), rules: Vec::new(), patience: Duration::ZERO };
-        Self { config: Arc::new(config) }.and(rule)
-    }
-
-    /// Adds a rule. All rules are decided in one atomic step: if one policy denies a request, none is charged.
-    /// In a Redis Cluster this holds for each identity.
+    /// # Example
     ///
-    /// # Panics
+    /// ```
+    /// use tower::{ServiceBuilder, ServiceExt};
+    /// use tower_ratelimit::{Charge, Key, MemoryStore, Policy, Quota, keyed::KeyedRateLimitLayer};
     ///
-    /// If the layer already has a policy of that name, or the store does not support the policy's algorithm.
-    #[track_caller]
-    pub fn and(self, rule: KeyedRule<R>) -> Self {
-        let config = &self.config;
-        let accept = |policy| config.limiter.accept_beside(policy, config.known_policies());
-        valid(rule.known.as_ref().map_or(Ok(()), accept));
-        self.with(|config| config.rules.push(rule))
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower::BoxError> {
+    /// let messages = Policy::new("messages", Quota::per_hour(100));
+    /// let bytes = Policy::new("bytes", Quota::per_hour(10));
+    /// let all = Key::new("all");
+    /// let limit = KeyedRateLimitLayer::with_charges(MemoryStore::new(), move |message: &String| {
+    ///     vec![Charge::new(&messages, &all, 1), Charge::new(&bytes, &all, message.len() as u64)]
+    /// });
+    /// let service = ServiceBuilder::new()
+    ///     .layer(limit)
+    ///     .service_fn(|message: String| async move { Ok::<_, std::io::Error>(message.len()) });
+    ///
+    /// assert_eq!(service.clone().oneshot("12345678".into()).await?, 8);
+    /// assert!(service.oneshot("12345678".into()).await.is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn with_charges<C: Into<Answer<Vec<Charge>>>>(
+        store: impl Into<Limiter>,
+        charges: impl Fn(&R) -> C + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            limiter: store.into(),
+            charges: Arc::new(move |request| charges(request).into()),
+            patience: Duration::ZERO,
+            policy: None,
+        }
     }
 
     /// Lets a denied request wait and try again, for up to `patience` in all. A request that cannot be admitted by then
@@ -102,13 +133,16 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
     /// A waiting request does not keep the inner service ready, so it holds no permit of an inner concurrency limit.
     /// Once admitted, it waits for the service to be ready again. That wait does not count as patience, and an error of
     /// the service's `poll_ready` fails the request.
-    pub fn wait(self, patience: Duration) -> Self {
-        self.with(|config| config.patience = patience)
-    }
-
-    fn with(mut self, change: impl FnOnce(&mut Config<R>)) -> Self {
-        change(Arc::make_mut(&mut self.config));
+    pub const fn wait(mut self, patience: Duration) -> Self {
+        self.patience = patience;
         self
+    }
+}
+
+/// For closures that know their charges immediately.
+impl From<Vec<Charge>> for Answer<Vec<Charge>> {
+    fn from(charges: Vec<Charge>) -> Self {
+        Self::ready(Ok(charges))
     }
 }
 
@@ -117,21 +151,29 @@ impl<S, R> Layer<S> for KeyedRateLimitLayer<R> {
 
     fn layer(&self, inner: S) -> Self::Service {
         #[cfg(feature = "metrics")]
-        self.config.limiter.count_from_zero(self.config.known_policies().cloned());
-        KeyedRateLimit::new(inner, self.config.clone())
+        self.limiter.count_from_zero(self.policy.iter().cloned());
+        KeyedRateLimit::new(inner, self.clone())
     }
 }
 
-// Written out because derives would require the traits of `R`.
-
+// Written out because a derive would require the traits of `R`.
 impl<R> Clone for KeyedRateLimitLayer<R> {
     fn clone(&self) -> Self {
-        Self { config: self.config.clone() }
+        let Self { limiter, charges, patience, policy } = self;
+        Self {
+            limiter: limiter.clone(),
+            charges: charges.clone(),
+            patience: *patience,
+            policy: policy.clone(),
+        }
     }
 }
 
 impl<R> fmt::Debug for KeyedRateLimitLayer<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyedRateLimitLayer").field("config", &self.config).finish()
+        f.debug_struct("KeyedRateLimitLayer")
+            .field("policy", &self.policy)
+            .field("patience", &self.patience)
+            .finish_non_exhaustive()
     }
 }

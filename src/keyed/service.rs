@@ -1,25 +1,37 @@
 use std::{
-    fmt, mem,
+    error::Error as StdError,
+    fmt,
+    future::Future,
+    mem,
+    pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
+    time::Duration,
 };
 
+use pin_project_lite::pin_project;
+use tokio::time::sleep;
 use tower_service::Service;
 
-use super::{
-    future::{BoxError, KeyedResponseFuture},
-    rule::Config,
+use super::layer::KeyedRateLimitLayer;
+use crate::{
+    base::{Answer, DelayedService, Error, unready},
+    decision::{Charge, Decision, Verdict},
+    limiter::{Limiter, WaitState},
+    response::Rejection,
 };
+
+type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// A service behind a rate limit, made by [`KeyedRateLimitLayer`](super::KeyedRateLimitLayer), which has an example.
 pub struct KeyedRateLimit<S, R> {
     inner: S,
-    config: Arc<Config<R>>,
+    layer: Arc<KeyedRateLimitLayer<R>>,
 }
 
 impl<S, R> KeyedRateLimit<S, R> {
-    pub(super) const fn new(inner: S, config: Arc<Config<R>>) -> Self {
-        Self { inner, config }
+    pub(super) fn new(inner: S, layer: KeyedRateLimitLayer<R>) -> Self {
+        Self { inner, layer: Arc::new(layer) }
     }
 }
 
@@ -40,7 +52,139 @@ where
         // Call the service that is ready. Its clone, which may not be ready, stays behind.
         let clone = self.inner.clone();
         let service = mem::replace(&mut self.inner, clone);
-        KeyedResponseFuture::new(service, request, self.config.clone())
+        let layer = &self.layer;
+        let state = match (layer.charges)(&request).now() {
+            Ok(Ok(charges)) => State::decide(&layer.limiter, layer.patience, charges, (service, request)),
+            // `poll` returns the error.
+            Ok(error) => State::Charge { charges: Answer::ready(error), call: Some((service, request)) },
+            Err(charges) => State::Charge { charges, call: Some((service, request)) },
+        };
+        KeyedResponseFuture { state, limiter: layer.limiter.clone(), patience: layer.patience }
+    }
+}
+
+pin_project! {
+    /// The response future of [`KeyedRateLimit`]. It resolves to the inner service's response, or to a rejection. If it is
+    /// dropped before the decision, the request may still be charged.
+    pub struct KeyedResponseFuture<S, R>
+    where
+        S: Service<R>,
+    {
+        #[pin]
+        state: State<S, R, S::Future>,
+        limiter: Limiter,
+        patience: Duration,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    enum State<S, R, F> {
+        // Waiting for the keys and policies. The service is ready and not called yet.
+        Charge {
+            charges: Answer<Vec<Charge>>,
+            call: Option<(S, R)>,
+        },
+        // Waiting for the store, and after denials to try again. The service is ready if requests do not wait.
+        Decide {
+            decision: Answer<Decision>,
+            call: Option<(S, R)>,
+        },
+        // Admitted and charged; waiting for the delay, and for the service to be ready again.
+        Delay {
+            delayed: Option<(DelayedService<S>, R, Decision)>,
+        },
+        // Waiting for the inner service. The decision holds the permit until then.
+        Respond {
+            #[pin]
+            future: F,
+            decision: Option<Decision>,
+        },
+    }
+}
+
+impl<S: Service<R> + Clone, R> State<S, R, S::Future> {
+    fn decide(limiter: &Limiter, patience: Duration, charges: Vec<Charge>, call: (S, R)) -> Self {
+        if patience.is_zero() {
+            return Self::Decide { decision: limiter.check_all(&charges), call: Some(call) };
+        }
+        let decision = Answer::pending(admit(limiter.clone(), charges, patience));
+        Self::Decide { decision, call: Some((unready(call.0), call.1)) }
+    }
+}
+
+/// Waits until `charges` are made, or cannot be within the patience.
+async fn admit(limiter: Limiter, charges: Vec<Charge>, patience: Duration) -> Result<Decision, Error> {
+    let mut waited = WaitState::new();
+    loop {
+        let decision = limiter.check_waiting(&charges, Some(waited), patience).await?;
+        match waited.next(&decision, patience).filter(|_| decision.is_denied()) {
+            Some(wait) => sleep(wait).await,
+            None => return Ok(decision),
+        }
+    }
+}
+
+impl<S, R> Future for KeyedResponseFuture<S, R>
+where
+    S: Service<R> + Clone,
+    S::Error: Into<BoxError>,
+{
+    type Output = Result<S::Response, BoxError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut this = self.project();
+        loop {
+            let next = match this.state.as_mut().project() {
+                StateProj::Charge { charges, call } => {
+                    let charges = ready!(Pin::new(charges).poll(cx)).map_err(Rejection::Unidentified)?;
+                    State::decide(this.limiter, *this.patience, charges, take(call))
+                }
+                StateProj::Decide { decision, call } => {
+                    let decision = ready!(Pin::new(decision).poll(cx)).map_err(Rejection::Unavailable)?;
+                    let (mut service, request) = take(call);
+                    let delay = match decision.verdict() {
+                        Verdict::Deny { .. } => return Poll::Ready(Err(Rejection::Denied(decision).into())),
+                        Verdict::Delay(delay) => delay,
+                        Verdict::Allow => Duration::ZERO,
+                    };
+                    if delay.is_zero() && this.patience.is_zero() {
+                        State::Respond { future: service.call(request), decision: Some(decision) }
+                    } else {
+                        let service = DelayedService::after(delay, unready(service));
+                        State::Delay { delayed: Some((service, request, decision)) }
+                    }
+                }
+                StateProj::Delay { delayed } => {
+                    if let Some((service, ..)) = delayed {
+                        ready!(service.poll(cx)).map_err(Into::into)?;
+                    }
+                    let (service, request, decision) = take(delayed);
+                    let future = service.into_service().call(request);
+                    State::Respond { future, decision: Some(decision) }
+                }
+                StateProj::Respond { future, decision } => {
+                    let response = ready!(future.poll(cx)).map_err(Into::into);
+                    *decision = None;
+                    return Poll::Ready(response);
+                }
+            };
+            this.state.set(next);
+        }
+    }
+}
+
+/// Moves a value out of a state that is about to be replaced.
+fn take<T>(value: &mut Option<T>) -> T {
+    match value.take() {
+        Some(value) => value,
+        None => unreachable!("a state is replaced as soon as its value is moved out"),
+    }
+}
+
+impl<S: Service<R>, R> fmt::Debug for KeyedResponseFuture<S, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedResponseFuture").finish_non_exhaustive()
     }
 }
 
@@ -48,12 +192,12 @@ where
 
 impl<S: Clone, R> Clone for KeyedRateLimit<S, R> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), config: self.config.clone() }
+        Self { inner: self.inner.clone(), layer: self.layer.clone() }
     }
 }
 
 impl<S: fmt::Debug, R> fmt::Debug for KeyedRateLimit<S, R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("KeyedRateLimit").field("inner", &self.inner).field("config", &self.config).finish()
+        f.debug_struct("KeyedRateLimit").field("inner", &self.inner).field("layer", &self.layer).finish()
     }
 }

@@ -13,7 +13,7 @@ use crate::{
     decision::Decision,
     limiter::Limiter,
     policy::Enforcement,
-    response::{Kept, Rejection, RejectionBody, mark_request},
+    response::{Rejection, RejectionBody, RequestHead, mark_request},
 };
 
 // Aligned as the fields of a policy are, because every request changes the reference count.
@@ -118,7 +118,7 @@ impl Config {
     pub(super) fn answer_returned(
         &self,
         rejection: Rejection,
-        kept: Kept,
+        kept: RequestHead,
         returned: response::Parts,
         decision: Option<Decision>,
         report_only: bool,

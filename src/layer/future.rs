@@ -20,7 +20,7 @@ use crate::{
     base::{DelayedService, unready},
     decision::{Decision, Permit},
     policy::Enforcement,
-    response::{Kept, RejectionBody, Returned, is_read},
+    response::{Rejection, RejectionBody, RequestHead, is_read},
 };
 
 pin_project! {
@@ -61,10 +61,10 @@ pin_project! {
             #[pin]
             future: F,
             decision: Option<Decision>,
-            // Kept until the response's body ends.
+            // RequestHead until the response's body ends.
             permit: Option<Permit>,
             // What a mapper reads of the request if the service rejects it.
-            kept: Option<Kept>,
+            kept: Option<RequestHead>,
             // `None` if the charge always stays.
             unsettled: Option<Box<Unsettled>>,
         },
@@ -227,7 +227,7 @@ where
                     };
                     // A layer that is off leaves it to the one around it.
                     if let Some(kept) = kept.take()
-                        && let Some(rejection) = Returned::take(&mut response)
+                        && let Some(rejection) = response.extensions_mut().remove::<Rejection>()
                     {
                         *permit = None;
                         // It counts.

@@ -380,7 +380,6 @@ impl RateLimitLayer {
     /// them; a test can assert that the list is empty.
     ///
     /// * The [warnings](crate::Policy::warnings) of its policies that are not chosen per request.
-    /// * A key that clients can vary without end, such as [`RequestPath`](crate::key::RequestPath).
     /// * A rule looks up clients, and no other rule limits requests of unknown clients: [guesses](Self#guesses-are-charged) are
     ///   free.
     /// * Units are reserved of a policy that the layer does not have, or bytes charged to one that counts requests.
@@ -393,11 +392,11 @@ impl RateLimitLayer {
     /// # Example
     ///
     /// ```
-    /// use tower_ratelimit::{key::RequestPath, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
+    /// use tower_ratelimit::{MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, layer::Settlement};
     ///
-    /// let policy = Policy::new("api", Quota::per_minute(100));
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, (PeerIp::new(), RequestPath::new()));
-    /// assert!(layer.warnings()[0].contains("MatchedRoute"));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), Policy::new("api", Quota::per_minute(100)), PeerIp::new())
+    ///     .settle(Settlement::new().reserve("apis"));
+    /// assert!(layer.warnings()[0].contains(r#"name one of ["api"]"#));
     /// ```
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {

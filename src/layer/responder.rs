@@ -8,8 +8,8 @@ use crate::{
     base::random::random_time,
     decision::Decision,
     response::{
-        GrpcStatus, HeaderWriter, Headers, Kept, ProblemDetails, Rejection, RejectionBody, ResponseMapper,
-        is_grpc, is_read, reject, replace,
+        GrpcStatus, HeaderWriter, Headers, ProblemDetails, Rejection, RejectionBody, RequestHead,
+        ResponseMapper, is_grpc, is_read, reject, replace,
     },
 };
 
@@ -63,7 +63,7 @@ impl Responder {
     pub(super) fn replaced(
         &self,
         rejection: Rejection,
-        kept: Kept,
+        kept: RequestHead,
         returned: response::Parts,
         decision: Option<Decision>,
         marks: bool,
@@ -81,9 +81,9 @@ impl Responder {
 
     /// What must be kept of a request that is with the service, in case the service rejects it.
     #[inline]
-    pub(super) fn keep(&self, request: &Parts) -> Kept {
+    pub(super) fn keep(&self, request: &Parts) -> RequestHead {
         let is_call = is_grpc(request);
-        Kept::of(request, is_call, self.mapper(is_call))
+        RequestHead::of(request, is_call, self.mapper(is_call))
     }
 
     fn mapper(&self, is_call: bool) -> &dyn ResponseMapper {

@@ -8,9 +8,7 @@ impl Config {
     pub(super) fn warnings(&self) -> Vec<String> {
         let rules = self.rules.as_slice();
         let policies: Vec<Policy> = self.rules.known_policies().collect();
-        let of_policies = policies.iter().flat_map(Policy::warnings);
-        let of_keys = rules.iter().filter_map(|rule| rule.key.warning());
-        let mut warnings: Vec<_> = of_policies.chain(of_keys).collect();
+        let mut warnings: Vec<_> = policies.iter().flat_map(Policy::warnings).collect();
         let is_limiting = |rule: &Rule| !rule.looks_up() && rule.policy.known().is_some();
         for (at, rule) in rules.iter().enumerate().filter(|(_, rule)| rule.looks_up()) {
             let is_limited = match self.rules.routes() {

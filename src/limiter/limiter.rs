@@ -359,22 +359,6 @@ impl Limiter {
         self.shared.store.accept(policy)
     }
 
-    /// Checks whether a layer with the policies `others` can have `policy` too.
-    pub(crate) fn accept_beside<'a>(
-        &self,
-        policy: &Policy,
-        mut others: impl Iterator<Item = &'a Policy>,
-    ) -> Result<(), Error> {
-        self.accept(policy)?;
-        if others.any(|other| other.name() == policy.name()) {
-            return Err(Error::new(
-                ErrorKind::InvalidConfig,
-                format!("the layer has two policies named {:?}: give each its own name", policy.name()),
-            ));
-        }
-        Ok(())
-    }
-
     /// Shows the counters of `policies`, failures and rejections at 0.
     #[cfg(feature = "metrics")]
     pub(crate) fn count_from_zero(&self, policies: impl Iterator<Item = Policy>) {

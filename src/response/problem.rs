@@ -1,10 +1,11 @@
-use std::borrow::Cow;
-
 use http::{HeaderValue, Response, StatusCode, header::CONTENT_TYPE, request::Parts};
 use http_body_util::Full;
 
-use super::{body::RejectionBody, mapper::ResponseMapper, rejection::Rejection};
-use crate::{base::ErrorKind, decision::Decision, policy::push_quoted};
+use super::{
+    mapper::{RejectionBody, ResponseMapper},
+    rejection::Rejection,
+};
+use crate::{decision::Decision, policy::push_quoted};
 
 /// The default [`ResponseMapper`]: `application/problem+json` (RFC 9457), with the problem types of
 /// draft-ietf-httpapi-ratelimit-headers.
@@ -41,9 +42,8 @@ pub struct ProblemDetails;
 
 impl ResponseMapper for ProblemDetails {
     fn response(&self, rejection: &Rejection, _: &Parts) -> Response<RejectionBody> {
-        let status = rejection.status();
-        let mut response = Response::new(RejectionBody::new(Full::from(json(rejection, status))));
-        *response.status_mut() = status;
+        let mut response = Response::new(RejectionBody::new(Full::from(json(rejection))));
+        *response.status_mut() = rejection.status();
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         response
     }
@@ -53,49 +53,41 @@ impl ResponseMapper for ProblemDetails {
     }
 }
 
-/// The members of a problem that its rejection and status determine, up to the value of `status`. Every text here is
-/// known to need no escapes.
-macro_rules! members {
-    ($kind:literal, $title:literal) => {
-        concat!(
-            "{\"type\":\"https://iana.org/assignments/http-problem-types#",
-            $kind,
-            "\",\"title\":\"Request ",
-            $title,
-            "\",\"status\":"
-        )
+fn json(rejection: &Rejection) -> String {
+    let (status, _, text) = rejection.described();
+    let decision = rejection.decision();
+    let is_banned = decision.is_some_and(Decision::is_banned);
+    let [kind, title] = match rejection {
+        Rejection::Denied(_) if !is_banned => QUOTA_EXCEEDED,
+        Rejection::Denied(_) | Rejection::Blocked => ABNORMAL_USAGE,
+        _ if status == StatusCode::SERVICE_UNAVAILABLE => REDUCED_CAPACITY,
+        _ => ["about:blank", status.canonical_reason().unwrap_or_default()],
     };
-}
-
-fn members(rejection: &Rejection, status: StatusCode, is_banned: bool) -> Cow<'static, str> {
-    match (rejection, status) {
-        (Rejection::Denied(_), _) if !is_banned => {
-            members!("quota-exceeded", "cannot be satisfied as assigned quota has been exceeded")
-        }
-        (Rejection::Denied(_) | Rejection::Blocked, _) => {
-            members!("abnormal-usage-detected", "not satisfied due to detection of abnormal request pattern")
-        }
-        (_, StatusCode::SERVICE_UNAVAILABLE) => members!(
-            "temporary-reduced-capacity",
-            "cannot be satisfied due to temporary server capacity constraints"
-        ),
-        (_, status) => {
-            let title = status.canonical_reason().unwrap_or_default();
-            return format!("{{\"type\":\"about:blank\",\"title\":\"{title}\",\"status\":").into();
-        }
-    }
-    .into()
-}
-
-fn json(rejection: &Rejection, status: StatusCode) -> String {
-    let is_banned = rejection.decision().is_some_and(Decision::is_banned);
     // Longer than most.
     let mut json = String::with_capacity(384);
-    json.push_str(&members(rejection, status, is_banned));
-    json.push_str(status.as_str());
-    json.push_str(",\"detail\":");
-    push_detail(&mut json, rejection, is_banned);
-    if let Some(decision) = rejection.decision() {
+    // Every text but that of a user's error is known to need no escapes.
+    for part in
+        ["{\"type\":\"", kind, "\",\"title\":\"", title, "\",\"status\":", status.as_str(), ",\"detail\":"]
+    {
+        json.push_str(part);
+    }
+    match (rejection, rejection.retry_after_seconds(), text) {
+        (_, Some(seconds), _) => {
+            let unit = if seconds == 1 { " second.\"" } else { " seconds.\"" };
+            let ban = if is_banned { "\"The client is banned. " } else { "\"" };
+            for part in [ban, "Try again in ", itoa::Buffer::new().format(seconds), unit] {
+                json.push_str(part);
+            }
+        }
+        (Rejection::Unidentified(error), _, None) => push_quoted(&mut json, &printable(&error.to_string())),
+        (_, _, text) => {
+            let (first, rest) = text.unwrap_or_default().split_at(1);
+            for part in ["\"", &first.to_ascii_uppercase(), rest, ".\""] {
+                json.push_str(part);
+            }
+        }
+    }
+    if let Some(decision) = decision {
         json.push_str(",\"violated-policies\":[");
         let denied = decision.outcomes().iter().filter(|outcome| outcome.is_denied());
         for (i, outcome) in denied.enumerate() {
@@ -108,38 +100,20 @@ fn json(rejection: &Rejection, status: StatusCode) -> String {
     json
 }
 
-fn push_detail(json: &mut String, rejection: &Rejection, is_banned: bool) {
-    let detail: Cow<'_, str> = match rejection {
-        Rejection::Denied(_) => match rejection.retry_after_seconds() {
-            Some(seconds) => {
-                let unit = if seconds == 1 { " second.\"" } else { " seconds.\"" };
-                let ban = if is_banned { "\"The client is banned. " } else { "\"" };
-                for part in [ban, "Try again in ", itoa::Buffer::new().format(seconds), unit] {
-                    json.push_str(part);
-                }
-                return;
-            }
-            None => "The cost of the request exceeds the quota; waiting does not help.".into(),
-        },
-        Rejection::Blocked => "The client is banned; waiting does not help.".into(),
-        Rejection::Unidentified(error) => match error.kind() {
-            // The texts of these kinds are for the client.
-            kind if kind.is_clients() => error.to_string().into(),
-            ErrorKind::MissingSetup | ErrorKind::InvalidConfig => MISCONFIGURED.into(),
-            _ => "The client could not be identified.".into(),
-        },
-        Rejection::Unavailable(error) if error.kind() == ErrorKind::InvalidConfig => MISCONFIGURED.into(),
-        Rejection::Unavailable(_) => "The rate limit is temporarily unavailable.".into(),
-    };
-    push_quoted(json, &printable(&detail));
-}
-
-const MISCONFIGURED: &str = "The rate limit is misconfigured.";
+const QUOTA_EXCEEDED: [&str; 2] = [
+    "https://iana.org/assignments/http-problem-types#quota-exceeded",
+    "Request cannot be satisfied as assigned quota has been exceeded",
+];
+const ABNORMAL_USAGE: [&str; 2] = [
+    "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
+    "Request not satisfied due to detection of abnormal request pattern",
+];
+const REDUCED_CAPACITY: [&str; 2] = [
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+    "Request cannot be satisfied due to temporary server capacity constraints",
+];
 
 /// A user's error message may have any characters, and [`push_quoted`] is for printable ASCII.
-fn printable(text: &str) -> Cow<'_, str> {
-    if text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
-        return text.into();
-    }
+fn printable(text: &str) -> String {
     text.chars().map(|c| if matches!(c, ' '..='~') { c } else { '?' }).collect()
 }

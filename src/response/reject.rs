@@ -3,22 +3,22 @@
 use std::mem;
 
 use http::{
-    HeaderName, HeaderValue, Method, Response, StatusCode,
+    HeaderName, HeaderValue, Method, Request, Response, StatusCode,
     header::{
         CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH,
         CONTENT_RANGE, CONTENT_TYPE, ETAG, LAST_MODIFIED, RETRY_AFTER, TRAILER, TRANSFER_ENCODING,
     },
-    request, response,
+    request::Parts,
+    response,
 };
 use http_body::Body as _;
 
 use super::{
-    body::RejectionBody,
-    grpc::is_grpc,
-    headers::{HeaderWriter, add_retry_after, add_retry_after_of_store, insert, insert_new},
-    mapper::ResponseMapper,
+    grpc::{grpc_type, is_grpc},
+    headers::{HeaderWriter, add_retry_after, add_retry_after_of_store, insert_new},
+    mapper::{RejectionBody, ResponseMapper},
+    problem::ProblemDetails,
     rejection::Rejection,
-    returned::Returned,
 };
 
 /// Headers that describe the replaced body, or that the layer sets.
@@ -45,7 +45,7 @@ const REPLACED: [HeaderName; 16] = [
 pub(crate) fn reject(
     mapper: &dyn ResponseMapper,
     rejection: &Rejection,
-    request: &request::Parts,
+    request: &Parts,
     headers: &HeaderWriter,
 ) -> Response<RejectionBody> {
     let mut response = mapped(mapper, rejection, request);
@@ -61,7 +61,7 @@ pub(crate) fn reject(
 pub(crate) fn replace(
     mapper: &dyn ResponseMapper,
     rejection: &Rejection,
-    request: &request::Parts,
+    request: &Parts,
     returned: response::Parts,
 ) -> Response<RejectionBody> {
     let mut response = mapped(mapper, rejection, request);
@@ -69,8 +69,8 @@ pub(crate) fn replace(
         *response.status_mut() = returned.status;
     }
     let headers = response.headers_mut();
-    let own: Vec<_> = returned.headers.keys().filter(|name| !REPLACED.contains(name)).collect();
-    for name in own.into_iter().filter(|name| !headers.contains_key(*name)).collect::<Vec<_>>() {
+    let is_own = |name: &&HeaderName| !REPLACED.contains(name) && !headers.contains_key(*name);
+    for name in returned.headers.keys().filter(is_own).collect::<Vec<_>>() {
         for value in returned.headers.get_all(name) {
             let _ = headers.try_append(name, value.clone());
         }
@@ -89,14 +89,10 @@ pub(crate) fn replace(
     response
 }
 
-fn mapped(
-    mapper: &dyn ResponseMapper,
-    rejection: &Rejection,
-    request: &request::Parts,
-) -> Response<RejectionBody> {
+fn mapped(mapper: &dyn ResponseMapper, rejection: &Rejection, request: &Parts) -> Response<RejectionBody> {
     let mut response = mapper.response(rejection, request);
     // Left by a mapper that returns the rejection's own response. An outer layer would map it again.
-    Returned::take(&mut response);
+    response.extensions_mut().remove::<Rejection>();
     if response.status() == StatusCode::OK && !is_grpc(request) {
         // The mapper has set no status. A client would take the rejection for a success.
         *response.status_mut() = rejection.status();
@@ -107,15 +103,116 @@ fn mapped(
     response
 }
 
-fn finish(response: &mut Response<RejectionBody>, request: &request::Parts) {
+fn finish(response: &mut Response<RejectionBody>, request: &Parts) {
     // Regardless of the status: the response is about one client at one moment, and caches keep some statuses by
     // default.
     insert_new(response.headers_mut(), CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if request.method == Method::HEAD {
         // The length of the content that GET would get.
         if let Some(length) = response.body().size_hint().exact() {
-            insert(response.headers_mut(), CONTENT_LENGTH, length);
+            let _ = response.headers_mut().try_insert(CONTENT_LENGTH, length.into());
         }
         *response.body_mut() = RejectionBody::empty();
+    }
+}
+
+impl Rejection {
+    /// The response of [`ProblemDetails`], with `Retry-After`: for a service that rejects a request itself.
+    ///
+    /// The innermost layer in front of the service replaces it with the response of its
+    /// [`ResponseMapper`](crate::response::ResponseMapper), and adds its [`Headers`](crate::Headers). Another status
+    /// and further headers that the service sets are kept. With the feature `axum`, a handler returns the rejection
+    /// itself; it becomes this response.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::{Request, Response, request::Parts};
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Rejection, response::RejectionBody};
+    ///
+    /// /// Exports cost more than the layer has charged.
+    /// async fn export(request: Request<String>) -> Result<Response<RejectionBody>, std::convert::Infallible> {
+    ///     let limiter: &Limiter = request.extensions().get().unwrap();
+    ///     let exports = Policy::new("exports", Quota::per_hour(1));
+    ///     let charged = limiter.check(&exports, &Key::new("alice"), 1).await;
+    ///     Ok(match charged.map_err(Rejection::from).and_then(|decision| decision.into_result()) {
+    ///         Ok(_) => Response::new(RejectionBody::new(String::from("exported"))),
+    ///         Err(rejection) => rejection.into_http(),
+    ///     })
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let policy = Policy::new("api", Quota::per_minute(100));
+    /// let service = RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all"))
+    ///     .response(|rejection: &Rejection, parts: &Parts| Response::new(format!("{}: slow down", parts.uri)))
+    ///     .layer(tower::service_fn(export));
+    /// let request = || Request::get("/export").body(String::new());
+    /// assert_eq!(service.clone().oneshot(request()?).await?.status(), 200);
+    /// let rejection = service.oneshot(request()?).await?;
+    /// assert_eq!((rejection.status().as_u16(), &rejection.headers()["retry-after"]), (429, &"3600".parse()?));
+    /// let body = http_body_util::BodyExt::collect(rejection.into_body()).await.unwrap().to_bytes();
+    /// assert_eq!(body, "/export: slow down");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn into_http(self) -> Response<RejectionBody> {
+        let (request, ()) = Request::new(()).into_parts();
+        let mut response = ProblemDetails.response(&self, &request);
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        if let Self::Unavailable(_) = self {
+            add_retry_after_of_store(response.headers_mut());
+        }
+        if let Some(decision) = self.decision() {
+            add_retry_after(response.headers_mut(), decision);
+            response.extensions_mut().insert(decision.clone());
+        }
+        // Tells the layer in front of the service.
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// What a mapper reads of a request that is with the service, in case the service rejects it.
+#[derive(Debug)]
+pub(crate) enum RequestHead {
+    /// A HEAD request.
+    Head,
+    /// A gRPC call of this content type.
+    Call(&'static str),
+    Other,
+    /// The whole head, for a mapper that reads it.
+    Whole(Box<Parts>),
+}
+
+impl RequestHead {
+    /// What `mapper` reads of `request`, which is a gRPC call or not.
+    #[inline]
+    pub(crate) fn of(request: &Parts, is_call: bool, mapper: &dyn ResponseMapper) -> Self {
+        if mapper.reads_request() {
+            Self::Whole(Box::new(request.clone()))
+        } else if is_call {
+            Self::Call(grpc_type(&request.headers))
+        } else if request.method == Method::HEAD {
+            Self::Head
+        } else {
+            Self::Other
+        }
+    }
+
+    pub(crate) fn into_parts(self) -> Parts {
+        let (mut parts, ()) = Request::new(()).into_parts();
+        match self {
+            Self::Whole(parts) => return *parts,
+            Self::Head => parts.method = Method::HEAD,
+            Self::Call(kind) => {
+                parts.method = Method::POST;
+                parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+            }
+            Self::Other => {}
+        }
+        parts
     }
 }

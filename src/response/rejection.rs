@@ -1,10 +1,14 @@
-use std::{error::Error as StdError, fmt};
+use std::{error::Error as StdError, fmt, time::Duration};
 
-use super::wait::retry_after;
+use http::StatusCode;
+
 use crate::{
     base::{Error, ErrorKind},
     decision::{Decision, Verdict},
 };
+
+const TOO_MUCH: &str = "the cost of the request exceeds the quota; waiting does not help";
+const BLOCKED: &str = "the client is banned; waiting does not help";
 
 /// Why a request is rejected.
 ///
@@ -35,26 +39,40 @@ pub enum Rejection {
     Unidentified(Error),
     /// The layer [blocks](crate::RateLimitLayer::block) the request.
     Blocked,
-    /// The store gave no decision, and the policy is [`Closed`](crate::FailureMode::Closed).
+    /// The store made no decision, and the policy's failure mode is [`Closed`](crate::FailureMode::Closed). Answered with
+    /// 503. With an [`InvalidConfig`](ErrorKind::InvalidConfig), a setting is wrong: answered with 500.
     Unavailable(Error),
 }
 
 impl Rejection {
-    /// The status of the default response: 429 for a denial and a blocked request, 400, 401 or 500 without an identity, and 503 if the store
-    /// is unavailable.
+    /// The status of the default response: 429 for a denial and a blocked request, 400, 401 or 500 without an identity,
+    /// and 503 if the store is unavailable.
     #[must_use]
-    pub fn status(&self) -> http::StatusCode {
-        match self {
-            Self::Denied(_) | Self::Blocked => http::StatusCode::TOO_MANY_REQUESTS,
-            Self::Unidentified(error) => match error.kind() {
-                ErrorKind::MissingIdentity | ErrorKind::InvalidIdentity => http::StatusCode::BAD_REQUEST,
-                ErrorKind::UnknownIdentity => http::StatusCode::UNAUTHORIZED,
-                _ => http::StatusCode::INTERNAL_SERVER_ERROR,
-            },
-            Self::Unavailable(error) if error.kind() == ErrorKind::InvalidConfig => {
-                http::StatusCode::INTERNAL_SERVER_ERROR
+    pub fn status(&self) -> StatusCode {
+        self.described().0
+    }
+
+    /// The HTTP status, the gRPC code, and what the client may read if no wait helps. `None` if that is the message of the
+    /// error.
+    pub(super) const fn described(&self) -> (StatusCode, u8, Option<&'static str>) {
+        let (error, is_identity) = match self {
+            Self::Denied(_) => return (StatusCode::TOO_MANY_REQUESTS, 8, Some(TOO_MUCH)),
+            Self::Blocked => return (StatusCode::TOO_MANY_REQUESTS, 7, Some(BLOCKED)),
+            Self::Unidentified(error) => (error, true),
+            Self::Unavailable(error) => (error, false),
+        };
+        match (error.kind(), is_identity) {
+            (ErrorKind::MissingIdentity | ErrorKind::InvalidIdentity, true) => {
+                (StatusCode::BAD_REQUEST, 3, None)
             }
-            Self::Unavailable(_) => http::StatusCode::SERVICE_UNAVAILABLE,
+            (ErrorKind::UnknownIdentity, true) => (StatusCode::UNAUTHORIZED, 16, None),
+            (ErrorKind::InvalidConfig, _) | (ErrorKind::MissingSetup, true) => {
+                (StatusCode::INTERNAL_SERVER_ERROR, 13, Some("the rate limit is misconfigured"))
+            }
+            (_, true) => (StatusCode::INTERNAL_SERVER_ERROR, 13, Some("the client could not be identified")),
+            (_, false) => {
+                (StatusCode::SERVICE_UNAVAILABLE, 14, Some("the rate limit is temporarily unavailable"))
+            }
         }
     }
 
@@ -74,8 +92,8 @@ impl Rejection {
         }
     }
 
-    /// The wait before a retry in whole seconds, at least 1, as in `Retry-After`. `None` if waiting cannot help or the
-    /// wait is unknown.
+    /// The wait before a retry in whole seconds, at least 1: the value of `Retry-After`. `None` if no policy denied the
+    /// request, or if the request costs more than the quota, so no wait helps.
     #[must_use]
     pub fn retry_after_seconds(&self) -> Option<u64> {
         retry_after(self.decision()?)
@@ -140,25 +158,15 @@ impl From<Error> for Rejection {
 /// The cause is the [`source`](StdError::source).
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Denied(decision) => match self.retry_after_seconds() {
-                Some(seconds) => {
-                    let reason =
-                        if decision.is_banned() { "the client is banned" } else { "over the rate limit" };
-                    let unit = if seconds == 1 { "second" } else { "seconds" };
-                    write!(f, "{reason}; try again in {seconds} {unit}")
-                }
-                None => f.write_str("the cost of the request exceeds the quota; waiting does not help"),
-            },
-            Self::Blocked => f.write_str("the client is banned"),
-            Self::Unidentified(error) | Self::Unavailable(error) => match (self, error.kind()) {
-                (Self::Unidentified(_), kind) if kind.is_clients() => error.fmt(f),
-                (Self::Unidentified(_), ErrorKind::MissingSetup) | (_, ErrorKind::InvalidConfig) => {
-                    f.write_str("the rate limit is misconfigured")
-                }
-                (Self::Unidentified(_), _) => f.write_str("the client could not be identified"),
-                _ => f.write_str("the rate limit is temporarily unavailable"),
-            },
+        match (self, self.retry_after_seconds(), self.described().2) {
+            (Self::Denied(decision), Some(seconds), _) => {
+                let reason =
+                    if decision.is_banned() { "the client is banned" } else { "over the rate limit" };
+                let unit = if seconds == 1 { "second" } else { "seconds" };
+                write!(f, "{reason}; try again in {seconds} {unit}")
+            }
+            (Self::Unidentified(error) | Self::Unavailable(error), _, None) => error.fmt(f),
+            (_, _, text) => f.write_str(text.unwrap_or_default()),
         }
     }
 }
@@ -170,4 +178,17 @@ impl StdError for Rejection {
             Self::Denied(_) | Self::Blocked => None,
         }
     }
+}
+
+/// The largest `Retry-After`: clients hold it in 32 bits, with a sign.
+pub(super) const MAX_RETRY_AFTER: u64 = i32::MAX as u64;
+
+/// The seconds that `Retry-After` names for a denial: never too short, never 0.
+pub(super) fn retry_after(decision: &Decision) -> Option<u64> {
+    Some(seconds_up(decision.advised_wait()?).clamp(1, MAX_RETRY_AFTER))
+}
+
+/// Whole seconds, rounded up.
+pub(super) fn seconds_up(duration: Duration) -> u64 {
+    duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
 }

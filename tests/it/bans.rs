@@ -6,10 +6,12 @@ use http::{Request, StatusCode, request::Parts};
 use support::inner::ask;
 use tower_ratelimit::{
     Answer, ClientIp, Error, ErrorKind, Header, Key, KeyExtractor, MemoryStore, PeerIp, Policy, Quota,
-    RateLimitLayer, TrustedProxies,
-    key::{Cookie, RequestMethod},
-    policy::Enforcement,
+    RateLimitLayer, TrustedProxies, key::Cookie, policy::Enforcement,
 };
+
+fn method(parts: &Parts) -> String {
+    parts.method.to_string()
+}
 
 fn layer(limit: u64) -> RateLimitLayer {
     RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(limit)), Key::new("all"))
@@ -66,16 +68,11 @@ async fn an_identity_that_cannot_be_read_does_not_evade_a_ban() {
         ("cookie empty", layer(9).block(session().any_of(["bad"])), &[(COOKIE, b"session=")], 400),
         (
             "part of a tuple",
-            layer(9).block((api_key(), RequestMethod::new()).any_of([joined()])),
+            layer(9).block((api_key(), method).any_of([joined()])),
             &[(KEY, b"bad"), (KEY, b"x")],
             400,
         ),
-        (
-            "tuple without the part",
-            layer(9).block((api_key(), RequestMethod::new()).any_of([joined()])),
-            &[],
-            200,
-        ),
+        ("tuple without the part", layer(9).block((api_key(), method).any_of([joined()])), &[], 200),
         ("first of two", layer(9).block(either().any_of(["bad"])), &[(KEY, b""), (OLD, b"bad")], 400),
         ("second of two", layer(9).block(either().any_of(["bad"])), &[(OLD, b"bad"), (OLD, b"x")], 400),
         ("neither of two", layer(9).block(either().any_of(["bad"])), &[], 200),
@@ -232,7 +229,7 @@ async fn a_client_that_was_not_identified_matches_no_exemption() {
             (
                 "tuple",
                 Box::new(
-                    (client.clone(), RequestMethod::new())
+                    (client.clone(), method)
                         .any_of(named.map(|address| Key::join([&Key::new(address), &Key::new("GET")]))),
                 ),
             ),

@@ -8,7 +8,7 @@ use tower_ratelimit::{
     Charge, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, PolicySource,
     Quota, RateLimitLayer, Rule,
     algorithm::{Algorithm, Evaluation, Input, KeyState, Receipt, Replenishment, Twin, Update},
-    keyed::{KeyedRateLimitLayer, KeyedRule},
+    keyed::KeyedRateLimitLayer,
     store::Store,
 };
 use tower_ratelimit_extra::testing::TwinTest;
@@ -46,8 +46,7 @@ fn a_memory_store_panics_for_an_algorithm_without_a_twin_of_a_further_rule() {
             .and(Rule::new(without_twin(), Key::new("all")));
     };
     let keyed = || {
-        let _ = KeyedRateLimitLayer::new(MemoryStore::new(), plain(), |_: &u8| "all")
-            .and(KeyedRule::new(without_twin(), |_| "all"));
+        let _ = KeyedRateLimitLayer::new(MemoryStore::new(), without_twin(), |_: &u8| "all");
     };
     assert!(std::panic::catch_unwind(layer).is_err());
     assert!(std::panic::catch_unwind(keyed).is_err());

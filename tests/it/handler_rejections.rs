@@ -19,7 +19,7 @@ use tower_ratelimit::{
     Charge, Decision, Error, ErrorKind, Headers, Key, Limiter, ManualClock, MemoryStore, Policy,
     PolicySource, Quota, RateLimitLayer, Rejection, Rule,
     policy::Enforcement,
-    response::{Dialect, GrpcCode, GrpcStatus, ProblemDetails, RejectionBody, ResponseMapper},
+    response::{Dialect, GrpcStatus, ProblemDetails, RejectionBody, ResponseMapper},
 };
 
 fn layer(name: &str) -> RateLimitLayer {
@@ -239,12 +239,18 @@ async fn the_status_and_headers_that_the_handler_set_are_kept() {
     assert!(text(rejection).await.contains("no key"));
 }
 
+/// Another code than the default one.
+fn aborted(rejection: &Rejection, call: &Parts) -> Response<RejectionBody> {
+    let mut response = GrpcStatus::default().response(rejection, call);
+    response.headers_mut().insert("grpc-status", 10.into());
+    response
+}
+
 #[tokio::test]
 async fn a_grpc_call_is_answered_by_the_grpc_mapper() {
-    let code = |_: &Rejection| Some(GrpcCode::Aborted);
     let rows = [
         ("default", layer("api").response(ours), "8"),
-        ("adjusted", layer("api").grpc_response(GrpcStatus::default().code(code)), "10"),
+        ("adjusted", layer("api").grpc_response(aborted), "10"),
     ];
     for (name, layer, status) in rows {
         let app = Router::new().route("/export", post(export)).layer(layer);
@@ -319,7 +325,7 @@ async fn settings_apply_to_every_sibling_and_its_own_settings_win() {
     let store = MemoryStore::with_clock(ManualClock::new());
     let limits = RateLimitLayer::new(store, Policy::new("first", Quota::per_hour(1)), Key::new("all"))
         .response(ours)
-        .grpc_response(GrpcStatus::default().code(|_| Some(GrpcCode::Aborted)))
+        .grpc_response(aborted)
         .headers(Headers::new(Dialect::LegacyDelta))
         .exempt(|parts| parts.uri.path() == "/health")
         .block(|parts| parts.headers.contains_key("x-blocked"));

@@ -18,7 +18,7 @@ use tower_ratelimit::{
     Limiter, ManualClock, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Rule,
     TrustedProxies,
     decision::Outcome,
-    key::{Bearer, Cookie, FromExtension, FromExtractor, MatchedRoute, RequestMethod, RequestPath},
+    key::{Bearer, Cookie, FromExtension, FromExtractor, GrpcMethod, MatchedRoute},
     layer::Preflight,
 };
 
@@ -199,8 +199,7 @@ fn every_public_type_of_keys_can_be_named_cloned_shown_and_shared() {
     holds::<Header>();
     holds::<Bearer>();
     holds::<Cookie>();
-    holds::<RequestMethod>();
-    holds::<RequestPath>();
+    holds::<GrpcMethod>();
     holds::<MatchedRoute>();
     // The value type does not need these traits.
     holds::<FromExtension<std::cell::Cell<u8>>>();
@@ -218,13 +217,6 @@ async fn requests_that_match_no_route_share_a_separate_key() {
         statuses.push(app.clone().oneshot(request).await.unwrap().status().as_u16());
     }
     assert_eq!(statuses, [200, 404, 429]);
-}
-
-#[tokio::test]
-async fn method_and_path_come_from_the_request() {
-    let request = head(Request::post("/a/b?c=d"));
-    assert_eq!(RequestMethod::new().extract(&request).await.unwrap(), Key::new("POST"));
-    assert_eq!(RequestPath::new().extract(&request).await.unwrap(), Key::new("/a/b"));
 }
 
 #[tokio::test]
@@ -264,7 +256,8 @@ async fn an_async_extractor_with_state_is_a_key_and_combines() {
     assert_eq!(key, Key::new("alice"));
     assert_eq!(user().extract(&head(with("t9"))).await.unwrap_err().kind(), ErrorKind::MissingIdentity);
 
-    let combined = (user().or(Key::new("anonymous")), RequestMethod::new());
+    let method = |parts: &Parts| parts.method.to_string();
+    let combined = (user().or(Key::new("anonymous")), method);
     let one = combined.extract(&head(with("t1"))).await.unwrap();
     assert_eq!(one, combined.extract(&head(with("t3"))).await.unwrap());
     assert_ne!(one, combined.extract(&head(with("t9"))).await.unwrap());

@@ -20,11 +20,7 @@ use tokio::{
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_ratelimit::{
     Answer, Charge, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, Rejection,
-    Verdict,
-    algorithm::LeakyBucket,
-    decision::Outcome,
-    keyed::{KeyedRateLimitLayer, KeyedRule},
-    store::Store,
+    Verdict, algorithm::LeakyBucket, decision::Outcome, keyed::KeyedRateLimitLayer, store::Store,
 };
 
 fn policy(limit: u64) -> Policy {
@@ -71,32 +67,20 @@ async fn a_request_without_a_key_is_rejected_and_never_reaches_the_service() {
 async fn several_policies_are_charged_together_at_their_costs_or_not_at_all() {
     let limiter = Limiter::new(MemoryStore::new());
     let wide = Policy::new("wide", Quota::per_hour(100));
-    let rule = KeyedRule::new(policy(5), |_: &&'static str| "all").cost(|text| text.len() as u64);
-    let layer = KeyedRateLimitLayer::with_rule(limiter.clone(), rule).and(KeyedRule::new(
-        wide.clone(),
-        |_: &&'static str| {
-            Answer::pending(async {
-                yield_now().await;
-                Ok(Key::new("later"))
-            })
-        },
-    ));
+    let charged = wide.clone();
+    let layer = KeyedRateLimitLayer::with_charges(limiter.clone(), move |text: &&'static str| {
+        let narrow = Charge::new(&policy(5), &Key::new("all"), text.len() as u64);
+        let wide = charged.clone();
+        Answer::pending(async move {
+            yield_now().await;
+            Ok(vec![narrow, Charge::new(&wide, &Key::new("later"), 1)])
+        })
+    });
     let service = layer.layer(service_fn(length));
     assert_eq!(service.clone().oneshot("abc").await.unwrap(), 3);
     assert!(service.oneshot("abc").await.is_err());
     let left = limiter.peek(&wide, &Key::new("later"), 0).await.unwrap().remaining();
     assert_eq!(left, Some(99));
-}
-
-#[tokio::test]
-async fn each_rule_charges_its_own_cost() {
-    let limiter = Limiter::new(MemoryStore::new());
-    let wide = Policy::new("wide", Quota::per_hour(100));
-    let layer = KeyedRateLimitLayer::new(limiter.clone(), policy(5), |_: &&'static str| "all")
-        .and(KeyedRule::new(wide.clone(), |_| "all").cost(|text: &&'static str| text.len() as u64));
-    layer.layer(service_fn(length)).oneshot("abc").await.unwrap();
-    let left = async |policy| limiter.peek(policy, &Key::new("all"), 0).await.unwrap().remaining();
-    assert_eq!((left(&policy(5)).await, left(&wide).await), (Some(4), Some(97)));
 }
 
 #[tokio::test]
@@ -225,7 +209,9 @@ async fn a_waiting_caller_is_admitted_soon_after_a_permit_is_released() {
     let store = MemoryStore::new();
     let layers = [
         KeyedRateLimitLayer::new(store.clone(), slots(), |_: &&'static str| "a"),
-        KeyedRateLimitLayer::new(store, slots(), |_: &&'static str| "b").and(KeyedRule::new(rate, |_| "b")),
+        KeyedRateLimitLayer::with_charges(store, move |_: &&'static str| {
+            [slots(), rate.clone()].map(|policy| Charge::new(&policy, &Key::new("b"), 1)).to_vec()
+        }),
     ];
     for layer in layers {
         let service =
@@ -243,8 +229,10 @@ async fn a_waiting_caller_is_admitted_soon_after_a_permit_is_released() {
 #[tokio::test(start_paused = true)]
 async fn the_wait_for_a_permit_is_bounded_and_impossible_costs_do_not_wait() {
     let slots = Policy::concurrency("slots", 2);
-    let rule = KeyedRule::new(slots, |_: &&'static str| "all").cost(|text| text.len() as u64);
-    let layer = KeyedRateLimitLayer::with_rule(MemoryStore::new(), rule).wait(Duration::from_secs(1));
+    let layer = KeyedRateLimitLayer::with_charges(MemoryStore::new(), move |text: &&'static str| {
+        vec![Charge::new(&slots, &Key::new("all"), text.len() as u64)]
+    })
+    .wait(Duration::from_secs(1));
     let service = layer.layer(service_fn(length));
     let stuck = layer
         .layer(service_fn(async |_: &'static str| std::future::pending::<Result<usize, Infallible>>().await));
@@ -383,34 +371,30 @@ async fn the_service_that_was_ready_is_called_and_only_for_what_is_admitted() {
 }
 
 #[tokio::test]
-async fn a_policy_may_be_chosen_per_request_now_or_later_or_not_at_all() {
-    type Choose = fn(&&'static str, &Key) -> Answer<Option<Policy>>;
-    fn tier(text: &&'static str, key: &Key) -> Result<Option<Policy>, Error> {
-        assert_eq!(key, &Key::new("all"));
-        match *text {
-            "unlimited" => Ok(None),
-            "unknown" => Err(Error::new(ErrorKind::UnknownIdentity, "no account")),
-            "paid" => Ok(Some(Policy::new("paid", Quota::per_hour(2)))),
-            _ => Ok(Some(policy(1))),
-        }
+async fn charges_may_depend_on_the_request_now_or_later_or_be_none() {
+    type Charges = fn(&&'static str) -> Answer<Vec<Charge>>;
+    fn tier(text: &&'static str) -> Result<Vec<Charge>, Error> {
+        let policy = match *text {
+            "unlimited" => return Ok(Vec::new()),
+            "unknown" => return Err(Error::new(ErrorKind::UnknownIdentity, "no account")),
+            "paid" => Policy::new("paid", Quota::per_hour(2)),
+            _ => policy(1),
+        };
+        Ok(vec![Charge::new(&policy, &Key::new("all"), 1)])
     }
-    let rows: [(&str, Choose); 2] = [
-        ("now", |text, key| tier(text, key).into()),
-        ("later", |text, key| {
-            let chosen = tier(text, key);
+    let rows: [(&str, Charges); 2] = [
+        ("now", |text| tier(text).into()),
+        ("later", |text| {
+            let charges = tier(text);
             Answer::pending(async move {
                 yield_now().await;
-                chosen
+                charges
             })
         }),
     ];
-    for (name, choose) in rows {
-        let limiter = Limiter::new(MemoryStore::new());
-        let all = Policy::new("every", Quota::per_hour(100));
-        let layer =
-            KeyedRateLimitLayer::with_rule(limiter.clone(), KeyedRule::per_request(choose, |_| "all"))
-                .and(KeyedRule::new(all.clone(), |_| "all"));
-        let service = layer.layer(service_fn(length));
+    for (name, charges) in rows {
+        let service =
+            KeyedRateLimitLayer::with_charges(MemoryStore::new(), charges).layer(service_fn(length));
         let mut admitted = Vec::new();
         for text in ["paid", "free", "paid", "paid", "free", "unlimited", "unlimited"] {
             admitted.push(service.clone().oneshot(text).await.is_ok());
@@ -418,17 +402,5 @@ async fn a_policy_may_be_chosen_per_request_now_or_later_or_not_at_all() {
         assert_eq!(admitted, [true, true, true, false, false, true, true], "{name}");
         let error = service.oneshot("unknown").await.unwrap_err();
         assert_eq!(rejection(&error).status(), 401, "{name}");
-        let left = limiter.peek(&all, &Key::new("all"), 0).await.unwrap().remaining();
-        assert_eq!(left, Some(95), "{name}");
-        // A layer whose only rule leaves a request out admits it.
-        let only = KeyedRateLimitLayer::with_rule(limiter, KeyedRule::per_request(choose, |_| "all"));
-        assert!(only.layer(service_fn(length)).oneshot("unlimited").await.is_ok(), "{name}");
     }
-}
-
-#[test]
-#[should_panic(expected = "two policies named \"p\"")]
-fn two_policies_of_one_name_panic_when_the_layer_is_built() {
-    let _ = KeyedRateLimitLayer::new(MemoryStore::new(), policy(1), |_: &u8| "a")
-        .and(KeyedRule::new(policy(2), |_| "b"));
 }

@@ -10,10 +10,7 @@ use support::{
 };
 use tower_ratelimit::{
     Answer, Decision, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota,
-    RateLimitLayer, Rule,
-    key::{FromExtension, RequestMethod},
-    layer::Preflight,
-    policy::Penalty,
+    RateLimitLayer, Rule, key::FromExtension, layer::Preflight, policy::Penalty,
 };
 
 fn layer(limit: u64, key: impl KeyExtractor) -> RateLimitLayer {
@@ -71,7 +68,7 @@ async fn a_preflight_without_the_credentials_of_the_key_counts_by_its_peer() {
     let keys: [(&str, Box<dyn KeyExtractor>); 4] = [
         ("header", Box::new(Header::new("x-api-key"))),
         ("later", Box::new(later)),
-        ("tuple", Box::new((Header::new("x-api-key"), RequestMethod::new()))),
+        ("tuple", Box::new((Header::new("x-api-key"), |parts: &Parts| parts.method.to_string()))),
         ("extension", Box::new(FromExtension::new(|user: &u64| *user).or_missing())),
     ];
     for (name, key) in keys {

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use http::request::Parts;
 use tower_ratelimit::{
-    Key, KeyExtractor, MemoryStore, PeerIp, Policy, PolicySource, Quota, RateLimitLayer, Rule,
+    Key, KeyExtractor, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer, Rule,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, TokenBucket},
-    key::{MatchedRoute, RequestPath},
+    key::MatchedRoute,
     layer::{Rules, Settlement},
 };
 
@@ -53,20 +53,13 @@ fn a_policy_warns_of_a_period_that_headers_cannot_express_and_of_a_login_limit_t
 }
 
 #[test]
-fn a_layer_warns_of_paths_as_keys_and_of_reservations_that_cannot_be_meant() {
+fn a_layer_warns_of_reservations_that_cannot_be_meant() {
     let policy = || Policy::new("api", Quota::per_minute(5));
     let layer = |key: Box<dyn KeyExtractor>| RateLimitLayer::new(MemoryStore::new(), policy(), key);
     let all = || layer(Box::new(Key::new("all")));
-    let path = "MatchedRoute";
     let rows = [
         (all(), None),
         (layer(Box::new(MatchedRoute::new())), None),
-        (layer(Box::new(RequestPath::new())), Some(path)),
-        (layer(Box::new((PeerIp::new(), RequestPath::new()))), Some(path)),
-        (layer(Box::new(PeerIp::new().or(RequestPath::new().hashed([7; 32])))), Some(path)),
-        // The closure may make a few keys of all paths.
-        (layer(Box::new(RequestPath::new().map(|path: &str| path.len().min(1).to_string()))), None),
-        (all().and(Rule::new(Policy::new("other", Quota::per_minute(5)), RequestPath::new())), Some(path)),
         (all().settle(Settlement::new().reserve("api")), None),
         (
             all().settle(Settlement::new().reserve("apis")),

@@ -8,7 +8,6 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use redis::cluster::ClusterClientBuilder;
 use support::{
     RedisServer, eventually,
     redis_cluster::{RedisCluster, SLOTS},
@@ -23,7 +22,6 @@ use tokio::{
 use tower_ratelimit::{
     Charge, ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore, Verdict,
     algorithm::{FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    bb8_redis::bb8::Pool,
     store::Servers,
 };
 use tower_ratelimit_extra::live::LivePolicies;
@@ -246,11 +244,8 @@ async fn load_on_all(
 #[tokio::test(flavor = "multi_thread")]
 async fn decisions_of_one_shard_share_calls() {
     let cluster = RedisCluster::start(2);
-    let pool = Pool::builder().test_on_check_out(false);
-    let pool = pool.build(ClusterClientBuilder::new(cluster.urls()).build().unwrap()).await.unwrap();
     let stores = [
         ("our pool", settings().connect(Servers::cluster(cluster.urls())).await.unwrap(), true),
-        ("a pool of the user", settings().build_cluster(pool).unwrap(), true),
         (
             "no shards",
             settings().cluster_shards(0).connect(Servers::cluster(cluster.urls())).await.unwrap(),
@@ -312,19 +307,6 @@ async fn a_migrating_slot_fails_no_decision_of_a_batch() {
             .connect(Servers::cluster(cluster.urls()))
             .await
             .unwrap()
-    };
-    let limiters = [Limiter::new(store().await), Limiter::new(store().await)];
-    migrate_under_load(cluster, limiters).await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_migrating_slot_fails_no_decision_of_a_batch_on_a_custom_pool() {
-    let cluster = RedisCluster::start(2);
-    // With the waits of redis-rs, which exceed the deadline if a batch meets a slot whose keys are on two nodes.
-    let client = || ClusterClientBuilder::new(cluster.urls()).response_timeout(IN_TIME);
-    let store = async || {
-        let pool = Pool::builder().test_on_check_out(false).build(client().build().unwrap()).await.unwrap();
-        settings().deadline(IN_TIME).deny_cache(Duration::ZERO).build_cluster(pool).unwrap()
     };
     let limiters = [Limiter::new(store().await), Limiter::new(store().await)];
     migrate_under_load(cluster, limiters).await;
@@ -720,29 +702,6 @@ async fn scripts_that_a_node_lost_are_loaded_again_without_failures() {
 
 /// Long enough that no decision is late on a busy machine.
 const IN_TIME: Duration = Duration::from_secs(10);
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_custom_pool_can_hold_cluster_connections() {
-    let cluster = RedisCluster::shared();
-    let client = ClusterClientBuilder::new(cluster.urls()).response_timeout(IN_TIME).build().unwrap();
-    let pool = Pool::builder().max_size(2).test_on_check_out(false).build(client).await.unwrap();
-    let settings = settings().deadline(IN_TIME).prefix("own");
-    let limiter = Limiter::new(settings.build_cluster(pool).unwrap());
-    let policy = closed("own", 50);
-    // All together, so that they would share batches on a single server.
-    let mut loads = JoinSet::new();
-    for node in 0..3 {
-        let (limiter, policy, key) = (limiter.clone(), policy.clone(), key_of(cluster, node));
-        loads.spawn(async move {
-            let counts = load(std::slice::from_ref(&limiter), &policy, &key, 20, &stopped()).await;
-            limiter.operator().reset(&policy, &key).await.unwrap();
-            assert!(limiter.check(&policy, &key, 50).await.unwrap().is_allowed());
-            counts
-        });
-    }
-    let exactly = Counts { admitted: 50, denied: 270, failed: 0 };
-    assert!(loads.join_all().await.into_iter().all(|counts| counts == exactly));
-}
 
 /// A store on a cluster of one node, and how to cut its connection in place of the next decision.
 pub(crate) async fn store_that_is_cut() -> (RedisCluster, RedisStore, Arc<AtomicBool>) {

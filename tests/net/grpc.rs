@@ -45,10 +45,10 @@ use tower_ratelimit::{
     Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, ManualClock,
     MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Reservation, Rule, Verdict,
     decision::Outcome,
-    key::{GrpcMethod, GrpcService},
+    key::GrpcMethod,
     layer::Settlement,
     policy::Enforcement,
-    response::{GrpcCode, GrpcStatus},
+    response::{GrpcStatus, ResponseMapper as _},
 };
 use tower_ratelimit_extra::adaptive::LoadMeter;
 use {
@@ -229,47 +229,22 @@ async fn each_rejection_has_its_code() {
 }
 
 #[tokio::test]
-async fn an_adjusted_status_keeps_its_details() {
-    let status = GrpcStatus::default()
-        .code(|rejection| matches!(rejection, Rejection::Denied(_)).then_some(GrpcCode::Unavailable))
-        .message(|rejection| Some(format!("ours: {rejection}")));
-    let denied = denial(one().grpc_response(status.clone()), 2).await;
+async fn a_mapper_adjusts_the_default_response() {
+    let ours = |rejection: &Rejection, call: &Parts| {
+        let mut response = GrpcStatus::default().response(rejection, call);
+        let message = format!("ours: {rejection}");
+        response.headers_mut().insert("grpc-message", message.parse().unwrap());
+        response
+    };
+    let denied = denial(one().grpc_response(ours), 2).await;
     assert_eq!(
         (denied.code(), denied.message()),
-        (Code::Unavailable, "ours: over the rate limit; try again in 3600 seconds")
+        (Code::ResourceExhausted, "ours: over the rate limit; try again in 3600 seconds")
     );
     let details = denied.get_error_details();
     assert_eq!(details.retry_info().unwrap().retry_delay, Some(Duration::from_secs(3_600)));
     assert_eq!(details.quota_failure().unwrap().violations[0].description, "over 1/h");
-    assert_eq!(pb::Status::decode(denied.details()).unwrap().code, Code::Unavailable as i32);
-    // If the closure sets no code, the default stays.
-    let banned = denial(one().block(|_| true).grpc_response(status), 1).await;
-    assert_eq!((banned.code(), banned.message()), (Code::PermissionDenied, "ours: the client is banned"));
-}
-
-#[test]
-fn every_code_equals_the_code_of_grpc() {
-    let codes = [
-        (GrpcCode::Cancelled, Code::Cancelled),
-        (GrpcCode::Unknown, Code::Unknown),
-        (GrpcCode::InvalidArgument, Code::InvalidArgument),
-        (GrpcCode::DeadlineExceeded, Code::DeadlineExceeded),
-        (GrpcCode::NotFound, Code::NotFound),
-        (GrpcCode::AlreadyExists, Code::AlreadyExists),
-        (GrpcCode::PermissionDenied, Code::PermissionDenied),
-        (GrpcCode::ResourceExhausted, Code::ResourceExhausted),
-        (GrpcCode::FailedPrecondition, Code::FailedPrecondition),
-        (GrpcCode::Aborted, Code::Aborted),
-        (GrpcCode::OutOfRange, Code::OutOfRange),
-        (GrpcCode::Unimplemented, Code::Unimplemented),
-        (GrpcCode::Internal, Code::Internal),
-        (GrpcCode::Unavailable, Code::Unavailable),
-        (GrpcCode::DataLoss, Code::DataLoss),
-        (GrpcCode::Unauthenticated, Code::Unauthenticated),
-    ];
-    for (ours, tonics) in codes {
-        assert_eq!(Code::from(ours), tonics);
-    }
+    assert_eq!(pb::Status::decode(denied.details()).unwrap().code, Code::ResourceExhausted as i32);
 }
 
 /// Charges each call by the length of the name in it.
@@ -363,9 +338,9 @@ async fn the_method_and_the_service_of_a_call_come_from_its_path() {
     for (path, method, service) in table {
         let (call, ()) = Request::post(path).body(()).unwrap().into_parts();
         assert_eq!(GrpcMethod::new().extract(&call).await.unwrap(), Key::new(method), "{path}");
-        assert_eq!(GrpcService::new().extract(&call).await.unwrap(), Key::new(service), "{path}");
+        assert_eq!(GrpcMethod::service().extract(&call).await.unwrap(), Key::new(service), "{path}");
     }
-    let named = GrpcService::new().only(["greeter.Greeter"]);
+    let named = GrpcMethod::service().only(["greeter.Greeter"]);
     for (path, service) in
         [("/greeter.Greeter/Invented", "greeter.Greeter"), ("/greeter.Invented/SayHello", other)]
     {
@@ -376,7 +351,7 @@ async fn the_method_and_the_service_of_a_call_come_from_its_path() {
     assert!(GrpcMethod::new().try_any_of(["greeter.Greeter/SayHello", other]).is_ok());
     assert!(GrpcMethod::new().try_any_of(["/greeter.Greeter/SayHello"]).is_err());
     assert!(GrpcMethod::new().try_any_of(["greeter.Greeter"]).is_err());
-    assert!(GrpcService::new().try_any_of(["greeter.Greeter", other]).is_ok());
+    assert!(GrpcMethod::service().try_any_of(["greeter.Greeter", other]).is_ok());
     assert!(named.try_any_of(["greeter.Invented"]).is_err());
 }
 

@@ -17,10 +17,8 @@ use tonic_types::StatusExt as _;
 use tower::{ServiceBuilder, ServiceExt as _};
 use tower_ratelimit::{
     ClientIp, Decision, Error, ErrorKind, Key, KeyExtractor, Limiter, ManualClock, MemoryStore, PeerIp,
-    Policy, Quota, RateLimitLayer, Rejection, Rule, TrustedProxies, Verdict,
-    algorithm::FixedWindow,
-    key::{GrpcMethod, GrpcService},
-    policy::Penalty,
+    Policy, Quota, RateLimitLayer, Rejection, Rule, TrustedProxies, Verdict, algorithm::FixedWindow,
+    key::GrpcMethod, policy::Penalty,
 };
 
 use crate::{
@@ -77,7 +75,7 @@ async fn a_grpc_service_has_limits_per_method_and_handlers_with_custom_statuses(
     let calls = Policy::new("calls", Quota::per_hour(3));
     let store = MemoryStore::with_clock(ManualClock::new());
     let per_method = RateLimitLayer::new(store, calls, (PeerIp::new(), GrpcMethod::new()))
-        .exempt(GrpcService::new().any_of(["grpc.health.v1.Health"]));
+        .exempt(GrpcMethod::service().any_of(["grpc.health.v1.Health"]));
     let letters = Policy::new("letters", Quota::per_day(5));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

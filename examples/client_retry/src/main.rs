@@ -1,10 +1,10 @@
-//! A `reqwest` client that retries denied requests after the wait that the server sets.
+//! A `reqwest` client that retries denied requests after the wait the server asks for.
 //!
 //! Run with `cargo run -p example-client-retry`
 //!
 //! It starts a server that admits a burst of two requests and then one a second, and sends it five, one after the other.
 //! The first two are admitted immediately. Each of the others is denied with `Retry-After: 1`, waits that second and up to
-//! a tenth more, and is admitted. All five are done after a bit more than three seconds.
+//! a tenth more, and is admitted. All five are done after a little more than three seconds.
 
 #![allow(clippy::print_stdout, reason = "the example prints its results")]
 

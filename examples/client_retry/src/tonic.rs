@@ -1,10 +1,10 @@
-//! A tonic client that retries denied calls after the wait that the server sets.
+//! A tonic client that retries denied calls after the wait the server asks for.
 //!
 //! Run with `cargo run -p example-client-retry --bin example-client-retry-tonic`
 //!
 //! It starts a server that admits a burst of two calls and then one a second, and calls it five times, one after the other.
 //! The first two calls are admitted immediately. Each of the others is denied with a `RetryInfo`, waits that time and up to
-//! a tenth more, and is admitted. All five are done after a bit more than three seconds.
+//! a tenth more, and is admitted. All five are done after a little more than three seconds.
 
 #![allow(clippy::print_stdout, reason = "the example prints its results")]
 

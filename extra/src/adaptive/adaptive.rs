@@ -12,11 +12,11 @@ use super::{
     source::{Bounds, INTERVALS},
 };
 
-/// Builds a policy whose quota follows a signal: the policy's own quota at most, and a [floor](Self::floor) at least.
+/// Builds a policy whose quota follows a signal, between a [floor](Self::floor) and the policy's own quota.
 ///
-/// Limit and burst are multiplied by the *share*, from the floor to 1, and rounded to whole units, at least one. Name and
-/// algorithm stay, so [the counts are kept](tower_ratelimit::policy#what-happens-to-the-counts). The share is rounded to about 1 % of
-/// itself, so the policy does not change with every small change of the signal.
+/// Limit and burst are multiplied by the *share*, from the floor to 1, and rounded to whole units, at least one. Name
+/// and algorithm stay, so [the counts are kept](tower_ratelimit::policy#what-happens-to-the-counts). The share is
+/// rounded to about 1 % of itself, so the policy does not follow every small change of the signal.
 ///
 /// # Example
 ///
@@ -79,10 +79,10 @@ pub struct Adaptive {
 impl Adaptive {
     /// Begins with `policy`, whose quota is the most that is ever admitted.
     ///
-    /// A policy on the [requests in flight](Policy::concurrency) is taken for a limit of this process, counted in a
-    /// [`MemoryStore`](tower_ratelimit::MemoryStore), unless it is [`shared`](Self::shared): the controllers compare it with the requests
-    /// that this process has in flight. Counted in Redis without that, it would not rise while this instance uses less than half
-    /// of it.
+    /// A policy on the [requests in flight](Policy::concurrency) is treated as a limit of this process, counted in a
+    /// [`MemoryStore`](tower_ratelimit::MemoryStore), unless it is [`shared`](Self::shared): the controllers compare it
+    /// with this process's requests in flight. If it is counted in Redis but not shared, it does not rise while this
+    /// instance uses less than half of it.
     pub const fn new(policy: Policy) -> Self {
         Self {
             policy,
@@ -97,17 +97,17 @@ impl Adaptive {
     /// Follows `signal`: a closure that returns the share to admit, from 0 to 1, or one of [`Aimd`](super::Aimd),
     /// [`Gradient`](super::Gradient) and [`Vegas`](super::Vegas). See [`Signal`] for what happens to invalid values.
     ///
-    /// At least one is required. Of several, the smallest share is active.
+    /// At least one is required. If there are several, the smallest share is active.
     pub fn follow(mut self, signal: impl Into<Signal>) -> Self {
         self.signals.push(signal.into());
         self
     }
 
-    /// The smallest share of the quota, above 0 and at most 1. Defaults to 0.05. Without requests nothing can be measured, so
-    /// it cannot be 0.
+    /// The smallest share of the quota, above 0 and at most 1. Defaults to 0.05. It cannot be 0, because nothing can be
+    /// measured without requests.
     ///
-    /// A request that costs more than the whole reduced quota is denied, as under any policy, and its rejection has no
-    /// `Retry-After`, because waiting does not help under that quota. Choose a floor at which the largest cost fits.
+    /// A request that costs more than the whole reduced quota is denied without `Retry-After`, because waiting does not
+    /// help under that quota. Choose a floor at which the largest cost fits.
     pub const fn floor(mut self, share: f64) -> Self {
         self.floor = share;
         self
@@ -123,17 +123,17 @@ impl Adaptive {
     /// publishes its share, and all use the mean. For policies that are counted in Redis, with closures and
     /// [`Aimd`](super::Aimd).
     ///
-    /// * All instances decide by the same quota, within an interval of a change. Otherwise each decides by its own, on the
-    ///   [same counts](tower_ratelimit::policy#what-happens-to-the-counts).
-    /// * The mean, because requests are spread over the instances: one overloaded instance in ten
-    ///   has a tenth of the effect. With the smallest share, one sick instance would throttle all.
-    /// * An instance that starts begins with the mean of the others. One that stops without notice counts for four more of its
-    ///   [intervals](Self::every), two seconds at least.
+    /// * All instances decide by the same quota, within an interval of a change. Without this, each decides by its own
+    ///   quota, on the [same counts](tower_ratelimit::policy#what-happens-to-the-counts).
+    /// * The mean suits requests that are spread over the instances: one overloaded instance in ten has a tenth of the
+    ///   effect. With the smallest share, one sick instance would throttle all.
+    /// * A new instance starts with the mean of the others. One that stops without notice counts for four more
+    ///   [intervals](Self::every), at least two seconds.
     /// * While Redis is unavailable, each instance uses its own share.
-    /// * A limit on the requests in flight is then one for all instances. So it also rises while this instance uses little of it,
-    ///   and falls from the whole limit instead of from twice what is used.
-    /// * Not with [`Gradient`](super::Gradient) and [`Vegas`](super::Vegas): from time to time they reduce the share to empty the
-    ///   queue, which the mean of several would not do.
+    /// * A shared limit on the requests in flight covers all instances. So it also rises while this instance uses
+    ///   little of it, and falls from the whole limit instead of from twice what is used.
+    /// * [`Gradient`](super::Gradient) and [`Vegas`](super::Vegas) cannot be shared: they sometimes reduce the share to
+    ///   empty the queue, and a mean would hide that.
     ///
     /// The shares are in one hash, `prefix:adaptive:policy:algorithm`, with a TTL of a minute, or four intervals if they are
     /// longer. Each instance sends three commands in every interval, and no request waits for them. The Redis user needs

@@ -11,8 +11,8 @@ use super::{
 
 /// Keeps the queue in front of the service short: a few requests, regardless of their latency.
 ///
-/// The *baseline* is the smallest median latency of the last 20 seconds. After each window, the queue is estimated from the
-/// requests `n` that are in flight until they are answered, which are the answers a second, times the median:
+/// The *baseline* is the smallest median latency of the last 20 seconds. After each window, the queue is estimated from
+/// `n`, the requests in flight until they are answered (answers per second times the median):
 ///
 /// ```text
 /// queue = n x (1 - baseline / median latency of the window)
@@ -26,19 +26,19 @@ use super::{
 /// | 3 to 6 units | stays |
 /// | more | falls by a unit, and by half of what is above 6 |
 ///
-/// The limit changes by the same fraction, and rises by at most half of itself. A rate changes in the same way. Every ten
-/// seconds, if the limit is reached and there is a queue, one window with a smaller limit empties it to measure the baseline
-/// again. A rate counts as reached below the full quota.
+/// The limit changes by the same fraction, and rises by at most half of itself. A rate changes in the same way. Every
+/// ten seconds, if the limit is reached and there is a queue, one window with a smaller limit empties the queue to
+/// measure the baseline again. A rate below the full quota counts as reached.
 ///
-/// It admits fewer concurrent requests than [`Gradient`](super::Gradient), so the latency is lower. Prefer it for a service whose
+/// It admits fewer concurrent requests than [`Gradient`](super::Gradient), so the latency is lower. Prefer it if all
 /// requests take about the same time.
 ///
-/// * **Source**: TCP Vegas (Brakmo and Peterson, 1995), and the limit of that name in Netflix' concurrency-limits.
-/// * **Weakness**: the same as `Gradient`. With up to six requests in flight on average it never reduces the limit:
-///   that is not a long queue.
+/// * **Source**: TCP Vegas (Brakmo and Peterson, 1995), and the limit of the same name in Netflix's concurrency-limits.
+/// * **Weakness**: the same as `Gradient`. With up to six requests in flight on average, it never reduces the limit,
+///   because that is not a long queue.
 ///
-/// One policy with a `Vegas` or a `Gradient` for each meter, and not with [`shared`](super::Adaptive::shared): only its own
-/// smaller limit empties the queue.
+/// Use only one policy with a `Vegas` or a `Gradient` per meter, because only its own smaller limit empties the queue.
+/// For the same reason, it cannot be [`shared`](super::Adaptive::shared).
 ///
 /// # Example
 ///
@@ -72,14 +72,14 @@ const LARGEST_RISE: f64 = 0.5;
 const PATIENCE: u32 = 6;
 
 impl Vegas {
-    /// Keeps the queue short of the service that `meter` measures.
+    /// Keeps the queue in front of the service that `meter` measures short.
     pub fn new(meter: &LoadMeter) -> Self {
         Self { meter: meter.clone(), failed_up_to: HALF, baseline: Baseline::default() }
     }
 
-    /// The share of requests that may fail, from 0 to 1. Above it, the quota falls by half of the share. Defaults to 0.5; with
-    /// 1, failures change nothing. With less than a half, [a few clients](super#what-a-few-clients-can-do) lower the quota if
-    /// their requests fail.
+    /// The share of requests that may fail, from 0 to 1. Above it, the quota falls by half of the share. Defaults to
+    /// 0.5. With 1, failures change nothing. Below a half, [a few clients](super#what-a-few-clients-can-do) with
+    /// failing requests can lower the quota.
     pub const fn failed_up_to(mut self, share: f64) -> Self {
         self.failed_up_to = share;
         self

@@ -17,7 +17,7 @@ use super::{
     settings::Settings,
 };
 
-/// Makes the [router](crate::admin) for operators, with more than [`admin::router`](router) needs.
+/// Builds the [router](crate::admin) for operators, with more settings than [`admin::router`](router).
 ///
 /// # Example
 ///
@@ -63,13 +63,13 @@ impl Admin {
         Self(Settings { limiter, policies, extractors: Vec::new(), switch: None })
     }
 
-    /// Finds the keys of the policy `policy` as `extractor` does, the one of its rule: by an identity as a client sends it.
-    /// Defaults to the [stored form](tower_ratelimit::key#the-stored-form) of the key.
+    /// Finds the keys of the policy `policy` with `extractor`, its rule's extractor. Operators then write an identity
+    /// as a client sends it. Defaults to the key's [stored form](tower_ratelimit::key#the-stored-form).
     ///
-    /// So an operator names an address instead of its network ([`PeerIp`](tower_ratelimit::PeerIp)), and an API key of which Redis
-    /// has only a hash ([`hashed`](KeyExtractor::hashed)). A percent sign of an identity is written `%25`, as in stored
-    /// forms. A stored form with a mark, such as `%*` and a hash, is taken as it is. An identity that several keys may
-    /// belong to ([`or`](KeyExtractor::or)) is answered with 409 and their stored forms.
+    /// So an operator can write an address instead of its network ([`PeerIp`](tower_ratelimit::PeerIp)), or an API key
+    /// of which Redis has only a hash ([`hashed`](KeyExtractor::hashed)). Write `%25` for a percent sign in an
+    /// identity, as in stored forms. A stored form with a mark, such as `%*` and a hash, is used as it is. If several
+    /// keys may belong to an identity ([`or`](KeyExtractor::or)), the answer is 409 with their stored forms.
     ///
     /// # Panics
     ///

@@ -1,11 +1,11 @@
-//! Administration over HTTP: an axum router with which operators look at limits, reset, refund and ban them.
+//! An axum router for operators, who look at limits, reset, refund and ban over HTTP.
 //!
 //! # No built-in authentication
 //!
 //! **Every client of this router can lift all limits and see the identities of others. Mount it behind your own
 //! authentication, best on a separate listener that the internet does not reach.** `examples/admin.rs` in the
-//! repository does both: a bearer token that is compared in constant time, and a second listener on the loopback
-//! interface. Nothing of it is served unless you mount it.
+//! repository does both: it compares a bearer token in constant time, and listens on the loopback interface. No route
+//! is served unless you mount the router.
 //!
 //! ```
 //! use axum::{Router, body::Body, http::Request, middleware};
@@ -45,10 +45,10 @@
 //! | `GET /enforcement` | The position of the [switch](Admin::enforcement), `{"enforcement": "on"}` |
 //! | `PUT /enforcement` | With `{"enforcement": "off"}`, moves it, in this process |
 //!
-//! `{key}` is the [stored form](tower_ratelimit::key#the-stored-form) of the key, percent-encoded as any segment of a path: `alice`;
-//! `Jos%C3%A9%20Ortega`; `%25(acme%25%7Calice%25)` for the joined key `%(acme%|alice%)`. An identity without `%` is its own
-//! stored form. With [`Admin::keys_of`] it is the identity as the client sends it, with `%25` for a percent sign, so `%2525`
-//! in the path.
+//! `{key}` is the key's [stored form](tower_ratelimit::key#the-stored-form), percent-encoded as any segment of a path:
+//! `alice`; `Jos%C3%A9%20Ortega`; `%25(acme%25%7Calice%25)` for the joined key `%(acme%|alice%)`. If an identity
+//! contains no `%`, it is its own stored form. With [`Admin::keys_of`], `{key}` is the identity as the client sends it,
+//! with `%25` for a percent sign, so `%2525` in the path.
 //!
 //! # Errors
 //!
@@ -67,10 +67,10 @@
 //!
 //! # Logs
 //!
-//! With the feature `tracing`, every change is logged, at info, or at warn if it turns enforcement off or on: the
+//! With the feature `tracing`, every change is logged, at info, or at warn if it moves the switch of enforcement: the
 //! policy, the units or seconds, and `key_hash`, which is the [same hash](crate::explain::ExplainedCharge::key_hash) as
-//! in explanations. The key itself is in no log. A hash is not a secret: anyone who knows an address can find it. To
-//! log who made a change, open a span in your middleware.
+//! in explanations. No log contains the key itself. The hash is not a secret: anyone who knows an address can compute
+//! it. To log who made a change, open a span in your middleware.
 
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod admin;

@@ -4,15 +4,15 @@ use tower_ratelimit::{Charge, Error, Key, Limiter, Policy, RateLimitLayer, Rejec
 use super::explanation::{ExplainedCharge, Explanation};
 
 impl Explanation {
-    /// What [`Limiter::check`] would decide about `key` now, and why: the state of the key, how the store names it,
-    /// and the settings of the policy. It charges nothing. For operators.
+    /// What [`Limiter::check`] would decide about `key` now, and why: the state of the key, its name in the store, and
+    /// the settings of the policy. It charges nothing. For operators.
     ///
-    /// A denial that makes a [penalty](Policy::penalty) ban the key is not foreseen: the explanation shows the wait without
-    /// the ban. The store decides, even if this process could answer from a lease or the
-    /// [deny cache](tower_ratelimit::store::RedisStoreBuilder::deny_cache). So an instance that has the key in its deny cache
-    /// may deny it for up to a second more, and one that has units on [lease](Policy::leased) may still admit it.
+    /// The explanation does not foresee a ban: if the denial would make a [penalty](Policy::penalty) ban the key, it
+    /// shows the wait without the ban. The store decides, even if this process could answer from a lease or the [deny
+    /// cache](tower_ratelimit::store::RedisStoreBuilder::deny_cache). So an instance with the key in its deny cache may
+    /// deny it for up to a second more, and one with units on [lease](Policy::leased) may still admit it.
     ///
-    /// An explanation prints as text, and with the feature `serde` it is serialized.
+    /// An explanation prints as text. With the feature `serde`, it can be serialized.
     ///
     /// # Errors
     ///
@@ -63,14 +63,14 @@ impl Explanation {
     /// What `layer` would decide about `request` now, and why: the rules that apply to it, their keys, and the state of
     /// each. It charges nothing.
     ///
-    /// `None` if the layer does not limit the request: it is [off](RateLimitLayer::enforcement), the request is
-    /// [exempt](RateLimitLayer::exempt), or no rule has a policy for it. A layer that
-    /// [only reports](tower_ratelimit::policy::Enforcement::ReportOnly) admits what is denied here.
+    /// `None` if the layer does not limit the request: the layer is [off](RateLimitLayer::enforcement), the request is
+    /// [exempt](RateLimitLayer::exempt), or no rule has a policy for it. If the layer [only
+    /// reports](tower_ratelimit::policy::Enforcement::ReportOnly), it admits requests that are denied here.
     ///
     /// # Errors
     ///
-    /// The rejection of a request whose client is [blocked](RateLimitLayer::block) or cannot be identified, or that the store
-    /// cannot decide.
+    /// The rejection, if the client is [blocked](RateLimitLayer::block) or cannot be identified, or if the store cannot
+    /// decide.
     ///
     /// # Example
     ///

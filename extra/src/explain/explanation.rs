@@ -6,10 +6,10 @@ use tower_ratelimit::{
     policy::Policy,
 };
 
-/// What a [`Limiter`](tower_ratelimit::Limiter) would decide about a key now, and why. From
-/// [`of`](Self::of), which has an example.
+/// What a [`Limiter`](tower_ratelimit::Limiter) would decide about a key now, and why. [`of`](Self::of) makes it, with
+/// an example.
 ///
-/// `Display` prints it for a person. It shows keys and identities: keep it out of logs. `Debug` hides them.
+/// `Display` prints it for people, with keys and identities: keep it out of logs. `Debug` hides them.
 ///
 /// # As JSON
 ///
@@ -43,10 +43,10 @@ use tower_ratelimit::{
 /// }
 /// ```
 ///
-/// `verdict` is `admitted`, `delayed` or `denied`. `banned_for` is the rest of a [ban](Policy::penalty), during which
-/// `remaining` is 0. `retry_after` is null for an admission, and if waiting cannot help;
-/// `identity` and `stored_as` are null if they are not known. `verdict` and the values after it in `charges` are null if
-/// the store [failed](Self::decision) and nothing else counts the policy.
+/// `verdict` is `admitted`, `delayed` or `denied`. `banned_for` is the remaining time of a [ban](Policy::penalty),
+/// during which `remaining` is 0. `retry_after` is null for an admission, and if waiting does not help. Unknown values
+/// of `identity` and `stored_as` are null. If the store [failed](Self::decision) and nothing else counts the policy,
+/// `verdict` and the values after it in `charges` are null.
 #[derive(Clone)]
 pub struct Explanation {
     pub(super) decision: Decision,
@@ -93,7 +93,7 @@ impl ExplainedCharge {
         self.charge.key()
     }
 
-    /// 64 bits of the SHA-256 of the stored form, as 16 hex digits. The logs of the crate's administration name a key so.
+    /// 64 bits of the SHA-256 of the stored form, as 16 hex digits. Logs identify keys by this hash.
     #[must_use]
     pub fn key_hash(&self) -> String {
         self.key().digest()
@@ -118,7 +118,7 @@ impl ExplainedCharge {
         self.charge.cost()
     }
 
-    /// Whether the policy is a [shadow](Policy::shadow) for this key, so that its denial denies nothing.
+    /// Whether the policy is a [shadow](Policy::shadow) for this key, and so never denies.
     #[must_use]
     pub fn is_shadow(&self) -> bool {
         self.charge.is_shadow()

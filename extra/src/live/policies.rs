@@ -21,20 +21,21 @@ use super::{follow::Origin, update::Update};
 ///
 /// # What happens to a change
 ///
-/// * **All or nothing.** If one policy of the file or the hash is invalid, all stay as they are, and the layers go on with
-///   them. [`last_error`](Self::last_error) names the policy, the entry and what to write, and so does a warning in the log,
-///   once for each error and not for each read.
-/// * **No policy that is in use disappears.** If a policy is missing that a layer or a [`PolicySource`] uses, the change is
-///   invalid: it may be a typing error or half a file, and requests must not become unlimited. A policy that is not in use
-///   can be removed.
-/// * **The switch moves always.** The field `@enforcement` of a hash takes effect even if other fields are invalid or wait
-///   for a version. A file must be valid as a whole.
-/// * **Every change is logged**, as old and new values: at info, and at warn if the switch moves or a hash is gone.
-/// * **Counts are kept**, see [here](tower_ratelimit::policy#what-happens-to-the-counts).
-/// * A request reads each policy once. While a change of several policies is applied, a request may meet some of them
-///   as they were.
+/// * **All or nothing.** If one policy of the file or the hash is invalid, all stay as they are, and the layers keep
+///   using them. [`last_error`](Self::last_error) and a warning in the log state the policy, the entry and what to
+///   write. The warning is logged once per error, not once per read.
+/// * **Policies in use cannot disappear.** If a policy used by a layer or a [`PolicySource`] is missing, the change is
+///   invalid: it may be a typing error or half a file, and requests must not become unlimited. Policies that are not in
+///   use can be removed.
+/// * **The switch always moves.** The field `@enforcement` of a hash takes effect even if other fields are invalid or
+///   wait for a version. A file must be valid as a whole.
+/// * **Every change is logged**, as old and new values: at info, or at warn if the switch moves or a hash is gone.
+/// * **Counts** are kept if the quota changes, and start again if the algorithm changes: [all
+///   changes](tower_ratelimit::policy#what-happens-to-the-counts).
+/// * **A request reads each policy once.** If several policies change together, a request may still see the old version
+///   of some.
 ///
-/// The file or the hash is read until the last handle, [`PolicySource`] and layer that came from here is dropped, or the
+/// The file or the hash is read until the last handle, [`PolicySource`] and layer made from it is dropped, or the
 /// runtime is shut down.
 ///
 /// # Example
@@ -49,24 +50,24 @@ use super::{follow::Origin, update::Update};
 /// # let path = std::env::temp_dir().join(format!("live-policies-{}.toml", std::process::id()));
 /// fs::write(&path, "
 ///     [[policies]]
-///     name = 'login'
+///     name = 'api'
 ///     quota = '5/min'
 /// ")?;
 /// let mut live = LivePolicies::file(&path)?.poll_every(Duration::from_millis(50));
-/// let layer = RateLimitLayer::new(MemoryStore::new(), live.get("login")?, Key::new("all"))
+/// let layer = RateLimitLayer::new(MemoryStore::new(), live.get("api")?, Key::new("all"))
 ///     .enforcement(live.enforcement());
 ///
 /// fs::write(&path, "
 ///     [[policies]]
-///     name = 'login'
+///     name = 'api'
 ///     quota = '10/min burst 20'
 /// ")?;
 /// live.changed().await;
 /// assert_eq!(live.current()[0].quota(), Quota::per_minute(10).burst(20));
 /// assert_eq!((live.version(), live.last_error().is_none()), (1, true));
 ///
-/// let error = live.get("logn").unwrap_err().to_string();
-/// assert!(error.ends_with("has no policy `logn`: it has `login`"), "{error}");
+/// let error = live.get("apl").unwrap_err().to_string();
+/// assert!(error.ends_with("has no policy `apl`: it has `api`"), "{error}");
 /// # drop(layer);
 /// # fs::remove_file(&path)?;
 /// # Ok(())
@@ -79,7 +80,7 @@ pub struct LivePolicies {
 }
 
 impl LivePolicies {
-    /// Policies from the TOML file at `path`, which is read again every 500 ms, or at the interval of
+    /// Reads policies from the TOML file at `path`, and reads it again every 500 ms, or at the interval of
     /// [`poll_every`](Self::poll_every).
     ///
     /// The policies are tables `[[policies]]`, as in [any configuration file](tower_ratelimit::policy#policies-in-a-configuration-file).
@@ -91,6 +92,7 @@ impl LivePolicies {
     /// [[policies]]
     /// name = "login"
     /// quota = "5/min"
+    /// algorithm = "sliding-log"
     /// on_store_failure = "closed"
     ///
     /// [[policies]]
@@ -98,10 +100,10 @@ impl LivePolicies {
     /// quota = "10/s burst 20"
     /// ```
     ///
-    /// The content is compared, so a mounted ConfigMap of Kubernetes, a symbolic link and an editor that renames are
-    /// followed. A file that is missing for a while keeps the policies. A change is applied when two reads 50 ms
-    /// apart agree, so a file is not read while it is written. A program that writes more slowly writes another file and
-    /// renames it. Files are read and parsed outside the runtime's worker threads, and an invalid one is parsed once. A file
+    /// Changes are found by content, so Kubernetes ConfigMaps, symbolic links and editors that rename files work. If
+    /// the file is missing for a while, the policies stay. A change is applied when two reads 50 ms apart agree, so a
+    /// half-written file is not used. If your program writes more slowly, let it write another file and rename it.
+    /// Files are read and parsed outside the runtime's worker threads, and an invalid file is parsed once. A file
     /// system that does not answer for five seconds is an error.
     ///
     /// This call blocks while it reads the file.
@@ -146,10 +148,10 @@ impl LivePolicies {
         self.set.follow(name).map(PolicySource::watched)
     }
 
-    /// The policy `name` as it is now, for decisions without a layer. Ask for it each time.
+    /// The policy `name` as it is now, for decisions without a layer. Call this for each decision.
     ///
-    /// This does not make the policy one that is in use: the file or the hash may remove it, and then this fails. If it must not
-    /// disappear, keep a source of it from [`get`](Self::get) while you ask.
+    /// This does not count as a use of the policy: if the file or the hash removes it, this fails. To prevent that,
+    /// hold a source from [`get`](Self::get).
     ///
     /// # Errors
     ///
@@ -182,8 +184,8 @@ impl LivePolicies {
         *self.versions.borrow()
     }
 
-    /// Why the policies stay as they are: the file or the hash is invalid or cannot be read, or the hash has changed and its
-    /// `@version` has not. `None` once that is over. The metric `ratelimit_failed_policy_sources` counts these.
+    /// Why the policies stay as they are: the file or the hash is invalid or cannot be read, or the hash has changed
+    /// but its `@version` has not. `None` once that is over. The metric `ratelimit_failed_policy_sources` counts these.
     ///
     /// Use it in a health check or an administration page. It shows no password.
     #[must_use]
@@ -193,7 +195,7 @@ impl LivePolicies {
 
     /// Waits for a change that this handle has not waited for yet. A new handle has seen what its original has.
     ///
-    /// It can be dropped at any time. It never completes once the runtime that made the policies is shut down.
+    /// The future can be dropped at any time. It never completes once the runtime that made the policies is shut down.
     pub async fn changed(&mut self) {
         // The sender lives as long as this handle.
         let _ = self.versions.changed().await;
@@ -202,14 +204,14 @@ impl LivePolicies {
     /// The switch that the file or the hash moves. Give it to layers with
     /// [`RateLimitLayer::enforcement`](tower_ratelimit::RateLimitLayer::enforcement).
     ///
-    /// If you move it yourself, it stays so until the value in the file or the hash changes.
+    /// If you move it in your code, it stays there until the value in the file or the hash changes.
     #[must_use]
     pub fn enforcement(&self) -> &EnforcementSwitch {
         self.set.enforcement()
     }
 
-    /// Sets the time between two reads, for all handles. Defaults to 500 ms; at least 10 ms. Each pause is up to a tenth
-    /// shorter or longer, so that instances do not read together. Takes effect after the pause that is under way.
+    /// Sets the time between two reads, for all handles. Defaults to 500 ms; at least 10 ms. Each pause is up to a
+    /// tenth shorter or longer, so that instances do not read together. Takes effect after the current pause.
     #[must_use]
     pub fn poll_every(self, interval: Duration) -> Self {
         self.set.set_interval(interval);

@@ -4,34 +4,37 @@ use tower_ratelimit::{Answer, Error, ErrorKind};
 
 use super::{settings::Settings, shared::Shared};
 
-/// An asynchronous lookup whose values are cached, such as an account in a database.
+/// An asynchronous lookup with a cache, such as of an account in a database.
 ///
-/// Key extractors and policy sources can use clones of one `Lookup`, which share its values. So a request causes one
-/// lookup, and most requests cause none.
+/// Key extractors and policy sources can use clones of one `Lookup`, which share its values. So a request causes at
+/// most one lookup, and most requests cause none.
 ///
-/// * A value serves for the [`ttl`](Self::ttl). Then it still serves while one background task looks it up again, and
-///   keeps serving for [`stale_for`](Self::stale_for) while lookups fail or hang. After a failure, the next request
-///   that is at least one second later tries again.
-/// * Requests for the same key share one lookup. It runs in a separate task, so a dropped request does not disturb the
-///   others. Within [`timeout`](Self::timeout) the lookup has a value or an error.
-/// * At most [`capacity`](Self::capacity) values are kept. The least used ones are dropped first, so a flood of unknown
-///   keys does not displace the values of busy clients. At most as many lookups run concurrently; further ones are an
-///   error. Limit the length of the keys if clients can choose it.
-/// * A key that has no value is an error of the kind [`UnknownIdentity`](ErrorKind::UnknownIdentity). Such misses are
-///   cached for the [`ttl`](Self::ttl), at most [`misses`](Self::misses) of them, apart from the values. Other errors are not
-///   cached.
-/// * A lookup starts when its answer is first awaited. A layer does not await it if another of its rules is known to deny
-///   the request. A rule with a [cost](tower_ratelimit::Rule::cost) is not known to: its function runs once, after the lookup.
-/// * Time comes from `tokio::time`. A lookup needs a Tokio runtime, and callers only wait for one in their own runtime.
+/// * **Freshness.** A value serves for the [`ttl`](Self::ttl). After that, it still serves while one background task
+///   refreshes it, and for up to [`stale_for`](Self::stale_for) while lookups fail or hang. After a failure, the next
+///   request at least one second later tries again.
+/// * **Coalescing.** Concurrent requests for one key share one lookup. It runs in a separate task, so a dropped request
+///   does not disturb the others. It has a value or an error within [`timeout`](Self::timeout).
+/// * **Bounds.** At most [`capacity`](Self::capacity) values are kept. The least used ones are dropped first, so a
+///   flood of unknown keys does not displace the values of busy clients. At most the same number of lookups run
+///   concurrently; further ones are an error. Limit the length of keys that clients can choose.
+/// * **Misses.** A key without a value is an error of the kind [`UnknownIdentity`](ErrorKind::UnknownIdentity). Misses
+///   are cached for the [`ttl`](Self::ttl), at most [`misses`](Self::misses) of them, separately from the values. Other
+///   errors are not cached.
+/// * **When it runs.** A lookup starts when its answer is first awaited. A layer does not await it if another of its
+///   rules already denies the request. This does not hold for a rule with a [cost](tower_ratelimit::Rule::cost),
+///   because its function runs once, after the lookup.
+/// * **Runtime.** Time comes from `tokio::time`. A lookup needs a Tokio runtime, and callers only wait for one in their
+///   own runtime.
 ///
 /// # Errors of a lookup
 ///
-/// The function's own error becomes the [`source`](StdError::source) of an [`Error`] of the kind
-/// [`IdentityUnavailable`](ErrorKind::IdentityUnavailable), and the request is rejected with 500. The same kind is used
-/// if the lookup takes too long. An [`Error`] of this crate is returned as it is. If its kind blames the client, such
-/// as [`UnknownIdentity`](ErrorKind::UnknownIdentity), the old value no longer serves.
+/// The function's error becomes the [`source`](StdError::source) of an [`Error`] of the kind
+/// [`IdentityUnavailable`](ErrorKind::IdentityUnavailable), and the request is rejected with 500. A lookup that takes
+/// too long fails with the same kind. If the function returns an [`Error`] of this crate, it is returned unchanged. If
+/// its kind blames the client, such as [`UnknownIdentity`](ErrorKind::UnknownIdentity), the old value no longer serves.
 ///
-/// The start of an outage is logged once, without the cause, which may name a client. Log the cause in your function.
+/// The start of an outage is logged once, without the cause, which may contain a client's identity. Log the cause in
+/// your function.
 ///
 /// # Example
 ///
@@ -91,10 +94,10 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    /// Looks values up with `find`, a function or closure that is given a key. The error of its result is any error type,
-    /// or an [`Error`] of this crate.
+    /// Looks up values with `find`, a function or closure that receives a key. Its error may be of any type, including
+    /// an [`Error`] of this crate.
     ///
-    /// A value is cloned for each request. If cloning is not cheap, look up an `Arc` of it.
+    /// The value is cloned for each request. If cloning is expensive, return an `Arc`.
     pub fn new<F, E>(find: impl Fn(K) -> F + Send + Sync + 'static) -> Self
     where
         F: Future<Output = Result<V, E>> + Send + 'static,
@@ -109,13 +112,13 @@ where
 
     /// Sets how long a value serves before it is looked up again. Defaults to 60 seconds.
     ///
-    /// This setter and the others start with no values: call them before the lookup is cloned.
+    /// Call this and the other setters before you clone the lookup: each starts with an empty cache.
     pub fn ttl(self, ttl: Duration) -> Self {
         self.with(|settings| settings.ttl = ttl)
     }
 
-    /// Sets how long a value serves after its [`ttl`](Self::ttl) while it cannot be looked up again. Defaults to one hour.
-    /// With zero, requests wait for a new value as soon as the old one has expired.
+    /// Sets how long a value serves after its [`ttl`](Self::ttl) while it cannot be refreshed. Defaults to one hour.
+    /// With zero, requests wait for a new value once the old one has expired.
     pub fn stale_for(self, stale_for: Duration) -> Self {
         self.with(|settings| settings.stale_for = stale_for)
     }
@@ -125,23 +128,21 @@ where
         self.with(|settings| settings.timeout = timeout)
     }
 
-    /// Sets how many values are kept, and how many lookups run concurrently. Defaults to 10,000.
-    ///
-    /// With 0 no value is kept, and one lookup runs at a time.
+    /// Sets how many values are kept, and how many lookups run concurrently. Defaults to 10,000. With 0, no value is
+    /// kept, and one lookup runs at a time.
     pub fn capacity(self, capacity: usize) -> Self {
         self.with(|settings| settings.capacity = capacity)
     }
 
-    /// Sets how many keys without a value are kept. Defaults to 10,000. With 0, none: each request with such a key
-    /// causes a lookup.
+    /// Sets how many misses are kept. Defaults to 10,000. With 0, each request with an unknown key causes a lookup.
     pub fn misses(self, misses: usize) -> Self {
         self.with(|settings| settings.misses = misses)
     }
 
-    /// The value of `key`. The answer is ready if the value is cached, and costs no more than a clone of it then.
+    /// The value of `key`. If it is cached, the answer is ready and costs one clone of the value. Otherwise, the lookup
+    /// starts when the answer is first awaited.
     ///
-    /// The key is borrowed: `get` of a `Lookup<String, _>` takes a `&str`. A lookup that is needed starts when the answer is
-    /// first awaited.
+    /// The key is borrowed: `get` of a `Lookup<String, _>` takes a `&str`.
     ///
     /// # Errors
     ///

@@ -50,7 +50,7 @@ impl TwinTest {
         Self { policy: policy.clone(), steps: 2_000, seed: None, exact_retry: true }
     }
 
-    /// The number of steps. Defaults to 2000, which take a few seconds.
+    /// The number of steps. Defaults to 2,000, which take a few seconds.
     pub const fn steps(mut self, steps: usize) -> Self {
         self.steps = steps;
         self
@@ -62,8 +62,8 @@ impl TwinTest {
         self
     }
 
-    /// Whether a denied request is always admitted after its retry time, if the key is not charged in between. Set it to
-    /// false for an algorithm that can only say when to ask again. Defaults to true.
+    /// Whether a denied request is always admitted after its retry time, if the key is not charged in the meantime. Set
+    /// it to false if the algorithm reports only when to try again. Defaults to true.
     pub const fn exact_retry(mut self, exact: bool) -> Self {
         self.exact_retry = exact;
         self

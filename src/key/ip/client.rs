@@ -3,12 +3,10 @@ use std::{fmt, net::IpAddr};
 use http::request::Parts;
 
 use super::{
-    TrustedProxies,
-    connection::{Peer, unknown_peer},
-    forwarding_header::{Client, ForwardingHeader},
-    networks::Networks,
+    forwarding_header::{ForwardingHeader, Located},
+    peer::{Peer, unknown_peer},
     prefix::Prefix,
-    proxies::Trust,
+    proxies::{Networks, Trust, TrustedProxies},
     warn_once::Warning,
 };
 use crate::{
@@ -136,13 +134,9 @@ pub struct ClientIp {
 
 impl ClientIp {
     /// The client behind `proxies`.
-    pub const fn behind(proxies: TrustedProxies) -> Self {
-        Self {
-            proxies,
-            header: ForwardingHeader::XForwardedFor,
-            prefix: Prefix::DEFAULT,
-            warning: Warning::new(),
-        }
+    pub fn behind(proxies: TrustedProxies) -> Self {
+        let header = ForwardingHeader::x_forwarded_for();
+        Self { proxies, header, prefix: Prefix::DEFAULT, warning: Warning::new() }
     }
 
     /// Sets the header that the proxies send. Defaults to `x-forwarded-for`.
@@ -183,31 +177,14 @@ impl ClientIp {
     /// If `bits` is 0 or above 128.
     #[track_caller]
     pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
-        match self.prefix.with_bits(bits) {
-            Ok(prefix) => self.prefix = prefix,
-            Err(problem) => panic!("{}", problem),
-        }
+        self.prefix = Prefix::new(bits);
         self
-    }
-
-    /// Sets the prefix of a NAT64 gateway with IPv4 clients, such as `64:ff9b:1::/96`: the IPv4 address in such an address
-    /// is the key. Defaults to none; see
-    /// [`PeerIp::nat64_prefix`](crate::PeerIp::nat64_prefix) for an example. The well-known prefix `64:ff9b::/96` is always known.
-    ///
-    /// The prefix has 32, 40, 48, 56, 64 or 96 bits, and the IPv4 address is where RFC 6052 puts it.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig): `prefix` is not such a network.
-    pub fn nat64_prefix(mut self, prefix: &str) -> Result<Self, Error> {
-        self.prefix = self.prefix.with_nat64(prefix)?;
-        Ok(self)
     }
 
     /// Turns off the warning of [requests without a usable header](#requests-without-a-usable-header), if such requests
     /// are expected.
-    pub const fn without_warning(mut self) -> Self {
-        self.warning.turn_off();
+    pub fn without_warning(mut self) -> Self {
+        self.warning = Warning::off();
         self
     }
 
@@ -253,12 +230,12 @@ impl ClientIp {
         Ok(move |request: &Parts| is_inside(request).into())
     }
 
-    fn locate(&self, request: &Parts) -> Result<Client, Error> {
+    fn locate(&self, request: &Parts) -> Result<Located, Error> {
         let peer = Peer::of(request);
         let (client, behind_proxy) = match &self.proxies.0 {
             Trust::Hops(count) => {
                 let hop = self.header.hop(request, *count)?;
-                (hop.map(|address| Client { address, determined: true }), true)
+                (hop.map(|address| Located { address, determined: true }), true)
             }
             Trust::Networks { networks, unix_socket } => {
                 let trusted = match peer {
@@ -271,7 +248,7 @@ impl ClientIp {
         };
         let client = match (client, peer) {
             (Some(client), _) => client,
-            (None, Peer::Address(address)) => Client { address, determined: !behind_proxy },
+            (None, Peer::Address(address)) => Located { address, determined: !behind_proxy },
             (None, Peer::UnixSocket) => return Err(self.no_address()),
             (None, Peer::Unknown) => return Err(unknown_peer()),
         };
@@ -285,7 +262,7 @@ impl ClientIp {
         if self.warning.first(|| Some(())).is_some() {
             log!(
                 warn,
-                header = self.header.name(),
+                header = self.header.name().as_str(),
                 "a trusted proxy sent a request without a usable forwarding header: its key is the proxy's address, \
                  which all clients in this situation share. Configure the proxy to send the header, or name the \
                  header that it sends with `ClientIp::header`. If only health checks of the proxy lack the header, \
@@ -317,7 +294,7 @@ impl fmt::Debug for ClientIp {
         f.debug_struct("ClientIp")
             .field("proxies", &self.proxies)
             .field("header", &self.header)
-            .field("ipv6_prefix", &self.prefix.bits())
+            .field("ipv6_prefix", &self.prefix)
             .finish_non_exhaustive()
     }
 }

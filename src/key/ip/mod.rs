@@ -1,10 +1,7 @@
 //! The address of a request's client.
 
 mod client;
-mod connection;
 mod forwarding_header;
-mod hops;
-mod networks;
 mod peer;
 mod prefix;
 mod proxies;

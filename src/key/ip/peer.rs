@@ -1,13 +1,11 @@
-use std::{fmt, net::IpAddr};
-
-use http::{HeaderName, header::FORWARDED, request::Parts};
-
-use super::{
-    connection::{Peer, unknown_peer},
-    networks::Networks,
-    prefix::Prefix,
-    warn_once::Warning,
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr},
 };
+
+use http::{Extensions, HeaderName, header::FORWARDED, request::Parts};
+
+use super::{prefix::Prefix, proxies::Networks, warn_once::Warning};
 use crate::{
     base::{Answer, Error, ErrorKind},
     key::{Key, KeyExtractor},
@@ -22,7 +20,7 @@ use crate::{
 /// An IPv6 address counts by its /64 network, which is what one customer gets. A link-local address (`fe80::/10`)
 /// counts as a whole, because all of them are in one network. An IPv6 address with the IPv4 address of a client in it
 /// counts as that IPv4 address: IPv4-mapped and IPv4-compatible addresses, 6to4 (`2002::/16`), Teredo (`2001::/32`),
-/// NAT64 (`64:ff9b::/96`) and the prefix of your [gateway](Self::nat64_prefix).
+/// and NAT64 (`64:ff9b::/96`).
 ///
 /// # Where the address comes from
 ///
@@ -93,7 +91,7 @@ const FORWARDING: [HeaderName; 3] =
 
 impl PeerIp {
     /// The address of the peer. IPv6 addresses count by their /64 network.
-    pub const fn new() -> Self {
+    pub fn new() -> Self {
         Self { prefix: Prefix::DEFAULT, warning: Warning::new() }
     }
 
@@ -106,47 +104,14 @@ impl PeerIp {
     /// If `bits` is 0 or above 128.
     #[track_caller]
     pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
-        match self.prefix.with_bits(bits) {
-            Ok(prefix) => self.prefix = prefix,
-            Err(problem) => panic!("{}", problem),
-        }
+        self.prefix = Prefix::new(bits);
         self
-    }
-
-    /// Sets the prefix of a NAT64 gateway with IPv4 clients, such as `64:ff9b:1::/96`: the IPv4 address in such an address
-    /// is the key. Defaults to none. The well-known prefix `64:ff9b::/96` is always known.
-    ///
-    /// The prefix has 32, 40, 48, 56, 64 or 96 bits, and the IPv4 address is where RFC 6052 puts it.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig): `prefix` is not such a network.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use std::net::SocketAddr;
-    /// use http::Request;
-    /// use tower_ratelimit::{Key, KeyExtractor, PeerIp};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let peer: SocketAddr = "[64:ff9b:1::203.0.113.7]:4711".parse()?;
-    /// let (parts, ()) = Request::get("/").extension(peer).body(())?.into_parts();
-    /// let key = PeerIp::new().nat64_prefix("64:ff9b:1::/96")?;
-    /// assert_eq!(key.extract(&parts).await?, Key::new("203.0.113.7"));
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn nat64_prefix(mut self, prefix: &str) -> Result<Self, Error> {
-        self.prefix = self.prefix.with_nat64(prefix)?;
-        Ok(self)
     }
 
     /// Turns [the warning](#the-warning) off, for a limit per peer behind a proxy: such as a proxy that only internal
     /// clients reach, or a limit for each proxy.
-    pub const fn without_warning(mut self) -> Self {
-        self.warning.turn_off();
+    pub fn without_warning(mut self) -> Self {
+        self.warning = Warning::off();
         self
     }
 
@@ -228,14 +193,6 @@ impl PeerIp {
     }
 }
 
-/// The key of the peer, if the server knows its address.
-pub(in crate::key) fn peer_key(request: &Parts) -> Option<Key> {
-    match Peer::of(request) {
-        Peer::Address(address) => Some(Prefix::DEFAULT.key(address)),
-        Peer::UnixSocket | Peer::Unknown => None,
-    }
-}
-
 impl Default for PeerIp {
     fn default() -> Self {
         Self::new()
@@ -244,7 +201,7 @@ impl Default for PeerIp {
 
 impl fmt::Debug for PeerIp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PeerIp").field("ipv6_prefix", &self.prefix.bits()).finish_non_exhaustive()
+        f.debug_struct("PeerIp").field("ipv6_prefix", &self.prefix).finish_non_exhaustive()
     }
 }
 
@@ -267,7 +224,10 @@ impl KeyExtractor for PeerIp {
 /// A browser sends a preflight without credentials. If the key is missing for that reason, the address of the peer is
 /// used, and if the server does not know that, one key for all such preflights. No other request has one of these keys.
 pub(crate) fn preflight_key(key: Answer<Key>, request: &Parts) -> Answer<Key> {
-    let fallback = peer_key(request).unwrap_or_else(|| Key::new(""));
+    let fallback = match Peer::of(request) {
+        Peer::Address(address) => Prefix::DEFAULT.key(address),
+        Peer::UnixSocket | Peer::Unknown => Key::new(""),
+    };
     key.then(move |key| match key {
         Ok(key) => Ok(key.of_preflight()),
         // Marked twice, because a preflight can send the address of another client as its identity.
@@ -276,4 +236,108 @@ pub(crate) fn preflight_key(key: Answer<Key>, request: &Parts) -> Answer<Key> {
         }
         Err(error) => Err(error),
     })
+}
+
+/// The other end of the connection, as the server describes it in the request's extensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// In canonical form: an IPv4 address in IPv6 form is converted to IPv4.
+    Address(IpAddr),
+    /// A Unix socket, which has no address.
+    UnixSocket,
+    /// The server does not describe it.
+    Unknown,
+}
+
+impl Peer {
+    pub(super) fn of(request: &Parts) -> Self {
+        let extensions = &request.extensions;
+        if let Some(peer) = tcp(extensions) {
+            Self::Address(peer.ip().to_canonical())
+        } else if is_unix(extensions) {
+            Self::UnixSocket
+        } else {
+            Self::Unknown
+        }
+    }
+}
+
+/// The error for [`Peer::Unknown`].
+pub(super) fn unknown_peer() -> Error {
+    Error::new(
+        ErrorKind::MissingSetup,
+        "the server does not provide the peer's address: serve the axum router with \
+         `into_make_service_with_connect_info::<SocketAddr>()`, or insert a `SocketAddr` into the \
+         request's extensions",
+    )
+}
+
+fn tcp(extensions: &Extensions) -> Option<SocketAddr> {
+    #[cfg(feature = "axum")]
+    {
+        use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
+
+        if let Some(ConnectInfo(peer)) = extensions.get::<ConnectInfo<SocketAddr>>() {
+            return Some(*peer);
+        }
+        if let Some(MockConnectInfo(peer)) = extensions.get::<MockConnectInfo<SocketAddr>>() {
+            return Some(*peer);
+        }
+    }
+    #[cfg(feature = "tonic")]
+    {
+        use tonic::transport::server::TcpConnectInfo;
+
+        if let Some(peer) = extensions.get::<TcpConnectInfo>().and_then(TcpConnectInfo::remote_addr) {
+            return Some(peer);
+        }
+    }
+    #[cfg(feature = "tonic-tls")]
+    {
+        use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
+
+        let tls = extensions.get::<TlsConnectInfo<TcpConnectInfo>>();
+        if let Some(peer) = tls.and_then(|tls| tls.get_ref().remote_addr()) {
+            return Some(peer);
+        }
+    }
+    extensions.get::<SocketAddr>().copied()
+}
+
+#[cfg(unix)]
+fn is_unix(extensions: &Extensions) -> bool {
+    use std::os::unix::net::SocketAddr as UnixAddr;
+
+    #[cfg(feature = "axum")]
+    {
+        use axum::extract::connect_info::{ConnectInfo, MockConnectInfo};
+        use tokio::net::unix::SocketAddr as TokioAddr;
+
+        if extensions.get::<ConnectInfo<TokioAddr>>().is_some()
+            || extensions.get::<ConnectInfo<UnixAddr>>().is_some()
+            || extensions.get::<MockConnectInfo<TokioAddr>>().is_some()
+            || extensions.get::<MockConnectInfo<UnixAddr>>().is_some()
+            || extensions.get::<TokioAddr>().is_some()
+        {
+            return true;
+        }
+    }
+    #[cfg(feature = "tonic")]
+    if extensions.get::<tonic::transport::server::UdsConnectInfo>().is_some() {
+        return true;
+    }
+    #[cfg(feature = "tonic-tls")]
+    {
+        use tonic::transport::server::{TlsConnectInfo, UdsConnectInfo};
+
+        if extensions.get::<TlsConnectInfo<UdsConnectInfo>>().is_some() {
+            return true;
+        }
+    }
+    extensions.get::<UnixAddr>().is_some()
+}
+
+#[cfg(not(unix))]
+const fn is_unix(_: &Extensions) -> bool {
+    false
 }

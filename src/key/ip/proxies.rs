@@ -1,5 +1,9 @@
-use super::{hops::MAX_HOPS, networks::Networks};
-use crate::base::Error;
+use std::{net::IpAddr, sync::Arc};
+
+use ipnet::{IpNet, Ipv4Net};
+
+use super::forwarding_header::MAX_HOPS;
+use crate::base::{Error, ErrorKind};
 
 /// The proxies in front of the service, whose forwarding headers are trusted. See [`ClientIp`](crate::ClientIp) for an
 /// example.
@@ -47,5 +51,125 @@ impl TrustedProxies {
             *unix_socket = true;
         }
         self
+    }
+}
+
+/// A set of addresses.
+#[derive(Clone, Debug)]
+pub(super) struct Networks {
+    /// Disjoint, and sorted by the lowest address.
+    sorted: Arc<[IpNet]>,
+}
+
+impl Networks {
+    /// The networks `cidrs`. An address without a prefix length is the network of that address.
+    pub(super) fn parse(cidrs: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
+        let parsed = cidrs.into_iter().map(|cidr| network(cidr.as_ref())).collect::<Result<Vec<_>, _>>()?;
+        let mut sorted = IpNet::aggregate(&parsed);
+        sorted.sort_unstable_by_key(IpNet::network);
+        Ok(Self { sorted: sorted.into() })
+    }
+
+    /// Whether `address`, in canonical form, is in one of them.
+    pub(super) fn contain(&self, address: IpAddr) -> bool {
+        let after = self.sorted.partition_point(|network| network.network() <= address);
+        after
+            .checked_sub(1)
+            .and_then(|at| self.sorted.get(at))
+            .is_some_and(|network| network.contains(&address))
+    }
+}
+
+fn network(cidr: &str) -> Result<IpNet, Error> {
+    let trimmed = cidr.trim();
+    let parsed = match trimmed.parse::<IpAddr>() {
+        Ok(address) => Ok(IpNet::from(address)),
+        Err(_) => trimmed.parse::<IpNet>(),
+    };
+    match parsed {
+        Ok(network) => Ok(canonical(network)),
+        Err(cause) => Err(Error::new(
+            ErrorKind::InvalidConfig,
+            format!("{cidr:?} is neither a network, such as 10.0.0.0/8, nor an address"),
+        )
+        .with_source(cause)),
+    }
+}
+
+/// An IPv4 network in IPv6 form is the IPv4 network. Addresses are treated in the same way.
+fn canonical(network: IpNet) -> IpNet {
+    let mapped = match network {
+        IpNet::V6(v6) => v6.addr().to_ipv4_mapped().zip(v6.prefix_len().checked_sub(96)),
+        IpNet::V4(_) => None,
+    };
+    match mapped.map(|(address, prefix)| Ipv4Net::new(address, prefix)) {
+        Some(Ok(v4)) => IpNet::V4(v4),
+        _ => network,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_in_a_network_by_its_leading_bits() {
+        struct Row {
+            name: &'static str,
+            cidrs: &'static [&'static str],
+            inside: &'static [&'static str],
+            outside: &'static [&'static str],
+        }
+        let rows = [
+            Row { name: "none", cidrs: &[], inside: &[], outside: &["0.0.0.0", "::", "10.0.0.1"] },
+            Row {
+                name: "v4",
+                cidrs: &["10.0.0.0/8"],
+                inside: &["10.0.0.0", "10.255.255.255"],
+                outside: &["9.255.255.255", "11.0.0.0", "::a00:1"],
+            },
+            Row { name: "address", cidrs: &["10.0.0.7"], inside: &["10.0.0.7"], outside: &["10.0.0.6"] },
+            Row { name: "v6 address", cidrs: &["fd00::1"], inside: &["fd00::1"], outside: &["fd00::"] },
+            Row { name: "spaces", cidrs: &[" 10.0.0.0/8 "], inside: &["10.1.1.1"], outside: &["11.1.1.1"] },
+            Row { name: "host bits", cidrs: &["10.1.2.3/8"], inside: &["10.0.0.0"], outside: &["11.0.0.0"] },
+            Row {
+                name: "all of v4",
+                cidrs: &["0.0.0.0/0"],
+                inside: &["0.0.0.0", "255.255.255.255"],
+                outside: &["::", "::1"],
+            },
+            Row {
+                name: "mapped",
+                cidrs: &["::ffff:10.0.0.0/104", "::ffff:192.0.2.1"],
+                inside: &["10.2.3.4", "192.0.2.1"],
+                outside: &["11.0.0.0", "192.0.2.2"],
+            },
+            Row {
+                name: "nested, touching and in any order",
+                cidrs: &["fd00::/8", "10.128.0.0/9", "10.1.0.0/16", "10.0.0.0/9", "192.0.2.0/24"],
+                inside: &["10.1.0.0", "10.255.0.0", "192.0.2.255", "fdff::1"],
+                outside: &["192.0.3.0", "11.0.0.0", "fc00::", "fe00::"],
+            },
+        ];
+        for Row { name, cidrs, inside, outside } in rows {
+            let networks = Networks::parse(cidrs).unwrap();
+            for address in inside {
+                assert!(networks.contain(address.parse().unwrap()), "{name}: {address}");
+            }
+            for address in outside {
+                assert!(!networks.contain(address.parse().unwrap()), "{name}: {address}");
+            }
+        }
+    }
+
+    #[test]
+    fn an_invalid_network_is_named_in_the_error() {
+        for cidr in
+            ["", "10.0.0.0/33", "10.0.0/8", "fd00::/129", "10.0.0.0/", "localhost", "10.0.0.0/8,", "/8"]
+        {
+            let error = Networks::parse(["192.0.2.0/24", cidr]).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{cidr}");
+            assert!(error.to_string().starts_with(&format!("{cidr:?} is neither")), "{error}");
+        }
     }
 }

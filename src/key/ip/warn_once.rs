@@ -1,14 +1,13 @@
 use std::sync::{
-    Arc, OnceLock,
+    Arc,
     atomic::{AtomicU32, Ordering},
 };
 
 /// A warning about a misconfiguration, which an extractor and its clones log once.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Warning {
-    /// How many requests are still checked. Shared with the clones, and made late, so that `new` is `const`.
-    checks: OnceLock<Arc<AtomicU32>>,
-    is_off: bool,
+    /// How many requests are still checked. `None` if the warning is turned off.
+    checks: Option<Arc<AtomicU32>>,
 }
 
 /// How many requests are checked. A misconfiguration shows in the first ones, and the others should not pay for the
@@ -16,38 +15,25 @@ pub(super) struct Warning {
 const CHECKS: u32 = 1_000;
 
 impl Warning {
-    pub(super) const fn new() -> Self {
-        Self { checks: OnceLock::new(), is_off: false }
+    pub(super) fn new() -> Self {
+        Self { checks: Some(Arc::new(AtomicU32::new(CHECKS))) }
     }
 
-    pub(super) const fn turn_off(&mut self) {
-        self.is_off = true;
+    pub(super) const fn off() -> Self {
+        Self { checks: None }
     }
 
     /// What is wrong with this request by `check`, if it is the first request with something wrong.
     pub(super) fn first<T>(&self, check: impl FnOnce() -> Option<T>) -> Option<T> {
-        if self.is_off || self.checks().load(Ordering::Relaxed) == 0 {
-            return None;
-        }
+        let checks = self.checks.as_ref().filter(|checks| checks.load(Ordering::Relaxed) > 0)?;
         let wrong = check();
         if wrong.is_some() {
-            let before = self.checks().swap(0, Ordering::Relaxed);
-            return wrong.filter(|_| before > 0);
+            return wrong.filter(|_| checks.swap(0, Ordering::Relaxed) > 0);
         }
         let less = |checks: u32| checks.checked_sub(1);
         // It fails if another thread has logged the warning.
-        let _ = self.checks().fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        let _ = checks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
         None
-    }
-
-    fn checks(&self) -> &Arc<AtomicU32> {
-        self.checks.get_or_init(|| Arc::new(AtomicU32::new(CHECKS)))
-    }
-}
-
-impl Clone for Warning {
-    fn clone(&self) -> Self {
-        Self { checks: OnceLock::from(self.checks().clone()), is_off: self.is_off }
     }
 }
 
@@ -83,8 +69,7 @@ mod tests {
 
     #[test]
     fn a_warning_that_is_turned_off_checks_nothing() {
-        let mut warning = Warning::new();
-        warning.turn_off();
+        let warning = Warning::off();
         assert_eq!(warning.first(|| -> Option<u8> { panic!("checked") }), None);
         assert_eq!(warning.clone().first(|| Some(1)), None);
     }

@@ -1,10 +1,28 @@
 use std::str::FromStr;
 
-use super::dialect::Dialect;
+use http::{HeaderName, header::RETRY_AFTER};
+
 use crate::{
     base::{Error, ErrorKind},
     key::Secret,
 };
+
+pub(super) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+pub(super) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+pub(super) const RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
+pub(super) const RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
+pub(super) const RATELIMIT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
+pub(super) const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+pub(super) const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+pub(super) const X_USED: HeaderName = HeaderName::from_static("x-ratelimit-used");
+pub(super) const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+/// Lists the policies that denied the request, of layers that only report.
+pub(super) const X_EXCEEDED: HeaderName = HeaderName::from_static("x-ratelimit-exceeded");
+
+/// The headers of drafts 04 to 06, but for `RateLimit-Policy`.
+pub(super) const DRAFT_06: [HeaderName; 3] = [RATELIMIT_LIMIT, RATELIMIT_REMAINING, RATELIMIT_RESET];
+/// The `X-RateLimit-*` headers.
+pub(super) const LEGACY: [HeaderName; 4] = [X_LIMIT, X_REMAINING, X_USED, X_RESET];
 
 /// The rate limit headers of responses: which dialect, and on which responses.
 ///
@@ -70,6 +88,30 @@ pub struct Headers {
     pub(super) redirects: bool,
     pub(super) tightest_only: bool,
     pub(super) partition_key: Option<Secret>,
+}
+
+/// How rate limit headers are written: see [`Headers::new`].
+///
+/// | dialect | on the wire | spoken by |
+/// |---|---|---|
+/// | [`Ietf`](Self::Ietf) (default) | `RateLimit-Policy: "burst";q=100;w=60` and `RateLimit: "burst";r=50;t=30` | draft-ietf-httpapi-ratelimit-headers 08 to 11 |
+/// | [`IetfDraft07`](Self::IetfDraft07) | `RateLimit: limit=100, remaining=50, reset=30` and `RateLimit-Policy: 100;w=60` | draft 07, clients of express-rate-limit's `draft-7` |
+/// | [`IetfDraft06`](Self::IetfDraft06) | `RateLimit-Limit`, `-Remaining`, `-Reset`, and `RateLimit-Policy: 100;w=60` | drafts 04 to 06, clients of `draft-6` |
+/// | [`LegacyEpoch`](Self::LegacyEpoch) | `X-RateLimit-Limit`, `-Remaining`, `-Used`, and `-Reset` in seconds since 1970 UTC | GitHub and most public APIs |
+/// | [`LegacyDelta`](Self::LegacyDelta) | the same, with `-Reset` in seconds from now | Envoy, Reddit |
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Dialect {
+    /// The list headers, with every policy.
+    Ietf,
+    /// One dictionary, for the policy that binds.
+    IetfDraft07,
+    /// One header for each number, for the policy that binds.
+    IetfDraft06,
+    /// The `X-RateLimit-*` headers, for the policy that binds, with the time of the reset.
+    LegacyEpoch,
+    /// The `X-RateLimit-*` headers, for the policy that binds, with the wait until the reset.
+    LegacyDelta,
 }
 
 const SAME_NAMES: &str = "these dialects use the same header names: choose one of them";
@@ -164,6 +206,43 @@ impl Headers {
     pub fn partition_key(mut self, secret: impl AsRef<[u8]>) -> Self {
         self.partition_key = Some(Secret::new(secret.as_ref()));
         self
+    }
+
+    /// The names of the headers that responses carry with these settings, `Retry-After` among them.
+    ///
+    /// Browsers hide all of them from scripts of other origins, except those that the CORS layer exposes. A layer
+    /// that [only reports](crate::policy::Enforcement::ReportOnly) adds `x-ratelimit-exceeded`.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_http::cors::{Any, CorsLayer};
+    /// use tower_ratelimit::{Headers, response::Dialect};
+    ///
+    /// let names = Headers::new(Dialect::Ietf).names();
+    /// assert_eq!(names, ["ratelimit", "ratelimit-policy", "retry-after"]);
+    /// let legacy = Headers::new(Dialect::LegacyDelta).names();
+    /// assert!(legacy.iter().any(|name| name == "x-ratelimit-remaining"));
+    /// // The outer layer of the two.
+    /// let cors = CorsLayer::new().allow_origin(Any).expose_headers(names);
+    /// # drop(cors);
+    /// ```
+    #[must_use]
+    pub fn names(&self) -> Vec<HeaderName> {
+        let mut names = Vec::new();
+        match self.ietf {
+            Some(Dialect::IetfDraft06) => {
+                names.extend(DRAFT_06);
+                names.push(RATELIMIT_POLICY);
+            }
+            Some(_) => names.extend([RATELIMIT, RATELIMIT_POLICY]),
+            None => {}
+        }
+        if self.legacy.is_some() {
+            names.extend(LEGACY);
+        }
+        names.push(RETRY_AFTER);
+        names
     }
 }
 

@@ -1,23 +1,10 @@
-//! Decisions as response headers: the settings, the names, and one file per dialect.
+//! Decisions as response headers: the settings, what each dialect states, and how a response gets it.
 
-mod block;
-mod dialect;
-mod exceeded;
+mod dialects;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod headers;
-mod ietf_list;
-mod insert;
-mod names;
-mod one_policy;
-mod window;
 mod write;
 
-pub use self::{dialect::Dialect, headers::Headers};
-pub(crate) use self::{
-    exceeded::mark_request,
-    write::{HeaderWriter, is_read},
-};
-pub(super) use self::{
-    insert::{insert, insert_new},
-    write::{add_retry_after, add_retry_after_of_store},
-};
+pub use self::headers::{Dialect, Headers};
+pub(crate) use self::write::{HeaderWriter, is_read, mark_request};
+pub(super) use self::write::{add_retry_after, add_retry_after_of_store, insert_new};

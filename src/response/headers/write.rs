@@ -1,28 +1,35 @@
 //! A layer's headers, as it adds them to responses.
+//!
+//! A response holds about 24,000 headers at most; a full one does not get the limit's headers.
 
-use std::sync::OnceLock;
+use std::{sync::OnceLock, time::Duration};
 
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header::RETRY_AFTER, request::Parts};
+use http::{
+    HeaderMap, HeaderName, HeaderValue, Response, StatusCode,
+    header::{Entry, RETRY_AFTER},
+    request::Parts,
+};
 
 use super::{
-    block::{Lists, bound_rejection},
-    dialect::Dialect,
-    exceeded::mark_response,
-    headers::Headers,
-    ietf_list::{has_dictionary, limit_item, policy_item},
-    insert::{append, insert_new, list, number, value},
-    names::{RATELIMIT, RATELIMIT_POLICY},
-    one_policy::{draft_06, draft_07, legacy},
-    window::{latest_t, numbers},
+    dialects::{
+        append, draft_06, draft_07, has_dictionary, latest_t, legacy, limit_item, list, numbers, policy_item,
+        value,
+    },
+    headers::{Dialect, Headers, RATELIMIT, RATELIMIT_POLICY, X_EXCEEDED},
 };
 use crate::{
+    base::random::random_time,
     decision::{Decision, Outcome, Report},
     policy::Policy,
     response::{
-        grpc::is_grpc,
-        wait::{retry_after, retry_after_of_store},
+        grpc::{GRPC_DETAILS, is_grpc_type},
+        rejection::{retry_after, seconds_up},
     },
 };
+
+/// gRPC clients accept a header block of 8 KiB, and close the connection over a larger block. Less, because servers add
+/// other headers.
+const MAX_BLOCK: usize = 7 * 1024;
 
 /// Whether the decision is read in the extensions of the response to `request`, because an outer layer has decided too.
 pub(crate) fn is_read(request: &Parts) -> bool {
@@ -59,10 +66,9 @@ impl HeaderWriter {
         let inner = response.extensions_mut().remove::<Decision>();
         let is_read = is_read || inner.is_some();
         let headers = response.headers_mut();
-        let own = Lists::of_call(headers);
         let latest = latest_t(headers);
-        if marks {
-            mark_response(headers, &decision);
+        if marks && fits(headers, &decision) {
+            append(headers, X_EXCEEDED, value(exceeded(&decision)));
         }
         let before = inner.as_ref().is_some_and(|inner| inner.report() == Report::Done);
         let reported = match inner {
@@ -84,9 +90,8 @@ impl HeaderWriter {
                 reported
             }
         };
-        let left_out = own.is_some_and(|own| own.restore_if_too_large(headers));
-        let report = if before || (reported && !left_out) { Report::Done } else { Report::Omitted };
         if is_read {
+            let report = if before || reported { Report::Done } else { Report::Omitted };
             response.extensions_mut().insert(decision.reported(report));
         }
     }
@@ -102,8 +107,8 @@ impl HeaderWriter {
         let headers = response.headers_mut();
         let latest = add_retry_after(headers, decision).unwrap_or_else(|| latest_t(headers));
         let reported = self.write(headers, status, decision, latest, |_| true);
-        if is_grpc(request) {
-            bound_rejection(headers);
+        if is_grpc_type(headers) && block_size(headers) > MAX_BLOCK {
+            headers.remove(GRPC_DETAILS);
         }
         if is_read(request) {
             let report = if reported { Report::Done } else { Report::Omitted };
@@ -124,7 +129,7 @@ impl HeaderWriter {
         let settings = &self.headers;
         let denied = decision.is_denied();
         let wanted = (denied || settings.successes) && (settings.redirects || !status.is_redirection());
-        let Some(binding) = decision.binding().filter(|_| wanted) else {
+        let Some(binding) = decision.binding().filter(|_| wanted && fits(headers, decision)) else {
             return false;
         };
         let outcomes = decision.outcomes();
@@ -169,12 +174,62 @@ impl HeaderWriter {
     }
 }
 
-/// Adds `Retry-After` to the response of a store that is unavailable, unless it has one.
+/// Whether the headers of `decision` surely fit into the header block, which is bounded for gRPC responses alone.
+fn fits(headers: &HeaderMap, decision: &Decision) -> bool {
+    // An item in each list, the numbers of another dialect, and what describes the policy.
+    let size = |outcome: &Outcome| 3 * outcome.policy().quoted_name().len() + 160;
+    !is_grpc_type(headers)
+        || block_size(headers) + decision.outcomes().iter().map(size).sum::<usize>() <= MAX_BLOCK
+}
+
+/// As HTTP/2 counts it: with 32 bytes more for each header.
+fn block_size(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
+}
+
+/// In a request's extensions: the policies that denied it, of layers that only report, as the header lists them.
+#[derive(Clone)]
+struct Exceeded(String);
+
+/// Marks a request that `decision` denied, or a layer further out that only reports. A mark that the client sent is removed.
+pub(crate) fn mark_request(request: &mut Parts, decision: Option<&Decision>) {
+    let outer = request.extensions.remove::<Exceeded>().map(|Exceeded(outer)| outer);
+    let marks = list(outer.into_iter().chain(decision.map(exceeded)).filter(|marks| !marks.is_empty()));
+    request.headers.remove(X_EXCEEDED);
+    if !marks.is_empty() {
+        append(&mut request.headers, X_EXCEEDED, value(marks.clone()));
+        request.extensions.insert(Exceeded(marks));
+    }
+}
+
+/// The policies that denied.
+fn exceeded(decision: &Decision) -> String {
+    let denied = decision.outcomes().iter().filter(|outcome| outcome.is_denied());
+    list(denied.map(|outcome| outcome.policy().quoted_name().to_owned()))
+}
+
+/// Adds `Retry-After` to the response of a store that is unavailable, unless it has one: random, within the time in which a
+/// store that is back is used, so that not all clients return in the same second.
 pub(in crate::response) fn add_retry_after_of_store(headers: &mut HeaderMap) {
-    insert_new(headers, RETRY_AFTER, number(retry_after_of_store()));
+    let seconds = seconds_up(random_time(Duration::from_secs(5))).max(1);
+    insert_new(headers, RETRY_AFTER, number(seconds));
 }
 
 /// Adds `Retry-After` to a denial, unless it has one or waiting cannot help. Returns the seconds that it added.
 pub(in crate::response) fn add_retry_after(headers: &mut HeaderMap, decision: &Decision) -> Option<u64> {
     retry_after(decision).filter(|seconds| insert_new(headers, RETRY_AFTER, number(*seconds)))
+}
+
+/// Inserts a header unless there is one. Returns whether it did.
+pub(in crate::response) fn insert_new(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) -> bool {
+    match headers.try_entry(name) {
+        Ok(Entry::Vacant(place)) => place.try_insert(value).is_ok(),
+        _ => false,
+    }
+}
+
+/// `number` in digits. `HeaderValue::from` fills a larger buffer and drops it later: 124 of the 7,629 instructions of a
+/// denial.
+fn number(number: u64) -> HeaderValue {
+    HeaderValue::from_str(itoa::Buffer::new().format(number)).unwrap_or_else(|_| number.into())
 }

@@ -8,7 +8,7 @@ use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisError}
 use super::tls::TlsSettings;
 use crate::base::{Error, ErrorKind};
 
-/// Parses a Redis URL and adds the certificates of `tls`.
+/// Parses a Redis URL, for which `tls` must be meant.
 pub(crate) fn connection_info(url: &str, tls: &TlsSettings) -> Result<ConnectionInfo, Error> {
     let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
     check_tls(scheme, cfg!(feature = "tls-rustls-no-provider"))?;
@@ -27,7 +27,15 @@ pub(crate) fn connection_info(url: &str, tls: &TlsSettings) -> Result<Connection
              certificate of a private authority to RedisStoreBuilder::tls_ca_certificate instead",
         ));
     }
-    tls.apply(info)
+    tls.check(info.addr())?;
+    Ok(info)
+}
+
+/// Whether both URLs have the same user, password and database.
+#[cfg(feature = "sentinel")]
+pub(super) fn has_same_settings(one: &ConnectionInfo, other: &ConnectionInfo) -> bool {
+    let (one, other) = (one.redis_settings(), other.redis_settings());
+    (one.username(), one.password(), one.db()) == (other.username(), other.password(), other.db())
 }
 
 fn check_tls(scheme: &str, is_supported: bool) -> Result<(), Error> {

@@ -6,10 +6,10 @@ use std::{
 };
 
 use bb8_redis::bb8::{Builder, ManageConnection, Pool};
-use redis::{RedisError, aio::ConnectionLike};
+use redis::{ConnectionAddr, RedisError, aio::ConnectionLike};
 
 #[cfg(feature = "sentinel")]
-use super::sentinel;
+use super::primary::Primary;
 use super::{
     address::connection_info,
     builder::RedisStoreBuilder,
@@ -32,8 +32,9 @@ use super::{
 };
 use crate::{base::Error, store::LocalCounts};
 
-/// What to connect to, and the server's address without the password.
+/// What to connect to.
 enum Target {
+    /// With the server's address without the password.
     Server(Box<Manager>, String),
     #[cfg(feature = "cluster")]
     Cluster(Box<cluster::Clients>),
@@ -47,14 +48,14 @@ impl RedisStoreBuilder {
     /// The same as [`RedisStore::connect`], and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is
     /// invalid.
     pub async fn connect(self, servers: impl Into<Servers>) -> Result<RedisStore, Error> {
-        match self.target(servers.into())? {
-            Target::Server(manager, address) => {
-                // Too large for the stack of a caller that connects to many.
-                in_real_time(Box::pin(self.connect_to(*manager, &address))).await
-            }
-            #[cfg(feature = "cluster")]
-            Target::Cluster(clients) => in_real_time(Box::pin(self.connect_to_cluster(*clients))).await,
-        }
+        let target = self.target(servers.into())?;
+        current()?;
+        // Too large for the stack of a caller that connects to many.
+        in_real_time(Box::pin(async {
+            target.try_to_connect().await?;
+            self.with_target(target).checked().await
+        }))
+        .await
     }
 
     /// A store for `servers`, which connects on first use. The servers may be absent.
@@ -67,11 +68,8 @@ impl RedisStoreBuilder {
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid, a URL is malformed or missing, or
     /// the URLs of a Redis Cluster or of sentinels differ in more than the address. No message shows a password.
     pub fn connect_lazy(self, servers: impl Into<Servers>) -> Result<RedisStore, Error> {
-        match self.target(servers.into())? {
-            Target::Server(manager, address) => Ok(self.connect_to_lazily(*manager, address)),
-            #[cfg(feature = "cluster")]
-            Target::Cluster(clients) => Ok(self.connect_to_cluster_lazily(*clients)),
-        }
+        let target = self.target(servers.into())?;
+        Ok(self.with_target(target))
     }
 
     /// A store on your own pool of connections to one server, with the pool's own size: the pool of bb8-redis, or any bb8
@@ -105,7 +103,7 @@ impl RedisStoreBuilder {
     /// # Errors
     ///
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid, or if the connections are to a Redis
-    /// Cluster: use `build_cluster` then.
+    /// Cluster: connect to `Servers::cluster` then.
     pub fn build<M>(self, pool: Pool<M>) -> Result<RedisStore, Error>
     where
         M: ManageConnection<Error = RedisError>,
@@ -115,47 +113,23 @@ impl RedisStoreBuilder {
         #[cfg(feature = "cluster")]
         if cluster::is_clustered(&pool) {
             return Err(Error::invalid(
-                "the pool has connections to a Redis Cluster, where keys in different slots cannot share a batch: use \
-                 `build_cluster`",
+                "the pool has connections to a Redis Cluster, where keys in different slots cannot share a batch: connect to \
+                 `Servers::cluster`",
             ));
         }
         let link = Single::new(move || pool.clone(), None, Arc::new(Health::new(None, self.deadline)));
         Ok(self.with_link(Arc::new(link)))
     }
 
-    /// A store on your own pool of `ClusterConnection`s, such as a pool of redis-rs's `ClusterClient`. Set a response
-    /// timeout on the client.
-    ///
-    /// Prefer [`Servers::cluster`]. redis-rs repeats every command whose connection broke, so a charge or a refund may be
-    /// made twice. Whenever a slot has moved, a node that hangs stalls the others for up to the response timeout and the
-    /// time to connect, and several times. A batch of several decisions is sent in a transaction (`MULTI`, `EXEC`), because
-    /// redis-rs fails it immediately while its slot migrates and waits otherwise.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid.
-    #[cfg(feature = "cluster")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
-    pub fn build_cluster<M>(self, pool: Pool<M>) -> Result<RedisStore, Error>
-    where
-        M: ManageConnection<Connection = redis::cluster_async::ClusterConnection, Error = RedisError>,
-    {
-        self.check()?;
-        let shards = self.shards();
-        let health = Arc::new(Health::new(None, self.deadline));
-        let link = Clustered::new(move || (pool.clone(), None), None, true, health, shards.clone());
-        Ok(self.with_cluster(Arc::new(link), shards))
-    }
-
     /// Checks all settings, and makes the client for `servers`.
     fn target(&self, servers: Servers) -> Result<Target, Error> {
         self.check()?;
-        let opener = || Arc::new(Opener::new(&self.tls));
-        let (source, opener, address) = match servers.0 {
+        let (source, address) = match servers.0 {
             Topology::One(url) => {
                 let info = connection_info(&url, &self.tls)?.set_tcp_settings(tcp_settings());
+                let opener = Opener::new(&self.tls, matches!(info.addr(), ConnectionAddr::TcpTls { .. }))?;
                 let address = info.addr().to_string();
-                (Source::Url(info.into()), opener(), address)
+                (Source::Url(info.into(), opener), address)
             }
             #[cfg(feature = "cluster")]
             Topology::Cluster(urls) => {
@@ -164,64 +138,40 @@ impl RedisStoreBuilder {
             }
             #[cfg(feature = "sentinel")]
             Topology::Sentinel(sentinels) => {
-                let opener = opener();
-                let (primary, description) = sentinel::primary(&sentinels, &self.tls, opener.clone())?;
-                (Source::Primary(primary.into()), opener, description)
+                let (primary, description) = Primary::new(&sentinels, &self.tls)?;
+                (Source::Primary(primary.into()), description)
             }
         };
-        Ok(Target::Server(Manager::new(source, &self.connection_name, opener).into(), address))
+        Ok(Target::Server(Manager::new(source, &self.connection_name).into(), address))
     }
 
-    async fn connect_to(self, manager: Manager, address: &str) -> Result<RedisStore, Error> {
-        current()?;
-        let selects = manager.database() != 0;
-        let unreachable = |cause: RedisError| error::unreachable(&format!(" at {address}"), &cause);
-        let health = Arc::new(Health::new(Some(address.to_owned()), self.deadline));
-        let first = pool(&health, self.pool_size).build(manager.for_another_pool());
-        let first = first.await.map_err(unreachable)?;
-        let link = link_to(manager, self.pool_size, Some(first), health);
-        RedisStore { selects, ..self.with_link(link) }.checked().await
-    }
-
-    fn connect_to_lazily(self, manager: Manager, address: String) -> RedisStore {
-        let selects = manager.database() != 0;
-        let health = Arc::new(Health::new(Some(address), self.deadline));
-        let link = link_to(manager, self.pool_size, None, health);
-        RedisStore { selects, ..self.with_link(link) }
-    }
-
-    #[cfg(feature = "cluster")]
-    async fn connect_to_cluster(self, clients: cluster::Clients) -> Result<RedisStore, Error> {
-        current()?;
-        let health = Arc::new(Health::new(Some(clients.addresses.clone()), self.deadline));
-        let unreachable =
-            |cause: RedisError| error::unreachable(&format!(" at {}", clients.addresses), &cause);
-        let cluster_pool = || pool(&health, cluster::CONNECTIONS);
-        let retrying =
-            cluster_pool().build(ClusterManager(clients.retrying.clone())).await.map_err(unreachable)?;
-        let single_attempt = cluster_pool().build_unchecked(ClusterManager(clients.single_attempt.clone()));
-        let (first, shards) = ((retrying, Some(single_attempt)), self.shards());
-        let link = Arc::new(cluster_link(clients, Some(first), health, shards.clone()));
-        self.with_cluster(link, shards).checked().await
-    }
-
-    #[cfg(feature = "cluster")]
-    fn connect_to_cluster_lazily(self, clients: cluster::Clients) -> RedisStore {
-        let health = Arc::new(Health::new(Some(clients.addresses.clone()), self.deadline));
-        let shards = self.shards();
-        let link = cluster_link(clients, None, health, shards.clone());
-        self.with_cluster(Arc::new(link), shards)
-    }
-
-    #[cfg(feature = "cluster")]
-    fn shards(&self) -> Option<Arc<Shards>> {
-        (self.cluster_shards > 0).then(|| Arc::new(Shards::new(self.cluster_shards)))
-    }
-
-    #[cfg(feature = "cluster")]
-    fn with_cluster(self, link: Arc<dyn Link>, shards: Option<Arc<Shards>>) -> RedisStore {
-        let names = KeyNames::new(&self.prefix).in_shards(shards);
-        self.with_names(link, names)
+    fn with_target(self, target: Target) -> RedisStore {
+        let health = Arc::new(Health::new(Some(target.address().to_owned()), self.deadline));
+        let shared = health.clone();
+        match target {
+            Target::Server(manager, _) => {
+                let (selects, of_sentinels) = (manager.database() != 0, manager.asks_sentinels());
+                let pools = move || pool(&shared, self.pool_size).build_unchecked(manager.for_another_pool());
+                let link = Single::new(pools, None, health);
+                #[cfg(feature = "sentinel")]
+                let link = if of_sentinels { link.asking_for_role() } else { link };
+                let _ = of_sentinels;
+                RedisStore { selects, ..self.with_link(Arc::new(link)) }
+            }
+            #[cfg(feature = "cluster")]
+            Target::Cluster(clients) => {
+                let pools = move || {
+                    let of = |client: &redis::cluster::ClusterClient| {
+                        pool(&shared, cluster::CONNECTIONS).build_unchecked(ClusterManager(client.clone()))
+                    };
+                    (of(&clients.retrying), Some(of(&clients.single_attempt)))
+                };
+                let shards = (self.cluster_shards > 0).then(|| Arc::new(Shards::new(self.cluster_shards)));
+                let link = Clustered::new(pools, None, false, health, shards.clone());
+                let names = KeyNames::new(&self.prefix).in_shards(shards);
+                self.with_names(Arc::new(link), names)
+            }
+        }
     }
 
     fn with_link(self, link: Arc<dyn Link>) -> RedisStore {
@@ -250,36 +200,24 @@ impl RedisStoreBuilder {
     }
 }
 
-fn link_to(
-    manager: Manager,
-    pool_size: u32,
-    first: Option<Pool<Manager>>,
-    health: Arc<Health>,
-) -> Arc<dyn Link> {
-    let (of_sentinels, shared) = (manager.asks_sentinels(), health.clone());
-    let pools = move || pool(&shared, pool_size).build_unchecked(manager.for_another_pool());
-    let link = Single::new(pools, first, health);
-    #[cfg(feature = "sentinel")]
-    let link = if of_sentinels { link.asking_for_role() } else { link };
-    let _ = of_sentinels;
-    Arc::new(link)
-}
+impl Target {
+    fn address(&self) -> &str {
+        match self {
+            Self::Server(_, address) => address,
+            #[cfg(feature = "cluster")]
+            Self::Cluster(clients) => &clients.addresses,
+        }
+    }
 
-#[cfg(feature = "cluster")]
-fn cluster_link(
-    clients: cluster::Clients,
-    first: Option<cluster::Pools<ClusterManager>>,
-    health: Arc<Health>,
-    shards: Option<Arc<Shards>>,
-) -> Clustered<ClusterManager> {
-    let shared = health.clone();
-    let pools = move || {
-        let of = |client: &redis::cluster::ClusterClient| {
-            pool(&shared, cluster::CONNECTIONS).build_unchecked(ClusterManager(client.clone()))
+    /// Opens one connection, outside the pools: they would repeat an attempt that fails.
+    async fn try_to_connect(&self) -> Result<(), Error> {
+        let connected = match self {
+            Self::Server(manager, _) => manager.connect().await.map(drop),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(clients) => ClusterManager(clients.retrying.clone()).connect().await.map(drop),
         };
-        (of(&clients.retrying), Some(of(&clients.single_attempt)))
-    };
-    Clustered::new(pools, first, false, health, shards)
+        connected.map_err(|cause| error::unreachable(&format!(" at {}", self.address()), &cause))
+    }
 }
 
 /// By how much a clock may be ahead that is not paused.

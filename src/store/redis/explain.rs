@@ -172,11 +172,6 @@ pub(super) fn tls_remedy(error: &RedisError) -> Option<&'static str> {
     let text = error.to_string();
     let known = [
         (
-            "the system has no certificates of authorities",
-            "this system has no certificates of authorities: pass the certificate of the server's authority to \
-             RedisStoreBuilder::tls_ca_certificate, or install the system's package of certificates",
-        ),
-        (
             "UnknownIssuer",
             "the server's certificate is from an unknown authority: pass the authority's certificate to \
              RedisStoreBuilder::tls_ca_certificate, or install it in the system",

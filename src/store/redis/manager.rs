@@ -1,23 +1,32 @@
 //! Opens the connections of a pool to one server, and names them.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    future::Future,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use bb8_redis::bb8::ManageConnection;
-use redis::{ConnectionInfo, RedisError, RedisResult};
+use redis::{
+    Cmd, ConnectionInfo, Pipeline, RedisError, RedisFuture, RedisResult, Value,
+    aio::{ConnectionLike, MultiplexedConnection},
+};
+use tokio::time::Instant;
 
 #[cfg(feature = "sentinel")]
-use super::primary::Primary;
+use super::primary::{Followed, Primary};
 use super::{
     error::is_broken,
-    gate::Gate,
-    opener::{Connection, Opener},
+    opener::{Driver, Opener},
     transport::answered,
 };
+use crate::base::sync::lock;
 
 /// Where the server is.
 pub(super) enum Source {
     /// At the address of a URL.
-    Url(Box<ConnectionInfo>),
+    Url(Box<ConnectionInfo>, Opener),
     /// At the address that the sentinels report.
     #[cfg(feature = "sentinel")]
     Primary(Arc<Primary>),
@@ -27,45 +36,59 @@ pub(super) enum Source {
 pub(super) struct Manager {
     source: Arc<Source>,
     name: Arc<str>,
-    opener: Arc<Opener>,
     gate: Gate,
 }
 
+/// A connection to a server.
+pub(super) struct Connection {
+    inner: MultiplexedConnection,
+    _driver: Driver,
+    /// If sentinels named its server.
+    #[cfg(feature = "sentinel")]
+    followed: Option<Followed>,
+}
+
 impl Manager {
-    pub(super) fn new(source: Source, name: &str, opener: Arc<Opener>) -> Self {
-        let source = Arc::new(source);
-        Self { source, name: name.into(), opener, gate: Gate::default() }
+    pub(super) fn new(source: Source, name: &str) -> Self {
+        Self { source: Arc::new(source), name: name.into(), gate: Gate::default() }
     }
 
     /// The same for another pool, whose attempts to connect do not wait for this one's.
     pub(super) fn for_another_pool(&self) -> Self {
-        let (source, name, opener) = (self.source.clone(), self.name.clone(), self.opener.clone());
-        Self { source, name, opener, gate: Gate::default() }
+        Self { source: self.source.clone(), name: self.name.clone(), gate: Gate::default() }
     }
 
     pub(super) fn asks_sentinels(&self) -> bool {
-        match *self.source {
-            Source::Url(_) => false,
-            #[cfg(feature = "sentinel")]
-            Source::Primary(_) => true,
-        }
+        !matches!(*self.source, Source::Url(..))
     }
 
     /// The number of the database that connections select.
     pub(super) fn database(&self) -> i64 {
         match &*self.source {
-            Source::Url(info) => info.redis_settings().db(),
+            Source::Url(info, _) => info.redis_settings().db(),
             #[cfg(feature = "sentinel")]
             Source::Primary(primary) => primary.database(),
         }
     }
 
     async fn open(&self) -> RedisResult<Connection> {
-        match &*self.source {
-            Source::Url(info) => self.opener.open(info).await,
+        #[cfg(feature = "sentinel")]
+        let mut followed = None;
+        let (inner, _driver) = match &*self.source {
+            Source::Url(info, opener) => opener.open(info).await?,
             #[cfg(feature = "sentinel")]
-            Source::Primary(primary) => primary.connect().await,
-        }
+            Source::Primary(primary) => {
+                let (opened, primary) = primary.connect().await?;
+                followed = Some(primary);
+                opened
+            }
+        };
+        Ok(Connection {
+            inner,
+            _driver,
+            #[cfg(feature = "sentinel")]
+            followed,
+        })
     }
 }
 
@@ -91,12 +114,11 @@ impl ManageConnection for Manager {
 
     fn has_broken(&self, connection: &mut Self::Connection) -> bool {
         #[cfg(feature = "sentinel")]
-        return connection.is_outdated();
-        #[cfg(not(feature = "sentinel"))]
-        {
-            let _ = connection;
-            false
+        if let Some(followed) = &mut connection.followed {
+            return followed.is_outdated();
         }
+        let _ = connection;
+        false
     }
 }
 
@@ -104,10 +126,161 @@ impl fmt::Debug for Manager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Manager");
         match &*self.source {
-            Source::Url(info) => debug.field("url", info),
+            Source::Url(info, _) => debug.field("url", info),
             #[cfg(feature = "sentinel")]
             Source::Primary(primary) => debug.field("primary", &primary.name()),
         };
         debug.field("name", &self.name).finish()
+    }
+}
+
+impl ConnectionLike for Connection {
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        #[cfg(feature = "sentinel")]
+        if let Some(followed) = &mut self.followed {
+            return Box::pin(async {
+                followed.before_command()?;
+                let reply = self.inner.req_packed_command(cmd).await;
+                followed.observe(&reply);
+                reply
+            });
+        }
+        self.inner.req_packed_command(cmd)
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        self.inner.req_packed_commands(pipeline, offset, count)
+    }
+
+    fn get_db(&self) -> i64 {
+        self.inner.get_db()
+    }
+}
+
+/// The most attempts under way while they fail.
+const MOST: usize = 2;
+/// The pause after an attempt that failed: first this one, then twice as long each time, up to the longer one.
+const PAUSE: Duration = Duration::from_millis(25);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+
+/// Limits the attempts to connect to a server that does not accept them.
+///
+/// A pool, and each connection that is being replaced, tries again separately. So while attempts fail, at most two are
+/// under way, with a pause after each that failed. Two, so that one that hangs does not delay the first that succeeds.
+/// All others fail immediately with the error of the last one, so no caller waits for its turn.
+#[derive(Default)]
+struct Gate(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    under_way: usize,
+    failed: Option<Failed>,
+}
+
+/// The last attempt failed.
+struct Failed {
+    error: RedisError,
+    pause: Duration,
+    next: Instant,
+}
+
+impl Gate {
+    /// The output of `attempt`, if it may be made now.
+    ///
+    /// # Errors
+    ///
+    /// The error of `attempt`, or of the last attempt if this one may not be made.
+    async fn pass<T>(&self, attempt: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
+        let _guard = self.enter()?;
+        let ended = attempt.await;
+        let failed = &mut lock(&self.0).failed;
+        match &ended {
+            Ok(_) => *failed = None,
+            Err(error) => {
+                let pause = failed.take().map_or(PAUSE, |failed| (failed.pause * 2).min(LONGEST_PAUSE));
+                *failed = Some(Failed { error: error.clone(), pause, next: Instant::now() + pause });
+            }
+        }
+        ended
+    }
+
+    fn enter(&self) -> RedisResult<UnderWay<'_>> {
+        let mut state = lock(&self.0);
+        let is_full = state.under_way >= MOST;
+        if let Some(failed) = state.failed.as_ref().filter(|failed| is_full || Instant::now() < failed.next) {
+            return Err(failed.error.clone());
+        }
+        state.under_way += 1;
+        Ok(UnderWay(self))
+    }
+}
+
+/// An attempt, also one that is dropped before it ends.
+struct UnderWay<'a>(&'a Gate);
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        lock(&self.0.0).under_way -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::{pending, ready},
+        io,
+    };
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    async fn attempt_fails(gate: &Gate) -> Option<bool> {
+        let mut was_made = false;
+        let attempt = async {
+            was_made = true;
+            Err::<(), _>(io::Error::from(io::ErrorKind::ConnectionRefused).into())
+        };
+        let error = gate.pass(attempt).await.unwrap_err();
+        error.is_connection_refusal().then_some(was_made)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn attempts_that_fail_have_pauses_that_grow_until_one_succeeds() {
+        let (gate, started) = (Gate::default(), Instant::now());
+        let mut made = Vec::new();
+        while started.elapsed() < Duration::from_secs(1) {
+            if attempt_fails(&gate).await.unwrap() {
+                made.push(started.elapsed().as_millis());
+            }
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert_eq!(made, [0, 25, 75, 175, 375, 625, 875]);
+        tokio::time::advance(LONGEST_PAUSE).await;
+        gate.pass(ready(Ok(()))).await.unwrap();
+        assert_eq!([attempt_fails(&gate).await, attempt_fails(&gate).await], [Some(true), Some(false)]);
+        tokio::time::advance(PAUSE).await;
+        assert_eq!(attempt_fails(&gate).await, Some(true), "the pause is short again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_attempt_that_hangs_leaves_room_for_another() {
+        let gate = Gate::default();
+        assert_eq!(attempt_fails(&gate).await, Some(true));
+        tokio::time::advance(PAUSE).await;
+        let mut hangs = Box::pin(gate.pass(pending::<RedisResult<()>>()));
+        assert!(timeout(Duration::ZERO, &mut hangs).await.is_err());
+        assert_eq!(attempt_fails(&gate).await, Some(true), "another one is under way");
+        tokio::time::advance(PAUSE * 2).await;
+        let mut hangs_too = Box::pin(gate.pass(pending::<RedisResult<()>>()));
+        assert!(timeout(Duration::ZERO, &mut hangs_too).await.is_err());
+        assert_eq!(attempt_fails(&gate).await, Some(false), "two others are under way");
+        drop((hangs, hangs_too));
+        gate.pass(ready(Ok(()))).await.unwrap();
     }
 }

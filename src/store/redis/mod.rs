@@ -10,11 +10,8 @@ mod builder;
 mod codes;
 mod connect;
 mod decide;
-#[cfg(feature = "tls-rustls-no-provider")]
-mod encrypted;
 mod error;
 mod explain;
-mod gate;
 mod hash;
 mod instances;
 mod job;
@@ -26,8 +23,6 @@ mod opener;
 mod primary;
 mod probe;
 mod script;
-#[cfg(feature = "sentinel")]
-mod sentinel;
 mod servers;
 mod shortcut;
 mod store;

@@ -1,125 +1,101 @@
 //! Opens connections to servers and sentinels.
+//!
+//! With TLS, redis-rs reads the certificates of the system for each connection that it opens, on a thread of the runtime,
+//! even if it then uses others. That takes long, and fails where the system has none. So the stream is opened here, with
+//! settings that are made once, and redis-rs gets it.
 
 #[cfg(feature = "tls-rustls-no-provider")]
-use redis::ConnectionAddr;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionInfo, Pipeline, RedisFuture, RedisResult, Value,
-    aio::{ConnectionLike, MultiplexedConnection},
+use std::{io, sync::Arc};
+
+use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisResult, aio::MultiplexedConnection};
+#[cfg(feature = "tls-rustls-no-provider")]
+use {
+    redis::ConnectionAddr,
+    rustls::{ClientConfig, pki_types::ServerName},
+    tokio::{
+        net::{TcpStream, lookup_host},
+        task::JoinSet,
+    },
+    tokio_rustls::TlsConnector,
 };
 
-#[cfg(feature = "tls-rustls-no-provider")]
-use super::encrypted::{Connector, Driver};
 use super::{tls::TlsSettings, transport::answered};
+use crate::base::Error;
 
 /// Opens connections with the certificates of a store.
 pub(super) struct Opener {
+    /// If servers have TLS.
     #[cfg(feature = "tls-rustls-no-provider")]
-    tls: Connector,
+    tls: Option<Arc<ClientConfig>>,
 }
 
-/// A connection to a server.
-pub(super) struct Connection {
-    inner: MultiplexedConnection,
-    /// With TLS. Otherwise redis-rs has it.
-    #[cfg(feature = "tls-rustls-no-provider")]
-    _driver: Option<Driver>,
-    /// If sentinels named its server.
-    #[cfg(feature = "sentinel")]
-    pub(super) follows: Option<Box<dyn Follow>>,
-}
+/// A connection, and its task.
+pub(super) type Opened = (MultiplexedConnection, Driver);
 
-/// Follows the server that sentinels name.
-#[cfg(feature = "sentinel")]
-pub(super) trait Follow: Send + Sync {
-    /// Whether the sentinels name another server now.
-    fn is_outdated(&mut self) -> bool;
+/// Ends the task of a connection once nothing uses it: a server that hangs would keep it. Without TLS, redis-rs has the task.
+pub(super) struct Driver(Option<tokio::task::AbortHandle>);
 
-    /// Call it before a command.
-    ///
-    /// # Errors
-    ///
-    /// The error of a closed connection, if the sentinels name another server.
-    fn before_command(&mut self) -> RedisResult<()>;
-
-    /// Call it with each reply.
-    fn observe(&self, reply: &RedisResult<Value>);
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.iter().for_each(tokio::task::AbortHandle::abort);
+    }
 }
 
 impl Opener {
-    pub(super) fn new(tls: &TlsSettings) -> Self {
+    pub(super) fn new(tls: &TlsSettings, is_tls: bool) -> Result<Self, Error> {
         // Only used with TLS.
-        let _ = tls;
-        Self {
+        let _ = (tls, is_tls);
+        Ok(Self {
             #[cfg(feature = "tls-rustls-no-provider")]
-            tls: Connector::new(tls.clone()),
-        }
+            tls: if is_tls { Some(tls.client_config()?) } else { None },
+        })
     }
 
-    pub(super) async fn open(&self, info: &ConnectionInfo) -> RedisResult<Connection> {
+    pub(super) async fn open(&self, info: &ConnectionInfo) -> RedisResult<Opened> {
         // Without the timeouts of redis-rs: who sends a call knows its deadline, and the time in which a runtime does not
         // run would count.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         #[cfg(feature = "tls-rustls-no-provider")]
-        if let ConnectionAddr::TcpTls { host, port, .. } = info.addr() {
-            let opened = answered(self.tls.connect(host, *port, info, config));
-            let (inner, driver) = opened.await?;
-            return Ok(Connection::new(inner, Some(driver)));
+        if let (ConnectionAddr::TcpTls { host, port, .. }, Some(tls)) = (info.addr(), &self.tls) {
+            return answered(open_with_tls(host, *port, tls.clone(), info, config)).await;
         }
         let client = Client::open(info.clone())?;
-        let inner = answered(client.get_multiplexed_async_connection_with_config(&config)).await?;
-        Ok(Connection::new(
-            inner,
-            #[cfg(feature = "tls-rustls-no-provider")]
-            None,
-        ))
+        let connection = answered(client.get_multiplexed_async_connection_with_config(&config)).await?;
+        Ok((connection, Driver(None)))
     }
 }
 
-impl Connection {
-    const fn new(
-        inner: MultiplexedConnection,
-        #[cfg(feature = "tls-rustls-no-provider")] driver: Option<Driver>,
-    ) -> Self {
-        Self {
-            inner,
-            #[cfg(feature = "tls-rustls-no-provider")]
-            _driver: driver,
-            #[cfg(feature = "sentinel")]
-            follows: None,
-        }
-    }
-
-    /// Whether the sentinels name another server now.
-    #[cfg(feature = "sentinel")]
-    pub(super) fn is_outdated(&mut self) -> bool {
-        self.follows.as_mut().is_some_and(|follows| follows.is_outdated())
-    }
+/// The handshake begins only once the server accepts connections, because it costs much more.
+#[cfg(feature = "tls-rustls-no-provider")]
+async fn open_with_tls(
+    host: &str,
+    port: u16,
+    tls: Arc<ClientConfig>,
+    info: &ConnectionInfo,
+    config: AsyncConnectionConfig,
+) -> RedisResult<Opened> {
+    let tcp = connect(host, port).await?;
+    tcp.set_nodelay(true)?;
+    let name = ServerName::try_from(host.to_owned())?;
+    let stream = TlsConnector::from(tls).connect(name, tcp).await?;
+    let (connection, driver) =
+        MultiplexedConnection::new_with_config(info.redis_settings(), stream, config).await?;
+    Ok((connection, Driver(Some(tokio::spawn(driver).abort_handle()))))
 }
 
-impl ConnectionLike for Connection {
-    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
-        #[cfg(feature = "sentinel")]
-        if let Some(follows) = &mut self.follows {
-            return Box::pin(async {
-                follows.before_command()?;
-                let reply = self.inner.req_packed_command(cmd).await;
-                follows.observe(&reply);
-                reply
-            });
+/// Connects to the first address of `host` that accepts it.
+#[cfg(feature = "tls-rustls-no-provider")]
+async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
+    let mut attempts = JoinSet::new();
+    for address in lookup_host((host, port)).await? {
+        attempts.spawn(TcpStream::connect(address));
+    }
+    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
+    while let Some(attempt) = attempts.join_next().await {
+        match attempt.unwrap_or_else(|ended| Err(io::Error::other(ended))) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failed = error,
         }
-        self.inner.req_packed_command(cmd)
     }
-
-    fn req_packed_commands<'a>(
-        &'a mut self,
-        pipeline: &'a Pipeline,
-        offset: usize,
-        count: usize,
-    ) -> RedisFuture<'a, Vec<Value>> {
-        self.inner.req_packed_commands(pipeline, offset, count)
-    }
-
-    fn get_db(&self) -> i64 {
-        self.inner.get_db()
-    }
+    Err(failed)
 }

@@ -16,7 +16,7 @@ use std::{
 
 use redis::{
     ConnectionAddr, ConnectionInfo, ErrorKind as RedisErrorKind, IntoConnectionInfo as _,
-    RedisConnectionInfo, RedisError, RedisResult, Role, Value,
+    RedisConnectionInfo, RedisError, RedisResult, Role, Value, aio::MultiplexedConnection,
 };
 use tokio::{
     runtime::{self, Handle},
@@ -25,12 +25,15 @@ use tokio::{
 };
 
 use super::{
+    address::{connection_info, has_same_settings},
     error::from_redis,
-    opener::{Connection, Follow, Opener},
+    opener::{Opened, Opener},
+    servers::Sentinels,
+    tls::TlsSettings,
     transport::{CONNECT_TIMEOUT, answered, tcp_settings},
     wire,
 };
-use crate::base::{Fault, sync::lock, time::micros};
+use crate::base::{Error, Fault, sync::lock, time::micros};
 
 /// The time between two questions.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -49,7 +52,7 @@ pub(super) struct Primary {
     settings: RedisConnectionInfo,
     is_tls: bool,
     sentinels: Vec<Sentinel>,
-    opener: Arc<Opener>,
+    opener: Opener,
     /// What most sentinels named last.
     named: Mutex<Option<Address>>,
     /// How often that changed.
@@ -62,11 +65,11 @@ pub(super) struct Primary {
 struct Sentinel {
     info: ConnectionInfo,
     /// The connection of the last question, which only its runtime can use.
-    connection: Mutex<Option<(runtime::Id, Connection)>>,
+    connection: Mutex<Option<(runtime::Id, Opened)>>,
 }
 
 /// The primary that a connection leads to.
-struct Followed {
+pub(super) struct Followed {
     primary: Arc<Primary>,
     address: Address,
     /// The changes when the two were compared last.
@@ -82,25 +85,59 @@ struct Votes {
 }
 
 impl Primary {
-    pub(super) fn new(
-        name: &str,
-        settings: RedisConnectionInfo,
-        is_tls: bool,
-        sentinels: Vec<ConnectionInfo>,
-        opener: Arc<Opener>,
-    ) -> Self {
-        let sentinels = sentinels.into_iter().map(|info| Sentinel { info, connection: Mutex::default() });
-        Self {
+    /// The primary of `sentinels`, and a description without passwords. The URLs have the addresses of the sentinels, and
+    /// the user, the password and the database of the primary.
+    pub(super) fn new(sentinels: &Sentinels, tls: &TlsSettings) -> Result<(Self, String), Error> {
+        let name = sentinels.primary.as_str();
+        let infos: Result<Vec<ConnectionInfo>, _> =
+            sentinels.urls.iter().map(|url| connection_info(url, tls)).collect();
+        let infos = infos?;
+        let Some(first) = infos.first() else {
+            return Err(Error::invalid("there must be the URL of at least one sentinel"));
+        };
+        if name.is_empty() {
+            return Err(Error::invalid(
+                "the name of the primary is empty: it is the first argument of `sentinel monitor` in sentinel.conf",
+            ));
+        }
+        // It is logged, and a URL may have a password.
+        if name.contains("://") {
+            return Err(Error::invalid(
+                "the name of the primary is a URL: it must be the first argument of `sentinel monitor` in sentinel.conf, and \
+                 the URLs belong to the sentinels",
+            ));
+        }
+        let is_tls = |info: &ConnectionInfo| matches!(info.addr(), ConnectionAddr::TcpTls { .. });
+        if infos.iter().any(|info| !has_same_settings(info, first) || is_tls(info) != is_tls(first)) {
+            return Err(Error::invalid(
+                "the URLs of the sentinels must have the same scheme, user, password and database, which also apply to the \
+                 primary",
+            ));
+        }
+        let addresses: Vec<_> = infos.iter().map(|info| info.addr().to_string()).collect();
+        let description = format!("{name} of the sentinels at {}", addresses.join(", "));
+        let credentials = match &sentinels.credentials {
+            Some((user, password)) => {
+                RedisConnectionInfo::default().set_username(user).set_password(password)
+            }
+            None => RedisConnectionInfo::default(),
+        };
+        let sentinel = |info: &ConnectionInfo| {
+            let info = info.clone().set_redis_settings(credentials.clone());
+            Sentinel { info: info.set_tcp_settings(tcp_settings()), connection: Mutex::default() }
+        };
+        let primary = Self {
             name: name.to_owned(),
-            settings,
-            is_tls,
-            sentinels: sentinels.collect(),
-            opener,
+            settings: first.redis_settings().clone(),
+            is_tls: is_tls(first),
+            sentinels: infos.iter().map(sentinel).collect(),
+            opener: Opener::new(tls, is_tls(first))?,
             named: Mutex::default(),
             changes: AtomicU64::default(),
             created: Instant::now(),
             due: AtomicU64::new(micros(INTERVAL)),
-        }
+        };
+        Ok((primary, description))
     }
 
     /// As the sentinels call it.
@@ -113,7 +150,7 @@ impl Primary {
     }
 
     /// A connection to the server that most sentinels name, or else to the one that any of them names.
-    pub(super) async fn connect(self: &Arc<Self>) -> RedisResult<Connection> {
+    pub(super) async fn connect(self: &Arc<Self>) -> RedisResult<(Opened, Followed)> {
         let votes = self.ask().await;
         if 2 * votes.count(None) > votes.answers.len() {
             return Err(no_primary("no such primary is up"));
@@ -139,15 +176,13 @@ impl Primary {
     }
 
     /// A connection to the server at `address`, if it is a primary.
-    async fn connect_to(self: &Arc<Self>, address: &Address) -> RedisResult<Connection> {
-        let mut connection = self.opener.open(&self.info(address.clone())?).await?;
-        let role: Role = answered(redis::cmd("ROLE").query_async(&mut connection)).await?;
+    async fn connect_to(self: &Arc<Self>, address: &Address) -> RedisResult<(Opened, Followed)> {
+        let mut opened = self.opener.open(&self.info(address.clone())?).await?;
+        let role: Role = answered(redis::cmd("ROLE").query_async(&mut opened.0)).await?;
         if !matches!(role, Role::Primary { .. }) {
             return Err(no_primary("the server that the sentinels name is not a primary"));
         }
-        let followed = Followed { primary: self.clone(), address: address.clone(), seen: None };
-        connection.follows = Some(Box::new(followed));
-        Ok(connection)
+        Ok((opened, Followed { primary: self.clone(), address: address.clone(), seen: None }))
     }
 
     fn info(&self, (host, port): Address) -> RedisResult<ConnectionInfo> {
@@ -236,18 +271,18 @@ impl Primary {
         let kept = mem::take(&mut *lock(&sentinel.connection));
         if let Some((of, mut connection)) = kept
             && of == runtime
-            && let Ok(address) = self.question(&mut connection).await
+            && let Ok(address) = self.question(&mut connection.0).await
         {
             *lock(&sentinel.connection) = Some((of, connection));
             return Ok(address);
         }
         let mut connection = self.opener.open(&sentinel.info).await.map_err(of_sentinel)?;
-        let address = self.question(&mut connection).await.map_err(of_sentinel)?;
+        let address = self.question(&mut connection.0).await.map_err(of_sentinel)?;
         *lock(&sentinel.connection) = Some((runtime, connection));
         Ok(address)
     }
 
-    async fn question(&self, sentinel: &mut Connection) -> RedisResult<Option<Address>> {
+    async fn question(&self, sentinel: &mut MultiplexedConnection) -> RedisResult<Option<Address>> {
         // While it leads a failover, a sentinel describes the old primary, but names the new one.
         let mut name = redis::cmd("SENTINEL");
         let named = name.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.name).query_async(sentinel);
@@ -292,8 +327,9 @@ impl Votes {
     }
 }
 
-impl Follow for Followed {
-    fn is_outdated(&mut self) -> bool {
+impl Followed {
+    /// Whether the sentinels name another server now.
+    pub(super) fn is_outdated(&mut self) -> bool {
         let changes = Some(self.primary.changes.load(Ordering::Acquire));
         if changes == self.seen {
             return false;
@@ -305,13 +341,18 @@ impl Follow for Followed {
         is_outdated
     }
 
-    fn before_command(&mut self) -> RedisResult<()> {
+    /// Call it before a command.
+    ///
+    /// # Errors
+    ///
+    /// The error of a closed connection, if the sentinels name another server.
+    pub(super) fn before_command(&mut self) -> RedisResult<()> {
         self.primary.ask_if_due();
         if self.is_outdated() { Err(io::Error::from(io::ErrorKind::BrokenPipe).into()) } else { Ok(()) }
     }
 
-    /// A primary that lost its replicas may have been replaced.
-    fn observe(&self, reply: &RedisResult<Value>) {
+    /// Call it with each reply. A primary that lost its replicas may have been replaced.
+    pub(super) fn observe(&self, reply: &RedisResult<Value>) {
         let is_doubtful = match reply {
             Ok(reply) => wire::has_fault(reply, Fault::NoReplicas),
             Err(error) => from_redis(error).fault() == Some(Fault::NoReplicas),

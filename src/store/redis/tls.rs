@@ -2,17 +2,16 @@
 
 use std::fmt;
 #[cfg(feature = "tls-rustls-no-provider")]
-use std::io;
+use std::sync::Arc;
 
-use redis::ConnectionInfo;
+use redis::ConnectionAddr;
 #[cfg(feature = "tls-rustls-no-provider")]
-use {
-    redis::{Client, ClientTlsConfig, ConnectionAddr, TlsCertificates},
-    rustls::{
-        ClientConfig, RootCertStore,
-        crypto::CryptoProvider,
-        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
-    },
+use redis::{ClientTlsConfig, TlsCertificates};
+#[cfg(feature = "tls-rustls-no-provider")]
+use rustls::{
+    ClientConfig, RootCertStore,
+    crypto::CryptoProvider,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
 
 use crate::base::Error;
@@ -31,12 +30,17 @@ impl TlsSettings {
         self.ca.is_none() && self.client.is_none()
     }
 
-    /// Adds the certificates to `info` if its URL asks for TLS. Otherwise there must be none.
-    pub(crate) fn apply(&self, info: ConnectionInfo) -> Result<ConnectionInfo, Error> {
-        match info.addr() {
+    /// Checks that TLS has a crypto provider, and that certificates are only set for a server with TLS.
+    pub(super) fn check(&self, address: &ConnectionAddr) -> Result<(), Error> {
+        match address {
             #[cfg(feature = "tls-rustls-no-provider")]
-            ConnectionAddr::TcpTls { .. } => self.with_certificates(info),
-            _ if self.are_default() => Ok(info),
+            ConnectionAddr::TcpTls { .. } => ensure_provider().ok_or_else(|| {
+                Error::invalid(
+                    "TLS to Redis has no crypto provider: turn on the feature `tls-rustls` of tower-ratelimit, or install a \
+                     provider of rustls before the store is made",
+                )
+            }),
+            _ if self.are_default() => Ok(()),
             _ => Err(Error::invalid(
                 "a certificate for TLS is set, but the Redis URL does not ask for TLS: write rediss://, or remove the \
                  certificate",
@@ -44,57 +48,41 @@ impl TlsSettings {
         }
     }
 
-    #[cfg(feature = "tls-rustls-no-provider")]
-    fn with_certificates(&self, info: ConnectionInfo) -> Result<ConnectionInfo, Error> {
-        let provider_is_missing = Error::invalid(
-            "TLS to Redis has no crypto provider: turn on the feature `tls-rustls` of tower-ratelimit, or install a \
-             provider of rustls before the store is made",
-        );
-        ensure_provider().ok_or(provider_is_missing)?;
-        let Some(certificates) = self.certificates()? else { return Ok(info) };
-        let client = Client::build_with_tls(info, certificates).map_err(|_| Error::invalid(INVALID_CA))?;
-        Ok(client.get_connection_info().clone())
-    }
-
     /// The certificates for a client of redis-rs, `None` for the system's.
+    #[cfg(feature = "cluster")]
     #[cfg(feature = "tls-rustls-no-provider")]
     pub(crate) fn certificates(&self) -> Result<Option<TlsCertificates>, Error> {
         if self.are_default() {
             return Ok(None);
         }
-        self.check()?;
+        // redis-rs would only find some invalid certificates, or only when it connects.
+        self.with_roots(self.own_roots()?.unwrap_or_else(RootCertStore::empty))?;
         let client_tls = self.client.clone();
-        Ok(Some(TlsCertificates {
-            client_tls: client_tls
-                .map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key }),
-            root_cert: self.ca.clone(),
-        }))
+        let client_tls =
+            client_tls.map(|(client_cert, client_key)| ClientTlsConfig { client_cert, client_key });
+        Ok(Some(TlsCertificates { client_tls, root_cert: self.ca.clone() }))
     }
 
-    /// Finds invalid certificates. redis-rs would only find some of them, or only when it connects.
+    /// The settings of connections: with the certificates of the CA if there is one, and otherwise with the system's,
+    /// which takes milliseconds.
     #[cfg(feature = "tls-rustls-no-provider")]
-    fn check(&self) -> Result<(), Error> {
-        self.with_roots(self.own_roots()?.unwrap_or_else(RootCertStore::empty)).map(|_| ())
-    }
-
-    /// The settings of a connection: with the certificates of the CA if there is one, and otherwise with the system's,
-    /// which takes a while.
-    #[cfg(feature = "tls-rustls-no-provider")]
-    pub(super) fn client_config(&self) -> io::Result<ClientConfig> {
-        let roots = match self.own_roots().map_err(io::Error::other)? {
-            Some(roots) => roots,
-            None => system_roots()?,
-        };
-        self.with_roots(roots).map_err(io::Error::other)
+    pub(super) fn client_config(&self) -> Result<Arc<ClientConfig>, Error> {
+        let roots = self.own_roots()?.map_or_else(system_roots, Ok)?;
+        Ok(Arc::new(self.with_roots(roots)?))
     }
 
     /// The certificates of the CA.
     #[cfg(feature = "tls-rustls-no-provider")]
     fn own_roots(&self) -> Result<Option<RootCertStore>, Error> {
+        let invalid = || {
+            Error::invalid(
+                "the CA certificate for Redis is invalid: it must be one or more certificates in PEM",
+            )
+        };
         let Some(pem) = &self.ca else { return Ok(None) };
         let mut roots = RootCertStore::empty();
-        for certificate in certificates(pem).ok_or_else(|| Error::invalid(INVALID_CA))? {
-            roots.add(certificate).map_err(|_| Error::invalid(INVALID_CA))?;
+        for certificate in certificates(pem).ok_or_else(invalid)? {
+            roots.add(certificate).map_err(|_| invalid())?;
         }
         Ok(Some(roots))
     }
@@ -102,29 +90,22 @@ impl TlsSettings {
     #[cfg(feature = "tls-rustls-no-provider")]
     fn with_roots(&self, roots: RootCertStore) -> Result<ClientConfig, Error> {
         let config = ClientConfig::builder().with_root_certificates(roots);
-        if let Some((certificate, key)) = &self.client {
-            let chain = certificates(certificate).ok_or_else(|| {
-                Error::invalid("the client certificate for Redis is invalid: it must be a certificate in PEM")
-            })?;
-            let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
-                Error::invalid(
-                    "the private key of the client certificate for Redis is invalid: it must be in PEM",
-                )
-            })?;
-            return config.with_client_auth_cert(chain, key).map_err(|_| {
-                Error::invalid(
-                    "the private key of the client certificate for Redis cannot be used: it must belong to the \
-                     certificate",
-                )
-            });
-        }
-        Ok(config.with_no_client_auth())
+        let Some((certificate, key)) = &self.client else { return Ok(config.with_no_client_auth()) };
+        let chain = certificates(certificate).ok_or_else(|| {
+            Error::invalid("the client certificate for Redis is invalid: it must be a certificate in PEM")
+        })?;
+        let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
+            Error::invalid(
+                "the private key of the client certificate for Redis is invalid: it must be in PEM",
+            )
+        })?;
+        config.with_client_auth_cert(chain, key).map_err(|_| {
+            Error::invalid(
+                "the private key of the client certificate for Redis cannot be used: it must belong to the certificate",
+            )
+        })
     }
 }
-
-#[cfg(feature = "tls-rustls-no-provider")]
-const INVALID_CA: &str =
-    "the CA certificate for Redis is invalid: it must be one or more certificates in PEM";
 
 /// The certificates in `pem`: at least one.
 #[cfg(feature = "tls-rustls-no-provider")]
@@ -135,19 +116,17 @@ fn certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
 
 /// The certificates that the system trusts. One that cannot be read is left out.
 #[cfg(feature = "tls-rustls-no-provider")]
-fn system_roots() -> io::Result<RootCertStore> {
+fn system_roots() -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
-    let found = rustls_native_certs::load_native_certs();
-    roots.add_parsable_certificates(found.certs);
+    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
-        return Err(io::Error::other(NO_SYSTEM_CERTIFICATES));
+        return Err(Error::invalid(
+            "this system has no certificates of authorities: pass the certificate of the Redis server's authority to \
+             RedisStoreBuilder::tls_ca_certificate, or install the system's package of certificates",
+        ));
     }
     Ok(roots)
 }
-
-/// `explain` has the remedy.
-#[cfg(feature = "tls-rustls-no-provider")]
-const NO_SYSTEM_CERTIFICATES: &str = "the system has no certificates of authorities";
 
 /// Installs ring unless the program has installed a provider. rustls panics if no provider is compiled in, or if
 /// several are compiled in and none is installed; redis-rs takes no provider as a setting.

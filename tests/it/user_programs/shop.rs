@@ -15,9 +15,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 use tower_ratelimit::{
     FailureMode, Header, Key, KeyExtractor as _, Limiter, ManualClock, MemoryStore, PeerIp, Policy,
-    PolicySource, Quota, RateLimitLayer, Rejection, Rule,
-    algorithm::SlidingLog,
-    key::{GrpcMethod, GrpcService},
+    PolicySource, Quota, RateLimitLayer, Rejection, Rule, algorithm::SlidingLog, key::GrpcMethod,
     policy::Enforcement,
 };
 
@@ -189,7 +187,7 @@ async fn the_switch_turns_every_limit_off() {
 
 #[tokio::test]
 async fn health_checks_over_grpc_are_not_limited() {
-    let health = GrpcService::new().any_of(["grpc.health.v1.Health"]);
+    let health = GrpcMethod::service().any_of(["grpc.health.v1.Health"]);
     let policy = Policy::new("calls", Quota::per_day(1));
     let layer = RateLimitLayer::new(MemoryStore::new(), policy, GrpcMethod::new()).exempt(health);
     let call = async |path: &str| {

@@ -25,9 +25,9 @@ impl Nginx {
         let guide = include_str!("../../../../src/guide/client_ip.md");
         let block = guide.split("```nginx\n").nth(1).unwrap().split("```").next().unwrap();
         let listen = TcpListener::bind("127.0.0.9:0").await.unwrap().local_addr().unwrap();
-        assert!(block.contains("127.0.0.9:8080") && block.contains("127.0.0.1:3000"));
+        assert!(block.contains("listen 80;") && block.contains("127.0.0.1:3000"));
         let block = block
-            .replace("127.0.0.9:8080", &listen.to_string())
+            .replace("listen 80;", &format!("listen {listen};"))
             .replace("127.0.0.1:3000", &service.to_string());
 
         let directory = Directory::new();

@@ -20,6 +20,5 @@ mod silent;
 pub(crate) use self::{
     clients::{CONNECTIONS, Clients, clients, is_clustered},
     clustered::Clustered,
-    nodes::Pools,
     pool::ClusterManager,
 };

@@ -2,11 +2,8 @@ use std::borrow::Cow;
 
 use http::{header::COOKIE, request::Parts};
 
-use super::value::MAX_VALUE;
-use crate::{
-    base::{Answer, Error, ErrorKind},
-    key::{Key, KeyExtractor, extractor::only, text::decode},
-};
+use super::{Key, KeyExtractor, extractor::only, header::MAX_VALUE, text::decode};
+use crate::base::{Answer, Error, ErrorKind};
 
 /// The value of a cookie, such as a session cookie, percent-decoded.
 ///

@@ -2,10 +2,8 @@ use std::{any::type_name, fmt, sync::Arc};
 
 use http::request::Parts;
 
-use crate::{
-    base::{Answer, Error, ErrorKind},
-    key::{IntoKey, Key, KeyExtractor},
-};
+use super::{IntoKey, Key, KeyExtractor};
+use crate::base::{Answer, Error, ErrorKind};
 
 /// A key made of a value in the request's extensions, such as the user that an authentication layer put there.
 ///

@@ -1,18 +1,18 @@
-//! `google.rpc` details, and rejections as tonic's status.
+//! Rejections as tonic's status, with `google.rpc` details.
 
 use std::time::Duration;
 
 use tonic::Status;
 use tonic_types::{ErrorDetails, QuotaViolation, StatusExt as _};
 
-use super::status::GrpcStatus;
-use crate::{base::Error, decision::Decision, response::rejection::Rejection};
+use super::{grpc::GrpcStatus, rejection::Rejection};
+use crate::{base::Error, decision::Decision};
 
 /// The most violations in one status. Each takes about 130 bytes, and a third more in base64.
 const MAX_VIOLATIONS: usize = 16;
 
 /// A `RetryInfo` with the wait, and a `QuotaFailure` with a violation for each policy that denied.
-pub(super) fn details(decision: &Decision, name_identities: bool) -> ErrorDetails {
+fn details(decision: &Decision, name_identities: bool) -> ErrorDetails {
     let mut details = ErrorDetails::new();
     if let Some(wait) = decision.advised_wait() {
         details.set_retry_info(Some(wait.max(Duration::from_millis(1))));
@@ -36,12 +36,12 @@ impl GrpcStatus {
     /// `Status::from(rejection)` is the status with default settings.
     #[must_use]
     pub fn status(&self, rejection: &Rejection) -> Status {
-        let (code, message) = self.code_and_message(rejection);
+        let (code, message) = (i32::from(rejection.described().1).into(), rejection.to_string());
         match rejection {
             Rejection::Denied(decision) => {
-                Status::with_error_details(code.into(), message, details(decision, self.names_identities()))
+                Status::with_error_details(code, message, details(decision, self.name_identities))
             }
-            _ => Status::new(code.into(), message),
+            _ => Status::new(code, message),
         }
     }
 }

@@ -1,0 +1,219 @@
+//! Keys of headers that identify a client.
+
+use http::{HeaderName, header::AUTHORIZATION, request::Parts};
+
+use super::{Key, KeyExtractor, extractor::only};
+use crate::base::{Answer, Error, ErrorKind, valid};
+
+/// The value of a request header, such as an API key, without the whitespace around it.
+///
+/// # When to use it
+///
+/// A client can send any value, and a new value has a new limit. Use this extractor if something in front of the limit
+/// checks the header, or if a client gains nothing by changing it.
+///
+/// * For the forwarding headers of proxies, use [`ClientIp`](crate::ClientIp): clients can send these headers too.
+/// * For `authorization`, use [`Bearer`](crate::key::Bearer): servers treat `Bearer t1`, `bearer t1` and
+///   `Bearer  t1` as one token, and this extractor as three keys.
+///
+/// # Errors
+///
+/// * [`MissingIdentity`](ErrorKind::MissingIdentity): the request does not have the header.
+///   [`or`](KeyExtractor::or) continues with the next extractor; otherwise the request is rejected with 400.
+/// * [`InvalidIdentity`](ErrorKind::InvalidIdentity): the header is sent more than once, or its value is empty, not
+///   UTF-8, or longer than 8 KiB. The request is rejected with 400.
+///
+/// # Example
+///
+/// ```
+/// use http::Request;
+/// use tower_ratelimit::{Header, Key, KeyExtractor};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let key = Header::new("x-api-key");
+/// let (parts, ()) = Request::get("/").header("X-Api-Key", "k1").body(())?.into_parts();
+/// assert_eq!(key.extract(&parts).await?, Key::new("k1"));
+///
+/// let (parts, ()) = Request::get("/").body(())?.into_parts();
+/// let error = key.extract(&parts).await.unwrap_err();
+/// assert_eq!(error.to_string(), "the request lacks the header `x-api-key`");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "an extractor does nothing until a layer or a rule uses it"]
+pub struct Header(HeaderName);
+
+impl Header {
+    /// The header `name`, in any case.
+    ///
+    /// # Panics
+    ///
+    /// If `name` is not a valid header name. [`try_new`](Self::try_new) returns an error instead, and a
+    /// [`HeaderName`] can be converted with [`From`].
+    #[track_caller]
+    pub fn new(name: &str) -> Self {
+        valid(Self::try_new(name))
+    }
+
+    /// [`new`](Self::new) for a name that is not known to be valid, such as one from a configuration file.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig): `name` is not a valid header name.
+    pub fn try_new(name: &str) -> Result<Self, Error> {
+        match HeaderName::try_from(name) {
+            Ok(name) => Ok(Self(name)),
+            Err(cause) => {
+                let message = format!("{name:?} is not a header name");
+                Err(Error::new(ErrorKind::InvalidConfig, message).with_source(cause))
+            }
+        }
+    }
+
+    fn key(&self, request: &Parts) -> Result<Key, Error> {
+        match single(request, &self.0)? {
+            Some(value) => value_key(value).map_err(|problem| invalid(&self.0, problem)),
+            None => Err(missing(&self.0)),
+        }
+    }
+}
+
+impl From<HeaderName> for Header {
+    fn from(name: HeaderName) -> Self {
+        Self(name)
+    }
+}
+
+impl KeyExtractor for Header {
+    fn extract(&self, request: &Parts) -> Answer<Key> {
+        self.key(request).into()
+    }
+
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        let is_possible = |value: &[u8]| value.trim_ascii() == value && value_key(value).is_ok();
+        only(named, is_possible, "the value of a header, without whitespace around it")
+    }
+}
+
+/// The token of `Authorization: Bearer <token>` (RFC 6750).
+///
+/// The scheme counts in any case, with any number of spaces and tabs around it and the token, as RFC 9110 allows:
+/// `Bearer t1`, `bearer t1` and `BEARER  t1` are one key.
+///
+/// The token is not verified. Use this extractor only if the server verifies it.
+///
+/// # Errors
+///
+/// * [`MissingIdentity`](ErrorKind::MissingIdentity): the request has no `Authorization` header, or one with another
+///   scheme. [`or`](KeyExtractor::or) continues with the next extractor.
+/// * [`InvalidIdentity`](ErrorKind::InvalidIdentity): the header is sent more than once or is empty; or the token is
+///   empty, is not UTF-8, contains a space or a tab, or is longer than 8 KiB.
+///
+/// # Example
+///
+/// ```
+/// use http::Request;
+/// use tower_ratelimit::{key::Bearer, ErrorKind, Key, KeyExtractor};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let key = Bearer::new();
+/// for written in ["Bearer t0k3n", "bearer t0k3n", "BEARER   t0k3n"] {
+///     let (parts, ()) = Request::get("/").header("authorization", written).body(())?.into_parts();
+///     assert_eq!(key.extract(&parts).await?, Key::new("t0k3n"));
+/// }
+///
+/// let (parts, ()) = Request::get("/").header("authorization", "Basic YTpi").body(())?.into_parts();
+/// assert_eq!(key.extract(&parts).await.unwrap_err().kind(), ErrorKind::MissingIdentity);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+#[must_use = "an extractor does nothing until a layer or a rule uses it"]
+pub struct Bearer(());
+
+impl Bearer {
+    /// The bearer token of a request.
+    pub const fn new() -> Self {
+        Self(())
+    }
+}
+
+impl KeyExtractor for Bearer {
+    fn extract(&self, request: &Parts) -> Answer<Key> {
+        bearer_key(request).into()
+    }
+
+    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+        let is_possible = |token: &[u8]| !token.iter().any(is_blank) && value_key(token).is_ok();
+        only(named, is_possible, "a bearer token without whitespace")
+    }
+}
+
+fn bearer_key(request: &Parts) -> Result<Key, Error> {
+    let invalid = |problem| invalid(&AUTHORIZATION, problem);
+    let Some(value) = single(request, &AUTHORIZATION)? else {
+        return Err(missing(&AUTHORIZATION));
+    };
+    if value.is_empty() {
+        return Err(invalid("is empty"));
+    }
+    let (scheme, token) = value.split_at(value.iter().position(is_blank).unwrap_or(value.len()));
+    if !scheme.eq_ignore_ascii_case(b"bearer") {
+        let message = "the header `authorization` has another scheme than `Bearer`";
+        return Err(Error::new(ErrorKind::MissingIdentity, message));
+    }
+    let token = token.trim_ascii();
+    if token.is_empty() {
+        return Err(invalid("has no token"));
+    }
+    if token.iter().any(is_blank) {
+        return Err(invalid("has a token with a space in it"));
+    }
+    value_key(token).map_err(invalid)
+}
+
+const fn is_blank(byte: &u8) -> bool {
+    matches!(byte, b' ' | b'\t')
+}
+
+/// The longest value in bytes.
+pub(super) const MAX_VALUE: usize = 8 * 1024;
+
+/// The value of the header `name` without the whitespace around it. An error if the header is sent more than once.
+#[inline]
+pub(super) fn single<'a>(request: &'a Parts, name: &HeaderName) -> Result<Option<&'a [u8]>, Error> {
+    let mut values = request.headers.get_all(name).iter();
+    let Some(value) = values.next() else { return Ok(None) };
+    if values.next().is_some() {
+        return Err(invalid(name, "is sent more than once"));
+    }
+    // HTTP/1 drops the whitespace and HTTP/2 keeps it. Both must give one identity.
+    Ok(Some(value.as_bytes().trim_ascii()))
+}
+
+/// The key of the identity `value`, or what is wrong with it.
+#[inline]
+fn value_key(value: &[u8]) -> Result<Key, &'static str> {
+    if value.is_empty() {
+        return Err("is empty");
+    }
+    if value.len() > MAX_VALUE {
+        return Err("is longer than 8192 bytes");
+    }
+    match Key::plain(value) {
+        Some(key) => Ok(key),
+        None if str::from_utf8(value).is_err() => Err("is not UTF-8"),
+        None => Ok(Key::new(value)),
+    }
+}
+
+fn missing(name: &HeaderName) -> Error {
+    Error::new(ErrorKind::MissingIdentity, format!("the request lacks the header `{name}`"))
+}
+
+fn invalid(name: &HeaderName, problem: &str) -> Error {
+    Error::new(ErrorKind::InvalidIdentity, format!("the header `{name}` {problem}"))
+}

@@ -1,0 +1,178 @@
+//! gRPC: which requests are calls, and the response to a rejected one.
+
+use std::{fmt::Write as _, time::Duration};
+
+#[cfg(feature = "tonic")]
+use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, header::CONTENT_TYPE, request::Parts};
+
+use super::{
+    mapper::{RejectionBody, ResponseMapper},
+    rejection::Rejection,
+};
+
+/// Whether the client speaks gRPC or grpc-web, and understands no other response. Both are POST requests: another
+/// request with that content type would be rejected with a 200 that caches may keep.
+pub(crate) fn is_grpc(request: &Parts) -> bool {
+    request.method == Method::POST && is_grpc_type(&request.headers)
+}
+
+/// Whether the content type of a request or a response is gRPC or grpc-web.
+pub(super) fn is_grpc_type(headers: &HeaderMap) -> bool {
+    const GRPC: &[u8] = b"application/grpc";
+    let Some(kind) = headers.get(CONTENT_TYPE) else { return false };
+    let kind = kind.as_bytes();
+    kind.get(..GRPC.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(GRPC))
+        && matches!(kind.get(GRPC.len()), None | Some(b'+' | b'-' | b';' | b' '))
+}
+
+/// The specific types first.
+const GRPC_TYPES: [&str; 5] = [
+    "application/grpc-web-text+proto",
+    "application/grpc-web-text",
+    "application/grpc-web+proto",
+    "application/grpc-web",
+    "application/grpc",
+];
+
+/// The content type of the response. grpc-web clients expect the type of their request, one of those that exist.
+pub(super) fn grpc_type(request: &HeaderMap) -> &'static str {
+    let kind = request.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
+    let begins = |known: &&str| {
+        kind.get(..known.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(known.as_bytes()))
+    };
+    GRPC_TYPES.into_iter().find(begins).unwrap_or("application/grpc")
+}
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+pub(super) const GRPC_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
+
+/// The default [`ResponseMapper`] for gRPC calls, which are POST requests with the content type `application/grpc` or
+/// a variant of it: HTTP 200 with a gRPC status in the headers and no body.
+///
+/// | rejection | gRPC status |
+/// |---|---|
+/// | denied | 8, `RESOURCE_EXHAUSTED` |
+/// | banned by a policy, for a time | 8, `RESOURCE_EXHAUSTED` |
+/// | blocked by the layer | 7, `PERMISSION_DENIED` |
+/// | store unavailable, policy closed | 14, `UNAVAILABLE` |
+/// | no identity, the client's fault | 3, `INVALID_ARGUMENT` |
+/// | unknown identity | 16, `UNAUTHENTICATED` |
+/// | no identity, the server's fault | 13, `INTERNAL` |
+///
+/// With the feature `tonic` the status of a denied call has details: a `RetryInfo` with the wait, and a
+/// `QuotaFailure` with one violation for each policy that denied. A call, streaming or not, is charged once, when it
+/// starts. grpc-web calls are answered in grpc-web, in text if the call came in text. The header block stays below
+/// 8 KiB.
+///
+/// # In a handler
+///
+/// With the feature `tonic`, a [`Rejection`] and an [`Error`](crate::Error) become a `tonic::Status` with `?` or
+/// `Status::from`. The layer puts its [`Limiter`](crate::Limiter) into the extensions of the tonic request:
+/// `request.extensions().get::<Limiter>()`. There is an example at
+/// [`Status::from`](#impl-From<Rejection>-for-Status).
+///
+/// # Example
+///
+/// ```
+/// use http::Request;
+/// use tower::{Layer, ServiceExt};
+/// use tower_ratelimit::{Key, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, response::GrpcStatus};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let policy = Policy::new("calls", Quota::per_hour(1));
+/// let store = MemoryStore::with_clock(ManualClock::new());
+/// let layer = RateLimitLayer::new(store, policy, Key::new("all"))
+///     .grpc_response(GrpcStatus::default().retry_pushback());
+/// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+///     Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+/// }));
+///
+/// let call = || Request::post("/").header("content-type", "application/grpc").body(String::new());
+/// service.clone().oneshot(call()?).await?;
+/// let rejection = service.oneshot(call()?).await?;
+/// assert_eq!(rejection.status(), 200);
+/// assert_eq!(rejection.headers()["grpc-status"], "8");
+/// assert_eq!(rejection.headers()["grpc-message"], "over the rate limit; try again in 3600 seconds");
+/// assert_eq!(rejection.headers()["grpc-retry-pushback-ms"], "3600000");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct GrpcStatus {
+    pushback: bool,
+    #[cfg(feature = "tonic")]
+    pub(super) name_identities: bool,
+}
+
+impl GrpcStatus {
+    /// Sends `grpc-retry-pushback-ms` (gRFC A6): the wait for clients that retry automatically, and -1 if waiting
+    /// cannot help. Defaults to not sending it: a client then retries only the status codes in its configuration.
+    #[must_use]
+    pub const fn retry_pushback(mut self) -> Self {
+        self.pushback = true;
+        self
+    }
+
+    /// Names the identity in each violation's `subject`, as [`Key::as_str`](crate::Key::as_str) shows it. Defaults to an
+    /// empty subject.
+    #[cfg(feature = "tonic")]
+    #[must_use]
+    pub const fn name_identities(mut self) -> Self {
+        self.name_identities = true;
+        self
+    }
+}
+
+impl ResponseMapper for GrpcStatus {
+    fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RejectionBody> {
+        let mut response = Response::new(RejectionBody::empty());
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(grpc_type(&request.headers)));
+        headers.insert(GRPC_STATUS, HeaderValue::from(u16::from(rejection.described().1)));
+        if let Ok(message) = HeaderValue::try_from(percent_encoded(&rejection.to_string())) {
+            headers.insert(GRPC_MESSAGE, message);
+        }
+        let Rejection::Denied(decision) = rejection else { return response };
+        #[cfg(feature = "tonic")]
+        if let Ok(details) = HeaderValue::try_from(STANDARD_NO_PAD.encode(self.status(rejection).details())) {
+            headers.insert(GRPC_DETAILS, details);
+        }
+        if self.pushback {
+            let millis = |wait: Duration| i32::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(i32::MAX);
+            headers.insert(GRPC_PUSHBACK, HeaderValue::from(decision.advised_wait().map_or(-1, millis)));
+        }
+        response
+    }
+
+    fn reads_request(&self) -> bool {
+        false
+    }
+}
+
+const MAX_MESSAGE: usize = 1024;
+
+/// `message` as `grpc-message` carries it: printable ASCII except `%` stays as it is. Cut between characters, because
+/// clients report half a character as another status.
+fn percent_encoded(message: &str) -> String {
+    let mut encoded = String::with_capacity(message.len());
+    for char in message.chars() {
+        if encoded.len() >= MAX_MESSAGE {
+            break;
+        }
+        match char {
+            '%' => encoded.push_str("%25"),
+            ' '..='~' => encoded.push(char),
+            _ => {
+                for byte in char.encode_utf8(&mut [0; 4]).bytes() {
+                    // Writing to a `String` does not fail.
+                    let _ = write!(encoded, "%{byte:02X}");
+                }
+            }
+        }
+    }
+    encoded
+}

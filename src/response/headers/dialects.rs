@@ -1,0 +1,213 @@
+//! What the headers state in each dialect: the list form of drafts 08 to 11, and the dialects that describe one policy.
+
+use std::time::Duration;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
+
+use super::headers::{DRAFT_06, Dialect, Headers, LEGACY, RATELIMIT, RATELIMIT_POLICY};
+use crate::{
+    algorithm::Replenishment,
+    base::time::wall_micros,
+    decision::Outcome,
+    policy::Policy,
+    response::rejection::{MAX_RETRY_AFTER, seconds_up},
+};
+
+/// Whether the service has sent the dictionary of draft 07: followed by a list, it would be neither.
+pub(super) fn has_dictionary(headers: &HeaderMap) -> bool {
+    // Nearly no response has the header, and `get_all` takes three times as many instructions to find none.
+    headers.contains_key(RATELIMIT) && headers.get_all(RATELIMIT).iter().any(is_dictionary)
+}
+
+/// Whether it begins as an RFC 9651 Dictionary with a value does, `limit=100`, and no List of Items.
+fn is_dictionary(value: &HeaderValue) -> bool {
+    let first = value.as_bytes().split(|byte| b";,\"".contains(byte)).next();
+    first.is_some_and(|first| first.contains(&b'='))
+}
+
+/// `"burst";q=100;w=60`
+pub(super) fn policy_item(policy: &Policy) -> String {
+    let mut buffer = itoa::Buffer::new();
+    let limit = digits(&mut buffer, policy.quota().limit());
+    let window = if policy.has_permits() {
+        // The period of its quota is how long a permit is kept, and no window.
+        ";qu=\"concurrent-requests\"".into()
+    } else {
+        window(policy)
+    };
+    let unit = if policy.counts_bytes() { ";qu=\"content-bytes\"" } else { "" };
+    [policy.quoted_name(), ";q=", limit, unit, &window].concat()
+}
+
+/// `;w=60`. A window below a second is left out.
+pub(super) fn window(policy: &Policy) -> String {
+    let period = policy.quota().period();
+    if period < Duration::from_secs(1) || policy.has_permits() {
+        return String::new();
+    }
+    [";w=", digits(&mut itoa::Buffer::new(), seconds_up(period))].concat()
+}
+
+const R: &str = ";r=";
+const T: &str = ";t=";
+
+/// `"burst";r=50;t=30`, in one allocation of exactly its length, which the header then keeps.
+pub(super) fn limit_item(outcome: &Outcome, denied: bool, latest: u64, headers: &Headers) -> String {
+    let [mut remaining, mut seconds] = [itoa::Buffer::new(); 2];
+    let name = outcome.policy().quoted_name();
+    let remaining = digits(&mut remaining, outcome.remaining());
+    let window = effective_window(outcome, denied).filter(|seconds| *seconds <= latest);
+    let seconds = window.map_or("", |window| digits(&mut seconds, window));
+    let partition = headers.partition_key.as_ref().map(|secret| {
+        // 96 bits are whole groups of base64, without padding.
+        let mac = secret.mac(outcome.key().as_str());
+        [";pk=:", &STANDARD.encode(&mac[..12]), ":"].concat()
+    });
+    let partition = partition.as_deref().unwrap_or_default();
+    let t = if seconds.is_empty() { 0 } else { T.len() + seconds.len() };
+    // Not `concat`, which takes twice as many instructions: every response has this.
+    let mut item = String::with_capacity(name.len() + R.len() + remaining.len() + t + partition.len());
+    item.push_str(name);
+    item.push_str(R);
+    item.push_str(remaining);
+    if t > 0 {
+        item.push_str(T);
+        item.push_str(seconds);
+    }
+    item.push_str(partition);
+    item
+}
+
+/// `RateLimit: limit=100, remaining=50, reset=30`, unless an inner service has sent one: the members of a dictionary
+/// cannot be appended to.
+pub(super) fn draft_07(headers: &mut HeaderMap, outcomes: &[Outcome], [limit, remaining, reset]: [u64; 3]) {
+    if !headers.contains_key(RATELIMIT) {
+        let limits = format!("limit={limit}, remaining={remaining}, reset={reset}");
+        append(headers, RATELIMIT, value(limits));
+        append(headers, RATELIMIT_POLICY, value(quotas(outcomes)));
+    }
+}
+
+/// `RateLimit-Limit`, `-Remaining` and `-Reset`, unless an inner service has sent any.
+pub(super) fn draft_06(headers: &mut HeaderMap, outcomes: &[Outcome], numbers: [u64; 3]) {
+    if insert_all(headers, DRAFT_06, numbers) {
+        append(headers, RATELIMIT_POLICY, value(quotas(outcomes)));
+    }
+}
+
+/// `X-RateLimit-Limit`, `-Remaining`, `-Used` and `-Reset`, unless an inner service has sent any.
+pub(super) fn legacy(headers: &mut HeaderMap, outcome: &Outcome, dialect: Dialect) {
+    let reset = outcome.reset_after();
+    let now = if dialect == Dialect::LegacyEpoch { wall_micros() } else { 0 };
+    let reset = seconds_up(Duration::from_micros(now).saturating_add(reset));
+    let (capacity, remaining) = (outcome.capacity(), outcome.remaining());
+    insert_all(headers, LEGACY, [capacity, remaining, capacity.saturating_sub(remaining), reset]);
+}
+
+/// Inserts a header for each number unless one of these headers is there. Returns whether it did.
+fn insert_all<const N: usize>(headers: &mut HeaderMap, names: [HeaderName; N], numbers: [u64; N]) -> bool {
+    let is_new = !names.iter().any(|name| headers.contains_key(name));
+    if is_new {
+        for (name, number) in names.into_iter().zip(numbers) {
+            let _ = headers.try_insert(name, number.into());
+        }
+    }
+    is_new
+}
+
+/// `100;w=60, 1000;w=86400`. The older drafts have no names for policies, so each limit is listed once.
+fn quotas(outcomes: &[Outcome]) -> String {
+    let limit = |outcome: &Outcome| outcome.policy().quota().limit();
+    let is_first =
+        |(at, outcome): &(usize, &Outcome)| !outcomes[..*at].iter().any(|o| limit(o) == limit(outcome));
+    list(outcomes.iter().enumerate().filter(is_first).map(|(_, outcome)| {
+        [digits(&mut itoa::Buffer::new(), limit(outcome)), &window(outcome.policy())].concat()
+    }))
+}
+
+/// The largest Integer of RFC 9651.
+pub(super) const MAX_INTEGER: u64 = 999_999_999_999_999;
+/// In microseconds.
+const SECOND: u64 = 1_000_000;
+
+/// `number` in digits, without the formatting machinery: every response has several.
+pub(super) fn digits(buffer: &mut itoa::Buffer, number: u64) -> &str {
+    buffer.format(number.min(MAX_INTEGER))
+}
+
+/// The largest `t` that does not exceed the response's `Retry-After`, which an inner limit, the service or the mapper may
+/// have set. 0, which no `t` is, if that is a date: dates are not compared.
+pub(super) fn latest_t(headers: &HeaderMap) -> u64 {
+    let Some(wait) = headers.get(RETRY_AFTER) else { return u64::MAX };
+    wait.to_str().ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
+}
+
+/// The seconds over which the remaining units are to last: `t`. `None` if no number would be right.
+pub(super) fn effective_window(outcome: &Outcome, denied: bool) -> Option<u64> {
+    if denied {
+        // With units left, any `t` would either promise more than the quota or exceed `Retry-After`.
+        let wait = outcome.retry_after().filter(|_| outcome.remaining() == 0)?;
+        return Some(seconds_up(wait).clamp(1, MAX_RETRY_AFTER));
+    }
+    let reset = seconds_up(outcome.reset_after());
+    let seconds = match (outcome.policy().replenishment(), outcome.remaining()) {
+        (Replenishment::OnRelease, _) => return None,
+        (Replenishment::Evenly, 0) => refill_seconds(outcome, 1).min(reset),
+        (Replenishment::Evenly, units) => refill_seconds(outcome, units),
+        (_, units) => refill_seconds(outcome, units).max(reset),
+    };
+    Some(seconds.max(1))
+}
+
+/// The seconds in which the quota refills `units` units.
+fn refill_seconds(outcome: &Outcome, units: u64) -> u64 {
+    let quota = outcome.policy().quota();
+    // Rounded as the policy's `w`, or the two would contradict each other.
+    let period = match quota.period_micros() {
+        period if period < SECOND => period,
+        period => period.div_ceil(SECOND) * SECOND,
+    };
+    match (units.checked_mul(period), quota.limit().checked_mul(SECOND)) {
+        // The usual case: a division of 128 bits costs as much as everything else here.
+        (Some(micros), Some(each)) => micros.div_ceil(each),
+        _ => {
+            let (units, period, limit) = (u128::from(units), u128::from(period), u128::from(quota.limit()));
+            let seconds = (units * period).div_ceil(limit * u128::from(SECOND));
+            u64::try_from(seconds).unwrap_or(u64::MAX)
+        }
+    }
+}
+
+/// Limit, remaining and reset, for the dialects of one policy. The reset is `t`, or the time until the quota is fully
+/// replenished if there is no `t`, and does not exceed `Retry-After` either.
+pub(super) fn numbers(outcome: &Outcome, denied: bool, latest: u64) -> [u64; 3] {
+    let reset = effective_window(outcome, denied).unwrap_or_else(|| seconds_up(outcome.reset_after()));
+    let reset = if latest == 0 { reset } else { reset.min(latest) };
+    [outcome.capacity(), outcome.remaining(), reset].map(|number| number.min(MAX_INTEGER))
+}
+
+/// Whether there was a value and it was added.
+#[inline]
+pub(super) fn append(headers: &mut HeaderMap, name: HeaderName, value: Option<HeaderValue>) -> bool {
+    value.is_some_and(|value| headers.try_append(name, value).is_ok())
+}
+
+/// `None` for an empty text, and for one that no header can carry.
+#[inline]
+pub(super) fn value(text: String) -> Option<HeaderValue> {
+    if text.is_empty() { None } else { HeaderValue::from_maybe_shared(Bytes::from(text)).ok() }
+}
+
+/// The items of a list header.
+#[inline]
+pub(super) fn list(mut items: impl Iterator<Item = String>) -> String {
+    // A single item, the usual case, is not copied.
+    let mut list = items.next().unwrap_or_default();
+    for item in items {
+        list.push_str(", ");
+        list.push_str(&item);
+    }
+    list
+}

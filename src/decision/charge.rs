@@ -112,6 +112,11 @@ impl Charge {
         !self.policy.has(Traits::ALL)
     }
 
+    /// Whether both have the same key and the same policy name.
+    pub(crate) fn is_of_same_count(&self, other: &Self) -> bool {
+        self.key == other.key && self.policy.name() == other.policy.name()
+    }
+
     /// The same charge under `policy`, which counts the same units.
     pub(crate) fn under(self, policy: &Policy) -> Self {
         Self { policy: policy.clone(), ..self }

@@ -1,6 +1,6 @@
 use std::{fmt, ops::Deref, sync::Arc, time::Duration};
 
-use super::{DecisionSource, Outcome, Permit, Verdict};
+use super::{Outcome, Verdict};
 use crate::base::Error;
 
 /// Whether the headers of a response already report the decision in its extensions.
@@ -13,6 +13,12 @@ pub(crate) enum Report {
     /// Yes: a layer inserted the decision, and the response's headers name its policies.
     Done,
 }
+
+/// A permit for units in use, which are released when the last clone is dropped.
+pub(crate) type Permit = Arc<dyn Held>;
+
+/// Releases units when it is dropped.
+pub(crate) trait Held: Send + Sync {}
 
 /// The verdict of all policies of a request: admitted only if every policy admits.
 ///
@@ -39,6 +45,7 @@ pub(crate) enum Report {
 ///
 /// let admitted = limiter.check_all(&both).await?;
 /// assert_eq!(admitted.verdict(), Verdict::Allow);
+/// // The binding policy is the one with the smallest share left, or of those that deny the one with the longest wait.
 /// assert_eq!(admitted.binding().unwrap().policy().name(), "burst");
 ///
 /// let denied = limiter.check_all(&both).await?;
@@ -225,10 +232,7 @@ impl Decision {
     pub(crate) fn updated(&self, newer: &Self) -> Self {
         let mut outcomes = self.all_outcomes().to_vec();
         for outcome in newer.all_outcomes() {
-            let same = |old: &&mut Outcome| {
-                old.policy().name() == outcome.policy().name() && old.key() == outcome.key()
-            };
-            match outcomes.iter_mut().find(same) {
+            match outcomes.iter_mut().find(|old| old.charge().is_of_same_count(outcome.charge())) {
                 Some(old) => *old = outcome.clone(),
                 None => outcomes.push(outcome.clone()),
             }
@@ -299,24 +303,24 @@ impl Decision {
     /// ```
     #[must_use]
     pub fn delay(&self) -> Option<Duration> {
-        self.verdict().delay()
+        match self.verdict() {
+            Verdict::Delay(delay) => Some(delay),
+            _ => None,
+        }
     }
 
     /// Whether the request is denied. Nothing was charged then.
-    #[must_use]
-    pub fn is_denied(&self) -> bool {
+    pub(crate) fn is_denied(&self) -> bool {
         self.verdict().is_denied()
     }
 
-    /// Whether a policy denies the request because it [bans](crate::Policy::penalty) the key. Even if it is this denial
-    /// that bans it.
-    #[must_use]
-    pub fn is_banned(&self) -> bool {
-        self.is_denied() && self.outcomes().iter().any(Outcome::is_banned)
+    /// Whether a policy denies the request because it [bans](crate::Policy::penalty) the key.
+    pub(crate) fn is_banned(&self) -> bool {
+        self.banned_for().is_some()
     }
 
-    /// The time until the latest [ban](crate::Policy::penalty) ends because of which the request is denied. `None` if no key
-    /// is banned.
+    /// The time until the latest [ban](crate::Policy::penalty) ends because of which the request is denied, even if it is
+    /// this denial that bans the key. `None` if no key is banned.
     ///
     /// # Example
     ///
@@ -332,7 +336,7 @@ impl Decision {
     /// let alice = Key::new("alice");
     ///
     /// limiter.check(&policy, &alice, 1).await?;
-    /// assert!(!limiter.check(&policy, &alice, 1).await?.is_banned());
+    /// assert_eq!(limiter.check(&policy, &alice, 1).await?.banned_for(), None);
     /// let banned = limiter.check(&policy, &alice, 1).await?;
     /// assert_eq!(banned.banned_for(), Some(hour));
     /// assert_eq!(banned.retry_after(), Some(hour));
@@ -341,10 +345,8 @@ impl Decision {
     /// ```
     #[must_use]
     pub fn banned_for(&self) -> Option<Duration> {
-        if !self.is_denied() {
-            return None;
-        }
-        self.outcomes().iter().filter_map(Outcome::banned_for).max()
+        let bans = self.outcomes().iter().filter_map(Outcome::banned_for);
+        bans.max().filter(|_| self.is_denied())
     }
 
     /// The shortest wait after which every policy that denied admits. `None` if the request is admitted, and if waiting
@@ -354,8 +356,8 @@ impl Decision {
         self.verdict().retry_after()
     }
 
-    /// The units that can still be charged under the policy that [binds](Self::binding). `None` if there are no
-    /// [outcomes](Self::outcomes).
+    /// The units that can still be charged under the [binding](Self::binding) policy, which is the tightest one. `None` if
+    /// there are no [outcomes](Self::outcomes).
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         self.binding().map(Outcome::remaining)
@@ -468,6 +470,61 @@ impl fmt::Debug for Decision {
             .field("source", &self.source())
             .field("failure", &self.failure())
             .finish()
+    }
+}
+
+/// What made a [`Decision`](super::Decision), from [`Decision::source`](super::Decision::source).
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{decision::DecisionSource, Key, Limiter, MemoryStore, Policy, Quota};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_ratelimit::Error> {
+/// let limiter = Limiter::new(MemoryStore::new());
+/// let decision = limiter.check(&Policy::new("api", Quota::per_hour(2)), &Key::new("alice"), 1).await?;
+/// assert_eq!(decision.source(), DecisionSource::Store);
+/// assert_eq!(decision.source().as_str(), "store");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum DecisionSource {
+    /// The store: Redis, a [`MemoryStore`](crate::MemoryStore), or your own.
+    Store,
+    /// The deny cache of a [`RedisStore`](crate::store::RedisStore): Redis denied the key before, and its wait is not over.
+    DenyCache,
+    /// Units that a [`RedisStore`](crate::store::RedisStore) has on [lease](crate::Policy::leased).
+    Lease,
+    /// This process, under [`FailureMode::Local`](crate::FailureMode::Local), because the store
+    /// [failed](super::Decision::failure).
+    Local,
+    /// Nothing: [`FailureMode::Open`](crate::FailureMode::Open) admitted, because the store
+    /// [failed](super::Decision::failure).
+    FailureMode,
+}
+
+impl DecisionSource {
+    /// The name in lower case with underscores, for labels and logs: `store`, `deny_cache`, `lease`, `local` or
+    /// `failure_mode`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::DenyCache => "deny_cache",
+            Self::Lease => "lease",
+            Self::Local => "local",
+            Self::FailureMode => "failure_mode",
+        }
+    }
+}
+
+/// [`as_str`](Self::as_str).
+impl fmt::Display for DecisionSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
     }
 }
 

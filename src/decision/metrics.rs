@@ -72,9 +72,9 @@ fn count(decision: &Decision) {
             Verdict::Delay(_) => Counted::Delayed,
             Verdict::Allow => Counted::Admitted,
         };
-        outcome.policy().counters().count(outcome.policy().name(), verdict, source);
+        outcome.policy().counters().add(outcome.policy().name(), verdict, source, 1);
     }
     if decision.outcomes().is_empty() && decision.failure().is_some() {
-        WITHOUT_POLICY.count("", Counted::Admitted, source);
+        WITHOUT_POLICY.add("", Counted::Admitted, source, 1);
     }
 }

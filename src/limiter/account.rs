@@ -198,9 +198,7 @@ impl State {
 
 /// The place of the outcome of the same policy and key.
 fn place(decision: &Decision, outcome: &Outcome) -> Option<usize> {
-    let is_same =
-        |one: &Outcome| one.key() == outcome.key() && one.policy().name() == outcome.policy().name();
-    decision.all_outcomes().iter().position(is_same)
+    decision.all_outcomes().iter().position(|one| one.charge().is_of_same_count(outcome.charge()))
 }
 
 /// A call of a round: the units by place.

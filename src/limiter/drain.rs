@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::{runtime::Handle, time::timeout};
 
-use super::{background::Work, limiter::Limiter};
+use super::limiter::Limiter;
 use crate::base::{Error, ErrorKind};
 
 impl Limiter {
@@ -59,10 +59,10 @@ impl Limiter {
         let runtime = Handle::try_current().map_err(|_| {
             Error::new(ErrorKind::MissingSetup, "`drain` needs a Tokio runtime: await it inside of one")
         })?;
-        let returned = runtime.spawn(timeout(deadline, self.store.drain()));
+        let returned = runtime.spawn(timeout(deadline, self.shared.store.drain()));
         let settled = timeout(deadline, async {
-            self.background.wait_until_idle().await;
-            self.ladder.reconcile(&self.store).await;
+            self.shared.background.wait_until_idle().await;
+            self.shared.local.reconcile(&self.shared.store).await;
         });
         let settled = settled.await;
         let late = |what: String| {
@@ -76,15 +76,12 @@ impl Limiter {
         };
         match settled {
             Ok(()) => returned,
-            Err(_) if self.background.open() == 0 => {
+            Err(_) if self.shared.background.open() == 0 => {
                 Err(late("what was admitted or refunded in an outage was not sent".to_owned()))
             }
-            Err(_) => Err(late(format!("{} reservations and refunds did not end", self.background.open()))),
+            Err(_) => {
+                Err(late(format!("{} reservations and refunds did not end", self.shared.background.open())))
+            }
         }
-    }
-
-    /// Begins work that [`drain`](Self::drain) waits for.
-    pub(crate) fn begin_work(&self) -> Work {
-        self.background.begin()
     }
 }

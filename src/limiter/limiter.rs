@@ -1,17 +1,15 @@
 use std::{fmt, slice, sync::Arc};
 
 use super::{
-    background::Background,
-    ladder::{Rung, counted},
-    pending::Pending,
-    permit::PermitRequest,
+    background::{PermitRequest, Work},
+    fallback::{Pending, Shared, counted},
 };
 use crate::{
     base::{Answer, Error, ErrorKind},
     decision::{Charge, Charges, Decision, Outcome},
     key::Key,
     policy::{Enforcement, Policy},
-    store::{Action, LocalCounts, Store},
+    store::{Action, Store},
 };
 
 /// Makes decisions without a layer: for jobs, message consumers, websockets, and handlers that learn the cost from the
@@ -63,22 +61,18 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Limiter {
-    pub(super) store: Arc<dyn Store>,
-    /// Whether the store decides in this process.
-    in_process: bool,
+    pub(super) shared: Arc<Shared>,
     /// The enforcement of the request whose handler has this limiter.
     enforcement: Enforcement,
-    pub(super) ladder: Arc<LocalCounts>,
-    pub(super) background: Arc<Background>,
 }
 
 impl Limiter {
     /// A limiter on the counts in `store`.
     #[must_use]
     pub fn new(store: impl Store) -> Self {
-        let ladder = store.local_counts().unwrap_or_default();
-        let (in_process, background) = (store.is_in_process(), Arc::default());
-        Self { in_process, store: Arc::new(store), enforcement: Enforcement::On, ladder, background }
+        let (is_in_process, local) = (store.is_in_process(), store.local_counts().unwrap_or_default());
+        let shared = Shared { store: Arc::new(store), is_in_process, local, background: Arc::default() };
+        Self { shared: Arc::new(shared), enforcement: Enforcement::On }
     }
 
     /// This limiter under another enforcement. A new one enforces; a handler gets its layer's switch. A layer that is
@@ -86,7 +80,7 @@ impl Limiter {
     #[doc(hidden)]
     #[must_use]
     pub fn under(&self, enforcement: Enforcement) -> Self {
-        Self { enforcement, ..self.clone() }
+        Self { enforcement, shared: self.shared.clone() }
     }
 
     /// Its [enforcement](Self::under).
@@ -209,6 +203,62 @@ impl Limiter {
         })
     }
 
+    /// Charges `units` more units to every key of `decision`, under the same policies, regardless of what remains. For
+    /// a cost that is known when it can no longer be prevented: the bytes of a response, the tokens of a model.
+    ///
+    /// It charges what remains, and beyond that as much as the policy allows as [debt](Policy::debt). So it is always
+    /// admitted; [`Outcome::granted`] is the number of units charged, and later requests are denied until the units are
+    /// replenished. [`charge_more`](Self::charge_more) instead denies, and charges nothing, if the units do not remain.
+    /// Permits of a [`Concurrency`](crate::algorithm::Concurrency) policy are not debited, nor is a
+    /// [shadow](Policy::shadow) that denied the request.
+    ///
+    /// Of a decision over several policies, [`Decision::for_policy`] selects the one to debit. To reserve an estimate
+    /// first, see [`Reservation`](crate::Reservation).
+    ///
+    /// # Errors
+    ///
+    /// The same as [`check`](Self::check). If the store fails, the [failure mode](crate::FailureMode) of the policies
+    /// applies. A debit that fails is not repeated: it may have been charged.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let bytes = Policy::new("bytes", Quota::per_day(1_000));
+    /// let alice = Key::new("alice");
+    ///
+    /// let request = limiter.check(&bytes, &alice, 1).await?;
+    /// let response = "x".repeat(2_000);
+    /// let debited = limiter.debit(&request, response.len() as u64).await?;
+    /// assert!(debited.is_allowed());
+    /// assert_eq!((debited.outcomes()[0].granted(), debited.remaining()), (999, Some(0)));
+    /// assert!(!limiter.check(&bytes, &alice, 1).await?.is_allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn debit(&self, decision: &Decision, units: u64) -> Answer<Decision> {
+        self.enforced(|| self.debit_each(decision, |_| units))
+    }
+
+    /// Debits `units(place)` to the outcome at each place.
+    pub(super) fn debit_each(&self, decision: &Decision, units: impl Fn(usize) -> u64) -> Answer<Decision> {
+        let is_debited = |one: &Outcome| !(one.policy().has_permits() || one.is_shadow() && one.is_denied());
+        let debited = decision.all_outcomes().iter().enumerate().filter(|(_, one)| is_debited(one));
+        let (policies, charges): (Vec<Policy>, Vec<Charge>) = debited
+            .map(|(place, one)| {
+                (one.policy().clone(), Charge::new(one.policy().debits(), one.key(), units(place)))
+            })
+            .unzip();
+        if charges.is_empty() {
+            return Answer::ready(Ok(decision.clone()));
+        }
+        self.decide(Action::Debit, &charges).then(move |debited| Ok(of_policies(&policies, debited?)))
+    }
+
     /// Refunds up to `units` units that `decision` charged to each of its keys, if they still count.
     ///
     /// A refund never returns units that another request was charged. Units stop counting when the charge's window
@@ -270,7 +320,7 @@ impl Limiter {
             let claim = outcome.claim_refund(units);
             if let Some(local) = outcome.local() {
                 refunded.push(claim.units());
-                let (remains, of_store) = self.ladder.refund(outcome, local, claim.units());
+                let (remains, of_store) = self.shared.local.refund(outcome, local, claim.units());
                 match of_store {
                     Some(charge) => charges.push(charge),
                     None => here.push(remains),
@@ -291,8 +341,7 @@ impl Limiter {
             return (refunded, Answer::ready(Ok(here.clone())));
         }
         let answer = self.dispatch(Action::Refund, &charges);
-        let pending = Pending::new(self.rung(Action::Refund, Charges::Many(charges)), None, claims);
-        let answer = pending.finish(answer);
+        let answer = Pending::new(self.shared.clone(), Action::Refund, charges, None, claims).finish(answer);
         let answer = match here {
             Some(here) => answer.map(move |refunded| here.updated(&refunded)),
             None => answer,
@@ -307,15 +356,21 @@ impl Limiter {
     /// [`InvalidConfig`](ErrorKind::InvalidConfig) if it does not.
     #[doc(hidden)]
     pub fn accept(&self, policy: &Policy) -> Result<(), Error> {
-        self.store.accept(policy)
+        self.shared.store.accept(policy)
     }
 
     /// Shows the counters of `policies`, failures and rejections at 0.
     #[cfg(feature = "metrics")]
     pub(crate) fn count_from_zero(&self, policies: impl Iterator<Item = Policy>) {
         crate::metrics::record::count_from_zero();
-        policies
-            .for_each(|policy| crate::decision::metrics::count_policy_from_zero(&policy, !self.in_process));
+        policies.for_each(|policy| {
+            crate::decision::metrics::count_policy_from_zero(&policy, !self.shared.is_in_process)
+        });
+    }
+
+    /// Begins work that [`drain`](Self::drain) waits for.
+    pub(crate) fn begin_work(&self) -> Work {
+        self.shared.background.begin()
     }
 
     /// [`check`](Self::check) for a layer. The store may keep the charge instead of cloning it.
@@ -336,7 +391,7 @@ impl Limiter {
         if charges.is_empty() || charges.len() > MAX_CHARGES || has_duplicate_key(&charges) {
             return None;
         }
-        let denial = self.store.known_denial(&charges)?;
+        let denial = self.shared.store.known_denial(&charges)?;
         counted(Action::Charge, Ok(denial)).ok()
     }
 
@@ -344,15 +399,19 @@ impl Limiter {
         if charge.needs_permit() {
             return self.decide(action, &[charge]);
         }
-        if self.in_process {
-            return self.store.decide_one(action, charge).at_last(move |decided| counted(action, decided));
+        if self.shared.is_in_process {
+            return self
+                .shared
+                .store
+                .decide_one(action, charge)
+                .at_last(move |decided| counted(action, decided));
         }
-        let answer = self.store.decide(action, slice::from_ref(&charge));
+        let answer = self.shared.store.decide(action, slice::from_ref(&charge));
         self.finish(answer, action, Charges::One(charge))
     }
 
     pub(super) fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        // Decisions have the outcomes of shadows last. This order lets stores and the ladder pair them with the charges.
+        // Decisions have the outcomes of shadows last. This order lets stores and the fallback pair them with the charges.
         if !charges.is_sorted_by_key(Charge::is_shadow) {
             let mut sorted = charges.to_vec();
             sorted.sort_by_key(Charge::is_shadow);
@@ -362,13 +421,12 @@ impl Limiter {
         let admits = matches!(action, Action::Charge | Action::ChargeUpTo);
         if admits && charges.iter().any(Charge::needs_permit) {
             let charges: Vec<Charge> = charges.iter().map(Charge::with_new_holder).collect();
-            let permits = PermitRequest::of(&self.store, &charges);
+            let permits = PermitRequest::of(&self.shared.store, &charges);
             let answer = self.dispatch(action, &charges);
-            let pending = Pending::new(self.rung(action, Charges::Many(charges)), permits, Vec::new());
-            return pending.finish(answer);
+            return Pending::new(self.shared.clone(), action, charges, permits, Vec::new()).finish(answer);
         }
         let answer = self.dispatch(action, charges);
-        if self.in_process {
+        if self.shared.is_in_process {
             return answer.at_last(move |decided| counted(action, decided));
         }
         self.finish(answer, action, charges.into())
@@ -376,12 +434,8 @@ impl Limiter {
 
     /// Applies the failure modes to an answer of the store that needs no undoing.
     fn finish(&self, answer: Answer<Decision>, action: Action, charges: Charges) -> Answer<Decision> {
-        let rung = self.rung(action, charges);
-        answer.at_last(move |decided| rung.apply(decided))
-    }
-
-    fn rung(&self, action: Action, charges: Charges) -> Rung {
-        Rung { ladder: self.ladder.clone(), store: self.store.clone(), action, charges }
+        let shared = self.shared.clone();
+        answer.at_last(move |decided| shared.complete(action, &charges, decided))
     }
 
     fn dispatch(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
@@ -396,7 +450,7 @@ impl Limiter {
                 "two charges have the same key and the same policy name: add their costs, or rename a policy",
             )));
         }
-        self.store.decide(action, charges)
+        self.shared.store.decide(action, charges)
     }
 }
 
@@ -408,12 +462,18 @@ fn charges_of(decision: &Decision, units: u64) -> Vec<Charge> {
     decision.all_outcomes().iter().map(charge).collect()
 }
 
-fn has_duplicate_key(charges: &[Charge]) -> bool {
-    charges.iter().enumerate().any(|(i, one)| {
-        charges[..i]
-            .iter()
-            .any(|other| one.key() == other.key() && one.policy().name() == other.policy().name())
+/// The decision of a debit, as one of `policies` instead of those that count debits.
+fn of_policies(policies: &[Policy], debited: Decision) -> Decision {
+    // While the store fails, there is no room for debt.
+    let is_local = debited.failure().is_some();
+    debited.map(|outcome: Outcome| match policies.iter().find(|one| one.debits() == outcome.policy()) {
+        Some(policy) => outcome.of_debit(policy, if is_local { 0 } else { policy.debt_units() }),
+        None => outcome,
     })
+}
+
+fn has_duplicate_key(charges: &[Charge]) -> bool {
+    charges.iter().enumerate().any(|(i, one)| charges[..i].iter().any(|other| one.is_of_same_count(other)))
 }
 
 impl<S: Store> From<S> for Limiter {

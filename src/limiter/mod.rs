@@ -2,14 +2,12 @@
 
 mod account;
 mod background;
-mod debit;
 mod drain;
-mod ladder;
+mod fallback;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod limiter;
+mod local_counts;
 mod operator;
-mod pending;
-mod permit;
 mod reservation;
 mod wait;
 

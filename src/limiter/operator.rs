@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::limiter::Limiter;
 use crate::{
     base::{Answer, Error, ErrorKind, time::micros},
-    decision::{BanList, Charge, Decision, Outcome},
+    decision::{Charge, Decision, Outcome},
     key::Key,
     policy::{MAX_BAN, Policy},
-    store::Action,
+    store::{Action, BanList},
 };
 
 /// The most bans that [`Operator::bans`] lists.
@@ -46,15 +46,16 @@ impl Limiter {
 }
 
 impl Operator {
-    /// Removes everything that `key` was charged under `policy`. A ban stays: see [`unban`](Self::unban). Permits of requests
-    /// that still run are in use again with their next renewal.
+    /// Removes everything that `key` was charged under `policy`: its whole quota is available again. It does not end a ban,
+    /// which [`unban`](Self::unban) does. Under a [`Concurrency`](crate::algorithm::Concurrency) policy, requests that still
+    /// run count again once their permits are renewed, within a third of the period.
     ///
     /// # Errors
     ///
     /// The failure of the store. The policy's [`FailureMode`](crate::FailureMode) does not apply.
     pub async fn reset(&self, policy: &Policy, key: &Key) -> Result<(), Error> {
-        self.0.store.reset(policy, key).await?;
-        self.0.ladder.forget(policy, key);
+        self.0.shared.store.reset(policy, key).await?;
+        self.0.shared.local.forget(policy, key);
         Ok(())
     }
 
@@ -96,7 +97,7 @@ impl Operator {
     #[doc(hidden)]
     #[must_use]
     pub fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
-        self.0.store.stored_name(policy, key)
+        self.0.shared.store.stored_name(policy, key)
     }
 
     /// Bans `key` under `policy` for `time` from now, in place of the ban that it has.
@@ -128,7 +129,7 @@ impl Operator {
     /// let mallory = Key::new("203.0.113.7");
     ///
     /// operator.ban(&api, &mallory, Duration::from_secs(3_600)).await?;
-    /// assert!(limiter.check(&api, &mallory, 1).await?.is_banned());
+    /// assert!(limiter.check(&api, &mallory, 1).await?.banned_for().is_some());
     /// assert_eq!(operator.bans(&api).await?.bans[0].0, mallory);
     ///
     /// operator.unban(&api, &mallory).await?;
@@ -186,13 +187,13 @@ impl Operator {
     /// deadline of a decision, or half a second if that is longer.
     pub async fn bans(&self, policy: &Policy) -> Result<BanList, Error> {
         with_penalty(policy)?;
-        self.0.store.bans(policy, MOST_BANS).await
+        self.0.shared.store.bans(policy, MOST_BANS).await
     }
 
     async fn set_ban(&self, policy: &Policy, key: &Key, time: u64) -> Result<Decision, Error> {
         with_penalty(policy)?;
-        self.0.ladder.set_ban(policy, key, time);
-        self.0.store.decide(Action::Ban, &[Charge::new(policy, key, time)]).await
+        self.0.shared.local.set_ban(policy, key, time);
+        self.0.shared.store.decide(Action::Ban, &[Charge::new(policy, key, time)]).await
     }
 }
 

@@ -26,7 +26,8 @@ impl Limiter {
     ///   units are refunded, and the decision is a denial.
     /// * The time of a permit's release is not known in advance. Under a [`Concurrency`](crate::algorithm::Concurrency) policy
     ///   it asks again after 10 ms, then after ever longer waits of at most 250 ms.
-    /// * A [penalty](Policy::penalty) counts the denial that this returns, and not those that it waits out.
+    /// * A [penalty](Policy::penalty) counts at most one denial for each call: it counts if this returns a denial, and not if
+    ///   the request is admitted after a wait.
     ///
     /// If it is dropped while it waits after a denial, nothing is charged. If it is dropped during a delay, the units stay
     /// charged, because others are queued behind them.
@@ -88,9 +89,7 @@ impl Limiter {
             }
         }
     }
-}
 
-impl Limiter {
     /// [`check_all`](Self::check_all) for a request that has `waited`, and waits for up to `patience` in all. A penalty counts
     /// each request that is denied, so it does not count the denials that this one waits out.
     pub(crate) fn check_waiting(

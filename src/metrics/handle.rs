@@ -67,26 +67,24 @@ thread_local! {
 }
 
 /// A handle in a thread, for the latest recorder.
-pub(super) struct Local<H>(RefCell<Option<Registered<H>>>);
+pub(super) struct Local<H> {
+    name: &'static str,
+    registered: RefCell<Option<Registered<H>>>,
+}
 
 impl<H: Handle> Local<H> {
-    pub(super) const fn new() -> Self {
-        Self(RefCell::new(None))
+    pub(super) const fn new(name: &'static str) -> Self {
+        Self { name, registered: RefCell::new(None) }
     }
 
-    /// Calls `record` with the handle for `name` and `labels`, which are the same in each call.
-    pub(super) fn with(
-        &self,
-        name: &'static str,
-        labels: impl FnOnce() -> Vec<Label>,
-        record: impl FnOnce(&H),
-    ) {
+    /// Calls `record` with the handle for the name and `labels`, which are the same in each call.
+    pub(super) fn with(&self, labels: impl FnOnce() -> Vec<Label>, record: impl FnOnce(&H)) {
         with_recorder(|recorder| {
             // Not available only if a recorder itself makes decisions.
-            let Ok(mut registered) = self.0.try_borrow_mut() else { return };
+            let Ok(mut registered) = self.registered.try_borrow_mut() else { return };
             match &*registered {
                 Some(known) if known.recorder == address(recorder) => record(&known.handle),
-                _ => record(&registered.insert(Registered::with(recorder, name, labels)).handle),
+                _ => record(&registered.insert(Registered::with(recorder, self.name, labels)).handle),
             }
         });
     }

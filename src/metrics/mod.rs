@@ -58,8 +58,7 @@
 
 mod handle;
 mod names;
-mod policy;
 pub(crate) mod record;
 
 pub use self::names::{BUCKETS, describe};
-pub(crate) use self::policy::{PolicyCounters, Source, Verdict};
+pub(crate) use self::record::{PolicyCounters, Source, Verdict};

@@ -3,37 +3,21 @@
 #![cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only Redis has a queue, batches and leases"))]
 
 use std::{
-    sync::atomic::{AtomicI64, Ordering},
+    sync::{
+        OnceLock,
+        atomic::{AtomicI64, Ordering},
+    },
+    thread::LocalKey,
     time::Duration,
 };
 
 use ::metrics::{Counter, Gauge, Histogram, Label};
 
 use super::{
-    handle::Local,
-    names::{
-        BATCH_DECISIONS, DECISION_DURATION_SECONDS, ENFORCEMENT_SWITCHES, INSTANCES, LEASED_KEYS,
-        LEASED_UNITS, MEMORY_KEYS, OPEN_BREAKERS, QUEUE_LENGTH, REJECTIONS_TOTAL, STORE_ERRORS_TOTAL,
-    },
+    handle::{Handle, Local, Shared},
+    names,
 };
 use crate::base::ErrorKind;
-
-struct Handles {
-    duration: Local<Histogram>,
-    batch: Local<Histogram>,
-    queue: Local<Histogram>,
-    open_breakers: Local<Gauge>,
-    memory_keys: Local<Gauge>,
-    /// In the order of [`POSITIONS`].
-    switches: [Local<Gauge>; POSITIONS.len()],
-    leased_keys: Local<Gauge>,
-    leased_units: Local<Gauge>,
-    instances: Local<Gauge>,
-    /// In the order of [`REASONS`].
-    rejections: [Local<Counter>; REASONS.len()],
-    /// In the order of [`KINDS`].
-    errors: [Local<Counter>; KINDS.len()],
-}
 
 const REASONS: [&str; 6] =
     ["denied", "banned", "blocked", "unidentified", "unavailable", "rejected_by_service"];
@@ -41,56 +25,61 @@ const KINDS: [&str; 8] =
     ["timeout", "busy", "unreachable", "disconnected", "failed", "reply", "suspended", "other"];
 const POSITIONS: [&str; 3] = ["on", "report-only", "off"];
 
+/// Handles of one metric, each with a value of its label.
+type Labeled<H, const N: usize> = LocalKey<[Local<H>; N]>;
+
 thread_local! {
-    static HANDLES: Handles = const {
-        Handles {
-            duration: Local::new(),
-            batch: Local::new(),
-            queue: Local::new(),
-            open_breakers: Local::new(),
-            memory_keys: Local::new(),
-            switches: [const { Local::new() }; POSITIONS.len()],
-            leased_keys: Local::new(),
-            leased_units: Local::new(),
-            instances: Local::new(),
-            rejections: [const { Local::new() }; REASONS.len()],
-            errors: [const { Local::new() }; KINDS.len()],
-        }
-    };
+    static DURATION: Local<Histogram> = const { Local::new(names::DECISION_DURATION_SECONDS) };
+    static BATCH: Local<Histogram> = const { Local::new(names::BATCH_DECISIONS) };
+    static QUEUE: Local<Histogram> = const { Local::new(names::QUEUE_LENGTH) };
+    static OPEN_BREAKERS: Local<Gauge> = const { Local::new(names::OPEN_BREAKERS) };
+    static MEMORY_KEYS: Local<Gauge> = const { Local::new(names::MEMORY_KEYS) };
+    static LEASED_KEYS: Local<Gauge> = const { Local::new(names::LEASED_KEYS) };
+    static LEASED_UNITS: Local<Gauge> = const { Local::new(names::LEASED_UNITS) };
+    static INSTANCES: Local<Gauge> = const { Local::new(names::INSTANCES) };
+    static SWITCHES: [Local<Gauge>; POSITIONS.len()] =
+        const { [const { Local::new(names::ENFORCEMENT_SWITCHES) }; POSITIONS.len()] };
+    static REJECTIONS: [Local<Counter>; REASONS.len()] =
+        const { [const { Local::new(names::REJECTIONS_TOTAL) }; REASONS.len()] };
+    static ERRORS: [Local<Counter>; KINDS.len()] =
+        const { [const { Local::new(names::STORE_ERRORS_TOTAL) }; KINDS.len()] };
 }
 
-/// Calls `record`, except in a thread that is ending.
-fn with(record: impl FnOnce(&Handles)) {
-    let _ = HANDLES.try_with(record);
+/// Calls `record` with the handle, except in a thread that is ending.
+fn with<H: Handle>(handle: &'static LocalKey<Local<H>>, record: impl FnOnce(&H)) {
+    let _ = handle.try_with(|handle| handle.with(Vec::new, record));
+}
+
+/// [`with`] for the value of `label` with this number.
+fn with_label<H: Handle, const N: usize>(
+    handles: &'static Labeled<H, N>,
+    (label, values): (&'static str, [&'static str; N]),
+    number: usize,
+    record: impl FnOnce(&H),
+) {
+    let labels = || vec![Label::from_static_parts(label, values[number])];
+    let _ = handles.try_with(|handles| handles[number].with(labels, record));
 }
 
 /// A decision has waited for Redis for `time`.
 pub(crate) fn waited(time: Duration) {
-    with(|handles| handles.duration.with(DECISION_DURATION_SECONDS, Vec::new, |it| it.record(time)));
+    with(&DURATION, |it| it.record(time));
 }
 
 /// A batch of this many decisions is sent.
 pub(crate) fn batch_sent(decisions: usize) {
-    with(|handles| handles.batch.with(BATCH_DECISIONS, Vec::new, |it| it.record(decisions as f64)));
+    with(&BATCH, |it| it.record(decisions as f64));
 }
 
 /// This many decisions wait, the new one included.
 pub(crate) fn enqueued(length: usize) {
-    with(|handles| handles.queue.with(QUEUE_LENGTH, Vec::new, |it| it.record(length as f64)));
+    with(&QUEUE, |it| it.record(length as f64));
 }
 
 /// The counters that have no policy are shown from now on, at 0.
 pub(crate) fn count_from_zero() {
-    with(|handles| {
-        for (kind, counter) in KINDS.into_iter().zip(&handles.errors) {
-            let labels = || vec![Label::from_static_parts("kind", kind)];
-            counter.with(STORE_ERRORS_TOTAL, labels, |it| it.increment(0));
-        }
-        for (reason, counter) in REASONS.into_iter().zip(&handles.rejections) {
-            let labels = || vec![Label::from_static_parts("reason", reason)];
-            counter.with(REJECTIONS_TOTAL, labels, |it| it.increment(0));
-        }
-    });
+    (0..KINDS.len()).for_each(|kind| errors(kind, 0));
+    (0..REASONS.len()).for_each(|reason| rejections(reason, 0));
 }
 
 /// The store failed to make a decision.
@@ -105,55 +94,57 @@ pub(crate) fn store_failed(kind: ErrorKind) {
         ErrorKind::StoreSuspended => 6,
         _ => 7,
     };
-    let labels = || vec![Label::from_static_parts("kind", KINDS[kind])];
-    with(|handles| handles.errors[kind].with(STORE_ERRORS_TOTAL, labels, |it| it.increment(1)));
+    errors(kind, 1);
+}
+
+fn errors(kind: usize, more: u64) {
+    with_label(&ERRORS, ("kind", KINDS), kind, |it| it.increment(more));
 }
 
 /// A layer rejects a request.
 pub(crate) fn rejected(reason: &'static str) {
-    let Some(number) = REASONS.iter().position(|known| *known == reason) else { return };
-    let labels = || vec![Label::from_static_parts("reason", reason)];
-    with(|handles| handles.rejections[number].with(REJECTIONS_TOTAL, labels, |it| it.increment(1)));
+    if let Some(number) = REASONS.iter().position(|known| *known == reason) {
+        rejections(number, 1);
+    }
+}
+
+fn rejections(reason: usize, more: u64) {
+    with_label(&REJECTIONS, ("reason", REASONS), reason, |it| it.increment(more));
 }
 
 /// The number of instances that have announced themselves in Redis.
 pub(crate) fn instances_seen(instances: u32) {
-    with(|handles| handles.instances.with(INSTANCES, Vec::new, |it| it.set(f64::from(instances))));
+    with(&INSTANCES, |it| it.set(f64::from(instances)));
+}
+
+/// Adds `change` to `total`, which is counted here because a recorder may be installed later.
+fn add(total: &AtomicI64, change: i64) -> f64 {
+    (total.fetch_add(change, Ordering::Relaxed) + change) as f64
 }
 
 /// The number of open breakers in this process changes by `change`.
 pub(crate) fn open_breakers_changed(change: i64) {
     static OPEN: AtomicI64 = AtomicI64::new(0);
-    let open = OPEN.fetch_add(change, Ordering::Relaxed) + change;
-    with(|handles| handles.open_breakers.with(OPEN_BREAKERS, Vec::new, |it| it.set(open as f64)));
+    let open = add(&OPEN, change);
+    with(&OPEN_BREAKERS, |it| it.set(open));
 }
 
 /// A switch of enforcement moves between two positions, numbered as in [`POSITIONS`]: from none if it is new, to none if it
 /// is dropped.
 pub(crate) fn switch_moved(from: Option<u8>, to: Option<u8>) {
-    static SWITCHES: [AtomicI64; POSITIONS.len()] = [const { AtomicI64::new(0) }; POSITIONS.len()];
-    let change = |position: Option<u8>, by: i64| {
-        let switches = position.and_then(|position| SWITCHES.get(usize::from(position)));
-        if let Some(switches) = switches {
-            switches.fetch_add(by, Ordering::Relaxed);
-        }
-    };
-    change(from, -1);
-    change(to, 1);
-    with(|handles| {
-        for ((position, gauge), switches) in POSITIONS.into_iter().zip(&handles.switches).zip(&SWITCHES) {
-            let labels = || vec![Label::from_static_parts("position", position)];
-            gauge.with(ENFORCEMENT_SWITCHES, labels, |it| it.set(switches.load(Ordering::Relaxed) as f64));
-        }
-    });
+    static TOTALS: [AtomicI64; POSITIONS.len()] = [const { AtomicI64::new(0) }; POSITIONS.len()];
+    for (number, total) in TOTALS.iter().enumerate() {
+        let is_at = |position: Option<u8>| position.is_some_and(|position| usize::from(position) == number);
+        let switches = add(total, i64::from(is_at(to)) - i64::from(is_at(from)));
+        with_label(&SWITCHES, ("position", POSITIONS), number, |it| it.set(switches));
+    }
 }
 
 /// The number of keys in all memory stores changes by `change`.
 pub(crate) fn memory_keys_changed(change: i64) {
-    /// Counted here, because a recorder may be installed later.
     static KEYS: AtomicI64 = AtomicI64::new(0);
-    let keys = KEYS.fetch_add(change, Ordering::Relaxed) + change;
-    with(|handles| handles.memory_keys.with(MEMORY_KEYS, Vec::new, |it| it.set(keys as f64)));
+    let keys = add(&KEYS, change);
+    with(&MEMORY_KEYS, |it| it.set(keys));
 }
 
 /// What a store has on lease, as the gauges know it.
@@ -169,21 +160,71 @@ impl Leased {
         /// Of all stores.
         static KEYS: AtomicI64 = AtomicI64::new(0);
         static UNITS: AtomicI64 = AtomicI64::new(0);
-        let add = |total: &AtomicI64, own: &AtomicI64, now: i64| {
-            let change = now - own.swap(now, Ordering::Relaxed);
-            (total.fetch_add(change, Ordering::Relaxed) + change) as f64
-        };
-        let keys = add(&KEYS, &self.keys, keys as i64);
-        let units = add(&UNITS, &self.units, i64::try_from(units).unwrap_or(i64::MAX));
-        with(|handles| {
-            handles.leased_keys.with(LEASED_KEYS, Vec::new, |it| it.set(keys));
-            handles.leased_units.with(LEASED_UNITS, Vec::new, |it| it.set(units));
-        });
+        let change = |own: &AtomicI64, now: i64| now - own.swap(now, Ordering::Relaxed);
+        let keys = add(&KEYS, change(&self.keys, keys as i64));
+        let units = add(&UNITS, change(&self.units, i64::try_from(units).unwrap_or(i64::MAX)));
+        with(&LEASED_KEYS, |it| it.set(keys));
+        with(&LEASED_UNITS, |it| it.set(units));
     }
 }
 
 impl Drop for Leased {
     fn drop(&mut self) {
         self.set(0, 0);
+    }
+}
+
+const VERDICTS: [&str; 5] = ["admitted", "delayed", "denied", "shadow_denied", "banned"];
+/// With two in reserve. A source beyond them would be counted slowly.
+const SOURCES: usize = 6;
+
+/// The counters of a policy's decisions. A clone begins without any, because its policy may get another name.
+pub(crate) struct PolicyCounters(OnceLock<Box<[Shared<Counter>; VERDICTS.len() * SOURCES]>>);
+
+/// A label's value, and its number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Source {
+    pub(crate) name: &'static str,
+    pub(crate) number: usize,
+}
+
+/// A label's value.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Verdict {
+    Admitted,
+    Delayed,
+    Denied,
+    ShadowDenied,
+    Banned,
+}
+
+impl PolicyCounters {
+    pub(crate) const fn new() -> Self {
+        Self(OnceLock::new())
+    }
+
+    /// Adds `decisions` of the policy `name`. With 0, the counter is shown from then on.
+    #[inline]
+    pub(crate) fn add(&self, name: &str, verdict: Verdict, source: Source, decisions: u64) {
+        let counters = self.0.get_or_init(|| Box::new([const { Shared::new() }; VERDICTS.len() * SOURCES]));
+        let verdict = verdict as usize;
+        let labels = || {
+            vec![
+                Label::new("policy", name.to_owned()),
+                Label::from_static_parts("verdict", VERDICTS[verdict]),
+                Label::from_static_parts("source", source.name),
+            ]
+        };
+        let count = |counter: &Counter| counter.increment(decisions);
+        match counters.get(source.number * VERDICTS.len() + verdict) {
+            Some(counter) => counter.with(names::DECISIONS_TOTAL, labels, count),
+            None => Shared::new().with(names::DECISIONS_TOTAL, labels, count),
+        }
+    }
+}
+
+impl Clone for PolicyCounters {
+    fn clone(&self) -> Self {
+        Self::new()
     }
 }

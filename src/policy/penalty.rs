@@ -149,9 +149,9 @@ impl Policy {
     /// let mallory = Key::new("203.0.113.7");
     ///
     /// for _ in 0..5 + 9 {
-    ///     assert!(!limiter.check(&login, &mallory, 1).await?.is_banned());
+    ///     assert!(limiter.check(&login, &mallory, 1).await?.banned_for().is_none());
     /// }
-    /// assert!(limiter.check(&login, &mallory, 1).await?.is_banned());
+    /// assert!(limiter.check(&login, &mallory, 1).await?.banned_for().is_some());
     /// clock.advance(minute);
     /// let banned = limiter.check(&login, &mallory, 1).await?;
     /// assert_eq!(banned.banned_for(), Some(59 * minute));

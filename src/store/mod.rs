@@ -2,23 +2,19 @@
 
 mod clock;
 mod memory;
-mod penalty_charge;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 #[expect(clippy::module_inception, reason = "the module's main trait")]
 mod store;
 
 #[cfg(feature = "redis")]
-use self::penalty_charge::Counts;
-#[cfg(feature = "redis")]
 pub use self::redis::{ProbeReport, RedisStore, RedisStoreBuilder, Servers};
+#[cfg(feature = "redis")]
+use self::store::Counts;
 pub(crate) use self::store::{LocalCounts, Owed, Owing};
+use self::store::{PenaltyCharge, Spec, StateChange};
 pub use self::{
     clock::ManualClock,
     memory::MemoryStore,
-    store::{Action, Store},
-};
-use self::{
-    penalty_charge::PenaltyCharge,
-    store::{Spec, StateChange},
+    store::{Action, BanList, Store},
 };

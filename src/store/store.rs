@@ -1,13 +1,16 @@
-use std::sync::{
-    Arc, Mutex, OnceLock,
-    atomic::{AtomicBool, AtomicU32, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
 };
 
 use indexmap::IndexMap;
 
 use crate::{
     base::{Answer, Error, ErrorKind},
-    decision::{BanList, Charge, Decision, Reconciliation},
+    decision::{Charge, Decision, Reconciliation},
     key::Key,
     policy::Policy,
 };
@@ -56,7 +59,7 @@ use crate::{
     message = "`{Self}` is neither a store nor a `Limiter`",
     label = "counts nothing",
     note = "pass a `RedisStore` (`RedisStore::connect(url).await?`), a `MemoryStore`, or a `Limiter` over one",
-    note = "to choose the store at run time, make an `Arc<dyn Store>` or a `Limiter` of it"
+    note = "to choose the store at run time, make a `Limiter` of it"
 )]
 pub trait Store: Send + Sync + 'static {
     /// Carries out `action` on all of `charges` in one atomic step, and returns one outcome for each charge, in their
@@ -143,6 +146,28 @@ pub trait Store: Send + Sync + 'static {
     }
 }
 
+/// The keys that a policy bans. From [`Operator::bans`](crate::Operator::bans), which has an example.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BanList {
+    /// Each key as it is [stored](crate::key#the-stored-form), and the time until its ban ends: the longest ban first,
+    /// bans of the same length in the order of their keys.
+    pub bans: Vec<(Key, Duration)>,
+    /// Whether there are no others: `false` if the store has more than the list may have, or has looked at as many keys as
+    /// it does at most.
+    pub is_complete: bool,
+}
+
+impl BanList {
+    /// The `most` longest of `bans`, which may come in any order.
+    pub(crate) fn longest(most: usize, mut bans: Vec<(Key, Duration)>, is_complete: bool) -> Self {
+        bans.sort_unstable_by(|(one, rest), (other, others)| others.cmp(rest).then_with(|| one.cmp(other)));
+        let is_complete = is_complete && bans.len() <= most;
+        bans.truncate(most);
+        Self { bans, is_complete }
+    }
+}
+
 /// What this process counts while a store fails. Shared by all limiters on the store.
 #[derive(Default)]
 #[expect(unnameable_types, reason = "shared by the limiters of this crate")]
@@ -221,49 +246,6 @@ impl Owing {
     }
 }
 
-/// A store that is chosen at run time.
-impl<S: Store + ?Sized> Store for Arc<S> {
-    fn known_denial(&self, charges: &[Charge]) -> Option<Decision> {
-        (**self).known_denial(charges)
-    }
-
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        (**self).decide(action, charges)
-    }
-
-    fn is_in_process(&self) -> bool {
-        (**self).is_in_process()
-    }
-
-    fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
-        (**self).decide_one(action, charge)
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        (**self).reset(policy, key)
-    }
-
-    fn local_counts(&self) -> Option<Arc<LocalCounts>> {
-        (**self).local_counts()
-    }
-
-    fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
-        (**self).stored_name(policy, key)
-    }
-
-    fn bans(&self, policy: &Policy, most: usize) -> Answer<BanList> {
-        (**self).bans(policy, most)
-    }
-
-    fn drain(&self) -> Answer<()> {
-        (**self).drain()
-    }
-
-    fn accept(&self, policy: &Policy) -> Result<(), Error> {
-        (**self).accept(policy)
-    }
-}
-
 /// What a store does with charges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -331,5 +313,58 @@ impl Action {
     #[cfg(feature = "redis")]
     pub(crate) const fn charges_units(self) -> bool {
         self.spec().charges
+    }
+}
+
+/// A charge against the [penalty](crate::Policy::penalty) of a policy. It reports whether the key is banned, and counts
+/// its denials.
+#[derive(Clone, Debug)]
+pub(crate) struct PenaltyCharge {
+    /// The place of the charge that it belongs to.
+    pub(crate) place: usize,
+    pub(crate) charge: Charge,
+    #[cfg(feature = "redis")]
+    pub(crate) counts: Counts,
+}
+
+/// Which denials a call counts for a penalty.
+#[cfg(feature = "redis")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "only a Cluster decides in several calls"))]
+pub(crate) enum Counts {
+    /// The denial of its charge.
+    #[default]
+    Own,
+    /// None: a later call counts it.
+    Later,
+    /// One, which was decided in an earlier call.
+    Earlier,
+}
+
+impl PenaltyCharge {
+    /// The penalties of `charges`, in their order. A preflight has the bans of its client. Their keys have the same
+    /// hash tag, so they are in the same slot of a Cluster.
+    pub(crate) fn of(action: Action, charges: &[Charge]) -> Vec<Self> {
+        if charges.iter().all(Charge::is_plain) {
+            return Vec::new();
+        }
+        let Spec { change, denies, .. } = action.spec();
+        let cost = |charge: &Charge| match change {
+            Some(StateChange::Ban) => Some(charge.cost()),
+            _ => (denies && charge.cost() > 0 && !charge.is_shadow()).then_some(1),
+        };
+        let penalty = |(place, charge): (usize, &Charge)| {
+            let bans = charge.policy().bans()?;
+            let client = charge.key().client();
+            let key = client.as_ref().unwrap_or_else(|| charge.key());
+            let charge = Charge::new(bans, key, cost(charge)?);
+            Some(Self {
+                place,
+                charge,
+                #[cfg(feature = "redis")]
+                counts: Counts::default(),
+            })
+        };
+        charges.iter().enumerate().filter_map(penalty).collect()
     }
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 use tower_ratelimit::{
     Charge, Decision, Key, Limiter, MemoryStore, Policy, Quota,
     algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    decision::{BanList, DecisionSource},
+    decision::DecisionSource,
     policy::Penalty,
+    store::BanList,
 };
 
 use crate::stores::stores;
@@ -33,7 +34,7 @@ pub(crate) async fn provoke(limiter: &Limiter, policy: &Policy, key: &Key) -> (u
     let (mut admitted, mut denied) = (0, 0);
     loop {
         match ask(limiter, policy, key).await {
-            decision if decision.is_banned() => return (admitted, denied),
+            decision if decision.banned_for().is_some() => return (admitted, denied),
             decision if decision.is_allowed() => admitted += 1,
             _ => denied += 1,
         }
@@ -55,14 +56,17 @@ async fn fewer_denials_do_not_ban_and_the_last_one_does() {
         let mut seen = Vec::new();
         for _ in 0..6 {
             let decision = ask(&limiter, &policy, &alice).await;
-            seen.push((decision.is_allowed(), decision.is_banned()));
+            seen.push((decision.is_allowed(), decision.banned_for().is_some()));
         }
         let (admitted, denied, banned) = ((true, false), (false, false), (false, true));
         assert_eq!(seen, [admitted, admitted, denied, denied, banned, banned], "{name}");
         assert!(ask(&limiter, &policy, &bob).await.is_allowed(), "{name}");
         // The same policy without its penalty, and again with it.
-        assert!(!ask(&limiter, &day("login", 2), &alice).await.is_banned(), "{name}");
-        assert!(ask(&limiter, &day("login", 9).penalty(three()), &alice).await.is_banned(), "{name}");
+        assert!(!ask(&limiter, &day("login", 2), &alice).await.banned_for().is_some(), "{name}");
+        assert!(
+            ask(&limiter, &day("login", 9).penalty(three()), &alice).await.banned_for().is_some(),
+            "{name}"
+        );
     }
 }
 
@@ -95,23 +99,23 @@ async fn only_denials_of_requests_that_cost_something_count() {
         let policy = day("p", 2).penalty(three());
         let first = limiter.check(&policy, &alice, 2).await.unwrap();
         for _ in 0..5 {
-            assert!(!limiter.peek(&policy, &alice, 1).await.unwrap().is_banned(), "{name}");
+            assert!(!limiter.peek(&policy, &alice, 1).await.unwrap().banned_for().is_some(), "{name}");
             assert!(limiter.check(&policy, &alice, 0).await.unwrap().is_allowed(), "{name}");
             assert!(limiter.debit(&first, 1).await.unwrap().is_allowed(), "{name}");
             limiter.refund(&first, 0).await.unwrap();
         }
         // Each of these is one denial, even if the cost could never be admitted.
-        assert!(!limiter.check_up_to(&policy, &alice, 9).await.unwrap().is_banned(), "{name}");
-        assert!(!limiter.check(&policy, &alice, 9).await.unwrap().is_banned(), "{name}");
+        assert!(!limiter.check_up_to(&policy, &alice, 9).await.unwrap().banned_for().is_some(), "{name}");
+        assert!(!limiter.check(&policy, &alice, 9).await.unwrap().banned_for().is_some(), "{name}");
         let banned = limiter.charge_more(&first, 9).await.unwrap();
-        assert!(banned.is_banned(), "{name}");
+        assert!(banned.banned_for().is_some(), "{name}");
         // Waiting helps against the ban, and not against the cost.
         assert_eq!((banned.banned_for(), banned.retry_after()), (Some(HOUR), None), "{name}");
         // A request that costs nothing is admitted, and a refund is made.
         assert!(limiter.check(&policy, &alice, 0).await.unwrap().is_allowed(), "{name}");
         assert_eq!(limiter.refund(&first, 2).await.unwrap().remaining(), Some(2), "{name}");
         let peeked = limiter.peek(&policy, &alice, 1).await.unwrap();
-        assert!(peeked.is_banned() && peeked.remaining() == Some(0), "{name}: {peeked:?}");
+        assert!(peeked.banned_for().is_some() && peeked.remaining() == Some(0), "{name}: {peeked:?}");
     }
 }
 
@@ -152,7 +156,7 @@ async fn a_banned_request_charges_no_policy_and_counts_for_nothing() {
         ] {
             for _ in 0..4 {
                 let decision = limiter.check_all(&charges).await.unwrap();
-                assert!(decision.is_banned(), "{name}");
+                assert!(decision.banned_for().is_some(), "{name}");
                 assert_eq!(decision.binding().unwrap().policy().name(), "login", "{name}");
                 let banned = decision.outcomes().iter().filter(|one| one.banned_for().is_some());
                 assert_eq!(banned.map(|one| one.policy().name()).collect::<Vec<_>>(), ["login"], "{name}");
@@ -165,9 +169,9 @@ async fn a_banned_request_charges_no_policy_and_counts_for_nothing() {
         limiter.check(&partner, &alice, 2).await.unwrap();
         let both = [charge(&login, &alice), charge(&partner, &alice)];
         let decision = limiter.check_all(&both).await.unwrap();
-        assert!(decision.is_banned() && decision.outcomes()[1].verdict().is_denied(), "{name}");
-        assert!(!limiter.peek(&partner, &alice, 1).await.unwrap().is_banned(), "{name}");
-        assert!(ask(&limiter, &partner, &alice).await.is_banned(), "{name}");
+        assert!(decision.banned_for().is_some() && decision.outcomes()[1].verdict().is_denied(), "{name}");
+        assert!(!limiter.peek(&partner, &alice, 1).await.unwrap().banned_for().is_some(), "{name}");
+        assert!(ask(&limiter, &partner, &alice).await.banned_for().is_some(), "{name}");
     }
 }
 
@@ -199,7 +203,7 @@ async fn a_denial_counts_for_each_key_that_denies_it() {
         let keys = ["alice", "bob", "carol", "dave"].map(Key::new);
         let charges = keys.each_ref().map(|key| Charge::new(&policy, key, 1));
         for _ in 0..3 {
-            assert!(!limiter.check_all(&charges).await.unwrap().is_banned(), "{name}");
+            assert!(!limiter.check_all(&charges).await.unwrap().banned_for().is_some(), "{name}");
         }
         let banned = limiter.check_all(&charges).await.unwrap();
         assert!(banned.outcomes().iter().all(|one| one.banned_for() == Some(HOUR)), "{name}: {banned:?}");
@@ -308,12 +312,12 @@ async fn an_operator_bans_and_unbans() {
         }
         // A reset removes what was charged, and no ban.
         limiter.operator().reset(&policy, &alice).await.unwrap();
-        assert!(ask(&limiter, &policy, &alice).await.is_banned(), "{name}");
+        assert!(ask(&limiter, &policy, &alice).await.banned_for().is_some(), "{name}");
         limiter.operator().unban(&policy, &alice).await.unwrap();
         assert!(ask(&limiter, &policy, &alice).await.is_allowed(), "{name}");
         // No number of denials bans.
         for _ in 0..30 {
-            assert!(!ask(&limiter, &policy, &alice).await.is_banned(), "{name}");
+            assert!(!ask(&limiter, &policy, &alice).await.banned_for().is_some(), "{name}");
         }
         // A key without a ban, and one that does not exist.
         for key in [&alice, &Key::new("bob")] {
@@ -332,7 +336,7 @@ async fn a_key_that_is_banned_under_a_shadow_is_listed_and_banned_when_the_polic
         for policy in [&shadow, &half, &policy] {
             assert_eq!(texts(&limiter.operator().bans(policy).await.unwrap()), ["bob"], "{name}");
         }
-        assert!(ask(&limiter, &policy, &bob).await.is_banned(), "{name}");
+        assert!(ask(&limiter, &policy, &bob).await.banned_for().is_some(), "{name}");
         limiter.operator().unban(&shadow, &bob).await.unwrap();
         assert_eq!(texts(&limiter.operator().bans(&policy).await.unwrap()), [""; 0], "{name}");
     }
@@ -406,17 +410,17 @@ async fn a_ban_holds_for_preflights_and_their_denials_count_for_it() {
             limiter.operator().ban(&policy, &client, HOUR).await.unwrap();
             for _ in 0..2 {
                 let decision = ask(&limiter, &policy, &preflight).await;
-                assert!(decision.is_banned() && !decision.is_allowed(), "{name}, {identity}");
+                assert!(decision.banned_for().is_some() && !decision.is_allowed(), "{name}, {identity}");
             }
             let bans = limiter.operator().bans(&policy).await;
             assert!(bans.is_err() || texts(&bans.unwrap()).contains(&client.as_str()), "{name}, {identity}");
             limiter.operator().unban(&policy, &client).await.unwrap();
             // A banned request was charged nothing. The budget is for preflights alone.
             assert_eq!(provoke(&limiter, &policy, &preflight).await, (3, 2), "{name}, {identity}");
-            assert!(ask(&limiter, &policy, &client).await.is_banned(), "{name}, {identity}");
+            assert!(ask(&limiter, &policy, &client).await.banned_for().is_some(), "{name}, {identity}");
             limiter.operator().unban(&policy, &client).await.unwrap();
             assert!(ask(&limiter, &policy, &client).await.is_allowed(), "{name}, {identity}");
-            assert!(!ask(&limiter, &policy, &preflight).await.is_banned(), "{name}, {identity}");
+            assert!(!ask(&limiter, &policy, &preflight).await.banned_for().is_some(), "{name}, {identity}");
             // Both in one decision.
             let charges = [Charge::new(&policy, &client, 1), Charge::new(&policy, &preflight, 1)];
             assert!(!limiter.check_all(&charges).await.unwrap().is_allowed(), "{name}, {identity}");

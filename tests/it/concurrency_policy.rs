@@ -543,8 +543,23 @@ async fn a_released_permit_leaves_no_task() {
 
 #[tokio::test]
 async fn a_released_permit_keeps_no_store_alive() {
-    let store = std::sync::Arc::new(MemoryStore::new());
-    let limiter = Limiter::new(store.clone());
+    struct Owned(MemoryStore, #[expect(dead_code, reason = "counted")] std::sync::Arc<()>);
+
+    impl Store for Owned {
+        fn decide(
+            &self,
+            action: Action,
+            charges: &[Charge],
+        ) -> tower_ratelimit::Answer<tower_ratelimit::Decision> {
+            self.0.decide(action, charges)
+        }
+        fn reset(&self, policy: &Policy, key: &Key) -> tower_ratelimit::Answer<()> {
+            self.0.reset(policy, key)
+        }
+    }
+
+    let store = std::sync::Arc::new(());
+    let limiter = Limiter::new(Owned(MemoryStore::new(), store.clone()));
     let held = limiter.check(&Policy::concurrency("exports", 1), &Key::new("all"), 1).await.unwrap();
     drop((held, limiter));
     assert_eq!(std::sync::Arc::strong_count(&store), 1);

@@ -371,7 +371,11 @@ async fn a_number_that_no_decision_writes_is_a_foreign_value() {
             match limiter.check(&policy, &Key::new("alice"), 1).await {
                 Ok(decision) => {
                     assert!(!is_foreign, "{name}: {decision:?}");
-                    assert_eq!(decision.is_banned(), algorithm == "penalty", "{name}: {decision:?}");
+                    assert_eq!(
+                        decision.banned_for().is_some(),
+                        algorithm == "penalty",
+                        "{name}: {decision:?}"
+                    );
                 }
                 Err(error) => {
                     assert!(is_foreign, "{name}: {error}");

@@ -792,7 +792,7 @@ async fn the_units_of_a_crashed_instance_begin_to_drain_exactly_when_its_lease_e
     assert_eq!((ended.remaining(), ended.outcomes()[0].reset_after()), expected);
     assert_eq!(peek(100).await.retry_after(), Some(leased * unit));
     clock.advance(leased * unit - Duration::from_micros(1));
-    assert!(peek(100).await.is_denied());
+    assert!(peek(100).await.verdict().is_denied());
     clock.advance(Duration::from_micros(1));
     assert!(peek(100).await.is_allowed());
 }

@@ -259,7 +259,11 @@ async fn a_penalty_does_not_count_the_tries_of_a_request_that_waits() {
         limiter.check(&day, &key, 1).await.unwrap();
         for banned in [false, false, true] {
             let denied = limiter.wait(&day, &key, 1, LONG).await.unwrap();
-            assert_eq!((denied.is_denied(), denied.is_banned()), (true, banned), "{name}");
+            assert_eq!(
+                (denied.verdict().is_denied(), denied.banned_for().is_some()),
+                (true, banned),
+                "{name}"
+            );
         }
     }
 }

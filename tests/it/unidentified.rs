@@ -224,7 +224,7 @@ async fn denials_without_a_lookup_count_for_a_ban() {
         for guess in 0..8 {
             let response = ask_and_read(&layer, request(Some(&format!("{name}-{guess}")))).await;
             let decision = response.extensions().get::<Decision>();
-            seen.push((response.status().as_u16(), decision.is_some_and(Decision::is_banned)));
+            seen.push((response.status().as_u16(), decision.is_some_and(|one| one.banned_for().is_some())));
         }
         let (unknown, denied, banned) = ((401, false), (429, false), (429, true));
         assert_eq!(seen, [unknown, unknown, denied, denied, banned, banned, banned, banned], "{name}");

@@ -143,7 +143,8 @@ async fn bans_hold_everywhere(shared: &Shared, network: &Network, account: (usiz
         for instance in &all {
             let charges = vec![(account.0, account.1, 1)];
             let answer = shared.decide(instance, Ask::Peek, charges, PATIENT).await;
-            let banned = answer.and_then(|(answer, _)| answer.ok()).map(|decision| decision.is_banned());
+            let banned =
+                answer.and_then(|(answer, _)| answer.ok()).map(|decision| decision.banned_for().is_some());
             if !is_set || banned != Some(is_banned) {
                 let name = &instance.owner.name;
                 network.log.violated(format_args!("{name} {account:?}: {banned:?}, not {is_banned}"));

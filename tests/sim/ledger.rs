@@ -223,7 +223,7 @@ impl Ledger {
             let ended = Ended {
                 by_store,
                 denied: outcome.verdict().is_denied(),
-                others_banned: decision.is_banned(),
+                others_banned: decision.banned_for().is_some(),
                 banned_for: outcome.banned_for(),
                 obeys: cost > 0 && asked.ask != Ask::Debit,
                 counts: asked.ask.counts_denials(),

@@ -53,45 +53,40 @@ impl<'a> Counting<'a> {
         }
     }
 
-    /// Charges `cost`, which a plan admitted. Returns the lifetime of the state in microseconds, if that changed.
-    pub(super) fn carry_out(&self, state: &mut Option<State>, now: u64, cost: u64) -> Changed {
-        match self.form {
-            Form::BuiltIn(counter) => {
-                self.change(counter, state, now, Change::Charge(cost, self.charge.holder()))
-            }
-            Form::Custom(twin) => self.custom(twin, now).write(state, cost),
-        }
+    /// Charges `units`, which a plan admitted. Returns the lifetime of the state in microseconds, if that changed.
+    pub(super) fn carry_out(&self, state: &mut Option<State>, now: u64, units: u64) -> Changed {
+        self.change(state, now, Change::Charge(units, self.charge.holder()), units)
     }
 
     /// Rewrites state that the clock or a changed quota made stale. `denied` is the denied cost, 0 if another charge was
     /// denied.
     pub(super) fn repair(&self, state: &mut Option<State>, now: u64, denied: u64) -> Changed {
-        match self.form {
-            Form::BuiltIn(counter) => self.change(counter, state, now, Change::Repair),
-            Form::Custom(twin) => self.custom(twin, now).write(state, denied),
-        }
+        self.change(state, now, Change::Repair, denied)
     }
 
     /// Refunds the units of the charge.
     pub(super) fn refund(&self, state: &mut Option<State>, now: u64) -> Changed {
         let (units, receipt) = (self.charge.cost(), self.charge.receipt());
-        match self.form {
-            Form::BuiltIn(counter) => {
-                let latest = Change::Refund(units, self.charge.holder());
-                let change = receipt.map_or(latest, |charge| Change::RefundOf(units, charge));
-                self.change(counter, state, now, change)
-            }
-            Form::Custom(twin) => self.custom(twin, now).refund(state, units, receipt),
-        }
+        let latest = Change::Refund(units, self.charge.holder());
+        self.change(state, now, receipt.map_or(latest, |charge| Change::RefundOf(units, charge)), units)
     }
 
     /// Renews the permits of the charge.
     pub(super) fn renew(&self, state: &mut Option<State>, now: u64) -> Changed {
-        match self.form {
-            Form::BuiltIn(counter) => {
-                self.change(counter, state, now, Change::Renew(self.charge.cost(), self.charge.holder()))
+        let units = self.charge.cost();
+        self.change(state, now, Change::Renew(units, self.charge.holder()), units)
+    }
+
+    fn change(&self, state: &mut Option<State>, now: u64, change: Change, units: u64) -> Changed {
+        match (&self.form, change) {
+            (Form::BuiltIn(counter), _) => Ok(counter.apply(self.arguments(), state, now, change)),
+            (Form::Custom(twin), Change::Charge(..) | Change::Repair) => {
+                self.custom(*twin, now).write(state, units)
             }
-            Form::Custom(twin) => self.custom(twin, now).renew(state, self.charge.cost()),
+            (Form::Custom(twin), Change::Refund(..) | Change::RefundOf(..)) => {
+                self.custom(*twin, now).refund(state, units, self.charge.receipt())
+            }
+            (Form::Custom(twin), Change::Renew(..)) => self.custom(*twin, now).renew(state, units),
         }
     }
 
@@ -107,10 +102,6 @@ impl<'a> Counting<'a> {
 
     fn custom<'b>(&'b self, twin: &'b dyn Twin, now: u64) -> Custom<'b> {
         Custom { twin, arguments: self.arguments(), now, holder: self.charge.holder() }
-    }
-
-    fn change(&self, counter: &dyn Counter, state: &mut Option<State>, now: u64, change: Change) -> Changed {
-        Ok(counter.apply(self.arguments(), state, now, change))
     }
 }
 

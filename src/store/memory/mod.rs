@@ -1,8 +1,6 @@
 //! Counts in the memory of this process.
 
-mod clock;
 mod counting;
-mod penalties;
 mod phases;
 mod shard;
 mod store;

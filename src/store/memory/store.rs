@@ -6,11 +6,11 @@ use std::{
     time::Duration,
 };
 
+use tokio::time::Instant;
+
 use super::{
-    clock::Clock,
     counting::Counting,
-    penalties::Penalties,
-    phases::{Phases, Planned},
+    phases::{Penalties, Phases, Planned},
     shard::{CachePadded, DEFAULT_CAPACITY, Guards, Location, Shard, shards},
 };
 use crate::{
@@ -19,11 +19,11 @@ use crate::{
         penalty::Strikes,
         twin::{Admission, Gauge},
     },
-    base::{Answer, Error, ErrorKind, sync::lock},
-    decision::{BanList, Charge, Decision, Outcome, Verdict},
+    base::{Answer, Error, ErrorKind, sync::lock, time::wall_micros},
+    decision::{Charge, Decision, Outcome, Verdict},
     key::Key,
     policy::{Policy, Traits},
-    store::{Action, ManualClock, PenaltyCharge, StateChange, Store},
+    store::{Action, BanList, ManualClock, PenaltyCharge, StateChange, Store},
 };
 
 /// Counts in the memory of this process: for a service with one instance, for tests, and for development without Redis.
@@ -284,5 +284,36 @@ impl Default for MemoryStore {
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore").field("keys", &self.key_count()).finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone)]
+enum Clock {
+    /// The wall clock at `started`, in microseconds, and the monotonic time since.
+    Monotonic {
+        started: Instant,
+        wall: u64,
+    },
+    Manual(ManualClock),
+}
+
+impl Clock {
+    fn new(manual: Option<ManualClock>) -> Self {
+        manual.map_or_else(|| Self::Monotonic { started: Instant::now(), wall: wall_micros() }, Self::Manual)
+    }
+
+    const fn is_manual(&self) -> bool {
+        matches!(self, Self::Manual(_))
+    }
+
+    /// Microseconds since 1970-01-01T00:00:00Z.
+    fn now(&self) -> u64 {
+        match self {
+            Self::Monotonic { started, wall } => {
+                let elapsed = started.elapsed();
+                wall + elapsed.as_secs() * 1_000_000 + u64::from(elapsed.subsec_micros())
+            }
+            Self::Manual(clock) => clock.micros(),
+        }
     }
 }

@@ -10,10 +10,10 @@ use super::{
 };
 use crate::{
     base::{Error, ErrorKind, Fault},
-    decision::{BanList, Charge},
+    decision::Charge,
     key::Key,
     policy::Policy,
-    store::{Action, Store as _},
+    store::{Action, BanList, Store as _},
 };
 
 /// About how many keys with denials or bans are looked at, at most.

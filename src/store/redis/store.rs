@@ -20,10 +20,10 @@ use super::{
 };
 use crate::{
     base::{Answer, Error, ErrorKind},
-    decision::{BanList, Charge, Decision},
+    decision::{Charge, Decision},
     key::Key,
     policy::Policy,
-    store::{Action, LocalCounts, ManualClock, Store},
+    store::{Action, BanList, LocalCounts, ManualClock, Store},
 };
 
 /// Counts in a 64-bit Redis 6.2 or later, or in Valkey, shared by all instances of a service. Cloning gives another

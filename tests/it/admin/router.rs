@@ -13,9 +13,8 @@ use support::{
 use tower_ratelimit::{
     Answer as StoreAnswer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _,
     Limiter, ManualClock, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, RedisStore,
-    decision::BanList,
     policy::{Enforcement, EnforcementSwitch, Penalty},
-    store::{Action, Store},
+    store::{Action, BanList, Store},
 };
 use tower_ratelimit_extra::{
     admin::{self, Admin, Policies},

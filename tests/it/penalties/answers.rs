@@ -34,7 +34,7 @@ async fn a_banned_client_gets_the_problem_of_abnormal_usage_and_the_rest_of_the_
         // No item for the penalty.
         assert_eq!(banned.headers()["ratelimit-policy"], r#""login";q=1;w=60, "daily";q=9;w=86400"#);
         assert_eq!(banned.headers()["ratelimit"], r#""login";r=0;t=3600, "daily";r=8"#);
-        assert!(banned.extensions().get::<Decision>().unwrap().is_banned());
+        assert!(banned.extensions().get::<Decision>().unwrap().banned_for().is_some());
         let problem: serde_json::Value = serde_json::from_str(&text(banned).await).unwrap();
         let expected = serde_json::json!({
             "type": "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
@@ -105,7 +105,7 @@ async fn report_only_admits_banned_clients_and_counts_their_denials() {
     for _ in 0..4 {
         ask_layer(&reporting, get()).await;
     }
-    assert!(ask(&limiter, &policy, &Key::new("all")).await.is_banned());
+    assert!(ask(&limiter, &policy, &Key::new("all")).await.banned_for().is_some());
 }
 
 #[tokio::test]
@@ -115,7 +115,7 @@ async fn a_rejection_says_whether_it_is_a_ban() {
     let (alice, mut texts) = (Key::new("alice"), Vec::new());
     for _ in 0..4 {
         if let Err(rejection) = ask(&limiter, &policy, &alice).await.into_result() {
-            let is_banned = rejection.decision().is_some_and(Decision::is_banned);
+            let is_banned = rejection.decision().is_some_and(|decision| decision.banned_for().is_some());
             texts.push((is_banned, rejection.to_string().split(';').next().unwrap().to_owned()));
         }
     }
@@ -143,7 +143,7 @@ async fn only_failed_logins_count_and_then_ban() {
     let mut seen = Vec::new();
     for _ in 0..6 {
         let response = login(true).await;
-        let is_banned = response.extensions().get::<Decision>().unwrap().is_banned();
+        let is_banned = response.extensions().get::<Decision>().unwrap().banned_for().is_some();
         seen.push((response.status().as_u16(), is_banned));
     }
     assert_eq!(seen, [(401, false), (401, false), (429, false), (429, false), (429, true), (429, true)]);

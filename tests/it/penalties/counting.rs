@@ -27,7 +27,7 @@ async fn two_instances_count_together_exactly() {
                 let key = Key::new("alice");
                 for _ in 0..20 {
                     match ask(&limiter, &policy, &key).await {
-                        decision if decision.is_banned() => {}
+                        decision if decision.banned_for().is_some() => {}
                         decision => {
                             counts[usize::from(decision.is_allowed())].fetch_add(1, Ordering::Relaxed);
                         }
@@ -62,7 +62,7 @@ async fn a_ban_grows_ends_and_is_forgotten() {
             let rest = ask(&limiter, &policy, &alice).await.banned_for().unwrap();
             bans.push(rest.as_secs() / 3_600);
             clock.advance(rest - Duration::from_micros(1));
-            assert!(ask(&limiter, &policy, &alice).await.is_banned(), "{name}");
+            assert!(ask(&limiter, &policy, &alice).await.banned_for().is_some(), "{name}");
             clock.advance(Duration::from_micros(1));
         }
         assert_eq!(bans, [1, 2, 4, 4, 1], "{name}");
@@ -85,7 +85,7 @@ async fn the_denials_are_counted_in_process_while_the_store_fails() {
         let admitted = if mode == (FailureMode::Local { instances: 2 }) { 2 } else { 4 };
         assert_eq!(provoke(&limiter, &policy, &alice).await, (admitted, 2), "{mode:?}");
         let banned = ask(&limiter, &policy, &alice).await;
-        assert!(banned.failure().is_some() && banned.is_banned(), "{banned:?}");
+        assert!(banned.failure().is_some() && banned.banned_for().is_some(), "{banned:?}");
         assert!(banned.banned_for() <= Some(HOUR), "{banned:?}");
         assert!(matches!(banned.verdict(), Verdict::Deny { .. }));
     }
@@ -135,8 +135,8 @@ async fn reconciliation_after_an_outage_is_not_a_denial() {
     // Nothing remains for what is reconciled.
     assert!(eventually(async || store.reconciled.load(Ordering::Relaxed) > 0).await);
     let peeked = limiter.peek(&policy, &alice, 1).await.unwrap();
-    assert!(!peeked.is_allowed() && !peeked.is_banned(), "{peeked:?}");
-    assert!(ask(&limiter, &policy, &alice).await.is_banned());
+    assert!(!peeked.is_allowed() && !peeked.banned_for().is_some(), "{peeked:?}");
+    assert!(ask(&limiter, &policy, &alice).await.banned_for().is_some());
 }
 
 #[tokio::test]
@@ -168,7 +168,7 @@ async fn a_ban_of_an_outage_applies_in_the_next_one_unless_an_operator_ends_it()
     let (alice, bob) = (Key::new("alice"), Key::new("bob"));
     let policy = day("p", 2).penalty(Penalty::after(1, HOUR));
     let fail = |is_down| store.is_down.store(is_down, Ordering::Relaxed);
-    let is_banned = async |key| limiter.peek(&policy, key, 1).await.unwrap().is_banned();
+    let is_banned = async |key| limiter.peek(&policy, key, 1).await.unwrap().banned_for().is_some();
     // Nothing is counted in this process yet, so this is a ban in the store only.
     limiter.operator().ban(&policy, &bob, HOUR).await.unwrap();
     fail(true);

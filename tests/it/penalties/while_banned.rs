@@ -17,7 +17,7 @@ async fn a_banned_key_is_denied_without_redis_and_other_denials_are_not() {
     }
     assert_eq!(server.script_calls() - before, 2, "each denial is counted");
     let first = ask(&limiter, &policy, &alice).await;
-    assert!(first.is_banned());
+    assert!(first.banned_for().is_some());
     let before = server.script_calls();
     for step in 1..10_u32 {
         clock.advance(Duration::from_millis(100));
@@ -26,7 +26,7 @@ async fn a_banned_key_is_denied_without_redis_and_other_denials_are_not() {
         let passed = step * Duration::from_millis(100);
         assert_eq!(again.banned_for(), Some(HOUR - passed));
         assert_eq!(again.retry_after(), first.retry_after().map(|wait| wait - passed));
-        assert_eq!((again.remaining(), again.is_banned()), (Some(0), true));
+        assert_eq!((again.remaining(), again.banned_for().is_some()), (Some(0), true));
     }
     assert_eq!(server.script_calls(), before);
     // The store decides again after a second: the ban may have been ended.
@@ -38,9 +38,9 @@ async fn a_banned_key_is_denied_without_redis_and_other_denials_are_not() {
     );
     // The end of the ban is exact.
     clock.advance(HOUR - Duration::from_secs(1) - Duration::from_micros(1));
-    assert!(ask(&limiter, &policy, &alice).await.is_banned());
+    assert!(ask(&limiter, &policy, &alice).await.banned_for().is_some());
     clock.advance(Duration::from_micros(1));
-    assert!(!ask(&limiter, &policy, &alice).await.is_banned());
+    assert!(!ask(&limiter, &policy, &alice).await.banned_for().is_some());
 }
 
 #[tokio::test]
@@ -94,18 +94,18 @@ async fn under_a_manual_penalty_ordinary_denials_are_cached() {
     assert!(ask(&here, &policy, &alice).await.is_allowed());
     assert_eq!(ask(&here, &policy, &alice).await.source(), DecisionSource::Store);
     let cached = ask(&here, &policy, &alice).await;
-    assert!(!cached.is_allowed() && !cached.is_banned());
+    assert!(!cached.is_allowed() && !cached.banned_for().is_some());
     assert_eq!(cached.source(), DecisionSource::DenyCache);
     // A ban by another instance is known when the denial is no longer cached, and a ban by this instance immediately.
     there.operator().ban(&policy, &alice, HOUR).await.unwrap();
     clock.advance(Duration::from_millis(999));
-    assert!(!ask(&here, &policy, &alice).await.is_banned());
+    assert!(!ask(&here, &policy, &alice).await.banned_for().is_some());
     clock.advance(Duration::from_millis(1));
-    assert!(ask(&here, &policy, &alice).await.is_banned());
+    assert!(ask(&here, &policy, &alice).await.banned_for().is_some());
     here.operator().unban(&policy, &alice).await.unwrap();
     for is_banned in [false, true] {
         let denied = ask(&here, &policy, &alice).await;
-        assert_eq!((denied.is_banned(), denied.is_allowed()), (is_banned, false));
+        assert_eq!((denied.banned_for().is_some(), denied.is_allowed()), (is_banned, false));
         here.operator().ban(&policy, &alice, HOUR).await.unwrap();
     }
     // Another policy of the decision may count.
@@ -132,7 +132,7 @@ async fn a_number_of_bans_that_no_key_can_have_does_not_block_redis() {
     let () = server.command(&["SET", "rl:p:penalty:{alice}", &value]);
     assert_eq!(ask(&limiter, &policy, &alice).await.banned_for(), Some(DAY));
     clock.advance(DAY);
-    assert!(!limiter.peek(&policy, &alice, 1).await.unwrap().is_banned());
+    assert!(!limiter.peek(&policy, &alice, 1).await.unwrap().banned_for().is_some());
 }
 
 #[tokio::test]
@@ -162,12 +162,12 @@ async fn a_full_redis_denies_and_does_not_count_the_denial() {
             denied.push(limiter.check_all(&beside).await.unwrap());
             denied.push(limiter.check_up_to(&policy, &alice, 1).await.unwrap());
             for decision in denied {
-                assert!(!decision.is_allowed() && !decision.is_banned(), "{name}: {decision:?}");
+                assert!(!decision.is_allowed() && !decision.banned_for().is_some(), "{name}: {decision:?}");
                 assert!(decision.failure().is_none(), "{name}: {decision:?}");
                 assert!(decision.retry_after() > Some(23 * HOUR), "{name}: {decision:?}");
             }
             // What is written already holds, and what cannot be written fails.
-            assert!(ask(&limiter, &policy, &bob).await.is_banned(), "{name}");
+            assert!(ask(&limiter, &policy, &bob).await.banned_for().is_some(), "{name}");
             let error = limiter.operator().ban(&policy, &alice, HOUR).await.unwrap_err();
             assert!(
                 error.kind() == ErrorKind::StoreFailed && error.to_string().ends_with("(OOM)"),

@@ -308,7 +308,7 @@ async fn keys_are_banned_listed_and_unbanned() {
     operator.text(&["ban", "banning", "José", "2days"]);
     let limiter = Limiter::new(connect(&server).await);
     let policy = Policy::new("banning", Quota::per_second(10)).penalty(Penalty::manual());
-    assert!(limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().is_banned());
+    assert!(limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().banned_for().is_some());
 
     let bans = operator.text(&["bans"]);
     let words: Vec<Vec<&str>> = bans.lines().map(|line| line.split_whitespace().collect()).collect();
@@ -496,7 +496,7 @@ async fn unprintable_output_does_not_crash_and_the_change_is_made() {
         let (code, error) = operator.to(stdout, &["ban", "banning", key, "1h"]);
         assert_eq!((code, error.lines().count()), (0, 1), "{error}");
         assert!(error.starts_with("the change was made; "), "{error}");
-        assert!(limiter.peek(&banning, &Key::new(key), 1).await.unwrap().is_banned(), "{key}");
+        assert!(limiter.peek(&banning, &Key::new(key), 1).await.unwrap().banned_for().is_some(), "{key}");
     }
 }
 

@@ -16,7 +16,7 @@ const ROWS: &[&[&str]] = &[
     &["key/"],
     &["policy/"],
     &["decision/"],
-    &["store/clock.rs", "store/penalty_charge.rs", "store/store.rs"],
+    &["store/clock.rs", "store/store.rs"],
     &[
         "store/memory/",
         "store/redis/address.rs",

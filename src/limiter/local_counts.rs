@@ -1,4 +1,4 @@
-//! The failure ladder: what decides while the store fails.
+//! What decides while the store fails.
 //!
 //! The [`FailureMode`]s of the policies define it. Policies that are [`Local`](FailureMode::Local) are counted in a
 //! store in this process, at this instance's share. When the store answers again, what was admitted during the outage
@@ -14,16 +14,16 @@ use std::{
 use indexmap::map::Entry;
 use tokio::{runtime::Handle, task::JoinSet, time::sleep};
 
-use super::permit::PermitRequest;
+use super::background::PermitRequest;
 use crate::{
     base::{Error, ErrorKind, sync::lock},
-    decision::{Charge, Charges, Decision, DecisionSource, LocalCharge, Outcome, Reconciliation, Verdict},
+    decision::{Charge, Decision, LocalCharge, Outcome, Reconciliation, Verdict},
     key::Key,
     policy::{FailureMode, Policy},
     store::{Action, LocalCounts, MemoryStore, Owed, Owing, Store},
 };
 
-/// The most keys that are counted in this process, so the ladder takes at most about 30 MB.
+/// The most keys that are counted in this process, which takes at most about 30 MB.
 const MAX_KEYS: usize = 100_000;
 /// The most shares that are kept. Further ones are computed for each decision.
 const MAX_SHARES: usize = 64;
@@ -31,56 +31,6 @@ const MAX_SHARES: usize = 64;
 const MOST_CONCURRENT: usize = 128;
 /// The pause before charges that the store did not take are sent again.
 const PAUSE: Duration = Duration::from_millis(250);
-
-/// A decision's place on the ladder.
-pub(super) struct Rung {
-    pub(super) ladder: Arc<LocalCounts>,
-    pub(super) store: Arc<dyn Store>,
-    pub(super) action: Action,
-    /// In case the store fails to make it.
-    pub(super) charges: Charges,
-}
-
-impl Rung {
-    /// The decision of the store, or the one in its place if the store failed.
-    pub(super) fn apply(&self, decided: Result<Decision, Error>) -> Result<Decision, Error> {
-        let decided = decided.inspect(|decision| self.succeeded(decision));
-        counted(self.action, decided.or_else(|error| self.decide(error)))
-    }
-
-    /// Call it when the store has decided.
-    fn succeeded(&self, decision: &Decision) {
-        // A lease and the deny cache answer while Redis is unavailable too.
-        if decision.source() == DecisionSource::Store {
-            self.ladder.start_reconciling(&self.store);
-        }
-    }
-
-    /// Whether it is a refund that is sent again once the store answers, if it was not sent.
-    pub(super) fn is_repeated(&self) -> bool {
-        self.action == Action::Refund && matches!(mode(&self.charges), FailureMode::Local { .. })
-    }
-
-    /// The decision in place of one that the store failed to make.
-    fn decide(&self, error: Error) -> Result<Decision, Error> {
-        self.ladder.decide(self.action, &self.charges, error)
-    }
-}
-
-/// Counts how an action has ended, once the failure mode has decided.
-pub(super) fn counted(action: Action, decided: Result<Decision, Error>) -> Result<Decision, Error> {
-    #[cfg(feature = "metrics")]
-    crate::decision::metrics::decided(matches!(action, Action::Charge | Action::ChargeUpTo), &decided);
-    #[cfg(not(feature = "metrics"))]
-    let _ = action;
-    decided
-}
-
-impl fmt::Debug for Rung {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Rung").finish_non_exhaustive()
-    }
-}
 
 impl Owing {
     /// Remembers what `share` granted in place of `charge`.
@@ -130,7 +80,7 @@ impl LocalCounts {
     }
 
     fn decide_locally(&self, action: Action, charges: &[Charge], error: Error) -> Decision {
-        let is_local = |charge: &&Charge| matches!(charge.policy().failure_mode(), FailureMode::Local { .. });
+        let is_local = |charge: &&Charge| is_local(charge.policy().failure_mode());
         let charges: Vec<&Charge> = charges.iter().filter(is_local).collect();
         let shares: Vec<Charge> = charges
             .iter()
@@ -173,8 +123,7 @@ impl LocalCounts {
     /// Bans `key` in this process for `time` microseconds, if keys are counted here, for the rest of this outage and for
     /// later ones. 0 ends its ban.
     pub(super) fn set_ban(&self, policy: &Policy, key: &Key, time: u64) {
-        let is_local = matches!(policy.failure_mode(), FailureMode::Local { .. });
-        if let Some(counts) = self.counts.get().filter(|_| is_local) {
+        if let Some(counts) = self.counts.get().filter(|_| is_local(policy.failure_mode())) {
             // Done immediately. Only the user's twin of an algorithm may fail, and it does not affect the ban.
             drop(counts.decide_one(Action::Ban, Charge::new(&self.share(policy), key, time)));
         }
@@ -267,32 +216,25 @@ impl LocalCounts {
             self.owes.store(false, Ordering::Relaxed);
             mem::take(&mut *owing)
         };
-        let (ladder, store) = (self.clone(), store.clone());
+        let (local, store) = (self.clone(), store.clone());
         runtime.spawn(async move {
-            let mut calls = JoinSet::new();
             // They make room for what is charged.
-            for refund in owing.refunds {
-                if calls.len() >= MOST_CONCURRENT {
-                    calls.join_next().await;
-                }
-                let (ladder, store) = (ladder.clone(), store.clone());
-                calls.spawn(async move { ladder.refund_one(&store, refund).await });
-            }
-            while calls.join_next().await.is_some() {}
+            run_all(owing.refunds.into_iter().map(|refund| {
+                let (local, store) = (local.clone(), store.clone());
+                async move { local.refund_one(&store, refund).await }
+            }))
+            .await;
             let charges = owing.charges.into_iter().map(|((_, key, _), owed)| (key, owed));
-            for (key, owed) in owing.again.into_iter().chain(charges) {
-                if calls.len() >= MOST_CONCURRENT {
-                    calls.join_next().await;
-                }
-                let (ladder, store) = (ladder.clone(), store.clone());
-                calls.spawn(async move { ladder.reconcile_one(&store, key, owed).await });
-            }
-            calls.join_all().await;
+            run_all(owing.again.into_iter().chain(charges).map(|(key, owed)| {
+                let (local, store) = (local.clone(), store.clone());
+                async move { local.reconcile_one(&store, key, owed).await }
+            }))
+            .await;
             drop(under_way);
-            if lock(&ladder.owing).len() > 0 {
+            if lock(&local.owing).len() > 0 {
                 drop(store);
                 sleep(PAUSE).await;
-                ladder.owes.store(true, Ordering::Relaxed);
+                local.owes.store(true, Ordering::Relaxed);
             }
         });
     }
@@ -359,6 +301,18 @@ impl LocalCounts {
     }
 }
 
+/// Makes `calls`, a bounded number of them concurrently.
+async fn run_all(calls: impl Iterator<Item = impl Future<Output = ()> + Send + 'static>) {
+    let mut running = JoinSet::new();
+    for call in calls {
+        if running.len() >= MOST_CONCURRENT {
+            running.join_next().await;
+        }
+        running.spawn(call);
+    }
+    while running.join_next().await.is_some() {}
+}
+
 /// A task that reconciles.
 struct Reconciling(Arc<LocalCounts>);
 
@@ -380,68 +334,22 @@ fn is_of_a_decision(refund: &Charge) -> bool {
     refund.cost() == 0 || refund.receipt().is_some()
 }
 
+pub(super) const fn is_local(mode: FailureMode) -> bool {
+    matches!(mode, FailureMode::Local { .. })
+}
+
 /// The strictest failure mode of the policies.
-fn mode(charges: &[Charge]) -> FailureMode {
+pub(super) fn mode(charges: &[Charge]) -> FailureMode {
     let enforced = || charges.iter().filter(|charge| !charge.is_shadow());
     let modes = || enforced().map(|charge| charge.policy().failure_mode());
-    let local = |mode: &FailureMode| matches!(mode, FailureMode::Local { .. });
     modes()
         .find(|mode| *mode == FailureMode::Closed)
-        .or_else(|| modes().find(local))
+        .or_else(|| modes().find(|mode| is_local(*mode)))
         .unwrap_or(FailureMode::Open)
 }
 
 impl fmt::Debug for LocalCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LocalCounts").finish_non_exhaustive()
-    }
-}
-
-#[cfg(all(test, feature = "redis"))]
-mod tests {
-    use std::sync::atomic::AtomicUsize;
-
-    use super::*;
-    use crate::base::{Answer, Quota};
-
-    /// Counts what is reconciled.
-    #[derive(Clone, Default)]
-    struct Reconciled(Arc<AtomicUsize>);
-
-    impl Store for Reconciled {
-        fn decide(&self, _: Action, _: &[Charge]) -> Answer<Decision> {
-            self.0.fetch_add(1, Ordering::Relaxed);
-            Answer::ready(Ok(Decision::new([])))
-        }
-
-        fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-            Answer::ready(Ok(()))
-        }
-    }
-
-    #[tokio::test]
-    async fn what_is_owed_is_reconciled_when_the_store_decides_and_not_when_a_lease_does() {
-        let reconciled = Reconciled::default();
-        let charge = Charge::new(&Policy::new("api", Quota::per_day(9)), &Key::new("alice"), 1);
-        let rung = Rung {
-            ladder: Arc::default(),
-            store: Arc::new(reconciled.clone()),
-            action: Action::Charge,
-            charges: Charges::One(charge),
-        };
-        assert!(rung.apply(Err(Error::new(ErrorKind::StoreSuspended, "not sent"))).is_ok());
-        let rows = [
-            (DecisionSource::Lease, 0),
-            (DecisionSource::DenyCache, 0),
-            (DecisionSource::Store, 1),
-            (DecisionSource::Store, 1),
-        ];
-        for (source, expected) in rows {
-            rung.succeeded(&Decision::new([]).made_by(source));
-            for _ in 0..10 {
-                tokio::task::yield_now().await;
-            }
-            assert_eq!(reconciled.0.load(Ordering::Relaxed), expected, "{source}");
-        }
     }
 }

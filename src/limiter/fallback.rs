@@ -1,0 +1,190 @@
+//! What decides if the store fails, and what is undone if a decision under way fails or is dropped.
+
+use std::{mem, sync::Arc};
+
+use tokio::runtime::Handle;
+
+use super::{
+    background::{Background, PermitRequest},
+    local_counts::{is_local, mode},
+};
+use crate::{
+    base::{Answer, Error},
+    decision::{Charge, Claim, Decision, DecisionSource},
+    store::{Action, LocalCounts, Store},
+};
+
+/// What the clones of a limiter share.
+pub(super) struct Shared {
+    pub(super) store: Arc<dyn Store>,
+    /// Whether the store decides in this process.
+    pub(super) is_in_process: bool,
+    /// What decides while the store fails.
+    pub(super) local: Arc<LocalCounts>,
+    pub(super) background: Arc<Background>,
+}
+
+impl Shared {
+    /// The decision of the store over `charges`, or the one in its place if the store failed.
+    pub(super) fn complete(
+        &self,
+        action: Action,
+        charges: &[Charge],
+        decided: Result<Decision, Error>,
+    ) -> Result<Decision, Error> {
+        // A lease and the deny cache answer while Redis is unavailable too.
+        if decided.as_ref().is_ok_and(|decision| decision.source() == DecisionSource::Store) {
+            self.local.start_reconciling(&self.store);
+        }
+        counted(action, decided.or_else(|error| self.local.decide(action, charges, error)))
+    }
+}
+
+/// Counts how an action has ended, once the failure mode has decided.
+pub(super) fn counted(action: Action, decided: Result<Decision, Error>) -> Result<Decision, Error> {
+    #[cfg(feature = "metrics")]
+    crate::decision::metrics::decided(matches!(action, Action::Charge | Action::ChargeUpTo), &decided);
+    #[cfg(not(feature = "metrics"))]
+    let _ = action;
+    decided
+}
+
+/// A decision under way, and what to undo if it fails or is dropped.
+pub(super) struct Pending {
+    shared: Arc<Shared>,
+    action: Action,
+    /// In case the store fails to decide them.
+    charges: Vec<Charge>,
+    /// The permits to create if the decision is admitted.
+    permits: Option<PermitRequest>,
+    /// Units that are claimed for the refund.
+    claims: Vec<Claim>,
+    /// `None` once the store has answered.
+    answer: Option<Answer<Decision>>,
+    /// Whether the store may have been asked: a pending answer asks it when it is polled.
+    polled: bool,
+}
+
+impl Pending {
+    pub(super) const fn new(
+        shared: Arc<Shared>,
+        action: Action,
+        charges: Vec<Charge>,
+        permits: Option<PermitRequest>,
+        claims: Vec<Claim>,
+    ) -> Self {
+        Self { shared, action, charges, permits, claims, answer: None, polled: false }
+    }
+
+    /// Completes the decision with the answer of the store.
+    pub(super) fn finish(mut self, answer: Answer<Decision>) -> Answer<Decision> {
+        // A permit is renewed by the runtime. A caller outside it may await the answer inside it.
+        let can_settle = self.permits.is_none() || Handle::try_current().is_ok();
+        self.polled = answer.is_ready();
+        let answer = match answer.now() {
+            Ok(decided) if can_settle => return Answer::ready(self.settle(decided)),
+            Ok(decided) => Answer::ready(decided),
+            Err(answer) => answer,
+        };
+        self.answer = Some(answer);
+        Answer::pending(self.wait())
+    }
+
+    async fn wait(mut self) -> Result<Decision, Error> {
+        self.polled = true;
+        let decided = match &mut self.answer {
+            Some(answer) => answer.await,
+            None => unreachable!("`finish` sets the answer before it calls `wait`"),
+        };
+        self.answer = None;
+        self.settle(decided)
+    }
+
+    fn settle(&mut self, mut decided: Result<Decision, Error>) -> Result<Decision, Error> {
+        let (permits, claims) = (self.permits.take(), mem::take(&mut self.claims));
+        match &mut decided {
+            Ok(decision) => {
+                // A denial gets no permit.
+                if let Some(permits) = permits.filter(|_| !decision.is_denied())
+                    && let Some(permit) = permits.grant(decision)
+                {
+                    decision.attach_permit(permit);
+                }
+            }
+            Err(error) if error.kind().may_have_charged() => {
+                if let Some(permits) = permits {
+                    permits.release_later(None);
+                }
+            }
+            // A refund that was not sent is sent again once the store answers, if the policy is local.
+            Err(_) if self.action == Action::Refund && is_local(mode(&self.charges)) => {}
+            Err(_) => claims.into_iter().for_each(Claim::release),
+        }
+        self.shared.complete(self.action, &self.charges, decided)
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        let Some(answer) = self.answer.take() else { return };
+        if !self.polled {
+            mem::take(&mut self.claims).into_iter().for_each(Claim::release);
+        } else if let Some(permits) = self.permits.take() {
+            permits.release_later(Some(answer));
+        }
+    }
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use std::{
+        slice,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
+
+    use super::*;
+    use crate::{
+        base::{ErrorKind, Quota},
+        key::Key,
+        policy::Policy,
+    };
+
+    /// Counts what is reconciled.
+    #[derive(Clone, Default)]
+    struct Reconciled(Arc<AtomicUsize>);
+
+    impl Store for Reconciled {
+        fn decide(&self, _: Action, _: &[Charge]) -> Answer<Decision> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Answer::ready(Ok(Decision::new([])))
+        }
+
+        fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+            Answer::ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_owed_is_reconciled_when_the_store_decides_and_not_when_a_lease_does() {
+        let reconciled = Reconciled::default();
+        let charge = Charge::new(&Policy::new("api", Quota::per_day(9)), &Key::new("alice"), 1);
+        let store = Arc::new(reconciled.clone());
+        let (local, background) = (Arc::default(), Arc::default());
+        let shared = Shared { store, is_in_process: false, local, background };
+        let complete = |decided| shared.complete(Action::Charge, slice::from_ref(&charge), decided);
+        assert!(complete(Err(Error::new(ErrorKind::StoreSuspended, "not sent"))).is_ok());
+        let rows = [
+            (DecisionSource::Lease, 0),
+            (DecisionSource::DenyCache, 0),
+            (DecisionSource::Store, 1),
+            (DecisionSource::Store, 1),
+        ];
+        for (source, expected) in rows {
+            assert!(complete(Ok(Decision::new([]).made_by(source))).is_ok());
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(reconciled.0.load(Ordering::Relaxed), expected, "{source}");
+        }
+    }
+}

@@ -24,7 +24,8 @@ use super::{
     breaker::is_silence,
     connections::MAX_BACKOFF,
     deadline::{TimeLeft, while_ticking},
-    queue::{Batch, STUCK, Ticket, expire},
+    lone::STUCK,
+    queue::{Batch, Ticket, expire},
     target::{Sender, Target},
 };
 use crate::{

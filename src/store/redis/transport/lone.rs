@@ -12,16 +12,19 @@ use std::{
     pin::Pin,
     sync::{Arc, Mutex},
     task::Waker,
+    time::Duration,
 };
 
 use tokio::{runtime::Handle, time::sleep};
 
-use super::queue::STUCK;
 use crate::{
     base::{Error, sync::lock},
     decision::Decision,
     store::redis::job::Slot,
 };
+
+/// A decision that has waited for this time waits for lanes that are stuck.
+pub(super) const STUCK: Duration = Duration::from_millis(5);
 
 /// The lanes that callers poll.
 ///

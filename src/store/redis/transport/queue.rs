@@ -27,7 +27,7 @@ use tokio::time::Instant;
 
 use super::{
     deadline::{TICK, TOLERANCE, queue_full},
-    lone::LoneLanes,
+    lone::{LoneLanes, STUCK},
 };
 use crate::{
     base::{Error, sync::lock},
@@ -38,8 +38,6 @@ use crate::{
 const FAR: Duration = Duration::from_micros(500);
 /// How long a decision waits before the open lanes may be stuck.
 const PATIENCE: Duration = Duration::from_micros(500);
-/// A decision that has waited for this time waits for lanes that are stuck.
-pub(super) const STUCK: Duration = Duration::from_millis(5);
 /// Lanes that have not looked at the deadlines for this time do not keep them. Longer than a busy machine takes for a tick,
 /// or each decision would need a timer there.
 const LOST: Duration = Duration::from_millis(50);

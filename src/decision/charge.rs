@@ -123,11 +123,10 @@ impl Charge {
     }
 
     /// Marks the charge as made, so it can be refunded. A permit is found by its holder instead.
-    pub(super) const fn with_receipt(mut self, receipt: Receipt) -> Self {
+    pub(super) const fn set_receipt(&mut self, receipt: Receipt) {
         if matches!(self.tie, Tie::None) {
             self.tie = Tie::Receipt(receipt);
         }
-        self
     }
 
     /// The receipt of the charge to refund; `None` for an operator's refund of the latest units.
@@ -139,9 +138,8 @@ impl Charge {
     }
 
     /// Marks the charge as denied because its key is banned for `rest` more microseconds.
-    pub(super) const fn banned(mut self, rest: u64) -> Self {
+    pub(super) const fn set_ban(&mut self, rest: u64) {
         self.tie = Tie::Banned(rest);
-        self
     }
 
     /// The microseconds until the ban ends because of which the charge was denied.

@@ -81,7 +81,7 @@ struct Decided {
 #[derive(Clone)]
 enum Outcomes {
     One([Outcome; 1]),
-    Several(Arc<[Outcome]>),
+    Several(Vec<Outcome>),
 }
 
 impl Deref for Outcomes {
@@ -100,12 +100,11 @@ impl Decision {
     /// whose policy is not a [shadow](crate::Policy::shadow).
     #[must_use]
     pub fn new(outcomes: impl IntoIterator<Item = Outcome>) -> Self {
-        let mut outcomes: Arc<[Outcome]> = outcomes.into_iter().collect();
+        // Of a `Vec`, this is the same allocation.
+        let mut outcomes: Vec<Outcome> = outcomes.into_iter().collect();
         let shadows = outcomes.iter().filter(|outcome| outcome.is_shadow()).count();
         if shadows > 0 {
-            let (last, first): (Vec<Outcome>, Vec<Outcome>) =
-                outcomes.iter().cloned().partition(Outcome::is_shadow);
-            outcomes = first.into_iter().chain(last).collect();
+            outcomes.sort_by_key(Outcome::is_shadow);
         }
         let enforced = outcomes.len() - shadows;
         let verdict =
@@ -258,8 +257,7 @@ impl Decision {
                 outcomes.push(outcome.clone());
             }
         }
-        self.clone()
-            .with(|decided| (decided.outcomes, decided.shadows) = (Outcomes::Several(outcomes.into()), 0))
+        self.clone().with(|decided| (decided.outcomes, decided.shadows) = (Outcomes::Several(outcomes), 0))
     }
 
     /// Admitted now, admitted after a delay, or denied.

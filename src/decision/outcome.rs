@@ -153,7 +153,7 @@ impl Outcome {
 
     /// Sets the receipt of the charge, which makes it refundable.
     pub(crate) fn with_receipt(mut self, receipt: Receipt) -> Self {
-        self.charge = self.charge.with_receipt(receipt);
+        self.charge.set_receipt(receipt);
         self
     }
 
@@ -246,7 +246,7 @@ impl Outcome {
         self.verdict = Verdict::Deny { retry_after };
         (self.granted, self.remaining) = (0, 0);
         self.reset_after = self.reset_after.max(rest);
-        self.charge = self.charge.banned(micros(rest));
+        self.charge.set_ban(micros(rest));
         self
     }
 

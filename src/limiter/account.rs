@@ -3,10 +3,12 @@
 use std::{
     collections::VecDeque,
     future::Future,
+    iter, mem,
     sync::{Arc, Mutex},
+    task::{Context, Waker},
 };
 
-use tokio::{runtime::Handle, sync::oneshot};
+use tokio::{runtime::Handle, sync::oneshot, task::yield_now};
 
 use super::{
     background::{Work, runtime},
@@ -125,9 +127,12 @@ impl Account {
                 return Answer::ready(Ok(self.decision.clone()));
             }
             state.waiting.push(sender);
-            !std::mem::replace(&mut state.is_running, true)
+            !mem::replace(&mut state.is_running, true)
         };
-        let rest = if starts { Round::new(self.clone()).run() } else { None };
+        // The calls that the store answers immediately need no runtime.
+        let rest = starts.then(|| Box::pin(Round::new(self.clone()).run())).and_then(|mut round| {
+            round.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending().then_some(round)
+        });
         let receive = |mut receiver: oneshot::Receiver<_>| match receiver.try_recv() {
             Ok(settled) => Answer::ready(settled),
             Err(_) => Answer::pending(async { receiver.await.unwrap_or_else(|_| Err(dropped(true))) }),
@@ -212,153 +217,127 @@ enum Change {
 /// earlier ones ended.
 struct Round {
     account: Arc<Account>,
-    /// What waits for this round.
+    /// What waits for the calls under way.
     waiting: Vec<Waiting>,
-    stage: Stage,
     /// What the call under way changes.
     change: Option<Change>,
     /// Whether the store may have been asked: a pending answer asks it when it is polled.
     is_sent: bool,
-    /// What the calls of this round returned.
+    /// What the calls returned.
     settled: Option<Result<Decision, Error>>,
     is_over: bool,
     #[expect(dead_code, reason = "only dropped")]
     work: Work,
 }
 
-/// The next call of a round.
-enum Stage {
-    Debit,
-    /// A refund of this many debits, the latest first, and then of the estimate.
-    Refund(usize),
-    Done,
-}
-
 impl Round {
     fn new(account: Arc<Account>) -> Self {
         let work = account.limiter.begin_work();
-        let (waiting, stage) = (Vec::new(), Stage::Done);
-        Self { account, waiting, stage, change: None, is_sent: false, settled: None, is_over: false, work }
-    }
-
-    /// Makes the calls that the store answers immediately. Returns the rest.
-    fn run(mut self) -> Option<impl Future<Output = ()> + Send + 'static> {
-        while let Some(answer) = self.next() {
-            match answer.now() {
-                Ok(ended) => self.ended(ended),
-                Err(answer) => return Some(self.finish(answer)),
-            }
-        }
-        None
-    }
-
-    async fn finish(mut self, answer: Answer<Decision>) {
-        self.is_sent = true;
-        let mut call = Some(answer);
-        while let Some(answer) = call {
-            let ended = answer.await;
-            self.ended(ended);
-            call = self.next();
+        Self {
+            account,
+            waiting: Vec::new(),
+            change: None,
+            is_sent: false,
+            settled: None,
+            is_over: false,
+            work,
         }
     }
 
-    /// The next call. `None` if the account is even, or a call has failed.
-    fn next(&mut self) -> Option<Answer<Decision>> {
-        loop {
-            if let Some(call) = self.call() {
-                return Some(call);
-            }
+    async fn run(mut self) {
+        while self.begin() {
+            self.make_calls().await;
             let settled = || self.settled.clone().unwrap_or_else(|| Ok(self.account.decision.clone()));
-            for waiting in std::mem::take(&mut self.waiting) {
+            for waiting in mem::take(&mut self.waiting) {
                 // Its answer may have been dropped.
                 drop(waiting.send(settled()));
             }
-            let mut state = lock(&self.account.state);
-            state.debits.retain(|debit| debit.all_outcomes().iter().any(|one| one.refundable() > 0));
-            if state.waiting.is_empty() {
-                state.is_running = false;
-                self.is_over = true;
-                return None;
-            }
-            self.waiting = std::mem::take(&mut state.waiting);
-            self.stage = Stage::Debit;
-            // The earlier round may have done all.
-            self.settled = self.settled.take().filter(|settled| !has_failed(settled));
         }
     }
 
-    /// The next call of this round.
-    fn call(&mut self) -> Option<Answer<Decision>> {
-        let Account { limiter, decision, state, .. } = &*self.account;
-        loop {
-            match self.stage {
-                Stage::Debit => {
-                    self.stage = Stage::Refund(usize::MAX);
-                    let missing: Vec<u64> = lock(state).totals.iter().map(Total::missing).collect();
-                    if missing.iter().any(|units| *units > 0) {
-                        let units = |place: usize| missing.get(place).copied().unwrap_or_default();
-                        let answer = limiter.debit_each(decision, units);
-                        self.change = Some(Change::Debit(missing));
-                        return Some(answer);
-                    }
+    /// Takes over what waits. Returns whether anything does.
+    fn begin(&mut self) -> bool {
+        let mut state = lock(&self.account.state);
+        state.debits.retain(|debit| debit.all_outcomes().iter().any(|one| one.refundable() > 0));
+        self.waiting = mem::take(&mut state.waiting);
+        self.is_over = self.waiting.is_empty();
+        state.is_running = !self.is_over;
+        // The earlier calls may have done all.
+        self.settled = self.settled.take().filter(|settled| !has_failed(settled));
+        !self.is_over
+    }
+
+    /// Makes the calls until the account is even, or one has failed.
+    async fn make_calls(&mut self) {
+        let account = self.account.clone();
+        let Account { limiter, decision, state, .. } = &*account;
+        let missing: Vec<u64> = lock(state).totals.iter().map(Total::missing).collect();
+        if missing.iter().any(|units| *units > 0) {
+            let answer =
+                limiter.debit_each(decision, |place| missing.get(place).copied().unwrap_or_default());
+            if !self.call(Change::Debit(missing), answer).await {
+                return;
+            }
+        }
+        // The latest debits are refunded first, and then the estimate.
+        let debits: Vec<Decision> = lock(state).debits.iter().rev().cloned().collect();
+        let sources =
+            debits.into_iter().map(|debit| (debit, true)).chain(iter::once((decision.clone(), false)));
+        for (source, is_debit) in sources {
+            let surplus: Vec<u64> = lock(state).totals.iter().map(Total::surplus).collect();
+            let places: Vec<Option<usize>> =
+                source.all_outcomes().iter().map(|outcome| place(decision, outcome)).collect();
+            let units = |number: usize| {
+                let place = places.get(number).copied().flatten()?;
+                surplus.get(place).copied()
+            };
+            let refunds = |(number, outcome): (usize, &Outcome)| {
+                // The decision of the estimate shows what remains, even if nothing of it can be refunded.
+                units(number).is_some_and(|units| units > 0) && (!is_debit || outcome.refundable() > 0)
+            };
+            if !source.all_outcomes().iter().enumerate().any(refunds) {
+                continue;
+            }
+            let (refunded, answer) = limiter.refund_each(&source, |number| units(number).unwrap_or_default());
+            let mut by_place = vec![0; surplus.len()];
+            for (place, units) in places.iter().zip(refunded) {
+                if let Some(total) = place.and_then(|place| by_place.get_mut(place)) {
+                    *total = units;
                 }
-                Stage::Refund(left) => {
-                    let (source, is_debit, surplus) = {
-                        let state = lock(state);
-                        let surplus: Vec<u64> = state.totals.iter().map(Total::surplus).collect();
-                        let last = left.min(state.debits.len()).checked_sub(1);
-                        self.stage = last.map_or(Stage::Done, Stage::Refund);
-                        let debit = last.and_then(|last| state.debits.get(last)).cloned();
-                        let is_debit = debit.is_some();
-                        (debit.unwrap_or_else(|| decision.clone()), is_debit, surplus)
-                    };
-                    let places: Vec<Option<usize>> =
-                        source.all_outcomes().iter().map(|outcome| place(decision, outcome)).collect();
-                    let units = |number: usize| {
-                        let place = places.get(number).copied().flatten()?;
-                        surplus.get(place).copied()
-                    };
-                    let refunds = |(number, outcome): (usize, &Outcome)| {
-                        // The decision of the estimate shows what remains, even if nothing of it can be refunded.
-                        units(number).is_some_and(|units| units > 0)
-                            && (!is_debit || outcome.refundable() > 0)
-                    };
-                    if !source.all_outcomes().iter().enumerate().any(refunds) {
-                        continue;
-                    }
-                    let (refunded, answer) =
-                        limiter.refund_each(&source, |number| units(number).unwrap_or_default());
-                    let mut by_place = vec![0; surplus.len()];
-                    for (place, units) in places.iter().zip(refunded) {
-                        if let Some(total) = place.and_then(|place| by_place.get_mut(place)) {
-                            *total = units;
-                        }
-                    }
-                    let is_local = source.all_outcomes().iter().any(|outcome| outcome.local().is_some());
-                    self.change = Some(Change::Refund(by_place, is_local));
-                    return Some(answer);
-                }
-                Stage::Done => return None,
+            }
+            let is_local = source.all_outcomes().iter().any(|outcome| outcome.local().is_some());
+            if !self.call(Change::Refund(by_place, is_local), answer).await {
+                return;
             }
         }
     }
 
-    /// Records how the call ended.
-    fn ended(&mut self, ended: Result<Decision, Error>) {
-        let change = self.change.take();
-        let is_local = matches!(change, Some(Change::Refund(_, true)));
-        if let Some(change) = change {
+    /// Waits for a call, and records how it ended. Returns whether another one may follow.
+    async fn call(&mut self, change: Change, answer: Answer<Decision>) -> bool {
+        let is_local = matches!(change, Change::Refund(_, true));
+        self.change = Some(change);
+        let ended = match answer.now() {
+            Ok(ended) => ended,
+            Err(answer) => {
+                if !self.is_sent {
+                    // The caller polls the round once, perhaps outside a runtime. The rest is for a task.
+                    yield_now().await;
+                    self.is_sent = true;
+                }
+                answer.await
+            }
+        };
+        if let Some(change) = self.change.take() {
             lock(&self.account.state).apply(&self.account.decision, change, &ended);
         }
         // What was counted in this process, or is refunded once the store answers, is done.
         let is_done = ended.as_ref().is_ok_and(|decision| !decision.all_outcomes().is_empty());
-        if has_failed(&ended) && !is_done && !is_local {
-            self.stage = Stage::Done;
-        }
+        let goes_on = !has_failed(&ended) || is_done || is_local;
         self.settled = Some(match (self.settled.take(), ended) {
             (Some(Ok(before)), Ok(now)) => Ok(before.updated(&now)),
             (_, now) => now,
         });
+        goes_on
     }
 }
 

@@ -5,7 +5,7 @@
 use std::{sync::OnceLock, time::Duration};
 
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Response,
+    HeaderMap, HeaderName, HeaderValue, Response, StatusCode,
     header::{Entry, RETRY_AFTER},
     request::Parts,
 };
@@ -62,6 +62,7 @@ impl HeaderWriter {
         marks: bool,
         is_read: bool,
     ) {
+        let status = response.status();
         let inner = response.extensions_mut().remove::<Decision>();
         let is_read = is_read || inner.is_some();
         let headers = response.headers_mut();
@@ -71,12 +72,12 @@ impl HeaderWriter {
         }
         let before = inner.as_ref().is_some_and(|inner| inner.report() == Report::Done);
         let reported = match inner {
-            None => self.write(headers, &decision, latest, |_| true),
+            None => self.write(headers, status, &decision, latest, |_| true),
             // The handler decided more, and left it to the layer to report both.
             Some(inner) if inner.report() == Report::Pending => {
                 decision = decision.updated(&inner);
                 // If the handler decided the same policy for another key, the client's own outcome is reported.
-                self.write(headers, &decision.by_name(), latest, |_| true)
+                self.write(headers, status, &decision.by_name(), latest, |_| true)
             }
             Some(inner) => {
                 // An inner layer may have reported some of the policies.
@@ -84,7 +85,7 @@ impl HeaderWriter {
                     let same = |inner: &Outcome| inner.policy().name() == outcome.policy().name();
                     !before || !inner.outcomes().iter().any(same)
                 };
-                let reported = self.write(headers, &decision, latest, news);
+                let reported = self.write(headers, status, &decision, latest, news);
                 decision = decision.updated(&inner);
                 reported
             }
@@ -102,9 +103,10 @@ impl HeaderWriter {
         decision: &Decision,
         request: &Parts,
     ) {
+        let status = response.status();
         let headers = response.headers_mut();
         let latest = add_retry_after(headers, decision).unwrap_or_else(|| latest_t(headers));
-        let reported = self.write(headers, decision, latest, |_| true);
+        let reported = self.write(headers, status, decision, latest, |_| true);
         if is_grpc_type(headers) && block_size(headers) > MAX_BLOCK {
             headers.remove(GRPC_DETAILS);
         }
@@ -119,13 +121,14 @@ impl HeaderWriter {
     fn write(
         &self,
         headers: &mut HeaderMap,
+        status: StatusCode,
         decision: &Decision,
         latest: u64,
         news: impl Fn(&Outcome) -> bool,
     ) -> bool {
         let settings = &self.headers;
         let denied = decision.is_denied();
-        let wanted = denied || settings.successes;
+        let wanted = (denied || settings.successes) && (settings.redirects || !status.is_redirection());
         let Some(binding) = decision.binding().filter(|_| wanted && fits(headers, decision)) else {
             return false;
         };
@@ -141,7 +144,11 @@ impl HeaderWriter {
                     if outcomes.iter().all(&news) { self.cached(outcomes, policies) } else { policies() };
                 reported = append(headers, RATELIMIT_POLICY, policies);
                 let item = |outcome: &Outcome| limit_item(outcome, denied, latest, settings);
-                append(headers, RATELIMIT, value(list(all().map(item))));
+                let limits = match settings.tightest_only {
+                    true => list([binding].into_iter().filter(|outcome| news(outcome)).map(item)),
+                    false => list(all().map(item)),
+                };
+                append(headers, RATELIMIT, value(limits));
             }
             Some(Dialect::IetfDraft07) => draft_07(headers, outcomes, numbers(binding, denied, latest)),
             Some(_) => draft_06(headers, outcomes, numbers(binding, denied, latest)),

@@ -41,6 +41,8 @@ pub(super) enum Admission {
 
 /// What a request waits for before the layer admits or rejects it.
 pub(super) enum Waiting {
+    /// Nothing yet.
+    Start,
     Identity(Answer<Identity>),
     /// The policies.
     Charges(Answer<Gathered<Charge>>),
@@ -188,17 +190,14 @@ pub(super) struct Admit<'a> {
 }
 
 impl Admit<'_> {
-    #[inline]
-    pub(super) fn start(self) -> Admission {
-        match self.config.identify(self.request, true).now() {
-            Ok(identity) => self.identified(identity),
-            Err(identity) => Admission::Pending(Waiting::Identity(identity)),
-        }
-    }
-
     /// What to do next, once the request need no longer wait for that.
+    #[inline]
     pub(super) fn poll(self, waiting: &mut Waiting, cx: &mut Context<'_>) -> Poll<Admission> {
         Poll::Ready(match waiting {
+            Waiting::Start => match self.config.identify(self.request, true).now() {
+                Ok(identity) => self.identified(identity),
+                Err(identity) => Admission::Pending(Waiting::Identity(identity)),
+            },
             Waiting::Identity(identity) => self.identified(ready!(Pin::new(identity).poll(cx))),
             Waiting::Charges(charges) => self.charged(ready!(Pin::new(charges).poll(cx))),
             Waiting::Decision(decision, unidentified) => {

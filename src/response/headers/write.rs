@@ -5,7 +5,7 @@
 use std::{sync::OnceLock, time::Duration};
 
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Response, StatusCode,
+    Extensions, HeaderMap, HeaderName, HeaderValue, Response, StatusCode,
     header::{Entry, RETRY_AFTER},
     request::Parts,
 };
@@ -31,9 +31,10 @@ use crate::{
 /// other headers.
 const MAX_BLOCK: usize = 7 * 1024;
 
-/// Whether the decision is read in the extensions of the response to `request`, because an outer layer has decided too.
-pub(crate) fn is_read(request: &Parts) -> bool {
-    request.extensions.get::<Decision>().is_some()
+/// Whether the decision is read in the extensions of the response to the request with these, because an outer layer has
+/// decided too.
+pub(crate) fn is_read(request: &Extensions) -> bool {
+    request.get::<Decision>().is_some()
 }
 
 /// Adds the headers that its [`Headers`] ask for.
@@ -110,7 +111,7 @@ impl HeaderWriter {
         if is_grpc_type(headers) && block_size(headers) > MAX_BLOCK {
             headers.remove(GRPC_DETAILS);
         }
-        if is_read(request) {
+        if is_read(&request.extensions) {
             let report = if reported { Report::Done } else { Report::Omitted };
             response.extensions_mut().insert(decision.clone().reported(report));
         }

@@ -355,7 +355,7 @@ impl RateLimitLayer {
     /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all"))
     ///     .exempt(|parts| parts.uri.path() == "/health")
     ///     .on_decision(move |event| {
-    ///         log.lock().unwrap().push((event.policy().map(String::from), event.kind().as_str()));
+    ///         log.lock().unwrap().push((event.policy().map(String::from), event.kind.as_str()));
     ///     });
     /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
     ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))

@@ -194,7 +194,7 @@ async fn a_layer_that_only_reports_admits_it_and_shows_the_decision() {
         .enforcement(Enforcement::ReportOnly)
         .on_decision(move |event: &DecisionEvent<'_>| {
             let policy = event.policy().map(String::from);
-            log.lock().unwrap().push((event.kind(), event.is_rejected(), policy));
+            log.lock().unwrap().push((event.kind, event.is_rejected, policy));
         });
     for _ in 0..LIMIT {
         let response = ask_and_read(&layer, request(None)).await;

@@ -139,9 +139,6 @@ impl Config {
         charging: bool,
     ) -> Answer<Identity> {
         let key_of = |(at, rule): (usize, &Rule)| {
-            if rule.skipped.is_empty() {
-                return rule.key(request, preflight).map(move |key| Some((at, key)));
-            }
             rule.key_unless_skipped(request, preflight).map(move |key| key.map(|key| (at, key)))
         };
         let mut rules = rules.filter_map(|at| Some((at, self.rule(at)?)));
@@ -340,7 +337,7 @@ impl Admit<'_> {
         let event = DecisionEvent::rejected(&rejection, Some(self.request), !self.report_only);
         self.config.rejected(&event, &rejection, self.report_only);
         if self.report_only {
-            return Admission::Admitted(rejection.into_decision());
+            return Admission::Admitted(rejection.decision().cloned());
         }
         Admission::Rejected(self.config.jitter(rejection), None)
     }

@@ -191,7 +191,7 @@ impl Config {
         let mut response = replace(self.mapper(is_grpc(&request)), &rejection, &request, returned);
         // An exempt request has no decision but the service's.
         let marks = report_only && decision.is_some();
-        if let Some(decision) = decision.or_else(|| rejection.into_decision()) {
+        if let Some(decision) = decision.or_else(|| rejection.decision().cloned()) {
             self.headers.decorate(&mut response, decision, marks, is_read);
         }
         response

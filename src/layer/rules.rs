@@ -200,7 +200,7 @@ impl Rules {
         // A rule that was added several times is charged once, also to a path with several readings.
         let first = |at| self.rules.iter().position(|rule| rule.is(&self.rules[at])).unwrap_or(at);
         let scopes: Vec<_> = self.scopes.iter().cloned().zip((0..self.rules.len()).map(first)).collect();
-        Routes::is_needed(&scopes).then(|| Routes::new(&scopes))
+        Routes::new(&scopes)
     }
 
     /// # Errors

@@ -85,13 +85,6 @@ impl Rejection {
         }
     }
 
-    pub(crate) fn into_decision(self) -> Option<Decision> {
-        match self {
-            Self::Denied(decision) => Some(decision),
-            _ => None,
-        }
-    }
-
     /// The wait before a retry in whole seconds, at least 1: the value of `Retry-After`. `None` if no policy denied the
     /// request, or if the request costs more than the quota, so no wait helps.
     #[must_use]

@@ -19,11 +19,12 @@ use super::{
 ///
 /// A key is made of any bytes. It is stored as [text](Self::as_str) that is safe inside a Redis key and that an
 /// operator can read: see [the forms of a stored key](crate::key#the-stored-form). Different identities have different
-/// texts, and equal identities have equal texts in every process. Hashed texts can only be equal by a collision in 128
-/// bits of SHA-256.
+/// texts, and equal identities have equal texts in every process; those that are
+/// [hashed](crate::KeyExtractor::hashed) if the secret is the same. Hashed texts can only be equal by a collision in
+/// 128 bits of SHA-256.
 ///
-/// Keys are compared, ordered and hashed by their text. Until its request is charged, a key knows its
-/// [identity](Self::identity) as well. A [`Decision`](crate::Decision) and a store keep the text only.
+/// Keys are compared, ordered and hashed by their text. A key keeps the raw [identity](Self::identity) only until the
+/// request is charged. A [`Decision`](crate::Decision) and a store keep the text only.
 ///
 /// `Debug` hides the identity, so logging a key by accident discloses nothing.
 ///
@@ -215,8 +216,8 @@ impl Key {
     /// | of [`or`](crate::KeyExtractor::or) | the identity from the extractor that found it |
     /// | of a tuple or of [`join`](Self::join) | the identities of the parts, with U+001F between them, and U+001E before a part that the second extractor of an `or` found |
     ///
-    /// `None` in these cases: the identity is not UTF-8; a part of it contains U+001D, U+001E or U+001F; or it is not
-    /// known any more, because a [`Decision`](crate::Decision) holds no identity that its store does not hold.
+    /// `None` in these cases: the identity is not UTF-8; a part of it contains U+001D, U+001E or U+001F; or the
+    /// key came from a [`Decision`](crate::Decision), which keeps only what the store keeps.
     ///
     /// Keep it out of logs.
     ///

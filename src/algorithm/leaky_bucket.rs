@@ -16,7 +16,8 @@ use crate::base::{Error, Quota};
 /// * **Promise of a queue**: requests leave evenly spaced at the quota's rate, in the order in which they were
 ///   admitted, over all instances. No request waits longer than the queue's longest wait.
 /// * **Source**: ITU-T I.371; J. Turner, "New directions in communications", 1986. A queue has the options of nginx's
-///   `limit_req`: its `burst` is the longest wait here, its `delay` is [`delay_after`](Self::delay_after).
+///   `limit_req`: without `delay`, the longest wait is `burst` / rate; with it, the longest wait is (`burst` - `delay`) / rate,
+///   and [`delay_after`](Self::delay_after) is `delay` + 1.
 /// * **Cost in Redis**: one string per key. GET; SET if units are charged.
 /// * **Weakness of a queue**: a waiting request holds its connection and its memory in the instance. A client that
 ///   disconnects while it waits has used its turn.

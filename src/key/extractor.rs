@@ -167,7 +167,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// | [`a.or(b)`](Self::or) | an identity of `a` or of `b` | requests in which `a` or `b` finds it: if `a` is a header, a client can send an identity of `b` in it |
     /// | [`hashed`](Self::hashed), [`map`](Self::map) | the identity before it is hashed or changed | |
     /// | a tuple | a tuple of the parts' identities, or [`Key::join`] of them | |
-    /// | a closure, [`FromExtension`](crate::key::FromExtension), [`FromExtractor`](crate::key::FromExtractor) | the key that the closure returns | |
+    /// | a closure, [`from_extension`](crate::key::from_extension), [`from_extractor`](crate::key::from_extractor) | the key that the closure returns | |
     ///
     /// To match single IPv6 addresses, or networks, use [`PeerIp::within`](crate::PeerIp::within). To exempt by only
     /// one extractor of an `or`, use that extractor: `.exempt(PeerIp::new().any_of(["192.0.2.1"]))`.

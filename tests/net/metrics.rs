@@ -291,6 +291,10 @@ async fn the_counters_of_a_layers_policies_start_at_zero() {
         hour("shadow", 1).shadow(),
         hour("penalty", 1).penalty(Penalty::manual()).on_store_failure(FailureMode::Closed),
         hour("leased", 9).leased(2).on_store_failure(FailureMode::Open),
+        hour("meter", 1).algorithm(LeakyBucket::meter()).on_store_failure(FailureMode::Closed),
+        hour("queue", 1)
+            .algorithm(LeakyBucket::queue(Duration::from_secs(9)))
+            .on_store_failure(FailureMode::Closed),
     ];
     let (_guard, handle) = record(PrometheusBuilder::new());
     for policy in policies {
@@ -312,6 +316,11 @@ async fn the_counters_of_a_layers_policies_start_at_zero() {
         ("leased", "store", &["admitted", "denied"]),
         ("leased", "deny_cache", &["denied"]),
         ("leased", "lease", &["admitted"]),
+        // A meter never delays.
+        ("meter", "store", &["admitted", "denied"]),
+        ("meter", "deny_cache", &["denied"]),
+        ("queue", "store", &["admitted", "delayed", "denied"]),
+        ("queue", "deny_cache", &["denied"]),
         ("", "failure_mode", &["admitted"]),
         ("memory", "store", &["admitted", "denied"]),
     ];

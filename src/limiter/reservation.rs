@@ -43,6 +43,7 @@ use crate::{
 /// // A request may produce up to 400 tokens.
 /// let decision = limiter.check(&tokens, &alice, 400).await?;
 /// let reservation = Reservation::new(&limiter, &decision);
+/// assert_eq!(reservation.decision().remaining(), Some(600));
 /// assert_eq!(reservation.settle(150).await?.remaining(), Some(850));
 ///
 /// // A stream is cut off after 30 tokens.

@@ -25,7 +25,7 @@ use crate::{
 /// use tower_ratelimit::{algorithm::FixedWindow, FailureMode, Policy, Quota};
 ///
 /// let burst = Policy::new("burst", Quota::per_second(10).burst(20));
-/// assert_eq!(burst.name(), "burst");
+/// assert_eq!((burst.name(), burst.capacity()), ("burst", 20));
 ///
 /// let daily = Policy::new("daily", Quota::per_day(10_000))
 ///     .algorithm(FixedWindow::aligned())

@@ -97,6 +97,17 @@ pub struct Headers {
 /// | [`IetfDraft06`](Self::IetfDraft06) | `RateLimit-Limit`, `-Remaining`, `-Reset`, and `RateLimit-Policy: 100;w=60` | drafts 04 to 06, clients of `draft-6` |
 /// | [`LegacyEpoch`](Self::LegacyEpoch) | `X-RateLimit-Limit`, `-Remaining`, `-Used`, and `-Reset` in seconds since 1970 UTC | GitHub and most public APIs |
 /// | [`LegacyDelta`](Self::LegacyDelta) | the same, with `-Reset` in seconds from now | Envoy, Reddit |
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{Headers, response::Dialect};
+///
+/// let both = Headers::new(Dialect::Ietf).and(Dialect::LegacyDelta);
+/// assert_eq!("ietf+legacy-delta".parse::<Headers>()?, both);
+/// assert!(both.names().iter().any(|name| name == "x-ratelimit-remaining"));
+/// # Ok::<(), tower_ratelimit::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Dialect {

@@ -488,8 +488,8 @@ impl RateLimitLayer {
             Identity::Rejected(rejection) => return Err(*rejection),
             Identity::Denied(decision) => return Err(Rejection::Denied(*decision)),
             Identity::Known(key) => config.rules.rules.iter().zip([key]).collect(),
-            Identity::Applicable(keys) => {
-                let keys = keys.complete().map_err(Rejection::Unidentified)?;
+            Identity::Applicable(charges, keys) => {
+                charges.complete().map_err(Rejection::Unidentified)?;
                 keys.into_iter().filter_map(|(at, key)| Some((config.rule(at)?, key))).collect()
             }
         };

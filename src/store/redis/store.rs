@@ -288,7 +288,7 @@ impl Store for RedisStore {
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        let mut redis_key = String::new();
+        let mut redis_key = Vec::new();
         self.names.write(&mut redis_key, policy, key);
         let mut command = redis::cmd("DEL");
         command.arg(redis_key);
@@ -309,9 +309,9 @@ impl Store for RedisStore {
     }
 
     fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
-        let mut name = String::new();
+        let mut name = Vec::new();
         self.names.write(&mut name, policy, key);
-        Some(name)
+        String::from_utf8(name).ok()
     }
 
     fn local_counts(&self) -> Option<Arc<LocalCounts>> {

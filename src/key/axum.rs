@@ -74,6 +74,22 @@ impl<E: 'static> FromExtractor<E> {
     }
 
     /// [`new`](Self::new) for an extractor that needs the router's state, such as axum's `State`.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use axum::extract::State;
+    /// use http::Request;
+    /// use tower_ratelimit::{Key, KeyExtractor, key::FromExtractor};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let region = FromExtractor::with_state(String::from("eu"), |State(region): State<String>| region);
+    /// let (parts, ()) = Request::get("/").body(())?.into_parts();
+    /// assert_eq!(region.extract(&parts).await?, Key::new("eu"));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn with_state<S, K: IntoKey>(state: S, key: impl Fn(E) -> K + Send + Sync + 'static) -> Self
     where
         E: FromRequestParts<S> + Send,

@@ -72,6 +72,7 @@ use crate::{
 /// // Two policies, all or nothing: the day has room for 100, the hour does not.
 /// let daily = Policy::new("daily", Quota::per_day(1_000));
 /// let both = [Charge::new(&mails, &tenant, 100), Charge::new(&daily, &tenant, 100)];
+/// assert!(!limiter.peek_all(&both).await?.is_allowed());
 /// assert!(!limiter.check_all(&both).await?.is_allowed());
 /// assert_eq!(limiter.peek(&daily, &tenant, 0).await?.remaining(), Some(1_000));
 /// // As many as remain.

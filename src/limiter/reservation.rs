@@ -53,10 +53,16 @@ use crate::{
 /// drop(reservation);
 /// assert_eq!(limiter.peek(&tokens, &alice, 1).await?.remaining(), Some(820));
 ///
+/// // It needs more than the estimate.
+/// let decision = limiter.check(&tokens, &alice, 20).await?;
+/// let reservation = Reservation::new(&limiter, &decision);
+/// assert_eq!(reservation.extend_to(120).await?.remaining(), Some(700));
+/// assert_eq!(reservation.settle(130).await?.remaining(), Some(690));
+///
 /// // If it fails, it costs nothing.
 /// let decision = limiter.check(&tokens, &alice, 400).await?;
 /// drop(Reservation::new(&limiter, &decision).or_refund());
-/// assert_eq!(limiter.peek(&tokens, &alice, 1).await?.remaining(), Some(820));
+/// assert_eq!(limiter.peek(&tokens, &alice, 1).await?.remaining(), Some(690));
 /// # Ok(())
 /// # }
 /// ```

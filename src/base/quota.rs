@@ -43,6 +43,7 @@ use super::error::{Error, ErrorKind};
 /// assert_eq!("10/s burst 20".parse::<Quota>()?, api);
 ///
 /// assert_eq!(Quota::new(100, Duration::from_secs(90)).to_string(), "100/90s");
+/// assert_eq!(Quota::per_hour(48).period() * 24, Quota::per_day(48).period());
 /// assert!(Quota::try_new(100, Duration::ZERO).is_err());
 /// # Ok::<(), tower_ratelimit::Error>(())
 /// ```

@@ -52,6 +52,9 @@ pub(crate) trait Held: Send + Sync {}
 /// assert!(!denied.is_allowed());
 /// // "daily" would have admitted the request, and was not charged either.
 /// assert_eq!(denied.outcomes()[1].remaining(), 8);
+/// // No outage, and no policy that only shadows.
+/// assert!(denied.failure().is_none() && denied.shadows().is_empty());
+/// assert_eq!(denied.source().as_str(), "store");
 /// # Ok(())
 /// # }
 /// ```

@@ -38,6 +38,9 @@ use crate::base::{Answer, Error, ErrorKind, valid};
 /// let (parts, ()) = Request::get("/").body(())?.into_parts();
 /// let error = key.extract(&parts).await.unwrap_err();
 /// assert_eq!(error.to_string(), "the request lacks the header `x-api-key`");
+///
+/// // For a name from a configuration file.
+/// assert!(Header::try_new("x api key").is_err());
 /// # Ok(())
 /// # }
 /// ```

@@ -11,6 +11,46 @@ use crate::{
 /// What a layer has decided about a request, for [`RateLimitLayer::on_decision`](crate::RateLimitLayer::on_decision).
 ///
 /// `Debug` shows neither the identity nor the request.
+///
+/// # Example
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+///
+/// use http::{Request, Response};
+/// use tower::{Layer, ServiceExt};
+/// use tower_ratelimit::{
+///     Key, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, layer::{DecisionEvent, DecisionKind},
+/// };
+///
+/// /// A line for each denial, without the client's identity.
+/// fn line(event: &DecisionEvent<'_>) -> Option<String> {
+///     if event.kind() != DecisionKind::Denied || !event.is_rejected() {
+///         return None;
+///     }
+///     let (policy, path, client) = (event.policy()?, event.request()?.uri.path(), event.key_hash()?);
+///     Some(format!("{policy} denied {path} to {client}, wait {:?}", event.decision()?.retry_after()?))
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let lines = Arc::new(Mutex::new(Vec::new()));
+/// let log = lines.clone();
+/// let (store, alice) = (MemoryStore::with_clock(ManualClock::new()), Key::new("alice"));
+/// let client = alice.digest();
+/// let layer = RateLimitLayer::new(store, Policy::new("api", Quota::per_hour(1)), alice)
+///     .on_decision(move |event| log.lock().unwrap().extend(line(event)));
+/// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+/// }));
+///
+/// for _ in 0..2 {
+///     service.clone().oneshot(Request::get("/export").body(String::new())?).await?;
+/// }
+/// assert_eq!(*lines.lock().unwrap(), [format!("api denied /export to {client}, wait 3600s")]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub struct DecisionEvent<'a> {
@@ -35,6 +75,15 @@ pub struct DecisionEvent<'a> {
 }
 
 /// The kind of a [`DecisionEvent`], the same while the layer [only reports](crate::policy::Enforcement::ReportOnly).
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::layer::DecisionKind;
+///
+/// assert_eq!(DecisionKind::Denied.as_str(), "denied");
+/// assert_eq!(DecisionKind::RejectedByService.to_string(), "rejected_by_service");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DecisionKind {

@@ -102,6 +102,48 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
+/// Its settings:
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use http::{Request, Response, request::Parts};
+/// use tower::{Layer, ServiceExt};
+/// use tower_ratelimit::{
+///     Header, Headers, MemoryStore, Policy, Quota, RateLimitLayer, Rejection, policy::EnforcementSwitch,
+///     response::{Dialect, GrpcStatus},
+/// };
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let switch = EnforcementSwitch::default();
+/// let policy = Policy::new("api", Quota::per_hour(1));
+/// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Header::new("x-api-key"))
+///     .exempt(|parts| parts.uri.path() == "/health")
+///     .enforcement(&switch)
+///     .headers(Headers::new(Dialect::LegacyDelta))
+///     .retry_after_jitter(Duration::from_secs(10))
+///     .response(|rejection: &Rejection, _: &Parts| {
+///         let mut response = Response::new(rejection.to_string());
+///         *response.status_mut() = rejection.status();
+///         response
+///     })
+///     .grpc_response(GrpcStatus::default().retry_pushback())
+///     .refund_cancelled();
+/// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+///     Ok::<_, std::convert::Infallible>(Response::new(String::from("hello")))
+/// }));
+///
+/// let send = async |path| {
+///     let request = Request::get(path).header("x-api-key", "k1").body(String::new()).unwrap();
+///     service.clone().oneshot(request).await.unwrap()
+/// };
+/// assert_eq!(send("/").await.headers()["x-ratelimit-limit"], "1");
+/// assert_eq!(send("/").await.status(), 429);
+/// assert_eq!(send("/health").await.status(), 200);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "a layer does nothing until it wraps a service"]
 pub struct RateLimitLayer {

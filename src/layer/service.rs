@@ -29,6 +29,31 @@ use crate::{
 /// It is ready when the inner service is. The decision is requested when the response future is polled.
 ///
 /// See [`RateLimitLayer`](crate::RateLimitLayer) and the [crate docs](crate) for examples.
+///
+/// # Example
+///
+/// A function that names the type of the service:
+///
+/// ```
+/// use http::{Request, Response};
+/// use tower::{Layer, Service, ServiceExt};
+/// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, layer::RateLimit};
+///
+/// fn limited<S>(inner: S) -> RateLimit<S> {
+///     let policy = Policy::new("api", Quota::per_hour(1));
+///     RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all")).layer(inner)
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let mut service = limited(tower::service_fn(|_: Request<String>| async {
+///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+/// }));
+/// assert_eq!(service.ready().await?.call(Request::new(String::new())).await?.status(), 200);
+/// assert_eq!(service.ready().await?.call(Request::new(String::new())).await?.status(), 429);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 pub struct RateLimit<S> {
     inner: S,

@@ -18,6 +18,21 @@ use crate::{
 /// [`RateLimitLayer`](crate::RateLimitLayer) is built on it. Cloning is cheap and gives another handle on the same
 /// store.
 ///
+/// # Which call when
+///
+/// | you want to | call | if the units do not remain |
+/// |---|---|---|
+/// | charge one policy | [`check`](Self::check) | denies, charges nothing |
+/// | charge several policies or keys, all or nothing | [`check_all`](Self::check_all) | denies, charges nothing |
+/// | charge what remains, up to a number | [`check_up_to`](Self::check_up_to) | charges fewer; denies if none remain |
+/// | charge as soon as possible | [`wait`](Self::wait) | waits up to a time, then denies |
+/// | look without charging | [`peek`](Self::peek), [`peek_all`](Self::peek_all) | denies |
+/// | charge a request's keys more, before the work | [`charge_more`](Self::charge_more) | denies, charges nothing |
+/// | charge a request's keys what the work cost, after it | [`debit`](Self::debit) | charges what remains, and [debt](Policy::debt); admits |
+/// | charge an estimate first, the cost later | [`Reservation`](crate::Reservation) | the check denies; the settlement is a debit or a refund |
+/// | return units | [`refund`](Self::refund) | |
+/// | reset, ban or unban a key | [`operator`](Self::operator) | |
+///
 /// # When the store fails
 ///
 /// The [`FailureMode`](crate::FailureMode) of the policies decides, and [`Decision::failure`] has the cause: those that are
@@ -36,7 +51,7 @@ use crate::{
 /// # Example
 ///
 /// ```
-/// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota};
+/// use tower_ratelimit::{Charge, Key, Limiter, MemoryStore, Policy, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -53,6 +68,15 @@ use crate::{
 /// // A peek charges nothing.
 /// assert!(limiter.peek(&mails, &tenant, 40).await?.is_allowed());
 /// assert_eq!(limiter.peek(&mails, &tenant, 0).await?.outcomes()[0].remaining(), 40);
+///
+/// // Two policies, all or nothing: the day has room for 100, the hour does not.
+/// let daily = Policy::new("daily", Quota::per_day(1_000));
+/// let both = [Charge::new(&mails, &tenant, 100), Charge::new(&daily, &tenant, 100)];
+/// assert!(!limiter.peek_all(&both).await?.is_allowed());
+/// assert!(!limiter.check_all(&both).await?.is_allowed());
+/// assert_eq!(limiter.peek(&daily, &tenant, 0).await?.remaining(), Some(1_000));
+/// // As many as remain.
+/// assert_eq!(limiter.check_up_to(&mails, &tenant, 100).await?.outcomes()[0].granted(), 40);
 ///
 /// limiter.operator().reset(&mails, &tenant).await?;
 /// assert!(limiter.check(&mails, &tenant, 100).await?.is_allowed());

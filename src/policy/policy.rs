@@ -25,7 +25,7 @@ use crate::{
 /// use tower_ratelimit::{algorithm::FixedWindow, FailureMode, Policy, Quota};
 ///
 /// let burst = Policy::new("burst", Quota::per_second(10).burst(20));
-/// assert_eq!(burst.name(), "burst");
+/// assert_eq!((burst.name(), burst.capacity()), ("burst", 20));
 ///
 /// let daily = Policy::new("daily", Quota::per_day(10_000))
 ///     .algorithm(FixedWindow::aligned())
@@ -441,6 +441,19 @@ impl Policy {
     /// # Errors
     ///
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if the algorithm or another setting does not support the quota.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Policy, Quota, algorithm::FixedWindow};
+    ///
+    /// let free = Policy::new("api", Quota::per_day(100)).try_algorithm(FixedWindow::anchored())?;
+    /// let paid = free.with_quota(Quota::per_day(10_000))?;
+    /// assert_eq!((paid.name(), paid.quota(), paid.algorithm_name()), ("api", Quota::per_day(10_000), "fixed-window"));
+    /// // Windows have no burst.
+    /// assert!(free.with_quota(Quota::per_day(100).try_burst(5)?).is_err());
+    /// # Ok::<(), tower_ratelimit::Error>(())
+    /// ```
     pub fn with_quota(&self, quota: Quota) -> Result<Self, Error> {
         self.clone().counted(quota, self.counting().clone())
     }

@@ -26,6 +26,8 @@ const BLOCKED: &str = "the client is banned; waiting does not help";
 /// assert_eq!(ours.status(), 500);
 /// assert_eq!(ours.to_string(), "the rate limit is misconfigured");
 /// assert_eq!(std::error::Error::source(&ours).unwrap().to_string(), "no connect info");
+/// // Only a denial has a decision and a wait.
+/// assert!(ours.decision().is_none() && ours.retry_after_seconds().is_none());
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]

@@ -24,7 +24,7 @@ pub(super) const MAX_HOPS: usize = 64;
 /// let networks = ClientIp::behind(TrustedProxies::cidrs(["10.0.0.0/24", "fd00::/64"])?);
 /// assert_eq!(networks.address(&through_tcp)?.to_string(), "203.0.113.7");
 ///
-/// // Exactly one proxy, whatever its address: safe only if no client can bypass it.
+/// // Exactly one proxy, with any address: safe only if no client can bypass it.
 /// let hops = ClientIp::behind(TrustedProxies::hops(1));
 /// assert_eq!(hops.address(&through_tcp)?.to_string(), "203.0.113.7");
 ///

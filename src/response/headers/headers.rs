@@ -80,6 +80,35 @@ pub(super) const LEGACY: [HeaderName; 4] = [X_LIMIT, X_REMAINING, X_USED, X_RESE
 /// # Ok(())
 /// # }
 /// ```
+///
+/// Fewer headers:
+///
+/// ```
+/// use http::{Request, Response};
+/// use tower::{Layer, ServiceExt};
+/// use tower_ratelimit::{Headers, Key, MemoryStore, Policy, Quota, RateLimitLayer, response::Dialect};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let denials = || Headers::new(Dialect::Ietf).on_rejections_only();
+/// let ietf = || Headers::new(Dialect::Ietf).tightest_only().not_on_redirects();
+/// for (headers, admitted_has, denied_has) in
+///     [(ietf(), true, true), (denials(), false, true), (Headers::off(), false, false)]
+/// {
+///     let policy = Policy::new("api", Quota::per_hour(1));
+///     let layer = RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all")).headers(headers);
+///     let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+///         Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+///     }));
+///     let admitted = service.clone().oneshot(Request::new(String::new())).await?;
+///     assert_eq!(admitted.headers().contains_key("ratelimit"), admitted_has);
+///     let denied = service.oneshot(Request::new(String::new())).await?;
+///     assert_eq!(denied.headers().contains_key("ratelimit"), denied_has);
+///     assert!(denied.headers().contains_key("retry-after"));
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headers {
     pub(super) ietf: Option<Dialect>,
@@ -99,6 +128,17 @@ pub struct Headers {
 /// | [`IetfDraft06`](Self::IetfDraft06) | `RateLimit-Limit`, `-Remaining`, `-Reset`, and `RateLimit-Policy: 100;w=60` | drafts 04 to 06, clients of `draft-6` |
 /// | [`LegacyEpoch`](Self::LegacyEpoch) | `X-RateLimit-Limit`, `-Remaining`, `-Used`, and `-Reset` in seconds since 1970 UTC | GitHub and most public APIs |
 /// | [`LegacyDelta`](Self::LegacyDelta) | the same, with `-Reset` in seconds from now | Envoy, Reddit |
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{Headers, response::Dialect};
+///
+/// let both = Headers::new(Dialect::Ietf).and(Dialect::LegacyDelta);
+/// assert_eq!("ietf+legacy-delta".parse::<Headers>()?, both);
+/// assert!(both.names().iter().any(|name| name == "x-ratelimit-remaining"));
+/// # Ok::<(), tower_ratelimit::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Dialect {
@@ -201,6 +241,27 @@ impl Headers {
     /// # Panics
     ///
     /// If `secret` is shorter than 16 bytes.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::{Request, Response};
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{Headers, Key, MemoryStore, Policy, Quota, RateLimitLayer, response::Dialect};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let headers = Headers::new(Dialect::Ietf).partition_key("32 random bytes from the config.");
+    /// let policy = Policy::new("api", Quota::per_hour(5));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all")).headers(headers);
+    /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+    ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+    /// }));
+    /// let response = service.oneshot(Request::new(String::new())).await?;
+    /// assert!(response.headers()["ratelimit"].to_str()?.contains(";pk=:"));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     #[track_caller]
     pub fn partition_key(mut self, secret: impl AsRef<[u8]>) -> Self {

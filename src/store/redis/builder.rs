@@ -14,7 +14,7 @@ use crate::{base::Error, store::ManualClock};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::RedisStore;
+/// use tower_ratelimit::{ManualClock, RedisStore};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -24,6 +24,11 @@ use crate::{base::Error, store::ManualClock};
 ///     .deny_cache(Duration::ZERO)
 ///     .connect_lazy("redis://127.0.0.1:6379")?;
 /// assert!(store.acl_rule().starts_with("~shop:*"));
+///
+/// // For tests against a real Redis that do not sleep.
+/// let clock = ManualClock::new();
+/// let store = RedisStore::builder().pool_size(4).manual_clock(clock.clone()).connect_lazy("redis://127.0.0.1:6379")?;
+/// # drop(store);
 ///
 /// let error = RedisStore::builder().prefix("sh{o}p").connect_lazy("redis://127.0.0.1:6379").unwrap_err();
 /// assert!(error.to_string().starts_with("a Redis key prefix must have 1 to 64 printable ASCII characters"));

@@ -39,7 +39,7 @@ use http::{StatusCode, header::AUTHORIZATION, request::Parts};
 use tokio::net::TcpListener;
 use tower_ratelimit::{
     Decision, KeyExtractor as _, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection,
-    key::FromExtractor,
+    key::from_extractor,
 };
 
 /// The users by their tokens. In a service, this is a database.
@@ -80,7 +80,7 @@ async fn translate(
 
 pub(crate) fn app(limiter: impl Into<Limiter>, secret: &str) -> Router {
     let users = Users(Arc::new(HashMap::from([("t0k3n", "alice")])));
-    let user = FromExtractor::with_state(users.clone(), |User(name)| name);
+    let user = from_extractor(users.clone(), |User(name)| name);
     let key = user.or(PeerIp::new()).hashed(secret);
     let policy = Policy::new("words", Quota::per_minute(6));
     Router::new()

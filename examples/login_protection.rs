@@ -66,7 +66,7 @@ use serde_json::Value;
 use tokio::net::TcpListener;
 use tower_ratelimit::{
     FailureMode, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rule, algorithm::SlidingLog,
-    key::FromExtension, policy::Penalty,
+    key::from_extension, policy::Penalty,
 };
 
 /// What a client sends to log in.
@@ -122,7 +122,7 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     let address = exact("address", 4).penalty(penalty);
     let user = exact("user", 2);
     let failed = |response: &http::response::Parts| response.status == StatusCode::UNAUTHORIZED;
-    let user = Rule::new(user, FromExtension::new(|login: &Login| login.user.clone())).count_if(failed);
+    let user = Rule::new(user, from_extension(|login: &Login| login.user.clone())).count_if(failed);
     let layer =
         RateLimitLayer::with_rules(limiter, Rule::new(address, PeerIp::new()).count_if(failed)).and(user);
     Router::new().route("/login", post(log_in).layer(layer).layer(middleware::from_fn(read_login)))

@@ -72,12 +72,12 @@ struct Denials {
 
 impl Denials {
     fn count(&self, event: &DecisionEvent<'_>) {
-        let Some(decision) = event.decision() else { return };
+        let Some(decision) = event.decision else { return };
         self.would_have.fetch_add(
             decision.shadows().iter().filter(|shadow| shadow.verdict().is_denied()).count(),
             Relaxed,
         );
-        if event.kind() == DecisionKind::Denied && event.policy() == Some("new") {
+        if event.kind == DecisionKind::Denied && event.policy() == Some("new") {
             self.denied.fetch_add(1, Relaxed);
         }
     }

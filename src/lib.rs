@@ -53,7 +53,7 @@
 //!
 //! | question | built in | your own | module |
 //! |---|---|---|---|
-//! | Which client? [`KeyExtractor`] | [`PeerIp`], [`ClientIp`], [`Header`], [`Cookie`](key::Cookie), [`FromExtractor`](key::FromExtractor) and more; [`or`](KeyExtractor::or), tuples | [a closure](key::from_fn) over the request's head | [`key`] |
+//! | Which client? [`KeyExtractor`] | [`PeerIp`], [`ClientIp`], [`Header`], [`Cookie`](key::Cookie), [`from_extractor`](key::from_extractor) and more; [`or`](KeyExtractor::or), tuples | [a closure](key::from_fn) over the request's head | [`key`] |
 //! | Which limit? [`PolicySource`] | one [`Policy`] for all requests, one that changes while the service runs, or one chosen per request; tables of [routes](layer::Rules) | a closure over the request's head and its key, which may look the policy up | [`policy`], [`layer`] |
 //! | How are units counted? [`Algorithm`](algorithm::Algorithm) | [`Gcra`](algorithm::Gcra), [`FixedWindow`](algorithm::FixedWindow), [`SlidingLog`](algorithm::SlidingLog) and more | a Lua file, and a twin in Rust for [`MemoryStore`] | [`algorithm`], with a guide to choosing one |
 //! | Where are the counts? [`Store`](store::Store) | [`RedisStore`], [`MemoryStore`] | the trait | [`store`] |
@@ -77,8 +77,8 @@
 //!
 //! Always:
 //!
-//! * A request waits for the store no longer than the [deadline](store::RedisStoreBuilder::deadline). After it, the
-//!   policy's [`FailureMode`] decides.
+//! * A request waits for the store no longer than the [deadline](store::RedisStoreBuilder::deadline), which counts only
+//!   the time in which the runtime can poll the request. After it, the policy's [`FailureMode`] decides.
 //! * Requests without an identity are rejected with 400, 401 or 500, never pooled. There are two exceptions: requests that a
 //!   trusted proxy sends [without a usable address](ClientIp) share the proxy's limit, and
 //!   [CORS preflights](RateLimitLayer#cors-preflights) without credentials share one for each peer.
@@ -99,7 +99,7 @@
 //!
 //! | name | what it adds | default |
 //! |---|---|---|
-//! | `axum` | [`PeerIp`] reads axum's `ConnectInfo`; [`FromExtractor`](key::FromExtractor), [`MatchedRoute`](key::MatchedRoute); [`Decision`] and [`Limiter`] are extractors, [`Rejection`] is a response | yes |
+//! | `axum` | [`PeerIp`] reads axum's `ConnectInfo`; [`from_extractor`](key::from_extractor), [`MatchedRoute`](key::MatchedRoute); [`Decision`] and [`Limiter`] are extractors, [`Rejection`] is a response | yes |
 //! | `cluster` | [`RedisStore`] on Redis Cluster | no |
 //! | `metrics` | counters, histograms and gauges for any exporter of the facade `metrics` | no |
 //! | `redis` | [`RedisStore`] on one server | yes |

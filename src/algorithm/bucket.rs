@@ -34,8 +34,8 @@ impl<T: HasBucket> Counter for T {
 
     fn shape(&self, arguments: &[u64]) -> Option<Shape> {
         let bucket = Self::bucket(arguments);
-        let is_plain = !bucket.stepped && bucket.wait == 0 && bucket.initial == bucket.burst;
-        is_plain.then_some(Shape::Bucket)
+        // What waits in a queue leaves it as units are replenished.
+        (!bucket.stepped && bucket.initial == bucket.burst).then_some(Shape::Bucket { burst: bucket.burst })
     }
 
     fn lease_recovery(&self, arguments: &[u64], units: u64) -> Option<u64> {

@@ -73,7 +73,9 @@ pub trait Counter: Send + Sync {
 #[derive(Clone, Copy, Debug)]
 pub enum Shape {
     /// A burst, and what is replenished evenly.
-    Bucket,
+    Bucket {
+        burst: u64,
+    },
     Log,
     FixedWindow,
     SlidingWindow,

@@ -47,6 +47,12 @@ use crate::base::{Error, Quota};
 /// assert!(!denied.is_allowed());
 /// // It is 01:00 in Berlin: the day ends in 23 hours.
 /// assert_eq!(denied.retry_after(), Some(Duration::from_secs(23 * 3_600)));
+///
+/// // A day from the client's first request.
+/// let policy = Policy::new("trial", Quota::per_day(1)).algorithm(FixedWindow::anchored());
+/// limiter.check(&policy, &key, 1).await?;
+/// let denied = limiter.check(&policy, &key, 1).await?;
+/// assert_eq!(denied.retry_after(), Some(Duration::from_secs(24 * 3_600)));
 /// # Ok(())
 /// # }
 /// ```

@@ -16,7 +16,8 @@ use crate::base::{Error, Quota};
 /// * **Promise of a queue**: requests leave evenly spaced at the quota's rate, in the order in which they were
 ///   admitted, over all instances. No request waits longer than the queue's longest wait.
 /// * **Source**: ITU-T I.371; J. Turner, "New directions in communications", 1986. A queue has the options of nginx's
-///   `limit_req`: its `burst` is the longest wait here, its `delay` is [`delay_after`](Self::delay_after).
+///   `limit_req`: without `delay`, the longest wait is `burst` / rate; with it, the longest wait is (`burst` - `delay`) / rate,
+///   and [`delay_after`](Self::delay_after) is `delay` + 1.
 /// * **Cost in Redis**: one string per key. GET; SET if units are charged.
 /// * **Weakness of a queue**: a waiting request holds its connection and its memory in the instance. A client that
 ///   disconnects while it waits has used its turn.
@@ -87,6 +88,26 @@ impl LeakyBucket {
 
     /// Admits the first `units` units of a burst without a delay, and delays those after them. Defaults to 1, which
     /// spaces requests evenly from the start. Has no effect on a [meter](Self::meter).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{algorithm::LeakyBucket, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
+    /// let queue = LeakyBucket::queue(Duration::from_secs(1)).delay_after(2);
+    /// let policy = Policy::new("mails", Quota::per_second(2)).algorithm(queue);
+    /// let key = Key::new("alice");
+    ///
+    /// assert_eq!(limiter.check(&policy, &key, 1).await?.delay(), None);
+    /// assert_eq!(limiter.check(&policy, &key, 1).await?.delay(), None);
+    /// assert_eq!(limiter.check(&policy, &key, 1).await?.delay(), Some(Duration::from_millis(500)));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub const fn delay_after(mut self, units: u64) -> Self {
         if let Some(queue) = &mut self.queue {

@@ -16,6 +16,47 @@
 /// The store checks what the functions return, as it does for the Lua file. A mistake, such as an admitted cost without
 /// a new state, is a [`StoreFailed`](crate::ErrorKind::StoreFailed) error of the decision, which then changes nothing.
 /// A layer is not built if the twin makes a mistake on a new key.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::algorithm::{Evaluation, Input, KeyState, Receipt, Twin, Update};
+///
+/// /// Windows that start with a key's first charge. The arguments are the limit and the period.
+/// struct PerWindow;
+///
+/// impl Twin for PerWindow {
+///     fn decide(&self, input: &Input<'_>, cost: u64) -> Evaluation {
+///         let &[limit, period] = input.arguments else { unreachable!("there are two arguments") };
+///         let fresh = KeyState::new(input.now, 0);
+///         let window = input.state.filter(|window| input.now < window.time + period).unwrap_or(&fresh);
+///         let (remaining, reset) = (limit.saturating_sub(window.count), window.time + period - input.now);
+///         if cost > remaining {
+///             return Evaluation::deny((cost <= limit).then_some(reset), remaining, reset);
+///         }
+///         let charged = KeyState::new(window.time, window.count + cost);
+///         // The mark identifies the window for a refund.
+///         Evaluation::admit(remaining - cost, reset).mark(window.time).write(charged, reset)
+///     }
+///
+///     fn refund(&self, input: &Input<'_>, units: u64, receipt: Option<Receipt>) -> Option<Update> {
+///         let window = input.state.filter(|window| input.now < window.time + input.arguments[1])?;
+///         let is_charged = receipt.is_none_or(|receipt| receipt.mark == window.time);
+///         is_charged.then(|| Update::Keep(KeyState::new(window.time, window.count.saturating_sub(units))))
+///     }
+/// }
+///
+/// let two = KeyState::new(100, 2);
+/// let at = |now, state| Input { arguments: &[3, 60], now, state, holder: None };
+/// assert_eq!(PerWindow.decide(&at(100, None), 2), Evaluation::admit(1, 60).mark(100).write(two.clone(), 60));
+/// assert_eq!(PerWindow.decide(&at(110, Some(&two)), 2), Evaluation::deny(Some(50), 1, 50));
+/// assert_eq!(PerWindow.decide(&at(110, Some(&two)), 4), Evaluation::deny(None, 1, 50));
+///
+/// let receipt = Receipt { made: 100, mark: 100 };
+/// let one = Update::Keep(KeyState::new(100, 1));
+/// assert_eq!(PerWindow.refund(&at(110, Some(&two)), 1, Some(receipt)), Some(one));
+/// assert_eq!(PerWindow.refund(&at(160, Some(&two)), 1, Some(receipt)), None);
+/// ```
 pub trait Twin: Send + Sync {
     /// Evaluates `cost`, which is at most one above the [capacity](super::Algorithm::capacity). Must admit a cost of 0.
     fn decide(&self, input: &Input<'_>, cost: u64) -> Evaluation;
@@ -37,6 +78,22 @@ pub trait Twin: Send + Sync {
 }
 
 /// What every function of a [`Twin`] reads.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::algorithm::{Input, KeyState};
+///
+/// /// The units that count in a window of `period`.
+/// fn used(input: &Input<'_>, period: u64) -> u64 {
+///     input.state.filter(|window| input.now < window.time + period).map_or(0, |window| window.count)
+/// }
+///
+/// let state = KeyState::new(100, 2);
+/// let input = Input { arguments: &[], now: 130, state: Some(&state), holder: None };
+/// assert_eq!((used(&input, 60), used(&input, 30)), (2, 0));
+/// assert_eq!(used(&Input { state: None, ..input }, 60), 0);
+/// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Input<'a> {
     /// The result of [`Algorithm::arguments`](super::Algorithm::arguments).
@@ -51,6 +108,18 @@ pub struct Input<'a> {
 }
 
 /// The state of a key: a time, a count, and more if the algorithm needs it.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::algorithm::KeyState;
+///
+/// // Two units since the start of 2026, and a text.
+/// let mut state = KeyState::new(1_767_225_600_000_000, 2);
+/// state.text = Some(String::from("b"));
+/// assert_eq!((state.time, state.count), (1_767_225_600_000_000, 2));
+/// assert_eq!(KeyState::new(0, 0), KeyState::default());
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyState {
     /// A time in microseconds since 1970.
@@ -72,6 +141,20 @@ impl KeyState {
 /// What [`Twin::decide`] returns: the verdict on a cost, and the new state.
 ///
 /// Times are microseconds.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::algorithm::{Evaluation, KeyState};
+///
+/// // Admitted after half a second. The new state matters for a minute.
+/// let admitted = Evaluation::admit(4, 60_000_000).delay(500_000).mark(7).write(KeyState::new(7, 1), 60_000_000);
+/// assert_ne!(admitted, Evaluation::admit(4, 60_000_000));
+///
+/// // Denied: one unit can be charged in a second, and the quota is full again in ten. Only an admission has a delay.
+/// let denied = Evaluation::deny(Some(1_000_000), 0, 10_000_000);
+/// assert_eq!(denied.clone().delay(500_000), denied);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "an evaluation does nothing until it is returned"]
 pub struct Evaluation {
@@ -151,6 +234,23 @@ impl Evaluation {
 }
 
 /// The new state of a key after a [refund](Twin::refund) or a [renewal](Twin::renew).
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::algorithm::{KeyState, Update};
+///
+/// /// A key without units needs no state.
+/// fn refunded(state: &KeyState, units: u64) -> Update {
+///     match state.count.saturating_sub(units) {
+///         0 => Update::Remove,
+///         count => Update::Keep(KeyState::new(state.time, count)),
+///     }
+/// }
+///
+/// assert_eq!(refunded(&KeyState::new(100, 3), 1), Update::Keep(KeyState::new(100, 2)));
+/// assert_eq!(refunded(&KeyState::new(100, 3), 3), Update::Remove);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update {
     /// The state matters for `lifetime` more microseconds, at least 1.
@@ -167,6 +267,21 @@ pub enum Update {
 }
 
 /// Identifies a charge for a refund.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::algorithm::{KeyState, Receipt};
+///
+/// /// Whether a charge, whose mark is the start of its window, is in the window that counts now.
+/// fn still_counts(receipt: Receipt, window: &KeyState) -> bool {
+///     receipt.mark == window.time
+/// }
+///
+/// let charged = Receipt { made: 130, mark: 100 };
+/// assert!(still_counts(charged, &KeyState::new(100, 2)));
+/// assert!(!still_counts(charged, &KeyState::new(160, 2)));
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Receipt {
     /// When it was made, in microseconds of the store's clock.

@@ -27,7 +27,7 @@ pub struct Error {
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
-/// The kind of an [`Error`], which has an example.
+/// The kind of an [`Error`].
 ///
 /// The status is that of the [`Rejection`](crate::Rejection) by a layer. A failure of the store rejects a request only under
 /// [`FailureMode::Closed`](crate::FailureMode::Closed).
@@ -50,6 +50,18 @@ pub struct Error {
 /// | `StoreReply` | 503 | maybe | the answer is not a decision | check proxies; report a bug |
 ///
 /// [Troubleshooting](crate::guide::troubleshooting) lists the messages.
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{Error, ErrorKind, Quota, Rejection};
+///
+/// assert_eq!("5 mails".parse::<Quota>().unwrap_err().kind(), ErrorKind::InvalidConfig);
+///
+/// // What your extractor returns for an API key without an account.
+/// let unknown = Error::new(ErrorKind::UnknownIdentity, "no account has this API key");
+/// assert_eq!(Rejection::Unidentified(unknown).status(), 401);
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {

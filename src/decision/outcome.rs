@@ -70,6 +70,7 @@ impl Verdict {
 /// let admitted = &decision.outcomes()[0];
 /// assert!(!admitted.verdict().is_denied());
 /// assert_eq!((admitted.granted(), admitted.remaining()), (2, 0));
+/// assert_eq!(admitted.policy().name(), "api");
 ///
 /// let decision = limiter.check(&policy, &Key::new("alice"), 1).await?;
 /// let denied = &decision.outcomes()[0];

@@ -1,6 +1,6 @@
 //! Keys that axum finds.
 
-use std::{fmt, future::Future, marker::PhantomData, pin::Pin, sync::Arc};
+use std::{marker::PhantomData, sync::Arc};
 
 use axum::{
     extract::{FromRequestParts, MatchedPath},
@@ -11,11 +11,12 @@ use http::{StatusCode, request::Parts};
 use super::{IntoKey, Key, KeyExtractor, extractor::only};
 use crate::base::{Answer, Error, ErrorKind};
 
-/// A key made of what an axum extractor returns: claims of a token, a session, a path parameter, state.
+/// The key that `key` returns for what the axum extractor `E` returns: claims of a token, a session, a path parameter.
+/// `state` is the router's state, if `E` needs it, such as axum's `State`; otherwise `()`.
 ///
 /// The extractor gets a copy of the request's head. If the handler uses the extractor as well, it runs twice. If it is
 /// expensive, run it in a layer further out, put the result into the request's extensions, and use
-/// [`FromExtension`](crate::key::FromExtension).
+/// [`from_extension`](crate::key::from_extension).
 ///
 /// # Errors
 ///
@@ -36,12 +37,12 @@ use crate::base::{Answer, Error, ErrorKind};
 /// use axum::{Router, body::Body, extract::Path, routing::get};
 /// use http::Request;
 /// use tower::ServiceExt;
-/// use tower_ratelimit::{key::FromExtractor, MemoryStore, Policy, Quota, RateLimitLayer};
+/// use tower_ratelimit::{key::from_extractor, MemoryStore, Policy, Quota, RateLimitLayer};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let policy = Policy::new("per-tenant", Quota::per_hour(1));
-/// let tenant = FromExtractor::new(|Path(tenant): Path<String>| tenant);
+/// let tenant = from_extractor((), |Path(tenant): Path<String>| tenant);
 /// let app = Router::new()
 ///     .route("/{tenant}", get(async || "hello"))
 ///     .layer(RateLimitLayer::new(MemoryStore::new(), policy, tenant));
@@ -57,41 +58,37 @@ use crate::base::{Answer, Error, ErrorKind};
 /// # }
 /// ```
 #[must_use = "an extractor does nothing until a layer or a rule uses it"]
-pub struct FromExtractor<E> {
-    key: Arc<dyn Fn(Parts) -> Finding + Send + Sync>,
-    extractor: PhantomData<fn() -> E>,
+pub fn from_extractor<E, S, K>(state: S, key: impl Fn(E) -> K + Send + Sync + 'static) -> impl KeyExtractor
+where
+    E: FromRequestParts<S> + Send + 'static,
+    S: Clone + Send + Sync + 'static,
+    K: IntoKey,
+{
+    let key = Arc::new(key);
+    move |request: &Parts| {
+        let (mut request, state, key) = (request.clone(), state.clone(), key.clone());
+        let key = Answer::pending(async move {
+            let extracted = E::from_request_parts(&mut request, &state).await;
+            // A rejection may not be `Send`, so it is dropped before the next await.
+            let extracted = extracted.map_err(|rejection| rejected(rejection.into_response().status()))?;
+            let key = key(extracted).into_key();
+            key.await
+        });
+        Found { key, made_of: PhantomData::<K> }
+    }
 }
 
-type Finding = Pin<Box<dyn Future<Output = Result<Key, Error>> + Send>>;
+/// A key made of a `K`. It is pending, but looked up only if a `K` is.
+struct Found<K> {
+    key: Answer<Key>,
+    made_of: PhantomData<K>,
+}
 
-impl<E: 'static> FromExtractor<E> {
-    /// The key that `key` returns for what the extractor `E` returns.
-    pub fn new<K: IntoKey>(key: impl Fn(E) -> K + Send + Sync + 'static) -> Self
-    where
-        E: FromRequestParts<()> + Send,
-    {
-        Self::with_state((), key)
-    }
+impl<K: IntoKey> IntoKey for Found<K> {
+    const LOOKED_UP: bool = K::LOOKED_UP;
 
-    /// [`new`](Self::new) for an extractor that needs the router's state, such as axum's `State`.
-    pub fn with_state<S, K: IntoKey>(state: S, key: impl Fn(E) -> K + Send + Sync + 'static) -> Self
-    where
-        E: FromRequestParts<S> + Send,
-        S: Clone + Send + Sync + 'static,
-    {
-        let key = Arc::new(key);
-        let find = move |mut request: Parts| -> Finding {
-            let (state, key) = (state.clone(), key.clone());
-            Box::pin(async move {
-                let extracted = E::from_request_parts(&mut request, &state).await;
-                // A rejection may not be `Send`, so it is dropped before the next await.
-                let extracted =
-                    extracted.map_err(|rejection| rejected(rejection.into_response().status()))?;
-                let key = key(extracted).into_key();
-                key.await
-            })
-        };
-        Self { key: Arc::new(find), extractor: PhantomData }
+    fn into_key(self) -> Answer<Key> {
+        self.key
     }
 }
 
@@ -101,30 +98,6 @@ fn rejected(status: StatusCode) -> Error {
         false => ErrorKind::IdentityUnavailable,
     };
     Error::new(kind, format!("the extractor of the identity rejected the request with {status}"))
-}
-
-impl<E: 'static> KeyExtractor for FromExtractor<E> {
-    fn extract(&self, request: &Parts) -> Answer<Key> {
-        Answer::pending((self.key)(request.clone()))
-    }
-
-    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
-        Ok(vec![named.clone()])
-    }
-}
-
-impl<E> Clone for FromExtractor<E> {
-    fn clone(&self) -> Self {
-        Self { key: self.key.clone(), extractor: PhantomData }
-    }
-}
-
-impl<E> fmt::Debug for FromExtractor<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FromExtractor")
-            .field("extractor", &std::any::type_name::<E>())
-            .finish_non_exhaustive()
-    }
 }
 
 /// The route that axum's router matched, such as `/users/{id}`. All users of that route share one key.

@@ -1,11 +1,12 @@
-use std::{any::type_name, fmt, sync::Arc};
+use std::any::type_name;
 
 use http::request::Parts;
 
-use super::{IntoKey, Key, KeyExtractor};
-use crate::base::{Answer, Error, ErrorKind};
+use super::{IntoKey, KeyExtractor};
+use crate::base::{Error, ErrorKind};
 
-/// A key made of a value in the request's extensions, such as the user that an authentication layer put there.
+/// The key that `key` returns for a value in the request's extensions, such as the user that an authentication layer put
+/// there.
 ///
 /// # Errors
 ///
@@ -18,7 +19,7 @@ use crate::base::{Answer, Error, ErrorKind};
 ///
 /// ```
 /// use http::Request;
-/// use tower_ratelimit::{key::FromExtension, Key, KeyExtractor};
+/// use tower_ratelimit::{key::from_extension, Key, KeyExtractor};
 ///
 /// #[derive(Clone)]
 /// struct User {
@@ -27,51 +28,25 @@ use crate::base::{Answer, Error, ErrorKind};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let key: FromExtension<User> = FromExtension::new(|user: &User| user.id);
+/// let key = from_extension(|user: &User| user.id);
 /// let (parts, ()) = Request::get("/").extension(User { id: 7 }).body(())?.into_parts();
 /// assert_eq!(key.extract(&parts).await?, Key::new("7"));
 /// # Ok(())
 /// # }
 /// ```
 #[must_use = "an extractor does nothing until a layer or a rule uses it"]
-pub struct FromExtension<T> {
-    key: Arc<dyn Fn(&T) -> Answer<Key> + Send + Sync>,
-}
-
-impl<T> FromExtension<T> {
-    /// The key that `key` returns for the value.
-    pub fn new<K: IntoKey>(key: impl Fn(&T) -> K + Send + Sync + 'static) -> Self {
-        Self { key: Arc::new(move |value| key(value).into_key()) }
-    }
-}
-
-impl<T: Send + Sync + 'static> KeyExtractor for FromExtension<T> {
-    fn extract(&self, request: &Parts) -> Answer<Key> {
-        match request.extensions.get::<T>() {
-            Some(value) => (self.key)(value),
-            None => Answer::ready(Err(Error::new(
-                ErrorKind::MissingSetup,
-                format!(
-                    "the request's extensions do not contain `{}`: add the layer that inserts it outside the rate limit",
-                    type_name::<T>()
-                ),
-            ))),
-        }
-    }
-
-    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
-        Ok(vec![named.clone()])
-    }
-}
-
-impl<T> Clone for FromExtension<T> {
-    fn clone(&self) -> Self {
-        Self { key: self.key.clone() }
-    }
-}
-
-impl<T> fmt::Debug for FromExtension<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FromExtension").field("value", &type_name::<T>()).finish_non_exhaustive()
+pub fn from_extension<T, K>(key: impl Fn(&T) -> K + Send + Sync + 'static) -> impl KeyExtractor
+where
+    T: Send + Sync + 'static,
+    K: IntoKey,
+{
+    move |request: &Parts| {
+        request.extensions.get::<T>().map(&key).ok_or_else(|| {
+            let value = type_name::<T>();
+            let message = format!(
+                "the request's extensions do not contain `{value}`: add the layer that inserts it outside the rate limit"
+            );
+            Error::new(ErrorKind::MissingSetup, message)
+        })
     }
 }

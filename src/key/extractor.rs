@@ -146,6 +146,24 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// # Panics
     ///
     /// If `secret` is shorter than 16 bytes.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_ratelimit::{Header, Key, KeyExtractor};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let hashed = Header::new("x-api-key").hashed("32 random bytes from the config.");
+    /// let (parts, ()) = Request::get("/").header("x-api-key", "k1").body(())?.into_parts();
+    /// let key = hashed.extract(&parts).await?;
+    /// assert_ne!(key, Key::new("k1"));
+    /// // A policy source still sees the identity.
+    /// assert_eq!(key.identity().unwrap(), "k1");
+    /// # Ok(())
+    /// # }
+    /// ```
     #[track_caller]
     fn hashed(self, secret: impl AsRef<[u8]>) -> impl KeyExtractor
     where
@@ -167,7 +185,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// | [`a.or(b)`](Self::or) | an identity of `a` or of `b` | requests in which `a` or `b` finds it: if `a` is a header, a client can send an identity of `b` in it |
     /// | [`hashed`](Self::hashed), [`map`](Self::map) | the identity before it is hashed or changed | |
     /// | a tuple | a tuple of the parts' identities, or [`Key::join`] of them | |
-    /// | a closure, [`FromExtension`](crate::key::FromExtension), [`FromExtractor`](crate::key::FromExtractor) | the key that the closure returns | |
+    /// | a closure, [`from_extension`](crate::key::from_extension), [`from_extractor`](crate::key::from_extractor) | the key that the closure returns | |
     ///
     /// To match single IPv6 addresses, or networks, use [`PeerIp::within`](crate::PeerIp::within). To exempt by only
     /// one extractor of an `or`, use that extractor: `.exempt(PeerIp::new().any_of(["192.0.2.1"]))`.
@@ -177,6 +195,23 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// If no request can have one of `identities`, such as a network, an address with a port, or a header's value with
     /// a space at its end; or if the extractor is of a type that does not implement [`keys_of`](Self::keys_of).
     /// [`try_any_of`](Self::try_any_of) returns an error instead.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_ratelimit::{Header, KeyExtractor};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let is_partner = Header::new("x-api-key").any_of(["partner-1", "partner-2"]);
+    /// let (parts, ()) = Request::get("/").header("x-api-key", "partner-2").body(())?.into_parts();
+    /// assert!(is_partner(&parts).await?);
+    /// let (parts, ()) = Request::get("/").header("x-api-key", "k1").body(())?.into_parts();
+    /// assert!(!is_partner(&parts).await?);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[track_caller]
     fn any_of<T: Into<Key>>(
         self,

@@ -5,8 +5,8 @@
 //! | address of the client | [`PeerIp`]; behind proxies [`ClientIp`] |
 //! | header, cookie, bearer token | [`Header`], [`Cookie`], [`Bearer`] |
 //! | matched route, gRPC method | [`MatchedRoute`], [`GrpcMethod`] |
-//! | value in the request's extensions | [`FromExtension`] |
-//! | what an axum extractor returns | [`FromExtractor`] |
+//! | value in the request's extensions | [`from_extension`] |
+//! | what an axum extractor returns | [`from_extractor`] |
 //! | one key for all requests | a [`Key`] |
 //! | anything else in the head of a request | a closure, see [`from_fn`] |
 //! | several together | a tuple of extractors |
@@ -81,10 +81,10 @@ mod text;
 pub use http::request::Parts;
 
 #[cfg(feature = "axum")]
-pub use self::axum::{FromExtractor, MatchedRoute};
+pub use self::axum::{MatchedRoute, from_extractor};
 pub use self::{
     cookie::Cookie,
-    extension::FromExtension,
+    extension::from_extension,
     extractor::{KeyExtractor, from_fn},
     grpc::GrpcMethod,
     header::{Bearer, Header},

@@ -133,6 +133,32 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
     /// A waiting request does not keep the inner service ready, so it holds no permit of an inner concurrency limit.
     /// Once admitted, it waits for the service to be ready again. That wait does not count as patience, and an error of
     /// the service's `poll_ready` fails the request.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::{Duration, Instant};
+    ///
+    /// use tower::{ServiceBuilder, ServiceExt};
+    /// use tower_ratelimit::{Key, keyed::KeyedRateLimitLayer, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower::BoxError> {
+    /// let policy = Policy::new("partner-api", Quota::per_second(50).burst(1));
+    /// let limit = KeyedRateLimitLayer::new(MemoryStore::new(), policy, |_: &u32| Key::new("partner"))
+    ///     .wait(Duration::from_secs(5));
+    /// let service = ServiceBuilder::new()
+    ///     .layer(limit)
+    ///     .service_fn(|call: u32| async move { Ok::<_, std::io::Error>(call) });
+    ///
+    /// let started = Instant::now();
+    /// assert_eq!(service.clone().oneshot(1).await?, 1);
+    /// // Waits for a fiftieth of a second.
+    /// assert_eq!(service.oneshot(2).await?, 2);
+    /// assert!(started.elapsed() >= Duration::from_millis(19));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const fn wait(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self

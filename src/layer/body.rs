@@ -14,7 +14,34 @@ use crate::{decision::Permit, response::RejectionBody};
 
 pin_project! {
     /// The response body of a [`RateLimit`](crate::layer::RateLimit) service: the inner service's body, or a
-    /// rejection's. See [`ResponseMapper`](crate::response::ResponseMapper) for an example.
+    /// rejection's. It holds the permits of a [`Concurrency`](crate::algorithm::Concurrency) policy until it ends.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::{Request, Response};
+    /// use http_body_util::BodyExt;
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, layer::ResponseBody};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let policy = Policy::new("api", Quota::per_hour(1));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all"));
+    /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+    ///     Ok::<_, std::convert::Infallible>(Response::new(String::from("hello")))
+    /// }));
+    ///
+    /// let text = async |response: Response<ResponseBody<String>>| {
+    ///     response.into_body().collect().await.map(|body| String::from_utf8_lossy(&body.to_bytes()).into_owned()).unwrap()
+    /// };
+    /// let admitted = service.clone().oneshot(Request::new(String::new())).await?;
+    /// assert_eq!(text(admitted).await, "hello");
+    /// let rejection = service.oneshot(Request::new(String::new())).await?;
+    /// assert!(text(rejection).await.contains(r#""violated-policies":["api"]"#));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub struct ResponseBody<B> {
         #[pin]
         inner: Inner<B>,

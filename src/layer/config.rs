@@ -1,10 +1,17 @@
-//! The settings of a layer, shared by all of its services, and what they do to requests and responses.
+//! The settings of a layer, shared by all of its services: what they do to requests and responses, and which of them are
+//! probably not meant.
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use http::{Response, request::Parts, response};
+use http::{Extensions, Response, request::Parts, response};
 
-use super::{event::DecisionEvent, notices::Notices, routes::Routes, rule::Rule, rules::Rules};
+use super::{
+    event::DecisionEvent,
+    notices::{Notices, is_first},
+    routes::{Routes, Scope},
+    rule::{Rule, Settles},
+    rules::Rules,
+};
 use crate::{
     base::{Error, random::random_time},
     decision::Decision,
@@ -98,7 +105,7 @@ impl Config {
         }
         let limiter = self.limiter(report_only);
         let Some(decision) = decision else {
-            return self.annotate_uncharged(request, limiter);
+            return self.annotate_uncharged(&mut request.extensions, limiter);
         };
         if let Some(outer) = request.extensions.insert(decision.clone()) {
             self.notices.charged_twice(&outer, decision);
@@ -107,8 +114,7 @@ impl Config {
     }
 
     /// Inserts what the handler of a request may extract that this layer does not charge, unless an outer layer does.
-    pub(super) fn annotate_uncharged(&self, request: &mut Parts, limiter: Limiter) {
-        let extensions = &mut request.extensions;
+    pub(super) fn annotate_uncharged(&self, extensions: &mut Extensions, limiter: Limiter) {
         self.reserve_nothing(extensions);
         // The handler charges more to the decision of an outer layer, so it needs the limiter of that layer.
         if !extensions.get::<Decision>().is_some_and(Decision::is_limited) {
@@ -127,8 +133,8 @@ impl Config {
     /// Counts, reports and logs a rejection. If `report_only`, the request was admitted.
     pub(super) fn rejected(&self, event: &DecisionEvent<'_>, rejection: &Rejection, report_only: bool) {
         #[cfg(feature = "metrics")]
-        if event.is_rejected() {
-            metric!(rejected(event.kind().as_str()));
+        if event.is_rejected {
+            metric!(rejected(event.kind.as_str()));
         }
         self.report(|| *event);
         self.notices.rejected(rejection, report_only);
@@ -157,7 +163,7 @@ impl Config {
     ) -> Response<RejectionBody> {
         let mut response = reject(self.mapper(is_grpc(request)), rejection, request, &self.headers);
         if let Some(decision) = charged {
-            self.headers.decorate(&mut response, *decision, false, is_read(request));
+            self.headers.decorate(&mut response, *decision, false, is_read(&request.extensions));
         }
         response
     }
@@ -185,7 +191,7 @@ impl Config {
         let mut response = replace(self.mapper(is_grpc(&request)), &rejection, &request, returned);
         // An exempt request has no decision but the service's.
         let marks = report_only && decision.is_some();
-        if let Some(decision) = decision.or_else(|| rejection.into_decision()) {
+        if let Some(decision) = decision.or_else(|| rejection.decision().cloned()) {
             self.headers.decorate(&mut response, decision, marks, is_read);
         }
         response
@@ -201,6 +207,69 @@ impl Config {
     ) {
         log!(trace, policy = decision.binding().map(|outcome| outcome.policy().name()), "admitted");
         self.headers.decorate(response, decision, report_only, is_read);
+    }
+
+    /// What to warn of before the first request.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let (rules, scopes) = (&self.rules.rules, &self.rules.scopes);
+        let mut warnings: Vec<_> = self.known_policies().flat_map(|policy| policy.warnings()).collect();
+        let is_limiting = |rule: &Rule| !rule.looks_up() && rule.policy.known().is_some();
+        for (rule, scope) in rules.iter().zip(scopes) {
+            let policy = rule.policy.known();
+            let mut limiting = rules.iter().zip(scopes).filter(|(rule, _)| is_limiting(rule));
+            let is_limited = |(_, limited): (&Rule, &Scope)| self.routes.is_none() || limited.covers(scope);
+            if rule.looks_up() && !limiting.any(is_limited) {
+                warnings.push(format!(
+                    "the layer looks up clients{}, and no other rule limits the same requests if the client is unknown, so \
+                     API keys can be guessed, each with a lookup: add a rule on addresses for them, such as \
+                     Rule::new(policy, PeerIp::new())",
+                    policy.as_ref().map(|policy| format!(" for the policy {:?}", policy.name())).unwrap_or_default()
+                ));
+            }
+            if let Some(policy) = policy
+                && rule.settles == Some(Settles::Bytes)
+                && !policy.counts_bytes()
+            {
+                warnings.push(format!(
+                    "the layer charges bytes under the policy {:?}, and its headers say requests: add \
+                     Policy::content_bytes",
+                    policy.name()
+                ));
+            }
+        }
+        warnings.extend(self.queue_warning());
+        warnings
+    }
+
+    /// Warns of a request that waits in a queue while it holds permits.
+    fn queue_warning(&self) -> Option<String> {
+        let known = || {
+            let rules = self.rules.rules.iter().zip(&self.rules.scopes);
+            rules.filter_map(|(rule, scope)| Some((rule.policy.known()?, scope)))
+        };
+        known().filter(|(queue, _)| queue.has_queue()).find_map(|(queue, scope)| {
+            let is_beside = |other: &Scope| self.routes.is_none() || scope.meets(other);
+            let (permits, _) = known().find(|(other, its)| other.has_permits() && is_beside(its))?;
+            Some(format!(
+                "a request that waits in the queue of the policy {:?} already holds permits of {:?}, so other requests are \
+                 denied while few run: put {:?} into another layer, inside this one",
+                queue.name(),
+                permits.name(),
+                permits.name()
+            ))
+        })
+    }
+
+    /// Logs the warnings when the first service is wrapped, and shows the counters of the policies.
+    pub(super) fn warn_once(&self) {
+        if is_first(&self.notices.settings) {
+            #[cfg(feature = "metrics")]
+            self.limiter.count_from_zero(self.known_policies());
+            for warning in self.warnings() {
+                log!(warn, "{warning}");
+                let _ = warning;
+            }
+        }
     }
 }
 

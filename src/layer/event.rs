@@ -11,16 +11,79 @@ use crate::{
 /// What a layer has decided about a request, for [`RateLimitLayer::on_decision`](crate::RateLimitLayer::on_decision).
 ///
 /// `Debug` shows neither the identity nor the request.
+///
+/// # Example
+///
+/// ```
+/// use std::sync::{Arc, Mutex};
+///
+/// use http::{Request, Response};
+/// use tower::{Layer, ServiceExt};
+/// use tower_ratelimit::{
+///     Key, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, layer::{DecisionEvent, DecisionKind},
+/// };
+///
+/// /// A line for each denial, without the client's identity.
+/// fn line(event: &DecisionEvent<'_>) -> Option<String> {
+///     if event.kind() != DecisionKind::Denied || !event.is_rejected() {
+///         return None;
+///     }
+///     let (policy, path, client) = (event.policy()?, event.request()?.uri.path(), event.key_hash()?);
+///     Some(format!("{policy} denied {path} to {client}, wait {:?}", event.decision()?.retry_after()?))
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let lines = Arc::new(Mutex::new(Vec::new()));
+/// let log = lines.clone();
+/// let (store, alice) = (MemoryStore::with_clock(ManualClock::new()), Key::new("alice"));
+/// let client = alice.digest();
+/// let layer = RateLimitLayer::new(store, Policy::new("api", Quota::per_hour(1)), alice)
+///     .on_decision(move |event| log.lock().unwrap().extend(line(event)));
+/// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+/// }));
+///
+/// for _ in 0..2 {
+///     service.clone().oneshot(Request::get("/export").body(String::new())?).await?;
+/// }
+/// assert_eq!(*lines.lock().unwrap(), [format!("api denied /export to {client}, wait 3600s")]);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Copy)]
+#[non_exhaustive]
 pub struct DecisionEvent<'a> {
-    kind: DecisionKind,
-    is_rejected: bool,
-    decision: Option<&'a Decision>,
-    error: Option<&'a Error>,
-    request: Option<&'a Parts>,
+    /// What was decided.
+    pub kind: DecisionKind,
+    /// Whether the client gets a rejection. `false` for a request that is denied while the layer
+    /// [only reports](crate::policy::Enforcement::ReportOnly).
+    pub is_rejected: bool,
+    /// The decision of the policies. `None` if no decision was made, because the request is blocked, exempt,
+    /// unidentified under all rules, or the store is unavailable. For a [rejection by the
+    /// service](DecisionKind::RejectedByService), the rejection's decision.
+    pub decision: Option<&'a Decision>,
+    /// Why the client is unidentified or the store gave no decision. Also for a request that is admitted because the
+    /// store failed.
+    pub error: Option<&'a Error>,
+    /// The request's head. `None` for a [rejection by the service](DecisionKind::RejectedByService), because the service
+    /// owns the request by then.
+    ///
+    /// Paths, headers and addresses can identify a client, and a client can invent any number of them. As a label of a
+    /// metric use the method and the matched route.
+    pub request: Option<&'a Parts>,
 }
 
 /// The kind of a [`DecisionEvent`], the same while the layer [only reports](crate::policy::Enforcement::ReportOnly).
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::layer::DecisionKind;
+///
+/// assert_eq!(DecisionKind::Denied.as_str(), "denied");
+/// assert_eq!(DecisionKind::RejectedByService.to_string(), "rejected_by_service");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DecisionKind {
@@ -118,27 +181,6 @@ impl<'a> DecisionEvent<'a> {
         Self { kind: DecisionKind::RejectedByService, ..Self::rejected(rejection, None, true) }
     }
 
-    /// What was decided.
-    #[must_use]
-    pub const fn kind(&self) -> DecisionKind {
-        self.kind
-    }
-
-    /// Whether the client gets a rejection. `false` for a request that is denied while the layer
-    /// [only reports](crate::policy::Enforcement::ReportOnly).
-    #[must_use]
-    pub const fn is_rejected(&self) -> bool {
-        self.is_rejected
-    }
-
-    /// The decision of the policies. `None` if no decision was made, because the request is blocked, exempt,
-    /// unidentified under all rules, or the store is unavailable. For a [rejection by the
-    /// service](DecisionKind::RejectedByService), the rejection's decision.
-    #[must_use]
-    pub const fn decision(&self) -> Option<&'a Decision> {
-        self.decision
-    }
-
     /// The name of the policy that [binds](Decision::binding): the denying policy, or otherwise the one with the smallest share remaining.
     /// `None` without a [decision](Self::decision), and if the store [failed](Decision::failure).
     #[must_use]
@@ -153,23 +195,6 @@ impl<'a> DecisionEvent<'a> {
     #[must_use]
     pub fn key_hash(&self) -> Option<String> {
         self.decision.and_then(Decision::binding).map(|outcome| outcome.key().digest())
-    }
-
-    /// Why the client is unidentified or the store gave no decision. Also for a request that is admitted because the
-    /// store failed.
-    #[must_use]
-    pub const fn error(&self) -> Option<&'a Error> {
-        self.error
-    }
-
-    /// The request's head. `None` for a [rejection by the service](DecisionKind::RejectedByService), because the service
-    /// owns the request by then.
-    ///
-    /// Paths, headers and addresses can identify a client, and a client can invent any number of them. As a label of a
-    /// metric use the method and the matched route.
-    #[must_use]
-    pub const fn request(&self) -> Option<&'a Parts> {
-        self.request
     }
 }
 

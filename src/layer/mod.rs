@@ -15,7 +15,6 @@ mod rule;
 mod rules;
 mod service;
 mod settle;
-mod warnings;
 
 pub use self::{
     body::ResponseBody,

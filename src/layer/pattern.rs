@@ -66,14 +66,10 @@ impl Pattern {
 
     /// Whether one request can match both, read in one way.
     pub(super) fn overlaps(&self, other: &Self) -> bool {
-        let methods = match (self.methods.is_empty(), other.methods.is_empty()) {
-            (false, false) => {
-                other.methods.iter().any(|method| self.matches(method))
-                    || self.methods.iter().any(|method| other.matches(method))
-            }
-            _ => true,
+        let meets = |one: &Self, other: &Self| {
+            one.methods.is_empty() || one.methods.iter().any(|method| other.matches(method))
         };
-        methods && self.is_route_of(other)
+        self.is_route_of(other) && (meets(self, other) || meets(other, self))
     }
 }
 

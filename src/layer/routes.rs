@@ -1,6 +1,6 @@
 //! Which rules of a table apply to a request.
 
-use std::borrow::Cow;
+use std::{borrow::Cow, collections::HashSet};
 
 use http::{Method, request::Parts};
 use matchit::Router;
@@ -61,31 +61,18 @@ impl Scope {
 
 impl Routes {
     /// The table whose rules are for `scopes`, each with the number of its rule. A rule that was added several times has
-    /// one number.
-    pub(super) fn new(scopes: &[(Scope, usize)]) -> Self {
-        let mut methods = Vec::new();
-        for pattern in patterns(scopes) {
-            let head = pattern.methods.contains(&Method::GET).then_some(Method::HEAD);
-            for method in pattern.methods.iter().cloned().chain(head) {
-                if !methods.contains(&method) {
-                    methods.push(method);
-                }
-            }
-        }
-        let by_method = methods.into_iter().map(|method| {
-            let paths = Paths::new(scopes, |pattern| pattern.matches(&method));
-            (method, paths)
-        });
-        Self {
-            by_method: by_method.collect(),
+    /// one number. `None` if there is no route, so all rules apply to all requests.
+    pub(super) fn new(scopes: &[(Scope, usize)]) -> Option<Self> {
+        patterns(scopes).next()?;
+        let named = patterns(scopes).flat_map(|pattern| &pattern.methods);
+        let head = Method::HEAD;
+        let methods: HashSet<_> = named.chain([&head]).collect();
+        let paths = |method: &Method| Paths::new(scopes, |pattern| pattern.matches(method));
+        Some(Self {
+            by_method: methods.into_iter().map(|method| (method.clone(), paths(method))).collect(),
             others: Paths::new(scopes, |pattern| pattern.methods.is_empty()),
             otherwise: rules(scopes, |scope| matches!(scope, Scope::Every | Scope::Otherwise)),
-        }
-    }
-
-    /// Whether there is a route. Otherwise all rules apply to all requests.
-    pub(super) fn is_needed(scopes: &[(Scope, usize)]) -> bool {
-        patterns(scopes).next().is_some()
+        })
     }
 
     /// The rules that apply to `request`, in order.

@@ -218,6 +218,38 @@ impl Rule {
 
     /// [`reserve`](Self::reserve), and refunds the estimate if nothing was settled or recorded when the response's body
     /// ends, even if the client has closed its connection or the handler has panicked.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use http::{Request, Response};
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Reservation, Rule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let tokens = Policy::new("tokens", Quota::per_hour(1_000));
+    /// let rule = Rule::new(tokens.clone(), Key::new("all")).cost(|_| 400).reserve_or_refund();
+    /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), rule);
+    /// let service = layer.layer(tower::service_fn(|request: Request<String>| async move {
+    ///     let reservation: &Reservation = request.extensions().get().expect("the layer inserts it");
+    ///     if request.uri().path() == "/complete" {
+    ///         reservation.record(30);
+    ///     }
+    ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+    /// }));
+    ///
+    /// // The second request fails before it uses a token.
+    /// for (path, remaining) in [("/complete", 970), ("/fail", 970)] {
+    ///     drop(service.clone().oneshot(Request::get(path).body(String::new())?).await?);
+    ///     layer.limiter().drain(Duration::from_secs(1)).await?;
+    ///     assert_eq!(layer.limiter().peek(&tokens, &Key::new("all"), 0).await?.remaining(), Some(remaining));
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub const fn reserve_or_refund(mut self) -> Self {
         self.settles = Some(Settles::HandlerOrRefund);
         self

@@ -47,7 +47,7 @@ use crate::base::{Error, ErrorKind, valid};
 /// Routers, and middlewares in front of them, differ in which paths they take for the same. A path that can be read in
 /// several ways has the rules of all: as it is written, and with each combination of percent-encoded characters decoded
 /// (except slashes), `.` and `..` resolved, several slashes in a row merged, and slashes at the start and the end
-/// trimmed. So `/login/`, `//login` and `/%6Cogin` have the rules of `/login`, and those of the route they match as
+/// trimmed. So `/login/`, `//login` and `/%6Cogin` have the rules of `/login`, and the rules of the route they match as
 /// written, or of [`otherwise`](Self::otherwise). Routes with the same normalized form are one route.
 ///
 /// What a route does not do:
@@ -200,7 +200,7 @@ impl Rules {
         // A rule that was added several times is charged once, also to a path with several readings.
         let first = |at| self.rules.iter().position(|rule| rule.is(&self.rules[at])).unwrap_or(at);
         let scopes: Vec<_> = self.scopes.iter().cloned().zip((0..self.rules.len()).map(first)).collect();
-        Routes::is_needed(&scopes).then(|| Routes::new(&scopes))
+        Routes::new(&scopes)
     }
 
     /// # Errors

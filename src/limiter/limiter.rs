@@ -18,14 +18,29 @@ use crate::{
 /// [`RateLimitLayer`](crate::RateLimitLayer) is built on it. Cloning is cheap and gives another handle on the same
 /// store.
 ///
+/// # Which call when
+///
+/// | you want to | call | if the units do not remain |
+/// |---|---|---|
+/// | charge one policy | [`check`](Self::check) | denies, charges nothing |
+/// | charge several policies or keys, all or nothing | [`check_all`](Self::check_all) | denies, charges nothing |
+/// | charge what remains, up to a number | [`check_up_to`](Self::check_up_to) | charges fewer; denies if none remain |
+/// | charge as soon as possible | [`wait`](Self::wait) | waits up to a time, then denies |
+/// | look without charging | [`peek`](Self::peek), [`peek_all`](Self::peek_all) | denies |
+/// | charge a request's keys more, before the work | [`charge_more`](Self::charge_more) | denies, charges nothing |
+/// | charge a request's keys what the work cost, after it | [`debit`](Self::debit) | charges what remains, and [debt](Policy::debt); admits |
+/// | charge an estimate first, the cost later | [`Reservation`](crate::Reservation) | the check denies; the settlement is a debit or a refund |
+/// | return units | [`refund`](Self::refund) | |
+/// | reset, ban or unban a key | [`operator`](Self::operator) | |
+///
 /// # When the store fails
 ///
 /// The [`FailureMode`](crate::FailureMode) of the policies decides, and [`Decision::failure`] has the cause: those that are
 /// [`Local`](crate::FailureMode::Local), the default, are counted in this process; those that are [`Open`](crate::FailureMode::Open)
 /// admit. A check fails with an error if one of them is [`Closed`](crate::FailureMode::Closed).
 ///
-/// Limiters on clones of one [`RedisStore`](crate::RedisStore) share what they count in this process, and clones of a limiter
-/// do on any store. So what layers count together in the store they also count together without it.
+/// During an outage, limiters on clones of one [`RedisStore`](crate::RedisStore), or clones of one limiter on any store,
+/// share their in-process counts, so layers that share a limit keep sharing it.
 ///
 /// # In a handler
 ///
@@ -36,7 +51,7 @@ use crate::{
 /// # Example
 ///
 /// ```
-/// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota};
+/// use tower_ratelimit::{Charge, Key, Limiter, MemoryStore, Policy, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -53,6 +68,15 @@ use crate::{
 /// // A peek charges nothing.
 /// assert!(limiter.peek(&mails, &tenant, 40).await?.is_allowed());
 /// assert_eq!(limiter.peek(&mails, &tenant, 0).await?.outcomes()[0].remaining(), 40);
+///
+/// // Two policies, all or nothing: the day has room for 100, the hour does not.
+/// let daily = Policy::new("daily", Quota::per_day(1_000));
+/// let both = [Charge::new(&mails, &tenant, 100), Charge::new(&daily, &tenant, 100)];
+/// assert!(!limiter.peek_all(&both).await?.is_allowed());
+/// assert!(!limiter.check_all(&both).await?.is_allowed());
+/// assert_eq!(limiter.peek(&daily, &tenant, 0).await?.remaining(), Some(1_000));
+/// // As many as remain.
+/// assert_eq!(limiter.check_up_to(&mails, &tenant, 100).await?.outcomes()[0].granted(), 40);
 ///
 /// limiter.operator().reset(&mails, &tenant).await?;
 /// assert!(limiter.check(&mails, &tenant, 100).await?.is_allowed());
@@ -153,8 +177,9 @@ impl Limiter {
     /// Charges `units` more units to every key of `decision`, under the same policies, all or nothing. For a handler
     /// that learns the cost from the request or from its own response.
     ///
-    /// If the store [failed](Decision::failure) to make `decision`, or no layer charged the request, this is admitted
-    /// without the store. Errors are the same as for [`check_all`](Self::check_all).
+    /// If `decision` has no outcomes, this is admitted without the store: no layer charged the request, or the store
+    /// [failed](Decision::failure) and the policies are [`Open`](crate::FailureMode::Open). Under
+    /// [`Local`](crate::FailureMode::Local), the store decides, or this process if the store fails again. Errors are the same as for [`check_all`](Self::check_all).
     ///
     /// Return the new decision from the handler, and the layer reports it in the response's headers. The headers report
     /// only the keys of the layer: a decision about another key under the same policy, from [`check`](Self::check),
@@ -263,9 +288,9 @@ impl Limiter {
     ///
     /// A refund never returns units that another request was charged. Units stop counting when the charge's window
     /// ends, when its bucket has drained past the charge, or when its entry leaves the log. All refunds of a decision
-    /// together never exceed its charge. So the requests that are not refunded stay within the limit.
+    /// together never exceed its charge.
     ///
-    /// There is nothing to refund for a denied decision and a peek. If the store [failed](Decision::failure) to make the
+    /// A denied decision or a peek has nothing to refund. If the store [failed](Decision::failure) to make the
     /// decision and this process counted it, the units are refunded here and not charged later; if they were already
     /// charged to the store, they are refunded there. [`charge_more`](Self::charge_more) returns its own decision, to be refunded
     /// separately. A permit of a [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop its

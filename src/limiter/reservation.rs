@@ -43,6 +43,7 @@ use crate::{
 /// // A request may produce up to 400 tokens.
 /// let decision = limiter.check(&tokens, &alice, 400).await?;
 /// let reservation = Reservation::new(&limiter, &decision);
+/// assert_eq!(reservation.decision().remaining(), Some(600));
 /// assert_eq!(reservation.settle(150).await?.remaining(), Some(850));
 ///
 /// // A stream is cut off after 30 tokens.
@@ -52,10 +53,16 @@ use crate::{
 /// drop(reservation);
 /// assert_eq!(limiter.peek(&tokens, &alice, 1).await?.remaining(), Some(820));
 ///
+/// // It needs more than the estimate.
+/// let decision = limiter.check(&tokens, &alice, 20).await?;
+/// let reservation = Reservation::new(&limiter, &decision);
+/// assert_eq!(reservation.extend_to(120).await?.remaining(), Some(700));
+/// assert_eq!(reservation.settle(130).await?.remaining(), Some(690));
+///
 /// // If it fails, it costs nothing.
 /// let decision = limiter.check(&tokens, &alice, 400).await?;
 /// drop(Reservation::new(&limiter, &decision).or_refund());
-/// assert_eq!(limiter.peek(&tokens, &alice, 1).await?.remaining(), Some(820));
+/// assert_eq!(limiter.peek(&tokens, &alice, 1).await?.remaining(), Some(690));
 /// # Ok(())
 /// # }
 /// ```

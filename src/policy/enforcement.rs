@@ -13,6 +13,26 @@ use crate::base::{Error, ErrorKind};
 ///
 /// Reads from and prints as `on`, `report-only` or `off`, with the feature `serde` in configuration files too. See
 /// [`EnforcementSwitch`] for a position that changes while the service runs.
+///
+/// # Which dry run
+///
+/// | | set for | a request over the limit | clients see | use it to |
+/// |---|---|---|---|---|
+/// | [`Policy::shadow`](crate::Policy::shadow) | one policy | is admitted, not charged | nothing | try a new limit beside the old ones |
+/// | [`Policy::rollout`](crate::Policy::rollout) | one policy, a share of its keys | is denied for these keys, admitted for others | denials and headers, for enforced keys | enforce a limit step by step |
+/// | [`ReportOnly`](Self::ReportOnly) | layers | is admitted, not charged | `X-RateLimit-Exceeded` | mark responses, or answer with less |
+/// | [`Off`](Self::Off) | layers | is admitted, nothing is counted | nothing | turn limits off in an emergency |
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::policy::Enforcement;
+///
+/// assert_eq!(Enforcement::default(), Enforcement::On);
+/// assert_eq!("report-only".parse::<Enforcement>()?, Enforcement::ReportOnly);
+/// assert_eq!(Enforcement::Off.to_string(), "off");
+/// # Ok::<(), tower_ratelimit::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Enforcement {
     /// Requests over the limit are rejected. The default.
@@ -89,6 +109,7 @@ const POSITIONS: [Enforcement; 3] = [Enforcement::On, Enforcement::ReportOnly, E
 /// assert_eq!(status().await, 200);
 /// assert_eq!(status().await, 429);
 /// switch.set(Enforcement::Off);
+/// assert_eq!(switch.get(), Enforcement::Off);
 /// assert_eq!(status().await, 200);
 /// switch.set(Enforcement::On);
 /// assert_eq!(status().await, 429);

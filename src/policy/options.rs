@@ -50,6 +50,29 @@ impl Policy {
     /// # Panics
     ///
     /// If `share` is not from 0 to 1. A configuration file gives an error instead.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let strict = Policy::new("strict", Quota::per_hour(1)).rollout(0.25);
+    ///
+    /// let mut enforced = 0;
+    /// for client in 0..1_000 {
+    ///     limiter.check(&strict, &Key::new(client), 1).await?;
+    ///     let second = limiter.check(&strict, &Key::new(client), 1).await?;
+    ///     // For the other keys the denial is that of a shadow.
+    ///     assert_ne!(second.is_allowed(), second.shadows().is_empty());
+    ///     enforced += u32::from(!second.is_allowed());
+    /// }
+    /// assert!((200..300).contains(&enforced));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     #[track_caller]
     pub fn rollout(self, share: f64) -> Self {

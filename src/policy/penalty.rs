@@ -17,6 +17,8 @@ use crate::{
 /// let (minutes, hour, day) = (Duration::from_secs(600), Duration::from_secs(3_600), Duration::from_secs(86_400));
 /// let penalty = Penalty::after(10, minutes).ban(hour).up_to(day);
 /// assert_eq!(penalty.to_string(), "ban 1h up to 1d after 10 denials in 10min");
+/// // Only operators ban.
+/// assert_eq!(Penalty::manual().to_string(), "manual");
 ///
 /// let login = Policy::new("login", Quota::per_minute(5)).algorithm(SlidingWindow::new()).penalty(penalty);
 /// assert_eq!(login.to_string(), "5/min, sliding-window, penalty, failure mode local");

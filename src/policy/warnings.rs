@@ -67,7 +67,7 @@ impl Policy {
         let limit = u128::from(quota.limit());
         Some(match self.shape()? {
             // The end of the period belongs to the next one.
-            Shape::Bucket => u128::from(self.capacity()) + replenished(quota, quota.period_micros() - 1),
+            Shape::Bucket { burst } => u128::from(burst) + replenished(quota, quota.period_micros() - 1),
             Shape::Log => limit,
             // Half of it at the end of one window, and half at the start of the next one.
             Shape::FixedWindow | Shape::SlidingWindow => 2 * limit,

@@ -130,6 +130,22 @@ pub trait ResponseMapper: Send + Sync + 'static {
 }
 
 /// The closure `map` as a [`ResponseMapper`]. Here its arguments need no types.
+///
+/// # Example
+///
+/// ```
+/// use http::{Request, Response};
+/// use tower_ratelimit::{Rejection, response::{ResponseMapper, from_fn}};
+///
+/// let mapper = from_fn(|rejection, _| {
+///     let mut response = Response::new(String::from("slow down"));
+///     *response.status_mut() = rejection.status();
+///     response
+/// });
+/// let (request, ()) = Request::get("/").body(())?.into_parts();
+/// assert_eq!(mapper.response(&Rejection::Blocked, &request).status(), 429);
+/// # Ok::<(), http::Error>(())
+/// ```
 #[must_use = "a mapper does nothing until a layer has it"]
 pub const fn from_fn<F, R>(map: F) -> F
 where

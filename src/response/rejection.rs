@@ -26,6 +26,8 @@ const BLOCKED: &str = "the client is banned; waiting does not help";
 /// assert_eq!(ours.status(), 500);
 /// assert_eq!(ours.to_string(), "the rate limit is misconfigured");
 /// assert_eq!(std::error::Error::source(&ours).unwrap().to_string(), "no connect info");
+/// // Only a denial has a decision and a wait.
+/// assert!(ours.decision().is_none() && ours.retry_after_seconds().is_none());
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -79,13 +81,6 @@ impl Rejection {
     /// The decision, if a policy denied the request.
     #[must_use]
     pub const fn decision(&self) -> Option<&Decision> {
-        match self {
-            Self::Denied(decision) => Some(decision),
-            _ => None,
-        }
-    }
-
-    pub(crate) fn into_decision(self) -> Option<Decision> {
         match self {
             Self::Denied(decision) => Some(decision),
             _ => None,

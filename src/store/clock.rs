@@ -33,6 +33,8 @@ use crate::base::time::micros;
 /// assert!(!limiter.check(&policy, &key, 1).await?.is_allowed());
 /// clock.advance(Duration::from_secs(60));
 /// assert!(limiter.check(&policy, &key, 1).await?.is_allowed());
+/// clock.set(clock.now() + Duration::from_secs(60));
+/// assert!(limiter.check(&policy, &key, 1).await?.is_allowed());
 /// # Ok(())
 /// # }
 /// ```

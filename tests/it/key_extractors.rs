@@ -18,7 +18,7 @@ use tower_ratelimit::{
     Limiter, ManualClock, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Rule,
     TrustedProxies,
     decision::Outcome,
-    key::{Bearer, Cookie, FromExtension, FromExtractor, GrpcMethod, MatchedRoute},
+    key::{Bearer, Cookie, GrpcMethod, MatchedRoute, from_extension, from_extractor},
 };
 
 fn limit(name: &str, limit: u64, key: impl KeyExtractor) -> RateLimitLayer {
@@ -200,11 +200,6 @@ fn every_public_type_of_keys_can_be_named_cloned_shown_and_shared() {
     holds::<Cookie>();
     holds::<GrpcMethod>();
     holds::<MatchedRoute>();
-    // The value type does not need these traits.
-    holds::<FromExtension<std::cell::Cell<u8>>>();
-    holds::<FromExtractor<std::cell::Cell<u8>>>();
-    let shown = format!("{:?}", FromExtension::new(|id: &u64| *id));
-    assert_eq!(shown, "FromExtension { value: \"u64\", .. }");
 }
 
 #[tokio::test]
@@ -220,7 +215,7 @@ async fn requests_that_match_no_route_share_a_separate_key() {
 
 #[tokio::test]
 async fn a_missing_extension_is_a_setup_error_unless_a_closure_reads_it() {
-    let key = || FromExtension::new(|user: &u64| *user);
+    let key = || from_extension(|user: &u64| *user);
     let error = key().extract(&head(Request::get("/"))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MissingSetup);
     assert!(error.to_string().contains("`u64`"), "{error}");
@@ -250,7 +245,7 @@ impl FromRequestParts<Vec<(&'static str, &'static str)>> for User {
 #[tokio::test]
 async fn an_async_extractor_with_state_is_a_key_and_combines() {
     let users = vec![("t1", "alice"), ("t2", "bob"), ("t3", "alice")];
-    let user = || FromExtractor::with_state(users.clone(), |User(name)| name);
+    let user = || from_extractor(users.clone(), |User(name)| name);
     let with = |token: &str| Request::get("/").header("authorization", token);
     let key = user().extract(&head(with("t1"))).await.unwrap();
     assert_eq!(key, Key::new("alice"));
@@ -274,7 +269,7 @@ async fn an_async_extractor_with_state_is_a_key_and_combines() {
 
 #[tokio::test]
 async fn an_axum_extractor_that_fails_is_answered_500_without_details() {
-    let broken = || FromExtractor::new(|Extension(name): Extension<String>| name);
+    let broken = || from_extractor((), |Extension(name): Extension<String>| name);
     let error = broken().extract(&head(Request::get("/"))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::IdentityUnavailable);
     let response = ask(&limit("p", 1, broken()), Request::get("/").body(String::new()).unwrap()).await;
@@ -286,7 +281,7 @@ async fn an_axum_extractor_that_fails_is_answered_500_without_details() {
 #[tokio::test]
 async fn an_extractor_sees_the_whole_head() {
     type Head = (Method, Uri, Extension<u8>);
-    let key = FromExtractor::new(|(method, uri, Extension(n)): Head| format!("{method} {uri} {n}"));
+    let key = from_extractor((), |(method, uri, Extension(n)): Head| format!("{method} {uri} {n}"));
     let request = head(Request::post("/a?b=c").extension(7_u8));
     assert_eq!(key.extract(&request).await.unwrap(), Key::new("POST /a?b=c 7"));
 }
@@ -313,7 +308,7 @@ async fn the_status_of_an_axum_extractors_rejection_decides_between_400_and_500(
         (500, ErrorKind::IdentityUnavailable),
         (503, ErrorKind::IdentityUnavailable),
     ] {
-        let key = FromExtractor::with_state(StatusCode::from_u16(status).unwrap(), |_: Denied| "all");
+        let key = from_extractor(StatusCode::from_u16(status).unwrap(), |_: Denied| "all");
         let error = key.extract(&head(Request::get("/"))).await.unwrap_err();
         assert_eq!(error.kind(), kind, "{status}");
         assert!(error.to_string().contains(&status.to_string()), "{error}");
@@ -335,11 +330,11 @@ async fn a_mapped_key_is_made_of_the_first_ones_identity() {
 #[tokio::test]
 async fn a_mapped_key_may_be_async_and_keeps_the_error_kind() {
     let shout = |identity: &str| identity.to_uppercase();
-    let later = FromExtractor::with_state(vec![("t1", "alice")], |User(name)| name).map(shout);
+    let later = from_extractor(vec![("t1", "alice")], |User(name)| name).map(shout);
     let with = |token: &str| head(Request::get("/").header("authorization", token));
     assert_eq!(later.extract(&with("t1")).await.unwrap(), Key::new("ALICE"));
     assert_eq!(later.extract(&with("t9")).await.unwrap_err().kind(), ErrorKind::MissingIdentity);
-    let no_layer = FromExtension::new(|user: &u64| *user).map(shout);
+    let no_layer = from_extension(|user: &u64| *user).map(shout);
     let error = no_layer.extract(&head(Request::get("/"))).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MissingSetup);
 }
@@ -390,7 +385,7 @@ async fn identities_can_be_exempt_or_banned_and_a_ban_comes_first() {
     let api_key = || Header::new("x-api-key");
     let layer = limit("p", 1, Key::new("all"))
         .exempt(api_key().any_of(["partner", "both"]))
-        .exempt(FromExtractor::with_state(vec![("t1", "admin")], |User(name)| name).any_of(["admin"]))
+        .exempt(from_extractor(vec![("t1", "admin")], |User(name)| name).any_of(["admin"]))
         .block(api_key().any_of(["mallory", "both"]))
         .block(|parts| parts.uri.path() == "/admin");
     let with = |name: &str, value: &str| Request::get("/").header(name, value).body(String::new()).unwrap();
@@ -425,7 +420,7 @@ async fn any_number_of_identities_in_any_order_can_be_exempt() {
 
 #[tokio::test]
 async fn a_ban_may_depend_on_an_async_extractor() {
-    let user = || FromExtractor::with_state(vec![("t1", "mallory"), ("t2", "bob")], |User(name)| name);
+    let user = || from_extractor(vec![("t1", "mallory"), ("t2", "bob")], |User(name)| name);
     let layer = limit("p", 9, Key::new("all"))
         .block(user().any_of(["mallory"]))
         .exempt(|parts| parts.uri.path() == "/health");
@@ -700,16 +695,18 @@ async fn a_handlers_charge_on_another_key_leaves_the_clients_own_item() {
                 limiter.check(&policy(), &Key::new("another-client"), others).await?.into_result()?;
             Ok::<_, Rejection>((charged, "done"))
         };
-        let layer = limit("p", 9, Key::new("all"));
-        let app = Router::new().route("/", get(handler)).layer(layer);
-        let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
-        assert_eq!(response.status(), status);
-        assert_eq!(response.headers()["ratelimit-policy"], r#""p";q=9;w=3600"#);
-        let fields: Vec<_> =
-            response.headers().get_all("ratelimit").iter().map(|v| v.to_str().unwrap()).collect();
-        assert_eq!(fields, [if status == 200 { r#""p";r=8;t=3200"# } else { r#""p";r=8"# }]);
-        let decision = response.extensions().get::<Decision>().unwrap();
-        assert_eq!((decision.outcomes().len(), decision.is_allowed()), (2, status == 200));
+        for headers in [Headers::default(), Headers::default().tightest_only()] {
+            let layer = limit("p", 9, Key::new("all")).headers(headers);
+            let app = Router::new().route("/", get(handler)).layer(layer);
+            let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
+            assert_eq!(response.status(), status);
+            assert_eq!(response.headers()["ratelimit-policy"], r#""p";q=9;w=3600"#);
+            let fields: Vec<_> =
+                response.headers().get_all("ratelimit").iter().map(|v| v.to_str().unwrap()).collect();
+            assert_eq!(fields, [if status == 200 { r#""p";r=8;t=3200"# } else { r#""p";r=8"# }]);
+            let decision = response.extensions().get::<Decision>().unwrap();
+            assert_eq!((decision.outcomes().len(), decision.is_allowed()), (2, status == 200));
+        }
     }
 }
 

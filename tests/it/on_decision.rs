@@ -53,7 +53,7 @@ async fn an_event_has_the_hash_of_the_key_that_explanations_have() {
         .exempt(|parts| parts.uri.path() == "/health")
         .on_decision({
             let hashes = hashes.clone();
-            move |event: &DecisionEvent<'_>| hashes.lock().unwrap().push((event.kind(), event.key_hash()))
+            move |event: &DecisionEvent<'_>| hashes.lock().unwrap().push((event.kind, event.key_hash()))
         });
     let request = || Request::get("/").header("x-user", "alice").body(String::new()).unwrap();
     let service = layer
@@ -80,12 +80,12 @@ impl Events {
         move |event| {
             assert!(!format!("{event:?}").contains("alice"), "an identity is in {event:?}");
             events.lock().unwrap().push(Seen {
-                kind: event.kind(),
-                is_rejected: event.is_rejected(),
+                kind: event.kind,
+                is_rejected: event.is_rejected,
                 policy: event.policy().map(String::from),
-                source: event.decision().map(Decision::source),
-                error: event.error().map(Error::kind),
-                path: event.request().map(|request| request.uri.path().to_owned()),
+                source: event.decision.map(Decision::source),
+                error: event.error.map(Error::kind),
+                path: event.request.map(|request| request.uri.path().to_owned()),
             });
         }
     }

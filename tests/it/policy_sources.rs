@@ -53,7 +53,7 @@ async fn outcome(layer: &RateLimitLayer, request: Request<String>) -> (u16, Vec<
     let kinds = Arc::new(Mutex::new(Vec::new()));
     let layer = layer.clone().on_decision({
         let kinds = kinds.clone();
-        move |event: &DecisionEvent<'_>| kinds.lock().unwrap().push(event.kind())
+        move |event: &DecisionEvent<'_>| kinds.lock().unwrap().push(event.kind)
     });
     let service = layer.layer(service_fn(|request: Request<String>| {
         let names: Vec<_> = match request.extensions().get::<Decision>() {

@@ -59,7 +59,7 @@ async fn clients_see_nothing_of_a_shadow_and_on_decision_does() {
         let layer = RateLimitLayer::new(MemoryStore::new(), day("enforced", limit), Key::new("all"))
             .and(Rule::new(day("hidden", 1).shadow(), Key::new("all")))
             .on_decision(move |event| {
-                let shadows = event.decision().unwrap().shadows();
+                let shadows = event.decision.unwrap().shadows();
                 let denied = shadows.iter().filter(|shadow| shadow.verdict().is_denied());
                 seen.lock().unwrap().extend(denied.map(|shadow| shadow.policy().name().to_owned()));
             });

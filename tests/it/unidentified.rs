@@ -19,7 +19,7 @@ use tower_ratelimit::{
     Answer, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, ManualClock,
     MemoryStore, PeerIp, Policy, PolicySource, Quota, RateLimitLayer, Rule,
     algorithm::{Concurrency, FixedWindow},
-    key::FromExtension,
+    key::from_extension,
     layer::{DecisionEvent, DecisionKind, Rules},
     policy::{Enforcement, Penalty},
 };
@@ -170,7 +170,7 @@ async fn a_failure_of_the_server_charges_nothing_and_stays_500() {
         })
     };
     let rows = [
-        ("setup", Rule::new(day("user", 9), FromExtension::new(|user: &u64| *user))),
+        ("setup", Rule::new(day("user", 9), from_extension(|user: &u64| *user))),
         ("identity unavailable", Rule::new(day("user", 9), failing)),
         ("identity unavailable, later", Rule::new(day("user", 9), later)),
     ];
@@ -194,7 +194,7 @@ async fn a_layer_that_only_reports_admits_it_and_shows_the_decision() {
         .enforcement(Enforcement::ReportOnly)
         .on_decision(move |event: &DecisionEvent<'_>| {
             let policy = event.policy().map(String::from);
-            log.lock().unwrap().push((event.kind(), event.is_rejected(), policy));
+            log.lock().unwrap().push((event.kind, event.is_rejected, policy));
         });
     for _ in 0..LIMIT {
         let response = ask_and_read(&layer, request(None)).await;

@@ -13,6 +13,7 @@ use tower_ratelimit::{
 fn a_policy_warns_of_a_period_that_headers_cannot_express_and_of_a_login_limit_that_is_exceeded() {
     let millis = |millis| Quota::new(5, Duration::from_millis(millis));
     let minute = Quota::per_minute(5);
+    let queue = |wait| LeakyBucket::queue(Duration::from_secs(wait));
     let rows = [
         (Policy::new("api", minute), None),
         (
@@ -28,6 +29,10 @@ fn a_policy_warns_of_a_period_that_headers_cannot_express_and_of_a_login_limit_t
         (Policy::new("sign-in", minute).algorithm(FixedWindow::aligned()), Some("up to 10 units")),
         (Policy::new("login", minute).algorithm(SlidingLog::new()), None),
         (Policy::new("login", minute.burst(1)).algorithm(LeakyBucket::meter()), None),
+        // A queue passes one unit, and what is replenished.
+        (Policy::new("login", minute).algorithm(queue(48)), None),
+        (Policy::new("login", minute).algorithm(queue(48).delay_after(5)), Some("up to 9 units")),
+        (Policy::new("login", minute).algorithm(queue(0).delay_after(5)), Some("up to 9 units")),
         (Policy::new("login", minute.burst(2)), None),
         (Policy::new("login", Quota::per_minute(1)), None),
         (Policy::new("user_login_v2", minute), Some("up to 9 units")),

@@ -120,6 +120,13 @@ use crate::{
 /// // If every request passes two proxies: the second hop from the right.
 /// let key = ClientIp::behind(TrustedProxies::hops(2));
 /// assert_eq!(key.extract(&proxied).await?, Key::new("203.0.113.7"));
+///
+/// // An IPv6 client counts by its network, and has an address.
+/// let key = ClientIp::behind(TrustedProxies::hops(1)).ipv6_prefix(56);
+/// let proxied = request("10.0.0.2:80", "2001:db8:0:17::5");
+/// assert_eq!(key.extract(&proxied).await?, Key::new("2001:db8::/56"));
+/// assert_eq!(key.address(&proxied)?.to_string(), "2001:db8:0:17::5");
+/// assert!(key.within(["2001:db8::/32"])?(&proxied).await?);
 /// # Ok(())
 /// # }
 /// ```

@@ -72,6 +72,8 @@ use crate::{
 /// // The same address in its IPv6 form.
 /// assert_eq!(key.extract(&from("[::ffff:203.0.113.7]:4711")).await?, Key::new("203.0.113.7"));
 /// assert_eq!(key.extract(&from("[2001:db8::1]:80")).await?, Key::new("2001:db8::/64"));
+/// let wide = PeerIp::new().ipv6_prefix(48);
+/// assert_eq!(wide.extract(&from("[2001:db8::1]:80")).await?, Key::new("2001:db8::/48"));
 ///
 /// let (parts, ()) = Request::get("/").body(())?.into_parts();
 /// assert_eq!(key.extract(&parts).await.unwrap_err().kind(), ErrorKind::MissingSetup);

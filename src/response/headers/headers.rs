@@ -80,11 +80,42 @@ pub(super) const LEGACY: [HeaderName; 4] = [X_LIMIT, X_REMAINING, X_USED, X_RESE
 /// # Ok(())
 /// # }
 /// ```
+///
+/// Fewer headers:
+///
+/// ```
+/// use http::{Request, Response};
+/// use tower::{Layer, ServiceExt};
+/// use tower_ratelimit::{Headers, Key, MemoryStore, Policy, Quota, RateLimitLayer, response::Dialect};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let denials = || Headers::new(Dialect::Ietf).on_rejections_only();
+/// let ietf = || Headers::new(Dialect::Ietf).tightest_only().not_on_redirects();
+/// for (headers, admitted_has, denied_has) in
+///     [(ietf(), true, true), (denials(), false, true), (Headers::off(), false, false)]
+/// {
+///     let policy = Policy::new("api", Quota::per_hour(1));
+///     let layer = RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all")).headers(headers);
+///     let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+///         Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+///     }));
+///     let admitted = service.clone().oneshot(Request::new(String::new())).await?;
+///     assert_eq!(admitted.headers().contains_key("ratelimit"), admitted_has);
+///     let denied = service.oneshot(Request::new(String::new())).await?;
+///     assert_eq!(denied.headers().contains_key("ratelimit"), denied_has);
+///     assert!(denied.headers().contains_key("retry-after"));
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Headers {
     pub(super) ietf: Option<Dialect>,
     pub(super) legacy: Option<Dialect>,
     pub(super) successes: bool,
+    pub(super) redirects: bool,
+    pub(super) tightest_only: bool,
     pub(super) partition_key: Option<Secret>,
 }
 
@@ -97,6 +128,17 @@ pub struct Headers {
 /// | [`IetfDraft06`](Self::IetfDraft06) | `RateLimit-Limit`, `-Remaining`, `-Reset`, and `RateLimit-Policy: 100;w=60` | drafts 04 to 06, clients of `draft-6` |
 /// | [`LegacyEpoch`](Self::LegacyEpoch) | `X-RateLimit-Limit`, `-Remaining`, `-Used`, and `-Reset` in seconds since 1970 UTC | GitHub and most public APIs |
 /// | [`LegacyDelta`](Self::LegacyDelta) | the same, with `-Reset` in seconds from now | Envoy, Reddit |
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{Headers, response::Dialect};
+///
+/// let both = Headers::new(Dialect::Ietf).and(Dialect::LegacyDelta);
+/// assert_eq!("ietf+legacy-delta".parse::<Headers>()?, both);
+/// assert!(both.names().iter().any(|name| name == "x-ratelimit-remaining"));
+/// # Ok::<(), tower_ratelimit::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Dialect {
@@ -141,7 +183,14 @@ impl Headers {
     /// No headers but `Retry-After`.
     #[must_use]
     pub const fn off() -> Self {
-        Self { ietf: None, legacy: None, successes: true, partition_key: None }
+        Self {
+            ietf: None,
+            legacy: None,
+            successes: true,
+            redirects: true,
+            tightest_only: false,
+            partition_key: None,
+        }
     }
 
     fn try_and(mut self, dialect: Dialect) -> Option<Self> {
@@ -169,6 +218,22 @@ impl Headers {
         self
     }
 
+    /// Sends no headers on redirects (3xx), where a client may take them for the target's headers. Defaults to every
+    /// response.
+    #[must_use]
+    pub fn not_on_redirects(mut self) -> Self {
+        self.redirects = false;
+        self
+    }
+
+    /// Names only the policy that [binds](crate::Decision::binding) in `RateLimit`. `RateLimit-Policy` still names every
+    /// policy. Defaults to every policy in both.
+    #[must_use]
+    pub fn tightest_only(mut self) -> Self {
+        self.tightest_only = true;
+        self
+    }
+
     /// Adds `pk` to the items of the list form's `RateLimit`: 96 bits of an HMAC-SHA256 of the key under
     /// `secret`. A client sees by it which of its requests count together. Defaults to no `pk`, because others
     /// could recognize the client by it.
@@ -176,6 +241,27 @@ impl Headers {
     /// # Panics
     ///
     /// If `secret` is shorter than 16 bytes.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::{Request, Response};
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{Headers, Key, MemoryStore, Policy, Quota, RateLimitLayer, response::Dialect};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let headers = Headers::new(Dialect::Ietf).partition_key("32 random bytes from the config.");
+    /// let policy = Policy::new("api", Quota::per_hour(5));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all")).headers(headers);
+    /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+    ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+    /// }));
+    /// let response = service.oneshot(Request::new(String::new())).await?;
+    /// assert!(response.headers()["ratelimit"].to_str()?.contains(";pk=:"));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     #[track_caller]
     pub fn partition_key(mut self, secret: impl AsRef<[u8]>) -> Self {

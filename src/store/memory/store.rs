@@ -49,7 +49,8 @@ use crate::{
 /// # Example
 ///
 /// ```
-/// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota};
+/// use std::time::Duration;
+/// use tower_ratelimit::{Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -59,6 +60,13 @@ use crate::{
 /// assert!(limiter.check(&policy, &Key::new("alice"), 1).await?.is_allowed());
 /// assert!(!limiter.check(&policy, &Key::new("alice"), 1).await?.is_allowed());
 /// assert!(limiter.check(&policy, &Key::new("bob"), 1).await?.is_allowed());
+///
+/// // With time under your control, and room for more keys.
+/// let clock = ManualClock::new();
+/// let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()).capacity(1_000_000));
+/// assert!(limiter.check(&policy, &Key::new("alice"), 1).await?.is_allowed());
+/// clock.advance(Duration::from_secs(3_600));
+/// assert!(limiter.check(&policy, &Key::new("alice"), 1).await?.is_allowed());
 /// # Ok(())
 /// # }
 /// ```

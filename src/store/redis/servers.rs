@@ -136,6 +136,22 @@ impl Servers {
     /// The user and the password that the sentinels require. Defaults to none. If the sentinels have a password and no
     /// users, the user is `default`, which an empty `user` means too. Has no effect on servers other than
     /// [`sentinel`](Self::sentinel).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{RedisStore, store::Servers};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let sentinels = ["redis://10.0.0.1:26379", "redis://10.0.0.2:26379", "redis://10.0.0.3:26379"];
+    /// let servers = Servers::sentinel(sentinels, "limits").sentinel_credentials("", "a password");
+    /// assert!(!format!("{servers:?}").contains("a password"));
+    /// let store = RedisStore::builder().connect_lazy(servers)?;
+    /// # drop(store);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[cfg(feature = "sentinel")]
     #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
     #[must_use]

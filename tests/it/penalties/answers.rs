@@ -72,8 +72,8 @@ async fn on_decision_reports_a_ban_with_its_decision() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let log = seen.clone();
     let layer = layer().on_decision(move |event| {
-        let rest = event.decision().and_then(Decision::banned_for);
-        log.lock().unwrap().push((event.kind(), event.policy().map(str::to_owned), rest));
+        let rest = event.decision.and_then(Decision::banned_for);
+        log.lock().unwrap().push((event.kind, event.policy().map(str::to_owned), rest));
     });
     let layer = layer.block(|parts| parts.headers.contains_key("x-bad"));
     for _ in 0..3 {

@@ -6,7 +6,7 @@ use serde_json::json;
 use tower::ServiceExt as _;
 use tower_ratelimit::{
     Answer, Error, ErrorKind, Key, KeyExtractor, Limiter, MemoryStore, Parts, Policy, PolicySource, Quota,
-    RateLimitLayer, Rejection, Rule, key::FromExtension,
+    RateLimitLayer, Rejection, Rule, key::from_extension,
 };
 
 /// What a checked token says.
@@ -30,7 +30,7 @@ fn app(limiter: impl Into<Limiter>) -> Router {
     let plan = PolicySource::from_extension(|claims: &Claims| {
         Policy::new("tenant", Quota::per_hour(claims.per_hour))
     });
-    let tenant = Rule::new(plan, FromExtension::new(|claims: &Claims| claims.tenant.clone()));
+    let tenant = Rule::new(plan, from_extension(|claims: &Claims| claims.tenant.clone()));
     let limit = RateLimitLayer::with_rules(limiter, tenant)
         .and(Rule::new(Policy::new("user", Quota::per_hour(2)), User))
         .response(|rejection: &Rejection, request: &Parts| {

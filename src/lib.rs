@@ -77,8 +77,8 @@
 //!
 //! Always:
 //!
-//! * A request waits for the store no longer than the [deadline](store::RedisStoreBuilder::deadline). After it, the
-//!   policy's [`FailureMode`] decides.
+//! * A request waits for the store no longer than the [deadline](store::RedisStoreBuilder::deadline), which counts only
+//!   the time in which the runtime can poll the request. After it, the policy's [`FailureMode`] decides.
 //! * Requests without an identity are rejected with 400, 401 or 500, never pooled. There are two exceptions: requests that a
 //!   trusted proxy sends [without a usable address](ClientIp) share the proxy's limit, and
 //!   [CORS preflights](RateLimitLayer#cors-preflights) without credentials share one for each peer.

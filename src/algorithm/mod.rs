@@ -9,14 +9,14 @@
 //! | [`LeakyBucket::meter`] | the same, as a level that drains | no edge | if you prefer the leaky bucket model |
 //! | [`LeakyBucket::queue`] | requests leave evenly spaced at the quota's rate | no edge | smoothing the load on a slow service by delaying requests |
 //! | [`FixedWindow`] | at most the limit in each window | up to twice the limit within a moment | quotas per calendar day, or per hour of a plan |
-//! | [`SlidingWindow`] | at most the limit in a window that slides over cells, with an error of one cell | smoothed | large limits for which a window's edge matters |
+//! | [`SlidingWindow`] | at most the limit in any span of the period less one segment; the limit per period if requests come evenly, twice the limit at worst | smoothed | large limits for which a window's edge matters |
 //! | [`Concurrency`] | at most the limit **concurrently** | no edge | exports, uploads, jobs, connections |
 //! | [`SlidingLog`] | at most the limit in **any** span of the period, exactly | no edge | small limits that must be exact |
 //!
 //! | algorithm | Redis memory per key, with a key of 20 bytes | Redis commands of a denial; of a charge |
 //! |---|---|---|
 //! | [`Gcra`], [`TokenBucket`], [`LeakyBucket`], [`FixedWindow`] | 72 bytes, or 104 if a count exceeds 999 | GET; GET and SET |
-//! | [`SlidingWindow`] | 104 bytes with one or two cells, and 5 per further cell | GET; GET and SET |
+//! | [`SlidingWindow`] | 104 bytes with one or two segments, and 5 per further segment | GET; GET and SET |
 //! | [`Concurrency`] | 50 to 140 bytes per request that holds permits | ZSCORE, ZREVRANGE, ZRANGEBYSCORE; those and ZADD, PEXPIRE |
 //! | [`SlidingLog`] | 15 bytes per admitted request that still counts | LLEN, LINDEX; those and RPUSH, PEXPIRE |
 //!

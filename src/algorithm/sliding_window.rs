@@ -6,17 +6,17 @@ use super::{
 };
 use crate::base::{Error, Quota};
 
-/// Counts units in a window that slides over cells: the limit per period, smoothed over the window's edge.
+/// Counts units in a window that slides over segments: the limit per period, smoothed over the window's edge.
 ///
-/// The period is divided into [`segments`](Self::segments) cells that follow the clock. The latest cells count in
+/// The period is divided into [`segments`](Self::segments) that follow the clock. The latest segments count in
 /// full. The one before them counts by the share of it that is still inside the window, as if its requests had come
-/// evenly. With one cell, the default, this is the sliding window counter that many services use.
+/// evenly. With one segment, the default, this is the sliding window counter that many services use.
 ///
-/// * **Promise**: at most the limit in any span as long as the period minus one cell, exactly. A span of the whole
-///   period can have more if the requests of the oldest cell came late in it: at worst twice the limit, if all of them
+/// * **Promise**: at most the limit in any span as long as the period minus one segment, exactly. A span of the whole
+///   period can have more if the requests of the oldest segment came late in it: at worst twice the limit, if all of them
 ///   came at its end. Requests that come evenly get the limit.
 /// * **Source**: the sliding window counter, in the form with sub-windows.
-/// * **Cost in Redis**: one string per key, of 22 bytes and 5 per cell. GET; SET if units are charged.
+/// * **Cost in Redis**: one string per key, of 22 bytes and 5 per segment. GET; SET if units are charged.
 /// * **Weakness**: it is an approximation. [`SlidingLog`](crate::algorithm::SlidingLog) is exact.
 ///
 /// # Errors
@@ -59,13 +59,13 @@ const MAX_SEGMENTS: u32 = 1_000;
 const MAX_COUNT: u64 = (1 << 40) - 1;
 
 impl SlidingWindow {
-    /// Creates a window over one cell and the one before it.
+    /// Creates a window over one segment and the one before it.
     #[must_use]
     pub const fn new() -> Self {
         Self { segments: 1 }
     }
 
-    /// Divides the period into `segments` cells, at most 1000. More cells are more exact and need more memory. A cell
+    /// Divides the period into `segments`, at most 1000. More segments are more exact and need more memory. A segment
     /// must be in whole microseconds, so `segments` must divide the period. Defaults to 1.
     #[must_use]
     pub const fn segments(mut self, segments: u32) -> Self {

@@ -2,11 +2,10 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use super::error::{Error, ErrorKind};
 
-/// A limit in units per period, and a burst.
+/// A number of units per period, which is its limit, and a burst.
 ///
-/// A *unit* is what a request costs: one, unless the layer has another
-/// [`cost`](crate::Rule::cost). `Quota::per_second(10)` is ten units in
-/// every second, not one unit every ten seconds.
+/// A *unit* is what the limit counts. A request costs one unit unless its rule sets a [`cost`](crate::Rule::cost).
+/// `Quota::per_second(10)` is ten units per second, not one unit every ten seconds.
 ///
 /// # Bursts
 ///
@@ -70,7 +69,7 @@ const MAX_REFILL: u128 = 36_500 * 86_400 * SECOND as u128;
 const SECOND: u64 = 1_000_000;
 
 impl Quota {
-    /// `limit` units in every second.
+    /// `limit` units per second, and a [burst](Self#bursts) of `limit`.
     ///
     /// # Panics
     ///
@@ -81,7 +80,7 @@ impl Quota {
         Self::must(Self::checked(limit, SECOND))
     }
 
-    /// `limit` units in every minute.
+    /// `limit` units per minute, and a [burst](Self#bursts) of `limit`.
     ///
     /// # Panics
     ///
@@ -92,7 +91,7 @@ impl Quota {
         Self::must(Self::checked(limit, 60 * SECOND))
     }
 
-    /// `limit` units in every hour.
+    /// `limit` units per hour, and a [burst](Self#bursts) of `limit`.
     ///
     /// # Panics
     ///
@@ -103,7 +102,7 @@ impl Quota {
         Self::must(Self::checked(limit, 3_600 * SECOND))
     }
 
-    /// `limit` units in every 24 hours.
+    /// `limit` units per 24 hours, and a [burst](Self#bursts) of `limit`.
     ///
     /// # Panics
     ///
@@ -275,9 +274,9 @@ const FORM: &str = "write it as `<limit>/<period>`, such as `100/min`, `5/90s` o
 
 /// Reads `<limit>/<period>` or `<limit>/<period> burst <burst>`.
 ///
-/// The period is a unit, or a whole number of one: `us`, `ms`, `s`, `min`, `h`, `d`, `w`, or the unit spelled out. Case
-/// and spaces do not matter, `per` stands for the slash as well, and digits can be grouped with `_`. Only `M` alone is
-/// not a unit: it could be a minute or a month.
+/// The period is a unit, or a whole number of one: `us`, `ms`, `s`, `m` or `min`, `h`, `d`, `w`, or the unit spelled
+/// out. Spaces are ignored, `per` stands for the slash as well, and digits can be grouped with `_`. Case is ignored,
+/// except that a lone `M` is rejected: it could mean minute or month.
 ///
 /// # Errors
 ///

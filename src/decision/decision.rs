@@ -23,12 +23,12 @@ pub(crate) trait Held: Send + Sync {}
 /// The verdict of all policies of a request: admitted only if every policy admits.
 ///
 /// A layer inserts the decision into the extensions of the request, for the handler. The handler of a request that no
-/// layer charges gets one that admits and has no [outcomes](Self::outcomes). The extensions of the response get the
-/// decision only if the request's extensions have one when the layer is called, as behind another layer. Middleware
-/// that reads it there inserts `Decision::new([])` into the request. Cloning is cheap.
+/// layer charges gets one that admits and has no [outcomes](Self::outcomes). The layer copies the decision into the
+/// response's extensions only if the request already carried one, for example from an outer layer. To read it from a
+/// response, have your middleware insert `Decision::new([])` into the request first. Cloning is cheap.
 ///
-/// If a [`Concurrency`](crate::algorithm::Concurrency) policy took part, the decision of a [`Limiter`](crate::Limiter)
-/// and its clones hold the permit. The decisions that a layer inserts into extensions hold none. If a handler inserts
+/// If a [`Concurrency`](crate::algorithm::Concurrency) policy took part, the decision a [`Limiter`](crate::Limiter)
+/// returns, and every clone of that decision, holds the permit. The decisions that a layer inserts into extensions hold none. If a handler inserts
 /// its own decision into its response, the layer holds that permit until the body ends.
 ///
 /// # Example

@@ -19,11 +19,12 @@ use super::{
 ///
 /// A key is made of any bytes. It is stored as [text](Self::as_str) that is safe inside a Redis key and that an
 /// operator can read: see [the forms of a stored key](crate::key#the-stored-form). Different identities have different
-/// texts, and equal identities have equal texts in every process. Hashed texts can only be equal by a collision in 128
-/// bits of SHA-256.
+/// texts, and equal identities have equal texts in every process; those that are
+/// [hashed](crate::KeyExtractor::hashed) if the secret is the same. Hashed texts can only be equal by a collision in
+/// 128 bits of SHA-256.
 ///
-/// Keys are compared, ordered and hashed by their text. Until its request is charged, a key knows its
-/// [identity](Self::identity) as well. A [`Decision`](crate::Decision) and a store keep the text only.
+/// Keys are compared, ordered and hashed by their text. A key keeps the raw [identity](Self::identity) only until the
+/// request is charged. A [`Decision`](crate::Decision) and a store keep the text only.
 ///
 /// `Debug` hides the identity, so logging a key by accident discloses nothing.
 ///
@@ -215,8 +216,8 @@ impl Key {
     /// | of [`or`](crate::KeyExtractor::or) | the identity from the extractor that found it |
     /// | of a tuple or of [`join`](Self::join) | the identities of the parts, with U+001F between them, and U+001E before a part that the second extractor of an `or` found |
     ///
-    /// `None` in these cases: the identity is not UTF-8; a part of it contains U+001D, U+001E or U+001F; or it is not
-    /// known any more, because a [`Decision`](crate::Decision) holds no identity that its store does not hold.
+    /// `None` in these cases: the identity is not UTF-8; a part of it contains U+001D, U+001E or U+001F; or the
+    /// key came from a [`Decision`](crate::Decision), which keeps only what the store keeps.
     ///
     /// Keep it out of logs.
     ///
@@ -321,19 +322,15 @@ impl Key {
     }
 
     /// The mark of a preflight's key, and the text of the key without it. The mark of another key is empty.
-    pub(crate) fn split_preflight(&self) -> (&'static str, &str) {
-        match self.as_str().strip_prefix(PREFLIGHT) {
-            Some(client) => (PREFLIGHT, client),
-            None => ("", self.as_str()),
-        }
+    #[inline]
+    pub(crate) fn split_preflight(&self) -> (&'static str, &[u8]) {
+        let text = self.as_bytes();
+        text.strip_prefix(PREFLIGHT.as_bytes()).map_or(("", text), |client| (PREFLIGHT, client))
     }
 
     /// The key of the client, if this is one of a preflight.
     pub(crate) fn client(&self) -> Option<Self> {
-        match self.split_preflight() {
-            ("", _) => None,
-            (_, client) => Some(Self::of_text(client)),
-        }
+        self.as_str().strip_prefix(PREFLIGHT).map(Self::of_text)
     }
 
     /// The key, which a function made of `source`, as one that the same extractor of an `or` found.
@@ -379,7 +376,8 @@ impl Eq for Key {}
 
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.as_bytes().hash(state);
+        // Without the length, which would be another call: no table has a longer key with this one in it.
+        state.write(self.as_bytes());
     }
 }
 

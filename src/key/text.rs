@@ -131,13 +131,22 @@ pub(super) fn push_hex(to: &mut String, bytes: &[u8]) {
 
 /// Whether `identity` is its own text: it is short enough, and nothing in it is encoded.
 pub(super) fn is_plain(identity: &[u8]) -> bool {
-    // A fold does not stop early, so the compiler checks many bytes in one step.
-    (1..=MAX).contains(&identity.len())
-        && identity.iter().fold(true, |plain, byte| plain & stands_for_itself(*byte))
+    (1..=MAX).contains(&identity.len()) && identity.iter().all(|byte| stands_for_itself(*byte))
 }
 
-const fn stands_for_itself(byte: u8) -> bool {
-    matches!(byte, 0x21..=0x7e) && !matches!(byte, b'{' | b'}' | b'%')
+/// From a table, because every request with an identity checks each of its bytes.
+#[inline]
+fn stands_for_itself(byte: u8) -> bool {
+    static TABLE: [bool; 256] = {
+        let mut table = [false; 256];
+        let mut byte = 0x21;
+        while byte <= 0x7e {
+            table[byte as usize] = !matches!(byte, b'{' | b'}' | b'%');
+            byte += 1;
+        }
+        table
+    };
+    TABLE[usize::from(byte)]
 }
 
 /// `identity` in printable ASCII without braces and spaces.

@@ -41,6 +41,8 @@ pub(super) enum Admission {
 
 /// What a request waits for before the layer admits or rejects it.
 pub(super) enum Waiting {
+    /// Nothing yet.
+    Start,
     Identity(Answer<Identity>),
     /// The policies.
     Charges(Answer<Gathered<Charge>>),
@@ -57,8 +59,9 @@ pub(super) enum Identity {
     Rejected(Box<Rejection>),
     /// The key under the only rule.
     Known(Key),
-    /// The rules that apply, each by its place in the layer, with its key. The others do not limit the request.
-    Applicable(Gathered<(usize, Key)>),
+    /// The charges of the first rules that apply, and the keys of the others that do, each with its rule's place in the
+    /// layer. Other rules do not limit the request.
+    Applicable(Gathered<Charge>, Vec<(usize, Key)>),
     /// Some rules deny the request. The others have not found their keys, and cannot change that.
     Denied(Box<Decision>),
 }
@@ -67,12 +70,13 @@ impl Config {
     /// Identifies the client of `request`. Matchers and extractors run in order, and only if they are needed. If one is
     /// pending, those after it start too, while the request can be read, and are awaited in order.
     ///
-    /// `may_deny` is whether a denial that the store knows makes it unnecessary to await pending keys.
+    /// `charging` is whether the keys are for charges: those that are known immediately are charges then, and a denial that
+    /// the store knows makes it unnecessary to await pending keys.
     #[inline]
-    pub(super) fn identify(&self, request: &Parts, may_deny: bool) -> Answer<Identity> {
+    pub(super) fn identify(&self, request: &Parts, charging: bool) -> Answer<Identity> {
         if self.blocked.is_empty() && self.exempt.is_empty() {
             // The common case.
-            return self.keys(request, may_deny);
+            return self.keys(request, charging);
         }
         let reject = |rejection: Rejection| Ok(Identity::Rejected(rejection.into()));
         let blocked = match self.blocked(request).now() {
@@ -83,7 +87,7 @@ impl Config {
         };
         match matches_any(&self.exempt, request).now() {
             Ok(Ok(true)) => blocked.then(move |blocked| blocked?.map_or(Ok(Identity::Exempt), reject)),
-            Ok(_) if blocked.is_ready() => self.keys(request, may_deny),
+            Ok(_) if blocked.is_ready() => self.keys(request, charging),
             exempt => {
                 let exempt = exempt.map_or_else(|pending| pending, Answer::ready);
                 let keys = self.keys(request, false);
@@ -113,16 +117,16 @@ impl Config {
 
     /// The keys of the request under the rules that apply to it and do not skip it.
     #[inline]
-    fn keys(&self, request: &Parts, may_deny: bool) -> Answer<Identity> {
+    fn keys(&self, request: &Parts, charging: bool) -> Answer<Identity> {
         let preflight = is_preflight(request);
         match (&self.routes, &*self.rules.rules) {
             (None, [rule]) if rule.skipped.is_empty() => {
                 // The common case.
                 rule.key(request, preflight).then(|key| Ok(Identity::Known(key?)))
             }
-            (None, rules) => self.keys_of(0..rules.len(), request, preflight, may_deny),
+            (None, rules) => self.keys_of(0..rules.len(), request, preflight, charging),
             (Some(routes), _) => {
-                self.keys_of(routes.of(request).iter().copied(), request, preflight, may_deny)
+                self.keys_of(routes.of(request).iter().copied(), request, preflight, charging)
             }
         }
     }
@@ -132,33 +136,63 @@ impl Config {
         rules: impl Iterator<Item = usize>,
         request: &Parts,
         preflight: bool,
-        may_deny: bool,
+        charging: bool,
     ) -> Answer<Identity> {
-        let keys = gather(rules.filter_map(|at| Some((at, self.rule(at)?))).map(|(at, rule)| {
+        let key_of = |(at, rule): (usize, &Rule)| {
             if rule.skipped.is_empty() {
                 return rule.key(request, preflight).map(move |key| Some((at, key)));
             }
             rule.key_unless_skipped(request, preflight).map(move |key| key.map(|key| (at, key)))
-        }));
-        match keys {
-            Ok(keys) => Answer::ready(keys.and_then(Identity::of)),
+        };
+        let mut rules = rules.filter_map(|at| Some((at, self.rule(at)?)));
+        let mut charges = Gathered::with_capacity(rules.size_hint().1.unwrap_or_default());
+        // The common case: every key is known immediately, and every policy.
+        let mut other = None;
+        while charging && let Some((at, rule)) = rules.next() {
+            let Some(policy) = rule.policy.constant().filter(|_| rule.skipped.is_empty()) else {
+                other = Some(key_of((at, rule)));
+                break;
+            };
+            match rule.key(request, preflight).now() {
+                Ok(key) => {
+                    let charge = key.map(|key| Some(Charge::of(policy.clone(), key, rule.cost_of(request))));
+                    if let Err(error) = charges.add(charge) {
+                        return Answer::ready(Err(error));
+                    }
+                }
+                Err(pending) => {
+                    other = Some(pending.map(move |key| Some((at, key))));
+                    break;
+                }
+            }
+        }
+        if other.is_none() && charging {
+            return Answer::ready(Identity::of(charges, Gathered::with_capacity(0)));
+        }
+        match gather(other.into_iter().chain(rules.map(key_of))) {
+            Ok(keys) => Answer::ready(keys.and_then(|keys| Identity::of(charges, keys))),
             Err(pending) => {
-                if may_deny && let Some(denial) = self.known_denial(pending.known()) {
+                if charging && let Some(denial) = self.known_denial(&charges, pending.known()) {
                     return Answer::ready(Ok(Identity::Denied(denial.into())));
                 }
-                pending.finish().and_then(Identity::of)
+                pending.finish().and_then(|keys| Identity::of(charges, keys))
             }
         }
     }
 
-    /// The denial of the request under `keys`, if the store knows of it without being asked. So a client that is over one
-    /// limit causes no lookup for another one.
-    fn known_denial<'a>(&self, keys: impl Iterator<Item = &'a (usize, Key)>) -> Option<Decision> {
-        self.limiter.known_denial(keys.filter_map(|(at, key)| {
+    /// The denial of the request, if the store knows of it without being asked. So a client that is over one limit causes
+    /// no lookup for another one.
+    fn known_denial<'a>(
+        &self,
+        charges: &Gathered<Charge>,
+        keys: impl Iterator<Item = &'a (usize, Key)>,
+    ) -> Option<Decision> {
+        let of_keys = keys.filter_map(|(at, key)| {
             // A cost function runs once for each request, later.
             let rule = self.rule(*at).filter(|rule| rule.cost.is_none())?;
             Some(Charge::of(rule.policy.known()?, key.clone(), 1))
-        }))
+        });
+        self.limiter.known_denial(charges.values.iter().cloned().chain(of_keys))
     }
 }
 
@@ -170,10 +204,14 @@ fn is_preflight(request: &Parts) -> bool {
 }
 
 impl Identity {
-    fn of(keys: Gathered<(usize, Key)>) -> Result<Self, Error> {
-        match keys.unidentified {
-            Some(error) if keys.values.is_empty() => Err(*error),
-            _ => Ok(Self::Applicable(keys)),
+    fn of(mut charges: Gathered<Charge>, keys: Gathered<(usize, Key)>) -> Result<Self, Error> {
+        let Gathered { values, unidentified } = keys;
+        match charges.unidentified.or(unidentified) {
+            Some(error) if charges.values.is_empty() && values.is_empty() => Err(*error),
+            unidentified => {
+                charges.unidentified = unidentified;
+                Ok(Self::Applicable(charges, values))
+            }
         }
     }
 }
@@ -188,17 +226,14 @@ pub(super) struct Admit<'a> {
 }
 
 impl Admit<'_> {
-    #[inline]
-    pub(super) fn start(self) -> Admission {
-        match self.config.identify(self.request, true).now() {
-            Ok(identity) => self.identified(identity),
-            Err(identity) => Admission::Pending(Waiting::Identity(identity)),
-        }
-    }
-
     /// What to do next, once the request need no longer wait for that.
+    #[inline]
     pub(super) fn poll(self, waiting: &mut Waiting, cx: &mut Context<'_>) -> Poll<Admission> {
         Poll::Ready(match waiting {
+            Waiting::Start => match self.config.identify(self.request, true).now() {
+                Ok(identity) => self.identified(identity),
+                Err(identity) => Admission::Pending(Waiting::Identity(identity)),
+            },
             Waiting::Identity(identity) => self.identified(ready!(Pin::new(identity).poll(cx))),
             Waiting::Charges(charges) => self.charged(ready!(Pin::new(charges).poll(cx))),
             Waiting::Decision(decision, unidentified) => {
@@ -212,18 +247,18 @@ impl Admit<'_> {
     fn identified(self, identity: Result<Identity, Error>) -> Admission {
         let config = self.config;
         match identity {
-            Ok(Identity::Known(key)) => match &*config.rules.rules {
-                [rule, ..] => self.charge_one(rule, key),
-                [] => self.exempt(),
-            },
-            Ok(Identity::Applicable(Gathered { values, unidentified })) => {
-                let is_one = values.len() == 1 && unidentified.is_none();
-                let mut keys = values.into_iter().filter_map(|(at, key)| Some((config.rule(at)?, key)));
-                match if is_one { keys.next() } else { None } {
-                    Some((rule, key)) => self.charge_one(rule, key),
-                    None => self.charge_all(keys, unidentified),
+            Ok(Identity::Known(key)) => {
+                match config.rule(0).and_then(|rule| Some((rule, rule.policy.constant()?))) {
+                    // The common case.
+                    Some((rule, policy)) => {
+                        let charge = Charge::of(policy.clone(), key, rule.cost_of(self.request));
+                        self.deciding(config.limiter.check_charge(charge), None)
+                    }
+                    None => self.charge_all(Gathered::with_capacity(1), vec![(0, key)]),
                 }
             }
+            Ok(Identity::Applicable(charges, keys)) if keys.is_empty() => self.charged(Ok(charges)),
+            Ok(Identity::Applicable(charges, keys)) => self.charge_all(charges, keys),
             Ok(Identity::Denied(decision)) => self.reject(Rejection::Denied(*decision)),
             Ok(Identity::Exempt) => self.exempt(),
             Ok(Identity::Rejected(rejection)) => Admit { report_only: false, ..self }.reject(*rejection),
@@ -231,38 +266,20 @@ impl Admit<'_> {
         }
     }
 
-    /// Charges `key` under `rule`.
-    #[inline]
-    fn charge_one(self, rule: &Rule, key: Key) -> Admission {
-        let check = |charge| self.deciding(self.config.limiter.check_charge(charge), None);
-        if let Some(policy) = rule.policy.constant() {
-            // The common case.
-            return check(Charge::of(policy.clone(), key, rule.cost_of(self.request)));
-        }
-        match rule.charge(key, self.request).now() {
-            Ok(Ok(Some(charge))) => check(charge),
-            Ok(Ok(None)) => self.exempt(),
-            Ok(Err(error)) => self.reject(Rejection::Unidentified(error)),
-            Err(pending) => Admission::Pending(Waiting::Charges(
-                pending.map(|charge| Gathered { values: charge.into_iter().collect(), unidentified: None }),
-            )),
-        }
-    }
-
-    /// Charges `keys` under their rules. With an error, another rule cannot identify the client.
-    fn charge_all<'a>(
-        self,
-        keys: impl Iterator<Item = (&'a Rule, Key)>,
-        unidentified: Option<Box<Error>>,
-    ) -> Admission {
+    /// Charges `keys` under their rules, after `charges`.
+    fn charge_all(self, charges: Gathered<Charge>, keys: Vec<(usize, Key)>) -> Admission {
+        let keys = keys.into_iter().filter_map(|(at, key)| Some((self.config.rule(at)?, key)));
         match gather(keys.map(|(rule, key)| rule.charge(key, self.request))) {
-            Ok(charges) => self.charged(charges.map(|charges| charges.or(unidentified))),
-            Err(pending) => match self.config.limiter.known_denial(pending.known().cloned()) {
-                Some(denial) => self.reject(Rejection::Denied(denial)),
-                None => Admission::Pending(Waiting::Charges(
-                    pending.finish().map(|charges| charges.or(unidentified)),
-                )),
-            },
+            Ok(others) => self.charged(others.map(|others| charges.with(others))),
+            Err(pending) => {
+                let known = charges.values.iter().chain(pending.known()).cloned();
+                match self.config.limiter.known_denial(known) {
+                    Some(denial) => self.reject(Rejection::Denied(denial)),
+                    None => Admission::Pending(Waiting::Charges(
+                        pending.finish().map(|others| charges.with(others)),
+                    )),
+                }
+            }
         }
     }
 
@@ -272,8 +289,13 @@ impl Admit<'_> {
                 Some(error) => self.reject(Rejection::Unidentified(*error)),
                 None => self.exempt(),
             },
-            Ok(Gathered { values, unidentified }) => {
-                self.deciding(self.config.limiter.check_charges(&values), unidentified)
+            Ok(Gathered { mut values, unidentified }) => {
+                let limiter = &self.config.limiter;
+                let decision = match if values.len() == 1 { values.pop() } else { None } {
+                    Some(charge) => limiter.check_charge(charge),
+                    None => limiter.check_charges(&values),
+                };
+                self.deciding(decision, unidentified)
             }
             // As for an error of a key extractor, regardless of its kind.
             Err(error) => self.reject(Rejection::Unidentified(error)),
@@ -367,7 +389,7 @@ fn gather<T>(
 ) -> Result<Result<Gathered<T>, Error>, Pending<T>> {
     // Nearly all answers are values.
     let most = answers.size_hint().1.unwrap_or_default();
-    let mut gathered = Gathered { values: Vec::with_capacity(most), unidentified: None };
+    let mut gathered = Gathered::with_capacity(most);
     while let Some(answer) = answers.next() {
         match answer.now() {
             Ok(result) => {
@@ -391,9 +413,14 @@ impl<T> Gathered<T> {
         self.unidentified.map_or(Ok(self.values), |error| Err(*error))
     }
 
-    /// With `earlier` in place of the extractor's error, if it is set.
-    fn or(self, earlier: Option<Box<Error>>) -> Self {
-        Self { unidentified: earlier.or(self.unidentified), ..self }
+    fn with_capacity(most: usize) -> Self {
+        Self { values: Vec::with_capacity(most), unidentified: None }
+    }
+
+    /// With the values of the rules after these.
+    fn with(mut self, mut others: Self) -> Self {
+        self.values.append(&mut others.values);
+        Self { unidentified: self.unidentified.or(others.unidentified), ..self }
     }
 
     fn add(&mut self, result: Result<Option<T>, Error>) -> Result<(), Error> {

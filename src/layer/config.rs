@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use http::{Response, request::Parts, response};
+use http::{Extensions, Response, request::Parts, response};
 
 use super::{event::DecisionEvent, notices::Notices, routes::Routes, rule::Rule, rules::Rules};
 use crate::{
@@ -98,7 +98,7 @@ impl Config {
         }
         let limiter = self.limiter(report_only);
         let Some(decision) = decision else {
-            return self.annotate_uncharged(request, limiter);
+            return self.annotate_uncharged(&mut request.extensions, limiter);
         };
         if let Some(outer) = request.extensions.insert(decision.clone()) {
             self.notices.charged_twice(&outer, decision);
@@ -107,8 +107,7 @@ impl Config {
     }
 
     /// Inserts what the handler of a request may extract that this layer does not charge, unless an outer layer does.
-    pub(super) fn annotate_uncharged(&self, request: &mut Parts, limiter: Limiter) {
-        let extensions = &mut request.extensions;
+    pub(super) fn annotate_uncharged(&self, extensions: &mut Extensions, limiter: Limiter) {
         self.reserve_nothing(extensions);
         // The handler charges more to the decision of an outer layer, so it needs the limiter of that layer.
         if !extensions.get::<Decision>().is_some_and(Decision::is_limited) {
@@ -157,7 +156,7 @@ impl Config {
     ) -> Response<RejectionBody> {
         let mut response = reject(self.mapper(is_grpc(request)), rejection, request, &self.headers);
         if let Some(decision) = charged {
-            self.headers.decorate(&mut response, *decision, false, is_read(request));
+            self.headers.decorate(&mut response, *decision, false, is_read(&request.extensions));
         }
         response
     }

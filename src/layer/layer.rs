@@ -17,14 +17,14 @@ use crate::{
 
 /// Puts a rate limit in front of a service. It needs a store, a policy and a key.
 ///
-/// The layer has no type parameter: a function can return it, and a struct can hold it. Cloning is cheap. All services
-/// of a layer, and all layers on one store, share its counts.
+/// The layer has no type parameter: a function can return it, and a struct can hold it. Cloning is cheap. Layers
+/// on one store share the counts of policies with the same name and algorithm.
 ///
 /// See the [crate docs](crate) for an example with axum.
 ///
 /// # What happens to a request
 ///
-/// 1. A request that is [blocked](Self::block), or might be, is rejected. A request that is [exempt](Self::exempt) goes
+/// 1. A [blocked](Self::block) request is rejected, and so is one whose blocklist check fails. A request that is [exempt](Self::exempt) goes
 ///    straight to the service.
 /// 2. Each rule determines the request's key, policy and cost. If a key is missing, the request is rejected with 400,
 ///    with 401 if the identity is unknown, or with 500 if the server is not set up for it. If no rule limits the request, it
@@ -42,9 +42,9 @@ use crate::{
 /// limit on addresses, in the same layer as a limit on API keys, limits guesses of API keys:
 ///
 /// * The response carries the headers of what was charged. [`count_if`](Rule::count_if) does not see it.
-/// * If the process knows that a rule denies the request, it is denied before any key or policy is looked up: from a
-///   `MemoryStore`, or from the deny cache of a `RedisStore`. No request to Redis is made to find out. Before keys are
-///   looked up, this holds for rules without a [cost function](Rule::cost).
+/// * A denial already known in this process (from a `MemoryStore`, or the deny cache of a `RedisStore`) is returned
+///   without asking Redis, and before keys or policies are looked up. Rules with a [cost function](Rule::cost) are
+///   checked only after the keys are found.
 /// * A failure of the server (500) charges nothing.
 ///
 /// If the store fails, the policy's [`FailureMode`](crate::FailureMode) admits or rejects the request. The service's
@@ -129,10 +129,12 @@ impl RateLimitLayer {
     ///
     /// # Panics
     ///
-    /// If the table has no rule; if two policies that one request falls under have the same name, or policies of one
-    /// name differ; if two rules choose the policies of one request and one of them [counts only some](Rule::count_if), [reserves](Rule::reserve) or
-    /// [charges bytes](Rule::response_bytes); or if the store
-    /// does not support a policy's algorithm.
+    /// * The table has no rule.
+    /// * Two policies for one request have the same name.
+    /// * Two policies of the table have the same name and differ.
+    /// * Two rules choose the policy of one request, and one of them has [`count_if`](Rule::count_if),
+    ///   [`reserve`](Rule::reserve) or [`response_bytes`](Rule::response_bytes).
+    /// * The store does not support a policy's algorithm.
     ///
     /// # Example
     ///
@@ -216,8 +218,8 @@ impl RateLimitLayer {
     /// Extractors make one that matches some identities or addresses: [`KeyExtractor::any_of`],
     /// [`PeerIp::within`](crate::PeerIp::within), [`ClientIp::within`](crate::ClientIp::within).
     ///
-    /// An exempt request is not counted and carries no [`Decision`](crate::Decision), so its handler extracts an
-    /// `Option<Decision>`. A request is not exempt if `exempt` fails because the identity is missing or unusable.
+    /// An exempt request is not counted. Its handler gets a [`Decision`](crate::Decision) that admits and has no
+    /// outcomes, unless an outer layer made one. A request is not exempt if `exempt` fails because the identity is missing or unusable.
     ///
     /// # Example
     ///
@@ -296,8 +298,8 @@ impl RateLimitLayer {
     /// layer's timeout is over. Defaults to charging them. A request whose handler panics stays charged.
     ///
     /// A client can then start any amount of work without a charge, by cancelling it. Use it only if the service stops
-    /// its work too. The refund covers what the request was charged at first under all policies of the layer, even
-    /// [reserved](Rule::reserve) ones of which units were recorded.
+    /// its work too. The refund covers the initial charge under every policy of the layer, including
+    /// [reserved](Rule::reserve) units already recorded as used.
     pub fn refund_cancelled(self) -> Self {
         self.with(|config| config.refunds_cancelled = true)
     }
@@ -444,8 +446,8 @@ impl RateLimitLayer {
             Identity::Rejected(rejection) => return Err(*rejection),
             Identity::Denied(decision) => return Err(Rejection::Denied(*decision)),
             Identity::Known(key) => config.rules.rules.iter().zip([key]).collect(),
-            Identity::Applicable(keys) => {
-                let keys = keys.complete().map_err(Rejection::Unidentified)?;
+            Identity::Applicable(charges, keys) => {
+                charges.complete().map_err(Rejection::Unidentified)?;
                 keys.into_iter().filter_map(|(at, key)| Some((config.rule(at)?, key))).collect()
             }
         };

@@ -21,12 +21,12 @@ use crate::{
     base::{DelayedService, unready},
     decision::{Decision, Permit},
     policy::Enforcement,
-    response::{Rejection, RejectionBody, RequestHead, is_read},
+    response::{Rejection, RequestHead, is_read},
 };
 
 /// A service behind a rate limit, made by [`RateLimitLayer`](crate::RateLimitLayer).
 ///
-/// It is ready when the inner service is. The decision is made in `call`, because it needs the request.
+/// It is ready when the inner service is. The decision is requested when the response future is polled.
 ///
 /// See [`RateLimitLayer`](crate::RateLimitLayer) and the [crate docs](crate) for examples.
 #[derive(Clone, Debug)]
@@ -53,11 +53,26 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
         // Call the service that is ready. Its clone, which may not be ready, stays behind.
         let clone = self.inner.clone();
-        let ready = mem::replace(&mut self.inner, clone);
-        ResponseFuture::new(ready, request, self.config.clone())
+        let mut ready = mem::replace(&mut self.inner, clone);
+        let config = self.config.clone();
+        let (enforcement, is_read) = (config.enforcement.get(), is_read(request.extensions()));
+        let state = if enforcement == Enforcement::Off {
+            config.annotate_uncharged(request.extensions_mut(), config.limiter.under(Enforcement::Off));
+            State::Respond {
+                future: ready.call(request),
+                decision: None,
+                permit: None,
+                kept: None,
+                unsettled: None,
+            }
+        } else {
+            let (request, body) = request.into_parts();
+            State::Wait { waiting: Waiting::Start, call: Some(Call { service: ready, request, body }) }
+        };
+        ResponseFuture { state, config, report_only: enforcement == Enforcement::ReportOnly, is_read }
     }
 }
 
@@ -85,10 +100,11 @@ pin_project! {
     // Rare states are boxed, because the future is moved more than once.
     #[project = StateProj]
     enum State<S, ReqBody, F, R> {
-        // Waiting to be admitted or rejected. The service is ready and not called yet.
+        // Waiting to be admitted or rejected. The service is ready and not called yet. The call is not boxed: the inner
+        // service's future has the request too, so the state is as large as this anyway.
         Wait {
             waiting: Waiting,
-            call: Option<Box<Call<S, ReqBody>>>,
+            call: Option<Call<S, ReqBody>>,
         },
         // Admitted and charged; waiting for the delay. The service is not ready.
         Delay {
@@ -113,10 +129,6 @@ pin_project! {
             refund: Refund,
             responded: Option<Box<Responded<R>>>,
         },
-        // Rejected. `None` after the future was polled.
-        Reject {
-            response: Option<Response<RejectionBody>>,
-        },
     }
 }
 
@@ -136,43 +148,11 @@ struct Responded<R> {
 }
 
 impl<S, ReqBody> Call<S, ReqBody> {
-    // These three are inlined because a call would copy the head of the request once more.
-    #[inline(always)]
-    fn enter<F, R>(
-        mut self,
-        admission: Admission,
-        config: &Arc<Config>,
-        report_only: bool,
-    ) -> State<S, ReqBody, F, R>
-    where
-        S: Service<Request<ReqBody>, Future = F, Response = R> + Clone,
-    {
-        match admission {
-            Admission::Admitted(decision) => {
-                let unsettled = decision
-                    .as_ref()
-                    .and_then(|decision| Unsettled::new(config, &mut self.request, decision, report_only));
-                self.serve(decision, unsettled, config, report_only)
-            }
-            Admission::Pending(waiting) => State::Wait { waiting, call: Some(Box::new(self)) },
-            Admission::Delayed(delay, decision) => {
-                // The request may be cancelled during the delay.
-                let unsettled = Unsettled::new(config, &mut self.request, &decision, report_only);
-                let Self { service, request, body } = self;
-                let service = DelayedService::after(delay, unready(service));
-                let call = Some(Box::new(Call { service, request, body }));
-                State::Delay { call, decision: Some(decision), unsettled }
-            }
-            Admission::Rejected(rejection, charged) => {
-                State::Reject { response: Some(config.reject(&rejection, charged, &self.request)) }
-            }
-        }
-    }
-
-    /// Calls the service with an admitted request.
+    /// Makes `call`, whose request is admitted.
+    // Inlined because a call would copy the head of the request once more, as would a change of it outside its place.
     #[inline(always)]
     fn serve<F, R>(
-        mut self,
+        call: &mut Option<Self>,
         mut decision: Option<Decision>,
         unsettled: Option<Box<Unsettled>>,
         config: &Config,
@@ -181,41 +161,14 @@ impl<S, ReqBody> Call<S, ReqBody> {
     where
         S: Service<Request<ReqBody>, Future = F, Response = R>,
     {
+        let Some(Self { request, .. }) = call else { unreachable!("{MOVED}") };
         // The extensions get no permit, because they may outlive the response.
         let permit = decision.as_mut().and_then(Decision::take_permit);
-        let kept = Some(config.keep(&self.request));
-        config.annotate(&mut self.request, decision.as_ref(), report_only);
-        State::Respond { future: self.call(), decision, permit, kept, unsettled }
-    }
-
-    #[inline(always)]
-    fn call(self) -> S::Future
-    where
-        S: Service<Request<ReqBody>>,
-    {
-        let Self { mut service, request, body } = self;
-        service.call(Request::from_parts(request, body))
-    }
-}
-
-impl<S, ReqBody> ResponseFuture<S, ReqBody>
-where
-    S: Service<Request<ReqBody>> + Clone,
-{
-    fn new(service: S, request: Request<ReqBody>, config: Arc<Config>) -> Self {
-        let (request, body) = request.into_parts();
-        let mut call = Call { service, request, body };
-        let enforcement = config.enforcement.get();
-        let report_only = enforcement == Enforcement::ReportOnly;
-        let is_read = is_read(&call.request);
-        let state = if enforcement == Enforcement::Off {
-            config.annotate_uncharged(&mut call.request, config.limiter.under(Enforcement::Off));
-            State::Respond { future: call.call(), decision: None, permit: None, kept: None, unsettled: None }
-        } else {
-            let admission = Admit { config: &config, request: &call.request, report_only }.start();
-            call.enter(admission, &config, report_only)
-        };
-        Self { state, config, report_only, is_read }
+        let kept = Some(config.keep(request));
+        config.annotate(request, decision.as_ref(), report_only);
+        let Self { mut service, request, body } = take(call);
+        let future = service.call(Request::from_parts(request, body));
+        State::Respond { future, decision, permit, kept, unsettled }
     }
 }
 
@@ -231,11 +184,35 @@ where
         loop {
             let next = match this.state.as_mut().project() {
                 StateProj::Wait { waiting, call } => {
-                    let Some(waiting_call) = call else { unreachable!("{MOVED}") };
-                    let request = &waiting_call.request;
-                    let admit = Admit { config: this.config, request, report_only };
-                    let admission = ready!(admit.poll(waiting, cx));
-                    take(call).enter(admission, this.config, report_only)
+                    let Some(Call { request, .. }) = call else {
+                        panic!("ResponseFuture polled after completion")
+                    };
+                    let admit = Admit { config: this.config, request: &*request, report_only };
+                    match ready!(admit.poll(waiting, cx)) {
+                        Admission::Pending(next) => {
+                            *waiting = next;
+                            continue;
+                        }
+                        Admission::Admitted(decision) => {
+                            let unsettled = decision.as_ref().and_then(|decision| {
+                                Unsettled::new(this.config, request, decision, report_only)
+                            });
+                            Call::serve(call, decision, unsettled, this.config, report_only)
+                        }
+                        Admission::Delayed(delay, decision) => {
+                            // The request may be cancelled during the delay.
+                            let unsettled = Unsettled::new(this.config, request, &decision, report_only);
+                            let Call { service, request, body } = take(call);
+                            let service = DelayedService::after(delay, unready(service));
+                            let call = Some(Box::new(Call { service, request, body }));
+                            State::Delay { call, decision: Some(decision), unsettled }
+                        }
+                        Admission::Rejected(rejection, charged) => {
+                            let response = this.config.reject(&rejection, charged, request);
+                            *call = None;
+                            return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
+                        }
+                    }
                 }
                 StateProj::Delay { call, decision, unsettled } => {
                     let Some(delayed) = call else { unreachable!("{MOVED}") };
@@ -245,10 +222,10 @@ where
                         }
                         return Poll::Ready(Err(error));
                     }
-                    let Call { service, request, body } = take(call);
-                    let call = Call { service: service.into_service(), request, body };
+                    let Call { service, request, body } = *take(call);
+                    let mut call = Some(Call { service: service.into_service(), request, body });
                     let decision = decision.take().map(Decision::after_delay);
-                    call.serve(decision, unsettled.take(), this.config, report_only)
+                    Call::serve(&mut call, decision, unsettled.take(), this.config, report_only)
                 }
                 StateProj::Respond { future, decision, permit, kept, unsettled } => {
                     let polled = Unsettled::watch(unsettled, || future.poll(cx));
@@ -308,10 +285,6 @@ where
                     }
                     return Poll::Ready(Ok(responded.finish(this.config, report_only, is_read)));
                 }
-                StateProj::Reject { response } => match response.take() {
-                    Some(response) => return Poll::Ready(Ok(response.map(ResponseBody::rejection))),
-                    None => panic!("ResponseFuture polled after completion"),
-                },
             };
             this.state.set(next);
         }
@@ -330,9 +303,9 @@ impl<B> Responded<Response<B>> {
 }
 
 /// Moves a value out of a state that is about to be replaced.
-fn take<T>(value: &mut Option<Box<T>>) -> T {
+fn take<T>(value: &mut Option<T>) -> T {
     match value.take() {
-        Some(value) => *value,
+        Some(value) => value,
         None => unreachable!("{MOVED}"),
     }
 }

@@ -24,8 +24,8 @@ use crate::{
 /// [`Local`](crate::FailureMode::Local), the default, are counted in this process; those that are [`Open`](crate::FailureMode::Open)
 /// admit. A check fails with an error if one of them is [`Closed`](crate::FailureMode::Closed).
 ///
-/// Limiters on clones of one [`RedisStore`](crate::RedisStore) share what they count in this process, and clones of a limiter
-/// do on any store. So what layers count together in the store they also count together without it.
+/// During an outage, limiters on clones of one [`RedisStore`](crate::RedisStore), or clones of one limiter on any store,
+/// share their in-process counts, so layers that share a limit keep sharing it.
 ///
 /// # In a handler
 ///
@@ -153,8 +153,9 @@ impl Limiter {
     /// Charges `units` more units to every key of `decision`, under the same policies, all or nothing. For a handler
     /// that learns the cost from the request or from its own response.
     ///
-    /// If the store [failed](Decision::failure) to make `decision`, or no layer charged the request, this is admitted
-    /// without the store. Errors are the same as for [`check_all`](Self::check_all).
+    /// If `decision` has no outcomes, this is admitted without the store: no layer charged the request, or the store
+    /// [failed](Decision::failure) and the policies are [`Open`](crate::FailureMode::Open). Under
+    /// [`Local`](crate::FailureMode::Local), the store decides, or this process if the store fails again. Errors are the same as for [`check_all`](Self::check_all).
     ///
     /// Return the new decision from the handler, and the layer reports it in the response's headers. The headers report
     /// only the keys of the layer: a decision about another key under the same policy, from [`check`](Self::check),
@@ -263,9 +264,9 @@ impl Limiter {
     ///
     /// A refund never returns units that another request was charged. Units stop counting when the charge's window
     /// ends, when its bucket has drained past the charge, or when its entry leaves the log. All refunds of a decision
-    /// together never exceed its charge. So the requests that are not refunded stay within the limit.
+    /// together never exceed its charge.
     ///
-    /// There is nothing to refund for a denied decision and a peek. If the store [failed](Decision::failure) to make the
+    /// A denied decision or a peek has nothing to refund. If the store [failed](Decision::failure) to make the
     /// decision and this process counted it, the units are refunded here and not charged later; if they were already
     /// charged to the store, they are refunded there. [`charge_more`](Self::charge_more) returns its own decision, to be refunded
     /// separately. A permit of a [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop its

@@ -42,12 +42,14 @@ pub enum FailureMode {
     /// Count in this process until the store is back: this instance's share of the limit, by the same algorithm. The
     /// default, without a number of instances.
     ///
-    /// * **Over-admission**: each instance counts from zero and admits up to its share, the limit divided by `instances`
-    ///   and rounded up. All outages of a period together admit at most the limit and, for each process that ran, its
-    ///   share. So with the number of running instances, the default, this is about twice the limit. With 1 it is the
-    ///   limit once more for each process.
+    /// * **Over-admission**: each process counts from zero against its share, the limit divided by `instances` and rounded
+    ///   up. All outages of a period together get one share per process. With the number of running instances, the
+    ///   default, the shares add up to the limit once more, so a window admits up to about twice its limit. With 1, each
+    ///   process adds the whole limit. Algorithms with a burst also admit what is replenished during the outage: with
+    ///   5 per minute on one instance, 5 from Redis, then 5 and 4 more in process within the same minute.
     /// * **Few connections**: a client whose requests all reach one instance, by a sticky load balancer or one HTTP/2
-    ///   connection, gets only that instance's share in an outage. Name 1 if that is worse than admitting more.
+    ///   connection, gets only that instance's share in an outage. Set `instances: 1` if that is worse than
+    ///   over-admission.
     /// * **Afterwards**: what was admitted and still counts is charged to the store once it answers. What the store has
     ///   no room for still counts in the process, so the next outage does not grant a new quota. Decisions that the
     ///   store may have charged itself are left out: those that were sent and whose answer did not arrive

@@ -11,10 +11,10 @@ use crate::{
     key::Key,
 };
 
-/// A named limit: a [`Quota`], the [`Algorithm`] that counts it, and what happens when the store is unavailable.
+/// A [`Quota`] with a name, the [`Algorithm`] that counts it, and what happens when the store is unavailable.
 ///
 /// Clients read the name in the `RateLimit` headers, operators in Redis keys and logs. Two policies with one name and
-/// algorithm share their counts. Cloning is cheap. With the feature `serde`, policies are read
+/// algorithm share their counts on one store, even if their quotas differ. Cloning is cheap. With the feature `serde`, policies are read
 /// [from a configuration file](crate::policy).
 ///
 /// `Display` writes all settings but the name: `5/min, gcra, failure mode local`.
@@ -174,8 +174,8 @@ impl Policy {
     }
 
     /// The policy `name` with at most `limit` units in use at any moment, over all instances, counted by
-    /// [`Concurrency`](crate::algorithm::Concurrency). Units of a crashed instance are released after 30 seconds. For another
-    /// time, make it the period of the quota: `Policy::new(name, Quota::new(limit, time)).algorithm(Concurrency::new())`.
+    /// [`Concurrency`](crate::algorithm::Concurrency). Units of a crashed instance are released after 30 seconds. To
+    /// change this time, set it as the period of the quota: `Policy::new(name, Quota::new(limit, time)).algorithm(Concurrency::new())`.
     ///
     /// # Panics
     ///
@@ -523,7 +523,7 @@ fn check(algorithm: &dyn Algorithm) -> Result<(), Error> {
 }
 
 /// A number below [`EVERY_KEY`], spread evenly over the keys, and differently for each policy.
-fn place(name: &str, key: &str) -> u32 {
+fn place(name: &str, key: &[u8]) -> u32 {
     let hash = Sha256::new().chain_update(name).chain_update([0]).chain_update(key).finalize();
     let first = hash.iter().take(8).fold(0, |number: u64, byte| number << 8 | u64::from(*byte));
     // Below a million.
@@ -623,7 +623,7 @@ mod tests {
             before = percent;
         }
         // Every version finds the same keys. Computed with another implementation of SHA-256.
-        assert_eq!(place("api", "alice"), PLACE_OF_ALICE);
+        assert_eq!(place("api", b"alice"), PLACE_OF_ALICE);
     }
 
     const PLACE_OF_ALICE: u32 = 136_432;

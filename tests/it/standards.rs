@@ -89,10 +89,15 @@ fn a_policy_name_that_no_header_can_carry_is_an_error_and_others_are_escaped() {
 async fn the_policy_header_stays_the_same_and_in_order() {
     let both = layer(Policy::new("wide", Quota::per_day(100)))
         .and(Rule::new(Policy::new("narrow", Quota::per_minute(2)), Key::new("all")));
+    let tightest = both.clone().headers(Headers::default().tightest_only());
     for _ in 0..4 {
         let all = ask(&both, get()).await;
         assert_eq!(all.headers()["ratelimit-policy"], r#""wide";q=100;w=86400, "narrow";q=2;w=60"#);
         assert_eq!(items(all.headers(), "ratelimit").len(), 2);
+        let one = ask(&tightest, get()).await;
+        assert_eq!(one.headers()["ratelimit-policy"], all.headers()["ratelimit-policy"]);
+        assert_eq!(items(one.headers(), "ratelimit").len(), 1);
+        assert_eq!(items(one.headers(), "ratelimit")[0].0, "narrow");
     }
 }
 
@@ -415,11 +420,12 @@ fn two_dialects_with_the_same_header_names_are_a_mistake() {
 }
 
 #[tokio::test]
-async fn headers_can_be_kept_off_successes() {
+async fn headers_can_be_kept_off_redirects_and_off_successes() {
     let policy = || Policy::new("p", Quota::per_hour(2));
     let moved = || Response::builder().status(302).body(String::new()).unwrap();
     let rows = [
         ("everywhere", Headers::default(), [true, true, true]),
+        ("not on redirects", Headers::default().not_on_redirects(), [true, false, true]),
         ("denials only", Headers::default().on_rejections_only(), [false, false, true]),
         ("off", Headers::off(), [false, false, false]),
     ];

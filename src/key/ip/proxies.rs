@@ -7,8 +7,39 @@ use crate::base::{Error, ErrorKind};
 /// How many hops of a list are read, from the right.
 pub(super) const MAX_HOPS: usize = 64;
 
-/// The proxies in front of the service, whose forwarding headers are trusted. See [`ClientIp`](crate::ClientIp) for an
-/// example.
+/// The proxies in front of the service, whose forwarding headers are trusted. How to choose them:
+/// [the client's address behind proxies](crate::guide::client_ip).
+///
+/// # Example
+///
+/// ```
+/// use std::net::SocketAddr;
+/// use http::Request;
+/// use tower_ratelimit::{ClientIp, TrustedProxies};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let request = || Request::get("/").header("x-forwarded-for", "203.0.113.7");
+/// let through_tcp = request().extension(SocketAddr::from(([10, 0, 0, 2], 80))).body(())?.into_parts().0;
+///
+/// let networks = ClientIp::behind(TrustedProxies::cidrs(["10.0.0.0/24", "fd00::/64"])?);
+/// assert_eq!(networks.address(&through_tcp)?.to_string(), "203.0.113.7");
+///
+/// // Exactly one proxy, whatever its address: safe only if no client can bypass it.
+/// let hops = ClientIp::behind(TrustedProxies::hops(1));
+/// assert_eq!(hops.address(&through_tcp)?.to_string(), "203.0.113.7");
+///
+/// // An nginx on the same host that connects through a Unix socket.
+/// # #[cfg(all(unix, feature = "axum"))] {
+/// use std::os::unix::net::SocketAddr as UnixAddr;
+/// let nginx = UnixAddr::from_pathname("/run/nginx")?;
+/// let through_socket = request().extension(nginx).body(())?.into_parts().0;
+/// assert!(networks.address(&through_socket).is_err());
+/// let socket = ClientIp::behind(TrustedProxies::cidrs(["127.0.0.1"])?.and_unix_socket());
+/// assert_eq!(socket.address(&through_socket)?.to_string(), "203.0.113.7");
+/// # }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "proxies are not trusted until a `ClientIp` uses them"]
 pub struct TrustedProxies(pub(super) Trust);
@@ -20,7 +51,7 @@ pub(super) enum Trust {
 }
 
 impl TrustedProxies {
-    /// Trusts proxies whose addresses are in `cidrs`, such as `10.0.0.0/8` and `fd00::/8`. An address without a prefix
+    /// Trusts proxies whose addresses are in `cidrs`, such as `10.0.0.0/24` and `fd00::/64`. An address without a prefix
     /// length is the network of that address.
     ///
     /// List only networks that contain no clients: a client in one of them can choose its key. If you list the networks

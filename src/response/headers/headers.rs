@@ -85,6 +85,8 @@ pub struct Headers {
     pub(super) ietf: Option<Dialect>,
     pub(super) legacy: Option<Dialect>,
     pub(super) successes: bool,
+    pub(super) redirects: bool,
+    pub(super) tightest_only: bool,
     pub(super) partition_key: Option<Secret>,
 }
 
@@ -141,7 +143,14 @@ impl Headers {
     /// No headers but `Retry-After`.
     #[must_use]
     pub const fn off() -> Self {
-        Self { ietf: None, legacy: None, successes: true, partition_key: None }
+        Self {
+            ietf: None,
+            legacy: None,
+            successes: true,
+            redirects: true,
+            tightest_only: false,
+            partition_key: None,
+        }
     }
 
     fn try_and(mut self, dialect: Dialect) -> Option<Self> {
@@ -166,6 +175,22 @@ impl Headers {
     #[must_use]
     pub fn on_rejections_only(mut self) -> Self {
         self.successes = false;
+        self
+    }
+
+    /// Sends no headers on redirects (3xx), where a client may take them for the target's headers. Defaults to every
+    /// response.
+    #[must_use]
+    pub fn not_on_redirects(mut self) -> Self {
+        self.redirects = false;
+        self
+    }
+
+    /// Names only the policy that [binds](crate::Decision::binding) in `RateLimit`. `RateLimit-Policy` still names every
+    /// policy. Defaults to every policy in both.
+    #[must_use]
+    pub fn tightest_only(mut self) -> Self {
+        self.tightest_only = true;
         self
     }
 

@@ -5,7 +5,7 @@
 use std::{sync::OnceLock, time::Duration};
 
 use http::{
-    HeaderMap, HeaderName, HeaderValue, Response,
+    Extensions, HeaderMap, HeaderName, HeaderValue, Response, StatusCode,
     header::{Entry, RETRY_AFTER},
     request::Parts,
 };
@@ -31,9 +31,10 @@ use crate::{
 /// other headers.
 const MAX_BLOCK: usize = 7 * 1024;
 
-/// Whether the decision is read in the extensions of the response to `request`, because an outer layer has decided too.
-pub(crate) fn is_read(request: &Parts) -> bool {
-    request.extensions.get::<Decision>().is_some()
+/// Whether the decision is read in the extensions of the response to the request with these, because an outer layer has
+/// decided too.
+pub(crate) fn is_read(request: &Extensions) -> bool {
+    request.get::<Decision>().is_some()
 }
 
 /// Adds the headers that its [`Headers`] ask for.
@@ -62,6 +63,7 @@ impl HeaderWriter {
         marks: bool,
         is_read: bool,
     ) {
+        let status = response.status();
         let inner = response.extensions_mut().remove::<Decision>();
         let is_read = is_read || inner.is_some();
         let headers = response.headers_mut();
@@ -71,12 +73,12 @@ impl HeaderWriter {
         }
         let before = inner.as_ref().is_some_and(|inner| inner.report() == Report::Done);
         let reported = match inner {
-            None => self.write(headers, &decision, latest, |_| true),
+            None => self.write(headers, status, &decision, latest, |_| true),
             // The handler decided more, and left it to the layer to report both.
             Some(inner) if inner.report() == Report::Pending => {
                 decision = decision.updated(&inner);
                 // If the handler decided the same policy for another key, the client's own outcome is reported.
-                self.write(headers, &decision.by_name(), latest, |_| true)
+                self.write(headers, status, &decision.by_name(), latest, |_| true)
             }
             Some(inner) => {
                 // An inner layer may have reported some of the policies.
@@ -84,7 +86,7 @@ impl HeaderWriter {
                     let same = |inner: &Outcome| inner.policy().name() == outcome.policy().name();
                     !before || !inner.outcomes().iter().any(same)
                 };
-                let reported = self.write(headers, &decision, latest, news);
+                let reported = self.write(headers, status, &decision, latest, news);
                 decision = decision.updated(&inner);
                 reported
             }
@@ -102,13 +104,14 @@ impl HeaderWriter {
         decision: &Decision,
         request: &Parts,
     ) {
+        let status = response.status();
         let headers = response.headers_mut();
         let latest = add_retry_after(headers, decision).unwrap_or_else(|| latest_t(headers));
-        let reported = self.write(headers, decision, latest, |_| true);
+        let reported = self.write(headers, status, decision, latest, |_| true);
         if is_grpc_type(headers) && block_size(headers) > MAX_BLOCK {
             headers.remove(GRPC_DETAILS);
         }
-        if is_read(request) {
+        if is_read(&request.extensions) {
             let report = if reported { Report::Done } else { Report::Omitted };
             response.extensions_mut().insert(decision.clone().reported(report));
         }
@@ -119,13 +122,14 @@ impl HeaderWriter {
     fn write(
         &self,
         headers: &mut HeaderMap,
+        status: StatusCode,
         decision: &Decision,
         latest: u64,
         news: impl Fn(&Outcome) -> bool,
     ) -> bool {
         let settings = &self.headers;
         let denied = decision.is_denied();
-        let wanted = denied || settings.successes;
+        let wanted = (denied || settings.successes) && (settings.redirects || !status.is_redirection());
         let Some(binding) = decision.binding().filter(|_| wanted && fits(headers, decision)) else {
             return false;
         };
@@ -141,7 +145,11 @@ impl HeaderWriter {
                     if outcomes.iter().all(&news) { self.cached(outcomes, policies) } else { policies() };
                 reported = append(headers, RATELIMIT_POLICY, policies);
                 let item = |outcome: &Outcome| limit_item(outcome, denied, latest, settings);
-                append(headers, RATELIMIT, value(list(all().map(item))));
+                let limits = match settings.tightest_only {
+                    true => list([binding].into_iter().filter(|outcome| news(outcome)).map(item)),
+                    false => list(all().map(item)),
+                };
+                append(headers, RATELIMIT, value(limits));
             }
             Some(Dialect::IetfDraft07) => draft_07(headers, outcomes, numbers(binding, denied, latest)),
             Some(_) => draft_06(headers, outcomes, numbers(binding, denied, latest)),

@@ -7,8 +7,8 @@ use crate::{base::Error, store::ManualClock};
 
 /// The settings of a [`RedisStore`](crate::RedisStore), from [`RedisStore::builder`](crate::RedisStore::builder).
 ///
-/// Finish with [`connect`](Self::connect), [`connect_lazy`](Self::connect_lazy) or [`build`](Self::build). They check all
-/// settings, so each may come from a configuration.
+/// Finish with [`connect`](Self::connect), [`connect_lazy`](Self::connect_lazy) or [`build`](Self::build). They
+/// validate every setting and return an error, so values can come from configuration.
 ///
 /// # Example
 ///
@@ -68,8 +68,7 @@ impl RedisStoreBuilder {
     /// The longest time for one decision, including the wait for a connection. Must be above zero. Defaults to 50
     /// milliseconds. After it, the policy's [`FailureMode`](crate::FailureMode) decides.
     ///
-    /// It counts the time in which the Tokio runtime runs: what a busy process needs to poll its other tasks is not
-    /// counted against Redis.
+    /// The clock stops while the runtime is too busy to poll this decision, so CPU starvation is not blamed on Redis.
     ///
     /// It must be longer than a round trip to Redis. [`connect`](Self::connect) and
     /// [`probe`](crate::RedisStore::probe) compare the two.
@@ -79,8 +78,8 @@ impl RedisStoreBuilder {
     }
 
     /// The most connections to one server, in the pool that the store makes for each [runtime](crate::RedisStore#runtimes):
-    /// at least 1. Defaults to 8. The store sends decisions on three at a time, six over a slow network; the others serve while broken connections are replaced. With
-    /// a Redis Cluster, each runtime always has two connections to each node.
+    /// at least 1. Defaults to 8. Decisions use three connections, six over a slow network; the rest are spares while broken
+    /// ones are replaced. With a Redis Cluster, each runtime always has two connections to each node.
     pub const fn pool_size(mut self, connections: u32) -> Self {
         self.pool_size = connections;
         self

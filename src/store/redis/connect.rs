@@ -78,8 +78,8 @@ impl RedisStoreBuilder {
     ///
     /// Turn off bb8's `test_on_check_out`, or every checkout costs a PING. Turn on `nodelay`, which redis-rs leaves off:
     /// if your connections share a socket, or other code uses them too, a call waits for one more round trip without
-    /// it. The store sends decisions on up to three connections at a time, six over a slow network, and needs another one for
-    /// other commands. A smaller pool works too.
+    /// it. The store sends decisions on up to three connections at a time, six over a slow network, and other commands on one
+    /// more. With a smaller pool, decisions share fewer connections.
     ///
     /// Make the pool in the runtime that uses the store, and use it in no other: all [runtimes](RedisStore#runtimes) of
     /// the store share it, and its connections work only while the runtimes that opened them are driven.

@@ -34,8 +34,8 @@ use crate::{
 /// the feature `sentinel` and `Servers::sentinel`. For TLS, use the feature `tls-rustls` and a `rediss://` URL.
 ///
 /// Every decision is one `EVALSHA`, alone or with others, so it is atomic. It uses the server's clock, so the clocks of
-/// instances may differ. No other command is sent, neither before nor after. If the server lost its scripts, by a
-/// restart or `SCRIPT FLUSH`, the first call is repeated with the text as `EVAL`, and no decision fails.
+/// instances may differ. A decision sends no other command. While there are decisions, each instance also announces itself
+/// every 5 seconds, and connections are checked with `PING`. If the server lost its scripts, by a restart or `SCRIPT FLUSH`, the first call is repeated with the text as `EVAL`, and no decision fails.
 ///
 /// # Keys
 ///
@@ -290,7 +290,7 @@ impl Store for RedisStore {
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        let mut redis_key = String::new();
+        let mut redis_key = Vec::new();
         self.names.write(&mut redis_key, policy, key);
         let mut command = redis::cmd("DEL");
         command.arg(redis_key);
@@ -311,9 +311,9 @@ impl Store for RedisStore {
     }
 
     fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
-        let mut name = String::new();
+        let mut name = Vec::new();
         self.names.write(&mut name, policy, key);
-        Some(name)
+        String::from_utf8(name).ok()
     }
 
     fn local_counts(&self) -> Option<Arc<LocalCounts>> {

@@ -36,17 +36,20 @@ impl KeyNames {
     /// Writes a Redis key: `prefix:policy:algorithm:{identity}`, or `prefix:policy:algorithm:{shard}:identity`. An
     /// identity contains no braces, so these never collide. The mark of a preflight is behind the braces, so the key is in
     /// the slot of its client, whose bans hold for it.
-    pub(crate) fn write(&self, out: &mut String, policy: &Policy, key: &Key) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>, policy: &Policy, key: &Key) {
         let (prefix, policy) = (&*self.prefix, policy.label());
         #[cfg(feature = "cluster")]
         if let Some(shards) = &self.shards {
             let tag = shards.tag(shards.of(key));
-            return [prefix, ":", policy, ":{", tag, "}:", key.as_str()]
-                .iter()
-                .for_each(|part| out.push_str(part));
+            for part in [prefix, ":", policy, ":{", tag, "}:"] {
+                out.extend_from_slice(part.as_bytes());
+            }
+            return out.extend_from_slice(key.as_bytes());
         }
         let (mark, identity) = key.split_preflight();
-        [prefix, ":", policy, ":{", identity, "}", mark].iter().for_each(|part| out.push_str(part));
+        for part in [prefix.as_bytes(), b":", policy.as_bytes(), b":{", identity, b"}", mark.as_bytes()] {
+            out.extend_from_slice(part);
+        }
     }
 
     /// The glob pattern of all Redis keys under `policy`.
@@ -74,9 +77,9 @@ impl KeyNames {
         };
         let key = key.ok()?;
         // Without shards, or with another number of them, this store does not use the name.
-        let mut written = String::new();
+        let mut written = Vec::new();
         self.write(&mut written, policy, &key);
-        (written == name).then_some(key)
+        (written == name.as_bytes()).then_some(key)
     }
 
     /// What all Redis keys under `policy` begin with.
@@ -103,9 +106,9 @@ mod tests {
     use crate::base::Quota;
 
     fn name(names: &KeyNames, key: &str) -> String {
-        let mut name = String::new();
+        let mut name = Vec::new();
         names.write(&mut name, &Policy::new("login", Quota::per_second(5)), &Key::new(key));
-        name
+        String::from_utf8(name).unwrap()
     }
 
     #[test]
@@ -125,12 +128,15 @@ mod tests {
             assert_eq!(names.pattern_of_all(), "rl:*");
             let long = "x".repeat(200);
             for identity in ["alice", "a:b", "2001:db8::1", "a}:{b", "", "%>x", "José", &long] {
-                let (key, mut name) = (Key::new(identity), String::new());
-                names.write(&mut name, &policy, &key);
+                let key = Key::new(identity);
+                let written = |key: &Key| {
+                    let mut name = Vec::new();
+                    names.write(&mut name, &policy, key);
+                    String::from_utf8(name).unwrap()
+                };
+                let (name, preflights) = (written(&key), written(&key.of_preflight()));
                 assert_eq!(names.key(name.as_bytes(), &policy), Some(key.clone()), "{name}");
                 // A preflight's, in the slot of its client.
-                let mut preflights = String::new();
-                names.write(&mut preflights, &policy, &key.of_preflight());
                 assert_ne!(preflights, name);
                 let tag = |name: &str| name.split_once('{').unwrap().1.split_once('}').unwrap().0.to_owned();
                 if identity.len() < 95 {

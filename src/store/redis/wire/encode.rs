@@ -107,7 +107,7 @@ pub(crate) fn encode(jobs: &[&Job]) -> Option<Call> {
     let count = keys.distinct.len();
     let mut command = Cmd::with_capacity(4 + count + texts.len(), 96 + 48 * count + numbers.0.len());
     command.arg("EVALSHA").arg(script.hash()).arg(count);
-    let mut key = String::with_capacity(128);
+    let mut key = Vec::with_capacity(128);
     for (job, charge) in &keys.distinct {
         key.clear();
         job.names.write(&mut key, charge.policy(), charge.key());

@@ -43,7 +43,7 @@ struct Hashed(u64);
 pub(crate) enum Spent {
     /// From the lease. `true` if more units should be fetched.
     Decided(Decision, bool),
-    /// Redis decides, and may be asked for a lease.
+    /// Redis decides, and may grant a lease.
     Hot,
     /// The key was hardly requested: Redis decides it as one without leases.
     Cold,

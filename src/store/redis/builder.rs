@@ -48,23 +48,16 @@ pub struct RedisStoreBuilder {
     pub(super) tls: TlsSettings,
 }
 
-const DEFAULT_PREFIX: &str = "rl";
-const DEFAULT_DEADLINE: Duration = Duration::from_millis(50);
-const DEFAULT_DENY_CACHE: Duration = Duration::from_secs(1);
-/// More than the lanes: the rest is for connections that are being replaced.
-const DEFAULT_POOL_SIZE: u32 = 8;
-#[cfg(feature = "cluster")]
-const DEFAULT_CLUSTER_SHARDS: u16 = 8;
-
 impl RedisStoreBuilder {
     pub(super) fn new() -> Self {
         Self {
-            prefix: DEFAULT_PREFIX.to_owned(),
-            deadline: DEFAULT_DEADLINE,
-            pool_size: DEFAULT_POOL_SIZE,
-            deny_cache: DEFAULT_DENY_CACHE,
+            prefix: "rl".to_owned(),
+            deadline: Duration::from_millis(50),
+            // More than the lanes: the rest is for connections that are being replaced.
+            pool_size: 8,
+            deny_cache: Duration::from_secs(1),
             #[cfg(feature = "cluster")]
-            cluster_shards: DEFAULT_CLUSTER_SHARDS,
+            cluster_shards: 8,
             clock: None,
             tls: TlsSettings::default(),
         }

@@ -13,6 +13,7 @@ use super::primary::Primary;
 use super::{
     address::connection_info,
     builder::RedisStoreBuilder,
+    clock::Clock,
     deny_cache::DenyCache,
     error,
     instances::Instances,
@@ -180,18 +181,20 @@ impl RedisStoreBuilder {
     }
 
     fn with_names(self, link: Arc<dyn Link>, names: KeyNames) -> RedisStore {
-        let deny_cache = (!self.deny_cache.is_zero())
-            .then(|| Arc::new(DenyCache::new(self.deny_cache, self.clock.clone())));
-        let leases = Leases::new(link.clone(), names.clone(), self.clock.clone(), deny_cache.clone());
+        let instances = self.clock.is_none().then(|| Arc::new(Instances::new()));
+        let clock = Arc::new(Clock::new(self.clock.clone()));
+        let deny_cache =
+            (!self.deny_cache.is_zero()).then(|| Arc::new(DenyCache::new(self.deny_cache, clock.clone())));
+        let leases = Leases::new(link.clone(), names.clone(), self.clock, deny_cache.clone());
         let local = Arc::new(LocalCounts::with_reports());
         RedisStore {
-            instances: self.clock.is_none().then(|| Arc::new(Instances::new())),
+            instances,
             local,
             link,
             scripts: Arc::new(Scripts::default()),
             names,
             deadline: self.deadline,
-            clock: self.clock,
+            clock,
             deny_cache,
             leases: Arc::new(leases),
             selects: false,

@@ -11,6 +11,7 @@ use super::{
     deny_cache::DenyObserver,
     instances::MOST as MOST_INSTANCES,
     job::Job,
+    lease::Spent,
     script::Script,
     store::RedisStore,
     transport::{PROBE_TIMEOUT, current, deadline_in, timed_out},
@@ -19,41 +20,44 @@ use crate::{
     base::Answer,
     decision::{Charge, Charges, Decision},
     policy::Traits,
-    store::{Action, ManualClock},
+    store::Action,
 };
 
 impl RedisStore {
     /// A [plain](Charge::is_plain) charge takes the short way: the deny cache, a job of this charge, and the short script. Only
     /// the others look up a lease, or bring charges against penalties.
     pub(super) fn evaluate(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        let leased = leased(action, charges).map(|charge| (charge, self.leases.table.hash_of(charge)));
-        if let Some((charge, hash)) = leased
-            && let Some((decision, is_low)) = self.leases.table.spend(charge, hash)
-        {
-            if is_low && let Ok(runtime) = Handle::try_current() {
-                self.lease_ahead(charge, hash, &runtime);
+        let now = self.clock.micros();
+        let mut hot = None;
+        if let Some(charge) = leased(action, charges) {
+            let hash = self.leases.table.hash_of(charge);
+            match self.leases.table.spend(charge, hash, now) {
+                Spent::Decided(decision, is_low) => {
+                    if is_low && let Ok(runtime) = Handle::try_current() {
+                        self.lease_ahead(charge, hash, &runtime);
+                    }
+                    return Answer::ready(Ok(decision));
+                }
+                Spent::Hot => hot = Some((charge, hash)),
+                Spent::Cold => {}
             }
+        }
+        let deny_cache = self.deny_cache.as_ref().filter(|_| !matches!(action, Action::Peek | Action::Renew));
+        let stamp = deny_cache.map(|deny_cache| (deny_cache, deny_cache.stamp(now)));
+        if let (Action::Charge, Some((deny_cache, stamp))) = (action, stamp)
+            && let Some(decision) = deny_cache.lookup(charges, stamp)
+        {
             return Answer::ready(Ok(decision));
         }
-        let stamp = match (action, &self.deny_cache) {
-            (Action::Charge, Some(deny_cache)) => match deny_cache.lookup(charges) {
-                Ok(decision) => return Answer::ready(Ok(decision)),
-                Err(stamp) => Some((deny_cache, stamp)),
-            },
-            (Action::Refund | Action::ChargeUpTo | Action::Debit | Action::Ban, Some(deny_cache)) => {
-                Some((deny_cache, deny_cache.stamp()))
-            }
-            _ => None,
-        };
         if action.charges_units() {
-            self.announce_if_due();
+            self.announce_if_due(now);
         }
         let script = match self.scripts.script_for(charges) {
             Ok(script) => script,
             Err(error) => return Answer::ready(Err(error)),
         };
         let mut job = self.job(action, charges.into(), script);
-        job.lease = leased.and_then(|(charge, hash)| self.leases.fetch(charge, hash, false));
+        job.lease = hot.and_then(|(charge, hash)| self.leases.fetch(charge, hash, false));
         let frees_units = job.lease.as_ref().is_some_and(|lease| lease.returned().frees_units());
         job.denial = stamp.map(|(cache, stamp)| DenyObserver::new(cache, stamp, action, frees_units));
         if action == Action::Refund { self.refund(job) } else { self.link.clone().decide(job.into()) }
@@ -61,13 +65,13 @@ impl RedisStore {
 
     pub(super) fn job(&self, action: Action, charges: Charges, script: Arc<Script>) -> Job {
         let job = Job::new(action, charges, self.names.clone(), script, self.deadline);
-        Job { time: self.clock.as_ref().map(ManualClock::micros), ..job }
+        Job { time: self.clock.manual_micros(), ..job }
     }
 
-    /// Announces this instance in the background, if it is time to. Call it with a charge.
-    pub(super) fn announce_if_due(&self) {
+    /// Announces this instance in the background, if that is due at the time `now`. Call it with a charge.
+    fn announce_if_due(&self, now: u64) {
         if let Some(instances) = &self.instances
-            && instances.is_due()
+            && instances.is_due(now)
             && let Ok(runtime) = Handle::try_current()
         {
             // A renewal adds a permit that Redis does not have. If it fails, the next interval tries again.

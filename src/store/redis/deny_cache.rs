@@ -18,7 +18,6 @@
 //! exhausted key read one cell.
 
 use std::{
-    hash::{BuildHasher, RandomState},
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicU64, Ordering},
@@ -30,17 +29,16 @@ use arc_swap::ArcSwapOption;
 
 use super::clock::Clock;
 use crate::{
-    base::{random::hasher, sync::lock, time::micros},
+    base::{sync::lock, time::micros},
     decision::{Charge, Decision, DecisionSource, Outcome, Verdict},
     key::Key,
     policy::Policy,
-    store::{Action, ManualClock},
+    store::Action,
 };
 
 pub(crate) struct DenyCache {
     cells: Box<[Cell]>,
-    hasher: RandomState,
-    clock: Clock,
+    clock: Arc<Clock>,
     /// The longest time for which a denial is stored, in microseconds.
     max_age: u64,
     /// How often entries were invalidated. A reply that was under way then is not stored.
@@ -49,6 +47,8 @@ pub(crate) struct DenyCache {
 
 #[derive(Default)]
 struct Cell {
+    /// Of the policy and the key of its latest denial, so a lookup of another one reads no more.
+    hash: AtomicU64,
     denial: ArcSwapOption<CachedDenial>,
     /// Held to insert and to invalidate, so no invalidation comes between the check and the store of an insertion.
     change: Mutex<()>,
@@ -74,22 +74,24 @@ struct CachedDenial {
 const CELLS: usize = 4096;
 
 impl DenyCache {
-    pub(crate) fn new(max_age: Duration, clock: Option<ManualClock>) -> Self {
+    pub(crate) fn new(max_age: Duration, clock: Arc<Clock>) -> Self {
         Self {
             cells: (0..CELLS).map(|_| Cell::default()).collect(),
-            hasher: hasher(),
-            clock: Clock::new(clock),
+            clock,
             max_age: micros(max_age),
             invalidations: AtomicU64::new(0),
         }
     }
 
-    /// The decision over `charges` if it is stored; otherwise what [`insert`](Self::insert) needs.
-    pub(crate) fn lookup(&self, charges: &[Charge]) -> Result<Decision, Stamp> {
-        let stamp = self.stamp();
+    /// The decision over `charges` at the time of `stamp`, if it is stored.
+    pub(crate) fn lookup(&self, charges: &[Charge], stamp: Stamp) -> Option<Decision> {
         let now = stamp.sent_at;
         for charge in charges {
-            let cell = self.cell(charge.policy(), charge.key());
+            let hash = hash(charge.policy(), charge.key());
+            let cell = self.cell(hash);
+            if cell.hash.load(Ordering::Relaxed) != hash {
+                continue;
+            }
             let loaded = cell.denial.load();
             let Some(cached) = &*loaded else { continue };
             let is_over = !(cached.received_at..cached.expires_at).contains(&now)
@@ -107,14 +109,15 @@ impl DenyCache {
                         Decision::new(pairs.map(|(outcome, charge)| after(outcome, charge, elapsed)))
                     }
                 };
-                return Ok(decision.made_by(DecisionSource::DenyCache));
+                return Some(decision.made_by(DecisionSource::DenyCache));
             }
         }
-        Err(stamp)
+        None
     }
 
-    pub(crate) fn stamp(&self) -> Stamp {
-        Stamp { sent_at: self.now(), invalidations: self.invalidations.load(Ordering::Acquire) }
+    /// What [`insert`](Self::insert) needs of a request at the time `sent_at`.
+    pub(crate) fn stamp(&self, sent_at: u64) -> Stamp {
+        Stamp { sent_at, invalidations: self.invalidations.load(Ordering::Acquire) }
     }
 
     /// Stores a decision if it is a denial that lasts.
@@ -149,13 +152,15 @@ impl DenyCache {
             }
         }
         if let Some(first) = first {
-            let (received_at, expires_at) = (self.now(), stamp.sent_at.saturating_add(lifetime));
+            let (received_at, expires_at) = (self.clock.micros(), stamp.sent_at.saturating_add(lifetime));
             let invalidations = (denying > 1).then_some(stamp.invalidations);
             let cached = CachedDenial { decision: decision.clone(), received_at, expires_at, invalidations };
-            let cell = self.cell(first.policy(), first.key());
+            let hash = hash(first.policy(), first.key());
+            let cell = self.cell(hash);
             let _change = lock(&cell.change);
             // Checked under the lock, so a later invalidation also removes this entry.
             if stamp.invalidations == self.invalidations.load(Ordering::Acquire) {
+                cell.hash.store(hash, Ordering::Relaxed);
                 cell.denial.store(Some(Arc::new(cached)));
             }
         }
@@ -166,19 +171,20 @@ impl DenyCache {
     pub(crate) fn invalidate(&self, policy: &Policy, key: &Key) {
         // In this order: a later reply sees the new count, and an earlier one is removed from its cell.
         self.invalidations.fetch_add(1, Ordering::AcqRel);
-        let cell = self.cell(policy, key);
+        let cell = self.cell(hash(policy, key));
         let _change = lock(&cell.change);
         cell.denial.store(None);
     }
 
-    fn cell(&self, policy: &Policy, key: &Key) -> &Cell {
-        let hash = self.hasher.hash_one((policy.tag(), key));
+    fn cell(&self, hash: u64) -> &Cell {
         &self.cells[hash as usize % CELLS]
     }
+}
 
-    fn now(&self) -> u64 {
-        self.clock.micros()
-    }
+/// FNV-1a. A client whose keys collide gains nothing: its denials overwrite each other, and Redis makes them again.
+fn hash(policy: &Policy, key: &Key) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    key.as_bytes().iter().fold(policy.tag(), step)
 }
 
 /// Updates a deny cache with the result of a job.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
-use redis::{Cmd, Value, from_redis_value};
+use redis::{ToRedisArgs, Value, from_redis_value};
 
 use super::{
     store::RedisStore,
@@ -75,7 +75,7 @@ impl RedisHash {
     ///
     /// See [above](Self#errors).
     pub async fn read(&self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Error> {
-        from_redis_value(self.ask(self.command("HGETALL")).await?)
+        from_redis_value(self.ask("HGETALL", None::<&str>).await?)
             .map_err(|_| Error::new(ErrorKind::StoreReply, "the reply to HGETALL is not a hash"))
     }
 
@@ -85,9 +85,7 @@ impl RedisHash {
     ///
     /// See [above](Self#errors).
     pub async fn set(&self, field: &str, value: &str) -> Result<(), Error> {
-        let mut set = self.command("HSET");
-        set.arg(field).arg(value);
-        self.ask(set).await.map(drop)
+        self.ask("HSET", &[field, value]).await.map(drop)
     }
 
     /// Removes fields, with `HDEL`.
@@ -96,9 +94,7 @@ impl RedisHash {
     ///
     /// See [above](Self#errors).
     pub async fn remove(&self, fields: &[Vec<u8>]) -> Result<(), Error> {
-        let mut remove = self.command("HDEL");
-        remove.arg(fields);
-        self.ask(remove).await.map(drop)
+        self.ask("HDEL", fields).await.map(drop)
     }
 
     /// Lets the whole hash expire after `time`, with `PEXPIRE`.
@@ -107,18 +103,14 @@ impl RedisHash {
     ///
     /// See [above](Self#errors).
     pub async fn expire(&self, time: Duration) -> Result<(), Error> {
-        let mut expire = self.command("PEXPIRE");
-        expire.arg(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
-        self.ask(expire).await.map(drop)
+        let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        self.ask("PEXPIRE", millis).await.map(drop)
     }
 
-    fn command(&self, name: &str) -> Cmd {
-        let mut command = Cmd::new();
-        command.arg(name).arg(&self.key);
-        command
-    }
-
-    async fn ask(&self, command: Cmd) -> Result<Value, Error> {
+    /// The reply to the command `name` with `arguments`.
+    async fn ask(&self, name: &str, arguments: impl ToRedisArgs) -> Result<Value, Error> {
+        let mut command = redis::cmd(name);
+        command.arg(&self.key).arg(arguments);
         self.link.clone().ask_if_available(command, self.timeout).await
     }
 }

@@ -8,8 +8,6 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::Instant;
-
 use crate::{
     algorithm::Concurrency,
     base::{Quota, time::micros},
@@ -26,8 +24,7 @@ const EXPIRY: Duration = Duration::from_secs(15);
 pub(super) const MOST: u64 = 100_000;
 
 pub(super) struct Instances {
-    created: Instant,
-    /// When to announce this instance, in microseconds since then.
+    /// When to announce this instance, by the clock of the store, which starts with it.
     due: AtomicU64,
     /// What this instance holds.
     pub(super) permit: Charge,
@@ -39,12 +36,12 @@ impl Instances {
         let quota = Quota::new(MOST, EXPIRY);
         let policy = Policy::new("%instances", quota).algorithm(Concurrency::new());
         let permit = Charge::new(&policy, &Key::new("%instances"), 1);
-        Self { created: Instant::now(), due: AtomicU64::new(micros(INTERVAL)), permit }
+        Self { due: AtomicU64::new(micros(INTERVAL)), permit }
     }
 
-    /// Whether to announce this instance now. True once in each interval.
-    pub(super) fn is_due(&self) -> bool {
-        let (now, due) = (micros(self.created.elapsed()), self.due.load(Ordering::Relaxed));
+    /// Whether to announce this instance at the time `now`. True once in each interval.
+    pub(super) fn is_due(&self, now: u64) -> bool {
+        let due = self.due.load(Ordering::Relaxed);
         let next = now + micros(INTERVAL);
         now >= due && self.due.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }

@@ -178,7 +178,7 @@ impl From<&String> for Servers {
 
 impl From<String> for Servers {
     fn from(url: String) -> Self {
-        Self(Topology::One(url.into()))
+        Self(Topology::One(url))
     }
 }
 

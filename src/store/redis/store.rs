@@ -10,6 +10,7 @@ use std::{
 
 use super::{
     builder::RedisStoreBuilder,
+    clock::Clock,
     deny_cache::DenyCache,
     instances::Instances,
     job::KeyNames,
@@ -23,7 +24,7 @@ use crate::{
     decision::{Charge, Decision},
     key::Key,
     policy::Policy,
-    store::{Action, BanList, LocalCounts, ManualClock, Store},
+    store::{Action, BanList, LocalCounts, Store},
 };
 
 /// Counts in a 64-bit Redis 6.2 or later, or in Valkey, shared by all instances of a service. Cloning gives another
@@ -124,7 +125,7 @@ pub struct RedisStore {
     pub(super) scripts: Arc<Scripts>,
     pub(super) names: KeyNames,
     pub(super) deadline: Duration,
-    pub(super) clock: Option<ManualClock>,
+    pub(super) clock: Arc<Clock>,
     pub(super) deny_cache: Option<Arc<DenyCache>>,
     pub(super) leases: Arc<Leases>,
     /// Whether connections leave database 0.
@@ -280,7 +281,8 @@ impl RedisStore {
 
 impl Store for RedisStore {
     fn known_denial(&self, charges: &[Charge]) -> Option<Decision> {
-        self.deny_cache.as_ref()?.lookup(charges).ok()
+        let deny_cache = self.deny_cache.as_ref()?;
+        deny_cache.lookup(charges, deny_cache.stamp(self.clock.micros()))
     }
 
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {

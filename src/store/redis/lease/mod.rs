@@ -15,4 +15,4 @@ mod send;
 mod table;
 
 pub use self::send::LeaseStatus;
-pub(super) use self::send::Leases;
+pub(super) use self::{send::Leases, table::Spent};

@@ -150,7 +150,8 @@ impl Leases {
             return None;
         }
         let frees_units = returned.lease.frees_units();
-        let denial = |cache| DenyObserver::new(cache, cache.stamp(), Action::Refund, frees_units);
+        // It only invalidates, so the time does not matter.
+        let denial = |cache| DenyObserver::new(cache, cache.stamp(0), Action::Refund, frees_units);
         let observer = ReturnObserver { leases: self.clone(), hash: returned.hash, resets: returned.resets };
         let charges = Charges::One(Charge::new(&returned.policy, &returned.key, 0));
         let (names, script) = (self.names.clone(), Script::built_in().clone());

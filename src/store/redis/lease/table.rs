@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    hash::{BuildHasher, RandomState},
+    hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState},
     mem,
     sync::{
         Mutex, MutexGuard,
@@ -24,13 +24,29 @@ use crate::{
 };
 
 pub(crate) struct LeaseTable {
-    shards: Box<[Mutex<HashMap<u64, Entry>>]>,
+    shards: Box<[Mutex<Shard>]>,
     /// How often a key with this hash was reset. Leases that are being fetched or returned then are void.
     resets: Box<[AtomicU32]>,
     /// When a key without an entry was last requested: the lower bits of the time, and the upper ones of the key's hash.
     requests: Box<[AtomicU64]>,
     hasher: RandomState,
     clock: Clock,
+}
+
+type Shard = HashMap<u64, Entry, BuildHasherDefault<Hashed>>;
+
+/// The hash of a key that is a hash.
+#[derive(Default)]
+struct Hashed(u64);
+
+/// How a decision came out that may be made from a lease.
+pub(crate) enum Spent {
+    /// From the lease. `true` if more units should be fetched.
+    Decided(Decision, bool),
+    /// Redis decides, and may grant a lease.
+    Hot,
+    /// The key was hardly requested: Redis decides it as one without leases.
+    Cold,
 }
 
 /// A request for a lease.
@@ -74,11 +90,16 @@ impl LeaseTable {
         self.hash(charge.policy(), charge.key())
     }
 
-    /// Spends the units of `charge` from a lease, if it has enough. Also returns whether more should be fetched.
-    pub(crate) fn spend(&self, charge: &Charge, hash: u64) -> Option<(Decision, bool)> {
-        let (remaining, reset, is_low, receipt) = {
-            let mut shard = self.shard(hash);
-            let entry = shard.get_mut(&hash).filter(|entry| entry.is_of(charge))?;
+    /// Spends the units of `charge` from a lease, if it has enough. Counts a request at the time `now` if the key has no entry.
+    pub(crate) fn spend(&self, charge: &Charge, hash: u64, now: u64) -> Spent {
+        let mut shard = self.shard(hash);
+        let Some(entry) = shard.get_mut(&hash).filter(|entry| entry.is_of(charge)) else {
+            if self.is_frequent(hash, now) {
+                insert(&mut shard, hash, charge, self.clock.micros());
+            }
+            return Spent::Cold;
+        };
+        let mut spent = || {
             let lease = entry.lease.as_mut()?;
             // Read under the lock, so it is not before the start of the lease.
             let now = self.clock.micros();
@@ -91,11 +112,13 @@ impl LeaseTable {
             let is_low = lease.is_low() && !entry.fetching;
             // More if Redis lost its data since the units were leased.
             let remaining = lease.remaining.saturating_add(lease.left).min(charge.policy().capacity());
-            (remaining, lease.reset.saturating_sub(now - lease.requested_at), is_low, lease.receipt)
+            Some((remaining, lease.reset.saturating_sub(now - lease.requested_at), is_low, lease.receipt))
         };
+        let Some((remaining, reset, is_low, receipt)) = spent() else { return Spent::Hot };
+        drop(shard);
         let outcome = Outcome::new(charge, Verdict::Allow, remaining, Duration::from_micros(reset));
         let outcome = outcome.granting(charge.cost()).with_lease_receipt(receipt);
-        Some((Decision::of_one(outcome).made_by(DecisionSource::Lease), is_low))
+        Spent::Decided(Decision::of_one(outcome).made_by(DecisionSource::Lease), is_low)
     }
 
     /// What to lease in addition to the cost of `charge`: `None` for a key that is not hot, or whose lease is being
@@ -103,12 +126,7 @@ impl LeaseTable {
     pub(super) fn fetch(&self, charge: &Charge, hash: u64, ahead: bool) -> Option<Fetch> {
         let (set_back, requested_at) = (self.clock.times_set_back(), self.clock.micros());
         let mut shard = self.shard(hash);
-        let Some(entry) = shard.get_mut(&hash).filter(|entry| entry.is_of(charge)) else {
-            if self.is_frequent(hash, requested_at) {
-                insert(&mut shard, hash, charge, requested_at);
-            }
-            return None;
-        };
+        let entry = shard.get_mut(&hash).filter(|entry| entry.is_of(charge))?;
         if entry.fetching {
             return None;
         }
@@ -254,13 +272,28 @@ impl LeaseTable {
         self.hasher.hash_one((policy.tag(), key))
     }
 
-    fn shard(&self, hash: u64) -> MutexGuard<'_, HashMap<u64, Entry>> {
+    fn shard(&self, hash: u64) -> MutexGuard<'_, Shard> {
         lock(&self.shards[hash as usize % SHARDS])
     }
 }
 
+impl Hasher for Hashed {
+    fn write(&mut self, bytes: &[u8]) {
+        unreachable!("only hashes are hashed, but not {bytes:?}");
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        // The low bits are the same in a shard, and the table uses both ends.
+        self.0 = hash.rotate_left(32);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// Creates the entry of `charge`, if there is room.
-fn insert(shard: &mut HashMap<u64, Entry>, hash: u64, charge: &Charge, now: u64) {
+fn insert(shard: &mut Shard, hash: u64, charge: &Charge, now: u64) {
     if shard.len() >= MAX_KEYS_PER_SHARD {
         shard.retain(|_, entry| !entry.is_idle());
     }
@@ -308,7 +341,7 @@ mod tests {
         /// The request for a lease of a key that is hot.
         fn hot(&self) -> Fetch {
             for _ in 0..2 {
-                assert!(self.fetch(false).is_none(), "two requests are not hot");
+                assert!(matches!(self.request(1), Spent::Cold), "two requests are not hot");
                 self.advance(1);
             }
             self.fetch(false).unwrap()
@@ -322,10 +355,13 @@ mod tests {
             self.table.complete(fetch, fetch.returned.resets, Some((leased, &outcome)))
         }
 
+        fn request(&self, units: u64) -> Spent {
+            let (charge, hash) = (self.charge.clone().with_cost(units), self.table.hash_of(&self.charge));
+            self.table.spend(&charge, hash, self.clock.micros())
+        }
+
         fn spend(&self, units: u64) -> bool {
-            self.table
-                .spend(&self.charge.clone().with_cost(units), self.table.hash_of(&self.charge))
-                .is_some()
+            matches!(self.request(units), Spent::Decided(..))
         }
     }
 

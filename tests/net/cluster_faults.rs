@@ -48,8 +48,8 @@ fn watch(limiter: &Limiter, policy: &Policy, key: &Key, stop: &Arc<AtomicBool>) 
     })
 }
 
-/// An identity whose keys are on `node`, with this number of shards: the default, or so many that a shard is near the slot of
-/// the identity.
+/// An identity whose keys are on `node`, with this number of shards: the default, or enough that a shard is near the slot of the
+/// identity.
 fn key_on(cluster: &RedisCluster, shards: u16, node: usize) -> Key {
     if shards == 8 {
         return key_of(cluster, node);

@@ -71,6 +71,6 @@ mod tests {
     fn a_warning_that_is_turned_off_checks_nothing() {
         let warning = Warning::off();
         assert_eq!(warning.first(|| -> Option<u8> { panic!("checked") }), None);
-        assert_eq!(warning.clone().first(|| Some(1)), None);
+        assert_eq!(warning.first(|| Some(1)), None);
     }
 }

@@ -62,7 +62,7 @@ async fn fewer_denials_do_not_ban_and_the_last_one_does() {
         assert_eq!(seen, [admitted, admitted, denied, denied, banned, banned], "{name}");
         assert!(ask(&limiter, &policy, &bob).await.is_allowed(), "{name}");
         // The same policy without its penalty, and again with it.
-        assert!(!ask(&limiter, &day("login", 2), &alice).await.banned_for().is_some(), "{name}");
+        assert!(ask(&limiter, &day("login", 2), &alice).await.banned_for().is_none(), "{name}");
         assert!(
             ask(&limiter, &day("login", 9).penalty(three()), &alice).await.banned_for().is_some(),
             "{name}"
@@ -99,14 +99,14 @@ async fn only_denials_of_requests_that_cost_something_count() {
         let policy = day("p", 2).penalty(three());
         let first = limiter.check(&policy, &alice, 2).await.unwrap();
         for _ in 0..5 {
-            assert!(!limiter.peek(&policy, &alice, 1).await.unwrap().banned_for().is_some(), "{name}");
+            assert!(limiter.peek(&policy, &alice, 1).await.unwrap().banned_for().is_none(), "{name}");
             assert!(limiter.check(&policy, &alice, 0).await.unwrap().is_allowed(), "{name}");
             assert!(limiter.debit(&first, 1).await.unwrap().is_allowed(), "{name}");
             limiter.refund(&first, 0).await.unwrap();
         }
         // Each of these is one denial, even if the cost could never be admitted.
-        assert!(!limiter.check_up_to(&policy, &alice, 9).await.unwrap().banned_for().is_some(), "{name}");
-        assert!(!limiter.check(&policy, &alice, 9).await.unwrap().banned_for().is_some(), "{name}");
+        assert!(limiter.check_up_to(&policy, &alice, 9).await.unwrap().banned_for().is_none(), "{name}");
+        assert!(limiter.check(&policy, &alice, 9).await.unwrap().banned_for().is_none(), "{name}");
         let banned = limiter.charge_more(&first, 9).await.unwrap();
         assert!(banned.banned_for().is_some(), "{name}");
         // Waiting helps against the ban, and not against the cost.
@@ -170,7 +170,7 @@ async fn a_banned_request_charges_no_policy_and_counts_for_nothing() {
         let both = [charge(&login, &alice), charge(&partner, &alice)];
         let decision = limiter.check_all(&both).await.unwrap();
         assert!(decision.banned_for().is_some() && decision.outcomes()[1].verdict().is_denied(), "{name}");
-        assert!(!limiter.peek(&partner, &alice, 1).await.unwrap().banned_for().is_some(), "{name}");
+        assert!(limiter.peek(&partner, &alice, 1).await.unwrap().banned_for().is_none(), "{name}");
         assert!(ask(&limiter, &partner, &alice).await.banned_for().is_some(), "{name}");
     }
 }
@@ -203,7 +203,7 @@ async fn a_denial_counts_for_each_key_that_denies_it() {
         let keys = ["alice", "bob", "carol", "dave"].map(Key::new);
         let charges = keys.each_ref().map(|key| Charge::new(&policy, key, 1));
         for _ in 0..3 {
-            assert!(!limiter.check_all(&charges).await.unwrap().banned_for().is_some(), "{name}");
+            assert!(limiter.check_all(&charges).await.unwrap().banned_for().is_none(), "{name}");
         }
         let banned = limiter.check_all(&charges).await.unwrap();
         assert!(banned.outcomes().iter().all(|one| one.banned_for() == Some(HOUR)), "{name}: {banned:?}");
@@ -317,7 +317,7 @@ async fn an_operator_bans_and_unbans() {
         assert!(ask(&limiter, &policy, &alice).await.is_allowed(), "{name}");
         // No number of denials bans.
         for _ in 0..30 {
-            assert!(!ask(&limiter, &policy, &alice).await.banned_for().is_some(), "{name}");
+            assert!(ask(&limiter, &policy, &alice).await.banned_for().is_none(), "{name}");
         }
         // A key without a ban, and one that does not exist.
         for key in [&alice, &Key::new("bob")] {
@@ -420,7 +420,7 @@ async fn a_ban_holds_for_preflights_and_their_denials_count_for_it() {
             assert!(ask(&limiter, &policy, &client).await.banned_for().is_some(), "{name}, {identity}");
             limiter.operator().unban(&policy, &client).await.unwrap();
             assert!(ask(&limiter, &policy, &client).await.is_allowed(), "{name}, {identity}");
-            assert!(!ask(&limiter, &policy, &preflight).await.banned_for().is_some(), "{name}, {identity}");
+            assert!(ask(&limiter, &policy, &preflight).await.banned_for().is_none(), "{name}, {identity}");
             // Both in one decision.
             let charges = [Charge::new(&policy, &client, 1), Charge::new(&policy, &preflight, 1)];
             assert!(!limiter.check_all(&charges).await.unwrap().is_allowed(), "{name}, {identity}");

@@ -40,7 +40,7 @@ async fn a_banned_key_is_denied_without_redis_and_other_denials_are_not() {
     clock.advance(HOUR - Duration::from_secs(1) - Duration::from_micros(1));
     assert!(ask(&limiter, &policy, &alice).await.banned_for().is_some());
     clock.advance(Duration::from_micros(1));
-    assert!(!ask(&limiter, &policy, &alice).await.banned_for().is_some());
+    assert!(ask(&limiter, &policy, &alice).await.banned_for().is_none());
 }
 
 #[tokio::test]
@@ -94,12 +94,12 @@ async fn under_a_manual_penalty_ordinary_denials_are_cached() {
     assert!(ask(&here, &policy, &alice).await.is_allowed());
     assert_eq!(ask(&here, &policy, &alice).await.source(), DecisionSource::Store);
     let cached = ask(&here, &policy, &alice).await;
-    assert!(!cached.is_allowed() && !cached.banned_for().is_some());
+    assert!(cached.is_allowed() && !cached.banned_for().is_none());
     assert_eq!(cached.source(), DecisionSource::DenyCache);
     // A ban by another instance is known when the denial is no longer cached, and a ban by this instance immediately.
     there.operator().ban(&policy, &alice, HOUR).await.unwrap();
     clock.advance(Duration::from_millis(999));
-    assert!(!ask(&here, &policy, &alice).await.banned_for().is_some());
+    assert!(ask(&here, &policy, &alice).await.banned_for().is_none());
     clock.advance(Duration::from_millis(1));
     assert!(ask(&here, &policy, &alice).await.banned_for().is_some());
     here.operator().unban(&policy, &alice).await.unwrap();
@@ -132,7 +132,7 @@ async fn a_number_of_bans_that_no_key_can_have_does_not_block_redis() {
     let () = server.command(&["SET", "rl:p:penalty:{alice}", &value]);
     assert_eq!(ask(&limiter, &policy, &alice).await.banned_for(), Some(DAY));
     clock.advance(DAY);
-    assert!(!limiter.peek(&policy, &alice, 1).await.unwrap().banned_for().is_some());
+    assert!(limiter.peek(&policy, &alice, 1).await.unwrap().banned_for().is_none());
 }
 
 #[tokio::test]
@@ -162,7 +162,7 @@ async fn a_full_redis_denies_and_does_not_count_the_denial() {
             denied.push(limiter.check_all(&beside).await.unwrap());
             denied.push(limiter.check_up_to(&policy, &alice, 1).await.unwrap());
             for decision in denied {
-                assert!(!decision.is_allowed() && !decision.banned_for().is_some(), "{name}: {decision:?}");
+                assert!(decision.is_allowed() && !decision.banned_for().is_none(), "{name}: {decision:?}");
                 assert!(decision.failure().is_none(), "{name}: {decision:?}");
                 assert!(decision.retry_after() > Some(23 * HOUR), "{name}: {decision:?}");
             }

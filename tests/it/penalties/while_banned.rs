@@ -94,7 +94,7 @@ async fn under_a_manual_penalty_ordinary_denials_are_cached() {
     assert!(ask(&here, &policy, &alice).await.is_allowed());
     assert_eq!(ask(&here, &policy, &alice).await.source(), DecisionSource::Store);
     let cached = ask(&here, &policy, &alice).await;
-    assert!(cached.is_allowed() && !cached.banned_for().is_none());
+    assert!(!cached.is_allowed() && cached.banned_for().is_none());
     assert_eq!(cached.source(), DecisionSource::DenyCache);
     // A ban by another instance is known when the denial is no longer cached, and a ban by this instance immediately.
     there.operator().ban(&policy, &alice, HOUR).await.unwrap();
@@ -162,7 +162,7 @@ async fn a_full_redis_denies_and_does_not_count_the_denial() {
             denied.push(limiter.check_all(&beside).await.unwrap());
             denied.push(limiter.check_up_to(&policy, &alice, 1).await.unwrap());
             for decision in denied {
-                assert!(decision.is_allowed() && !decision.banned_for().is_none(), "{name}: {decision:?}");
+                assert!(!decision.is_allowed() && decision.banned_for().is_none(), "{name}: {decision:?}");
                 assert!(decision.failure().is_none(), "{name}: {decision:?}");
                 assert!(decision.retry_after() > Some(23 * HOUR), "{name}: {decision:?}");
             }

@@ -25,11 +25,11 @@ use crate::{
 ///
 /// /// A line for each denial, without the client's identity.
 /// fn line(event: &DecisionEvent<'_>) -> Option<String> {
-///     if event.kind() != DecisionKind::Denied || !event.is_rejected() {
+///     if event.kind != DecisionKind::Denied || !event.is_rejected {
 ///         return None;
 ///     }
-///     let (policy, path, client) = (event.policy()?, event.request()?.uri.path(), event.key_hash()?);
-///     Some(format!("{policy} denied {path} to {client}, wait {:?}", event.decision()?.retry_after()?))
+///     let (policy, path, client) = (event.policy()?, event.request?.uri.path(), event.key_hash()?);
+///     Some(format!("{policy} denied {path} to {client}, wait {:?}", event.decision?.retry_after()?))
 /// }
 ///
 /// # #[tokio::main(flavor = "current_thread")]

@@ -83,9 +83,11 @@ pin_project! {
             charges: Answer<Vec<Charge>>,
             call: Option<(S, R)>,
         },
-        // Waiting for the store, and after denials to try again. The service is ready if requests do not wait.
+        // Waiting for the store. After a denial, the request may wait and try again.
         Decide {
             decision: Answer<Decision>,
+            // The first try. The service is ready as long as there was no other.
+            first: Option<(Vec<Charge>, WaitState)>,
             call: Option<(S, R)>,
         },
         // Admitted and charged; waiting for the delay, and for the service to be ready again.
@@ -103,21 +105,25 @@ pin_project! {
 
 impl<S: Service<R> + Clone, R> State<S, R, S::Future> {
     fn decide(limiter: &Limiter, patience: Duration, charges: Vec<Charge>, call: (S, R)) -> Self {
-        if patience.is_zero() {
-            return Self::Decide { decision: limiter.check_all(&charges), call: Some(call) };
-        }
-        let decision = Answer::pending(admit(limiter.clone(), charges, patience));
-        Self::Decide { decision, call: Some((unready(call.0), call.1)) }
+        let waited = WaitState::new();
+        let decision = limiter.check_waiting(&charges, Some(waited), patience);
+        Self::Decide { decision, first: Some((charges, waited)), call: Some(call) }
     }
 }
 
-/// Waits until `charges` are made, or cannot be within the patience.
-async fn admit(limiter: Limiter, charges: Vec<Charge>, patience: Duration) -> Result<Decision, Error> {
-    let mut waited = WaitState::new();
+/// Waits until `charges` are made, or cannot be within the patience. The first try was denied, so it waits for `wait`.
+async fn admit(
+    limiter: Limiter,
+    charges: Vec<Charge>,
+    patience: Duration,
+    mut waited: WaitState,
+    mut wait: Duration,
+) -> Result<Decision, Error> {
     loop {
+        sleep(wait).await;
         let decision = limiter.check_waiting(&charges, Some(waited), patience).await?;
         match waited.next(&decision, patience).filter(|_| decision.is_denied()) {
-            Some(wait) => sleep(wait).await,
+            Some(next) => wait = next,
             None => return Ok(decision),
         }
     }
@@ -138,15 +144,25 @@ where
                     let charges = ready!(Pin::new(charges).poll(cx)).map_err(Rejection::Unidentified)?;
                     State::decide(this.limiter, *this.patience, charges, take(call))
                 }
-                StateProj::Decide { decision, call } => {
+                StateProj::Decide { decision, first, call } => {
                     let decision = ready!(Pin::new(decision).poll(cx)).map_err(Rejection::Unavailable)?;
                     let (mut service, request) = take(call);
+                    let is_ready = first.is_some();
+                    if let Some((charges, mut waited)) = first.take()
+                        && decision.is_denied()
+                        && let Some(wait) = waited.next(&decision, *this.patience)
+                    {
+                        let retry = admit(this.limiter.clone(), charges, *this.patience, waited, wait);
+                        let (decision, call) = (Answer::pending(retry), (unready(service), request));
+                        this.state.set(State::Decide { decision, first: None, call: Some(call) });
+                        continue;
+                    }
                     let delay = match decision.verdict() {
                         Verdict::Deny { .. } => return Poll::Ready(Err(Rejection::Denied(decision).into())),
                         Verdict::Delay(delay) => delay,
                         Verdict::Allow => Duration::ZERO,
                     };
-                    if delay.is_zero() && this.patience.is_zero() {
+                    if delay.is_zero() && is_ready {
                         State::Respond { future: service.call(request), decision: Some(decision) }
                     } else {
                         let service = DelayedService::after(delay, unready(service));

@@ -264,15 +264,15 @@ async fn a_request_that_waits_leaves_the_inner_service_to_others() {
     for (name, says) in [("wait", waits as fn(usize) -> Verdict), ("delay", delays)] {
         let layer = KeyedRateLimitLayer::new(store_that(says).0, policy(1), |_: &u8| "all")
             .wait(Duration::from_secs(7_200));
-        let calls = Arc::new(AtomicUsize::new(0));
+        let counts: Arc<[AtomicUsize; 2]> = Arc::default();
         let mut service =
-            ServiceBuilder::new().layer(layer).concurrency_limit(2).service(Strict(false, calls.clone()));
+            ServiceBuilder::new().layer(layer).concurrency_limit(2).service(Strict(false, counts.clone()));
         let waiting: JoinSet<_> =
             [service.ready().await.unwrap().call(0), service.ready().await.unwrap().call(1)]
                 .into_iter()
                 .collect();
         yield_now().await;
-        assert_eq!(calls.load(Ordering::Relaxed), 0, "{name}");
+        assert_eq!(counts[0].load(Ordering::Relaxed), 0, "{name}");
 
         let other = async { service.ready().await.unwrap().call(2).await };
         let other = timeout(Duration::from_secs(10), other).await;
@@ -280,7 +280,7 @@ async fn a_request_that_waits_leaves_the_inner_service_to_others() {
 
         // They reach the service after their wait, when it is ready again.
         assert!(waiting.join_all().await.iter().all(Result::is_ok), "{name}");
-        assert_eq!(calls.load(Ordering::Relaxed), 3, "{name}");
+        assert_eq!(counts[0].load(Ordering::Relaxed), 3, "{name}");
     }
 }
 
@@ -331,8 +331,8 @@ async fn a_permit_is_released_with_the_response_even_if_the_future_is_kept() {
     drop(call);
 }
 
-/// A service that is ready for one call after each `poll_ready`. A clone starts unready.
-struct Strict(bool, Arc<AtomicUsize>);
+/// A service that is ready for one call after each `poll_ready`. A clone starts unready. It counts its calls and the polls.
+struct Strict(bool, Arc<[AtomicUsize; 2]>);
 
 impl Clone for Strict {
     fn clone(&self) -> Self {
@@ -347,27 +347,31 @@ impl Service<u8> for Strict {
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.0 = true;
+        self.1[1].fetch_add(1, Ordering::Relaxed);
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: u8) -> Self::Future {
         assert!(mem::take(&mut self.0), "called without being ready");
-        self.1.fetch_add(1, Ordering::Relaxed);
+        self.1[0].fetch_add(1, Ordering::Relaxed);
         ready(Ok(request))
     }
 }
 
 #[tokio::test]
 async fn the_service_that_was_ready_is_called_and_only_for_what_is_admitted() {
-    let calls = Arc::new(AtomicUsize::new(0));
-    let mut service = ServiceBuilder::new()
-        .layer(KeyedRateLimitLayer::new(MemoryStore::new(), policy(3), |_: &u8| "all"))
-        .service(Strict(false, calls.clone()));
-    let mut admitted = 0;
-    for request in 0..5 {
-        admitted += usize::from(service.ready().await.unwrap().call(request).await.is_ok());
+    for patience in [Duration::ZERO, Duration::from_secs(1)] {
+        let counts: Arc<[AtomicUsize; 2]> = Arc::default();
+        let layer = KeyedRateLimitLayer::new(MemoryStore::new(), policy(3), |_: &u8| "all").wait(patience);
+        let mut service = layer.layer(Strict(false, counts.clone()));
+        let mut admitted = 0;
+        for request in 0..5 {
+            admitted += usize::from(service.ready().await.unwrap().call(request).await.is_ok());
+        }
+        // A request that is admitted at its first try keeps the service that was ready for it.
+        let counts = counts.each_ref().map(|count| count.load(Ordering::Relaxed));
+        assert_eq!((admitted, counts), (3, [3, 5]), "{patience:?}");
     }
-    assert_eq!((admitted, calls.load(Ordering::Relaxed)), (3, 3));
 }
 
 #[tokio::test]

@@ -320,8 +320,8 @@ impl Decision {
         self.banned_for().is_some()
     }
 
-    /// The time until the latest [ban](crate::Policy::penalty) ends because of which the request is denied, even if it is
-    /// this denial that bans the key. `None` if no key is banned.
+    /// How long until the [ban](crate::Policy::penalty) that denies this request ends; with several bans, the last to end.
+    /// Set even if this denial triggered the ban. `None` if no key is banned.
     ///
     /// # Example
     ///

@@ -19,8 +19,8 @@ use super::{
 ///
 /// A key is made of any bytes. It is stored as [text](Self::as_str) that is safe inside a Redis key and that an
 /// operator can read: see [the forms of a stored key](crate::key#the-stored-form). Different identities have different
-/// texts, and equal identities have equal texts in every process; those that are
-/// [hashed](crate::KeyExtractor::hashed) if the secret is the same. Hashed texts can only be equal by a collision in
+/// texts, and equal identities have equal texts in every process; [hashed](crate::KeyExtractor::hashed) identities do so
+/// only if the secret is the same. Hashed texts can only be equal by a collision in
 /// 128 bits of SHA-256.
 ///
 /// Keys are compared, ordered and hashed by their text. A key keeps the raw [identity](Self::identity) only until the

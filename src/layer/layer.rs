@@ -66,7 +66,7 @@ use crate::{
 /// A preflight carries no credentials. If a rule's key is missing for that reason
 /// ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)), the rule counts the preflight by the address of the peer,
 /// as [`PeerIp`](crate::PeerIp) does. If the server does not know the address, all such preflights share one budget.
-/// Behind a proxy all clients share one budget: put the layer inside a CORS layer there.
+/// Behind a proxy, the peer is the proxy, so all clients share this budget: put the layer inside a CORS layer.
 ///
 /// # Example
 ///

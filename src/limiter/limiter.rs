@@ -27,8 +27,8 @@ use crate::{
 /// | charge what remains, up to a number | [`check_up_to`](Self::check_up_to) | charges fewer; denies if none remain |
 /// | charge as soon as possible | [`wait`](Self::wait) | waits up to a time, then denies |
 /// | look without charging | [`peek`](Self::peek), [`peek_all`](Self::peek_all) | denies |
-/// | charge a request's keys more, before the work | [`charge_more`](Self::charge_more) | denies, charges nothing |
-/// | charge a request's keys what the work cost, after it | [`debit`](Self::debit) | charges what remains, and [debt](Policy::debt); admits |
+/// | charge more to a request's keys, before the work | [`charge_more`](Self::charge_more) | denies, charges nothing |
+/// | charge the actual cost to a request's keys, after the work | [`debit`](Self::debit) | charges what remains, and [debt](Policy::debt); admits |
 /// | charge an estimate first, the cost later | [`Reservation`](crate::Reservation) | the check denies; the settlement is a debit or a refund |
 /// | return units | [`refund`](Self::refund) | |
 /// | reset, ban or unban a key | [`operator`](Self::operator) | |

@@ -43,10 +43,10 @@ pub enum FailureMode {
     /// default, without a number of instances.
     ///
     /// * **Over-admission**: each process counts from zero against its share, the limit divided by `instances` and rounded
-    ///   up. All outages of a period together get one share per process. With the number of running instances, the
-    ///   default, the shares add up to the limit once more, so a window admits up to about twice its limit. With 1, each
-    ///   process adds the whole limit. Algorithms with a burst also admit what is replenished during the outage: with
-    ///   5 per minute on one instance, 5 from Redis, then 5 and 4 more in process within the same minute.
+    ///   up. All outages of a period together get one share per process. By default the limit is divided by the
+    ///   number of running instances, so the shares add up to one more limit, and a window admits up to about twice its
+    ///   limit. With 1, each process adds the whole limit. Algorithms with a burst also admit what is replenished during
+    ///   the outage: with 5 per minute on one instance, 5 from Redis, then 5 and 4 more in process within the same minute.
     /// * **Few connections**: a client whose requests all reach one instance, by a sticky load balancer or one HTTP/2
     ///   connection, gets only that instance's share in an outage. Set `instances: 1` if that is worse than
     ///   over-admission.
@@ -94,7 +94,7 @@ impl fmt::Display for FailureMode {
     }
 }
 
-/// Reads `local` for a share among the instances that run, `local/4` for one among four, `open` or `closed`, in any case.
+/// Reads `local` (a share by the number of running instances), `local/4` (a quarter), `open` or `closed`, in any case.
 ///
 /// # Errors
 ///

@@ -248,7 +248,7 @@ impl Policy {
         Ok(())
     }
 
-    /// How long the units of a crashed instance stay charged that it had on [lease](Self::leased). The same holds for an
+    /// How long units [leased](Self::leased) by an instance stay charged after it crashes. The same holds for an
     /// instance that lost its connection to Redis, or shut down without [`Limiter::drain`](crate::Limiter::drain). A window
     /// counts them until it ends, a bucket counts them as charged within a second after the crash. `None` if nothing is
     /// leased.

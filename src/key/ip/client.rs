@@ -44,9 +44,8 @@ use crate::{
 ///
 /// One [header](Self::header), and no other if it is missing. All declared proxies must handle it:
 ///
-/// * Lists: proxies must append to `x-forwarded-for` (the default) and `forwarded`, or overwrite them.
-/// * Single addresses: the outermost proxy must overwrite `x-real-ip`, `cf-connecting-ip` or any other header on every
-///   request.
+/// * A list (`x-forwarded-for`, the default, or `forwarded`): every proxy must append to it or overwrite it.
+/// * A single address (any other header, such as `x-real-ip`): the outermost proxy must overwrite it on every request.
 ///
 /// If a proxy forwards what the client sent in this header, the client chooses its key.
 ///

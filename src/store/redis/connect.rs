@@ -66,8 +66,9 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid, a URL is malformed or missing, or
-    /// the URLs of a Redis Cluster or of sentinels differ in more than the address. No message shows a password.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid, a URL is malformed or missing, the URLs
+    /// of a Redis Cluster or of sentinels differ in more than the address, or, with `rediss://`, there is no valid
+    /// certificate of a CA, neither set nor on the system. No message shows a password.
     pub fn connect_lazy(self, servers: impl Into<Servers>) -> Result<RedisStore, Error> {
         let target = self.target(servers.into())?;
         Ok(self.with_target(target))

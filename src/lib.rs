@@ -1,7 +1,7 @@
 //! Rate limits for Axum, tonic and any Tower service, shared by every instance through Redis or kept in one process.
 //!
 //! [`RateLimitLayer`] wraps a service. A [key](KeyExtractor) identifies the client, a [`Policy`] sets the limit, and a
-//! [store](store::Store) keeps the counts. A client over the limit gets a 429 response that names the wait.
+//! [store](store::Store) keeps the counts. A client over the limit gets a 429 response that states when to retry.
 //!
 //! # Example
 //!
@@ -42,9 +42,10 @@
 //! [**deployment checklist**](guide::deployment), [failure modes](guide::failure), [Redis](guide::redis),
 //! [metrics and alerts](guide::metrics_and_alerts).
 //!
-//! By task: [keys](guide::keys), [numbers and algorithms](guide::choosing), [several limits, routes and costs](guide::several_limits),
-//! [logins and abuse](guide::logins), [LLM tokens and streams](guide::streams), [gRPC](guide::grpc),
-//! [WebSocket](guide::websocket), [jobs and outgoing calls](guide::outgoing), [testing](guide::testing).
+//! By task: [keys](guide::keys), [numbers and algorithms](guide::choosing), [several limits, routes and
+//! costs](guide::several_limits), [logins and abuse](guide::logins), [LLM tokens and streams](guide::streams),
+//! [gRPC](guide::grpc), [WebSocket](guide::websocket), [jobs and outgoing calls](guide::outgoing),
+//! [testing](guide::testing).
 //!
 //! In operation: [troubleshooting by log line and error](guide::troubleshooting), [operations](guide::operations),
 //! [upgrades and rolling deploys](guide::upgrades).
@@ -64,33 +65,33 @@
 //! file or from Redis while the service runs, cached lookups, a router for operators, and tests of custom algorithms.
 //!
 //! For requests that are not HTTP, use [`KeyedRateLimitLayer`](keyed::KeyedRateLimitLayer). To decide without a layer,
-//! use [`Limiter`]. Clients retry with the crate [`tower-ratelimit-retry`](https://docs.rs/tower-ratelimit-retry).
+//! use [`Limiter`]. Clients retry with the crate `tower-ratelimit-retry`, in the folder `retry` of the repository.
 //!
 //! # Guarantees
 //!
 //! As long as the store answers in time:
 //!
-//! * Exactly what the algorithm allows is admitted, however many requests arrive concurrently on however many instances. The
-//!   default allows a burst beside the rate: see [why 9 of 5](guide::faq).
+//! * Exactly what the algorithm allows is admitted, with any number of concurrent requests and instances. The default
+//!   algorithm allows a burst in addition to the rate: see [why a limit of 5 admits 9](guide::faq).
 //! * A denied request is charged nothing. Several policies are charged together or not at all.
 //! * `Retry-After` is exact: the same request is admitted after it, unless the quota was used in the meantime.
 //!
 //! Always:
 //!
-//! * A request waits for the store no longer than the [deadline](store::RedisStoreBuilder::deadline), which counts only
-//!   the time in which the runtime can poll the request. After it, the policy's [`FailureMode`] decides.
-//! * Requests without an identity are rejected with 400, 401 or 500, never pooled. There are two exceptions: requests that a
-//!   trusted proxy sends [without a usable address](ClientIp) share the proxy's limit, and
-//!   [CORS preflights](RateLimitLayer#cors-preflights) without credentials share one for each peer.
+//! * A request waits for the store no longer than the [deadline](store::RedisStoreBuilder::deadline). Time during which an
+//!   overloaded process cannot poll the request does not count towards it. After the deadline, the policy's [`FailureMode`]
+//!   decides.
+//! * Requests without an identity are rejected with 400, 401 or 500, while limits are enforced; they do not share a limit.
+//!   There are two exceptions: requests that a trusted proxy sends [without a usable address](ClientIp) share the proxy's
+//!   limit, and [CORS preflights](RateLimitLayer#cors-preflights) without credentials share one for each peer.
 //!
 //! # Limitations
 //!
-//! * If more decisions are requested concurrently than Redis can make within the deadline, the rest count as a failure of
-//!   the store.
+//! * Decisions that an overloaded Redis cannot make within the deadline count as failures of the store.
 //! * If Redis fails over to a replica, charges that were not replicated are lost.
 //! * While the store is unavailable, each instance counts separately, see [`FailureMode::Local`]; [`FailureMode::Open`]
 //!   limits nothing.
-//! * If a reply misses the deadline, the charge may have been made.
+//! * If a reply misses the deadline, the request may have been charged.
 //! * Policies with different keys are decided atomically on one Redis server. In a Redis Cluster they are decided one
 //!   after the other; if one denies, the charges before it are refunded.
 //! * With [leases](Policy::leased), one instance may hold unused units while another denies requests.
@@ -103,20 +104,30 @@
 //! | `cluster` | [`RedisStore`] on Redis Cluster | no |
 //! | `metrics` | counters, histograms and gauges for any exporter of the facade `metrics` | no |
 //! | `redis` | [`RedisStore`] on one server | yes |
-//! | `sentinel` | [`RedisStore`] on the primary that Redis Sentinel names | no |
+//! | `sentinel` | [`RedisStore`] on the primary of Redis Sentinel | no |
 //! | `serde` | [`Policy`], [`Quota`], [`FailureMode`] and [`Headers`] are read [from configuration files](policy) | no |
 //! | `tls-rustls` | [`RedisStore`] on `rediss://` URLs, with rustls and ring | no |
-//! | `tls-rustls-no-provider` | The same with the crypto provider of rustls that your program installs | no |
+//! | `tls-rustls-no-provider` | the same, with the crypto provider that your program installs | no |
 //! | `tonic` | gRPC rejections carry `RetryInfo` and `QuotaFailure`; [`Rejection`] becomes a `tonic::Status`; [`PeerIp`] reads tonic's connect info | no |
-//! | `tonic-tls` | [`PeerIp`] reads the address of TLS streams that you hand to tonic | no |
-//! | `tracing` | Logs: denials at debug, admissions at trace, the start of an outage at warn, setup errors at error, once | yes |
+//! | `tonic-tls` | [`PeerIp`] reads the address of TLS streams that you pass to tonic | no |
+//! | `tracing` | logs: denials at debug, admissions at trace, the start of an outage at warn, setup errors once at error | yes |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 /// Logs if the feature `tracing` is on. Never pass an identity.
+#[cfg(feature = "tracing")]
 macro_rules! log {
     ($level:ident, $($fields:tt)+) => {
-        #[cfg(feature = "tracing")]
-        tracing::$level!(target: "tower_ratelimit", $($fields)+);
+        tracing::$level!(target: "tower_ratelimit", $($fields)+)
+    };
+}
+#[cfg(not(feature = "tracing"))]
+macro_rules! log {
+    ($level:ident, $($name:ident = $(%)? $value:expr,)* $text:literal $(, $argument:expr)*) => {
+        // The values count as used. None is made.
+        if false {
+            $(let _ = &$value;)*
+            let _ = format_args!($text $(, $argument)*);
+        }
     };
 }
 
@@ -144,8 +155,8 @@ pub mod policy;
 pub mod response;
 pub mod store;
 
-/// The connection pool of [`RedisStore`], for [`build`](store::RedisStoreBuilder::build): re-exported so your own pool has the same
-/// version. No other part of the API has types of `bb8` or `redis`.
+/// The connection pool of [`RedisStore`], for [`build`](store::RedisStoreBuilder::build): re-exported so your own pool
+/// has the same version. No other part of the API has types of `bb8` or `redis`.
 #[cfg(feature = "redis")]
 pub use bb8_redis;
 

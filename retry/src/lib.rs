@@ -67,7 +67,7 @@
 //! |---|---|---|
 //! | `reqwest` | [`RetryPolicy`] for a `reqwest::Client` 0.13 | no |
 //! | `tonic` | [`BufferedRetryLayer`] for a `Channel` of tonic 0.14; [`RetryPolicy`] for services of `tonic::Request` | no |
-//! | `tracing` | Logs at debug: each retry, and each that the budget does not cover | yes |
+//! | `tracing` | Logs at debug: each retry, and each one skipped because the budget is used up | yes |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 /// Logs at debug if the feature `tracing` is on.

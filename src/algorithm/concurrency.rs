@@ -14,7 +14,7 @@ use crate::base::{Error, Quota};
 /// [`Policy::concurrency`](crate::Policy::concurrency) creates a policy with an expiry of 30 seconds.
 ///
 /// * Behind the [layer](crate::RateLimitLayer), a request holds its permits from the decision until the response's
-///   body ends, fails or is dropped. After an upgrade, for example to a websocket, the connection holds no permits. A
+///   body ends, fails or is dropped. After an upgrade, for example to a WebSocket, the connection holds no permits. A
 ///   request that waits in the [queue](super::LeakyBucket::queue) of the same layer holds them while it waits.
 /// * With the [`Limiter`](crate::Limiter), a request holds its permits as long as the [`Decision`](crate::Decision) or
 ///   a clone of it lives. A decision that is dropped immediately holds nothing.
@@ -28,9 +28,9 @@ use crate::base::{Error, Quota};
 /// store answers again, it has the permits of all requests that run, and grants none while they are at or above the limit.
 /// So a reset frees for good only the permits of requests that no longer run.
 ///
-/// * **Promise**: at any moment at most the limit in use, unless the store loses permits, or an instance loses its connection
-///   to the store or does not run its Tokio runtime for longer than the period. Then the excess is at most what is granted
-///   until the renewals.
+/// * **Promise**: at any moment at most the limit in use, unless the store loses permits, or an instance loses its
+///   connection to the store or does not run its Tokio runtime for longer than the period. Then the excess is at most
+///   what is granted until the renewals.
 /// * **Source**: the counting semaphore, with an expiry.
 /// * **Cost in Redis**: one sorted set per key, with a member of 50 to 140 bytes per request that holds permits,
 ///   regardless of its cost.

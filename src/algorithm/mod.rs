@@ -9,19 +9,19 @@
 //! | [`LeakyBucket::meter`] | the same, as a level that drains | no edge | if you prefer the leaky bucket model |
 //! | [`LeakyBucket::queue`] | requests leave evenly spaced at the quota's rate | no edge | smoothing the load on a slow service by delaying requests |
 //! | [`FixedWindow`] | at most the limit in each window | up to twice the limit within a moment | quotas per calendar day, or per hour of a plan |
-//! | [`SlidingWindow`] | at most the limit in any span of the period less one segment; the limit per period if requests come evenly, twice the limit at worst | smoothed | large limits for which a window's edge matters |
+//! | [`SlidingWindow`] | the limit per period if requests come evenly, up to twice the limit at worst; with `n` segments, at most the limit in any span one segment shorter than the period | smoothed | large limits for which a window's edge matters |
 //! | [`Concurrency`] | at most the limit **concurrently** | no edge | exports, uploads, jobs, connections |
 //! | [`SlidingLog`] | at most the limit in **any** span of the period, exactly | no edge | small limits that must be exact |
 //!
-//! | algorithm | Redis memory per key, with a key of 20 bytes | Redis commands of a denial; of a charge |
+//! | algorithm | Redis memory per key, with a key of 20 bytes; of the last two, per request | Redis commands of a denial; of a charge |
 //! |---|---|---|
 //! | [`Gcra`], [`TokenBucket`], [`LeakyBucket`], [`FixedWindow`] | 72 bytes, or 104 if a count exceeds 999 | GET; GET and SET |
 //! | [`SlidingWindow`] | 104 bytes with one or two segments, and 5 per further segment | GET; GET and SET |
 //! | [`Concurrency`] | 50 to 140 bytes per request that holds permits | ZSCORE, ZREVRANGE, ZRANGEBYSCORE; those and ZADD, PEXPIRE |
 //! | [`SlidingLog`] | 15 bytes per admitted request that still counts | LLEN, LINDEX; those and RPUSH, PEXPIRE |
 //!
-//! A bucket needs up to 50 bytes more while units of it are [leased](crate::Policy::leased). After a refund it needs
-//! as much, as long as one of its charges can be refunded.
+//! A bucket needs up to 50 bytes more while units of it are [leased](crate::Policy::leased), and after a refund, until none
+//! of its charges can be refunded any more.
 //!
 //! If you know the algorithm as a Redis recipe, see [`recipes`]. To see what a policy would have denied, run
 //! `cargo run -p tools --bin replay` in the repository over an access log.
@@ -32,8 +32,8 @@
 //! * A cost above the capacity is denied without a retry time, because waiting does not help.
 //! * The retry time is exact to the microsecond: the shortest wait after which the same request is admitted, if the
 //!   key is idle until then.
-//! * A clock that steps back neither refills a quota nor blocks a client: the state counts as if it were of the new
-//!   time.
+//! * A clock that steps back neither refills a quota nor blocks a client: the stored state is treated as if it had been
+//!   written at the new time.
 //! * A changed quota keeps the state. A raised limit admits more immediately; a lowered one applies immediately. No request
 //!   waits longer than the new quota takes to refill.
 //!

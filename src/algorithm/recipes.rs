@@ -46,7 +46,7 @@
 //! Use [`SlidingWindow`](crate::algorithm::SlidingWindow) with
 //! [`segments`](crate::algorithm::SlidingWindow::segments). With one segment it is the sliding window counter.
 //!
-//! * The oldest counter counts in full or not at all, so the usage jumps once per cell. Here it counts by the share
+//! * The oldest counter counts in full or not at all, so the usage jumps once per counter. Here it counts by the share
 //!   that is still inside the window.
 //! * The retry time of a denial is the end of the window, although units become available sooner. Here it is exact.
 //!

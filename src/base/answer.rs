@@ -6,7 +6,7 @@ use std::{
     iter,
     ops::ControlFlow,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use super::error::Error;
@@ -28,12 +28,7 @@ use super::error::Error;
 /// # }
 /// ```
 #[must_use = "an answer does nothing until it is awaited"]
-pub struct Answer<T> {
-    state: State<T>,
-    /// Applied to a pending result. Stored here, because nearly every decision on Redis has one and a future around it
-    /// would cost more.
-    last: Option<Last<T>>,
-}
+pub struct Answer<T>(State<T>);
 
 enum State<T> {
     /// `None` after the answer was polled.
@@ -41,39 +36,33 @@ enum State<T> {
     Pending(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
 }
 
-type Last<T> = Box<dyn FnOnce(Result<T, Error>) -> Result<T, Error> + Send>;
-
 impl<T> Answer<T> {
     /// An answer that is ready with `result`.
     pub const fn ready(result: Result<T, Error>) -> Self {
-        Self::of(State::Ready(Some(result)))
+        Self(State::Ready(Some(result)))
     }
 
     /// An answer with the result of `future`.
     pub fn pending(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
-        Self::of(State::Pending(Box::pin(future)))
-    }
-
-    const fn of(state: State<T>) -> Self {
-        Self { state, last: None }
+        Self(State::Pending(Box::pin(future)))
     }
 
     pub(crate) const fn is_ready(&self) -> bool {
-        matches!(self.state, State::Ready(_))
+        matches!(self.0, State::Ready(_))
     }
 
     /// The result if it is ready; otherwise the answer itself.
     #[inline]
     pub(crate) fn now(self) -> Result<Result<T, Error>, Self> {
-        match self.state {
+        match self.0 {
             State::Ready(Some(result)) => Ok(result),
-            state => Err(Self { state, ..self }),
+            state => Err(Self(state)),
         }
     }
 
     /// The result if it is ready.
     pub(crate) const fn peek(&self) -> Option<&Result<T, Error>> {
-        match &self.state {
+        match &self.0 {
             State::Ready(Some(result)) => Some(result),
             _ => None,
         }
@@ -186,22 +175,6 @@ impl<T> Answer<T> {
             Err(pending) => Answer::pending(async move { change(pending.await) }),
         }
     }
-
-    /// [`then`](Self::then) without a future around this one.
-    #[inline]
-    pub(crate) fn at_last(
-        self,
-        change: impl FnOnce(Result<T, Error>) -> Result<T, Error> + Send + 'static,
-    ) -> Self
-    where
-        T: Send + 'static,
-    {
-        match self {
-            Self { state: State::Ready(Some(result)), .. } => Self::ready(change(result)),
-            Self { last: None, .. } => Self { last: Some(Box::new(change)), ..self },
-            changing => changing.then(change),
-        }
-    }
 }
 
 impl<T> From<Result<T, Error>> for Answer<T> {
@@ -224,17 +197,13 @@ impl<T> Future for Answer<T> {
     type Output = Result<T, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let result = match &mut self.state {
+        match &mut self.0 {
             State::Ready(result) => match result.take() {
-                Some(result) => result,
+                Some(result) => Poll::Ready(result),
                 None => panic!("Answer polled after completion"),
             },
-            State::Pending(future) => ready!(future.as_mut().poll(cx)),
-        };
-        Poll::Ready(match self.last.take() {
-            Some(change) => change(result),
-            None => result,
-        })
+            State::Pending(future) => future.as_mut().poll(cx),
+        }
     }
 }
 

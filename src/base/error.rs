@@ -29,27 +29,33 @@ pub struct Error {
 
 /// The kind of an [`Error`].
 ///
-/// The status is that of the [`Rejection`](crate::Rejection) by a layer. A failure of the store rejects a request only under
-/// [`FailureMode::Closed`](crate::FailureMode::Closed).
+/// The status is the one with which a layer rejects the request. A failure of the store, from `StoreTimeout` on, rejects
+/// requests only under [`FailureMode::Closed`](crate::FailureMode::Closed).
 ///
 /// | kind | status | charged? | cause | remedy |
 /// |---|---|---|---|---|
-/// | `InvalidConfig` | 500 | no | a setting is invalid | the message has it |
-/// | `MissingIdentity` | 400 | no | the client sent no identity | the client sends it |
-/// | `InvalidIdentity` | 400 | no | the client sent an identity that cannot be used | the client corrects it |
-/// | `UnknownIdentity` | 401 | no | the server does not know the identity | the client uses a valid one |
+/// | `InvalidConfig` | 500 | no | a setting is invalid | the message states it |
+/// | `MissingIdentity` | 400 | [see below](#charged) | the client sent no identity | the client sends it, or you add a fallback with [`or`](crate::KeyExtractor::or) |
+/// | `InvalidIdentity` | 400 | [see below](#charged) | the client sent an identity that cannot be used | the client corrects it |
+/// | `UnknownIdentity` | 401 | [see below](#charged) | the server does not know the identity | the client uses a valid one |
 /// | `MissingSetup` | 500 | no | the server lacks what an extractor needs | add what the message names |
 /// | `IdentityUnavailable` | 500 | no | the identity cannot be looked up now | check the database behind it |
 /// | `StoreTimeout` | 503 | maybe | no answer within the deadline | check the store's load and network |
 /// | `StoreBusy` | 503 | no | too many decisions wait for the store | more capacity, or [leases](crate::Policy::leased) |
 /// | `StoreSuspended` | 503 | no | the circuit breaker is open | see the [`source`](StdError::source) |
-/// | `StoreUnreachable` | 503 | no | no connection | check address and network |
+/// | `StoreUnreachable` | 503 | no | no connection | check address, TLS, password and network |
 /// | `StoreDisconnected` | 503 | maybe | the connection broke | check the store |
-/// | `StoreFailed` | 503 | no | the store answered with an error | the message has it |
+/// | `StoreFailed` | 503 | no | the store answered with an error | the message states it |
 /// | `ForeignValue` | 503 | no | another program uses the key | another prefix, or remove the value |
 /// | `StoreReply` | 503 | maybe | the answer is not a decision | check proxies; report a bug |
 ///
-/// [Troubleshooting](crate::guide::troubleshooting) lists the messages.
+/// [Troubleshooting](crate::guide::troubleshooting) has more about each.
+///
+/// # Charged?
+///
+/// A request that one rule cannot identify (400 or 401) is [charged under the
+/// others](crate::RateLimitLayer#guesses-are-charged). "Maybe" is
+/// [`may_have_charged`](Self::may_have_charged).
 ///
 /// # Example
 ///
@@ -69,24 +75,25 @@ pub enum ErrorKind {
     InvalidConfig,
     /// The request carries no identity, and the client should have sent one: a header is missing.
     MissingIdentity,
-    /// The request carries an identity that cannot be used: a header is empty, sent twice, not UTF-8, or too long.
+    /// The request carries an identity that cannot be used: a header that is empty, sent twice, not UTF-8, or too long.
     InvalidIdentity,
     /// The request carries a well-formed identity that the server does not know: an API key that no account has.
     ///
-    /// The client reads the message. HTTP requires a `WWW-Authenticate` header on a 401, and only you know the scheme: see
-    /// [`ResponseMapper`](crate::response::ResponseMapper#your-own-401) for how to add it.
+    /// The client sees the message. HTTP requires a `WWW-Authenticate` header on a 401, and only you know the scheme:
+    /// [`ResponseMapper`](crate::response::ResponseMapper#your-own-401) shows how to add it.
     UnknownIdentity,
-    /// The server lacks something that the limiter needs, such as connect info. The message is logged for the operator, and
-    /// no client reads it.
+    /// The server lacks something that the limiter needs, such as connect info. The message is logged for the operator;
+    /// clients do not see it.
     MissingSetup,
-    /// The server cannot identify the client at the moment: its session store is unavailable. No client reads the message.
+    /// The server cannot identify the client now, for example because its session store is unavailable. Clients do not see
+    /// the message.
     IdentityUnavailable,
     /// The store did not answer within the deadline.
     StoreTimeout,
     /// The decision could not be sent within the deadline, because too many are waiting for the store.
     StoreBusy,
-    /// The store has repeatedly not answered, so it is not asked until it does: a circuit breaker is open.
-    /// [`source`](StdError::source) is the failure of the last call.
+    /// The store has failed to answer several times, so a circuit breaker is open: decisions do not wait for the store
+    /// until it answers again. [`source`](StdError::source) is the failure of the last call.
     StoreSuspended,
     /// No connection to the store could be made.
     StoreUnreachable,
@@ -94,7 +101,7 @@ pub enum ErrorKind {
     StoreDisconnected,
     /// The store answered with an error: out of memory, read only, no permission.
     StoreFailed,
-    /// A key holds a value that the limiter did not write, because another program uses the same keys for example. The value
+    /// A key holds a value that the limiter did not write, for example because another program uses the same keys. The value
     /// is kept. Give the store a [prefix](crate::store::RedisStoreBuilder::prefix) that no other program uses, or remove the
     /// value with [`Operator::reset`](crate::Operator::reset).
     ForeignValue,
@@ -108,9 +115,9 @@ impl ErrorKind {
         matches!(self, Self::MissingIdentity | Self::InvalidIdentity | Self::UnknownIdentity)
     }
 
-    /// Whether the charge may have been made although the decision failed, so one more attempt may charge twice.
+    /// Whether the charge may have been made although the decision failed, so that another attempt could charge twice.
     ///
-    /// True if the store was asked and its answer did not arrive or could not be read.
+    /// True if the decision was sent and its answer did not arrive or could not be read.
     ///
     /// ```
     /// use tower_ratelimit::ErrorKind;
@@ -207,87 +214,44 @@ impl StdError for Error {
 
 #[cfg(feature = "redis")]
 /// Why a store failed, if that is known: the server answered with an error, or something was measured. Code decides by it,
-/// never by the text, which `store::redis::explain` makes of it.
+/// never by the text, which `store::redis::codes` has for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    // A code of the server each, which `store::redis::codes` lists.
-    Ask,
-    Busy,
-    ClusterDown,
-    CrossSlot,
-    ExecAbort,
-    Loading,
-    MasterDown,
-    Misconf,
+    /// The key's slot is on another node, or migrates to it.
     Moved,
-    NoAuth,
-    NoPermission,
-    NoProto,
+    Ask,
+    ClusterDown,
     NoReplicas,
-    NoScript,
-    OutOfMemory,
-    ReadOnly,
-    TryAgain,
-    Unkillable,
+    /// Another one that ends without a change of the configuration.
+    Temporary,
+    NoAuth,
     WrongPass,
-    WrongType,
-    /// The code that all other errors have.
-    Other,
-
-    /// The Redis user may not run a command.
-    NoCommand,
-    /// The Redis user may not access a key.
-    NoKey,
-    NoPasswordSet,
-    NoCluster,
-    NoDatabase,
-    TooManyClients,
+    /// The Redis user may not run a command or access a key.
+    NoPermission,
+    NoScript,
+    ReadOnly,
     UnknownCommand,
     /// A key holds a value that the limiter did not write.
     ForeignValue,
-    /// An algorithm raised an error, or cannot be compiled.
+    /// An algorithm failed or raised an error, or cannot be compiled.
     Algorithm,
-    /// The Lua of an algorithm failed.
-    Lua,
-    Unknown,
-
     /// No program listens at the address.
     NotListening,
     /// A round trip takes longer than the deadline.
     Slow,
+    /// Another reason, or one that is not known.
+    Other,
 }
 
 #[cfg(feature = "redis")]
 impl Fault {
     /// Whether it ends without a change of the configuration.
     pub(crate) const fn is_temporary(self) -> bool {
-        matches!(
-            self,
-            Self::Ask
-                | Self::Busy
-                | Self::ClusterDown
-                | Self::Loading
-                | Self::MasterDown
-                | Self::Misconf
-                | Self::NoReplicas
-                | Self::OutOfMemory
-                | Self::TryAgain
-                | Self::Unkillable
-        )
-    }
-
-    /// Whether a key holds a value that the limiter did not write.
-    pub(crate) const fn is_foreign_value(self) -> bool {
-        matches!(self, Self::ForeignValue | Self::WrongType)
+        matches!(self, Self::Ask | Self::ClusterDown | Self::NoReplicas | Self::Temporary)
     }
 
     /// Whether it concerns a single key or algorithm, and the server decides about others.
     pub(crate) const fn is_of_one_decision(self) -> bool {
-        matches!(self, Self::ForeignValue | Self::WrongType | Self::Algorithm | Self::Lua)
-    }
-
-    /// Whether the Redis user lacks a permission.
-    pub(crate) const fn is_missing_permission(self) -> bool {
-        matches!(self, Self::NoPermission | Self::NoCommand | Self::NoKey)
+        matches!(self, Self::ForeignValue | Self::Algorithm)
     }
 }

@@ -6,9 +6,9 @@ mod error;
 mod outage;
 mod quota;
 pub(crate) mod random;
-pub(crate) mod sync;
 #[cfg(feature = "serde")]
-pub(crate) mod text;
+pub(crate) mod serde_text;
+pub(crate) mod sync;
 pub(crate) mod time;
 
 #[cfg(feature = "redis")]
@@ -27,5 +27,5 @@ pub(crate) use self::{
 #[cfg(feature = "serde")]
 pub(crate) use self::{
     quota::parse_duration,
-    text::{from_text, to_text},
+    serde_text::{from_text, to_text},
 };

@@ -2,7 +2,7 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use super::error::{Error, ErrorKind};
 
-/// A number of units per period, which is its limit, and a burst.
+/// A rate (units per period) and a burst.
 ///
 /// A *unit* is what the limit counts. A request costs one unit unless its rule sets a [`cost`](crate::Rule::cost).
 /// `Quota::per_second(10)` is ten units per second, not one unit every ten seconds.
@@ -10,20 +10,19 @@ use super::error::{Error, ErrorKind};
 /// # Bursts
 ///
 /// The [`burst`](Self::burst) is what an idle client can be charged in one step. It defaults to the limit:
-/// `Quota::per_minute(60)` admits sixty requests in the first millisecond and one a second after
-/// that. `Quota::per_minute(60).burst(5)` has the same rate and admits five in one burst. Bursts are for
-/// algorithms that refill, such as [`Gcra`](crate::algorithm::Gcra). A policy with an algorithm that counts in windows
-/// cannot be built on a quota with a burst.
+/// `Quota::per_minute(60)` admits 60 requests in the first millisecond and one per second after that.
+/// `Quota::per_minute(60).burst(5)` admits 5 in the first millisecond, at the same rate. Bursts are for algorithms that
+/// refill, such as [`Gcra`](crate::algorithm::Gcra). Windows, logs, queues and concurrency do not accept a burst.
 ///
 /// # Bounds
 ///
 /// Limits and bursts are from 1 to 1,000,000,000,000, periods are whole microseconds from 1 millisecond to 400 days,
-/// and a burst must refill within 100 years. Values inside these bounds are counted exactly, to
-/// the microsecond. Values outside are an error when the quota is built.
+/// and a burst must refill within 100 years. Quotas within these bounds are counted exactly, to the microsecond. Others
+/// cannot be built: `new` panics and `try_new` returns an error.
 ///
 /// # As text
 ///
-/// A quota reads from and prints as text such as `100/min`, `5/90s` or `10/s burst 20`; see
+/// A quota parses from and prints as text such as `100/min`, `5/90s` or `10/s burst 20`; see
 /// [`FromStr`](#impl-FromStr-for-Quota). With the feature `serde`, configuration files hold the same text.
 ///
 /// # Example
@@ -275,8 +274,8 @@ const FORM: &str = "write it as `<limit>/<period>`, such as `100/min`, `5/90s` o
 
 /// Reads `<limit>/<period>` or `<limit>/<period> burst <burst>`.
 ///
-/// The period is a unit, or a whole number of one: `us`, `ms`, `s`, `m` or `min`, `h`, `d`, `w`, or the unit spelled
-/// out. Spaces are ignored, `per` stands for the slash as well, and digits can be grouped with `_`. Case is ignored,
+/// The period is a unit of time, optionally after a whole number: `us`, `ms`, `s`, `m` or `min`, `h`, `d`, `w`, or the unit
+/// spelled out. Spaces are ignored, `per` may replace the slash, and digits can be grouped with `_`. Case is ignored,
 /// except that a lone `M` is rejected: it could mean minute or month.
 ///
 /// # Errors
@@ -331,19 +330,9 @@ fn micros(text: &str) -> Option<u64> {
 }
 
 fn unit_micros(unit: &str) -> Option<u64> {
-    if unit == "M" {
-        return None;
-    }
-    Some(match &*unit.to_lowercase() {
-        "us" | "µs" | "microsecond" | "microseconds" => 1,
-        "ms" | "millisecond" | "milliseconds" => 1_000,
-        "s" | "sec" | "secs" | "second" | "seconds" => SECOND,
-        "m" | "min" | "mins" | "minute" | "minutes" => 60 * SECOND,
-        "h" | "hour" | "hours" => 3_600 * SECOND,
-        "d" | "day" | "days" => 86_400 * SECOND,
-        "w" | "week" | "weeks" => 7 * 86_400 * SECOND,
-        _ => return None,
-    })
+    let lower = unit.to_lowercase();
+    let is = |(_, _, short, others): &&Unit| lower == *short || others.contains(&&*lower);
+    UNITS.iter().find(is).filter(|_| unit != "M").map(|(micros, ..)| *micros)
 }
 
 /// A length of time as a quota's period is written, such as `90s`.
@@ -366,30 +355,38 @@ impl fmt::Display for Quota {
     }
 }
 
-/// The name of one, and the unit after a number.
-const UNITS: [(u64, &str, &str); 5] = [
-    (86_400 * SECOND, "day", "d"),
-    (3_600 * SECOND, "h", "h"),
-    (60 * SECOND, "min", "min"),
-    (SECOND, "s", "s"),
-    (1_000, "ms", "ms"),
+/// A unit of time: its microseconds, the name of one, the unit after a number, and how else it is written.
+type Unit = (u64, &'static str, &'static str, &'static [&'static str]);
+
+/// The last one is read and not written.
+const UNITS: [Unit; 7] = [
+    (86_400 * SECOND, "day", "d", &["day", "days"]),
+    (3_600 * SECOND, "h", "h", &["hour", "hours"]),
+    (60 * SECOND, "min", "min", &["m", "mins", "minute", "minutes"]),
+    (SECOND, "s", "s", &["sec", "secs", "second", "seconds"]),
+    (1_000, "ms", "ms", &["millisecond", "milliseconds"]),
+    (1, "us", "us", &["µs", "microsecond", "microseconds"]),
+    (7 * 86_400 * SECOND, "week", "w", &["week", "weeks"]),
 ];
 
 /// A length of time in the form of a configuration, such as `90s`.
 pub(crate) fn duration_text(micros: u64) -> String {
-    match UNITS.iter().find(|(unit, ..)| micros.is_multiple_of(*unit)) {
-        Some((unit, _, name)) => format!("{}{name}", micros / unit),
-        None => format!("{micros}us"),
-    }
+    let (unit, _, name, _) = largest_unit(micros);
+    format!("{}{name}", micros / unit)
+}
+
+/// The largest unit of which `micros` are a whole number. Every number is one of microseconds.
+fn largest_unit(micros: u64) -> Unit {
+    UNITS.into_iter().find(|(unit, ..)| micros.is_multiple_of(*unit)).unwrap_or(UNITS[5])
 }
 
 struct Period(u64);
 
 impl fmt::Display for Period {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match UNITS.iter().find(|(micros, ..)| *micros == self.0) {
-            Some((_, one, _)) => f.write_str(one),
-            None => f.write_str(&duration_text(self.0)),
+        match largest_unit(self.0) {
+            (unit, one, ..) if unit == self.0 => f.write_str(one),
+            _ => f.write_str(&duration_text(self.0)),
         }
     }
 }

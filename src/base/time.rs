@@ -11,3 +11,8 @@ pub(crate) fn micros(duration: Duration) -> u64 {
 pub(crate) fn wall_micros() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros)
 }
+
+/// Whole seconds, rounded up.
+pub(crate) fn seconds_up(duration: Duration) -> u64 {
+    duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
+}

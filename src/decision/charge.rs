@@ -15,7 +15,7 @@ use crate::{
     policy::{Policy, Traits},
 };
 
-/// A request to charge `key` with `cost` units under `policy`.
+/// What a decision is about: `cost` units for `key` under `policy`.
 ///
 /// A decision covers one or more charges, all or nothing.
 ///
@@ -198,6 +198,20 @@ fn next_holder() -> [u64; 2] {
 pub(crate) enum Charges {
     One(Charge),
     Many(Vec<Charge>),
+}
+
+impl From<Charge> for Charges {
+    #[inline]
+    fn from(charge: Charge) -> Self {
+        Self::One(charge)
+    }
+}
+
+impl From<Vec<Charge>> for Charges {
+    fn from(mut charges: Vec<Charge>) -> Self {
+        let only = if charges.len() == 1 { charges.pop() } else { None };
+        only.map_or(Self::Many(charges), Self::One)
+    }
 }
 
 impl From<&[Charge]> for Charges {

@@ -20,16 +20,22 @@ pub(crate) type Permit = Arc<dyn Held>;
 /// Releases units when it is dropped.
 pub(crate) trait Held: Send + Sync {}
 
-/// The verdict of all policies of a request: admitted only if every policy admits.
+/// The result for a request under all its policies: admitted only if every policy admits. Cloning is cheap.
 ///
-/// A layer inserts the decision into the extensions of the request, for the handler. The handler of a request that no
-/// layer charges gets one that admits and has no [outcomes](Self::outcomes). The layer copies the decision into the
-/// response's extensions only if the request already carried one, for example from an outer layer. To read it from a
-/// response, have your middleware insert `Decision::new([])` into the request first. Cloning is cheap.
+/// # In a layer
 ///
-/// If a [`Concurrency`](crate::algorithm::Concurrency) policy took part, the decision a [`Limiter`](crate::Limiter)
-/// returns, and every clone of that decision, holds the permit. The decisions that a layer inserts into extensions hold none. If a handler inserts
-/// its own decision into its response, the layer holds that permit until the body ends.
+/// A layer inserts the decision into the request's extensions, for the handler. If no layer charges the request, the
+/// handler gets a decision that admits and has no [outcomes](Self::outcomes).
+///
+/// The layer copies the decision into the response's extensions only if the request already carried one, for example from
+/// an outer layer. To read it from a response, have your middleware insert `Decision::new([])` into the request first.
+///
+/// # Permits
+///
+/// Under a [`Concurrency`](crate::algorithm::Concurrency) policy, the decision that a [`Limiter`](crate::Limiter) returns
+/// holds the permit, together with its clones: the permit is released when the last one is dropped. A layer holds the
+/// permits it takes until the response's body ends, and also the permit of a decision that a handler inserts into its
+/// response. The decisions in the request's extensions hold no permit.
 ///
 /// # Example
 ///
@@ -45,14 +51,14 @@ pub(crate) trait Held: Send + Sync {}
 ///
 /// let admitted = limiter.check_all(&both).await?;
 /// assert_eq!(admitted.verdict(), Verdict::Allow);
-/// // The binding policy is the one with the smallest share left, or of those that deny the one with the longest wait.
+/// // The binding policy of an admitted request is the one with the smallest share left.
 /// assert_eq!(admitted.binding().unwrap().policy().name(), "burst");
 ///
 /// let denied = limiter.check_all(&both).await?;
 /// assert!(!denied.is_allowed());
 /// // "daily" would have admitted the request, and was not charged either.
 /// assert_eq!(denied.outcomes()[1].remaining(), 8);
-/// // No outage, and no policy that only shadows.
+/// // There is no outage, and no shadow policy.
 /// assert!(denied.failure().is_none() && denied.shadows().is_empty());
 /// assert_eq!(denied.source().as_str(), "store");
 /// # Ok(())
@@ -271,16 +277,16 @@ impl Decision {
 
     /// Whether the request is admitted and may go on now.
     ///
-    /// A request that is admitted after a [`delay`](Self::delay), by a
-    /// [queue](crate::algorithm::LeakyBucket::queue), may not: wait for the delay first, or use
-    /// [`Limiter::wait`](crate::Limiter::wait). A layer waits itself, so the decision of a handler has no delay.
+    /// This is false for a request that a [queue](crate::algorithm::LeakyBucket::queue) admits after a
+    /// [`delay`](Self::delay): wait for the delay first, or use [`Limiter::wait`](crate::Limiter::wait). A layer waits
+    /// before it calls the service, so the decision of a handler has no delay.
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         matches!(self.verdict(), Verdict::Allow)
     }
 
-    /// The delay after which an admitted request may go on. It is charged already. `None` if it may go on now, and if it is
-    /// denied.
+    /// The delay after which an admitted request may go on. The request is already charged. `None` if the request may go on
+    /// now or is denied.
     ///
     /// # Example
     ///
@@ -320,8 +326,8 @@ impl Decision {
         self.banned_for().is_some()
     }
 
-    /// How long until the [ban](crate::Policy::penalty) that denies this request ends; with several bans, the last to end.
-    /// Set even if this denial triggered the ban. `None` if no key is banned.
+    /// How long until the [ban](crate::Policy::penalty) that denies this request ends; with several bans, until the last
+    /// one ends. A denial that triggers a ban has it too. `None` if no key is banned.
     ///
     /// # Example
     ///
@@ -350,7 +356,7 @@ impl Decision {
         bans.max().filter(|_| self.is_denied())
     }
 
-    /// The shortest wait after which every policy that denied admits. `None` if the request is admitted, and if waiting
+    /// The shortest wait after which every policy that denied would admit. `None` if the request is admitted, or if waiting
     /// cannot help.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
@@ -364,8 +370,8 @@ impl Decision {
         self.binding().map(Outcome::remaining)
     }
 
-    /// The outcome of each policy, in the order of the charges. If the store [failed](Self::failure), only the outcomes
-    /// of policies that are counted in this process during the outage: **empty** without such a policy.
+    /// The outcome of each policy, in the order of the charges. If the store [failed](Self::failure), this has only the
+    /// policies counted in this process: it can be **empty**.
     #[must_use]
     pub fn outcomes(&self) -> &[Outcome] {
         self.decided.outcomes.get(..self.enforced()).unwrap_or_default()
@@ -389,7 +395,7 @@ impl Decision {
     /// The decision of the policy `name` alone, to [debit](crate::Limiter::debit), [refund](crate::Limiter::refund) or
     /// [settle](crate::Reservation) only what that one charged. `None` if no such policy took part.
     ///
-    /// It holds no permit. Refunds count for both decisions.
+    /// It holds no permit. A refund of either decision counts for both.
     ///
     /// # Example
     ///
@@ -423,8 +429,8 @@ impl Decision {
         (!alone.all_outcomes().is_empty()).then_some(alone)
     }
 
-    /// The outcome that matters most to the client: of denials the one with the longest wait, of admissions the one
-    /// with the smallest share of its capacity left. `None` if there are no outcomes.
+    /// The outcome that matters most to the client: the denial with the longest wait or, if the request is admitted, the
+    /// outcome with the smallest share of its capacity left. `None` if there are no outcomes.
     #[must_use]
     pub fn binding(&self) -> Option<&Outcome> {
         match self.outcomes() {
@@ -441,8 +447,8 @@ impl Decision {
         self.decided.source
     }
 
-    /// Why the store made no decision. This one was then made without it, by the [failure
-    /// mode](crate::FailureMode) of the policies.
+    /// Why the store made no decision, if this decision was made without it, by the [failure mode](crate::FailureMode) of
+    /// the policies.
     #[must_use]
     pub fn failure(&self) -> Option<&Error> {
         self.decided.failure.as_deref()
@@ -495,7 +501,7 @@ impl fmt::Debug for Decision {
 pub enum DecisionSource {
     /// The store: Redis, a [`MemoryStore`](crate::MemoryStore), or your own.
     Store,
-    /// The deny cache of a [`RedisStore`](crate::store::RedisStore): Redis denied the key before, and its wait is not over.
+    /// The deny cache of a [`RedisStore`](crate::store::RedisStore): Redis has denied the key, and the wait is not over.
     DenyCache,
     /// Units that a [`RedisStore`](crate::store::RedisStore) has on [lease](crate::Policy::leased).
     Lease,

@@ -25,9 +25,9 @@ use crate::{algorithm::twin::Receipt, base::time::micros, key::Key, policy::Poli
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Verdict {
-    /// Admitted now, and charged.
+    /// Admitted now, and charged if the whole [`Decision`](super::Decision) is admitted and was not a peek.
     Allow,
-    /// Admitted and charged. The request may go on after this delay; a layer waits for it.
+    /// Admitted, and charged as for `Allow`. The request may go on after this delay; a layer waits for it.
     Delay(Duration),
     /// Denied, and nothing was charged.
     Deny {
@@ -44,7 +44,7 @@ impl Verdict {
         matches!(self, Self::Deny { .. })
     }
 
-    /// The wait of a denial. `None` if the request is admitted, and if waiting cannot help.
+    /// The wait of a denial. `None` if the request is admitted, or if waiting cannot help.
     #[must_use]
     pub const fn retry_after(&self) -> Option<Duration> {
         match self {
@@ -274,7 +274,7 @@ impl Outcome {
         self.charge.is_shadow()
     }
 
-    /// The charge that was decided. A store refunds it, and renews its permits.
+    /// The charge that was decided. Stores use it to make refunds and renew permits.
     #[must_use]
     pub const fn charge(&self) -> &Charge {
         &self.charge
@@ -322,7 +322,7 @@ impl Outcome {
         self.remaining
     }
 
-    /// The time until the quota is fully replenished, if the key is not charged before.
+    /// The time until the quota is fully replenished, unless the key is charged before.
     #[must_use]
     pub const fn reset_after(&self) -> Duration {
         self.reset_after

@@ -2,8 +2,13 @@ use std::borrow::Cow;
 
 use http::{header::COOKIE, request::Parts};
 
-use super::{Key, KeyExtractor, extractor::only, header::MAX_VALUE, text::decode};
-use crate::base::{Answer, Error, ErrorKind};
+use super::{
+    Key, KeyExtractor,
+    extractor::only,
+    header::{invalid, missing, of_valid_length},
+    text::decode,
+};
+use crate::base::{Answer, Error};
 
 /// The value of a cookie, such as a session cookie, percent-decoded.
 ///
@@ -23,9 +28,9 @@ use crate::base::{Answer, Error, ErrorKind};
 ///
 /// # Errors
 ///
-/// * [`MissingIdentity`](ErrorKind::MissingIdentity): the request does not have the cookie. [`or`](KeyExtractor::or)
+/// * [`MissingIdentity`](crate::ErrorKind::MissingIdentity): the request does not have the cookie. [`or`](KeyExtractor::or)
 ///   continues with the next extractor.
-/// * [`InvalidIdentity`](ErrorKind::InvalidIdentity): the cookie is sent more than once, or its value is empty, not
+/// * [`InvalidIdentity`](crate::ErrorKind::InvalidIdentity): the cookie is sent more than once, or its value is empty, not
 ///   UTF-8 after decoding, or longer than 8 KiB.
 ///
 /// # Example
@@ -74,8 +79,7 @@ impl Cookie {
     }
 
     fn key(&self, request: &Parts) -> Result<Key, Error> {
-        let invalid =
-            |problem| Error::new(ErrorKind::InvalidIdentity, format!("the cookie `{}` {problem}", self.name));
+        let invalid = |problem| invalid("cookie", &self.name, problem);
         let mut found = None;
         for pair in
             request.headers.get_all(COOKIE).iter().flat_map(|line| line.as_bytes().split(|b| *b == b';'))
@@ -86,19 +90,8 @@ impl Cookie {
                 return Err(invalid("is sent more than once"));
             }
         }
-        let Some(value) = found else {
-            return Err(Error::new(
-                ErrorKind::MissingIdentity,
-                format!("the request lacks the cookie `{}`", self.name),
-            ));
-        };
-        if value.is_empty() {
-            return Err(invalid("is empty"));
-        }
-        if value.len() > MAX_VALUE {
-            return Err(invalid("is longer than 8192 bytes"));
-        }
-        let value = self.decoded(value);
+        let value = found.ok_or_else(|| missing("cookie", &self.name))?;
+        let value = self.decoded(of_valid_length(value).map_err(invalid)?);
         str::from_utf8(&value).map(Key::new).map_err(|_| invalid("is not UTF-8"))
     }
 
@@ -125,7 +118,7 @@ impl KeyExtractor for Cookie {
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
         let is_possible = |value: &[u8]| {
             let can_be_sent = !self.raw || (trim(value) == value && !value.contains(&b';'));
-            can_be_sent && (1..=MAX_VALUE).contains(&value.len()) && str::from_utf8(value).is_ok()
+            can_be_sent && of_valid_length(value).is_ok() && str::from_utf8(value).is_ok()
         };
         only(named, is_possible, "the value of a cookie")
     }

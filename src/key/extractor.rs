@@ -12,10 +12,9 @@ use crate::base::{Answer, Error, ErrorKind, valid};
 /// extractors, whose keys are joined; and closures over the head of the request that return something which can be made
 /// [into a key](IntoKey).
 ///
-/// An extractor sees the head of the request and never its body. So the trait is dyn-compatible: a
-/// `Box<dyn KeyExtractor>` chosen at run time is an extractor too. An extractor that waits for something, such
-/// as a session store, returns an [`Answer`] that is pending. `Lookup` of the crate `tower-ratelimit-extra`
-/// caches what it looks up.
+/// An extractor sees the head of the request, but not its body. The trait is dyn-compatible: a `Box<dyn KeyExtractor>`
+/// chosen at run time is an extractor too. An extractor that waits for something, such as a session store, returns a
+/// pending [`Answer`]. `Lookup` of the crate `tower-ratelimit-extra` caches what it looks up.
 ///
 /// # Example
 ///
@@ -57,8 +56,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///   identity now (500).
     fn extract(&self, request: &Parts) -> Answer<Key>;
 
-    /// Whether keys may be [known later](Answer), because they are looked up: a client can then cause lookups with identities
-    /// that it invents. A layer [warns](crate::RateLimitLayer::warnings) if nothing limits that. Defaults to `false`.
+    /// Whether this extractor looks keys up, so that a client can cause lookups with invented identities. A layer
+    /// [warns](crate::RateLimitLayer::warnings) if nothing limits that. Defaults to `false`.
     #[doc(hidden)]
     fn looks_up(&self) -> bool {
         false
@@ -66,9 +65,9 @@ pub trait KeyExtractor: Send + Sync + 'static {
 
     /// Uses `other` for requests without the identity that this extractor looks for.
     ///
-    /// Only a *missing* identity continues with `other`. An identity that cannot be used or is unknown is an error. A
-    /// mistake in the server's setup is also an error. The two extractors never return the same key: a client cannot
-    /// use up the quota of an address by sending that address as its API key.
+    /// Only a *missing* identity continues with `other`. An identity that is unusable or unknown is an error, and so is a
+    /// mistake in the server's setup. The two extractors never return the same key: a client cannot use up the quota of an
+    /// address by sending that address as its API key.
     ///
     /// # Example
     ///
@@ -83,7 +82,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// let (parts, ()) = Request::get("/").header("x-api-key", "k1").body(())?.into_parts();
     /// assert_eq!(key.extract(&parts).await?, Key::new("k1"));
     ///
-    /// // Requests without an API key share one limit. No API key is in that limit, not even "anonymous".
+    /// // Requests without an API key share one limit. No API key shares it, not even "anonymous".
     /// let (parts, ()) = Request::get("/").body(())?.into_parts();
     /// assert_ne!(key.extract(&parts).await?, Key::new("anonymous"));
     /// # Ok(())
@@ -96,12 +95,12 @@ pub trait KeyExtractor: Send + Sync + 'static {
         Or { first: self, second: other }
     }
 
-    /// Changes the identities that this extractor finds with `change`.
+    /// Applies `change` to the identities that this extractor finds.
     ///
     /// Use it if an identity can be written in several forms. Otherwise each form has a separate limit.
     ///
-    /// * `change` sees the identity as the client sent it, see [`Key::identity`].
-    /// * Of a [`hashed`](Self::hashed) identity, `change` sees the hash: call `map` before `hashed`.
+    /// * `change` gets the identity as the client sent it, see [`Key::identity`].
+    /// * For a [`hashed`](Self::hashed) extractor, `change` gets the hash: call `map` before `hashed`.
     /// * Keys of different extractors of an [`or`](Self::or) stay different.
     /// * An identity that is not UTF-8 is an error of the kind [`InvalidIdentity`](ErrorKind::InvalidIdentity).
     ///
@@ -113,7 +112,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// // The case of an e-mail address does not count.
+    /// // E-mail addresses are compared without regard to case.
     /// let email = Header::new("x-email").map(str::to_lowercase);
     /// let (parts, ()) = Request::get("/").header("x-email", "JOSÉ@Example.org").body(())?.into_parts();
     /// assert_eq!(email.extract(&parts).await?, Key::new("josé@example.org"));
@@ -179,10 +178,10 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///
     /// Pass an identity as the client sends it, not as it is stored:
     ///
-    /// | extractor | what to name | what matches |
+    /// | extractor | pass | what matches |
     /// |---|---|---|
     /// | [`PeerIp`](crate::PeerIp), [`ClientIp`](crate::ClientIp) | an address | that IPv4 address; for an IPv6 address, all addresses in its network, which have one key |
-    /// | [`a.or(b)`](Self::or) | an identity of `a` or of `b` | requests in which `a` or `b` finds it: if `a` is a header, a client can send an identity of `b` in it |
+    /// | [`a.or(b)`](Self::or) | an identity of `a` or of `b` | requests in which `a` or `b` finds it. Careful: if `a` is a header, a client can put a `b` identity, such as an exempt address, into it and match |
     /// | [`hashed`](Self::hashed), [`map`](Self::map) | the identity before it is hashed or changed | |
     /// | a tuple | a tuple of the parts' identities, or [`Key::join`] of them | |
     /// | a closure, [`from_extension`](crate::key::from_extension), [`from_extractor`](crate::key::from_extractor) | the key that the closure returns | |
@@ -192,8 +191,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///
     /// # Panics
     ///
-    /// If no request can have one of `identities`, such as a network, an address with a port, or a header's value with
-    /// a space at its end; or if the extractor is of a type that does not implement [`keys_of`](Self::keys_of).
+    /// If any of `identities` could never occur in a request, such as a network, an address with a port, or a header's
+    /// value with a space at its end; or if the extractor does not implement [`keys_of`](Self::keys_of).
     /// [`try_any_of`](Self::try_any_of) returns an error instead.
     ///
     /// # Example
@@ -272,8 +271,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// The keys that [`extract`](Self::extract) returns for requests with the identity `named`, for
     /// [`any_of`](Self::any_of).
     ///
-    /// It is part of this trait because a blocklist compares keys in their stored form, which only the extractor can make of
-    /// an identity. Implement it for a custom extractor that is used with `any_of`:
+    /// It is part of this trait because a blocklist compares keys in their stored form, which only the extractor can derive
+    /// from an identity. Implement it for a custom extractor that is used with `any_of`:
     ///
     /// * If `extract` returns identities as the client sends them: `Ok(vec![named.clone()])`.
     /// * If it changes them: the changed one. `Key::identity` gives the text of `named`.
@@ -284,8 +283,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`InvalidIdentity`](ErrorKind::InvalidIdentity): no request can have this identity. With [`or`](Self::or), the
-    /// identity is then one of the other extractor. Any other kind: the keys are unknown, and `any_of` fails.
+    /// [`InvalidIdentity`](ErrorKind::InvalidIdentity): no request can have this identity. In an [`or`](Self::or), the
+    /// identity is then taken to belong to the other extractor. Any other kind: the keys are unknown, and `any_of` fails.
     fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
         let _ = named;
         Err(Error::new(

@@ -1,5 +1,7 @@
 //! Keys of headers that identify a client.
 
+use std::fmt;
+
 use http::{HeaderName, HeaderValue, header::AUTHORIZATION, request::Parts};
 
 use super::{Key, KeyExtractor, extractor::only};
@@ -71,8 +73,8 @@ impl Header {
 
     fn key(&self, request: &Parts) -> Result<Key, Error> {
         match single(request, &self.0)? {
-            Some(value) => value_key(value.trim_ascii()).map_err(|problem| invalid(&self.0, problem)),
-            None => Err(missing(&self.0)),
+            Some(value) => value_key(value.trim_ascii()).map_err(|problem| invalid(HEADER, &self.0, problem)),
+            None => Err(missing(HEADER, &self.0)),
         }
     }
 }
@@ -150,9 +152,9 @@ impl KeyExtractor for Bearer {
 }
 
 fn bearer_key(request: &Parts) -> Result<Key, Error> {
-    let invalid = |problem| invalid(&AUTHORIZATION, problem);
+    let invalid = |problem| invalid(HEADER, &AUTHORIZATION, problem);
     let Some(value) = single(request, &AUTHORIZATION)? else {
-        return Err(missing(&AUTHORIZATION));
+        return Err(missing(HEADER, &AUTHORIZATION));
     };
     let value = value.trim_ascii();
     if value.is_empty() {
@@ -186,7 +188,7 @@ pub(super) fn single<'a>(request: &'a Parts, name: &HeaderName) -> Result<Option
     let headers = &request.headers;
     // Most requests have no header twice.
     if headers.len() > headers.keys_len() && headers.get_all(name).iter().nth(1).is_some() {
-        return Err(invalid(name, "is sent more than once"));
+        return Err(invalid(HEADER, name, "is sent more than once"));
     }
     Ok(headers.get(name).map(HeaderValue::as_bytes))
 }
@@ -194,25 +196,32 @@ pub(super) fn single<'a>(request: &'a Parts, name: &HeaderName) -> Result<Option
 /// The key of the identity `value`, or what is wrong with it.
 #[inline]
 fn value_key(value: &[u8]) -> Result<Key, &'static str> {
-    if value.is_empty() {
-        return Err("is empty");
-    }
-    if value.len() > MAX_VALUE {
-        return Err("is longer than 8192 bytes");
-    }
-    match Key::plain(value) {
+    match Key::plain(of_valid_length(value)?) {
         Some(key) => Ok(key),
         None if str::from_utf8(value).is_err() => Err("is not UTF-8"),
         None => Ok(Key::new(value)),
     }
 }
 
-fn missing(name: &HeaderName) -> Error {
-    Error::new(ErrorKind::MissingIdentity, format!("the request lacks the header `{name}`"))
+/// `value`, if it is neither empty nor too long.
+#[inline]
+pub(super) fn of_valid_length(value: &[u8]) -> Result<&[u8], &'static str> {
+    match value.len() {
+        0 => Err("is empty"),
+        1..=MAX_VALUE => Ok(value),
+        _ => Err("is longer than 8192 bytes"),
+    }
 }
 
-fn invalid(name: &HeaderName, problem: &str) -> Error {
-    Error::new(ErrorKind::InvalidIdentity, format!("the header `{name}` {problem}"))
+const HEADER: &str = "header";
+
+/// The error of a request without the field `name`, which is a header or a cookie.
+pub(super) fn missing(field: &str, name: &impl fmt::Display) -> Error {
+    Error::new(ErrorKind::MissingIdentity, format!("the request lacks the {field} `{name}`"))
+}
+
+pub(super) fn invalid(field: &str, name: &impl fmt::Display, problem: &str) -> Error {
+    Error::new(ErrorKind::InvalidIdentity, format!("the {field} `{name}` {problem}"))
 }
 
 /// The header `name`. An error if it is not a valid name.

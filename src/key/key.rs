@@ -19,9 +19,8 @@ use super::{
 ///
 /// A key is made of any bytes. It is stored as [text](Self::as_str) that is safe inside a Redis key and that an
 /// operator can read: see [the forms of a stored key](crate::key#the-stored-form). Different identities have different
-/// texts, and equal identities have equal texts in every process; [hashed](crate::KeyExtractor::hashed) identities do so
-/// only if the secret is the same. Hashed texts can only be equal by a collision in
-/// 128 bits of SHA-256.
+/// texts, except for a collision in 128 bits once a text is hashed. Equal identities have equal texts in every process;
+/// [hashed](crate::KeyExtractor::hashed) identities do so only if the secret is the same.
 ///
 /// Keys are compared, ordered and hashed by their text. A key keeps the raw [identity](Self::identity) only until the
 /// request is charged. A [`Decision`](crate::Decision) and a store keep the text only.
@@ -217,7 +216,7 @@ impl Key {
     /// | of a tuple or of [`join`](Self::join) | the identities of the parts, with U+001F between them, and U+001E before a part that the second extractor of an `or` found |
     ///
     /// `None` in these cases: the identity is not UTF-8; a part of it contains U+001D, U+001E or U+001F; or the
-    /// key came from a [`Decision`](crate::Decision), which keeps only what the store keeps.
+    /// key came from a [`Decision`](crate::Decision), which keeps only what the store keeps, and its text is a hash.
     ///
     /// Keep it out of logs.
     ///

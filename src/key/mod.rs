@@ -10,13 +10,13 @@
 //! | one key for all requests | a [`Key`] |
 //! | anything else in the head of a request | a closure, see [`from_fn`] |
 //! | several together | a tuple of extractors |
-//! | the first that is there | [`KeyExtractor::or`] |
+//! | the first of several that the request has | [`KeyExtractor::or`] |
 //!
 //! # The stored form
 //!
-//! A key is stored as text: printable ASCII without braces and spaces, 1 to 96 bytes. In Redis it is the part in braces
-//! of `prefix:policy:algorithm:{key}`. `%` and two hex digits are an encoded byte. `%` and another character are a
-//! mark, which no identity contains:
+//! A key is stored as text: printable ASCII without braces and spaces, 1 to 96 bytes. In Redis it is the last part of
+//! `prefix:policy:algorithm:{key}`, or of `prefix:policy:algorithm:{shard}:key` in a Cluster. `%` and two hex digits are an
+//! encoded byte. `%` and another character are a mark, which no identity contains:
 //!
 //! | key | stored form | example |
 //! |---|---|---|
@@ -32,7 +32,7 @@
 //! | from the first extractor of an `or`, if the key itself begins with `%>` or `%<` | `%<` and the key | `%<%>203.0.113.7` |
 //! | of a CORS preflight | `%^` and the key; in Redis behind the braces | `%^203.0.113.7` |
 //!
-//! If a mark makes a key longer than 96 bytes, `%#` and the key's hash stand after the mark.
+//! If a mark makes a key longer than 96 bytes, the mark is followed by `%#` and the key's hash.
 //!
 //! ```
 //! use http::Request;

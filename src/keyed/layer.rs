@@ -13,9 +13,9 @@ use crate::{
 
 /// Puts a rate limit in front of a Tower service with any type of request: messages, jobs, calls to a remote API.
 ///
-/// A closure returns the key of a request. A rejected request fails with a [`Rejection`](crate::Rejection) in a boxed
-/// error, as in tower's `load_shed` and `timeout`. Get it with `error.downcast_ref::<Rejection>()`; it has the wait. If
-/// your service is a client that must stay within a limit, let requests [`wait`](Self::wait) instead.
+/// A closure returns the key of a request. A rejected request fails with a boxed error, as in tower's `load_shed` and
+/// `timeout`: `error.downcast_ref::<Rejection>()` returns the [`Rejection`](crate::Rejection), which has the wait. If your
+/// service is a client that must stay within a limit, let requests [`wait`](Self::wait) instead.
 ///
 /// For HTTP services use [`RateLimitLayer`](crate::RateLimitLayer), which responds instead of failing.
 ///
@@ -57,8 +57,8 @@ pub struct KeyedRateLimitLayer<R> {
 }
 
 impl<R: 'static> KeyedRateLimitLayer<R> {
-    /// Limits each key that `key` returns for a request to `policy`, at a cost of one unit per request, with the counts in
-    /// `store`.
+    /// Applies `policy` to each request, counted under the key that `key` returns, at a cost of one unit per request. The
+    /// counts are in `store`.
     ///
     /// # Panics
     ///
@@ -78,13 +78,14 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
         Self { policy: Some(known), ..Self::with_charges(limiter, charge) }
     }
 
-    /// Makes the charges that `charges` returns for a request, with the counts in `store`: for costs, several policies, or
-    /// policies that depend on the request. `charges` returns a `Vec` of them, a `Result`, or an [`Answer`] that is known
-    /// later.
+    /// Makes the charges that `charges` returns for a request, with the counts in `store`. Use it for costs, for several
+    /// policies, or for policies that depend on the request. `charges` returns a `Vec` of them, a `Result`, or an
+    /// [`Answer`] that resolves to them.
     ///
     /// All charges of a request are made in one atomic step: if one policy denies the request, none is charged. In a Redis
-    /// Cluster this holds for each identity. A request with an empty list is admitted. With an error, it is rejected as
-    /// [`Unidentified`](crate::Rejection::Unidentified). [`Limiter::check_all`] has the rules for a list.
+    /// Cluster, charges to different keys are decided [one after the other](crate::guide::redis#cluster). If the list is
+    /// empty, the request is admitted. If `charges` fails, the request is rejected as
+    /// [`Unidentified`](crate::Rejection::Unidentified). [`Limiter::check_all`] states what a list may contain.
     ///
     /// # Example
     ///
@@ -121,17 +122,18 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
         }
     }
 
-    /// Lets a denied request wait and try again, for up to `patience` in all. A request that cannot be admitted by then
+    /// Lets a denied request wait and try again, for up to `patience` in total. A request that cannot be admitted by then
     /// is rejected immediately. Defaults to zero: every denied request is rejected immediately.
     ///
     /// The time of a permit's release is not known in advance. Under a [`Concurrency`](crate::algorithm::Concurrency)
-    /// policy the layer therefore tries again after 10 ms, then after ever longer waits of at most 250 ms, until the
+    /// policy, the layer therefore tries again after 10 ms, then after increasing waits of at most 250 ms, until the
     /// patience is over.
     ///
-    /// A [penalty](Policy::penalty) counts a request that is rejected, and not its tries before.
+    /// A [penalty](Policy::penalty) counts one denial for a request that is rejected in the end, and none for one that is
+    /// admitted.
     ///
-    /// A waiting request does not keep the inner service ready, so it holds no permit of an inner concurrency limit.
-    /// Once admitted, it waits for the service to be ready again. That wait does not count as patience, and an error of
+    /// While a request waits, it does not keep the inner service ready, so it does not occupy an inner concurrency limit.
+    /// Once admitted, it waits until the service is ready again. That wait does not count as patience, and an error of
     /// the service's `poll_ready` fails the request.
     ///
     /// # Example

@@ -22,8 +22,9 @@ use super::{
 };
 use crate::{
     base::{Answer, Error, ErrorKind},
-    decision::{Charge, Decision, Verdict},
+    decision::{Charge, Charges, Decision, Verdict},
     key::Key,
+    limiter::Deciding,
     response::Rejection,
 };
 
@@ -48,7 +49,7 @@ pub(super) enum Waiting {
     Charges(Answer<Gathered<Charge>>),
     /// The store. With an error, the request is rejected even if the store admits it: another rule cannot identify the
     /// client.
-    Decision(Answer<Decision>, Option<Box<Error>>),
+    Decision(Deciding, Option<Box<Error>>),
 }
 
 /// The result of identifying the client.
@@ -233,8 +234,8 @@ impl Admit<'_> {
             },
             Waiting::Identity(identity) => self.identified(ready!(Pin::new(identity).poll(cx))),
             Waiting::Charges(charges) => self.charged(ready!(Pin::new(charges).poll(cx))),
-            Waiting::Decision(decision, unidentified) => {
-                let decided = ready!(Pin::new(decision).poll(cx));
+            Waiting::Decision(charge, unidentified) => {
+                let decided = ready!(self.config.limiter.poll_charge(charge, cx));
                 self.decided(decided, unidentified.take())
             }
         })
@@ -249,7 +250,7 @@ impl Admit<'_> {
                     // The common case.
                     Some((rule, policy)) => {
                         let charge = Charge::of(policy.clone(), key, rule.cost_of(self.request));
-                        self.deciding(config.limiter.check_charge(charge), None)
+                        self.charge(charge, None)
                     }
                     None => self.charge_all(Gathered::with_capacity(1), vec![(0, key)]),
                 }
@@ -286,29 +287,21 @@ impl Admit<'_> {
                 Some(error) => self.reject(Rejection::Unidentified(*error)),
                 None => self.exempt(),
             },
-            Ok(Gathered { mut values, unidentified }) => {
-                let limiter = &self.config.limiter;
-                let decision = match if values.len() == 1 { values.pop() } else { None } {
-                    Some(charge) => limiter.check_charge(charge),
-                    None => limiter.check_charges(&values),
-                };
-                self.deciding(decision, unidentified)
-            }
+            Ok(Gathered { values, unidentified }) => self.charge(values, unidentified),
             // As for an error of a key extractor, regardless of its kind.
             Err(error) => self.reject(Rejection::Unidentified(error)),
         }
     }
 
     #[inline]
-    fn deciding(self, decision: Answer<Decision>, unidentified: Option<Box<Error>>) -> Admission {
-        match decision.now() {
+    fn charge(self, charges: impl Into<Charges>, unidentified: Option<Box<Error>>) -> Admission {
+        match self.config.limiter.charge(charges) {
             // A store in memory has decided, so the service is called without waiting.
             Ok(decided) => self.decided(decided, unidentified),
-            Err(decision) => Admission::Pending(Waiting::Decision(decision, unidentified)),
+            Err(charge) => Admission::Pending(Waiting::Decision(charge, unidentified)),
         }
     }
 
-    /// Admits a request that is exempt or that no rule limits.
     fn exempt(self) -> Admission {
         self.config.report(|| DecisionEvent::exempt(self.request));
         Admission::Admitted(None)

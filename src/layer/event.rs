@@ -8,7 +8,7 @@ use crate::{
     response::Rejection,
 };
 
-/// What a layer has decided about a request, for [`RateLimitLayer::on_decision`](crate::RateLimitLayer::on_decision).
+/// What a layer decided about a request, for [`RateLimitLayer::on_decision`](crate::RateLimitLayer::on_decision).
 ///
 /// `Debug` shows neither the identity nor the request.
 ///
@@ -36,9 +36,8 @@ use crate::{
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let lines = Arc::new(Mutex::new(Vec::new()));
 /// let log = lines.clone();
-/// let (store, alice) = (MemoryStore::with_clock(ManualClock::new()), Key::new("alice"));
-/// let client = alice.digest();
-/// let layer = RateLimitLayer::new(store, Policy::new("api", Quota::per_hour(1)), alice)
+/// let store = MemoryStore::with_clock(ManualClock::new());
+/// let layer = RateLimitLayer::new(store, Policy::new("api", Quota::per_hour(1)), Key::new("alice"))
 ///     .on_decision(move |event| log.lock().unwrap().extend(line(event)));
 /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
 ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
@@ -47,7 +46,7 @@ use crate::{
 /// for _ in 0..2 {
 ///     service.clone().oneshot(Request::get("/export").body(String::new())?).await?;
 /// }
-/// assert_eq!(*lines.lock().unwrap(), [format!("api denied /export to {client}, wait 3600s")]);
+/// assert_eq!(*lines.lock().unwrap(), ["api denied /export to 2bd806c97f0e00af, wait 3600s"]);
 /// # Ok(())
 /// # }
 /// ```
@@ -59,9 +58,9 @@ pub struct DecisionEvent<'a> {
     /// Whether the client gets a rejection. `false` for a request that is denied while the layer
     /// [only reports](crate::policy::Enforcement::ReportOnly).
     pub is_rejected: bool,
-    /// The decision of the policies. `None` if no decision was made, because the request is blocked, exempt,
-    /// unidentified under all rules, or the store is unavailable. For a [rejection by the
-    /// service](DecisionKind::RejectedByService), the rejection's decision.
+    /// The decision of the policies. `None` if no decision was made, because the request is blocked, exempt or unidentified
+    /// under all rules that apply, or the store is unavailable and a policy is [`Closed`](crate::FailureMode::Closed). For
+    /// a [rejection by the service](DecisionKind::RejectedByService), the rejection's decision.
     pub decision: Option<&'a Decision>,
     /// Why the client is unidentified or the store gave no decision. Also for a request that is admitted because the
     /// store failed.
@@ -69,12 +68,13 @@ pub struct DecisionEvent<'a> {
     /// The request's head. `None` for a [rejection by the service](DecisionKind::RejectedByService), because the service
     /// owns the request by then.
     ///
-    /// Paths, headers and addresses can identify a client, and a client can invent any number of them. As a label of a
-    /// metric use the method and the matched route.
+    /// Paths, headers and addresses can identify a client, and a client can invent any number of them. For the labels of
+    /// a metric, use the method and the matched route.
     pub request: Option<&'a Parts>,
 }
 
-/// The kind of a [`DecisionEvent`], the same while the layer [only reports](crate::policy::Enforcement::ReportOnly).
+/// The kind of a [`DecisionEvent`]. It does not depend on whether the layer enforces or [only
+/// reports](crate::policy::Enforcement::ReportOnly).
 ///
 /// # Example
 ///
@@ -181,17 +181,18 @@ impl<'a> DecisionEvent<'a> {
         Self { kind: DecisionKind::RejectedByService, ..Self::rejected(rejection, None, true) }
     }
 
-    /// The name of the policy that [binds](Decision::binding): the denying policy, or otherwise the one with the smallest share remaining.
-    /// `None` without a [decision](Self::decision), and if the store [failed](Decision::failure).
+    /// The name of the [binding](Decision::binding) policy: the denying policy, or otherwise the one with the smallest share
+    /// left. `None` without a [decision](Self::decision), and if the store [failed](Decision::failure) and no policy was
+    /// counted in this process.
     #[must_use]
     pub fn policy(&self) -> Option<&'a str> {
         self.decision.and_then(Decision::binding).map(|outcome: &Outcome| outcome.policy().name())
     }
 
     /// 64 bits of the SHA-256 of the key that was charged under the [policy](Self::policy), as 16 hex digits: the
-    /// [same hash](crate::Key::digest) that explanations and the log have. `None` without a policy.
+    /// `key_hash` in the log and in the output of `ratelimit-admin`. `None` without a policy.
     ///
-    /// Each client has one, so it belongs in logs and not in the labels of a metric.
+    /// Each client has a different one, so use it in logs, but not as a label of a metric.
     #[must_use]
     pub fn key_hash(&self) -> Option<String> {
         self.decision.and_then(Decision::binding).map(|outcome| outcome.key().digest())

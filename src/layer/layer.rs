@@ -24,31 +24,32 @@ use crate::{
 ///
 /// # What happens to a request
 ///
-/// 1. A [blocked](Self::block) request is rejected, and so is one whose blocklist check fails. A request that is [exempt](Self::exempt) goes
-///    straight to the service.
-/// 2. Each rule determines the request's key, policy and cost. If a key is missing, the request is rejected with 400,
-///    with 401 if the identity is unknown, or with 500 if the server is not set up for it. If no rule limits the request, it
-///    goes straight to the service. A CORS preflight has [a separate budget](Self#cors-preflights).
-/// 3. All charges are decided together, all or nothing, before the service is called.
+/// 1. A [blocked](Self::block) request is rejected, and so is one whose blocklist check fails. An
+///    [exempt](Self::exempt) request goes straight to the service.
+/// 2. Each rule determines the request's key, policy and cost. If a key is missing or unusable, the request is rejected
+///    with 400, with 401 if the identity is unknown, or with 500 if the server is not set up for it. If no rule limits the
+///    request, it goes straight to the service. A CORS preflight has [a separate budget](Self#cors-preflights).
+/// 3. All charges are decided together, all or nothing, before the service is called. In a Redis Cluster, this step is
+///    [atomic for each key](crate::guide::redis#cluster).
 /// 4. If the request is admitted, the service is called with the [`Decision`](crate::Decision) in the request's
 ///    extensions. The response gets the [`Headers`].
 /// 5. If the request is denied, the client gets the [`response`](Self::response): 429, or `RESOURCE_EXHAUSTED` over
 ///    gRPC. The service is not called, the body is not read, and nothing is charged.
 ///
-/// # Guesses are charged
-///
-/// A rejected request charges nothing, with one exception. If one rule cannot identify the client, and that is the client's
-/// fault (400 or 401), the request is charged under the rules that can. If one of these denies it, the answer is 429. So a
-/// limit on addresses, in the same layer as a limit on API keys, limits guesses of API keys:
-///
-/// * The response carries the headers of what was charged. [`count_if`](Rule::count_if) does not see it.
-/// * A denial already known in this process (from a `MemoryStore`, or the deny cache of a `RedisStore`) is returned
-///   without asking Redis, and before keys or policies are looked up. Rules with a [cost function](Rule::cost) are
-///   checked only after the keys are found.
-/// * A failure of the server (500) charges nothing.
-///
 /// If the store fails, the policy's [`FailureMode`](crate::FailureMode) admits or rejects the request. The service's
 /// error type does not change.
+///
+/// # Guesses are charged
+///
+/// A rejected request charges nothing, with one exception: a request that some rules cannot identify, through the client's
+/// fault (400 or 401), is charged under the rules that can. If one of these denies it, the client gets 429. So a limit on
+/// addresses limits guesses of API keys if it is in the same layer as the limit on API keys.
+///
+/// * The response carries the headers of what was charged. [`count_if`](Rule::count_if) does not apply to it.
+/// * A denial already known in this process, from a `MemoryStore` or the deny cache of a `RedisStore`, is returned
+///   before API keys or policies are looked up. Rules with a [cost function](Rule::cost) are checked later, once the keys
+///   are found.
+/// * A failure of the server (500) charges nothing.
 ///
 /// # Where to put it
 ///
@@ -57,11 +58,12 @@ use crate::{
 ///
 /// # CORS preflights
 ///
-/// A browser sends a preflight (`OPTIONS` with `Origin` and `Access-Control-Request-Method`) on its own, and a client
-/// can send any number of them. An outer CORS layer answers preflights, so they do not reach this layer. Those that do
-/// are limited by the same policies, each with a separate budget of the same size. They charge nothing to the client's
-/// quota, and their responses show the separate budget. They can be exempt or blocked like other requests. A
-/// [ban by a policy](crate::Policy::penalty) holds for the preflights of its key, and their denials count for it.
+/// A browser sends a preflight (`OPTIONS` with `Origin` and `Access-Control-Request-Method`) automatically, and a client
+/// can send any number of them. If a CORS layer is outside this one, it answers preflights, and they do not reach this
+/// layer. If they do, they are limited by the same policies, with a separate budget of the same size for each key. They
+/// do not use the client's quota, and their responses show the separate budget. They can be exempt or blocked like
+/// other requests. A [ban by a policy](crate::Policy::penalty) also applies to the preflights of its key, and their
+/// denials count towards it.
 ///
 /// A preflight carries no credentials. If a rule's key is missing for that reason
 /// ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)), the rule counts the preflight by the address of the peer,
@@ -102,7 +104,8 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
-/// Its settings:
+///
+/// A layer with non-default settings:
 ///
 /// ```
 /// use std::time::Duration;
@@ -158,7 +161,8 @@ impl RateLimitLayer {
     ///
     /// # Panics
     ///
-    /// If the store does not support the policy's algorithm: a `MemoryStore` with your own algorithm.
+    /// If the store does not support the policy's algorithm: a `MemoryStore` with your own algorithm, if that has no
+    /// [`Twin`](crate::algorithm::Twin).
     #[track_caller]
     pub fn new(store: impl Into<Limiter>, policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Self {
         Self::with_rules(store, Rule::new(policy, key))
@@ -174,8 +178,8 @@ impl RateLimitLayer {
     /// * The table has no rule.
     /// * Two policies for one request have the same name.
     /// * Two policies of the table have the same name and differ.
-    /// * Two rules choose the policy of one request, and one of them has [`count_if`](Rule::count_if),
-    ///   [`reserve`](Rule::reserve) or [`response_bytes`](Rule::response_bytes).
+    /// * Two rules that choose their policy per request apply to the same request, and one of them has
+    ///   [`count_if`](Rule::count_if), [`reserve`](Rule::reserve) or [`response_bytes`](Rule::response_bytes).
     /// * The store does not support a policy's algorithm.
     ///
     /// # Example
@@ -193,8 +197,8 @@ impl RateLimitLayer {
         Self::of(Config::new(&store.into(), rules.into()))
     }
 
-    /// A layer with other rules and the settings of this one: its store, enforcement, exemptions, blocklists, responses, headers
-    /// and decision function.
+    /// A layer with other rules and the settings of this one: its store, enforcement, exemptions, blocklists,
+    /// responses, headers and decision function.
     ///
     /// # Panics
     ///
@@ -242,7 +246,8 @@ impl RateLimitLayer {
     }
 
     /// Adds a rule for all requests. All rules are decided in one atomic step: if one policy denies a request, none is
-    /// charged.
+    /// charged. In a Redis Cluster, rules with different keys are decided [one after the
+    /// other](crate::guide::redis#cluster).
     ///
     /// # Panics
     ///
@@ -256,12 +261,13 @@ impl RateLimitLayer {
 
     /// Exempts the requests that `exempt` matches, in addition to the matchers of earlier calls. Defaults to none.
     ///
-    /// `exempt` is a closure over the head of the request, which returns a `bool`, or an [`Answer`] that is known later.
-    /// Extractors make one that matches some identities or addresses: [`KeyExtractor::any_of`],
-    /// [`PeerIp::within`](crate::PeerIp::within), [`ClientIp::within`](crate::ClientIp::within).
+    /// `exempt` is a closure over the request's head that returns a `bool`, or an [`Answer`] that resolves to one.
+    /// To match identities or addresses, use [`KeyExtractor::any_of`], [`PeerIp::within`](crate::PeerIp::within) or
+    /// [`ClientIp::within`](crate::ClientIp::within).
     ///
     /// An exempt request is not counted. Its handler gets a [`Decision`](crate::Decision) that admits and has no
-    /// outcomes, unless an outer layer made one. A request is not exempt if `exempt` fails because the identity is missing or unusable.
+    /// outcomes, unless an outer layer made one. If `exempt` fails, because the identity is missing or unusable, the
+    /// request is not exempt.
     ///
     /// # Example
     ///
@@ -284,14 +290,16 @@ impl RateLimitLayer {
     }
 
     /// Rejects the requests that `blocked` matches, in addition to the matchers of earlier calls: with 429, the problem
-    /// type `abnormal-usage-detected`, and no `Retry-After`. `blocked` is what [`exempt`](Self::exempt) takes. Exempt
-    /// requests and CORS preflights are blocked too. The store is not used. Defaults to none.
+    /// type `abnormal-usage-detected`, and no `Retry-After`. `blocked` takes the same closures as
+    /// [`exempt`](Self::exempt). Exempt requests and CORS preflights are blocked too. The store is not used. Defaults to
+    /// none.
     ///
-    /// A request for which `blocked` fails is also rejected, even if it is exempt or the layer
-    /// [only reports](crate::policy::Enforcement::ReportOnly). Otherwise a client could evade the blocklist with a header that
-    /// is duplicated, empty or unreadable. The status is 400 for [`InvalidIdentity`](crate::ErrorKind::InvalidIdentity), 401 for
-    /// [`UnknownIdentity`](crate::ErrorKind::UnknownIdentity), and 500 for every other error. A request that
-    /// *lacks* the identity ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)) is not blocked.
+    /// A request for which `blocked` fails is also rejected, even if it is exempt or the layer [only
+    /// reports](crate::policy::Enforcement::ReportOnly). Otherwise a client could evade the blocklist with a header
+    /// that is duplicated, empty or unreadable. The status is 400 for
+    /// [`InvalidIdentity`](crate::ErrorKind::InvalidIdentity), 401 for
+    /// [`UnknownIdentity`](crate::ErrorKind::UnknownIdentity), and 500 for every other error. A request that *lacks*
+    /// the identity ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)) is not blocked.
     ///
     /// To ban clients for a time after too many denials, or while the service runs, see
     /// [`Policy::penalty`](crate::Policy::penalty).
@@ -299,12 +307,12 @@ impl RateLimitLayer {
         self.with(|config| config.blocked.push(matcher(blocked)))
     }
 
-    /// Sets whether the limits are enforced: an [`Enforcement`](crate::policy::Enforcement), or a switch that changes it while
-    /// the service runs. Pass one switch, as `&switch`, to all layers that you want to change together. Defaults to
-    /// [`On`](crate::policy::Enforcement::On).
+    /// Sets whether the limits are enforced: an [`Enforcement`](crate::policy::Enforcement), or a switch that changes
+    /// it while the service runs. Pass one switch, as `&switch`, to all layers that you want to change together.
+    /// Defaults to [`On`](crate::policy::Enforcement::On).
     ///
-    /// `tower::util::option_layer` cannot turn the layer off: it needs the same response type with and without the layer, and
-    /// this layer wraps the body.
+    /// `tower::util::option_layer` cannot turn the layer off: it needs the same response type with and without the
+    /// layer, and this layer wraps the body.
     ///
     /// # Example
     ///
@@ -337,10 +345,10 @@ impl RateLimitLayer {
     }
 
     /// Refunds requests that are cancelled before the service responds: the client closed its connection, or an outer
-    /// layer's timeout is over. Defaults to charging them. A request whose handler panics stays charged.
+    /// layer timed out. Defaults to charging them. A request whose handler panics stays charged.
     ///
-    /// A client can then start any amount of work without a charge, by cancelling it. Use it only if the service stops
-    /// its work too. The refund covers the initial charge under every policy of the layer, including
+    /// With this setting, a client can start any amount of work without a charge, by cancelling it. Use it only if the
+    /// service stops its work too. The refund covers the initial charge under every policy of the layer, including
     /// [reserved](Rule::reserve) units already recorded as used.
     pub fn refund_cancelled(self) -> Self {
         self.with(|config| config.refunds_cancelled = true)
@@ -363,17 +371,24 @@ impl RateLimitLayer {
     /// also answers a [`Rejection`](crate::Rejection) that a handler returns. To set it for several layers, see
     /// [`sibling`](Self::sibling).
     pub fn response(self, mapper: impl ResponseMapper) -> Self {
-        self.with(|config| config.mapper = Arc::new(mapper))
+        self.with(|config| {
+            config.read_head[0] = mapper.reads_request();
+            config.mapper = Arc::new(mapper);
+        })
     }
 
     /// Sets the response to rejected gRPC calls. Defaults to [`GrpcStatus`](crate::response::GrpcStatus). The mapper of
     /// [`response`](Self::response) is not used for these, because gRPC clients need a gRPC status.
     pub fn grpc_response(self, mapper: impl ResponseMapper) -> Self {
-        self.with(|config| config.grpc = Arc::new(mapper))
+        self.with(|config| {
+            config.read_head[1] = mapper.reads_request();
+            config.grpc = Arc::new(mapper);
+        })
     }
 
-    /// Calls `function` with the result of every request: admitted, delayed, denied, banned, blocked, exempt, unidentified, or
-    /// undecidable because the store is unavailable. Defaults to no function. A second call replaces the function.
+    /// Calls `function` with the result of every request: admitted, delayed, denied, banned, blocked, exempt,
+    /// unidentified, or not decided because the store is unavailable. Defaults to no function. A second call replaces
+    /// the function.
     ///
     /// The function is called once for each request, when the layer has decided and before the service is called; and
     /// once more if the service then returns a [`Rejection`](crate::Rejection) that the layer answers, with the kind
@@ -420,14 +435,17 @@ impl RateLimitLayer {
     /// Likely misconfigurations of this layer, each with a suggested fix. The first [`layer`](Layer::layer) call logs
     /// them; a test can assert that the list is empty.
     ///
-    /// * The [warnings](crate::Policy::warnings) of its policies that are not chosen per request.
-    /// * A rule looks up clients, and no other rule limits requests of unknown clients: [guesses](Self#guesses-are-charged) are
-    ///   free.
+    /// * A policy's name suggests a login, and its algorithm admits nearly twice its limit in one period.
+    /// * A policy's period is not in whole seconds, so the headers cannot show it.
+    /// * A rule looks up clients, and no other rule limits requests from unknown clients, so
+    ///   [guesses](Self#guesses-are-charged) are free.
     /// * Bytes are charged to a policy that counts requests.
-    /// * A request that waits in a [queue](crate::algorithm::LeakyBucket::queue) holds permits of a
-    ///   [`Concurrency`](crate::algorithm::Concurrency) policy.
+    /// * Requests that wait in a [queue](crate::algorithm::LeakyBucket::queue) hold permits of a
+    ///   [`Concurrency`](crate::algorithm::Concurrency) policy in the meantime.
     ///
-    /// A cost above the capacity can only be detected at run time, and is logged once.
+    /// Policies chosen per request are not checked.
+    ///
+    /// A cost above a policy's capacity can only be detected at run time, and is logged once.
     ///
     /// # Example
     ///
@@ -443,12 +461,12 @@ impl RateLimitLayer {
         self.config.warnings()
     }
 
-    /// The charges that this layer would make for `request` now: one for each rule that applies to it, with the key that the
-    /// rule's extractor finds; the policy may replace it in the [`Charge`]. Decides and charges nothing. For operators, and for
-    /// tests of a table of [routes](Rules).
+    /// The charges that this layer would make for `request` now: one for each rule that applies to it, with the key
+    /// that the rule's extractor finds; the policy may replace it in the [`Charge`]. Decides and charges nothing. For
+    /// operators, and for tests of a table of [routes](Rules).
     ///
-    /// Empty if the layer does not limit the request: it is [off](Self::enforcement), the request is [exempt](Self::exempt), or
-    /// no rule has a policy for it.
+    /// Empty if the layer does not limit the request: it is [off](Self::enforcement), the request is
+    /// [exempt](Self::exempt), or no rule has a policy for it.
     ///
     /// # Errors
     ///

@@ -39,7 +39,6 @@ impl Notices {
                 if is_first(&self.setup_error) {
                     log!(error, error = %error, "the rate limit is misconfigured; requests are rejected with 500");
                 }
-                let _ = error;
             }
             Rejection::Unidentified(error) if rejection.status() == StatusCode::INTERNAL_SERVER_ERROR => {
                 if self.outage.failed() {
@@ -47,7 +46,6 @@ impl Notices {
                 } else {
                     log!(debug, error = %error, "the client cannot be identified");
                 }
-                let _ = error;
             }
             _ => {
                 if let Some(decision) = rejection.decision() {
@@ -60,10 +58,9 @@ impl Notices {
                     status = rejection.status().as_u16(),
                     policy = binding().map(|outcome| outcome.policy().name()),
                     key_hash = binding().map(|outcome| outcome.key().digest()),
-                    report_only,
+                    report_only = report_only,
                     "denied"
                 );
-                let _ = (&binding, report_only);
             }
         }
     }
@@ -92,7 +89,6 @@ impl Notices {
                  layers, or give each policy its own name",
                 outcome.policy().name()
             );
-            let _ = outcome;
         }
     }
 
@@ -113,7 +109,6 @@ impl Notices {
                 outcome.policy().name(),
                 outcome.policy().capacity()
             );
-            let _ = outcome;
         }
     }
 }

@@ -40,6 +40,13 @@ struct Paths {
 }
 
 impl Scope {
+    pub(super) const fn pattern(&self) -> Option<&Pattern> {
+        match self {
+            Self::Route(pattern) => Some(pattern),
+            _ => None,
+        }
+    }
+
     /// Whether all requests of `other` are of this scope.
     pub(super) fn covers(&self, other: &Self) -> bool {
         match (self, other) {
@@ -63,8 +70,9 @@ impl Routes {
     /// The table whose rules are for `scopes`, each with the number of its rule. A rule that was added several times has
     /// one number. `None` if there is no route, so all rules apply to all requests.
     pub(super) fn new(scopes: &[(Scope, usize)]) -> Option<Self> {
-        patterns(scopes).next()?;
-        let named = patterns(scopes).flat_map(|pattern| &pattern.methods);
+        let patterns = || scopes.iter().filter_map(|(scope, _)| scope.pattern());
+        patterns().next()?;
+        let named = patterns().flat_map(|pattern| &pattern.methods);
         let head = Method::HEAD;
         let methods: HashSet<_> = named.chain([&head]).collect();
         let paths = |method: &Method| Paths::new(scopes, |pattern| pattern.matches(method));
@@ -112,13 +120,6 @@ fn add(rules: &mut Cow<'_, [usize]>, more: &[usize]) {
     }
 }
 
-fn patterns(scopes: &[(Scope, usize)]) -> impl Iterator<Item = &Pattern> {
-    scopes.iter().filter_map(|(scope, _)| match scope {
-        Scope::Route(pattern) => Some(pattern),
-        _ => None,
-    })
-}
-
 /// The numbers of the rules for which `applies` holds.
 fn rules(scopes: &[(Scope, usize)], applies: impl Fn(&Scope) -> bool) -> Vec<usize> {
     let mut rules: Vec<_> =
@@ -131,7 +132,8 @@ fn rules(scopes: &[(Scope, usize)], applies: impl Fn(&Scope) -> bool) -> Vec<usi
 impl Paths {
     /// The routes whose patterns `applies` accepts, with their rules.
     fn new(scopes: &[(Scope, usize)], applies: impl Fn(&Pattern) -> bool) -> Self {
-        let patterns: Vec<_> = patterns(scopes).filter(|pattern| applies(pattern)).collect();
+        let patterns = scopes.iter().filter_map(|(scope, _)| scope.pattern());
+        let patterns: Vec<_> = patterns.filter(|pattern| applies(pattern)).collect();
         let forms =
             |combination| patterns.iter().filter_map(|pattern| pattern.forms.get(combination)).collect();
         let router = |forms: &Vec<&String>| {

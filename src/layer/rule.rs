@@ -13,9 +13,10 @@ use crate::{
 
 /// A rule turns a request into a charge: a policy, the key that it limits, and the cost of the request.
 ///
-/// [`RateLimitLayer::new`](crate::RateLimitLayer::new) makes a layer of one rule, and
-/// [`RateLimitLayer::with_rules`](crate::RateLimitLayer::with_rules) one of a rule with a cost, or of a table. Add more with
-/// [`and`](crate::RateLimitLayer::and). All rules are decided in one atomic step.
+/// [`RateLimitLayer::new`](crate::RateLimitLayer::new) makes a layer with one rule from a policy and a key.
+/// [`RateLimitLayer::with_rules`](crate::RateLimitLayer::with_rules) takes a `Rule` or a table of them. Add more with
+/// [`and`](crate::RateLimitLayer::and). All rules are decided in one atomic step; in a Redis Cluster, rules with different
+/// keys are decided [one after the other](crate::guide::redis#cluster).
 ///
 /// # Example
 ///
@@ -86,9 +87,9 @@ impl Rule {
     /// Skips the requests that `skipped` matches: this rule does not limit them, and their key is not extracted. Other rules
     /// of the layer still apply. Can be called several times. Defaults to none.
     ///
-    /// `skipped` is a closure over the request's head, or made by an extractor, as for
-    /// [`exempt`](crate::RateLimitLayer::exempt). A request is not skipped if `skipped` fails because the identity is missing
-    /// or unusable. A request that all rules skip reaches the service as an exempt one does.
+    /// `skipped` takes the same closures as [`exempt`](crate::RateLimitLayer::exempt). If it fails, because the identity is
+    /// missing or unusable, the request is not skipped. A request that all rules skip goes straight to the service, like
+    /// an exempt one.
     ///
     /// # Example
     ///
@@ -123,21 +124,22 @@ impl Rule {
         self
     }
 
-    /// Counts only the requests whose response `counts`: for all others, what this rule charged is refunded. Defaults to
-    /// counting every request.
+    /// Counts a request only if `counts` returns true for its response. Otherwise this rule's charge is refunded. Defaults
+    /// to counting every request.
     ///
-    /// The request is charged first, so concurrent ones stay within the limit. If its response does not count, the
+    /// The request is charged first, so concurrent requests stay within the limit. If its response does not count, the
     /// charge is refunded before the response is sent. It is also refunded if the service fails with an error. Units that
-    /// the handler charged itself are not refunded. What is [reserved](Self::reserve) is not charged after that, nor are
-    /// [bytes](Self::response_bytes).
+    /// the handler charged itself are not refunded. After a refund, nothing more is charged under this policy: neither
+    /// what the handler [reserved](Self::reserve), nor the [bytes](Self::response_bytes) of the body.
     ///
     /// `counts` sees the status and the headers. A gRPC error without a message has its status in the header `grpc-status`.
-    /// It does not see rejections by this layer, which keep
-    /// [what they charge](crate::RateLimitLayer#guesses-are-charged). One that the handler returns counts.
+    /// This layer's own rejections are not passed to `counts`, and keep [what they
+    /// charge](crate::RateLimitLayer#guesses-are-charged). A [`Rejection`](crate::Rejection) that the handler returns is
+    /// passed to it like any response.
     ///
     /// # Example
     ///
-    /// Failed logins as a line of a table:
+    /// Failed logins as one route of a table:
     ///
     /// ```
     /// use http::{Request, Response, StatusCode};
@@ -172,12 +174,15 @@ impl Rule {
 
     /// Reserves the [cost](Self::cost) of each request: its handler finds a [`Reservation`](crate::Reservation) in the
     /// request's extensions and [settles](crate::Reservation::settle) the actual cost, or
-    /// [records](crate::Reservation::record) what it has used so far. If the response's body ends or is dropped before
-    /// anything is settled, the request is charged what was recorded; if nothing was, the estimate stays charged.
+    /// [records](crate::Reservation::record) what it has used so far.
     ///
-    /// If several rules of a layer reserve, one reservation covers all of them. A request that the layer does not charge has
-    /// a reservation that covers nothing: an exempt one, one over the limit that is only reported, or any while the layer is
-    /// off.
+    /// The layer keeps a handle on the reservation until the response's body has ended or was dropped. If the handler has
+    /// not settled it when the last handle is dropped, the request is charged what was recorded; if nothing was, the
+    /// estimate stays charged.
+    ///
+    /// If several rules of a layer reserve, one reservation covers all of them. If the layer does not charge a request, the
+    /// reservation covers nothing: for an exempt request, for one over a limit that is only reported, and for all while the
+    /// layer is off.
     ///
     /// # Example
     ///
@@ -216,7 +221,7 @@ impl Rule {
         self
     }
 
-    /// [`reserve`](Self::reserve), and refunds the estimate if nothing was settled or recorded when the response's body
+    /// Like [`reserve`](Self::reserve), but refunds the estimate if nothing was settled or recorded when the reservation
     /// ends, even if the client has closed its connection or the handler has panicked.
     ///
     /// # Example
@@ -255,13 +260,15 @@ impl Rule {
         self
     }
 
-    /// Charges the bytes of each response's body, as they are sent.
+    /// Charges the bytes of each response's body, as they are sent. Give the policy
+    /// [`content_bytes`](crate::Policy::content_bytes), so its headers report bytes.
     ///
-    /// A request is admitted if its [cost](Self::cost), by default one unit, remains. It pays its cost, or the bytes of the
-    /// body if they are more, even if it is cancelled or panics before the response, or the response has no body. The
-    /// body is charged every 256 KiB and at its end. When the quota is used up, the rest becomes the policy's
-    /// [debt](crate::Policy::debt): one large response is sent as a whole, and the client's next request is denied until the
-    /// bytes are replenished. The service's body counts, before an outer layer compresses it. If the client leaves, the
+    /// A request is admitted if its [cost](Self::cost), by default one unit, remains. It is charged its cost, or the bytes
+    /// of the body if they are more. The body is charged every 256 KiB and at its end. When the quota is used up, the rest
+    /// becomes the policy's [debt](crate::Policy::debt), up to its bound, which is 0 unless you set one: a large response
+    /// is sent completely, and the client's next request is denied until the debt is paid off.
+    ///
+    /// The layer counts the bytes that the service sends, before an outer layer compresses them. If the client leaves, the
     /// bytes sent until then are charged.
     ///
     /// # Example
@@ -274,7 +281,7 @@ impl Rule {
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let bytes = Policy::new("bytes", Quota::per_minute(100_000)).debt(1_000_000);
+    /// let bytes = Policy::new("bytes", Quota::per_minute(100_000)).content_bytes().debt(1_000_000);
     /// let rule = Rule::new(bytes, Key::new("all")).response_bytes();
     /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), rule);
     /// let download = layer.layer(tower::service_fn(|_: Request<()>| async {
@@ -318,7 +325,8 @@ impl Rule {
     /// The key of `request`, in the separate budget of preflights if `preflight`.
     #[inline]
     pub(super) fn key(&self, request: &Parts, preflight: bool) -> Answer<Key> {
-        let key = self.key.extract(request);
+        // Not through the implementation for the pointer.
+        let key = (*self.key).extract(request);
         if preflight { preflight_key(key, request) } else { key }
     }
 

@@ -10,8 +10,8 @@ use crate::base::{Error, ErrorKind, valid};
 /// A table of routes and their [`Rule`]s, for one layer around a whole service.
 ///
 /// Make the layer with [`RateLimitLayer::with_rules`](crate::RateLimitLayer::with_rules). All rules that apply to a request
-/// are decided in one atomic step. If none applies, the service is called as for an
-/// [exempt](crate::RateLimitLayer::exempt) request.
+/// are decided in one atomic step; in a Redis Cluster, [per key](crate::guide::redis#cluster). If no rule applies, the
+/// request goes straight to the service, like an [exempt](crate::RateLimitLayer::exempt) one.
 ///
 /// | rule added with | applies to |
 /// |---|---|
@@ -28,46 +28,48 @@ use crate::base::{Error, ErrorKind, valid};
 /// | `GET\|POST /login` | this path with one of these methods |
 /// | `/orders/{id}` | any text in place of `{id}` up to the next slash |
 /// | `/files/{*rest}` | every path that begins with `/files/` and is longer |
-/// | `/v{version}/status` | text before a parameter |
+/// | `/v{version}/status` | `/v1/status`, `/v2/status`: a parameter after text |
 /// | `/shop.Cart/Add` | a gRPC method |
-/// | `/{{id}}` | braces |
+/// | `/{{id}}` | the literal path `/{id}` |
 ///
-/// The syntax is axum 0.8's, whose router is used. As there, the most specific route wins: `/orders/new` does not match
-/// `/orders/{id}` if both are in the table. Routes with another method are ignored, so with `POST /orders/new` in the
-/// table, a GET of it matches `/orders/{id}`.
+/// Syntax and matching are the same as in axum 0.8 (`matchit`). The most specific route wins: `/orders/new` does not match
+/// `/orders/{id}` if both are in the table. Routes with another method are ignored: if the table has `POST /orders/new`,
+/// `GET /orders/new` matches `/orders/{id}`.
 ///
-/// A route can have the registered methods, including WebDAV's, and `PURGE` and `QUERY`. Another one is an error, because
-/// it is nearly always a mistake. Leave the method out to limit it.
+/// A route may name any registered method, including WebDAV's, `PURGE` or `QUERY`. Any other method is an error,
+/// because it is nearly always a typo. To limit another method, write the path without a method.
 ///
-/// A route may be added several times, and with and without a method: all its rules apply. The name of a parameter does not
+/// A route may be added several times, with and without a method: all its rules apply. The names of parameters do not
 /// matter. One [`Rule`] may be added to several routes, which then share its counts.
 ///
-/// # No spelling evades a rule
+/// # Spellings of a path
 ///
-/// Routers, and middlewares in front of them, differ in which paths they take for the same. A path that can be read in
-/// several ways has the rules of all: as it is written, and with each combination of percent-encoded characters decoded
-/// (except slashes), `.` and `..` resolved, several slashes in a row merged, and slashes at the start and the end
-/// trimmed. So `/login/`, `//login` and `/%6Cogin` have the rules of `/login`, and the rules of the route they match as
-/// written, or of [`otherwise`](Self::otherwise). Routes with the same normalized form are one route.
+/// Routers and middlewares normalize paths differently. So a path gets the rules of every way to read it: as it is written,
+/// and with each combination of percent-encoded characters decoded (except slashes), `.` and `..` resolved, repeated
+/// slashes merged, and slashes at the start and the end trimmed. For example, `/login/`, `//login` and `/%6Cogin` get the
+/// rules of `/login`, in addition to the rules of the route they match as written, or of [`otherwise`](Self::otherwise).
+/// Routes with the same normalized form are one route.
 ///
-/// What a route does not do:
+/// Limits of this matching:
 ///
-/// * **Case** counts, as in axum: `/Login` is not `/login`. If your router ignores case, use [`every`](Self::every), or a
-///   layer inside of it.
-/// * **Prefixes.** In nested routers of axum, write the full path, as the client sends it.
-/// * **Rewritten paths.** If a middleware around axum's outermost router rewrites the path, write the rewritten path. If one
-///   inside of that router does, write the path that the client sends. A slash appended by a middleware is not known: with
-///   `/files/{*rest}` and `/files/public`, write `/files/public/` too if the router sees that.
-/// * **Nested services that resolve `..` themselves**, such as a proxy behind `nest_service("/svc", ..)`: they may read
+/// * **Case.** Paths are case-sensitive, as in axum: `/Login` is not `/login`. If your router ignores case, use
+///   [`every`](Self::every), or a layer inside the router.
+/// * **Prefixes.** For nested routers of axum, write the full path, as the client sends it.
+/// * **Rewritten paths.** If a middleware outside axum's outermost router rewrites the path, write the rewritten path. If a
+///   middleware inside that router does, write the path that the client sends. If a middleware appends a slash, add the
+///   route with the slash too: `/files/public/` in addition to `/files/public`, if there is also `/files/{*rest}`.
+/// * **Nested services that resolve `..` themselves**, such as a proxy behind `nest_service("/svc", ..)`, may read
 ///   `/svc/../login` as their `/login`. Put a layer around the nested service, or reject such paths in front of it.
-/// * **CORS preflights** are OPTIONS requests, like others: `/login` matches the preflight of a POST, `POST /login` does
-///   not. To limit all preflights, use [`every`](Self::every) or [`otherwise`](Self::otherwise).
-/// * **Methods in headers**, such as `X-HTTP-Method-Override`, are not read. If your service does, leave the method out.
+/// * **CORS preflights** are OPTIONS requests: `/login` matches the preflight of a POST, `POST /login` does not. To limit
+///   all preflights, use [`every`](Self::every) or [`otherwise`](Self::otherwise).
+/// * **Methods in headers**, such as `X-HTTP-Method-Override`, are not read. If your service reads them, write routes
+///   without methods.
 ///
 /// # Example
 ///
 /// ```
-/// use http::Request;
+/// use http::{Request, Response};
+/// use tower::{Layer, ServiceExt};
 /// use tower_ratelimit::{layer::Rules, Header, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
 ///
 /// fn per_client(name: &'static str, quota: Quota) -> Rule {
@@ -82,16 +84,18 @@ use crate::base::{Error, ErrorKind, valid};
 ///     .every(per_client("all", Quota::per_hour(100)))
 ///     .otherwise(per_client("rest", Quota::per_hour(3)));
 /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), rules);
+/// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+/// }));
 ///
-/// for (method, path, expected) in [
-///     ("GET", "/search", ["search", "all"]),
-///     ("POST", "/orders/7", ["orders", "all"]),
-///     ("GET", "/orders/7", ["all", "rest"]),
+/// for (method, path, charged) in [
+///     ("GET", "/search", r#""search";q=1;w=3600, "all";q=100;w=3600"#),
+///     ("POST", "/orders/7", r#""orders";q=2;w=3600, "all";q=100;w=3600"#),
+///     ("GET", "/orders/7", r#""all";q=100;w=3600, "rest";q=3;w=3600"#),
 /// ] {
 ///     let request = Request::builder().method(method).uri(path).header("x-api-key", "k1");
-///     let charges = layer.charges(&request.body(())?.into_parts().0).await?;
-///     let charged: Vec<_> = charges.iter().map(|(charge, _)| charge.policy().name()).collect();
-///     assert_eq!(charged, expected);
+///     let response = service.clone().oneshot(request.body(String::new())?).await?;
+///     assert_eq!(response.headers()["ratelimit-policy"], charged);
 /// }
 /// # Ok(())
 /// # }
@@ -110,8 +114,8 @@ impl Rules {
         Self { rules: Vec::new(), scopes: Vec::new() }
     }
 
-    /// Adds `rule` for the requests that match `route`: a path such as `/orders/{id}`, or one or more methods and a path such
-    /// as `POST /orders/{id}` or `PUT|PATCH /orders/{id}`.
+    /// Adds `rule` for the requests that match `route`: a path such as `/orders/{id}`, or one or more methods and a
+    /// path such as `POST /orders/{id}` or `PUT|PATCH /orders/{id}`.
     ///
     /// # Panics
     ///
@@ -189,10 +193,7 @@ impl Rules {
     }
 
     fn patterns(&self) -> impl Iterator<Item = &Pattern> {
-        self.scopes.iter().filter_map(|scope| match scope {
-            Scope::Route(pattern) => Some(pattern),
-            _ => None,
-        })
+        self.scopes.iter().filter_map(Scope::pattern)
     }
 
     /// Which rules apply to a request. `None` if all always do.

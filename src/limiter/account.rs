@@ -2,13 +2,17 @@
 
 use std::{
     collections::VecDeque,
-    future::Future,
+    future::{Future, poll_fn},
     iter, mem,
-    sync::{Arc, Mutex},
-    task::{Context, Waker},
+    pin::Pin,
+    sync::{Arc, Mutex, Weak},
+    task::{Context, Poll, Wake, Waker},
 };
 
-use tokio::{runtime::Handle, sync::oneshot, task::yield_now};
+use tokio::{
+    runtime::{Handle, Id},
+    sync::oneshot,
+};
 
 use super::{
     background::{Work, runtime},
@@ -36,8 +40,8 @@ struct State {
     totals: Vec<Total>,
     /// The latest debits, which may be refunded.
     debits: VecDeque<Decision>,
-    /// Whether a round makes calls.
-    is_running: bool,
+    /// The round that makes calls, and the runtimes that have a task for it.
+    round: Option<(Weak<SharedRound>, Vec<Id>)>,
     /// What waits for the next round.
     waiting: Vec<Waiting>,
 }
@@ -52,18 +56,18 @@ struct Total {
     charged: u64,
     /// Units of calls without an answer. They are neither debited again nor refunded.
     unsure: u64,
-    /// Whether `wanted` stays: a permit is held and not charged, what a shadow denies is not charged, and a charge that is
-    /// refunded because of the response stays so.
+    /// Whether nothing is debited or refunded: a permit is held and not charged, what a shadow denies is not charged, and a
+    /// charge that is refunded because of the response stays so.
     is_fixed: bool,
 }
 
 impl Total {
     const fn missing(&self) -> u64 {
-        self.wanted.saturating_sub(self.charged.saturating_add(self.unsure))
+        if self.is_fixed { 0 } else { self.wanted.saturating_sub(self.charged.saturating_add(self.unsure)) }
     }
 
     const fn surplus(&self) -> u64 {
-        self.charged.saturating_sub(self.wanted)
+        if self.is_fixed { 0 } else { self.charged.saturating_sub(self.wanted) }
     }
 }
 
@@ -79,7 +83,7 @@ impl Account {
             true => Vec::new(),
             false => decision.all_outcomes().iter().map(total).collect(),
         };
-        let state = State { totals, debits: VecDeque::new(), is_running: false, waiting: Vec::new() };
+        let state = State { totals, debits: VecDeque::new(), round: None, waiting: Vec::new() };
         Arc::new(Self {
             limiter: limiter.clone(),
             decision,
@@ -116,39 +120,92 @@ impl Account {
     /// Sets the total of each outcome to `units` of its total, and makes the calls for it, even if the answer is
     /// dropped.
     pub(super) fn charge(self: &Arc<Self>, units: impl Fn(u64) -> u64) -> Answer<Decision> {
-        let (sender, receiver) = oneshot::channel();
-        let starts = {
+        let (sender, mut receiver) = oneshot::channel();
+        let runtime = runtime(self.runtime.as_ref());
+        let (round, starts, joins) = {
             let state = &mut *lock(&self.state);
-            for total in state.totals.iter_mut().filter(|total| !total.is_fixed) {
+            for total in &mut state.totals {
                 total.wanted = units(total.wanted);
             }
             let is_even = |total: &Total| total.missing() == 0 && total.surplus() == 0;
-            if !state.is_running && state.totals.iter().all(is_even) {
+            if state.round.is_none() && state.totals.iter().all(is_even) {
                 return Answer::ready(Ok(self.decision.clone()));
             }
             state.waiting.push(sender);
-            !mem::replace(&mut state.is_running, true)
+            let mut started = None;
+            let (round, runtimes) = state.round.get_or_insert_with(|| {
+                let round = started.insert(Arc::new(SharedRound::new(Round::new(self.clone()))));
+                (Arc::downgrade(round), Vec::new())
+            });
+            let joins = runtime.as_ref().filter(|runtime| !runtimes.contains(&runtime.id()));
+            runtimes.extend(joins.map(Handle::id));
+            // `None` while another thread drops it, which fails what waits.
+            (round.upgrade(), started.is_some(), joins)
         };
         // The calls that the store answers immediately need no runtime.
-        let rest = starts.then(|| Box::pin(Round::new(self.clone()).run())).and_then(|mut round| {
-            round.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending().then_some(round)
-        });
-        let receive = |mut receiver: oneshot::Receiver<_>| match receiver.try_recv() {
-            Ok(settled) => Answer::ready(settled),
-            Err(_) => Answer::pending(async { receiver.await.unwrap_or_else(|_| Err(dropped(true))) }),
-        };
-        match (rest, runtime(self.runtime.as_ref())) {
-            (None, _) => receive(receiver),
-            (Some(rest), Some(runtime)) => {
-                runtime.spawn(rest);
-                receive(receiver)
-            }
-            // Nothing else can make the calls.
-            (Some(rest), None) => Answer::pending(async {
-                rest.await;
-                receiver.await.unwrap_or_else(|_| Err(dropped(true)))
-            }),
+        let is_over = starts
+            && round
+                .as_ref()
+                .is_some_and(|round| round.poll(&mut Context::from_waker(Waker::noop())).is_ready());
+        if let (Some(runtime), Some(round), false) = (joins, round.clone(), is_over) {
+            // Each runtime makes the calls: another one may not be driven.
+            runtime.spawn(poll_fn(move |cx| round.poll(cx)));
         }
+        if let Ok(settled) = receiver.try_recv() {
+            return Answer::ready(settled);
+        }
+        let mut round = round.filter(|_| runtime.is_none());
+        Answer::pending(poll_fn(move |cx| {
+            // Without a runtime, each answer makes the calls: another one may be kept and not polled.
+            round.take_if(|round| round.poll(cx).is_ready());
+            Pin::new(&mut receiver).poll(cx).map(|settled| settled.unwrap_or_else(|_| Err(dropped(true))))
+        }))
+    }
+}
+
+/// A round that each of its pollers drives.
+struct SharedRound {
+    /// `None` once it is over.
+    running: Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>,
+    pollers: Arc<Pollers>,
+}
+
+/// What is woken to poll a round. Apart from it: what the round waits for keeps this.
+#[derive(Default)]
+struct Pollers(Mutex<Vec<Waker>>);
+
+impl Wake for Pollers {
+    fn wake(self: Arc<Self>) {
+        for waker in mem::take(&mut *lock(&self.0)) {
+            waker.wake();
+        }
+    }
+}
+
+impl SharedRound {
+    fn new(round: Round) -> Self {
+        Self { running: Mutex::new(Some(Box::pin(round.run()))), pollers: Arc::default() }
+    }
+
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+        {
+            // Before the poll, so no wake is missed.
+            let wakers = &mut *lock(&self.pollers.0);
+            if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+                wakers.push(cx.waker().clone());
+            }
+        }
+        let waker = Waker::from(self.pollers.clone());
+        let slot = &mut *lock(&self.running);
+        // Taken out, so it is dropped if it panics.
+        if let Some(mut running) = slot.take()
+            && running.as_mut().poll(&mut Context::from_waker(&waker)).is_pending()
+        {
+            *slot = Some(running);
+            return Poll::Pending;
+        }
+        waker.wake();
+        Poll::Ready(())
     }
 }
 
@@ -261,7 +318,9 @@ impl Round {
         state.debits.retain(|debit| debit.all_outcomes().iter().any(|one| one.refundable() > 0));
         self.waiting = mem::take(&mut state.waiting);
         self.is_over = self.waiting.is_empty();
-        state.is_running = !self.is_over;
+        if self.is_over {
+            state.round = None;
+        }
         // The earlier calls may have done all.
         self.settled = self.settled.take().filter(|settled| !has_failed(settled));
         !self.is_over
@@ -320,8 +379,13 @@ impl Round {
             Ok(ended) => ended,
             Err(answer) => {
                 if !self.is_sent {
-                    // The caller polls the round once, perhaps outside a runtime. The rest is for a task.
-                    yield_now().await;
+                    // The caller polls the round once, perhaps outside a runtime. What polls it next makes the call.
+                    let mut was_polled = false;
+                    let again = |_: &mut Context<'_>| match mem::replace(&mut was_polled, true) {
+                        false => Poll::Pending,
+                        true => Poll::Ready(()),
+                    };
+                    poll_fn(again).await;
                     self.is_sent = true;
                 }
                 answer.await
@@ -356,7 +420,7 @@ impl Drop for Round {
         if let Some(change) = self.change.take() {
             state.apply(&self.account.decision, change, &failed);
         }
-        state.is_running = false;
+        state.round = None;
         for waiting in self.waiting.drain(..).chain(state.waiting.drain(..)) {
             drop(waiting.send(failed.clone()));
         }

@@ -1,16 +1,13 @@
 //! What goes on although its request may be gone: calls to the store after it, and permits in use.
 
 use std::{
-    sync::{
-        Arc, OnceLock, Weak,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
 use tokio::{
     runtime::Handle,
-    sync::Notify,
+    sync::watch,
     task::AbortHandle,
     time::{Instant, sleep},
 };
@@ -26,39 +23,9 @@ const MAX_REPLY_TIME: Duration = Duration::from_secs(2);
 /// The pause before a release that failed is sent again.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// The work of a limiter and its clones that is not done yet.
-#[derive(Debug, Default)]
-pub(super) struct Background {
-    open: AtomicUsize,
-    idle: Notify,
-}
-
-/// Work that is done when this is dropped.
+/// Work of a limiter or a clone that is done when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Work(Arc<Background>);
-
-impl Background {
-    pub(super) fn begin(self: &Arc<Self>) -> Work {
-        self.open.fetch_add(1, Ordering::Relaxed);
-        Work(self.clone())
-    }
-
-    /// How much work is not done.
-    pub(super) fn open(&self) -> usize {
-        self.open.load(Ordering::Acquire)
-    }
-
-    /// Waits until all work is done.
-    pub(super) async fn wait_until_idle(&self) {
-        loop {
-            let idle = self.idle.notified();
-            if self.open() == 0 {
-                return;
-            }
-            idle.await;
-        }
-    }
-}
+pub(crate) struct Work(#[expect(dead_code, reason = "only dropped")] pub(super) watch::Receiver<()>);
 
 impl Work {
     /// Waits for `answer` in the background, on the runtime of the caller or `otherwise`. Without one it is lost, unless
@@ -72,14 +39,6 @@ impl Work {
                 drop(pending.await);
                 drop(self);
             });
-        }
-    }
-}
-
-impl Drop for Work {
-    fn drop(&mut self) {
-        if self.0.open.fetch_sub(1, Ordering::Release) == 1 {
-            self.0.idle.notify_waiters();
         }
     }
 }

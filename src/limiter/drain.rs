@@ -8,19 +8,23 @@ use super::limiter::Limiter;
 use crate::base::{Error, ErrorKind};
 
 impl Limiter {
-    /// Waits, for at most `deadline`, until every [`Reservation`](crate::Reservation) is settled or dropped and every
-    /// settlement and refund in the background has ended, including settlements and refunds of an outage, and what was
-    /// admitted in an outage is charged. It also returns units on [lease](crate::Policy::leased) to the store. Await it
-    /// before the process ends, after the last request.
+    /// Completes what must still be sent to the store. Await it after the last request, before the process ends.
     ///
-    /// It covers the reservations and refunds of this limiter, its clones and the layers built with them, not the ones
-    /// of another limiter on the same store: build all layers with clones of one limiter. It returns all leases of the
-    /// store.
+    /// For at most `deadline`, it waits until:
+    ///
+    /// * every [`Reservation`](crate::Reservation) is settled or dropped;
+    /// * every settlement and refund in the background has ended, including settlements and refunds of an outage;
+    /// * what was admitted in process during an outage is charged to the store;
+    /// * units on [lease](crate::Policy::leased) are returned to the store.
+    ///
+    /// This covers the reservations and refunds of this limiter, its clones and the layers built with them, but not the
+    /// ones of another limiter on the same store: build all layers with clones of one limiter. Leases are returned for
+    /// the whole store.
     ///
     /// # Errors
     ///
-    /// [`StoreTimeout`](ErrorKind::StoreTimeout) if the deadline is over first, and every error of returning the leases. What
-    /// was not sent by then is lost with the process. You can call this again.
+    /// [`StoreTimeout`](ErrorKind::StoreTimeout) if the deadline is over first, and every error of returning the
+    /// leases. What was not sent by then is lost with the process. You can call this again.
     ///
     /// # Example
     ///
@@ -61,7 +65,7 @@ impl Limiter {
         })?;
         let returned = runtime.spawn(timeout(deadline, self.shared.store.drain()));
         let settled = timeout(deadline, async {
-            self.shared.background.wait_until_idle().await;
+            self.shared.background.closed().await;
             self.shared.local.reconcile(&self.shared.store).await;
         });
         let settled = settled.await;
@@ -76,12 +80,13 @@ impl Limiter {
         };
         match settled {
             Ok(()) => returned,
-            Err(_) if self.shared.background.open() == 0 => {
+            Err(_) if self.shared.background.is_closed() => {
                 Err(late("what was admitted or refunded in an outage was not sent".to_owned()))
             }
-            Err(_) => {
-                Err(late(format!("{} reservations and refunds did not end", self.shared.background.open())))
-            }
+            Err(_) => Err(late(format!(
+                "{} reservations and refunds did not end",
+                self.shared.background.receiver_count()
+            ))),
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use std::{mem, sync::Arc};
 
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, sync::watch};
 
 use super::{
-    background::{Background, PermitRequest},
+    background::PermitRequest,
     local_counts::{is_local, mode},
 };
 use crate::{
@@ -21,7 +21,8 @@ pub(super) struct Shared {
     pub(super) is_in_process: bool,
     /// What decides while the store fails.
     pub(super) local: Arc<LocalCounts>,
-    pub(super) background: Arc<Background>,
+    /// Each work that is not done has a receiver.
+    pub(super) background: watch::Sender<()>,
 }
 
 impl Shared {
@@ -169,7 +170,7 @@ mod tests {
         let reconciled = Reconciled::default();
         let charge = Charge::new(&Policy::new("api", Quota::per_day(9)), &Key::new("alice"), 1);
         let store = Arc::new(reconciled.clone());
-        let (local, background) = (Arc::default(), Arc::default());
+        let (local, background) = (Arc::default(), watch::Sender::default());
         let shared = Shared { store, is_in_process: false, local, background };
         let complete = |decided| shared.complete(Action::Charge, slice::from_ref(&charge), decided);
         assert!(complete(Err(Error::new(ErrorKind::StoreSuspended, "not sent"))).is_ok());

@@ -1,4 +1,13 @@
-use std::{fmt, slice, sync::Arc};
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    slice,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use tokio::sync::watch;
 
 use super::{
     background::{PermitRequest, Work},
@@ -12,20 +21,45 @@ use crate::{
     store::{Action, Store},
 };
 
-/// Makes decisions without a layer: for jobs, message consumers, websockets, and handlers that learn the cost from the
-/// request.
+/// A charge that the store decides. What completes it needs no allocation.
+pub(crate) struct Deciding {
+    answer: Answer<Decision>,
+    /// To decide in the store's place if it fails. `None` if the answer is complete as it is.
+    charges: Option<Charges>,
+}
+
+/// A decision, or a charge that is under way.
+type Begun = Result<Result<Decision, Error>, Deciding>;
+
+impl Deciding {
+    #[inline]
+    fn counting(action: Action, answer: Answer<Decision>) -> Begun {
+        match answer.now() {
+            Ok(decided) => Ok(counted(action, decided)),
+            Err(answer) => Self::complete(answer.then(move |decided| counted(action, decided))),
+        }
+    }
+
+    #[inline]
+    fn complete(answer: Answer<Decision>) -> Begun {
+        answer.now().map_err(|answer| Self { answer, charges: None })
+    }
+}
+
+/// Makes decisions without a layer: for jobs, message consumers, WebSockets, and handlers that learn the cost while they
+/// process a request.
 ///
 /// [`RateLimitLayer`](crate::RateLimitLayer) is built on it. Cloning is cheap and gives another handle on the same
 /// store.
 ///
 /// # Which call when
 ///
-/// | you want to | call | if the units do not remain |
+/// | you want to | call | if too few units remain |
 /// |---|---|---|
 /// | charge one policy | [`check`](Self::check) | denies, charges nothing |
 /// | charge several policies or keys, all or nothing | [`check_all`](Self::check_all) | denies, charges nothing |
 /// | charge what remains, up to a number | [`check_up_to`](Self::check_up_to) | charges fewer; denies if none remain |
-/// | charge as soon as possible | [`wait`](Self::wait) | waits up to a time, then denies |
+/// | charge as soon as possible | [`wait`](Self::wait) | waits, or denies if that takes longer than the longest wait you allow |
 /// | look without charging | [`peek`](Self::peek), [`peek_all`](Self::peek_all) | denies |
 /// | charge more to a request's keys, before the work | [`charge_more`](Self::charge_more) | denies, charges nothing |
 /// | charge the actual cost to a request's keys, after the work | [`debit`](Self::debit) | charges what remains, and [debt](Policy::debt); admits |
@@ -35,9 +69,10 @@ use crate::{
 ///
 /// # When the store fails
 ///
-/// The [`FailureMode`](crate::FailureMode) of the policies decides, and [`Decision::failure`] has the cause: those that are
-/// [`Local`](crate::FailureMode::Local), the default, are counted in this process; those that are [`Open`](crate::FailureMode::Open)
-/// admit. A check fails with an error if one of them is [`Closed`](crate::FailureMode::Closed).
+/// The [`FailureMode`](crate::FailureMode) of the policies decides, and [`Decision::failure`] has the cause. Policies that
+/// are [`Local`](crate::FailureMode::Local), the default, are counted in this process. Policies that are
+/// [`Open`](crate::FailureMode::Open) admit. If one is [`Closed`](crate::FailureMode::Closed), the check fails with an
+/// error.
 ///
 /// During an outage, limiters on clones of one [`RedisStore`](crate::RedisStore), or clones of one limiter on any store,
 /// share their in-process counts, so layers that share a limit keep sharing it.
@@ -45,8 +80,8 @@ use crate::{
 /// # In a handler
 ///
 /// The limiter of a request follows the [`Enforcement`] that its layer had when the request arrived. Under
-/// [`ReportOnly`](Enforcement::ReportOnly) its checks, peeks and debits count and admit: [`Decision::outcomes`] shows
-/// which policies denied. Under [`Off`](Enforcement::Off) they admit without a count, and ask no store.
+/// [`ReportOnly`](Enforcement::ReportOnly) its checks, peeks and debits run as usual and always admit:
+/// [`Decision::outcomes`] shows which policies denied. Under [`Off`](Enforcement::Off) they admit without using the store.
 ///
 /// # Example
 ///
@@ -91,16 +126,18 @@ pub struct Limiter {
 }
 
 impl Limiter {
-    /// A limiter on the counts in `store`.
+    /// A limiter with the counts in `store`.
     #[must_use]
     pub fn new(store: impl Store) -> Self {
         let (is_in_process, local) = (store.is_in_process(), store.local_counts().unwrap_or_default());
-        let shared = Shared { store: Arc::new(store), is_in_process, local, background: Arc::default() };
+        let shared =
+            Shared { store: Arc::new(store), is_in_process, local, background: watch::Sender::default() };
         Self { shared: Arc::new(shared), enforcement: Enforcement::On }
     }
 
-    /// This limiter under another enforcement. A new one enforces; a handler gets its layer's switch. A layer that is
-    /// built with it has its enforcement, unless it [sets another one](crate::RateLimitLayer::enforcement).
+    /// This limiter under another enforcement. A new one enforces; a handler's has the enforcement of its layer when the
+    /// request arrived. A layer that is built with it has its enforcement, unless it [sets another
+    /// one](crate::RateLimitLayer::enforcement).
     #[doc(hidden)]
     #[must_use]
     pub fn under(&self, enforcement: Enforcement) -> Self {
@@ -134,23 +171,23 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// The future resolves to an error if the store failed and the policy is [`Closed`](crate::FailureMode::Closed), and to an
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig) error if the store does not support the policy. A denial is not an
-    /// error.
+    /// The future resolves to an error if the store failed and the policy is [`Closed`](crate::FailureMode::Closed),
+    /// and to an [`InvalidConfig`](ErrorKind::InvalidConfig) error if the store does not support the policy. A denial
+    /// is not an error.
     ///
     pub fn check(&self, policy: &Policy, key: &Key, cost: u64) -> Answer<Decision> {
-        self.enforced(|| self.decide_one(Action::Charge, Charge::new(policy, key, cost)))
+        self.enforced(|| self.decide(Action::Charge, Charge::new(policy, key, cost)))
     }
 
-    /// Makes all of `charges`, or denies and charges nothing, in one atomic step. An empty list is admitted without the
-    /// store.
+    /// Makes all of `charges`, or denies and charges nothing, in one atomic step. In a Redis Cluster, charges to different
+    /// keys are decided [one after the other](crate::guide::redis#cluster). An empty list is admitted without the store.
     ///
     /// # Errors
     ///
     /// The same as [`check`](Self::check), and an [`InvalidConfig`](ErrorKind::InvalidConfig) error if two charges have
     /// the same key and the same policy name: add their costs instead; or if there are more than 256.
     pub fn check_all(&self, charges: &[Charge]) -> Answer<Decision> {
-        self.enforced(|| self.check_charges(charges))
+        self.enforced(|| self.decide(Action::Charge, charges))
     }
 
     /// Decides as [`check`](Self::check) would now, and charges nothing.
@@ -158,7 +195,7 @@ impl Limiter {
     /// A cost of 0 is always admitted, and the decision shows what remains. Errors are the same as for
     /// [`check`](Self::check).
     pub fn peek(&self, policy: &Policy, key: &Key, cost: u64) -> Answer<Decision> {
-        self.enforced(|| self.decide_one(Action::Peek, Charge::new(policy, key, cost)))
+        self.enforced(|| self.decide(Action::Peek, Charge::new(policy, key, cost)))
     }
 
     /// Decides as [`check_all`](Self::check_all) would now, and charges nothing.
@@ -171,19 +208,18 @@ impl Limiter {
     /// [`Outcome::granted`](crate::decision::Outcome::granted) is the number of units charged. If none remain, the
     /// request is denied, with the wait until one does. Errors are the same as for [`check`](Self::check).
     pub fn check_up_to(&self, policy: &Policy, key: &Key, cost: u64) -> Answer<Decision> {
-        self.enforced(|| self.decide_one(Action::ChargeUpTo, Charge::new(policy, key, cost)))
+        self.enforced(|| self.decide(Action::ChargeUpTo, Charge::new(policy, key, cost)))
     }
 
     /// Charges `units` more units to every key of `decision`, under the same policies, all or nothing. For a handler
     /// that learns the cost from the request or from its own response.
     ///
-    /// If `decision` has no outcomes, this is admitted without the store: no layer charged the request, or the store
-    /// [failed](Decision::failure) and the policies are [`Open`](crate::FailureMode::Open). Under
-    /// [`Local`](crate::FailureMode::Local), the store decides, or this process if the store fails again. Errors are the same as for [`check_all`](Self::check_all).
+    /// If `decision` has no outcomes, because no layer charged the request, or because the store
+    /// [failed](Decision::failure) and the policies are [`Open`](crate::FailureMode::Open), this admits without using the
+    /// store. Errors are the same as for [`check_all`](Self::check_all).
     ///
-    /// Return the new decision from the handler, and the layer reports it in the response's headers. The headers report
-    /// only the keys of the layer: a decision about another key under the same policy, from [`check`](Self::check),
-    /// does not change them.
+    /// Return the new decision from the handler, and the layer writes it into the response's headers. The headers cover
+    /// only the keys of the layer: a decision about another key, from [`check`](Self::check), does not change them.
     ///
     /// # Example
     ///
@@ -229,16 +265,16 @@ impl Limiter {
     }
 
     /// Charges `units` more units to every key of `decision`, under the same policies, regardless of what remains. For
-    /// a cost that is known when it can no longer be prevented: the bytes of a response, the tokens of a model.
+    /// a cost that is known only after the work is done: the bytes of a response, the tokens of a model.
     ///
-    /// It charges what remains, and beyond that as much as the policy allows as [debt](Policy::debt). So it is always
-    /// admitted; [`Outcome::granted`] is the number of units charged, and later requests are denied until the units are
-    /// replenished. [`charge_more`](Self::charge_more) instead denies, and charges nothing, if the units do not remain.
+    /// It charges what remains, and beyond that as much as the policy allows as [debt](Policy::debt). So it always admits;
+    /// [`Outcome::granted`] is the number of units charged, and later requests are denied until the units are
+    /// replenished. [`charge_more`](Self::charge_more) instead denies, and charges nothing, if too few units remain.
     /// Permits of a [`Concurrency`](crate::algorithm::Concurrency) policy are not debited, nor is a
-    /// [shadow](Policy::shadow) that denied the request.
+    /// [shadow](Policy::shadow) that would have denied the request.
     ///
-    /// Of a decision over several policies, [`Decision::for_policy`] selects the one to debit. To reserve an estimate
-    /// first, see [`Reservation`](crate::Reservation).
+    /// To debit only one of several policies, select it with [`Decision::for_policy`]. To reserve an estimate first, see
+    /// [`Reservation`](crate::Reservation).
     ///
     /// # Errors
     ///
@@ -281,7 +317,7 @@ impl Limiter {
         if charges.is_empty() {
             return Answer::ready(Ok(decision.clone()));
         }
-        self.decide(Action::Debit, &charges).then(move |debited| Ok(of_policies(&policies, debited?)))
+        self.decide(Action::Debit, charges).then(move |debited| Ok(of_policies(&policies, debited?)))
     }
 
     /// Refunds up to `units` units that `decision` charged to each of its keys, if they still count.
@@ -290,16 +326,17 @@ impl Limiter {
     /// ends, when its bucket has drained past the charge, or when its entry leaves the log. All refunds of a decision
     /// together never exceed its charge.
     ///
-    /// A denied decision or a peek has nothing to refund. If the store [failed](Decision::failure) to make the
-    /// decision and this process counted it, the units are refunded here and not charged later; if they were already
-    /// charged to the store, they are refunded there. [`charge_more`](Self::charge_more) returns its own decision, to be refunded
-    /// separately. A permit of a [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop its
-    /// decision instead.
+    /// A denied decision or a peek has nothing to refund. A decision from [`charge_more`](Self::charge_more) is refunded
+    /// separately. A permit of a [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop its decision
+    /// instead.
     ///
-    /// A refund that fails is not repeated, because it may have been carried out. If it was certainly not sent and the
-    /// policy is [`Local`](crate::FailureMode::Local), it is sent once the store answers. A refund does not detect a
-    /// [`reset`](super::Operator::reset), a changed quota of a bucket, or a clock that stepped back. After one of these it can
-    /// return units of later charges.
+    /// If the store [failed](Decision::failure) and this process made the decision, the units are refunded in this
+    /// process, or in the store if it was charged for them in the meantime. A refund that fails is not repeated, because it
+    /// may have been carried out. If it was certainly not sent and the policy is [`Local`](crate::FailureMode::Local), it is
+    /// sent once the store answers.
+    ///
+    /// A refund does not detect a [`reset`](super::Operator::reset), a changed quota of a bucket, or a clock that stepped
+    /// back. After one of these it can return units of later charges.
     ///
     /// # Example
     ///
@@ -395,17 +432,26 @@ impl Limiter {
 
     /// Begins work that [`drain`](Self::drain) waits for.
     pub(crate) fn begin_work(&self) -> Work {
-        self.shared.background.begin()
+        Work(self.shared.background.subscribe())
     }
 
-    /// [`check`](Self::check) for a layer. The store may keep the charge instead of cloning it.
-    pub(crate) fn check_charge(&self, charge: Charge) -> Answer<Decision> {
-        self.decide_one(Action::Charge, charge)
+    /// [`check_all`](Self::check_all), for a layer: the decision, or what [`poll_charge`](Self::poll_charge) waits for.
+    #[inline]
+    pub(crate) fn charge(&self, charges: impl Into<Charges>) -> Begun {
+        self.begin(Action::Charge, charges.into())
     }
 
-    /// [`check_all`](Self::check_all), for a layer.
-    pub(crate) fn check_charges(&self, charges: &[Charge]) -> Answer<Decision> {
-        self.decide(Action::Charge, charges)
+    #[inline]
+    pub(crate) fn poll_charge(
+        &self,
+        charge: &mut Deciding,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Decision, Error>> {
+        let decided = ready!(Pin::new(&mut charge.answer).poll(cx));
+        Poll::Ready(match charge.charges.take() {
+            Some(charges) => self.shared.complete(Action::Charge, &charges, decided),
+            None => decided,
+        })
     }
 
     /// The denial of `charges`, if the store knows of it without being asked.
@@ -420,47 +466,56 @@ impl Limiter {
         counted(Action::Charge, Ok(denial)).ok()
     }
 
-    pub(super) fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
-        if charge.needs_permit() {
-            return self.decide(action, &[charge]);
+    pub(super) fn decide(&self, action: Action, charges: impl Into<Charges>) -> Answer<Decision> {
+        match self.begin(action, charges.into()) {
+            Ok(decided) => Answer::ready(decided),
+            Err(Deciding { answer, charges: None }) => answer,
+            Err(Deciding { answer, charges: Some(charges) }) => {
+                let shared = self.shared.clone();
+                answer.then(move |decided| shared.complete(action, &charges, decided))
+            }
         }
-        if self.shared.is_in_process {
-            return self
-                .shared
-                .store
-                .decide_one(action, charge)
-                .at_last(move |decided| counted(action, decided));
-        }
-        let answer = self.shared.store.decide(action, slice::from_ref(&charge));
-        self.finish(answer, action, Charges::One(charge))
     }
 
-    pub(super) fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+    fn begin(&self, action: Action, charges: Charges) -> Begun {
+        let Shared { store, is_in_process, .. } = &*self.shared;
+        let mut charges = match charges {
+            // Nothing to check.
+            Charges::One(charge) if !charge.needs_permit() => {
+                if *is_in_process {
+                    return Deciding::counting(action, store.decide_one(action, charge));
+                }
+                let answer = store.decide(action, slice::from_ref(&charge));
+                return self.complete(action, Charges::One(charge), answer);
+            }
+            Charges::One(charge) => vec![charge],
+            Charges::Many(charges) => charges,
+        };
         // Decisions have the outcomes of shadows last. This order lets stores and the fallback pair them with the charges.
-        if !charges.is_sorted_by_key(Charge::is_shadow) {
-            let mut sorted = charges.to_vec();
-            sorted.sort_by_key(Charge::is_shadow);
-            return self.decide(action, &sorted);
-        }
+        charges.sort_by_key(Charge::is_shadow);
         // Only charges get permits.
         let admits = matches!(action, Action::Charge | Action::ChargeUpTo);
         if admits && charges.iter().any(Charge::needs_permit) {
             let charges: Vec<Charge> = charges.iter().map(Charge::with_new_holder).collect();
-            let permits = PermitRequest::of(&self.shared.store, &charges);
+            let permits = PermitRequest::of(store, &charges);
             let answer = self.dispatch(action, &charges);
-            return Pending::new(self.shared.clone(), action, charges, permits, Vec::new()).finish(answer);
+            let pending = Pending::new(self.shared.clone(), action, charges, permits, Vec::new());
+            return Deciding::complete(pending.finish(answer));
         }
-        let answer = self.dispatch(action, charges);
-        if self.shared.is_in_process {
-            return answer.at_last(move |decided| counted(action, decided));
+        let answer = self.dispatch(action, &charges);
+        if *is_in_process {
+            return Deciding::counting(action, answer);
         }
-        self.finish(answer, action, charges.into())
+        self.complete(action, Charges::Many(charges), answer)
     }
 
-    /// Applies the failure modes to an answer of the store that needs no undoing.
-    fn finish(&self, answer: Answer<Decision>, action: Action, charges: Charges) -> Answer<Decision> {
-        let shared = self.shared.clone();
-        answer.at_last(move |decided| shared.complete(action, &charges, decided))
+    /// Applies the failure modes to an answer that needs no undoing, if it is ready.
+    #[inline]
+    fn complete(&self, action: Action, charges: Charges, answer: Answer<Decision>) -> Begun {
+        match answer.now() {
+            Ok(decided) => Ok(self.shared.complete(action, &charges, decided)),
+            Err(answer) => Err(Deciding { answer, charges: Some(charges) }),
+        }
     }
 
     fn dispatch(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {

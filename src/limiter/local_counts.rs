@@ -210,7 +210,7 @@ impl LocalCounts {
             return;
         }
         let Ok(runtime) = Handle::try_current() else { return };
-        let under_way = Reconciling::begin(self);
+        let under_way = self.reconciling.clone();
         let owing = {
             let mut owing = lock(&self.owing);
             self.owes.store(false, Ordering::Relaxed);
@@ -242,7 +242,7 @@ impl LocalCounts {
     /// Charges to `store` what is owed to it, again until that succeeds.
     pub(super) async fn reconcile(self: &Arc<Self>, store: &Arc<dyn Store>) {
         loop {
-            let is_under_way = self.reconciling.load(Ordering::Acquire) > 0;
+            let is_under_way = Arc::strong_count(&self.reconciling) > 1;
             if !is_under_way && lock(&self.owing).len() == 0 {
                 return;
             }
@@ -311,22 +311,6 @@ async fn run_all(calls: impl Iterator<Item = impl Future<Output = ()> + Send + '
         running.spawn(call);
     }
     while running.join_next().await.is_some() {}
-}
-
-/// A task that reconciles.
-struct Reconciling(Arc<LocalCounts>);
-
-impl Reconciling {
-    fn begin(counts: &Arc<LocalCounts>) -> Self {
-        counts.reconciling.fetch_add(1, Ordering::AcqRel);
-        Self(counts.clone())
-    }
-}
-
-impl Drop for Reconciling {
-    fn drop(&mut self) {
-        self.0.reconciling.fetch_sub(1, Ordering::AcqRel);
-    }
 }
 
 /// Whether it refunds a decision, not any units of the key.

@@ -11,5 +11,5 @@ mod operator;
 mod reservation;
 mod wait;
 
-pub(crate) use self::{background::Work, wait::WaitState};
+pub(crate) use self::{background::Work, limiter::Deciding, wait::WaitState};
 pub use self::{limiter::Limiter, operator::Operator, reservation::Reservation};

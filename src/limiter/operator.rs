@@ -14,7 +14,7 @@ use crate::{
 /// The most bans that [`Operator::bans`] lists.
 const MOST_BANS: usize = 10_000;
 
-/// What operators do about one key, from [`Limiter::operator`]: reset, refund, ban, and look at debts. Cloning is cheap.
+/// What operators do, from [`Limiter::operator`]: reset, refund, ban or unban a key, and list bans. Cloning is cheap.
 ///
 /// # Example
 ///
@@ -46,9 +46,9 @@ impl Limiter {
 }
 
 impl Operator {
-    /// Removes everything that `key` was charged under `policy`: its whole quota is available again. It does not end a ban,
-    /// which [`unban`](Self::unban) does. Under a [`Concurrency`](crate::algorithm::Concurrency) policy, requests that still
-    /// run count again once their permits are renewed, within a third of the period.
+    /// Removes everything that `key` was charged under `policy`, so its whole quota is available again. It does not end a
+    /// ban; [`unban`](Self::unban) does. Under a [`Concurrency`](crate::algorithm::Concurrency) policy, requests that are
+    /// still running count again once their permits are renewed, within a third of the period.
     ///
     /// # Errors
     ///
@@ -61,19 +61,19 @@ impl Operator {
 
     /// Refunds the latest `units` units that `key` was charged under `policy`, for any requests.
     ///
-    /// It refunds no more than was charged and still counts. To undo one decision, use [`Limiter::refund`]: this
-    /// method can refund units that other requests were charged. A permit of a
-    /// [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop its decision instead.
+    /// It refunds at most what was charged and still counts. To undo one decision, use [`Limiter::refund`], which never
+    /// refunds other requests' units. A permit of a [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded;
+    /// drop its decision instead.
     ///
     /// The decision shows what remains after the refund. If the refund failed and the policy is not
     /// [`Closed`](crate::FailureMode::Closed), [`Decision::failure`] has the cause. Errors are the same as for
     /// [`Limiter::check`].
     pub fn refund_latest(&self, policy: &Policy, key: &Key, units: u64) -> Answer<Decision> {
-        self.0.decide_one(Action::Refund, Charge::new(policy, key, units))
+        self.0.decide(Action::Refund, Charge::new(policy, key, units))
     }
 
-    /// The units of [debt](Policy::debt) that `key` has not paid off under `policy`. Charges nothing. 0 while the store fails and
-    /// this process counts.
+    /// The units of [debt](Policy::debt) that `key` has not paid off under `policy`. Charges nothing. 0 while the store
+    /// fails and this process counts.
     ///
     /// # Errors
     ///
@@ -86,7 +86,7 @@ impl Operator {
         }
         // What remains of the room for debt, also of a key that is banned.
         let charge = Charge::new(policy.debits(), key, 0);
-        let room = self.0.decide(Action::Peek, &[charge]).await?;
+        let room = self.0.decide(Action::Peek, charge).await?;
         // What this process counts for a store that has just failed knows of no debt.
         let known = room.all_outcomes().first().filter(|_| room.failure().is_none());
         Ok(known.map_or(0, |room| debt.saturating_sub(room.remaining())))
@@ -100,11 +100,11 @@ impl Operator {
         self.0.shared.store.stored_name(policy, key)
     }
 
-    /// Bans `key` under `policy` for `time` from now, in place of the ban that it has.
+    /// Bans `key` under `policy` for `time` from now. This replaces a ban that it already has.
     ///
     /// The policy needs a [penalty](Policy::penalty): [`Penalty::manual`](crate::policy::Penalty::manual) if keys are to be
-    /// banned by hand only. It takes effect immediately on every instance, and counts from zero for the penalty: denials from
-    /// before are forgotten, and later automatic bans do not grow by it.
+    /// banned by hand only. The ban takes effect immediately on every instance that reaches the store. Earlier denials are
+    /// forgotten, and the ban does not make later automatic bans longer.
     ///
     /// If this process has counted keys in place of a store that [failed](crate::FailureMode::Local), the ban also holds
     /// there, for the rest of this outage and for later ones.
@@ -113,7 +113,7 @@ impl Operator {
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig) if the policy has no penalty, the time is not 1 ms to 3650 days, or the
     /// store has no bans; or the failure of the store. The policy's [`FailureMode`](crate::FailureMode) does not apply:
-    /// then the key is banned at most in this process.
+    /// if the store fails, the key is banned at most in this process.
     ///
     /// # Example
     ///
@@ -152,13 +152,13 @@ impl Operator {
         }
     }
 
-    /// Ends the ban of `key` under `policy`, if it has one, and forgets the denials and bans before.
+    /// Ends the ban of `key` under `policy`, if it has one, and forgets earlier denials and bans.
     ///
     /// It takes effect immediately on this store. Other instances may deny the key for as long as their
     /// [deny caches](crate::store::RedisStoreBuilder::deny_cache) hold a denial, a second by default. What the key was
     /// charged stays: see [`reset`](Self::reset).
     ///
-    /// A ban that this process has imposed while the store failed ends too, even if the store still fails. Such bans of other
+    /// A ban that this process imposed while the store failed ends too, even if the store still fails. Such bans on other
     /// instances do not end.
     ///
     /// # Errors
@@ -169,17 +169,15 @@ impl Operator {
     }
 
     /// The keys that are banned under `policy` now, automatically or by hand, the longest ban first: all of them, or the
-    /// 10,000 longest bans.
+    /// 10,000 longest bans. [`unban`](Self::unban) takes a key as it is in the list.
     ///
-    /// [`unban`](Self::unban) takes a key as it is in the list.
+    /// A [`RedisStore`](crate::RedisStore) reads the names of all keys of all primaries with `SCAN`, in steps between which
+    /// Redis makes decisions. The work grows with the number of keys in Redis, so do not call this for requests. It stops
+    /// the search after about 100,000 keys that were denied or banned under the policy. A store makes one list at a time;
+    /// further calls to `bans` wait. The Redis user needs `+scan`, which is not part of the store's `acl_rule`. A key that
+    /// is banned or released during the scan may be missing or listed.
     ///
-    /// A [`RedisStore`](crate::RedisStore) reads the names of all keys of all primaries with `SCAN`, step by step:
-    /// Redis makes decisions in between, but the work grows with the number of its keys, so do not call this for
-    /// requests. When about 100,000 keys are found that were denied or banned under the policy, it looks only at those.
-    /// A store makes one list at a time: others wait. The Redis user needs `+scan`, which is not part of the store's
-    /// `acl_rule`. A key that is banned or released during the scan may be missing or listed.
-    ///
-    /// [`BanList::is_complete`] reports whether there may be others, for either reason.
+    /// [`BanList::is_complete`] is `false` if one of the two limits was reached, so that there may be others.
     ///
     /// # Errors
     ///

@@ -1,5 +1,5 @@
 use std::{
-    fmt, mem,
+    fmt,
     sync::{Arc, Mutex},
 };
 
@@ -12,22 +12,24 @@ use crate::{
 /// Units that a request has reserved, to be settled once its cost is known.
 ///
 /// The request is charged an estimate. [`settle`](Self::settle) then refunds what it did not need, or debits what it
-/// needed beyond that. Use it where the cost is known late and a charge at the end would admit too much until then: the
-/// tokens of a language model, the rows of a query.
+/// needed in addition. Use it if the cost is known only at the end, and charging only then would admit too many concurrent
+/// requests: the tokens of a language model, the rows of a query.
 ///
-/// [`record`](Self::record) notes what was used so far, for a handler that may be cancelled at any moment: a client that
+/// [`record`](Self::record) stores what was used so far, for a handler that may be cancelled at any moment: a client that
 /// closes its connection during a stream is charged what was recorded.
 ///
 /// # When it ends
 ///
-/// Cloning gives another handle on the same reservation. When the last one is dropped and none was settled, the request is
-/// charged what was [recorded](Self::record). If nothing was, the estimate stays charged, or is refunded after
-/// [`or_refund`](Self::or_refund).
+/// Cloning gives another handle on the same reservation. If [`settle`](Self::settle) was not called when the last handle is
+/// dropped, the request is charged what was [recorded](Self::record). If nothing was recorded, the estimate stays charged,
+/// or is refunded after [`or_refund`](Self::or_refund). A layer whose rule [reserves](crate::Rule::reserve) keeps a handle
+/// until the response's body has ended or been dropped.
 ///
-/// Calls to Redis are made in the background, one after the other, so they are completed although their request is
+/// Calls to Redis are made in the background, one after the other, so they are completed even if their request is
 /// cancelled. They run on the Tokio runtime in which the reservation is settled or dropped; outside a runtime, on the one in
-/// which it was made. Without either, an answer makes its calls when it is awaited, and a drop makes none.
-/// [`Limiter::drain`] waits for them before the process ends.
+/// which it was made. With no runtime at all, a returned `Answer` makes its calls when awaited, and dropping the
+/// reservation makes none.
+/// [`Limiter::drain`] waits for these calls before the process ends.
 ///
 /// # Example
 ///
@@ -78,30 +80,30 @@ struct Inner {
 
 /// How the reservation ends.
 struct End {
-    is_settled: bool,
     recorded: Option<u64>,
     refunds: bool,
-    /// Until it is settled or dropped.
+    /// `None` once it is settled.
     open: Option<Work>,
 }
 
 impl Reservation {
-    /// The reservation of the units that `decision`, made by `limiter`, has charged.
+    /// A reservation of the units that `decision` charged. `limiter` made the decision.
     ///
-    /// It covers every policy of the decision; [`Decision::for_policy`] selects one. Of a denial it covers nothing.
+    /// It covers every policy of the decision; [`Decision::for_policy`] selects one. For a denied decision, it covers
+    /// nothing.
     pub fn new(limiter: &Limiter, decision: &Decision) -> Self {
         let mut decision = decision.clone();
         // A permit is held by the decision itself.
         drop(decision.take_permit());
         let open = Some(limiter.begin_work());
-        let end = Mutex::new(End { is_settled: false, recorded: None, refunds: false, open });
+        let end = Mutex::new(End { recorded: None, refunds: false, open });
         Self(Arc::new(Inner { account: Account::new(limiter, decision), end }))
     }
 
     /// Refunds the estimate if the last handle is dropped before anything is settled or [recorded](Self::record), even if
     /// the client closes its connection, or the handler panics. Without this, the estimate stays charged.
     ///
-    /// The refund is sent to Redis in the background. If it fails, it is repeated as [`Limiter::refund`] does.
+    /// The refund is sent to Redis in the background. If it fails, the same holds as for [`Limiter::refund`].
     pub fn or_refund(self) -> Self {
         lock(&self.0.end).refunds = true;
         self
@@ -117,14 +119,15 @@ impl Reservation {
     #[doc(hidden)]
     #[must_use]
     pub fn is_settled(&self) -> bool {
-        lock(&self.0.end).is_settled
+        lock(&self.0.end).open.is_none()
     }
 
-    /// Records that `units` were used so far, in total. Nothing is sent: when the last handle is dropped and none was
-    /// [settled](Self::settle), it settles at the units that were recorded last.
+    /// Records that `units` were used so far, in total. This makes no call to the store. If the reservation
+    /// [ends](#when-it-ends) without [`settle`](Self::settle), it settles at the units recorded last.
     ///
-    /// Call it after each part of a stream. It takes a lock and makes no call, so it suits every token. Other requests see
-    /// only the estimate until the stream ends; use [`extend_to`](Self::extend_to) too if it may become much more.
+    /// Call it after each part of a stream: it only takes a lock, so it is cheap enough for every token. Until the stream
+    /// ends, other requests see only the estimate as charged; if the cost may become much higher, also use
+    /// [`extend_to`](Self::extend_to).
     ///
     /// # Example
     ///
@@ -152,35 +155,30 @@ impl Reservation {
     }
 
     /// Charges `units` in total instead of the estimate: [refunds](Limiter::refund) the rest, or
-    /// [debits](Limiter::debit) what is missing. The decision shows what remains then.
+    /// [debits](Limiter::debit) what is missing. The decision shows what remains afterwards.
     ///
-    /// It takes effect when it is called, even if the answer is dropped. A later call replaces the total. Units that
-    /// were not granted, because a debit exceeded what remained, are not refunded, and a later call with a higher total
-    /// debits them again. Units of a debit are refunded like units of the estimate, if it is one of the latest 16 of
-    /// the reservation.
+    /// It takes effect when it is called, even if the answer is dropped. A later call replaces the total. If a debit
+    /// exceeded what remained, only what remained was charged, and a later call with a higher total tries to charge the
+    /// rest. A lower total refunds only units that were charged, by the estimate or by one of the reservation's latest 16
+    /// debits.
     ///
     /// # Errors
     ///
-    /// The same as [`Limiter::debit`]. Call it again after an error that [may not have
-    /// charged](crate::ErrorKind::may_have_charged). Units that may have been charged, or refunded, are neither debited
-    /// again nor refunded.
+    /// The same as [`Limiter::debit`]. After an error, you can call it again: it repeats only what was [certainly not
+    /// charged](crate::ErrorKind::may_have_charged).
     pub fn settle(&self, units: u64) -> Answer<Decision> {
-        let open = {
-            let mut end = lock(&self.0.end);
-            end.is_settled = true;
-            end.open.take()
-        };
+        let open = lock(&self.0.end).open.take();
         let answer = self.charge(|_| units);
         // Not before: its calls count as work from now on.
         drop(open);
         answer
     }
 
-    /// Charges `units` in total if that is more than the estimate, and does not settle. For a cost that grows, such as
-    /// a stream's: call it after each part, and [`settle`](Self::settle) or [`record`](Self::record) the end.
+    /// Charges `units` in total if that is more than the total so far, and does not settle. For a cost that grows, such as
+    /// a stream's: call it after each part, and [`settle`](Self::settle) or [`record`](Self::record) the final cost.
     ///
-    /// As [`settle`](Self::settle), it takes effect when it is called. Calls that are made while one is under way share
-    /// the next one.
+    /// Like [`settle`](Self::settle), it takes effect when it is called. Calls made while another one is under way are
+    /// combined into one call to the store.
     ///
     /// # Errors
     ///
@@ -203,9 +201,8 @@ impl Reservation {
 impl Drop for Inner {
     fn drop(&mut self) {
         let end = self.end.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let _open = mem::take(&mut end.open);
+        let Some(_open) = end.open.take() else { return };
         match end.recorded {
-            _ if end.is_settled => {}
             Some(units) => drop(self.account.charge(|_| units)),
             None if end.refunds => self.account.refund(),
             None => {}

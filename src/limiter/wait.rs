@@ -10,27 +10,29 @@ use crate::{
     decision::{Charge, Decision, Verdict},
     key::Key,
     policy::{Enforcement, Policy},
+    store::Action,
 };
 
 impl Limiter {
     /// Waits for at most `patience` until `cost` units are available to `key` under `policy`, and charges them. For
     /// jobs and outgoing calls.
     ///
-    /// Await it in a Tokio runtime. The decision [`is_allowed`](Decision::is_allowed) if the caller may go on now. If it is
-    /// denied, nothing was charged: the units do not remain within the patience, so this returns without waiting for them,
-    /// with the wait that is left. A cost above the capacity is denied immediately.
+    /// Await it in a Tokio runtime. If the decision [`is_allowed`](Decision::is_allowed), the caller may go on now. If it is
+    /// denied, nothing was charged. If the units will not be available within the patience, this returns without waiting for
+    /// them; the denial has the remaining wait. A cost above the capacity is denied immediately.
     ///
-    /// * After a denial, it waits for its [`retry_after`](Decision::retry_after) and asks again. Callers are not queued: others
-    ///   may charge the units first. Only [`LeakyBucket::queue`](crate::algorithm::LeakyBucket::queue) admits in order.
-    /// * It waits for the [delay](Decision::delay) of such a queue. If the delay is longer than the patience that is left, the
-    ///   units are refunded, and the decision is a denial.
-    /// * The time of a permit's release is not known in advance. Under a [`Concurrency`](crate::algorithm::Concurrency) policy
-    ///   it asks again after 10 ms, then after ever longer waits of at most 250 ms.
-    /// * A [penalty](Policy::penalty) counts at most one denial for each call: it counts if this returns a denial, and not if
-    ///   the request is admitted after a wait.
+    /// * After a denial, this waits for its [`retry_after`](Decision::retry_after) and tries again. Callers are not
+    ///   queued: others may charge the units first. Only [`LeakyBucket::queue`](crate::algorithm::LeakyBucket::queue)
+    ///   admits in order.
+    /// * For such a queue, this waits for the [delay](Decision::delay) of the decision. If the delay is longer than the
+    ///   remaining patience, the units are refunded, and the decision is a denial.
+    /// * The time of a permit's release is not known in advance. Under a [`Concurrency`](crate::algorithm::Concurrency)
+    ///   policy, this tries again after 10 ms, then after increasing waits of at most 250 ms.
+    /// * A [penalty](Policy::penalty) counts one denial if this returns a denial, and none if the request is admitted
+    ///   after a wait.
     ///
-    /// If it is dropped while it waits after a denial, nothing is charged. If it is dropped during a delay, the units stay
-    /// charged, because others are queued behind them.
+    /// If the future is dropped while it waits after a denial, nothing is charged. If it is dropped during a delay, the
+    /// units stay charged, because others are queued behind them.
     ///
     /// # Errors
     ///
@@ -90,8 +92,8 @@ impl Limiter {
         }
     }
 
-    /// [`check_all`](Self::check_all) for a request that has `waited`, and waits for up to `patience` in all. A penalty counts
-    /// each request that is denied, so it does not count the denials that this one waits out.
+    /// [`check_all`](Self::check_all) for a request that has `waited`, and waits for up to `patience` in all. A penalty
+    /// counts each request that is denied, so it does not count the denials that this one waits out.
     pub(crate) fn check_waiting(
         &self,
         charges: &[Charge],
@@ -107,10 +109,10 @@ impl Limiter {
         Answer::pending(async move {
             let uncounted = |charge: &Charge| charge.clone().under(&charge.policy().with_manual_bans());
             let tries: Vec<Charge> = charges.iter().map(uncounted).collect();
-            let tried = limiter.check_charges(&tries).await?;
+            let tried = limiter.decide(Action::Charge, tries).await?;
             let mut waited = waited.unwrap_or_else(WaitState::new);
             if tried.is_denied() && waited.next(&tried, patience).is_none() {
-                return limiter.check_charges(&charges).await;
+                return limiter.decide(Action::Charge, charges).await;
             }
             Ok(tried.map(|outcome| {
                 let is_same = |charge: &&Charge| {

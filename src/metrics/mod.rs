@@ -3,11 +3,11 @@
 //! | name | type | labels | counts |
 //! |---|---|---|---|
 //! | `ratelimit_decisions_total` | counter | `policy`, `verdict`, `source` | decisions of layers and [`Limiter`](crate::Limiter)s, once for each policy that was charged or that denied |
-//! | `ratelimit_rejections_total` | counter | `reason` | requests that a [`RateLimitLayer`](crate::RateLimitLayer) rejected |
+//! | `ratelimit_rejections_total` | counter | `reason` | requests that a [`RateLimitLayer`](crate::RateLimitLayer) or the service behind it rejected |
 //! | `ratelimit_store_errors_total` | counter | `kind` | decisions and refunds that the store failed to make |
-//! | `ratelimit_decision_duration_seconds` | histogram | | the time that a decision waited for Redis, with its reply or in vain |
+//! | `ratelimit_decision_duration_seconds` | histogram | | the time that a decision waited for Redis, until its reply or its deadline |
 //! | `ratelimit_batch_decisions` | histogram | | decisions in one call of the script |
-//! | `ratelimit_queue_length` | histogram | | decisions that wait to be sent, recorded by each one that has to wait |
+//! | `ratelimit_queue_length` | histogram | | decisions that wait to be sent, recorded by each decision that has to wait |
 //! | `ratelimit_leased_keys` | gauge | | keys with units on [lease](crate::Policy::leased), as of the last 100 ms |
 //! | `ratelimit_leased_units` | gauge | | units on lease that are not spent, as of the last 100 ms |
 //! | `ratelimit_open_breakers` | gauge | | circuit breakers that are open |
@@ -18,27 +18,29 @@
 //! | `ratelimit_adaptive_share` | gauge | `policy` | the share of its full quota that an adaptive policy of the crate `tower-ratelimit-extra` applies, from its floor to 1 |
 //!
 //! * `policy` is the name of a policy. It is empty if the store failed and the failure mode admitted.
-//! * `verdict` is `admitted`, `delayed`, `denied`, `banned` for a denial of a [banned](crate::Policy::penalty) key, or `shadow_denied` for a denial of a
-//!   [shadow policy](crate::Policy::shadow).
+//! * `verdict` is `admitted`, `delayed`, `denied`, `banned` for a denial of a [banned](crate::Policy::penalty) key, or
+//!   `shadow_denied` for a denial of a [shadow policy](crate::Policy::shadow).
 //! * `source` is a [`DecisionSource`](crate::decision::DecisionSource): `store`, `deny_cache`, `lease`, `local` or
 //!   `failure_mode`.
 //! * `reason` is `denied`, `banned`, `blocked`, `unidentified`, `unavailable` or `rejected_by_service`.
-//! * `kind` is an [`ErrorKind`](crate::ErrorKind): `timeout`, `busy`, `unreachable`, `disconnected`, `failed`, `reply`,
-//!   `suspended` or `other`.
+//! * `kind` is the short name of an [`ErrorKind`](crate::ErrorKind), such as `StoreTimeout`: `timeout`, `busy`,
+//!   `unreachable`, `disconnected`, `failed`, `reply`, `suspended` or `other`.
 //! * `position` is `on`, `report-only` or `off`.
 //!
-//! No label has an identity, and none grows with the number of clients. If your program makes policies per request, give
-//! them few names.
+//! Labels contain no identities, and their number does not grow with the number of clients. If your program builds
+//! policies per request, give them few names. The guide [metrics and alerts](crate::guide::metrics_and_alerts) has alert
+//! rules.
 //!
-//! Peeks, refunds and decisions that are dropped early do not count as decisions here. Decisions made in process are
-//! not timed: they take less time than reading the clock twice.
+//! Peeks, refunds and decisions that are dropped early are not counted as decisions. Decisions made in process are not
+//! timed.
 //!
 //! # Recorders
 //!
-//! Install the recorder first. When a layer wraps its first service, the counters of its policies start at 0, so that
-//! `rate` and `increase` see the first events. A recorder that is installed later counts from then on. Handles are cached, so
-//! an exporter must not drop idle metrics (`idle_timeout` of `metrics-exporter-prometheus`): it would lose what they
-//! count afterwards. A test that uses one policy with several local recorders must keep the earlier ones.
+//! Install the recorder before you build layers. When a layer wraps its first service, the counters of its policies start
+//! at 0, so that `rate` and `increase` include the first events. A recorder that is installed later counts from then on.
+//! Handles are cached, so an exporter must not drop idle metrics (`idle_timeout` of `metrics-exporter-prometheus`): counts
+//! recorded after the drop would be lost. A test that uses one policy with several local recorders must keep the earlier
+//! recorders alive.
 //!
 //! # Example
 //!
@@ -60,5 +62,5 @@ mod handle;
 mod names;
 pub(crate) mod record;
 
-pub use self::names::{BUCKETS, describe};
+pub use self::names::BUCKETS;
 pub(crate) use self::record::{PolicyCounters, Source, Verdict};

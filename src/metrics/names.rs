@@ -1,6 +1,6 @@
 //! The names. The guide `metrics_and_alerts` lists their labels and suggests alerts.
 
-use ::metrics::{Recorder, Unit, with_recorder};
+use ::metrics::{Recorder, Unit};
 
 /// A counter of decisions, with the labels `policy`, `verdict` and `source`.
 pub(super) const DECISIONS_TOTAL: &str = "ratelimit_decisions_total";
@@ -76,12 +76,6 @@ const ALL: [(&str, Describe, Unit, &str); 14] = [
     (INSTANCES, GAUGE, Unit::Count, "Instances that share the limits, as last seen."),
     (ADAPTIVE_SHARE, GAUGE, Unit::Count, "The share of its full quota that an adaptive policy applies."),
 ];
-
-/// Describes all metrics to the recorder that is installed. Optional: each recorder gets the descriptions with the first
-/// metric. Call it after the recorder is installed, if you want the descriptions before the first request.
-pub fn describe() {
-    with_recorder(describe_to);
-}
 
 pub(super) fn describe_to(recorder: &dyn Recorder) {
     for (name, describe, unit, text) in ALL {

@@ -58,7 +58,7 @@ pub struct PolicyChanges {
     #[serde(default, deserialize_with = "entry")]
     debt: Entry<u64>,
     #[serde(default, deserialize_with = "entry")]
-    penalty: Entry<TextOrTable<Penalty>>,
+    penalty: Entry<TextOrTable<PenaltyEntry>>,
     #[serde(default, deserialize_with = "entry")]
     enforced: Entry<f64>,
     #[serde(default, deserialize_with = "entry")]
@@ -120,7 +120,7 @@ impl PolicyChanges {
         if let Some(Some(units)) = self.lease {
             policy = policy.try_leased(units)?;
         }
-        if let Some(Some(TextOrTable(penalty))) = self.penalty {
+        if let Some(Some(TextOrTable(PenaltyEntry(penalty)))) = self.penalty {
             policy = policy.try_penalty(penalty)?;
         }
         if let Some(Some(units)) = self.debt {
@@ -235,22 +235,25 @@ impl Table for AlgorithmTable {
 }
 
 /// A penalty: a table of its numbers, or `manual`.
-impl Table for Penalty {
+#[derive(Debug, Deserialize)]
+#[serde(from = "PenaltyTable")]
+struct PenaltyEntry(Penalty);
+
+impl Table for PenaltyEntry {
     const EXPECTED: &'static str = "a table with `after`, `within`, `ban` and `up_to`, or \"manual\"";
 
     fn of_text<E: serde::de::Error>(text: &str) -> Result<Self, E> {
         match text {
-            "manual" => Ok(Self::manual()),
+            "manual" => Ok(Self(Penalty::manual())),
             other => Err(E::invalid_value(Unexpected::Str(other), &Self::EXPECTED)),
         }
     }
 }
 
-impl<'de> Deserialize<'de> for Penalty {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let table = PenaltyTable::deserialize(deserializer)?;
+impl From<PenaltyTable> for PenaltyEntry {
+    fn from(table: PenaltyTable) -> Self {
         let [first, longest] = [table.ban, table.up_to].map(|time| time.map(|Span(time)| time));
-        Ok(Self { first, longest, ..Self::after(table.after, table.within.0) })
+        Self(Penalty { first, longest, ..Penalty::after(table.after, table.within.0) })
     }
 }
 

@@ -18,7 +18,7 @@ use crate::base::{Error, ErrorKind};
 ///
 /// | | set for | a request over the limit | clients see | use it to |
 /// |---|---|---|---|---|
-/// | [`Policy::shadow`](crate::Policy::shadow) | one policy | is admitted, not charged | nothing | try a new limit beside the old ones |
+/// | [`Policy::shadow`](crate::Policy::shadow) | one policy | is admitted, not charged | nothing | try a new limit in addition to the old ones |
 /// | [`Policy::rollout`](crate::Policy::rollout) | one policy, a share of its keys | is denied for these keys, admitted for others | denials and headers, for enforced keys | enforce a limit step by step |
 /// | [`ReportOnly`](Self::ReportOnly) | layers | is admitted, not charged | `X-RateLimit-Exceeded` | mark responses, or answer with less |
 /// | [`Off`](Self::Off) | layers | is admitted, nothing is counted | nothing | turn limits off in an emergency |
@@ -38,18 +38,19 @@ pub enum Enforcement {
     /// Requests over the limit are rejected. The default.
     #[default]
     On,
-    /// Every request is admitted, except those that are [blocked](crate::RateLimitLayer::block) or might be, and those over
-    /// the limit are marked.
+    /// Every request is admitted, except those that are [blocked](crate::RateLimitLayer::block) and those whose blocklist
+    /// check fails. Requests over the limit are marked.
     ///
-    /// A marked request carries a denial as the [`Decision`](crate::Decision) in its extensions. The header
-    /// `X-RateLimit-Exceeded`, on the request and on the response, lists the policies that denied. Nothing is charged for it.
-    /// Checks, peeks and debits of a handler with the [`Limiter`](crate::Limiter) of its request admit too.
+    /// A marked request has a denial as the [`Decision`](crate::Decision) in its extensions, and is not charged. The header
+    /// `X-RateLimit-Exceeded`, on the request and on the response, lists the policies that denied. Checks, peeks and debits
+    /// of a handler with the [`Limiter`](crate::Limiter) of its request admit too.
     ///
     /// Use it to try out a limit, or to serve reduced responses over the limit. Requests without an identity, and requests
-    /// that the store could not decide, are admitted unmarked. To report on one of several policies only, use
+    /// that the store could not decide, are admitted unmarked. To report on only one of several policies, use
     /// [`Policy::shadow`](crate::Policy::shadow), or give it its own layer.
     ReportOnly,
-    /// Every request reaches the service uncounted, blocked ones too. The limiter of a request admits and charges nothing.
+    /// Every request reaches the service and is not counted, even a [blocked](crate::RateLimitLayer::block) one. The limiter
+    /// of a request admits and charges nothing.
     Off,
 }
 
@@ -156,7 +157,7 @@ impl EnforcementSwitch {
         Self(Arc::new(position))
     }
 
-    /// The position.
+    /// The current position.
     #[must_use]
     pub fn get(&self) -> Enforcement {
         POSITIONS[usize::from(self.0.position.load(Ordering::Relaxed))]

@@ -2,9 +2,10 @@ use std::{fmt, str::FromStr};
 
 use crate::base::{Error, ErrorKind};
 
-/// What happens to a request when the store gives no decision in time.
+/// What happens to a request if the store makes no decision in time. See the guide
+/// [failure modes](crate::guide::failure) for which to choose, and what an outage admits.
 ///
-/// Reads from and prints as `local`, `local/4`, `open` or `closed`, with the feature `serde` in configuration files too.
+/// Parses from and prints as `local`, `local/4`, `open` or `closed`, with the feature `serde` in configuration files too.
 ///
 /// # Example
 ///
@@ -12,14 +13,14 @@ use crate::base::{Error, ErrorKind};
 /// # #[cfg(feature = "redis")]
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
-/// use tower_ratelimit::{algorithm::SlidingWindow, FailureMode, Key, Limiter, Policy, Quota, RedisStore};
+/// use tower_ratelimit::{algorithm::SlidingLog, FailureMode, Key, Limiter, Policy, Quota, RedisStore};
 ///
 /// // No Redis listens on this port.
 /// let limiter = Limiter::new(RedisStore::builder().connect_lazy("redis://127.0.0.1:1")?);
 /// let api = Policy::new("api", Quota::per_minute(1));
 /// let assets = Policy::new("assets", Quota::per_second(10)).on_store_failure(FailureMode::Open);
 /// let login = Policy::new("login", Quota::per_minute(5))
-///     .algorithm(SlidingWindow::new())
+///     .algorithm(SlidingLog::new())
 ///     .on_store_failure("closed".parse()?);
 ///
 /// // Counted in this process.
@@ -39,22 +40,22 @@ use crate::base::{Error, ErrorKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureMode {
-    /// Count in this process until the store is back: this instance's share of the limit, by the same algorithm. The
-    /// default, without a number of instances.
+    /// Count in this process until the store is back, by the same algorithm, up to this instance's share of the limit. This
+    /// is the default, with `instances: 0`.
     ///
-    /// * **Over-admission**: each process counts from zero against its share, the limit divided by `instances` and rounded
-    ///   up. All outages of a period together get one share per process. By default the limit is divided by the
-    ///   number of running instances, so the shares add up to one more limit, and a window admits up to about twice its
-    ///   limit. With 1, each process adds the whole limit. Algorithms with a burst also admit what is replenished during
+    /// * **Share**: the limit divided by `instances` and rounded up. With 0, it is divided by the number of running
+    ///   instances last seen in Redis, and a process that never saw Redis counts up to the whole limit.
+    /// * **Over-admission**: each process counts from zero against its share, once for all outages of a period together. By
+    ///   default, the shares add up to one more limit, so a window admits up to about twice its limit. With
+    ///   `instances: 1`, each process adds the whole limit. Algorithms with a burst also admit what is replenished during
     ///   the outage: with 5 per minute on one instance, 5 from Redis, then 5 and 4 more in process within the same minute.
-    /// * **Few connections**: a client whose requests all reach one instance, by a sticky load balancer or one HTTP/2
-    ///   connection, gets only that instance's share in an outage. Set `instances: 1` if that is worse than
+    /// * **Few connections**: a client whose requests all reach one instance, through a sticky load balancer or one HTTP/2
+    ///   connection, gets only that instance's share in an outage. Set `instances: 1` if that is worse for you than
     ///   over-admission.
-    /// * **Afterwards**: what was admitted and still counts is charged to the store once it answers. What the store has
-    ///   no room for still counts in the process, so the next outage does not grant a new quota. Decisions that the
-    ///   store may have charged itself are left out: those that were sent and whose answer did not arrive
-    ///   ([`may_have_charged`](crate::ErrorKind::may_have_charged)). The charge that reconciles is also repeated only
-    ///   if it was not sent.
+    /// * **Afterwards**: what was admitted and still counts is charged to the store once it answers. If the store has no
+    ///   room for it, it still counts in the process, so the next outage does not grant a new quota. Decisions that were
+    ///   sent but got no answer are left out, because the store [may have charged](crate::ErrorKind::may_have_charged)
+    ///   them. For the same reason, the reconciling charge is repeated only if it was not sent.
     /// * **Refunds**: units that are refunded or settled are not charged afterwards. If they were charged already, they are
     ///   refunded to the store. A refund of units that the store charged before it failed is sent once the store answers,
     ///   unless it may have been carried out.
@@ -62,14 +63,14 @@ pub enum FailureMode {
     ///
     /// A custom algorithm without a [twin](crate::algorithm::Algorithm::twin) is counted by
     /// [`Gcra`](crate::algorithm::Gcra) during the outage. Permits of a [`Concurrency`](crate::algorithm::Concurrency)
-    /// policy that are held when the store fails do not count.
+    /// policy that were granted before the store failed do not count.
     Local {
-        /// The instances that share the limit. 0, the default, stands for those that have announced themselves in Redis,
-        /// as last seen ([`RedisStore::instances`](crate::RedisStore::instances)), or 1 if Redis has not answered yet or the
-        /// store is another one.
+        /// The number of instances that share the limit. 0, the default, stands for the number last seen in Redis
+        /// ([`RedisStore::instances`](crate::RedisStore::instances)), or for 1 if Redis has not answered yet or another
+        /// store is used.
         instances: u32,
     },
-    /// Admit the request, without `RateLimit` headers: for limits that protect capacity. Nothing is limited while
+    /// Admit the request, without `RateLimit` headers: for limits that only protect capacity. Nothing is limited while
     /// the store is unavailable.
     Open,
     /// Reject the request with 503: for limits that protect secrets, such as the limit on a login.
@@ -77,7 +78,7 @@ pub enum FailureMode {
 }
 
 impl Default for FailureMode {
-    /// [`Local`](Self::Local), with a share among the instances that run.
+    /// [`Local`](Self::Local), with the limit divided by the number of running instances.
     fn default() -> Self {
         Self::Local { instances: 0 }
     }

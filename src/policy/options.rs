@@ -8,15 +8,16 @@ use crate::base::{Error, valid};
 const MAX_LEASED: u64 = 1_000_000_000_000;
 
 impl Policy {
-    /// Makes this a shadow policy: it decides, is counted and reported, and denies nothing. Use it to see what a new limit
-    /// would do before it does.
+    /// Makes this a shadow policy: it decides, counts and is reported, but never denies. Use it to see what a new limit
+    /// would deny before you enforce it.
     ///
-    /// A request that it would deny is not charged under it, nor is what that request settles. Other policies of the same request are enforced as always.
-    /// Clients see nothing of a shadow policy. [`Decision::shadows`](crate::Decision::shadows) has its outcome, for
-    /// [`on_decision`](crate::RateLimitLayer::on_decision), and the metric `ratelimit_decisions_total` counts it with the
-    /// verdict `shadow_denied`. It has no leases, and its [failure mode](Self::on_store_failure) is not applied.
+    /// If it would have denied a request, it charges neither the request nor anything settled for it later. Other policies
+    /// of the request are enforced as usual. Clients see no trace of a shadow policy. Its outcome is in
+    /// [`Decision::shadows`](crate::Decision::shadows), for [`on_decision`](crate::RateLimitLayer::on_decision), and the
+    /// metric `ratelimit_decisions_total` counts its denials with the verdict `shadow_denied`. It has no leases, and its
+    /// [failure mode](Self::on_store_failure) does not apply.
     ///
-    /// Counts stay when a policy becomes a shadow or is enforced again.
+    /// Counts are kept when a policy becomes a shadow or is enforced again.
     ///
     /// # Example
     ///
@@ -44,8 +45,8 @@ impl Policy {
     /// Enforces the policy for this share of the keys, from 0 to 1, and makes it a [shadow](Self::shadow) for the others.
     /// Defaults to 1. Use it to enforce a new limit step by step.
     ///
-    /// Which keys these are depends on the key and the policy's name alone, so it is the same on every instance and for
-    /// every request. A larger share has all keys of a smaller one.
+    /// Whether a key is in the share depends only on the key and the policy's name, so it is the same on every instance and
+    /// for every request. A larger share includes all keys of a smaller one.
     ///
     /// # Panics
     ///
@@ -65,7 +66,7 @@ impl Policy {
     /// for client in 0..1_000 {
     ///     limiter.check(&strict, &Key::new(client), 1).await?;
     ///     let second = limiter.check(&strict, &Key::new(client), 1).await?;
-    ///     // For the other keys the denial is that of a shadow.
+    ///     // For the other keys, a shadow denies.
     ///     assert_ne!(second.is_allowed(), second.shadows().is_empty());
     ///     enforced += u32::from(!second.is_allowed());
     /// }
@@ -100,9 +101,10 @@ impl Policy {
     ///
     /// A bucket ([`Gcra`](crate::algorithm::Gcra), [`TokenBucket`](crate::algorithm::TokenBucket),
     /// [`LeakyBucket`](crate::algorithm::LeakyBucket)) pays the debt off at the quota's rate. Under a
-    /// [`SlidingLog`](crate::algorithm::SlidingLog) or a [`SlidingWindow`](crate::algorithm::SlidingWindow) the units
-    /// count for a period, as all others. Under a [`FixedWindow`](crate::algorithm::FixedWindow) the debt ends with its
-    /// window. While the store [fails](crate::FailureMode::Local), debits charge what remains in this process.
+    /// [`SlidingLog`](crate::algorithm::SlidingLog) or a [`SlidingWindow`](crate::algorithm::SlidingWindow), the units
+    /// count for a period, as usual. Under a [`FixedWindow`](crate::algorithm::FixedWindow), the debt ends with its
+    /// window. While the store [fails](crate::FailureMode::Local), there is no debt: debits charge what remains in this
+    /// process.
     ///
     /// Redis makes the decisions of such a policy with a longer script, which takes about twice the time.
     ///
@@ -196,14 +198,14 @@ impl Policy {
     /// ignores this setting.
     ///
     /// All instances together never admit more than the limit. The price: one instance may hold unused units while another
-    /// denies requests. See [leases](crate::policy#leases) for what they are exact about, their size, and refunds.
+    /// denies requests. See [leases](crate::policy#leases) for their exactness, their size, and refunds.
     ///
     /// # Panics
     ///
     /// If `most` is 0 or above 1,000,000,000,000, or the units of the algorithm cannot be leased exactly:
     /// [`SlidingLog`](crate::algorithm::SlidingLog), [`LeakyBucket::queue`](crate::algorithm::LeakyBucket::queue),
-    /// [`Concurrency`](crate::algorithm::Concurrency), or a custom one. A configuration file
-    /// gives an error instead.
+    /// [`Concurrency`](crate::algorithm::Concurrency), or a custom one; or the policy has a
+    /// [penalty](Self::penalty). A configuration file gives an error instead.
     ///
     /// # Example
     ///
@@ -212,7 +214,7 @@ impl Policy {
     /// use tower_ratelimit::{Policy, Quota};
     ///
     /// let api = Policy::new("api", Quota::per_second(50_000)).leased(1_000);
-    /// // A second, and then the units return at 50 a millisecond.
+    /// // One second, plus 20 ms to replenish 1,000 units at 50 per millisecond.
     /// assert_eq!(api.lease_bound(), Some(Duration::from_millis(1_020)));
     /// ```
     #[must_use]
@@ -248,10 +250,9 @@ impl Policy {
         Ok(())
     }
 
-    /// How long units [leased](Self::leased) by an instance stay charged after it crashes. The same holds for an
-    /// instance that lost its connection to Redis, or shut down without [`Limiter::drain`](crate::Limiter::drain). A window
-    /// counts them until it ends, a bucket counts them as charged within a second after the crash. `None` if nothing is
-    /// leased.
+    /// How long units [leased](Self::leased) by an instance stay charged after it crashes, loses its connection to Redis,
+    /// or shuts down without [`Limiter::drain`](crate::Limiter::drain). A window counts them until it ends. A bucket counts
+    /// them as charged within a second, and then replenishes them. `None` if the policy leases no units.
     #[must_use]
     pub fn lease_bound(&self) -> Option<Duration> {
         // An instance has no more of a key.

@@ -12,7 +12,7 @@ use crate::{
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::{algorithm::SlidingWindow, policy::Penalty, Policy, Quota};
+/// use tower_ratelimit::{algorithm::SlidingLog, policy::Penalty, Policy, Quota};
 ///
 /// let (minutes, hour, day) = (Duration::from_secs(600), Duration::from_secs(3_600), Duration::from_secs(86_400));
 /// let penalty = Penalty::after(10, minutes).ban(hour).up_to(day);
@@ -20,8 +20,8 @@ use crate::{
 /// // Only operators ban.
 /// assert_eq!(Penalty::manual().to_string(), "manual");
 ///
-/// let login = Policy::new("login", Quota::per_minute(5)).algorithm(SlidingWindow::new()).penalty(penalty);
-/// assert_eq!(login.to_string(), "5/min, sliding-window, penalty, failure mode local");
+/// let login = Policy::new("login", Quota::per_minute(5)).algorithm(SlidingLog::new()).penalty(penalty);
+/// assert_eq!(login.to_string(), "5/min, sliding-log, penalty, failure mode local");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
@@ -42,10 +42,10 @@ const MAX_WINDOW: u64 = 400 * 86_400_000_000;
 pub(crate) const MAX_BAN: u64 = 3_650 * 86_400_000_000;
 
 impl Penalty {
-    /// Bans a key when the policy has denied it `denials` times `within` a time.
+    /// Bans a key once the policy has denied it `denials` times within the time `within`.
     ///
-    /// The denials are counted in windows of that length, as fail2ban does: a window starts with a denial, and the next one
-    /// with the first denial after it ended. Denials of two windows are not added up.
+    /// Denials are counted in windows of that length: a window starts with a denial, and the next one
+    /// with the first denial after it ended. Denials in different windows are not added up.
     pub const fn after(denials: u64, within: Duration) -> Self {
         Self { after: if denials == 0 { u64::MAX } else { denials }, within, first: None, longest: None }
     }
@@ -55,7 +55,7 @@ impl Penalty {
         Self { after: 0, within: Duration::ZERO, first: None, longest: None }
     }
 
-    /// How long the first ban lasts. Defaults to the time within which denials count.
+    /// Sets how long the first ban lasts. Defaults to the time within which denials count.
     pub const fn ban(mut self, time: Duration) -> Self {
         self.first = Some(time);
         self
@@ -63,8 +63,8 @@ impl Penalty {
 
     /// Doubles the time of each further ban, up to `longest`. Defaults to no growth: each ban is as long as the first.
     ///
-    /// A key's earlier bans are forgotten once it has been free of bans for `longest`. Then the next one is as long as the
-    /// first again.
+    /// Once a key has had no ban for the time `longest`, its earlier bans are forgotten, and the next one is as long as the
+    /// first.
     pub const fn up_to(mut self, longest: Duration) -> Self {
         self.longest = Some(longest);
         self
@@ -124,9 +124,10 @@ impl Policy {
     ///
     /// A ban denies every request of the key that costs something, and its CORS preflights, regardless of the remaining
     /// quota. It charges nothing, like any other denial. [`Decision::banned_for`](crate::Decision::banned_for) has the
-    /// time left. Clients get the problem type `abnormal-usage-detected`, and `Retry-After` with the rest of the ban.
+    /// remaining time. Clients get the problem type `abnormal-usage-detected`, and `Retry-After` states the remaining time.
     ///
-    /// See [penalties](crate::policy#penalties) for which denials count, bans by hand, and what a failure of the store changes.
+    /// [Penalties](crate::policy#penalties) explains which denials count, bans by hand, and what a failure of the store
+    /// changes.
     ///
     /// # Panics
     ///
@@ -138,7 +139,7 @@ impl Policy {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tower_ratelimit::{algorithm::FixedWindow, policy::Penalty, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+    /// use tower_ratelimit::{algorithm::SlidingLog, policy::Penalty, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -146,7 +147,7 @@ impl Policy {
     /// let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
     /// let (minute, hour, day) = (Duration::from_secs(60), Duration::from_secs(3_600), Duration::from_secs(86_400));
     /// let login = Policy::new("login", Quota::per_minute(5))
-    ///     .algorithm(FixedWindow::anchored())
+    ///     .algorithm(SlidingLog::new())
     ///     .penalty(Penalty::after(10, 10 * minute).ban(hour).up_to(day));
     /// let mallory = Key::new("203.0.113.7");
     ///

@@ -13,11 +13,11 @@ use crate::{
 
 /// A [`Quota`] with a name, the [`Algorithm`] that counts it, and what happens when the store is unavailable.
 ///
-/// Clients read the name in the `RateLimit` headers, operators in Redis keys and logs. Two policies with one name and
-/// algorithm share their counts on one store, even if their quotas differ. Cloning is cheap. With the feature `serde`, policies are read
-/// [from a configuration file](crate::policy).
+/// Clients see the name in the `RateLimit` headers, operators in Redis keys and logs. Two policies with the same name and
+/// algorithm share their counts on one store, even if their quotas differ. Cloning is cheap. With the feature `serde`,
+/// policies are read [from a configuration file](crate::policy).
 ///
-/// `Display` writes all settings but the name: `5/min, gcra, failure mode local`.
+/// `Display` writes all settings except the name: `5/min, gcra, failure mode local`.
 ///
 /// # Example
 ///
@@ -62,6 +62,7 @@ pub(super) struct Name {
     quoted: Arc<str>,
     /// See [`Policy::label`].
     label: Box<str>,
+    algorithm: Box<str>,
     /// See [`Policy::tag`].
     tag: u64,
 }
@@ -74,6 +75,9 @@ pub(super) struct Counting {
     pub(super) arguments: Arc<[u64]>,
     pub(super) capacity: u64,
     pub(super) replenishment: Replenishment,
+    /// See [`Policy::redis_micros`], for a charge and for a refund.
+    #[cfg(feature = "redis")]
+    redis_micros: [u64; 2],
 }
 
 /// The optional settings of a policy.
@@ -118,7 +122,9 @@ impl Traits {
     pub(crate) const PENALTY: Self = Self(1 << 3);
     /// The policy is a shadow for some keys or for all.
     pub(crate) const ROLLOUT: Self = Self(1 << 4);
-    pub(crate) const ALL: Self = Self((1 << 5) - 1);
+    /// Its algorithm is not built in.
+    pub(crate) const CUSTOM: Self = Self(1 << 5);
+    pub(crate) const ALL: Self = Self((1 << 6) - 1);
 
     /// Both sets.
     pub(crate) const fn or(self, other: Self) -> Self {
@@ -174,8 +180,10 @@ impl Policy {
     }
 
     /// The policy `name` with at most `limit` units in use at any moment, over all instances, counted by
-    /// [`Concurrency`](crate::algorithm::Concurrency). Units of a crashed instance are released after 30 seconds. To
-    /// change this time, set it as the period of the quota: `Policy::new(name, Quota::new(limit, time)).algorithm(Concurrency::new())`.
+    /// [`Concurrency`](crate::algorithm::Concurrency).
+    ///
+    /// Units of a crashed instance are released after 30 seconds. To change this time, set it as the period of the quota:
+    /// `Policy::new(name, Quota::new(limit, time)).algorithm(Concurrency::new())`.
     ///
     /// # Panics
     ///
@@ -261,10 +269,10 @@ impl Policy {
         self
     }
 
-    /// What happens to a request when the store gives no decision in time. Defaults to [`FailureMode::Local`].
+    /// Sets what happens to a request if the store makes no decision in time. Defaults to [`FailureMode::Local`].
     ///
     /// If several policies are decided together and one is [`Closed`](FailureMode::Closed), the request is rejected.
-    /// Otherwise those that are [`Local`](FailureMode::Local) decide.
+    /// Otherwise the policies that are [`Local`](FailureMode::Local) decide.
     #[must_use]
     pub fn on_store_failure(self, mode: FailureMode) -> Self {
         self.set(|options| options.on_store_failure = mode)
@@ -291,7 +299,7 @@ impl Policy {
     #[doc(hidden)]
     #[must_use]
     pub fn algorithm_name(&self) -> &str {
-        self.counting().name()
+        &self.0.name.algorithm
     }
 
     /// The most units that can be charged in one burst.
@@ -301,7 +309,7 @@ impl Policy {
     }
 
     /// Declares the units as bytes of content: `RateLimit-Policy` then has the quota unit `content-bytes`. Without it,
-    /// clients take them for requests. It does not change what is charged.
+    /// clients assume that a unit is a request. It does not change what is charged.
     ///
     /// # Example
     ///
@@ -339,8 +347,8 @@ impl Policy {
         &self.0.counters
     }
 
-    /// `name:algorithm`, the policy's part of the [name](crate::Operator::stored_name) under which a store keeps a count. The
-    /// name of the policy is encoded as an identity is.
+    /// `name:algorithm`, the policy's part of the [name](crate::Operator::stored_name) under which a store keeps a
+    /// count. The name of the policy is encoded as an identity is.
     #[doc(hidden)]
     #[must_use]
     pub fn label(&self) -> &str {
@@ -406,9 +414,7 @@ impl Policy {
     /// About how many microseconds of Redis one decision takes at worst.
     #[cfg(feature = "redis")]
     pub(crate) fn redis_micros(&self, refund: bool) -> u64 {
-        // The cost of a user's algorithm is unknown.
-        const UNKNOWN: u64 = 50;
-        self.counting().counter().map_or(UNKNOWN, |counter| counter.redis_micros(self.arguments(), refund))
+        self.0.counting.redis_micros[usize::from(refund)]
     }
 
     /// What happens to a request when the store gives no decision in time.
@@ -449,7 +455,8 @@ impl Policy {
     ///
     /// let free = Policy::new("api", Quota::per_day(100)).try_algorithm(FixedWindow::anchored())?;
     /// let paid = free.with_quota(Quota::per_day(10_000))?;
-    /// assert_eq!((paid.name(), paid.quota(), paid.algorithm_name()), ("api", Quota::per_day(10_000), "fixed-window"));
+    /// assert_eq!((paid.name(), paid.quota()), ("api", Quota::per_day(10_000)));
+    /// assert_eq!(paid.to_string(), "10000/day, fixed-window, failure mode local");
     /// // Windows have no burst.
     /// assert!(free.with_quota(Quota::per_day(100).try_burst(5)?).is_err());
     /// # Ok::<(), tower_ratelimit::Error>(())
@@ -490,6 +497,7 @@ impl Inner {
             (self.options.debt.is_some(), Traits::DEBT),
             (self.options.penalty.is_some(), Traits::PENALTY),
             (self.options.shadowed > 0, Traits::ROLLOUT),
+            (self.counting.algorithm.counter().is_none(), Traits::CUSTOM),
         ];
         let traits = traits.into_iter().filter(|(is_so, _)| *is_so);
         self.traits = traits.fold(Traits(0), |all, (_, one)| all.or(one));
@@ -507,19 +515,34 @@ impl Name {
             quoted: quoted.into(),
             tag: hasher().hash_one(&*label),
             label: label.into(),
+            algorithm: algorithm.name().into(),
         }
     }
 }
 
 impl Counting {
     fn new(algorithm: Arc<dyn Algorithm>, quota: &Quota) -> Result<Self, Error> {
-        let arguments = algorithm.arguments(quota)?.into();
+        let arguments: Arc<[u64]> = algorithm.arguments(quota)?.into();
         let (capacity, replenishment) = (algorithm.capacity(quota), algorithm.replenishment());
         if !(1..=MAX_CAPACITY).contains(&capacity) {
             return Err(Error::invalid("an algorithm's capacity must be from 1 to 2^44"));
         }
-        Ok(Self { algorithm, arguments, capacity, replenishment })
+        Ok(Self {
+            #[cfg(feature = "redis")]
+            redis_micros: [false, true].map(|refund| redis_micros(&*algorithm, &arguments, refund)),
+            algorithm,
+            arguments,
+            capacity,
+            replenishment,
+        })
     }
+}
+
+#[cfg(feature = "redis")]
+fn redis_micros(algorithm: &dyn Algorithm, arguments: &[u64], refund: bool) -> u64 {
+    // The cost of a user's algorithm is unknown.
+    const UNKNOWN: u64 = 50;
+    algorithm.counter().map_or(UNKNOWN, |counter| counter.redis_micros(arguments, refund))
 }
 
 /// State is stored under the algorithm's name, so a user's algorithm must not have the name of a built-in one.

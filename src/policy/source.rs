@@ -16,16 +16,17 @@ use crate::{
 ///
 /// # Policies that are looked up
 ///
-/// A closure may return a [`Policy`], `None`, an error, or an [`Answer`] that is known later: see [`IntoPolicy`].
+/// A closure may return a [`Policy`], `None`, an error, or an [`Answer`] that resolves to one of these: see
+/// [`IntoPolicy`].
 ///
-/// * The closure runs while the request can be read. What it returns cannot borrow from the request, so copy what an
-///   `async` block needs: `Answer::pending(async move { .. })`.
-/// * If the policy is `None`, the rule charges nothing. If no rule of the layer charges anything, the service is called
-///   as for an [exempt](crate::RateLimitLayer::exempt) request.
-/// * An error rejects the request as an error of a [`KeyExtractor`](crate::KeyExtractor) does: an API key that no
-///   account has is an error of the kind [`UnknownIdentity`](ErrorKind::UnknownIdentity), and is rejected with 401.
-/// * The request waits as long as the answer is pending. `Lookup` of the crate `tower-ratelimit-extra` caches what it looks
-///   up and limits the wait. Otherwise use `tokio::time::timeout`.
+/// * What the closure returns cannot borrow from the request, so copy what an `async` block needs into it:
+///   `Answer::pending(async move { .. })`.
+/// * If the policy is `None`, the rule charges nothing. If no rule of the layer charges anything, the request goes straight
+///   to the service, like an [exempt](crate::RateLimitLayer::exempt) one.
+/// * An error rejects the request, as an error of a [`KeyExtractor`](crate::KeyExtractor) does. For an API key that no
+///   account has, return an error of the kind [`UnknownIdentity`](ErrorKind::UnknownIdentity), which is rejected with 401.
+/// * The request waits while the answer is pending. `Lookup` of the crate `tower-ratelimit-extra` caches what it looks up
+///   and limits the wait. Otherwise use `tokio::time::timeout`.
 ///
 /// # Example
 ///
@@ -80,7 +81,7 @@ impl PolicySource {
     ///
     /// # Example
     ///
-    /// Tiers from a database, no limit for its operators, and the usual policy if the database fails:
+    /// Tiers from a database, no limit for operators, and the usual policy if the database fails:
     ///
     /// ```
     /// use http::{Request, request::Parts};
@@ -138,8 +139,8 @@ impl PolicySource {
     /// The policy that `choose` returns for a value in the request's extensions, such as the user that an outer
     /// authentication layer has put there. `choose` returns what the closure of [`per_request`](Self::per_request) may.
     ///
-    /// A request without the value is answered 500, and the log names the missing layer: the layers are in the wrong
-    /// order. Use [`or`](Self::or) if the value is optional.
+    /// A request without the value is answered with 500, and the log states that a layer is missing: probably the layers
+    /// are in the wrong order. Use [`or`](Self::or) if the value is optional.
     ///
     /// # Example
     ///
@@ -261,8 +262,8 @@ impl PolicySource {
     /// you change a policy, and [the counts are kept](crate::policy#what-happens-to-the-counts). If the sender is dropped,
     /// its last policy stays.
     ///
-    /// A layer checks the first policy when it is built. If the store does not support a later one, or another rule of the
-    /// layer has the same name, requests are answered 500.
+    /// A layer checks the first policy when it is built. If the store does not support a later one, or another rule's
+    /// policy has the same name, requests are answered with 500.
     ///
     /// # Example
     ///

@@ -55,7 +55,7 @@ const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-m
 /// | rejection | gRPC status |
 /// |---|---|
 /// | denied | 8, `RESOURCE_EXHAUSTED` |
-/// | banned by a policy, for a time | 8, `RESOURCE_EXHAUSTED` |
+/// | temporarily banned by a policy's penalty | 8, `RESOURCE_EXHAUSTED` |
 /// | blocked by the layer | 7, `PERMISSION_DENIED` |
 /// | store unavailable, policy closed | 14, `UNAVAILABLE` |
 /// | no identity, the client's fault | 3, `INVALID_ARGUMENT` |
@@ -96,7 +96,7 @@ const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-m
 /// With the feature `tonic`, a [`Rejection`] and an [`Error`](crate::Error) become a `tonic::Status` with `?` or
 /// `Status::from`. The layer puts its [`Limiter`](crate::Limiter) into the extensions of the tonic request:
 /// `request.extensions().get::<Limiter>()`. There is an example at
-/// [`Status::from`](#impl-From<Rejection>-for-Status).
+/// [`Rejection`](crate::Rejection#impl-From<Rejection>-for-Status).
 ///
 /// # Example
 ///

@@ -18,17 +18,17 @@ use super::rejection::Rejection;
 /// [`GrpcStatus`](crate::response::GrpcStatus), the default for gRPC, and by closures and functions that return an
 /// `http::Response` with any body of bytes or, with the feature `axum`, anything that is `IntoResponse`.
 ///
-/// The mapper decides status, body and content type. The layer adds what the mapper did not set: the rejection's status
-/// in place of 200, `Retry-After` and the [`Headers`](crate::Headers) of a denial, `Cache-Control: no-store`, and
-/// no content for HEAD.
+/// The mapper sets status, body and content type. The layer adds what the mapper did not set: the rejection's status if the
+/// response has 200, `Retry-After` and the [`Headers`](crate::Headers) of a denial, the `Retry-After` of a 503, and
+/// `Cache-Control: no-store`. It removes the body in response to HEAD.
 ///
-/// Rejections that the service itself returns are answered by the mapper too, see
+/// The mapper also answers a rejection that the service itself returns: see
 /// [`Rejection::into_http`](crate::Rejection::into_http).
 ///
 /// # Closures and functions
 ///
-/// A closure must write the types of its arguments, or be passed to [`from_fn`]. A function that returns
-/// `impl IntoResponse` must not capture the lifetimes of its arguments: with `+ use<>` in edition 2024.
+/// A closure must annotate the types of its arguments, or be passed to [`from_fn`]. A function that returns
+/// `impl IntoResponse` must not capture the lifetimes of its arguments; in edition 2024, add `+ use<>`.
 ///
 /// ```
 /// # #[cfg(feature = "axum")]
@@ -52,9 +52,9 @@ use super::rejection::Rejection;
 ///
 /// # Your own 401
 ///
-/// An [unknown identity](crate::ErrorKind::UnknownIdentity) is rejected with 401, and HTTP wants a `WWW-Authenticate`
-/// header on it. Add it here. [`source`](std::error::Error::source) of the rejection is your own error, if the error has
-/// one.
+/// An [unknown identity](crate::ErrorKind::UnknownIdentity) is rejected with 401, for which HTTP requires a
+/// `WWW-Authenticate` header. Add it here. [`source`](std::error::Error::source) of the rejection returns your own error,
+/// if there is one.
 ///
 /// ```
 /// use http::{HeaderValue, Request, header::WWW_AUTHENTICATE, request::Parts};
@@ -113,16 +113,16 @@ use super::rejection::Rejection;
     note = "a function that returns `impl IntoResponse` must add `+ use<>`"
 )]
 pub trait ResponseMapper: Send + Sync + 'static {
-    /// The response to the request with the head `request`, which is rejected because of `rejection`.
+    /// Builds the response to a rejected request; `request` is its head.
     fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RejectionBody>;
 
     /// Whether [`response`](Self::response) reads more of the request than its method and content type. Defaults to
     /// `true`.
     ///
-    /// The layer keeps a copy of the head of each admitted request, in case the service
-    /// [rejects](crate::Rejection::into_http) it. The copy has the extensions too, so what they hold is dropped only when the
-    /// service has answered. With `false` the layer keeps nothing, and such a rejection is mapped with a head that
-    /// has the method if that is HEAD or the request is a gRPC call, the content type if it is a gRPC call, and nothing else.
+    /// If `true`, the layer keeps a copy of each admitted request's head, in case the service
+    /// [rejects](crate::Rejection::into_http) the request. The copy includes the extensions, so their values are dropped
+    /// only when the service has answered. If `false`, such a rejection is mapped with a head that has only the method HEAD,
+    /// or the method and the content type of a gRPC call.
     #[doc(hidden)]
     fn reads_request(&self) -> bool {
         true

@@ -160,11 +160,8 @@ impl Rejection {
     #[must_use]
     pub fn into_http(self) -> Response<RejectionBody> {
         let (request, ()) = Request::new(()).into_parts();
-        let mut response = ProblemDetails.response(&self, &request);
-        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if let Self::Unavailable(_) = self {
-            add_retry_after_of_store(response.headers_mut());
-        }
+        let mut response = mapped(&ProblemDetails, &self, &request);
+        finish(&mut response, &request);
         if let Some(decision) = self.decision() {
             add_retry_after(response.headers_mut(), decision);
             response.extensions_mut().insert(decision.clone());
@@ -185,10 +182,10 @@ pub(crate) enum RequestHead {
 }
 
 impl RequestHead {
-    /// What `mapper` reads of `request`, which is a gRPC call or not.
+    /// What a mapper that reads the head or not needs of `request`, which is a gRPC call or not.
     #[inline]
-    pub(crate) fn of(request: &Parts, is_call: bool, mapper: &dyn ResponseMapper) -> Self {
-        if mapper.reads_request() {
+    pub(crate) fn of(request: &Parts, is_call: bool, reads_head: bool) -> Self {
+        if reads_head {
             return Self::Whole(Box::new(request.clone()));
         }
         let grpc_type = is_call.then(|| grpc_type(&request.headers));

@@ -1,9 +1,9 @@
-use std::{error::Error as StdError, fmt, time::Duration};
+use std::{error::Error as StdError, fmt};
 
 use http::StatusCode;
 
 use crate::{
-    base::{Error, ErrorKind},
+    base::{Error, ErrorKind, time::seconds_up},
     decision::{Decision, Verdict},
 };
 
@@ -19,30 +19,30 @@ const BLOCKED: &str = "the client is banned; waiting does not help";
 /// ```
 /// use tower_ratelimit::{Error, ErrorKind, Rejection};
 ///
-/// let owed = Rejection::Unidentified(Error::new(ErrorKind::MissingIdentity, "no api key"));
-/// assert_eq!(owed.status(), 400);
-/// assert_eq!(owed.to_string(), "no api key");
+/// let theirs = Rejection::Unidentified(Error::new(ErrorKind::MissingIdentity, "no api key"));
+/// assert_eq!(theirs.status(), 400);
+/// assert_eq!(theirs.to_string(), "no api key");
 /// let ours = Rejection::Unidentified(Error::new(ErrorKind::MissingSetup, "no connect info"));
 /// assert_eq!(ours.status(), 500);
 /// assert_eq!(ours.to_string(), "the rate limit is misconfigured");
 /// assert_eq!(std::error::Error::source(&ours).unwrap().to_string(), "no connect info");
-/// // Only a denial has a decision and a wait.
+/// // Only denials have a decision and a wait.
 /// assert!(ours.decision().is_none() && ours.retry_after_seconds().is_none());
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Rejection {
-    /// A policy denied it: because of its quota, or because it [bans](crate::Policy::penalty) the key.
+    /// A policy denied the request: because of its quota, or because it [bans](crate::Policy::penalty) the key.
     Denied(Decision),
-    /// The client could not be identified, to charge it or to check a blocklist: the client's fault for
+    /// The client could not be identified, either for a charge or for a blocklist, or a
+    /// [`PolicySource`](crate::PolicySource) failed. This is the client's fault for
     /// [`MissingIdentity`](ErrorKind::MissingIdentity), [`InvalidIdentity`](ErrorKind::InvalidIdentity) and
-    /// [`UnknownIdentity`](ErrorKind::UnknownIdentity), the server's for every other kind. Even if a
-    /// [`PolicySource`](crate::PolicySource) failed.
+    /// [`UnknownIdentity`](ErrorKind::UnknownIdentity), and the server's for every other kind.
     Unidentified(Error),
     /// The layer [blocks](crate::RateLimitLayer::block) the request.
     Blocked,
-    /// The store made no decision, and the policy's failure mode is [`Closed`](crate::FailureMode::Closed). Answered with
-    /// 503. With an [`InvalidConfig`](ErrorKind::InvalidConfig), a setting is wrong: answered with 500.
+    /// The store made no decision, and the policy's failure mode is [`Closed`](crate::FailureMode::Closed): 503. If the
+    /// error is [`InvalidConfig`](ErrorKind::InvalidConfig), a setting is wrong: 500.
     Unavailable(Error),
 }
 
@@ -87,8 +87,8 @@ impl Rejection {
         }
     }
 
-    /// The wait before a retry in whole seconds, at least 1: the value of `Retry-After`. `None` if no policy denied the
-    /// request, or if the request costs more than the quota, so no wait helps.
+    /// The wait before a retry in whole seconds, at least 1: the value of `Retry-After` of a denial. `None` if no policy
+    /// denied the request, or if the request costs more than the capacity, so that waiting cannot help.
     #[must_use]
     pub fn retry_after_seconds(&self) -> Option<u64> {
         retry_after(self.decision()?)
@@ -96,13 +96,14 @@ impl Rejection {
 }
 
 impl Decision {
-    /// The decision if the request may go on now, a [`Rejection`] if it is denied: for handlers that use a
+    /// Returns this decision if the request may go on now, and a [`Rejection`] if it is denied. For handlers that use a
     /// [`Limiter`](crate::Limiter).
     ///
     /// # Errors
     ///
-    /// [`Rejection::Denied`] with the decision. [`Rejection::Unavailable`] if a queue delays the request, because the handler
-    /// would not wait: use [`Limiter::wait`](crate::Limiter::wait), or wait for [`Decision::delay`].
+    /// * [`Rejection::Denied`] with the decision.
+    /// * [`Rejection::Unavailable`] if a queue delays the request, because the handler would not wait: use
+    ///   [`Limiter::wait`](crate::Limiter::wait), or wait for [`Decision::delay`] instead of calling this.
     ///
     /// # Example
     ///
@@ -148,8 +149,8 @@ impl From<Error> for Rejection {
     }
 }
 
-/// The text for the client: what happened, and the wait in whole seconds. It has nothing of the store, and of an
-/// [`Error`] only the message to the client, such as the message of [`MissingIdentity`](ErrorKind::MissingIdentity).
+/// The text for the client: what happened, and the wait in whole seconds. It reveals nothing about the store, and of an
+/// [`Error`] only the message meant for the client, such as the message of [`MissingIdentity`](ErrorKind::MissingIdentity).
 /// The cause is the [`source`](StdError::source).
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -181,9 +182,4 @@ pub(super) const MAX_RETRY_AFTER: u64 = i32::MAX as u64;
 /// The seconds that `Retry-After` names for a denial: never too short, never 0.
 pub(super) fn retry_after(decision: &Decision) -> Option<u64> {
     Some(seconds_up(decision.advised_wait()?).clamp(1, MAX_RETRY_AFTER))
-}
-
-/// Whole seconds, rounded up.
-pub(super) fn seconds_up(duration: Duration) -> u64 {
-    duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))
 }

@@ -12,9 +12,9 @@ use crate::base::time::micros;
 
 /// A clock that moves only when you move it, for tests that must not sleep.
 ///
-/// Pass a clone to [`MemoryStore::with_clock`](crate::MemoryStore::with_clock) or to `manual_clock` of either store's
-/// builder, and keep one: the store takes the time from it, so every decision is repeatable. The clock starts at
-/// 2026-01-01T00:00:00Z and counts whole microseconds.
+/// Pass a clone to [`MemoryStore::with_clock`](crate::MemoryStore::with_clock) or to `RedisStoreBuilder::manual_clock`, and
+/// keep one: the store takes the time from it, so every decision is repeatable. The clock starts at 2026-01-01T00:00:00Z
+/// and counts whole microseconds.
 ///
 /// # Example
 ///
@@ -61,8 +61,7 @@ impl ManualClock {
         Self(Arc::new(Inner { micros: AtomicU64::new(START), set_back: AtomicU64::new(0) }))
     }
 
-    /// Moves the clock forward by `by`, in whole microseconds; a smaller part is dropped. The clock stops in the year
-    /// 2255.
+    /// Moves the clock forward by `by`, rounded down to whole microseconds. The clock stops in the year 2255.
     pub fn advance(&self, by: Duration) {
         self.change(|now| now.saturating_add(micros(by)));
     }

@@ -180,8 +180,8 @@ pub struct LocalCounts {
     pub(crate) owing: Mutex<Owing>,
     /// Whether it is time to reconcile.
     pub(crate) owes: AtomicBool,
-    /// The tasks that reconcile now.
-    pub(crate) reconciling: AtomicU32,
+    /// Each task that reconciles has a clone.
+    pub(crate) reconciling: Arc<()>,
     /// The instances that the store last reported. 0 if it has not.
     instances: AtomicU32,
     /// Whether to warn if the store has not reported them yet.

@@ -25,7 +25,7 @@ pub(crate) async fn print(promises: &mut Promises) {
          request waits longer than its layers' deadlines.\n"
     );
     println!(
-        "| Redis | layers | requests | decided without the store | 99.9 % took at most, ms | of those that began after \
+        "| Redis | layers | requests | decided without the store | p99.9, ms | of those that began after \
          {FAILURES} failures, ms | memory before, after, MB |"
     );
     println!("|---|---|---|---|---|---|---|");

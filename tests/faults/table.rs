@@ -55,7 +55,7 @@ pub(crate) async fn print(promises: &mut Promises) {
         DURATION.as_secs()
     );
     println!(
-        "| fault | requests during it | decided without the store | half took at most, ms | 99.9 %, ms | all, ms \
+        "| fault | requests during it | decided without the store | p50, ms | p99.9, ms | max, ms \
          | normal after its end, ms |"
     );
     println!("|---|---|---|---|---|---|---|");

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt as _;
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
@@ -554,6 +555,39 @@ async fn calls_that_are_made_while_one_is_under_way_share_the_next_one() {
     }
     assert_eq!(last.await.unwrap().remaining(), Some(200));
     assert_eq!(store.permits.available_permits(), 0);
+}
+
+#[test]
+fn a_settlement_waits_neither_for_an_answer_that_is_kept_nor_for_a_runtime_that_is_not_driven() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (driven, left) = (runtime(), runtime());
+    for (name, first_in) in [("kept", None), ("not driven", Some(&left))] {
+        for settled_in in [None, Some(&driven)] {
+            let store = Controlled::new();
+            store.permits.add_permits(9);
+            let limiter = Limiter::new(store.clone());
+            let policy = Policy::new("tokens", Quota::per_day(100)).algorithm(FixedWindow::anchored());
+            let decision = driven.block_on(limiter.check(&policy, &Key::new("alice"), 10)).unwrap();
+            let reservation = Reservation::new(&limiter, &decision);
+            let settle = |runtime: Option<&tokio::runtime::Runtime>, units| {
+                let _inside = runtime.map(tokio::runtime::Runtime::enter);
+                reservation.settle(units)
+            };
+            let (first, mut second) = (settle(first_in, 20), settle(settled_in, 30));
+            let mut poll = || (&mut second).now_or_never();
+            let settled = (0..99).find_map(|_| match settled_in {
+                Some(runtime) => runtime.block_on(async {
+                    tokio::task::yield_now().await;
+                    poll()
+                }),
+                None => poll(),
+            });
+            let settled = settled.and_then(|settled| settled.unwrap().remaining());
+            let name = format!("{name}, {}", settled_in.is_some());
+            assert_eq!(settled, Some(70), "{name}");
+            assert_eq!(driven.block_on(first).unwrap().remaining(), Some(80), "{name}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -238,3 +238,24 @@ async fn a_denial_that_arrives_during_a_reset_ends_with_it() {
     reset.await.unwrap();
     assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
 }
+
+#[tokio::test]
+async fn a_debit_ends_a_denial_only_if_it_becomes_debt() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
+    for (debt, calls) in [(0, 0), (5, 1)] {
+        let policy = Policy::new("p", Quota::per_day(1)).debt(debt);
+        let key = Key::new(format!("{debt}"));
+        let charged = limiter.check(&policy, &key, 1).await.unwrap();
+        assert!(charged.is_allowed() && !limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+        limiter.debit(&charged, 1).await.unwrap();
+        limiter.check_up_to(&policy, &key, 1).await.unwrap();
+        let before = server.script_calls();
+        let denied = limiter.check(&policy, &key, 1).await.unwrap();
+        assert_eq!(server.script_calls() - before, calls, "{debt}");
+        // A debt makes the wait longer.
+        let asked = limiter.peek(&policy, &key, 1).await.unwrap();
+        assert_eq!(denied.verdict(), asked.verdict(), "{debt}");
+    }
+}

@@ -373,7 +373,10 @@ impl Contest {
         };
         let memory = MemoryStore::with_clock(clock.clone());
         let mut stores = vec![("memory", Limiter::new(memory))];
-        if rules.len() == 1 {
+        // A ban writes no other state, so a bucket that starts below its burst may be new again at each denial of the ban. The
+        // deny cache reports the wait of the first one.
+        let forgets = |rule: &Rule| rule.penalty.is_some() && starts_below_its_burst(rule);
+        if rules.len() == 1 && !rules.iter().any(forgets) {
             stores.push(("redis", redis(settings())));
         } else {
             // The deny cache may report a state up to a second old for policies that did not deny.

@@ -447,3 +447,17 @@ async fn headers_about_the_handlers_body_are_dropped_with_it() {
     }
     assert_eq!(rejected.headers()["x-request-id"], "7");
 }
+
+/// Without a layer in front of the handler.
+#[test]
+fn only_a_failure_that_waiting_helps_has_retry_after() {
+    for (kind, status, has_retry_after) in [
+        (ErrorKind::StoreTimeout, StatusCode::SERVICE_UNAVAILABLE, true),
+        (ErrorKind::InvalidConfig, StatusCode::INTERNAL_SERVER_ERROR, false),
+    ] {
+        let response = Rejection::from(Error::new(kind, "a failure")).into_http();
+        assert_eq!(response.status(), status, "{kind:?}");
+        assert_eq!(response.headers().contains_key("retry-after"), has_retry_after, "{kind:?}");
+        assert_eq!(response.headers()["cache-control"], "no-store", "{kind:?}");
+    }
+}

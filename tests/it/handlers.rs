@@ -52,7 +52,7 @@ fn rows() -> Vec<Row> {
         row("exempt, and `ReportOnly`", tokens(), |layer| {
             layer.exempt(|_| true).enforcement(Enforcement::ReportOnly)
         }),
-        row("without a policy, from its source", Policy::new("none", Quota::per_day(1)), plain),
+        row("its `PolicySource` returned `None`", Policy::new("none", Quota::per_day(1)), plain),
         outage(row("the store fails, `Open`", failing(FailureMode::Open), plain)),
         outage(row("the store fails, `Local`", failing(FailureMode::default()), plain)),
         row("a shadow, within the limit", tokens().shadow(), plain),
@@ -135,7 +135,7 @@ async fn handle(
 /// The table in the docs, which this test prints if it is not there.
 #[tokio::test]
 async fn a_handler_gets_what_the_docs_say_whether_it_is_charged_or_not() {
-    let mut table = "| the request is | `Reservation` covers | `Decision` | `Option<Decision>` | `Limiter::check` over a limit \
+    let mut table = "| the request is | `Reservation` covers | `Decision` | `Option<Decision>` | `Limiter::check` of another policy, over its limit \
                      | `Limiter::charge_more` | `Reservation::settle` |\n|---|---|---|---|---|---|---|\n"
         .to_owned();
     for row in rows() {

@@ -389,11 +389,23 @@ async fn the_printed_acl_rule_is_sufficient_and_each_of_its_commands_is_needed()
         drop(adaptive);
         published(0).await?;
         // Permits are renewed and released.
-        let short = Policy::new("short", Quota::new(2, Duration::from_millis(600)))
+        let short = Policy::new("short", Quota::new(2, Duration::from_secs(3)))
             .algorithm(Concurrency::new())
             .on_store_failure(FailureMode::Closed);
         let held = limiter.check(&short, &key, 1).await?;
-        tokio::time::sleep(Duration::from_millis(900)).await;
+        let holders = || {
+            server.command::<Vec<String>>(&[
+                "ZRANGE",
+                "a*b:short:concurrency:{alice}",
+                "0",
+                "-1",
+                "WITHSCORES",
+            ])
+        };
+        let first = holders();
+        if !within(Duration::from_secs(9), async || holders() != first).await {
+            return Err(Error::new(ErrorKind::StoreFailed, "a permit was not renewed"));
+        }
         assert_eq!(limiter.peek(&short, &key, 0).await?.remaining(), Some(1));
         drop(held);
         released(&limiter, &short).await

@@ -267,21 +267,23 @@ async fn a_request_whose_service_fails_after_the_delay_does_not_count() {
     becomes(&limiter, &policy, before, "memory").await;
 }
 
-/// A store in process whose refunds are made when they are awaited to the end, as those that wait for a connection.
-struct SlowRefunds {
+/// A store in process whose calls for one action are made when they are awaited to the end, as those that wait for a
+/// connection.
+struct SlowCalls {
     store: MemoryStore,
-    refunds: Arc<Notify>,
+    action: Action,
+    calls: Arc<Notify>,
 }
 
-impl Store for SlowRefunds {
+impl Store for SlowCalls {
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        if action != Action::Refund {
+        if action != self.action {
             return self.store.decide(action, charges);
         }
-        let (store, refunds, charges) = (self.store.clone(), self.refunds.clone(), charges.to_vec());
+        let (store, calls, charges) = (self.store.clone(), self.calls.clone(), charges.to_vec());
         Answer::pending(async move {
-            refunds.notified().await;
-            store.decide(Action::Refund, &charges).await
+            calls.notified().await;
+            store.decide(action, &charges).await
         })
     }
 
@@ -293,7 +295,8 @@ impl Store for SlowRefunds {
 #[tokio::test]
 async fn the_refund_of_a_response_is_made_although_the_client_leaves() {
     let refunds = Arc::new(Notify::new());
-    let limiter = Limiter::new(SlowRefunds { store: MemoryStore::new(), refunds: refunds.clone() });
+    let (store, calls) = (MemoryStore::new(), refunds.clone());
+    let limiter = Limiter::new(SlowCalls { store, action: Action::Refund, calls });
     let policy = day("failures", 5);
     let mut service = ruled(&limiter, rule(&policy).count_if(|_| false)).layer(service_fn(echo));
     let mut response = Box::pin(service.ready().await.unwrap().call(Request::new("200".into())));
@@ -302,6 +305,28 @@ async fn the_refund_of_a_response_is_made_although_the_client_leaves() {
     drop(response);
     refunds.notify_one();
     becomes(&limiter, &policy, 5, "refunded").await;
+}
+
+#[tokio::test]
+async fn a_response_that_does_not_count_ends_the_debits_of_its_reservation() {
+    let debits = Arc::new(Notify::new());
+    let (store, calls) = (MemoryStore::new(), debits.clone());
+    let limiter = Limiter::new(SlowCalls { store, action: Action::Debit, calls });
+    let policy = day("tokens", 100);
+    let handler = service_fn(async |request: Request<String>| {
+        let reservation = request.extensions().get::<Reservation>().unwrap();
+        drop([20, 50].map(|units| reservation.extend_to(units)));
+        Ok::<_, Infallible>(Response::new(String::new()))
+    });
+    let rule = rule(&policy).cost(|_| 10).reserve().count_if(|_| false);
+    ruled(&limiter, rule).layer(handler).oneshot(Request::new(String::new())).await.unwrap();
+    assert_eq!(left(&limiter, &policy).await, 100, "the estimate is refunded");
+    // The debit that was under way is made, and no other one.
+    debits.notify_one();
+    becomes(&limiter, &policy, 90, "debited").await;
+    debits.notify_one();
+    limiter.drain(PATIENT).await.unwrap();
+    assert_eq!(left(&limiter, &policy).await, 90);
 }
 
 #[tokio::test]

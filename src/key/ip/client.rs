@@ -20,17 +20,20 @@ use crate::{
 /// |---|---|
 /// | nothing | [`PeerIp`](crate::PeerIp) |
 /// | proxies with known addresses | `ClientIp::behind(TrustedProxies::cidrs(["10.0.0.0/24"])?)` |
-/// | proxies with unknown addresses, always the same number, and no way around them | `ClientIp::behind(TrustedProxies::hops(2))` |
-/// | a CDN or a proxy that sends another header than `X-Forwarded-For` | one of these with [`.header(..)`](Self::header) |
+/// | proxies with unknown addresses, always the same number, that clients cannot bypass | `ClientIp::behind(TrustedProxies::hops(2))` |
+/// | a CDN or a proxy that sends a header other than `X-Forwarded-For` | one of these with [`.header(..)`](Self::header) |
+///
+/// The guide [the client's address behind proxies](crate::guide::client_ip) has the settings for nginx, Kubernetes, cloud
+/// load balancers and CDNs.
 ///
 /// An IPv6 address is counted by its /64 network. There are two exceptions: a link-local address is counted in full, and an
 /// address that embeds an IPv4 address is counted as that IPv4 address. [`PeerIp`](crate::PeerIp) does the same.
 ///
 /// # Why the proxies must be declared
 ///
-/// Any client can send `X-Forwarded-For: 1.2.3.4`. A proxy *appends* the address that it sees. So the addresses on the
-/// left of the list are what the client sent, and only those on the right, which your proxies appended, can be trusted.
-/// A limit by the left-most address does not limit anything: a client sends another address with each request.
+/// Any client can send `X-Forwarded-For: 1.2.3.4`. A proxy *appends* the address that it sees. So only the addresses on
+/// the right of the list, which your proxies appended, can be trusted; those on the left are what the client sent. A limit
+/// by the left-most address limits nothing: an attacker sends another address with each request.
 ///
 /// # Which address is used
 ///
@@ -42,12 +45,13 @@ use crate::{
 ///
 /// # Which header
 ///
-/// One [header](Self::header), and no other if it is missing. All declared proxies must handle it:
+/// `ClientIp` reads one [header](Self::header). If it is missing, no other header is read:
 ///
 /// * A list (`x-forwarded-for`, the default, or `forwarded`): every proxy must append to it or overwrite it.
-/// * A single address (any other header, such as `x-real-ip`): the outermost proxy must overwrite it on every request.
+/// * A single address (any other header, such as `x-real-ip`): the outermost proxy must overwrite it on every
+///   request, and the others must pass it on.
 ///
-/// If a proxy forwards what the client sent in this header, the client chooses its key.
+/// If a proxy forwards the client's own header unchanged, the client chooses its key.
 ///
 /// # Requests without a usable header
 ///
@@ -57,10 +61,10 @@ use crate::{
 ///
 /// * The key is the address of a proxy: the last valid one on the way to the client, or the peer. All such requests
 ///   share one limit.
-/// * `ClientIp` logs a warning, once for a value and its clones. A health check that the proxy sends causes it too:
-///   call [`without_warning`](Self::without_warning) to turn it off.
+/// * `ClientIp` logs a warning, once for a value and its clones. Health checks sent by the proxy cause it too; call
+///   [`without_warning`](Self::without_warning) to turn it off.
 /// * The request is not [exempt](crate::RateLimitLayer::exempt), even if the proxy's address is: otherwise a client
-///   that makes the header invalid would be exempt. To exempt health checks of the proxy, match their path.
+///   could become exempt by making the header invalid. To exempt the proxy's health checks, match their path.
 /// * A [blocklist](crate::RateLimitLayer::block) with the proxy's address rejects the request with 400.
 ///
 /// # Errors
@@ -73,8 +77,8 @@ use crate::{
 ///
 /// # What is an address
 ///
-/// `192.0.2.1`, `192.0.2.1:4711`, `2001:db8::1`, `[2001:db8::1]` and `[2001:db8::1]:4711`, with spaces and tabs
-/// around.
+/// `192.0.2.1`, `192.0.2.1:4711`, `2001:db8::1`, `[2001:db8::1]` and `[2001:db8::1]:4711`, with or without spaces and tabs
+/// around them.
 ///
 /// | case | result |
 /// |---|---|
@@ -88,7 +92,7 @@ use crate::{
 /// | `Forwarded`: `unknown`, `_hidden`, no `for`, two `for`, broken syntax | invalid |
 /// | `Forwarded`: any case, quotes, escapes, other parameters, an `_obfuscated` port | valid |
 /// | `Forwarded`: an address without the quotes that it needs | valid |
-/// | `Forwarded`: a quote that is not closed | the list ends there; what is to the right of it is read |
+/// | `Forwarded`: a quote that is not closed | everything to its left is ignored; only elements to its right are read |
 /// | a list of more than 64 addresses or 8 KiB | only this much is read, from the right |
 /// | a header of a single address that is invalid, a list, or longer than 8 KiB | unusable |
 ///
@@ -120,7 +124,7 @@ use crate::{
 /// let key = ClientIp::behind(TrustedProxies::hops(2));
 /// assert_eq!(key.extract(&proxied).await?, Key::new("203.0.113.7"));
 ///
-/// // An IPv6 client counts by its network, and has an address.
+/// // An IPv6 client is counted by its network; `address` returns its whole address.
 /// let key = ClientIp::behind(TrustedProxies::hops(1)).ipv6_prefix(56);
 /// let proxied = request("10.0.0.2:80", "2001:db8:0:17::5");
 /// assert_eq!(key.extract(&proxied).await?, Key::new("2001:db8::/56"));
@@ -174,9 +178,9 @@ impl ClientIp {
         self
     }
 
-    /// Sets how many leading bits of an IPv6 address count. Defaults to 64.
+    /// Sets the prefix length of the IPv6 networks that are counted. Defaults to 64.
     ///
-    /// Larger customers get 56 or 48 bits. All bits of a link-local address count.
+    /// Providers often assign a customer a /56 or a /48. A link-local address is always counted in full.
     ///
     /// # Panics
     ///
@@ -187,7 +191,7 @@ impl ClientIp {
         self
     }
 
-    /// Turns off the warning of [requests without a usable header](#requests-without-a-usable-header), if such requests
+    /// Turns off the warning about [requests without a usable header](#requests-without-a-usable-header), if such requests
     /// are expected.
     pub fn without_warning(mut self) -> Self {
         self.warning = Warning::off();
@@ -206,7 +210,8 @@ impl ClientIp {
 
     /// Matches the requests whose client is in one of `networks`, such as `10.0.0.0/8`. An address without a prefix
     /// length is the network of that address. For [`RateLimitLayer::exempt`](crate::RateLimitLayer::exempt) and
-    /// [`RateLimitLayer::block`](crate::RateLimitLayer::block); see [`PeerIp::within`](crate::PeerIp::within) for an example.
+    /// [`RateLimitLayer::block`](crate::RateLimitLayer::block); see [`PeerIp::within`](crate::PeerIp::within) for an
+    /// example.
     ///
     /// The whole address counts, not its IPv6 network.
     ///

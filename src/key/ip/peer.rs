@@ -15,12 +15,12 @@ use crate::{
 ///
 /// Use it if clients connect directly. **Behind a proxy or a load balancer use [`ClientIp`](crate::ClientIp)**: there
 /// the peer is the proxy, and all its clients would share one limit. `PeerIp` reads no header, except to
-/// [warn](#the-warning) of that mistake.
+/// [warn](#the-warning) about that mistake.
 ///
-/// An IPv6 address counts by its /64 network, which is what one customer gets. A link-local address (`fe80::/10`)
-/// counts as a whole, because all of them are in one network. An IPv6 address with the IPv4 address of a client in it
-/// counts as that IPv4 address: IPv4-mapped and IPv4-compatible addresses, 6to4 (`2002::/16`), Teredo (`2001::/32`),
-/// and NAT64 (`64:ff9b::/96`).
+/// An IPv6 address is counted by its /64 network, the smallest that a customer usually gets. A link-local address
+/// (`fe80::/10`) is counted in full, because all of them are in one network. An address that embeds a client's IPv4
+/// address is counted as that IPv4 address: IPv4-mapped and IPv4-compatible addresses, 6to4 (`2002::/16`), Teredo
+/// (`2001::/32`), and NAT64 (`64:ff9b::/96`).
 ///
 /// # Where the address comes from
 ///
@@ -49,10 +49,9 @@ use crate::{
 ///
 /// # The warning
 ///
-/// A request with a forwarding header (`x-forwarded-for`, `forwarded` or `x-real-ip`) is a sign of a proxy. For the first
-/// one `PeerIp` logs a warning, once for a value and its clones, and only among the first 1000 requests. A client that
-/// connects directly can send the header too. Call [`without_warning`](Self::without_warning) if the limit is meant to
-/// be per peer.
+/// A forwarding header (`x-forwarded-for`, `forwarded` or `x-real-ip`) is a sign of a proxy. If one of the first 1,000
+/// requests has one, `PeerIp` logs a warning, once for a value and its clones. A client that connects directly can send
+/// the header too. Call [`without_warning`](Self::without_warning) if the limit is meant to be per peer.
 ///
 /// # Example
 ///
@@ -92,14 +91,14 @@ const FORWARDING: [HeaderName; 3] =
     [HeaderName::from_static("x-forwarded-for"), FORWARDED, HeaderName::from_static("x-real-ip")];
 
 impl PeerIp {
-    /// The address of the peer. IPv6 addresses count by their /64 network.
+    /// The address of the peer. IPv6 addresses are counted by their /64 network.
     pub fn new() -> Self {
         Self { prefix: Prefix::DEFAULT, warning: Warning::new() }
     }
 
-    /// Sets how many leading bits of an IPv6 address count. Defaults to 64.
+    /// Sets the prefix length of the IPv6 networks that are counted. Defaults to 64.
     ///
-    /// Larger customers get 56 or 48 bits. All bits of a link-local address count.
+    /// Larger customers get a /56 or a /48. A link-local address is always counted in full.
     ///
     /// # Panics
     ///
@@ -110,8 +109,7 @@ impl PeerIp {
         self
     }
 
-    /// Turns [the warning](#the-warning) off, for a limit per peer behind a proxy: such as a proxy that only internal
-    /// clients reach, or a limit for each proxy.
+    /// Turns [the warning](#the-warning) off, for a limit that is meant to be per peer, such as a limit for each proxy.
     pub fn without_warning(mut self) -> Self {
         self.warning = Warning::off();
         self
@@ -190,7 +188,6 @@ impl PeerIp {
                  share that key. Use `ClientIp` behind a proxy, or turn this warning off with \
                  `PeerIp::without_warning`"
             );
-            let _ = header;
         }
     }
 }

@@ -3,7 +3,7 @@ use std::str::FromStr;
 use http::{HeaderName, header::RETRY_AFTER};
 
 use crate::{
-    base::{Error, ErrorKind},
+    base::{Error, ErrorKind, valid},
     key::Secret,
 };
 
@@ -24,29 +24,28 @@ pub(super) const DRAFT_06: [HeaderName; 3] = [RATELIMIT_LIMIT, RATELIMIT_REMAINI
 /// The `X-RateLimit-*` headers.
 pub(super) const LEGACY: [HeaderName; 4] = [X_LIMIT, X_REMAINING, X_USED, X_RESET];
 
-/// The rate limit headers of responses: which dialect, and on which responses.
+/// Which rate limit headers responses carry, and which responses carry them. [`Dialect`] shows the headers.
 ///
 /// Every denial that waiting can resolve carries `Retry-After`, regardless of these settings.
 ///
-/// See [`Dialect`] for what is on the wire.
-///
 /// # Meaning of the IETF headers
 ///
-/// `q` and `w` are the quota: `q` units per `w` seconds (`w` is left out for periods below a
-/// second). `r` is the units that can be charged now. `t` is the seconds over which `r` is to last: a
-/// client that spends `r` evenly over `t` stays within the quota. `t` is left out if the response's `Retry-After` is
-/// shorter.
+/// `q` and `w` are the quota: `q` units per `w` seconds. `w` is left out for periods below a second. `r` is the number of
+/// units that can be charged now. A client that spreads them evenly over `t` seconds stays within the quota; if `r` is 0,
+/// the next unit is available in `t` seconds. `t` is left out if the response's `Retry-After` is shorter.
 ///
 /// # Several policies
 ///
-/// The list headers name every policy, in the order of the layer. The other headers, which hold one number each,
-/// describe the policy that [binds](crate::Decision::binding). Headers of an inner service are
-/// never replaced: lists are appended to them, except to the dictionary of draft 07, and the other headers are left out.
+/// The list headers include every policy, in the order of the layer. The other headers describe the
+/// [binding](crate::Decision::binding) policy.
+///
+/// Headers that an inner service already wrote are never replaced. List headers are appended to the inner
+/// service's; the dictionary of draft 07 and headers with one number keep the inner service's value.
 ///
 /// # As text
 ///
-/// The names of the dialects read as headers, joined by `+`: `ietf`, `ietf-draft-07`, `ietf-draft-06`, `legacy-epoch`,
-/// `legacy-delta`, `off`, or `ietf+legacy-delta`. With the feature `serde`, configuration files hold the same text.
+/// Headers are parsed from `ietf`, `ietf-draft-07`, `ietf-draft-06`, `legacy-epoch`, `legacy-delta`, `off`, or two dialects
+/// joined by `+`, such as `ietf+legacy-delta`. With the feature `serde`, configuration files hold the same text.
 ///
 /// # Example
 ///
@@ -119,9 +118,9 @@ pub struct Headers {
     pub(super) partition_key: Option<Secret>,
 }
 
-/// How rate limit headers are written: see [`Headers::new`].
+/// A form of the rate limit headers, for [`Headers::new`].
 ///
-/// | dialect | on the wire | spoken by |
+/// | dialect | on the wire | used by |
 /// |---|---|---|
 /// | [`Ietf`](Self::Ietf) (default) | `RateLimit-Policy: "burst";q=100;w=60` and `RateLimit: "burst";r=50;t=30` | draft-ietf-httpapi-ratelimit-headers 08 to 11 |
 /// | [`IetfDraft07`](Self::IetfDraft07) | `RateLimit: limit=100, remaining=50, reset=30` and `RateLimit-Policy: 100;w=60` | draft 07, clients of express-rate-limit's `draft-7` |
@@ -144,17 +143,15 @@ pub struct Headers {
 pub enum Dialect {
     /// The list headers, with every policy.
     Ietf,
-    /// One dictionary, for the policy that binds.
+    /// One dictionary, for the binding policy.
     IetfDraft07,
-    /// One header for each number, for the policy that binds.
+    /// One header for each number, for the binding policy.
     IetfDraft06,
-    /// The `X-RateLimit-*` headers, for the policy that binds, with the time of the reset.
+    /// The `X-RateLimit-*` headers for the binding policy, with the time of the reset.
     LegacyEpoch,
-    /// The `X-RateLimit-*` headers, for the policy that binds, with the wait until the reset.
+    /// The `X-RateLimit-*` headers for the binding policy, with the wait until the reset.
     LegacyDelta,
 }
-
-const SAME_NAMES: &str = "these dialects use the same header names: choose one of them";
 
 impl Headers {
     /// The headers of `dialect` on every response. The default is [`Dialect::Ietf`].
@@ -169,15 +166,12 @@ impl Headers {
     ///
     /// # Panics
     ///
-    /// If there is a dialect whose headers have the same names: a response has one form of the IETF headers, and one of the
-    /// `X-RateLimit-*` headers.
+    /// If a dialect with the same header names is already set: a response can have one form of the IETF headers, and one of
+    /// the `X-RateLimit-*` headers.
     #[must_use]
     #[track_caller]
     pub fn and(self, dialect: Dialect) -> Self {
-        match self.try_and(dialect) {
-            Some(headers) => headers,
-            None => panic!("{SAME_NAMES}"),
-        }
+        valid(self.try_and(dialect))
     }
 
     /// No headers but `Retry-After`.
@@ -193,13 +187,11 @@ impl Headers {
         }
     }
 
-    fn try_and(mut self, dialect: Dialect) -> Option<Self> {
-        let place = self.place_of(dialect);
-        if place.is_some() {
-            return None;
+    fn try_and(mut self, dialect: Dialect) -> Result<Self, Error> {
+        match self.place_of(dialect).replace(dialect) {
+            Some(_) => Err(Error::invalid("these dialects use the same header names: choose one of them")),
+            None => Ok(self),
         }
-        *place = Some(dialect);
-        Some(self)
     }
 
     /// The drafts share names, and a client cannot tell the two forms of `X-RateLimit-Reset` apart, so a response has one of
@@ -211,7 +203,7 @@ impl Headers {
         }
     }
 
-    /// Sends the headers on denials only. Defaults to every response.
+    /// Sends the headers only on rejections. Defaults to every response.
     #[must_use]
     pub fn on_rejections_only(mut self) -> Self {
         self.successes = false;
@@ -226,7 +218,7 @@ impl Headers {
         self
     }
 
-    /// Names only the policy that [binds](crate::Decision::binding) in `RateLimit`. `RateLimit-Policy` still names every
+    /// Lists only the [binding](crate::Decision::binding) policy in `RateLimit`. `RateLimit-Policy` still lists every
     /// policy. Defaults to every policy in both.
     #[must_use]
     pub fn tightest_only(mut self) -> Self {
@@ -234,9 +226,9 @@ impl Headers {
         self
     }
 
-    /// Adds `pk` to the items of the list form's `RateLimit`: 96 bits of an HMAC-SHA256 of the key under
-    /// `secret`. A client sees by it which of its requests count together. Defaults to no `pk`, because others
-    /// could recognize the client by it.
+    /// Adds `pk` to each policy in the `RateLimit` header of [`Dialect::Ietf`]: 96 bits of an HMAC-SHA256 of the key under
+    /// `secret`. It shows a client which of its requests count together. Defaults to no `pk`, because others could
+    /// recognize the client by it.
     ///
     /// # Panics
     ///
@@ -354,7 +346,7 @@ impl FromStr for Headers {
                     ));
                 }
             };
-            headers = headers.try_and(dialect).ok_or_else(|| invalid(SAME_NAMES))?;
+            headers = headers.try_and(dialect).map_err(|problem| invalid(&problem.to_string()))?;
         }
         Ok(headers)
     }

@@ -12,18 +12,18 @@ use http::{
 
 use super::{
     dialects::{
-        append, draft_06, draft_07, has_dictionary, latest_t, legacy, limit_item, list, numbers, policy_item,
-        value,
+        append, draft_06, draft_07, has_dictionary, latest_t, legacy, limit_items, list, numbers,
+        policy_item, value,
     },
     headers::{Dialect, Headers, RATELIMIT, RATELIMIT_POLICY, X_EXCEEDED},
 };
 use crate::{
-    base::random::random_time,
+    base::{random::random_time, time::seconds_up},
     decision::{Decision, Outcome, Report},
     policy::Policy,
     response::{
         grpc::{GRPC_DETAILS, is_grpc_type},
-        rejection::{retry_after, seconds_up},
+        rejection::retry_after,
     },
 };
 
@@ -144,10 +144,14 @@ impl HeaderWriter {
                 let policies =
                     if outcomes.iter().all(&news) { self.cached(outcomes, policies) } else { policies() };
                 reported = append(headers, RATELIMIT_POLICY, policies);
-                let item = |outcome: &Outcome| limit_item(outcome, denied, latest, settings);
                 let limits = match settings.tightest_only {
-                    true => list([binding].into_iter().filter(|outcome| news(outcome)).map(item)),
-                    false => list(all().map(item)),
+                    true => limit_items(
+                        Some(binding).into_iter().filter(|one| news(one)),
+                        denied,
+                        latest,
+                        settings,
+                    ),
+                    false => limit_items(all(), denied, latest, settings),
                 };
                 append(headers, RATELIMIT, value(limits));
             }

@@ -92,7 +92,7 @@ impl<'a> Counting<'a> {
 
     /// The error of a decision whose twin made a mistake.
     pub(super) fn error(&self, mistake: Mistake) -> Error {
-        let name = self.charge.policy().counting().name();
+        let name = self.charge.policy().algorithm_name();
         Error::new(ErrorKind::StoreFailed, format!("the twin of the algorithm {name} {mistake}"))
     }
 

@@ -33,8 +33,8 @@ use crate::{
 ///
 /// # Bounded
 ///
-/// The store holds at most [`capacity`](Self::capacity) keys. A key of 20 bytes takes 115 to 150 bytes of
-/// memory. Some algorithms add to that: a sliding window or log 32 to 64 bytes, each cell of a sliding window 8, each
+/// The store holds about [`capacity`](Self::capacity) keys. A key of 20 bytes takes 115 to 150 bytes of
+/// memory. Some algorithms add to that: a sliding window or log 32 to 64 bytes, each segment of a sliding window 8, each
 /// request in a sliding log 32, and each unit in use under a concurrency policy 32.
 ///
 /// New keys push out expired ones, except under a [manual clock](Self::with_clock), which can step back. If no key is
@@ -96,7 +96,8 @@ impl MemoryStore {
         Self { shards, hasher: RandomState::new(), clock }
     }
 
-    /// The same store, empty and for `keys` keys, approximately. A key is one identity under one policy. Defaults to 200,000.
+    /// Returns an empty store with the clock of this one and room for about `keys` keys. Call it before cloning. A key is
+    /// one identity under one policy. Defaults to 200,000.
     ///
     /// The store divides the capacity among 16 to 1024 shards of at least 16 keys each and rounds it up, so the
     /// smallest store holds 256 keys. Shards fill unevenly, so the store may hold about 1 % less.

@@ -3,7 +3,7 @@
 //! redis-rs quotes the password in some of its errors, so only its fixed texts are matched, and no text of a URL is shown
 //! before it is certain that it is not a part of the password.
 
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisError};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisError, io::tcp::TcpSettings};
 
 use super::tls::TlsSettings;
 use crate::base::{Error, ErrorKind};
@@ -28,14 +28,38 @@ pub(crate) fn connection_info(url: &str, tls: &TlsSettings) -> Result<Connection
         ));
     }
     tls.check(info.addr())?;
-    Ok(info)
+    Ok(info.set_tcp_settings(tcp_settings()))
 }
 
-/// Whether both URLs have the same user, password and database.
-#[cfg(feature = "sentinel")]
-pub(super) fn has_same_settings(one: &ConnectionInfo, other: &ConnectionInfo) -> bool {
-    let (one, other) = (one.redis_settings(), other.redis_settings());
-    (one.username(), one.password(), one.db()) == (other.username(), other.password(), other.db())
+/// Turns off Nagle's algorithm, which redis-rs leaves on. With it, a call that is sent while another one is under way
+/// on the same connection waits until the server has acknowledged that one: up to one more round trip.
+pub(crate) fn tcp_settings() -> TcpSettings {
+    TcpSettings::default().set_nodelay(true)
+}
+
+/// Parses the URLs of servers that belong together, and lists their addresses. Fails with the error `differ` unless all have
+/// the same user, password and database.
+#[cfg(any(feature = "cluster", feature = "sentinel"))]
+pub(crate) fn connection_infos(
+    urls: &[String],
+    tls: &TlsSettings,
+    differ: &'static str,
+) -> Result<(Vec<ConnectionInfo>, String), Error> {
+    let infos: Vec<_> = urls.iter().map(|url| connection_info(url, tls)).collect::<Result<_, _>>()?;
+    let is_same = |pair: &[ConnectionInfo]| {
+        let [one, other] = [&pair[0], &pair[1]].map(ConnectionInfo::redis_settings);
+        (one.username(), one.password(), one.db()) == (other.username(), other.password(), other.db())
+    };
+    if !infos.windows(2).all(is_same) {
+        return Err(Error::invalid(differ));
+    }
+    let addresses: Vec<_> = infos.iter().map(|info| info.addr().to_string()).collect();
+    Ok((infos, addresses.join(", ")))
+}
+
+#[cfg(any(feature = "cluster", feature = "sentinel", feature = "tls-rustls-no-provider"))]
+pub(crate) fn is_tls(info: &ConnectionInfo) -> bool {
+    matches!(info.addr(), ConnectionAddr::TcpTls { .. })
 }
 
 fn check_tls(scheme: &str, is_supported: bool) -> Result<(), Error> {

@@ -25,7 +25,7 @@ use crate::{base::Error, store::ManualClock};
 ///     .connect_lazy("redis://127.0.0.1:6379")?;
 /// assert!(store.acl_rule().starts_with("~shop:*"));
 ///
-/// // For tests against a real Redis that do not sleep.
+/// // For tests that use a real Redis without sleeping.
 /// let clock = ManualClock::new();
 /// let store = RedisStore::builder().pool_size(4).manual_clock(clock.clone()).connect_lazy("redis://127.0.0.1:6379")?;
 /// # drop(store);
@@ -70,12 +70,13 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The longest time for one decision, including the wait for a connection. Must be above zero. Defaults to 50
-    /// milliseconds. After it, the policy's [`FailureMode`](crate::FailureMode) decides.
+    /// The longest time for one decision, including the wait for a connection. After it, the policy's
+    /// [`FailureMode`](crate::FailureMode) decides. Must be above zero. Defaults to 50 milliseconds.
     ///
-    /// The clock stops while the runtime is too busy to poll this decision, so CPU starvation is not blamed on Redis.
+    /// Time in which the runtime is too busy to poll the decision does not count, so CPU starvation is not taken for a slow
+    /// Redis.
     ///
-    /// It must be longer than a round trip to Redis. [`connect`](Self::connect) and
+    /// The deadline must be longer than a round trip to Redis. [`connect`](Self::connect) and
     /// [`probe`](crate::RedisStore::probe) compare the two.
     pub const fn deadline(mut self, deadline: Duration) -> Self {
         self.deadline = deadline;
@@ -83,8 +84,8 @@ impl RedisStoreBuilder {
     }
 
     /// The most connections to one server, in the pool that the store makes for each [runtime](crate::RedisStore#runtimes):
-    /// at least 1. Defaults to 8. Decisions use three connections, six over a slow network; the rest are spares while broken
-    /// ones are replaced. With a Redis Cluster, each runtime always has two connections to each node.
+    /// at least 1. Defaults to 8. Decisions use three connections, or six over a slow network; the others are spares while
+    /// broken ones are replaced. With a Redis Cluster, each runtime always has two connections to each node.
     pub const fn pool_size(mut self, connections: u32) -> Self {
         self.pool_size = connections;
         self
@@ -93,14 +94,14 @@ impl RedisStoreBuilder {
     /// The longest time for which the store repeats a denial without asking Redis again. Defaults to one second. Zero
     /// turns this deny cache off.
     ///
-    /// Until its wait is over, an exhausted key is denied from memory, with the same verdict and the rest of the wait.
-    /// The cache holds denials of requests of one unit, for up to 4096 keys, at about 270 bytes each.
+    /// Until its wait is over, an exhausted key is denied from memory, with the same verdict and the remaining wait.
+    /// The cache holds denials of requests that cost one unit, for up to 4096 keys, at about 270 bytes each.
     ///
     /// A [reset](crate::Operator::reset), a [refund](crate::Operator::refund_latest), returned
     /// [leased](crate::Policy::leased) units and a higher limit under the same name can end a denial early. They take
-    /// effect immediately if they happen through this store or its clones, and within this time if they happen on another
-    /// instance. If several policies count a request, the reported values of those that admitted it may also be this
-    /// old.
+    /// effect immediately if they happen through this store or its clones. If they happen on another instance, this store
+    /// may keep denying for up to `longest`. If several policies decide a request, the remaining units reported for the
+    /// policies that would admit may be out of date by up to `longest`.
     pub const fn deny_cache(mut self, longest: Duration) -> Self {
         self.deny_cache = longest;
         self
@@ -110,11 +111,11 @@ impl RedisStoreBuilder {
     /// no effect on a single server.
     ///
     /// All keys of a shard are in one hash slot, so that its decisions can share calls. The slots of the shards are evenly
-    /// spaced. A decision costs the servers less with fewer shards, because batches are larger; with more, more
-    /// primaries can share the load. Two to four for each primary are best, in a multiple of the number of primaries.
+    /// spaced. With fewer shards, batches are larger, so a decision costs the servers less. With more shards, more primaries
+    /// can share the load. Use two to four for each primary, in a multiple of the number of primaries.
     ///
-    /// **All instances need the same number.** The shard is part of the key, so changing it resets every limit once.
-    /// The old keys expire by themselves. Until all instances have the new number, each number has separate limits.
+    /// **All instances need the same number.** The shard is part of the key, so changing the number resets every limit once;
+    /// the old keys expire. Until all instances have the new number, the old and the new ones have separate limits.
     ///
     /// Redis moves slots between nodes and cannot split them, so one primary decides for a whole shard. If a shard is
     /// busier than a primary can serve, raise the number. If a single key is, use [leases](crate::Policy::leased).
@@ -142,9 +143,9 @@ impl RedisStoreBuilder {
     /// Trusts the certificates that `pem` contains, and no others, to sign the certificate of a server with a `rediss://`
     /// URL. Defaults to the certificates that the operating system trusts.
     ///
-    /// Set it if the server's certificate comes from a private authority. The server's certificate must name the host of
-    /// the URL. The certificates of the operating system are then not read, except for connections to a Redis Cluster:
-    /// redis-rs makes those, and reads the system's certificates first, so there must be some.
+    /// Set it if the server's certificate comes from a private authority. The server's certificate must be valid for the
+    /// host of the URL. The operating system's certificates are then not read, except for a Redis Cluster: redis-rs opens
+    /// those connections and reads the system's certificates first, so the system must have some.
     ///
     /// ```no_run
     /// use tower_ratelimit::RedisStore;
@@ -162,9 +163,8 @@ impl RedisStoreBuilder {
     /// # The crypto provider
     ///
     /// With the feature `tls-rustls`, the store uses the [`CryptoProvider`](rustls::crypto::CryptoProvider) that the
-    /// program has installed, and installs ring as the default of the process if it has no default. To use another one,
-    /// install it before you make the store. The feature `tls-rustls-no-provider` does not compile ring and installs
-    /// nothing.
+    /// program has installed. Without one, it installs ring for the process. To use another provider, install it
+    /// before you build the store. The feature `tls-rustls-no-provider` does not compile ring and installs nothing.
     #[cfg(feature = "tls-rustls-no-provider")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tls-rustls")))]
     pub fn tls_ca_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {

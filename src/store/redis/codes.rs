@@ -1,54 +1,94 @@
 //! Parses the error texts of a server.
 
-use crate::base::Fault;
+use crate::base::Fault::{
+    self, Algorithm, Ask, ClusterDown, ForeignValue, Moved, NoAuth, NoPermission, NoReplicas, NoScript,
+    Other, ReadOnly, Temporary, UnknownCommand, WrongPass,
+};
 
-/// The codes of servers.
-const CODES: &[(&str, Fault)] = &[
-    ("ASK", Fault::Ask),
-    ("BUSY", Fault::Busy),
-    ("CLUSTERDOWN", Fault::ClusterDown),
-    ("CROSSSLOT", Fault::CrossSlot),
-    ("ERR", Fault::Other),
-    ("EXECABORT", Fault::ExecAbort),
-    ("LOADING", Fault::Loading),
-    ("MASTERDOWN", Fault::MasterDown),
-    ("MISCONF", Fault::Misconf),
-    ("MOVED", Fault::Moved),
-    ("NOAUTH", Fault::NoAuth),
-    ("NOPERM", Fault::NoPermission),
-    ("NOPROTO", Fault::NoProto),
-    ("NOREPLICAS", Fault::NoReplicas),
-    ("NOSCRIPT", Fault::NoScript),
-    ("OOM", Fault::OutOfMemory),
-    ("READONLY", Fault::ReadOnly),
-    ("TRYAGAIN", Fault::TryAgain),
-    ("UNKILLABLE", Fault::Unkillable),
-    ("WRONGPASS", Fault::WrongPass),
-    ("WRONGTYPE", Fault::WrongType),
-];
+const NO_AUTH: &str = "the server requires a password: add it to the URL, redis://:password@host";
+const WRONG_PASS: &str = "the server does not accept this user and password";
+const MAY_NOT_RUN: &str =
+    "the Redis user may not run a command that the script calls: grant what RedisStore::acl_rule returns";
+const NO_KEY: &str =
+    "the Redis user may not access a key: grant what RedisStore::acl_rule returns for this store's prefix";
 
-/// The script's own errors, from `lua/`.
-const FOREIGN_CODE: &str = "RATELIMIT-FOREIGN";
+/// What the code of a server means, and what an operator can do about it.
+fn meaning(code: &str) -> Option<(Fault, &'static str)> {
+    Some(match code {
+        "ASK" => (Ask, "the key's slot is migrating to another node"),
+        "BUSY" => (Temporary, "a script of another client has run for too long; end it with SCRIPT KILL"),
+        "CLUSTERDOWN" => (ClusterDown, "the Redis Cluster does not serve the key's slot; check CLUSTER INFO"),
+        "CROSSSLOT" => (
+            Other,
+            "the keys of a decision are in several slots of the Redis Cluster; was a key made by hand?",
+        ),
+        "ERR" => (Other, "the server gives no known reason; check its log"),
+        "EXECABORT" => (Other, "a transaction was aborted"),
+        "LOADING" => (Temporary, "the server is loading its data from disk; wait until it is done"),
+        "MASTERDOWN" => (Temporary, "the server is a replica without a primary"),
+        "MISCONF" => (Temporary, "the server is read only because it cannot save to disk; check its log"),
+        "MOVED" => (
+            Moved,
+            "the server is one node of a Redis Cluster; connect to all nodes with Servers::cluster and the feature `cluster`",
+        ),
+        "NOAUTH" => (NoAuth, NO_AUTH),
+        "NOPERM" => {
+            (NoPermission, "the Redis user lacks a permission: grant what RedisStore::acl_rule returns")
+        }
+        "NOPROTO" => (Other, "the server does not support this version of the protocol"),
+        "NOREPLICAS" => (NoReplicas, "the server is read only because too few replicas are connected"),
+        "NOSCRIPT" => (NoScript, "the server does not have the script"),
+        "OOM" => (Temporary, "the server's memory is full: raise maxmemory, or create fewer keys"),
+        "READONLY" => {
+            (ReadOnly, "the server is a read-only replica; connect to an address that leads to the primary")
+        }
+        "TRYAGAIN" => {
+            (Temporary, "the keys' slot is migrating to another node, and the keys are on both nodes")
+        }
+        "UNKILLABLE" => (
+            Temporary,
+            "a script of another client has run for too long, and cannot be killed because it has written",
+        ),
+        "WRONGPASS" => (WrongPass, WRONG_PASS),
+        "WRONGTYPE" => (
+            ForeignValue,
+            "a key of the rate limit holds a value of another type, which is kept; does another program use the prefix?",
+        ),
+        _ => return None,
+    })
+}
+
+/// The code of an algorithm's errors, from `lua/`, as `RATELIMIT-FOREIGN` is.
 const ALGORITHM_CODE: &str = "RATELIMIT-ALGORITHM ";
 
 /// How errors in the Lua begin. They quote names and tokens of its source, and no values.
 const LUA_ERRORS: &[&str] = &["attempt to ", "Attempt to ", "Script attempted to "];
 
-/// Parts of texts that say more than their codes.
-const PARTS: &[(&str, Fault)] = &[
+/// Parts of texts that mean more than their codes.
+const PARTS: &[(&str, Fault, &str)] = &[
+    (
+        "RATELIMIT-FOREIGN",
+        ForeignValue,
+        "a key of the rate limit holds a value that the limiter did not write, which is kept; does another program use the \
+         prefix?",
+    ),
     // Errors of a script's commands, which have the code ERR: first up to Redis 7.0, then of later versions and of
     // Valkey.
-    ("can't run this command", Fault::NoCommand),
-    ("can't access at least one of the keys", Fault::NoKey),
-    ("ACL failure in script: No permissions to access a key", Fault::NoKey),
-    ("ACL failure in script: User ", Fault::NoCommand),
-    ("unauthenticated", Fault::NoAuth),
-    ("invalid password", Fault::WrongPass),
-    ("without any password configured", Fault::NoPasswordSet),
-    ("invalid username-password pair", Fault::WrongPass),
-    ("max number of clients", Fault::TooManyClients),
-    ("DB index is out of range", Fault::NoDatabase),
-    ("cluster support disabled", Fault::NoCluster),
+    ("can't run this command", NoPermission, MAY_NOT_RUN),
+    ("can't access at least one of the keys", NoPermission, NO_KEY),
+    ("ACL failure in script: No permissions to access a key", NoPermission, NO_KEY),
+    ("ACL failure in script: User ", NoPermission, MAY_NOT_RUN),
+    ("unauthenticated", NoAuth, NO_AUTH),
+    ("invalid password", WrongPass, WRONG_PASS),
+    ("without any password configured", Other, "the server has no password: remove it from the URL"),
+    ("invalid username-password pair", WrongPass, WRONG_PASS),
+    ("max number of clients", Other, "the server has reached its limit of connections: raise maxclients"),
+    ("DB index is out of range", Other, "the server has no database with this number"),
+    (
+        "cluster support disabled",
+        Other,
+        "the server is not a node of a Redis Cluster: use RedisStore::connect",
+    ),
 ];
 
 /// The commands that a message may name: those that the store sends and the built-in algorithms call.
@@ -56,38 +96,43 @@ const COMMANDS: &str = "AUTH CLIENT CLUSTER DEL EVAL EVALSHA EXISTS GET HELLO HG
                         PEXPIRE PING ROLE RPUSH SELECT SENTINEL SET TIME ZADD ZRANGEBYSCORE ZREM \
                         ZREMRANGEBYRANK ZREVRANGE ZSCORE";
 
-/// Why the server answered with the error `text`, and what of it can be shown, because none of it can be a secret: its
-/// code, the command, or what an algorithm raised. Empty if nothing can.
-pub(super) fn parse(text: &str) -> (Fault, &str) {
+/// Why the server answered with the error `text`, and an explanation for an operator. It shows only what cannot be a secret:
+/// the code, the command, or what an algorithm raised.
+pub(super) fn parse(text: &str) -> (Fault, String) {
     let text = text.trim();
     let plain = without_location(text);
     let plain = plain.strip_prefix("ERR ").unwrap_or(plain);
     // First, because an algorithm may raise any words.
     if let Some((_, raised)) = plain.split_once(ALGORITHM_CODE) {
-        return (Fault::Algorithm, without_script(raised).trim_end());
-    }
-    if plain.contains(FOREIGN_CODE) {
-        return (Fault::ForeignValue, "");
+        return (Algorithm, without_script(raised).trim_end().to_owned());
     }
     if plain.starts_with("Error compiling script") {
-        return (Fault::Algorithm, plain);
+        return (Algorithm, plain.to_owned());
     }
     if LUA_ERRORS.iter().any(|lua_error| plain.starts_with(lua_error)) {
-        return (Fault::Lua, without_script(plain));
+        return (Algorithm, format!("the Lua of an algorithm failed: {}", without_script(plain)));
     }
-    if let Some((_, fault)) = PARTS.iter().find(|(part, _)| plain.contains(part)) {
-        return (*fault, "");
+    if let Some((_, fault, explanation)) = PARTS.iter().find(|(part, ..)| plain.contains(part)) {
+        return (*fault, (*explanation).to_owned());
     }
     // The command is the first quoted text.
     let quoted = plain.split(['\'', '`']).nth(1).unwrap_or_default();
     let command = COMMANDS.split(' ').find(|command| command.eq_ignore_ascii_case(quoted));
-    match (coded(text), command) {
-        (Some((_, Fault::NoPermission)), Some(command)) => (Fault::NoCommand, command),
+    let code = code(text);
+    if let Some(command) = command {
         // redis-rs leaves out the code of the reply to SELECT.
-        (_, Some(command)) if plain.contains("no permissions to run the '") => (Fault::NoCommand, command),
-        (_, Some(command)) if plain.starts_with("unknown command") => (Fault::UnknownCommand, command),
-        (Some((code, fault)), _) => (fault, code),
-        (None, _) => (Fault::Unknown, ""),
+        if code == "NOPERM" || plain.contains("no permissions to run the '") {
+            let remedy = "grant what RedisStore::acl_rule returns (NOPERM)";
+            return (NoPermission, format!("the Redis user may not run {command}: {remedy}"));
+        }
+        if plain.starts_with("unknown command") {
+            let explanation = format!("the server does not support or does not allow the command {command}");
+            return (UnknownCommand, explanation);
+        }
+    }
+    match meaning(code) {
+        Some((fault, explanation)) => (fault, format!("{explanation} ({code})")),
+        None => (Other, "the server answered with an unknown error; check its log".into()),
     }
 }
 
@@ -100,14 +145,14 @@ pub(super) fn parse(text: &str) -> (Fault, &str) {
 /// | `@user_script: 79: WRONGTYPE Operation ...` | the same, for other commands |
 /// | `ERR Error running script (call to f_..): @user_script:79: ...` | a script that fails as a whole, 6.2 |
 /// | `ERR user_script:79: attempt to ...` | an error in the Lua, since 7.0 |
-pub(super) fn code(text: &str) -> Option<Fault> {
-    coded(text).map(|(_, fault)| fault)
+pub(super) fn fault(text: &str) -> Option<Fault> {
+    meaning(code(text)).map(|(fault, _)| fault)
 }
 
-fn coded(text: &str) -> Option<(&'static str, Fault)> {
-    let inner = without_location(text.trim());
-    let word = inner.trim_start_matches('-').split([' ', ':', '\r', '\n']).next().unwrap_or_default();
-    CODES.iter().copied().find(|(code, _)| *code == word)
+/// The word in the place of the code.
+pub(super) fn code(text: &str) -> &str {
+    let inner = without_location(text.trim()).trim_start_matches('-');
+    inner.split([' ', ':', '\r', '\n']).next().unwrap_or_default()
 }
 
 /// `text` without the script name and the line number.
@@ -140,47 +185,61 @@ mod tests {
     #[test]
     fn codes_are_found_in_every_form() {
         let rows = [
-            ("7.0", "READONLY You can't write against a read only replica.", Some(Fault::ReadOnly)),
+            ("7.0", "READONLY You can't write against a read only replica.", Some(ReadOnly)),
             (
                 "6.2, in a script",
                 "@user_script: 79: -READONLY You can't write against a read only replica.\r\n",
-                Some(Fault::ReadOnly),
+                Some(ReadOnly),
             ),
-            ("6.2, a type", "@user_script: 8: WRONGTYPE Operation against a key", Some(Fault::WrongType)),
+            ("6.2, a type", "@user_script: 8: WRONGTYPE Operation against a key", Some(ForeignValue)),
             (
                 "6.2, all of a script",
                 "ERR Error running script (call to f_0a1b): @user_script:9: @user_script: 9: -OOM command not allowed",
-                Some(Fault::OutOfMemory),
+                Some(Temporary),
             ),
             ("a place without a line", "@user_script: x: READONLY", None),
             ("a word in the middle", "the user said READONLY", None),
             ("nothing", "", None),
         ];
         for (name, text, expected) in rows {
-            assert_eq!(code(text), expected, "{name}");
+            assert_eq!(fault(text), expected, "{name}");
         }
     }
 
     #[test]
     fn a_fault_is_found_in_the_text_that_servers_send() {
         let rows = [
-            ("MOVED 866,127.0.0.1:7001", Fault::Moved, "MOVED"),
-            ("ASK 866,127.0.0.1:7001", Fault::Ask, "ASK"),
-            ("CLUSTERDOWN Hash slot not served", Fault::ClusterDown, "CLUSTERDOWN"),
-            ("NOPERM this user has no permissions to run the 'evalsha' command", Fault::NoCommand, "EVALSHA"),
-            ("ERR User x has no permissions to run the 'select' command", Fault::NoCommand, "SELECT"),
-            ("NOPERM this user has no permissions to access one of the keys", Fault::NoPermission, "NOPERM"),
-            ("ERR The user executing the script can't run this command or subcommand", Fault::NoCommand, ""),
-            ("ERR ACL failure in script: No permissions to access a key", Fault::NoKey, ""),
-            ("RATELIMIT-FOREIGN script: 9c9f, on @user_script:79.", Fault::ForeignValue, ""),
-            ("@user_script: 8: WRONGTYPE Operation against a key", Fault::WrongType, "WRONGTYPE"),
-            ("RATELIMIT-ALGORITHM bad: RATELIMIT-FOREIGN", Fault::Algorithm, "bad: RATELIMIT-FOREIGN"),
-            ("ERR unknown command 'hello', with args beginning with: ", Fault::UnknownCommand, "HELLO"),
-            ("ERR unknown command 'hunter2', with args beginning with: ", Fault::Other, "ERR"),
-            ("hunter2", Fault::Unknown, ""),
+            ("MOVED 866,127.0.0.1:7001", Moved, "(MOVED)"),
+            ("ASK 866,127.0.0.1:7001", Ask, "(ASK)"),
+            ("CLUSTERDOWN Hash slot not served", ClusterDown, "(CLUSTERDOWN)"),
+            (
+                "NOPERM this user has no permissions to run the 'evalsha' command",
+                NoPermission,
+                "EVALSHA: grant",
+            ),
+            ("ERR User x has no permissions to run the 'select' command", NoPermission, "SELECT: grant"),
+            ("NOPERM this user has no permissions to access one of the keys", NoPermission, "(NOPERM)"),
+            (
+                "ERR The user executing the script can't run this command or subcommand",
+                NoPermission,
+                MAY_NOT_RUN,
+            ),
+            ("ERR ACL failure in script: No permissions to access a key", NoPermission, NO_KEY),
+            ("RATELIMIT-FOREIGN script: 9c9f, on @user_script:79.", ForeignValue, "did not write"),
+            ("@user_script: 8: WRONGTYPE Operation against a key", ForeignValue, "(WRONGTYPE)"),
+            ("RATELIMIT-ALGORITHM bad: RATELIMIT-FOREIGN", Algorithm, "bad: RATELIMIT-FOREIGN"),
+            ("ERR unknown command 'hello', with args beginning with: ", UnknownCommand, "HELLO"),
+            (
+                "ERR unknown command 'hunter2', with args beginning with: ",
+                Other,
+                "no known reason; check its log (ERR)",
+            ),
+            ("hunter2", Other, "unknown error; check its log"),
         ];
-        for (text, fault, shown) in rows {
-            assert_eq!(parse(text), (fault, shown), "{text}");
+        for (text, fault, part) in rows {
+            let (found, explanation) = parse(text);
+            assert_eq!(found, fault, "{text}");
+            assert!(explanation.contains(part) && !explanation.contains("hunter2"), "{text}: {explanation}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::{
 };
 
 use bb8_redis::bb8::{Builder, ManageConnection, Pool};
-use redis::{ConnectionAddr, RedisError, aio::ConnectionLike};
+use redis::{RedisError, aio::ConnectionLike};
 
 #[cfg(feature = "sentinel")]
 use super::primary::Primary;
@@ -24,19 +24,21 @@ use super::{
     script::Scripts,
     servers::{Servers, Topology},
     store::RedisStore,
-    transport::{ConnectErrors, Health, Link, PROBE_TIMEOUT, Single, current, tcp_settings},
+    transport::{COMMANDS, ConnectErrors, Health, Link, PROBE_TIMEOUT, Single, current},
 };
 #[cfg(feature = "cluster")]
 use super::{
     job::Shards,
     transport::cluster::{self, ClusterManager, Clustered},
 };
-use crate::{base::Error, store::LocalCounts};
+use crate::{
+    base::{Error, ErrorKind},
+    store::LocalCounts,
+};
 
 /// What to connect to.
 enum Target {
-    /// With the server's address without the password.
-    Server(Box<Manager>, String),
+    Server(Box<Manager>),
     #[cfg(feature = "cluster")]
     Cluster(Box<cluster::Clients>),
 }
@@ -49,41 +51,55 @@ impl RedisStoreBuilder {
     /// The same as [`RedisStore::connect`], and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is
     /// invalid.
     pub async fn connect(self, servers: impl Into<Servers>) -> Result<RedisStore, Error> {
-        let target = self.target(servers.into())?;
+        let (target, address) = self.target(servers.into())?;
         current()?;
         // Too large for the stack of a caller that connects to many.
         in_real_time(Box::pin(async {
-            target.try_to_connect().await?;
-            self.with_target(target).checked().await
+            let connected = match &target {
+                Target::Server(manager) => manager.connect().await.map(drop),
+                #[cfg(feature = "cluster")]
+                Target::Cluster(clients) => clients.retrying.connect().await.map(drop),
+            };
+            connected.map_err(|cause| error::unreachable(&format!(" at {address}"), &cause))?;
+            self.with_target(target, address).checked().await
         }))
         .await
     }
 
-    /// A store for `servers`, which connects on first use. The servers may be absent.
+    /// A store for `servers`, which connects on first use, so the servers may be unavailable.
     ///
-    /// A wrong password, a missing permission or a missing certificate shows only in the log and in each decision's
-    /// [failure](crate::Decision::failure). Call [`probe`](RedisStore::probe) to find it when the service starts.
+    /// A wrong password, a missing permission, or a certificate that the other side does not accept shows only in the log
+    /// and in each decision's [failure](crate::Decision::failure). Call [`probe`](RedisStore::probe) to find it when the
+    /// service starts.
+    ///
+    /// With `rediss://`, and without a certificate set for a private authority, this reads the certificates of the operating
+    /// system, which takes some milliseconds. For a Redis Cluster, they are read whenever a connection is made.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid, a URL is malformed or missing, the URLs
-    /// of a Redis Cluster or of sentinels differ in more than the address, or, with `rediss://`, there is no valid
-    /// certificate of a CA, neither set nor on the system. No message shows a password.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig):
+    ///
+    /// * A setting is invalid, or a URL is malformed or missing.
+    /// * The URLs of a Redis Cluster or of sentinels differ in more than the address.
+    /// * A URL is `rediss://`, and the feature `tls-rustls` is off, a certificate is invalid, or no certificate of an
+    ///   authority is set and the system has none.
+    ///
+    /// No message shows a password.
     pub fn connect_lazy(self, servers: impl Into<Servers>) -> Result<RedisStore, Error> {
-        let target = self.target(servers.into())?;
-        Ok(self.with_target(target))
+        let (target, address) = self.target(servers.into())?;
+        Ok(self.with_target(target, address))
     }
 
-    /// A store on your own pool of connections to one server, with the pool's own size: the pool of bb8-redis, or any bb8
-    /// pool of redis-rs connections.
+    /// A store on your own pool of connections to one server: the pool of bb8-redis, or any bb8 pool of redis-rs
+    /// connections. [`pool_size`](Self::pool_size) does not apply.
     ///
-    /// Turn off bb8's `test_on_check_out`, or every checkout costs a PING. Turn on `nodelay`, which redis-rs leaves off:
-    /// if your connections share a socket, or other code uses them too, a call waits for one more round trip without
-    /// it. The store sends decisions on up to three connections at a time, six over a slow network, and other commands on one
-    /// more. With a smaller pool, decisions share fewer connections.
+    /// Turn off bb8's `test_on_check_out`, or every checkout costs a PING. Turn on `nodelay`, which redis-rs leaves off: if
+    /// other code uses the connections too, a call without it can wait for one more round trip. The store sends decisions
+    /// on up to three connections at a time, or six over a slow network, and other commands on one more. With a smaller
+    /// pool, decisions share fewer connections.
     ///
-    /// Make the pool in the runtime that uses the store, and use it in no other: all [runtimes](RedisStore#runtimes) of
-    /// the store share it, and its connections work only while the runtimes that opened them are driven.
+    /// Build the pool in the Tokio runtime that uses the store, and use it in no other: all [runtimes](RedisStore#runtimes)
+    /// of the store share it, and its connections work only while the runtimes that opened them are driven.
     ///
     /// ```no_run
     /// use tower_ratelimit::{RedisStore, bb8_redis::{RedisConnectionManager, bb8::Pool}};
@@ -119,69 +135,61 @@ impl RedisStoreBuilder {
                  `Servers::cluster`",
             ));
         }
-        let link = Single::new(move || pool.clone(), Arc::new(Health::new(None, self.deadline)));
-        Ok(self.with_link(Arc::new(link)))
+        let health = Arc::new(Health::new("Redis".to_owned(), self.deadline));
+        let link = Single::new(move || pool.clone(), health, COMMANDS.into());
+        let names = KeyNames::new(&self.prefix);
+        Ok(self.with_link(Arc::new(link), names))
     }
 
     /// Checks all settings, and makes the client for `servers`.
-    fn target(&self, servers: Servers) -> Result<Target, Error> {
+    fn target(&self, servers: Servers) -> Result<(Target, String), Error> {
         self.check()?;
         let (source, address) = match servers.0 {
             Topology::One(url) => {
-                let info = connection_info(&url, &self.tls)?.set_tcp_settings(tcp_settings());
-                let opener = Opener::new(&self.tls, matches!(info.addr(), ConnectionAddr::TcpTls { .. }))?;
+                let info = connection_info(&url, &self.tls)?;
+                let opener = Opener::new(&self.tls, &info)?;
                 let address = info.addr().to_string();
                 (Source::Url(info.into(), opener), address)
             }
             #[cfg(feature = "cluster")]
             Topology::Cluster(urls) => {
-                let clients = cluster::clients(&urls, &self.tls, self.deadline)?;
-                return Ok(Target::Cluster(clients.into()));
+                let (clients, addresses) = cluster::clients(&urls, &self.tls, self.deadline)?;
+                return Ok((Target::Cluster(clients.into()), addresses));
             }
             #[cfg(feature = "sentinel")]
-            Topology::Sentinel(sentinels) => {
-                let (primary, description) = Primary::new(&sentinels, &self.tls)?;
+            Topology::Sentinel { urls, primary, credentials } => {
+                let (primary, description) = Primary::new(&urls, primary, &credentials, &self.tls)?;
                 (Source::Primary(primary.into()), description)
             }
         };
-        Ok(Target::Server(Manager::new(source).into(), address))
+        Ok((Target::Server(Manager::new(source).into()), address))
     }
 
-    fn with_target(self, target: Target) -> RedisStore {
-        let health = Arc::new(Health::new(Some(target.address().to_owned()), self.deadline));
-        let shared = health.clone();
+    fn with_target(self, target: Target, address: String) -> RedisStore {
+        let health = Arc::new(Health::new(address, self.deadline));
+        let (shared, names) = (health.clone(), KeyNames::new(&self.prefix));
         match target {
-            Target::Server(manager, _) => {
-                let (selects, of_sentinels) = (manager.database() != 0, manager.asks_sentinels());
+            Target::Server(manager) => {
+                let commands = manager.commands();
                 let pools = move || pool(&shared, self.pool_size).build_unchecked(manager.for_another_pool());
-                let link = Single::new(pools, health);
-                #[cfg(feature = "sentinel")]
-                let link = if of_sentinels { link.asking_for_role() } else { link };
-                let _ = of_sentinels;
-                RedisStore { selects, ..self.with_link(Arc::new(link)) }
+                self.with_link(Arc::new(Single::new(pools, health, commands)), names)
             }
             #[cfg(feature = "cluster")]
             Target::Cluster(clients) => {
                 let pools = move || {
-                    let of = |client: &redis::cluster::ClusterClient| {
-                        pool(&shared, cluster::CONNECTIONS).build_unchecked(ClusterManager(client.clone()))
+                    let of = |manager: &ClusterManager| {
+                        pool(&shared, cluster::CONNECTIONS).build_unchecked(manager.clone())
                     };
                     (of(&clients.retrying), of(&clients.single_attempt))
                 };
                 let shards = Arc::new(Shards::new(self.cluster_shards));
                 let link = Clustered::new(pools, health, shards.clone());
-                let names = KeyNames::new(&self.prefix).in_shards(shards);
-                self.with_names(Arc::new(link), names)
+                self.with_link(Arc::new(link), names.in_shards(shards))
             }
         }
     }
 
-    fn with_link(self, link: Arc<dyn Link>) -> RedisStore {
-        let names = KeyNames::new(&self.prefix);
-        self.with_names(link, names)
-    }
-
-    fn with_names(self, link: Arc<dyn Link>, names: KeyNames) -> RedisStore {
+    pub(super) fn with_link(self, link: Arc<dyn Link>, names: KeyNames) -> RedisStore {
         let instances = self.clock.is_none().then(|| Arc::new(Instances::new()));
         let clock = Arc::new(Clock::new(self.clock.clone()));
         let deny_cache =
@@ -198,28 +206,7 @@ impl RedisStoreBuilder {
             clock,
             deny_cache,
             leases: Arc::new(leases),
-            selects: false,
         }
-    }
-}
-
-impl Target {
-    fn address(&self) -> &str {
-        match self {
-            Self::Server(_, address) => address,
-            #[cfg(feature = "cluster")]
-            Self::Cluster(clients) => &clients.addresses,
-        }
-    }
-
-    /// Opens one connection, outside the pools: they would repeat an attempt that fails.
-    async fn try_to_connect(&self) -> Result<(), Error> {
-        let connected = match self {
-            Self::Server(manager, _) => manager.connect().await.map(drop),
-            #[cfg(feature = "cluster")]
-            Self::Cluster(clients) => ClusterManager(clients.retrying.clone()).connect().await.map(drop),
-        };
-        connected.map_err(|cause| error::unreachable(&format!(" at {}", self.address()), &cause))
     }
 }
 
@@ -243,12 +230,11 @@ impl RedisStore {
     /// The store, if its server can make decisions. Logs the other findings.
     async fn checked(self) -> Result<Self, Error> {
         let report = self.probe().await?;
-        if let Some(error) = report.error() {
-            return Err(error);
+        if let Some(error) = report.error {
+            return Err(Error::new(ErrorKind::StoreFailed, error));
         }
-        for finding in report.findings() {
-            log!(warn, "{finding}");
-            let _ = finding;
+        for warning in report.warnings {
+            log!(warn, "{warning}");
         }
         if report.eviction_policy.is_none() {
             log!(
@@ -283,8 +269,12 @@ mod tests {
     #[test]
     fn no_connection_delays_small_writes() {
         let target = |servers| RedisStoreBuilder::new().target(servers).unwrap();
-        let clients = |servers: Servers| match target(servers) {
-            Target::Server(manager, _) => vec![format!("{manager:?}")],
+        let clients = |servers: Servers| match target(servers).0 {
+            Target::Server(manager) => match manager.source {
+                Source::Url(info, _) => vec![format!("{info:?}")],
+                #[cfg(feature = "sentinel")]
+                Source::Primary(_) => unreachable!("no sentinels"),
+            },
             #[cfg(feature = "cluster")]
             Target::Cluster(cluster) => {
                 [cluster.retrying, cluster.single_attempt].map(|client| format!("{client:?}")).to_vec()

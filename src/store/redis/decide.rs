@@ -1,6 +1,9 @@
-//! How a [`RedisStore`] makes a decision: from a lease or the deny cache if possible, otherwise with a job for Redis.
+//! [`RedisStore`] as a store. It makes a decision from a lease or the deny cache if possible, otherwise with a job for Redis.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use tokio::{
     runtime::Handle,
@@ -9,24 +12,30 @@ use tokio::{
 
 use super::{
     deny_cache::DenyObserver,
-    instances::MOST as MOST_INSTANCES,
+    instances::{Instances, MOST as MOST_INSTANCES},
     job::Job,
     lease::Spent,
     script::Script,
     store::RedisStore,
-    transport::{PROBE_TIMEOUT, current, deadline_in, timed_out},
+    transport::{PROBE_TIMEOUT, current, deadline_in},
 };
 use crate::{
-    base::Answer,
+    base::{Answer, Error},
     decision::{Charge, Charges, Decision},
-    policy::Traits,
-    store::Action,
+    key::Key,
+    policy::{Policy, Traits},
+    store::{Action, BanList, LocalCounts, Store},
 };
 
-impl RedisStore {
-    /// A [plain](Charge::is_plain) charge takes the short way: the deny cache, a job of this charge, and the short script. Only
-    /// the others look up a lease, or bring charges against penalties.
-    pub(super) fn evaluate(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+impl Store for RedisStore {
+    fn known_denial(&self, charges: &[Charge]) -> Option<Decision> {
+        let deny_cache = self.deny_cache.as_ref()?;
+        deny_cache.lookup(charges, deny_cache.stamp(self.clock.micros()))
+    }
+
+    // A plain charge takes the short way: the deny cache, a job of this charge, and the short script. Only the others look up
+    // a lease, or bring charges against penalties.
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         let now = self.clock.micros();
         let mut hot = None;
         if let Some(charge) = leased(action, charges) {
@@ -49,8 +58,11 @@ impl RedisStore {
         {
             return Answer::ready(Ok(decision));
         }
-        if action.charges_units() {
-            self.announce_if_due(now);
+        if action.charges_units()
+            && let Some(instances) = &self.instances
+            && instances.due.load(Ordering::Relaxed) <= now
+        {
+            self.announce(instances, now);
         }
         let script = match self.scripts.script_for(charges) {
             Ok(script) => script,
@@ -58,20 +70,69 @@ impl RedisStore {
         };
         let mut job = self.job(action, charges.into(), script);
         job.lease = hot.and_then(|(charge, hash)| self.leases.fetch(charge, hash, false));
-        let frees_units = job.lease.as_ref().is_some_and(|lease| lease.returned().frees_units());
-        job.denial = stamp.map(|(cache, stamp)| DenyObserver::new(cache, stamp, action, frees_units));
+        let frees_units = matches!(action, Action::Refund | Action::Ban)
+            || job.lease.as_ref().is_some_and(|lease| lease.returned().frees_units());
+        job.denial = stamp.map(|(cache, stamp)| DenyObserver::new(cache, stamp, frees_units));
         if action == Action::Refund { self.refund(job) } else { self.link.clone().decide(job.into()) }
     }
 
-    pub(super) fn job(&self, action: Action, charges: Charges, script: Arc<Script>) -> Job {
-        let job = Job::new(action, charges, self.names.clone(), script, self.deadline);
-        Job { time: self.clock.manual_micros(), ..job }
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        let mut redis_key = Vec::new();
+        self.names.write(&mut redis_key, policy, key);
+        let mut command = redis::cmd("DEL");
+        command.arg(redis_key);
+        let reply = self.link.clone().run(command, self.deadline);
+        let (deny_cache, leases) = (self.deny_cache.clone(), self.leases.clone());
+        let (policy, key) = (policy.clone(), key.clone());
+        let forget = move || {
+            leases.table.forget(&policy, &key);
+            deny_cache.iter().for_each(|deny_cache| deny_cache.invalidate(&policy, &key));
+        };
+        // Also before the command, in case the caller drops the answer.
+        forget();
+        Answer::pending(async move {
+            let reply = reply.await;
+            forget();
+            reply.map(|_| ())
+        })
     }
 
-    /// Announces this instance in the background, if that is due at the time `now`. Call it with a charge.
-    fn announce_if_due(&self, now: u64) {
-        if let Some(instances) = &self.instances
-            && instances.is_due(now)
+    fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
+        let mut name = Vec::new();
+        self.names.write(&mut name, policy, key);
+        String::from_utf8(name).ok()
+    }
+
+    fn local_counts(&self) -> Option<Arc<LocalCounts>> {
+        Some(self.local.clone())
+    }
+
+    fn bans(&self, policy: &Policy, most: usize) -> Answer<BanList> {
+        Answer::pending(self.clone().list_bans(policy.clone(), most))
+    }
+
+    fn drain(&self) -> Answer<()> {
+        let store = self.clone();
+        Answer::pending(async move { store.return_leases().await })
+    }
+
+    fn accept(&self, policy: &Policy) -> Result<(), Error> {
+        self.scripts.register(policy)
+    }
+}
+
+impl RedisStore {
+    #[inline]
+    pub(super) fn job(&self, action: Action, charges: Charges, script: Arc<Script>) -> Job {
+        let mut job = Job::new(action, charges, self.names.clone(), script, self.deadline);
+        job.time = self.clock.manual_micros();
+        job
+    }
+
+    /// Announces this instance in the background. Call it with a charge, at a time at which that may be due.
+    #[cold]
+    fn announce(&self, instances: &Instances, now: u64) {
+        if instances.is_due(now)
             && let Ok(runtime) = Handle::try_current()
         {
             // A renewal adds a permit that Redis does not have. If it fails, the next interval tries again.
@@ -92,8 +153,8 @@ impl RedisStore {
         let job = Job { deadline: self.deadline.min(PROBE_TIMEOUT), ..job };
         let decision = self.link.clone().decide(job.into()).await;
         if let Some(remaining) = decision.ok().and_then(|decision| decision.remaining()) {
-            let instances =
-                u32::try_from(MOST_INSTANCES.saturating_sub(remaining).max(1)).unwrap_or(u32::MAX);
+            let instances = MOST_INSTANCES.saturating_sub(remaining).max(1);
+            let instances = u32::try_from(instances).unwrap_or(u32::MAX);
             self.local.reported(instances);
             metric!(instances_seen(instances));
         }
@@ -109,28 +170,22 @@ impl RedisStore {
     }
 
     /// Refunds. Redis can refund units that were spent from a lease only once it knows of them, so the lease is
-    /// returned first.
+    /// returned first, and reports under way are awaited.
     fn refund(&self, job: Job) -> Answer<Decision> {
         let (link, leases) = (self.link.clone(), self.leases.clone());
         if !job.charges.iter().any(|charge| charge.policy().has(Traits::LEASE)) {
             return link.decide(job.into());
         }
         Answer::pending(async move {
-            let runtime = current()?;
-            let (allowed, deadline) = (job.deadline, deadline_in(job.deadline));
+            // What returns the leases goes on if the refund is dropped. If it fails, the units return when the lease ends.
+            current()?;
+            let (deadline, halfway) = (deadline_in(job.deadline), deadline_in(job.deadline / 2));
             for charge in &*job.charges {
-                if let Some(first) = leases.remove(charge.policy(), charge.key()) {
-                    // Spawned, so it goes on if the refund is dropped or times out. If it fails, the units return when
-                    // the lease ends.
-                    let sent = leases.spawn(first, &runtime);
-                    if timeout_at(deadline, sent).await.is_err() {
-                        return Err(timed_out(allowed));
-                    }
-                }
+                // A report may be part of a decision that its caller keeps and does not poll. Then less is refunded.
+                let _ = timeout_at(halfway, leases.settle(charge.policy(), charge.key())).await;
             }
-            // The refund gets the rest of the deadline.
-            let deadline = deadline.saturating_duration_since(Instant::now());
-            link.decide(Job { deadline: deadline.max(Duration::from_millis(1)), ..job }.into()).await
+            let rest = deadline.saturating_duration_since(Instant::now());
+            link.decide(Job { deadline: rest.max(Duration::from_millis(1)), ..job }.into()).await
         })
     }
 }
@@ -140,4 +195,137 @@ fn leased(action: Action, charges: &[Charge]) -> Option<&Charge> {
     let [charge] = charges else { return None };
     let is_leased = action == Action::Charge && charge.policy().has(Traits::LEASE);
     (is_leased && charge.cost() > 0 && !charge.is_shadow()).then_some(charge)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Mutex, atomic::AtomicBool};
+
+    use redis::{Cmd, Value};
+    use tokio::{sync::Semaphore, task::yield_now};
+
+    use super::*;
+    use crate::{
+        algorithm::twin::Receipt,
+        base::{Quota, sync::lock},
+        decision::{Outcome, Verdict},
+        store::{
+            ManualClock,
+            redis::{
+                job::{KeyNames, Leased, Reply},
+                transport::{Found, Health, Link, Scan},
+            },
+        },
+    };
+
+    /// Admits and leases everything, or denies it. Commands, and leases that are fetched ahead, end when they get a permit.
+    struct Controlled {
+        sent: Mutex<Vec<(Action, u64)>>,
+        denies: AtomicBool,
+        permits: Semaphore,
+        health: Health,
+    }
+
+    fn controlled() -> (Arc<Controlled>, RedisStore) {
+        let (permits, health) = (Semaphore::new(0), Health::default());
+        let link = Controlled { sent: Mutex::default(), denies: AtomicBool::new(false), permits, health };
+        let link = Arc::new(link);
+        let store = RedisStore::builder()
+            .manual_clock(ManualClock::new())
+            .with_link(link.clone(), KeyNames::new("test"));
+        (link, store)
+    }
+
+    impl Link for Controlled {
+        fn decide(self: Arc<Self>, job: Arc<Job>) -> Answer<Decision> {
+            Answer::pending(async move {
+                let [charge] = &*job.charges else { unreachable!("each job has one charge") };
+                lock(&self.sent).push((job.action, charge.cost()));
+                job.sending();
+                if job.action == Action::Charge && charge.cost() == 0 {
+                    self.permits.acquire().await.unwrap().forget();
+                }
+                let receipt = Receipt { made: 0, mark: 0 };
+                let leased = job.lease.as_ref().map(|lease| Leased {
+                    units: lease.wanted,
+                    lifetime: 1_000_000,
+                    name: 7,
+                    receipt,
+                });
+                let second = Duration::from_secs(1);
+                let outcome = match self.denies.load(Ordering::Relaxed) {
+                    true => Outcome::new(charge, Verdict::Deny { retry_after: Some(second) }, 0, second),
+                    false => Outcome::new(charge, Verdict::Allow, 500, second),
+                };
+                let decision = job.settled(Reply { decision: Decision::of_one(outcome), leased });
+                job.end();
+                Ok(decision)
+            })
+        }
+
+        fn ask(self: Arc<Self>, _: Cmd, _: Duration) -> Answer<Value> {
+            Answer::pending(async move {
+                self.permits.acquire().await.unwrap().forget();
+                Ok(Value::Nil)
+            })
+        }
+
+        fn scan(self: Arc<Self>, _: Scan, _: Duration) -> Answer<Found> {
+            unreachable!("no keys are listed")
+        }
+
+        fn health(&self) -> &Health {
+            &self.health
+        }
+
+        fn commands(&self) -> &'static [&'static str] {
+            &[]
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refund_is_sent_after_the_report_of_the_units_spent_from_a_lease() {
+        let (link, store) = controlled();
+        let policy = Policy::new("p", Quota::per_day(1_000)).leased(100);
+        let charge = Charge::new(&policy, &Key::new("alice"), 1);
+        let sent = || lock(&link.sent).len();
+        while sent() < 4 {
+            store.decide(Action::Charge, std::slice::from_ref(&charge)).await.unwrap();
+            yield_now().await;
+        }
+        assert_eq!(lock(&link.sent).last(), Some(&(Action::Charge, 0)), "more units are fetched");
+        let refunds = [1, 2].map(|units| {
+            let refund = store.decide(Action::Refund, &[charge.clone().with_cost(units)]);
+            tokio::spawn(async move { refund.await.map(|_| ()) })
+        });
+        let refunded = || {
+            lock(&link.sent).iter().filter(|(action, units)| *action == Action::Refund && *units > 0).count()
+        };
+        for _ in 0..99 {
+            yield_now().await;
+        }
+        assert_eq!(refunded(), 0, "the report is under way");
+        link.permits.add_permits(1);
+        for refund in refunds {
+            refund.await.unwrap().unwrap();
+        }
+        assert_eq!(refunded(), 2);
+    }
+
+    #[tokio::test]
+    async fn a_denial_that_arrives_during_a_reset_ends_with_it() {
+        let (link, store) = controlled();
+        let charge = [Charge::new(&Policy::new("p", Quota::per_day(1)), &Key::new("alice"), 1)];
+        let reset = tokio::spawn(store.reset(charge[0].policy(), charge[0].key()));
+        yield_now().await;
+        link.denies.store(true, Ordering::Relaxed);
+        for _ in 0..2 {
+            assert!(store.decide(Action::Charge, &charge).await.unwrap().is_denied());
+        }
+        assert_eq!(lock(&link.sent).len(), 1, "the second denial is the stored one");
+        link.denies.store(false, Ordering::Relaxed);
+        link.permits.add_permits(1);
+        reset.await.unwrap().unwrap();
+        assert!(!store.decide(Action::Charge, &charge).await.unwrap().is_denied());
+    }
 }

@@ -1,14 +1,15 @@
 //! The deny cache: denies requests on an exhausted key without Redis.
 //!
 //! It stores denials of one unit by a policy that had none left. Until the wait of such a denial is over, no instance
-//! can charge that key a unit, so the same request gets the same denial, with the rest of the wait. Four events end a
-//! denial early: a reset, a refund, returned leased units, and a policy of the same name with another quota. Events in
+//! can charge that key a unit, so the same request gets the same denial, with the rest of the wait. Five events end a
+//! denial early: a reset, a refund, returned leased units, a debit that became debt, and a policy of the same name with
+//! another quota. Events in
 //! the same store take effect immediately, events of other instances when the denial has been stored for
-//! [`DenyCache::max_age`]. A denial by several policies ends with each such event in the same store: the wait may come
-//! from a policy other than the cell's.
+//! [`DenyCache::max_age`]. A denial by several policies ends with such an event of each of them.
 //!
 //! Denials by a policy whose penalty counts them are not stored, because Redis must count them. But denials of a banned
-//! key are, until the ban ends: a ban is ended early by the same events.
+//! key are, until the ban ends: a ban is ended early by the same events. The wait for units in such a denial, if it is longer
+//! than the ban, is the one of the first denial.
 //!
 //! Denials of several units are not stored: before their wait is over, some of the units may be available and be
 //! charged to another request.
@@ -19,7 +20,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -29,7 +30,7 @@ use arc_swap::ArcSwapOption;
 
 use super::clock::Clock;
 use crate::{
-    base::{sync::lock, time::micros},
+    base::time::micros,
     decision::{Charge, Decision, DecisionSource, Outcome, Verdict},
     key::Key,
     policy::Policy,
@@ -41,7 +42,7 @@ pub(crate) struct DenyCache {
     clock: Arc<Clock>,
     /// The longest time for which a denial is stored, in microseconds.
     max_age: u64,
-    /// How often entries were invalidated. A reply that was under way then is not stored.
+    /// How many invalidations there were.
     invalidations: AtomicU64,
 }
 
@@ -50,8 +51,8 @@ struct Cell {
     /// Of the policy and the key of its latest denial, so a lookup of another one reads no more.
     hash: AtomicU64,
     denial: ArcSwapOption<CachedDenial>,
-    /// Held to insert and to invalidate, so no invalidation comes between the check and the store of an insertion.
-    change: Mutex<()>,
+    /// The number of the latest invalidation of a key in this cell. Replies to earlier requests no longer hold.
+    invalidated: AtomicU64,
 }
 
 /// The state of the cache when a request was sent.
@@ -63,12 +64,11 @@ pub(crate) struct Stamp {
 
 struct CachedDenial {
     decision: Decision,
+    stamp: Stamp,
     /// When the reply was received. Redis decided before that, so a wait counted from here is never too short.
     received_at: u64,
     /// When the denial may no longer hold. Counted from before the request was sent, so never too late.
     expires_at: u64,
-    /// How often entries were invalidated, if several policies deny. The next invalidation ends the denial.
-    invalidations: Option<u64>,
 }
 
 const CELLS: usize = 4096;
@@ -94,13 +94,16 @@ impl DenyCache {
             }
             let loaded = cell.denial.load();
             let Some(cached) = &*loaded else { continue };
-            let is_over = !(cached.received_at..cached.expires_at).contains(&now)
-                || cached.invalidations.is_some_and(|count| count != stamp.invalidations);
+            // A denial may be newer than this request.
+            let is_later = cached.received_at > now;
+            let is_over = cached.expires_at <= now
+                || is_later && cached.received_at > self.clock.micros()
+                || !self.holds(cached);
             if is_over || cached.conflicts_with(charge) {
-                // The denial has expired, the clock stepped back, another denial of the request may have ended, or the key is
-                // charged under another quota, and this request may change its counts. A newer denial stays.
+                // The denial has ended, the clock stepped back, or the key is charged under another quota, and this request
+                // may change its counts. A newer denial stays.
                 cell.denial.compare_and_swap(&loaded, None);
-            } else if covers(&cached.decision, charges) {
+            } else if !is_later && covers(&cached.decision, charges) {
                 let elapsed = Duration::from_micros(now - cached.received_at);
                 let decision = match (cached.decision.all_outcomes(), charges) {
                     ([outcome], [charge]) => Decision::of_one(after(outcome, charge, elapsed)),
@@ -127,7 +130,7 @@ impl DenyCache {
         }
         let mut lifetime = self.max_age;
         let is_banned = decision.is_banned();
-        let (mut first, mut denying) = (None, 0);
+        let mut first = None;
         for outcome in decision.outcomes() {
             let wait = if is_banned {
                 // The request is denied until the ban ends, regardless of the policies that do not ban.
@@ -147,33 +150,33 @@ impl DenyCache {
             };
             if let Some(wait) = wait {
                 lifetime = lifetime.min(micros(wait));
-                denying += 1;
                 first.get_or_insert(outcome);
             }
         }
         if let Some(first) = first {
             let (received_at, expires_at) = (self.clock.micros(), stamp.sent_at.saturating_add(lifetime));
-            let invalidations = (denying > 1).then_some(stamp.invalidations);
-            let cached = CachedDenial { decision: decision.clone(), received_at, expires_at, invalidations };
+            let cached = CachedDenial { decision: decision.clone(), stamp, received_at, expires_at };
             let hash = hash(first.policy(), first.key());
             let cell = self.cell(hash);
-            let _change = lock(&cell.change);
-            // Checked under the lock, so a later invalidation also removes this entry.
-            if stamp.invalidations == self.invalidations.load(Ordering::Acquire) {
-                cell.hash.store(hash, Ordering::Relaxed);
-                cell.denial.store(Some(Arc::new(cached)));
-            }
+            cell.hash.store(hash, Ordering::Relaxed);
+            cell.denial.store(Some(Arc::new(cached)));
         }
     }
 
-    /// Removes the denial of `key` under `policy`. Call it after the store refunded units, so no older reply is stored
-    /// afterwards.
+    /// Ends the denials of `key` under `policy`, also of replies that are stored afterwards. Call it after the store refunded
+    /// units.
     pub(crate) fn invalidate(&self, policy: &Policy, key: &Key) {
-        // In this order: a later reply sees the new count, and an earlier one is removed from its cell.
-        self.invalidations.fetch_add(1, Ordering::AcqRel);
-        let cell = self.cell(hash(policy, key));
-        let _change = lock(&cell.change);
-        cell.denial.store(None);
+        let number = self.invalidations.fetch_add(1, Ordering::AcqRel) + 1;
+        self.cell(hash(policy, key)).invalidated.fetch_max(number, Ordering::AcqRel);
+    }
+
+    /// Whether no denying key was invalidated since the request was sent.
+    fn holds(&self, cached: &CachedDenial) -> bool {
+        let mut denying = cached.decision.outcomes().iter().filter(|one| one.is_denied() || one.is_banned());
+        denying.all(|outcome| {
+            let cell = self.cell(hash(outcome.policy(), outcome.key()));
+            cell.invalidated.load(Ordering::Acquire) <= cached.stamp.invalidations
+        })
     }
 
     fn cell(&self, hash: u64) -> &Cell {
@@ -194,46 +197,43 @@ pub(crate) struct DenyObserver {
     /// Whether the job frees units that other requests can be charged. Then its keys are invalidated, regardless of the
     /// decision.
     frees_units: bool,
-    /// How many invalidations were caused by undoing a part of this job. They do not affect its denial.
-    undo_invalidations: OnceLock<Arc<AtomicU64>>,
 }
 
 impl DenyObserver {
-    /// Observes a job that is sent now. `frees_units` is whether it returns units of a lease.
-    pub(crate) fn new(cache: &Arc<DenyCache>, stamp: Stamp, action: Action, frees_units: bool) -> Self {
-        let frees_units = frees_units || action != Action::Charge;
-        Self { cache: cache.clone(), stamp, frees_units, undo_invalidations: OnceLock::new() }
+    /// Observes a job that is sent now.
+    pub(crate) fn new(cache: &Arc<DenyCache>, stamp: Stamp, frees_units: bool) -> Self {
+        Self { cache: cache.clone(), stamp, frees_units }
     }
 
     /// Call it when Redis has made a decision over `charges`, or when it failed as a whole and may have been carried out in
     /// part.
     pub(crate) fn settled(&self, action: Action, charges: &[Charge], decision: Option<&Decision>) {
-        if self.frees_units {
-            for charge in charges {
-                self.cache.invalidate(charge.policy(), charge.key());
-                if action == Action::Ban {
-                    // The bans of a client hold for its preflights.
-                    self.cache.invalidate(charge.policy(), &charge.key().of_preflight());
+        match decision.filter(|_| !self.frees_units) {
+            Some(decision) if action == Action::Charge => self.cache.insert(decision, self.stamp),
+            // A denied key may be charged debt, which makes its wait longer.
+            Some(decision) => {
+                for outcome in decision.all_outcomes().iter().filter(|outcome| outcome.granted() > 0) {
+                    self.cache.invalidate(outcome.policy(), outcome.key());
                 }
             }
-            if let Some(undo_invalidations) = self.undo_invalidations.get() {
-                undo_invalidations.fetch_add(charges.len() as u64, Ordering::AcqRel);
+            None if action == Action::Charge && !self.frees_units => {}
+            None => {
+                for charge in charges {
+                    self.cache.invalidate(charge.policy(), charge.key());
+                    if action == Action::Ban {
+                        // The bans of a client hold for its preflights.
+                        self.cache.invalidate(charge.policy(), &charge.key().of_preflight());
+                    }
+                }
             }
-        } else if let Some(decision) = decision {
-            let undo_invalidations = self
-                .undo_invalidations
-                .get()
-                .map_or(0, |undo_invalidations| undo_invalidations.load(Ordering::Acquire));
-            let stamp = Stamp { invalidations: self.stamp.invalidations + undo_invalidations, ..self.stamp };
-            self.cache.insert(decision, stamp);
         }
     }
 
-    /// An observer for a job that undoes a part of this one, which was charged and then denied.
+    /// An observer for a job that undoes a part of this one, which was charged and then denied. It does not end the denial,
+    /// which is another key's.
     #[cfg(feature = "cluster")]
     pub(crate) fn undoing(&self) -> Self {
-        let undo_invalidations = self.undo_invalidations.get_or_init(Arc::default).clone().into();
-        Self { cache: self.cache.clone(), stamp: self.stamp, frees_units: true, undo_invalidations }
+        Self::new(&self.cache, self.stamp, true)
     }
 }
 
@@ -274,5 +274,90 @@ fn after(cached: &Outcome, charge: &Charge, elapsed: Duration) -> Outcome {
     match cached.banned_for() {
         Some(rest) => outcome.banning(rest.saturating_sub(elapsed)),
         None => outcome,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{base::Quota, store::ManualClock};
+
+    struct Fixture {
+        cache: DenyCache,
+        clock: ManualClock,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let clock = ManualClock::new();
+            let of_cache = Arc::new(Clock::new(Some(clock.clone())));
+            Self { cache: DenyCache::new(Duration::from_secs(1), of_cache), clock }
+        }
+
+        fn stamp(&self) -> Stamp {
+            self.cache.stamp(self.clock.micros())
+        }
+
+        fn insert(&self, charges: &[Charge], stamp: Stamp) {
+            let denial = Verdict::Deny { retry_after: Some(Duration::from_secs(60)) };
+            let outcome = |charge| Outcome::new(charge, denial, 0, Duration::from_secs(60));
+            self.cache.insert(&Decision::new(charges.iter().map(outcome)), stamp);
+        }
+
+        fn denies(&self, charges: &[Charge]) -> bool {
+            self.cache.lookup(charges, self.stamp()).is_some()
+        }
+    }
+
+    fn charge(policy: &str, key: &str) -> Charge {
+        Charge::new(&Policy::new(policy, Quota::per_minute(1)), &Key::new(key), 1)
+    }
+
+    fn invalidate(cache: &DenyCache, charge: &Charge) {
+        cache.invalidate(charge.policy(), charge.key());
+    }
+
+    #[test]
+    fn an_event_ends_only_denials_of_its_key() {
+        let one = Fixture::new();
+        let (alice, bob) = ([charge("api", "alice")], charge("api", "bob"));
+        let stamp = one.stamp();
+        invalidate(&one.cache, &bob);
+        one.insert(&alice, stamp);
+        assert!(one.denies(&alice), "an event of another key");
+        invalidate(&one.cache, &alice[0]);
+        assert!(!one.denies(&alice));
+        one.insert(&alice, stamp);
+        assert!(!one.denies(&alice), "a reply that was under way then");
+        one.insert(&alice, one.stamp());
+        assert!(one.denies(&alice));
+    }
+
+    #[test]
+    fn a_denial_by_several_policies_ends_with_an_event_of_each() {
+        let one = Fixture::new();
+        let charges = [charge("burst", "alice"), charge("daily", "alice")];
+        for ended in &charges {
+            one.insert(&charges, one.stamp());
+            invalidate(&one.cache, &charge("daily", "bob"));
+            assert!(one.denies(&charges), "an event of another key");
+            invalidate(&one.cache, ended);
+            assert!(!one.denies(&charges), "{ended:?}");
+        }
+    }
+
+    #[test]
+    fn a_request_that_is_older_than_a_denial_leaves_it() {
+        let one = Fixture::new();
+        let charges = [charge("api", "alice")];
+        let older = one.stamp();
+        one.clock.advance(Duration::from_millis(1));
+        one.insert(&charges, older);
+        assert!(one.cache.lookup(&charges, older).is_none());
+        assert!(one.denies(&charges));
+        one.clock.step_back(Duration::from_millis(1));
+        assert!(!one.denies(&charges), "the clock stepped back");
+        one.clock.advance(Duration::from_millis(1));
+        assert!(!one.denies(&charges), "a denial of a clock that stepped back");
     }
 }

@@ -2,27 +2,31 @@
 //!
 //! An error never has a `RedisError` as its source, because that shows the server's text too.
 
-use redis::{RedisError, ServerErrorKind};
+use redis::RedisError;
 
 use super::{
-    codes::{code, parse},
-    explain::{describe, fault_of, io_kind, is_server_error, server_text, text_of, tls_remedy},
+    codes::parse,
+    explain::{explain, io_kind, is_server_error, tls_remedy},
 };
 use crate::base::{Error, ErrorKind, Fault};
 
 /// The error of a server that answered with the error `text`, or of one decision in a batch, which the script caught.
 pub(crate) fn from_server(text: &str) -> Error {
-    let (fault, shown) = parse(text);
-    let message = format!("the command failed in Redis: {}", text_of(fault, shown));
-    let kind = if fault.is_foreign_value() { ErrorKind::ForeignValue } else { ErrorKind::StoreFailed };
-    Error::new(kind, message).with_fault(fault)
+    let (fault, explanation) = parse(text);
+    failed(fault, &explanation)
+}
+
+fn failed(fault: Fault, explanation: &str) -> Error {
+    let kind = if fault == Fault::ForeignValue { ErrorKind::ForeignValue } else { ErrorKind::StoreFailed };
+    Error::new(kind, format!("the command failed in Redis: {explanation}")).with_fault(fault)
 }
 
 /// The error of a command.
 pub(crate) fn from_redis(error: &RedisError) -> Error {
+    let (fault, explanation) = explain(error);
     // Before `is_broken`, because redis-rs reconnects on some of these.
-    if is_server_error(error) {
-        return from_server(&server_text(error));
+    if let Some(fault) = fault.filter(|_| is_server_error(error)) {
+        return failed(fault, &explanation);
     }
     let (kind, problem) = if error.is_timeout() {
         (ErrorKind::StoreTimeout, "Redis did not answer in time")
@@ -33,47 +37,43 @@ pub(crate) fn from_redis(error: &RedisError) -> Error {
     } else {
         (ErrorKind::StoreFailed, "the command failed in Redis")
     };
-    with_source(Error::new(kind, format!("{problem}: {}", describe(error))), error)
+    with_source(Error::new(kind, format!("{problem}: {explanation}")), error)
 }
 
 /// The error if a pool cannot make a connection.
 pub(crate) fn not_connected(error: &RedisError) -> Error {
-    if is_server_error(error) {
-        return from_redis(error);
-    }
-    let message = format!("cannot connect to Redis: {}", describe(error));
-    with_cause(Error::new(ErrorKind::StoreUnreachable, message), error)
+    if is_server_error(error) { from_redis(error) } else { unconnected("", error, "") }
 }
 
 /// The error if no connection can be made to `address`, which must not contain a password.
 pub(crate) fn unreachable(address: &str, error: &RedisError) -> Error {
-    if let Some(remedy) = tls_remedy(error) {
-        let message = format!("cannot connect to Redis{address}: {remedy}");
-        return with_cause(Error::new(ErrorKind::StoreUnreachable, message), error);
-    }
     let remedy = match io_kind(error) {
+        _ if tls_remedy(error).is_some() => "",
         Some(std::io::ErrorKind::TimedOut) => {
-            "check the address, firewalls, and whether the server expects TLS: write rediss:// if it does, and write \
+            "; check the address, firewalls, and whether the server expects TLS: write rediss:// if it does, and write \
              redis:// if it does not"
         }
         Some(std::io::ErrorKind::ConnectionReset) => {
-            "check whether the server expects TLS: write rediss:// if it does, with a certificate from \
+            "; check whether the server expects TLS: write rediss:// if it does, with a certificate from \
              RedisStoreBuilder::tls_client_certificate if it requires one, and write redis:// if it does not"
         }
-        _ => "check the URL and that the server is running",
+        _ => "; check the URL and that the server is running",
     };
-    let message = format!("cannot connect to Redis{address}: {}; {remedy}", describe(error));
-    with_cause(Error::new(ErrorKind::StoreUnreachable, message), error)
+    unconnected(address, error, remedy)
 }
 
-/// Adds what the server said when the client introduced itself, or that no server listens.
-fn with_cause(error: Error, cause: &RedisError) -> Error {
-    let fault = match fault_of(cause) {
-        None if io_kind(cause) == Some(std::io::ErrorKind::ConnectionRefused) => Some(Fault::NotListening),
-        fault => fault,
-    };
-    let error = with_source(error, cause);
-    fault.into_iter().fold(error, Error::with_fault)
+/// The error with what the server said when the client introduced itself, or that no server listens.
+fn unconnected(address: &str, cause: &RedisError, remedy: &str) -> Error {
+    let (fault, explanation) = explain(cause);
+    let message = format!("cannot connect to Redis{address}: {explanation}{remedy}");
+    let error = with_source(Error::new(ErrorKind::StoreUnreachable, message), cause);
+    match fault {
+        Some(fault) => error.with_fault(fault),
+        None if io_kind(cause) == Some(std::io::ErrorKind::ConnectionRefused) => {
+            error.with_fault(Fault::NotListening)
+        }
+        None => error,
+    }
 }
 
 /// Adds a source only if it is an error of the operating system, whose text is safe.
@@ -86,12 +86,6 @@ fn with_source(error: Error, cause: &RedisError) -> Error {
 
 pub(crate) fn is_broken(error: &RedisError) -> bool {
     error.is_unrecoverable_error() || error.is_io_error()
-}
-
-/// Whether the server is a replica, such as a demoted primary.
-pub(crate) fn is_read_only(error: &RedisError) -> bool {
-    error.kind() == redis::ErrorKind::Server(ServerErrorKind::ReadOnly)
-        || is_server_error(error) && code(error.detail().unwrap_or_default()) == Some(Fault::ReadOnly)
 }
 
 #[cfg(test)]

@@ -5,134 +5,50 @@
 
 use redis::RedisError;
 
-use super::codes::{code, parse};
+use super::codes::{code, fault, parse};
 use crate::base::Fault;
 
-/// The text about `fault`. `shown` is what [`parse`] took from the server's text.
-pub(super) fn text_of(fault: Fault, shown: &str) -> String {
-    let explanation = match fault {
-        Fault::Ask => "the key's slot is migrating to another node",
-        Fault::Busy => "a script of another client has run for too long; end it with SCRIPT KILL",
-        Fault::ClusterDown => "the Redis Cluster does not serve the key's slot; check CLUSTER INFO",
-        Fault::CrossSlot => {
-            "the keys of a decision are in several slots of the Redis Cluster; was a key made by hand?"
-        }
-        Fault::ExecAbort => "a transaction was aborted",
-        Fault::Loading => "the server is loading its data from disk; wait until it is done",
-        Fault::MasterDown => "the server is a replica without a primary",
-        Fault::Misconf => "the server is read only because it cannot save to disk; check its log",
-        Fault::Moved => {
-            "the server is one node of a Redis Cluster; connect to all nodes with Servers::cluster and the \
-             feature `cluster`"
-        }
-        Fault::NoAuth => "the server requires a password: add it to the URL, redis://:password@host",
-        Fault::NoPermission => "the Redis user lacks a permission: grant what RedisStore::acl_rule returns",
-        Fault::NoProto => "the server does not support this version of the protocol",
-        Fault::NoReplicas => "the server is read only because too few replicas are connected",
-        Fault::NoScript => "the server does not have the script",
-        Fault::OutOfMemory => "the server's memory is full: raise maxmemory, or create fewer keys",
-        Fault::ReadOnly => {
-            "the server is a read-only replica; connect to an address that leads to the primary"
-        }
-        Fault::TryAgain => "the keys' slot is migrating to another node, and the keys are on both nodes",
-        Fault::Unkillable => {
-            "a script of another client has run for too long, and cannot be killed because it has written"
-        }
-        Fault::WrongPass => "the server does not accept this user and password",
-        Fault::WrongType => {
-            "a key of the rate limit holds a value of another type, which is kept; does another program use the prefix?"
-        }
-        Fault::Other => "the server gives no known reason; check its log",
-        Fault::NoCommand if shown.is_empty() => {
-            "the Redis user may not run a command that the script calls: grant what RedisStore::acl_rule returns"
-        }
-        Fault::NoCommand => {
-            return format!(
-                "the Redis user may not run {shown}: grant what RedisStore::acl_rule returns (NOPERM)"
-            );
-        }
-        Fault::NoKey => {
-            "the Redis user may not access a key: grant what RedisStore::acl_rule returns for this store's prefix"
-        }
-        Fault::NoPasswordSet => "the server has no password: remove it from the URL",
-        Fault::NoCluster => "the server is not a node of a Redis Cluster: use RedisStore::connect",
-        Fault::NoDatabase => "the server has no database with this number",
-        Fault::TooManyClients => "the server has reached its limit of connections: raise maxclients",
-        Fault::UnknownCommand => {
-            return format!("the server does not support or does not allow the command {shown}");
-        }
-        Fault::ForeignValue => {
-            "a key of the rate limit holds a value that the limiter did not write, which is kept; does another program \
-             use the prefix?"
-        }
-        Fault::Algorithm => return shown.to_owned(),
-        Fault::Lua => return format!("the Lua of an algorithm failed: {shown}"),
-        Fault::Unknown => "the server answered with an unknown error; check its log",
-        Fault::NotListening => "no server listens at this address",
-        Fault::Slow => "the server is slower than the deadline",
+/// Why a server did not carry out a command or accept a connection, if it said so, and a description of the error without any
+/// text that the server chose.
+pub(super) fn explain(error: &RedisError) -> (Option<Fault>, String) {
+    let detail = error.detail().unwrap_or_default();
+    let said = |text: &str| {
+        let (fault, explanation) = parse(text);
+        (Some(fault), explanation)
     };
-    if shown.is_empty() { explanation.to_owned() } else { format!("{explanation} ({shown})") }
-}
-
-/// Explains the server's error `text`.
-fn explain(text: &str) -> String {
-    let (fault, shown) = parse(text);
-    text_of(fault, shown)
-}
-
-/// Describes the error without any text that the server chose.
-pub(super) fn describe(error: &RedisError) -> String {
-    if is_server_error(error) {
-        return explain(&server_text(error));
-    }
+    let other = |text: &str| (None, text.to_owned());
     match error.kind() {
-        redis::ErrorKind::Io => match (error.detail(), io_kind(error)) {
-            // All nodes of a Cluster failed: the text quotes their errors, including servers' texts.
-            (Some(quoted), _) => explain_quoted(quoted),
-            (None, Some(kind @ (std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::TimedOut))) => {
-                std::io::Error::from(kind).to_string()
+        _ if is_server_error(error) => said(&format!("{} {detail}", error.code().unwrap_or_default())),
+        // All nodes of a Cluster failed: the text quotes their errors, including servers' texts.
+        redis::ErrorKind::Io if error.detail().is_some() => match quoted_code(detail) {
+            Some(text) => said(text),
+            None => (None, unreachable_nodes(detail)),
+        },
+        redis::ErrorKind::Io => match io_kind(error) {
+            Some(kind @ (std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::TimedOut)) => {
+                (None, std::io::Error::from(kind).to_string())
             }
             // A text of the operating system or the TLS library, such as an unknown host.
-            (None, _) => tls_remedy(error).map_or_else(|| error.to_string(), ToOwned::to_owned),
+            _ => tls_remedy(error).map_or_else(|| (None, error.to_string()), other),
         },
-        redis::ErrorKind::AuthenticationFailed => match fault_of(error) {
+        redis::ErrorKind::AuthenticationFailed => match fault(detail).filter(|_| code(detail) != "ERR") {
             // redis-rs does not report which of the two it is.
-            Some(Fault::WrongPass) => {
+            None | Some(Fault::WrongPass) => (
+                Some(Fault::WrongPass),
                 "the server does not accept this user and password: correct them in the URL, or remove them if the server \
                  has no password"
-                    .into()
-            }
-            _ => explain(error.detail().unwrap_or_default()),
+                    .into(),
+            ),
+            Some(_) => said(detail),
         },
         redis::ErrorKind::Parse | redis::ErrorKind::UnexpectedReturnType => {
-            "it does not answer as Redis does: is it a Redis server?".into()
+            other("it does not answer as Redis does: is it a Redis server?")
         }
-        redis::ErrorKind::MasterNameNotFoundBySentinel => {
-            "the sentinels know no primary of this name that is up: check that it is the name in `sentinel monitor`"
-                .into()
-        }
-        redis::ErrorKind::InvalidClientConfig if error.to_string().contains("does not point to a sentinel") => {
-            "the server is not a sentinel: use RedisStore::connect".into()
-        }
-        redis::ErrorKind::InvalidClientConfig if error.to_string().contains("the sentinel requires a password") => {
-            "the sentinel requires a password: set Servers::sentinel_credentials".into()
-        }
-        redis::ErrorKind::InvalidClientConfig => "the client is not configured for this".into(),
-        _ => error.category().to_owned(),
-    }
-}
-
-/// Why the server did not accept a connection, if it said so.
-pub(super) fn fault_of(error: &RedisError) -> Option<Fault> {
-    let detail = error.detail().unwrap_or_default();
-    match error.kind() {
-        _ if is_server_error(error) => Some(parse(&server_text(error)).0),
-        redis::ErrorKind::AuthenticationFailed => match code(detail) {
-            Some(Fault::Other) | None => Some(Fault::WrongPass),
-            fault => fault,
-        },
-        redis::ErrorKind::Io => quoted_code(detail).map(|text| parse(text).0),
-        _ => None,
+        redis::ErrorKind::MasterNameNotFoundBySentinel => other(
+            "the sentinels know no primary of this name that is up: check that it is the name in `sentinel monitor`",
+        ),
+        redis::ErrorKind::InvalidClientConfig => other("the client is not configured for this"),
+        _ => other(error.category()),
     }
 }
 
@@ -151,11 +67,8 @@ fn quoted_code(quoted: &str) -> Option<&'static str> {
     known.iter().find(|(part, _)| quoted.contains(part)).map(|(_, text)| *text)
 }
 
-/// Explains a text in which redis-rs quotes errors of the operating system and of servers.
-fn explain_quoted(quoted: &str) -> String {
-    if let Some(text) = quoted_code(quoted) {
-        return explain(text);
-    }
+/// Describes a text in which redis-rs quotes errors of the operating system.
+fn unreachable_nodes(quoted: &str) -> String {
     let system_errors =
         ["Connection refused", "Connection reset", "No route to host", "Network is unreachable"];
     match system_errors.iter().find(|text| quoted.contains(*text)) {
@@ -223,11 +136,6 @@ pub(super) fn is_server_error(error: &RedisError) -> bool {
     matches!(error.kind(), redis::ErrorKind::Server(_) | redis::ErrorKind::Extension)
 }
 
-/// The text of a server's error.
-pub(super) fn server_text(error: &RedisError) -> String {
-    format!("{} {}", error.code().unwrap_or_default(), error.detail().unwrap_or_default())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -247,6 +155,7 @@ mod tests {
             "ERR Error running script (call to f_1): @user_script:3: hunter2",
             "NOAUTH hunter2",
         ];
+        let explain = |text: &str| parse(text).1;
         for text in rows {
             let explanation = explain(text);
             assert!(!explanation.to_lowercase().contains("hunter2"), "{text}: {explanation}");
@@ -269,7 +178,8 @@ mod tests {
             ("hunter2", "no node can be reached"),
         ];
         for (quoted, part) in rows {
-            let explanation = explain_quoted(quoted);
+            let error = (redis::ErrorKind::Io, "no node", quoted.to_owned()).into();
+            let (_, explanation) = explain(&error);
             assert!(
                 explanation.contains(part) && !explanation.contains("hunter2"),
                 "{quoted}: {explanation}"
@@ -286,7 +196,8 @@ mod tests {
             ("@user_script: 12: attempt to call local 'f'", "attempt to call local 'f'"),
         ];
         for (text, part) in rows {
-            assert!(explain(text).contains(part), "{text}: {}", explain(text));
+            let (_, explanation) = parse(text);
+            assert!(explanation.contains(part), "{text}: {explanation}");
         }
     }
 }

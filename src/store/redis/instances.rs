@@ -25,7 +25,7 @@ pub(super) const MOST: u64 = 100_000;
 
 pub(super) struct Instances {
     /// When to announce this instance, by the clock of the store, which starts with it.
-    due: AtomicU64,
+    pub(super) due: AtomicU64,
     /// What this instance holds.
     pub(super) permit: Charge,
 }
@@ -40,6 +40,7 @@ impl Instances {
     }
 
     /// Whether to announce this instance at the time `now`. True once in each interval.
+    #[cold]
     pub(super) fn is_due(&self, now: u64) -> bool {
         let due = self.due.load(Ordering::Relaxed);
         let next = now + micros(INTERVAL);

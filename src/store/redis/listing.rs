@@ -107,7 +107,7 @@ impl RedisStore {
     async fn scan(&self, scan: Scan) -> Result<Found, Error> {
         let found = self.link.clone().scan(scan, self.deadline.max(PROBE_TIMEOUT)).await;
         found.map_err(|error| {
-            if !error.fault().is_some_and(Fault::is_missing_permission) {
+            if error.fault() != Some(Fault::NoPermission) {
                 return error;
             }
             Error::new(error.kind(), "keys cannot be listed: run ACL SETUSER <user> +scan")

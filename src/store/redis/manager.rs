@@ -1,7 +1,6 @@
 //! Opens the connections of a pool to one server, and names them.
 
 use std::{
-    fmt,
     future::Future,
     sync::{Arc, Mutex},
     time::Duration,
@@ -9,8 +8,7 @@ use std::{
 
 use bb8_redis::bb8::ManageConnection;
 use redis::{
-    Cmd, ConnectionInfo, Pipeline, RedisError, RedisFuture, RedisResult, Value,
-    aio::{ConnectionLike, MultiplexedConnection},
+    Cmd, ConnectionInfo, Pipeline, RedisError, RedisFuture, RedisResult, Value, aio::ConnectionLike,
 };
 use tokio::time::Instant;
 
@@ -18,15 +16,16 @@ use tokio::time::Instant;
 use super::primary::{Followed, Primary};
 use super::{
     error::is_broken,
-    opener::{Driver, Opener},
-    transport::answered,
+    opener::{Opened, Opener},
+    transport::{COMMANDS, answered},
 };
 use crate::base::sync::lock;
 
 /// Where the server is.
+#[derive(Clone)]
 pub(super) enum Source {
     /// At the address of a URL.
-    Url(Box<ConnectionInfo>, Opener),
+    Url(Arc<ConnectionInfo>, Opener),
     /// At the address that the sentinels report.
     #[cfg(feature = "sentinel")]
     Primary(Arc<Primary>),
@@ -37,14 +36,13 @@ const NAME: &str = "tower-ratelimit";
 
 /// Connects to the server of a `Source`.
 pub(super) struct Manager {
-    source: Arc<Source>,
+    pub(super) source: Source,
     gate: Gate,
 }
 
 /// A connection to a server.
 pub(super) struct Connection {
-    inner: MultiplexedConnection,
-    _driver: Driver,
+    opened: Opened,
     /// If sentinels named its server.
     #[cfg(feature = "sentinel")]
     followed: Option<Followed>,
@@ -52,44 +50,37 @@ pub(super) struct Connection {
 
 impl Manager {
     pub(super) fn new(source: Source) -> Self {
-        Self { source: Arc::new(source), gate: Gate::default() }
+        Self { source, gate: Gate::default() }
     }
 
     /// The same for another pool, whose attempts to connect do not wait for this one's.
     pub(super) fn for_another_pool(&self) -> Self {
-        Self { source: self.source.clone(), gate: Gate::default() }
+        Self::new(self.source.clone())
     }
 
-    pub(super) fn asks_sentinels(&self) -> bool {
-        !matches!(*self.source, Source::Url(..))
-    }
-
-    /// The number of the database that connections select.
-    pub(super) fn database(&self) -> i64 {
-        match &*self.source {
-            Source::Url(info, _) => info.redis_settings().db(),
+    /// The commands that the connections send, as in an ACL.
+    pub(super) fn commands(&self) -> Vec<&'static str> {
+        let (database, role) = match &self.source {
+            Source::Url(info, _) => (info.redis_settings().db(), None),
             #[cfg(feature = "sentinel")]
-            Source::Primary(primary) => primary.database(),
-        }
+            Source::Primary(primary) => (primary.database(), Some("role")),
+        };
+        let select = (database != 0).then_some("select");
+        COMMANDS.into_iter().chain(role).chain(select).collect()
     }
 
     async fn open(&self) -> RedisResult<Connection> {
-        #[cfg(feature = "sentinel")]
-        let mut followed = None;
-        let (inner, _driver) = match &*self.source {
-            Source::Url(info, opener) => opener.open(info).await?,
+        Ok(match &self.source {
+            Source::Url(info, opener) => Connection {
+                opened: opener.open(info).await?,
+                #[cfg(feature = "sentinel")]
+                followed: None,
+            },
             #[cfg(feature = "sentinel")]
             Source::Primary(primary) => {
-                let (opened, primary) = primary.connect().await?;
-                followed = Some(primary);
-                opened
+                let (opened, followed) = primary.connect().await?;
+                Connection { opened, followed: Some(followed) }
             }
-        };
-        Ok(Connection {
-            inner,
-            _driver,
-            #[cfg(feature = "sentinel")]
-            followed,
         })
     }
 }
@@ -124,30 +115,18 @@ impl ManageConnection for Manager {
     }
 }
 
-impl fmt::Debug for Manager {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut debug = f.debug_struct("Manager");
-        match &*self.source {
-            Source::Url(info, _) => debug.field("url", info),
-            #[cfg(feature = "sentinel")]
-            Source::Primary(primary) => debug.field("primary", &primary.name()),
-        };
-        debug.finish()
-    }
-}
-
 impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         #[cfg(feature = "sentinel")]
         if let Some(followed) = &mut self.followed {
             return Box::pin(async {
                 followed.before_command()?;
-                let reply = self.inner.req_packed_command(cmd).await;
+                let reply = self.opened.0.req_packed_command(cmd).await;
                 followed.observe(&reply);
                 reply
             });
         }
-        self.inner.req_packed_command(cmd)
+        self.opened.0.req_packed_command(cmd)
     }
 
     fn req_packed_commands<'a>(
@@ -156,11 +135,11 @@ impl ConnectionLike for Connection {
         offset: usize,
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
-        self.inner.req_packed_commands(pipeline, offset, count)
+        self.opened.0.req_packed_commands(pipeline, offset, count)
     }
 
     fn get_db(&self) -> i64 {
-        self.inner.get_db()
+        self.opened.0.get_db()
     }
 }
 
@@ -176,12 +155,10 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// under way, with a pause after each that failed. Two, so that one that hangs does not delay the first that succeeds.
 /// All others fail immediately with the error of the last one, so no caller waits for its turn.
 #[derive(Default)]
-struct Gate(Mutex<State>);
-
-#[derive(Default)]
-struct State {
-    under_way: usize,
-    failed: Option<Failed>,
+struct Gate {
+    /// Each attempt has a clone until it ends or is dropped.
+    under_way: Arc<()>,
+    failed: Mutex<Option<Failed>>,
 }
 
 /// The last attempt failed.
@@ -198,36 +175,22 @@ impl Gate {
     ///
     /// The error of `attempt`, or of the last attempt if this one may not be made.
     async fn pass<T>(&self, attempt: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-        let _guard = self.enter()?;
-        let ended = attempt.await;
-        let failed = &mut lock(&self.0).failed;
-        match &ended {
-            Ok(_) => *failed = None,
-            Err(error) => {
-                let pause = failed.take().map_or(PAUSE, |failed| (failed.pause * 2).min(LONGEST_PAUSE));
-                *failed = Some(Failed { error: error.clone(), pause, next: Instant::now() + pause });
+        let _under_way = {
+            let failed = lock(&self.failed);
+            let is_full = Arc::strong_count(&self.under_way) > MOST;
+            match &*failed {
+                Some(failed) if is_full || Instant::now() < failed.next => return Err(failed.error.clone()),
+                _ => self.under_way.clone(),
             }
-        }
+        };
+        let ended = attempt.await;
+        let mut failed = lock(&self.failed);
+        *failed = ended.as_ref().err().map(|error| {
+            let pause = failed.take().map_or(PAUSE, |failed| (failed.pause * 2).min(LONGEST_PAUSE));
+            Failed { error: error.clone(), pause, next: Instant::now() + pause }
+        });
+        drop(failed);
         ended
-    }
-
-    fn enter(&self) -> RedisResult<UnderWay<'_>> {
-        let mut state = lock(&self.0);
-        let is_full = state.under_way >= MOST;
-        if let Some(failed) = state.failed.as_ref().filter(|failed| is_full || Instant::now() < failed.next) {
-            return Err(failed.error.clone());
-        }
-        state.under_way += 1;
-        Ok(UnderWay(self))
-    }
-}
-
-/// An attempt, also one that is dropped before it ends.
-struct UnderWay<'a>(&'a Gate);
-
-impl Drop for UnderWay<'_> {
-    fn drop(&mut self) {
-        lock(&self.0.0).under_way -= 1;
     }
 }
 

@@ -23,7 +23,7 @@ mod opener;
 #[cfg(feature = "sentinel")]
 mod primary;
 mod probe;
-mod report;
+mod probe_report;
 mod script;
 mod servers;
 mod store;
@@ -33,5 +33,5 @@ mod wire;
 
 pub use self::{
     builder::RedisStoreBuilder, hash::RedisHash, lease::LeaseStatus, listing::StoredKeys,
-    report::ProbeReport, servers::Servers, store::RedisStore,
+    probe_report::ProbeReport, servers::Servers, store::RedisStore,
 };

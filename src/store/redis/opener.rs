@@ -19,10 +19,13 @@ use {
     tokio_rustls::TlsConnector,
 };
 
+#[cfg(feature = "tls-rustls-no-provider")]
+use super::address::is_tls;
 use super::{tls::TlsSettings, transport::answered};
 use crate::base::Error;
 
 /// Opens connections with the certificates of a store.
+#[derive(Clone)]
 pub(super) struct Opener {
     /// If servers have TLS.
     #[cfg(feature = "tls-rustls-no-provider")]
@@ -42,12 +45,12 @@ impl Drop for Driver {
 }
 
 impl Opener {
-    pub(super) fn new(tls: &TlsSettings, is_tls: bool) -> Result<Self, Error> {
+    pub(super) fn new(tls: &TlsSettings, info: &ConnectionInfo) -> Result<Self, Error> {
         // Only used with TLS.
-        let _ = (tls, is_tls);
+        let _ = (tls, info);
         Ok(Self {
             #[cfg(feature = "tls-rustls-no-provider")]
-            tls: if is_tls { Some(tls.client_config()?) } else { None },
+            tls: if is_tls(info) { Some(tls.client_config()?) } else { None },
         })
     }
 

@@ -15,8 +15,8 @@ use std::{
 };
 
 use redis::{
-    ConnectionAddr, ConnectionInfo, ErrorKind as RedisErrorKind, IntoConnectionInfo as _,
-    RedisConnectionInfo, RedisError, RedisResult, Role, Value, aio::MultiplexedConnection,
+    ConnectionAddr, ConnectionInfo, ErrorKind as RedisErrorKind, RedisConnectionInfo, RedisError,
+    RedisResult, Role, Value, aio::MultiplexedConnection,
 };
 use tokio::{
     runtime::{self, Handle},
@@ -25,12 +25,11 @@ use tokio::{
 };
 
 use super::{
-    address::{connection_info, has_same_settings},
+    address::{connection_infos, is_tls},
     error::from_redis,
     opener::{Opened, Opener},
-    servers::Sentinels,
     tls::TlsSettings,
-    transport::{CONNECT_TIMEOUT, answered, tcp_settings},
+    transport::{CONNECT_TIMEOUT, answered},
     wire,
 };
 use crate::base::{Error, Fault, sync::lock, time::micros};
@@ -48,9 +47,8 @@ type Address = (String, u16);
 /// A primary and the sentinels that know it.
 pub(super) struct Primary {
     name: String,
-    /// The user, the password and the database.
-    settings: RedisConnectionInfo,
-    is_tls: bool,
+    /// All but the address.
+    template: ConnectionInfo,
     sentinels: Vec<Sentinel>,
     opener: Opener,
     /// What most sentinels named last.
@@ -85,13 +83,17 @@ struct Votes {
 }
 
 impl Primary {
-    /// The primary of `sentinels`, and a description without passwords. The URLs have the addresses of the sentinels, and
+    /// The primary that the sentinels at `urls` call `name`, and a description without passwords. The URLs have the addresses of the sentinels, and
     /// the user, the password and the database of the primary.
-    pub(super) fn new(sentinels: &Sentinels, tls: &TlsSettings) -> Result<(Self, String), Error> {
-        let name = sentinels.primary.as_str();
-        let infos: Result<Vec<ConnectionInfo>, _> =
-            sentinels.urls.iter().map(|url| connection_info(url, tls)).collect();
-        let infos = infos?;
+    pub(super) fn new(
+        urls: &[String],
+        name: String,
+        credentials: &RedisConnectionInfo,
+        tls: &TlsSettings,
+    ) -> Result<(Self, String), Error> {
+        let differ = "the URLs of the sentinels must have the same scheme, user, password and database, which also apply \
+                      to the primary";
+        let (infos, addresses) = connection_infos(urls, tls, differ)?;
         let Some(first) = infos.first() else {
             return Err(Error::invalid("there must be the URL of at least one sentinel"));
         };
@@ -107,31 +109,19 @@ impl Primary {
                  the URLs belong to the sentinels",
             ));
         }
-        let is_tls = |info: &ConnectionInfo| matches!(info.addr(), ConnectionAddr::TcpTls { .. });
-        if infos.iter().any(|info| !has_same_settings(info, first) || is_tls(info) != is_tls(first)) {
-            return Err(Error::invalid(
-                "the URLs of the sentinels must have the same scheme, user, password and database, which also apply to the \
-                 primary",
-            ));
+        if infos.iter().any(|info| is_tls(info) != is_tls(first)) {
+            return Err(Error::invalid(differ));
         }
-        let addresses: Vec<_> = infos.iter().map(|info| info.addr().to_string()).collect();
-        let description = format!("{name} of the sentinels at {}", addresses.join(", "));
-        let credentials = match &sentinels.credentials {
-            Some((user, password)) => {
-                RedisConnectionInfo::default().set_username(user).set_password(password)
-            }
-            None => RedisConnectionInfo::default(),
-        };
+        let description = format!("{name} of the sentinels at {addresses}");
         let sentinel = |info: &ConnectionInfo| {
             let info = info.clone().set_redis_settings(credentials.clone());
-            Sentinel { info: info.set_tcp_settings(tcp_settings()), connection: Mutex::default() }
+            Sentinel { info, connection: Mutex::default() }
         };
         let primary = Self {
-            name: name.to_owned(),
-            settings: first.redis_settings().clone(),
-            is_tls: is_tls(first),
+            name,
+            template: first.clone(),
             sentinels: infos.iter().map(sentinel).collect(),
-            opener: Opener::new(tls, is_tls(first))?,
+            opener: Opener::new(tls, first)?,
             named: Mutex::default(),
             changes: AtomicU64::default(),
             created: Instant::now(),
@@ -140,20 +130,15 @@ impl Primary {
         Ok((primary, description))
     }
 
-    /// As the sentinels call it.
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
     pub(super) fn database(&self) -> i64 {
-        self.settings.db()
+        self.template.redis_settings().db()
     }
 
     /// A connection to the server that most sentinels name, or else to the one that any of them names.
     pub(super) async fn connect(self: &Arc<Self>) -> RedisResult<(Opened, Followed)> {
         let votes = self.ask().await;
         if 2 * votes.count(None) > votes.answers.len() {
-            return Err(no_primary("no such primary is up"));
+            return Err(no_primary());
         }
         if let Some(address) = votes.majority(self.sentinels.len()) {
             self.follow(&address);
@@ -171,28 +156,27 @@ impl Primary {
                 self.follow(address);
                 Ok(connection)
             }
-            None => Err(votes.error.unwrap_or_else(|| no_primary("no such primary is up"))),
+            None => Err(votes.error.map_or_else(no_primary, of_sentinel)),
         }
     }
 
     /// A connection to the server at `address`, if it is a primary.
     async fn connect_to(self: &Arc<Self>, address: &Address) -> RedisResult<(Opened, Followed)> {
-        let mut opened = self.opener.open(&self.info(address.clone())?).await?;
+        let mut opened = self.opener.open(&self.info(address.clone())).await?;
         let role: Role = answered(redis::cmd("ROLE").query_async(&mut opened.0)).await?;
         if !matches!(role, Role::Primary { .. }) {
-            return Err(no_primary("the server that the sentinels name is not a primary"));
+            return Err(no_primary());
         }
         Ok((opened, Followed { primary: self.clone(), address: address.clone(), seen: None }))
     }
 
-    fn info(&self, (host, port): Address) -> RedisResult<ConnectionInfo> {
-        let address = if self.is_tls {
+    fn info(&self, (host, port): Address) -> ConnectionInfo {
+        let address = if is_tls(&self.template) {
             ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
         } else {
             ConnectionAddr::Tcp(host, port)
         };
-        let info = address.into_connection_info()?;
-        Ok(info.set_redis_settings(self.settings.clone()).set_tcp_settings(tcp_settings()))
+        self.template.clone().set_addr(address)
     }
 
     /// From now on, connections to other servers are replaced.
@@ -210,8 +194,6 @@ impl Primary {
                 new = %format_args!("{}:{}", address.0, address.1),
                 "the sentinels name another primary; connections to the old one are replaced"
             );
-            // Unused without the feature `tracing`.
-            let _ = old;
         }
     }
 
@@ -276,8 +258,8 @@ impl Primary {
             *lock(&sentinel.connection) = Some((of, connection));
             return Ok(address);
         }
-        let mut connection = self.opener.open(&sentinel.info).await.map_err(of_sentinel)?;
-        let address = self.question(&mut connection.0).await.map_err(of_sentinel)?;
+        let mut connection = self.opener.open(&sentinel.info).await?;
+        let address = self.question(&mut connection.0).await?;
         *lock(&sentinel.connection) = Some((runtime, connection));
         Ok(address)
     }
@@ -353,28 +335,24 @@ impl Followed {
 
     /// Call it with each reply. A primary that lost its replicas may have been replaced.
     pub(super) fn observe(&self, reply: &RedisResult<Value>) {
-        let is_doubtful = match reply {
-            Ok(reply) => wire::has_fault(reply, Fault::NoReplicas),
-            Err(error) => from_redis(error).fault() == Some(Fault::NoReplicas),
-        };
-        if is_doubtful {
+        if wire::has_fault(reply, Fault::NoReplicas) {
             self.primary.is_doubtful();
         }
     }
 }
 
-fn no_primary(problem: &'static str) -> RedisError {
-    (RedisErrorKind::MasterNameNotFoundBySentinel, problem).into()
+fn no_primary() -> RedisError {
+    (RedisErrorKind::MasterNameNotFoundBySentinel, "the sentinels name no primary that is up").into()
 }
 
 /// An error of a sentinel, whose remedy differs from a server's.
 fn of_sentinel(error: RedisError) -> RedisError {
     let problem = match from_redis(&error).fault() {
-        Some(Fault::UnknownCommand) => "the address does not point to a sentinel",
-        Some(Fault::NoAuth) => "the sentinel requires a password",
+        Some(Fault::UnknownCommand) => "the server is not a sentinel: use RedisStore::connect",
+        Some(Fault::NoAuth) => "the sentinel requires a password: set Servers::sentinel_credentials",
         _ => return error,
     };
-    (RedisErrorKind::InvalidClientConfig, problem).into()
+    io::Error::other(problem).into()
 }
 
 /// Whether `error` is nearer to the cause than `other`: a sentinel that does not answer is expected in an outage.

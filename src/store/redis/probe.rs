@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::{
     job::Job,
-    report::{Finding, ProbeReport},
+    probe_report::ProbeReport,
     store::RedisStore,
     transport::{PROBE_TIMEOUT, slow_text},
     wire,
@@ -28,19 +28,18 @@ impl RedisStore {
     /// Checks whether the server can make the decisions of this store: its version and kind, its eviction policy, the round
     /// trip, and the Redis user's permissions. Makes decisions on unused keys with the store's prefix and removes the keys.
     ///
-    /// [`connect`](Self::connect) calls it. It fails if decisions cannot be made, and logs the other findings at warn. Call
+    /// [`connect`](Self::connect) calls this, fails if decisions cannot be made, and logs the other findings at warn. Call
     /// it yourself after `connect_lazy`, or in a health check of a deployment. Each command takes at most a second and a
     /// half.
     ///
-    /// The Redis user needs `+info` for the eviction policy, which is not part of [`acl_rule`](Self::acl_rule). In a Redis
-    /// Cluster, the decisions are made on one node.
+    /// To see the eviction policy, the Redis user needs `+info`, which is not part of [`acl_rule`](Self::acl_rule). In a
+    /// Redis Cluster, the decisions are made on one node.
     ///
     /// # Errors
     ///
     /// [`StoreUnreachable`](ErrorKind::StoreUnreachable), [`StoreTimeout`](ErrorKind::StoreTimeout) or
     /// [`StoreBusy`](ErrorKind::StoreBusy) if the server does not answer; [`StoreFailed`](ErrorKind::StoreFailed) if it
-    /// does not answer to PING, because it requires a password for example. Everything else that can be wrong is in the
-    /// report.
+    /// answers PING with an error, for example because it requires a password. All other problems are in the report.
     ///
     /// # Example
     ///
@@ -48,7 +47,7 @@ impl RedisStore {
     /// use tower_ratelimit::RedisStore;
     ///
     /// # async fn example() -> Result<(), tower_ratelimit::Error> {
-    /// // Starts without Redis, and says what is wrong once Redis is there.
+    /// // Starts even without Redis, and prints what should be changed.
     /// let store = RedisStore::builder().connect_lazy("redis://127.0.0.1:6379")?;
     /// match store.probe().await {
     ///     Ok(report) if report.findings().next().is_none() => {}
@@ -67,12 +66,12 @@ impl RedisStore {
             if let Some(hello) = self.answered(redis::cmd("HELLO")).await? {
                 report.read_hello(&hello);
             }
-            if let Some(problem) = wrong_topology(&report) {
-                report.findings.push(problem);
+            report.error = wrong_topology(&report).map(ToOwned::to_owned);
+            if !report.can_decide() {
                 return Ok(report);
             }
         }
-        let mut findings = self.failed_decisions().await?;
+        self.try_decisions(&mut report).await?;
         let mut info = redis::cmd("INFO");
         if !self.link.is_cluster() {
             info.arg("memory");
@@ -80,21 +79,19 @@ impl RedisStore {
         if let Some(info) = self.answered(info).await? {
             report.read_info(&info);
         }
-        if let Some(version) = report.outdated_version() {
-            let text = format!("Redis {version} is not supported: upgrade the server to 6.2 or later");
-            findings.push(Finding::warning(text));
-        }
-        if let Some(policy) = report.harmful_eviction() {
-            let text = format!(
+        let version = report
+            .outdated_version()
+            .map(|version| format!("Redis {version} is not supported: upgrade the server to 6.2 or later"));
+        let eviction = report.harmful_eviction().map(|policy| {
+            format!(
                 "Redis evicts exhausted limits when its memory is full (maxmemory-policy {policy}), and then admits their \
                  clients again; set maxmemory-policy to volatile-ttl, and use a separate Redis for the limits"
-            );
-            findings.push(Finding::warning(text));
-        }
+            )
+        });
         report.round_trip = self.round_trip().await;
-        if let Some(round_trip) = report.round_trip.filter(|round_trip| *round_trip > self.deadline) {
-            findings.push(Finding::warning(slow_text(round_trip, self.deadline)));
-        }
+        let slow = report.round_trip.filter(|round_trip| *round_trip > self.deadline);
+        let slow = slow.map(|round_trip| slow_text(round_trip, self.deadline));
+        report.warnings.extend([version, eviction, slow].into_iter().flatten());
         let health = self.link.health();
         if health.introduce() {
             log!(
@@ -106,10 +103,8 @@ impl RedisStore {
                 prefix = self.names.prefix(),
                 "connected to Redis"
             );
-            // Unused without the feature `tracing`.
-            let _ = (health.server(), report.round_trip_text(), report.eviction_text());
         }
-        Ok(ProbeReport { findings, ..report })
+        Ok(report)
     }
 
     /// The least round trip of three commands. The first may have to wait for a connection, and the process for a thread.
@@ -132,46 +127,40 @@ impl RedisStore {
     }
 
     /// Makes a decision with each kind of state.
-    async fn failed_decisions(&self) -> Result<Vec<Finding>, Error> {
+    ///
+    /// # Errors
+    ///
+    /// The error of the first one if the server did not answer.
+    async fn try_decisions(&self, report: &mut ProbeReport) -> Result<(), Error> {
         let quota = Quota::per_minute(10);
         if let Err(error) = self.decide_once(&Policy::new("%probe", quota)).await {
-            return Ok(vec![self.failed("decisions fail", error)?]);
+            let answered = is_answer(&error);
+            // The other nodes of a Redis Cluster may be available.
+            if error.fault().is_some_and(Fault::is_temporary) || !answered && self.link.is_cluster() {
+                report.warnings.push(format!("no decision can be made at the moment: {error}"));
+            } else if answered {
+                report.error = Some(self.with_rule("decisions fail", &error));
+            } else {
+                return Err(error);
+            }
+            return Ok(());
         }
         let others = [
             ("SlidingLog", Policy::new("%probe", quota).algorithm(SlidingLog::new())),
             ("Concurrency", Policy::concurrency("%probe", 10)),
         ];
-        let mut findings = Vec::new();
         for (algorithm, policy) in others {
             if let Err(error) = self.decide_once(&policy).await {
-                let text = self.with_rule(&format!("decisions of the algorithm {algorithm} fail"), &error);
-                findings.push(Finding::warning(text));
+                let what = format!("decisions of the algorithm {algorithm} fail");
+                report.warnings.push(self.with_rule(&what, &error));
             }
         }
-        Ok(findings)
-    }
-
-    /// The problem that `error` shows.
-    ///
-    /// # Errors
-    ///
-    /// `error` if the server did not answer.
-    fn failed(&self, what: &str, error: Error) -> Result<Finding, Error> {
-        let answered = is_answer(&error);
-        // The other nodes of a Redis Cluster may be available.
-        if error.fault().is_some_and(Fault::is_temporary) || !answered && self.link.is_cluster() {
-            let text = format!("no decision can be made at the moment: {error}");
-            return Ok(Finding::warning(text));
-        }
-        if !answered {
-            return Err(error);
-        }
-        Ok(Finding::error(self.with_rule(what, &error)))
+        Ok(())
     }
 
     /// Describes `error`, with the permissions that the Redis user needs if it lacks one.
     fn with_rule(&self, what: &str, error: &Error) -> String {
-        if error.fault().is_some_and(Fault::is_missing_permission) {
+        if error.fault() == Some(Fault::NoPermission) {
             format!("{what}: {error}; run ACL SETUSER <user> {}", self.acl_rule())
         } else {
             format!("{what}: {error}")
@@ -239,17 +228,14 @@ fn is_answer(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::StoreFailed | ErrorKind::ForeignValue)
 }
 
-fn wrong_topology(report: &ProbeReport) -> Option<Finding> {
-    let text = match report.mode.as_deref() {
-        Some("cluster") => {
-            "the server is one node of a Redis Cluster: connect to the nodes with Servers::cluster and the \
-             feature `cluster`"
-        }
-        Some("sentinel") => {
-            "the server is a sentinel, which has no data: connect with Servers::sentinel and the feature \
-             `sentinel`"
-        }
-        _ => return None,
-    };
-    Some(Finding::error(text))
+fn wrong_topology(report: &ProbeReport) -> Option<&'static str> {
+    match report.mode.as_deref()? {
+        "cluster" => Some(
+            "the server is one node of a Redis Cluster: connect to the nodes with Servers::cluster and the feature `cluster`",
+        ),
+        "sentinel" => Some(
+            "the server is a sentinel, which has no data: connect with Servers::sentinel and the feature `sentinel`",
+        ),
+        _ => None,
+    }
 }

@@ -15,7 +15,7 @@ use crate::{
         sync::{read, write},
     },
     decision::Charge,
-    policy::Policy,
+    policy::{Policy, Traits},
 };
 
 macro_rules! lua {
@@ -245,11 +245,11 @@ struct Registered {
 
 impl Scripts {
     pub(crate) fn script_for(&self, charges: &[Charge]) -> Result<Arc<Script>, Error> {
-        let custom = charges.iter().map(Charge::policy).filter(|policy| !is_built_in(policy));
+        let custom = charges.iter().map(Charge::policy).filter(|policy| policy.has(Traits::CUSTOM));
         let mut names = BTreeSet::new();
         for policy in custom {
             self.register(policy)?;
-            names.insert(policy.counting().name().to_owned());
+            names.insert(policy.algorithm_name().to_owned());
         }
         if names.is_empty() {
             return Ok(Script::built_in().clone());
@@ -268,7 +268,7 @@ impl Scripts {
     /// Registers the policy's algorithm if it is a custom one.
     pub(crate) fn register(&self, policy: &Policy) -> Result<(), Error> {
         let algorithm = policy.counting();
-        if is_built_in(policy) {
+        if !policy.has(Traits::CUSTOM) {
             return Ok(());
         }
         let has_same_source = |registered: &Arc<dyn Algorithm>| registered.lua() == algorithm.lua();
@@ -282,10 +282,6 @@ impl Scripts {
         }
         Err(Error::invalid("two algorithms of one name have different Lua sources: rename one of them"))
     }
-}
-
-fn is_built_in(policy: &Policy) -> bool {
-    policy.counting().counter().is_some()
 }
 
 #[cfg(test)]

@@ -1,11 +1,14 @@
 use std::fmt;
 
+#[cfg(feature = "sentinel")]
+use redis::RedisConnectionInfo;
+
 /// Which servers a [`RedisStore`](crate::RedisStore) connects to: one, a Redis Cluster (`cluster`), or the
-/// primary of Redis Sentinel (`sentinel`). A URL is one server.
+/// primary of Redis Sentinel (`sentinel`). A plain URL means a single server.
 ///
 /// | URL | |
 /// |---|---|
-/// | `redis://user:password@host:6379/0` | the user, the password, the port and the database can be left out |
+/// | `redis://user:password@host:6379/0` | the user, the password, the port and the database are optional |
 /// | `rediss://host:6379` | with TLS, which requires the feature `tls-rustls` |
 /// | `redis+unix:///run/redis.sock?user=u&pass=p&db=0` | a Unix socket |
 ///
@@ -36,21 +39,16 @@ pub(super) enum Topology {
     #[cfg(feature = "cluster")]
     Cluster(Vec<String>),
     #[cfg(feature = "sentinel")]
-    Sentinel(Sentinels),
-}
-
-#[cfg(feature = "sentinel")]
-#[derive(Clone)]
-pub(super) struct Sentinels {
-    pub(super) urls: Vec<String>,
-    pub(super) primary: String,
-    /// The user and the password that the sentinels require.
-    pub(super) credentials: Option<(String, String)>,
+    Sentinel {
+        urls: Vec<String>,
+        primary: String,
+        /// The user and the password that the sentinels require.
+        credentials: RedisConnectionInfo,
+    },
 }
 
 impl Servers {
-    /// The Redis or Valkey Cluster that the servers at `urls` belong to. One server that answers is enough: it lists the
-    /// others.
+    /// The Redis or Valkey Cluster of the servers at `urls`. One server that answers is enough: it lists the others.
     ///
     /// ```no_run
     /// use tower_ratelimit::{RedisStore, store::Servers};
@@ -69,23 +67,23 @@ impl Servers {
     /// * Identities are grouped into [shards](crate::store::RedisStoreBuilder::cluster_shards), and all keys of a shard
     ///   are in one hash slot: `prefix:policy:algorithm:{shard}:identity`. Each shard has its own lanes and batches, so
     ///   decisions of one shard share calls.
-    /// * All policies of one identity are decided in one atomic step. A decision over identities of several shards, such
-    ///   as an address and an API key, is made one shard after the other, in the order of the rules. If one denies, the
-    ///   charges before it are refunded. So the limits are never exceeded, but other requests may be denied until the
-    ///   refund. Put the rule first that denies most often. A denial that a [penalty](crate::Policy::penalty) counts may
-    ///   take one round trip more.
-    /// * All shards share the connection to a node. If it breaks, the decisions under way on it fail, because they may
-    ///   have been charged. The store has two connections to each node: one for the first attempt, and one that follows
-    ///   slots.
-    /// * Slot migrations and failovers are followed. While a slot migrates, the decisions of its batches are sent one by
-    ///   one, and a decision over several keys fails until all of them are on one node, including keys that were never
-    ///   charged: this is how Redis treats several keys. While a node is down, decisions on its keys fail, and the policy's
-    ///   [`FailureMode`](crate::FailureMode) applies; other nodes' keys are decided as usual. If a node hangs, they wait for up to
-    ///   20 ms and some round trips whenever a slot has moved. If its host is lost, they wait once for up to a quarter of
-    ///   a second. When a replica takes over, charges that were not replicated are lost, and that much can be admitted
-    ///   again.
-    /// * Each node uses its own clock. If a slot migrates to a node whose clock is ahead, its keys replenish earlier by
-    ///   that difference.
+    /// * **Atomic per identity.** All policies of one identity are decided in one atomic step. A decision over identities of
+    ///   several shards, such as an address and an API key, is made one shard after the other, in the order of the rules. If
+    ///   one denies, the charges before it are refunded. So the limits are never exceeded, but other requests may be denied
+    ///   until the refund. Put the rule that denies most often first. A denial that a [penalty](crate::Policy::penalty)
+    ///   counts may take one more round trip.
+    /// * **Connections.** Each runtime has two connections to each node: one for the first attempt, and one that follows
+    ///   moved slots. All shards share them. If one breaks, the decisions under way on it fail, because they may have been
+    ///   charged.
+    /// * **Slot migrations.** While a slot migrates, its decisions are sent one by one. A decision on several keys fails
+    ///   until all of them, including keys not yet created, are on one node.
+    /// * **Failures.** While a node is down, decisions on its keys fail, and the policy's
+    ///   [`FailureMode`](crate::FailureMode) applies; other nodes' keys are decided as usual. If a node hangs, other
+    ///   nodes' keys wait for up to 40 ms and some round trips whenever a slot has moved. If its host is lost, they
+    ///   wait once for up to a quarter of a second. When a replica takes over, charges that were not replicated are
+    ///   lost, and that much can be admitted again.
+    /// * **Clocks.** Each node uses its own clock. If a slot migrates to a node whose clock is ahead, its keys replenish
+    ///   earlier by that difference.
     #[cfg(feature = "cluster")]
     #[cfg_attr(docsrs, doc(cfg(feature = "cluster")))]
     #[must_use]
@@ -93,13 +91,13 @@ impl Servers {
         Self(Topology::Cluster(urls.into_iter().map(|url| url.as_ref().to_owned()).collect()))
     }
 
-    /// The primary that the Redis or Valkey sentinels at `urls` name `primary`. One sentinel that answers is enough; list
-    /// all of them.
+    /// The server that the Redis or Valkey sentinels at `urls` monitor under the name `primary`. List all sentinels,
+    /// although one that answers is enough to start.
     ///
-    /// `primary` is the first argument of `sentinel monitor` in sentinel.conf. The user, the password and the database of
-    /// the URLs are for the primary and its replicas, and the same in all URLs; the sentinels have
+    /// `primary` is the first argument of `sentinel monitor` in sentinel.conf. The user, the password and the database in
+    /// the URLs are for the primary and its replicas, and must be the same in all URLs; for the sentinels, use
     /// [`sentinel_credentials`](Self::sentinel_credentials). With `rediss://`, both are reached with TLS. The certificates
-    /// must then name what the sentinels announce: addresses, or hosts with `sentinel announce-hostnames`.
+    /// must then be valid for what the sentinels announce: addresses, or host names with `sentinel announce-hostnames`.
     ///
     /// ```no_run
     /// use tower_ratelimit::{RedisStore, store::Servers};
@@ -123,19 +121,20 @@ impl Servers {
     /// it does for seconds after `SENTINEL FAILOVER`. The same happens if the primary breaks its connections, hangs for a
     /// second or answers `READONLY`. Until then, decisions that fail take the policy's
     /// [`FailureMode`](crate::FailureMode). Charges that were not replicated to the new primary are lost, and that much can
-    /// be admitted again. This includes what the old primary admits until the store follows, and while it is cut off from
-    /// its replicas and the sentinels, but not from the store; `min-replicas-to-write` bounds the latter.
+    /// be admitted again. That includes what the old primary admits before the store switches over. If the old primary is
+    /// cut off from its replicas and the sentinels while the store still reaches it, `min-replicas-to-write` bounds what it
+    /// admits.
     #[cfg(feature = "sentinel")]
     #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
     #[must_use]
     pub fn sentinel(urls: impl IntoIterator<Item: AsRef<str>>, primary: impl Into<String>) -> Self {
         let urls = urls.into_iter().map(|url| url.as_ref().to_owned()).collect();
-        Self(Topology::Sentinel(Sentinels { urls, primary: primary.into(), credentials: None }))
+        let credentials = RedisConnectionInfo::default();
+        Self(Topology::Sentinel { urls, primary: primary.into(), credentials })
     }
 
-    /// The user and the password that the sentinels require. Defaults to none. If the sentinels have a password and no
-    /// users, the user is `default`, which an empty `user` means too. Has no effect on servers other than
-    /// [`sentinel`](Self::sentinel).
+    /// Sets the user and the password that the sentinels require. Defaults to none. If the sentinels have a password but no
+    /// users, pass `default` or an empty `user`. Has no effect on servers other than [`sentinel`](Self::sentinel).
     ///
     /// # Example
     ///
@@ -156,29 +155,18 @@ impl Servers {
     #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
     #[must_use]
     pub fn sentinel_credentials(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
-        if let Topology::Sentinel(sentinels) = &mut self.0 {
+        if let Topology::Sentinel { credentials, .. } = &mut self.0 {
             let user = Some(user.into()).filter(|user| !user.is_empty());
-            sentinels.credentials = Some((user.unwrap_or_else(|| "default".to_owned()), password.into()));
+            let user = user.unwrap_or_else(|| "default".to_owned());
+            *credentials = RedisConnectionInfo::default().set_username(user).set_password(password.into());
         }
         self
     }
 }
 
-impl From<&str> for Servers {
-    fn from(url: &str) -> Self {
-        Self(Topology::One(url.into()))
-    }
-}
-
-impl From<&String> for Servers {
-    fn from(url: &String) -> Self {
-        Self(Topology::One(url.into()))
-    }
-}
-
-impl From<String> for Servers {
-    fn from(url: String) -> Self {
-        Self(Topology::One(url))
+impl<T: AsRef<str>> From<T> for Servers {
+    fn from(url: T) -> Self {
+        Self(Topology::One(url.as_ref().to_owned()))
     }
 }
 
@@ -190,7 +178,7 @@ impl fmt::Debug for Servers {
             #[cfg(feature = "cluster")]
             Topology::Cluster(_) => "Servers::cluster(..)",
             #[cfg(feature = "sentinel")]
-            Topology::Sentinel(_) => "Servers::sentinel(..)",
+            Topology::Sentinel { .. } => "Servers::sentinel(..)",
         })
     }
 }

@@ -20,85 +20,86 @@ use super::{
     transport::{Link, current},
 };
 use crate::{
-    base::{Answer, Error, ErrorKind},
-    decision::{Charge, Decision},
+    base::{Error, ErrorKind},
+    decision::Charge,
     key::Key,
     policy::Policy,
-    store::{Action, BanList, LocalCounts, Store},
+    store::{Action, LocalCounts, Store},
 };
 
-/// Counts in a 64-bit Redis 6.2 or later, or in Valkey, shared by all instances of a service. Cloning gives another
-/// handle on the same connections.
+/// A store that keeps the counts in Redis (6.2 or later, 64-bit) or Valkey, shared by all instances of a service.
+/// Cloning gives another handle on the same connections.
 ///
 /// This page is about one server. For a Redis Cluster, use the feature `cluster` and `Servers::cluster`; for Redis Sentinel,
-/// the feature `sentinel` and `Servers::sentinel`. For TLS, use the feature `tls-rustls` and a `rediss://` URL.
+/// the feature `sentinel` and `Servers::sentinel`. For TLS, use the feature `tls-rustls` and a `rediss://` URL. The guide
+/// [Redis](crate::guide::redis) has settings, sizes and permissions.
 ///
-/// Every decision is one `EVALSHA`, alone or with others, so it is atomic. It uses the server's clock, so the clocks of
-/// instances may differ. A decision sends no other command. While there are decisions, each instance also announces itself
-/// every 5 seconds, and connections are checked with `PING`. If the server lost its scripts, by a restart or `SCRIPT FLUSH`, the first call is repeated with the text as `EVAL`, and no decision fails.
+/// A decision is one `EVALSHA`, alone or together with others, so it is atomic. It uses the server's clock, so the clocks
+/// of instances may differ. If the server lost its scripts, by a restart or `SCRIPT FLUSH`, the first call is repeated as
+/// `EVAL` with the script's text, and no decision fails. In addition, while there are decisions, each instance announces
+/// itself every 5 seconds, and the store checks connections with `PING`.
 ///
 /// # Keys
 ///
-/// Keys have the form `prefix:policy:algorithm:{identity}`, and a TTL. The braces are the Redis Cluster hash tag. A
-/// Cluster has other keys, see `Servers::cluster`. If the clock of the server is set back, the TTL of keys that are not used
-/// again is longer by as much.
+/// Keys have the form `prefix:policy:algorithm:{identity}`, or `prefix:policy:algorithm:{shard}:identity` in a Cluster. Each
+/// has a TTL. If the server's clock is set back, keys that are not used again expire later by that difference.
 ///
-/// If a key holds another program's value, decisions on it fail with
-/// [`ForeignValue`](ErrorKind::ForeignValue), and the value is never overwritten. Only a [reset](crate::Operator::reset) removes it.
+/// If a key holds another program's value, decisions on it fail with [`ForeignValue`](ErrorKind::ForeignValue), and the
+/// value is never overwritten. Only a [reset](crate::Operator::reset) removes it.
 ///
 /// # Eviction
 ///
-/// Clients that can invent identities can fill Redis with keys. `maxmemory-policy` decides what happens when its memory
+/// Clients that can invent identities can fill Redis with keys. `maxmemory-policy` determines what happens when its memory
 /// is full:
 ///
 /// | policy | what happens |
 /// |---|---|
 /// | `volatile-ttl` | **Recommended.** Evicts the keys nearest to their reset, which loses the least |
 /// | `noeviction` | Decisions that need a new key fail, and their policy's [`FailureMode`](crate::FailureMode) applies |
-/// | `allkeys-*`, `volatile-lru`, `volatile-lfu`, `volatile-random` | Evicts exhausted keys, and their clients are admitted again |
+/// | `allkeys-*`, `volatile-lru`, `volatile-lfu`, `volatile-random` | Can evict exhausted keys, whose clients are then admitted again |
 ///
 /// Use a separate Redis for the limits, or they compete for memory with other data. If clients can invent an identity,
 /// such as an API key that is not verified yet, add a policy on one that they cannot invent, such as their address.
-/// Policies are decided all or nothing, so a request that is denied by address creates no other keys.
+/// Policies are decided all or nothing, so a request denied because of its address creates no other keys.
 ///
 /// # Connections
 ///
-/// A decision is sent immediately if a lane is free; a lane carries one batch at a time, on a connection that it keeps while
-/// decisions wait for it, for at most 5 ms. There are three lanes, and six over a slow network. While all lanes are in
-/// use, decisions wait and share the next batch. In a batch, each decision is still all or nothing, has its own error
-/// and deadline, and can be dropped. A batch has up to 128 decisions and blocks Redis for at most about 2 ms, even with
-/// slow algorithms. The more decisions wait, the larger the batches and the higher the throughput, so eight connections
-/// are enough.
+/// A *lane* carries one batch of decisions at a time to Redis. There are three lanes, and six over a slow network. A
+/// decision is sent immediately if a lane is free. While all lanes are in use, decisions wait and share the next batch, so
+/// throughput grows with load, and eight connections are enough. A batch has up to 128 decisions and blocks Redis for at
+/// most about 2 ms, even with slow algorithms. Each decision in it is all or nothing, has its own error and deadline, and
+/// can be dropped.
 ///
-/// An exhausted key can be denied without Redis, see [`deny_cache`](RedisStoreBuilder::deny_cache), and a hot key can
-/// be admitted without Redis, see [`Policy::leased`].
+/// Some decisions need no call: an exhausted key is denied from the [`deny_cache`](RedisStoreBuilder::deny_cache), and a hot
+/// key can be charged from units on [lease](Policy::leased).
 ///
-/// If an idle connection was closed, only refunds and decisions that lease units can fail, because these are never sent
-/// twice. If a connection breaks during a batch, the decisions of that batch fail. The store then replaces the
-/// connection, even if the pool's own checks would not, and checks the idle ones. A decision takes at most the
-/// [`deadline`](RedisStoreBuilder::deadline), including the wait for a connection. A batch without a reply by then may
-/// have charged, and is never sent again.
+/// # Failures
 ///
-/// A decision that cannot be sent within the deadline because Redis is busy fails with
-/// [`StoreBusy`](ErrorKind::StoreBusy), and its policy's [`FailureMode`](crate::FailureMode) applies.
+/// A decision takes at most the [`deadline`](RedisStoreBuilder::deadline), including the wait for a connection. A batch
+/// without a reply by then may have charged, and is never sent again. If Redis is so busy that a decision cannot be sent
+/// within the deadline, it fails with [`StoreBusy`](ErrorKind::StoreBusy). When a decision fails, its policy's
+/// [`FailureMode`](crate::FailureMode) applies.
+///
+/// If a connection breaks during a batch, the decisions of that batch fail. The store replaces the connection and checks
+/// the idle ones. If Redis had closed an idle connection, the batch is sent again on another one, except for refunds and
+/// decisions that lease units, which are never sent twice.
 ///
 /// With the feature `tracing`, the store logs the start of an outage at warn and its end at info, with its length.
 ///
 /// # Runtimes
 ///
 /// A store can be used in several Tokio runtimes, one after the other or at the same time: in a `static`, with one runtime
-/// for each core, or beside a runtime for background work.
+/// for each core, or in a second runtime for background work.
 ///
-/// * Each runtime has its own connections, up to [`pool_size`](RedisStoreBuilder::pool_size), lanes, probes and timers. The
-///   first decision in a runtime opens its first connection. They are dropped when the runtime ends. Whether Redis is
-///   available, leases, the deny cache and the units that are owed after an outage are shared. So a runtime that is blocked,
-///   not driven or shut down delays no decision of another, except with [your own pool](RedisStoreBuilder::build): its
-///   connections and its attempts to connect belong to the runtimes that made them.
-/// * What other callers wait for is done by tasks of a runtime, or taken over by one within 10 ms. So a decision that is
-///   polled and then kept, as by `buffer_unordered` or `select!`, delays no other.
+/// * Each runtime has its own connections, up to [`pool_size`](RedisStoreBuilder::pool_size), and its own lanes, probes and
+///   timers. The first decision in a runtime opens its first connection. When the runtime ends, they are dropped.
+/// * Runtimes share the state of the circuit breaker, leases, the deny cache, and the units to be charged after an outage.
+/// * A runtime that is blocked, idle or shut down does not delay another runtime's decisions, except with [your own
+///   pool](RedisStoreBuilder::build), whose connections belong to the runtimes that made them.
+/// * A decision that is polled and then not polled again, as in `buffer_unordered` or `select!`, does not delay others.
 /// * An answer belongs to the runtime in which it is first polled. Time in which that runtime is blocked does not count
-///   against its deadline, except in a Cluster. A permit is renewed by the runtime of its decision: if that is blocked or
-///   not driven for longer than the period, the permit expires.
+///   against its deadline, except in a Cluster. A permit is renewed by the runtime of its decision: if that runtime is
+///   blocked or idle for longer than the period, the permit expires.
 /// * Polled outside a runtime, an answer is an error of kind [`MissingSetup`](ErrorKind::MissingSetup).
 /// * Under a paused clock (`start_paused`), deadlines pass before Redis answers. Test with
 ///   [`MemoryStore::with_clock`](crate::MemoryStore::with_clock) instead.
@@ -128,8 +129,6 @@ pub struct RedisStore {
     pub(super) clock: Arc<Clock>,
     pub(super) deny_cache: Option<Arc<DenyCache>>,
     pub(super) leases: Arc<Leases>,
-    /// Whether connections leave database 0.
-    pub(super) selects: bool,
     pub(super) local: Arc<LocalCounts>,
     /// `None` with a manual clock.
     pub(super) instances: Option<Arc<Instances>>,
@@ -144,12 +143,12 @@ impl RedisStore {
     /// Connects to the server at a URL, such as `redis://user:password@127.0.0.1:6379/0`, or to other
     /// [servers](Servers), with the default settings.
     ///
-    /// Fails if no server can be reached or make decisions, so a configuration error shows when the service starts: it
-    /// runs a [probe](Self::probe), and logs its other findings at warn, such as an [eviction policy](Self#eviction) that
-    /// loses exhausted limits. Each step takes at most a second and a half.
+    /// Fails if no server can be reached, or if Redis cannot make decisions, so configuration errors show when the service
+    /// starts. To find them, it runs a [probe](Self::probe), and logs other findings at warn, such as an [eviction
+    /// policy](Self#eviction) that loses exhausted limits. Each step takes at most a second and a half.
     ///
-    /// A Redis that is absent when the service starts is therefore an error, and most services should exit with it. To
-    /// start without Redis, use [`connect_lazy`](RedisStoreBuilder::connect_lazy): until Redis answers, each policy's
+    /// Most services should exit if this fails. To start without Redis, use
+    /// [`connect_lazy`](RedisStoreBuilder::connect_lazy): until Redis answers, each policy's
     /// [`FailureMode`](crate::FailureMode) applies.
     ///
     /// # Errors
@@ -165,8 +164,8 @@ impl RedisStore {
         Self::builder().connect(servers).await
     }
 
-    /// Makes one decision under `policy` on an unused key, including the charge, and removes the key. Use it at
-    /// start-up to find errors in your own [`Algorithm`](crate::algorithm::Algorithm).
+    /// Makes one decision under `policy` on an unused key, including the charge, and removes the key. Call it when the
+    /// service starts, to find errors in your own [`Algorithm`](crate::algorithm::Algorithm).
     ///
     /// # Errors
     ///
@@ -223,17 +222,17 @@ impl RedisStore {
         self.leases.status()
     }
 
-    /// The instances that use the limits of this prefix, as last seen: those that had traffic in the last 15 seconds. `None`
-    /// if Redis has not answered yet.
+    /// The number of instances that use the limits of this prefix, as last seen: those that had traffic in the last 15
+    /// seconds. `None` if Redis has not answered yet.
     ///
-    /// Each instance announces itself in Redis while it charges, every 5 seconds, and learns how many have.
-    /// [`FailureMode::Local`](crate::FailureMode::Local) divides limits by this number, which stays as it is while Redis is
-    /// unavailable. With a [manual clock](RedisStoreBuilder::manual_clock) it is not counted.
+    /// While it charges, each instance announces itself in Redis every 5 seconds, and reads how many others have.
+    /// [`FailureMode::Local`](crate::FailureMode::Local) divides limits by this number, which does not change while Redis
+    /// is unavailable. With a [manual clock](RedisStoreBuilder::manual_clock), instances are not counted.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), tower_ratelimit::Error> {
     /// let store = tower_ratelimit::RedisStore::connect("redis://127.0.0.1:6379").await?;
-    /// // The other instances, until this one has traffic. At least 1.
+    /// // Until this instance has traffic, it counts only the others. At least 1.
     /// assert!(store.instances() >= Some(1));
     /// # Ok(())
     /// # }
@@ -243,7 +242,7 @@ impl RedisStore {
         Some(self.local.instances()).filter(|instances| *instances > 0)
     }
 
-    /// The least permissions that a Redis user needs for this store, as arguments of `ACL SETUSER`: keys under the
+    /// The minimum permissions that a Redis user needs for this store, as arguments of `ACL SETUSER`: keys under the
     /// [prefix](RedisStoreBuilder::prefix), and the commands of the store and the built-in algorithms, with `+select` if
     /// the URL has a database other than 0. Your own algorithm may need more,
     /// [`Operator::bans`](crate::Operator::bans) needs `+scan`, and [`probe`](Self::probe) needs `+info` to see the eviction
@@ -265,8 +264,7 @@ impl RedisStore {
     #[must_use]
     pub fn acl_rule(&self) -> String {
         let mut rule = format!("~{} -@all", self.names.pattern_of_all());
-        let select = self.selects.then_some("select");
-        let store_commands = self.link.commands().iter().copied().chain(select).map(ToOwned::to_owned);
+        let store_commands = self.link.commands().iter().map(|command| (*command).to_owned());
         let commands: BTreeSet<String> =
             Script::all_built_in().flat_map(|script| script.commands()).collect();
         // Of `hash`. The algorithms have `pexpire` too.
@@ -276,61 +274,6 @@ impl RedisStore {
             rule.push_str(&command);
         }
         rule
-    }
-}
-
-impl Store for RedisStore {
-    fn known_denial(&self, charges: &[Charge]) -> Option<Decision> {
-        let deny_cache = self.deny_cache.as_ref()?;
-        deny_cache.lookup(charges, deny_cache.stamp(self.clock.micros()))
-    }
-
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        self.evaluate(action, charges)
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        let mut redis_key = Vec::new();
-        self.names.write(&mut redis_key, policy, key);
-        let mut command = redis::cmd("DEL");
-        command.arg(redis_key);
-        let reply = self.link.clone().run(command, self.deadline);
-        let (deny_cache, leases) = (self.deny_cache.clone(), self.leases.clone());
-        let (policy, key) = (policy.clone(), key.clone());
-        let forget = move || {
-            leases.table.forget(&policy, &key);
-            deny_cache.iter().for_each(|deny_cache| deny_cache.invalidate(&policy, &key));
-        };
-        // Also before the command, in case the caller drops the answer.
-        forget();
-        Answer::pending(async move {
-            let reply = reply.await;
-            forget();
-            reply.map(|_| ())
-        })
-    }
-
-    fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
-        let mut name = Vec::new();
-        self.names.write(&mut name, policy, key);
-        String::from_utf8(name).ok()
-    }
-
-    fn local_counts(&self) -> Option<Arc<LocalCounts>> {
-        Some(self.local.clone())
-    }
-
-    fn bans(&self, policy: &Policy, most: usize) -> Answer<BanList> {
-        Answer::pending(self.clone().list_bans(policy.clone(), most))
-    }
-
-    fn drain(&self) -> Answer<()> {
-        let store = self.clone();
-        Answer::pending(async move { store.return_leases().await })
-    }
-
-    fn accept(&self, policy: &Policy) -> Result<(), Error> {
-        self.scripts.register(policy)
     }
 }
 

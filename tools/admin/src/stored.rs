@@ -58,8 +58,8 @@ pub(crate) fn note(name: &str, others: &[String]) -> String {
     match others {
         [] => format!("nothing is charged to {name}, nor to the key under another built-in algorithm\n"),
         others => format!(
-            "nothing is charged to {name}, but there is {}: does the service count by another algorithm than the file of \
-             policies says?\n",
+            "nothing is charged to {name}, but there is {}: does the service use another algorithm than the policy \
+             file?\n",
             others.join(", ")
         ),
     }

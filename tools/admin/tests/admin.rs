@@ -160,12 +160,12 @@ async fn a_client_is_shown_refunded_and_reset() {
 async fn a_key_without_a_charge_says_which_names_have_one() {
     let server = RedisServer::start();
     let limiter = Limiter::new(connect(&server).await);
-    // The service counts by another algorithm than the file says.
+    // The service uses another algorithm than the file.
     let window = Policy::new("login", Quota::per_hour(5)).algorithm(FixedWindow::anchored());
     limiter.check(&window, &Key::new("carol"), 5).await.unwrap();
     let operator = Operator::new(&["--redis", &server.url()]);
     let note = "nothing is charged to rl:login:gcra:{carol}, but there is rl:login:fixed-window:{carol}: does the service \
-                count by another algorithm than the file of policies says?\n";
+                use another algorithm than the policy file?\n";
     for command in ["show", "reset"] {
         let text = operator.text(&[command, "login", "carol"]);
         assert!(text.contains("5 of 5 units remain") && text.ends_with(note), "{command}: {text}");

@@ -91,6 +91,7 @@ impl LeaseReturn {
 
 impl Job {
     /// By the server's clock, without observers.
+    #[inline]
     pub(crate) fn new(
         action: Action,
         charges: Charges,
@@ -198,7 +199,10 @@ impl Job {
         // A denial examines at most as many holders as units are missing. The cost of a ban is a time.
         let needs_holders = |charge: &Charge| charge.needs_permit() && self.action != Action::Ban;
         let holders = |charge: &Charge| if needs_holders(charge) { charge.cost().min(1_000) } else { 0 };
-        self.all_charges().map(|charge| charge.policy().redis_micros(refund) + holders(charge)).sum()
+        let micros = |charge: &Charge| charge.policy().redis_micros(refund) + holders(charge);
+        // Not `all_charges`, whose chain takes twice as many instructions.
+        let of_penalties: u64 = self.penalties.iter().map(|penalty| micros(&penalty.charge)).sum();
+        self.charges.iter().map(micros).sum::<u64>() + of_penalties
     }
 
     /// Whether the job may be sent again if it is unknown whether it was carried out. A repeated charge is admitted

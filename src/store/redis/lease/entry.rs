@@ -1,5 +1,7 @@
 //! A key that may have a lease: how many units to lease, and when to return them. All of that only affects efficiency.
 
+use tokio::sync::watch;
+
 use crate::{
     algorithm::twin::Receipt, decision::Charge, key::Key, policy::Policy, store::redis::job::LeaseReturn,
 };
@@ -15,6 +17,8 @@ pub(super) struct Entry {
     pub(super) last_request: Option<u64>,
     /// Whether a lease is being fetched. One at a time.
     pub(super) fetching: bool,
+    /// Each job that reports spent units has a receiver.
+    pub(super) reports: watch::Sender<()>,
 }
 
 /// Units that Redis leased to this instance.
@@ -41,12 +45,16 @@ pub(super) struct Lease {
 }
 
 /// Units of a lease that are being returned, and how often the keys of its hash had been reset when they left the table.
+#[derive(Clone)]
 pub(super) struct Returned {
     pub(super) policy: Policy,
     pub(super) key: Key,
     pub(super) lease: LeaseReturn,
     pub(super) hash: u64,
     pub(super) resets: u32,
+    /// Until the job has ended.
+    #[expect(dead_code, reason = "only dropped")]
+    pub(super) report: watch::Receiver<()>,
 }
 
 /// Microseconds between two requests to Redis for one key. Below the first, the next lease is larger; above the second,
@@ -66,8 +74,8 @@ impl Entry {
         self.key == *charge.key() && self.policy.counts_as(charge.policy())
     }
 
-    pub(super) const fn is_idle(&self) -> bool {
-        self.lease.is_none() && !self.fetching
+    pub(super) fn is_idle(&self) -> bool {
+        self.lease.is_none() && !self.fetching && self.reports.is_closed()
     }
 
     /// How many units the key should have on lease, at most `most`, if Redis is called at the time `now`.

@@ -92,37 +92,41 @@ impl Leases {
         ))
     }
 
-    /// Removes the lease of a key. Returns the job that returns it to Redis.
-    pub(crate) fn remove(self: &Arc<Self>, policy: &Policy, key: &Key) -> Option<Job> {
-        self.return_job(&self.table.remove(policy, key)?)
+    /// Returns the lease of a key to Redis in the background. Ends when Redis knows, or will never know, how many units of
+    /// the key's leases were spent.
+    pub(crate) async fn settle(self: &Arc<Self>, policy: &Policy, key: &Key) {
+        if let Some((returned, reports, _next)) = self.table.remove(policy, key) {
+            self.spawn_return(returned);
+            reports.closed().await;
+        }
     }
 
     /// Removes all leases. Returns the jobs that return them to Redis.
     pub(crate) fn remove_all(self: &Arc<Self>) -> Vec<Job> {
         let removed = self.table.remove_all();
         self.report();
-        removed.iter().filter_map(|returned| self.return_job(returned)).collect()
+        removed.into_iter().filter_map(|returned| self.return_job(returned)).collect()
     }
 
     /// Ends a fetch, see [`LeaseTable::complete`], and returns the lease that was replaced.
     fn complete(self: &Arc<Self>, fetch: &Fetch, resets: u32, granted: Option<(Leased, &Outcome)>) {
         if let Some(returned) = self.table.complete(fetch, resets, granted) {
-            self.spawn_return(&returned);
+            self.spawn_return(returned);
             self.start_sweeping();
         }
     }
 
     /// Makes a job return nothing if the lease was removed before a reset: `resets` is not the count of this `hash` any more.
     /// A job that was certainly not sent may be sent again, so this is found when it is sent. Returns the reset count.
-    fn return_if_valid(&self, returned: &mut LeaseReturn, hash: u64, resets: u32) -> u32 {
-        let count = self.table.resets(hash);
-        if resets != count {
-            *returned = LeaseReturn::default();
+    fn return_if_valid(&self, lease: &mut LeaseReturn, returned: &Returned) -> u32 {
+        let count = self.table.resets(returned.hash);
+        if returned.resets != count {
+            *lease = LeaseReturn::default();
         }
         count
     }
 
-    fn spawn_return(self: &Arc<Self>, returned: &Returned) {
+    fn spawn_return(self: &Arc<Self>, returned: Returned) {
         // Outside a runtime it is not sent, and the end of the lease settles it.
         if let (Some(job), Ok(runtime)) = (self.return_job(returned), Handle::try_current()) {
             self.spawn(job, &runtime);
@@ -145,20 +149,22 @@ impl Leases {
         let _ = timeout(RETURN_DEADLINE, self.in_flight.closed()).await;
     }
 
-    fn return_job(self: &Arc<Self>, returned: &Returned) -> Option<Job> {
+    fn return_job(self: &Arc<Self>, returned: Returned) -> Option<Job> {
         if returned.lease.units == 0 {
             return None;
         }
-        let frees_units = returned.lease.frees_units();
         // It only invalidates, so the time does not matter.
-        let denial = |cache| DenyObserver::new(cache, cache.stamp(0), Action::Refund, frees_units);
-        let observer = ReturnObserver { leases: self.clone(), hash: returned.hash, resets: returned.resets };
+        let denial = |cache| DenyObserver::new(cache, cache.stamp(0), true);
         let charges = Charges::One(Charge::new(&returned.policy, &returned.key, 0));
         let (names, script) = (self.names.clone(), Script::built_in().clone());
         Some(Job {
             time: self.table.clock().manual_micros(),
             denial: self.deny_cache.as_ref().map(denial),
-            lease: Some(LeaseRequest::new(0, returned.lease, observer)),
+            lease: Some(LeaseRequest::new(
+                0,
+                returned.lease,
+                ReturnObserver { leases: self.clone(), returned },
+            )),
             ..Job::new(Action::Refund, charges, names, script, RETURN_DEADLINE)
         })
     }
@@ -200,8 +206,7 @@ struct FetchObserver {
 
 impl Observer for FetchObserver {
     fn sending(&mut self, returned: &mut LeaseReturn) {
-        let Returned { hash, resets, .. } = self.fetch.returned;
-        self.resets = self.leases.return_if_valid(returned, hash, resets);
+        self.resets = self.leases.return_if_valid(returned, &self.fetch.returned);
         self.is_sent = true;
     }
 
@@ -219,7 +224,7 @@ impl Drop for FetchObserver {
             self.leases.complete(&self.fetch, self.resets, None);
         }
         if !self.is_sent {
-            self.leases.spawn_return(&self.fetch.returned);
+            self.leases.spawn_return(self.fetch.returned.clone());
         }
     }
 }
@@ -227,13 +232,12 @@ impl Drop for FetchObserver {
 /// Observes a job that only returns a lease.
 struct ReturnObserver {
     leases: Arc<Leases>,
-    hash: u64,
-    resets: u32,
+    returned: Returned,
 }
 
 impl Observer for ReturnObserver {
     fn sending(&mut self, returned: &mut LeaseReturn) {
-        self.leases.return_if_valid(returned, self.hash, self.resets);
+        self.leases.return_if_valid(returned, &self.returned);
     }
 }
 
@@ -244,7 +248,7 @@ async fn sweep(leases: Weak<Leases>, runtime: Id) {
         let Some(leases) = leases.upgrade() else { return };
         let unused = leases.table.remove_unused();
         leases.report();
-        unused.iter().for_each(|returned| leases.spawn_return(returned));
+        unused.into_iter().for_each(|returned| leases.spawn_return(returned));
         // Under the lock: what stores a lease afterwards starts another task.
         let mut sweeping = lock(&leases.sweeping);
         if leases.table.sizes().0 == 0 {

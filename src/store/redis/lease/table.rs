@@ -11,6 +11,8 @@ use std::{
     time::Duration,
 };
 
+use tokio::sync::watch;
+
 use super::entry::{Entry, HOT_INTERVAL, Lease, Returned};
 use crate::{
     base::{random::hasher, sync::lock, time::micros},
@@ -62,7 +64,7 @@ const SHARDS: usize = 64;
 /// If keys share a counter, a reset of one voids at most one lease of another, and only one that is being fetched or
 /// returned.
 const RESET_COUNTERS: usize = 1024;
-/// A key that shares its cell with a more frequent one is decided by Redis, as if it were not leased.
+/// Keys that share a cell get their entries one after the other.
 const REQUEST_CELLS: usize = 4096;
 /// The bits of a cell that are a time, in microseconds: twelve days.
 const TIME_BITS: u64 = (1 << 40) - 1;
@@ -149,9 +151,14 @@ impl LeaseTable {
     /// Whether the key was requested shortly before. Only then it gets an entry: most keys never do.
     fn is_frequent(&self, hash: u64, now: u64) -> bool {
         let cell = &self.requests[hash as usize % REQUEST_CELLS];
-        let before = cell.swap(hash & !TIME_BITS | now & TIME_BITS, Ordering::Relaxed);
-        let since = now.wrapping_sub(before) & TIME_BITS;
-        (before ^ hash) & !TIME_BITS == 0 && since < HOT_INTERVAL
+        let before = cell.load(Ordering::Relaxed);
+        let is_recent = now.wrapping_sub(before) & TIME_BITS < HOT_INTERVAL;
+        let is_same = (before ^ hash) & !TIME_BITS == 0;
+        // Another recent key stays at random, or hot keys that share a cell would replace each other at every request.
+        if is_same || !is_recent || now.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 0 {
+            cell.store(hash & !TIME_BITS | now & TIME_BITS, Ordering::Relaxed);
+        }
+        is_same && is_recent
     }
 
     /// Ends a fetch, and stores the units that Redis granted, unless the key was reset since the count was `resets`. Returns
@@ -213,13 +220,20 @@ impl LeaseTable {
         }
     }
 
-    /// Removes the lease of a key.
-    pub(super) fn remove(&self, policy: &Policy, key: &Key) -> Option<Returned> {
+    /// Removes the lease of a key, which may have no units. Also returns what is closed once all its reports have ended. It
+    /// delays later ones until the receiver is dropped, too.
+    pub(super) fn remove(
+        &self,
+        policy: &Policy,
+        key: &Key,
+    ) -> Option<(Returned, watch::Sender<()>, watch::Receiver<()>)> {
         let hash = self.hash(policy, key);
         let mut shard = self.shard(hash);
         let entry = shard.get_mut(&hash)?;
-        let lease = entry.lease.take()?.returned();
-        Some(self.returned(hash, entry, lease))
+        let lease = entry.lease.take().map_or_else(LeaseReturn::default, |lease| lease.returned());
+        let returned = self.returned(hash, entry, lease);
+        let reports = mem::replace(&mut entry.reports, watch::Sender::new(()));
+        Some((returned, reports, entry.reports.subscribe()))
     }
 
     /// Removes all leases.
@@ -248,7 +262,7 @@ impl LeaseTable {
 
     fn returned(&self, hash: u64, entry: &Entry, lease: LeaseReturn) -> Returned {
         let (policy, key) = (entry.policy.clone(), entry.key.clone());
-        Returned { policy, key, lease, hash, resets: self.resets(hash) }
+        Returned { policy, key, lease, hash, resets: self.resets(hash), report: entry.reports.subscribe() }
     }
 
     /// The numbers of keys with a lease, and of their units.
@@ -301,10 +315,8 @@ fn insert(shard: &mut Shard, hash: u64, charge: &Charge, now: u64) {
     let is_taken = shard.get(&hash).is_some_and(|other| !other.is_idle());
     if !is_taken && shard.len() < MAX_KEYS_PER_SHARD {
         let (policy, key) = (charge.policy().clone(), charge.key().clone());
-        shard.insert(
-            hash,
-            Entry { policy, key, lease: None, target: 0, last_request: Some(now), fetching: false },
-        );
+        let (lease, last_request, reports) = (None, Some(now), watch::Sender::new(()));
+        shard.insert(hash, Entry { policy, key, lease, target: 0, last_request, fetching: false, reports });
     }
 }
 
@@ -459,5 +471,39 @@ mod tests {
         assert!(!one.spend(1));
         one.advance(1_000);
         assert!(!one.spend(1), "what Redis charged then is unknown");
+    }
+
+    #[test]
+    fn hot_keys_that_share_a_cell_are_all_leased() {
+        let one = Fixture::new();
+        let of_key = |key: u64| Charge::new(one.charge.policy(), &Key::new(key.to_string()), 1);
+        let cell = |charge: &Charge| one.table.hash_of(charge) as usize % REQUEST_CELLS;
+        let shared = cell(&of_key(0));
+        let charges: Vec<Charge> =
+            (0..).map(of_key).filter(|charge| cell(charge) == shared).take(3).collect();
+        let spend = |charge: &Charge| one.table.spend(charge, one.table.hash_of(charge), one.clock.micros());
+        for _ in 0..200 {
+            for charge in &charges {
+                spend(charge);
+                one.advance(1);
+            }
+        }
+        assert!(charges.iter().all(|charge| matches!(spend(charge), Spent::Hot)));
+    }
+
+    #[test]
+    fn a_lease_in_use_is_returned_after_its_longest_time() {
+        let one = Fixture::new();
+        let fetch = one.hot();
+        let receipt = Receipt { made: 0, mark: 0 };
+        let leased = Leased { units: 50, lifetime: MAX_LEASE_TIME, name: 7, receipt };
+        let outcome = Outcome::new(&one.charge, Verdict::Allow, LIMIT, Duration::from_secs(1));
+        assert!(one.table.complete(&fetch, fetch.returned.resets, Some((leased, &outcome))).is_some());
+        for _ in 0..9 {
+            one.advance(100);
+            assert!(one.spend(1) && one.table.remove_unused().is_empty());
+        }
+        one.advance(100);
+        assert_eq!(one.table.remove_unused().len(), 1);
     }
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bb8_redis::bb8::{ManageConnection, Pool, PooledConnection, RunError};
-use redis::{RedisError, RedisResult, Value, aio::ConnectionLike, io::tcp::TcpSettings};
+use redis::{RedisError, RedisResult, Value, aio::ConnectionLike};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
@@ -20,7 +20,7 @@ use super::{
 use crate::{
     base::{Error, Fault, sync::lock},
     store::redis::{
-        error::{from_redis, is_broken, is_read_only, not_connected},
+        error::{from_redis, is_broken, not_connected},
         wire::{self, Call},
     },
 };
@@ -120,10 +120,7 @@ where
             // charge. In rare cases the thread was paused between the two, redis-rs sent the command and the socket
             // broke. So a command that must not be repeated is not.
             let was_closed = immediate && reply.as_ref().is_err_and(is_broken);
-            let is_demoted = match &reply {
-                Ok(reply) => wire::has_fault(reply, Fault::ReadOnly),
-                Err(error) => is_read_only(error),
-            };
+            let is_demoted = wire::has_fault(&reply, Fault::ReadOnly);
             if reply.as_ref().is_err_and(is_broken) {
                 self.replace(connection);
                 self.check_idle();
@@ -206,12 +203,6 @@ where
             }
         });
     }
-}
-
-/// Turns off Nagle's algorithm, which redis-rs leaves on. With it, a call that is sent while another one is under way
-/// on the same connection waits until the server has acknowledged that one: up to one more round trip.
-pub(crate) fn tcp_settings() -> TcpSettings {
-    TcpSettings::default().set_nodelay(true)
 }
 
 /// A connection of `pool`. Waits without a limit; the caller sets one.

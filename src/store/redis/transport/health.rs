@@ -75,9 +75,8 @@ struct Single {
 }
 
 impl Health {
-    /// The health of the servers at `server`, if it is known. Decisions have this `deadline`.
-    pub(crate) fn new(server: Option<String>, deadline: Duration) -> Self {
-        let server = server.unwrap_or_else(|| "Redis".to_owned());
+    /// The health of the servers at `server`. Decisions have this `deadline`.
+    pub(crate) fn new(server: String, deadline: Duration) -> Self {
         Self { server, deadline, ..Self::default() }
     }
 
@@ -161,8 +160,6 @@ impl Health {
                 failed = single.failed,
                 "decisions on a key or of an algorithm fail; the failure mode of their policy decides"
             );
-            // Unused without the feature `tracing`.
-            let _ = error;
             *single = Single { failed: 0, reported: Some(Instant::now()) };
         }
     }
@@ -185,8 +182,6 @@ impl Health {
                 seconds = seconds(outage.recovered.unwrap_or(outage.last_failure).duration_since(outage.began)),
                 "the outage of Redis is over"
             );
-            // Unused without the feature `tracing`.
-            let _ = (outage.began, outage.recovered, &self.server);
         }
     }
 
@@ -248,8 +243,7 @@ impl Health {
     }
 }
 
-/// A length of an outage, to the millisecond. Unused without the feature `tracing`.
-#[cfg_attr(not(feature = "tracing"), expect(dead_code))]
+/// A length of an outage, to the millisecond.
 fn seconds(length: Duration) -> f64 {
     Duration::from_millis(length.as_millis().try_into().unwrap_or(u64::MAX)).as_secs_f64()
 }

@@ -45,7 +45,7 @@ pub(crate) trait Link: Send + Sync + 'static {
     fn health(&self) -> &Health;
 
     /// The commands that the link sends, as in an ACL.
-    fn commands(&self) -> &'static [&'static str];
+    fn commands(&self) -> &[&'static str];
 }
 
 /// About how many keys Redis reads in a step. A step blocks it for less than a millisecond.

@@ -17,10 +17,9 @@ mod target;
 #[cfg(feature = "sentinel")]
 pub(super) use self::deadline::CONNECT_TIMEOUT;
 pub(super) use self::{
-    connections::tcp_settings,
-    deadline::{PROBE_TIMEOUT, answered, deadline_in, slow_text, timed_out},
+    deadline::{PROBE_TIMEOUT, answered, deadline_in, slow_text},
     health::{ConnectErrors, Health},
     link::{Found, Link, Scan},
     runtimes::current,
-    server::Single,
+    server::{COMMANDS, Single},
 };

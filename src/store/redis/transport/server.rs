@@ -30,8 +30,12 @@ use crate::{
 pub(crate) struct Single<M: ManageConnection> {
     servers: PerRuntime<Target<Server<M>>>,
     health: Arc<Health>,
-    commands: &'static [&'static str],
+    /// As in an ACL.
+    commands: Vec<&'static str>,
 }
+
+/// The commands that every link to one server sends.
+pub(crate) const COMMANDS: [&str; 3] = ["evalsha", "eval", "ping"];
 
 impl<M> Link for Single<M>
 where
@@ -72,8 +76,8 @@ where
         &self.health
     }
 
-    fn commands(&self) -> &'static [&'static str] {
-        self.commands
+    fn commands(&self) -> &[&'static str] {
+        &self.commands
     }
 }
 
@@ -82,8 +86,12 @@ where
     M: ManageConnection<Error = RedisError>,
     M::Connection: ConnectionLike + Sync,
 {
-    /// A link with a pool of `pools` in each runtime.
-    pub(crate) fn new(pools: impl Fn() -> Pool<M> + Send + Sync + 'static, health: Arc<Health>) -> Self {
+    /// A link with a pool of `pools` in each runtime, which sends `commands`.
+    pub(crate) fn new(
+        pools: impl Fn() -> Pool<M> + Send + Sync + 'static,
+        health: Arc<Health>,
+        commands: Vec<&'static str>,
+    ) -> Self {
         let (breaker, shared) = (Breaker::new(health.deadline()), health.clone());
         let servers = PerRuntime::new(move || {
             let connections = Arc::new(Connections::new(pools(), shared.clone()));
@@ -91,13 +99,7 @@ where
             let (breaker, health) = (breaker.in_another_runtime(), shared.clone());
             Target { queue: Queue::new(LANES), breaker, health, sender }
         });
-        Self { servers, health, commands: &["evalsha", "eval", "ping"] }
-    }
-
-    /// A link to the primary that sentinels name. Their client asks each primary for its role.
-    #[cfg(feature = "sentinel")]
-    pub(crate) fn asking_for_role(self) -> Self {
-        Self { commands: &["evalsha", "eval", "ping", "role"], ..self }
+        Self { servers, health, commands }
     }
 }
 

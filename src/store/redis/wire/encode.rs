@@ -123,7 +123,7 @@ fn takes_of(jobs: &[&Job]) -> Option<&'static Arc<Script>> {
     let mut algorithm = None;
     for job in jobs {
         let [charge] = &job.charges[..] else { return None };
-        let name = charge.policy().counting().name();
+        let name = charge.policy().algorithm_name();
         let is_take = job.action == Action::Charge && job.lease.is_none();
         // The short script knows no debt, no penalties and no shadows. Permits have none.
         let is_special = charge.policy().has(Traits::DEBT.or(Traits::PENALTY)) || charge.is_shadow();
@@ -144,15 +144,15 @@ struct Keys<'a> {
 
 impl<'a> Keys<'a> {
     fn of(jobs: &[&'a Job]) -> Self {
-        let all: Vec<_> = each_charge(jobs).collect();
-        if all.len() == 1 {
-            return Self { distinct: all, places: None };
+        let count = jobs.iter().map(|job| job.width()).sum();
+        if count == 1 {
+            return Self { distinct: each_charge(jobs).collect(), places: None };
         }
         let mut known: HashMap<_, _, BuildHasherDefault<Fnv>> =
-            HashMap::with_capacity_and_hasher(all.len(), BuildHasherDefault::default());
-        let mut distinct = Vec::with_capacity(all.len());
-        let mut places = Vec::with_capacity(all.len());
-        for (job, charge) in all {
+            HashMap::with_capacity_and_hasher(count, BuildHasherDefault::default());
+        let mut distinct = Vec::with_capacity(count);
+        let mut places = Vec::with_capacity(count);
+        for (job, charge) in each_charge(jobs) {
             let place = *known.entry((charge.policy().tag(), charge.key())).or_insert_with(|| {
                 distinct.push((job, charge));
                 distinct.len()
@@ -238,7 +238,7 @@ impl Numbers {
         let mut texts: Vec<Cow<'_, str>> = Vec::with_capacity(rules.len());
         numbers.push(rules.len() as u64);
         for policy in rules {
-            texts.push(policy.counting().name().into());
+            texts.push(policy.algorithm_name().into());
             numbers.push(policy.arguments().len() as u64);
             numbers.extend(policy.arguments());
         }

@@ -76,7 +76,7 @@ impl Link for Clustered {
         &self.health
     }
 
-    fn commands(&self) -> &'static [&'static str] {
+    fn commands(&self) -> &[&'static str] {
         &["evalsha", "eval", "ping", "asking", "cluster|slots"]
     }
 }

@@ -8,7 +8,7 @@ use std::{
 
 use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{
-    ConnectionAddr, ConnectionInfo, RedisError, RedisResult, RetryMethod, Value,
+    RedisError, RedisResult, RetryMethod, Value,
     cluster::{ClusterClient, ClusterClientBuilder},
     cluster_async::ClusterConnection,
 };
@@ -16,13 +16,13 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::node::{CONNECT, NodeConnection, usual};
 use crate::{
-    base::{Error, ErrorKind},
+    base::Error,
     store::redis::{
-        address::connection_info,
+        address::{connection_infos, is_tls, tcp_settings},
         error::{from_redis, is_broken},
         tls::TlsSettings,
         transport::{
-            connections::{connection, connection_until, tcp_settings},
+            connections::{connection, connection_until},
             deadline::not_answered,
             health::Health,
             runtimes::Exclusive,
@@ -32,10 +32,8 @@ use crate::{
 
 /// A client that tries again when a slot migrates or a connection could not be used, and one that does not.
 pub(crate) struct Clients {
-    pub(crate) retrying: ClusterClient,
-    pub(crate) single_attempt: ClusterClient,
-    /// The servers' addresses, without passwords.
-    pub(crate) addresses: String,
+    pub(crate) retrying: ClusterManager,
+    pub(crate) single_attempt: ClusterManager,
 }
 
 /// The size of a pool. A cluster connection is one connection to each node, shared by all calls. Four of them made no
@@ -48,14 +46,19 @@ const RESPONSE: Duration = Duration::from_millis(500);
 /// The pause between two replacements of the connection.
 const REPLACE_PAUSE: Duration = Duration::from_secs(2);
 
-/// Makes the clients for `urls`, for decisions with this `deadline`.
-pub(crate) fn clients(urls: &[String], tls: &TlsSettings, deadline: Duration) -> Result<Clients, Error> {
-    let infos: Result<Vec<ConnectionInfo>, _> = urls.iter().map(|url| connection_info(url, tls)).collect();
-    let infos = infos?;
-    let addresses: Vec<_> = infos.iter().map(|info| info.addr().to_string()).collect();
+/// Makes the clients for `urls`, for decisions with this `deadline`, and lists the addresses.
+pub(crate) fn clients(
+    urls: &[String],
+    tls: &TlsSettings,
+    deadline: Duration,
+) -> Result<(Clients, String), Error> {
+    // redis-rs uses the credentials of the first URL, and checks only some of those in the others.
+    let differ =
+        "the URLs of the Redis Cluster are invalid: they must have the same user, password and database";
+    let (infos, addresses) = connection_infos(urls, tls, differ)?;
     #[cfg(feature = "tls-rustls-no-provider")]
     let certificates = tls.certificates()?;
-    let is_tls = infos.iter().any(|info| matches!(info.addr(), ConnectionAddr::TcpTls { .. }));
+    let is_tls = infos.iter().any(is_tls);
     let client = |retries| {
         let client = ClusterClientBuilder::new(infos.clone());
         #[cfg(feature = "tls-rustls-no-provider")]
@@ -71,25 +74,14 @@ pub(crate) fn clients(urls: &[String], tls: &TlsSettings, deadline: Duration) ->
             .min_retry_wait(1)
             .retry_wait_formula(1, 2)
             .max_retry_wait(25);
-        if retries { client } else { client.retries(0) }.build()
+        let client = if retries { client } else { client.retries(0) };
+        client.build().map(ClusterManager).map_err(|_| {
+            Error::invalid(
+                "the URLs of the Redis Cluster are invalid: none of them can be used; check the hosts and the ports",
+            )
+        })
     };
-    let invalid = |problem: &str| {
-        Error::new(ErrorKind::InvalidConfig, format!("the URLs of the Redis Cluster are invalid: {problem}"))
-    };
-    // redis-rs uses the credentials of the first URL, and checks only some of those in the others.
-    let differ = |pair: &[ConnectionInfo]| {
-        let [one, other] = [&pair[0], &pair[1]].map(ConnectionInfo::redis_settings);
-        one.username() != other.username() || one.password() != other.password() || one.db() != other.db()
-    };
-    if infos.windows(2).any(differ) {
-        return Err(invalid("they must have the same user, password and database"));
-    }
-    let unusable = |_: RedisError| invalid("none of them can be used; check the hosts and the ports");
-    Ok(Clients {
-        retrying: client(true).map_err(unusable)?,
-        single_attempt: client(false).map_err(unusable)?,
-        addresses: addresses.join(", "),
-    })
+    Ok((Clients { retrying: client(true)?, single_attempt: client(false)? }, addresses))
 }
 
 /// Whether the pool's connections are to a Cluster.
@@ -98,8 +90,8 @@ pub(crate) fn is_clustered<M: ManageConnection>(_: &Pool<M>) -> bool {
 }
 
 /// Opens connections that a node which hangs does not stall.
-#[derive(Debug)]
-pub(crate) struct ClusterManager(pub(crate) ClusterClient);
+#[derive(Clone, Debug)]
+pub(crate) struct ClusterManager(ClusterClient);
 
 impl ManageConnection for ClusterManager {
     /// A connection to all nodes. Its clones share it.

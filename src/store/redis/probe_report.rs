@@ -4,8 +4,6 @@ use std::{collections::HashMap, fmt, time::Duration};
 
 use redis::{Value, from_redis_value};
 
-use crate::base::{Error, ErrorKind};
-
 /// What [`RedisStore::probe`](crate::RedisStore::probe) found. Its text is for an operator.
 ///
 /// # Example
@@ -32,34 +30,22 @@ pub struct ProbeReport {
     pub(super) may_evict: bool,
     /// The least of some commands.
     pub(super) round_trip: Option<Duration>,
-    pub(super) findings: Vec<Finding>,
-}
-
-/// A problem that a probe found.
-#[derive(Clone, Debug)]
-pub(super) struct Finding {
-    /// Whether no decision can be made until it is solved. Otherwise it is a warning.
-    prevents_decisions: bool,
-    /// What to change.
-    text: String,
+    /// Why no decision can be made, and what to change.
+    pub(super) error: Option<String>,
+    /// What else to change.
+    pub(super) warnings: Vec<String>,
 }
 
 impl ProbeReport {
     /// The problems, the most severe first. Each text states what to change.
     pub fn findings(&self) -> impl Iterator<Item = &str> {
-        self.findings.iter().map(|finding| &*finding.text)
-    }
-
-    /// Why no decision can be made.
-    pub(super) fn error(&self) -> Option<Error> {
-        let finding = self.findings.iter().find(|finding| finding.prevents_decisions)?;
-        Some(Error::new(ErrorKind::StoreFailed, finding.text.clone()))
+        self.error.iter().chain(&self.warnings).map(String::as_str)
     }
 
     /// Whether decisions can be made. If not, [`connect`](crate::RedisStore::connect) fails.
     #[must_use]
-    pub fn can_decide(&self) -> bool {
-        self.error().is_none()
+    pub const fn can_decide(&self) -> bool {
+        self.error.is_none()
     }
 
     /// Reads the reply to HELLO.
@@ -117,16 +103,6 @@ impl ProbeReport {
     }
 }
 
-impl Finding {
-    pub(super) fn error(text: impl Into<String>) -> Self {
-        Self { prevents_decisions: true, text: text.into() }
-    }
-
-    pub(super) fn warning(text: impl Into<String>) -> Self {
-        Self { prevents_decisions: false, text: text.into() }
-    }
-}
-
 /// One line about the server, and one for each problem.
 impl fmt::Display for ProbeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -138,13 +114,11 @@ impl fmt::Display for ProbeReport {
             write!(f, ", round trip {}", self.round_trip_text())?;
         }
         write!(f, ", maxmemory-policy {}", self.eviction_text())?;
-        match self.findings.len() {
-            0 => write!(f, ": no problem found"),
-            _ => self.findings.iter().try_for_each(|finding| {
-                let severity = if finding.prevents_decisions { "error" } else { "warning" };
-                write!(f, "\n{severity}: {}", finding.text)
-            }),
+        if self.findings().next().is_none() {
+            return write!(f, ": no problem found");
         }
+        self.error.iter().try_for_each(|error| write!(f, "\nerror: {error}"))?;
+        self.warnings.iter().try_for_each(|warning| write!(f, "\nwarning: {warning}"))
     }
 }
 

@@ -36,7 +36,7 @@ macro_rules! from_text {
         /// From its text.
         impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                $crate::base::text::deserialize(deserializer, $expected)
+                $crate::base::serde_text::deserialize(deserializer, $expected)
             }
         }
     )+};

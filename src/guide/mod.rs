@@ -1,4 +1,4 @@
-//! Guides, by task. Each program in them is compiled and run.
+//! Guides, by task. Each program in them is compiled and, unless it needs a Redis server or a fixed port, run.
 //!
 //! | guide | question it answers |
 //! |---|---|
@@ -22,7 +22,7 @@
 //! | [`troubleshooting`] | What does this log line, status or error mean? |
 //! | [`testing`] | How do I test limits without sleeping and without Redis? |
 //! | [`migration`] | I come from `tower_governor`, `axum_gcra`, `tower-redis-cell`, express-rate-limit, Bucket4j, nginx, Spring or Envoy |
-//! | [`faq`] | Why 400? Why 9 of 5? Why do all my users share one limit? |
+//! | [`faq`] | Why 400? Why did a limit of 5 admit 9? Why do all my users share one limit? |
 
 #[doc = include_str!("choosing.md")]
 pub mod choosing {}

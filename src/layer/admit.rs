@@ -19,6 +19,7 @@ use super::{
     config::Config,
     event::DecisionEvent,
     rule::{Rule, matches_any},
+    settle::Undecided,
 };
 use crate::{
     base::{Answer, Error, ErrorKind},
@@ -295,10 +296,14 @@ impl Admit<'_> {
 
     #[inline]
     fn charge(self, charges: impl Into<Charges>, unidentified: Option<Box<Error>>) -> Admission {
-        match self.config.limiter.charge(charges) {
+        let config = self.config;
+        match config.limiter.charge(charges) {
             // A store in memory has decided, so the service is called without waiting.
             Ok(decided) => self.decided(decided, unidentified),
-            Err(charge) => Admission::Pending(Waiting::Decision(charge, unidentified)),
+            Err(charge) => {
+                let charge = if config.refunds_cancelled { Undecided::watch(config, charge) } else { charge };
+                Admission::Pending(Waiting::Decision(charge, unidentified))
+            }
         }
     }
 

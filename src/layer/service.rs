@@ -106,7 +106,8 @@ pin_project! {
     /// to a rejection.
     ///
     /// See [`RateLimitLayer`](crate::RateLimitLayer) for an example. If the future is dropped before the decision, the
-    /// request stays charged if it was already sent to Redis, and is not charged otherwise.
+    /// request stays charged if it was already sent to Redis, unless the layer
+    /// [refunds it](crate::RateLimitLayer::refund_cancelled), and is not charged otherwise.
     pub struct ResponseFuture<S, ReqBody>
     where
         S: Service<Request<ReqBody>>,

@@ -1,7 +1,7 @@
 //! What happens to a request's charge once its response is known.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -13,9 +13,9 @@ use super::{
     rule::{CountIf, Rule, Settles},
 };
 use crate::{
-    base::Answer,
+    base::{Answer, Error},
     decision::{Decision, Outcome},
-    limiter::{Limiter, Reservation, Work},
+    limiter::{Deciding, Limiter, Reservation, Work},
 };
 
 impl Config {
@@ -198,6 +198,47 @@ impl Drop for Refundable {
             let work = self.limiter.begin_work();
             work.finish(self.limiter.refund(&self.decision, u64::MAX), None);
         }
+    }
+}
+
+/// A charge under way, which is refunded if this is dropped.
+pub(super) struct Undecided {
+    limiter: Limiter,
+    /// `None` once it is decided.
+    charge: Option<Deciding>,
+    /// Whether the store may have been asked.
+    is_sent: bool,
+}
+
+impl Undecided {
+    pub(super) fn watch(config: &Config, charge: Deciding) -> Deciding {
+        let limiter = config.limiter.clone();
+        Deciding::from(Answer::pending(Self { limiter, charge: Some(charge), is_sent: false }))
+    }
+}
+
+impl Future for Undecided {
+    type Output = Result<Decision, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { limiter, charge, is_sent } = &mut *self;
+        let Some(deciding) = charge else { panic!("a charge was polled after its decision") };
+        *is_sent = true;
+        let decided = ready!(limiter.poll_charge(deciding, cx));
+        *charge = None;
+        Poll::Ready(decided)
+    }
+}
+
+impl Drop for Undecided {
+    fn drop(&mut self) {
+        let (Some(mut charge), true) = (self.charge.take(), self.is_sent) else { return };
+        let limiter = self.limiter.clone();
+        let refund = async move {
+            let decided = poll_fn(|cx| limiter.poll_charge(&mut charge, cx)).await;
+            limiter.refund(&decided?, u64::MAX).await
+        };
+        self.limiter.begin_work().finish(Answer::pending(refund), None);
     }
 }
 

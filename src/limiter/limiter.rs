@@ -42,7 +42,13 @@ impl Deciding {
 
     #[inline]
     fn complete(answer: Answer<Decision>) -> Begun {
-        answer.now().map_err(|answer| Self { answer, charges: None })
+        answer.now().map_err(Self::from)
+    }
+}
+
+impl From<Answer<Decision>> for Deciding {
+    fn from(answer: Answer<Decision>) -> Self {
+        Self { answer, charges: None }
     }
 }
 

@@ -221,6 +221,24 @@ async fn a_request_that_is_cancelled_during_its_delay_is_refunded() {
     }
 }
 
+#[tokio::test]
+async fn a_request_that_is_cancelled_during_its_decision_is_refunded() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    for refunds in [false, true] {
+        let policy = day(if refunds { "refunded" } else { "charged" }, 5);
+        let layer = layer(&limiter, &policy);
+        let layer = if refunds { layer.refund_cancelled() } else { layer };
+        let mut service = layer.layer(service_fn(echo));
+        let mut response = Box::pin(service.ready().await.unwrap().call(Request::new("200".into())));
+        assert!(response.as_mut().now_or_never().is_none());
+        becomes(&limiter, &policy, 4, "charged").await;
+        drop(response);
+        limiter.drain(PATIENT).await.unwrap();
+        assert_eq!(left(&limiter, &policy).await, if refunds { 5 } else { 4 });
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_units_of_a_delayed_request_are_reserved() {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));

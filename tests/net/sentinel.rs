@@ -235,7 +235,23 @@ async fn servers_and_sentinels_have_separate_passwords() {
     }
     let limited = group.urls().into_iter().map(|url| url.replace("//", "//limiter:secret@"));
     let limited = Servers::sentinel(limited, PRIMARY).sentinel_credentials("default", "guard");
-    settings().connect(limited).await.unwrap();
+    settings().connect(limited.clone()).await.unwrap();
+    // As is the rule of the guide for a user of the sentinels.
+    for sentinel in &group.sentinels {
+        let mut connection = sentinel.connection();
+        let () = redis::cmd("AUTH").arg("guard").query(&mut connection).unwrap();
+        let rule = ["-@all", "+sentinel|get-master-addr-by-name", "+sentinel|masters", "+client|setname"];
+        let mut grant = redis::cmd("ACL");
+        let () = grant
+            .arg("SETUSER")
+            .arg("asker")
+            .arg("on")
+            .arg(">ask")
+            .arg(&rule)
+            .query(&mut connection)
+            .unwrap();
+    }
+    settings().connect(limited.sentinel_credentials("asker", "ask")).await.unwrap();
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ const KEYS: [usize; 5] = [100, 1_000, 10_000, 100_000, 1_000_000];
 const LIMITS: [u32; 6] = [10, 100, 1_000, 10_000, 100_000, 1_000_000];
 const POLICIES: [usize; 4] = [1, 2, 4, 8];
 /// The keys of the points that differ in the limit: enough that even the lowest limit is not reached.
-const SPREAD: usize = 100_000;
+const SPREAD: usize = 250_000;
 const IN_FLIGHT: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -75,7 +75,7 @@ impl Figures<'_> {
             return;
         }
         *text += "## Growth\n\nThis crate on Redis, 64 in flight, deny cache off; in each cell the microseconds of Redis and \
-                  of the client for a decision. By the limit: 100,000 keys, all allowed; a full log: one exhausted \
+                  of the client for a decision. By the limit: 250,000 keys, all allowed; a full log: one exhausted \
                   key, whose log has as many entries as the limit, all denied. The client's time includes the \
                   callers, whose list of keys leaves the cache where there are many.\n\n";
         for (axis, title) in

@@ -105,8 +105,8 @@ impl Deref for Outcomes {
 }
 
 impl Decision {
-    /// A decision over `outcomes`, for your own stores, in the order of their charges. It admits if every outcome admits
-    /// whose policy is not a [shadow](crate::Policy::shadow).
+    /// A decision over `outcomes`, for your own stores, in the order of their charges. It admits if every outcome whose
+    /// policy is not a [shadow](crate::Policy::shadow) admits.
     #[must_use]
     pub fn new(outcomes: impl IntoIterator<Item = Outcome>) -> Self {
         // Of a `Vec`, this is the same allocation.
@@ -327,7 +327,7 @@ impl Decision {
     }
 
     /// How long until the [ban](crate::Policy::penalty) that denies this request ends; with several bans, until the last
-    /// one ends. A denial that triggers a ban has it too. `None` if no key is banned.
+    /// one ends. Also set on the denial that triggers the ban. `None` if no key is banned.
     ///
     /// # Example
     ///

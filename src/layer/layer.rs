@@ -54,7 +54,7 @@ use crate::{
 /// # Where to put it
 ///
 /// Put the layer inside a CORS layer, or browsers cannot read the rejections. List the rate limit headers in
-/// `Access-Control-Expose-Headers`. Put it outside everything that is expensive.
+/// `Access-Control-Expose-Headers`. Put the rate limit outside everything expensive.
 ///
 /// # CORS preflights
 ///
@@ -301,7 +301,7 @@ impl RateLimitLayer {
     /// [`UnknownIdentity`](crate::ErrorKind::UnknownIdentity), and 500 for every other error. A request that *lacks*
     /// the identity ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)) is not blocked.
     ///
-    /// To ban clients for a time after too many denials, or while the service runs, see
+    /// To ban clients temporarily, automatically or by hand, see
     /// [`Policy::penalty`](crate::Policy::penalty).
     pub fn block<M: Into<Answer<bool>>>(self, blocked: impl Fn(&Parts) -> M + Send + Sync + 'static) -> Self {
         self.with(|config| config.blocked.push(matcher(blocked)))

@@ -87,7 +87,7 @@ impl Rule {
     /// Skips the requests that `skipped` matches: this rule does not limit them, and their key is not extracted. Other rules
     /// of the layer still apply. Can be called several times. Defaults to none.
     ///
-    /// `skipped` takes the same closures as [`exempt`](crate::RateLimitLayer::exempt). If it fails, because the identity is
+    /// `skipped` is a closure like that of [`exempt`](crate::RateLimitLayer::exempt). If it fails, because the identity is
     /// missing or unusable, the request is not skipped. A request that all rules skip goes straight to the service, like
     /// an exempt one.
     ///
@@ -132,8 +132,8 @@ impl Rule {
     /// the handler charged itself are not refunded. After a refund, nothing more is charged under this policy: neither
     /// what the handler [reserved](Self::reserve), nor the [bytes](Self::response_bytes) of the body.
     ///
-    /// `counts` sees the status and the headers. A gRPC error without a message has its status in the header `grpc-status`.
-    /// This layer's own rejections are not passed to `counts`, and keep [what they
+    /// `counts` sees the status and the headers. A gRPC error without a response message has its status in the header
+    /// `grpc-status`. This layer's own rejections are not passed to `counts`, and keep [what they
     /// charge](crate::RateLimitLayer#guesses-are-charged). A [`Rejection`](crate::Rejection) that the handler returns is
     /// passed to it like any response.
     ///

@@ -141,9 +141,9 @@ impl Limiter {
         Self { shared: Arc::new(shared), enforcement: Enforcement::On }
     }
 
-    /// This limiter under another enforcement. A new one enforces; a handler's has the enforcement of its layer when the
-    /// request arrived. A layer that is built with it has its enforcement, unless it [sets another
-    /// one](crate::RateLimitLayer::enforcement).
+    /// This limiter under another enforcement. A new limiter enforces. One in a handler has the enforcement that its layer
+    /// had when the request arrived. A layer takes over the enforcement of its limiter, unless it [sets its
+    /// own](crate::RateLimitLayer::enforcement).
     #[doc(hidden)]
     #[must_use]
     pub fn under(&self, enforcement: Enforcement) -> Self {

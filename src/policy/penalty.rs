@@ -120,7 +120,7 @@ impl fmt::Display for Penalty {
 }
 
 impl Policy {
-    /// Bans a key for a time after too many denials, over all instances. Defaults to no penalty.
+    /// Bans a key temporarily after too many denials, over all instances. Defaults to no penalty.
     ///
     /// A ban denies every request of the key that costs something, and its CORS preflights, regardless of the remaining
     /// quota. It charges nothing, like any other denial. [`Decision::banned_for`](crate::Decision::banned_for) has the

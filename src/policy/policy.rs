@@ -220,7 +220,7 @@ impl Policy {
     ///
     /// # Panics
     ///
-    /// If the algorithm cannot count the quota, such as one with a burst for a
+    /// If the algorithm cannot count the quota: for example, the quota has a burst, and the algorithm is
     /// [`FixedWindow`](crate::algorithm::FixedWindow). [`try_algorithm`](Self::try_algorithm) gives an error
     /// instead.
     #[must_use]

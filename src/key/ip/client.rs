@@ -209,11 +209,11 @@ impl ClientIp {
     }
 
     /// Matches the requests whose client is in one of `networks`, such as `10.0.0.0/8`. An address without a prefix
-    /// length is the network of that address. For [`RateLimitLayer::exempt`](crate::RateLimitLayer::exempt) and
+    /// length matches only itself. For [`RateLimitLayer::exempt`](crate::RateLimitLayer::exempt) and
     /// [`RateLimitLayer::block`](crate::RateLimitLayer::block); see [`PeerIp::within`](crate::PeerIp::within) for an
     /// example.
     ///
-    /// The whole address counts, not its IPv6 network.
+    /// The whole address is compared, not the IPv6 network that it is counted under.
     ///
     /// | if the address is not known | exempt | blocked |
     /// |---|---|---|

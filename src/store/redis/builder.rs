@@ -83,8 +83,8 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The most connections to one server, in the pool that the store makes for each [runtime](crate::RedisStore#runtimes):
-    /// at least 1. Defaults to 8. Decisions use three connections, or six over a slow network; the others are spares while
+    /// The maximum number of connections to one server in the pool of each [runtime](crate::RedisStore#runtimes). Must be at
+    /// least 1. Defaults to 8. Decisions use three connections, or six over a slow network; the others are spares while
     /// broken ones are replaced. With a Redis Cluster, each runtime always has two connections to each node.
     pub const fn pool_size(mut self, connections: u32) -> Self {
         self.pool_size = connections;

@@ -100,7 +100,7 @@ use crate::{
 /// * An answer belongs to the runtime in which it is first polled. Time in which that runtime is blocked does not count
 ///   against its deadline, except in a Cluster. A permit is renewed by the runtime of its decision: if that runtime is
 ///   blocked or idle for longer than the period, the permit expires.
-/// * Polled outside a runtime, an answer is an error of kind [`MissingSetup`](ErrorKind::MissingSetup).
+/// * A decision that is polled outside a runtime fails with [`MissingSetup`](ErrorKind::MissingSetup).
 /// * Under a paused clock (`start_paused`), deadlines pass before Redis answers. Test with
 ///   [`MemoryStore::with_clock`](crate::MemoryStore::with_clock) instead.
 ///
@@ -197,7 +197,7 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// Every error of a decision. Some leases are then not returned, and calling this again does not return them.
+    /// Any error that a decision can return. Some leases are then not returned, and calling this again does not return them.
     #[doc(hidden)]
     pub async fn return_leases(&self) -> Result<(), Error> {
         let runtime = current()?;

@@ -201,19 +201,16 @@ impl Drop for Refundable {
     }
 }
 
-/// A charge under way, which is refunded if this is dropped.
+/// A charge under way, which is polled as soon as it is made. It is refunded if this is dropped.
 pub(super) struct Undecided {
     limiter: Limiter,
     /// `None` once it is decided.
     charge: Option<Deciding>,
-    /// Whether the store may have been asked.
-    is_sent: bool,
 }
 
 impl Undecided {
     pub(super) fn watch(config: &Config, charge: Deciding) -> Deciding {
-        let limiter = config.limiter.clone();
-        Deciding::from(Answer::pending(Self { limiter, charge: Some(charge), is_sent: false }))
+        Deciding::from(Answer::pending(Self { limiter: config.limiter.clone(), charge: Some(charge) }))
     }
 }
 
@@ -221,9 +218,8 @@ impl Future for Undecided {
     type Output = Result<Decision, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { limiter, charge, is_sent } = &mut *self;
+        let Self { limiter, charge } = &mut *self;
         let Some(deciding) = charge else { panic!("a charge was polled after its decision") };
-        *is_sent = true;
         let decided = ready!(limiter.poll_charge(deciding, cx));
         *charge = None;
         Poll::Ready(decided)
@@ -232,7 +228,7 @@ impl Future for Undecided {
 
 impl Drop for Undecided {
     fn drop(&mut self) {
-        let (Some(mut charge), true) = (self.charge.take(), self.is_sent) else { return };
+        let Some(mut charge) = self.charge.take() else { return };
         let limiter = self.limiter.clone();
         let refund = async move {
             let decided = poll_fn(|cx| limiter.poll_charge(&mut charge, cx)).await;

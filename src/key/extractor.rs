@@ -99,8 +99,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///
     /// Use it if an identity can be written in several forms. Otherwise each form has a separate limit.
     ///
-    /// * `change` gets the identity as the client sent it, see [`Key::identity`].
-    /// * For a [`hashed`](Self::hashed) extractor, `change` gets the hash: call `map` before `hashed`.
+    /// * `change` gets the identity as the client sent it, see [`Key::identity`]. Call `map` before
+    ///   [`hashed`](Self::hashed): after it, `change` gets the hash.
     /// * Keys of different extractors of an [`or`](Self::or) stay different.
     /// * An identity that is not UTF-8 is an error of the kind [`InvalidIdentity`](ErrorKind::InvalidIdentity).
     ///

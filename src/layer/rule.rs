@@ -145,12 +145,12 @@ impl Rule {
     /// use http::{Request, Response, StatusCode};
     /// use tower::{Layer, ServiceExt};
     /// use tower_ratelimit::{
-    ///     Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule, algorithm::FixedWindow, layer::Rules,
+    ///     Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule, algorithm::SlidingLog, layer::Rules,
     /// };
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let policy = Policy::new("failed-logins", Quota::per_hour(1)).algorithm(FixedWindow::aligned());
+    /// let policy = Policy::new("failed-logins", Quota::per_hour(1)).algorithm(SlidingLog::new());
     /// let failed = Rule::new(policy, Key::new("all"))
     ///     .count_if(|response| response.status == StatusCode::UNAUTHORIZED);
     /// let all = Rule::new(Policy::new("all", Quota::per_hour(4)), Key::new("all"));

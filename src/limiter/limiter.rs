@@ -354,17 +354,17 @@ impl Limiter {
     /// # async fn main() -> Result<(), tower_ratelimit::Error> {
     /// let clock = ManualClock::new();
     /// let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
-    /// let logins = Policy::new("logins", Quota::per_minute(5)).algorithm(FixedWindow::anchored());
+    /// let searches = Policy::new("searches", Quota::per_minute(5)).algorithm(FixedWindow::anchored());
     /// let alice = Key::new("alice");
     ///
-    /// // Only failed logins count: a login that succeeds is refunded.
-    /// let first = limiter.check(&logins, &alice, 1).await?;
+    /// // A search that failed does not count.
+    /// let first = limiter.check(&searches, &alice, 1).await?;
     /// assert_eq!(limiter.refund(&first, 1).await?.remaining(), Some(5));
     ///
     /// // The window of this charge ends before the refund, so there is nothing to refund.
-    /// let slow = limiter.check(&logins, &alice, 1).await?;
+    /// let slow = limiter.check(&searches, &alice, 1).await?;
     /// clock.advance(Duration::from_secs(60));
-    /// limiter.check(&logins, &alice, 1).await?;
+    /// limiter.check(&searches, &alice, 1).await?;
     /// assert_eq!(limiter.refund(&slow, 1).await?.remaining(), Some(4));
     /// # Ok(())
     /// # }

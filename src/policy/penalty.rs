@@ -42,10 +42,9 @@ const MAX_WINDOW: u64 = 400 * 86_400_000_000;
 pub(crate) const MAX_BAN: u64 = 3_650 * 86_400_000_000;
 
 impl Penalty {
-    /// Bans a key once the policy has denied it `denials` times within the time `within`.
+    /// Bans a key once the policy has denied it `denials` times in one window of the length `within`.
     ///
-    /// Denials are counted in windows of that length: a window starts with a denial, and the next one
-    /// with the first denial after it ended. Denials in different windows are not added up.
+    /// A window starts with a denial. The first denial after its end starts the next one, with a new count.
     pub const fn after(denials: u64, within: Duration) -> Self {
         Self { after: if denials == 0 { u64::MAX } else { denials }, within, first: None, longest: None }
     }

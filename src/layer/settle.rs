@@ -196,7 +196,7 @@ impl Drop for Refundable {
         let has_panicked = self.is_running || std::thread::panicking();
         if self.refunds && !has_panicked {
             let work = self.limiter.begin_work();
-            work.finish(self.limiter.refund(&self.decision, u64::MAX), None);
+            work.finish(self.limiter.refund(&self.decision, u64::MAX));
         }
     }
 }
@@ -234,7 +234,7 @@ impl Drop for Undecided {
             let decided = poll_fn(|cx| limiter.poll_charge(&mut charge, cx)).await;
             limiter.refund(&decided?, u64::MAX).await
         };
-        self.limiter.begin_work().finish(Answer::pending(refund), None);
+        self.limiter.begin_work().finish(Answer::pending(refund));
     }
 }
 
@@ -254,7 +254,7 @@ impl Refund {
 impl Drop for Refund {
     fn drop(&mut self) {
         if let Some((work, answer)) = self.0.take() {
-            work.finish(answer, None);
+            work.finish(answer);
         }
     }
 }

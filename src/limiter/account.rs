@@ -100,12 +100,6 @@ impl Account {
         &self.decision
     }
 
-    /// Refunds the estimate.
-    pub(super) fn refund(&self) {
-        let work = self.limiter.begin_work();
-        work.finish(self.limiter.refund(&self.decision, u64::MAX), self.runtime.as_ref());
-    }
-
     /// Leaves the totals of the outcomes of `refunded`, which is refunded, as they are.
     pub(super) fn fix(&self, refunded: &Decision) {
         let state = &mut *lock(&self.state);

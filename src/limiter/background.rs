@@ -28,11 +28,11 @@ const PAUSE: Duration = Duration::from_millis(250);
 pub(crate) struct Work(#[expect(dead_code, reason = "only dropped")] pub(super) watch::Receiver<()>);
 
 impl Work {
-    /// Waits for `answer` in the background, on the runtime of the caller or `otherwise`. Without one it is lost, unless
-    /// the store is in process.
-    pub(crate) fn finish(self, answer: Answer<Decision>, otherwise: Option<&Handle>) {
+    /// Waits for `answer` in the background, on the runtime of the caller. Without one it is lost, unless the store is in
+    /// process.
+    pub(crate) fn finish(self, answer: Answer<Decision>) {
         if let Err(pending) = answer.now()
-            && let Some(runtime) = runtime(otherwise)
+            && let Ok(runtime) = Handle::try_current()
         {
             runtime.spawn(async move {
                 // The failure mode has decided what a failure means.

@@ -21,9 +21,9 @@ use crate::{
 /// # When it ends
 ///
 /// Cloning gives another handle on the same reservation. If [`settle`](Self::settle) was not called when the last handle is
-/// dropped, the request is charged what was [recorded](Self::record). If nothing was recorded, the estimate stays charged,
-/// or is refunded after [`or_refund`](Self::or_refund). A layer whose rule [reserves](crate::Rule::reserve) keeps a handle
-/// until the response's body has ended or been dropped.
+/// dropped, the request is charged what was [recorded](Self::record). If nothing was recorded, the estimate and what
+/// [`extend_to`](Self::extend_to) added stay charged, or are refunded after [`or_refund`](Self::or_refund). A layer whose
+/// rule [reserves](crate::Rule::reserve) keeps a handle until the response's body has ended or been dropped.
 ///
 /// Calls to Redis are made in the background, one after the other, so they are completed even if their request is
 /// cancelled. They run on the Tokio runtime in which the reservation is settled or dropped; outside a runtime, on the one in
@@ -100,8 +100,9 @@ impl Reservation {
         Self(Arc::new(Inner { account: Account::new(limiter, decision), end }))
     }
 
-    /// Refunds the estimate if the last handle is dropped before anything is settled or [recorded](Self::record), even if
-    /// the client closes its connection, or the handler panics. Without this, the estimate stays charged.
+    /// Refunds what the reservation charged if its last handle is dropped before anything is settled or
+    /// [recorded](Self::record), even if the client closes its connection, or the handler panics. Without this, the
+    /// charge stays.
     ///
     /// The refund is sent to Redis in the background. If it fails, the same holds as for [`Limiter::refund`].
     pub fn or_refund(self) -> Self {
@@ -204,7 +205,7 @@ impl Drop for Inner {
         let Some(_open) = end.open.take() else { return };
         match end.recorded {
             Some(units) => drop(self.account.charge(|_| units)),
-            None if end.refunds => self.account.refund(),
+            None if end.refunds => drop(self.account.charge(|_| 0)),
             None => {}
         }
     }

@@ -6,13 +6,14 @@ use super::{
 };
 use crate::base::{Error, Quota};
 
-/// Stores the time of each admitted request: at most the limit in any span of the period, exactly.
+/// Stores the time of each admitted request: at most the limit in any span as long as the period, exactly.
 ///
-/// * **Promise**: at most the limit in **any** span of the period. There is no window edge and no approximation.
+/// * **Promise**: at most the limit in **any** span as long as the period. There is no window edge and no approximation.
 /// * **Source**: the sliding window log, usually a sorted set of timestamps. This one is a list: a sorted set needs
 ///   ten times the memory and loses requests that come in the same microsecond.
 /// * **Cost in Redis**: one list per key, with an entry of about 15 bytes for each admitted request that still counts,
-///   regardless of its cost. LLEN and two to four LINDEX; RPUSH and PEXPIRE if units are charged.
+///   regardless of its cost. LLEN and two to four LINDEX, and a binary search with LINDEX if entries have
+///   expired or the request is denied; LTRIM, RPUSH and PEXPIRE if units are charged.
 /// * **Weakness**: memory grows with the limit. For a limit of more than a few thousand requests use a
 ///   [`SlidingWindow`](crate::algorithm::SlidingWindow).
 ///

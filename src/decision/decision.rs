@@ -279,7 +279,7 @@ impl Decision {
     ///
     /// This is false for a request that a [queue](crate::algorithm::LeakyBucket::queue) admits after a
     /// [`delay`](Self::delay): wait for the delay first, or use [`Limiter::wait`](crate::Limiter::wait). A layer waits
-    /// before it calls the service, so the decision of a handler has no delay.
+    /// before it calls the service, so the decision that a handler gets from it has no delay.
     #[must_use]
     pub fn is_allowed(&self) -> bool {
         matches!(self.verdict(), Verdict::Allow)
@@ -370,7 +370,7 @@ impl Decision {
         self.binding().map(Outcome::remaining)
     }
 
-    /// The outcome of each policy, in the order of the charges. If the store [failed](Self::failure), this has only the
+    /// The outcome of each policy that is not a [shadow](Self::shadows), in the order of the charges. If the store [failed](Self::failure), this has only the
     /// policies counted in this process: it can be **empty**.
     #[must_use]
     pub fn outcomes(&self) -> &[Outcome] {
@@ -392,8 +392,8 @@ impl Decision {
         self.decided.outcomes.len() - usize::from(self.decided.shadows)
     }
 
-    /// The decision of the policy `name` alone, to [debit](crate::Limiter::debit), [refund](crate::Limiter::refund) or
-    /// [settle](crate::Reservation) only what that one charged. `None` if no such policy took part.
+    /// The decision of the policy `name` alone, to [debit](crate::Limiter::debit) only this policy, or to
+    /// [refund](crate::Limiter::refund) or [settle](crate::Reservation) only what it charged. `None` if no such policy took part.
     ///
     /// It holds no permit. A refund of either decision counts for both.
     ///
@@ -441,7 +441,7 @@ impl Decision {
         }
     }
 
-    /// What made the decision: the store, or a shortcut that needs no store.
+    /// What made the decision: the store, a shortcut that needs no store or, in an outage, the failure mode.
     #[must_use]
     pub fn source(&self) -> DecisionSource {
         self.decided.source

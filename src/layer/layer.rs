@@ -46,8 +46,8 @@ use crate::{
 /// addresses limits guesses of API keys if it is in the same layer as the limit on API keys.
 ///
 /// * The response carries the headers of what was charged. [`count_if`](Rule::count_if) does not apply to it.
-/// * A denial already known in this process, from a `MemoryStore` or the deny cache of a `RedisStore`, is returned
-///   before API keys or policies are looked up. Rules with a [cost function](Rule::cost) are checked later, once the keys
+/// * A denial already known in this process, from a `MemoryStore` or the
+///   [`deny_cache`](crate::store::RedisStoreBuilder::deny_cache) of a `RedisStore`, is returned before API keys or policies are looked up. Rules with a [cost function](Rule::cost) are checked later, once the keys
 ///   are found.
 /// * A failure of the server (500) charges nothing.
 ///
@@ -197,8 +197,8 @@ impl RateLimitLayer {
         Self::of(Config::new(&store.into(), rules.into()))
     }
 
-    /// A layer with other rules and the settings of this one: its store, enforcement, exemptions, blocklists,
-    /// responses, headers and decision function.
+    /// A layer with other rules, and the store and all other settings of this one, such as enforcement, exemptions,
+    /// blocklists, responses and headers.
     ///
     /// # Panics
     ///
@@ -266,8 +266,8 @@ impl RateLimitLayer {
     /// [`ClientIp::within`](crate::ClientIp::within).
     ///
     /// An exempt request is not counted. Its handler gets a [`Decision`](crate::Decision) that admits and has no
-    /// outcomes, unless an outer layer made one. If `exempt` fails, because the identity is missing or unusable, the
-    /// request is not exempt.
+    /// outcomes, unless an outer layer made one. If `exempt` fails, such as because the identity is missing or its
+    /// lookup failed, the request is not exempt.
     ///
     /// # Example
     ///

@@ -77,8 +77,9 @@ impl Rule {
         Self { key, policy, cost: None, skipped: Vec::new(), counts: None, settles: None }
     }
 
-    /// Sets the cost of a request in units. Defaults to 1. A cost of 0 is always admitted and charges nothing. A cost
-    /// above the policy's capacity is always denied.
+    /// Sets the cost of a request in units. Defaults to 1. A cost of 0 charges nothing and is admitted, unless the store is
+    /// unavailable and the policy is [`Closed`](crate::FailureMode::Closed): use [`skip`](Self::skip) to leave requests out.
+    /// A cost above the policy's capacity is always denied.
     pub fn cost(mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.cost = Some(Arc::new(cost));
         self
@@ -87,8 +88,8 @@ impl Rule {
     /// Skips the requests that `skipped` matches: this rule does not limit them, and their key is not extracted. Other rules
     /// of the layer still apply. Can be called several times. Defaults to none.
     ///
-    /// `skipped` is a closure like that of [`exempt`](crate::RateLimitLayer::exempt). If it fails, because the identity is
-    /// missing or unusable, the request is not skipped. A request that all rules skip goes straight to the service, like
+    /// `skipped` is a closure like that of [`exempt`](crate::RateLimitLayer::exempt). If it fails, such as because the identity
+    /// is missing or its lookup failed, the request is not skipped. A request that all rules skip goes straight to the service, like
     /// an exempt one.
     ///
     /// # Example
@@ -134,8 +135,8 @@ impl Rule {
     ///
     /// `counts` sees the status and the headers. A gRPC error without a response message has its status in the header
     /// `grpc-status`. This layer's own rejections are not passed to `counts`, and keep [what they
-    /// charge](crate::RateLimitLayer#guesses-are-charged). A [`Rejection`](crate::Rejection) that the handler returns is
-    /// passed to it like any response.
+    /// charge](crate::RateLimitLayer#guesses-are-charged). A request whose handler returns a
+    /// [`Rejection`](crate::Rejection) counts, too.
     ///
     /// # Example
     ///
@@ -176,11 +177,12 @@ impl Rule {
     /// request's extensions and [settles](crate::Reservation::settle) the actual cost, or
     /// [records](crate::Reservation::record) what it has used so far.
     ///
-    /// The layer keeps a handle on the reservation until the response's body has ended or was dropped. If the handler has
+    /// The layer keeps a handle on the reservation until the response's body has ended or been dropped. If the handler has
     /// not settled it when the last handle is dropped, the request is charged what was recorded; if nothing was, the
     /// estimate stays charged.
     ///
-    /// If several rules of a layer reserve, one reservation covers all of them. If the layer does not charge a request, the
+    /// If several rules of a layer reserve, one reservation covers all of them: it settles each policy at the same number of
+    /// units, and refunds all of them if one rule has [`reserve_or_refund`](Self::reserve_or_refund). If the layer does not charge a request, the
     /// reservation covers nothing: for an exempt request, for one over a limit that is only reported, and for all while the
     /// layer is off.
     ///

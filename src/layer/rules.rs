@@ -36,8 +36,8 @@ use crate::base::{Error, ErrorKind, valid};
 /// `/orders/{id}` if both are in the table. Routes with another method are ignored: if the table has `POST /orders/new`,
 /// `GET /orders/new` matches `/orders/{id}`.
 ///
-/// A route may name any registered method, including WebDAV's, `PURGE` or `QUERY`. Any other method is an error,
-/// because it is nearly always a typo. To limit another method, write the path without a method.
+/// A route may name any method registered with IANA, including WebDAV's, and `PURGE` and `QUERY`. Any other method is an
+/// error, because it is nearly always a typo. To limit another method, write the path without a method.
 ///
 /// A route may be added several times, with and without a method: all its rules apply. The names of parameters do not
 /// matter. One [`Rule`] may be added to several routes, which then share its counts.
@@ -56,8 +56,9 @@ use crate::base::{Error, ErrorKind, valid};
 ///   [`every`](Self::every), or a layer inside the router.
 /// * **Prefixes.** For nested routers of axum, write the full path, as the client sends it.
 /// * **Rewritten paths.** If a middleware outside axum's outermost router rewrites the path, write the rewritten path. If a
-///   middleware inside that router does, write the path that the client sends. If a middleware appends a slash, add the
-///   route with the slash too: `/files/public/` in addition to `/files/public`, if there is also `/files/{*rest}`.
+///   middleware inside that router does, write the path that the client sends. If a middleware appends a slash and the
+///   table has `/files/{*rest}`, add `/files/public/` with the rule of `/files/public`: as written, that path is one of
+///   `/files/{*rest}`.
 /// * **Nested services that resolve `..` themselves**, such as a proxy behind `nest_service("/svc", ..)`, may read
 ///   `/svc/../login` as their `/login`. Put a layer around the nested service, or reject such paths in front of it.
 /// * **CORS preflights** are OPTIONS requests: `/login` matches the preflight of a POST, `POST /login` does not. To limit

@@ -190,8 +190,8 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// The same as [`check`](Self::check), and an [`InvalidConfig`](ErrorKind::InvalidConfig) error if two charges have
-    /// the same key and the same policy name: add their costs instead; or if there are more than 256.
+    /// The same as [`check`](Self::check), and an [`InvalidConfig`](ErrorKind::InvalidConfig) error if there are more
+    /// than 256 charges, or if two of them have the same key and the same policy name: then add their costs.
     pub fn check_all(&self, charges: &[Charge]) -> Answer<Decision> {
         self.enforced(|| self.decide(Action::Charge, charges))
     }

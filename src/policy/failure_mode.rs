@@ -66,7 +66,7 @@ pub enum FailureMode {
     /// policy that were granted before the store failed do not count.
     Local {
         /// The number of instances that share the limit. 0, the default, stands for the number last seen in Redis
-        /// ([`RedisStore::instances`](crate::RedisStore::instances)), or for 1 if Redis has not answered yet or another
+        /// ([`RedisStore::instances`](crate::RedisStore::instances)), or for 1 if Redis has not reported it yet or another
         /// store is used.
         instances: u32,
     },

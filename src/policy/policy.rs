@@ -17,7 +17,8 @@ use crate::{
 /// algorithm share their counts on one store, even if their quotas differ. Cloning is cheap. With the feature `serde`,
 /// policies are read [from a configuration file](crate::policy).
 ///
-/// `Display` writes all settings except the name: `5/min, gcra, failure mode local`.
+/// `Display` writes the settings, except the name, the algorithm's options and the numbers of a penalty: `5/min, gcra,
+/// failure mode local`.
 ///
 /// # Example
 ///
@@ -302,7 +303,7 @@ impl Policy {
         &self.0.name.algorithm
     }
 
-    /// The most units that can be charged in one burst.
+    /// The most units that an idle key can be charged in one step.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         self.0.counting.capacity

@@ -8,7 +8,7 @@ use crate::{
 };
 
 const TOO_MUCH: &str = "the cost of the request exceeds the quota; waiting does not help";
-const BLOCKED: &str = "the client is banned; waiting does not help";
+const BLOCKED: &str = "the client is blocked; waiting does not help";
 
 /// Why a request is rejected.
 ///
@@ -48,7 +48,7 @@ pub enum Rejection {
 
 impl Rejection {
     /// The status of the default response: 429 for a denial and a blocked request, 400, 401 or 500 without an identity,
-    /// and 503 if the store is unavailable.
+    /// 503 if the store is unavailable, and 500 if a setting is wrong.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.described().0
@@ -102,7 +102,7 @@ impl Decision {
     /// # Errors
     ///
     /// * [`Rejection::Denied`] with the decision.
-    /// * [`Rejection::Unavailable`] if a queue delays the request, because the handler would not wait: use
+    /// * [`Rejection::Unavailable`], with the status 500, if a queue delays the request, which is already charged: use
     ///   [`Limiter::wait`](crate::Limiter::wait), or wait for [`Decision::delay`] instead of calling this.
     ///
     /// # Example

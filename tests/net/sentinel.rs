@@ -240,7 +240,7 @@ async fn servers_and_sentinels_have_separate_passwords() {
     for sentinel in &group.sentinels {
         let mut connection = sentinel.connection();
         let () = redis::cmd("AUTH").arg("guard").query(&mut connection).unwrap();
-        let rule = ["-@all", "+sentinel|get-master-addr-by-name", "+sentinel|masters", "+client|setname"];
+        let rule = ["-@all", "+sentinel|get-master-addr-by-name", "+sentinel|masters"];
         let mut grant = redis::cmd("ACL");
         let () = grant
             .arg("SETUSER")

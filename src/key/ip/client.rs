@@ -47,7 +47,8 @@ use crate::{
 ///
 /// `ClientIp` reads one [header](Self::header). If it is missing, no other header is read:
 ///
-/// * A list (`x-forwarded-for`, the default, or `forwarded`): every proxy must append to it or overwrite it.
+/// * A list (`x-forwarded-for`, the default, or `forwarded`): every proxy must append to it. Only the outermost one, or one
+///   that itself finds the client, may overwrite it.
 /// * A single address (any other header, such as `x-real-ip`): the outermost proxy must overwrite it on every
 ///   request, and the others must pass it on.
 ///

@@ -32,11 +32,13 @@ pub(super) const LEGACY: [HeaderName; 4] = [X_LIMIT, X_REMAINING, X_USED, X_RESE
 ///
 /// `q` and `w` are the quota: `q` units per `w` seconds. `w` is left out for periods below a second. `r` is the number of
 /// units that can be charged now. A client that spreads them evenly over `t` seconds stays within the quota; if `r` is 0,
-/// the next unit is available in `t` seconds. `t` is left out if the response's `Retry-After` is shorter.
+/// the next unit is available in `t` seconds. `t` is left out where no number would be right: under
+/// [`Concurrency`](crate::algorithm::Concurrency), for the units left on a denial, or if `Retry-After` is shorter.
 ///
 /// # Several policies
 ///
-/// The list headers include every policy, in the order of the layer. The other headers describe the
+/// The lists of [`Dialect::Ietf`] include every policy but [shadows](crate::Policy::shadow), in the order of the layer. In
+/// drafts 04 to 07, `RateLimit-Policy` lists the limits of all of them. The other headers describe the
 /// [binding](crate::Decision::binding) policy.
 ///
 /// Headers that an inner service already wrote are never replaced. List headers are appended to the inner

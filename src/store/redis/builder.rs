@@ -73,8 +73,8 @@ impl RedisStoreBuilder {
     /// The longest time for one decision, including the wait for a connection. After it, the policy's
     /// [`FailureMode`](crate::FailureMode) decides. Must be above zero. Defaults to 50 milliseconds.
     ///
-    /// Time in which the runtime is too busy to poll the decision does not count, so CPU starvation is not taken for a slow
-    /// Redis.
+    /// Time in which the runtime is too busy to poll the decision does not count, except in a Redis Cluster, so CPU
+    /// starvation is not taken for a slow Redis.
     ///
     /// The deadline must be longer than a round trip to Redis. [`connect`](Self::connect) and
     /// [`probe`](crate::RedisStore::probe) compare the two.

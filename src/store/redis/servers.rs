@@ -78,9 +78,9 @@ impl Servers {
     /// * **Slot migrations.** While a slot migrates, its decisions are sent one by one. A decision on several keys fails
     ///   until all of them, including keys not yet created, are on one node.
     /// * **Failures.** While a node is down, decisions on its keys fail, and the policy's
-    ///   [`FailureMode`](crate::FailureMode) applies; other nodes' keys are decided as usual. If a node hangs, other
-    ///   nodes' keys wait for up to 40 ms and some round trips whenever a slot has moved. If its host is lost, they
-    ///   wait once for up to a quarter of a second. When a replica takes over, charges that were not replicated are
+    ///   [`FailureMode`](crate::FailureMode) applies; other nodes' keys are decided as usual. If a node hangs,
+    ///   decisions on other nodes' keys stall for up to 40 ms and some round trips whenever a slot has moved; if its host is
+    ///   lost, once for up to a quarter of a second. No request waits longer than the deadline. When a replica takes over, charges that were not replicated are
     ///   lost, and that much can be admitted again.
     /// * **Clocks.** Each node uses its own clock. If a slot migrates to a node whose clock is ahead, its keys replenish
     ///   earlier by that difference.
@@ -112,8 +112,8 @@ impl Servers {
     /// # Failover
     ///
     /// All sentinels are queried for the primary whenever a connection is made, and once a second while there is
-    /// traffic. The store follows the majority of those that answer, if at least two agree; a connection is made even
-    /// if only one answers. A server that they name must confirm with `ROLE` that it is a primary, so
+    /// traffic. The store follows the majority of those that answer, if at least two agree or only one is listed; a
+    /// connection is made even if only one answers. A server that they name must confirm with `ROLE` that it is a primary, so
     /// [`acl_rule`](crate::RedisStore::acl_rule) includes `+role`. A user of the sentinels needs
     /// `+sentinel|get-master-addr-by-name` and `+sentinel|masters`.
     ///

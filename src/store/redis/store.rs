@@ -223,7 +223,8 @@ impl RedisStore {
     }
 
     /// The number of instances that use the limits of this prefix, as last seen: those that had traffic in the last 15
-    /// seconds. `None` if Redis has not answered yet.
+    /// seconds. `None` until Redis has reported it: to [`connect`](Self::connect), or to the first announcement, when the
+    /// store is 5 seconds old.
     ///
     /// While it charges, each instance announces itself in Redis every 5 seconds, and reads how many others have.
     /// [`FailureMode::Local`](crate::FailureMode::Local) divides limits by this number, which does not change while Redis

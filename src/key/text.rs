@@ -6,8 +6,9 @@
 //! Several texts in one are `%(acme%|alice%)`. The three marks stand in no part that is not a join itself, and a join
 //! within a join has both its brackets. So the parts can be found again, and different parts make different texts.
 
-use std::{borrow::Cow, fmt::Write as _, sync::Arc};
+use std::{borrow::Cow, sync::Arc};
 
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode, percent_encode};
 use sha2::{Digest as _, Sha256};
 
 /// The empty identity.
@@ -149,18 +150,12 @@ fn stands_for_itself(byte: u8) -> bool {
     TABLE[usize::from(byte)]
 }
 
+/// The ASCII bytes that do not [stand for themselves](stands_for_itself). All other bytes above ASCII do not either.
+const ENCODED: AsciiSet = CONTROLS.add(b' ').add(b'{').add(b'}').add(b'%');
+
 /// `identity` in printable ASCII without braces and spaces.
 pub(super) fn encode(identity: &[u8]) -> String {
-    let mut encoded = String::with_capacity(identity.len());
-    for &byte in identity {
-        if stands_for_itself(byte) {
-            encoded.push(char::from(byte));
-        } else {
-            // Writing to a `String` does not fail.
-            let _ = write!(encoded, "%{byte:02X}");
-        }
-    }
-    encoded
+    percent_encode(identity, &ENCODED).to_string()
 }
 
 /// `text` with what [`encode`] encodes encoded, except `%`.
@@ -171,25 +166,7 @@ pub(super) fn encode_around_percent(text: &str) -> String {
 
 /// Replaces every `%` and two hex digits in `text` by the byte they stand for. Any other `%` stays.
 pub(crate) fn decode(text: &[u8]) -> Cow<'_, [u8]> {
-    if !text.contains(&b'%') {
-        return Cow::Borrowed(text);
-    }
-    let digit = |at: usize| char::from(*text.get(at)?).to_digit(16).map(|digit| digit as u8);
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut at = 0;
-    while let Some(&byte) = text.get(at) {
-        match (byte, digit(at + 1), digit(at + 2)) {
-            (b'%', Some(high), Some(low)) => {
-                decoded.push(high << 4 | low);
-                at += 3;
-            }
-            _ => {
-                decoded.push(byte);
-                at += 1;
-            }
-        }
-    }
-    Cow::Owned(decoded)
+    percent_decode(text).into()
 }
 
 /// The text of `parts` together.

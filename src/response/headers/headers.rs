@@ -1,11 +1,6 @@
-use std::str::FromStr;
-
 use http::{HeaderName, header::RETRY_AFTER};
 
-use crate::{
-    base::{Error, ErrorKind, valid},
-    key::Secret,
-};
+use crate::key::Secret;
 
 pub(super) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -43,11 +38,6 @@ pub(super) const LEGACY: [HeaderName; 4] = [X_LIMIT, X_REMAINING, X_USED, X_RESE
 ///
 /// Headers that an inner service already wrote are never replaced. List headers are appended to the inner
 /// service's; the dictionary of draft 07 and headers with one number keep the inner service's value.
-///
-/// # As text
-///
-/// Headers are parsed from `ietf`, `ietf-draft-07`, `ietf-draft-06`, `legacy-epoch`, `legacy-delta`, `off`, or two dialects
-/// joined by `+`, such as `ietf+legacy-delta`. With the feature `serde`, configuration files hold the same text.
 ///
 /// # Example
 ///
@@ -136,9 +126,7 @@ pub struct Headers {
 /// use tower_ratelimit::{Headers, response::Dialect};
 ///
 /// let both = Headers::new(Dialect::Ietf).and(Dialect::LegacyDelta);
-/// assert_eq!("ietf+legacy-delta".parse::<Headers>()?, both);
 /// assert!(both.names().iter().any(|name| name == "x-ratelimit-remaining"));
-/// # Ok::<(), tower_ratelimit::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -172,8 +160,11 @@ impl Headers {
     /// the `X-RateLimit-*` headers.
     #[must_use]
     #[track_caller]
-    pub fn and(self, dialect: Dialect) -> Self {
-        valid(self.try_and(dialect))
+    pub fn and(mut self, dialect: Dialect) -> Self {
+        if let Some(other) = self.place_of(dialect).replace(dialect) {
+            panic!("{other:?} and {dialect:?} use the same header names: choose one of them");
+        }
+        self
     }
 
     /// No headers but `Retry-After`.
@@ -186,13 +177,6 @@ impl Headers {
             redirects: true,
             tightest_only: false,
             partition_key: None,
-        }
-    }
-
-    fn try_and(mut self, dialect: Dialect) -> Result<Self, Error> {
-        match self.place_of(dialect).replace(dialect) {
-            Some(_) => Err(Error::invalid("these dialects use the same header names: choose one of them")),
-            None => Ok(self),
         }
     }
 
@@ -306,53 +290,3 @@ impl Default for Headers {
         Self::new(Dialect::Ietf)
     }
 }
-
-/// Reads the names of dialects, joined by `+`.
-///
-/// # Errors
-///
-/// [`InvalidConfig`](ErrorKind::InvalidConfig) for any other text, and for two dialects whose headers have the same names.
-///
-/// # Example
-///
-/// ```
-/// use tower_ratelimit::{Headers, response::Dialect};
-///
-/// let both = Headers::new(Dialect::Ietf).and(Dialect::LegacyDelta);
-/// assert_eq!("ietf+legacy-delta".parse::<Headers>()?, both);
-/// assert!("ietf+ietf-draft-07".parse::<Headers>().is_err());
-/// # Ok::<(), tower_ratelimit::Error>(())
-/// ```
-impl FromStr for Headers {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self, Error> {
-        let invalid = |problem: &str| {
-            Error::new(ErrorKind::InvalidConfig, format!("invalid rate limit headers `{text}`: {problem}"))
-        };
-        if text.trim() == "off" {
-            return Ok(Self::off());
-        }
-        let mut headers = Self::off();
-        for dialect in text.split('+').map(str::trim) {
-            let dialect = match dialect {
-                "ietf" => Dialect::Ietf,
-                "ietf-draft-07" => Dialect::IetfDraft07,
-                "ietf-draft-06" => Dialect::IetfDraft06,
-                "legacy-epoch" => Dialect::LegacyEpoch,
-                "legacy-delta" => Dialect::LegacyDelta,
-                _ => {
-                    return Err(invalid(
-                        "write `ietf`, `ietf-draft-07`, `ietf-draft-06`, `legacy-epoch`, `legacy-delta` or `off`, \
-                         or `ietf+legacy-delta` for both",
-                    ));
-                }
-            };
-            headers = headers.try_and(dialect).map_err(|problem| invalid(&problem.to_string()))?;
-        }
-        Ok(headers)
-    }
-}
-
-#[cfg(feature = "serde")]
-crate::base::from_text! { Headers => "the names of header dialects, such as \"ietf\"" }

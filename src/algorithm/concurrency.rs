@@ -18,8 +18,8 @@ use crate::base::{Error, Quota};
 ///   request that waits in the [queue](super::LeakyBucket::queue) of the same layer holds them while it waits.
 /// * With the [`Limiter`](crate::Limiter), a request holds its permits as long as the [`Decision`](crate::Decision) or
 ///   a clone of it lives. A decision that is dropped immediately holds nothing.
-///   [`Operator::refund_latest`](crate::Operator::refund_latest) has no effect.
 ///
+/// [`Operator::refund_latest`](crate::Operator::refund_latest) releases no permits.
 /// A release that comes after the expiry does not release the permits of another request.
 ///
 /// A renewal adds permits again that the store has lost, even above the limit: their request still runs. The store can lose

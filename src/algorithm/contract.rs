@@ -33,7 +33,7 @@ use crate::base::{Error, Quota};
 ///
 /// | value | content |
 /// |---|---|
-/// | `retry` | 0: admitted; above 0: denied, and admitted at the earliest after this time; `NEVER` |
+/// | `retry` | 0: admitted; above 0: denied, and admitted at the earliest after this time; `NEVER`: denied, and waiting does not help |
 /// | `remaining` | the units that can be charged, after the charge if it is admitted |
 /// | `reset` | the time until the quota is fully replenished, after the charge if it is admitted |
 /// | `delay` | nil, or the time that the admitted request must wait |
@@ -46,8 +46,8 @@ use crate::base::{Error, Quota};
 /// * A denied cost needs none, and must not be charged. It may rewrite state that the clock or a changed quota made
 ///   stale, so that the retry time stays true.
 ///
-/// `policy` is a list of the [`arguments`](Self::arguments). `holder` is nil except with
-/// [`OnRelease`](Replenishment::OnRelease).
+/// `policy` is a list of the [`arguments`](Self::arguments), or what the file's function `policy` returns. `holder`
+/// is nil except with [`OnRelease`](Replenishment::OnRelease).
 ///
 /// ## `refund(policy, units, made, mark, time, count, text, holder)`
 ///
@@ -78,8 +78,8 @@ use crate::base::{Error, Quota};
 /// and Lua's standard functions. `redis`, `KEYS` and `ARGV` are nil, and there are no global variables. Everything else
 /// in the repository's `lua/include` may change.
 ///
-/// The text of an error that the file raises is shown only after `RATELIMIT-ALGORITHM `, because it may contain an
-/// identity: `error('RATELIMIT-ALGORITHM the limit by day is 0', 0)`.
+/// Of an error that the file raises, only the text that follows `RATELIMIT-ALGORITHM ` is shown, because the rest may
+/// contain an identity: `error('RATELIMIT-ALGORITHM the limit by day is 0', 0)`.
 ///
 /// # Errors
 ///
@@ -181,8 +181,8 @@ pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
     /// Returns the Lua source; see [above](Self#the-lua-file).
     fn lua(&self) -> &str;
 
-    /// Returns the integers that both twins receive: what they need of `quota` and of the algorithm's options. They must
-    /// be below 2^53, because Lua numbers are exact up to there.
+    /// Returns the integers that the Lua file and its twin receive: what they need of `quota` and of the
+    /// algorithm's options. They must be below 2^53, because Lua numbers are exact up to there.
     ///
     /// # Errors
     ///

@@ -10,8 +10,8 @@ use crate::base::{Error, Quota};
 
 /// Counts the units of each window: at most the limit in each one.
 ///
-/// A window is [anchored](Self::anchored) by default: it starts with a client's first request, and the next one with
-/// the first request after it ended. [Aligned](Self::aligned) windows follow the clock instead, the same for every
+/// A window is [anchored](Self::anchored) by default: it starts with a client's first charge, and the next one with
+/// the first charge after it ended. [Aligned](Self::aligned) windows follow the clock instead, the same for every
 /// client: calendar minutes, hours or days.
 ///
 /// * **Promise**: at most the limit in each window.
@@ -70,7 +70,7 @@ enum Windows {
 }
 
 impl FixedWindow {
-    /// Starts a window with a client's first request.
+    /// Starts a window with a client's first charge.
     #[must_use]
     pub const fn anchored() -> Self {
         Self { windows: Windows::Anchored }

@@ -13,7 +13,7 @@
 //! | [`Concurrency`] | at most the limit **concurrently** | no edge | exports, uploads, jobs, connections |
 //! | [`SlidingLog`] | at most the limit in **any** span of the period, exactly | no edge | small limits that must be exact |
 //!
-//! | algorithm | Redis memory per key, with a key of 20 bytes; of the last two, per request | Redis commands of a denial; of a charge |
+//! | algorithm | Redis memory per key, with a key of 20 bytes, without its share of Redis's tables of about 40 bytes; of the last two, per request | Redis commands of a denial; of a charge |
 //! |---|---|---|
 //! | [`Gcra`], [`TokenBucket`], [`LeakyBucket`], [`FixedWindow`] | 72 bytes, or 104 if a count exceeds 999 | GET; GET and SET |
 //! | [`SlidingWindow`] | 104 bytes with one or two segments, and 5 per further segment | GET; GET and SET |

@@ -61,7 +61,8 @@ impl TokenBucket {
     }
 
     /// Adds the tokens of each `interval` together at its end. The quota must allow a whole number of tokens per
-    /// interval. The first interval starts with the first charge of a full bucket. Defaults to a continuous refill.
+    /// interval. The first interval starts with the first charge of a full bucket, or with the first request of a new key
+    /// that [starts](Self::starting_at) with fewer tokens. Defaults to a continuous refill.
     #[must_use]
     pub const fn refill_every(mut self, interval: Duration) -> Self {
         self.step = Some(interval);
@@ -71,7 +72,8 @@ impl TokenBucket {
     /// Starts the bucket of a new key with `tokens` tokens, or full if it holds fewer. Defaults to full.
     ///
     /// A key counts as new again when its bucket has been full for as long as an empty one takes to fill. A refund to
-    /// a new key has no effect. A refund to another key may add the tokens that were missing at the start.
+    /// a new key has no effect. A refund to a key that is no longer new may add the tokens that were missing at the
+    /// start.
     #[must_use]
     pub const fn starting_at(mut self, tokens: u64) -> Self {
         self.initial = Some(tokens);

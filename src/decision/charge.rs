@@ -67,8 +67,9 @@ pub(super) enum Tie {
 }
 
 impl Charge {
-    /// A charge of `cost` units to `key` under `policy`. A cost of 0 is always admitted and charges nothing. A cost
-    /// above the policy's capacity is always denied.
+    /// A charge of `cost` units to `key` under `policy`. A cost of 0 charges nothing and is admitted,
+    /// unless the store is unavailable and the policy is [`Closed`](crate::FailureMode::Closed). A cost above the policy's
+    /// capacity is always denied.
     #[must_use]
     pub fn new(policy: &Policy, key: &Key, cost: u64) -> Self {
         Self::of(policy.clone(), key.clone(), cost)

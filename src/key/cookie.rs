@@ -30,8 +30,8 @@ use crate::base::{Answer, Error};
 ///
 /// * [`MissingIdentity`](crate::ErrorKind::MissingIdentity): the request does not have the cookie. [`or`](KeyExtractor::or)
 ///   continues with the next extractor.
-/// * [`InvalidIdentity`](crate::ErrorKind::InvalidIdentity): the cookie is sent more than once, or its value is empty, not
-///   UTF-8 after decoding, or longer than 8 KiB.
+/// * [`InvalidIdentity`](crate::ErrorKind::InvalidIdentity): the cookie is sent more than once, or its value is empty,
+///   longer than 8 KiB as it was sent, or not UTF-8 after decoding.
 ///
 /// # Example
 ///

@@ -98,7 +98,7 @@ impl KeyExtractor for Header {
 
 /// The token of `Authorization: Bearer <token>` (RFC 6750).
 ///
-/// The scheme counts in any case, with any number of spaces and tabs around it and the token, as RFC 9110 allows:
+/// The scheme is case-insensitive, and any number of spaces and tabs may surround it and the token:
 /// `Bearer t1`, `bearer t1` and `BEARER  t1` are one key.
 ///
 /// The token is not verified. Use this extractor only if the server verifies it.

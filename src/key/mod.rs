@@ -30,7 +30,7 @@
 //! | from [`KeyExtractor::hashed`] | `%*` and 128 bits of HMAC-SHA256 in hex | `%*a6949588618bfddffa881161bfd2fd6d` |
 //! | from the second extractor of an [`or`](KeyExtractor::or) | `%>` and the key | `%>203.0.113.7` |
 //! | from the first extractor of an `or`, if the key itself begins with `%>` or `%<` | `%<` and the key | `%<%>203.0.113.7` |
-//! | of a CORS preflight | `%^` and the key; in Redis behind the braces | `%^203.0.113.7` |
+//! | of a CORS preflight | `%^` and the key; in Redis, except in a Cluster, the mark follows the brace: `{203.0.113.7}%^` | `%^203.0.113.7` |
 //!
 //! If a mark makes a key longer than 96 bytes, the mark is followed by `%#` and the key's hash.
 //!

@@ -125,6 +125,9 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
     /// Lets a denied request wait and try again, for up to `patience` in total. A request that cannot be admitted by then
     /// is rejected immediately. Defaults to zero: every denied request is rejected immediately.
     ///
+    /// The delay of a [queue](crate::algorithm::LeakyBucket::queue) is waited for in any case. The queue's own longest wait
+    /// bounds it, not `patience`.
+    ///
     /// The time of a permit's release is not known in advance. Under a [`Concurrency`](crate::algorithm::Concurrency)
     /// policy, the layer therefore tries again after 10 ms, then after increasing waits of at most 250 ms, until the
     /// patience is over.

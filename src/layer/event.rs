@@ -58,12 +58,13 @@ pub struct DecisionEvent<'a> {
     /// Whether the client gets a rejection. `false` for a request that is denied while the layer
     /// [only reports](crate::policy::Enforcement::ReportOnly).
     pub is_rejected: bool,
-    /// The decision of the policies. `None` if no decision was made, because the request is blocked, exempt or unidentified
-    /// under all rules that apply, or the store is unavailable and a policy is [`Closed`](crate::FailureMode::Closed). For
+    /// The decision of the policies. `None` if none was made: the request is blocked or exempt, no rule identified its
+    /// client, the server failed to identify it (500), or the store is unavailable and a policy is
+    /// [`Closed`](crate::FailureMode::Closed). For
     /// a [rejection by the service](DecisionKind::RejectedByService), the rejection's decision.
     pub decision: Option<&'a Decision>,
-    /// Why the client is unidentified or the store gave no decision. Also for a request that is admitted because the
-    /// store failed.
+    /// Why the client is unidentified or the store gave no decision. Also for a request that is admitted without the
+    /// store's decision; for a denial without it, see [`Decision::failure`].
     pub error: Option<&'a Error>,
     /// The request's head. `None` for a [rejection by the service](DecisionKind::RejectedByService), because the service
     /// owns the request by then.

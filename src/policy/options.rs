@@ -251,8 +251,8 @@ impl Policy {
     }
 
     /// How long units [leased](Self::leased) by an instance stay charged after it crashes, loses its connection to Redis,
-    /// or shuts down without [`Limiter::drain`](crate::Limiter::drain). A window counts them until it ends. A bucket counts
-    /// them as charged within a second, and then replenishes them. `None` if the policy leases no units.
+    /// or shuts down without [`Limiter::drain`](crate::Limiter::drain). A window counts them until it ends. A bucket keeps
+    /// them charged for up to a second, and then replenishes them. `None` if the policy leases no units.
     #[must_use]
     pub fn lease_bound(&self) -> Option<Duration> {
         // An instance has no more of a key.

@@ -53,8 +53,9 @@ use super::rejection::Rejection;
 /// # Your own 401
 ///
 /// An [unknown identity](crate::ErrorKind::UnknownIdentity) is rejected with 401, for which HTTP requires a
-/// `WWW-Authenticate` header. Add it here. [`source`](std::error::Error::source) of the rejection returns your own error,
-/// if there is one.
+/// `WWW-Authenticate` header. Add it here. [`source`](std::error::Error::source) of the rejection returns the
+/// [`Error`](crate::Error), whose own `source` is the error that you passed to
+/// [`with_source`](crate::Error::with_source).
 ///
 /// ```
 /// use http::{HeaderValue, Request, header::WWW_AUTHENTICATE, request::Parts};

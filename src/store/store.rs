@@ -15,10 +15,11 @@ use crate::{
     policy::Policy,
 };
 
-/// A store keeps the counts and decides over them.
+/// A store keeps the counts and decides whether they admit a request.
 ///
-/// A store is atomic: between its reading and its writing of a key's state, nothing else changes that key. A decision
-/// over several charges makes all of them or none.
+/// A store is atomic: between its reading and its writing of a key's state, nothing else changes that key. A decision on
+/// several charges makes all of them or none. In a Redis Cluster, charges to different keys are made one after the other,
+/// and refunded if a later one is denied.
 ///
 /// The methods return an [`Answer`]. A store in memory returns one that is ready, so a decision needs no allocation and
 /// no task switch.
@@ -265,7 +266,7 @@ pub enum Action {
     /// above the limit.
     Renew,
     /// Ban the keys, under policies with a [penalty](crate::Policy::penalty), with a length of `cost` microseconds from
-    /// now. A cost of 0 ends the ban, and forgets the denials and bans before. Charges nothing.
+    /// now. A cost of 0 ends the ban, and forgets earlier denials and bans. Charges nothing.
     ///
     /// The outcome is [banned](crate::decision::Outcome::banned_for) if the key is banned then. A store without bans returns
     /// another one.

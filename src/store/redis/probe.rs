@@ -28,9 +28,9 @@ impl RedisStore {
     /// Checks whether the server can make the decisions of this store: its version and kind, its eviction policy, the round
     /// trip, and the Redis user's permissions. Makes decisions on unused keys with the store's prefix and removes the keys.
     ///
-    /// [`connect`](Self::connect) calls this, fails if decisions cannot be made, and logs the other findings at warn. Call
-    /// it yourself after `connect_lazy`, or in a health check of a deployment. Each command takes at most a second and a
-    /// half.
+    /// [`connect`](Self::connect) calls this, fails unless the report [can decide](ProbeReport::can_decide), and logs the
+    /// other findings at warn. Call it yourself after `connect_lazy`, or in a health check of a deployment. Each command takes
+    /// at most a second and a half.
     ///
     /// To see the eviction policy, the Redis user needs `+info`, which is not part of [`acl_rule`](Self::acl_rule). In a
     /// Redis Cluster, the decisions are made on one node.
@@ -39,7 +39,9 @@ impl RedisStore {
     ///
     /// [`StoreUnreachable`](ErrorKind::StoreUnreachable), [`StoreTimeout`](ErrorKind::StoreTimeout) or
     /// [`StoreBusy`](ErrorKind::StoreBusy) if the server does not answer; [`StoreFailed`](ErrorKind::StoreFailed) if it
-    /// answers PING with an error, for example because it requires a password. All other problems are in the report.
+    /// answers PING with an error, for example because it requires a password;
+    /// [`StoreDisconnected`](ErrorKind::StoreDisconnected) or [`StoreReply`](ErrorKind::StoreReply) if the connection breaks
+    /// or a reply is not a decision. All other problems are in the report.
     ///
     /// # Example
     ///

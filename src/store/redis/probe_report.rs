@@ -42,7 +42,8 @@ impl ProbeReport {
         self.error.iter().chain(&self.warnings).map(String::as_str)
     }
 
-    /// Whether decisions can be made. If not, [`connect`](crate::RedisStore::connect) fails.
+    /// `false` if no decision can be made until something is changed; [`connect`](crate::RedisStore::connect) then fails. A
+    /// failure that may end without that, such as a full memory, is only a finding.
     #[must_use]
     pub const fn can_decide(&self) -> bool {
         self.error.is_none()

@@ -1,4 +1,4 @@
-use std::{fmt, net::IpAddr};
+use std::net::IpAddr;
 
 use http::request::Parts;
 
@@ -134,7 +134,7 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "an extractor does nothing until a layer or a rule uses it"]
 pub struct ClientIp {
     proxies: TrustedProxies,
@@ -298,16 +298,6 @@ impl ClientIp {
             ),
         };
         Error::new(ErrorKind::MissingSetup, message)
-    }
-}
-
-impl fmt::Debug for ClientIp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientIp")
-            .field("proxies", &self.proxies)
-            .field("header", &self.header)
-            .field("ipv6_prefix", &self.prefix)
-            .finish_non_exhaustive()
     }
 }
 

@@ -1,7 +1,4 @@
-use std::{
-    fmt,
-    net::{IpAddr, SocketAddr},
-};
+use std::net::{IpAddr, SocketAddr};
 
 use http::{Extensions, HeaderName, header::FORWARDED, request::Parts};
 
@@ -79,7 +76,7 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[must_use = "an extractor does nothing until a layer or a rule uses it"]
 pub struct PeerIp {
     prefix: Prefix,
@@ -195,12 +192,6 @@ impl PeerIp {
 impl Default for PeerIp {
     fn default() -> Self {
         Self::new()
-    }
-}
-
-impl fmt::Debug for PeerIp {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PeerIp").field("ipv6_prefix", &self.prefix).finish_non_exhaustive()
     }
 }
 

@@ -4,7 +4,7 @@
 use std::{
     io,
     pin::pin,
-    sync::{Arc, Mutex, atomic::AtomicBool},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -15,7 +15,6 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::{
     deadline::{REPLY_TIMEOUT, TICK, TimeLeft, deadline_in, or_late, run_for, with_immediacy},
     health::Health,
-    runtimes::Exclusive,
 };
 use crate::{
     base::{Error, Fault, sync::lock},
@@ -25,13 +24,23 @@ use crate::{
     },
 };
 
+/// Opens connections to Redis.
+pub(crate) trait ConnectionManager:
+    ManageConnection<Error = RedisError, Connection: ConnectionLike + Sync>
+{
+}
+
+impl<M: ManageConnection<Error = RedisError, Connection: ConnectionLike + Sync>> ConnectionManager for M {}
+
 /// The connections of a pool.
-pub(super) struct Connections<M: ManageConnection> {
-    pool: Pool<M>,
-    health: Arc<Health>,
-    /// Whether the idle connections are being checked.
-    checking: Arc<AtomicBool>,
+pub(super) struct Connections<M: ConnectionManager> {
+    pub(super) pool: Pool<M>,
+    pub(super) health: Arc<Health>,
+    /// Held while the idle connections are checked.
+    checking: tokio::sync::Mutex<()>,
     demotions: Mutex<Demotions>,
+    /// Held during a scan: several at a time would keep decisions waiting.
+    pub(super) scans: tokio::sync::Mutex<()>,
 }
 
 /// Connections to a server that was demoted are replaced, so that they find the new primary. Each one only once in
@@ -70,25 +79,10 @@ const MAX_DEAD: usize = 64;
 const BACKOFF: Duration = Duration::from_millis(25);
 pub(super) const MAX_BACKOFF: Duration = Duration::from_millis(250);
 
-impl<M> Connections<M>
-where
-    M: ManageConnection<Error = RedisError>,
-    M::Connection: ConnectionLike + Sync,
-{
+impl<M: ConnectionManager> Connections<M> {
     pub(super) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
-        Self { pool, health, checking: Arc::default(), demotions: Mutex::default() }
-    }
-
-    pub(super) async fn connection_until(
-        &self,
-        deadline: Instant,
-    ) -> Result<PooledConnection<'static, M>, Error> {
-        connection_until(&self.pool, &self.health, deadline).await
-    }
-
-    /// A connection of the pool. Waits without a limit; the caller sets one.
-    pub(super) async fn connection(&self) -> RedisResult<PooledConnection<'static, M>> {
-        connection(&self.pool, &self.health).await
+        let (checking, demotions, scans) = Default::default();
+        Self { pool, health, checking, demotions, scans }
     }
 
     /// Sends a call and reads its reply, on the connection in `slot` or, if it is empty, on one of the pool. Leaves the
@@ -140,13 +134,12 @@ where
     /// A connection in the place of one that was closed. If an attempt to connect fails in the meantime, the server has
     /// probably stopped, so the callers do not wait any longer.
     async fn replacement(&self, deadline: Instant) -> Result<PooledConnection<'static, M>, Error> {
-        let mut attempts = self.health.attempts();
-        let mut connection = pin!(self.connection());
+        let mut connection = pin!(connection(&self.pool, &self.health));
         loop {
             if let Some(connection) = run_for(TICK, connection.as_mut()).await {
                 return connection.map_err(|error| not_connected(&error));
             }
-            if let Some(error) = attempts.failed() {
+            if let Some(error) = self.health.connect_error() {
                 return Err(not_connected(&error));
             }
             if Instant::now() >= deadline {
@@ -155,7 +148,7 @@ where
         }
     }
 
-    /// Replaces a broken connection before the pool can use it again. Connection managers need not detect broken ones;
+    /// Replaces a broken connection before the pool can use it again. A manager need not detect broken ones;
     /// the stock ones do not.
     fn replace(&self, mut broken: PooledConnection<'static, M>) {
         let mut backoff = BACKOFF / 4;
@@ -182,10 +175,9 @@ where
 
     /// If one connection broke, others may have. Pings the idle ones once, so that they do not each fail a batch.
     fn check_idle(self: &Arc<Self>) {
-        let Some(guard) = Exclusive::acquire(&self.checking) else { return };
         let link = self.clone();
         tokio::spawn(async move {
-            let _guard = guard;
+            let Ok(_alone) = link.checking.try_lock() else { return };
             // Checks out all of them first, or a pool that reuses the latest one would return it again and again.
             let mut idle = Vec::new();
             for _ in 0..link.pool.state().idle_connections {
@@ -206,13 +198,10 @@ where
 }
 
 /// A connection of `pool`. Waits without a limit; the caller sets one.
-pub(super) async fn connection<M>(
+pub(super) async fn connection<M: ConnectionManager>(
     pool: &Pool<M>,
     health: &Health,
-) -> RedisResult<PooledConnection<'static, M>>
-where
-    M: ManageConnection<Error = RedisError>,
-{
+) -> RedisResult<PooledConnection<'static, M>> {
     loop {
         match pool.get_owned().await {
             Ok(connection) => {
@@ -226,14 +215,11 @@ where
     }
 }
 
-pub(super) async fn connection_until<M>(
+pub(super) async fn connection_until<M: ConnectionManager>(
     pool: &Pool<M>,
     health: &Health,
     deadline: Instant,
-) -> Result<PooledConnection<'static, M>, Error>
-where
-    M: ManageConnection<Error = RedisError>,
-{
+) -> Result<PooledConnection<'static, M>, Error> {
     let connection =
         timeout_at(deadline, connection(pool, health)).await.map_err(|_| health.no_connection())?;
     connection.map_err(|error| not_connected(&error))

@@ -4,7 +4,7 @@ use std::{
     mem,
     sync::{
         Mutex, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -32,12 +32,8 @@ pub(crate) struct Health {
     single: Mutex<Single>,
     /// Whether a connection was ever made.
     has_connected: AtomicBool,
-    /// The error of the last attempt to connect; `None` once an attempt succeeds.
-    unreachable: Mutex<Option<RedisError>>,
-    /// The attempts to connect that failed.
-    failed_attempts: AtomicU64,
-    /// The ones that the breaker has counted.
-    counted_attempts: AtomicU64,
+    /// The last attempt to connect, if it failed.
+    failed_attempt: Mutex<Option<FailedAttempt>>,
     /// Whether the log has the line about the start.
     introduced: AtomicBool,
 }
@@ -72,6 +68,13 @@ struct Single {
     /// Since the last line in the log.
     failed: u64,
     reported: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct FailedAttempt {
+    error: RedisError,
+    /// Whether a breaker has counted it.
+    is_counted: bool,
 }
 
 impl Health {
@@ -225,47 +228,28 @@ impl Health {
         if !self.has_connected.load(Ordering::Relaxed) {
             self.has_connected.store(true, Ordering::Relaxed);
         }
-        lock(&self.unreachable).take();
+        lock(&self.failed_attempt).take();
     }
 
     pub(crate) fn connect_failed(&self, error: RedisError) {
-        *lock(&self.unreachable) = Some(error);
-        self.failed_attempts.fetch_add(1, Ordering::Release);
+        *lock(&self.failed_attempt) = Some(FailedAttempt { error, is_counted: false });
     }
 
-    /// The attempts to connect that fail from now on.
-    pub(super) fn attempts(&self) -> Attempts<'_> {
-        Attempts { health: self, seen: self.failed_attempts.load(Ordering::Acquire) }
+    /// Whether the last attempt to connect has failed and is not counted yet. It is counted now.
+    pub(super) fn count_failed_attempt(&self) -> bool {
+        let mut failed = lock(&self.failed_attempt);
+        failed.as_mut().is_some_and(|failed| !mem::replace(&mut failed.is_counted, true))
     }
 
-    pub(crate) fn connect_error(&self) -> Option<RedisError> {
-        lock(&self.unreachable).clone()
+    /// The error of the last attempt to connect, if it failed.
+    pub(super) fn connect_error(&self) -> Option<RedisError> {
+        lock(&self.failed_attempt).as_ref().map(|failed| failed.error.clone())
     }
 }
 
 /// A length of an outage, to the millisecond.
 fn seconds(length: Duration) -> f64 {
     Duration::from_millis(length.as_millis().try_into().unwrap_or(u64::MAX)).as_secs_f64()
-}
-
-/// The attempts to connect of all tasks, as one sees them that waits for a connection.
-pub(super) struct Attempts<'a> {
-    health: &'a Health,
-    seen: u64,
-}
-
-impl Attempts<'_> {
-    /// Whether an attempt has failed since the last call that no other task has counted.
-    pub(super) fn count_failed(&mut self) -> bool {
-        self.failed().is_some()
-            && self.health.counted_attempts.fetch_max(self.seen, Ordering::AcqRel) < self.seen
-    }
-
-    /// The error of an attempt that failed since the last call.
-    pub(super) fn failed(&mut self) -> Option<RedisError> {
-        let failed = self.health.failed_attempts.load(Ordering::Acquire);
-        if mem::replace(&mut self.seen, failed) == failed { None } else { self.health.connect_error() }
-    }
 }
 
 /// Records the pool's own failed attempts to connect. The reference is weak, because the pool outlives the store while

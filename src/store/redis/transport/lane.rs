@@ -141,7 +141,7 @@ impl<S: Sender> Lane<S> {
             let ended = ended.await;
             let now = Instant::now();
             // A call that was late is recorded already. Its reply does not show that Redis answers in time.
-            if !is_late || now - sent_at <= self.target.breaker.deadline() {
+            if !is_late || now - sent_at <= self.target.health.deadline() {
                 record(&self.target, &ended);
             }
             let is_answered = !ended.is_err_and(|error| is_silence(&error));
@@ -157,12 +157,14 @@ impl<S: Sender> Lane<S> {
     /// A connection, unless the decisions that wait for it have failed.
     async fn check_out(&self) -> Option<S::Connection> {
         let connection = timeout(MAX_BACKOFF, self.target.sender.connection());
-        let (mut is_late, mut attempts) = (false, self.target.health.attempts());
+        let mut is_late = false;
         let connection = while_ticking(connection, || {
             // No call was sent, but none would be answered. If a connection is in use, its replies say otherwise. Each
             // attempt counts once, regardless of how many lanes wait for it.
             let no_connection = || self.target.health.no_connection();
-            if attempts.count_failed() && self.target.breaker.record::<()>(&Err(no_connection())) {
+            if self.target.health.count_failed_attempt()
+                && self.target.breaker.record::<()>(&Err(no_connection()))
+            {
                 // They fail for the cause, and not because of the breaker.
                 self.target.queue.fail(no_connection);
             }

@@ -3,22 +3,24 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use redis::RedisResult;
-use tokio::{runtime::Handle, task::coop::consume_budget, time::sleep};
+use tokio::{runtime::Handle, sync::Mutex, task::coop::consume_budget, time::sleep};
 
 use super::{
     breaker::{Breaker, is_silence, says_nothing},
     deadline::slow,
     health::Health,
-    queue::Queue,
+    queue::{Lanes, Queue},
 };
 use crate::{base::Error, decision::Decision, store::redis::job::Job};
 
 /// Where the lanes of a queue send their batches.
 pub(super) struct Target<S> {
     pub(super) queue: Queue,
-    pub(super) breaker: Breaker,
+    pub(super) breaker: Arc<Breaker>,
     pub(super) health: Arc<Health>,
     pub(super) sender: S,
+    /// Held by the probe of this runtime. Others do not wait for it.
+    probing: Arc<Mutex<()>>,
 }
 
 /// Sends the batches of a target.
@@ -54,6 +56,11 @@ const PINGS: u32 = 8;
 const MORE_PINGS: u32 = 16;
 
 impl<S: Sender> Target<S> {
+    pub(super) fn new(lanes: Lanes, breaker: &Arc<Breaker>, health: &Arc<Health>, sender: S) -> Self {
+        let (breaker, health) = (breaker.clone(), health.clone());
+        Self { queue: Queue::new(lanes), breaker, health, sender, probing: Arc::default() }
+    }
+
     /// Fails a decision with the `error` of the open breaker.
     pub(super) async fn fail_fast(self: &Arc<Self>, error: Error, job: &Job) -> Result<Decision, Error> {
         self.probe(|| job.first_key());
@@ -64,10 +71,13 @@ impl<S: Sender> Target<S> {
         failed
     }
 
-    /// Starts a probe if it is time for one. `key` is one of the target's keys.
+    /// Starts a probe if it is time for one and none is under way. `key` is one of the target's keys.
     pub(super) fn probe(self: &Arc<Self>, key: impl FnOnce() -> String) {
         let Ok(runtime) = Handle::try_current() else { return };
-        let Some(probe) = self.breaker.next_probe() else { return };
+        let Ok(probing) = self.probing.clone().try_lock_owned() else { return };
+        if !self.breaker.is_probe_due() {
+            return;
+        }
         let (target, key) = (self.clone(), key());
         runtime.spawn(async move {
             let pings = target.ping(&key).await;
@@ -80,7 +90,7 @@ impl<S: Sender> Target<S> {
             }
             // An error of the server is an answer.
             target.breaker.close();
-            drop(probe);
+            drop(probing);
             if pings.is_ok()
                 && let Some((recovered, pause)) = target.health.answered_probe()
             {
@@ -96,7 +106,7 @@ impl<S: Sender> Target<S> {
 
     /// Whether the server answers all PINGs, each within the deadline of a decision.
     async fn ping(&self, key: &str) -> Result<(), Error> {
-        let (allowed, mut slot) = (self.breaker.deadline(), None);
+        let (allowed, mut slot) = (self.health.deadline(), None);
         // The first one may have to wait for a connection.
         self.sender.ping(&mut slot, key).await?;
         for _ in 0..if self.breaker.has_opened_again() { MORE_PINGS } else { PINGS } {

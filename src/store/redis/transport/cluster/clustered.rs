@@ -17,7 +17,7 @@ use crate::{
             health::Health,
             lane,
             link::{Found, Link, Scan},
-            queue::{Lanes, Queue},
+            queue::Lanes,
             runtimes::{PerRuntime, in_task},
             target::Target,
         },
@@ -88,14 +88,11 @@ impl Clustered {
         health: Arc<Health>,
         shards: Arc<Shards>,
     ) -> Self {
-        let breakers: Vec<_> = (0..shards.count()).map(|_| Breaker::new(health.deadline())).collect();
+        let breakers: Vec<_> = (0..shards.count()).map(|_| Arc::new(Breaker::default())).collect();
         let shared = health.clone();
         let runtimes = PerRuntime::new(move || {
             let nodes = Arc::new(Nodes::new(pools(), shared.clone()));
-            let shard = |breaker: &Breaker| {
-                let (breaker, health) = (breaker.in_another_runtime(), shared.clone());
-                Arc::new(Target { queue: Queue::new(LANES), breaker, health, sender: nodes.clone() })
-            };
+            let shard = |breaker| Arc::new(Target::new(LANES, breaker, &shared, nodes.clone()));
             let shards = breakers.iter().map(shard).collect();
             Runtime { nodes, shards }
         });

@@ -33,7 +33,7 @@ use crate::{
             connections::reply_to,
             deadline::{PROBE_TIMEOUT, REPLY_TIMEOUT, TimeLeft, deadline_in, not_answered},
             health::Health,
-            link::{Found, Scan, page},
+            link::{Found, Scan},
             target::Sender,
         },
         wire::{self, Call},
@@ -160,28 +160,18 @@ impl Nodes {
     /// The keys of all primaries that `scan` wants. Each step may take as long as `allowed`.
     pub(super) async fn scan(&self, scan: &Scan, allowed: Duration) -> Result<Found, Error> {
         let _alone = self.scans.lock().await;
-        let until = deadline_in(allowed);
-        let mut connection = self.retrying.connection_until(until).await?;
-        let all = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-        let first = connection.route_command(scan.command(0), all);
-        let Value::Map(replies) = within(allowed, first).await? else { return Err(wire::unexpected()) };
-        let mut found = Found::new();
-        for (node, reply) in replies {
-            let (cursor, keys) = page(reply)?;
-            found.names.extend(keys);
-            if cursor == 0 {
-                continue;
-            }
-            if found.names.len() >= scan.most {
-                found.is_complete = false;
-                continue;
-            }
+        let mut connection = self.retrying.connection_until(deadline_in(allowed)).await?;
+        let primaries = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+        let pongs = within(allowed, connection.route_command(redis::cmd("PING"), primaries)).await?;
+        let Value::Map(pongs) = pongs else { return Err(wire::unexpected()) };
+        let mut found = Found::default();
+        for (node, _) in pongs {
             let node = RoutingInfo::SingleNode(address(&node).ok_or_else(wire::unexpected)?);
             let step = |command| {
                 let (mut connection, node) = (connection.clone(), node.clone());
                 async move { within(allowed, connection.route_command(command, node)).await }
             };
-            scan.finish(cursor, scan.steps() - 1, &mut found, step).await?;
+            scan.list(&mut found, step).await?;
         }
         Ok(found)
     }

@@ -1,10 +1,6 @@
 //! The clients of a Cluster, and a pool of their connections. They are shared, and replaced when a node does not answer.
 
-use std::{
-    any::TypeId,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{any::TypeId, sync::Arc, time::Duration};
 
 use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{
@@ -12,7 +8,10 @@ use redis::{
     cluster::{ClusterClient, ClusterClientBuilder},
     cluster_async::ClusterConnection,
 };
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::{
+    sync::Mutex,
+    time::{Instant, sleep, timeout, timeout_at},
+};
 
 use super::node::{CONNECT, NodeConnection, usual};
 use crate::{
@@ -25,7 +24,6 @@ use crate::{
             connections::{connection, connection_until},
             deadline::not_answered,
             health::Health,
-            runtimes::Exclusive,
         },
     },
 };
@@ -114,8 +112,8 @@ impl ManageConnection for ClusterManager {
 pub(super) struct ClusterPool {
     pool: Pool<ClusterManager>,
     health: Arc<Health>,
-    /// Whether the connection is being replaced.
-    replacing: Arc<AtomicBool>,
+    /// Held while the connection is replaced.
+    replacing: Arc<Mutex<()>>,
 }
 
 impl ClusterPool {
@@ -153,10 +151,10 @@ impl ClusterPool {
     /// Replaces the connection, so the nodes are looked up again. redis-rs does that if a node has lost a slot or
     /// closes its connection, but not if a node hangs.
     pub(super) fn start_replacing(&self, key: impl FnOnce() -> Vec<u8>) {
-        let Some(guard) = Exclusive::acquire(&self.replacing) else { return };
+        let Ok(alone) = self.replacing.clone().try_lock_owned() else { return };
         let (pool, key) = (self.pool.clone(), key());
         tokio::spawn(async move {
-            let _guard = guard;
+            let _alone = alone;
             let _ = timeout(REPLACE_PAUSE, replace(pool, key)).await;
             sleep(REPLACE_PAUSE).await;
         });

@@ -48,21 +48,14 @@ pub(super) struct Breaker {
 struct State {
     /// Calls in a row without an answer.
     unanswered: u32,
-    /// Why the first of them got none, unless a later one says more.
+    /// Why the first of them got none, unless a later one or a probe says more.
     cause: Option<Error>,
     /// The answers that are missing until Redis is trusted again.
     trial: u32,
     /// The pause before the first probe when the breaker opened last. Zero once Redis is trusted.
     first_pause: Duration,
-    /// Set when the breaker opens.
-    since: Option<Opened>,
-}
-
-#[derive(Debug)]
-struct Opened {
-    /// Why the calls got no answer.
-    cause: Error,
-    next_probe: Instant,
+    /// While the breaker is open.
+    next_probe: Option<Instant>,
     /// After the next probe.
     pause: Duration,
 }
@@ -84,6 +77,9 @@ impl Breaker {
 
     fn answered(&self) {
         let mut state = lock(&self.state);
+        if state.next_probe.is_some() {
+            return;
+        }
         state.unanswered = 0;
         state.cause = None;
         state.trial = state.trial.saturating_sub(1);
@@ -96,22 +92,20 @@ impl Breaker {
     fn failed(&self, error: &Error) -> bool {
         let mut state = lock(&self.state);
         state.unanswered += 1;
-        let cause = match state.cause.take() {
-            Some(first) if !error.is_evidence() => first,
-            _ => error.clone(),
-        };
-        state.cause = Some(cause.clone());
+        if state.cause.is_none() || error.is_evidence() {
+            state.cause = Some(error.clone());
+        }
         self.watchful.store(true, Ordering::Relaxed);
         let is_late = error.kind() == ErrorKind::StoreTimeout;
         // A connection that broke while the server was down may be used only now, but a late reply is as before.
         let opens = state.unanswered >= CALLS || state.trial > 0 && is_late;
-        if !opens || self.open.load(Ordering::Relaxed) {
+        if !opens || state.next_probe.is_some() {
             return false;
         }
         let shortest = if is_late { PAUSE } else { SHORT_PAUSE };
-        let pause = (state.first_pause * 2).clamp(shortest, LONGEST_PAUSE);
-        state.first_pause = pause;
-        state.since = Some(Opened { cause, next_probe: Instant::now() + pause, pause });
+        state.pause = (state.first_pause * 2).clamp(shortest, LONGEST_PAUSE);
+        state.first_pause = state.pause;
+        state.next_probe = Some(Instant::now() + state.pause);
         self.open.store(true, Ordering::Relaxed);
         metric!(open_breakers_changed(1));
         true
@@ -119,8 +113,9 @@ impl Breaker {
 
     /// Records why a probe failed, if it says more than what failed before.
     pub(super) fn failed_again(&self, cause: &Error) {
-        if let Some(opened) = lock(&self.state).since.as_mut().filter(|_| cause.is_evidence()) {
-            opened.cause = cause.clone();
+        let mut state = lock(&self.state);
+        if cause.is_evidence() && state.next_probe.is_some() {
+            state.cause = Some(cause.clone());
         }
     }
 
@@ -134,24 +129,25 @@ impl Breaker {
         if !self.open.load(Ordering::Relaxed) {
             return None;
         }
-        lock(&self.state).since.as_ref().map(|opened| suspended(&opened.cause))
+        lock(&self.state).cause.as_ref().map(suspended)
     }
 
     /// Whether it is time for a probe. Then the next one waits for a pause.
     pub(super) fn is_probe_due(&self) -> bool {
         let (mut state, now) = (lock(&self.state), Instant::now());
-        let Some(opened) = state.since.as_mut().filter(|opened| opened.next_probe <= now) else {
-            return false;
-        };
-        opened.pause = opened.pause.max((opened.pause * 2).min(PAUSE));
-        opened.next_probe = now + opened.pause;
-        true
+        let is_due = state.next_probe.is_some_and(|next| next <= now);
+        if is_due {
+            state.pause = state.pause.max((state.pause * 2).min(PAUSE));
+            state.next_probe = Some(now + state.pause);
+        }
+        is_due
     }
 
     pub(super) fn close(&self) {
         let mut state = lock(&self.state);
         state.unanswered = CALLS - 1;
         state.cause = None;
+        state.next_probe = None;
         state.trial = TRIAL;
         self.watchful.store(true, Ordering::Relaxed);
         if self.open.swap(false, Ordering::Relaxed) {

@@ -1,9 +1,11 @@
 use std::{sync::Arc, time::Duration};
 
+use bb8_redis::bb8::Pool;
 use redis::{Cmd, Value};
 
 use super::{
-    nodes::{Nodes, Pools},
+    clients::{Clients, ClusterManager},
+    nodes::Nodes,
     several_shards::{Sharded, decide_in_several_shards},
 };
 use crate::{
@@ -82,16 +84,17 @@ impl Link for Clustered {
 }
 
 impl Clustered {
-    /// A link with connections of `pools` in each runtime.
+    /// A link with a `pool` of each of the `clients` in each runtime.
     pub(crate) fn new(
-        pools: impl Fn() -> Pools + Send + Sync + 'static,
+        clients: Clients,
+        pool: impl Fn(ClusterManager) -> Pool<ClusterManager> + Send + Sync + 'static,
         health: Arc<Health>,
         shards: Arc<Shards>,
     ) -> Self {
         let breakers: Vec<_> = (0..shards.count()).map(|_| Arc::new(Breaker::default())).collect();
         let shared = health.clone();
         let runtimes = PerRuntime::new(move || {
-            let nodes = Arc::new(Nodes::new(pools(), shared.clone()));
+            let nodes = Arc::new(Nodes::new(&clients, &pool, shared.clone()));
             let shard = |breaker| Arc::new(Target::new(LANES, breaker, &shared, nodes.clone()));
             let shards = breakers.iter().map(shard).collect();
             Runtime { nodes, shards }

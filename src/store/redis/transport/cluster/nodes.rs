@@ -15,12 +15,12 @@ use redis::{
 };
 use tokio::{
     sync::Mutex,
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::{
+    clients::{Clients, ClusterManager},
     node::{NodeConnection, usual, was_not_sent},
-    pool::{ClusterManager, ClusterPool},
 };
 use crate::{
     base::{Error, ErrorKind, Fault},
@@ -30,7 +30,7 @@ use crate::{
         job::Job,
         transport::{
             breaker::is_silence,
-            connections::reply_to,
+            connections::{connection, connection_until, reply_to},
             deadline::{PROBE_TIMEOUT, REPLY_TIMEOUT, TimeLeft, deadline_in, not_answered},
             health::Health,
             link::{Found, Scan},
@@ -44,17 +44,18 @@ use crate::{
 pub(super) struct Nodes {
     /// Its calls are sent again if a slot migrates. Commands other than script calls are sent again if a connection breaks
     /// too.
-    retrying: ClusterPool,
+    retrying: Pool<ClusterManager>,
     /// For the first attempt.
-    single_attempt: ClusterPool,
-    pub(super) health: Arc<Health>,
+    single_attempt: Pool<ClusterManager>,
+    /// Held while the connections are replaced.
+    replacing: Arc<Mutex<()>>,
+    health: Arc<Health>,
     /// Held during a scan: several at a time would keep decisions waiting.
     scans: Mutex<()>,
 }
 
-/// The connections of a runtime: those that send calls again, and those that do not.
-pub(crate) type Pools = (Pool<ClusterManager>, Pool<ClusterManager>);
-
+/// The pause between two replacements of the connections.
+const REPLACE_PAUSE: Duration = Duration::from_secs(2);
 /// The pause before a retry on a migrating slot.
 const MIGRATION_PAUSE: Duration = Duration::from_millis(1);
 
@@ -79,7 +80,8 @@ impl Sender for Arc<Nodes> {
 
     /// A connection for the first attempt.
     async fn connection(&self) -> RedisResult<Self::Connection> {
-        self.single_attempt.connection().await
+        // A clone is used, and the pooled connection is free for others immediately.
+        connection(&self.single_attempt, &self.health).await.map(|connection| connection.clone())
     }
 
     /// The keys of `jobs` are in one slot.
@@ -106,7 +108,7 @@ impl Sender for Arc<Nodes> {
         let was_not_sent = error.as_ref().is_some_and(was_not_sent);
         let error = error.map(usual);
         if error.as_ref().is_none_or(is_broken) {
-            self.single_attempt.start_replacing(|| first_key(jobs));
+            self.start_replacing(|| first_key(jobs));
         }
         let nothing_done = error.as_ref().is_some_and(may_succeed_elsewhere);
         let error = error.map_or_else(|| self.health.late(), |error| from_redis(&error));
@@ -130,46 +132,83 @@ impl Sender for Arc<Nodes> {
 }
 
 impl Nodes {
-    pub(super) fn new((retrying, single_attempt): Pools, health: Arc<Health>) -> Self {
-        let [retrying, single_attempt] =
-            [retrying, single_attempt].map(|pool| ClusterPool::new(pool, health.clone()));
-        Self { retrying, single_attempt, health, scans: Mutex::default() }
+    /// With the connections of one runtime, in a `pool` for each client.
+    pub(super) fn new(
+        clients: &Clients,
+        pool: impl Fn(ClusterManager) -> Pool<ClusterManager>,
+        health: Arc<Health>,
+    ) -> Self {
+        let (retrying, single_attempt) =
+            (pool(clients.retrying.clone()), pool(clients.single_attempt.clone()));
+        Self { retrying, single_attempt, replacing: Arc::default(), health, scans: Mutex::default() }
     }
 
     /// Sends one decision, which redis-rs sends again if its slot migrates, and sets it.
     async fn send_alone(&self, job: &Job, until: Instant) -> Result<(), Error> {
         let call = wire::encode(&[job]).ok_or_else(wire::unexpected)?;
-        let mut connection = self.retrying.connection_until(until).await?;
-        let evaluation = evaluate(&mut connection, &call);
-        let reply = self.retrying.reply(until, || first_key(&[job]), evaluation).await?;
+        let reply = self.reply(&call, until, || first_key(&[job])).await?;
         wire::decode(&reply, &[job], Job::answer);
         Ok(())
     }
 
     /// Runs a command whose first argument is its key.
     pub(super) async fn run(&self, command: Cmd, allowed: Duration) -> Result<Value, Error> {
-        let until = deadline_in(allowed);
-        let mut connection = self.retrying.connection_until(until).await?;
-        let key = || match command.args_iter().nth(1) {
+        let call = Call::of(command, allowed);
+        let key = || match call.command.args_iter().nth(1) {
             Some(redis::Arg::Simple(key)) => key.to_owned(),
             _ => Vec::new(),
         };
-        self.retrying.reply(until, key, command.query_async(&mut connection)).await
+        self.reply(&call, deadline_in(allowed), key).await
+    }
+
+    /// The reply of the node that serves `key`. redis-rs sends the call again if its slot migrates.
+    async fn reply(
+        &self,
+        call: &Call,
+        until: Instant,
+        key: impl FnOnce() -> Vec<u8>,
+    ) -> Result<Value, Error> {
+        let mut connection = self.retrying_connection(until).await?;
+        let reply = within(until, async { evaluate(&mut connection, call).await.map_err(usual) }).await;
+        if reply.as_ref().is_err_and(is_silence) {
+            self.start_replacing(key);
+        }
+        reply
+    }
+
+    async fn retrying_connection(&self, until: Instant) -> Result<ClusterConnection<NodeConnection>, Error> {
+        connection_until(&self.retrying, &self.health, until).await.map(|connection| connection.clone())
+    }
+
+    /// Replaces the connections, so the nodes are looked up again. redis-rs does that if a node has lost a slot or
+    /// closes its connection, but not if a node hangs.
+    fn start_replacing(&self, key: impl FnOnce() -> Vec<u8>) {
+        let Ok(alone) = self.replacing.clone().try_lock_owned() else { return };
+        let (alone, key) = (Arc::new(alone), key());
+        for pool in [&self.retrying, &self.single_attempt] {
+            let (alone, pool, key) = (alone.clone(), pool.clone(), key.clone());
+            tokio::spawn(async move {
+                let _alone = alone;
+                let _ = timeout(REPLACE_PAUSE, replace(pool, key)).await;
+                sleep(REPLACE_PAUSE).await;
+            });
+        }
     }
 
     /// The keys of all primaries that `scan` wants. Each step may take as long as `allowed`.
     pub(super) async fn scan(&self, scan: &Scan, allowed: Duration) -> Result<Found, Error> {
         let _alone = self.scans.lock().await;
-        let mut connection = self.retrying.connection_until(deadline_in(allowed)).await?;
+        let mut connection = self.retrying_connection(deadline_in(allowed)).await?;
         let primaries = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-        let pongs = within(allowed, connection.route_command(redis::cmd("PING"), primaries)).await?;
+        let pongs =
+            within(deadline_in(allowed), connection.route_command(redis::cmd("PING"), primaries)).await?;
         let Value::Map(pongs) = pongs else { return Err(wire::unexpected()) };
         let mut found = Found::default();
         for (node, _) in pongs {
             let node = RoutingInfo::SingleNode(address(&node).ok_or_else(wire::unexpected)?);
             let step = |command| {
                 let (mut connection, node) = (connection.clone(), node.clone());
-                async move { within(allowed, connection.route_command(command, node)).await }
+                async move { within(deadline_in(allowed), connection.route_command(command, node)).await }
             };
             scan.list(&mut found, step).await?;
         }
@@ -177,9 +216,28 @@ impl Nodes {
     }
 }
 
+/// Replaces the connection of `pool` if a new one finds the node that serves `key`. Until then the old one is
+/// better: redis-rs searches for a missing node before every call that needs it, and makes no other call during the search.
+async fn replace(pool: Pool<ClusterManager>, key: Vec<u8>) -> RedisResult<()> {
+    if pool.state().connections == 0 {
+        return Ok(());
+    }
+    let mut new = pool.dedicated_connection().await?;
+    let reply: RedisResult<Value> = redis::cmd("GET").arg(key).query_async(&mut new).await;
+    match reply {
+        // The value may be of another type.
+        Err(error) if !matches!(error.retry_method(), RetryMethod::NoRetry) => return Err(error),
+        _ => {}
+    }
+    if let Ok(mut old) = pool.get_owned().await {
+        *old = new;
+    }
+    Ok(())
+}
+
 /// The reply, if it comes in time.
-async fn within(allowed: Duration, reply: impl Future<Output = RedisResult<Value>>) -> Result<Value, Error> {
-    let reply = timeout_at(deadline_in(allowed), reply).await;
+async fn within(until: Instant, reply: impl Future<Output = RedisResult<Value>>) -> Result<Value, Error> {
+    let reply = timeout_at(until, reply).await;
     reply.map_err(|_| not_answered())?.map_err(|error| from_redis(&error))
 }
 
@@ -204,14 +262,16 @@ fn first_key(jobs: &[&Job]) -> Vec<u8> {
     jobs.first().map(|job| job.first_key().into_bytes()).unwrap_or_default()
 }
 
-/// Runs the script, and retries until the reply is not a redirect.
+/// Sends the call, and if it has a script, retries until the reply is not a redirect.
 async fn evaluate(connection: &mut impl ConnectionLike, call: &Call) -> RedisResult<Value> {
     loop {
         let reply = reply_to(connection, call).await;
         // redis-rs follows redirects only a few times. It sends `ASKING` apart from the command, so another command may
         // come between, and the node redirects again. Nothing was carried out.
         let redirect = reply.as_ref().err().map(RedisError::retry_method);
-        if !matches!(redirect, Some(RetryMethod::AskRedirect | RetryMethod::MovedRedirect)) {
+        if call.script.is_none()
+            || !matches!(redirect, Some(RetryMethod::AskRedirect | RetryMethod::MovedRedirect))
+        {
             return reply;
         }
         sleep(MIGRATION_PAUSE).await;

@@ -104,11 +104,6 @@ impl Entry {
 }
 
 impl Lease {
-    /// Whether more units should be fetched before the lease is used up.
-    pub(super) const fn is_low(&self) -> bool {
-        self.left < self.refill_below
-    }
-
     /// Whether units may be spent. After the clock was set back, it is unknown what Redis has charged.
     pub(super) const fn is_active(&self, now: u64, set_back: u64) -> bool {
         self.requested_at <= now && now < self.ends_at && self.set_back == set_back

@@ -103,7 +103,7 @@ impl LeaseTable {
             lease.left = lease.left.checked_sub(charge.cost())?;
             lease.spent += charge.cost();
             lease.last_spent = now;
-            let is_low = lease.is_low() && !entry.fetching;
+            let is_low = lease.left < lease.refill_below && !entry.fetching;
             // More if Redis lost its data since the units were leased.
             let remaining = lease.remaining.saturating_add(lease.left).min(charge.policy().capacity());
             Some((remaining, lease.reset.saturating_sub(now - lease.requested_at), is_low, lease.receipt))

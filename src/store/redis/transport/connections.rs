@@ -38,29 +38,10 @@ pub(super) struct Connections<M: ConnectionManager> {
     pub(super) health: Arc<Health>,
     /// Held while the idle connections are checked.
     checking: tokio::sync::Mutex<()>,
-    demotions: Mutex<Demotions>,
+    /// When a connection to a server that was demoted was last replaced.
+    demoted: Mutex<Option<Instant>>,
     /// Held during a scan: several at a time would keep decisions waiting.
     pub(super) scans: tokio::sync::Mutex<()>,
-}
-
-/// Connections to a server that was demoted are replaced, so that they find the new primary. Each one only once in
-/// [`MAX_BACKOFF`]: until there is a new primary, decisions fail immediately on the connections that there are.
-#[derive(Default)]
-struct Demotions {
-    round_ends: Option<Instant>,
-    replaced: u32,
-}
-
-impl Demotions {
-    /// Whether one of `connections` may be replaced now.
-    fn may_replace(&mut self, connections: u32) -> bool {
-        let now = Instant::now();
-        if self.round_ends.is_none_or(|ends| ends <= now) {
-            *self = Self { round_ends: Some(now + MAX_BACKOFF), replaced: 0 };
-        }
-        self.replaced += 1;
-        self.replaced <= connections
-    }
 }
 
 /// A place for a connection that one lane or one command uses.
@@ -78,11 +59,13 @@ const MAX_DEAD: usize = 64;
 /// The pause between attempts to replace a connection: first this one, then up to the longer one.
 const BACKOFF: Duration = Duration::from_millis(25);
 pub(super) const MAX_BACKOFF: Duration = Duration::from_millis(250);
+/// The pause between two connections to a server that was demoted: the default pool is replaced within a quarter of a second.
+const DEMOTED_PAUSE: Duration = Duration::from_millis(30);
 
 impl<M: ConnectionManager> Connections<M> {
     pub(super) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
-        let (checking, demotions, scans) = Default::default();
-        Self { pool, health, checking, demotions, scans }
+        let (checking, demoted, scans) = Default::default();
+        Self { pool, health, checking, demoted, scans }
     }
 
     /// Sends a call and reads its reply, on the connection in `slot` or, if it is empty, on one of the pool. Leaves the
@@ -118,7 +101,7 @@ impl<M: ConnectionManager> Connections<M> {
             if reply.as_ref().is_err_and(is_broken) {
                 self.replace(connection);
                 self.check_idle();
-            } else if is_demoted && lock(&self.demotions).may_replace(self.pool.state().connections) {
+            } else if is_demoted && self.may_replace_demoted() {
                 self.replace(connection);
             } else {
                 *slot = Some(connection);
@@ -129,6 +112,17 @@ impl<M: ConnectionManager> Connections<M> {
             }
             return reply.map_err(|error| ExchangeError { error: from_redis(&error), was_closed });
         }
+    }
+
+    /// Whether a connection to a server that was demoted may be replaced, so that it finds the new primary. One after the
+    /// other: until there is a new primary, decisions fail immediately on the others.
+    fn may_replace_demoted(&self) -> bool {
+        let (mut last, now) = (lock(&self.demoted), Instant::now());
+        let may_replace = last.is_none_or(|last| now - last >= DEMOTED_PAUSE);
+        if may_replace {
+            *last = Some(now);
+        }
+        may_replace
     }
 
     /// A connection in the place of one that was closed. If an attempt to connect fails in the meantime, the server has

@@ -42,7 +42,7 @@ pub(crate) struct Health {
 /// A probe waits less, because all decisions failed before it.
 const RECOVERY: Duration = Duration::from_secs(5);
 /// The time without a failure after a probe that ends an outage.
-const RECOVERY_AFTER_PROBE: Duration = Duration::from_secs(1);
+pub(super) const RECOVERY_AFTER_PROBE: Duration = Duration::from_secs(1);
 /// The pause between two lines about an outage whose cause does not change.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// The pause before a line about another cause: two causes may alternate.
@@ -87,7 +87,10 @@ impl Health {
     pub(crate) fn record<T>(&self, result: &Result<T, Error>) {
         match result {
             // Outside an outage this is one load.
-            Ok(_) if self.failing.load(Ordering::Relaxed) => self.succeeded(Instant::now()),
+            Ok(_) if self.failing.load(Ordering::Relaxed) => {
+                self.succeeded();
+                self.end_after(RECOVERY);
+            }
             Ok(_) => {}
             Err(error) if error.fault().is_some_and(Fault::is_of_one_decision) => self.failed_alone(error),
             Err(error) => self.failed(error, 1, Instant::now()),
@@ -97,19 +100,6 @@ impl Health {
     /// Records that a probe failed, which may have another cause than the decisions before it.
     pub(super) fn failed_again(&self, cause: &Error) {
         self.failed(cause, 0, Instant::now());
-    }
-
-    /// Records that a probe was answered. The outage ends if no decision fails until the result is given to
-    /// [`end`](Self::end), after the time in it.
-    pub(super) fn answered_probe(&self) -> Option<(Instant, Duration)> {
-        let mut slot = lock(&self.outage);
-        let recovered = *slot.as_mut()?.recovered.get_or_insert_with(Instant::now);
-        Some((recovered, RECOVERY_AFTER_PROBE))
-    }
-
-    /// Ends the outage unless a decision has failed since `recovered`.
-    pub(super) fn end(&self, recovered: Instant) {
-        self.end_if(|outage| outage.recovered == Some(recovered));
     }
 
     fn failed(&self, error: &Error, decisions: u64, now: Instant) {
@@ -167,16 +157,17 @@ impl Health {
         }
     }
 
-    fn succeeded(&self, now: Instant) {
+    /// Records that Redis has answered.
+    pub(super) fn succeeded(&self) {
         if let Some(outage) = &mut *lock(&self.outage) {
-            outage.recovered.get_or_insert(now);
+            outage.recovered.get_or_insert_with(Instant::now);
         }
-        self.end_if(|outage| now.saturating_duration_since(outage.last_failure) > RECOVERY);
     }
 
-    fn end_if(&self, is_over: impl FnOnce(&Outage) -> bool) {
+    /// Ends the outage if nothing has failed for longer than `time`.
+    pub(super) fn end_after(&self, time: Duration) {
         let mut slot = lock(&self.outage);
-        if let Some(outage) = slot.take_if(|outage| is_over(outage)) {
+        if let Some(outage) = slot.take_if(|outage| outage.last_failure.elapsed() > time) {
             self.failing.store(false, Ordering::Relaxed);
             log!(
                 info,

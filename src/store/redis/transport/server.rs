@@ -64,7 +64,13 @@ impl<M: ConnectionManager> Link for Single<M> {
     fn scan(self: Arc<Self>, scan: Scan, deadline: Duration) -> Answer<Found> {
         Answer::pending(async move {
             let server = self.servers.here()?;
-            in_task(async move { server.sender.scan(&scan, deadline).await }).await?
+            in_task(async move {
+                let _alone = server.sender.scans.lock().await;
+                let mut found = Found::default();
+                scan.list(&mut found, |command| server.sender.reply(command, deadline)).await?;
+                Ok(found)
+            })
+            .await?
         })
     }
 
@@ -114,14 +120,6 @@ impl<M: ConnectionManager> Connections<M> {
             timeout_at(deadline, exchange).await.unwrap_or_else(|_| Err(not_answered()))?
         })
         .await?
-    }
-
-    /// The keys that `scan` wants.
-    async fn scan(self: &Arc<Self>, scan: &Scan, deadline: Duration) -> Result<Found, Error> {
-        let _alone = self.scans.lock().await;
-        let mut found = Found::default();
-        scan.list(&mut found, |command| self.reply(command, deadline)).await?;
-        Ok(found)
     }
 
     async fn send(self: &Arc<Self>, slot: &mut Slot<M>, jobs: &[&Job]) -> Result<(), Error> {

@@ -8,7 +8,7 @@ use tokio::{runtime::Handle, sync::Mutex, task::coop::consume_budget, time::slee
 use super::{
     breaker::{Breaker, is_silence, says_nothing},
     deadline::slow,
-    health::Health,
+    health::{Health, RECOVERY_AFTER_PROBE},
     queue::{Lanes, Queue},
 };
 use crate::{base::Error, decision::Decision, store::redis::job::Job};
@@ -91,14 +91,13 @@ impl<S: Sender> Target<S> {
             // An error of the server is an answer.
             target.breaker.close();
             drop(probing);
-            if pings.is_ok()
-                && let Some((recovered, pause)) = target.health.answered_probe()
-            {
+            if pings.is_ok() {
+                target.health.succeeded();
                 // The store may be dropped.
                 let target = Arc::downgrade(&{ target });
-                sleep(pause).await;
+                sleep(RECOVERY_AFTER_PROBE).await;
                 if let Some(target) = target.upgrade() {
-                    target.health.end(recovered);
+                    target.health.end_after(RECOVERY_AFTER_PROBE);
                 }
             }
         });

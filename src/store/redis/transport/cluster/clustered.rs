@@ -16,6 +16,7 @@ use crate::{
         job::{Job, Shards},
         transport::{
             breaker::Breaker,
+            deadline::deadline_in,
             health::Health,
             lane,
             link::{Found, Link, Scan},
@@ -23,7 +24,7 @@ use crate::{
             runtimes::{PerRuntime, in_task},
             target::Target,
         },
-        wire,
+        wire::{self, Call},
     },
 };
 
@@ -59,7 +60,8 @@ impl Link for Clustered {
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
         Answer::pending(async move {
             let nodes = self.runtimes.here()?.nodes.clone();
-            in_task(async move { nodes.run(command, deadline).await }).await?
+            let (call, until) = (Call::of(command, deadline), deadline_in(deadline));
+            in_task(async move { nodes.reply(&call, until).await }).await?
         })
     }
 

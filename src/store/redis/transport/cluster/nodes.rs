@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use bb8_redis::bb8::Pool;
 use redis::{
-    Cmd, RedisError, RedisResult, RetryMethod, Value,
+    RedisError, RedisResult, RetryMethod, Value,
     aio::ConnectionLike,
     cluster_async::ClusterConnection,
     cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo},
@@ -31,7 +31,7 @@ use crate::{
         transport::{
             breaker::is_silence,
             connections::{connection, connection_until, reply_to},
-            deadline::{PROBE_TIMEOUT, REPLY_TIMEOUT, TimeLeft, deadline_in, not_answered},
+            deadline::{PROBE_TIMEOUT, REPLY_TIMEOUT, TimeLeft, deadline_in, not_answered, or_late},
             health::Health,
             link::{Found, Scan},
             target::Sender,
@@ -67,7 +67,8 @@ impl Sender for Arc<Nodes> {
         let mut exists = redis::cmd("EXISTS");
         exists.arg(key);
         let mut time = TimeLeft::in_ticks(PROBE_TIMEOUT);
-        let reply = time.spend_on(self.run(exists, PROBE_TIMEOUT)).await;
+        let ping = Call::of(exists, PROBE_TIMEOUT);
+        let reply = time.spend_on(self.reply(&ping, deadline_in(PROBE_TIMEOUT))).await;
         match reply.unwrap_or_else(|| Err(not_answered())) {
             Ok(_) => Ok(PROBE_TIMEOUT - time.left()),
             // Another node has answered.
@@ -87,7 +88,9 @@ impl Sender for Arc<Nodes> {
     /// The keys of `jobs` are in one slot.
     async fn send_batch(&self, slot: &mut Option<Self::Connection>, jobs: &[&Job]) -> Result<(), Error> {
         jobs.iter().for_each(|job| job.sending());
-        let until = deadline_in(jobs.iter().map(|job| time_for(job)).max().unwrap_or_default());
+        // Leased units must not be lost if the reply is late.
+        let least = if jobs.iter().any(|job| job.lease.is_some()) { REPLY_TIMEOUT } else { Duration::ZERO };
+        let until = deadline_in(jobs.iter().map(|job| job.deadline).fold(least, Duration::max));
         let Some(call) = wire::encode(jobs) else { return Ok(()) };
         let attempt = async {
             let connection = match slot {
@@ -96,22 +99,21 @@ impl Sender for Arc<Nodes> {
             };
             reply_to(connection, &call).await
         };
-        let error = match timeout_at(until, attempt).await {
-            Ok(Ok(reply)) => {
+        let error = match or_late(timeout_at(until, attempt).await.ok()) {
+            Ok(reply) => {
                 wire::decode(&reply, jobs, Job::answer);
                 return Ok(());
             }
-            Ok(Err(error)) => Some(error),
-            Err(_) => None,
+            Err(error) => error,
         };
         *slot = None;
-        let was_not_sent = error.as_ref().is_some_and(was_not_sent);
-        let error = error.map(usual);
-        if error.as_ref().is_none_or(is_broken) {
-            self.start_replacing(|| first_key(jobs));
+        let was_not_sent = was_not_sent(&error);
+        let error = usual(error);
+        if is_broken(&error) {
+            self.start_replacing(&call);
         }
-        let nothing_done = error.as_ref().is_some_and(may_succeed_elsewhere);
-        let error = error.map_or_else(|| self.health.late(), |error| from_redis(&error));
+        let nothing_done = may_succeed_elsewhere(&error);
+        let error = if error.is_timeout() { self.health.late() } else { from_redis(&error) };
         let mut ended = None;
         for job in jobs {
             // One after the other: redis-rs sends `ASKING` apart from its command, so concurrent ones disturb each other.
@@ -146,32 +148,17 @@ impl Nodes {
     /// Sends one decision, which redis-rs sends again if its slot migrates, and sets it.
     async fn send_alone(&self, job: &Job, until: Instant) -> Result<(), Error> {
         let call = wire::encode(&[job]).ok_or_else(wire::unexpected)?;
-        let reply = self.reply(&call, until, || first_key(&[job])).await?;
+        let reply = self.reply(&call, until).await?;
         wire::decode(&reply, &[job], Job::answer);
         Ok(())
     }
 
-    /// Runs a command whose first argument is its key.
-    pub(super) async fn run(&self, command: Cmd, allowed: Duration) -> Result<Value, Error> {
-        let call = Call::of(command, allowed);
-        let key = || match call.command.args_iter().nth(1) {
-            Some(redis::Arg::Simple(key)) => key.to_owned(),
-            _ => Vec::new(),
-        };
-        self.reply(&call, deadline_in(allowed), key).await
-    }
-
-    /// The reply of the node that serves `key`. redis-rs sends the call again if its slot migrates.
-    async fn reply(
-        &self,
-        call: &Call,
-        until: Instant,
-        key: impl FnOnce() -> Vec<u8>,
-    ) -> Result<Value, Error> {
+    /// The reply to a call. redis-rs sends it again if its slot migrates.
+    pub(super) async fn reply(&self, call: &Call, until: Instant) -> Result<Value, Error> {
         let mut connection = self.retrying_connection(until).await?;
         let reply = within(until, async { evaluate(&mut connection, call).await.map_err(usual) }).await;
         if reply.as_ref().is_err_and(is_silence) {
-            self.start_replacing(key);
+            self.start_replacing(call);
         }
         reply
     }
@@ -181,10 +168,10 @@ impl Nodes {
     }
 
     /// Replaces the connections, so the nodes are looked up again. redis-rs does that if a node has lost a slot or
-    /// closes its connection, but not if a node hangs.
-    fn start_replacing(&self, key: impl FnOnce() -> Vec<u8>) {
+    /// closes its connection, but not if a node hangs, as the one that has the keys of `call` may.
+    fn start_replacing(&self, call: &Call) {
         let Ok(alone) = self.replacing.clone().try_lock_owned() else { return };
-        let (alone, key) = (Arc::new(alone), key());
+        let (alone, key) = (Arc::new(alone), first_key(call));
         for pool in [&self.retrying, &self.single_attempt] {
             let (alone, pool, key) = (alone.clone(), pool.clone(), key.clone());
             tokio::spawn(async move {
@@ -248,18 +235,17 @@ fn address(node: &Value) -> Option<SingleNodeRoutingInfo> {
     Some(SingleNodeRoutingInfo::ByAddress { host: host.to_owned(), port: port.parse().ok()? })
 }
 
-/// How long to wait for the reply. Leased units must not be lost if it is late.
-fn time_for(job: &Job) -> Duration {
-    if job.lease.is_some() { job.deadline.max(REPLY_TIMEOUT) } else { job.deadline }
-}
-
 /// A repeated permit request would be counted beside the first.
 fn may_be_sent_twice(job: &Job) -> bool {
     job.may_be_repeated() && !job.charges.iter().any(Charge::needs_permit)
 }
 
-fn first_key(jobs: &[&Job]) -> Vec<u8> {
-    jobs.first().map(|job| job.first_key().into_bytes()).unwrap_or_default()
+/// The first key of a call: after its name, and if it calls a script, the script's hash and the number of keys.
+fn first_key(call: &Call) -> Vec<u8> {
+    match call.command.args_iter().nth(if call.script.is_some() { 3 } else { 1 }) {
+        Some(redis::Arg::Simple(key)) => key.to_owned(),
+        _ => Vec::new(),
+    }
 }
 
 /// Sends the call, and if it has a script, retries until the reply is not a redirect.

@@ -129,7 +129,10 @@ impl Breaker {
         if !self.open.load(Ordering::Relaxed) {
             return None;
         }
-        lock(&self.state).cause.as_ref().map(suspended)
+        let state = lock(&self.state);
+        let cause = state.cause.as_ref()?;
+        let message = format!("Redis is not asked until it answers again: {cause}");
+        Some(Error::new(ErrorKind::StoreSuspended, message).with_source(cause.clone()))
     }
 
     /// Whether it is time for a probe. Then the next one waits for a pause.
@@ -172,12 +175,6 @@ pub(super) fn is_silence(error: &Error) -> bool {
 /// place.
 pub(super) fn says_nothing(error: &Error) -> bool {
     error.kind() == ErrorKind::StoreBusy || error.fault() == Some(Fault::ClusterDown)
-}
-
-/// The error of a decision that was not sent because of `cause`.
-fn suspended(cause: &Error) -> Error {
-    let message = format!("Redis is not asked until it answers again: {cause}");
-    Error::new(ErrorKind::StoreSuspended, message).with_source(cause.clone())
 }
 
 #[cfg(test)]

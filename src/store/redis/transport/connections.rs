@@ -2,7 +2,6 @@
 //! their reply is read.
 
 use std::{
-    io,
     pin::pin,
     sync::{Arc, Mutex},
     time::Duration,
@@ -54,8 +53,6 @@ pub(super) struct ExchangeError {
     pub(super) was_closed: bool,
 }
 
-/// How many dead connections a batch tries.
-const MAX_DEAD: usize = 64;
 /// The pause between attempts to replace a connection: first this one, then up to the longer one.
 const BACKOFF: Duration = Duration::from_millis(25);
 pub(super) const MAX_BACKOFF: Duration = Duration::from_millis(250);
@@ -79,7 +76,6 @@ impl<M: ConnectionManager> Connections<M> {
         let timeout_after = call.deadline.max(REPLY_TIMEOUT);
         // No caller waits for what is sent later.
         let send_until = deadline_in(call.deadline);
-        let mut dead_count = 0;
         loop {
             let mut connection = match slot.take() {
                 Some(connection) => connection,
@@ -96,18 +92,17 @@ impl<M: ConnectionManager> Connections<M> {
             // while it was idle, and nothing was sent. So the command is sent on another connection without a second
             // charge. In rare cases the thread was paused between the two, redis-rs sent the command and the socket
             // broke. So a command that must not be repeated is not.
-            let was_closed = immediate && reply.as_ref().is_err_and(is_broken);
-            let is_demoted = wire::has_fault(&reply, Fault::ReadOnly);
-            if reply.as_ref().is_err_and(is_broken) {
+            let is_broken = reply.as_ref().is_err_and(is_broken);
+            let was_closed = immediate && is_broken;
+            if is_broken {
                 self.replace(connection);
                 self.check_idle();
-            } else if is_demoted && self.may_replace_demoted() {
+            } else if wire::has_fault(&reply, Fault::ReadOnly) && self.may_replace_demoted() {
                 self.replace(connection);
             } else {
                 *slot = Some(connection);
             }
-            if was_closed && call.may_repeat && dead_count < MAX_DEAD {
-                dead_count += 1;
+            if was_closed && call.may_repeat && Instant::now() < send_until {
                 continue;
             }
             return reply.map_err(|error| ExchangeError { error: from_redis(&error), was_closed });
@@ -154,14 +149,13 @@ impl<M: ConnectionManager> Connections<M> {
                 backoff = (backoff * 2).min(MAX_BACKOFF);
                 // The store was dropped.
                 let Some(health) = health.upgrade() else { return };
-                match timeout(REPLY_TIMEOUT, pool.dedicated_connection()).await {
-                    Ok(Ok(connection)) => {
+                match or_late(timeout(REPLY_TIMEOUT, pool.dedicated_connection()).await.ok()) {
+                    Ok(connection) => {
                         health.connected();
                         *broken = connection;
                         return;
                     }
-                    Ok(Err(error)) => health.connect_failed(error),
-                    Err(_) => health.connect_failed(io::Error::from(io::ErrorKind::TimedOut).into()),
+                    Err(error) => health.connect_failed(error),
                 }
             }
         });
@@ -181,9 +175,8 @@ impl<M: ConnectionManager> Connections<M> {
                 }
             }
             for mut connection in idle {
-                let ping: Result<RedisResult<Value>, _> =
-                    timeout(REPLY_TIMEOUT, redis::cmd("PING").query_async(&mut *connection)).await;
-                if ping.map_or(true, |pong| pong.as_ref().is_err_and(is_broken)) {
+                let pong = timeout(REPLY_TIMEOUT, redis::cmd("PING").exec_async(&mut *connection)).await;
+                if or_late(pong.ok()).is_err_and(|error| is_broken(&error)) {
                     link.replace(connection);
                 }
             }

@@ -22,18 +22,15 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     /// The address of the server, as the log names it.
-    server: String,
+    pub(crate) server: String,
     /// The store's setting.
-    deadline: Duration,
+    pub(super) deadline: Duration,
     failing: AtomicBool,
     /// The outage; `None` while Redis is available.
     outage: Mutex<Option<Outage>>,
     /// The decisions that failed for a reason that concerns only them.
     single: Mutex<Single>,
-    /// Whether a connection was ever made.
-    has_connected: AtomicBool,
-    /// The last attempt to connect, if it failed.
-    failed_attempt: Mutex<Option<FailedAttempt>>,
+    attempts: Mutex<Attempts>,
     /// Whether the log has the line about the start.
     introduced: AtomicBool,
 }
@@ -70,10 +67,14 @@ struct Single {
     reported: Option<Instant>,
 }
 
-#[derive(Debug)]
-struct FailedAttempt {
-    error: RedisError,
-    /// Whether a breaker has counted it.
+/// The attempts to connect.
+#[derive(Debug, Default)]
+struct Attempts {
+    /// Whether one ever succeeded.
+    has_connected: bool,
+    /// The error of the last one, if it failed.
+    error: Option<RedisError>,
+    /// Whether a breaker has counted that one.
     is_counted: bool,
 }
 
@@ -93,17 +94,13 @@ impl Health {
             }
             Ok(_) => {}
             Err(error) if error.fault().is_some_and(Fault::is_of_one_decision) => self.failed_alone(error),
-            Err(error) => self.failed(error, 1, Instant::now()),
+            Err(error) => self.failed(error, 1),
         }
     }
 
-    /// Records that a probe failed, which may have another cause than the decisions before it.
-    pub(super) fn failed_again(&self, cause: &Error) {
-        self.failed(cause, 0, Instant::now());
-    }
-
-    fn failed(&self, error: &Error, decisions: u64, now: Instant) {
-        let is_silent = error.kind() == ErrorKind::StoreTimeout;
+    /// Records that this number of `decisions` failed; none if a probe did, which may have another cause than they.
+    pub(super) fn failed(&self, error: &Error, decisions: u64) {
+        let (now, is_silent) = (Instant::now(), error.kind() == ErrorKind::StoreTimeout);
         let mut slot = lock(&self.outage);
         let Some(outage) = &mut *slot else {
             let cause = error.to_string();
@@ -184,10 +181,6 @@ impl Health {
         !self.introduced.swap(true, Ordering::Relaxed)
     }
 
-    pub(super) const fn deadline(&self) -> Duration {
-        self.deadline
-    }
-
     /// The error of a decision that was sent and not answered, even if the deadline was for a part of it.
     pub(super) fn late(&self) -> Error {
         timed_out(self.deadline)
@@ -195,13 +188,14 @@ impl Health {
 
     /// The error of a request that was not sent.
     pub(super) fn no_connection(&self) -> Error {
-        if let Some(error) = self.connect_error() {
-            return unreachable("", &error);
+        let attempts = lock(&self.attempts);
+        if let Some(error) = &attempts.error {
+            return unreachable("", error);
         }
         let text = if lock(&self.outage).as_ref().is_some_and(|outage| outage.is_silent) {
             "Redis is unavailable or overloaded: it did not answer earlier calls before their deadline, and no connection is \
              free; check the server, or raise RedisStoreBuilder::deadline"
-        } else if self.has_connected.load(Ordering::Relaxed) {
+        } else if attempts.has_connected {
             "Redis or its connection pool was busy for longer than the deadline; reduce the load, or raise \
              RedisStoreBuilder::deadline"
         } else {
@@ -211,30 +205,25 @@ impl Health {
         Error::new(ErrorKind::StoreBusy, text)
     }
 
-    pub(crate) fn server(&self) -> &str {
-        &self.server
+    pub(super) fn connected(&self) {
+        let mut attempts = lock(&self.attempts);
+        (attempts.has_connected, attempts.error) = (true, None);
     }
 
-    pub(crate) fn connected(&self) {
-        if !self.has_connected.load(Ordering::Relaxed) {
-            self.has_connected.store(true, Ordering::Relaxed);
-        }
-        lock(&self.failed_attempt).take();
-    }
-
-    pub(crate) fn connect_failed(&self, error: RedisError) {
-        *lock(&self.failed_attempt) = Some(FailedAttempt { error, is_counted: false });
+    pub(super) fn connect_failed(&self, error: RedisError) {
+        let mut attempts = lock(&self.attempts);
+        (attempts.error, attempts.is_counted) = (Some(error), false);
     }
 
     /// Whether the last attempt to connect has failed and is not counted yet. It is counted now.
     pub(super) fn count_failed_attempt(&self) -> bool {
-        let mut failed = lock(&self.failed_attempt);
-        failed.as_mut().is_some_and(|failed| !mem::replace(&mut failed.is_counted, true))
+        let mut attempts = lock(&self.attempts);
+        attempts.error.is_some() && !mem::replace(&mut attempts.is_counted, true)
     }
 
     /// The error of the last attempt to connect, if it failed.
     pub(super) fn connect_error(&self) -> Option<RedisError> {
-        lock(&self.failed_attempt).as_ref().map(|failed| failed.error.clone())
+        lock(&self.attempts).error.clone()
     }
 }
 

@@ -52,10 +52,11 @@ pub(crate) struct Scan {
 }
 
 /// The keys that were found.
+#[derive(Default)]
 pub(crate) struct Found {
     pub(crate) names: Vec<Vec<u8>>,
-    /// Whether there are no others.
-    pub(crate) is_complete: bool,
+    /// Whether there may be others.
+    pub(crate) is_partial: bool,
 }
 
 impl Scan {
@@ -82,13 +83,7 @@ impl Scan {
             }
             cursor = next;
         }
-        found.is_complete = false;
+        found.is_partial = true;
         Ok(())
-    }
-}
-
-impl Default for Found {
-    fn default() -> Self {
-        Self { names: Vec::new(), is_complete: true }
     }
 }

@@ -9,7 +9,7 @@ use tokio::time::timeout_at;
 use super::{
     breaker::Breaker,
     connections::{ConnectionManager, Connections, Slot, connection, connection_until},
-    deadline::{PROBE_TIMEOUT, TimeLeft, deadline_in, not_answered},
+    deadline::{PROBE_TIMEOUT, deadline_in, not_answered},
     health::Health,
     lane,
     link::{Found, Link, Scan},
@@ -142,21 +142,8 @@ impl<M: ConnectionManager> Connections<M> {
 impl<M: ConnectionManager> Sender for Arc<Connections<M>> {
     type Connection = PooledConnection<'static, M>;
 
-    async fn ping(&self, slot: &mut Slot<M>, _: &str) -> Result<Duration, Error> {
-        let mut taken = slot.take();
-        if taken.is_none() {
-            taken = Some(connection_until(&self.pool, &self.health, deadline_in(PROBE_TIMEOUT)).await?);
-        }
-        let connections = self.clone();
-        let exchange = in_task(async move {
-            let ping = Call::of(redis::cmd("PING"), PROBE_TIMEOUT);
-            (connections.exchange(&mut taken, &ping).await, taken)
-        });
-        let mut time = TimeLeft::in_ticks(PROBE_TIMEOUT);
-        let (reply, returned) = time.spend_on(exchange).await.ok_or_else(not_answered)??;
-        *slot = returned;
-        reply.map_err(|failed| failed.error)?;
-        Ok(PROBE_TIMEOUT - time.left())
+    async fn ping(&self, _: &str) -> Result<(), Error> {
+        self.reply(redis::cmd("PING"), PROBE_TIMEOUT).await.map(drop)
     }
 
     async fn connection(&self) -> RedisResult<Self::Connection> {
@@ -164,7 +151,6 @@ impl<M: ConnectionManager> Sender for Arc<Connections<M>> {
     }
 
     async fn send_batch(&self, slot: &mut Slot<M>, jobs: &[&Job]) -> Result<(), Error> {
-        jobs.iter().for_each(|job| job.sending());
         self.send(slot, jobs).await
     }
 }

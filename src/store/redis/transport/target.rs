@@ -1,17 +1,17 @@
 //! Where batches are sent: a server, or a shard of a Cluster; and whether it answers again while its breaker is open.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc};
 
 use redis::RedisResult;
-use tokio::{runtime::Handle, sync::Mutex, task::coop::consume_budget, time::sleep};
+use tokio::{runtime::Handle, sync::Mutex, time::sleep};
 
 use super::{
     breaker::{Breaker, is_silence, says_nothing},
-    deadline::slow,
+    deadline::{PROBE_TIMEOUT, TimeLeft, not_answered, slow},
     health::{Health, RECOVERY_AFTER_PROBE},
     queue::{Lanes, Queue},
 };
-use crate::{base::Error, decision::Decision, store::redis::job::Job};
+use crate::{base::Error, store::redis::job::Job};
 
 /// Where the lanes of a queue send their batches.
 pub(super) struct Target<S> {
@@ -28,19 +28,14 @@ pub(super) trait Sender: Send + Sync + 'static {
     /// What a lane keeps while it has work.
     type Connection: Send + 'static;
 
-    /// Asks whether the target answers, on the connection in `slot` or on another one, which it leaves there. `key` is one of
-    /// its keys. Returns the round trip, in time in which the runtime ran.
-    fn ping(
-        &self,
-        slot: &mut Option<Self::Connection>,
-        key: &str,
-    ) -> impl Future<Output = Result<Duration, Error>> + Send;
+    /// Asks whether the target answers within [`PROBE_TIMEOUT`]. `key` is one of its keys.
+    fn ping(&self, key: &str) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// A connection. Waits without a limit; the caller sets one.
     fn connection(&self) -> impl Future<Output = RedisResult<Self::Connection>> + Send;
 
     /// Sends `jobs` as one batch, on the connection in `slot` or on another one. Leaves a connection in `slot` if it can
-    /// be used again. Sets the decision of each job, and returns how the call ended: if Redis has answered one decision, it
+    /// be used again. The jobs know that they are sent. Sets the decision of each job, and returns how the call ended: if Redis has answered one decision, it
     /// has answered the call.
     fn send_batch(
         &self,
@@ -61,16 +56,6 @@ impl<S: Sender> Target<S> {
         Self { queue: Queue::new(lanes), breaker, health, sender, probing: Arc::default() }
     }
 
-    /// Fails a decision with the `error` of the open breaker.
-    pub(super) async fn fail_fast(self: &Arc<Self>, error: Error, job: &Job) -> Result<Decision, Error> {
-        self.probe(|| job.first_key());
-        let failed = Err(error);
-        self.health.record(&failed);
-        // A caller in a loop would never let another task run, not even the probe.
-        consume_budget().await;
-        failed
-    }
-
     /// Starts a probe if it is time for one and none is under way. `key` is one of the target's keys.
     pub(super) fn probe(self: &Arc<Self>, key: impl FnOnce() -> String) {
         let Ok(runtime) = Handle::try_current() else { return };
@@ -85,7 +70,7 @@ impl<S: Sender> Target<S> {
                 && (is_silence(cause) || says_nothing(cause))
             {
                 target.breaker.failed_again(cause);
-                target.health.failed_again(cause);
+                target.health.failed(cause, 0);
                 return;
             }
             // An error of the server is an answer.
@@ -105,11 +90,13 @@ impl<S: Sender> Target<S> {
 
     /// Whether the server answers all PINGs, each within the deadline of a decision.
     async fn ping(&self, key: &str) -> Result<(), Error> {
-        let (allowed, mut slot) = (self.health.deadline(), None);
+        let allowed = self.health.deadline;
         // The first one may have to wait for a connection.
-        self.sender.ping(&mut slot, key).await?;
+        self.sender.ping(key).await?;
         for _ in 0..if self.breaker.has_opened_again() { MORE_PINGS } else { PINGS } {
-            let round_trip = self.sender.ping(&mut slot, key).await?;
+            let mut time = TimeLeft::in_ticks(2 * PROBE_TIMEOUT);
+            time.spend_on(self.sender.ping(key)).await.ok_or_else(not_answered)??;
+            let round_trip = 2 * PROBE_TIMEOUT - time.left;
             if round_trip > allowed {
                 return Err(slow(round_trip, allowed));
             }

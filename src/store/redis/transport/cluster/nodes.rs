@@ -31,7 +31,7 @@ use crate::{
         transport::{
             breaker::is_silence,
             connections::{connection, connection_until, reply_to},
-            deadline::{PROBE_TIMEOUT, REPLY_TIMEOUT, TimeLeft, deadline_in, not_answered, or_late},
+            deadline::{PROBE_TIMEOUT, REPLY_TIMEOUT, deadline_in, not_answered, or_late},
             health::Health,
             link::{Found, Scan},
             target::Sender,
@@ -62,21 +62,16 @@ const MIGRATION_PAUSE: Duration = Duration::from_millis(1);
 impl Sender for Arc<Nodes> {
     type Connection = ClusterConnection<NodeConnection>;
 
-    async fn ping(&self, _: &mut Option<Self::Connection>, key: &str) -> Result<Duration, Error> {
+    async fn ping(&self, key: &str) -> Result<(), Error> {
         // A command with a key goes to the node of the shard.
         let mut exists = redis::cmd("EXISTS");
         exists.arg(key);
-        let mut time = TimeLeft::in_ticks(PROBE_TIMEOUT);
-        let ping = Call::of(exists, PROBE_TIMEOUT);
-        let reply = time.spend_on(self.reply(&ping, deadline_in(PROBE_TIMEOUT))).await;
-        match reply.unwrap_or_else(|| Err(not_answered())) {
-            Ok(_) => Ok(PROBE_TIMEOUT - time.left()),
+        let reply = self.reply(&Call::of(exists, PROBE_TIMEOUT), deadline_in(PROBE_TIMEOUT)).await;
+        reply.map(drop).map_err(|error| match error.fault() {
             // Another node has answered.
-            Err(error) if matches!(error.fault(), Some(Fault::Moved | Fault::Ask)) => {
-                Err(Error::new(ErrorKind::StoreUnreachable, error.to_string()))
-            }
-            Err(error) => Err(error),
-        }
+            Some(Fault::Moved | Fault::Ask) => Error::new(ErrorKind::StoreUnreachable, error.to_string()),
+            _ => error,
+        })
     }
 
     /// A connection for the first attempt.
@@ -87,7 +82,6 @@ impl Sender for Arc<Nodes> {
 
     /// The keys of `jobs` are in one slot.
     async fn send_batch(&self, slot: &mut Option<Self::Connection>, jobs: &[&Job]) -> Result<(), Error> {
-        jobs.iter().for_each(|job| job.sending());
         // Leased units must not be lost if the reply is late.
         let least = if jobs.iter().any(|job| job.lease.is_some()) { REPLY_TIMEOUT } else { Duration::ZERO };
         let until = deadline_in(jobs.iter().map(|job| job.deadline).fold(least, Duration::max));
@@ -117,7 +111,9 @@ impl Sender for Arc<Nodes> {
         let mut ended = None;
         for job in jobs {
             // One after the other: redis-rs sends `ASKING` apart from its command, so concurrent ones disturb each other.
-            let sent = if nothing_done || was_not_sent && may_be_sent_twice(job) {
+            // A repeated permit request would be counted beside the first.
+            let may_be_repeated = job.may_be_repeated() && !job.charges.iter().any(Charge::needs_permit);
+            let sent = if nothing_done || was_not_sent && may_be_repeated {
                 self.send_alone(job, until).await
             } else {
                 Err(error.clone())
@@ -233,11 +229,6 @@ fn address(node: &Value) -> Option<SingleNodeRoutingInfo> {
     let Value::BulkString(name) = node else { return None };
     let (host, port) = str::from_utf8(name).ok()?.rsplit_once(':')?;
     Some(SingleNodeRoutingInfo::ByAddress { host: host.to_owned(), port: port.parse().ok()? })
-}
-
-/// A repeated permit request would be counted beside the first.
-fn may_be_sent_twice(job: &Job) -> bool {
-    job.may_be_repeated() && !job.charges.iter().any(Charge::needs_permit)
 }
 
 /// The first key of a call: after its name, and if it calls a script, the script's hash and the number of keys.

@@ -56,7 +56,8 @@ pub(super) struct ExchangeError {
 /// The pause between attempts to replace a connection: first this one, then up to the longer one.
 const BACKOFF: Duration = Duration::from_millis(25);
 pub(super) const MAX_BACKOFF: Duration = Duration::from_millis(250);
-/// The pause between two connections to a server that was demoted: the default pool is replaced within a quarter of a second.
+/// The pause between two replacements of connections to a server that was demoted. So the default pool is replaced within a
+/// quarter of a second.
 const DEMOTED_PAUSE: Duration = Duration::from_millis(30);
 
 impl<M: ConnectionManager> Connections<M> {

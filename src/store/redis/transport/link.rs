@@ -14,7 +14,7 @@ pub(crate) trait Link: Send + Sync + 'static {
     /// Makes a decision, alone or in a batch.
     fn decide(self: Arc<Self>, job: Arc<Job>) -> Answer<Decision>;
 
-    /// Runs a command without a script. Its failure is not recorded.
+    /// Runs a command without a script. Does not record a failure as an outage.
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value>;
 
     /// Runs a command that can wait, as [`ask`](Self::ask) does. Does not send it while a breaker is open that covers it.

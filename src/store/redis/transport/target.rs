@@ -34,9 +34,9 @@ pub(super) trait Sender: Send + Sync + 'static {
     /// A connection. Waits without a limit; the caller sets one.
     fn connection(&self) -> impl Future<Output = RedisResult<Self::Connection>> + Send;
 
-    /// Sends `jobs` as one batch, on the connection in `slot` or on another one. Leaves a connection in `slot` if it can
-    /// be used again. The jobs know that they are sent. Sets the decision of each job, and returns how the call ended: if Redis has answered one decision, it
-    /// has answered the call.
+    /// Sends `jobs`, which know that they are sent, as one batch: on the connection in `slot` or on another one. Leaves a
+    /// connection in `slot` if it can be used again. Sets the decision of each job, and returns how the call ended: if Redis
+    /// has answered one decision, it has answered the call.
     fn send_batch(
         &self,
         slot: &mut Option<Self::Connection>,
@@ -102,5 +102,61 @@ impl<S: Sender> Target<S> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::pending,
+        sync::atomic::{AtomicU32, Ordering},
+        time::Duration,
+    };
+
+    use tokio::{task::yield_now, time::advance};
+
+    use super::*;
+    use crate::base::ErrorKind;
+
+    /// Does not answer. Counts the PINGs.
+    #[derive(Default)]
+    struct Silent(AtomicU32);
+
+    impl Sender for Silent {
+        type Connection = ();
+
+        async fn ping(&self, _: &str) -> Result<(), Error> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            pending().await
+        }
+
+        async fn connection(&self) -> RedisResult<()> {
+            Ok(())
+        }
+
+        async fn send_batch(&self, _: &mut Option<()>, _: &[&Job]) -> Result<(), Error> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_runtime_makes_one_probe_at_a_time() {
+        let deadline = Duration::from_millis(50);
+        let (breaker, health) = (Arc::default(), Arc::new(Health::new(String::new(), deadline)));
+        let target =
+            || Arc::new(Target::new(Lanes { usual: 1, if_far: 1 }, &breaker, &health, Silent::default()));
+        let (this, another) = (target(), target());
+        while breaker.error().is_none() {
+            breaker.record::<()>(&Err(Error::new(ErrorKind::StoreTimeout, "no answer")));
+        }
+        let pings_after_a_second = async |target: &Arc<Target<Silent>>| {
+            advance(Duration::from_secs(1)).await;
+            target.probe(String::new);
+            yield_now().await;
+            target.sender.0.load(Ordering::Relaxed)
+        };
+        assert_eq!(pings_after_a_second(&this).await, 1);
+        assert_eq!(pings_after_a_second(&this).await, 1, "one is under way");
+        assert_eq!(pings_after_a_second(&another).await, 1, "that runtime may not be driven");
     }
 }

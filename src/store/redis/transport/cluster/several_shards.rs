@@ -123,8 +123,8 @@ async fn shard_by_shard(
     Ok(job.settled(reply))
 }
 
-/// Refunds the charges of the shards that made some of a decision that is not admitted, even if the caller is dropped. Returns
-/// the new outcomes with the positions of their charges.
+/// Refunds the charges of these shards for a decision that is not admitted, even if the caller is dropped. Returns the new
+/// outcomes with the positions of their charges.
 fn refund_charged(
     shards: &Arc<impl Sharded>,
     job: &Job,

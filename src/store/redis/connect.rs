@@ -29,7 +29,7 @@ use super::{
 #[cfg(feature = "cluster")]
 use super::{
     job::Shards,
-    transport::cluster::{self, ClusterManager, Clustered},
+    transport::cluster::{self, Clustered},
 };
 use crate::{
     base::{Error, ErrorKind},
@@ -176,14 +176,9 @@ impl RedisStoreBuilder {
             }
             #[cfg(feature = "cluster")]
             Target::Cluster(clients) => {
-                let pools = move || {
-                    let of = |manager: &ClusterManager| {
-                        pool(&shared, cluster::CONNECTIONS).build_unchecked(manager.clone())
-                    };
-                    (of(&clients.retrying), of(&clients.single_attempt))
-                };
+                let pool = move |manager| pool(&shared, cluster::CONNECTIONS).build_unchecked(manager);
                 let shards = Arc::new(Shards::new(self.cluster_shards));
-                let link = Clustered::new(pools, health, shards.clone());
+                let link = Clustered::new(*clients, pool, health, shards.clone());
                 self.with_link(Arc::new(link), names.in_shards(shards))
             }
         }

@@ -81,7 +81,7 @@ impl Store for RedisStore {
         self.names.write(&mut redis_key, policy, key);
         let mut command = redis::cmd("DEL");
         command.arg(redis_key);
-        let reply = self.link.clone().run(command, self.deadline);
+        let (link, reply) = (self.link.clone(), self.link.clone().ask(command, self.deadline));
         let (deny_cache, leases) = (self.deny_cache.clone(), self.leases.clone());
         let (policy, key) = (policy.clone(), key.clone());
         let forget = move || {
@@ -92,6 +92,7 @@ impl Store for RedisStore {
         forget();
         Answer::pending(async move {
             let reply = reply.await;
+            link.health().record(&reply);
             forget();
             reply.map(|_| ())
         })

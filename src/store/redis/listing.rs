@@ -71,7 +71,7 @@ impl RedisStore {
         Ok(StoredKeys {
             keys: policies.iter().zip(found).flat_map(of).collect(),
             others: others.len(),
-            is_complete: scanned.is_complete,
+            is_complete: !scanned.is_partial,
         })
     }
 
@@ -92,7 +92,7 @@ impl RedisStore {
                 peeks.spawn(async move { (key, peeked.await) });
             }
             if peeks.is_empty() {
-                return Ok(BanList::longest(most, bans, found.is_complete));
+                return Ok(BanList::longest(most, bans, !found.is_partial));
             }
             for (key, peeked) in peeks.join_all().await {
                 match peeked {

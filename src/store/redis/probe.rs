@@ -98,7 +98,7 @@ impl RedisStore {
         if health.introduce() {
             log!(
                 info,
-                server = %health.server(),
+                server = %health.server,
                 version = report.version.as_deref().unwrap_or("unknown"),
                 round_trip = %report.round_trip_text(),
                 eviction_policy = report.eviction_text(),

@@ -283,7 +283,7 @@ impl fmt::Debug for RedisStore {
         f.debug_struct("RedisStore")
             .field("prefix", &self.names.prefix())
             .field("deadline", &self.deadline)
-            .field("leases", &self.leases)
+            .field("leases", &self.leases.status())
             .finish_non_exhaustive()
     }
 }

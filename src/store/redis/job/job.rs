@@ -67,9 +67,7 @@ pub(crate) trait Observer: Send {
     fn sending(&mut self, returned: &mut LeaseReturn);
 
     /// Called when Redis has replied to the job.
-    fn settled(&mut self, reply: &Reply) {
-        let _ = reply;
-    }
+    fn settled(&mut self, reply: &Reply);
 }
 
 /// Units of a lease that are returned.

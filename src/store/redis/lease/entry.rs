@@ -2,14 +2,12 @@
 
 use tokio::sync::watch;
 
-use crate::{
-    algorithm::twin::Receipt, decision::Charge, key::Key, policy::Policy, store::redis::job::LeaseReturn,
-};
+use crate::{algorithm::twin::Receipt, decision::Charge, store::redis::job::LeaseReturn};
 
 /// A key that was charged lately.
 pub(super) struct Entry {
-    pub(super) policy: Policy,
-    pub(super) key: Key,
+    /// Of no units.
+    pub(super) charge: Charge,
     pub(super) lease: Option<Lease>,
     /// How many units to lease next: the more, the faster the last ones were used up; 0 for a key that is not hot.
     pub(super) target: u64,
@@ -47,8 +45,8 @@ pub(super) struct Lease {
 /// Units of a lease that are being returned, and how often the keys of its hash had been reset when they left the table.
 #[derive(Clone)]
 pub(super) struct Returned {
-    pub(super) policy: Policy,
-    pub(super) key: Key,
+    /// Of no units.
+    pub(super) charge: Charge,
     pub(super) lease: LeaseReturn,
     pub(super) hash: u64,
     pub(super) resets: u32,
@@ -71,7 +69,7 @@ const RETURN_MARGIN: u64 = 150_000;
 
 impl Entry {
     pub(super) fn is_of(&self, charge: &Charge) -> bool {
-        self.key == *charge.key() && self.policy.counts_as(charge.policy())
+        self.charge.key() == charge.key() && self.charge.policy().counts_as(charge.policy())
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -106,11 +104,6 @@ impl Entry {
 }
 
 impl Lease {
-    /// Whether more units should be fetched before the lease is used up.
-    pub(super) const fn is_low(&self) -> bool {
-        self.left < self.refill_below
-    }
-
     /// Whether units may be spent. After the clock was set back, it is unknown what Redis has charged.
     pub(super) const fn is_active(&self, now: u64, set_back: u64) -> bool {
         self.requested_at <= now && now < self.ends_at && self.set_back == set_back

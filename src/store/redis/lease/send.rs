@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    fmt,
+    mem,
     sync::{Arc, Mutex, Weak},
     time::Duration,
 };
@@ -82,14 +82,14 @@ impl Leases {
         hash: u64,
         ahead: bool,
     ) -> Option<Box<LeaseRequest>> {
-        let fetch = self.table.fetch(charge, hash, ahead)?;
-        let (wanted, returned, resets) = (fetch.wanted, fetch.returned.lease, fetch.returned.resets);
-        let (leases, is_sent, is_completed) = (self.clone(), false, false);
-        Some(LeaseRequest::new(
-            wanted,
-            returned,
-            FetchObserver { leases, fetch, is_sent, is_completed, resets },
-        ))
+        let (fetch, returned) = self.table.fetch(charge, hash, ahead)?;
+        Some(self.request(returned, Some(fetch)))
+    }
+
+    fn request(self: &Arc<Self>, returned: Returned, fetch: Option<Fetch>) -> Box<LeaseRequest> {
+        let (wanted, lease) = (fetch.as_ref().map_or(0, |fetch| fetch.wanted), returned.lease);
+        let observer = LeaseObserver { leases: self.clone(), returned, fetch, is_sent: false };
+        LeaseRequest::new(wanted, lease, observer)
     }
 
     /// Returns the lease of a key to Redis in the background. Ends when Redis knows, or will never know, how many units of
@@ -109,21 +109,11 @@ impl Leases {
     }
 
     /// Ends a fetch, see [`LeaseTable::complete`], and returns the lease that was replaced.
-    fn complete(self: &Arc<Self>, fetch: &Fetch, resets: u32, granted: Option<(Leased, &Outcome)>) {
-        if let Some(returned) = self.table.complete(fetch, resets, granted) {
-            self.spawn_return(returned);
+    fn complete(self: &Arc<Self>, fetch: &Fetch, returned: &Returned, granted: Option<(Leased, &Outcome)>) {
+        if let Some(replaced) = self.table.complete(fetch, returned, granted) {
+            self.spawn_return(replaced);
             self.start_sweeping();
         }
-    }
-
-    /// Makes a job return nothing if the lease was removed before a reset: `resets` is not the count of this `hash` any more.
-    /// A job that was certainly not sent may be sent again, so this is found when it is sent. Returns the reset count.
-    fn return_if_valid(&self, lease: &mut LeaseReturn, returned: &Returned) -> u32 {
-        let count = self.table.resets(returned.hash);
-        if returned.resets != count {
-            *lease = LeaseReturn::default();
-        }
-        count
     }
 
     fn spawn_return(self: &Arc<Self>, returned: Returned) {
@@ -155,16 +145,12 @@ impl Leases {
         }
         // It only invalidates, so the time does not matter.
         let denial = |cache| DenyObserver::new(cache, cache.stamp(0), true);
-        let charges = Charges::One(Charge::new(&returned.policy, &returned.key, 0));
+        let charges = Charges::One(returned.charge.clone());
         let (names, script) = (self.names.clone(), Script::built_in().clone());
         Some(Job {
-            time: self.table.clock().manual_micros(),
+            time: self.table.clock.manual_micros(),
             denial: self.deny_cache.as_ref().map(denial),
-            lease: Some(LeaseRequest::new(
-                0,
-                returned.lease,
-                ReturnObserver { leases: self.clone(), returned },
-            )),
+            lease: Some(self.request(returned, None)),
             ..Job::new(Action::Refund, charges, names, script, RETURN_DEADLINE)
         })
     }
@@ -194,50 +180,43 @@ impl Leases {
     }
 }
 
-/// Stores the units that a job leases.
-struct FetchObserver {
+/// Observes a job that returns units, and may lease others.
+struct LeaseObserver {
     leases: Arc<Leases>,
-    fetch: Fetch,
+    returned: Returned,
+    /// `None` once its units are stored, or if the job only returns some.
+    fetch: Option<Fetch>,
     is_sent: bool,
-    is_completed: bool,
-    /// The reset count when the request was sent.
-    resets: u32,
 }
 
-impl Observer for FetchObserver {
+impl Observer for LeaseObserver {
     fn sending(&mut self, returned: &mut LeaseReturn) {
-        self.resets = self.leases.return_if_valid(returned, &self.fetch.returned);
+        // A lease that was removed before a reset is not returned. A job that was certainly not sent may be sent again, so this
+        // is found when it is sent.
+        let resets = self.leases.table.resets(self.returned.hash);
+        if mem::replace(&mut self.returned.resets, resets) != resets {
+            *returned = LeaseReturn::default();
+        }
         self.is_sent = true;
     }
 
     fn settled(&mut self, reply: &Reply) {
-        if let (Some(leased), [outcome]) = (reply.leased, reply.decision.outcomes()) {
-            self.is_completed = true;
-            self.leases.complete(&self.fetch, self.resets, Some((leased, outcome)));
+        if let (Some(leased), [outcome]) = (reply.leased, reply.decision.outcomes())
+            && let Some(fetch) = self.fetch.take()
+        {
+            self.leases.complete(&fetch, &self.returned, Some((leased, outcome)));
         }
     }
 }
 
-impl Drop for FetchObserver {
+impl Drop for LeaseObserver {
     fn drop(&mut self) {
-        if !self.is_completed {
-            self.leases.complete(&self.fetch, self.resets, None);
+        if let Some(fetch) = self.fetch.take() {
+            self.leases.complete(&fetch, &self.returned, None);
+            if !self.is_sent {
+                self.leases.spawn_return(self.returned.clone());
+            }
         }
-        if !self.is_sent {
-            self.leases.spawn_return(self.fetch.returned.clone());
-        }
-    }
-}
-
-/// Observes a job that only returns a lease.
-struct ReturnObserver {
-    leases: Arc<Leases>,
-    returned: Returned,
-}
-
-impl Observer for ReturnObserver {
-    fn sending(&mut self, returned: &mut LeaseReturn) {
-        self.leases.return_if_valid(returned, &self.returned);
     }
 }
 
@@ -255,12 +234,6 @@ async fn sweep(leases: Weak<Leases>, runtime: Id) {
             sweeping.remove(&runtime);
             return;
         }
-    }
-}
-
-impl fmt::Debug for Leases {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.status().fmt(f)
     }
 }
 

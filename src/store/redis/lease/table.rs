@@ -1,8 +1,8 @@
 //! The leases of this instance, by key.
 
 use std::{
-    collections::HashMap,
-    hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState},
+    collections::BTreeMap,
+    hash::{BuildHasher, RandomState},
     mem,
     sync::{
         Mutex, MutexGuard,
@@ -32,14 +32,11 @@ pub(crate) struct LeaseTable {
     /// When a key without an entry was last requested: the lower bits of the time, and the upper ones of the key's hash.
     requests: Box<[AtomicU64]>,
     hasher: RandomState,
-    clock: Clock,
+    pub(super) clock: Clock,
 }
 
-type Shard = HashMap<u64, Entry, BuildHasherDefault<Hashed>>;
-
-/// The hash of a key that is a hash.
-#[derive(Default)]
-struct Hashed(u64);
+/// By the hashes of their keys.
+type Shard = BTreeMap<u64, Entry>;
 
 /// How a decision came out that may be made from a lease.
 pub(crate) enum Spent {
@@ -57,7 +54,6 @@ pub(super) struct Fetch {
     set_back: u64,
     /// How many units to lease.
     pub(super) wanted: u64,
-    pub(super) returned: Returned,
 }
 
 const SHARDS: usize = 64;
@@ -84,10 +80,6 @@ impl LeaseTable {
         }
     }
 
-    pub(super) const fn clock(&self) -> &Clock {
-        &self.clock
-    }
-
     pub(crate) fn hash_of(&self, charge: &Charge) -> u64 {
         self.hash(charge.policy(), charge.key())
     }
@@ -111,7 +103,7 @@ impl LeaseTable {
             lease.left = lease.left.checked_sub(charge.cost())?;
             lease.spent += charge.cost();
             lease.last_spent = now;
-            let is_low = lease.is_low() && !entry.fetching;
+            let is_low = lease.left < lease.refill_below && !entry.fetching;
             // More if Redis lost its data since the units were leased.
             let remaining = lease.remaining.saturating_add(lease.left).min(charge.policy().capacity());
             Some((remaining, lease.reset.saturating_sub(now - lease.requested_at), is_low, lease.receipt))
@@ -123,9 +115,9 @@ impl LeaseTable {
         Spent::Decided(Decision::of_one(outcome).made_by(DecisionSource::Lease), is_low)
     }
 
-    /// What to lease in addition to the cost of `charge`: `None` for a key that is not hot, or whose lease is being
-    /// fetched. `ahead` is whether enough units are left for now.
-    pub(super) fn fetch(&self, charge: &Charge, hash: u64, ahead: bool) -> Option<Fetch> {
+    /// What to lease in addition to the cost of `charge`, and what to return: `None` for a key that is not hot, or whose lease
+    /// is being fetched. `ahead` is whether enough units are left for now.
+    pub(super) fn fetch(&self, charge: &Charge, hash: u64, ahead: bool) -> Option<(Fetch, Returned)> {
         let (set_back, requested_at) = (self.clock.times_set_back(), self.clock.micros());
         let mut shard = self.shard(hash);
         let entry = shard.get_mut(&hash).filter(|entry| entry.is_of(charge))?;
@@ -145,7 +137,7 @@ impl LeaseTable {
             return None;
         }
         entry.fetching = true;
-        Some(Fetch { requested_at, set_back, wanted, returned: self.returned(hash, entry, lease) })
+        Some((Fetch { requested_at, set_back, wanted }, self.returned(hash, entry, lease)))
     }
 
     /// Whether the key was requested shortly before. Only then it gets an entry: most keys never do.
@@ -161,21 +153,21 @@ impl LeaseTable {
         is_same && is_recent
     }
 
-    /// Ends a fetch, and stores the units that Redis granted, unless the key was reset since the count was `resets`. Returns
-    /// the lease that they replace, which may have no units. `None` if nothing is stored.
+    /// Ends a fetch, and stores the units that Redis granted, unless the key was reset since the count of what the fetch has
+    /// `returned`. Returns the lease that they replace, which may have no units. `None` if nothing is stored.
     pub(super) fn complete(
         &self,
         fetch: &Fetch,
-        resets: u32,
+        returned: &Returned,
         granted: Option<(Leased, &Outcome)>,
     ) -> Option<Returned> {
-        let hash = fetch.returned.hash;
+        let hash = returned.hash;
         let mut shard = self.shard(hash);
         // An entry is not evicted during a fetch.
         let entry = shard.get_mut(&hash)?;
         entry.fetching = false;
         // After a reset, earlier charges no longer exist.
-        let is_valid = resets == self.resets(hash);
+        let is_valid = returned.resets == self.resets(hash);
         let granted = granted.filter(|(granted, _)| granted.units > 0 && is_valid);
         let Some((granted, outcome)) = granted else {
             // The limit has few units left.
@@ -261,8 +253,8 @@ impl LeaseTable {
     }
 
     fn returned(&self, hash: u64, entry: &Entry, lease: LeaseReturn) -> Returned {
-        let (policy, key) = (entry.policy.clone(), entry.key.clone());
-        Returned { policy, key, lease, hash, resets: self.resets(hash), report: entry.reports.subscribe() }
+        let (charge, report) = (entry.charge.clone(), entry.reports.subscribe());
+        Returned { charge, lease, hash, resets: self.resets(hash), report }
     }
 
     /// The numbers of keys with a lease, and of their units.
@@ -291,21 +283,6 @@ impl LeaseTable {
     }
 }
 
-impl Hasher for Hashed {
-    fn write(&mut self, bytes: &[u8]) {
-        unreachable!("only hashes are hashed, but not {bytes:?}");
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        // The low bits are the same in a shard, and the table uses both ends.
-        self.0 = hash.rotate_left(32);
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
-    }
-}
-
 /// Creates the entry of `charge`, if there is room.
 fn insert(shard: &mut Shard, hash: u64, charge: &Charge, now: u64) {
     if shard.len() >= MAX_KEYS_PER_SHARD {
@@ -314,9 +291,9 @@ fn insert(shard: &mut Shard, hash: u64, charge: &Charge, now: u64) {
     // It may be of another quota, or of a key with the same hash.
     let is_taken = shard.get(&hash).is_some_and(|other| !other.is_idle());
     if !is_taken && shard.len() < MAX_KEYS_PER_SHARD {
-        let (policy, key) = (charge.policy().clone(), charge.key().clone());
+        let charge = Charge::new(charge.policy(), charge.key(), 0);
         let (lease, last_request, reports) = (None, Some(now), watch::Sender::new(()));
-        shard.insert(hash, Entry { policy, key, lease, target: 0, last_request, fetching: false, reports });
+        shard.insert(hash, Entry { charge, lease, target: 0, last_request, fetching: false, reports });
     }
 }
 
@@ -346,12 +323,12 @@ mod tests {
             self.clock.advance(Duration::from_millis(millis));
         }
 
-        fn fetch(&self, ahead: bool) -> Option<Fetch> {
+        fn fetch(&self, ahead: bool) -> Option<(Fetch, Returned)> {
             self.table.fetch(&self.charge, self.table.hash_of(&self.charge), ahead)
         }
 
         /// The request for a lease of a key that is hot.
-        fn hot(&self) -> Fetch {
+        fn hot(&self) -> (Fetch, Returned) {
             for _ in 0..2 {
                 assert!(matches!(self.request(1), Spent::Cold), "two requests are not hot");
                 self.advance(1);
@@ -360,11 +337,11 @@ mod tests {
         }
 
         /// Redis grants `units` under `name` for a second.
-        fn grant(&self, fetch: &Fetch, name: u64, units: u64) -> Option<Returned> {
+        fn grant(&self, fetch: &(Fetch, Returned), name: u64, units: u64) -> Option<Returned> {
             let receipt = Receipt { made: 0, mark: 0 };
             let leased = Leased { units, lifetime: 1_000_000, name, receipt };
             let outcome = Outcome::new(&self.charge, Verdict::Allow, LIMIT, Duration::from_secs(1));
-            self.table.complete(fetch, fetch.returned.resets, Some((leased, &outcome)))
+            self.table.complete(&fetch.0, &fetch.1, Some((leased, &outcome)))
         }
 
         fn request(&self, units: u64) -> Spent {
@@ -381,13 +358,13 @@ mod tests {
     fn each_unit_is_spent_once_and_before_the_end() {
         let one = Fixture::new();
         let fetch = one.hot();
-        assert_eq!(fetch.wanted, 8);
+        assert_eq!(fetch.0.wanted, 8);
         assert!(!one.spend(1), "nothing is granted yet");
         assert!(one.grant(&fetch, 7, 3).is_some());
         assert_eq!(one.table.sizes(), (1, 3));
         assert_eq!([one.spend(2), one.spend(2), one.spend(1), one.spend(1)], [true, false, true, false]);
         let fetch = one.fetch(false).unwrap();
-        let returned = &fetch.returned.lease;
+        let returned = &fetch.1.lease;
         assert_eq!((returned.name, returned.units, returned.spent), (7, 3, 3));
         assert!(one.grant(&fetch, 8, 5).is_some());
         one.advance(998);
@@ -402,20 +379,20 @@ mod tests {
         let one = Fixture::new();
         let fetch = one.hot();
         assert!(one.fetch(false).is_none());
-        assert!(one.table.complete(&fetch, fetch.returned.resets, None).is_none(), "it failed");
+        assert!(one.table.complete(&fetch.0, &fetch.1, None).is_none(), "it failed");
         assert!(one.fetch(false).is_some());
     }
 
     #[test]
     fn a_hot_key_leases_more_and_a_cold_one_less() {
         let one = Fixture::new();
-        let mut wanted = vec![one.hot().wanted];
+        let mut wanted = vec![one.hot().0.wanted];
         let mut fetch = |millis| {
             let mut shard = one.table.shard(one.table.hash_of(&one.charge));
             shard.values_mut().for_each(|entry| entry.fetching = false);
             drop(shard);
             one.advance(millis);
-            wanted.push(one.fetch(false).map_or(0, |fetch| fetch.wanted));
+            wanted.push(one.fetch(false).map_or(0, |fetch| fetch.0.wanted));
         };
         for millis in [1, 1, 1, 1, 30, 60, 60] {
             fetch(millis);
@@ -447,7 +424,7 @@ mod tests {
         one.advance(249);
         assert!(one.table.remove_unused().is_empty());
         let ahead = one.fetch(true).unwrap();
-        assert_eq!((ahead.returned.lease.units, ahead.returned.lease.spent), (3, 3), "a report");
+        assert_eq!((ahead.1.lease.units, ahead.1.lease.spent), (3, 3), "a report");
         // The lease of that name goes on, and another one replaces it.
         assert!(one.grant(&ahead, 7, 4).is_some_and(|replaced| replaced.lease.units == 0));
         assert_eq!(one.table.sizes(), (1, 9));
@@ -498,7 +475,7 @@ mod tests {
         let receipt = Receipt { made: 0, mark: 0 };
         let leased = Leased { units: 50, lifetime: MAX_LEASE_TIME, name: 7, receipt };
         let outcome = Outcome::new(&one.charge, Verdict::Allow, LIMIT, Duration::from_secs(1));
-        assert!(one.table.complete(&fetch, fetch.returned.resets, Some((leased, &outcome))).is_some());
+        assert!(one.table.complete(&fetch.0, &fetch.1, Some((leased, &outcome))).is_some());
         for _ in 0..9 {
             one.advance(100);
             assert!(one.spend(1) && one.table.remove_unused().is_empty());

@@ -12,7 +12,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex,
+        Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -20,7 +20,6 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::runtimes::Exclusive;
 use crate::base::{Error, ErrorKind, Fault, sync::lock};
 
 /// How many calls in a row get no answer until the breaker opens.
@@ -36,17 +35,9 @@ const SHORT_PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause of a breaker that opens again and again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-#[derive(Debug)]
-pub(super) struct Breaker {
-    /// The deadline of the decisions, which is also a probe's.
-    deadline: Duration,
-    shared: Arc<Shared>,
-    /// Whether this runtime probes. Others do not wait for it.
-    probing: Arc<AtomicBool>,
-}
-
+/// Shared by all runtimes.
 #[derive(Debug, Default)]
-struct Shared {
+pub(super) struct Breaker {
     /// Whether an answer changes the state. It does not while all calls are answered.
     watchful: AtomicBool,
     open: AtomicBool,
@@ -57,47 +48,26 @@ struct Shared {
 struct State {
     /// Calls in a row without an answer.
     unanswered: u32,
-    /// Why the first of them got none, unless a later one says more.
+    /// Why the first of them got none, unless a later one or a probe says more.
     cause: Option<Error>,
     /// The answers that are missing until Redis is trusted again.
     trial: u32,
     /// The pause before the first probe when the breaker opened last. Zero once Redis is trusted.
     first_pause: Duration,
-    /// Set when the breaker opens.
-    since: Option<Opened>,
-}
-
-#[derive(Debug)]
-struct Opened {
-    /// Why the calls got no answer.
-    cause: Error,
-    next_probe: Instant,
+    /// While the breaker is open.
+    next_probe: Option<Instant>,
     /// After the next probe.
     pause: Duration,
 }
 
 impl Breaker {
-    /// A closed breaker for decisions with this deadline.
-    pub(super) fn new(deadline: Duration) -> Self {
-        Self { deadline, shared: Arc::default(), probing: Arc::default() }
-    }
-
-    /// The same breaker in another runtime.
-    pub(super) fn in_another_runtime(&self) -> Self {
-        Self { deadline: self.deadline, shared: self.shared.clone(), probing: Arc::default() }
-    }
-
-    pub(super) const fn deadline(&self) -> Duration {
-        self.deadline
-    }
-
     /// Records how a call ended. Returns whether this opens the breaker.
     pub(super) fn record<T>(&self, result: &Result<T, Error>) -> bool {
         match result {
             Err(cause) if is_silence(cause) => self.failed(cause),
             Err(error) if says_nothing(error) => false,
             _ => {
-                if self.shared.watchful.load(Ordering::Relaxed) {
+                if self.watchful.load(Ordering::Relaxed) {
                     self.answered();
                 }
                 false
@@ -106,89 +76,90 @@ impl Breaker {
     }
 
     fn answered(&self) {
-        let mut state = lock(&self.shared.state);
+        let mut state = lock(&self.state);
+        if state.next_probe.is_some() {
+            return;
+        }
         state.unanswered = 0;
         state.cause = None;
         state.trial = state.trial.saturating_sub(1);
         if state.trial == 0 {
             state.first_pause = Duration::ZERO;
-            self.shared.watchful.store(false, Ordering::Relaxed);
+            self.watchful.store(false, Ordering::Relaxed);
         }
     }
 
     fn failed(&self, error: &Error) -> bool {
-        let mut state = lock(&self.shared.state);
+        let mut state = lock(&self.state);
         state.unanswered += 1;
-        let cause = match state.cause.take() {
-            Some(first) if !error.is_evidence() => first,
-            _ => error.clone(),
-        };
-        state.cause = Some(cause.clone());
-        self.shared.watchful.store(true, Ordering::Relaxed);
+        if state.cause.is_none() || error.is_evidence() {
+            state.cause = Some(error.clone());
+        }
+        self.watchful.store(true, Ordering::Relaxed);
         let is_late = error.kind() == ErrorKind::StoreTimeout;
         // A connection that broke while the server was down may be used only now, but a late reply is as before.
         let opens = state.unanswered >= CALLS || state.trial > 0 && is_late;
-        if !opens || self.shared.open.load(Ordering::Relaxed) {
+        if !opens || state.next_probe.is_some() {
             return false;
         }
         let shortest = if is_late { PAUSE } else { SHORT_PAUSE };
-        let pause = (state.first_pause * 2).clamp(shortest, LONGEST_PAUSE);
-        state.first_pause = pause;
-        state.since = Some(Opened { cause, next_probe: Instant::now() + pause, pause });
-        self.shared.open.store(true, Ordering::Relaxed);
+        state.pause = (state.first_pause * 2).clamp(shortest, LONGEST_PAUSE);
+        state.first_pause = state.pause;
+        state.next_probe = Some(Instant::now() + state.pause);
+        self.open.store(true, Ordering::Relaxed);
         metric!(open_breakers_changed(1));
         true
     }
 
     /// Records why a probe failed, if it says more than what failed before.
     pub(super) fn failed_again(&self, cause: &Error) {
-        if let Some(opened) = lock(&self.shared.state).since.as_mut().filter(|_| cause.is_evidence()) {
-            opened.cause = cause.clone();
+        let mut state = lock(&self.state);
+        if cause.is_evidence() && state.next_probe.is_some() {
+            state.cause = Some(cause.clone());
         }
     }
 
     /// Whether it opened again before Redis was trusted.
     pub(super) fn has_opened_again(&self) -> bool {
-        lock(&self.shared.state).first_pause > PAUSE
+        lock(&self.state).first_pause > PAUSE
     }
 
     /// The error of a decision while the breaker is open.
     pub(super) fn error(&self) -> Option<Error> {
-        if !self.shared.open.load(Ordering::Relaxed) {
+        if !self.open.load(Ordering::Relaxed) {
             return None;
         }
-        lock(&self.shared.state).since.as_ref().map(|opened| suspended(&opened.cause))
+        let state = lock(&self.state);
+        let cause = state.cause.as_ref()?;
+        let message = format!("Redis is not asked until it answers again: {cause}");
+        Some(Error::new(ErrorKind::StoreSuspended, message).with_source(cause.clone()))
     }
 
-    /// The next probe, if it is time for one and none is under way.
-    pub(super) fn next_probe(&self) -> Option<Exclusive> {
-        let mut state = lock(&self.shared.state);
-        let opened = state.since.as_mut().filter(|opened| opened.next_probe <= Instant::now())?;
-        let probe = Exclusive::acquire(&self.probing)?;
-        opened.pause = opened.pause.max((opened.pause * 2).min(PAUSE));
-        opened.next_probe = Instant::now() + opened.pause;
-        Some(probe)
+    /// Whether it is time for a probe. Then the next one waits for a pause.
+    pub(super) fn is_probe_due(&self) -> bool {
+        let (mut state, now) = (lock(&self.state), Instant::now());
+        let is_due = state.next_probe.is_some_and(|next| next <= now);
+        if is_due {
+            state.pause = state.pause.max((state.pause * 2).min(PAUSE));
+            state.next_probe = Some(now + state.pause);
+        }
+        is_due
     }
 
     pub(super) fn close(&self) {
-        let mut state = lock(&self.shared.state);
+        let mut state = lock(&self.state);
         state.unanswered = CALLS - 1;
         state.cause = None;
+        state.next_probe = None;
         state.trial = TRIAL;
-        self.shared.watchful.store(true, Ordering::Relaxed);
-        self.shared.close();
-    }
-}
-
-impl Shared {
-    fn close(&self) {
+        self.watchful.store(true, Ordering::Relaxed);
         if self.open.swap(false, Ordering::Relaxed) {
             metric!(open_breakers_changed(-1));
         }
     }
 }
 
-impl Drop for Shared {
+impl Drop for Breaker {
     fn drop(&mut self) {
         self.close();
     }
@@ -206,12 +177,6 @@ pub(super) fn says_nothing(error: &Error) -> bool {
     error.kind() == ErrorKind::StoreBusy || error.fault() == Some(Fault::ClusterDown)
 }
 
-/// The error of a decision that was not sent because of `cause`.
-fn suspended(cause: &Error) -> Error {
-    let message = format!("Redis is not asked until it answers again: {cause}");
-    Error::new(ErrorKind::StoreSuspended, message).with_source(cause.clone())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -225,7 +190,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn it_opens_after_three_calls_in_a_row_without_an_answer() {
-        let breaker = Breaker::new(Duration::from_millis(50));
+        let breaker = Breaker::default();
         assert_eq!([silence(), silence()].map(|call| breaker.record(&call)), [false, false]);
         assert!(!breaker.record(&ANSWERED));
         assert_eq!([silence(), silence(), silence()].map(|call| breaker.record(&call)), [false, false, true]);
@@ -237,7 +202,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_error_is_an_answer_but_a_busy_client_and_another_node_say_nothing() {
-        let breaker = Breaker::new(Duration::from_millis(50));
+        let breaker = Breaker::default();
         let failed = Err(Error::new(ErrorKind::StoreFailed, "OOM"));
         let busy = Err(Error::new(ErrorKind::StoreBusy, "busy"));
         let other = Err(from_server("CLUSTERDOWN The cluster is down"));
@@ -249,7 +214,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_algorithm_that_raises_the_words_of_a_fault_is_an_answer() {
-        let breaker = Breaker::new(Duration::from_millis(50));
+        let breaker = Breaker::default();
         let raised = Err(from_server("RATELIMIT-ALGORITHM foo (CLUSTERDOWN)"));
         for call in [silence(), silence(), raised, silence()] {
             assert!(!breaker.record::<()>(&call));
@@ -258,7 +223,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn closed_connections_are_probed_sooner_at_first() {
-        let breaker = Breaker::new(Duration::from_millis(50));
+        let breaker = Breaker::default();
         let closed = Err(Error::new(ErrorKind::StoreUnreachable, "connection refused"));
         for _ in 0..CALLS {
             breaker.record::<()>(&closed);
@@ -267,26 +232,23 @@ mod tests {
         let mut probes = Vec::new();
         while probes.len() < 6 {
             tokio::time::advance(Duration::from_millis(1)).await;
-            probes.extend(breaker.next_probe().map(|_| started.elapsed().as_millis()));
+            probes.extend(breaker.is_probe_due().then(|| started.elapsed().as_millis()));
         }
         assert_eq!(probes, [10, 30, 70, 150, 250, 350]);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_probe_at_a_time_after_a_pause_and_one_silent_call_after_it_opens_the_breaker_again() {
-        let breaker = Breaker::new(Duration::from_millis(50));
+    async fn a_probe_after_each_pause_and_one_silent_call_after_it_opens_the_breaker_again() {
+        let breaker = Breaker::default();
         (0..CALLS).for_each(|_| {
             breaker.record(&silence());
         });
-        assert!(breaker.next_probe().is_none(), "too soon");
+        assert!(!breaker.is_probe_due(), "too soon");
         tokio::time::advance(PAUSE).await;
-        let probe = breaker.next_probe().unwrap();
+        assert!(breaker.is_probe_due());
+        assert!(!breaker.is_probe_due(), "too soon after the first");
         tokio::time::advance(PAUSE).await;
-        assert!(breaker.next_probe().is_none(), "one is under way");
-        assert!(breaker.in_another_runtime().next_probe().is_some(), "it may not be driven");
-        drop(probe);
-        tokio::time::advance(PAUSE).await;
-        assert!(breaker.next_probe().is_some());
+        assert!(breaker.is_probe_due());
         breaker.close();
         assert!(breaker.error().is_none());
         assert!(breaker.record(&silence()));
@@ -295,7 +257,7 @@ mod tests {
     /// Closes the breaker as a probe does, once it is time for one. Returns the time until then, in milliseconds.
     async fn probed(breaker: &Breaker) -> u128 {
         let opened = Instant::now();
-        while breaker.next_probe().is_none() {
+        while !breaker.is_probe_due() {
             tokio::time::advance(Duration::from_millis(1)).await;
         }
         breaker.close();
@@ -304,7 +266,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_breaker_that_opens_again_waits_twice_as_long_until_redis_is_trusted() {
-        let breaker = Breaker::new(Duration::from_millis(50));
+        let breaker = Breaker::default();
         for _ in 0..CALLS {
             breaker.record(&silence());
         }
@@ -326,7 +288,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn connections_that_broke_in_an_outage_do_not_open_the_breaker_after_it() {
-        let breaker = Breaker::new(Duration::from_millis(50));
+        let breaker = Breaker::default();
         let broke =
             || Err::<(), _>(Error::new(ErrorKind::StoreDisconnected, "the connection to Redis broke"));
         for _ in 0..CALLS {
@@ -339,14 +301,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_cause_is_replaced_only_by_what_is_known() {
-        let breaker = Breaker::new(Duration::from_millis(50));
+        let breaker = Breaker::default();
         for _ in 0..CALLS {
             breaker.record(&silence());
         }
         let cause = || breaker.error().unwrap().to_string();
         breaker.failed_again(&Error::new(ErrorKind::StoreUnreachable, "check the firewalls"));
         assert!(cause().ends_with("did not answer within 50ms"), "{}", cause());
-        let breaker = Breaker::new(Duration::from_millis(50));
+        let breaker = Breaker::default();
         let guess = || Err::<(), _>(Error::new(ErrorKind::StoreUnreachable, "check the firewalls"));
         assert_eq!([silence(), guess(), guess()].map(|call| breaker.record(&call)), [false, false, true]);
         let cause = || breaker.error().unwrap().to_string();

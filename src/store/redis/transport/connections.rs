@@ -2,9 +2,8 @@
 //! their reply is read.
 
 use std::{
-    io,
     pin::pin,
-    sync::{Arc, Mutex, atomic::AtomicBool},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -15,7 +14,6 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::{
     deadline::{REPLY_TIMEOUT, TICK, TimeLeft, deadline_in, or_late, run_for, with_immediacy},
     health::Health,
-    runtimes::Exclusive,
 };
 use crate::{
     base::{Error, Fault, sync::lock},
@@ -25,33 +23,24 @@ use crate::{
     },
 };
 
+/// Opens connections to Redis.
+pub(crate) trait ConnectionManager:
+    ManageConnection<Error = RedisError, Connection: ConnectionLike + Sync>
+{
+}
+
+impl<M: ManageConnection<Error = RedisError, Connection: ConnectionLike + Sync>> ConnectionManager for M {}
+
 /// The connections of a pool.
-pub(super) struct Connections<M: ManageConnection> {
-    pool: Pool<M>,
-    health: Arc<Health>,
-    /// Whether the idle connections are being checked.
-    checking: Arc<AtomicBool>,
-    demotions: Mutex<Demotions>,
-}
-
-/// Connections to a server that was demoted are replaced, so that they find the new primary. Each one only once in
-/// [`MAX_BACKOFF`]: until there is a new primary, decisions fail immediately on the connections that there are.
-#[derive(Default)]
-struct Demotions {
-    round_ends: Option<Instant>,
-    replaced: u32,
-}
-
-impl Demotions {
-    /// Whether one of `connections` may be replaced now.
-    fn may_replace(&mut self, connections: u32) -> bool {
-        let now = Instant::now();
-        if self.round_ends.is_none_or(|ends| ends <= now) {
-            *self = Self { round_ends: Some(now + MAX_BACKOFF), replaced: 0 };
-        }
-        self.replaced += 1;
-        self.replaced <= connections
-    }
+pub(super) struct Connections<M: ConnectionManager> {
+    pub(super) pool: Pool<M>,
+    pub(super) health: Arc<Health>,
+    /// Held while the idle connections are checked.
+    checking: tokio::sync::Mutex<()>,
+    /// When a connection to a server that was demoted was last replaced.
+    demoted: Mutex<Option<Instant>>,
+    /// Held during a scan: several at a time would keep decisions waiting.
+    pub(super) scans: tokio::sync::Mutex<()>,
 }
 
 /// A place for a connection that one lane or one command uses.
@@ -64,31 +53,17 @@ pub(super) struct ExchangeError {
     pub(super) was_closed: bool,
 }
 
-/// How many dead connections a batch tries.
-const MAX_DEAD: usize = 64;
 /// The pause between attempts to replace a connection: first this one, then up to the longer one.
 const BACKOFF: Duration = Duration::from_millis(25);
 pub(super) const MAX_BACKOFF: Duration = Duration::from_millis(250);
+/// The pause between two replacements of connections to a server that was demoted. So the default pool is replaced within a
+/// quarter of a second.
+const DEMOTED_PAUSE: Duration = Duration::from_millis(30);
 
-impl<M> Connections<M>
-where
-    M: ManageConnection<Error = RedisError>,
-    M::Connection: ConnectionLike + Sync,
-{
+impl<M: ConnectionManager> Connections<M> {
     pub(super) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
-        Self { pool, health, checking: Arc::default(), demotions: Mutex::default() }
-    }
-
-    pub(super) async fn connection_until(
-        &self,
-        deadline: Instant,
-    ) -> Result<PooledConnection<'static, M>, Error> {
-        connection_until(&self.pool, &self.health, deadline).await
-    }
-
-    /// A connection of the pool. Waits without a limit; the caller sets one.
-    pub(super) async fn connection(&self) -> RedisResult<PooledConnection<'static, M>> {
-        connection(&self.pool, &self.health).await
+        let (checking, demoted, scans) = Default::default();
+        Self { pool, health, checking, demoted, scans }
     }
 
     /// Sends a call and reads its reply, on the connection in `slot` or, if it is empty, on one of the pool. Leaves the
@@ -102,7 +77,6 @@ where
         let timeout_after = call.deadline.max(REPLY_TIMEOUT);
         // No caller waits for what is sent later.
         let send_until = deadline_in(call.deadline);
-        let mut dead_count = 0;
         loop {
             let mut connection = match slot.take() {
                 Some(connection) => connection,
@@ -119,34 +93,43 @@ where
             // while it was idle, and nothing was sent. So the command is sent on another connection without a second
             // charge. In rare cases the thread was paused between the two, redis-rs sent the command and the socket
             // broke. So a command that must not be repeated is not.
-            let was_closed = immediate && reply.as_ref().is_err_and(is_broken);
-            let is_demoted = wire::has_fault(&reply, Fault::ReadOnly);
-            if reply.as_ref().is_err_and(is_broken) {
+            let is_broken = reply.as_ref().is_err_and(is_broken);
+            let was_closed = immediate && is_broken;
+            if is_broken {
                 self.replace(connection);
                 self.check_idle();
-            } else if is_demoted && lock(&self.demotions).may_replace(self.pool.state().connections) {
+            } else if wire::has_fault(&reply, Fault::ReadOnly) && self.may_replace_demoted() {
                 self.replace(connection);
             } else {
                 *slot = Some(connection);
             }
-            if was_closed && call.may_repeat && dead_count < MAX_DEAD {
-                dead_count += 1;
+            if was_closed && call.may_repeat && Instant::now() < send_until {
                 continue;
             }
             return reply.map_err(|error| ExchangeError { error: from_redis(&error), was_closed });
         }
     }
 
+    /// Whether a connection to a server that was demoted may be replaced, so that it finds the new primary. One after the
+    /// other: until there is a new primary, decisions fail immediately on the others.
+    fn may_replace_demoted(&self) -> bool {
+        let (mut last, now) = (lock(&self.demoted), Instant::now());
+        let may_replace = last.is_none_or(|last| now - last >= DEMOTED_PAUSE);
+        if may_replace {
+            *last = Some(now);
+        }
+        may_replace
+    }
+
     /// A connection in the place of one that was closed. If an attempt to connect fails in the meantime, the server has
     /// probably stopped, so the callers do not wait any longer.
     async fn replacement(&self, deadline: Instant) -> Result<PooledConnection<'static, M>, Error> {
-        let mut attempts = self.health.attempts();
-        let mut connection = pin!(self.connection());
+        let mut connection = pin!(connection(&self.pool, &self.health));
         loop {
             if let Some(connection) = run_for(TICK, connection.as_mut()).await {
                 return connection.map_err(|error| not_connected(&error));
             }
-            if let Some(error) = attempts.failed() {
+            if let Some(error) = self.health.connect_error() {
                 return Err(not_connected(&error));
             }
             if Instant::now() >= deadline {
@@ -155,7 +138,7 @@ where
         }
     }
 
-    /// Replaces a broken connection before the pool can use it again. Connection managers need not detect broken ones;
+    /// Replaces a broken connection before the pool can use it again. A manager need not detect broken ones;
     /// the stock ones do not.
     fn replace(&self, mut broken: PooledConnection<'static, M>) {
         let mut backoff = BACKOFF / 4;
@@ -167,14 +150,13 @@ where
                 backoff = (backoff * 2).min(MAX_BACKOFF);
                 // The store was dropped.
                 let Some(health) = health.upgrade() else { return };
-                match timeout(REPLY_TIMEOUT, pool.dedicated_connection()).await {
-                    Ok(Ok(connection)) => {
+                match or_late(timeout(REPLY_TIMEOUT, pool.dedicated_connection()).await.ok()) {
+                    Ok(connection) => {
                         health.connected();
                         *broken = connection;
                         return;
                     }
-                    Ok(Err(error)) => health.connect_failed(error),
-                    Err(_) => health.connect_failed(io::Error::from(io::ErrorKind::TimedOut).into()),
+                    Err(error) => health.connect_failed(error),
                 }
             }
         });
@@ -182,10 +164,9 @@ where
 
     /// If one connection broke, others may have. Pings the idle ones once, so that they do not each fail a batch.
     fn check_idle(self: &Arc<Self>) {
-        let Some(guard) = Exclusive::acquire(&self.checking) else { return };
         let link = self.clone();
         tokio::spawn(async move {
-            let _guard = guard;
+            let Ok(_alone) = link.checking.try_lock() else { return };
             // Checks out all of them first, or a pool that reuses the latest one would return it again and again.
             let mut idle = Vec::new();
             for _ in 0..link.pool.state().idle_connections {
@@ -195,9 +176,8 @@ where
                 }
             }
             for mut connection in idle {
-                let ping: Result<RedisResult<Value>, _> =
-                    timeout(REPLY_TIMEOUT, redis::cmd("PING").query_async(&mut *connection)).await;
-                if ping.map_or(true, |pong| pong.as_ref().is_err_and(is_broken)) {
+                let pong = timeout(REPLY_TIMEOUT, redis::cmd("PING").exec_async(&mut *connection)).await;
+                if or_late(pong.ok()).is_err_and(|error| is_broken(&error)) {
                     link.replace(connection);
                 }
             }
@@ -206,13 +186,10 @@ where
 }
 
 /// A connection of `pool`. Waits without a limit; the caller sets one.
-pub(super) async fn connection<M>(
+pub(super) async fn connection<M: ConnectionManager>(
     pool: &Pool<M>,
     health: &Health,
-) -> RedisResult<PooledConnection<'static, M>>
-where
-    M: ManageConnection<Error = RedisError>,
-{
+) -> RedisResult<PooledConnection<'static, M>> {
     loop {
         match pool.get_owned().await {
             Ok(connection) => {
@@ -226,14 +203,11 @@ where
     }
 }
 
-pub(super) async fn connection_until<M>(
+pub(super) async fn connection_until<M: ConnectionManager>(
     pool: &Pool<M>,
     health: &Health,
     deadline: Instant,
-) -> Result<PooledConnection<'static, M>, Error>
-where
-    M: ManageConnection<Error = RedisError>,
-{
+) -> Result<PooledConnection<'static, M>, Error> {
     let connection =
         timeout_at(deadline, connection(pool, health)).await.map_err(|_| health.no_connection())?;
     connection.map_err(|error| not_connected(&error))

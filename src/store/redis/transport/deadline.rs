@@ -45,7 +45,7 @@ const STEPS: u32 = 8;
 
 /// The time that is left of a deadline.
 pub(super) struct TimeLeft {
-    left: Duration,
+    pub(super) left: Duration,
     step: Duration,
 }
 
@@ -57,10 +57,6 @@ impl TimeLeft {
     /// In steps so small that what is left shows how long work took.
     pub(super) const fn in_ticks(allowed: Duration) -> Self {
         Self { left: allowed, step: TICK }
-    }
-
-    pub(super) const fn left(&self) -> Duration {
-        self.left
     }
 
     /// The output of `work`, or `None` if no time is left before, or no runtime that counts it.

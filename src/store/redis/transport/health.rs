@@ -4,7 +4,7 @@ use std::{
     mem,
     sync::{
         Mutex, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -22,22 +22,15 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     /// The address of the server, as the log names it.
-    server: String,
+    pub(crate) server: String,
     /// The store's setting.
-    deadline: Duration,
+    pub(super) deadline: Duration,
     failing: AtomicBool,
     /// The outage; `None` while Redis is available.
     outage: Mutex<Option<Outage>>,
     /// The decisions that failed for a reason that concerns only them.
     single: Mutex<Single>,
-    /// Whether a connection was ever made.
-    has_connected: AtomicBool,
-    /// The error of the last attempt to connect; `None` once an attempt succeeds.
-    unreachable: Mutex<Option<RedisError>>,
-    /// The attempts to connect that failed.
-    failed_attempts: AtomicU64,
-    /// The ones that the breaker has counted.
-    counted_attempts: AtomicU64,
+    attempts: Mutex<Attempts>,
     /// Whether the log has the line about the start.
     introduced: AtomicBool,
 }
@@ -46,7 +39,7 @@ pub(crate) struct Health {
 /// A probe waits less, because all decisions failed before it.
 const RECOVERY: Duration = Duration::from_secs(5);
 /// The time without a failure after a probe that ends an outage.
-const RECOVERY_AFTER_PROBE: Duration = Duration::from_secs(1);
+pub(super) const RECOVERY_AFTER_PROBE: Duration = Duration::from_secs(1);
 /// The pause between two lines about an outage whose cause does not change.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// The pause before a line about another cause: two causes may alternate.
@@ -74,6 +67,17 @@ struct Single {
     reported: Option<Instant>,
 }
 
+/// The attempts to connect.
+#[derive(Debug, Default)]
+struct Attempts {
+    /// Whether one ever succeeded.
+    has_connected: bool,
+    /// The error of the last one, if it failed.
+    error: Option<RedisError>,
+    /// Whether a breaker has counted that one.
+    is_counted: bool,
+}
+
 impl Health {
     /// The health of the servers at `server`. Decisions have this `deadline`.
     pub(crate) fn new(server: String, deadline: Duration) -> Self {
@@ -84,33 +88,19 @@ impl Health {
     pub(crate) fn record<T>(&self, result: &Result<T, Error>) {
         match result {
             // Outside an outage this is one load.
-            Ok(_) if self.failing.load(Ordering::Relaxed) => self.succeeded(Instant::now()),
+            Ok(_) if self.failing.load(Ordering::Relaxed) => {
+                self.succeeded();
+                self.end_after(RECOVERY);
+            }
             Ok(_) => {}
             Err(error) if error.fault().is_some_and(Fault::is_of_one_decision) => self.failed_alone(error),
-            Err(error) => self.failed(error, 1, Instant::now()),
+            Err(error) => self.failed(error, 1),
         }
     }
 
-    /// Records that a probe failed, which may have another cause than the decisions before it.
-    pub(super) fn failed_again(&self, cause: &Error) {
-        self.failed(cause, 0, Instant::now());
-    }
-
-    /// Records that a probe was answered. The outage ends if no decision fails until the result is given to
-    /// [`end`](Self::end), after the time in it.
-    pub(super) fn answered_probe(&self) -> Option<(Instant, Duration)> {
-        let mut slot = lock(&self.outage);
-        let recovered = *slot.as_mut()?.recovered.get_or_insert_with(Instant::now);
-        Some((recovered, RECOVERY_AFTER_PROBE))
-    }
-
-    /// Ends the outage unless a decision has failed since `recovered`.
-    pub(super) fn end(&self, recovered: Instant) {
-        self.end_if(|outage| outage.recovered == Some(recovered));
-    }
-
-    fn failed(&self, error: &Error, decisions: u64, now: Instant) {
-        let is_silent = error.kind() == ErrorKind::StoreTimeout;
+    /// Records that this number of `decisions` failed; none if a probe did, which may have another cause than they.
+    pub(super) fn failed(&self, error: &Error, decisions: u64) {
+        let (now, is_silent) = (Instant::now(), error.kind() == ErrorKind::StoreTimeout);
         let mut slot = lock(&self.outage);
         let Some(outage) = &mut *slot else {
             let cause = error.to_string();
@@ -164,16 +154,17 @@ impl Health {
         }
     }
 
-    fn succeeded(&self, now: Instant) {
+    /// Records that Redis has answered.
+    pub(super) fn succeeded(&self) {
         if let Some(outage) = &mut *lock(&self.outage) {
-            outage.recovered.get_or_insert(now);
+            outage.recovered.get_or_insert_with(Instant::now);
         }
-        self.end_if(|outage| now.saturating_duration_since(outage.last_failure) > RECOVERY);
     }
 
-    fn end_if(&self, is_over: impl FnOnce(&Outage) -> bool) {
+    /// Ends the outage if nothing has failed for longer than `time`.
+    pub(super) fn end_after(&self, time: Duration) {
         let mut slot = lock(&self.outage);
-        if let Some(outage) = slot.take_if(|outage| is_over(outage)) {
+        if let Some(outage) = slot.take_if(|outage| outage.last_failure.elapsed() > time) {
             self.failing.store(false, Ordering::Relaxed);
             log!(
                 info,
@@ -190,10 +181,6 @@ impl Health {
         !self.introduced.swap(true, Ordering::Relaxed)
     }
 
-    pub(super) const fn deadline(&self) -> Duration {
-        self.deadline
-    }
-
     /// The error of a decision that was sent and not answered, even if the deadline was for a part of it.
     pub(super) fn late(&self) -> Error {
         timed_out(self.deadline)
@@ -201,13 +188,14 @@ impl Health {
 
     /// The error of a request that was not sent.
     pub(super) fn no_connection(&self) -> Error {
-        if let Some(error) = self.connect_error() {
-            return unreachable("", &error);
+        let attempts = lock(&self.attempts);
+        if let Some(error) = &attempts.error {
+            return unreachable("", error);
         }
         let text = if lock(&self.outage).as_ref().is_some_and(|outage| outage.is_silent) {
             "Redis is unavailable or overloaded: it did not answer earlier calls before their deadline, and no connection is \
              free; check the server, or raise RedisStoreBuilder::deadline"
-        } else if self.has_connected.load(Ordering::Relaxed) {
+        } else if attempts.has_connected {
             "Redis or its connection pool was busy for longer than the deadline; reduce the load, or raise \
              RedisStoreBuilder::deadline"
         } else {
@@ -217,55 +205,31 @@ impl Health {
         Error::new(ErrorKind::StoreBusy, text)
     }
 
-    pub(crate) fn server(&self) -> &str {
-        &self.server
+    pub(super) fn connected(&self) {
+        let mut attempts = lock(&self.attempts);
+        (attempts.has_connected, attempts.error) = (true, None);
     }
 
-    pub(crate) fn connected(&self) {
-        if !self.has_connected.load(Ordering::Relaxed) {
-            self.has_connected.store(true, Ordering::Relaxed);
-        }
-        lock(&self.unreachable).take();
+    pub(super) fn connect_failed(&self, error: RedisError) {
+        let mut attempts = lock(&self.attempts);
+        (attempts.error, attempts.is_counted) = (Some(error), false);
     }
 
-    pub(crate) fn connect_failed(&self, error: RedisError) {
-        *lock(&self.unreachable) = Some(error);
-        self.failed_attempts.fetch_add(1, Ordering::Release);
+    /// Whether the last attempt to connect has failed and is not counted yet. It is counted now.
+    pub(super) fn count_failed_attempt(&self) -> bool {
+        let mut attempts = lock(&self.attempts);
+        attempts.error.is_some() && !mem::replace(&mut attempts.is_counted, true)
     }
 
-    /// The attempts to connect that fail from now on.
-    pub(super) fn attempts(&self) -> Attempts<'_> {
-        Attempts { health: self, seen: self.failed_attempts.load(Ordering::Acquire) }
-    }
-
-    pub(crate) fn connect_error(&self) -> Option<RedisError> {
-        lock(&self.unreachable).clone()
+    /// The error of the last attempt to connect, if it failed.
+    pub(super) fn connect_error(&self) -> Option<RedisError> {
+        lock(&self.attempts).error.clone()
     }
 }
 
 /// A length of an outage, to the millisecond.
 fn seconds(length: Duration) -> f64 {
     Duration::from_millis(length.as_millis().try_into().unwrap_or(u64::MAX)).as_secs_f64()
-}
-
-/// The attempts to connect of all tasks, as one sees them that waits for a connection.
-pub(super) struct Attempts<'a> {
-    health: &'a Health,
-    seen: u64,
-}
-
-impl Attempts<'_> {
-    /// Whether an attempt has failed since the last call that no other task has counted.
-    pub(super) fn count_failed(&mut self) -> bool {
-        self.failed().is_some()
-            && self.health.counted_attempts.fetch_max(self.seen, Ordering::AcqRel) < self.seen
-    }
-
-    /// The error of an attempt that failed since the last call.
-    pub(super) fn failed(&mut self) -> Option<RedisError> {
-        let failed = self.health.failed_attempts.load(Ordering::Acquire);
-        if mem::replace(&mut self.seen, failed) == failed { None } else { self.health.connect_error() }
-    }
 }
 
 /// Records the pool's own failed attempts to connect. The reference is weak, because the pool outlives the store while

@@ -16,7 +16,7 @@ use std::{future::poll_fn, mem, sync::Arc, time::Duration};
 
 use tokio::{
     runtime::Handle,
-    task::yield_now,
+    task::{coop::consume_budget, yield_now},
     time::{Instant, timeout},
 };
 
@@ -40,7 +40,12 @@ const MAX_HOLD: Duration = Duration::from_millis(5);
 /// Makes a decision, alone or in a batch. Call it in a runtime.
 pub(super) async fn decide<S: Sender>(target: Arc<Target<S>>, job: Arc<Job>) -> Result<Decision, Error> {
     if let Some(error) = target.breaker.error() {
-        return target.fail_fast(error, &job).await;
+        target.probe(|| job.first_key());
+        let failed = Err(error);
+        target.health.record(&failed);
+        // A caller in a loop would never let another task run, not even the probe.
+        consume_budget().await;
+        return failed;
     }
     let entered = Instant::now();
     let decision = match target.queue.enter(job.clone(), entered) {
@@ -80,7 +85,7 @@ async fn wait<S: Sender>(target: &Arc<Target<S>>, job: &Job, ticket: &Ticket) ->
     };
     match decision {
         Some(Some(decision)) => decision,
-        None if target.queue.withdraw(ticket) => Err(target.health.no_connection()),
+        None if target.queue.withdraw(job) => Err(target.health.no_connection()),
         // Even if the lane was dropped with its runtime: the decision may have been made.
         _ => Err(target.health.late()),
     }
@@ -126,6 +131,7 @@ impl<S: Sender> Lane<S> {
             metric!(batch_sent(batch.decisions.len()));
             let sent_at = Instant::now();
             let jobs: Vec<&Job> = batch.decisions.iter().map(|waiting| &*waiting.job).collect();
+            jobs.iter().for_each(|job| job.sending());
             let sent = self.target.sender.send_batch(&mut slot, &jobs);
             let mut is_late = false;
             let ended = while_ticking(sent, || {
@@ -141,7 +147,7 @@ impl<S: Sender> Lane<S> {
             let ended = ended.await;
             let now = Instant::now();
             // A call that was late is recorded already. Its reply does not show that Redis answers in time.
-            if !is_late || now - sent_at <= self.target.breaker.deadline() {
+            if !is_late || now - sent_at <= self.target.health.deadline {
                 record(&self.target, &ended);
             }
             let is_answered = !ended.is_err_and(|error| is_silence(&error));
@@ -157,12 +163,14 @@ impl<S: Sender> Lane<S> {
     /// A connection, unless the decisions that wait for it have failed.
     async fn check_out(&self) -> Option<S::Connection> {
         let connection = timeout(MAX_BACKOFF, self.target.sender.connection());
-        let (mut is_late, mut attempts) = (false, self.target.health.attempts());
+        let mut is_late = false;
         let connection = while_ticking(connection, || {
             // No call was sent, but none would be answered. If a connection is in use, its replies say otherwise. Each
             // attempt counts once, regardless of how many lanes wait for it.
             let no_connection = || self.target.health.no_connection();
-            if attempts.count_failed() && self.target.breaker.record::<()>(&Err(no_connection())) {
+            if self.target.health.count_failed_attempt()
+                && self.target.breaker.record::<()>(&Err(no_connection()))
+            {
                 // They fail for the cause, and not because of the breaker.
                 self.target.queue.fail(no_connection);
             }

@@ -6,7 +6,7 @@ use super::health::Health;
 use crate::{
     base::{Answer, Error, ErrorKind},
     decision::Decision,
-    store::redis::{error::from_redis, job::Job},
+    store::redis::job::Job,
 };
 
 /// A link to Redis, one server or a Cluster, with any connection manager.
@@ -14,17 +14,7 @@ pub(crate) trait Link: Send + Sync + 'static {
     /// Makes a decision, alone or in a batch.
     fn decide(self: Arc<Self>, job: Arc<Job>) -> Answer<Decision>;
 
-    /// Runs a command without a script.
-    fn run(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
-        let reply = self.clone().ask(command, deadline);
-        Answer::pending(async move {
-            let reply = reply.await;
-            self.health().record(&reply);
-            reply
-        })
-    }
-
-    /// Runs a command, as [`run`](Self::run) does. Its failure is not an outage, so it is not recorded.
+    /// Runs a command without a script. Does not record a failure as an outage.
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value>;
 
     /// Runs a command that can wait, as [`ask`](Self::ask) does. Does not send it while a breaker is open that covers it.
@@ -62,60 +52,38 @@ pub(crate) struct Scan {
 }
 
 /// The keys that were found.
+#[derive(Default)]
 pub(crate) struct Found {
     pub(crate) names: Vec<Vec<u8>>,
-    /// Whether there are no others.
-    pub(crate) is_complete: bool,
+    /// Whether there may be others.
+    pub(crate) is_partial: bool,
 }
 
 impl Scan {
-    /// The most steps on one server.
-    pub(super) fn steps(&self) -> usize {
-        self.looks.div_ceil(STEP).max(1)
-    }
-
-    /// The command of the step at `cursor`.
-    pub(super) fn command(&self, cursor: u64) -> Cmd {
-        let mut command = redis::cmd("SCAN");
-        command.arg(cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(STEP);
-        command
-    }
-
-    /// Lists the keys of one server in steps of `step`, from the step at `cursor` on, in at most `steps`.
-    pub(super) async fn finish<F: Future<Output = Result<Value, Error>>>(
+    /// Adds the keys of one server to those `found`, in steps of `step`.
+    pub(super) async fn list<F: Future<Output = Result<Value, Error>>>(
         &self,
-        mut cursor: u64,
-        steps: usize,
         found: &mut Found,
         mut step: impl FnMut(Cmd) -> F,
     ) -> Result<(), Error> {
-        for _ in 0..steps {
-            let keys;
-            (cursor, keys) = page(step(self.command(cursor)).await?)?;
+        let mut cursor = 0_u64;
+        for _ in 0..self.looks.div_ceil(STEP).max(1) {
+            let mut command = redis::cmd("SCAN");
+            command.arg(cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(STEP);
+            let page: Result<(u64, Vec<Vec<u8>>), _> = from_redis_value(step(command).await?);
+            let (next, keys) = page.map_err(|_| {
+                Error::new(ErrorKind::StoreReply, "the reply to SCAN is not a cursor and keys")
+            })?;
             found.names.extend(keys);
-            if cursor == 0 {
+            if next == 0 {
                 return Ok(());
             }
             if found.names.len() >= self.most {
                 break;
             }
+            cursor = next;
         }
-        found.is_complete = false;
+        found.is_partial = true;
         Ok(())
     }
-}
-
-impl Found {
-    pub(super) const fn new() -> Self {
-        Self { names: Vec::new(), is_complete: true }
-    }
-}
-
-/// The next cursor and the keys in a reply to `SCAN`.
-pub(super) fn page(reply: Value) -> Result<(u64, Vec<Vec<u8>>), Error> {
-    if let Value::ServerError(error) = reply {
-        return Err(from_redis(&error.into()));
-    }
-    let page: Result<(u64, Vec<Vec<u8>>), _> = from_redis_value(reply);
-    page.map_err(|_| Error::new(ErrorKind::StoreReply, "the reply to SCAN is not a cursor and keys"))
 }

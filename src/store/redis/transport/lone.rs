@@ -26,11 +26,17 @@ use crate::{
 /// A decision that has waited for this time waits for lanes that are stuck.
 pub(super) const STUCK: Duration = Duration::from_millis(5);
 
-/// The lanes that callers poll.
-///
-/// Those since the last look of the task that looks at them; some of them have ended. `None` if there is no task.
+/// The lanes of a queue that callers poll: one at a time, because it is opened when no other is open.
 #[derive(Default)]
-pub(super) struct LoneLanes(Mutex<Option<Vec<Arc<Lane>>>>);
+pub(super) struct LoneLanes(Mutex<Latest>);
+
+#[derive(Default)]
+struct Latest {
+    /// The one that was opened since the last look, if any. It may have ended.
+    lane: Option<Arc<Lane>>,
+    /// Whether a task looks.
+    is_watched: bool,
+}
 
 /// A lane that a caller polls, and then perhaps a task.
 struct Lane {
@@ -45,7 +51,7 @@ struct ByCaller {
     caller: Option<Waker>,
 }
 
-/// The caller's side of its lane.
+/// A lane that a task takes over when this is dropped, unless it has ended: its caller's, or the one of the task that looks.
 pub(super) struct LoneLane(Arc<Lane>);
 
 impl LoneLanes {
@@ -53,17 +59,23 @@ impl LoneLanes {
     pub(super) fn open(self: &Arc<Self>, lane: impl Future<Output = ()> + Send + 'static) -> LoneLane {
         let by_caller = ByCaller { lane: Box::pin(lane), caller: None };
         let lane = Arc::new(Lane { runtime: Handle::current(), by_caller: Mutex::new(Some(by_caller)) });
-        let is_watched = {
-            let mut lanes = lock(&self.0);
-            let is_watched = lanes.is_some();
-            lanes.get_or_insert_default().push(lane.clone());
-            is_watched
+        let was_watched = {
+            let mut latest = lock(&self.0);
+            latest.lane = Some(lane.clone());
+            mem::replace(&mut latest.is_watched, true)
         };
-        if !is_watched {
+        if !was_watched {
             // Not under the lock: a runtime that ends drops the task here.
-            lane.runtime.spawn(Watch { lanes: self.clone(), seen: Vec::new() }.run());
+            lane.runtime.spawn(Watch(self.clone()).run());
         }
         LoneLane(lane)
+    }
+
+    /// The lane that was opened since the last look.
+    fn look(&self) -> Option<LoneLane> {
+        let mut latest = lock(&self.0);
+        latest.is_watched = latest.lane.is_some();
+        latest.lane.take().map(LoneLane)
     }
 }
 
@@ -82,6 +94,9 @@ impl LoneLane {
                     }
                     // With its waker, the lane would wake the task that polls it, and the runtime another thread for that.
                     let polled = slot.poll(None);
+                    if let Some(own) = by_caller.as_mut().filter(|_| polled.is_ready()) {
+                        own.caller = None;
+                    }
                     if polled.is_ready() || by_caller.is_some() {
                         return polled;
                     }
@@ -95,55 +110,30 @@ impl LoneLane {
 
 impl Drop for LoneLane {
     fn drop(&mut self) {
-        self.0.take_over(|_| {});
-    }
-}
-
-impl Lane {
-    fn take_over(&self, then: impl FnOnce(Waker)) {
-        let taken = lock(&self.by_caller).take();
+        let taken = lock(&self.0.by_caller).take();
         if let Some(ByCaller { lane, caller }) = taken {
-            self.runtime.spawn(lane);
-            caller.map(then);
+            self.0.runtime.spawn(lane);
+            if let Some(caller) = caller {
+                caller.wake();
+            }
         }
     }
 }
 
 /// Takes over the lanes that have not ended within two looks.
-struct Watch {
-    lanes: Arc<LoneLanes>,
-    /// At the latest look.
-    seen: Vec<Arc<Lane>>,
-}
+struct Watch(Arc<LoneLanes>);
 
 impl Watch {
-    async fn run(mut self) {
-        while self.look() {
+    async fn run(self) {
+        while let Some(_seen) = self.0.look() {
             sleep(STUCK).await;
-            self.take_over();
         }
-    }
-
-    /// Whether there are new lanes.
-    fn look(&mut self) -> bool {
-        let mut lanes = lock(&self.lanes.0);
-        lanes.take_if(|lanes| lanes.is_empty());
-        if let Some(lanes) = &mut *lanes {
-            mem::swap(&mut self.seen, lanes);
-        }
-        lanes.is_some()
-    }
-
-    fn take_over(&mut self) {
-        self.seen.drain(..).for_each(|lane| lane.take_over(Waker::wake));
     }
 }
 
 impl Drop for Watch {
     /// Tasks of a runtime that has ended are dropped, so the decisions of its lanes fail. Otherwise no lane is left.
     fn drop(&mut self) {
-        self.take_over();
-        self.look();
-        self.take_over();
+        drop(self.0.look());
     }
 }

@@ -18,7 +18,7 @@
 
 use std::{
     collections::VecDeque,
-    mem,
+    mem, ptr,
     sync::{Arc, Mutex, MutexGuard},
     time::Duration,
 };
@@ -72,19 +72,14 @@ struct State {
     open_lanes: usize,
     /// About how many of them have answered their batches and will take what waits by then.
     ready_lanes: usize,
-    /// Sorted by their numbers.
     waiting: VecDeque<Waiting>,
     /// The latest deadline of the decisions that have entered since none waited.
     latest_deadline: Option<Duration>,
-    next: u64,
     time: RunTime,
-    distance: Distance,
+    /// How much longer a batch takes than its decisions: the least of the latest batches, because the others also waited for
+    /// Redis or for a thread.
+    distance: Duration,
 }
-
-/// How much longer a batch takes than its decisions: the least of the latest batches, because the others also waited for
-/// Redis or for a thread.
-#[derive(Default)]
-struct Distance(Duration);
 
 /// What the caller of a decision must do.
 pub(super) struct Ticket {
@@ -94,7 +89,6 @@ pub(super) struct Ticket {
     pub(super) opens_lane: bool,
     /// Whether no lane was open.
     pub(super) is_alone: bool,
-    number: u64,
 }
 
 impl Queue {
@@ -123,20 +117,19 @@ impl Queue {
         let may_be_stuck = is_first && state.ready_lanes >= state.open_lanes;
         let is_watched = is_latest && !may_be_stuck && state.time.is_kept(entered);
         state.latest_deadline = state.latest_deadline.max(Some(deadline));
-        let number = state.next;
-        state.next += 1;
-        state.waiting.push_back(Waiting { job, number, entered, deadline });
+        state.waiting.push_back(Waiting { job, entered, deadline });
         if !is_alone {
             metric!(enqueued(state.waiting.len()));
         }
-        Ok(Ticket { is_watched, opens_lane, is_alone, number })
+        Ok(Ticket { is_watched, opens_lane, is_alone })
     }
 
     /// Withdraws a waiting decision. Returns whether it was not sent and never will be.
-    pub(super) fn withdraw(&self, ticket: &Ticket) -> bool {
+    pub(super) fn withdraw(&self, job: &Job) -> bool {
         let mut state = self.lock();
-        let position = state.waiting.binary_search_by_key(&ticket.number, |waiting| waiting.number);
-        position.is_ok_and(|position| state.waiting.remove(position).is_some())
+        // The ones that waited longest are at the front, and their deadlines pass first.
+        let position = state.waiting.iter().position(|waiting| ptr::eq(&*waiting.job, job));
+        position.is_some_and(|position| state.waiting.remove(position).is_some())
     }
 
     /// Closes a lane unless decisions wait for it, or if more lanes are open than needed. Returns whether it is closed.
@@ -167,7 +160,7 @@ impl Queue {
         state.close_lane();
         let lost = if state.open_lanes == 0 { mem::take(&mut state.waiting) } else { VecDeque::new() };
         drop(state);
-        fail_all(lost, error);
+        fail_all(&lost, error);
     }
 
     /// Moves the next decisions into an empty `batch`, oldest first. Fails those whose deadlines have passed.
@@ -205,20 +198,19 @@ impl Queue {
     /// Counts the time, and fails the oldest decisions if their deadlines have passed. They were not sent and never will be.
     /// Returns the last one's error.
     pub(super) fn expire(&self, error: impl Fn() -> Error) -> Option<Error> {
-        let late: VecDeque<Waiting> = {
+        let late: Vec<Waiting> = {
             let mut state = self.lock();
             let now = state.time.tick();
             let count = state.waiting.iter().take_while(|waiting| waiting.deadline <= now).count();
             state.waiting.drain(..count).collect()
         };
-        let last = (!late.is_empty()).then(&error);
-        fail_all(late, error);
-        last
+        fail_all(&late, error)
     }
 
     /// Fails all waiting decisions with `error`.
     pub(super) fn fail(&self, error: impl Fn() -> Error) {
-        fail_all(mem::take(&mut self.lock().waiting), error);
+        let waiting = mem::take(&mut self.lock().waiting);
+        fail_all(&waiting, error);
     }
 
     /// Records that a lane has the answers of `batch`, from Redis after `time`. Returns whether the batch was one decision,
@@ -227,15 +219,17 @@ impl Queue {
         let mut state = self.lock();
         state.ready_lanes += 1;
         if let Some(time) = time {
-            let decisions = Duration::from_micros(batch.redis_micros);
-            state.distance.record(time.saturating_sub(decisions));
+            // Older batches count less: what they say grows by 3 % with each batch. So a distance that becomes ten times as
+            // long is known after 75 batches.
+            let before = state.distance + state.distance / 32 + Duration::from_micros(1);
+            state.distance = before.min(time.saturating_sub(Duration::from_micros(batch.redis_micros)));
         }
         batch.decisions.len() == 1 && state.waiting.is_empty()
     }
 
     /// How many lanes should be open while decisions wait.
     fn wanted_lanes(&self, state: &State) -> usize {
-        if state.distance.0 > FAR { self.lanes.if_far } else { self.lanes.usual }
+        if state.distance > FAR { self.lanes.if_far } else { self.lanes.usual }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -262,16 +256,6 @@ impl State {
         while self.waiting.front().is_some_and(Waiting::is_gone) {
             self.waiting.pop_front();
         }
-    }
-}
-
-impl Distance {
-    /// Records a batch that took `time` longer than its decisions.
-    fn record(&mut self, time: Duration) {
-        // Older batches count less: what they say grows by 3 % with each batch. So a distance that becomes ten times as
-        // long is known after 75 batches.
-        let before = self.0 + self.0 / 32 + Duration::from_micros(1);
-        self.0 = time.min(before);
     }
 }
 
@@ -302,8 +286,6 @@ impl RunTime {
 /// A decision that waits for a lane, or is in its batch. If it is dropped, its caller is woken.
 pub(super) struct Waiting {
     pub(super) job: Arc<Job>,
-    /// Of its queue.
-    number: u64,
     entered: Instant,
     /// A point in the [`RunTime`].
     deadline: Duration,
@@ -331,17 +313,12 @@ impl Drop for Waiting {
 /// Fails the undecided decisions of a batch whose deadlines have passed at the time `now`. Returns the last one's
 /// error.
 pub(super) fn expire(batch: &[Waiting], now: Duration, error: impl Fn() -> Error) -> Option<Error> {
-    let late = batch.iter().filter(|waiting| waiting.deadline <= now && waiting.job.slot.is_open());
-    let fail = |waiting: &Waiting| {
-        let late = error();
-        waiting.fail(late.clone());
-        late
-    };
-    late.map(fail).last()
+    fail_all(batch.iter().filter(|waiting| waiting.deadline <= now && waiting.job.slot.is_open()), error)
 }
 
-fn fail_all(waiting: VecDeque<Waiting>, error: impl Fn() -> Error) {
-    waiting.into_iter().for_each(|waiting| waiting.fail(error()));
+/// Fails all, if there are any. Returns the last one's error.
+fn fail_all<'a>(waiting: impl IntoIterator<Item = &'a Waiting>, error: impl Fn() -> Error) -> Option<Error> {
+    waiting.into_iter().map(|waiting| waiting.fail(error())).last().map(|()| error())
 }
 
 /// The decisions that a lane sends together. Used again for the lane's next batch.

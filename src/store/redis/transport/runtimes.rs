@@ -2,17 +2,13 @@
 //! driven.
 
 use std::{
-    convert::Infallible,
     future::Future,
-    sync::{
-        Arc, RwLock, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, RwLock, Weak},
 };
 
 use tokio::{
     runtime::{Handle, Id},
-    sync::oneshot,
+    sync::watch,
 };
 
 use crate::base::{
@@ -23,22 +19,16 @@ use crate::base::{
 /// A value for each runtime, from its first use there until the runtime ends.
 pub(super) struct PerRuntime<T> {
     make: Box<dyn Fn() -> T + Send + Sync>,
-    parts: Arc<Parts<T>>,
-}
-
-type Parts<T> = RwLock<Vec<Part<T>>>;
-
-struct Part<T> {
-    runtime: Id,
-    value: Arc<T>,
-    /// Dropped with the part, which ends the task that waits for the end of the runtime.
-    _used: oneshot::Sender<Infallible>,
+    /// A task of each runtime keeps the value, so the value is dropped when the runtime is.
+    values: RwLock<Vec<(Id, Weak<T>)>>,
+    /// Dropped with this, which ends the tasks.
+    used: watch::Sender<()>,
 }
 
 impl<T: Send + Sync + 'static> PerRuntime<T> {
     /// With values of `make`. The current runtime's value, if there is a runtime, is made now.
     pub(super) fn new(make: impl Fn() -> T + Send + Sync + 'static) -> Self {
-        let all = Self { make: Box::new(make), parts: Arc::default() };
+        let all = Self { make: Box::new(make), values: RwLock::default(), used: watch::Sender::new(()) };
         if let Ok(runtime) = Handle::try_current() {
             all.add(&runtime);
         }
@@ -48,49 +38,34 @@ impl<T: Send + Sync + 'static> PerRuntime<T> {
     /// The value of this runtime.
     pub(super) fn here(&self) -> Result<Arc<T>, Error> {
         let runtime = current()?;
-        let known = find(&read(&self.parts), runtime.id());
+        let known = find(&read(&self.values), runtime.id());
         Ok(known.unwrap_or_else(|| self.add(&runtime)))
     }
 
     fn add(&self, runtime: &Handle) -> Arc<T> {
-        let (used, unused) = oneshot::channel();
         let value = {
-            let mut parts = write(&self.parts);
+            let mut values = write(&self.values);
             // Another thread of the runtime may have made it.
-            if let Some(known) = find(&parts, runtime.id()) {
+            if let Some(known) = find(&values, runtime.id()) {
                 return known;
             }
             let value = Arc::new((self.make)());
-            parts.push(Part { runtime: runtime.id(), value: value.clone(), _used: used });
+            values.retain(|(_, value)| value.strong_count() > 0);
+            values.push((runtime.id(), Arc::downgrade(&value)));
             value
         };
-        let end = End { runtime: runtime.id(), parts: Arc::downgrade(&self.parts) };
+        let (kept, mut used) = (value.clone(), self.used.subscribe());
         // Not under the lock: a runtime that ends drops the task here.
         runtime.spawn(async move {
-            let _end = end;
-            let _: Result<Infallible, _> = unused.await;
+            let _kept = kept;
+            let _ = used.changed().await;
         });
         value
     }
 }
 
-fn find<T>(parts: &[Part<T>], runtime: Id) -> Option<Arc<T>> {
-    parts.iter().find(|part| part.runtime == runtime).map(|part| part.value.clone())
-}
-
-/// Drops the value of a runtime when the runtime drops this.
-struct End<T> {
-    runtime: Id,
-    parts: Weak<Parts<T>>,
-}
-
-impl<T> Drop for End<T> {
-    fn drop(&mut self) {
-        let Some(parts) = self.parts.upgrade() else { return };
-        let ended: Vec<Part<T>> = write(&parts).extract_if(.., |part| part.runtime == self.runtime).collect();
-        // Not under the lock.
-        drop(ended);
-    }
+fn find<T>(values: &[(Id, Weak<T>)], runtime: Id) -> Option<Arc<T>> {
+    values.iter().find(|(id, _)| *id == runtime).and_then(|(_, value)| value.upgrade())
 }
 
 /// The runtime of the caller.
@@ -112,20 +87,4 @@ where
     tokio::spawn(work).await.map_err(|_| {
         Error::new(ErrorKind::StoreDisconnected, "the Tokio runtime was shut down before Redis answered")
     })
-}
-
-/// A guard for a task that runs once at a time. It is released even if the task's runtime is shut down.
-pub(crate) struct Exclusive(Arc<AtomicBool>);
-
-impl Exclusive {
-    /// `None` if another task runs.
-    pub(crate) fn acquire(running: &Arc<AtomicBool>) -> Option<Self> {
-        (!running.swap(true, Ordering::AcqRel)).then(|| Self(running.clone()))
-    }
-}
-
-impl Drop for Exclusive {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Release);
-    }
 }

@@ -2,18 +2,18 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bb8_redis::bb8::{ManageConnection, Pool, PooledConnection};
-use redis::{Cmd, RedisError, RedisResult, Value, aio::ConnectionLike};
-use tokio::{sync::Mutex, time::timeout_at};
+use bb8_redis::bb8::{Pool, PooledConnection};
+use redis::{Cmd, RedisResult, Value};
+use tokio::time::timeout_at;
 
 use super::{
     breaker::Breaker,
-    connections::{Connections, Slot},
-    deadline::{PROBE_TIMEOUT, TimeLeft, deadline_in, not_answered},
+    connections::{ConnectionManager, Connections, Slot, connection, connection_until},
+    deadline::{PROBE_TIMEOUT, deadline_in, not_answered},
     health::Health,
     lane,
     link::{Found, Link, Scan},
-    queue::{Lanes, Queue},
+    queue::Lanes,
     runtimes::{PerRuntime, in_task},
     target::{Sender, Target},
 };
@@ -27,8 +27,8 @@ use crate::{
 };
 
 /// A link to one server, with any connection manager.
-pub(crate) struct Single<M: ManageConnection> {
-    servers: PerRuntime<Target<Server<M>>>,
+pub(crate) struct Single<M: ConnectionManager> {
+    servers: PerRuntime<Target<Arc<Connections<M>>>>,
     health: Arc<Health>,
     /// As in an ACL.
     commands: Vec<&'static str>,
@@ -37,11 +37,7 @@ pub(crate) struct Single<M: ManageConnection> {
 /// The commands that every link to one server sends.
 pub(crate) const COMMANDS: [&str; 3] = ["evalsha", "eval", "ping"];
 
-impl<M> Link for Single<M>
-where
-    M: ManageConnection<Error = RedisError>,
-    M::Connection: ConnectionLike + Sync,
-{
+impl<M: ConnectionManager> Link for Single<M> {
     fn decide(self: Arc<Self>, job: Arc<Job>) -> Answer<Decision> {
         Answer::pending(async move { lane::decide(self.servers.here()?, job).await })
     }
@@ -68,7 +64,13 @@ where
     fn scan(self: Arc<Self>, scan: Scan, deadline: Duration) -> Answer<Found> {
         Answer::pending(async move {
             let server = self.servers.here()?;
-            in_task(async move { server.sender.scan(&scan, deadline).await }).await?
+            in_task(async move {
+                let _alone = server.sender.scans.lock().await;
+                let mut found = Found::default();
+                scan.list(&mut found, |command| server.sender.reply(command, deadline)).await?;
+                Ok(found)
+            })
+            .await?
         })
     }
 
@@ -81,23 +83,17 @@ where
     }
 }
 
-impl<M> Single<M>
-where
-    M: ManageConnection<Error = RedisError>,
-    M::Connection: ConnectionLike + Sync,
-{
+impl<M: ConnectionManager> Single<M> {
     /// A link with a pool of `pools` in each runtime, which sends `commands`.
     pub(crate) fn new(
         pools: impl Fn() -> Pool<M> + Send + Sync + 'static,
         health: Arc<Health>,
         commands: Vec<&'static str>,
     ) -> Self {
-        let (breaker, shared) = (Breaker::new(health.deadline()), health.clone());
+        let (breaker, shared) = (Arc::new(Breaker::default()), health.clone());
         let servers = PerRuntime::new(move || {
-            let connections = Arc::new(Connections::new(pools(), shared.clone()));
-            let sender = Server { connections, scans: Mutex::default() };
-            let (breaker, health) = (breaker.in_another_runtime(), shared.clone());
-            Target { queue: Queue::new(LANES), breaker, health, sender }
+            let connections = Connections::new(pools(), shared.clone());
+            Target::new(LANES, &breaker, &shared, connections.into())
         });
         Self { servers, health, commands }
     }
@@ -107,25 +103,14 @@ where
 /// times as many decisions as three; eight make no more.
 const LANES: Lanes = Lanes { usual: 3, if_far: 6 };
 
-/// One server.
-struct Server<M: ManageConnection> {
-    connections: Arc<Connections<M>>,
-    /// Held during a scan: several at a time would keep decisions waiting.
-    scans: Mutex<()>,
-}
-
-impl<M> Server<M>
-where
-    M: ManageConnection<Error = RedisError>,
-    M::Connection: ConnectionLike + Sync,
-{
+impl<M: ConnectionManager> Connections<M> {
     /// The reply to a command.
-    async fn reply(&self, command: Cmd, allowed: Duration) -> Result<Value, Error> {
-        let connections = self.connections.clone();
+    async fn reply(self: &Arc<Self>, command: Cmd, allowed: Duration) -> Result<Value, Error> {
+        let connections = self.clone();
         // In a task, also while it waits for a connection: the pool would offer one to a caller that is not polled.
         in_task(async move {
             let deadline = deadline_in(allowed);
-            let mut slot = Some(connections.connection_until(deadline).await?);
+            let mut slot = Some(connection_until(&connections.pool, &connections.health, deadline).await?);
             let exchange = in_task(async move {
                 connections
                     .exchange(&mut slot, &Call::of(command, allowed))
@@ -137,17 +122,9 @@ where
         .await?
     }
 
-    /// The keys that `scan` wants.
-    async fn scan(&self, scan: &Scan, deadline: Duration) -> Result<Found, Error> {
-        let _alone = self.scans.lock().await;
-        let mut found = Found::new();
-        scan.finish(0, scan.steps(), &mut found, |command| self.reply(command, deadline)).await?;
-        Ok(found)
-    }
-
-    async fn send(&self, slot: &mut Slot<M>, jobs: &[&Job]) -> Result<(), Error> {
+    async fn send(self: &Arc<Self>, slot: &mut Slot<M>, jobs: &[&Job]) -> Result<(), Error> {
         let Some(call) = wire::encode(jobs) else { return Ok(()) };
-        let failed = match self.connections.exchange(slot, &call).await {
+        let failed = match self.exchange(slot, &call).await {
             Ok(reply) => {
                 wire::decode(&reply, jobs, Job::answer);
                 return Ok(());
@@ -162,36 +139,18 @@ where
     }
 }
 
-impl<M> Sender for Server<M>
-where
-    M: ManageConnection<Error = RedisError>,
-    M::Connection: ConnectionLike + Sync,
-{
+impl<M: ConnectionManager> Sender for Arc<Connections<M>> {
     type Connection = PooledConnection<'static, M>;
 
-    async fn ping(&self, slot: &mut Slot<M>, _: &str) -> Result<Duration, Error> {
-        let mut taken = slot.take();
-        if taken.is_none() {
-            taken = Some(self.connections.connection_until(deadline_in(PROBE_TIMEOUT)).await?);
-        }
-        let connections = self.connections.clone();
-        let exchange = in_task(async move {
-            let ping = Call::of(redis::cmd("PING"), PROBE_TIMEOUT);
-            (connections.exchange(&mut taken, &ping).await, taken)
-        });
-        let mut time = TimeLeft::in_ticks(PROBE_TIMEOUT);
-        let (reply, returned) = time.spend_on(exchange).await.ok_or_else(not_answered)??;
-        *slot = returned;
-        reply.map_err(|failed| failed.error)?;
-        Ok(PROBE_TIMEOUT - time.left())
+    async fn ping(&self, _: &str) -> Result<(), Error> {
+        self.reply(redis::cmd("PING"), PROBE_TIMEOUT).await.map(drop)
     }
 
     async fn connection(&self) -> RedisResult<Self::Connection> {
-        self.connections.connection().await
+        connection(&self.pool, &self.health).await
     }
 
     async fn send_batch(&self, slot: &mut Slot<M>, jobs: &[&Job]) -> Result<(), Error> {
-        jobs.iter().for_each(|job| job.sending());
         self.send(slot, jobs).await
     }
 }

@@ -1,24 +1,26 @@
 //! Where batches are sent: a server, or a shard of a Cluster; and whether it answers again while its breaker is open.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc};
 
 use redis::RedisResult;
-use tokio::{runtime::Handle, task::coop::consume_budget, time::sleep};
+use tokio::{runtime::Handle, sync::Mutex, time::sleep};
 
 use super::{
     breaker::{Breaker, is_silence, says_nothing},
-    deadline::slow,
-    health::Health,
-    queue::Queue,
+    deadline::{PROBE_TIMEOUT, TimeLeft, not_answered, slow},
+    health::{Health, RECOVERY_AFTER_PROBE},
+    queue::{Lanes, Queue},
 };
-use crate::{base::Error, decision::Decision, store::redis::job::Job};
+use crate::{base::Error, store::redis::job::Job};
 
 /// Where the lanes of a queue send their batches.
 pub(super) struct Target<S> {
     pub(super) queue: Queue,
-    pub(super) breaker: Breaker,
+    pub(super) breaker: Arc<Breaker>,
     pub(super) health: Arc<Health>,
     pub(super) sender: S,
+    /// Held by the probe of this runtime. Others do not wait for it.
+    probing: Arc<Mutex<()>>,
 }
 
 /// Sends the batches of a target.
@@ -26,20 +28,15 @@ pub(super) trait Sender: Send + Sync + 'static {
     /// What a lane keeps while it has work.
     type Connection: Send + 'static;
 
-    /// Asks whether the target answers, on the connection in `slot` or on another one, which it leaves there. `key` is one of
-    /// its keys. Returns the round trip, in time in which the runtime ran.
-    fn ping(
-        &self,
-        slot: &mut Option<Self::Connection>,
-        key: &str,
-    ) -> impl Future<Output = Result<Duration, Error>> + Send;
+    /// Asks whether the target answers within [`PROBE_TIMEOUT`]. `key` is one of its keys.
+    fn ping(&self, key: &str) -> impl Future<Output = Result<(), Error>> + Send;
 
     /// A connection. Waits without a limit; the caller sets one.
     fn connection(&self) -> impl Future<Output = RedisResult<Self::Connection>> + Send;
 
-    /// Sends `jobs` as one batch, on the connection in `slot` or on another one. Leaves a connection in `slot` if it can
-    /// be used again. Sets the decision of each job, and returns how the call ended: if Redis has answered one decision, it
-    /// has answered the call.
+    /// Sends `jobs`, which know that they are sent, as one batch: on the connection in `slot` or on another one. Leaves a
+    /// connection in `slot` if it can be used again. Sets the decision of each job, and returns how the call ended: if Redis
+    /// has answered one decision, it has answered the call.
     fn send_batch(
         &self,
         slot: &mut Option<Self::Connection>,
@@ -54,20 +51,18 @@ const PINGS: u32 = 8;
 const MORE_PINGS: u32 = 16;
 
 impl<S: Sender> Target<S> {
-    /// Fails a decision with the `error` of the open breaker.
-    pub(super) async fn fail_fast(self: &Arc<Self>, error: Error, job: &Job) -> Result<Decision, Error> {
-        self.probe(|| job.first_key());
-        let failed = Err(error);
-        self.health.record(&failed);
-        // A caller in a loop would never let another task run, not even the probe.
-        consume_budget().await;
-        failed
+    pub(super) fn new(lanes: Lanes, breaker: &Arc<Breaker>, health: &Arc<Health>, sender: S) -> Self {
+        let (breaker, health) = (breaker.clone(), health.clone());
+        Self { queue: Queue::new(lanes), breaker, health, sender, probing: Arc::default() }
     }
 
-    /// Starts a probe if it is time for one. `key` is one of the target's keys.
+    /// Starts a probe if it is time for one and none is under way. `key` is one of the target's keys.
     pub(super) fn probe(self: &Arc<Self>, key: impl FnOnce() -> String) {
         let Ok(runtime) = Handle::try_current() else { return };
-        let Some(probe) = self.breaker.next_probe() else { return };
+        let Ok(probing) = self.probing.clone().try_lock_owned() else { return };
+        if !self.breaker.is_probe_due() {
+            return;
+        }
         let (target, key) = (self.clone(), key());
         runtime.spawn(async move {
             let pings = target.ping(&key).await;
@@ -75,20 +70,19 @@ impl<S: Sender> Target<S> {
                 && (is_silence(cause) || says_nothing(cause))
             {
                 target.breaker.failed_again(cause);
-                target.health.failed_again(cause);
+                target.health.failed(cause, 0);
                 return;
             }
             // An error of the server is an answer.
             target.breaker.close();
-            drop(probe);
-            if pings.is_ok()
-                && let Some((recovered, pause)) = target.health.answered_probe()
-            {
+            drop(probing);
+            if pings.is_ok() {
+                target.health.succeeded();
                 // The store may be dropped.
                 let target = Arc::downgrade(&{ target });
-                sleep(pause).await;
+                sleep(RECOVERY_AFTER_PROBE).await;
                 if let Some(target) = target.upgrade() {
-                    target.health.end(recovered);
+                    target.health.end_after(RECOVERY_AFTER_PROBE);
                 }
             }
         });
@@ -96,15 +90,73 @@ impl<S: Sender> Target<S> {
 
     /// Whether the server answers all PINGs, each within the deadline of a decision.
     async fn ping(&self, key: &str) -> Result<(), Error> {
-        let (allowed, mut slot) = (self.breaker.deadline(), None);
+        let allowed = self.health.deadline;
         // The first one may have to wait for a connection.
-        self.sender.ping(&mut slot, key).await?;
+        self.sender.ping(key).await?;
         for _ in 0..if self.breaker.has_opened_again() { MORE_PINGS } else { PINGS } {
-            let round_trip = self.sender.ping(&mut slot, key).await?;
+            let mut time = TimeLeft::in_ticks(2 * PROBE_TIMEOUT);
+            time.spend_on(self.sender.ping(key)).await.ok_or_else(not_answered)??;
+            let round_trip = 2 * PROBE_TIMEOUT - time.left;
             if round_trip > allowed {
                 return Err(slow(round_trip, allowed));
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::pending,
+        sync::atomic::{AtomicU32, Ordering},
+        time::Duration,
+    };
+
+    use tokio::{task::yield_now, time::advance};
+
+    use super::*;
+    use crate::base::ErrorKind;
+
+    /// Does not answer. Counts the PINGs.
+    #[derive(Default)]
+    struct Silent(AtomicU32);
+
+    impl Sender for Silent {
+        type Connection = ();
+
+        async fn ping(&self, _: &str) -> Result<(), Error> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            pending().await
+        }
+
+        async fn connection(&self) -> RedisResult<()> {
+            Ok(())
+        }
+
+        async fn send_batch(&self, _: &mut Option<()>, _: &[&Job]) -> Result<(), Error> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_runtime_makes_one_probe_at_a_time() {
+        let deadline = Duration::from_millis(50);
+        let (breaker, health) = (Arc::default(), Arc::new(Health::new(String::new(), deadline)));
+        let target =
+            || Arc::new(Target::new(Lanes { usual: 1, if_far: 1 }, &breaker, &health, Silent::default()));
+        let (this, another) = (target(), target());
+        while breaker.error().is_none() {
+            breaker.record::<()>(&Err(Error::new(ErrorKind::StoreTimeout, "no answer")));
+        }
+        let pings_after_a_second = async |target: &Arc<Target<Silent>>| {
+            advance(Duration::from_secs(1)).await;
+            target.probe(String::new);
+            yield_now().await;
+            target.sender.0.load(Ordering::Relaxed)
+        };
+        assert_eq!(pings_after_a_second(&this).await, 1);
+        assert_eq!(pings_after_a_second(&this).await, 1, "one is under way");
+        assert_eq!(pings_after_a_second(&another).await, 1, "that runtime may not be driven");
     }
 }

@@ -1,9 +1,11 @@
 use std::{sync::Arc, time::Duration};
 
+use bb8_redis::bb8::Pool;
 use redis::{Cmd, Value};
 
 use super::{
-    nodes::{Nodes, Pools},
+    clients::{Clients, ClusterManager},
+    nodes::Nodes,
     several_shards::{Sharded, decide_in_several_shards},
 };
 use crate::{
@@ -14,14 +16,15 @@ use crate::{
         job::{Job, Shards},
         transport::{
             breaker::Breaker,
+            deadline::deadline_in,
             health::Health,
             lane,
             link::{Found, Link, Scan},
-            queue::{Lanes, Queue},
+            queue::Lanes,
             runtimes::{PerRuntime, in_task},
             target::Target,
         },
-        wire,
+        wire::{self, Call},
     },
 };
 
@@ -57,7 +60,8 @@ impl Link for Clustered {
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
         Answer::pending(async move {
             let nodes = self.runtimes.here()?.nodes.clone();
-            in_task(async move { nodes.run(command, deadline).await }).await?
+            let (call, until) = (Call::of(command, deadline), deadline_in(deadline));
+            in_task(async move { nodes.reply(&call, until).await }).await?
         })
     }
 
@@ -82,20 +86,18 @@ impl Link for Clustered {
 }
 
 impl Clustered {
-    /// A link with connections of `pools` in each runtime.
+    /// A link with a `pool` of each of the `clients` in each runtime.
     pub(crate) fn new(
-        pools: impl Fn() -> Pools + Send + Sync + 'static,
+        clients: Clients,
+        pool: impl Fn(ClusterManager) -> Pool<ClusterManager> + Send + Sync + 'static,
         health: Arc<Health>,
         shards: Arc<Shards>,
     ) -> Self {
-        let breakers: Vec<_> = (0..shards.count()).map(|_| Breaker::new(health.deadline())).collect();
+        let breakers: Vec<_> = (0..shards.count()).map(|_| Arc::new(Breaker::default())).collect();
         let shared = health.clone();
         let runtimes = PerRuntime::new(move || {
-            let nodes = Arc::new(Nodes::new(pools(), shared.clone()));
-            let shard = |breaker: &Breaker| {
-                let (breaker, health) = (breaker.in_another_runtime(), shared.clone());
-                Arc::new(Target { queue: Queue::new(LANES), breaker, health, sender: nodes.clone() })
-            };
+            let nodes = Arc::new(Nodes::new(&clients, &pool, shared.clone()));
+            let shard = |breaker| Arc::new(Target::new(LANES, breaker, &shared, nodes.clone()));
             let shards = breakers.iter().map(shard).collect();
             Runtime { nodes, shards }
         });

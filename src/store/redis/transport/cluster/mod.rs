@@ -7,13 +7,13 @@
 //! A decision over several shards is made shard by shard. If one denies or fails, the charges before it are
 //! refunded. So never more is admitted than by one script call; until the refund, less may be.
 
+mod clients;
 mod clustered;
 mod node;
 mod nodes;
-mod pool;
 mod several_shards;
 
 pub(crate) use self::{
+    clients::{CONNECTIONS, Clients, clients, is_clustered},
     clustered::Clustered,
-    pool::{CONNECTIONS, Clients, ClusterManager, clients, is_clustered},
 };

@@ -8,19 +8,19 @@ use std::{sync::Arc, time::Duration};
 
 use bb8_redis::bb8::Pool;
 use redis::{
-    Cmd, RedisError, RedisResult, RetryMethod, Value,
+    RedisError, RedisResult, RetryMethod, Value,
     aio::ConnectionLike,
     cluster_async::ClusterConnection,
     cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo},
 };
 use tokio::{
     sync::Mutex,
-    time::{Instant, sleep, timeout_at},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::{
+    clients::{Clients, ClusterManager},
     node::{NodeConnection, usual, was_not_sent},
-    pool::{ClusterManager, ClusterPool},
 };
 use crate::{
     base::{Error, ErrorKind, Fault},
@@ -30,10 +30,10 @@ use crate::{
         job::Job,
         transport::{
             breaker::is_silence,
-            connections::reply_to,
-            deadline::{PROBE_TIMEOUT, REPLY_TIMEOUT, TimeLeft, deadline_in, not_answered},
+            connections::{connection, connection_until, reply_to},
+            deadline::{PROBE_TIMEOUT, REPLY_TIMEOUT, deadline_in, not_answered, or_late},
             health::Health,
-            link::{Found, Scan, page},
+            link::{Found, Scan},
             target::Sender,
         },
         wire::{self, Call},
@@ -44,48 +44,47 @@ use crate::{
 pub(super) struct Nodes {
     /// Its calls are sent again if a slot migrates. Commands other than script calls are sent again if a connection breaks
     /// too.
-    retrying: ClusterPool,
+    retrying: Pool<ClusterManager>,
     /// For the first attempt.
-    single_attempt: ClusterPool,
-    pub(super) health: Arc<Health>,
+    single_attempt: Pool<ClusterManager>,
+    /// Held while the connections are replaced.
+    replacing: Arc<Mutex<()>>,
+    health: Arc<Health>,
     /// Held during a scan: several at a time would keep decisions waiting.
     scans: Mutex<()>,
 }
 
-/// The connections of a runtime: those that send calls again, and those that do not.
-pub(crate) type Pools = (Pool<ClusterManager>, Pool<ClusterManager>);
-
+/// The pause between two replacements of the connections.
+const REPLACE_PAUSE: Duration = Duration::from_secs(2);
 /// The pause before a retry on a migrating slot.
 const MIGRATION_PAUSE: Duration = Duration::from_millis(1);
 
 impl Sender for Arc<Nodes> {
     type Connection = ClusterConnection<NodeConnection>;
 
-    async fn ping(&self, _: &mut Option<Self::Connection>, key: &str) -> Result<Duration, Error> {
+    async fn ping(&self, key: &str) -> Result<(), Error> {
         // A command with a key goes to the node of the shard.
         let mut exists = redis::cmd("EXISTS");
         exists.arg(key);
-        let mut time = TimeLeft::in_ticks(PROBE_TIMEOUT);
-        let reply = time.spend_on(self.run(exists, PROBE_TIMEOUT)).await;
-        match reply.unwrap_or_else(|| Err(not_answered())) {
-            Ok(_) => Ok(PROBE_TIMEOUT - time.left()),
+        let reply = self.reply(&Call::of(exists, PROBE_TIMEOUT), deadline_in(PROBE_TIMEOUT)).await;
+        reply.map(drop).map_err(|error| match error.fault() {
             // Another node has answered.
-            Err(error) if matches!(error.fault(), Some(Fault::Moved | Fault::Ask)) => {
-                Err(Error::new(ErrorKind::StoreUnreachable, error.to_string()))
-            }
-            Err(error) => Err(error),
-        }
+            Some(Fault::Moved | Fault::Ask) => Error::new(ErrorKind::StoreUnreachable, error.to_string()),
+            _ => error,
+        })
     }
 
     /// A connection for the first attempt.
     async fn connection(&self) -> RedisResult<Self::Connection> {
-        self.single_attempt.connection().await
+        // A clone is used, and the pooled connection is free for others immediately.
+        connection(&self.single_attempt, &self.health).await.map(|connection| connection.clone())
     }
 
     /// The keys of `jobs` are in one slot.
     async fn send_batch(&self, slot: &mut Option<Self::Connection>, jobs: &[&Job]) -> Result<(), Error> {
-        jobs.iter().for_each(|job| job.sending());
-        let until = deadline_in(jobs.iter().map(|job| time_for(job)).max().unwrap_or_default());
+        // Leased units must not be lost if the reply is late.
+        let least = if jobs.iter().any(|job| job.lease.is_some()) { REPLY_TIMEOUT } else { Duration::ZERO };
+        let until = deadline_in(jobs.iter().map(|job| job.deadline).fold(least, Duration::max));
         let Some(call) = wire::encode(jobs) else { return Ok(()) };
         let attempt = async {
             let connection = match slot {
@@ -94,26 +93,27 @@ impl Sender for Arc<Nodes> {
             };
             reply_to(connection, &call).await
         };
-        let error = match timeout_at(until, attempt).await {
-            Ok(Ok(reply)) => {
+        let error = match or_late(timeout_at(until, attempt).await.ok()) {
+            Ok(reply) => {
                 wire::decode(&reply, jobs, Job::answer);
                 return Ok(());
             }
-            Ok(Err(error)) => Some(error),
-            Err(_) => None,
+            Err(error) => error,
         };
         *slot = None;
-        let was_not_sent = error.as_ref().is_some_and(was_not_sent);
-        let error = error.map(usual);
-        if error.as_ref().is_none_or(is_broken) {
-            self.single_attempt.start_replacing(|| first_key(jobs));
+        let was_not_sent = was_not_sent(&error);
+        let error = usual(error);
+        if is_broken(&error) {
+            self.start_replacing(&call);
         }
-        let nothing_done = error.as_ref().is_some_and(may_succeed_elsewhere);
-        let error = error.map_or_else(|| self.health.late(), |error| from_redis(&error));
+        let nothing_done = may_succeed_elsewhere(&error);
+        let error = if error.is_timeout() { self.health.late() } else { from_redis(&error) };
         let mut ended = None;
         for job in jobs {
             // One after the other: redis-rs sends `ASKING` apart from its command, so concurrent ones disturb each other.
-            let sent = if nothing_done || was_not_sent && may_be_sent_twice(job) {
+            // A repeated permit request would be counted beside the first.
+            let may_be_repeated = job.may_be_repeated() && !job.charges.iter().any(Charge::needs_permit);
+            let sent = if nothing_done || was_not_sent && may_be_repeated {
                 self.send_alone(job, until).await
             } else {
                 Err(error.clone())
@@ -130,66 +130,97 @@ impl Sender for Arc<Nodes> {
 }
 
 impl Nodes {
-    pub(super) fn new((retrying, single_attempt): Pools, health: Arc<Health>) -> Self {
-        let [retrying, single_attempt] =
-            [retrying, single_attempt].map(|pool| ClusterPool::new(pool, health.clone()));
-        Self { retrying, single_attempt, health, scans: Mutex::default() }
+    /// With the connections of one runtime, in a `pool` for each client.
+    pub(super) fn new(
+        clients: &Clients,
+        pool: impl Fn(ClusterManager) -> Pool<ClusterManager>,
+        health: Arc<Health>,
+    ) -> Self {
+        let (retrying, single_attempt) =
+            (pool(clients.retrying.clone()), pool(clients.single_attempt.clone()));
+        Self { retrying, single_attempt, replacing: Arc::default(), health, scans: Mutex::default() }
     }
 
     /// Sends one decision, which redis-rs sends again if its slot migrates, and sets it.
     async fn send_alone(&self, job: &Job, until: Instant) -> Result<(), Error> {
         let call = wire::encode(&[job]).ok_or_else(wire::unexpected)?;
-        let mut connection = self.retrying.connection_until(until).await?;
-        let evaluation = evaluate(&mut connection, &call);
-        let reply = self.retrying.reply(until, || first_key(&[job]), evaluation).await?;
+        let reply = self.reply(&call, until).await?;
         wire::decode(&reply, &[job], Job::answer);
         Ok(())
     }
 
-    /// Runs a command whose first argument is its key.
-    pub(super) async fn run(&self, command: Cmd, allowed: Duration) -> Result<Value, Error> {
-        let until = deadline_in(allowed);
-        let mut connection = self.retrying.connection_until(until).await?;
-        let key = || match command.args_iter().nth(1) {
-            Some(redis::Arg::Simple(key)) => key.to_owned(),
-            _ => Vec::new(),
-        };
-        self.retrying.reply(until, key, command.query_async(&mut connection)).await
+    /// The reply to a call. redis-rs sends it again if its slot migrates.
+    pub(super) async fn reply(&self, call: &Call, until: Instant) -> Result<Value, Error> {
+        let mut connection = self.retrying_connection(until).await?;
+        let reply = within(until, async { evaluate(&mut connection, call).await.map_err(usual) }).await;
+        if reply.as_ref().is_err_and(is_silence) {
+            self.start_replacing(call);
+        }
+        reply
+    }
+
+    async fn retrying_connection(&self, until: Instant) -> Result<ClusterConnection<NodeConnection>, Error> {
+        connection_until(&self.retrying, &self.health, until).await.map(|connection| connection.clone())
+    }
+
+    /// Replaces the connections, so the nodes are looked up again. redis-rs does that if a node has lost a slot or
+    /// closes its connection, but not if a node hangs, as the one that has the keys of `call` may.
+    fn start_replacing(&self, call: &Call) {
+        let Ok(alone) = self.replacing.clone().try_lock_owned() else { return };
+        let (alone, key) = (Arc::new(alone), first_key(call));
+        for pool in [&self.retrying, &self.single_attempt] {
+            let (alone, pool, key) = (alone.clone(), pool.clone(), key.clone());
+            tokio::spawn(async move {
+                let _alone = alone;
+                let _ = timeout(REPLACE_PAUSE, replace(pool, key)).await;
+                sleep(REPLACE_PAUSE).await;
+            });
+        }
     }
 
     /// The keys of all primaries that `scan` wants. Each step may take as long as `allowed`.
     pub(super) async fn scan(&self, scan: &Scan, allowed: Duration) -> Result<Found, Error> {
         let _alone = self.scans.lock().await;
-        let until = deadline_in(allowed);
-        let mut connection = self.retrying.connection_until(until).await?;
-        let all = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
-        let first = connection.route_command(scan.command(0), all);
-        let Value::Map(replies) = within(allowed, first).await? else { return Err(wire::unexpected()) };
-        let mut found = Found::new();
-        for (node, reply) in replies {
-            let (cursor, keys) = page(reply)?;
-            found.names.extend(keys);
-            if cursor == 0 {
-                continue;
-            }
-            if found.names.len() >= scan.most {
-                found.is_complete = false;
-                continue;
-            }
+        let mut connection = self.retrying_connection(deadline_in(allowed)).await?;
+        let primaries = RoutingInfo::MultiNode((MultipleNodeRoutingInfo::AllMasters, None));
+        let pongs =
+            within(deadline_in(allowed), connection.route_command(redis::cmd("PING"), primaries)).await?;
+        let Value::Map(pongs) = pongs else { return Err(wire::unexpected()) };
+        let mut found = Found::default();
+        for (node, _) in pongs {
             let node = RoutingInfo::SingleNode(address(&node).ok_or_else(wire::unexpected)?);
             let step = |command| {
                 let (mut connection, node) = (connection.clone(), node.clone());
-                async move { within(allowed, connection.route_command(command, node)).await }
+                async move { within(deadline_in(allowed), connection.route_command(command, node)).await }
             };
-            scan.finish(cursor, scan.steps() - 1, &mut found, step).await?;
+            scan.list(&mut found, step).await?;
         }
         Ok(found)
     }
 }
 
+/// Replaces the connection of `pool` if a new one finds the node that serves `key`. Until then the old one is
+/// better: redis-rs searches for a missing node before every call that needs it, and makes no other call during the search.
+async fn replace(pool: Pool<ClusterManager>, key: Vec<u8>) -> RedisResult<()> {
+    if pool.state().connections == 0 {
+        return Ok(());
+    }
+    let mut new = pool.dedicated_connection().await?;
+    let reply: RedisResult<Value> = redis::cmd("GET").arg(key).query_async(&mut new).await;
+    match reply {
+        // The value may be of another type.
+        Err(error) if !matches!(error.retry_method(), RetryMethod::NoRetry) => return Err(error),
+        _ => {}
+    }
+    if let Ok(mut old) = pool.get_owned().await {
+        *old = new;
+    }
+    Ok(())
+}
+
 /// The reply, if it comes in time.
-async fn within(allowed: Duration, reply: impl Future<Output = RedisResult<Value>>) -> Result<Value, Error> {
-    let reply = timeout_at(deadline_in(allowed), reply).await;
+async fn within(until: Instant, reply: impl Future<Output = RedisResult<Value>>) -> Result<Value, Error> {
+    let reply = timeout_at(until, reply).await;
     reply.map_err(|_| not_answered())?.map_err(|error| from_redis(&error))
 }
 
@@ -200,28 +231,24 @@ fn address(node: &Value) -> Option<SingleNodeRoutingInfo> {
     Some(SingleNodeRoutingInfo::ByAddress { host: host.to_owned(), port: port.parse().ok()? })
 }
 
-/// How long to wait for the reply. Leased units must not be lost if it is late.
-fn time_for(job: &Job) -> Duration {
-    if job.lease.is_some() { job.deadline.max(REPLY_TIMEOUT) } else { job.deadline }
+/// The first key of a call: after its name, and if it calls a script, the script's hash and the number of keys.
+fn first_key(call: &Call) -> Vec<u8> {
+    match call.command.args_iter().nth(if call.script.is_some() { 3 } else { 1 }) {
+        Some(redis::Arg::Simple(key)) => key.to_owned(),
+        _ => Vec::new(),
+    }
 }
 
-/// A repeated permit request would be counted beside the first.
-fn may_be_sent_twice(job: &Job) -> bool {
-    job.may_be_repeated() && !job.charges.iter().any(Charge::needs_permit)
-}
-
-fn first_key(jobs: &[&Job]) -> Vec<u8> {
-    jobs.first().map(|job| job.first_key().into_bytes()).unwrap_or_default()
-}
-
-/// Runs the script, and retries until the reply is not a redirect.
+/// Sends the call, and if it has a script, retries until the reply is not a redirect.
 async fn evaluate(connection: &mut impl ConnectionLike, call: &Call) -> RedisResult<Value> {
     loop {
         let reply = reply_to(connection, call).await;
         // redis-rs follows redirects only a few times. It sends `ASKING` apart from the command, so another command may
         // come between, and the node redirects again. Nothing was carried out.
         let redirect = reply.as_ref().err().map(RedisError::retry_method);
-        if !matches!(redirect, Some(RetryMethod::AskRedirect | RetryMethod::MovedRedirect)) {
+        if call.script.is_none()
+            || !matches!(redirect, Some(RetryMethod::AskRedirect | RetryMethod::MovedRedirect))
+        {
             return reply;
         }
         sleep(MIGRATION_PAUSE).await;

@@ -52,15 +52,13 @@ async fn shard_by_shard(
     let latest = deadline.max(deadline_in(REPLY_TIMEOUT));
     let is_charge = matches!(job.action, Action::Charge | Action::ChargeUpTo);
     let mut outcomes: Vec<Option<Outcome>> = vec![None; job.charges.len()];
-    let mut charged: Vec<Vec<usize>> = Vec::new();
-    // The shards that denied, and did not count it.
-    let mut uncounted: Vec<Vec<usize>> = Vec::new();
     let mut first_error = None;
-    let mut denied = false;
     let by_shard = by_shard(&**shards, &job.charges);
+    // Once a shard has denied: the shards that have not counted it.
+    let mut uncounted: Option<&[Vec<usize>]> = None;
     for (place, positions) in by_shard.iter().enumerate() {
         let (action, until) = match job.action {
-            _ if denied => (Action::Peek, halfway_to(deadline)),
+            _ if uncounted.is_some() => (Action::Peek, halfway_to(deadline)),
             // Charges stop at the caller's deadline, because they are refunded after it.
             action if is_charge => (action, deadline),
             action => (action, latest),
@@ -79,29 +77,22 @@ async fn shard_by_shard(
                 for (&position, outcome) in positions.iter().zip(decision.all_outcomes()) {
                     outcomes[position] = Some(outcome.clone());
                 }
-                if !is_charge || denied {
-                    uncounted.push(positions.clone());
-                    continue;
-                }
-                if !decision.is_denied() {
-                    charged.push(positions.clone());
-                    continue;
-                }
-                denied = true;
-                if may_be_banned {
-                    uncounted.push(positions.clone());
-                }
-                let refund = refund_charged(shards, &job, &charged, &outcomes);
-                if let Ok(Ok(refunded)) = timeout_at(halfway_to(deadline), refund).await {
-                    refunded.into_iter().for_each(|(position, outcome)| outcomes[position] = Some(outcome));
+                if is_charge && uncounted.is_none() && decision.is_denied() {
+                    uncounted = Some(&by_shard[place + usize::from(!may_be_banned)..]);
+                    let refund = refund_charged(shards, &job, &by_shard[..place], &outcomes);
+                    if let Ok(Ok(refunded)) = timeout_at(halfway_to(deadline), refund).await {
+                        refunded
+                            .into_iter()
+                            .for_each(|(position, outcome)| outcomes[position] = Some(outcome));
+                    }
                 }
             }
             // The request is denied anyway.
-            Err(_) if denied => {}
+            Err(_) if uncounted.is_some() => {}
             // A shadow denies nothing.
             Err(_) if is_charge && positions.iter().all(|&position| job.charges[position].is_shadow()) => {}
             Err(error) if is_charge => {
-                refund_charged(shards, &job, &charged, &outcomes);
+                refund_charged(shards, &job, &by_shard[..place], &outcomes);
                 return Err(error);
             }
             // Refund and renew as much as possible.
@@ -114,11 +105,11 @@ async fn shard_by_shard(
         return Err(first_error);
     }
     let is_banned = outcomes.iter().flatten().any(Outcome::is_banned);
-    if denied && !is_banned {
-        let counted: Vec<_> = uncounted
-            .iter()
-            .filter_map(|positions| count_denials(shards, &job, positions, &outcomes))
-            .collect();
+    if let Some(uncounted) = uncounted
+        && !is_banned
+    {
+        let count = |positions: &Vec<usize>| count_denials(shards, &job, positions, &outcomes);
+        let counted: Vec<_> = uncounted.iter().filter_map(count).collect();
         let until = halfway_to(deadline);
         for counted in counted {
             // If it fails or is late, the request is denied without a ban.
@@ -132,22 +123,23 @@ async fn shard_by_shard(
     Ok(job.settled(reply))
 }
 
-/// Refunds the charges of a decision that is not admitted, even if the caller is dropped. Returns the new outcomes
-/// with the positions of their charges.
+/// Refunds the charges of these shards for a decision that is not admitted, even if the caller is dropped. Returns the new
+/// outcomes with the positions of their charges.
 fn refund_charged(
     shards: &Arc<impl Sharded>,
     job: &Job,
-    charged: &[Vec<usize>],
+    by_shard: &[Vec<usize>],
     outcomes: &[Option<Outcome>],
 ) -> JoinHandle<Vec<(usize, Outcome)>> {
-    let charged = charged.iter().map(|positions| {
-        let charged: Vec<_> =
-            positions.iter().filter_map(|&position| Some((position, outcomes[position].clone()?))).collect();
+    let charged = by_shard.iter().filter_map(|positions| {
+        let outcome = |&position: &usize| Some((position, outcomes[position].clone()?));
+        // None of the shadows of a shard that failed.
+        let charged = positions.iter().map(outcome).collect::<Option<Vec<_>>>()?;
         let charges = charged.iter().map(|(_, outcome)| outcome.undo());
         let mut part = job.part(Action::Refund, charges.collect());
         part.deadline = job.deadline.max(REPLY_TIMEOUT);
         part.denial = job.denial.as_ref().map(DenyObserver::undoing);
-        (part, charged)
+        Some((part, charged))
     });
     let (charged, shards): (Vec<_>, _) = (charged.collect(), shards.clone());
     tokio::spawn(async move {

@@ -1,32 +1,20 @@
-//! The clients of a Cluster, and a pool of their connections. They are shared, and replaced when a node does not answer.
+//! The clients of a Cluster.
 
-use std::{
-    any::TypeId,
-    sync::{Arc, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{any::TypeId, time::Duration};
 
 use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{
-    RedisError, RedisResult, RetryMethod, Value,
+    RedisError,
     cluster::{ClusterClient, ClusterClientBuilder},
     cluster_async::ClusterConnection,
 };
-use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-use super::node::{CONNECT, NodeConnection, usual};
+use super::node::{CONNECT, NodeConnection};
 use crate::{
     base::Error,
     store::redis::{
         address::{connection_infos, is_tls, tcp_settings},
-        error::{from_redis, is_broken},
         tls::TlsSettings,
-        transport::{
-            connections::{connection, connection_until},
-            deadline::not_answered,
-            health::Health,
-            runtimes::Exclusive,
-        },
     },
 };
 
@@ -43,8 +31,6 @@ pub(crate) const CONNECTIONS: u32 = 1;
 const CONNECT_TLS: Duration = Duration::from_secs(1);
 /// A connection waits for a reply for at least this time, so that one late reply does not break it.
 const RESPONSE: Duration = Duration::from_millis(500);
-/// The pause between two replacements of the connection.
-const REPLACE_PAUSE: Duration = Duration::from_secs(2);
 
 /// Makes the clients for `urls`, for decisions with this `deadline`, and lists the addresses.
 pub(crate) fn clients(
@@ -109,75 +95,4 @@ impl ManageConnection for ClusterManager {
     fn has_broken(&self, _: &mut Self::Connection) -> bool {
         false
     }
-}
-
-pub(super) struct ClusterPool {
-    pool: Pool<ClusterManager>,
-    health: Arc<Health>,
-    /// Whether the connection is being replaced.
-    replacing: Arc<AtomicBool>,
-}
-
-impl ClusterPool {
-    pub(super) fn new(pool: Pool<ClusterManager>, health: Arc<Health>) -> Self {
-        Self { pool, health, replacing: Arc::default() }
-    }
-
-    /// A connection. Waits without a limit; the caller sets one.
-    pub(super) async fn connection(&self) -> RedisResult<ClusterConnection<NodeConnection>> {
-        // A clone is used, and the pooled connection is free for others immediately.
-        connection(&self.pool, &self.health).await.map(|connection| connection.clone())
-    }
-
-    pub(super) async fn connection_until(
-        &self,
-        deadline: Instant,
-    ) -> Result<ClusterConnection<NodeConnection>, Error> {
-        connection_until(&self.pool, &self.health, deadline).await.map(|connection| connection.clone())
-    }
-
-    /// Waits for the reply of the node that serves `key`.
-    pub(super) async fn reply(
-        &self,
-        deadline: Instant,
-        key: impl FnOnce() -> Vec<u8>,
-        reply: impl Future<Output = RedisResult<Value>>,
-    ) -> Result<Value, Error> {
-        let reply = timeout_at(deadline, reply).await.map(|reply| reply.map_err(usual));
-        if reply.as_ref().map_or(true, |reply| reply.as_ref().is_err_and(is_broken)) {
-            self.start_replacing(key);
-        }
-        reply.map_or_else(|_| Err(not_answered()), |reply| reply.map_err(|error| from_redis(&error)))
-    }
-
-    /// Replaces the connection, so the nodes are looked up again. redis-rs does that if a node has lost a slot or
-    /// closes its connection, but not if a node hangs.
-    pub(super) fn start_replacing(&self, key: impl FnOnce() -> Vec<u8>) {
-        let Some(guard) = Exclusive::acquire(&self.replacing) else { return };
-        let (pool, key) = (self.pool.clone(), key());
-        tokio::spawn(async move {
-            let _guard = guard;
-            let _ = timeout(REPLACE_PAUSE, replace(pool, key)).await;
-            sleep(REPLACE_PAUSE).await;
-        });
-    }
-}
-
-/// Replaces the connection of `pool` if a new one finds the node that serves `key`. Until then the old one is
-/// better: redis-rs searches for a missing node before every call that needs it, and makes no other call during the search.
-async fn replace(pool: Pool<ClusterManager>, key: Vec<u8>) -> RedisResult<()> {
-    if pool.state().connections == 0 {
-        return Ok(());
-    }
-    let mut new = pool.dedicated_connection().await?;
-    let reply: RedisResult<Value> = redis::cmd("GET").arg(key).query_async(&mut new).await;
-    match reply {
-        // The value may be of another type.
-        Err(error) if !matches!(error.retry_method(), RetryMethod::NoRetry) => return Err(error),
-        _ => {}
-    }
-    if let Ok(mut old) = pool.get_owned().await {
-        *old = new;
-    }
-    Ok(())
 }

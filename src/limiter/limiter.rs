@@ -311,15 +311,17 @@ impl Limiter {
         self.enforced(|| self.debit_each(decision, |_| units))
     }
 
-    /// Debits `units(place)` to the outcome at each place.
-    pub(super) fn debit_each(&self, decision: &Decision, units: impl Fn(usize) -> u64) -> Answer<Decision> {
-        let is_debited = |one: &Outcome| !(one.policy().has_permits() || one.is_shadow() && one.is_denied());
-        let debited = decision.all_outcomes().iter().enumerate().filter(|(_, one)| is_debited(one));
-        let (policies, charges): (Vec<Policy>, Vec<Charge>) = debited
-            .map(|(place, one)| {
-                (one.policy().clone(), Charge::new(one.policy().debits(), one.key(), units(place)))
-            })
-            .unzip();
+    /// Debits the given number of units of each outcome.
+    pub(super) fn debit_each(
+        &self,
+        decision: &Decision,
+        units: impl Fn(&Outcome) -> u64,
+    ) -> Answer<Decision> {
+        let is_debited = |one: &&Outcome| !(one.policy().has_permits() || one.is_shadow() && one.is_denied());
+        let debit =
+            |one: &Outcome| (one.policy().clone(), Charge::new(one.policy().debits(), one.key(), units(one)));
+        let (policies, charges): (Vec<Policy>, Vec<Charge>) =
+            decision.all_outcomes().iter().filter(is_debited).map(debit).unzip();
         if charges.is_empty() {
             return Answer::ready(Ok(decision.clone()));
         }
@@ -373,18 +375,18 @@ impl Limiter {
         self.refund_each(decision, |_| units).1
     }
 
-    /// Refunds the given number of units of each outcome, by its place. Also returns how many are refunded.
+    /// Refunds the given number of units of each outcome. Also returns how many are refunded.
     pub(super) fn refund_each(
         &self,
         decision: &Decision,
-        units: impl Fn(usize) -> u64,
+        units: impl Fn(&Outcome) -> u64,
     ) -> (Vec<u64>, Answer<Decision>) {
         let mut claims = Vec::with_capacity(decision.all_outcomes().len());
         let mut refunded = Vec::with_capacity(claims.capacity());
         let (mut charges, mut here) = (Vec::with_capacity(claims.capacity()), Vec::new());
-        for (place, outcome) in decision.all_outcomes().iter().enumerate() {
+        for outcome in decision.all_outcomes() {
             // A denial charges nothing. In a Cluster, what it charged in some slots is refunded before it is returned.
-            let units = if decision.is_denied() { 0 } else { units(place) };
+            let units = if decision.is_denied() { 0 } else { units(outcome) };
             let claim = outcome.claim_refund(units);
             if let Some(local) = outcome.local() {
                 refunded.push(claim.units());

@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::HashSet};
 use http::{Method, request::Parts};
 use matchit::Router;
 
-use super::pattern::{COMBINATIONS, Pattern, readings};
+use super::pattern::{Pattern, readings};
 
 /// The requests that a rule of a table is for.
 #[derive(Clone, Debug)]
@@ -34,9 +34,9 @@ pub(super) struct Routes {
 struct Paths {
     /// As they are written.
     written: Router<Vec<usize>>,
-    /// As routers and middlewares that change paths see them, one for each combination of changes that makes a difference:
-    /// none for nearly every table. Apart, because a changed route may be more specific than another one.
-    changed: Vec<Router<Vec<usize>>>,
+    /// As routers and middlewares that change paths see them. `None` if that is the same, as in nearly every table. Apart,
+    /// because a normalized route may be more specific than another one.
+    normalized: Option<Router<Vec<usize>>>,
 }
 
 impl Scope {
@@ -92,19 +92,16 @@ impl Routes {
         let paths = named.map_or(&self.others, |(_, paths)| paths);
         let written = paths.written.at(path).map_or(&self.otherwise, |found| found.value);
         let mut rules = Cow::Borrowed(&**written);
-        for more in paths.changed(path) {
+        if let Some(more) = paths.normalized(path) {
             add(&mut rules, more);
         }
         for path in readings(path) {
-            let mut is_route = false;
             let written = paths.written.at(&path).ok().map(|found| &**found.value);
-            for more in written.into_iter().chain(paths.changed(&path)) {
-                is_route = true;
-                add(&mut rules, more);
-            }
-            if !is_route {
+            let found = [written, paths.normalized(&path)];
+            if found == [None, None] {
                 add(&mut rules, &self.otherwise);
             }
+            found.into_iter().flatten().for_each(|more| add(&mut rules, more));
         }
         rules
     }
@@ -134,38 +131,29 @@ impl Paths {
     fn new(scopes: &[(Scope, usize)], applies: impl Fn(&Pattern) -> bool) -> Self {
         let patterns = scopes.iter().filter_map(|(scope, _)| scope.pattern());
         let patterns: Vec<_> = patterns.filter(|pattern| applies(pattern)).collect();
-        let forms =
-            |combination| patterns.iter().filter_map(|pattern| pattern.forms.get(combination)).collect();
-        let router = |forms: &Vec<&String>| {
+        let router = |form: fn(&Pattern) -> &String| {
             let mut router = Router::new();
-            for (pattern, form) in patterns.iter().zip(forms) {
+            for pattern in &patterns {
                 let rules = rules(scopes, |scope| match scope {
                     Scope::Every => true,
-                    Scope::Route(other) => {
-                        applies(other) && (other.is_route_of(pattern) || other.reads_as(form))
-                    }
+                    Scope::Route(other) => applies(other) && other.is_route_of(pattern),
                     Scope::Otherwise => false,
                 });
                 // Patterns of one route insert it more than once, and `Rules` has checked that no other routes conflict.
-                let _ = router.insert(form.as_str(), rules);
+                let _ = router.insert(form(pattern), rules);
             }
             router
         };
-        let written: Vec<_> = forms(0);
-        let mut all = vec![written];
-        for combination in 1..COMBINATIONS {
-            let changed = forms(combination);
-            if !all.contains(&changed) {
-                all.push(changed);
-            }
+        let is_normalized = patterns.iter().all(|pattern| pattern.path == pattern.normalized);
+        Self {
+            written: router(|pattern| &pattern.path),
+            normalized: (!is_normalized).then(|| router(|pattern| &pattern.normalized)),
         }
-        let mut routers = all.iter().map(router);
-        Self { written: routers.next().unwrap_or_default(), changed: routers.collect() }
     }
 
-    /// The rules of the routes that `path` is, to those who change routes.
-    fn changed(&self, path: &str) -> impl Iterator<Item = &[usize]> {
-        self.changed.iter().filter_map(move |router| Some(&**router.at(path).ok()?.value))
+    /// The rules of the normalized route that `path` matches.
+    fn normalized(&self, path: &str) -> Option<&[usize]> {
+        Some(&**self.normalized.as_ref()?.at(path).ok()?.value)
     }
 }
 

@@ -175,21 +175,21 @@ impl Rules {
 
     /// A route that cannot be in one table with `new`.
     fn conflicting(&self, new: &Pattern) -> Option<String> {
-        let mut router = matchit::Router::new();
-        for path in self.patterns().flat_map(|pattern| &pattern.forms) {
-            let _ = router.insert(path.as_str(), ());
-        }
-        let find = |path: &str| self.patterns().find(|one| one.reads_as(path));
-        for (at, path) in new.forms.iter().enumerate() {
-            let is_first = !new.forms.iter().take(at).any(|form| form == path);
-            if is_first
-                && find(path).is_none()
-                && let Err(matchit::InsertError::Conflict { with }) = router.insert(path.as_str(), ())
-            {
-                return Some(find(&with).map_or(with, |known| known.text.clone()));
+        let forms: [fn(&Pattern) -> &String; 2] = [|pattern| &pattern.path, |pattern| &pattern.normalized];
+        forms.into_iter().find_map(|form| {
+            let mut router = matchit::Router::new();
+            for pattern in self.patterns() {
+                // A route may be there already.
+                let _ = router.insert(form(pattern), ());
             }
-        }
-        None
+            match router.insert(form(new), ()) {
+                Err(matchit::InsertError::Conflict { with }) if with != *form(new) => {
+                    let other = self.patterns().find(|pattern| *form(pattern) == with);
+                    Some(other.map_or(with, |other| other.text.clone()))
+                }
+                _ => None,
+            }
+        })
     }
 
     fn patterns(&self) -> impl Iterator<Item = &Pattern> {

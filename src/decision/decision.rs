@@ -15,10 +15,7 @@ pub(crate) enum Report {
 }
 
 /// A permit for units in use, which are released when the last clone is dropped.
-pub(crate) type Permit = Arc<dyn Held>;
-
-/// Releases units when it is dropped.
-pub(crate) trait Held: Send + Sync {}
+pub(crate) type Permit = Arc<dyn Send + Sync>;
 
 /// The result for a request under all its policies: admitted only if every policy admits. Cloning is cheap.
 ///

@@ -114,7 +114,7 @@ impl Pending {
             }
             Err(error) if error.kind().may_have_charged() => {
                 if let Some(permits) = permits {
-                    permits.release_later(None);
+                    permits.release_later(Answer::ready(Err(error.clone())));
                 }
             }
             // A refund that was not sent is sent again once the store answers, if the policy is local.
@@ -131,7 +131,7 @@ impl Drop for Pending {
         if !self.polled {
             mem::take(&mut self.claims).into_iter().for_each(Claim::release);
         } else if let Some(permits) = self.permits.take() {
-            permits.release_later(Some(answer));
+            permits.release_later(answer);
         }
     }
 }

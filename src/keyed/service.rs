@@ -57,13 +57,10 @@ where
         Box::pin(async move {
             let charges = charges.await.map_err(Rejection::Unidentified)?;
             let (mut waited, mut is_ready) = (WaitState::new(patience), true);
-            let decision = loop {
-                let decision =
-                    limiter.check_waiting(&charges, waited).await.map_err(Rejection::Unavailable)?;
-                let Some(wait) = waited.next(&decision) else { break decision };
-                (service, is_ready) = (unready(service), false);
-                sleep(wait).await;
-            };
+            // A ready service must not be kept during a wait.
+            let waits = || (service, is_ready) = (service.clone(), false);
+            let decision = limiter.check_until(&charges, &mut waited, waits).await;
+            let decision = decision.map_err(Rejection::Unavailable)?;
             if decision.is_denied() {
                 return Err(Rejection::Denied(decision).into());
             }

@@ -6,8 +6,8 @@ use tokio::time::{Instant, sleep};
 
 use super::limiter::Limiter;
 use crate::{
-    base::{Answer, Error},
-    decision::{Charge, Decision, Verdict},
+    base::Error,
+    decision::{Charge, Decision},
     key::Key,
     policy::{Enforcement, Policy},
     store::Action,
@@ -67,57 +67,57 @@ impl Limiter {
         patience: Duration,
     ) -> Result<Decision, Error> {
         let mut waited = WaitState::new(patience);
-        let charge = [Charge::new(policy, key, cost)];
+        let decision = self.check_until(&[Charge::new(policy, key, cost)], &mut waited, || {}).await?;
+        let Some(delay) = decision.delay() else { return Ok(decision) };
+        let late = delay.saturating_sub(waited.left());
+        if late.is_zero() {
+            sleep(delay).await;
+            return Ok(decision.after_delay());
+        }
+        let denied =
+            || self.refund(&decision, cost).map(move |refunded| refunded.map(|one| one.denying(late)));
+        self.enforced(denied).await
+    }
+
+    /// [`check_all`](Self::check_all), again until the request is admitted or cannot be in time. Calls `waits` before each
+    /// wait.
+    pub(crate) async fn check_until(
+        &self,
+        charges: &[Charge],
+        waited: &mut WaitState,
+        mut waits: impl FnMut(),
+    ) -> Result<Decision, Error> {
         loop {
-            let decision = self.check_waiting(&charge, waited).await?;
-            match decision.verdict() {
-                Verdict::Allow => return Ok(decision),
-                Verdict::Delay(delay) => {
-                    let late = delay.saturating_sub(waited.left());
-                    if late.is_zero() {
-                        sleep(delay).await;
-                        return Ok(decision.after_delay());
-                    }
-                    let denied = || {
-                        self.refund(&decision, cost)
-                            .map(move |refunded| refunded.map(|one| one.denying(late)))
-                    };
-                    return self.enforced(denied).await;
-                }
-                Verdict::Deny { .. } => match waited.next(&decision) {
-                    Some(wait) => sleep(wait).await,
-                    None => return Ok(decision),
-                },
-            }
+            let decision = self.check_waiting(charges, *waited).await?;
+            let Some(wait) = waited.next(&decision) else { return Ok(decision) };
+            waits();
+            sleep(wait).await;
         }
     }
 
     /// [`check_all`](Self::check_all) for a request that has `waited`. A penalty counts each request that is denied, so it
     /// does not count the denials that this one waits out.
-    pub(crate) fn check_waiting(&self, charges: &[Charge], mut waited: WaitState) -> Answer<Decision> {
+    async fn check_waiting(&self, charges: &[Charge], mut waited: WaitState) -> Result<Decision, Error> {
         let is_counted = |charge: &Charge| charge.policy().counts_denials();
         let may_wait = !waited.patience.is_zero() && self.enforcement() == Enforcement::On;
         if !may_wait || !charges.iter().any(is_counted) {
-            return self.check_all(charges);
+            return self.check_all(charges).await;
         }
-        let (limiter, charges) = (self.clone(), charges.to_vec());
-        Answer::pending(async move {
-            let uncounted = |charge: &Charge| charge.clone().under(&charge.policy().with_manual_bans());
-            let tries: Vec<Charge> = charges.iter().map(uncounted).collect();
-            let tried = limiter.decide(Action::Charge, tries).await?;
-            if tried.is_denied() && waited.next(&tried).is_none() {
-                return limiter.decide(Action::Charge, charges).await;
+        let uncounted = |charge: &Charge| charge.clone().under(&charge.policy().with_manual_bans());
+        let tries: Vec<Charge> = charges.iter().map(uncounted).collect();
+        let tried = self.decide(Action::Charge, tries).await?;
+        if tried.is_denied() && waited.next(&tried).is_none() {
+            return self.decide(Action::Charge, charges).await;
+        }
+        Ok(tried.map(|outcome| {
+            let is_same = |charge: &&Charge| {
+                charge.key() == outcome.key() && charge.policy().label() == outcome.policy().label()
+            };
+            match charges.iter().find(is_same) {
+                Some(charge) => outcome.under(charge.policy()),
+                None => outcome,
             }
-            Ok(tried.map(|outcome| {
-                let is_same = |charge: &&Charge| {
-                    charge.key() == outcome.key() && charge.policy().label() == outcome.policy().label()
-                };
-                match charges.iter().find(is_same) {
-                    Some(charge) => outcome.under(charge.policy()),
-                    None => outcome,
-                }
-            }))
-        })
+        }))
     }
 }
 

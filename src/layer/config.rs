@@ -38,8 +38,6 @@ pub(super) struct Config {
     pub(super) headers: HeaderWriter,
     pub(super) mapper: Arc<dyn ResponseMapper>,
     pub(super) grpc: Arc<dyn ResponseMapper>,
-    /// Whether these two read the head of a request.
-    pub(super) read_head: [bool; 2],
     /// The longest random time that is added to a wait.
     pub(super) jitter: Duration,
     pub(super) refunds_cancelled: bool,
@@ -64,7 +62,6 @@ impl Config {
             headers: HeaderWriter::new(Headers::default()),
             mapper: Arc::new(ProblemDetails::default()),
             grpc: Arc::new(GrpcStatus::default()),
-            read_head: [false, false],
             jitter: Duration::ZERO,
             refunds_cancelled: false,
             on_decision: None,
@@ -175,7 +172,7 @@ impl Config {
     #[inline]
     pub(super) fn keep(&self, request: &Parts) -> RequestHead {
         let is_call = is_grpc(request);
-        RequestHead::of(request, is_call, self.read_head[usize::from(is_call)])
+        RequestHead::of(request, is_call, self.mapper(is_call).reads_request())
     }
 
     /// The response to a request that the service has rejected with the response `returned`. `is_read` is whether an outer

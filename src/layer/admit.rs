@@ -119,7 +119,7 @@ impl Config {
     fn keys(&self, request: &Parts, charging: bool) -> Answer<Identity> {
         let preflight = is_preflight(request);
         match (&self.routes, &*self.rules.rules) {
-            (None, [rule]) if rule.skipped.is_empty() => {
+            (None, [(_, rule)]) if rule.skipped.is_empty() => {
                 // The common case.
                 rule.key(request, preflight).then(|key| Ok(Identity::Known(key?)))
             }
@@ -340,8 +340,9 @@ impl Admit<'_> {
     /// Rejects a request that is charged, and whose client another rule cannot identify. Admits it if the layer only reports.
     fn charged_without_identity(self, error: Error, verdict: Verdict, mut decision: Decision) -> Admission {
         let rejection = Rejection::Unidentified(error);
-        let event = DecisionEvent::rejected(&rejection, Some(self.request), !self.report_only);
-        self.config.rejected(&event.with(&decision), &rejection, self.report_only);
+        let mut event = DecisionEvent::rejected(&rejection, Some(self.request), !self.report_only);
+        event.decision = Some(&decision);
+        self.config.rejected(&event, &rejection, self.report_only);
         if self.report_only {
             return admitted(verdict, decision);
         }

@@ -499,7 +499,7 @@ impl RateLimitLayer {
             Identity::Exempt => return Ok(Vec::new()),
             Identity::Rejected(rejection) => return Err(*rejection),
             Identity::Denied(decision) => return Err(Rejection::Denied(*decision)),
-            Identity::Known(key) => config.rules.rules.iter().zip([key]).collect(),
+            Identity::Known(key) => config.rule(0).into_iter().zip([key]).collect(),
             Identity::Applicable(charges, keys) => {
                 charges.complete().map_err(Rejection::Unidentified)?;
                 keys.into_iter().filter_map(|(at, key)| Some((config.rule(at)?, key))).collect()

@@ -20,10 +20,8 @@ pub(super) struct Pattern {
     pub(super) text: String,
     /// None: every method.
     pub(super) methods: Vec<Method>,
-    /// The path, with one name for all parameters.
-    pub(super) path: String,
-    /// The path with all [changes](CHANGES).
-    pub(super) normalized: String,
+    /// The path, with other names of its parameters, as it is written and with each combination of the [changes](CHANGES).
+    pub(super) forms: Vec<String>,
 }
 
 impl Pattern {
@@ -36,8 +34,7 @@ impl Pattern {
         let (methods, path) = parse(text).map_err(|remedy| {
             Error::new(ErrorKind::InvalidConfig, format!("the route {text:?} is invalid: {remedy}"))
         })?;
-        let path = renamed(path);
-        Ok(Self { text: text.to_owned(), methods, normalized: normalized(&path), path })
+        Ok(Self { text: text.to_owned(), methods, forms: forms(renamed(path)) })
     }
 
     /// Whether requests with `method` match, if their path does. GET matches HEAD too, which routers answer as GET.
@@ -46,9 +43,14 @@ impl Pattern {
         self.methods.is_empty() || has(method) || (method == Method::HEAD && has(&Method::GET))
     }
 
-    /// Whether both are one route.
+    /// Whether `path` is a way to write this one.
+    pub(super) fn reads_as(&self, path: &str) -> bool {
+        self.forms.iter().any(|form| form == path)
+    }
+
+    /// Whether both are one route: they are the same with all changes.
     pub(super) fn is_route_of(&self, other: &Self) -> bool {
-        self.normalized == other.normalized
+        self.forms.last() == other.forms.last()
     }
 
     /// Whether each request that matches `other` matches this one.
@@ -162,19 +164,20 @@ fn renamed(path: &str) -> String {
     renamed
 }
 
-/// What routers and the middlewares in front of them do to a path before they compare it, in this order. Services of axum
-/// may be nested three deep.
-const CHANGES: [fn(&str) -> Option<String>; 7] =
-    [decoded, merged, resolved, trimmed, unslashed, unslashed, unslashed];
+/// What routers and the middlewares in front of them do to a path before they compare it, in this order.
+const CHANGES: [fn(&str) -> Option<String>; 4] = [decoded, merged, resolved, trimmed];
 
-/// The other ways in which a router may read `path`: with each combination of the [changes](CHANGES). Nearly every path has
-/// none; at most 39.
+/// How deep services of axum can be nested so that all readings of a path are known.
+const NESTED: usize = 3;
+
+/// The other ways in which a router may read `path`: with each combination of the [changes](CHANGES), and as
+/// [nested](unslashed) services of axum do. Nearly every path has none; at most 39.
 pub(super) fn readings(path: &str) -> Vec<String> {
     if is_plain(path) {
         return Vec::new();
     }
     let mut readings = vec![path.to_owned()];
-    for change in CHANGES {
+    for change in CHANGES.into_iter().chain([unslashed as fn(&str) -> _; NESTED]) {
         for at in 0..readings.len() {
             if let Some(changed) = change(&readings[at])
                 && !readings.contains(&changed)
@@ -186,11 +189,17 @@ pub(super) fn readings(path: &str) -> Vec<String> {
     readings.split_off(1)
 }
 
-/// The pattern `path` with all changes.
-fn normalized(path: &str) -> String {
+/// The pattern `path` with each combination of the changes: none first, all last.
+fn forms(path: String) -> Vec<String> {
     // A pattern has two braces for one that is decoded.
-    let path = path.replace("%7B", "{{").replace("%7b", "{{").replace("%7D", "}}").replace("%7d", "}}");
-    CHANGES.iter().fold(path, |path, change| change(&path).unwrap_or(path))
+    let escaped = path.replace("%7B", "{{").replace("%7b", "{{").replace("%7D", "}}").replace("%7d", "}}");
+    let decoded = decoded(&escaped).unwrap_or(escaped);
+    let mut forms = vec![path, decoded];
+    for change in &CHANGES[1..] {
+        let changed: Vec<_> = forms.iter().map(|form| change(form).unwrap_or_else(|| form.clone())).collect();
+        forms.extend(changed);
+    }
+    forms
 }
 
 /// Whether no change changes `path`.

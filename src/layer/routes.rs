@@ -34,9 +34,9 @@ pub(super) struct Routes {
 struct Paths {
     /// As they are written.
     written: Router<Vec<usize>>,
-    /// As routers and middlewares that change paths see them. `None` if that is the same, as in nearly every table. Apart,
-    /// because a normalized route may be more specific than another one.
-    normalized: Option<Router<Vec<usize>>>,
+    /// As routers and middlewares that change paths see them, one for each combination of changes that makes a difference:
+    /// none for nearly every table. Apart, because a changed route may be more specific than another one.
+    changed: Vec<Router<Vec<usize>>>,
 }
 
 impl Scope {
@@ -69,7 +69,7 @@ impl Scope {
 impl Routes {
     /// The table whose rules are for `scopes`, each with the number of its rule. A rule that was added several times has
     /// one number. `None` if there is no route, so all rules apply to all requests.
-    pub(super) fn new(scopes: &[(Scope, usize)]) -> Option<Self> {
+    pub(super) fn new(scopes: &[(&Scope, usize)]) -> Option<Self> {
         let patterns = || scopes.iter().filter_map(|(scope, _)| scope.pattern());
         patterns().next()?;
         let named = patterns().flat_map(|pattern| &pattern.methods);
@@ -92,16 +92,16 @@ impl Routes {
         let paths = named.map_or(&self.others, |(_, paths)| paths);
         let written = paths.written.at(path).map_or(&self.otherwise, |found| found.value);
         let mut rules = Cow::Borrowed(&**written);
-        if let Some(more) = paths.normalized(path) {
+        for more in paths.changed(path) {
             add(&mut rules, more);
         }
         for path in readings(path) {
             let written = paths.written.at(&path).ok().map(|found| &**found.value);
-            let found = [written, paths.normalized(&path)];
-            if found == [None, None] {
+            let mut found = written.into_iter().chain(paths.changed(&path)).peekable();
+            if found.peek().is_none() {
                 add(&mut rules, &self.otherwise);
             }
-            found.into_iter().flatten().for_each(|more| add(&mut rules, more));
+            found.for_each(|more| add(&mut rules, more));
         }
         rules
     }
@@ -118,7 +118,7 @@ fn add(rules: &mut Cow<'_, [usize]>, more: &[usize]) {
 }
 
 /// The numbers of the rules for which `applies` holds.
-fn rules(scopes: &[(Scope, usize)], applies: impl Fn(&Scope) -> bool) -> Vec<usize> {
+fn rules(scopes: &[(&Scope, usize)], applies: impl Fn(&Scope) -> bool) -> Vec<usize> {
     let mut rules: Vec<_> =
         scopes.iter().filter(|(scope, _)| applies(scope)).map(|(_, number)| *number).collect();
     rules.sort_unstable();
@@ -128,32 +128,38 @@ fn rules(scopes: &[(Scope, usize)], applies: impl Fn(&Scope) -> bool) -> Vec<usi
 
 impl Paths {
     /// The routes whose patterns `applies` accepts, with their rules.
-    fn new(scopes: &[(Scope, usize)], applies: impl Fn(&Pattern) -> bool) -> Self {
+    fn new(scopes: &[(&Scope, usize)], applies: impl Fn(&Pattern) -> bool) -> Self {
         let patterns = scopes.iter().filter_map(|(scope, _)| scope.pattern());
         let patterns: Vec<_> = patterns.filter(|pattern| applies(pattern)).collect();
-        let router = |form: fn(&Pattern) -> &String| {
+        let router = |forms: &Vec<&String>| {
             let mut router = Router::new();
-            for pattern in &patterns {
+            for (pattern, form) in patterns.iter().zip(forms) {
                 let rules = rules(scopes, |scope| match scope {
                     Scope::Every => true,
-                    Scope::Route(other) => applies(other) && other.is_route_of(pattern),
+                    Scope::Route(other) => {
+                        applies(other) && (other.is_route_of(pattern) || other.reads_as(form))
+                    }
                     Scope::Otherwise => false,
                 });
                 // Patterns of one route insert it more than once, and `Rules` has checked that no other routes conflict.
-                let _ = router.insert(form(pattern), rules);
+                let _ = router.insert(form.as_str(), rules);
             }
             router
         };
-        let is_normalized = patterns.iter().all(|pattern| pattern.path == pattern.normalized);
-        Self {
-            written: router(|pattern| &pattern.path),
-            normalized: (!is_normalized).then(|| router(|pattern| &pattern.normalized)),
+        let mut all: Vec<Vec<&String>> = Vec::new();
+        for combination in 0..patterns.first().map_or(0, |pattern| pattern.forms.len()) {
+            let forms = patterns.iter().map(|pattern| &pattern.forms[combination]).collect();
+            if !all.contains(&forms) {
+                all.push(forms);
+            }
         }
+        let mut routers = all.iter().map(router);
+        Self { written: routers.next().unwrap_or_default(), changed: routers.collect() }
     }
 
-    /// The rules of the normalized route that `path` matches.
-    fn normalized(&self, path: &str) -> Option<&[usize]> {
-        Some(&**self.normalized.as_ref()?.at(path).ok()?.value)
+    /// The rules of the routes that `path` is, to those who change routes.
+    fn changed(&self, path: &str) -> impl Iterator<Item = &[usize]> {
+        self.changed.iter().filter_map(move |router| Some(&**router.at(path).ok()?.value))
     }
 }
 

@@ -103,15 +103,13 @@ use crate::base::{Error, ErrorKind, valid};
 #[derive(Clone, Default)]
 #[must_use = "rules do nothing until a layer is made of them"]
 pub struct Rules {
-    pub(super) rules: Vec<Rule>,
-    /// The scope of each rule.
-    pub(super) scopes: Vec<Scope>,
+    pub(super) rules: Vec<(Scope, Rule)>,
 }
 
 impl Rules {
     /// A table without rules.
     pub const fn new() -> Self {
-        Self { rules: Vec::new(), scopes: Vec::new() }
+        Self { rules: Vec::new() }
     }
 
     /// Adds `rule` for the requests that match `route`: a path such as `/orders/{id}`, or one or more methods and a
@@ -168,39 +166,38 @@ impl Rules {
     }
 
     fn add(mut self, scope: Scope, rule: Rule) -> Self {
-        self.rules.push(rule);
-        self.scopes.push(scope);
+        self.rules.push((scope, rule));
         self
     }
 
     /// A route that cannot be in one table with `new`.
     fn conflicting(&self, new: &Pattern) -> Option<String> {
-        let forms: [fn(&Pattern) -> &String; 2] = [|pattern| &pattern.path, |pattern| &pattern.normalized];
-        forms.into_iter().find_map(|form| {
-            let mut router = matchit::Router::new();
-            for pattern in self.patterns() {
-                // A route may be there already.
-                let _ = router.insert(form(pattern), ());
+        let mut router = matchit::Router::new();
+        for path in self.patterns().flat_map(|pattern| &pattern.forms) {
+            let _ = router.insert(path.as_str(), ());
+        }
+        let find = |path: &str| self.patterns().find(|one| one.reads_as(path));
+        for (at, path) in new.forms.iter().enumerate() {
+            let is_first = !new.forms.iter().take(at).any(|form| form == path);
+            if is_first
+                && find(path).is_none()
+                && let Err(matchit::InsertError::Conflict { with }) = router.insert(path.as_str(), ())
+            {
+                return Some(find(&with).map_or(with, |known| known.text.clone()));
             }
-            match router.insert(form(new), ()) {
-                Err(matchit::InsertError::Conflict { with }) if with != *form(new) => {
-                    let other = self.patterns().find(|pattern| *form(pattern) == with);
-                    Some(other.map_or(with, |other| other.text.clone()))
-                }
-                _ => None,
-            }
-        })
+        }
+        None
     }
 
     fn patterns(&self) -> impl Iterator<Item = &Pattern> {
-        self.scopes.iter().filter_map(Scope::pattern)
+        self.rules.iter().filter_map(|(scope, _)| scope.pattern())
     }
 
     /// Which rules apply to a request. `None` if all always do.
     pub(super) fn routes(&self) -> Option<Routes> {
         // A rule that was added several times is charged once, also to a path with several readings.
-        let first = |at| self.rules.iter().position(|rule| rule.is(&self.rules[at])).unwrap_or(at);
-        let scopes: Vec<_> = self.scopes.iter().cloned().zip((0..self.rules.len()).map(first)).collect();
+        let first = |rule: &Rule| self.rules.iter().position(|(_, first)| first.is(rule)).unwrap_or_default();
+        let scopes: Vec<_> = self.rules.iter().map(|(scope, rule)| (scope, first(rule))).collect();
         Routes::new(&scopes)
     }
 
@@ -214,9 +211,8 @@ impl Rules {
         if self.rules.is_empty() {
             return invalid("the table has no rule: add one with `route`, `every` or `otherwise`".into());
         }
-        let scoped = || self.rules.iter().zip(&self.scopes);
-        for (at, (rule, scope)) in scoped().enumerate() {
-            for (other, its_scope) in scoped().take(at) {
+        for (at, (scope, rule)) in self.rules.iter().enumerate() {
+            for (its_scope, other) in &self.rules[..at] {
                 let is_beside = scope.meets(its_scope);
                 match (rule.policy.known(), other.policy.known()) {
                     (Some(policy), Some(other)) if policy.name() == other.name() => {
@@ -258,6 +254,6 @@ impl From<Rule> for Rules {
 
 impl fmt::Debug for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.scopes.iter().zip(&self.rules)).finish()
+        f.debug_map().entries(self.rules.iter().map(|(scope, rule)| (scope, rule))).finish()
     }
 }

@@ -21,13 +21,14 @@ use crate::{
 impl Config {
     /// Whether a charge may be settled after the decision.
     fn settles(&self) -> bool {
-        self.refunds_cancelled || self.rules.rules.iter().any(Rule::settles_some)
+        self.refunds_cancelled || self.rules.rules.iter().any(|(_, rule)| rule.settles_some())
     }
 
     /// Inserts a reservation that covers nothing, for a handler that takes one, unless an outer layer has reserved units.
     pub(super) fn reserve_nothing(&self, extensions: &mut Extensions) {
         let reserves = |rule: &Rule| rule.settles.is_some_and(|settles| settles != Settles::Bytes);
-        if self.rules.rules.iter().any(reserves) && extensions.get::<Reservation>().is_none() {
+        let mut rules = self.rules.rules.iter();
+        if rules.any(|(_, rule)| reserves(rule)) && extensions.get::<Reservation>().is_none() {
             extensions.insert(Reservation::new(&self.limiter, &Decision::not_limited()));
         }
     }
@@ -36,7 +37,7 @@ impl Config {
     fn charged<'a>(&'a self, request: &request::Parts, decision: &'a Decision) -> Vec<(&'a str, &'a Rule)> {
         let applicable: Vec<&Rule> = match &self.routes {
             Some(routes) => routes.of(request).iter().filter_map(|at| self.rule(*at)).collect(),
-            None => self.rules.rules.iter().collect(),
+            None => self.rules.rules.iter().map(|(_, rule)| rule).collect(),
         };
         // The names of a request's policies differ, and of the rules that choose their policy one applies: see `Rules::check`.
         let rule_of = |outcome: &'a Outcome| {
@@ -251,8 +252,11 @@ impl Settling {
 
     /// The body has sent this many bytes.
     pub(super) fn add(&mut self, bytes: usize) {
-        if let Some(meter) = &mut self.meter {
-            meter.add(bytes);
+        let Some(meter) = &mut self.meter else { return };
+        meter.bytes = meter.bytes.saturating_add(bytes as u64);
+        if meter.bytes - meter.charged >= PART {
+            meter.charged = meter.bytes;
+            drop(meter.reservation.extend_to(meter.bytes));
         }
     }
 }
@@ -267,16 +271,6 @@ struct Meter {
 
 /// The bytes of a stream that are charged in one step.
 const PART: u64 = 256 * 1024;
-
-impl Meter {
-    fn add(&mut self, bytes: usize) {
-        self.bytes = self.bytes.saturating_add(bytes as u64);
-        if self.bytes - self.charged >= PART {
-            self.charged = self.bytes;
-            drop(self.reservation.extend_to(self.bytes));
-        }
-    }
-}
 
 impl Drop for Meter {
     /// The body has ended or was dropped, or there was no response. The request pays its cost, or its bytes if they are

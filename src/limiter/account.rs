@@ -29,8 +29,8 @@ const MAX_DEBITS: usize = 16;
 
 /// What the outcomes of a decision are charged in total.
 pub(super) struct Account {
-    limiter: Limiter,
-    decision: Decision,
+    pub(super) limiter: Limiter,
+    pub(super) decision: Decision,
     /// Where it was made, because it may be settled outside a runtime.
     runtime: Option<Handle>,
     state: Mutex<State>,
@@ -44,10 +44,10 @@ struct State {
     round: Option<UnderWay>,
 }
 
-/// A round that makes calls.
+/// A round under way.
 struct UnderWay {
     round: WeakShared<Running>,
-    /// Those that have a task for it.
+    /// The runtimes that have a task for it.
     runtimes: Vec<Id>,
     /// What waits for the next calls.
     waiting: mpsc::UnboundedSender<Waiting>,
@@ -63,7 +63,7 @@ struct Total {
     wanted: u64,
     /// Those that are charged: granted by the store and not refunded.
     charged: u64,
-    /// Units of calls without an answer, or not yet. They are neither debited again nor refunded.
+    /// Units of calls that are under way or have no answer. They are neither debited again nor refunded.
     unsure: u64,
     /// Whether nothing is debited or refunded: a permit is held and not charged, what a shadow denies is not charged, and a
     /// charge that is refunded because of the response stays so.
@@ -77,10 +77,6 @@ impl Total {
 
     const fn surplus(&self) -> u64 {
         if self.is_fixed { 0 } else { self.charged.saturating_sub(self.wanted) }
-    }
-
-    const fn is_even(&self) -> bool {
-        self.missing() == 0 && self.surplus() == 0
     }
 }
 
@@ -105,14 +101,6 @@ impl Account {
         })
     }
 
-    pub(super) const fn limiter(&self) -> &Limiter {
-        &self.limiter
-    }
-
-    pub(super) const fn decision(&self) -> &Decision {
-        &self.decision
-    }
-
     /// Refunds the estimate.
     pub(super) fn refund(&self) {
         let work = self.limiter.begin_work();
@@ -135,9 +123,10 @@ impl Account {
             for total in &mut state.totals {
                 total.wanted = units(total.wanted);
             }
+            let is_even = |total: &Total| total.missing() == 0 && total.surplus() == 0;
             let running = state.round.as_ref().and_then(|under_way| under_way.round.upgrade());
             let starts = running.is_none();
-            if starts && state.totals.iter().all(Total::is_even) {
+            if starts && state.totals.iter().all(is_even) {
                 return Answer::ready(Ok(self.decision.clone()));
             }
             let round = running.unwrap_or_else(|| self.start(state));

@@ -88,17 +88,16 @@ impl Pending {
             Err(answer) => answer,
         };
         self.answer = Some(answer);
-        Answer::pending(self.wait())
-    }
-
-    async fn wait(mut self) -> Result<Decision, Error> {
-        self.polled = true;
-        let decided = match &mut self.answer {
-            Some(answer) => answer.await,
-            None => unreachable!("`finish` sets the answer before it calls `wait`"),
-        };
-        self.answer = None;
-        self.settle(decided)
+        Answer::pending(async move {
+            self.polled = true;
+            // Awaited in its place, from which `drop` takes it.
+            let decided = match &mut self.answer {
+                Some(answer) => answer.await,
+                None => unreachable!("it is set above"),
+            };
+            self.answer = None;
+            self.settle(decided)
+        })
     }
 
     fn settle(&mut self, mut decided: Result<Decision, Error>) -> Result<Decision, Error> {

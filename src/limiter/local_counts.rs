@@ -290,7 +290,7 @@ impl LocalCounts {
             // What the store did not take still counts here, or every outage would be a new quota. Units that were
             // admitted during the call do, too.
             drop(counts.decide_one(Action::Refund, Charge::new(&owed.share, &key, taken)));
-            charged.refund(charged.claim_refund(surplus).units())
+            charged.refund(charged.claim_refund(surplus).units)
         };
         if let Some(surplus) = surplus {
             self.refund_one(store, surplus).await;

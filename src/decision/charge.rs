@@ -152,11 +152,6 @@ impl Charge {
         }
     }
 
-    /// The same charge with a new holder: a charge that is made twice needs two permits.
-    pub(crate) fn with_new_holder(&self) -> Self {
-        Self::new(&self.policy, &self.key, self.cost)
-    }
-
     /// Whether its denial denies nothing: the policy is a [shadow](Policy::shadow) for this key.
     #[doc(hidden)]
     #[must_use]

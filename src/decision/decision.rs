@@ -15,10 +15,7 @@ pub(crate) enum Report {
 }
 
 /// A permit for units in use, which are released when the last clone is dropped.
-pub(crate) type Permit = Arc<dyn Held>;
-
-/// Releases units when it is dropped.
-pub(crate) trait Held: Send + Sync {}
+pub(crate) type Permit = Arc<dyn Send + Sync>;
 
 /// The result for a request under all its policies: admitted only if every policy admits. Cloning is cheap.
 ///
@@ -116,17 +113,13 @@ impl Decision {
             outcomes.sort_by_key(Outcome::is_shadow);
         }
         let enforced = outcomes.len() - shadows;
-        let verdict =
-            outcomes[..enforced].iter().map(Outcome::verdict).fold(Verdict::Allow, |all, one| {
-                match (all, one) {
-                    (Verdict::Deny { retry_after: a }, Verdict::Deny { retry_after: b }) => {
-                        Verdict::Deny { retry_after: a.zip(b).map(|(a, b)| a.max(b)) }
-                    }
-                    (deny @ Verdict::Deny { .. }, _) | (_, deny @ Verdict::Deny { .. }) => deny,
-                    (Verdict::Delay(a), Verdict::Delay(b)) => Verdict::Delay(a.max(b)),
-                    (delay @ Verdict::Delay(_), _) | (_, delay) => delay,
-                }
-            });
+        let severity = |verdict: &Verdict| match *verdict {
+            Verdict::Allow => (0, Duration::ZERO),
+            Verdict::Delay(delay) => (1, delay),
+            Verdict::Deny { retry_after } => (2, retry_after.unwrap_or(Duration::MAX)),
+        };
+        let verdicts = outcomes[..enforced].iter().map(Outcome::verdict);
+        let verdict = verdicts.max_by_key(severity).unwrap_or(Verdict::Allow);
         let shadows = u16::try_from(shadows).unwrap_or(u16::MAX);
         Self::from_parts(verdict, Outcomes::Several(outcomes), shadows)
     }

@@ -19,16 +19,8 @@ pub(crate) fn decided(is_charge: bool, decided: &Result<Decision, Error>) {
 
 /// Shows the counters that decisions of `policy` can have, at 0: a rate does not see the first value of a counter.
 pub(crate) fn count_policy_from_zero(policy: &Policy, is_in_redis: bool) {
-    let (is_local, is_open) = match policy.failure_mode() {
-        FailureMode::Local { .. } => (is_in_redis, false),
-        FailureMode::Open => (false, is_in_redis),
-        FailureMode::Closed => (false, false),
-    };
-    let sources = [
-        (DecisionSource::Store, true),
-        (DecisionSource::DenyCache, is_in_redis),
-        (DecisionSource::Local, is_local),
-    ];
+    let mode = policy.failure_mode();
+    let show = |source, verdict| policy.counters().add(policy.name(), verdict, label(source), 0);
     let verdicts = [
         (Counted::Admitted, true),
         (Counted::Delayed, policy.has_queue()),
@@ -36,18 +28,19 @@ pub(crate) fn count_policy_from_zero(policy: &Policy, is_in_redis: bool) {
         (Counted::ShadowDenied, policy.has(Traits::ROLLOUT)),
         (Counted::Banned, policy.has_penalty()),
     ];
-    for source in sources.into_iter().filter_map(|(source, is_possible)| is_possible.then_some(source)) {
-        let only_denies = source == DecisionSource::DenyCache;
-        for (verdict, is_possible) in verdicts {
-            if is_possible && !(only_denies && matches!(verdict, Counted::Admitted | Counted::Delayed)) {
-                policy.counters().add(policy.name(), verdict, label(source), 0);
-            }
+    for (verdict, _) in verdicts.into_iter().filter(|(_, is_possible)| *is_possible) {
+        show(DecisionSource::Store, verdict);
+        if is_in_redis && !matches!(verdict, Counted::Admitted | Counted::Delayed) {
+            show(DecisionSource::DenyCache, verdict);
+        }
+        if is_in_redis && matches!(mode, FailureMode::Local { .. }) {
+            show(DecisionSource::Local, verdict);
         }
     }
-    if policy.has(Traits::LEASE) && is_in_redis {
-        policy.counters().add(policy.name(), Counted::Admitted, label(DecisionSource::Lease), 0);
+    if is_in_redis && policy.has(Traits::LEASE) {
+        show(DecisionSource::Lease, Counted::Admitted);
     }
-    if is_open {
+    if is_in_redis && mode == FailureMode::Open {
         WITHOUT_POLICY.add("", Counted::Admitted, label(DecisionSource::FailureMode), 0);
     }
 }

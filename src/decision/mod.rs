@@ -15,7 +15,7 @@ pub use self::{
 };
 pub(crate) use self::{
     charge::Charges,
-    decision::{Held, Permit, Report},
+    decision::{Permit, Report},
     local::{LocalCharge, Reconciliation},
     outcome::Claim,
 };

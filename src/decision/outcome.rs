@@ -126,15 +126,11 @@ impl Eq for Outcome {}
 /// Units that are claimed for a refund under way.
 #[derive(Debug)]
 pub(crate) struct Claim {
-    units: u64,
+    pub(crate) units: u64,
     refunded: Arc<Refunded>,
 }
 
 impl Claim {
-    pub(crate) const fn units(&self) -> u64 {
-        self.units
-    }
-
     /// Makes the units claimable again, if they were certainly not refunded.
     pub(crate) fn release(self) {
         self.refunded.units.fetch_sub(self.units, atomic::Ordering::Relaxed);
@@ -162,14 +158,10 @@ impl Outcome {
     #[cfg(feature = "redis")]
     pub(crate) fn with_lease_receipt(self, lease: Receipt) -> Self {
         let policy = self.charge.policy();
-        match policy.counting().counter() {
-            Some(counter) => {
-                let mark = counter.mark_of_leased(policy.arguments(), lease.mark, self.granted);
-                self.with_receipt(Receipt { mark, ..lease })
-            }
-            // Only built-in algorithms are leased.
-            None => self,
-        }
+        // Only built-in algorithms are leased.
+        let Some(counter) = policy.counting().counter() else { return self };
+        let mark = counter.mark_of_leased(policy.arguments(), lease.mark, self.granted);
+        self.with_receipt(Receipt { mark, ..lease })
     }
 
     /// This outcome as one of `policy`, which counts the same units.

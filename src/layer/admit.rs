@@ -1,7 +1,7 @@
 //! Decides whether the service is called: identifies the client of a request, charges it, and reads the decision.
 
 use std::{
-    future::{Future as _, poll_fn},
+    future::Future as _,
     iter,
     ops::ControlFlow,
     pin::Pin,
@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use http::{
     Method,
     header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN},
@@ -80,22 +81,18 @@ impl Config {
             // The common case.
             return self.keys(request, charging);
         }
-        let reject = |rejection: Rejection| Ok(Identity::Rejected(rejection.into()));
-        let blocked = match self.blocked(request).now() {
-            Ok(Ok(Some(rejection))) => return Answer::ready(reject(rejection)),
-            Ok(Ok(None)) => Answer::ready(Ok(None)),
-            Ok(Err(error)) => return Answer::ready(Err(error)),
-            Err(pending) => pending,
-        };
-        match matches_any(&self.exempt, request).now() {
-            Ok(Ok(true)) => blocked.then(move |blocked| blocked?.map_or(Ok(Identity::Exempt), reject)),
-            Ok(_) if blocked.is_ready() => self.keys(request, charging),
-            exempt => {
-                let exempt = exempt.map_or_else(|pending| pending, Answer::ready);
+        let rejected = |rejection: Rejection| Identity::Rejected(rejection.into());
+        let blocked = self.blocked(request);
+        let is_blocked = matches!(blocked.peek(), Some(Ok(Some(_))));
+        let exempt = if is_blocked { Answer::ready(Ok(true)) } else { matches_any(&self.exempt, request) };
+        match exempt.peek() {
+            Some(Ok(true)) => blocked.map(move |rejection| rejection.map_or(Identity::Exempt, rejected)),
+            Some(_) if blocked.is_ready() => self.keys(request, charging),
+            _ => {
                 let keys = self.keys(request, false);
                 Answer::pending(async move {
                     match blocked.await? {
-                        Some(rejection) => reject(rejection),
+                        Some(rejection) => Ok(rejected(rejection)),
                         None if exempt.await? => Ok(Identity::Exempt),
                         None => keys.await,
                     }
@@ -122,7 +119,7 @@ impl Config {
     fn keys(&self, request: &Parts, charging: bool) -> Answer<Identity> {
         let preflight = is_preflight(request);
         match (&self.routes, &*self.rules.rules) {
-            (None, [rule]) if rule.skipped.is_empty() => {
+            (None, [(_, rule)]) if rule.skipped.is_empty() => {
                 // The common case.
                 rule.key(request, preflight).then(|key| Ok(Identity::Known(key?)))
             }
@@ -343,8 +340,9 @@ impl Admit<'_> {
     /// Rejects a request that is charged, and whose client another rule cannot identify. Admits it if the layer only reports.
     fn charged_without_identity(self, error: Error, verdict: Verdict, mut decision: Decision) -> Admission {
         let rejection = Rejection::Unidentified(error);
-        let event = DecisionEvent::rejected(&rejection, Some(self.request), !self.report_only);
-        self.config.rejected(&event.with(&decision), &rejection, self.report_only);
+        let mut event = DecisionEvent::rejected(&rejection, Some(self.request), !self.report_only);
+        event.decision = Some(&decision);
+        self.config.rejected(&event, &rejection, self.report_only);
         if self.report_only {
             return admitted(verdict, decision);
         }
@@ -440,21 +438,9 @@ impl<T: Send + 'static> Pending<T> {
 
     /// All values, once they are known. The answers are awaited together.
     fn finish(self) -> Answer<Gathered<T>> {
-        let Self { first: mut gathered, mut rest } = self;
+        let Self { first: mut gathered, rest } = self;
         Answer::pending(async move {
-            let mut results: Vec<_> = rest.iter().map(|_| None).collect();
-            poll_fn(|cx| {
-                for (answer, result) in rest.iter_mut().zip(&mut results) {
-                    if result.is_none()
-                        && let Poll::Ready(ready) = Pin::new(answer).poll(cx)
-                    {
-                        *result = Some(ready);
-                    }
-                }
-                if results.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
-            })
-            .await;
-            results.into_iter().flatten().try_for_each(|result| gathered.add(result))?;
+            join_all(rest).await.into_iter().try_for_each(|result| gathered.add(result))?;
             Ok(gathered)
         })
     }

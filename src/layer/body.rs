@@ -7,6 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
+use http_body_util::Either;
 use pin_project_lite::pin_project;
 
 use super::settle::Settling;
@@ -44,24 +45,10 @@ pin_project! {
     /// ```
     pub struct ResponseBody<B> {
         #[pin]
-        inner: Inner<B>,
+        inner: Either<B, RejectionBody>,
         // The layer's permit and the handler's. They are released when the body ends, fails or is dropped.
         permits: [Option<Permit>; 2],
         settling: Option<Box<Settling>>,
-    }
-}
-
-pin_project! {
-    #[project = InnerProj]
-    enum Inner<B> {
-        Service {
-            #[pin]
-            body: B,
-        },
-        Rejection {
-            #[pin]
-            body: RejectionBody,
-        },
     }
 }
 
@@ -71,11 +58,11 @@ impl<B> ResponseBody<B> {
         permits: [Option<Permit>; 2],
         settling: Option<Box<Settling>>,
     ) -> Self {
-        Self { inner: Inner::Service { body }, permits, settling }
+        Self { inner: Either::Left(body), permits, settling }
     }
 
     pub(super) const fn rejection(body: RejectionBody) -> Self {
-        Self { inner: Inner::Rejection { body }, permits: [None, None], settling: None }
+        Self { inner: Either::Right(body), permits: [None, None], settling: None }
     }
 }
 
@@ -99,10 +86,7 @@ where
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
         let this = self.project();
-        let frame = match this.inner.project() {
-            InnerProj::Service { body } => body.poll_frame(cx).map_err(Into::into),
-            InnerProj::Rejection { body } => body.poll_frame(cx),
-        };
+        let frame = this.inner.poll_frame(cx);
         match &frame {
             Poll::Ready(None | Some(Err(_))) => {
                 *this.permits = [None, None];
@@ -119,17 +103,11 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        match &self.inner {
-            Inner::Service { body } => body.is_end_stream(),
-            Inner::Rejection { body } => body.is_end_stream(),
-        }
+        self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.inner {
-            Inner::Service { body } => body.size_hint(),
-            Inner::Rejection { body } => body.size_hint(),
-        }
+        self.inner.size_hint()
     }
 }
 

@@ -38,8 +38,6 @@ pub(super) struct Config {
     pub(super) headers: HeaderWriter,
     pub(super) mapper: Arc<dyn ResponseMapper>,
     pub(super) grpc: Arc<dyn ResponseMapper>,
-    /// Whether these two read the head of a request.
-    pub(super) read_head: [bool; 2],
     /// The longest random time that is added to a wait.
     pub(super) jitter: Duration,
     pub(super) refunds_cancelled: bool,
@@ -64,7 +62,6 @@ impl Config {
             headers: HeaderWriter::new(Headers::default()),
             mapper: Arc::new(ProblemDetails::default()),
             grpc: Arc::new(GrpcStatus::default()),
-            read_head: [false, false],
             jitter: Duration::ZERO,
             refunds_cancelled: false,
             on_decision: None,
@@ -87,12 +84,12 @@ impl Config {
     }
 
     pub(super) fn rule(&self, at: usize) -> Option<&Rule> {
-        self.rules.rules.get(at)
+        self.rules.rules.get(at).map(|(_, rule)| rule)
     }
 
     /// The policies that are not chosen per request, as they are now.
     pub(super) fn known_policies(&self) -> impl Iterator<Item = Policy> {
-        self.rules.rules.iter().filter_map(|rule| rule.policy.known())
+        self.rules.rules.iter().filter_map(|(_, rule)| rule.policy.known())
     }
 
     /// The limiter of a request.
@@ -175,7 +172,7 @@ impl Config {
     #[inline]
     pub(super) fn keep(&self, request: &Parts) -> RequestHead {
         let is_call = is_grpc(request);
-        RequestHead::of(request, is_call, self.read_head[usize::from(is_call)])
+        RequestHead::of(request, is_call, self.mapper(is_call).reads_request())
     }
 
     /// The response to a request that the service has rejected with the response `returned`. `is_read` is whether an outer
@@ -214,14 +211,14 @@ impl Config {
 
     /// What to warn of before the first request.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let (rules, scopes) = (&self.rules.rules, &self.rules.scopes);
         let mut warnings: Vec<_> = self.known_policies().flat_map(|policy| policy.warnings()).collect();
         let is_limiting = |rule: &Rule| !rule.looks_up() && rule.policy.known().is_some();
-        for (rule, scope) in rules.iter().zip(scopes) {
+        for (scope, rule) in &self.rules.rules {
             let policy = rule.policy.known();
-            let mut limiting = rules.iter().zip(scopes).filter(|(rule, _)| is_limiting(rule));
-            let is_limited = |(_, limited): (&Rule, &Scope)| self.routes.is_none() || limited.covers(scope);
-            if rule.looks_up() && !limiting.any(is_limited) {
+            let limits = |(limited, rule): &(Scope, Rule)| {
+                is_limiting(rule) && (self.routes.is_none() || limited.covers(scope))
+            };
+            if rule.looks_up() && !self.rules.rules.iter().any(limits) {
                 warnings.push(format!(
                     "the layer looks up clients{}, and no other rule limits the same requests if the client is unknown, so \
                      API keys can be guessed, each with a lookup: add a rule on addresses for them, such as \
@@ -246,10 +243,8 @@ impl Config {
 
     /// Warns of a request that waits in a queue while it holds permits.
     fn queue_warning(&self) -> Option<String> {
-        let known = || {
-            let rules = self.rules.rules.iter().zip(&self.rules.scopes);
-            rules.filter_map(|(rule, scope)| Some((rule.policy.known()?, scope)))
-        };
+        let known =
+            || self.rules.rules.iter().filter_map(|(scope, rule)| Some((rule.policy.known()?, scope)));
         known().filter(|(queue, _)| queue.has_queue()).find_map(|(queue, scope)| {
             let is_beside = |other: &Scope| self.routes.is_none() || scope.meets(other);
             let (permits, _) = known().find(|(other, its)| other.has_permits() && is_beside(its))?;
@@ -278,7 +273,7 @@ impl Config {
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Config")
-            .field("policies", &self.rules.rules.iter().map(|rule| &rule.policy).collect::<Vec<_>>())
+            .field("policies", &self.rules.rules.iter().map(|(_, rule)| &rule.policy).collect::<Vec<_>>())
             .field("enforcement", &self.enforcement.get())
             .field("headers", self.headers.headers())
             .finish_non_exhaustive()

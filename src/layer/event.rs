@@ -172,11 +172,6 @@ impl<'a> DecisionEvent<'a> {
         Self { kind, is_rejected, decision, error, request }
     }
 
-    /// The same, of a request that `decision` charged.
-    pub(super) const fn with(self, decision: &'a Decision) -> Self {
-        Self { decision: Some(decision), ..self }
-    }
-
     /// A request that the service has rejected.
     pub(super) fn rejected_by_service(rejection: &'a Rejection) -> Self {
         Self { kind: DecisionKind::RejectedByService, ..Self::rejected(rejection, None, true) }

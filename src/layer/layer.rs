@@ -371,19 +371,13 @@ impl RateLimitLayer {
     /// also answers a [`Rejection`](crate::Rejection) that a handler returns. To set it for several layers, see
     /// [`sibling`](Self::sibling).
     pub fn response(self, mapper: impl ResponseMapper) -> Self {
-        self.with(|config| {
-            config.read_head[0] = mapper.reads_request();
-            config.mapper = Arc::new(mapper);
-        })
+        self.with(|config| config.mapper = Arc::new(mapper))
     }
 
     /// Sets the response to rejected gRPC calls. Defaults to [`GrpcStatus`](crate::response::GrpcStatus). The mapper of
     /// [`response`](Self::response) is not used for these, because gRPC clients need a gRPC status.
     pub fn grpc_response(self, mapper: impl ResponseMapper) -> Self {
-        self.with(|config| {
-            config.read_head[1] = mapper.reads_request();
-            config.grpc = Arc::new(mapper);
-        })
+        self.with(|config| config.grpc = Arc::new(mapper))
     }
 
     /// Calls `function` with the result of every request: admitted, delayed, denied, banned, blocked, exempt,
@@ -505,7 +499,7 @@ impl RateLimitLayer {
             Identity::Exempt => return Ok(Vec::new()),
             Identity::Rejected(rejection) => return Err(*rejection),
             Identity::Denied(decision) => return Err(Rejection::Denied(*decision)),
-            Identity::Known(key) => config.rules.rules.iter().zip([key]).collect(),
+            Identity::Known(key) => config.rule(0).into_iter().zip([key]).collect(),
             Identity::Applicable(charges, keys) => {
                 charges.complete().map_err(Rejection::Unidentified)?;
                 keys.into_iter().filter_map(|(at, key)| Some((config.rule(at)?, key))).collect()

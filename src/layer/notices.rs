@@ -72,11 +72,8 @@ impl Notices {
             return;
         }
         let is_same = |one: &&Outcome| {
-            let same = |other: &Outcome| {
-                let both = one.granted() > 0 && other.granted() > 0;
-                both && one.policy().name() == other.policy().name() && one.key() == other.key()
-            };
-            outer.outcomes().iter().any(same)
+            let same = |other: &Outcome| other.granted() > 0 && other.charge().is_of_same_count(one.charge());
+            one.granted() > 0 && outer.outcomes().iter().any(same)
         };
         let twice = decision.outcomes().iter().find(is_same);
         if let Some(outcome) = twice

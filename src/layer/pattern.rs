@@ -1,7 +1,5 @@
 //! The patterns of a table, and the ways in which a path can be read.
 
-use std::{borrow::Cow, iter};
-
 use http::Method;
 use matchit::InsertError;
 
@@ -36,9 +34,7 @@ impl Pattern {
         let (methods, path) = parse(text).map_err(|remedy| {
             Error::new(ErrorKind::InvalidConfig, format!("the route {text:?} is invalid: {remedy}"))
         })?;
-        let path = renamed(path);
-        let forms = (0..COMBINATIONS).map(|combination| changed(&path, combination).into_owned()).collect();
-        Ok(Self { text: text.to_owned(), methods, forms })
+        Ok(Self { text: text.to_owned(), methods, forms: forms(renamed(path)) })
     }
 
     /// Whether requests with `method` match, if their path does. GET matches HEAD too, which routers answer as GET.
@@ -171,47 +167,39 @@ fn renamed(path: &str) -> String {
 /// What routers and the middlewares in front of them do to a path before they compare it, in this order.
 const CHANGES: [fn(&str) -> Option<String>; 4] = [decoded, merged, resolved, trimmed];
 
-/// How many combinations of the changes there are.
-pub(super) const COMBINATIONS: usize = 1 << CHANGES.len();
-
 /// How deep services of axum can be nested so that all readings of a path are known.
 const NESTED: usize = 3;
 
 /// The other ways in which a router may read `path`: with each combination of the [changes](CHANGES), and as
-/// [nested](unslashed) services of axum do. Nearly every path has none; at most 21.
+/// [nested](unslashed) services of axum do. Nearly every path has none; at most 39.
 pub(super) fn readings(path: &str) -> Vec<String> {
-    let mut readings: Vec<String> = Vec::new();
     if is_plain(path) {
-        return readings;
+        return Vec::new();
     }
-    for change in CHANGES {
-        for at in 0..=readings.len() {
-            let read = at.checked_sub(1).map_or(path, |at| &readings[at]);
-            if let Some(changed) = change(read)
-                && changed != path
+    let mut readings = vec![path.to_owned()];
+    for change in CHANGES.into_iter().chain([unslashed as fn(&str) -> _; NESTED]) {
+        for at in 0..readings.len() {
+            if let Some(changed) = change(&readings[at])
                 && !readings.contains(&changed)
             {
                 readings.push(changed);
             }
         }
     }
-    for base in [Some(path.to_owned()), trimmed(path)].into_iter().flatten() {
-        for nested in iter::successors(unslashed(&base), |path| unslashed(path)).take(NESTED) {
-            if !readings.contains(&nested) {
-                readings.push(nested);
-            }
-        }
-    }
-    readings
+    readings.split_off(1)
 }
 
-/// The pattern `path` with the changes whose bits are set in `combination`.
-fn changed(path: &str, combination: usize) -> Cow<'_, str> {
+/// The pattern `path` with each combination of the changes: none first, all last.
+fn forms(path: String) -> Vec<String> {
     // A pattern has two braces for one that is decoded.
     let escaped = path.replace("%7B", "{{").replace("%7b", "{{").replace("%7D", "}}").replace("%7d", "}}");
-    let path = if combination & 1 == 1 { escaped.into() } else { path.into() };
-    let changes = CHANGES.iter().enumerate().filter(|(bit, _)| combination & (1 << bit) != 0);
-    changes.fold(path, |path: Cow<'_, str>, (_, change)| change(&path).map_or(path, Cow::Owned))
+    let decoded = decoded(&escaped).unwrap_or(escaped);
+    let mut forms = vec![path, decoded];
+    for change in &CHANGES[1..] {
+        let changed: Vec<_> = forms.iter().map(|form| change(form).unwrap_or_else(|| form.clone())).collect();
+        forms.extend(changed);
+    }
+    forms
 }
 
 /// Whether no change changes `path`.
@@ -225,12 +213,9 @@ fn decoded(path: &str) -> Option<String> {
     if !path.contains('%') {
         return None;
     }
-    let mut decoded = String::with_capacity(path.len());
-    for (i, part) in path.replace("%2f", "%2F").split("%2F").enumerate() {
-        decoded.push_str(if i == 0 { "" } else { "%2F" });
-        decoded.push_str(&String::from_utf8_lossy(&percent_decode(part.as_bytes())));
-    }
-    Some(decoded)
+    let decoded = |part: &str| String::from_utf8_lossy(&percent_decode(part.as_bytes())).into_owned();
+    let parts: Vec<String> = path.replace("%2f", "%2F").split("%2F").map(decoded).collect();
+    Some(parts.join("%2F"))
 }
 
 /// `path` with one slash in place of several.
@@ -260,21 +245,15 @@ fn resolved(path: &str) -> Option<String> {
         return None;
     }
     let mut segments = Vec::new();
-    let mut rest = path.split('/').skip(1).peekable();
-    while let Some(segment) = rest.next() {
+    for segment in path.split('/').skip(1) {
         match segment {
             "." => {}
-            ".." => {
-                segments.pop();
-            }
-            segment => {
-                segments.push(segment);
-                continue;
-            }
+            ".." => drop(segments.pop()),
+            segment => segments.push(segment),
         }
-        if rest.peek().is_none() {
-            segments.push("");
-        }
+    }
+    if path.ends_with("/.") || path.ends_with("/..") {
+        segments.push("");
     }
     Some(format!("/{}", segments.join("/")))
 }

@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::HashSet};
 use http::{Method, request::Parts};
 use matchit::Router;
 
-use super::pattern::{COMBINATIONS, Pattern, readings};
+use super::pattern::{Pattern, readings};
 
 /// The requests that a rule of a table is for.
 #[derive(Clone, Debug)]
@@ -69,7 +69,7 @@ impl Scope {
 impl Routes {
     /// The table whose rules are for `scopes`, each with the number of its rule. A rule that was added several times has
     /// one number. `None` if there is no route, so all rules apply to all requests.
-    pub(super) fn new(scopes: &[(Scope, usize)]) -> Option<Self> {
+    pub(super) fn new(scopes: &[(&Scope, usize)]) -> Option<Self> {
         let patterns = || scopes.iter().filter_map(|(scope, _)| scope.pattern());
         patterns().next()?;
         let named = patterns().flat_map(|pattern| &pattern.methods);
@@ -96,15 +96,12 @@ impl Routes {
             add(&mut rules, more);
         }
         for path in readings(path) {
-            let mut is_route = false;
             let written = paths.written.at(&path).ok().map(|found| &**found.value);
-            for more in written.into_iter().chain(paths.changed(&path)) {
-                is_route = true;
-                add(&mut rules, more);
-            }
-            if !is_route {
+            let mut found = written.into_iter().chain(paths.changed(&path)).peekable();
+            if found.peek().is_none() {
                 add(&mut rules, &self.otherwise);
             }
+            found.for_each(|more| add(&mut rules, more));
         }
         rules
     }
@@ -121,7 +118,7 @@ fn add(rules: &mut Cow<'_, [usize]>, more: &[usize]) {
 }
 
 /// The numbers of the rules for which `applies` holds.
-fn rules(scopes: &[(Scope, usize)], applies: impl Fn(&Scope) -> bool) -> Vec<usize> {
+fn rules(scopes: &[(&Scope, usize)], applies: impl Fn(&Scope) -> bool) -> Vec<usize> {
     let mut rules: Vec<_> =
         scopes.iter().filter(|(scope, _)| applies(scope)).map(|(_, number)| *number).collect();
     rules.sort_unstable();
@@ -131,11 +128,9 @@ fn rules(scopes: &[(Scope, usize)], applies: impl Fn(&Scope) -> bool) -> Vec<usi
 
 impl Paths {
     /// The routes whose patterns `applies` accepts, with their rules.
-    fn new(scopes: &[(Scope, usize)], applies: impl Fn(&Pattern) -> bool) -> Self {
+    fn new(scopes: &[(&Scope, usize)], applies: impl Fn(&Pattern) -> bool) -> Self {
         let patterns = scopes.iter().filter_map(|(scope, _)| scope.pattern());
         let patterns: Vec<_> = patterns.filter(|pattern| applies(pattern)).collect();
-        let forms =
-            |combination| patterns.iter().filter_map(|pattern| pattern.forms.get(combination)).collect();
         let router = |forms: &Vec<&String>| {
             let mut router = Router::new();
             for (pattern, form) in patterns.iter().zip(forms) {
@@ -151,12 +146,11 @@ impl Paths {
             }
             router
         };
-        let written: Vec<_> = forms(0);
-        let mut all = vec![written];
-        for combination in 1..COMBINATIONS {
-            let changed = forms(combination);
-            if !all.contains(&changed) {
-                all.push(changed);
+        let mut all: Vec<Vec<&String>> = Vec::new();
+        for combination in 0..patterns.first().map_or(0, |pattern| pattern.forms.len()) {
+            let forms = patterns.iter().map(|pattern| &pattern.forms[combination]).collect();
+            if !all.contains(&forms) {
+                all.push(forms);
             }
         }
         let mut routers = all.iter().map(router);

@@ -104,15 +104,13 @@ use crate::base::{Error, ErrorKind, valid};
 #[derive(Clone, Default)]
 #[must_use = "rules do nothing until a layer is made of them"]
 pub struct Rules {
-    pub(super) rules: Vec<Rule>,
-    /// The scope of each rule.
-    pub(super) scopes: Vec<Scope>,
+    pub(super) rules: Vec<(Scope, Rule)>,
 }
 
 impl Rules {
     /// A table without rules.
     pub const fn new() -> Self {
-        Self { rules: Vec::new(), scopes: Vec::new() }
+        Self { rules: Vec::new() }
     }
 
     /// Adds `rule` for the requests that match `route`: a path such as `/orders/{id}`, or one or more methods and a
@@ -169,8 +167,7 @@ impl Rules {
     }
 
     fn add(mut self, scope: Scope, rule: Rule) -> Self {
-        self.rules.push(rule);
-        self.scopes.push(scope);
+        self.rules.push((scope, rule));
         self
     }
 
@@ -194,14 +191,14 @@ impl Rules {
     }
 
     fn patterns(&self) -> impl Iterator<Item = &Pattern> {
-        self.scopes.iter().filter_map(Scope::pattern)
+        self.rules.iter().filter_map(|(scope, _)| scope.pattern())
     }
 
     /// Which rules apply to a request. `None` if all always do.
     pub(super) fn routes(&self) -> Option<Routes> {
         // A rule that was added several times is charged once, also to a path with several readings.
-        let first = |at| self.rules.iter().position(|rule| rule.is(&self.rules[at])).unwrap_or(at);
-        let scopes: Vec<_> = self.scopes.iter().cloned().zip((0..self.rules.len()).map(first)).collect();
+        let first = |rule: &Rule| self.rules.iter().position(|(_, first)| first.is(rule)).unwrap_or_default();
+        let scopes: Vec<_> = self.rules.iter().map(|(scope, rule)| (scope, first(rule))).collect();
         Routes::new(&scopes)
     }
 
@@ -215,9 +212,8 @@ impl Rules {
         if self.rules.is_empty() {
             return invalid("the table has no rule: add one with `route`, `every` or `otherwise`".into());
         }
-        let scoped = || self.rules.iter().zip(&self.scopes);
-        for (at, (rule, scope)) in scoped().enumerate() {
-            for (other, its_scope) in scoped().take(at) {
+        for (at, (scope, rule)) in self.rules.iter().enumerate() {
+            for (its_scope, other) in &self.rules[..at] {
                 let is_beside = scope.meets(its_scope);
                 match (rule.policy.known(), other.policy.known()) {
                     (Some(policy), Some(other)) if policy.name() == other.name() => {
@@ -259,6 +255,6 @@ impl From<Rule> for Rules {
 
 impl fmt::Debug for Rules {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_map().entries(self.scopes.iter().zip(&self.rules)).finish()
+        f.debug_map().entries(self.rules.iter().map(|(scope, rule)| (scope, rule))).finish()
     }
 }

@@ -6,14 +6,14 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http::{Extensions, Response, request, response::Parts};
+use http::{Extensions, Response, request};
 
 use super::{
     config::Config,
     rule::{CountIf, Rule, Settles},
 };
 use crate::{
-    base::{Answer, Error},
+    base::Answer,
     decision::{Decision, Outcome},
     limiter::{Deciding, Limiter, Reservation, Work},
 };
@@ -21,13 +21,14 @@ use crate::{
 impl Config {
     /// Whether a charge may be settled after the decision.
     fn settles(&self) -> bool {
-        self.refunds_cancelled || self.rules.rules.iter().any(Rule::settles_some)
+        self.refunds_cancelled || self.rules.rules.iter().any(|(_, rule)| rule.settles_some())
     }
 
     /// Inserts a reservation that covers nothing, for a handler that takes one, unless an outer layer has reserved units.
     pub(super) fn reserve_nothing(&self, extensions: &mut Extensions) {
         let reserves = |rule: &Rule| rule.settles.is_some_and(|settles| settles != Settles::Bytes);
-        if self.rules.rules.iter().any(reserves) && extensions.get::<Reservation>().is_none() {
+        let mut rules = self.rules.rules.iter();
+        if rules.any(|(_, rule)| reserves(rule)) && extensions.get::<Reservation>().is_none() {
             extensions.insert(Reservation::new(&self.limiter, &Decision::not_limited()));
         }
     }
@@ -36,7 +37,7 @@ impl Config {
     fn charged<'a>(&'a self, request: &request::Parts, decision: &'a Decision) -> Vec<(&'a str, &'a Rule)> {
         let applicable: Vec<&Rule> = match &self.routes {
             Some(routes) => routes.of(request).iter().filter_map(|at| self.rule(*at)).collect(),
-            None => self.rules.rules.iter().collect(),
+            None => self.rules.rules.iter().map(|(_, rule)| rule).collect(),
         };
         // The names of a request's policies differ, and of the rules that choose their policy one applies: see `Rules::check`.
         let rule_of = |outcome: &'a Outcome| {
@@ -52,12 +53,6 @@ impl Config {
 
 /// What is not settled yet of an admitted request.
 pub(super) struct Unsettled {
-    refundable: Option<Refundable>,
-    settling: Option<Box<Settling>>,
-}
-
-/// A charge that may be refunded.
-struct Refundable {
     limiter: Limiter,
     decision: Decision,
     /// The policies that count only some responses, by name.
@@ -66,6 +61,7 @@ struct Refundable {
     refunds: bool,
     /// Whether the service runs. If it panics, this stays so.
     is_running: bool,
+    settling: Option<Box<Settling>>,
 }
 
 impl Unsettled {
@@ -107,90 +103,76 @@ impl Unsettled {
             None => config.reserve_nothing(&mut request.extensions),
         }
         let of_bytes = reserve(|settles| settles == Settles::Bytes);
-        let meter = of_bytes.map(|reservation| Box::new(Meter { reservation, bytes: 0, charged: 0 }));
+        let meter = of_bytes.map(|reservation| Meter { reservation, bytes: 0, charged: 0 });
         let settling =
             (reservation.is_some() || meter.is_some()).then(|| Box::new(Settling { reservation, meter }));
-        let counted: Vec<_> = charged
-            .iter()
-            .filter_map(|(name, rule)| Some(((*name).to_owned(), rule.counts.clone()?)))
-            .collect();
-        let refunds = config.refunds_cancelled;
-        let refundable = (refunds || !counted.is_empty()).then(|| Refundable {
+        let counted = |(name, rule): &(&str, &Rule)| Some(((*name).to_owned(), rule.counts.clone()?));
+        Some(Box::new(Self {
             limiter,
             decision: decision.clone(),
-            counted,
-            refunds,
+            counted: charged.iter().filter_map(counted).collect(),
+            refunds: config.refunds_cancelled,
             is_running: false,
-        });
-        Some(Box::new(Self { refundable, settling }))
+            settling,
+        }))
     }
 
     /// Polls the service, and notes whether it panics.
     pub(super) fn watch<T>(unsettled: &mut Option<Box<Self>>, poll: impl FnOnce() -> T) -> T {
-        let mut refundable = unsettled.as_deref_mut().and_then(|unsettled| unsettled.refundable.as_mut());
-        if let Some(refundable) = &mut refundable {
-            refundable.is_running = true;
+        if let Some(unsettled) = unsettled {
+            unsettled.is_running = true;
         }
         let polled = poll();
-        if let Some(refundable) = refundable {
-            refundable.is_running = false;
+        if let Some(unsettled) = unsettled {
+            unsettled.is_running = false;
         }
         polled
     }
 
     /// Refunds the charge unless the response counts. Returns what its body settles, too.
     pub(super) fn responded<B>(
-        self,
+        mut self,
         response: Response<B>,
     ) -> (Response<B>, Option<Refund>, Option<Box<Settling>>) {
-        match self.refundable {
-            Some(refundable) => {
-                let (parts, body) = response.into_parts();
-                let refund = refundable.responded(&parts, self.settling.as_deref());
-                (Response::from_parts(parts, body), refund, self.settling)
-            }
-            None => (response, None, self.settling),
-        }
+        self.refunds = false;
+        let (response, body) = response.into_parts();
+        let refund = self.uncounted(|counts| counts(&response)).map(|uncounted| {
+            let work = self.limiter.begin_work();
+            Refund(Some((work, self.limiter.refund(&uncounted, u64::MAX))))
+        });
+        (Response::from_parts(response, body), refund, self.settling.take())
     }
 
     /// Keeps the charge.
     pub(super) fn keep(mut self) {
-        if let Some(refundable) = &mut self.refundable {
-            refundable.refunds = false;
-        }
+        self.refunds = false;
     }
 
     /// The service failed without a response. The charge is refunded as of a cancelled request, or where a response must
     /// show that it counts.
     pub(super) fn failed(mut self) {
-        if let Some(refundable) = &mut self.refundable
-            && !refundable.refunds
-            && let Some(uncounted) = refundable.uncounted(|_| false)
+        if !self.refunds
+            && let Some(uncounted) = self.uncounted(|_| false)
         {
-            self.settling.iter().for_each(|settling| settling.fix(&uncounted));
-            refundable.decision = uncounted;
-            refundable.refunds = true;
+            self.decision = uncounted;
+            self.refunds = true;
         }
     }
-}
 
-impl Refundable {
-    fn responded(mut self, response: &Parts, settling: Option<&Settling>) -> Option<Refund> {
-        self.refunds = false;
-        let uncounted = self.uncounted(|counts| counts(response))?;
-        settling.iter().for_each(|settling| settling.fix(&uncounted));
-        let work = self.limiter.begin_work();
-        Some(Refund(Some((work, self.limiter.refund(&uncounted, u64::MAX)))))
-    }
-
-    /// The decision of the policies under which the request does not count.
+    /// The decision of the policies under which the request does not count. Nothing more is charged under them.
     fn uncounted(&self, counts: impl Fn(&CountIf) -> bool) -> Option<Decision> {
         let uncounted: Vec<_> = self.counted.iter().filter(|(_, counted)| !counts(counted)).collect();
-        self.decision.of_policies(|name| uncounted.iter().any(|(uncounted, _)| uncounted == name))
+        if uncounted.is_empty() {
+            return None;
+        }
+        let decision =
+            self.decision.of_policies(|name| uncounted.iter().any(|(uncounted, _)| uncounted == name))?;
+        self.settling.iter().for_each(|settling| settling.fix(&decision));
+        Some(decision)
     }
 }
 
-impl Drop for Refundable {
+impl Drop for Unsettled {
     fn drop(&mut self) {
         // A panic may be caught before this is dropped, or unwind through it.
         let has_panicked = self.is_running || std::thread::panicking();
@@ -210,19 +192,14 @@ pub(super) struct Undecided {
 
 impl Undecided {
     pub(super) fn watch(config: &Config, charge: Deciding) -> Deciding {
-        Deciding::from(Answer::pending(Self { limiter: config.limiter.clone(), charge: Some(charge) }))
-    }
-}
-
-impl Future for Undecided {
-    type Output = Result<Decision, Error>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { limiter, charge } = &mut *self;
-        let Some(deciding) = charge else { panic!("a charge was polled after its decision") };
-        let decided = ready!(limiter.poll_charge(deciding, cx));
-        *charge = None;
-        Poll::Ready(decided)
+        let mut undecided = Self { limiter: config.limiter.clone(), charge: Some(charge) };
+        Deciding::from(Answer::pending(poll_fn(move |cx| {
+            let Self { limiter, charge } = &mut undecided;
+            let Some(deciding) = charge else { panic!("a charge was polled after its decision") };
+            let decided = ready!(limiter.poll_charge(deciding, cx));
+            *charge = None;
+            Poll::Ready(decided)
+        })))
     }
 }
 
@@ -263,7 +240,7 @@ impl Drop for Refund {
 pub(super) struct Settling {
     /// The handler's reservation. It ends with its last handle, which this is.
     reservation: Option<Reservation>,
-    meter: Option<Box<Meter>>,
+    meter: Option<Meter>,
 }
 
 impl Settling {
@@ -275,8 +252,11 @@ impl Settling {
 
     /// The body has sent this many bytes.
     pub(super) fn add(&mut self, bytes: usize) {
-        if let Some(meter) = &mut self.meter {
-            meter.add(bytes);
+        let Some(meter) = &mut self.meter else { return };
+        meter.bytes = meter.bytes.saturating_add(bytes as u64);
+        if meter.bytes - meter.charged >= PART {
+            meter.charged = meter.bytes;
+            drop(meter.reservation.extend_to(meter.bytes));
         }
     }
 }
@@ -291,16 +271,6 @@ struct Meter {
 
 /// The bytes of a stream that are charged in one step.
 const PART: u64 = 256 * 1024;
-
-impl Meter {
-    fn add(&mut self, bytes: usize) {
-        self.bytes = self.bytes.saturating_add(bytes as u64);
-        if self.bytes - self.charged >= PART {
-            self.charged = self.bytes;
-            drop(self.reservation.extend_to(self.bytes));
-        }
-    }
-}
 
 impl Drop for Meter {
     /// The body has ended or was dropped, or there was no response. The request pays its cost, or its bytes if they are

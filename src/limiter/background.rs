@@ -1,7 +1,7 @@
 //! What goes on although its request may be gone: calls to the store after it, and permits in use.
 
 use std::{
-    sync::{Arc, OnceLock, Weak},
+    sync::{Arc, Weak},
     time::Duration,
 };
 
@@ -14,7 +14,7 @@ use tokio::{
 
 use crate::{
     base::{Answer, ErrorKind},
-    decision::{Charge, Decision, Held, Outcome, Permit},
+    decision::{Charge, Decision, Outcome, Permit},
     store::{Action, Store},
 };
 
@@ -75,32 +75,28 @@ impl PermitRequest {
         let pause = self.shortest_period()? / 3;
         // Without a runtime the permit is not renewed, and expires after its period.
         let runtime = Handle::try_current().ok();
-        let granted = Arc::new(Granted { request: self, runtime, renewal: OnceLock::new() });
-        if let Some(runtime) = &granted.runtime {
+        Some(Arc::new_cyclic(|granted| {
             // Only the permit keeps the store alive.
-            let task = runtime.spawn(renew(Arc::downgrade(&granted), pause));
-            granted.renewal.get_or_init(|| task.abort_handle());
-        }
-        Some(granted)
+            let renew = |runtime: &Handle| runtime.spawn(renew(granted.clone(), pause)).abort_handle();
+            let renewal = runtime.as_ref().map(renew);
+            Granted { request: self, runtime, renewal }
+        }))
     }
 
-    /// Releases the permits of a decision that was dropped or that failed with `answer` pending. It waits until the
-    /// answer is ready or can no longer come: an earlier release could reach the store before the charge.
-    pub(super) fn release_later(self, answer: Option<Answer<Decision>>) {
+    /// Releases the permits of a decision that was dropped while it waited for `answer`, or that failed with it. This waits
+    /// until the charge can no longer reach the store: it could reach it after an earlier release.
+    pub(super) fn release_later(self, answer: Answer<Decision>) {
         let Ok(runtime) = Handle::try_current() else {
             // A store in memory releases immediately. In Redis, the permit expires after its period.
             drop(self.release());
             return;
         };
         runtime.spawn(async move {
-            match answer {
-                Some(answer) => match answer.await {
-                    Ok(decision) if decision.is_denied() => return,
-                    Ok(_) => {}
-                    Err(error) if !error.kind().may_have_charged() => return,
-                    Err(_) => sleep(MAX_REPLY_TIME).await,
-                },
-                None => sleep(MAX_REPLY_TIME).await,
+            match answer.await {
+                Ok(decision) if decision.is_denied() => return,
+                Ok(_) => {}
+                Err(error) if !error.kind().may_have_charged() => return,
+                Err(_) => sleep(MAX_REPLY_TIME).await,
             }
             let release = self.release();
             self.finish(release).await;
@@ -134,16 +130,14 @@ impl PermitRequest {
 struct Granted {
     request: PermitRequest,
     runtime: Option<Handle>,
-    renewal: OnceLock<AbortHandle>,
+    renewal: Option<AbortHandle>,
 }
-
-impl Held for Granted {}
 
 impl Drop for Granted {
     /// May run on a thread outside the runtime.
     fn drop(&mut self) {
         // Otherwise the task would wait until its next renewal.
-        if let Some(renewal) = self.renewal.get() {
+        if let Some(renewal) = &self.renewal {
             renewal.abort();
         }
         let release = self.request.release();

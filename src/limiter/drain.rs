@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::future::join;
 use tokio::{runtime::Handle, time::timeout};
 
 use super::limiter::Limiter;
@@ -59,25 +60,22 @@ impl Limiter {
     /// # }
     /// ```
     pub async fn drain(&self, deadline: Duration) -> Result<(), Error> {
-        // A settlement leases no units, so neither depends on the other.
-        let runtime = Handle::try_current().map_err(|_| {
-            Error::new(ErrorKind::MissingSetup, "`drain` needs a Tokio runtime: await it inside of one")
-        })?;
-        let returned = runtime.spawn(timeout(deadline, self.shared.store.drain()));
-        let settled = timeout(deadline, async {
+        if Handle::try_current().is_err() {
+            let message = "`drain` needs a Tokio runtime: await it inside of one";
+            return Err(Error::new(ErrorKind::MissingSetup, message));
+        }
+        let settled = async {
             self.shared.background.closed().await;
             self.shared.local.reconcile(&self.shared.store).await;
-        });
-        let settled = settled.await;
+        };
+        // A settlement leases no units, so neither depends on the other.
+        let (returned, settled) =
+            join(timeout(deadline, self.shared.store.drain()), timeout(deadline, settled)).await;
         let late = |what: String| {
             let message = format!("{what} within {deadline:?}: drain after the last request, or wait longer");
             Error::new(ErrorKind::StoreTimeout, message)
         };
-        let returned = match returned.await {
-            Ok(Ok(returned)) => returned,
-            Ok(Err(_)) => Err(late("the leases were not returned".to_owned())),
-            Err(_) => Err(Error::new(ErrorKind::StoreUnreachable, "the Tokio runtime was shut down")),
-        };
+        let returned = returned.unwrap_or_else(|_| Err(late("the leases were not returned".to_owned())));
         match settled {
             Ok(()) => returned,
             Err(_) if self.shared.background.is_closed() => {

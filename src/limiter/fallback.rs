@@ -88,17 +88,16 @@ impl Pending {
             Err(answer) => answer,
         };
         self.answer = Some(answer);
-        Answer::pending(self.wait())
-    }
-
-    async fn wait(mut self) -> Result<Decision, Error> {
-        self.polled = true;
-        let decided = match &mut self.answer {
-            Some(answer) => answer.await,
-            None => unreachable!("`finish` sets the answer before it calls `wait`"),
-        };
-        self.answer = None;
-        self.settle(decided)
+        Answer::pending(async move {
+            self.polled = true;
+            // Awaited in its place, from which `drop` takes it.
+            let decided = match &mut self.answer {
+                Some(answer) => answer.await,
+                None => unreachable!("it is set above"),
+            };
+            self.answer = None;
+            self.settle(decided)
+        })
     }
 
     fn settle(&mut self, mut decided: Result<Decision, Error>) -> Result<Decision, Error> {
@@ -114,7 +113,7 @@ impl Pending {
             }
             Err(error) if error.kind().may_have_charged() => {
                 if let Some(permits) = permits {
-                    permits.release_later(None);
+                    permits.release_later(Answer::ready(Err(error.clone())));
                 }
             }
             // A refund that was not sent is sent again once the store answers, if the policy is local.
@@ -131,7 +130,7 @@ impl Drop for Pending {
         if !self.polled {
             mem::take(&mut self.claims).into_iter().for_each(Claim::release);
         } else if let Some(permits) = self.permits.take() {
-            permits.release_later(Some(answer));
+            permits.release_later(answer);
         }
     }
 }

@@ -311,15 +311,17 @@ impl Limiter {
         self.enforced(|| self.debit_each(decision, |_| units))
     }
 
-    /// Debits `units(place)` to the outcome at each place.
-    pub(super) fn debit_each(&self, decision: &Decision, units: impl Fn(usize) -> u64) -> Answer<Decision> {
-        let is_debited = |one: &Outcome| !(one.policy().has_permits() || one.is_shadow() && one.is_denied());
-        let debited = decision.all_outcomes().iter().enumerate().filter(|(_, one)| is_debited(one));
-        let (policies, charges): (Vec<Policy>, Vec<Charge>) = debited
-            .map(|(place, one)| {
-                (one.policy().clone(), Charge::new(one.policy().debits(), one.key(), units(place)))
-            })
-            .unzip();
+    /// Debits the given number of units of each outcome.
+    pub(super) fn debit_each(
+        &self,
+        decision: &Decision,
+        units: impl Fn(&Outcome) -> u64,
+    ) -> Answer<Decision> {
+        let is_debited = |one: &&Outcome| !(one.policy().has_permits() || one.is_shadow() && one.is_denied());
+        let debit =
+            |one: &Outcome| (one.policy().clone(), Charge::new(one.policy().debits(), one.key(), units(one)));
+        let (policies, charges): (Vec<Policy>, Vec<Charge>) =
+            decision.all_outcomes().iter().filter(is_debited).map(debit).unzip();
         if charges.is_empty() {
             return Answer::ready(Ok(decision.clone()));
         }
@@ -373,22 +375,21 @@ impl Limiter {
         self.refund_each(decision, |_| units).1
     }
 
-    /// Refunds the given number of units of each outcome, by its place. Also returns how many are refunded.
+    /// Refunds the given number of units of each outcome. Also returns how many are refunded.
     pub(super) fn refund_each(
         &self,
         decision: &Decision,
-        units: impl Fn(usize) -> u64,
+        units: impl Fn(&Outcome) -> u64,
     ) -> (Vec<u64>, Answer<Decision>) {
-        let mut claims = Vec::with_capacity(decision.all_outcomes().len());
-        let mut refunded = Vec::with_capacity(claims.capacity());
-        let (mut charges, mut here) = (Vec::with_capacity(claims.capacity()), Vec::new());
-        for (place, outcome) in decision.all_outcomes().iter().enumerate() {
+        let (mut refunded, mut claims) = (Vec::new(), Vec::new());
+        let (mut charges, mut here) = (Vec::new(), Vec::new());
+        for outcome in decision.all_outcomes() {
             // A denial charges nothing. In a Cluster, what it charged in some slots is refunded before it is returned.
-            let units = if decision.is_denied() { 0 } else { units(place) };
+            let units = if decision.is_denied() { 0 } else { units(outcome) };
             let claim = outcome.claim_refund(units);
             if let Some(local) = outcome.local() {
-                refunded.push(claim.units());
-                let (remains, of_store) = self.shared.local.refund(outcome, local, claim.units());
+                refunded.push(claim.units);
+                let (remains, of_store) = self.shared.local.refund(outcome, local, claim.units);
                 match of_store {
                     Some(charge) => charges.push(charge),
                     None => here.push(remains),
@@ -396,17 +397,14 @@ impl Limiter {
                 continue;
             }
             // With nothing to refund, a charge of 0 shows what remains.
-            let charge = outcome.refund(claim.units());
-            refunded.push(if charge.is_some() { claim.units() } else { 0 });
+            let charge = outcome.refund(claim.units);
+            refunded.push(if charge.is_some() { claim.units } else { 0 });
             claims.push(claim);
             charges.push(charge.unwrap_or_else(|| Charge::new(outcome.policy(), outcome.key(), 0)));
         }
-        if charges.is_empty() && here.is_empty() {
-            return (refunded, Answer::ready(Ok(decision.clone())));
-        }
         let here = (!here.is_empty()).then(|| Decision::refunded_locally(here, decision));
-        if let Some(here) = here.as_ref().filter(|_| charges.is_empty()) {
-            return (refunded, Answer::ready(Ok(here.clone())));
+        if charges.is_empty() {
+            return (refunded, Answer::ready(Ok(here.unwrap_or_else(|| decision.clone()))));
         }
         let answer = self.dispatch(Action::Refund, &charges);
         let answer = Pending::new(self.shared.clone(), Action::Refund, charges, None, claims).finish(answer);
@@ -502,7 +500,9 @@ impl Limiter {
         // Only charges get permits.
         let admits = matches!(action, Action::Charge | Action::ChargeUpTo);
         if admits && charges.iter().any(Charge::needs_permit) {
-            let charges: Vec<Charge> = charges.iter().map(Charge::with_new_holder).collect();
+            // A charge that is made twice needs two permits.
+            let with_new_holder = |one: &Charge| Charge::new(one.policy(), one.key(), one.cost());
+            let charges: Vec<Charge> = charges.iter().map(with_new_holder).collect();
             let permits = PermitRequest::of(store, &charges);
             let answer = self.dispatch(action, &charges);
             let pending = Pending::new(self.shared.clone(), action, charges, permits, Vec::new());

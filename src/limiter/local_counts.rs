@@ -11,8 +11,9 @@ use std::{
     time::Duration,
 };
 
+use futures_util::stream::{self, StreamExt as _};
 use indexmap::map::Entry;
-use tokio::{runtime::Handle, task::JoinSet, time::sleep};
+use tokio::{runtime::Handle, time::sleep};
 
 use super::background::PermitRequest;
 use crate::{
@@ -219,17 +220,13 @@ impl LocalCounts {
         let (local, store) = (self.clone(), store.clone());
         runtime.spawn(async move {
             // They make room for what is charged.
-            run_all(owing.refunds.into_iter().map(|refund| {
-                let (local, store) = (local.clone(), store.clone());
-                async move { local.refund_one(&store, refund).await }
-            }))
-            .await;
+            let refunds = stream::iter(owing.refunds);
+            refunds.for_each_concurrent(MOST_CONCURRENT, |refund| local.refund_one(&store, refund)).await;
             let charges = owing.charges.into_iter().map(|((_, key, _), owed)| (key, owed));
-            run_all(owing.again.into_iter().chain(charges).map(|(key, owed)| {
-                let (local, store) = (local.clone(), store.clone());
-                async move { local.reconcile_one(&store, key, owed).await }
-            }))
-            .await;
+            let charges = stream::iter(owing.again.into_iter().chain(charges));
+            charges
+                .for_each_concurrent(MOST_CONCURRENT, |(key, owed)| local.reconcile_one(&store, key, owed))
+                .await;
             drop(under_way);
             if lock(&local.owing).len() > 0 {
                 drop(store);
@@ -293,24 +290,12 @@ impl LocalCounts {
             // What the store did not take still counts here, or every outage would be a new quota. Units that were
             // admitted during the call do, too.
             drop(counts.decide_one(Action::Refund, Charge::new(&owed.share, &key, taken)));
-            charged.refund(charged.claim_refund(surplus).units())
+            charged.refund(charged.claim_refund(surplus).units)
         };
         if let Some(surplus) = surplus {
             self.refund_one(store, surplus).await;
         }
     }
-}
-
-/// Makes `calls`, a bounded number of them concurrently.
-async fn run_all(calls: impl Iterator<Item = impl Future<Output = ()> + Send + 'static>) {
-    let mut running = JoinSet::new();
-    for call in calls {
-        if running.len() >= MOST_CONCURRENT {
-            running.join_next().await;
-        }
-        running.spawn(call);
-    }
-    while running.join_next().await.is_some() {}
 }
 
 /// Whether it refunds a decision, not any units of the key.

@@ -113,14 +113,7 @@ impl Reservation {
     /// The decision that charged the estimate.
     #[must_use]
     pub fn decision(&self) -> &Decision {
-        self.0.account.decision()
-    }
-
-    /// Whether [`settle`](Self::settle) was called.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn is_settled(&self) -> bool {
-        lock(&self.0.end).open.is_none()
+        &self.0.account.decision
     }
 
     /// Records that `units` were used so far, in total. This makes no call to the store. If the reservation
@@ -190,7 +183,7 @@ impl Reservation {
 
     fn charge(&self, units: impl Fn(u64) -> u64) -> Answer<Decision> {
         let account = &self.0.account;
-        account.limiter().enforced(|| account.charge(units))
+        account.limiter.enforced(|| account.charge(units))
     }
 
     /// Charges no more under the policies of `refunded`, which is refunded because of the response.
@@ -215,7 +208,7 @@ impl fmt::Debug for Reservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reservation")
             .field("decision", self.decision())
-            .field("is_settled", &self.is_settled())
+            .field("is_settled", &lock(&self.0.end).open.is_none())
             .finish_non_exhaustive()
     }
 }

@@ -6,8 +6,8 @@ use tokio::time::{Instant, sleep};
 
 use super::limiter::Limiter;
 use crate::{
-    base::{Answer, Error},
-    decision::{Charge, Decision, Verdict},
+    base::Error,
+    decision::{Charge, Decision},
     key::Key,
     policy::{Enforcement, Policy},
     store::Action,
@@ -66,64 +66,58 @@ impl Limiter {
         cost: u64,
         patience: Duration,
     ) -> Result<Decision, Error> {
-        let mut waited = WaitState::new();
-        let charge = [Charge::new(policy, key, cost)];
+        let mut waited = WaitState::new(patience);
+        let decision = self.check_until(&[Charge::new(policy, key, cost)], &mut waited, || {}).await?;
+        let Some(delay) = decision.delay() else { return Ok(decision) };
+        let late = delay.saturating_sub(waited.left());
+        if late.is_zero() {
+            sleep(delay).await;
+            return Ok(decision.after_delay());
+        }
+        let denied =
+            || self.refund(&decision, cost).map(move |refunded| refunded.map(|one| one.denying(late)));
+        self.enforced(denied).await
+    }
+
+    /// [`check_all`](Self::check_all), again until the request is admitted or cannot be in time. Calls `waits` before each
+    /// wait.
+    pub(crate) async fn check_until(
+        &self,
+        charges: &[Charge],
+        waited: &mut WaitState,
+        mut waits: impl FnMut(),
+    ) -> Result<Decision, Error> {
         loop {
-            let decision = self.check_waiting(&charge, Some(waited), patience).await?;
-            match decision.verdict() {
-                Verdict::Allow => return Ok(decision),
-                Verdict::Delay(delay) => {
-                    let late = delay.saturating_sub(waited.left(patience));
-                    if late.is_zero() {
-                        sleep(delay).await;
-                        return Ok(decision.after_delay());
-                    }
-                    let denied = || {
-                        self.refund(&decision, cost)
-                            .map(move |refunded| refunded.map(|one| one.denying(late)))
-                    };
-                    return self.enforced(denied).await;
-                }
-                Verdict::Deny { .. } => match waited.next(&decision, patience) {
-                    Some(wait) => sleep(wait).await,
-                    None => return Ok(decision),
-                },
-            }
+            let decision = self.check_waiting(charges, *waited).await?;
+            let Some(wait) = waited.next(&decision) else { return Ok(decision) };
+            waits();
+            sleep(wait).await;
         }
     }
 
-    /// [`check_all`](Self::check_all) for a request that has `waited`, and waits for up to `patience` in all. A penalty
-    /// counts each request that is denied, so it does not count the denials that this one waits out.
-    pub(crate) fn check_waiting(
-        &self,
-        charges: &[Charge],
-        waited: Option<WaitState>,
-        patience: Duration,
-    ) -> Answer<Decision> {
+    /// [`check_all`](Self::check_all) for a request that has `waited`. A penalty counts each request that is denied, so it
+    /// does not count the denials that this one waits out.
+    async fn check_waiting(&self, charges: &[Charge], mut waited: WaitState) -> Result<Decision, Error> {
         let is_counted = |charge: &Charge| charge.policy().counts_denials();
-        let may_wait = !patience.is_zero() && self.enforcement() == Enforcement::On;
+        let may_wait = !waited.patience.is_zero() && self.enforcement() == Enforcement::On;
         if !may_wait || !charges.iter().any(is_counted) {
-            return self.check_all(charges);
+            return self.check_all(charges).await;
         }
-        let (limiter, charges) = (self.clone(), charges.to_vec());
-        Answer::pending(async move {
-            let uncounted = |charge: &Charge| charge.clone().under(&charge.policy().with_manual_bans());
-            let tries: Vec<Charge> = charges.iter().map(uncounted).collect();
-            let tried = limiter.decide(Action::Charge, tries).await?;
-            let mut waited = waited.unwrap_or_else(WaitState::new);
-            if tried.is_denied() && waited.next(&tried, patience).is_none() {
-                return limiter.decide(Action::Charge, charges).await;
+        let uncounted = |charge: &Charge| charge.clone().under(&charge.policy().with_manual_bans());
+        let tries: Vec<Charge> = charges.iter().map(uncounted).collect();
+        let tried = self.decide(Action::Charge, tries).await?;
+        if tried.is_denied() && waited.next(&tried).is_none() {
+            return self.decide(Action::Charge, charges).await;
+        }
+        Ok(tried.map(|outcome| {
+            let is_same = |charge: &&Charge| {
+                charge.key() == outcome.key() && charge.policy().label() == outcome.policy().label()
+            };
+            match charges.iter().find(is_same) {
+                Some(charge) => outcome.under(charge.policy()),
+                None => outcome,
             }
-            Ok(tried.map(|outcome| {
-                let is_same = |charge: &&Charge| {
-                    charge.key() == outcome.key() && charge.policy().label() == outcome.policy().label()
-                };
-                match charges.iter().find(is_same) {
-                    Some(charge) => outcome.under(charge.policy()),
-                    None => outcome,
-                }
-            }))
-        })
+        }))
     }
 }
 
@@ -131,6 +125,8 @@ impl Limiter {
 #[derive(Clone, Copy)]
 pub(crate) struct WaitState {
     since: Instant,
+    /// How long it may wait in total.
+    patience: Duration,
     /// The next wait for a permit.
     permit_wait: Duration,
 }
@@ -139,17 +135,20 @@ const FIRST_PERMIT_WAIT: Duration = Duration::from_millis(10);
 const MAX_PERMIT_WAIT: Duration = Duration::from_millis(250);
 
 impl WaitState {
-    pub(crate) fn new() -> Self {
-        Self { since: Instant::now(), permit_wait: FIRST_PERMIT_WAIT }
+    pub(crate) fn new(patience: Duration) -> Self {
+        Self { since: Instant::now(), patience, permit_wait: FIRST_PERMIT_WAIT }
     }
 
-    fn left(&self, patience: Duration) -> Duration {
-        patience.saturating_sub(self.since.elapsed())
+    fn left(&self) -> Duration {
+        self.patience.saturating_sub(self.since.elapsed())
     }
 
-    /// The next wait after `decision` denied the request; `None` if the request cannot be admitted in time.
-    pub(crate) fn next(&mut self, decision: &Decision, patience: Duration) -> Option<Duration> {
-        let left = self.left(patience);
+    /// The wait after `decision`, before the next try. `None` if the request is admitted, or cannot be in time.
+    pub(crate) fn next(&mut self, decision: &Decision) -> Option<Duration> {
+        if !decision.is_denied() {
+            return None;
+        }
+        let left = self.left();
         let mut wait = Duration::ZERO;
         let mut needs_permit = false;
         for outcome in decision.outcomes().iter().filter(|outcome| outcome.is_denied()) {

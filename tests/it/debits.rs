@@ -370,7 +370,7 @@ fn a_reservation_may_be_dropped_outside_the_runtime() {
     let decision = runtime.block_on(limiter.check(&policy, &alice, 10)).unwrap();
     let reservation = runtime.block_on(async { Reservation::new(&limiter, &decision).or_refund() });
     drop(reservation.clone());
-    assert!(!reservation.is_settled());
+    assert!(format!("{reservation:?}").contains("is_settled: false"));
     drop(reservation);
     let left = async || limiter.peek(&policy, &alice, 0).await.unwrap().remaining();
     assert!(runtime.block_on(eventually(async || left().await == Some(100))));

@@ -108,10 +108,12 @@ async fn use_some(limiter: Limiter, policies: [Policy; 2], mut random: fastrand:
         did.push("refund".to_owned());
         return (0, did);
     }
+    let mut has_settled = false;
     for _ in 0..random.usize(..5) {
         pause(&mut random).await;
         let units = random.u64(..100);
         let is_settled = random.bool();
+        has_settled |= is_settled;
         total = if is_settled { units } else { units.max(total) };
         did.push(format!("{} {units}", if is_settled { "settle" } else { "extend to" }));
         let answer = if is_settled { reservation.settle(units) } else { reservation.extend_to(units) };
@@ -120,7 +122,7 @@ async fn use_some(limiter: Limiter, policies: [Policy; 2], mut random: fastrand:
             answer.await.unwrap();
         }
     }
-    if !reservation.is_settled() && random.bool() {
+    if !has_settled && random.bool() {
         total = random.u64(..100);
         did.push(format!("record {total}"));
         reservation.record(total);

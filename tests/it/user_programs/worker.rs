@@ -19,7 +19,7 @@ fn client<S>(
     remote: S,
 ) -> impl Service<u32, Response = S::Response, Error = BoxError> + Clone
 where
-    S: Service<u32, Error: Into<BoxError>> + Clone,
+    S: Service<u32, Future: Send, Error: Into<BoxError>> + Clone + Send + 'static,
 {
     let limit = KeyedRateLimitLayer::new(limiter, calls(), |_: &u32| "all").wait(PATIENCE);
     ServiceBuilder::new().layer(limit).service(remote)

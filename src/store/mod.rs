@@ -16,5 +16,5 @@ use self::store::{PenaltyCharge, Spec, StateChange};
 pub use self::{
     clock::ManualClock,
     memory::MemoryStore,
-    store::{Action, BanList, Store},
+    store::{Action, Extent, Store, StoredKeys},
 };

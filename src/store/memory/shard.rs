@@ -110,10 +110,9 @@ impl Shard {
         entry.and_then(|entry| entry.state.as_ref())
     }
 
-    /// The keys under `policy` and their states, including expired ones.
-    pub(super) fn states(&self, policy: &Policy) -> impl Iterator<Item = (&Key, &State)> {
-        let of_policy = self.entries.iter().filter(|(name, _)| policy.shares_counts_with(&name.policy));
-        of_policy.filter_map(|(name, entry)| Some((&name.key, entry.state.as_ref()?)))
+    /// The keys under `policy`, including expired ones.
+    pub(super) fn keys(&self, policy: &Policy) -> impl Iterator<Item = &Key> {
+        self.entries.keys().filter(|name| policy.shares_counts_with(&name.policy)).map(|name| &name.key)
     }
 
     /// Calls `change`, which returns the remaining lifetime of the state in microseconds if it changed it.

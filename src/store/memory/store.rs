@@ -16,14 +16,13 @@ use super::{
 use crate::{
     algorithm::{
         Receipt,
-        penalty::Strikes,
         twin::{Admission, Gauge},
     },
     base::{Answer, Error, ErrorKind, sync::lock, time::wall_micros},
     decision::{Charge, Decision, Outcome, Verdict},
     key::Key,
     policy::{Policy, Traits},
-    store::{Action, BanList, ManualClock, PenaltyCharge, StateChange, Store},
+    store::{Action, Extent, ManualClock, PenaltyCharge, StateChange, Store, StoredKeys},
 };
 
 /// Counts in the memory of this process: for a service with one instance, for tests, and for development without Redis.
@@ -256,19 +255,15 @@ impl Store for MemoryStore {
         Answer::ready(Ok(()))
     }
 
-    fn bans(&self, policy: &Policy, most: usize) -> Answer<BanList> {
-        let Some(counted_by) = policy.bans() else {
-            return Answer::ready(Ok(BanList::longest(0, Vec::new(), true)));
-        };
-        let (strikes, now) = (Strikes::of(counted_by.arguments()), self.clock.now());
-        let mut bans = Vec::new();
+    fn stored_keys(&self, policies: &[Policy], _: Extent) -> Answer<StoredKeys> {
+        let mut keys = Vec::new();
         for shard in &*self.shards {
             let shard = lock(&shard.0);
-            let rests = shard.states(counted_by).map(|(key, state)| (key, strikes.rest(Some(state), now)));
-            let banned = rests.filter(|(_, rest)| *rest > 0);
-            bans.extend(banned.map(|(key, rest)| (key.clone(), Duration::from_micros(rest))));
+            for (place, policy) in policies.iter().enumerate() {
+                keys.extend(shard.keys(policy).map(|key| (place, key.clone())));
+            }
         }
-        Answer::ready(Ok(BanList::longest(most, bans, true)))
+        Answer::ready(Ok(StoredKeys { keys, others: 0, is_complete: true }))
     }
 
     fn accept(&self, policy: &Policy) -> Result<(), Error> {

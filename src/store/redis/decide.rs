@@ -24,7 +24,7 @@ use crate::{
     decision::{Charge, Charges, Decision},
     key::Key,
     policy::{Policy, Traits},
-    store::{Action, BanList, LocalCounts, Store},
+    store::{Action, Extent, LocalCounts, Store, StoredKeys},
 };
 
 impl Store for RedisStore {
@@ -107,8 +107,8 @@ impl Store for RedisStore {
         Some(self.local.clone())
     }
 
-    fn bans(&self, policy: &Policy, most: usize) -> Answer<BanList> {
-        Answer::pending(self.clone().list_bans(policy.clone(), most))
+    fn stored_keys(&self, policies: &[Policy], extent: Extent) -> Answer<StoredKeys> {
+        Answer::pending(self.clone().list(policies.to_vec(), extent))
     }
 
     fn drain(&self) -> Answer<()> {

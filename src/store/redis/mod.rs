@@ -32,6 +32,6 @@ mod transport;
 mod wire;
 
 pub use self::{
-    builder::RedisStoreBuilder, hash::RedisHash, lease::LeaseStatus, listing::StoredKeys,
-    probe_report::ProbeReport, servers::Servers, store::RedisStore,
+    builder::RedisStoreBuilder, hash::RedisHash, lease::LeaseStatus, probe_report::ProbeReport,
+    servers::Servers, store::RedisStore,
 };

@@ -244,9 +244,8 @@ impl RedisStore {
 
     /// The minimum permissions that a Redis user needs for this store, as arguments of `ACL SETUSER`: keys under the
     /// [prefix](RedisStoreBuilder::prefix), and the commands of the store and the built-in algorithms, with `+select` if
-    /// the URL has a database other than 0. Your own algorithm may need more,
-    /// [`Operator::bans`](crate::Operator::bans) needs `+scan`, and [`probe`](Self::probe) needs `+info` to see the eviction
-    /// policy.
+    /// the URL has a database other than 0. Your own algorithm may need more, a list of keys or bans needs `+scan`, and
+    /// [`probe`](Self::probe) needs `+info` to see the eviction policy.
     ///
     /// # Example
     ///

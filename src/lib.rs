@@ -180,7 +180,7 @@ pub mod internal {
     pub use crate::policy::configuration::PolicyChanges;
     pub use crate::policy::summary::PolicySummary;
     #[cfg(feature = "redis")]
-    pub use crate::store::redis::{LeaseStatus, RedisHash};
+    pub use crate::store::redis::LeaseStatus;
     pub use crate::store::{Extent, StoredKeys};
 }
 

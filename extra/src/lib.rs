@@ -68,6 +68,8 @@ pub mod live;
 #[cfg(feature = "lookup")]
 #[cfg_attr(docsrs, doc(cfg(feature = "lookup")))]
 pub mod lookup;
+#[cfg(all(feature = "redis", any(feature = "adaptive", feature = "live")))]
+mod redis_hash;
 #[cfg(feature = "testing")]
 #[cfg_attr(docsrs, doc(cfg(feature = "testing")))]
 pub mod testing;

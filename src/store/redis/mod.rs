@@ -13,7 +13,6 @@ mod decide;
 mod deny_cache;
 mod error;
 mod explain;
-mod hash;
 mod instances;
 mod job;
 mod lease;
@@ -32,6 +31,6 @@ mod transport;
 mod wire;
 
 pub use self::{
-    builder::RedisStoreBuilder, hash::RedisHash, lease::LeaseStatus, probe_report::ProbeReport,
-    servers::Servers, store::RedisStore,
+    builder::RedisStoreBuilder, lease::LeaseStatus, probe_report::ProbeReport, servers::Servers,
+    store::RedisStore,
 };

@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use redis::{Cmd, Value};
+
 use super::{
     builder::RedisStoreBuilder,
     clock::Clock,
@@ -17,10 +19,10 @@ use super::{
     lease::{LeaseStatus, Leases},
     script::{Script, Scripts},
     servers::Servers,
-    transport::{Link, current},
+    transport::{Link, PROBE_TIMEOUT, current},
 };
 use crate::{
-    base::{Error, ErrorKind},
+    base::{Answer, Error, ErrorKind},
     decision::Charge,
     key::Key,
     policy::Policy,
@@ -222,6 +224,21 @@ impl RedisStore {
         self.leases.status()
     }
 
+    /// The reply to a command that is no decision, within `timeout`, or within the deadline of a decision and half a second.
+    /// It is not sent while the circuit breaker is open, and its failure is not an outage of the store.
+    #[doc(hidden)]
+    pub fn ask_if_available(&self, command: Cmd, timeout: Option<Duration>) -> Answer<Value> {
+        let timeout = timeout.unwrap_or_else(|| self.deadline.min(PROBE_TIMEOUT));
+        self.link.clone().ask_if_available(command, timeout)
+    }
+
+    /// The [prefix](RedisStoreBuilder::prefix) of every key.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        self.names.prefix()
+    }
+
     /// The number of instances that use the limits of this prefix, as last seen: those that had traffic in the last 15
     /// seconds. `None` if Redis has not answered yet.
     ///
@@ -266,7 +283,7 @@ impl RedisStore {
         let store_commands = self.link.commands().iter().map(|command| (*command).to_owned());
         let commands: BTreeSet<String> =
             Script::all_built_in().flat_map(|script| script.commands()).collect();
-        // Of `hash`. The algorithms have `pexpire` too.
+        // Of the hashes of `tower-ratelimit-extra`. The algorithms have `pexpire` too.
         let of_hashes = ["hdel", "hgetall", "hset"].map(ToOwned::to_owned);
         for command in store_commands.chain(of_hashes).chain(commands) {
             rule.push_str(" +");

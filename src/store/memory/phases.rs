@@ -1,11 +1,15 @@
-use std::{convert::Infallible, time::Duration};
+use std::time::Duration;
 
 use super::{
-    counting::{Changed, Counting},
+    counting::Counting,
     shard::{Guards, Location},
 };
 use crate::{
-    algorithm::{counter::Plan, penalty::Strikes, state::State},
+    algorithm::{
+        counter::{Change, Plan},
+        penalty::Strikes,
+        state::State,
+    },
     base::Error,
     decision::{Charge, Outcome},
     store::{PenaltyCharge, Spec, StateChange},
@@ -44,15 +48,14 @@ impl<'a> Phases<'a> {
     /// The first phase: refunds or renews the charges. Bans change the states of penalties instead.
     pub(super) fn change(&self, guards: &mut Guards<'_>, now: u64) -> Result<(), Error> {
         for item in self.items.iter().filter(|item| item.charge.cost() > 0) {
-            match self.spec.change {
-                Some(StateChange::Refund) => {
-                    item.change(guards, now, |state| item.counting.refund(state, now))?
-                }
-                Some(StateChange::Renew) => {
-                    item.change(guards, now, |state| item.counting.renew(state, now))?
-                }
-                Some(StateChange::Ban) | None => {}
-            }
+            let (units, holder) = (item.charge.cost(), item.charge.holder());
+            let change = match (self.spec.change, item.charge.receipt()) {
+                (Some(StateChange::Refund), Some(receipt)) => Change::RefundOf(units, receipt),
+                (Some(StateChange::Refund), None) => Change::Refund(units, holder),
+                (Some(StateChange::Renew), _) => Change::Renew(units, holder),
+                (Some(StateChange::Ban) | None, _) => continue,
+            };
+            item.change(guards, now, change, units)?;
         }
         Ok(())
     }
@@ -90,12 +93,11 @@ impl<'a> Phases<'a> {
             self.items.iter().zip(plans).filter(|(_, planned)| self.spec.charges && planned.units > 0);
         for (item, planned) in items {
             // A shadow may not fit.
-            let fits = planned.is_admitted();
+            let (units, fits) = (planned.units, planned.is_admitted());
             if is_charged && fits {
-                item.change(guards, now, |state| item.counting.carry_out(state, now, planned.units))?;
+                item.change(guards, now, Change::Charge(units, item.charge.holder()), units)?;
             } else if planned.plan.stale {
-                let denied = if fits { 0 } else { planned.units };
-                item.change(guards, now, |state| item.counting.repair(state, now, denied))?;
+                item.change(guards, now, Change::Repair, if fits { 0 } else { units })?;
             }
         }
         Ok(())
@@ -103,13 +105,13 @@ impl<'a> Phases<'a> {
 }
 
 impl Item<'_> {
-    fn change(
-        &self,
-        guards: &mut Guards<'_>,
-        now: u64,
-        change: impl FnOnce(&mut Option<State>) -> Changed,
-    ) -> Result<(), Error> {
-        let changed = guards.shard(self.location).change(self.location, now, change);
+    fn change(&self, guards: &mut Guards<'_>, now: u64, change: Change, units: u64) -> Result<(), Error> {
+        let changed = guards.shard(self.location).update(self.location, now, |state| {
+            match self.counting.change(state, now, change, units) {
+                Ok(lifetime) => (Ok(()), lifetime),
+                Err(mistake) => (Err(mistake), None),
+            }
+        });
         changed.map_err(|mistake| self.counting.error(mistake))
     }
 
@@ -153,18 +155,14 @@ impl<'a> Penalties<'a> {
         });
     }
 
-    /// Counts a denial of each charge that `is_denied`, by its place. No key may be banned.
-    pub(super) fn strike(&self, guards: &mut Guards<'_>, is_denied: impl Fn(usize) -> bool) {
-        self.change(guards, |penalty, state| {
-            is_denied(penalty.place).then(|| strikes(penalty).strike(state, self.now)).flatten()
-        });
-    }
-
-    /// Rewrites states that the clock made stale.
-    pub(super) fn repair(&self, guards: &mut Guards<'_>) {
+    /// Counts each denial that `counts`, by the place of its charge, and rewrites the other states that the clock made stale.
+    /// A denial counts only if no key is banned.
+    pub(super) fn strike(&self, guards: &mut Guards<'_>, counts: impl Fn(usize) -> bool) {
         self.change(guards, |penalty, state| {
             let strikes = strikes(penalty);
-            strikes.is_stale(state.as_ref(), self.now).then(|| strikes.repair(state, self.now))
+            let struck = if counts(penalty.place) { strikes.strike(state, self.now) } else { None };
+            let is_stale = struck.is_none() && strikes.is_stale(state.as_ref(), self.now);
+            if is_stale { Some(strikes.repair(state, self.now)) } else { struck }
         });
     }
 
@@ -183,10 +181,7 @@ impl<'a> Penalties<'a> {
         mut change: impl FnMut(&PenaltyCharge, &mut Option<State>) -> Option<u64>,
     ) {
         for (penalty, location) in &self.charges {
-            let changed = guards
-                .shard(location)
-                .change(location, self.now, |state| Ok::<_, Infallible>(change(penalty, state)));
-            let Ok(()) = changed;
+            guards.shard(location).update(location, self.now, |state| ((), change(penalty, state)));
         }
     }
 }

@@ -115,19 +115,6 @@ impl Shard {
         self.entries.keys().filter(|name| policy.shares_counts_with(&name.policy)).map(|name| &name.key)
     }
 
-    /// Calls `change`, which returns the remaining lifetime of the state in microseconds if it changed it.
-    pub(super) fn change<E>(
-        &mut self,
-        location: &Location<'_>,
-        now: u64,
-        change: impl FnOnce(&mut Option<State>) -> Result<Option<u64>, E>,
-    ) -> Result<(), E> {
-        self.update(location, now, |state| match change(state) {
-            Ok(lifetime) => (Ok(()), lifetime),
-            Err(error) => (Err(error), None),
-        })
-    }
-
     /// Calls `update` to read and change the state, with one lookup if the entry exists. `update` returns the remaining
     /// lifetime of the state in microseconds if it changed it.
     pub(super) fn update<T>(

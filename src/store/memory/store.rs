@@ -6,8 +6,6 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::Instant;
-
 use super::{
     counting::Counting,
     phases::{Penalties, Phases, Planned},
@@ -22,7 +20,7 @@ use crate::{
     decision::{Charge, Decision, Outcome, Verdict},
     key::Key,
     policy::{Policy, Traits},
-    store::{Action, Extent, ManualClock, PenaltyCharge, StateChange, Store, StoredKeys},
+    store::{Action, Extent, ManualClock, PenaltyCharge, StateChange, Store, StoreClock, StoredKeys},
 };
 
 /// Counts in the memory of this process: for a service with one instance, for tests, and for development without Redis.
@@ -74,24 +72,24 @@ pub struct MemoryStore {
     /// The number of shards is a power of two.
     shards: Arc<[CachePadded<Mutex<Shard>>]>,
     hasher: RandomState,
-    clock: Clock,
+    clock: StoreClock,
 }
 
 impl MemoryStore {
     /// A store with a monotonic clock.
     #[must_use]
     pub fn new() -> Self {
-        Self::of(Clock::new(None))
+        Self::of(StoreClock::new(None, wall_micros()))
     }
 
     /// A store that takes the time from `clock`, for tests.
     #[must_use]
     pub fn with_clock(clock: ManualClock) -> Self {
-        Self::of(Clock::new(Some(clock)))
+        Self::of(StoreClock::new(Some(clock), 0))
     }
 
-    fn of(clock: Clock) -> Self {
-        let shards = shards(DEFAULT_CAPACITY, !clock.is_manual());
+    fn of(clock: StoreClock) -> Self {
+        let shards = shards(DEFAULT_CAPACITY, clock.manual().is_none());
         Self { shards, hasher: RandomState::new(), clock }
     }
 
@@ -102,7 +100,7 @@ impl MemoryStore {
     /// smallest store holds 256 keys. Shards fill unevenly, so the store may hold about 1 % less.
     #[must_use]
     pub fn capacity(mut self, keys: usize) -> Self {
-        self.shards = shards(keys, !self.clock.is_manual());
+        self.shards = shards(keys, self.clock.manual().is_none());
         self
     }
 
@@ -133,7 +131,7 @@ impl MemoryStore {
         let location = self.location(charge.policy(), charge.key());
         let mut shard = lock(&self.shards[location.shard].0);
         // Read under the lock: a decision must not see state from the future.
-        let now = self.clock.now();
+        let now = self.clock.micros();
         let charged = shard.update(&location, now, |state| {
             let charged = counting.charge(state, now, cost);
             let lifetime = charged.as_ref().ok().and_then(|charged| charged.lifetime);
@@ -158,7 +156,7 @@ impl MemoryStore {
         let phases = Phases::new(spec, charges, own)?;
         let mut guards = Guards::lock(&self.shards, &locations);
         // Read under the locks, as in `charge_one`.
-        let now = self.clock.now();
+        let now = self.clock.micros();
         let penalties = Penalties::new(&penalty_charges, of_penalties, now);
 
         phases.change(&mut guards, now)?;
@@ -171,11 +169,8 @@ impl MemoryStore {
         phases.charge(&mut guards, now, &plans, is_charged)?;
         if spec.charges {
             // A banned request counts for nothing.
-            if !is_banned {
-                let is_denied = |place: usize| plans.get(place).is_some_and(|planned| !planned.is_admitted());
-                penalties.strike(&mut guards, is_denied);
-            }
-            penalties.repair(&mut guards);
+            let is_denied = |place: usize| plans.get(place).is_some_and(|planned| !planned.is_admitted());
+            penalties.strike(&mut guards, |place| !is_banned && is_denied(place));
         }
 
         let outcomes = phases.items.iter().zip(&plans).map(|(item, planned)| {
@@ -288,36 +283,5 @@ impl Default for MemoryStore {
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore").field("keys", &self.key_count()).finish_non_exhaustive()
-    }
-}
-
-#[derive(Clone)]
-enum Clock {
-    /// The wall clock at `started`, in microseconds, and the monotonic time since.
-    Monotonic {
-        started: Instant,
-        wall: u64,
-    },
-    Manual(ManualClock),
-}
-
-impl Clock {
-    fn new(manual: Option<ManualClock>) -> Self {
-        manual.map_or_else(|| Self::Monotonic { started: Instant::now(), wall: wall_micros() }, Self::Manual)
-    }
-
-    const fn is_manual(&self) -> bool {
-        matches!(self, Self::Manual(_))
-    }
-
-    /// Microseconds since 1970-01-01T00:00:00Z.
-    fn now(&self) -> u64 {
-        match self {
-            Self::Monotonic { started, wall } => {
-                let elapsed = started.elapsed();
-                wall + elapsed.as_secs() * 1_000_000 + u64::from(elapsed.subsec_micros())
-            }
-            Self::Manual(clock) => clock.micros(),
-        }
     }
 }

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use redis::Cmd;
 use tokio::{
     runtime::Handle,
     time::{Instant, timeout_at},
@@ -24,7 +25,7 @@ use crate::{
     decision::{Charge, Charges, Decision},
     key::Key,
     policy::{Policy, Traits},
-    store::{Action, Extent, LocalCounts, Store, StoredKeys},
+    store::{Action, Extent, LocalCounts, ManualClock, Store, StoredKeys},
 };
 
 impl Store for RedisStore {
@@ -77,11 +78,7 @@ impl Store for RedisStore {
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        let mut redis_key = Vec::new();
-        self.names.write(&mut redis_key, policy, key);
-        let mut command = redis::cmd("DEL");
-        command.arg(redis_key);
-        let reply = self.link.clone().run(command, self.deadline);
+        let reply = self.link.clone().run(self.delete(policy, key), self.deadline);
         let (deny_cache, leases) = (self.deny_cache.clone(), self.leases.clone());
         let (policy, key) = (policy.clone(), key.clone());
         let forget = move || {
@@ -98,9 +95,7 @@ impl Store for RedisStore {
     }
 
     fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
-        let mut name = Vec::new();
-        self.names.write(&mut name, policy, key);
-        String::from_utf8(name).ok()
+        Some(self.names.name(policy, key))
     }
 
     fn local_counts(&self) -> Option<Arc<LocalCounts>> {
@@ -125,8 +120,15 @@ impl RedisStore {
     #[inline]
     pub(super) fn job(&self, action: Action, charges: Charges, script: Arc<Script>) -> Job {
         let mut job = Job::new(action, charges, self.names.clone(), script, self.deadline);
-        job.time = self.clock.manual_micros();
+        job.time = self.clock.manual().map(ManualClock::micros);
         job
+    }
+
+    /// The command that removes the count of a key.
+    pub(super) fn delete(&self, policy: &Policy, key: &Key) -> Cmd {
+        let mut command = redis::cmd("DEL");
+        command.arg(self.names.name(policy, key));
+        command
     }
 
     /// Announces this instance in the background. Call it with a charge, at a time at which that may be due.
@@ -201,7 +203,7 @@ fn leased(action: Action, charges: &[Charge]) -> Option<&Charge> {
 mod tests {
     use std::sync::{Mutex, atomic::AtomicBool};
 
-    use redis::{Cmd, Value};
+    use redis::Value;
     use tokio::{sync::Semaphore, task::yield_now};
 
     use super::*;
@@ -209,12 +211,9 @@ mod tests {
         algorithm::twin::Receipt,
         base::{Quota, sync::lock},
         decision::{Outcome, Verdict},
-        store::{
-            ManualClock,
-            redis::{
-                job::{KeyNames, Leased, Reply},
-                transport::{Found, Health, Link, Scan},
-            },
+        store::redis::{
+            job::{KeyNames, Leased, Reply},
+            transport::{Found, Health, Link, Scan},
         },
     };
 

@@ -186,11 +186,7 @@ impl RedisStore {
         }
         let mut decided = Err(wire::unexpected());
         wire::decode(&reply, &[&job], |_, reply| decided = reply);
-        let mut redis_key = Vec::new();
-        self.names.write(&mut redis_key, policy, &key);
-        let mut delete = redis::cmd("DEL");
-        delete.arg(redis_key);
-        let deleted = self.ask(delete).await;
+        let deleted = self.ask(self.delete(policy, &key)).await;
         decided?;
         deleted.map(|_| ())
     }

@@ -12,7 +12,6 @@ use redis::{Cmd, Value};
 
 use super::{
     builder::RedisStoreBuilder,
-    clock::Clock,
     deny_cache::DenyCache,
     instances::Instances,
     job::KeyNames,
@@ -26,7 +25,7 @@ use crate::{
     decision::Charge,
     key::Key,
     policy::Policy,
-    store::{Action, LocalCounts, Store},
+    store::{Action, LocalCounts, Store, StoreClock},
 };
 
 /// A store that keeps the counts in Redis (6.2 or later, 64-bit) or Valkey, shared by all instances of a service.
@@ -128,7 +127,7 @@ pub struct RedisStore {
     pub(super) scripts: Arc<Scripts>,
     pub(super) names: KeyNames,
     pub(super) deadline: Duration,
-    pub(super) clock: Arc<Clock>,
+    pub(super) clock: StoreClock,
     pub(super) deny_cache: Option<Arc<DenyCache>>,
     pub(super) leases: Arc<Leases>,
     pub(super) local: Arc<LocalCounts>,

@@ -15,5 +15,5 @@ mod several_shards;
 
 pub(crate) use self::{
     clustered::Clustered,
-    pool::{CONNECTIONS, Clients, ClusterManager, clients, is_clustered},
+    pool::{CONNECTIONS, ClusterManager, clients, is_clustered},
 };

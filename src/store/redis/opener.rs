@@ -8,14 +8,12 @@
 use std::{io, sync::Arc};
 
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisResult, aio::MultiplexedConnection};
+use tokio::task::JoinSet;
 #[cfg(feature = "tls-rustls-no-provider")]
 use {
     redis::ConnectionAddr,
     rustls::{ClientConfig, pki_types::ServerName},
-    tokio::{
-        net::{TcpStream, lookup_host},
-        task::JoinSet,
-    },
+    tokio::net::{TcpStream, lookup_host},
     tokio_rustls::TlsConnector,
 };
 
@@ -32,17 +30,8 @@ pub(super) struct Opener {
     tls: Option<Arc<ClientConfig>>,
 }
 
-/// A connection, and its task.
-pub(super) type Opened = (MultiplexedConnection, Driver);
-
-/// Ends the task of a connection once nothing uses it: a server that hangs would keep it. Without TLS, redis-rs has the task.
-pub(super) struct Driver(Option<tokio::task::AbortHandle>);
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.iter().for_each(tokio::task::AbortHandle::abort);
-    }
-}
+/// A connection, and its task, which ends with the set: a server that hangs would keep it. Without TLS, redis-rs has the task.
+pub(super) type Opened = (MultiplexedConnection, JoinSet<()>);
 
 impl Opener {
     pub(super) fn new(tls: &TlsSettings, info: &ConnectionInfo) -> Result<Self, Error> {
@@ -64,7 +53,7 @@ impl Opener {
         }
         let client = Client::open(info.clone())?;
         let connection = answered(client.get_multiplexed_async_connection_with_config(&config)).await?;
-        Ok((connection, Driver(None)))
+        Ok((connection, JoinSet::new()))
     }
 }
 
@@ -83,7 +72,9 @@ async fn open_with_tls(
     let stream = TlsConnector::from(tls).connect(name, tcp).await?;
     let (connection, driver) =
         MultiplexedConnection::new_with_config(info.redis_settings(), stream, config).await?;
-    Ok((connection, Driver(Some(tokio::spawn(driver).abort_handle()))))
+    let mut task = JoinSet::new();
+    task.spawn(driver);
+    Ok((connection, task))
 }
 
 /// Connects to the first address of `host` that accepts it.

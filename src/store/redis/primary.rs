@@ -20,6 +20,7 @@ use redis::{
 };
 use tokio::{
     runtime::{self, Handle},
+    sync::watch,
     task::JoinSet,
     time::{Instant, timeout_at},
 };
@@ -52,9 +53,7 @@ pub(super) struct Primary {
     sentinels: Vec<Sentinel>,
     opener: Opener,
     /// What most sentinels named last.
-    named: Mutex<Option<Address>>,
-    /// How often that changed.
-    changes: AtomicU64,
+    named: watch::Sender<Option<Address>>,
     created: Instant,
     /// When to ask again, in microseconds since then.
     due: AtomicU64,
@@ -70,8 +69,8 @@ struct Sentinel {
 pub(super) struct Followed {
     primary: Arc<Primary>,
     address: Address,
-    /// The changes when the two were compared last.
-    seen: Option<u64>,
+    /// Has no change if it was compared with the address.
+    named: watch::Receiver<Option<Address>>,
 }
 
 /// What the sentinels answered.
@@ -122,8 +121,7 @@ impl Primary {
             template: first.clone(),
             sentinels: infos.iter().map(sentinel).collect(),
             opener: Opener::new(tls, first)?,
-            named: Mutex::default(),
-            changes: AtomicU64::default(),
+            named: watch::Sender::default(),
             created: Instant::now(),
             due: AtomicU64::new(micros(INTERVAL)),
         };
@@ -143,7 +141,7 @@ impl Primary {
         if let Some(address) = votes.majority(self.sentinels.len()) {
             self.follow(&address);
         }
-        let named = lock(&self.named).clone();
+        let named = self.named.borrow().clone();
         if let Some(address) = &named {
             let connected = self.connect_to(address).await;
             if connected.is_ok() || votes.most().is_none_or(|most| most == address) {
@@ -167,7 +165,9 @@ impl Primary {
         if !matches!(role, Role::Primary { .. }) {
             return Err(no_primary());
         }
-        Ok((opened, Followed { primary: self.clone(), address: address.clone(), seen: None }))
+        let mut named = self.named.subscribe();
+        named.mark_changed();
+        Ok((opened, Followed { primary: self.clone(), address: address.clone(), named }))
     }
 
     fn info(&self, (host, port): Address) -> ConnectionInfo {
@@ -181,12 +181,15 @@ impl Primary {
 
     /// From now on, connections to other servers are replaced.
     fn follow(&self, address: &Address) {
-        let mut named = lock(&self.named);
-        if named.as_ref() == Some(address) {
-            return;
-        }
-        if let Some(old) = named.replace(address.clone()) {
-            self.changes.fetch_add(1, Ordering::Release);
+        let mut old = None;
+        self.named.send_if_modified(|named| {
+            let is_other = named.as_ref() != Some(address);
+            if is_other {
+                old = named.replace(address.clone());
+            }
+            is_other
+        });
+        if let Some(old) = old {
             log!(
                 warn,
                 primary = %self.name,
@@ -312,13 +315,13 @@ impl Votes {
 impl Followed {
     /// Whether the sentinels name another server now.
     pub(super) fn is_outdated(&mut self) -> bool {
-        let changes = Some(self.primary.changes.load(Ordering::Acquire));
-        if changes == self.seen {
+        // `primary` has the sender.
+        if !self.named.has_changed().unwrap_or_default() {
             return false;
         }
-        let is_outdated = lock(&self.primary.named).as_ref().is_some_and(|named| *named != self.address);
+        let is_outdated = self.named.borrow().as_ref().is_some_and(|named| *named != self.address);
         if !is_outdated {
-            self.seen = changes;
+            self.named.mark_unchanged();
         }
         is_outdated
     }

@@ -168,7 +168,7 @@ impl RedisStore {
     }
 
     /// Makes one decision on an unused key, without the shortcuts, and removes the key.
-    async fn decide_once(&self, policy: &Policy) -> Result<(), Error> {
+    pub(super) async fn decide_once(&self, policy: &Policy) -> Result<(), Error> {
         static PROBES: AtomicU64 = AtomicU64::new(0);
         let unique = format!("%probe:{}:{}", std::process::id(), PROBES.fetch_add(1, Ordering::Relaxed));
         let key = Key::new(unique);

@@ -1,12 +1,4 @@
-use std::{
-    collections::BTreeSet,
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use redis::{Cmd, Value};
 
@@ -22,10 +14,8 @@ use super::{
 };
 use crate::{
     base::{Answer, Error, ErrorKind},
-    decision::Charge,
-    key::Key,
     policy::Policy,
-    store::{Action, LocalCounts, Store, StoreClock},
+    store::{LocalCounts, StoreClock},
 };
 
 /// A store that keeps the counts in Redis (6.2 or later, 64-bit) or Valkey, shared by all instances of a service.
@@ -172,12 +162,7 @@ impl RedisStore {
     ///
     /// [`StoreFailed`](ErrorKind::StoreFailed) with the error of the Lua file, and every error of a decision.
     pub async fn probe_policy(&self, policy: &Policy) -> Result<(), Error> {
-        static TRIES: AtomicU64 = AtomicU64::new(0);
-        let unique = format!("%try-out:{}:{}", std::process::id(), TRIES.fetch_add(1, Ordering::Relaxed));
-        let key = Key::new(unique);
-        let result = self.decide(Action::Charge, &[Charge::new(policy, &key, 1)]).await;
-        self.reset(policy, &key).await?;
-        result.map(|_| ())
+        self.decide_once(policy).await
     }
 
     /// Returns all units on [lease](Policy::leased) to Redis. Await it when the service shuts down, after its last

@@ -14,13 +14,13 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwapOption;
 use redis::{
     ConnectionAddr, ConnectionInfo, ErrorKind as RedisErrorKind, RedisConnectionInfo, RedisError,
     RedisResult, Role, Value, aio::MultiplexedConnection,
 };
 use tokio::{
     runtime::{self, Handle},
-    sync::watch,
     task::JoinSet,
     time::{Instant, timeout_at},
 };
@@ -53,7 +53,7 @@ pub(super) struct Primary {
     sentinels: Vec<Sentinel>,
     opener: Opener,
     /// What most sentinels named last.
-    named: watch::Sender<Option<Address>>,
+    named: ArcSwapOption<Address>,
     created: Instant,
     /// When to ask again, in microseconds since then.
     due: AtomicU64,
@@ -69,8 +69,6 @@ struct Sentinel {
 pub(super) struct Followed {
     primary: Arc<Primary>,
     address: Address,
-    /// Has no change if it was compared with the address.
-    named: watch::Receiver<Option<Address>>,
 }
 
 /// What the sentinels answered.
@@ -121,7 +119,7 @@ impl Primary {
             template: first.clone(),
             sentinels: infos.iter().map(sentinel).collect(),
             opener: Opener::new(tls, first)?,
-            named: watch::Sender::default(),
+            named: ArcSwapOption::default(),
             created: Instant::now(),
             due: AtomicU64::new(micros(INTERVAL)),
         };
@@ -141,8 +139,8 @@ impl Primary {
         if let Some(address) = votes.majority(self.sentinels.len()) {
             self.follow(&address);
         }
-        let named = self.named.borrow().clone();
-        if let Some(address) = &named {
+        let named = self.named.load_full();
+        if let Some(address) = named.as_deref() {
             let connected = self.connect_to(address).await;
             if connected.is_ok() || votes.most().is_none_or(|most| most == address) {
                 return connected;
@@ -165,9 +163,7 @@ impl Primary {
         if !matches!(role, Role::Primary { .. }) {
             return Err(no_primary());
         }
-        let mut named = self.named.subscribe();
-        named.mark_changed();
-        Ok((opened, Followed { primary: self.clone(), address: address.clone(), named }))
+        Ok((opened, Followed { primary: self.clone(), address: address.clone() }))
     }
 
     fn info(&self, (host, port): Address) -> ConnectionInfo {
@@ -181,15 +177,8 @@ impl Primary {
 
     /// From now on, connections to other servers are replaced.
     fn follow(&self, address: &Address) {
-        let mut old = None;
-        self.named.send_if_modified(|named| {
-            let is_other = named.as_ref() != Some(address);
-            if is_other {
-                old = named.replace(address.clone());
-            }
-            is_other
-        });
-        if let Some(old) = old {
+        let old = self.named.swap(Some(Arc::new(address.clone())));
+        if let Some(old) = old.filter(|old| **old != *address) {
             log!(
                 warn,
                 primary = %self.name,
@@ -314,16 +303,8 @@ impl Votes {
 
 impl Followed {
     /// Whether the sentinels name another server now.
-    pub(super) fn is_outdated(&mut self) -> bool {
-        // `primary` has the sender.
-        if !self.named.has_changed().unwrap_or_default() {
-            return false;
-        }
-        let is_outdated = self.named.borrow().as_ref().is_some_and(|named| *named != self.address);
-        if !is_outdated {
-            self.named.mark_unchanged();
-        }
-        is_outdated
+    pub(super) fn is_outdated(&self) -> bool {
+        self.primary.named.load().as_ref().is_some_and(|named| **named != self.address)
     }
 
     /// Call it before a command.
@@ -331,7 +312,7 @@ impl Followed {
     /// # Errors
     ///
     /// The error of a closed connection, if the sentinels name another server.
-    pub(super) fn before_command(&mut self) -> RedisResult<()> {
+    pub(super) fn before_command(&self) -> RedisResult<()> {
         self.primary.ask_if_due();
         if self.is_outdated() { Err(io::Error::from(io::ErrorKind::BrokenPipe).into()) } else { Ok(()) }
     }

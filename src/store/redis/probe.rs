@@ -8,13 +8,7 @@ use std::{
 use redis::{Cmd, Value};
 use tokio::time::Instant;
 
-use super::{
-    job::Job,
-    probe_report::ProbeReport,
-    store::RedisStore,
-    transport::{PROBE_TIMEOUT, slow_text},
-    wire,
-};
+use super::{job::Job, probe_report::ProbeReport, store::RedisStore, transport::PROBE_TIMEOUT, wire};
 use crate::{
     algorithm::SlidingLog,
     base::{Error, ErrorKind, Fault, Quota},
@@ -79,19 +73,8 @@ impl RedisStore {
         if let Some(info) = self.answered(info).await? {
             report.read_info(&info);
         }
-        let version = report
-            .outdated_version()
-            .map(|version| format!("Redis {version} is not supported: upgrade the server to 6.2 or later"));
-        let eviction = report.harmful_eviction().map(|policy| {
-            format!(
-                "Redis evicts exhausted limits when its memory is full (maxmemory-policy {policy}), and then admits their \
-                 clients again; set maxmemory-policy to volatile-ttl, and use a separate Redis for the limits"
-            )
-        });
         report.round_trip = self.round_trip().await;
-        let slow = report.round_trip.filter(|round_trip| *round_trip > self.deadline);
-        let slow = slow.map(|round_trip| slow_text(round_trip, self.deadline));
-        report.warnings.extend([version, eviction, slow].into_iter().flatten());
+        report.warn(self.deadline);
         let health = self.link.health();
         if health.introduce() {
             log!(

@@ -27,6 +27,8 @@ mod script;
 mod servers;
 mod store;
 mod tls;
+#[cfg(feature = "tls-rustls-no-provider")]
+mod tls_stream;
 mod transport;
 mod wire;
 

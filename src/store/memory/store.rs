@@ -8,7 +8,7 @@ use std::{
 
 use super::{
     counting::Counting,
-    phases::{Penalties, Phases, Planned},
+    phases::{Phases, Planned},
     shard::{CachePadded, DEFAULT_CAPACITY, Guards, Location, Shard, shards},
 };
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
     decision::{Charge, Decision, Outcome, Verdict},
     key::Key,
     policy::{Policy, Traits},
-    store::{Action, Extent, ManualClock, PenaltyCharge, StateChange, Store, StoreClock, StoredKeys},
+    store::{Action, Extent, ManualClock, PenaltyCharge, Store, StoreClock, StoredKeys},
 };
 
 /// Counts in the memory of this process: for a service with one instance, for tests, and for development without Redis.
@@ -148,45 +148,37 @@ impl MemoryStore {
 
     fn decide_all(&self, action: Action, charges: &[Charge]) -> Result<Decision, Error> {
         let spec = action.spec();
-        let penalty_charges = PenaltyCharge::of(action, charges);
-        let all = charges.iter().chain(penalty_charges.iter().map(|penalty| &penalty.charge));
+        let penalties = PenaltyCharge::of(action, charges);
+        let all = charges.iter().chain(penalties.iter().map(|penalty| &penalty.charge));
         let locations: Vec<Location<'_>> =
             all.map(|charge| self.location(charge.policy(), charge.key())).collect();
-        let (own, of_penalties) = locations.split_at(charges.len());
-        let phases = Phases::new(spec, charges, own)?;
-        let mut guards = Guards::lock(&self.shards, &locations);
-        // Read under the locks, as in `charge_one`.
-        let now = self.clock.micros();
-        let penalties = Penalties::new(&penalty_charges, of_penalties, now);
+        let phases = Phases::new(spec, charges, &penalties, &locations)?;
+        let mut guards = Guards::lock(&self.shards, &locations, &self.clock);
+        let now = guards.now;
 
-        phases.change(&mut guards, now)?;
-        if spec.change == Some(StateChange::Ban) {
-            penalties.ban(&mut guards);
-        }
-        let plans = phases.plan(&mut guards, now)?;
-        let is_banned = penalties.rests(&mut guards).iter().any(|rest| *rest > 0);
+        phases.change(&mut guards)?;
+        let plans = phases.plan(&mut guards)?;
+        let is_banned = phases.bans(&mut guards).iter().any(|(_, rest)| *rest > 0);
         let is_charged = spec.charges && !is_banned && phases.admits(&plans);
-        phases.charge(&mut guards, now, &plans, is_charged)?;
+        phases.charge(&mut guards, &plans, is_charged)?;
         if spec.charges {
             // A banned request counts for nothing.
             let is_denied = |place: usize| plans.get(place).is_some_and(|planned| !planned.is_admitted());
-            penalties.strike(&mut guards, |place| !is_banned && is_denied(place));
+            phases.strike(&mut guards, |place| !is_banned && is_denied(place));
         }
+        let bans = phases.bans(&mut guards);
+        drop(guards);
 
-        let outcomes = phases.items.iter().zip(&plans).map(|(item, planned)| {
+        let outcomes = phases.items.iter().zip(&plans).enumerate().map(|(place, (item, planned))| {
             let Planned { units, plan } = planned;
             let is_charged = is_charged && planned.is_admitted();
             let gauge = if is_charged { plan.after } else { plan.before };
-            let outcome = outcome(item.charge.clone(), plan.admission, gauge, *units);
+            let mut outcome = outcome(item.charge.clone(), plan.admission, gauge, *units);
+            for (_, rest) in bans.iter().filter(|(of, rest)| *of == place && *rest > 0) {
+                outcome = outcome.banning(Duration::from_micros(*rest));
+            }
             if is_charged { outcome.with_receipt(Receipt { made: now, mark: plan.mark }) } else { outcome }
         });
-        if penalty_charges.is_empty() {
-            drop(guards);
-            return Ok(Decision::new(outcomes));
-        }
-        let mut outcomes: Vec<Outcome> = outcomes.collect();
-        penalties.mark(&mut guards, &mut outcomes);
-        drop(guards);
         Ok(Decision::new(outcomes))
     }
 }

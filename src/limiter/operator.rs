@@ -8,7 +8,7 @@ use crate::{
     decision::{Charge, Decision, Outcome},
     key::Key,
     policy::{MAX_BAN, Policy},
-    store::{Action, Extent, StoredKeys},
+    store::{Action, Store},
 };
 
 /// What operators do, from [`Limiter::operator`]: reset, refund, ban or unban a key. Cloning is cheap. The feature `explain`
@@ -70,24 +70,11 @@ impl Operator {
         self.0.decide(Action::Refund, Charge::new(policy, key, units))
     }
 
-    /// The name under which the store keeps the count of `key` under `policy`: the key in Redis. `None` for a store that has
-    /// no such names.
+    /// The store, for what operators look at. No [`FailureMode`](crate::FailureMode) applies to its answers.
     #[doc(hidden)]
     #[must_use]
-    pub fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
-        self.0.shared.store.stored_name(policy, key)
-    }
-
-    /// The keys that the store has under `policies`. Fails if the store cannot list its keys.
-    #[doc(hidden)]
-    pub fn stored_keys(&self, policies: &[Policy], extent: Extent) -> Answer<StoredKeys> {
-        self.0.shared.store.stored_keys(policies, extent)
-    }
-
-    /// What the store would decide about `charge`. No [`FailureMode`](crate::FailureMode) applies. Charges nothing.
-    #[doc(hidden)]
-    pub fn peek_in_store(&self, charge: Charge) -> Answer<Decision> {
-        self.0.shared.store.decide(Action::Peek, &[charge])
+    pub fn store(&self) -> &dyn Store {
+        &*self.0.shared.store
     }
 
     /// Bans `key` under `policy` for `time` from now. This replaces a ban that it already has.

@@ -14,7 +14,7 @@ use tower_ratelimit::{
     algorithm::{FixedWindow, SlidingLog, TokenBucket},
     internal::Extent,
     policy::Penalty,
-    store::RedisStoreBuilder,
+    store::{RedisStoreBuilder, Store as _},
 };
 use tower_ratelimit_extra::explain::{BanList, Explanation};
 
@@ -74,9 +74,7 @@ const METHODS: &[(&str, fn(Subject) -> Kept)] = &[
     ("drain", |on| kept(async move { on.limiter.drain(DEADLINE).await })),
     ("probe", |on| kept(async move { on.store.probe().await })),
     ("probe_policy", |on| kept(async move { on.store.probe_policy(&on.policy).await })),
-    ("stored_keys", |on| {
-        kept(async move { on.limiter.operator().stored_keys(&[on.policy], Extent::Seen(1_000)).await })
-    }),
+    ("stored_keys", |on| kept(async move { on.store.stored_keys(&[on.policy], Extent::Seen(1_000)).await })),
     ("return_leases", |on| kept(async move { on.store.return_leases().await })),
 ];
 

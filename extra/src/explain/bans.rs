@@ -3,7 +3,7 @@
 use std::{slice, time::Duration};
 
 use tokio::task::JoinSet;
-use tower_ratelimit::{Charge, Error, ErrorKind, Key, Limiter, Policy, internal::Extent};
+use tower_ratelimit::{Charge, Error, ErrorKind, Key, Limiter, Policy, internal::Extent, store::Action};
 
 /// The most bans that a list has.
 const MOST_LISTED: usize = 10_000;
@@ -69,14 +69,15 @@ impl BanList {
             return Err(Error::new(ErrorKind::InvalidConfig, message));
         };
         let operator = limiter.operator();
-        let found = operator.stored_keys(slice::from_ref(counted_by), Extent::Found(MOST_SEEN)).await?;
+        let found =
+            operator.store().stored_keys(slice::from_ref(counted_by), Extent::Found(MOST_SEEN)).await?;
         let (mut keys, mut bans) = (found.keys.into_iter().map(|(_, key)| key), Vec::new());
         loop {
             let mut peeks = JoinSet::new();
             let mut peeked = Vec::with_capacity(CHUNK);
             for key in keys.by_ref().take(CHUNK) {
                 // Only the ban. What the key was charged does not matter, nor whether the policy is a shadow.
-                match operator.peek_in_store(Charge::new(counted_by, &key, 1)).now() {
+                match operator.store().decide(Action::Peek, &[Charge::new(counted_by, &key, 1)]).now() {
                     Ok(ready) => peeked.push((key, ready)),
                     Err(pending) => drop(peeks.spawn(async move { (key, pending.await) })),
                 }

@@ -132,7 +132,7 @@ impl Primary {
 
     /// A connection to the server that most sentinels name, or else to the one that any of them names.
     pub(super) async fn connect(self: &Arc<Self>) -> RedisResult<(Opened, Followed)> {
-        let votes = self.ask().await;
+        let mut votes = self.ask().await;
         if 2 * votes.count(None) > votes.answers.len() {
             return Err(no_primary());
         }
@@ -140,20 +140,18 @@ impl Primary {
             self.follow(&address);
         }
         let named = self.named.load_full();
-        if let Some(address) = named.as_deref() {
-            let connected = self.connect_to(address).await;
-            if connected.is_ok() || votes.most().is_none_or(|most| most == address) {
-                return connected;
+        let mut failed = votes.error.take().map_or_else(no_primary, of_sentinel);
+        let other = votes.most().filter(|most| named.as_deref() != Some(most));
+        for address in named.as_deref().into_iter().chain(other) {
+            match self.connect_to(address).await {
+                Ok(connection) => {
+                    self.follow(address);
+                    return Ok(connection);
+                }
+                Err(error) => failed = error,
             }
         }
-        match votes.most() {
-            Some(address) => {
-                let connection = self.connect_to(address).await?;
-                self.follow(address);
-                Ok(connection)
-            }
-            None => Err(votes.error.map_or_else(no_primary, of_sentinel)),
-        }
+        Err(failed)
     }
 
     /// A connection to the server at `address`, if it is a primary.

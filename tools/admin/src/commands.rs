@@ -151,7 +151,7 @@ impl Admin {
         // A key that is banned is not always charged too.
         let bans = policies.iter().map(|policy| policy.bans().unwrap_or(policy));
         let counted_by: Vec<Policy> = policies.iter().chain(bans).cloned().collect();
-        let found = self.limiter.operator().stored_keys(&counted_by, Extent::Seen(scan)).await?;
+        let found = self.store.stored_keys(&counted_by, Extent::Seen(scan)).await?;
         let keys: BTreeSet<_> =
             found.keys.into_iter().map(|(place, key)| (place % policies.len(), key)).collect();
         let mut states = Vec::with_capacity(limit);

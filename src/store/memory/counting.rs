@@ -53,8 +53,8 @@ impl<'a> Counting<'a> {
         }
     }
 
-    /// Makes `change`, of `units` units. Those of a repair are the denied cost, 0 if another charge was denied. Returns the
-    /// lifetime of the state in microseconds, if that changed.
+    /// Makes `change`, of `units` units. A repair has the denied cost, 0 if another charge was denied. Returns the lifetime of
+    /// the state in microseconds, if that changed.
     pub(super) fn change(
         &self,
         state: &mut Option<State>,

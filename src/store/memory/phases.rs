@@ -35,7 +35,7 @@ pub(super) struct Planned {
 }
 
 impl<'a> Phases<'a> {
-    /// `locations` are those of `charges`, and then those of `penalties`.
+    /// `locations` has a place for each of `charges`, and then for each of `penalties`.
     pub(super) fn new(
         spec: Spec,
         charges: &'a [Charge],

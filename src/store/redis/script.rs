@@ -24,8 +24,8 @@ macro_rules! lua {
     };
 }
 
-/// A part of a script: a file, or the files of a folder. Those of a folder are the body of a function of its name, so what they
-/// declare is only created where it is needed.
+/// A part of a script: a file, or a folder, whose files are the body of a function of its name. So what they declare is only
+/// created where it is needed.
 type Include = (&'static str, &'static [&'static str]);
 
 /// The include files, in an order in which each comes after those it uses.

@@ -208,7 +208,7 @@ impl RedisStore {
         self.leases.status()
     }
 
-    /// The reply to a command that is no decision, within `timeout`, or within the deadline of a decision and half a second.
+    /// The reply to a command other than a decision, within `timeout`, or within the deadline of a decision and half a second.
     /// It is not sent while the circuit breaker is open, and its failure is not an outage of the store.
     #[doc(hidden)]
     pub fn ask_if_available(&self, command: Cmd, timeout: Option<Duration>) -> Answer<Value> {

@@ -75,7 +75,7 @@ const METHODS: &[(&str, fn(Subject) -> Kept)] = &[
     ("probe", |on| kept(async move { on.store.probe().await })),
     ("probe_policy", |on| kept(async move { on.store.probe_policy(&on.policy).await })),
     ("stored_keys", |on| kept(async move { on.store.stored_keys(&[on.policy], Extent::Seen(1_000)).await })),
-    ("return_leases", |on| kept(async move { on.store.return_leases().await })),
+    ("drain of the store", |on| kept(on.store.drain())),
 ];
 
 fn key() -> Key {

@@ -407,7 +407,7 @@ fn without_a_runtime_each_method_returns_an_error() {
         ("probe", outside!(|on| on.1.probe())),
         ("probe_policy", outside!(|on| on.1.probe_policy(&on.2))),
         ("stored_keys", outside!(|on| on.1.stored_keys(&[on.2], Extent::Seen(10)))),
-        ("return_leases", outside!(|on| on.1.return_leases())),
+        ("drain of the store", outside!(|on| on.1.drain())),
     ];
     for (name, method) in methods {
         let error = method.now_or_never().unwrap_or_else(|| panic!("{name} waits"));

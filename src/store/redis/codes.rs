@@ -62,7 +62,7 @@ fn meaning(code: &str) -> Option<(Fault, &'static str)> {
 const ALGORITHM_CODE: &str = "RATELIMIT-ALGORITHM ";
 
 /// How errors in the Lua begin. They quote names and tokens of its source, and no values.
-const LUA_ERRORS: &[&str] = &["attempt to ", "Attempt to ", "Script attempted to "];
+const LUA_ERRORS: &[&str] = &["attempt to ", "Attempt to ", "Script attempted to ", "Error compiling script"];
 
 /// Parts of texts that mean more than their codes.
 const PARTS: &[(&str, Fault, &str)] = &[
@@ -105,9 +105,6 @@ pub(super) fn parse(text: &str) -> (Fault, String) {
     // First, because an algorithm may raise any words.
     if let Some((_, raised)) = plain.split_once(ALGORITHM_CODE) {
         return (Algorithm, without_script(raised).trim_end().to_owned());
-    }
-    if plain.starts_with("Error compiling script") {
-        return (Algorithm, plain.to_owned());
     }
     if LUA_ERRORS.iter().any(|lua_error| plain.starts_with(lua_error)) {
         return (Algorithm, format!("the Lua of an algorithm failed: {}", without_script(plain)));

@@ -189,10 +189,9 @@ impl Primary {
 
     /// Asks the sentinels in the background, if it is time to. Call it with each command.
     fn ask_if_due(self: &Arc<Self>) {
-        let (now, due) = (micros(self.created.elapsed()), self.due.load(Ordering::Relaxed));
-        let next = now + micros(INTERVAL);
-        if now >= due
-            && self.due.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        let now = micros(self.created.elapsed());
+        let next = |due| (now >= due).then_some(now + micros(INTERVAL));
+        if self.due.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
             && let Ok(runtime) = Handle::try_current()
         {
             let primary = self.clone();

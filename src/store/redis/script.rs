@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    fmt, iter,
+    iter,
     sync::{Arc, LazyLock, RwLock},
 };
 
@@ -199,18 +199,12 @@ fn push_code(text: &mut String, lua: &str) {
     text.extend(code.flat_map(|line| [line, "\n"]));
 }
 
-impl fmt::Debug for Script {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Script").field(&self.hash()).finish()
-    }
-}
-
 /// The custom algorithms of a store, and one script for each set of them that is decided together. If the Lua of one
 /// does not compile, only its own decisions fail.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Scripts(RwLock<Registered>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Registered {
     /// By name.
     custom: BTreeMap<String, Arc<dyn Algorithm>>,

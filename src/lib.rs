@@ -181,7 +181,8 @@ pub mod internal {
     pub use crate::policy::configuration::PolicyChanges;
     pub use crate::policy::summary::PolicySummary;
     #[cfg(feature = "redis")]
-    pub use crate::store::redis::{LeaseStatus, RedisHash, StoredKeys};
+    pub use crate::store::redis::LeaseStatus;
+    pub use crate::store::{Extent, StoredKeys};
 }
 
 /// Compiles the programs in the README.

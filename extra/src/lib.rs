@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | `adaptive` | `adaptive` | quotas that follow the load of the service, or any other signal |
 //! | `admin` | `admin` | an axum router for operators: look at limits, reset, refund, ban |
-//! | `explain` | `explain` | what would be decided about a key or a request, and why, as text and as JSON |
+//! | `explain` | `explain` | what would be decided about a key or a request, and why, as text and as JSON; which keys are banned |
 //! | `live` | `live` | policies that change while the service runs, from a file or from Redis |
 //! | `lookup` | `lookup` | asynchronous lookups of clients and their policies, cached |
 //! | `testing` | `testing` | tests that compare a custom algorithm's Lua file with its Rust twin on random steps |
@@ -68,6 +68,8 @@ pub mod live;
 #[cfg(feature = "lookup")]
 #[cfg_attr(docsrs, doc(cfg(feature = "lookup")))]
 pub mod lookup;
+#[cfg(all(feature = "redis", any(feature = "adaptive", feature = "live")))]
+mod redis_hash;
 #[cfg(feature = "testing")]
 #[cfg_attr(docsrs, doc(cfg(feature = "testing")))]
 pub mod testing;

@@ -52,8 +52,13 @@ impl<T> Answer<T> {
     }
 
     /// The result if it is ready; otherwise the answer itself.
+    ///
+    /// # Errors
+    ///
+    /// The answer, if it is not ready.
+    #[doc(hidden)]
     #[inline]
-    pub(crate) fn now(self) -> Result<Result<T, Error>, Self> {
+    pub fn now(self) -> Result<Result<T, Error>, Self> {
         match self.0 {
             State::Ready(Some(result)) => Ok(result),
             state => Err(Self(state)),

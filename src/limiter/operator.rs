@@ -8,13 +8,11 @@ use crate::{
     decision::{Charge, Decision, Outcome},
     key::Key,
     policy::{MAX_BAN, Policy},
-    store::{Action, BanList},
+    store::{Action, Store},
 };
 
-/// The most bans that [`Operator::bans`] lists.
-const MOST_BANS: usize = 10_000;
-
-/// What operators do, from [`Limiter::operator`]: reset, refund, ban or unban a key, and list bans. Cloning is cheap.
+/// What operators do, from [`Limiter::operator`]: reset, refund, ban or unban a key. Cloning is cheap. The feature `explain`
+/// of the crate `tower-ratelimit-extra` has what they look at: the state of a key, and the list of bans.
 ///
 /// # Example
 ///
@@ -72,32 +70,11 @@ impl Operator {
         self.0.decide(Action::Refund, Charge::new(policy, key, units))
     }
 
-    /// The units of [debt](Policy::debt) that `key` has not paid off under `policy`. Charges nothing. 0 while the store
-    /// fails and this process counts.
-    ///
-    /// # Errors
-    ///
-    /// The same as [`Limiter::check`].
-    #[doc(hidden)]
-    pub async fn owed(&self, policy: &Policy, key: &Key) -> Result<u64, Error> {
-        let debt = policy.debt_units();
-        if debt == 0 {
-            return Ok(0);
-        }
-        // What remains of the room for debt, also of a key that is banned.
-        let charge = Charge::new(policy.debits(), key, 0);
-        let room = self.0.decide(Action::Peek, charge).await?;
-        // What this process counts for a store that has just failed knows of no debt.
-        let known = room.all_outcomes().first().filter(|_| room.failure().is_none());
-        Ok(known.map_or(0, |room| debt.saturating_sub(room.remaining())))
-    }
-
-    /// The name under which the store keeps the count of `key` under `policy`: the key in Redis. `None` for a store that has
-    /// no such names.
+    /// The store, for what operators look at. No [`FailureMode`](crate::FailureMode) applies to its answers.
     #[doc(hidden)]
     #[must_use]
-    pub fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
-        self.0.shared.store.stored_name(policy, key)
+    pub fn store(&self) -> &dyn Store {
+        &*self.0.shared.store
     }
 
     /// Bans `key` under `policy` for `time` from now. This replaces a ban that it already has.
@@ -130,11 +107,9 @@ impl Operator {
     ///
     /// operator.ban(&api, &mallory, Duration::from_secs(3_600)).await?;
     /// assert!(limiter.check(&api, &mallory, 1).await?.banned_for().is_some());
-    /// assert_eq!(operator.bans(&api).await?.bans[0].0, mallory);
     ///
     /// operator.unban(&api, &mallory).await?;
     /// assert!(limiter.check(&api, &mallory, 1).await?.is_allowed());
-    /// assert!(operator.bans(&api).await?.bans.is_empty());
     /// # Ok(())
     /// # }
     /// ```
@@ -166,26 +141,6 @@ impl Operator {
     /// The same as [`ban`](Self::ban).
     pub async fn unban(&self, policy: &Policy, key: &Key) -> Result<(), Error> {
         self.set_ban(policy, key, 0).await.map(|_| ())
-    }
-
-    /// The keys that are banned under `policy` now, automatically or by hand, the longest ban first: all of them, or the
-    /// 10,000 longest bans. [`unban`](Self::unban) takes a key as it is in the list.
-    ///
-    /// A [`RedisStore`](crate::RedisStore) reads the names of all keys of all primaries with `SCAN`, in steps between which
-    /// Redis makes decisions. The work grows with the number of keys in Redis, so do not call this for requests. It stops
-    /// the search after about 100,000 keys that were denied or banned under the policy. A store makes one list at a time;
-    /// further calls to `bans` wait. The Redis user needs `+scan`, which is not part of the store's `acl_rule`. A key that
-    /// is banned or released during the scan may be missing or listed.
-    ///
-    /// [`BanList::is_complete`] is `false` if one of the two limits was reached, so that there may be others.
-    ///
-    /// # Errors
-    ///
-    /// The same as [`ban`](Self::ban), and [`StoreTimeout`](ErrorKind::StoreTimeout) if a step takes longer than the
-    /// deadline of a decision, or half a second if that is longer.
-    pub async fn bans(&self, policy: &Policy) -> Result<BanList, Error> {
-        with_penalty(policy)?;
-        self.0.shared.store.bans(policy, MOST_BANS).await
     }
 
     async fn set_ban(&self, policy: &Policy, key: &Key, time: u64) -> Result<Decision, Error> {

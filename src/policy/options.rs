@@ -178,7 +178,9 @@ impl Policy {
     }
 
     /// The units of debt that it has room for.
-    pub(crate) fn debt_units(&self) -> u64 {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn debt_units(&self) -> u64 {
         self.0.options.debt.as_ref().map_or(0, |debt| debt.units)
     }
 
@@ -188,7 +190,9 @@ impl Policy {
     }
 
     /// The policy that counts debits.
-    pub(crate) fn debits(&self) -> &Self {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn debits(&self) -> &Self {
         self.0.options.debt.as_ref().map_or(self, |debt| &debt.counted_by)
     }
     /// Lets each instance lease up to `most` units of a hot key from Redis in one call, and spend them in

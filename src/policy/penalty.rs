@@ -189,7 +189,9 @@ impl Policy {
     }
 
     /// The policy that counts denials and bans.
-    pub(crate) fn bans(&self) -> Option<&Self> {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn bans(&self) -> Option<&Self> {
         self.0.options.penalty.as_ref()
     }
 

@@ -1,4 +1,4 @@
-//! A clock that a test sets.
+//! The clock of a store, and one that a test sets.
 
 use std::{
     sync::{
@@ -7,6 +7,8 @@ use std::{
     },
     time::Duration,
 };
+
+use tokio::time::Instant;
 
 use crate::base::time::micros;
 
@@ -106,5 +108,42 @@ impl ManualClock {
 impl Default for ManualClock {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+/// The clock of a store.
+#[derive(Clone)]
+pub(super) enum StoreClock {
+    /// Follows no correction of the wall clock, and stops while the machine is suspended.
+    Monotonic {
+        started: Instant,
+        /// What it showed then, in microseconds.
+        start: u64,
+    },
+    Manual(ManualClock),
+}
+
+impl StoreClock {
+    /// `manual`, or a monotonic clock that shows `start` now.
+    pub(super) fn new(manual: Option<ManualClock>, start: u64) -> Self {
+        manual.map_or_else(|| Self::Monotonic { started: Instant::now(), start }, Self::Manual)
+    }
+
+    pub(super) fn micros(&self) -> u64 {
+        match self {
+            Self::Monotonic { started, start } => {
+                let elapsed = started.elapsed();
+                start + elapsed.as_secs() * 1_000_000 + u64::from(elapsed.subsec_micros())
+            }
+            Self::Manual(clock) => clock.micros(),
+        }
+    }
+
+    /// `None` if it is monotonic.
+    pub(super) const fn manual(&self) -> Option<&ManualClock> {
+        match self {
+            Self::Monotonic { .. } => None,
+            Self::Manual(clock) => Some(clock),
+        }
     }
 }

@@ -12,9 +12,12 @@ pub use self::redis::{ProbeReport, RedisStore, RedisStoreBuilder, Servers};
 #[cfg(feature = "redis")]
 use self::store::Counts;
 pub(crate) use self::store::{LocalCounts, Owed, Owing};
-use self::store::{PenaltyCharge, Spec, StateChange};
 pub use self::{
     clock::ManualClock,
     memory::MemoryStore,
-    store::{Action, BanList, Store},
+    store::{Action, Extent, Store, StoredKeys},
+};
+use self::{
+    clock::StoreClock,
+    store::{PenaltyCharge, Spec, StateChange},
 };

@@ -1,15 +1,12 @@
-use std::{
-    sync::{
-        Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicU32, Ordering},
-    },
-    time::Duration,
+use std::sync::{
+    Arc, Mutex, OnceLock,
+    atomic::{AtomicBool, AtomicU32, Ordering},
 };
 
 use indexmap::IndexMap;
 
 use crate::{
-    base::{Answer, Error, ErrorKind},
+    base::{Answer, Error},
     decision::{Charge, Decision, Reconciliation},
     key::Key,
     policy::Policy,
@@ -103,19 +100,16 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// The keys that `policy` [bans](crate::Policy::penalty) now, even if the policy is a shadow: all of them, or the `most`
-    /// longest bans if there are more. Defaults to an error.
+    /// The keys that the store has under `policies`, for operators. Defaults to an error.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if the store cannot list bans.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if the store cannot list its keys.
     #[doc(hidden)]
-    fn bans(&self, policy: &Policy, most: usize) -> Answer<BanList> {
-        let _ = (policy, most);
-        Answer::ready(Err(Error::new(
-            ErrorKind::InvalidConfig,
-            "this store cannot list bans: implement `Store::bans`",
-        )))
+    fn stored_keys(&self, policies: &[Policy], extent: Extent) -> Answer<StoredKeys> {
+        let _ = (policies, extent);
+        let problem = "this store cannot list its keys: use a `RedisStore` or a `MemoryStore`";
+        Answer::ready(Err(Error::invalid(problem)))
     }
 
     /// Returns what this process holds in advance, such as units on [lease](Policy::leased).
@@ -147,26 +141,25 @@ pub trait Store: Send + Sync + 'static {
     }
 }
 
-/// The keys that a policy bans. From [`Operator::bans`](crate::Operator::bans), which has an example.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct BanList {
-    /// Each key as it is [stored](crate::key#the-stored-form), and the time until its ban ends: the longest ban first,
-    /// bans of the same length in the order of their keys.
-    pub bans: Vec<(Key, Duration)>,
-    /// Whether there are no others: `false` if the store has more than the list may have, or has looked at as many keys as
-    /// it does at most.
-    pub is_complete: bool,
+/// How many keys a search in Redis looks at.
+#[derive(Clone, Copy, Debug)]
+pub enum Extent {
+    /// All names of the one policy, until about this number is found. It counts no others.
+    Found(usize),
+    /// About this number of keys of each server, including other programs' keys.
+    Seen(usize),
 }
 
-impl BanList {
-    /// The `most` longest of `bans`, which may come in any order.
-    pub(crate) fn longest(most: usize, mut bans: Vec<(Key, Duration)>, is_complete: bool) -> Self {
-        bans.sort_unstable_by(|(one, rest), (other, others)| others.cmp(rest).then_with(|| one.cmp(other)));
-        let is_complete = is_complete && bans.len() <= most;
-        bans.truncate(most);
-        Self { bans, is_complete }
-    }
+/// The keys that a store has.
+#[derive(Clone, Debug)]
+pub struct StoredKeys {
+    /// Each key as it is [stored](crate::key#the-stored-form), and the place of its policy among those that were asked for.
+    pub keys: Vec<(usize, Key)>,
+    /// How many names belong to none of the policies: to other policies, to a policy that had another algorithm, or to the
+    /// hash of live policies.
+    pub others: usize,
+    /// Whether all keys were looked at.
+    pub is_complete: bool,
 }
 
 /// What this process counts while a store fails. Shared by all limiters on the store.

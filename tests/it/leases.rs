@@ -560,14 +560,14 @@ async fn an_instance_that_shuts_down_can_return_its_leases() {
         }
         taken.push(admitted);
     }
-    // It calls `return_leases`.
+    // It drains the store.
     leaving.limiter.drain(PATIENT).await.unwrap();
     for (policy, taken) in policies.iter().zip(taken) {
         assert_eq!(other.remaining(policy).await, 1_000 - taken, "{}", policy.name());
     }
     drop(server);
     // No lease is left, so the call succeeds without Redis.
-    leaving.store.return_leases().await.unwrap();
+    leaving.store.drain().await.unwrap();
 }
 
 #[tokio::test]

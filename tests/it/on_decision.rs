@@ -297,5 +297,5 @@ async fn redis_the_deny_cache_and_leases_are_told_apart() {
         assert_eq!(source(&leased).await, (true, DecisionSource::Store));
     }
     assert_eq!(source(&leased).await, (true, DecisionSource::Lease));
-    store.return_leases().await.unwrap();
+    store.drain().await.unwrap();
 }

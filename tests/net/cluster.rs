@@ -22,7 +22,7 @@ use tokio::{
 use tower_ratelimit::{
     Charge, ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore, Verdict,
     algorithm::{FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    store::Servers,
+    store::{Servers, Store as _},
 };
 use tower_ratelimit_extra::live::LivePolicies;
 
@@ -206,7 +206,7 @@ async fn every_algorithm_admits_exactly_the_limit_over_all_nodes_and_instances()
             // One instance may hold leased units while the other one denies requests.
             eventually(async || {
                 for store in &stores {
-                    store.return_leases().await.unwrap();
+                    store.drain().await.unwrap();
                 }
                 while limiters[0].check(policy, &key, 1).await.unwrap().is_allowed() {
                     counts.admitted += 1;

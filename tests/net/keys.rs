@@ -4,10 +4,11 @@ use support::{RedisServer, redis_cluster::RedisCluster, settings};
 use tower_ratelimit::{
     ErrorKind, Key, Limiter, Policy, Quota, RedisStore,
     algorithm::{FixedWindow, SlidingLog},
-    internal::StoredKeys,
+    internal::{Extent, StoredKeys},
     policy::Penalty,
-    store::Servers,
+    store::{Servers, Store as _},
 };
+use tower_ratelimit_extra::explain::BanList;
 
 fn policies() -> [Policy; 3] {
     let quota = Quota::per_hour(9);
@@ -34,9 +35,8 @@ async fn charge_all(store: &RedisStore) {
     }
 }
 
-fn of(found: &StoredKeys, policy: &Policy) -> Vec<Key> {
-    let of = found.keys.iter().filter(|(found, _)| found.name() == policy.name());
-    of.map(|(_, key)| key.clone()).collect()
+fn of(found: &StoredKeys, place: usize) -> Vec<Key> {
+    found.keys.iter().filter(|(found, _)| *found == place).map(|(_, key)| key.clone()).collect()
 }
 
 #[tokio::test]
@@ -56,22 +56,22 @@ async fn every_key_under_a_policy_is_found_and_no_other() {
     charge_all(&other).await;
     for (name, store) in &stores {
         charge_all(store).await;
-        let found = store.stored_keys(&policies(), 10_000).await.unwrap();
+        let found = store.stored_keys(&policies(), Extent::Seen(10_000)).await.unwrap();
         assert!(found.is_complete, "{name}");
-        for policy in &policies() {
-            assert_eq!(of(&found, policy), keys(), "{name}, {}", policy.name());
+        for (place, policy) in policies().iter().enumerate() {
+            assert_eq!(of(&found, place), keys(), "{name}, {}", policy.name());
         }
         // The names of the other number of shards.
         let others = if *name == "many shards" { 3 * keys().len() } else { 0 };
         assert_eq!(found.others, others, "{name}");
-        let one = store.stored_keys(&policies()[1..2], 10_000).await.unwrap();
+        let one = store.stored_keys(&policies()[1..2], Extent::Seen(10_000)).await.unwrap();
         assert_eq!((one.keys.len(), one.others), (keys().len(), 2 * keys().len() + others), "{name}");
         assert!(!format!("{found:?}").contains("alice"));
-        let none = store.stored_keys(&[], 10_000).await.unwrap();
+        let none = store.stored_keys(&[], Extent::Seen(10_000)).await.unwrap();
         assert_eq!((none.keys.len(), none.others), (0, 3 * keys().len() + others), "{name}");
     }
     // Nor do those in many shards hide or change what the first store of the cluster finds.
-    let found = stores[1].1.stored_keys(&policies(), 10_000).await.unwrap();
+    let found = stores[1].1.stored_keys(&policies(), Extent::Seen(10_000)).await.unwrap();
     assert_eq!((found.keys.len(), found.others), (3 * keys().len(), 3 * keys().len()));
 }
 
@@ -81,9 +81,9 @@ async fn a_look_at_a_large_redis_ends() {
     let store = settings().connect(&server.url()).await.unwrap();
     let () = server.command(&["EVAL", "for i = 1, 20000 do redis.call('SET', 'other:' .. i, 1) end", "0"]);
     charge_all(&store).await;
-    let some = store.stored_keys(&policies(), 3_000).await.unwrap();
+    let some = store.stored_keys(&policies(), Extent::Seen(3_000)).await.unwrap();
     assert!(!some.is_complete);
-    let all = store.stored_keys(&policies(), 1_000_000).await.unwrap();
+    let all = store.stored_keys(&policies(), Extent::Seen(1_000_000)).await.unwrap();
     assert!(all.is_complete && all.keys.len() == 3 * keys().len());
 }
 
@@ -96,12 +96,12 @@ async fn a_user_without_a_permission_gets_an_error_that_names_it() {
     let () = server.command(&words);
     let url = server.url().replace("redis://", "redis://limiter:secret@");
     let store = settings().connect(&url).await.unwrap();
-    let error = store.stored_keys(&policies(), 1_000).await.unwrap_err();
+    let error = store.stored_keys(&policies(), Extent::Seen(1_000)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StoreFailed);
     assert_eq!(error.to_string(), "keys cannot be listed: run ACL SETUSER <user> +scan");
     let banning = Policy::new("banning", Quota::per_hour(1)).penalty(Penalty::manual());
-    let error_of_bans = Limiter::new(store.clone()).operator().bans(&banning).await.unwrap_err();
+    let error_of_bans = BanList::of(&Limiter::new(store.clone()), &banning).await.unwrap_err();
     assert_eq!(error_of_bans.to_string(), error.to_string());
     let () = server.command(&["ACL", "SETUSER", "limiter", "+scan"]);
-    assert!(store.stored_keys(&policies(), 1_000).await.unwrap().is_complete);
+    assert!(store.stored_keys(&policies(), Extent::Seen(1_000)).await.unwrap().is_complete);
 }

@@ -256,7 +256,7 @@ async fn redis_shows_its_batches_its_queue_its_leases_and_who_decided() {
         }
     };
     tokio::time::timeout(Duration::from_secs(30), found).await.unwrap();
-    store.return_leases().await.unwrap();
+    store.drain().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use redis::Value;
+use tower_ratelimit::store::Store as _;
 use tower_ratelimit::{
     Charge, Decision, Key, Limiter, ManualClock, Policy, Quota, RedisStore,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
@@ -199,7 +200,7 @@ async fn every_script_decides_as_in_redis_and_leaves_the_same_data() {
         if random.chance(300) {
             // Leases that are returned by time are returned at a moment of each side's own.
             for side in [&here, &there] {
-                side.store.return_leases().await.unwrap();
+                side.store.drain().await.unwrap();
             }
             let most = *random.pick(&[1_000, 1_000_000, 1_000_000, 2_000_000_000]);
             let by = Duration::from_micros(random.below(most));

@@ -6,6 +6,7 @@ use tokio::{
     runtime::Handle,
     time::{Instant, sleep},
 };
+use tower_ratelimit::store::Store as _;
 use tower_ratelimit::{Decision, Key, Policy, Quota, algorithm::FixedWindow, decision::DecisionSource};
 
 use super::{
@@ -66,7 +67,7 @@ pub(super) async fn recovers(shared: &Shared, network: &Network) {
 pub(super) async fn counts_are_right(shared: &Shared, network: &Network) {
     sleep(SETTLED).await;
     for instance in shared.instances.all() {
-        let returned = instance.store.return_leases().await;
+        let returned = instance.store.drain().await;
         let status = instance.store.lease_status();
         if returned.is_err() || (status.keys, status.units, status.calls) != (0, 0, 0) {
             network.log.violated(format_args!("leases are left: {status:?} {returned:?}"));

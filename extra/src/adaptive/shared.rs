@@ -3,10 +3,13 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
-use tower_ratelimit::{Error, ErrorKind, internal::RedisHash, policy::Policy, store::RedisStore};
+use tower_ratelimit::{Error, ErrorKind, policy::Policy, store::RedisStore};
 
 use super::source::INTERVALS;
-use crate::base::{Outage, random};
+use crate::{
+    base::{Outage, random},
+    redis_hash::RedisHash,
+};
 
 /// This instance's place among the others.
 pub(super) struct Shares {
@@ -54,7 +57,7 @@ impl Shares {
     pub(super) fn new(store: &RedisStore, policy: &Policy, interval: Duration) -> Self {
         let own = format!("{:016x}", random());
         Self {
-            table: store.hash(&format!("adaptive:{}", policy.label())),
+            table: RedisHash::new(store, &format!("adaptive:{}", policy.label())),
             roll: Roll::new(own, interval),
             outage: Outage::default(),
         }

@@ -16,6 +16,7 @@ use super::{
     reply::json,
     request::{Body, KeyName, PathOf, PolicyName, body, path},
 };
+use crate::explain::BanList;
 
 pub(super) async fn bans(State(settings): Shared, name: PathOf<PolicyName>) -> Reply {
     #[derive(Serialize)]
@@ -32,7 +33,7 @@ pub(super) async fn bans(State(settings): Shared, name: PathOf<PolicyName>) -> R
     }
     let policy = settings.policy(&path(name)?.policy)?;
     with_penalty(&policy)?;
-    let list = settings.limiter.operator().bans(&policy).await.map_err(|error| Problem::of_read(&error))?;
+    let list = BanList::of(&settings.limiter, &policy).await.map_err(|error| Problem::of_read(&error))?;
     let bans = list.bans.iter().map(|(key, rest)| OneBan {
         key: key.as_str().to_owned(),
         identity: key.identity().map(Into::into),

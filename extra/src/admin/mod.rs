@@ -41,7 +41,7 @@
 //! | `POST /policies/{policy}/keys/{key}/refund` | With `{"units": 5}`, [refunds](tower_ratelimit::Operator::refund_latest) the latest units. Answers what remains |
 //! | `POST /policies/{policy}/keys/{key}/ban` | With `{"seconds": 600}`, [bans](tower_ratelimit::Operator::ban) the key for this time from now, under a policy with a [penalty](tower_ratelimit::Policy::penalty) |
 //! | `DELETE /policies/{policy}/keys/{key}/ban` | [Ends](tower_ratelimit::Operator::unban) the ban of the key |
-//! | `GET /policies/{policy}/bans` | The keys that are [banned](tower_ratelimit::Operator::bans) now, and for how many seconds more, `{"bans": [{"key": "alice", "identity": "alice", "key_hash": "2bd806c97f0e00af", "banned_for": 600.0}], "is_complete": true}`: the 10,000 longest bans. `is_complete` is false if there may be [others](tower_ratelimit::store::BanList::is_complete). With Redis, it reads the names of all keys |
+//! | `GET /policies/{policy}/bans` | The keys that are [banned](crate::explain::BanList::of) now, and for how many seconds more, `{"bans": [{"key": "alice", "identity": "alice", "key_hash": "2bd806c97f0e00af", "banned_for": 600.0}], "is_complete": true}`: the 10,000 longest bans. `is_complete` is false if there may be [others](crate::explain::BanList::is_complete). With Redis, it reads the names of all keys |
 //! | `GET /enforcement` | The position of the [switch](Admin::enforcement), `{"enforcement": "on"}` |
 //! | `PUT /enforcement` | With `{"enforcement": "off"}`, moves it, in this process |
 //!

@@ -118,9 +118,22 @@ async fn explain(limiter: &Limiter, asked: Vec<(Charge, Option<String>)>) -> Res
             outcomes.find(|one| one.charge().key() == key && one.policy().name() == policy.name()).cloned();
         let may_owe =
             decision.failure().is_none() && outcome.as_ref().is_some_and(|one| one.remaining() == 0);
-        let owed = if may_owe { limiter.operator().owed(policy, key).await? } else { 0 };
-        let stored_name = limiter.operator().stored_name(policy, key);
+        let owed = if may_owe { owed(limiter, policy, key).await? } else { 0 };
+        let stored_name = limiter.operator().store().stored_name(policy, key);
         explained.push(ExplainedCharge { charge, identity, stored_name, outcome, owed });
     }
     Ok(Explanation { charges: explained, decision })
+}
+
+/// The units of debt that `key` has not paid off under `policy`. 0 while the store fails.
+async fn owed(limiter: &Limiter, policy: &Policy, key: &Key) -> Result<u64, Error> {
+    let debt = policy.debt_units();
+    if debt == 0 {
+        return Ok(0);
+    }
+    // What remains of the room for debt, also of a key that is banned.
+    let room = limiter.under(Enforcement::On).peek(policy.debits(), key, 0).await?;
+    // What this process counts for a store that has just failed knows of no debt.
+    let known = room.outcomes().iter().chain(room.shadows()).next().filter(|_| room.failure().is_none());
+    Ok(known.map_or(0, |room| debt.saturating_sub(room.remaining())))
 }

@@ -1,4 +1,5 @@
-//! What would be decided about a key or a request, and why, for people and programs: [`Explanation`].
+//! What would be decided about a key or a request, and why, for people and programs: [`Explanation`]. Which keys are banned:
+//! [`BanList`].
 //!
 //! # Example
 //!
@@ -17,6 +18,7 @@
 //! # }
 //! ```
 
+mod bans;
 #[expect(clippy::module_inception, reason = "what the module is for")]
 mod explain;
 mod explanation;
@@ -24,4 +26,7 @@ mod explanation;
 mod serialize;
 mod text;
 
-pub use self::explanation::{ExplainedCharge, Explanation};
+pub use self::{
+    bans::BanList,
+    explanation::{ExplainedCharge, Explanation},
+};

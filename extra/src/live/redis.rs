@@ -3,7 +3,7 @@
 use std::{mem, sync::Arc, time::Duration};
 
 use tokio::task::{JoinHandle, spawn_blocking};
-use tower_ratelimit::{Error, Policy, RedisStore, internal::RedisHash, policy::Enforcement};
+use tower_ratelimit::{Error, Policy, RedisStore, policy::Enforcement};
 
 use super::{
     follow::Origin,
@@ -11,6 +11,7 @@ use super::{
     policies::LivePolicies,
     update::Update,
 };
+use crate::redis_hash::RedisHash;
 
 impl LivePolicies {
     /// Policies that operators change in Redis while the service runs. Every instance follows within a second.
@@ -81,7 +82,7 @@ impl LivePolicies {
         store: &RedisStore,
         defaults: impl IntoIterator<Item = Policy>,
     ) -> Result<Self, Error> {
-        let table = store.hash("policies");
+        let table = RedisHash::new(store, "policies");
         let hash = Arc::new(PolicyHash::new(format!("the Redis hash `{}`", table.key()), defaults)?);
         let (name, defaults) = (hash.name().to_owned(), hash.defaults());
         Self::following(name, defaults, PoliciesInRedis { table, hash, is_first: true }).await

@@ -53,31 +53,15 @@ impl<'a> Counting<'a> {
         }
     }
 
-    /// Charges `units`, which a plan admitted. Returns the lifetime of the state in microseconds, if that changed.
-    pub(super) fn carry_out(&self, state: &mut Option<State>, now: u64, units: u64) -> Changed {
-        self.change(state, now, Change::Charge(units, self.charge.holder()), units)
-    }
-
-    /// Rewrites state that the clock or a changed quota made stale. `denied` is the denied cost, 0 if another charge was
-    /// denied.
-    pub(super) fn repair(&self, state: &mut Option<State>, now: u64, denied: u64) -> Changed {
-        self.change(state, now, Change::Repair, denied)
-    }
-
-    /// Refunds the units of the charge.
-    pub(super) fn refund(&self, state: &mut Option<State>, now: u64) -> Changed {
-        let (units, receipt) = (self.charge.cost(), self.charge.receipt());
-        let latest = Change::Refund(units, self.charge.holder());
-        self.change(state, now, receipt.map_or(latest, |charge| Change::RefundOf(units, charge)), units)
-    }
-
-    /// Renews the permits of the charge.
-    pub(super) fn renew(&self, state: &mut Option<State>, now: u64) -> Changed {
-        let units = self.charge.cost();
-        self.change(state, now, Change::Renew(units, self.charge.holder()), units)
-    }
-
-    fn change(&self, state: &mut Option<State>, now: u64, change: Change, units: u64) -> Changed {
+    /// Makes `change`, of `units` units. A repair has the denied cost, 0 if another charge was denied. Returns the lifetime of
+    /// the state in microseconds, if that changed.
+    pub(super) fn change(
+        &self,
+        state: &mut Option<State>,
+        now: u64,
+        change: Change,
+        units: u64,
+    ) -> Result<Option<u64>, Mistake> {
         match (&self.form, change) {
             (Form::BuiltIn(counter), _) => Ok(counter.apply(self.arguments(), state, now, change)),
             (Form::Custom(twin), Change::Charge(..) | Change::Repair) => {
@@ -104,9 +88,6 @@ impl<'a> Counting<'a> {
         Custom { twin, arguments: self.arguments(), now, holder: self.charge.holder() }
     }
 }
-
-/// The lifetime of a state in microseconds, if that changed.
-pub(super) type Changed = Result<Option<u64>, Mistake>;
 
 fn without_twin(algorithm: &dyn Algorithm) -> Error {
     let name = algorithm.name();

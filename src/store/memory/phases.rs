@@ -1,13 +1,15 @@
-use std::{convert::Infallible, time::Duration};
-
 use super::{
-    counting::{Changed, Counting},
+    counting::Counting,
     shard::{Guards, Location},
 };
 use crate::{
-    algorithm::{counter::Plan, penalty::Strikes, state::State},
+    algorithm::{
+        counter::{Change, Plan},
+        penalty::Strikes,
+        state::State,
+    },
     base::Error,
-    decision::{Charge, Outcome},
+    decision::Charge,
     store::{PenaltyCharge, Spec, StateChange},
 };
 
@@ -15,6 +17,8 @@ use crate::{
 pub(super) struct Phases<'a> {
     pub(super) spec: Spec,
     pub(super) items: Vec<Item<'a>>,
+    /// The charges against penalties, and where they are counted.
+    penalties: Vec<(&'a PenaltyCharge, &'a Location<'a>)>,
 }
 
 /// A charge, and where it is counted.
@@ -31,40 +35,47 @@ pub(super) struct Planned {
 }
 
 impl<'a> Phases<'a> {
+    /// `locations` has a place for each of `charges`, and then for each of `penalties`.
     pub(super) fn new(
         spec: Spec,
         charges: &'a [Charge],
+        penalties: &'a [PenaltyCharge],
         locations: &'a [Location<'a>],
     ) -> Result<Self, Error> {
         let item = |(charge, location)| Ok(Item { charge, counting: Counting::of(charge)?, location });
         let items = charges.iter().zip(locations).map(item).collect::<Result<_, Error>>()?;
-        Ok(Self { spec, items })
+        let penalties = penalties.iter().zip(&locations[charges.len()..]).collect();
+        Ok(Self { spec, items, penalties })
     }
 
-    /// The first phase: refunds or renews the charges. Bans change the states of penalties instead.
-    pub(super) fn change(&self, guards: &mut Guards<'_>, now: u64) -> Result<(), Error> {
+    /// The first phase: refunds or renews the charges, or bans their keys for as many microseconds as their costs.
+    pub(super) fn change(&self, guards: &mut Guards<'_>) -> Result<(), Error> {
+        if self.spec.change == Some(StateChange::Ban) {
+            self.change_penalties(guards, |penalty, state, now| {
+                Some(strikes(penalty).ban(state, now, penalty.charge.cost()))
+            });
+        }
         for item in self.items.iter().filter(|item| item.charge.cost() > 0) {
-            match self.spec.change {
-                Some(StateChange::Refund) => {
-                    item.change(guards, now, |state| item.counting.refund(state, now))?
-                }
-                Some(StateChange::Renew) => {
-                    item.change(guards, now, |state| item.counting.renew(state, now))?
-                }
-                Some(StateChange::Ban) | None => {}
-            }
+            let (units, holder) = (item.charge.cost(), item.charge.holder());
+            let change = match (self.spec.change, item.charge.receipt()) {
+                (Some(StateChange::Refund), Some(receipt)) => Change::RefundOf(units, receipt),
+                (Some(StateChange::Refund), None) => Change::Refund(units, holder),
+                (Some(StateChange::Renew), _) => Change::Renew(units, holder),
+                (Some(StateChange::Ban) | None, _) => continue,
+            };
+            item.change(guards, change, units)?;
         }
         Ok(())
     }
 
     /// The second phase: plans each charge.
-    pub(super) fn plan(&self, guards: &mut Guards<'_>, now: u64) -> Result<Vec<Planned>, Error> {
+    pub(super) fn plan(&self, guards: &mut Guards<'_>) -> Result<Vec<Planned>, Error> {
         let planned = |item: &Item<'_>| {
             let units = if self.spec.change.is_some() { 0 } else { item.charge.bounded_cost() };
-            let planned = item.plan(guards, now, units)?;
+            let planned = item.plan(guards, units)?;
             match self.spec.least {
                 Some(least) if !planned.is_admitted() => {
-                    item.plan(guards, now, planned.plan.before.remaining.max(least))
+                    item.plan(guards, planned.plan.before.remaining.max(least))
                 }
                 _ => Ok(planned),
             }
@@ -82,7 +93,6 @@ impl<'a> Phases<'a> {
     pub(super) fn charge(
         &self,
         guards: &mut Guards<'_>,
-        now: u64,
         plans: &[Planned],
         is_charged: bool,
     ) -> Result<(), Error> {
@@ -90,104 +100,69 @@ impl<'a> Phases<'a> {
             self.items.iter().zip(plans).filter(|(_, planned)| self.spec.charges && planned.units > 0);
         for (item, planned) in items {
             // A shadow may not fit.
-            let fits = planned.is_admitted();
+            let (units, fits) = (planned.units, planned.is_admitted());
             if is_charged && fits {
-                item.change(guards, now, |state| item.counting.carry_out(state, now, planned.units))?;
+                item.change(guards, Change::Charge(units, item.charge.holder()), units)?;
             } else if planned.plan.stale {
-                let denied = if fits { 0 } else { planned.units };
-                item.change(guards, now, |state| item.counting.repair(state, now, denied))?;
+                item.change(guards, Change::Repair, if fits { 0 } else { units })?;
             }
         }
         Ok(())
     }
+
+    /// Counts each denial that `counts`, by the place of its charge, and rewrites the other states that the clock made stale.
+    /// A denial counts only if no key is banned.
+    pub(super) fn strike(&self, guards: &mut Guards<'_>, counts: impl Fn(usize) -> bool) {
+        self.change_penalties(guards, |penalty, state, now| {
+            let strikes = strikes(penalty);
+            let struck = if counts(penalty.place) { strikes.strike(state, now) } else { None };
+            let is_stale = struck.is_none() && strikes.is_stale(state.as_ref(), now);
+            if is_stale { Some(strikes.repair(state, now)) } else { struck }
+        });
+    }
+
+    /// The microseconds until the ban of each key with a penalty ends, 0 if it is not banned, and the place of its charge.
+    pub(super) fn bans(&self, guards: &mut Guards<'_>) -> Vec<(usize, u64)> {
+        let now = guards.now;
+        let rest = |(penalty, location): &(&PenaltyCharge, &Location<'_>)| {
+            (penalty.place, strikes(penalty).rest(guards.state(location), now))
+        };
+        self.penalties.iter().map(rest).collect()
+    }
+
+    fn change_penalties(
+        &self,
+        guards: &mut Guards<'_>,
+        mut change: impl FnMut(&PenaltyCharge, &mut Option<State>, u64) -> Option<u64>,
+    ) {
+        let now = guards.now;
+        for (penalty, location) in &self.penalties {
+            guards.update(location, |state| ((), change(penalty, state, now)));
+        }
+    }
 }
 
 impl Item<'_> {
-    fn change(
-        &self,
-        guards: &mut Guards<'_>,
-        now: u64,
-        change: impl FnOnce(&mut Option<State>) -> Changed,
-    ) -> Result<(), Error> {
-        let changed = guards.shard(self.location).change(self.location, now, change);
+    fn change(&self, guards: &mut Guards<'_>, change: Change, units: u64) -> Result<(), Error> {
+        let now = guards.now;
+        let changed =
+            guards.update(self.location, |state| match self.counting.change(state, now, change, units) {
+                Ok(lifetime) => (Ok(()), lifetime),
+                Err(mistake) => (Err(mistake), None),
+            });
         changed.map_err(|mistake| self.counting.error(mistake))
     }
 
-    fn plan(&self, guards: &mut Guards<'_>, now: u64, units: u64) -> Result<Planned, Error> {
-        let state = guards.shard(self.location).state(self.location, now);
-        let plan = self.counting.plan(state, now, units).map_err(|mistake| self.counting.error(mistake))?;
-        Ok(Planned { units, plan })
+    fn plan(&self, guards: &mut Guards<'_>, units: u64) -> Result<Planned, Error> {
+        let now = guards.now;
+        let plan = self.counting.plan(guards.state(self.location), now, units);
+        Ok(Planned { units, plan: plan.map_err(|mistake| self.counting.error(mistake))? })
     }
 }
 
 impl Planned {
     pub(super) const fn is_admitted(&self) -> bool {
         self.plan.admission.is_admitted()
-    }
-}
-
-/// The penalties of a decision's charges.
-pub(super) struct Penalties<'a> {
-    /// Each with the place of its key.
-    charges: Vec<(&'a PenaltyCharge, &'a Location<'a>)>,
-    now: u64,
-}
-
-impl<'a> Penalties<'a> {
-    pub(super) fn new(charges: &'a [PenaltyCharge], locations: &'a [Location<'a>], now: u64) -> Self {
-        Self { charges: charges.iter().zip(locations).collect(), now }
-    }
-
-    /// The microseconds until the ban of each key ends; 0 if it is not banned.
-    pub(super) fn rests(&self, guards: &mut Guards<'_>) -> Vec<u64> {
-        let rest = |(penalty, location): &(&PenaltyCharge, &Location<'_>)| {
-            strikes(penalty).rest(guards.shard(location).state(location, self.now), self.now)
-        };
-        self.charges.iter().map(rest).collect()
-    }
-
-    /// Bans each key for as many microseconds as its cost.
-    pub(super) fn ban(&self, guards: &mut Guards<'_>) {
-        self.change(guards, |penalty, state| {
-            Some(strikes(penalty).ban(state, self.now, penalty.charge.cost()))
-        });
-    }
-
-    /// Counts a denial of each charge that `is_denied`, by its place. No key may be banned.
-    pub(super) fn strike(&self, guards: &mut Guards<'_>, is_denied: impl Fn(usize) -> bool) {
-        self.change(guards, |penalty, state| {
-            is_denied(penalty.place).then(|| strikes(penalty).strike(state, self.now)).flatten()
-        });
-    }
-
-    /// Rewrites states that the clock made stale.
-    pub(super) fn repair(&self, guards: &mut Guards<'_>) {
-        self.change(guards, |penalty, state| {
-            let strikes = strikes(penalty);
-            strikes.is_stale(state.as_ref(), self.now).then(|| strikes.repair(state, self.now))
-        });
-    }
-
-    /// Marks the outcomes of keys that are banned now.
-    pub(super) fn mark(&self, guards: &mut Guards<'_>, outcomes: &mut [Outcome]) {
-        for ((penalty, _), rest) in self.charges.iter().zip(self.rests(guards)) {
-            if let Some(outcome) = outcomes.get_mut(penalty.place).filter(|_| rest > 0) {
-                *outcome = outcome.clone().banning(Duration::from_micros(rest));
-            }
-        }
-    }
-
-    fn change(
-        &self,
-        guards: &mut Guards<'_>,
-        mut change: impl FnMut(&PenaltyCharge, &mut Option<State>) -> Option<u64>,
-    ) {
-        for (penalty, location) in &self.charges {
-            let changed = guards
-                .shard(location)
-                .change(location, self.now, |state| Ok::<_, Infallible>(change(penalty, state)));
-            let Ok(()) = changed;
-        }
     }
 }
 

@@ -37,7 +37,7 @@ use indexmap::{
     map::raw_entry_v1::{RawEntryApiV1, RawEntryMut},
 };
 
-use crate::{algorithm::state::State, base::sync::lock, key::Key, policy::Policy};
+use crate::{algorithm::state::State, base::sync::lock, key::Key, policy::Policy, store::StoreClock};
 
 /// Keys per shard, within the bounds on the number of shards. A growing shard is locked while its table moves, so this
 /// bounds that time.
@@ -103,30 +103,15 @@ impl Shard {
         self.expiring && entry.expires <= now
     }
 
-    /// The state of a key that has one.
-    pub(super) fn state(&self, location: &Location<'_>, now: u64) -> Option<&State> {
+    fn state(&self, location: &Location<'_>, now: u64) -> Option<&State> {
         let found = self.entries.raw_entry_v1().from_hash(location.hash, |name| location.is(name));
         let entry = found.map(|(_, entry)| entry).filter(|entry| !self.is_expired(entry, now));
         entry.and_then(|entry| entry.state.as_ref())
     }
 
-    /// The keys under `policy` and their states, including expired ones.
-    pub(super) fn states(&self, policy: &Policy) -> impl Iterator<Item = (&Key, &State)> {
-        let of_policy = self.entries.iter().filter(|(name, _)| policy.shares_counts_with(&name.policy));
-        of_policy.filter_map(|(name, entry)| Some((&name.key, entry.state.as_ref()?)))
-    }
-
-    /// Calls `change`, which returns the remaining lifetime of the state in microseconds if it changed it.
-    pub(super) fn change<E>(
-        &mut self,
-        location: &Location<'_>,
-        now: u64,
-        change: impl FnOnce(&mut Option<State>) -> Result<Option<u64>, E>,
-    ) -> Result<(), E> {
-        self.update(location, now, |state| match change(state) {
-            Ok(lifetime) => (Ok(()), lifetime),
-            Err(error) => (Err(error), None),
-        })
+    /// The keys under `policy`, including expired ones.
+    pub(super) fn keys(&self, policy: &Policy) -> impl Iterator<Item = &Key> {
+        self.entries.keys().filter(|name| policy.shares_counts_with(&name.policy)).map(|name| &name.key)
     }
 
     /// Calls `update` to read and change the state, with one lookup if the entry exists. `update` returns the remaining
@@ -233,19 +218,46 @@ pub(super) fn shards(capacity: usize, expiring: bool) -> Arc<[CachePadded<Mutex<
     (0..shards).map(|_| CachePadded(Mutex::new(shard()))).collect()
 }
 
-/// The locks of one decision, taken in ascending order to prevent deadlocks.
-pub(super) struct Guards<'a>(Vec<(usize, MutexGuard<'a, Shard>)>);
+/// The locked shards of one decision.
+pub(super) struct Guards<'a> {
+    shards: Vec<(usize, MutexGuard<'a, Shard>)>,
+    /// The time of the decision.
+    pub(super) now: u64,
+}
 
 impl<'a> Guards<'a> {
-    pub(super) fn lock(shards: &'a [CachePadded<Mutex<Shard>>], locations: &[Location<'_>]) -> Self {
+    /// Takes the locks in ascending order to prevent deadlocks. Reads `clock` under them: a decision must not see state from
+    /// the future.
+    pub(super) fn lock(
+        shards: &'a [CachePadded<Mutex<Shard>>],
+        locations: &[Location<'_>],
+        clock: &StoreClock,
+    ) -> Self {
         let mut order: Vec<usize> = locations.iter().map(|location| location.shard).collect();
         order.sort_unstable();
         order.dedup();
-        Self(order.into_iter().map(|shard| (shard, lock(&shards[shard].0))).collect())
+        let shards = order.into_iter().map(|shard| (shard, lock(&shards[shard].0))).collect();
+        Self { shards, now: clock.micros() }
     }
 
-    pub(super) fn shard(&mut self, location: &Location<'_>) -> &mut Shard {
-        match self.0.iter_mut().find(|(shard, _)| *shard == location.shard) {
+    /// The state of a key that has one.
+    pub(super) fn state(&mut self, location: &Location<'_>) -> Option<&State> {
+        let now = self.now;
+        self.shard(location).state(location, now)
+    }
+
+    /// See [`Shard::update`].
+    pub(super) fn update<T>(
+        &mut self,
+        location: &Location<'_>,
+        update: impl FnOnce(&mut Option<State>) -> (T, Option<u64>),
+    ) -> T {
+        let now = self.now;
+        self.shard(location).update(location, now, update)
+    }
+
+    fn shard(&mut self, location: &Location<'_>) -> &mut Shard {
+        match self.shards.iter_mut().find(|(shard, _)| *shard == location.shard) {
             Some((_, shard)) => shard,
             None => unreachable!("every charge's shard is locked before the first is read"),
         }

@@ -6,24 +6,21 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::Instant;
-
 use super::{
     counting::Counting,
-    phases::{Penalties, Phases, Planned},
+    phases::{Phases, Planned},
     shard::{CachePadded, DEFAULT_CAPACITY, Guards, Location, Shard, shards},
 };
 use crate::{
     algorithm::{
         Receipt,
-        penalty::Strikes,
         twin::{Admission, Gauge},
     },
     base::{Answer, Error, ErrorKind, sync::lock, time::wall_micros},
     decision::{Charge, Decision, Outcome, Verdict},
     key::Key,
     policy::{Policy, Traits},
-    store::{Action, BanList, ManualClock, PenaltyCharge, StateChange, Store},
+    store::{Action, Extent, ManualClock, PenaltyCharge, Store, StoreClock, StoredKeys},
 };
 
 /// Counts in the memory of this process: for a service with one instance, for tests, and for development without Redis.
@@ -75,24 +72,24 @@ pub struct MemoryStore {
     /// The number of shards is a power of two.
     shards: Arc<[CachePadded<Mutex<Shard>>]>,
     hasher: RandomState,
-    clock: Clock,
+    clock: StoreClock,
 }
 
 impl MemoryStore {
     /// A store with a monotonic clock.
     #[must_use]
     pub fn new() -> Self {
-        Self::of(Clock::new(None))
+        Self::of(StoreClock::new(None, wall_micros()))
     }
 
     /// A store that takes the time from `clock`, for tests.
     #[must_use]
     pub fn with_clock(clock: ManualClock) -> Self {
-        Self::of(Clock::new(Some(clock)))
+        Self::of(StoreClock::new(Some(clock), 0))
     }
 
-    fn of(clock: Clock) -> Self {
-        let shards = shards(DEFAULT_CAPACITY, !clock.is_manual());
+    fn of(clock: StoreClock) -> Self {
+        let shards = shards(DEFAULT_CAPACITY, clock.manual().is_none());
         Self { shards, hasher: RandomState::new(), clock }
     }
 
@@ -103,7 +100,7 @@ impl MemoryStore {
     /// smallest store holds 256 keys. Shards fill unevenly, so the store may hold about 1 % less.
     #[must_use]
     pub fn capacity(mut self, keys: usize) -> Self {
-        self.shards = shards(keys, !self.clock.is_manual());
+        self.shards = shards(keys, self.clock.manual().is_none());
         self
     }
 
@@ -134,7 +131,7 @@ impl MemoryStore {
         let location = self.location(charge.policy(), charge.key());
         let mut shard = lock(&self.shards[location.shard].0);
         // Read under the lock: a decision must not see state from the future.
-        let now = self.clock.now();
+        let now = self.clock.micros();
         let charged = shard.update(&location, now, |state| {
             let charged = counting.charge(state, now, cost);
             let lifetime = charged.as_ref().ok().and_then(|charged| charged.lifetime);
@@ -151,48 +148,37 @@ impl MemoryStore {
 
     fn decide_all(&self, action: Action, charges: &[Charge]) -> Result<Decision, Error> {
         let spec = action.spec();
-        let penalty_charges = PenaltyCharge::of(action, charges);
-        let all = charges.iter().chain(penalty_charges.iter().map(|penalty| &penalty.charge));
+        let penalties = PenaltyCharge::of(action, charges);
+        let all = charges.iter().chain(penalties.iter().map(|penalty| &penalty.charge));
         let locations: Vec<Location<'_>> =
             all.map(|charge| self.location(charge.policy(), charge.key())).collect();
-        let (own, of_penalties) = locations.split_at(charges.len());
-        let phases = Phases::new(spec, charges, own)?;
-        let mut guards = Guards::lock(&self.shards, &locations);
-        // Read under the locks, as in `charge_one`.
-        let now = self.clock.now();
-        let penalties = Penalties::new(&penalty_charges, of_penalties, now);
+        let phases = Phases::new(spec, charges, &penalties, &locations)?;
+        let mut guards = Guards::lock(&self.shards, &locations, &self.clock);
+        let now = guards.now;
 
-        phases.change(&mut guards, now)?;
-        if spec.change == Some(StateChange::Ban) {
-            penalties.ban(&mut guards);
-        }
-        let plans = phases.plan(&mut guards, now)?;
-        let is_banned = penalties.rests(&mut guards).iter().any(|rest| *rest > 0);
+        phases.change(&mut guards)?;
+        let plans = phases.plan(&mut guards)?;
+        let is_banned = phases.bans(&mut guards).iter().any(|(_, rest)| *rest > 0);
         let is_charged = spec.charges && !is_banned && phases.admits(&plans);
-        phases.charge(&mut guards, now, &plans, is_charged)?;
+        phases.charge(&mut guards, &plans, is_charged)?;
         if spec.charges {
             // A banned request counts for nothing.
-            if !is_banned {
-                let is_denied = |place: usize| plans.get(place).is_some_and(|planned| !planned.is_admitted());
-                penalties.strike(&mut guards, is_denied);
-            }
-            penalties.repair(&mut guards);
+            let is_denied = |place: usize| plans.get(place).is_some_and(|planned| !planned.is_admitted());
+            phases.strike(&mut guards, |place| !is_banned && is_denied(place));
         }
+        let bans = phases.bans(&mut guards);
+        drop(guards);
 
-        let outcomes = phases.items.iter().zip(&plans).map(|(item, planned)| {
+        let outcomes = phases.items.iter().zip(&plans).enumerate().map(|(place, (item, planned))| {
             let Planned { units, plan } = planned;
             let is_charged = is_charged && planned.is_admitted();
             let gauge = if is_charged { plan.after } else { plan.before };
-            let outcome = outcome(item.charge.clone(), plan.admission, gauge, *units);
+            let mut outcome = outcome(item.charge.clone(), plan.admission, gauge, *units);
+            for (_, rest) in bans.iter().filter(|(of, rest)| *of == place && *rest > 0) {
+                outcome = outcome.banning(Duration::from_micros(*rest));
+            }
             if is_charged { outcome.with_receipt(Receipt { made: now, mark: plan.mark }) } else { outcome }
         });
-        if penalty_charges.is_empty() {
-            drop(guards);
-            return Ok(Decision::new(outcomes));
-        }
-        let mut outcomes: Vec<Outcome> = outcomes.collect();
-        penalties.mark(&mut guards, &mut outcomes);
-        drop(guards);
         Ok(Decision::new(outcomes))
     }
 }
@@ -256,19 +242,15 @@ impl Store for MemoryStore {
         Answer::ready(Ok(()))
     }
 
-    fn bans(&self, policy: &Policy, most: usize) -> Answer<BanList> {
-        let Some(counted_by) = policy.bans() else {
-            return Answer::ready(Ok(BanList::longest(0, Vec::new(), true)));
-        };
-        let (strikes, now) = (Strikes::of(counted_by.arguments()), self.clock.now());
-        let mut bans = Vec::new();
+    fn stored_keys(&self, policies: &[Policy], _: Extent) -> Answer<StoredKeys> {
+        let mut keys = Vec::new();
         for shard in &*self.shards {
             let shard = lock(&shard.0);
-            let rests = shard.states(counted_by).map(|(key, state)| (key, strikes.rest(Some(state), now)));
-            let banned = rests.filter(|(_, rest)| *rest > 0);
-            bans.extend(banned.map(|(key, rest)| (key.clone(), Duration::from_micros(rest))));
+            for (place, policy) in policies.iter().enumerate() {
+                keys.extend(shard.keys(policy).map(|key| (place, key.clone())));
+            }
         }
-        Answer::ready(Ok(BanList::longest(most, bans, true)))
+        Answer::ready(Ok(StoredKeys { keys, others: 0, is_complete: true }))
     }
 
     fn accept(&self, policy: &Policy) -> Result<(), Error> {
@@ -293,36 +275,5 @@ impl Default for MemoryStore {
 impl fmt::Debug for MemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStore").field("keys", &self.key_count()).finish_non_exhaustive()
-    }
-}
-
-#[derive(Clone)]
-enum Clock {
-    /// The wall clock at `started`, in microseconds, and the monotonic time since.
-    Monotonic {
-        started: Instant,
-        wall: u64,
-    },
-    Manual(ManualClock),
-}
-
-impl Clock {
-    fn new(manual: Option<ManualClock>) -> Self {
-        manual.map_or_else(|| Self::Monotonic { started: Instant::now(), wall: wall_micros() }, Self::Manual)
-    }
-
-    const fn is_manual(&self) -> bool {
-        matches!(self, Self::Manual(_))
-    }
-
-    /// Microseconds since 1970-01-01T00:00:00Z.
-    fn now(&self) -> u64 {
-        match self {
-            Self::Monotonic { started, wall } => {
-                let elapsed = started.elapsed();
-                wall + elapsed.as_secs() * 1_000_000 + u64::from(elapsed.subsec_micros())
-            }
-            Self::Manual(clock) => clock.micros(),
-        }
     }
 }

@@ -1,83 +1,66 @@
-//! The clock of the deny cache and the leases.
+//! The clock of the leases.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::{self, SystemTime},
 };
 
-use tokio::time::Instant;
-
-use crate::{base::time::micros, store::ManualClock};
+use crate::{
+    base::time::micros,
+    store::{ManualClock, StoreClock},
+};
 
 /// One millisecond, which is small against the life of a lease.
 const DRIFT: u64 = 1_000;
 
-pub(crate) enum Clock {
-    /// Not affected by corrections of the wall clock. Stops while the machine is suspended.
-    Monotonic(Instant),
-    /// The monotonic clock, plus the largest lead that the wall clock ever had over it. So it also counts the time
-    /// during which the machine was suspended, if the wall clock is correct afterwards. It never goes back, and a
-    /// correction of the wall clock can only move it forward, which ends leases early.
-    ///
-    /// A test can pause the clock of `started`, but not the clocks of `wall_start` and `real_start`.
-    Suspended { started: Instant, real_start: time::Instant, wall_start: SystemTime, max_lead: AtomicU64 },
-    /// The clock that Redis uses too.
-    Manual(ManualClock),
+/// The clock of a store, plus the largest lead that the wall clock ever had over it. So it also counts the time during which
+/// the machine was suspended, if the wall clock is correct afterwards. It never goes back, and a correction of the wall clock
+/// can only move it forward, which ends leases early.
+///
+/// A test can pause `time`, but not the clocks of `wall_start` and `real_start`.
+pub(crate) struct Clock {
+    time: StoreClock,
+    real_start: time::Instant,
+    wall_start: SystemTime,
+    max_lead: AtomicU64,
 }
 
 impl Clock {
-    pub(crate) fn new(manual: Option<ManualClock>) -> Self {
-        manual.map_or_else(|| Self::Monotonic(Instant::now()), Self::Manual)
-    }
-
-    /// A clock that also counts while the machine is suspended.
     pub(crate) fn including_suspension(manual: Option<ManualClock>) -> Self {
-        manual.map_or_else(
-            || Self::Suspended {
-                started: Instant::now(),
-                real_start: time::Instant::now(),
-                wall_start: SystemTime::now(),
-                max_lead: AtomicU64::new(0),
-            },
-            Self::Manual,
-        )
+        Self {
+            time: StoreClock::new(manual, 0),
+            real_start: time::Instant::now(),
+            wall_start: SystemTime::now(),
+            max_lead: AtomicU64::new(0),
+        }
     }
 
     /// Microseconds since a fixed moment.
     pub(crate) fn micros(&self) -> u64 {
-        match self {
-            Self::Monotonic(started) => micros(started.elapsed()),
-            Self::Suspended { started, real_start, wall_start, max_lead } => {
-                let elapsed = micros(started.elapsed());
-                let max_known = max_lead.load(Ordering::Relaxed);
-                // The clocks are not read at the same moment and drift, so a small lead is ignored.
-                let lead_over = |elapsed| {
-                    let lead = wall_start.elapsed().map_or(0, micros).saturating_sub(elapsed);
-                    (lead > max_known + DRIFT).then_some(lead)
-                };
-                match lead_over(elapsed).and_then(|_| lead_over(micros(real_start.elapsed()))) {
-                    Some(lead) => elapsed + max_lead.fetch_max(lead, Ordering::Relaxed).max(lead),
-                    None => elapsed + max_known,
-                }
-            }
-            Self::Manual(clock) => clock.micros(),
+        let elapsed = self.time.micros();
+        if self.time.manual().is_some() {
+            return elapsed;
+        }
+        let max_known = self.max_lead.load(Ordering::Relaxed);
+        // The clocks are not read at the same moment and drift, so a small lead is ignored.
+        let lead_over = |elapsed| {
+            let lead = self.wall_start.elapsed().map_or(0, micros).saturating_sub(elapsed);
+            (lead > max_known + DRIFT).then_some(lead)
+        };
+        match lead_over(elapsed).and_then(|_| lead_over(micros(self.real_start.elapsed()))) {
+            Some(lead) => elapsed + self.max_lead.fetch_max(lead, Ordering::Relaxed).max(lead),
+            None => elapsed + max_known,
         }
     }
 
     /// How often the clock was set back.
     pub(crate) fn times_set_back(&self) -> u64 {
-        match self {
-            Self::Monotonic(_) | Self::Suspended { .. } => 0,
-            Self::Manual(clock) => clock.times_set_back(),
-        }
+        self.time.manual().map_or(0, ManualClock::times_set_back)
     }
 
     /// The time for Redis to decide by; `None` for the server's own clock.
     pub(crate) fn manual_micros(&self) -> Option<u64> {
-        match self {
-            Self::Monotonic(_) | Self::Suspended { .. } => None,
-            Self::Manual(clock) => Some(clock.micros()),
-        }
+        self.time.manual().map(ManualClock::micros)
     }
 }
 
@@ -90,8 +73,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3_600);
 
     fn started_at(wall_start: SystemTime) -> Clock {
-        let real_start = time::Instant::now();
-        Clock::Suspended { started: Instant::now(), real_start, wall_start, max_lead: AtomicU64::new(0) }
+        Clock { wall_start, ..Clock::including_suspension(None) }
     }
 
     #[tokio::test(start_paused = true)]
@@ -116,10 +98,7 @@ mod tests {
         let before = clock.micros();
         // The wall clock is set back by half an hour, and then by a day.
         for correction in [HOUR / 2, 24 * HOUR] {
-            let Clock::Suspended { wall_start, .. } = &mut clock else {
-                unreachable!("made by `started_at`")
-            };
-            *wall_start += correction;
+            clock.wall_start += correction;
             assert!(clock.micros() >= before, "{correction:?}");
         }
     }

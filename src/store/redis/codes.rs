@@ -62,7 +62,7 @@ fn meaning(code: &str) -> Option<(Fault, &'static str)> {
 const ALGORITHM_CODE: &str = "RATELIMIT-ALGORITHM ";
 
 /// How errors in the Lua begin. They quote names and tokens of its source, and no values.
-const LUA_ERRORS: &[&str] = &["attempt to ", "Attempt to ", "Script attempted to "];
+const LUA_ERRORS: &[&str] = &["attempt to ", "Attempt to ", "Script attempted to ", "Error compiling script"];
 
 /// Parts of texts that mean more than their codes.
 const PARTS: &[(&str, Fault, &str)] = &[
@@ -106,9 +106,6 @@ pub(super) fn parse(text: &str) -> (Fault, String) {
     if let Some((_, raised)) = plain.split_once(ALGORITHM_CODE) {
         return (Algorithm, without_script(raised).trim_end().to_owned());
     }
-    if plain.starts_with("Error compiling script") {
-        return (Algorithm, plain.to_owned());
-    }
     if LUA_ERRORS.iter().any(|lua_error| plain.starts_with(lua_error)) {
         return (Algorithm, format!("the Lua of an algorithm failed: {}", without_script(plain)));
     }
@@ -136,7 +133,7 @@ pub(super) fn parse(text: &str) -> (Fault, String) {
     }
 }
 
-/// What the code of a server's error text says, such as `READONLY`, in every form that Redis and Valkey use:
+/// The code of a server's error text, such as `READONLY`, in every form that Redis and Valkey use:
 ///
 /// | form | where |
 /// |---|---|
@@ -145,12 +142,7 @@ pub(super) fn parse(text: &str) -> (Fault, String) {
 /// | `@user_script: 79: WRONGTYPE Operation ...` | the same, for other commands |
 /// | `ERR Error running script (call to f_..): @user_script:79: ...` | a script that fails as a whole, 6.2 |
 /// | `ERR user_script:79: attempt to ...` | an error in the Lua, since 7.0 |
-pub(super) fn fault(text: &str) -> Option<Fault> {
-    meaning(code(text)).map(|(fault, _)| fault)
-}
-
-/// The word in the place of the code.
-pub(super) fn code(text: &str) -> &str {
+fn code(text: &str) -> &str {
     let inner = without_location(text.trim()).trim_start_matches('-');
     inner.split([' ', ':', '\r', '\n']).next().unwrap_or_default()
 }
@@ -185,24 +177,24 @@ mod tests {
     #[test]
     fn codes_are_found_in_every_form() {
         let rows = [
-            ("7.0", "READONLY You can't write against a read only replica.", Some(ReadOnly)),
+            ("7.0", "READONLY You can't write against a read only replica.", ReadOnly),
             (
                 "6.2, in a script",
                 "@user_script: 79: -READONLY You can't write against a read only replica.\r\n",
-                Some(ReadOnly),
+                ReadOnly,
             ),
-            ("6.2, a type", "@user_script: 8: WRONGTYPE Operation against a key", Some(ForeignValue)),
+            ("6.2, a type", "@user_script: 8: WRONGTYPE Operation against a key", ForeignValue),
             (
                 "6.2, all of a script",
                 "ERR Error running script (call to f_0a1b): @user_script:9: @user_script: 9: -OOM command not allowed",
-                Some(Temporary),
+                Temporary,
             ),
-            ("a place without a line", "@user_script: x: READONLY", None),
-            ("a word in the middle", "the user said READONLY", None),
-            ("nothing", "", None),
+            ("a place without a line", "@user_script: x: READONLY", Other),
+            ("a word in the middle", "the user said READONLY", Other),
+            ("nothing", "", Other),
         ];
         for (name, text, expected) in rows {
-            assert_eq!(fault(text), expected, "{name}");
+            assert_eq!(parse(text).0, expected, "{name}");
         }
     }
 

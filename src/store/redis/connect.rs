@@ -1,6 +1,7 @@
 //! Builds stores from their settings: connects to the server or the Cluster.
 
 use std::{
+    pin::Pin,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -13,7 +14,6 @@ use super::primary::Primary;
 use super::{
     address::connection_info,
     builder::RedisStoreBuilder,
-    clock::Clock,
     deny_cache::DenyCache,
     error,
     instances::Instances,
@@ -33,15 +33,11 @@ use super::{
 };
 use crate::{
     base::{Error, ErrorKind},
-    store::LocalCounts,
+    store::{LocalCounts, StoreClock},
 };
 
-/// What to connect to.
-enum Target {
-    Server(Box<Manager>),
-    #[cfg(feature = "cluster")]
-    Cluster(Box<cluster::Clients>),
-}
+/// Makes the first connection.
+type FirstConnection = Pin<Box<dyn Future<Output = Result<(), RedisError>> + Send>>;
 
 impl RedisStoreBuilder {
     /// Connects to `servers`. See [`RedisStore::connect`].
@@ -51,17 +47,13 @@ impl RedisStoreBuilder {
     /// The same as [`RedisStore::connect`], and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is
     /// invalid.
     pub async fn connect(self, servers: impl Into<Servers>) -> Result<RedisStore, Error> {
-        let (target, address) = self.target(servers.into())?;
+        let (store, first_connection) = self.store_and_connection(servers.into())?;
         current()?;
         // Too large for the stack of a caller that connects to many.
         in_real_time(Box::pin(async {
-            let connected = match &target {
-                Target::Server(manager) => manager.connect().await.map(drop),
-                #[cfg(feature = "cluster")]
-                Target::Cluster(clients) => clients.retrying.connect().await.map(drop),
-            };
-            connected.map_err(|cause| error::unreachable(&format!(" at {address}"), &cause))?;
-            self.with_target(target, address).checked().await
+            let connected = first_connection.await;
+            connected.map_err(|cause| error::unreachable(store.link.health().server(), &cause))?;
+            store.checked().await
         }))
         .await
     }
@@ -86,8 +78,7 @@ impl RedisStoreBuilder {
     ///
     /// No message shows a password.
     pub fn connect_lazy(self, servers: impl Into<Servers>) -> Result<RedisStore, Error> {
-        let (target, address) = self.target(servers.into())?;
-        Ok(self.with_target(target, address))
+        self.store_and_connection(servers.into()).map(|(store, _)| store)
     }
 
     /// A store on your own pool of connections to one server: the pool of bb8-redis, or any bb8 pool of redis-rs
@@ -141,9 +132,10 @@ impl RedisStoreBuilder {
         Ok(self.with_link(Arc::new(link), names))
     }
 
-    /// Checks all settings, and makes the client for `servers`.
-    fn target(&self, servers: Servers) -> Result<(Target, String), Error> {
+    /// Checks all settings. Returns the store for `servers`, and what makes a first connection to them.
+    fn store_and_connection(self, servers: Servers) -> Result<(RedisStore, FirstConnection), Error> {
         self.check()?;
+        let names = KeyNames::new(&self.prefix);
         let (source, address) = match servers.0 {
             Topology::One(url) => {
                 let info = connection_info(&url, &self.tls)?;
@@ -154,7 +146,13 @@ impl RedisStoreBuilder {
             #[cfg(feature = "cluster")]
             Topology::Cluster(urls) => {
                 let (clients, addresses) = cluster::clients(&urls, &self.tls, self.deadline)?;
-                return Ok((Target::Cluster(clients.into()), addresses));
+                let health = Arc::new(Health::new(addresses, self.deadline));
+                let (shared, first) = (health.clone(), clients.retrying.clone());
+                let pool = move |manager| pool(&shared, cluster::CONNECTIONS).build_unchecked(manager);
+                let shards = Arc::new(Shards::new(self.cluster_shards));
+                let link = Clustered::new(clients, pool, health, shards.clone());
+                let store = self.with_link(Arc::new(link), names.in_shards(shards));
+                return Ok((store, Box::pin(async move { first.connect().await.map(drop) })));
             }
             #[cfg(feature = "sentinel")]
             Topology::Sentinel { urls, primary, credentials } => {
@@ -162,31 +160,17 @@ impl RedisStoreBuilder {
                 (Source::Primary(primary.into()), description)
             }
         };
-        Ok((Target::Server(Manager::new(source).into()), address))
-    }
-
-    fn with_target(self, target: Target, address: String) -> RedisStore {
+        let (first, manager) = (Manager::new(source.clone()), Manager::new(source));
         let health = Arc::new(Health::new(address, self.deadline));
-        let (shared, names) = (health.clone(), KeyNames::new(&self.prefix));
-        match target {
-            Target::Server(manager) => {
-                let commands = manager.commands();
-                let pools = move || pool(&shared, self.pool_size).build_unchecked(manager.for_another_pool());
-                self.with_link(Arc::new(Single::new(pools, health, commands)), names)
-            }
-            #[cfg(feature = "cluster")]
-            Target::Cluster(clients) => {
-                let pool = move |manager| pool(&shared, cluster::CONNECTIONS).build_unchecked(manager);
-                let shards = Arc::new(Shards::new(self.cluster_shards));
-                let link = Clustered::new(*clients, pool, health, shards.clone());
-                self.with_link(Arc::new(link), names.in_shards(shards))
-            }
-        }
+        let (shared, commands) = (health.clone(), manager.commands());
+        let pools = move || pool(&shared, self.pool_size).build_unchecked(manager.for_another_pool());
+        let store = self.with_link(Arc::new(Single::new(pools, health, commands)), names);
+        Ok((store, Box::pin(async move { first.connect().await.map(drop) })))
     }
 
     pub(super) fn with_link(self, link: Arc<dyn Link>, names: KeyNames) -> RedisStore {
         let instances = self.clock.is_none().then(|| Arc::new(Instances::new()));
-        let clock = Arc::new(Clock::new(self.clock.clone()));
+        let clock = StoreClock::new(self.clock.clone(), 0);
         let deny_cache =
             (!self.deny_cache.is_zero()).then(|| Arc::new(DenyCache::new(self.deny_cache, clock.clone())));
         let leases = Leases::new(link.clone(), names.clone(), self.clock, deny_cache.clone());
@@ -258,26 +242,19 @@ where
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::tls::TlsSettings, *};
 
     /// The clients keep their settings private, but print them.
     #[test]
     fn no_connection_delays_small_writes() {
-        let target = |servers| RedisStoreBuilder::new().target(servers).unwrap();
-        let clients = |servers: Servers| match target(servers).0 {
-            Target::Server(manager) => match manager.source {
-                Source::Url(info, _) => vec![format!("{info:?}")],
-                #[cfg(feature = "sentinel")]
-                Source::Primary(_) => unreachable!("no sentinels"),
-            },
-            #[cfg(feature = "cluster")]
-            Target::Cluster(cluster) => {
-                [cluster.retrying, cluster.single_attempt].map(|client| format!("{client:?}")).to_vec()
-            }
-        };
-        let mut all = clients("redis://127.0.0.1:6379".into());
+        let (url, tls) = ("redis://127.0.0.1:6379", TlsSettings::default());
+        #[cfg_attr(not(feature = "cluster"), expect(unused_mut, reason = "only a Cluster has other clients"))]
+        let mut all = vec![format!("{:?}", connection_info(url, &tls).unwrap())];
         #[cfg(feature = "cluster")]
-        all.extend(clients(Servers::cluster(["redis://127.0.0.1:6379"])));
+        {
+            let (cluster, _) = cluster::clients(&[url.to_owned()], &tls, Duration::from_secs(1)).unwrap();
+            all.extend([cluster.retrying, cluster.single_attempt].map(|client| format!("{client:?}")));
+        }
         for client in all {
             assert!(client.contains("nodelay: true"), "{client}");
         }

@@ -5,6 +5,7 @@ use std::{
     time::Duration,
 };
 
+use redis::Cmd;
 use tokio::{
     runtime::Handle,
     time::{Instant, timeout_at},
@@ -20,11 +21,11 @@ use super::{
     transport::{PROBE_TIMEOUT, current, deadline_in},
 };
 use crate::{
-    base::{Answer, Error},
+    base::{Answer, Error, ErrorKind},
     decision::{Charge, Charges, Decision},
     key::Key,
     policy::{Policy, Traits},
-    store::{Action, BanList, LocalCounts, Store},
+    store::{Action, Extent, LocalCounts, ManualClock, Store, StoredKeys},
 };
 
 impl Store for RedisStore {
@@ -77,11 +78,8 @@ impl Store for RedisStore {
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        let mut redis_key = Vec::new();
-        self.names.write(&mut redis_key, policy, key);
-        let mut command = redis::cmd("DEL");
-        command.arg(redis_key);
-        let (link, reply) = (self.link.clone(), self.link.clone().ask(command, self.deadline));
+        let reply = self.link.clone().ask(self.delete(policy, key), self.deadline);
+        let link = self.link.clone();
         let (deny_cache, leases) = (self.deny_cache.clone(), self.leases.clone());
         let (policy, key) = (policy.clone(), key.clone());
         let forget = move || {
@@ -99,22 +97,39 @@ impl Store for RedisStore {
     }
 
     fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
-        let mut name = Vec::new();
-        self.names.write(&mut name, policy, key);
-        String::from_utf8(name).ok()
+        Some(self.names.name(policy, key))
     }
 
     fn local_counts(&self) -> Option<Arc<LocalCounts>> {
         Some(self.local.clone())
     }
 
-    fn bans(&self, policy: &Policy, most: usize) -> Answer<BanList> {
-        Answer::pending(self.clone().list_bans(policy.clone(), most))
+    fn stored_keys(&self, policies: &[Policy], extent: Extent) -> Answer<StoredKeys> {
+        Answer::pending(self.clone().list(policies.to_vec(), extent))
     }
 
+    /// Returns all units on lease. Otherwise other instances cannot use the units for up to [`Policy::lease_bound`].
+    ///
+    /// It takes at most a second and a half, regardless of the deadline of a decision. That includes up to half a second for
+    /// leases that are under way or already being returned. If it fails, some leases are not returned, and another call does
+    /// not return them.
     fn drain(&self) -> Answer<()> {
-        let store = self.clone();
-        Answer::pending(async move { store.return_leases().await })
+        let leases = self.leases.clone();
+        Answer::pending(async move {
+            let runtime = current()?;
+            // A lease that is under way would be missed.
+            leases.wait_until_idle().await;
+            // Concurrently, so they share batches.
+            let jobs = leases.remove_all();
+            let calls: Vec<_> = jobs.into_iter().map(|job| leases.spawn(job, &runtime)).collect();
+            let mut result = Ok(());
+            for call in calls {
+                let ended = Error::new(ErrorKind::StoreUnreachable, "the Tokio runtime was shut down");
+                result = result.and(call.await.unwrap_or(Err(ended)));
+            }
+            leases.wait_until_idle().await;
+            result
+        })
     }
 
     fn accept(&self, policy: &Policy) -> Result<(), Error> {
@@ -126,8 +141,15 @@ impl RedisStore {
     #[inline]
     pub(super) fn job(&self, action: Action, charges: Charges, script: Arc<Script>) -> Job {
         let mut job = Job::new(action, charges, self.names.clone(), script, self.deadline);
-        job.time = self.clock.manual_micros();
+        job.time = self.clock.manual().map(ManualClock::micros);
         job
+    }
+
+    /// The command that removes the count of a key.
+    pub(super) fn delete(&self, policy: &Policy, key: &Key) -> Cmd {
+        let mut command = redis::cmd("DEL");
+        command.arg(self.names.name(policy, key));
+        command
     }
 
     /// Announces this instance in the background. Call it with a charge, at a time at which that may be due.
@@ -202,7 +224,7 @@ fn leased(action: Action, charges: &[Charge]) -> Option<&Charge> {
 mod tests {
     use std::sync::{Mutex, atomic::AtomicBool};
 
-    use redis::{Cmd, Value};
+    use redis::Value;
     use tokio::{sync::Semaphore, task::yield_now};
 
     use super::*;
@@ -210,12 +232,9 @@ mod tests {
         algorithm::twin::Receipt,
         base::{Quota, sync::lock},
         decision::{Outcome, Verdict},
-        store::{
-            ManualClock,
-            redis::{
-                job::{KeyNames, Leased, Reply},
-                transport::{Found, Health, Link, Scan},
-            },
+        store::redis::{
+            job::{KeyNames, Leased, Reply},
+            transport::{Found, Health, Link, Scan},
         },
     };
 

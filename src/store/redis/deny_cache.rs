@@ -28,18 +28,17 @@ use std::{
 
 use arc_swap::ArcSwapOption;
 
-use super::clock::Clock;
 use crate::{
     base::time::micros,
     decision::{Charge, Decision, DecisionSource, Outcome, Verdict},
     key::Key,
     policy::Policy,
-    store::Action,
+    store::{Action, StoreClock},
 };
 
 pub(crate) struct DenyCache {
     cells: Box<[Cell]>,
-    clock: Arc<Clock>,
+    clock: StoreClock,
     /// The longest time for which a denial is stored, in microseconds.
     max_age: u64,
     /// How many invalidations there were.
@@ -74,7 +73,7 @@ struct CachedDenial {
 const CELLS: usize = 4096;
 
 impl DenyCache {
-    pub(crate) fn new(max_age: Duration, clock: Arc<Clock>) -> Self {
+    pub(crate) fn new(max_age: Duration, clock: StoreClock) -> Self {
         Self {
             cells: (0..CELLS).map(|_| Cell::default()).collect(),
             clock,
@@ -290,7 +289,7 @@ mod tests {
     impl Fixture {
         fn new() -> Self {
             let clock = ManualClock::new();
-            let of_cache = Arc::new(Clock::new(Some(clock.clone())));
+            let of_cache = StoreClock::new(Some(clock.clone()), 0);
             Self { cache: DenyCache::new(Duration::from_secs(1), of_cache), clock }
         }
 

@@ -5,7 +5,7 @@
 
 use redis::RedisError;
 
-use super::codes::{code, fault, parse};
+use super::codes::parse;
 use crate::base::Fault;
 
 /// Why a server did not carry out a command or accept a connection, if it said so, and a description of the error without any
@@ -31,15 +31,15 @@ pub(super) fn explain(error: &RedisError) -> (Option<Fault>, String) {
             // A text of the operating system or the TLS library, such as an unknown host.
             _ => tls_remedy(error).map_or_else(|| (None, error.to_string()), other),
         },
-        redis::ErrorKind::AuthenticationFailed => match fault(detail).filter(|_| code(detail) != "ERR") {
+        redis::ErrorKind::AuthenticationFailed => match parse(detail).0 {
             // redis-rs does not report which of the two it is.
-            None | Some(Fault::WrongPass) => (
+            Fault::Other | Fault::WrongPass => (
                 Some(Fault::WrongPass),
                 "the server does not accept this user and password: correct them in the URL, or remove them if the server \
                  has no password"
                     .into(),
             ),
-            Some(_) => said(detail),
+            _ => said(detail),
         },
         redis::ErrorKind::Parse | redis::ErrorKind::UnexpectedReturnType => {
             other("it does not answer as Redis does: is it a Redis server?")

@@ -42,8 +42,7 @@ impl Instances {
     /// Whether to announce this instance at the time `now`. True once in each interval.
     #[cold]
     pub(super) fn is_due(&self, now: u64) -> bool {
-        let due = self.due.load(Ordering::Relaxed);
-        let next = now + micros(INTERVAL);
-        now >= due && self.due.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        let next = |due| (now >= due).then_some(now + micros(INTERVAL));
+        self.due.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
     }
 }

@@ -107,7 +107,7 @@ impl ManageConnection for Manager {
 
     fn has_broken(&self, connection: &mut Self::Connection) -> bool {
         #[cfg(feature = "sentinel")]
-        if let Some(followed) = &mut connection.followed {
+        if let Some(followed) = &connection.followed {
             return followed.is_outdated();
         }
         let _ = connection;
@@ -118,7 +118,7 @@ impl ManageConnection for Manager {
 impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         #[cfg(feature = "sentinel")]
-        if let Some(followed) = &mut self.followed {
+        if let Some(followed) = &self.followed {
             return Box::pin(async {
                 followed.before_command()?;
                 let reply = self.opened.0.req_packed_command(cmd).await;

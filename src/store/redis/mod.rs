@@ -13,7 +13,6 @@ mod decide;
 mod deny_cache;
 mod error;
 mod explain;
-mod hash;
 mod instances;
 mod job;
 mod lease;
@@ -28,10 +27,12 @@ mod script;
 mod servers;
 mod store;
 mod tls;
+#[cfg(feature = "tls-rustls-no-provider")]
+mod tls_stream;
 mod transport;
 mod wire;
 
 pub use self::{
-    builder::RedisStoreBuilder, hash::RedisHash, lease::LeaseStatus, listing::StoredKeys,
-    probe_report::ProbeReport, servers::Servers, store::RedisStore,
+    builder::RedisStoreBuilder, lease::LeaseStatus, probe_report::ProbeReport, servers::Servers,
+    store::RedisStore,
 };

@@ -4,23 +4,13 @@
 //! even if it then uses others. That takes long, and fails where the system has none. So the stream is opened here, with
 //! settings that are made once, and redis-rs gets it.
 
-#[cfg(feature = "tls-rustls-no-provider")]
-use std::{io, sync::Arc};
-
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisResult, aio::MultiplexedConnection};
+use tokio::task::JoinSet;
 #[cfg(feature = "tls-rustls-no-provider")]
-use {
-    redis::ConnectionAddr,
-    rustls::{ClientConfig, pki_types::ServerName},
-    tokio::{
-        net::{TcpStream, lookup_host},
-        task::JoinSet,
-    },
-    tokio_rustls::TlsConnector,
-};
+use {redis::ConnectionAddr, rustls::ClientConfig, std::sync::Arc};
 
 #[cfg(feature = "tls-rustls-no-provider")]
-use super::address::is_tls;
+use super::{address::is_tls, tls_stream};
 use super::{tls::TlsSettings, transport::answered};
 use crate::base::Error;
 
@@ -32,17 +22,8 @@ pub(super) struct Opener {
     tls: Option<Arc<ClientConfig>>,
 }
 
-/// A connection, and its task.
-pub(super) type Opened = (MultiplexedConnection, Driver);
-
-/// Ends the task of a connection once nothing uses it: a server that hangs would keep it. Without TLS, redis-rs has the task.
-pub(super) struct Driver(Option<tokio::task::AbortHandle>);
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.iter().for_each(tokio::task::AbortHandle::abort);
-    }
-}
+/// A connection, and its task, which ends with the set: a server that hangs would keep it. Without TLS, redis-rs has the task.
+pub(super) type Opened = (MultiplexedConnection, JoinSet<()>);
 
 impl Opener {
     pub(super) fn new(tls: &TlsSettings, info: &ConnectionInfo) -> Result<Self, Error> {
@@ -60,45 +41,18 @@ impl Opener {
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         #[cfg(feature = "tls-rustls-no-provider")]
         if let (ConnectionAddr::TcpTls { host, port, .. }, Some(tls)) = (info.addr(), &self.tls) {
-            return answered(open_with_tls(host, *port, tls.clone(), info, config)).await;
+            return answered(async {
+                let stream = tls_stream::open(host, *port, tls.clone()).await?;
+                let (connection, driver) =
+                    MultiplexedConnection::new_with_config(info.redis_settings(), stream, config).await?;
+                let mut task = JoinSet::new();
+                task.spawn(driver);
+                Ok((connection, task))
+            })
+            .await;
         }
         let client = Client::open(info.clone())?;
         let connection = answered(client.get_multiplexed_async_connection_with_config(&config)).await?;
-        Ok((connection, Driver(None)))
+        Ok((connection, JoinSet::new()))
     }
-}
-
-/// The handshake begins only once the server accepts connections, because it costs much more.
-#[cfg(feature = "tls-rustls-no-provider")]
-async fn open_with_tls(
-    host: &str,
-    port: u16,
-    tls: Arc<ClientConfig>,
-    info: &ConnectionInfo,
-    config: AsyncConnectionConfig,
-) -> RedisResult<Opened> {
-    let tcp = connect(host, port).await?;
-    tcp.set_nodelay(true)?;
-    let name = ServerName::try_from(host.to_owned())?;
-    let stream = TlsConnector::from(tls).connect(name, tcp).await?;
-    let (connection, driver) =
-        MultiplexedConnection::new_with_config(info.redis_settings(), stream, config).await?;
-    Ok((connection, Driver(Some(tokio::spawn(driver).abort_handle()))))
-}
-
-/// Connects to the first address of `host` that accepts it.
-#[cfg(feature = "tls-rustls-no-provider")]
-async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
-    let mut attempts = JoinSet::new();
-    for address in lookup_host((host, port)).await? {
-        attempts.spawn(TcpStream::connect(address));
-    }
-    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-    while let Some(attempt) = attempts.join_next().await {
-        match attempt.unwrap_or_else(|ended| Err(io::Error::other(ended))) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => failed = error,
-        }
-    }
-    Err(failed)
 }

@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwapOption;
 use redis::{
     ConnectionAddr, ConnectionInfo, ErrorKind as RedisErrorKind, RedisConnectionInfo, RedisError,
     RedisResult, Role, Value, aio::MultiplexedConnection,
@@ -52,9 +53,7 @@ pub(super) struct Primary {
     sentinels: Vec<Sentinel>,
     opener: Opener,
     /// What most sentinels named last.
-    named: Mutex<Option<Address>>,
-    /// How often that changed.
-    changes: AtomicU64,
+    named: ArcSwapOption<Address>,
     created: Instant,
     /// When to ask again, in microseconds since then.
     due: AtomicU64,
@@ -70,8 +69,6 @@ struct Sentinel {
 pub(super) struct Followed {
     primary: Arc<Primary>,
     address: Address,
-    /// The changes when the two were compared last.
-    seen: Option<u64>,
 }
 
 /// What the sentinels answered.
@@ -122,8 +119,7 @@ impl Primary {
             template: first.clone(),
             sentinels: infos.iter().map(sentinel).collect(),
             opener: Opener::new(tls, first)?,
-            named: Mutex::default(),
-            changes: AtomicU64::default(),
+            named: ArcSwapOption::default(),
             created: Instant::now(),
             due: AtomicU64::new(micros(INTERVAL)),
         };
@@ -136,28 +132,26 @@ impl Primary {
 
     /// A connection to the server that most sentinels name, or else to the one that any of them names.
     pub(super) async fn connect(self: &Arc<Self>) -> RedisResult<(Opened, Followed)> {
-        let votes = self.ask().await;
+        let mut votes = self.ask().await;
         if 2 * votes.count(None) > votes.answers.len() {
             return Err(no_primary());
         }
         if let Some(address) = votes.majority(self.sentinels.len()) {
             self.follow(&address);
         }
-        let named = lock(&self.named).clone();
-        if let Some(address) = &named {
-            let connected = self.connect_to(address).await;
-            if connected.is_ok() || votes.most().is_none_or(|most| most == address) {
-                return connected;
+        let named = self.named.load_full();
+        let mut failed = votes.error.take().map_or_else(no_primary, of_sentinel);
+        let other = votes.most().filter(|most| named.as_deref() != Some(most));
+        for address in named.as_deref().into_iter().chain(other) {
+            match self.connect_to(address).await {
+                Ok(connection) => {
+                    self.follow(address);
+                    return Ok(connection);
+                }
+                Err(error) => failed = error,
             }
         }
-        match votes.most() {
-            Some(address) => {
-                let connection = self.connect_to(address).await?;
-                self.follow(address);
-                Ok(connection)
-            }
-            None => Err(votes.error.map_or_else(no_primary, of_sentinel)),
-        }
+        Err(failed)
     }
 
     /// A connection to the server at `address`, if it is a primary.
@@ -167,7 +161,7 @@ impl Primary {
         if !matches!(role, Role::Primary { .. }) {
             return Err(no_primary());
         }
-        Ok((opened, Followed { primary: self.clone(), address: address.clone(), seen: None }))
+        Ok((opened, Followed { primary: self.clone(), address: address.clone() }))
     }
 
     fn info(&self, (host, port): Address) -> ConnectionInfo {
@@ -181,12 +175,8 @@ impl Primary {
 
     /// From now on, connections to other servers are replaced.
     fn follow(&self, address: &Address) {
-        let mut named = lock(&self.named);
-        if named.as_ref() == Some(address) {
-            return;
-        }
-        if let Some(old) = named.replace(address.clone()) {
-            self.changes.fetch_add(1, Ordering::Release);
+        let old = self.named.swap(Some(Arc::new(address.clone())));
+        if let Some(old) = old.filter(|old| **old != *address) {
             log!(
                 warn,
                 primary = %self.name,
@@ -199,10 +189,9 @@ impl Primary {
 
     /// Asks the sentinels in the background, if it is time to. Call it with each command.
     fn ask_if_due(self: &Arc<Self>) {
-        let (now, due) = (micros(self.created.elapsed()), self.due.load(Ordering::Relaxed));
-        let next = now + micros(INTERVAL);
-        if now >= due
-            && self.due.compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        let now = micros(self.created.elapsed());
+        let next = |due| (now >= due).then_some(now + micros(INTERVAL));
+        if self.due.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).is_ok()
             && let Ok(runtime) = Handle::try_current()
         {
             let primary = self.clone();
@@ -311,16 +300,8 @@ impl Votes {
 
 impl Followed {
     /// Whether the sentinels name another server now.
-    pub(super) fn is_outdated(&mut self) -> bool {
-        let changes = Some(self.primary.changes.load(Ordering::Acquire));
-        if changes == self.seen {
-            return false;
-        }
-        let is_outdated = lock(&self.primary.named).as_ref().is_some_and(|named| *named != self.address);
-        if !is_outdated {
-            self.seen = changes;
-        }
-        is_outdated
+    pub(super) fn is_outdated(&self) -> bool {
+        self.primary.named.load().as_ref().is_some_and(|named| **named != self.address)
     }
 
     /// Call it before a command.
@@ -328,7 +309,7 @@ impl Followed {
     /// # Errors
     ///
     /// The error of a closed connection, if the sentinels name another server.
-    pub(super) fn before_command(&mut self) -> RedisResult<()> {
+    pub(super) fn before_command(&self) -> RedisResult<()> {
         self.primary.ask_if_due();
         if self.is_outdated() { Err(io::Error::from(io::ErrorKind::BrokenPipe).into()) } else { Ok(()) }
     }

@@ -8,13 +8,7 @@ use std::{
 use redis::{Cmd, Value};
 use tokio::time::Instant;
 
-use super::{
-    job::Job,
-    probe_report::ProbeReport,
-    store::RedisStore,
-    transport::{PROBE_TIMEOUT, slow_text},
-    wire,
-};
+use super::{job::Job, probe_report::ProbeReport, store::RedisStore, transport::PROBE_TIMEOUT, wire};
 use crate::{
     algorithm::SlidingLog,
     base::{Error, ErrorKind, Fault, Quota},
@@ -81,19 +75,8 @@ impl RedisStore {
         if let Some(info) = self.answered(info).await? {
             report.read_info(&info);
         }
-        let version = report
-            .outdated_version()
-            .map(|version| format!("Redis {version} is not supported: upgrade the server to 6.2 or later"));
-        let eviction = report.harmful_eviction().map(|policy| {
-            format!(
-                "Redis evicts exhausted limits when its memory is full (maxmemory-policy {policy}), and then admits their \
-                 clients again; set maxmemory-policy to volatile-ttl, and use a separate Redis for the limits"
-            )
-        });
         report.round_trip = self.round_trip().await;
-        let slow = report.round_trip.filter(|round_trip| *round_trip > self.deadline);
-        let slow = slow.map(|round_trip| slow_text(round_trip, self.deadline));
-        report.warnings.extend([version, eviction, slow].into_iter().flatten());
+        report.warn(self.deadline);
         let health = self.link.health();
         if health.introduce() {
             log!(
@@ -170,7 +153,7 @@ impl RedisStore {
     }
 
     /// Makes one decision on an unused key, without the shortcuts, and removes the key.
-    async fn decide_once(&self, policy: &Policy) -> Result<(), Error> {
+    pub(super) async fn decide_once(&self, policy: &Policy) -> Result<(), Error> {
         static PROBES: AtomicU64 = AtomicU64::new(0);
         let unique = format!("%probe:{}:{}", std::process::id(), PROBES.fetch_add(1, Ordering::Relaxed));
         let key = Key::new(unique);
@@ -188,11 +171,7 @@ impl RedisStore {
         }
         let mut decided = Err(wire::unexpected());
         wire::decode(&reply, &[&job], |_, reply| decided = reply);
-        let mut redis_key = Vec::new();
-        self.names.write(&mut redis_key, policy, &key);
-        let mut delete = redis::cmd("DEL");
-        delete.arg(redis_key);
-        let deleted = self.ask(delete).await;
+        let deleted = self.ask(self.delete(policy, &key)).await;
         decided?;
         deleted.map(|_| ())
     }

@@ -4,6 +4,8 @@ use std::{collections::HashMap, fmt, time::Duration};
 
 use redis::{Value, from_redis_value};
 
+use super::transport::slow_text;
+
 /// What [`RedisStore::probe`](crate::RedisStore::probe) found. Its text is for an operator.
 ///
 /// # Example
@@ -82,14 +84,24 @@ impl ProbeReport {
         }
     }
 
-    /// The version, if it is below 6.2.
-    pub(super) fn outdated_version(&self) -> Option<&str> {
-        self.version.as_deref().filter(|version| parse(version).is_some_and(|version| version < (6, 2)))
-    }
-
-    /// The eviction policy, if it evicts exhausted limits.
-    pub(super) fn harmful_eviction(&self) -> Option<&str> {
-        self.eviction_policy.as_deref().filter(|policy| self.may_evict && evicts_exhausted(policy))
+    /// Adds what else to change, if decisions take `deadline` at most.
+    pub(super) fn warn(&mut self, deadline: Duration) {
+        if let Some(version) = &self.version
+            && parse(version).is_some_and(|version| version < (6, 2))
+        {
+            let problem = format!("Redis {version} is not supported: upgrade the server to 6.2 or later");
+            self.warnings.push(problem);
+        }
+        if let Some(policy) = self.eviction_policy.as_ref().filter(|policy| evicts_exhausted(policy))
+            && self.may_evict
+        {
+            self.warnings.push(format!(
+                "Redis evicts exhausted limits when its memory is full (maxmemory-policy {policy}), and then admits their \
+                 clients again; set maxmemory-policy to volatile-ttl, and use a separate Redis for the limits"
+            ));
+        }
+        let slow = self.round_trip.filter(|round_trip| *round_trip > deadline);
+        self.warnings.extend(slow.map(|round_trip| slow_text(round_trip, deadline)));
     }
 
     pub(super) fn round_trip_text(&self) -> String {
@@ -172,8 +184,9 @@ mod tests {
     fn only_versions_below_6_2_are_outdated() {
         let rows = [("6.0.16", true), ("6.2.0", false), ("7.4.1", false), ("10.0.0", false), ("x", false)];
         for (version, is_outdated) in rows {
-            let server = ProbeReport { version: Some(version.into()), ..ProbeReport::default() };
-            assert_eq!(server.outdated_version().is_some(), is_outdated, "{version}");
+            let mut server = ProbeReport { version: Some(version.into()), ..ProbeReport::default() };
+            server.warn(Duration::MAX);
+            assert_eq!(!server.warnings.is_empty(), is_outdated, "{version}");
         }
     }
 
@@ -192,7 +205,11 @@ mod tests {
         for (nodes, harmful) in rows {
             let mut server = ProbeReport::default();
             server.read_info(&Value::Map(nodes.into_iter().map(|info| (bulk("node"), info)).collect()));
-            assert_eq!(server.harmful_eviction(), harmful, "{server}");
+            server.warn(Duration::MAX);
+            let warned = server.warnings.first().map(String::as_str);
+            let expected = harmful.map(|policy| format!("(maxmemory-policy {policy})"));
+            assert_eq!(warned.is_some(), expected.is_some(), "{server}");
+            assert!(expected.is_none_or(|policy| warned.unwrap().contains(&policy)), "{server}");
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    fmt, iter, slice,
+    iter,
     sync::{Arc, LazyLock, RwLock},
 };
 
@@ -24,51 +24,42 @@ macro_rules! lua {
     };
 }
 
+/// A part of a script: a file, or a folder, whose files are the body of a function of its name. So what they declare is only
+/// created where it is needed.
+type Include = (&'static str, &'static [&'static str]);
+
 /// The include files, in an order in which each comes after those it uses.
-const INCLUDES: &[(&str, Include)] = &[
-    ("prelude", File(lua!("include/prelude"))),
-    ("error", File(lua!("include/error"))),
-    ("state", File(lua!("include/state"))),
-    ("muldiv", File(lua!("include/muldiv"))),
+const INCLUDES: &[Include] = &[
+    ("prelude", &[lua!("include/prelude")]),
+    ("error", &[lua!("include/error")]),
+    ("state", &[lua!("include/state")]),
+    ("muldiv", &[lua!("include/muldiv")]),
     (
         "bucket_in_full",
-        Function(&[
+        &[
             lua!("bucket_in_full/drain"),
             lua!("bucket_in_full/text"),
             lua!("bucket_in_full/quotas"),
             lua!("bucket_in_full/leases"),
             lua!("bucket_in_full/any_bucket"),
             lua!("bucket_in_full/changes"),
-        ]),
+        ],
     ),
-    ("bucket", File(lua!("include/bucket"))),
+    ("bucket", &[lua!("include/bucket")]),
 ];
 const CHECKED: &str = lua!("include/checked");
 /// The driver of any call.
-const DECIDE: &[(&str, Include)] = &[
-    ("call", File(lua!("include/call"))),
-    ("keys", File(lua!("include/keys"))),
+const DECIDE: &[Include] = &[
+    ("call", &[lua!("include/call")]),
+    ("keys", &[lua!("include/keys")]),
     (
         "decide_in_full",
-        Function(&[
-            lua!("decide_in_full/states"),
-            lua!("decide_in_full/failures"),
-            lua!("decide_in_full/phases"),
-        ]),
+        &[lua!("decide_in_full/states"), lua!("decide_in_full/failures"), lua!("decide_in_full/phases")],
     ),
-    ("decide", File(lua!("decide"))),
+    ("decide", &[lua!("decide")]),
 ];
 /// The driver of a call that is only takes.
 const TAKE: &str = lua!("take");
-
-/// A part of a script.
-enum Include {
-    File(&'static str),
-    /// The files of a folder are the body of a function of its name. So what they declare is only created where it is needed.
-    Function(&'static [&'static str]),
-}
-
-use Include::{File, Function};
 
 /// The text of a script, and the hash that EVALSHA takes.
 pub(crate) struct Script {
@@ -106,9 +97,7 @@ impl Script {
     /// The script with the algorithms of this crate and `custom`. Their order changes the hash.
     pub(crate) fn with_custom(custom: &[Arc<dyn Algorithm>]) -> Self {
         let mut text = String::new();
-        for (name, include) in INCLUDES {
-            include.push(&mut text, name);
-        }
+        INCLUDES.iter().for_each(|include| push_include(&mut text, include));
         if !custom.is_empty() {
             push_code(&mut text, CHECKED);
         }
@@ -130,9 +119,7 @@ impl Script {
             ));
         }
         text.push_str("end\n");
-        for (name, include) in DECIDE {
-            include.push(&mut text, name);
-        }
+        DECIDE.iter().for_each(|include| push_include(&mut text, include));
         Self::new(text)
     }
 
@@ -143,9 +130,8 @@ impl Script {
             add_used(&mut used, file);
         }
         let mut text = String::new();
-        for (name, include) in INCLUDES.iter().filter(|(name, _)| used.contains(*name)) {
-            include.push(&mut text, name);
-        }
+        let includes = INCLUDES.iter().filter(|(name, _)| used.contains(*name));
+        includes.for_each(|include| push_include(&mut text, include));
         let arguments = algorithm.arguments(&Quota::per_second(1)).map_or(0, |arguments| arguments.len());
         text.push_str(&format!("local ARGUMENTS, brief = '<{}', 'take'\n", "d".repeat(arguments)));
         text.push_str("local algorithm = (function()\n");
@@ -174,24 +160,13 @@ impl Script {
     }
 }
 
-impl Include {
-    fn files(&self) -> &[&'static str] {
-        match self {
-            File(file) => slice::from_ref(file),
-            Function(files) => files,
-        }
+fn push_include(text: &mut String, (name, files): &Include) {
+    if let [file] = files {
+        return push_code(text, file);
     }
-
-    fn push(&self, text: &mut String, name: &str) {
-        match self {
-            File(file) => push_code(text, file),
-            Function(files) => {
-                text.push_str(&format!("local function {name}()\n"));
-                files.iter().for_each(|file| push_code(text, file));
-                text.push_str("end\n");
-            }
-        }
-    }
+    text.push_str(&format!("local function {name}()\n"));
+    files.iter().for_each(|file| push_code(text, file));
+    text.push_str("end\n");
 }
 
 /// Whether the state of a key is a string: the file returns no functions to read and write it.
@@ -204,9 +179,9 @@ fn add_used<'a>(used: &mut BTreeSet<&'a str>, lua: &'a str) {
     let line = lua.lines().find_map(|line| line.strip_prefix("-- uses:")).unwrap_or_default();
     for name in line.split_whitespace() {
         if used.insert(name)
-            && let Some((_, include)) = INCLUDES.iter().find(|(known, _)| *known == name)
+            && let Some((_, files)) = INCLUDES.iter().find(|(known, _)| *known == name)
         {
-            include.files().iter().for_each(|file| add_used(used, file));
+            files.iter().for_each(|file| add_used(used, file));
         }
     }
 }
@@ -224,18 +199,12 @@ fn push_code(text: &mut String, lua: &str) {
     text.extend(code.flat_map(|line| [line, "\n"]));
 }
 
-impl fmt::Debug for Script {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Script").field(&self.hash()).finish()
-    }
-}
-
 /// The custom algorithms of a store, and one script for each set of them that is decided together. If the Lua of one
 /// does not compile, only its own decisions fail.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Scripts(RwLock<Registered>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Registered {
     /// By name.
     custom: BTreeMap<String, Arc<dyn Algorithm>>,

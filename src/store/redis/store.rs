@@ -1,30 +1,21 @@
-use std::{
-    collections::BTreeSet,
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
+
+use redis::{Cmd, Value};
 
 use super::{
     builder::RedisStoreBuilder,
-    clock::Clock,
     deny_cache::DenyCache,
     instances::Instances,
     job::KeyNames,
     lease::{LeaseStatus, Leases},
     script::{Script, Scripts},
     servers::Servers,
-    transport::{Link, current},
+    transport::{Link, PROBE_TIMEOUT},
 };
 use crate::{
-    base::{Error, ErrorKind},
-    decision::Charge,
-    key::Key,
+    base::{Answer, Error},
     policy::Policy,
-    store::{Action, LocalCounts, Store},
+    store::{LocalCounts, StoreClock},
 };
 
 /// A store that keeps the counts in Redis (6.2 or later, 64-bit) or Valkey, shared by all instances of a service.
@@ -44,7 +35,7 @@ use crate::{
 /// Keys have the form `prefix:policy:algorithm:{identity}`, or `prefix:policy:algorithm:{shard}:identity` in a Cluster. Each
 /// has a TTL. If the server's clock is set back, keys that are not used again expire later by that difference.
 ///
-/// If a key holds another program's value, decisions on it fail with [`ForeignValue`](ErrorKind::ForeignValue), and the
+/// If a key holds another program's value, decisions on it fail with [`ForeignValue`](crate::ErrorKind::ForeignValue), and the
 /// value is never overwritten. Only a [reset](crate::Operator::reset) removes it.
 ///
 /// # Eviction
@@ -77,7 +68,7 @@ use crate::{
 ///
 /// A decision takes at most the [`deadline`](RedisStoreBuilder::deadline), including the wait for a connection. A batch
 /// without a reply by then may have charged, and is never sent again. If Redis is so busy that a decision cannot be sent
-/// within the deadline, it fails with [`StoreBusy`](ErrorKind::StoreBusy). When a decision fails, its policy's
+/// within the deadline, it fails with [`StoreBusy`](crate::ErrorKind::StoreBusy). When a decision fails, its policy's
 /// [`FailureMode`](crate::FailureMode) applies.
 ///
 /// If a connection breaks during a batch, the decisions of that batch fail. The store replaces the connection and checks
@@ -100,7 +91,7 @@ use crate::{
 /// * An answer belongs to the runtime in which it is first polled. Time in which that runtime is blocked does not count
 ///   against its deadline, except in a Cluster. A permit is renewed by the runtime of its decision: if that runtime is
 ///   blocked or idle for longer than the period, the permit expires.
-/// * A decision that is polled outside a runtime fails with [`MissingSetup`](ErrorKind::MissingSetup).
+/// * A decision that is polled outside a runtime fails with [`MissingSetup`](crate::ErrorKind::MissingSetup).
 /// * Under a paused clock (`start_paused`), deadlines pass before Redis answers. Test with
 ///   [`MemoryStore::with_clock`](crate::MemoryStore::with_clock) instead.
 ///
@@ -126,7 +117,7 @@ pub struct RedisStore {
     pub(super) scripts: Arc<Scripts>,
     pub(super) names: KeyNames,
     pub(super) deadline: Duration,
-    pub(super) clock: Arc<Clock>,
+    pub(super) clock: StoreClock,
     pub(super) deny_cache: Option<Arc<DenyCache>>,
     pub(super) leases: Arc<Leases>,
     pub(super) local: Arc<LocalCounts>,
@@ -153,10 +144,10 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// * [`InvalidConfig`](ErrorKind::InvalidConfig): a URL is malformed or missing, or the URLs of a Redis Cluster or
+    /// * [`InvalidConfig`](crate::ErrorKind::InvalidConfig): a URL is malformed or missing, or the URLs of a Redis Cluster or
     ///   of sentinels differ in more than the address.
-    /// * [`StoreUnreachable`](ErrorKind::StoreUnreachable): no server answers, or it does not accept the password.
-    /// * [`StoreFailed`](ErrorKind::StoreFailed): the probe found that decisions fail. The message states what to
+    /// * [`StoreUnreachable`](crate::ErrorKind::StoreUnreachable): no server answers, or it does not accept the password.
+    /// * [`StoreFailed`](crate::ErrorKind::StoreFailed): the probe found that decisions fail. The message states what to
     ///   change.
     ///
     /// No message shows a password.
@@ -169,50 +160,9 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// [`StoreFailed`](ErrorKind::StoreFailed) with the error of the Lua file, and every error of a decision.
+    /// [`StoreFailed`](crate::ErrorKind::StoreFailed) with the error of the Lua file, and every error of a decision.
     pub async fn probe_policy(&self, policy: &Policy) -> Result<(), Error> {
-        static TRIES: AtomicU64 = AtomicU64::new(0);
-        let unique = format!("%try-out:{}:{}", std::process::id(), TRIES.fetch_add(1, Ordering::Relaxed));
-        let key = Key::new(unique);
-        let result = self.decide(Action::Charge, &[Charge::new(policy, &key, 1)]).await;
-        self.reset(policy, &key).await?;
-        result.map(|_| ())
-    }
-
-    /// Returns all units on [lease](Policy::leased) to Redis. Await it when the service shuts down, after its last
-    /// request. Otherwise other instances cannot use the units for up to [`Policy::lease_bound`].
-    /// [`Limiter::drain`](crate::Limiter::drain) does it too, and waits for settlements.
-    ///
-    /// ```no_run
-    /// # async fn example(store: tower_ratelimit::RedisStore) -> Result<(), Box<dyn std::error::Error>> {
-    /// # let (listener, app) = (tokio::net::TcpListener::bind("0.0.0.0:3000").await?, axum::Router::new());
-    /// axum::serve(listener, app).with_graceful_shutdown(async { /* the signal to stop */ }).await?;
-    /// store.return_leases().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// It takes at most a second and a half, regardless of the [`deadline`](RedisStoreBuilder::deadline) of a decision.
-    /// That includes up to half a second for leases that are under way or already being returned.
-    ///
-    /// # Errors
-    ///
-    /// Any error that a decision can return. Some leases are then not returned, and calling this again does not return them.
-    #[doc(hidden)]
-    pub async fn return_leases(&self) -> Result<(), Error> {
-        let runtime = current()?;
-        // A lease that is under way would be missed.
-        self.leases.wait_until_idle().await;
-        // Concurrently, so they share batches.
-        let jobs = self.leases.remove_all();
-        let calls: Vec<_> = jobs.into_iter().map(|job| self.leases.spawn(job, &runtime)).collect();
-        let mut result = Ok(());
-        for call in calls {
-            let ended = Error::new(ErrorKind::StoreUnreachable, "the Tokio runtime was shut down");
-            result = result.and(call.await.unwrap_or(Err(ended)));
-        }
-        self.leases.wait_until_idle().await;
-        result
+        self.decide_once(policy).await
     }
 
     /// The units on [lease](Policy::leased) in this store now. Under traffic, the value may be stale immediately.
@@ -220,6 +170,21 @@ impl RedisStore {
     #[must_use]
     pub fn lease_status(&self) -> LeaseStatus {
         self.leases.status()
+    }
+
+    /// The reply to a command other than a decision, within `timeout`, or within the deadline of a decision and half a second.
+    /// It is not sent while the circuit breaker is open, and its failure is not an outage of the store.
+    #[doc(hidden)]
+    pub fn ask_if_available(&self, command: Cmd, timeout: Option<Duration>) -> Answer<Value> {
+        let timeout = timeout.unwrap_or_else(|| self.deadline.min(PROBE_TIMEOUT));
+        self.link.clone().ask_if_available(command, timeout)
+    }
+
+    /// The [prefix](RedisStoreBuilder::prefix) of every key.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn prefix(&self) -> &str {
+        self.names.prefix()
     }
 
     /// The number of instances that use the limits of this prefix, as last seen: those that had traffic in the last 15
@@ -245,9 +210,8 @@ impl RedisStore {
 
     /// The minimum permissions that a Redis user needs for this store, as arguments of `ACL SETUSER`: keys under the
     /// [prefix](RedisStoreBuilder::prefix), and the commands of the store and the built-in algorithms, with `+select` if
-    /// the URL has a database other than 0. Your own algorithm may need more,
-    /// [`Operator::bans`](crate::Operator::bans) needs `+scan`, and [`probe`](Self::probe) needs `+info` to see the eviction
-    /// policy.
+    /// the URL has a database other than 0. Your own algorithm may need more, a list of keys or bans needs `+scan`, and
+    /// [`probe`](Self::probe) needs `+info` to see the eviction policy.
     ///
     /// # Example
     ///
@@ -268,7 +232,7 @@ impl RedisStore {
         let store_commands = self.link.commands().iter().map(|command| (*command).to_owned());
         let commands: BTreeSet<String> =
             Script::all_built_in().flat_map(|script| script.commands()).collect();
-        // Of `hash`. The algorithms have `pexpire` too.
+        // Of the hashes of `tower-ratelimit-extra`. The algorithms have `pexpire` too.
         let of_hashes = ["hdel", "hgetall", "hset"].map(ToOwned::to_owned);
         for command in store_commands.chain(of_hashes).chain(commands) {
             rule.push_str(" +");

@@ -1,16 +1,10 @@
-//! Certificates for TLS, and the crypto provider.
+//! The certificates for TLS that a store is given. What rustls makes of them is in `tls_stream`.
 
 use std::fmt;
-#[cfg(feature = "tls-rustls-no-provider")]
-use std::sync::Arc;
 
 use redis::ConnectionAddr;
 #[cfg(feature = "tls-rustls-no-provider")]
-use rustls::{
-    ClientConfig, RootCertStore,
-    crypto::CryptoProvider,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
-};
+use rustls::crypto::CryptoProvider;
 
 use crate::base::Error;
 
@@ -24,7 +18,7 @@ pub(crate) struct TlsSettings {
 }
 
 impl TlsSettings {
-    const fn are_default(&self) -> bool {
+    pub(super) const fn are_default(&self) -> bool {
         self.ca.is_none() && self.client.is_none()
     }
 
@@ -45,84 +39,6 @@ impl TlsSettings {
             )),
         }
     }
-
-    /// The certificates for a client of redis-rs, `None` for the system's.
-    #[cfg(all(feature = "cluster", feature = "tls-rustls-no-provider"))]
-    pub(crate) fn certificates(&self) -> Result<Option<redis::TlsCertificates>, Error> {
-        if self.are_default() {
-            return Ok(None);
-        }
-        // redis-rs would only find some invalid certificates, or only when it connects.
-        self.with_roots(self.own_roots()?.unwrap_or_else(RootCertStore::empty))?;
-        let client_tls = self.client.clone();
-        let client_tls =
-            client_tls.map(|(client_cert, client_key)| redis::ClientTlsConfig { client_cert, client_key });
-        Ok(Some(redis::TlsCertificates { client_tls, root_cert: self.ca.clone() }))
-    }
-
-    /// The settings of connections: with the certificates of the CA if there is one, and otherwise with the system's,
-    /// which takes milliseconds.
-    #[cfg(feature = "tls-rustls-no-provider")]
-    pub(super) fn client_config(&self) -> Result<Arc<ClientConfig>, Error> {
-        let roots = self.own_roots()?.map_or_else(system_roots, Ok)?;
-        Ok(Arc::new(self.with_roots(roots)?))
-    }
-
-    /// The certificates of the CA.
-    #[cfg(feature = "tls-rustls-no-provider")]
-    fn own_roots(&self) -> Result<Option<RootCertStore>, Error> {
-        let invalid = || {
-            Error::invalid(
-                "the CA certificate for Redis is invalid: it must be one or more certificates in PEM",
-            )
-        };
-        let Some(pem) = &self.ca else { return Ok(None) };
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates(pem).ok_or_else(invalid)? {
-            roots.add(certificate).map_err(|_| invalid())?;
-        }
-        Ok(Some(roots))
-    }
-
-    #[cfg(feature = "tls-rustls-no-provider")]
-    fn with_roots(&self, roots: RootCertStore) -> Result<ClientConfig, Error> {
-        let config = ClientConfig::builder().with_root_certificates(roots);
-        let Some((certificate, key)) = &self.client else { return Ok(config.with_no_client_auth()) };
-        let chain = certificates(certificate).ok_or_else(|| {
-            Error::invalid("the client certificate for Redis is invalid: it must be a certificate in PEM")
-        })?;
-        let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
-            Error::invalid(
-                "the private key of the client certificate for Redis is invalid: it must be in PEM",
-            )
-        })?;
-        config.with_client_auth_cert(chain, key).map_err(|_| {
-            Error::invalid(
-                "the private key of the client certificate for Redis cannot be used: it must belong to the certificate",
-            )
-        })
-    }
-}
-
-/// The certificates in `pem`: at least one.
-#[cfg(feature = "tls-rustls-no-provider")]
-fn certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
-    let all: Vec<_> = CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().ok()?;
-    (!all.is_empty()).then_some(all)
-}
-
-/// The certificates that the system trusts. One that cannot be read is left out.
-#[cfg(feature = "tls-rustls-no-provider")]
-fn system_roots() -> Result<RootCertStore, Error> {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if roots.is_empty() {
-        return Err(Error::invalid(
-            "this system has no certificates of authorities: pass the certificate of the Redis server's authority to \
-             RedisStoreBuilder::tls_ca_certificate, or install the system's package of certificates",
-        ));
-    }
-    Ok(roots)
 }
 
 /// Installs ring unless the program has installed a provider. rustls panics if no provider is compiled in, or if

@@ -13,8 +13,9 @@ use support::{
 use tower_ratelimit::{
     Answer as StoreAnswer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _,
     Limiter, ManualClock, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, RedisStore,
+    internal::{Extent, StoredKeys},
     policy::{Enforcement, EnforcementSwitch, Penalty},
-    store::{Action, BanList, Store},
+    store::{Action, Store},
 };
 use tower_ratelimit_extra::{
     admin::{self, Admin, Policies},
@@ -379,7 +380,7 @@ impl Store for Fails {
     fn reset(&self, _: &Policy, _: &Key) -> StoreAnswer<()> {
         self.answer()
     }
-    fn bans(&self, _: &Policy, _: usize) -> StoreAnswer<BanList> {
+    fn stored_keys(&self, _: &[Policy], _: Extent) -> StoreAnswer<StoredKeys> {
         self.answer()
     }
 }

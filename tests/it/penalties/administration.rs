@@ -2,7 +2,9 @@
 
 use tower_ratelimit::{
     Charge, Error, ErrorKind, FailureMode, ManualClock, RedisStore, decision::DecisionSource,
+    internal::Extent, store::Store as _,
 };
+use tower_ratelimit_extra::explain::BanList;
 
 use super::*;
 use crate::each_store::penalties::texts;
@@ -65,7 +67,7 @@ async fn what_cannot_be_banned_is_an_error_that_says_what_to_write() {
     let add = "the policy `plain` has no penalty, so no key can be banned under it: add `.penalty(Penalty::manual())`";
     is_invalid(limiter.operator().ban(&plain, &alice, HOUR).await, add);
     is_invalid(limiter.operator().unban(&plain, &alice).await, add);
-    is_invalid(limiter.operator().bans(&plain).await, add);
+    is_invalid(BanList::of(&limiter, &plain).await, add);
     for time in [Duration::ZERO, Duration::from_micros(999), 3_651 * DAY] {
         is_invalid(limiter.operator().ban(&policy, &alice, time).await, "1 ms to 3650 days: use `unban`");
     }
@@ -78,7 +80,7 @@ async fn what_cannot_be_banned_is_an_error_that_says_what_to_write() {
         Limiter::new(says.clone()).operator().ban(&policy, &alice, HOUR).await,
         "this store has no bans",
     );
-    is_invalid(Limiter::new(says).operator().bans(&policy).await, "implement `Store::bans`");
+    is_invalid(BanList::of(&Limiter::new(says), &policy).await, "this store cannot list its keys");
 
     // The failure mode does not apply.
     for mode in [FailureMode::Local { instances: 1 }, FailureMode::Open, FailureMode::Closed] {
@@ -114,12 +116,12 @@ async fn a_list_with_room_for_fewer_bans_has_the_longest_and_says_so() {
     end";
     let () = server.command(&["EVAL", script, "0", &clock.now().as_micros().to_string(), &BANS.to_string()]);
     for (name, limiter) in [("memory", Limiter::new(memory)), ("redis", Limiter::new(redis))] {
-        let list = limiter.operator().bans(&policy).await.unwrap();
+        let list = BanList::of(&limiter, &policy).await.unwrap();
         assert!(!list.is_complete, "{name}");
         let expected = (1..BANS).rev().map(|number| (key(number), time(number)));
         assert!(list.bans.into_iter().eq(expected), "{name}");
         limiter.operator().unban(&policy, &key(BANS / 2)).await.unwrap();
-        let all = limiter.operator().bans(&policy).await.unwrap();
+        let all = BanList::of(&limiter, &policy).await.unwrap();
         assert_eq!((all.bans.len() as u64, all.is_complete), (BANS - 1, true), "{name}");
     }
 }
@@ -134,7 +136,7 @@ async fn a_redis_with_more_denied_keys_than_are_looked_at_says_so() {
         redis.call('SET', string.format('rl:p:penalty:{%06d}', i), string.format('-%016d1', ARGV[1]))
     end";
     let () = server.command(&["EVAL", script, "0", &time.as_micros().to_string()]);
-    let list = limiter.operator().bans(&policy).await.unwrap();
+    let list = BanList::of(&limiter, &policy).await.unwrap();
     assert_eq!((list.bans.len(), list.is_complete), (0, false));
 }
 
@@ -147,9 +149,9 @@ async fn values_of_other_programs_hide_no_ban_and_a_failure_differs_from_an_empt
     let () = server.command(&["SET", "rl:p:fixed-window:{alice}", "a count of another program"]);
     let () = server.command(&["SET", "rl:p:penalty:{bob}", "a text"]);
     let () = server.command(&["HSET", "rl:p:penalty:{carol}", "a", "hash"]);
-    assert_eq!(texts(&limiter.operator().bans(&policy).await.unwrap()), ["alice"]);
+    assert_eq!(texts(&BanList::of(&limiter, &policy).await.unwrap()), ["alice"]);
     let () = server.command(&["ACL", "SETUSER", "default", "-evalsha"]);
-    let error = limiter.operator().bans(&policy).await.unwrap_err();
+    let error = BanList::of(&limiter, &policy).await.unwrap_err();
     assert!(error.to_string().contains("acl_rule"), "{error}");
 }
 
@@ -168,11 +170,11 @@ async fn a_redis_user_who_may_not_scan_cannot_list_and_all_else_works() {
     let (policy, alice) = (day("p", 1).penalty(three()), Key::new("alice"));
     provoke(&limiter, &policy, &alice).await;
     limiter.operator().ban(&policy, &alice, HOUR).await.unwrap();
-    assert_eq!(limiter.operator().bans(&policy).await.unwrap_err().kind(), ErrorKind::StoreFailed);
+    assert_eq!(BanList::of(&limiter, &policy).await.unwrap_err().kind(), ErrorKind::StoreFailed);
     set_user("+scan");
-    assert_eq!(texts(&limiter.operator().bans(&policy).await.unwrap()), ["alice"]);
+    assert_eq!(texts(&BanList::of(&limiter, &policy).await.unwrap()), ["alice"]);
     limiter.operator().unban(&policy, &alice).await.unwrap();
-    assert!(eventually(async || limiter.operator().bans(&policy).await.unwrap().bans.is_empty()).await);
+    assert!(eventually(async || BanList::of(&limiter, &policy).await.unwrap().bans.is_empty()).await);
 }
 
 #[tokio::test]
@@ -193,8 +195,8 @@ async fn one_list_is_made_at_a_time_for_a_store() {
         let (limiter, store, policy) = (limiter.clone(), store.clone(), policy.clone());
         tokio::spawn(async move {
             match number % 2 {
-                0 => drop(limiter.operator().bans(&policy).await.unwrap()),
-                _ => drop(store.stored_keys(&[policy], 100_000).await.unwrap()),
+                0 => drop(BanList::of(&limiter, &policy).await.unwrap()),
+                _ => drop(store.stored_keys(&[policy], Extent::Seen(100_000)).await.unwrap()),
             }
         })
     });

@@ -1,14 +1,17 @@
 //! What the commands do. Each returns what is printed.
 
-use std::{cmp::Reverse, time::Duration};
+use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
 
 use serde::Serialize;
 use serde_json::{Value, json};
 use tower_ratelimit::{
     Decision, Error, ErrorKind, Key, Limiter, Policy, RedisStore, Verdict, decision::Outcome,
-    store::Store as _,
+    internal::Extent, store::Store as _,
 };
-use tower_ratelimit_extra::{explain::Explanation, live::LivePolicies};
+use tower_ratelimit_extra::{
+    explain::{BanList, Explanation},
+    live::LivePolicies,
+};
 
 use crate::{
     connect::connect,
@@ -115,7 +118,7 @@ impl Admin {
         };
         let (mut bans, mut is_complete) = (Vec::new(), true);
         for policy in policies {
-            let banned = self.limiter.operator().bans(policy).await?;
+            let banned = BanList::of(&self.limiter, policy).await?;
             is_complete &= banned.is_complete;
             bans.extend(banned.bans.into_iter().map(|(key, rest)| (policy.name(), key, rest)));
         }
@@ -145,10 +148,15 @@ impl Admin {
             Some(name) => vec![self.policy(name)?.clone()],
             None => self.policies.clone(),
         };
-        let found = self.store.stored_keys(&policies, scan).await?;
-        let shown = &found.keys[..found.keys.len().min(limit)];
-        let mut states = Vec::with_capacity(shown.len());
-        for (policy, key) in shown {
+        // A key that is banned is not always charged too.
+        let bans = policies.iter().map(|policy| policy.bans().unwrap_or(policy));
+        let counted_by: Vec<Policy> = policies.iter().chain(bans).cloned().collect();
+        let found = self.store.stored_keys(&counted_by, Extent::Seen(scan)).await?;
+        let keys: BTreeSet<_> =
+            found.keys.into_iter().map(|(place, key)| (place % policies.len(), key)).collect();
+        let mut states = Vec::with_capacity(limit);
+        for (place, key) in keys.iter().take(limit) {
+            let policy = &policies[*place];
             states.push(match self.explain(policy, key, 1).await {
                 Err(error) if error.kind() != ErrorKind::ForeignValue => return Err(error.into()),
                 explained => (policy, key, explained),
@@ -168,7 +176,7 @@ impl Admin {
                 };
             return Ok(text(&json!({
                 "keys": states.iter().map(of_key).collect::<Vec<_>>(),
-                "found": found.keys.len(),
+                "found": keys.len(),
                 "others": found.others,
                 "is_complete": found.is_complete,
             })));
@@ -179,7 +187,7 @@ impl Admin {
         });
         let rows: Vec<Vec<String>> = rows.collect();
         let mut text = table(&["POLICY", "KEY", "REMAINING", "RESET", "A REQUEST OF 1 UNIT"], &rows);
-        text.push_str(&format!("{} of {}", rows.len(), number(found.keys.len())));
+        text.push_str(&format!("{} of {}", rows.len(), number(keys.len())));
         if found.others > 0 {
             text.push_str(&format!("; other names under the prefix: {}", found.others));
         }

@@ -25,6 +25,7 @@ const ROWS: &[&[&str]] = &[
         "store/redis/explain.rs",
         "store/redis/script.rs",
         "store/redis/tls.rs",
+        "store/redis/tls_stream.rs",
     ],
     &["store/redis/clock.rs", "store/redis/deny_cache.rs"],
     &["store/redis/job/"],

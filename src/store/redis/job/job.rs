@@ -136,11 +136,8 @@ impl Job {
 
     /// The Redis key of the first charge.
     pub(crate) fn first_key(&self) -> String {
-        let mut key = Vec::new();
-        if let [charge, ..] = &*self.charges {
-            self.names.write(&mut key, charge.policy(), charge.key());
-        }
-        String::from_utf8(key).unwrap_or_default()
+        let first = self.charges.first();
+        first.map(|charge| self.names.name(charge.policy(), charge.key())).unwrap_or_default()
     }
 
     /// Notifies the observer of its lease. Call it right before the job is encoded and sent.

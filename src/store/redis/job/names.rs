@@ -52,6 +52,13 @@ impl KeyNames {
         }
     }
 
+    /// The Redis key that [`write`](Self::write) writes.
+    pub(crate) fn name(&self, policy: &Policy, key: &Key) -> String {
+        let mut name = Vec::new();
+        self.write(&mut name, policy, key);
+        String::from_utf8(name).unwrap_or_default()
+    }
+
     /// The glob pattern of all Redis keys under `policy`.
     pub(crate) fn pattern(&self, policy: &Policy) -> String {
         escaped(&self.start(policy)) + "*"
@@ -77,9 +84,7 @@ impl KeyNames {
         };
         let key = key.ok()?;
         // Without shards, or with another number of them, this store does not use the name.
-        let mut written = Vec::new();
-        self.write(&mut written, policy, &key);
-        (written == name.as_bytes()).then_some(key)
+        (self.name(policy, &key) == name).then_some(key)
     }
 
     /// What all Redis keys under `policy` begin with.
@@ -106,9 +111,7 @@ mod tests {
     use crate::base::Quota;
 
     fn name(names: &KeyNames, key: &str) -> String {
-        let mut name = Vec::new();
-        names.write(&mut name, &Policy::new("login", Quota::per_second(5)), &Key::new(key));
-        String::from_utf8(name).unwrap()
+        names.name(&Policy::new("login", Quota::per_second(5)), &Key::new(key))
     }
 
     #[test]
@@ -129,12 +132,8 @@ mod tests {
             let long = "x".repeat(200);
             for identity in ["alice", "a:b", "2001:db8::1", "a}:{b", "", "%>x", "José", &long] {
                 let key = Key::new(identity);
-                let written = |key: &Key| {
-                    let mut name = Vec::new();
-                    names.write(&mut name, &policy, key);
-                    String::from_utf8(name).unwrap()
-                };
-                let (name, preflights) = (written(&key), written(&key.of_preflight()));
+                let (name, preflights) =
+                    (names.name(&policy, &key), names.name(&policy, &key.of_preflight()));
                 assert_eq!(names.key(name.as_bytes(), &policy), Some(key.clone()), "{name}");
                 // A preflight's, in the slot of its client.
                 assert_ne!(preflights, name);

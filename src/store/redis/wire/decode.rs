@@ -40,9 +40,7 @@ pub(crate) fn decode(reply: &Value, jobs: &[&Job], mut each: impl FnMut(&Job, Re
 /// Whether the call or a decision failed with this fault of the server.
 pub(crate) fn has_fault(reply: &RedisResult<Value>, fault: Fault) -> bool {
     match reply {
-        Ok(Value::Array(values)) => {
-            values.iter().filter_map(text).any(|text| codes::fault(&text) == Some(fault))
-        }
+        Ok(Value::Array(values)) => values.iter().filter_map(text).any(|text| codes::parse(&text).0 == fault),
         Ok(_) => false,
         Err(error) => error::from_redis(error).fault() == Some(fault),
     }

@@ -1,0 +1,106 @@
+//! The list of bans.
+
+use std::{slice, time::Duration};
+
+use tokio::task::JoinSet;
+use tower_ratelimit::{Charge, Error, ErrorKind, Key, Limiter, Policy, internal::Extent, store::Action};
+
+/// The most bans that a list has.
+const MOST_LISTED: usize = 10_000;
+/// About how many keys with denials or bans are looked at, at most.
+const MOST_SEEN: usize = 100_000;
+/// How many of them are looked at concurrently.
+const CHUNK: usize = 128;
+
+/// The keys that a policy bans.
+///
+/// # Example
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, policy::Penalty};
+/// use tower_ratelimit_extra::explain::BanList;
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), tower_ratelimit::Error> {
+/// let limiter = Limiter::new(MemoryStore::new());
+/// let api = Policy::new("api", Quota::per_second(10)).penalty(Penalty::manual());
+/// let mallory = Key::new("203.0.113.7");
+///
+/// limiter.operator().ban(&api, &mallory, Duration::from_secs(3_600)).await?;
+/// assert_eq!(BanList::of(&limiter, &api).await?.bans[0].0, mallory);
+/// limiter.operator().unban(&api, &mallory).await?;
+/// assert!(BanList::of(&limiter, &api).await?.bans.is_empty());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct BanList {
+    /// Each key as it is [stored](tower_ratelimit::key#the-stored-form), and the time until its ban ends: the longest ban
+    /// first, bans of the same length in the order of their keys.
+    pub bans: Vec<(Key, Duration)>,
+    /// Whether there are no others: `false` if the store has more than 10,000 bans, or more keys than are looked at.
+    pub is_complete: bool,
+}
+
+impl BanList {
+    /// The keys that are banned under `policy` now, automatically or by hand, even if the policy is a shadow: all of them, or
+    /// the 10,000 longest bans. [`Operator::unban`](tower_ratelimit::Operator::unban) takes a key as it is in the list.
+    ///
+    /// A `RedisStore` reads the names of all keys of all primaries with `SCAN`, in steps
+    /// between which Redis makes decisions. The work grows with the number of keys in Redis, so do not call this for
+    /// requests. It stops the search after about 100,000 keys that were denied or banned under the policy. A store makes one
+    /// list at a time; further calls wait. The Redis user needs `+scan`, which is not part of the store's `acl_rule`. A key
+    /// that is banned or released during the scan may be missing or listed.
+    ///
+    /// # Errors
+    ///
+    /// * [`InvalidConfig`](ErrorKind::InvalidConfig): the policy has no penalty, or the store cannot list its keys.
+    /// * [`StoreTimeout`](ErrorKind::StoreTimeout): a step took longer than the deadline of a decision, or half a second if
+    ///   that is longer.
+    /// * Any other failure of the store. The policy's [`FailureMode`](tower_ratelimit::FailureMode) does not apply.
+    pub async fn of(limiter: &Limiter, policy: &Policy) -> Result<Self, Error> {
+        let Some(counted_by) = policy.bans() else {
+            let message = format!(
+                "the policy `{}` has no penalty, so no key can be banned under it: add `.penalty(Penalty::manual())`",
+                policy.name()
+            );
+            return Err(Error::new(ErrorKind::InvalidConfig, message));
+        };
+        let operator = limiter.operator();
+        let found =
+            operator.store().stored_keys(slice::from_ref(counted_by), Extent::Found(MOST_SEEN)).await?;
+        let (mut keys, mut bans) = (found.keys.into_iter().map(|(_, key)| key), Vec::new());
+        loop {
+            let mut peeks = JoinSet::new();
+            let mut peeked = Vec::with_capacity(CHUNK);
+            for key in keys.by_ref().take(CHUNK) {
+                // Only the ban. What the key was charged does not matter, nor whether the policy is a shadow.
+                match operator.store().decide(Action::Peek, &[Charge::new(counted_by, &key, 1)]).now() {
+                    Ok(ready) => peeked.push((key, ready)),
+                    Err(pending) => drop(peeks.spawn(async move { (key, pending.await) })),
+                }
+            }
+            peeked.extend(peeks.join_all().await);
+            if peeked.is_empty() {
+                return Ok(Self::longest(bans, found.is_complete));
+            }
+            for (key, peeked) in peeked {
+                match peeked {
+                    Ok(decision) => bans.extend(decision.retry_after().map(|rest| (key, rest))),
+                    Err(error) if error.kind() == ErrorKind::ForeignValue => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+    }
+
+    /// The longest of `bans`.
+    fn longest(mut bans: Vec<(Key, Duration)>, is_complete: bool) -> Self {
+        bans.sort_unstable_by(|(one, rest), (other, others)| others.cmp(rest).then_with(|| one.cmp(other)));
+        let is_complete = is_complete && bans.len() <= MOST_LISTED;
+        bans.truncate(MOST_LISTED);
+        Self { bans, is_complete }
+    }
+}

@@ -336,8 +336,11 @@ fn unit_micros(unit: &str) -> Option<u64> {
 }
 
 /// A length of time as a quota's period is written, such as `90s`.
-#[cfg(feature = "serde")]
-pub(crate) fn parse_duration(text: &str) -> Result<Duration, Error> {
+///
+/// # Errors
+///
+/// [`InvalidConfig`](ErrorKind::InvalidConfig) with the text and the form.
+pub fn parse_duration(text: &str) -> Result<Duration, Error> {
     micros(text).map(Duration::from_micros).ok_or_else(|| {
         let message = format!("invalid duration `{text}`: write a whole number and a unit, such as `90s`");
         Error::new(ErrorKind::InvalidConfig, message)
@@ -370,7 +373,8 @@ const UNITS: [Unit; 7] = [
 ];
 
 /// A length of time in the form of a configuration, such as `90s`.
-pub(crate) fn duration_text(micros: u64) -> String {
+#[must_use]
+pub fn duration_text(micros: u64) -> String {
     let (unit, _, name, _) = largest_unit(micros);
     format!("{}{name}", micros / unit)
 }

@@ -50,7 +50,7 @@ impl Policy {
     ///
     /// # Panics
     ///
-    /// If `share` is not from 0 to 1. A configuration file gives an error instead.
+    /// If `share` is not from 0 to 1. [`try_rollout`](Self::try_rollout) gives an error instead.
     ///
     /// # Example
     ///
@@ -80,7 +80,12 @@ impl Policy {
         valid(self.try_rollout(share))
     }
 
-    pub(super) fn try_rollout(self, share: f64) -> Result<Self, Error> {
+    /// The fallible form of [`rollout`](Self::rollout), for a share read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`rollout`](Self::rollout) panics.
+    pub fn try_rollout(self, share: f64) -> Result<Self, Error> {
         if !(0.0..=1.0).contains(&share) {
             return Err(Error::invalid(
                 "the share of keys must be from 0 to 1: 0.25 enforces the policy for a quarter of them",
@@ -111,7 +116,7 @@ impl Policy {
     /// # Panics
     ///
     /// If the algorithm allows no debt ([`Concurrency`](crate::algorithm::Concurrency), or a custom one), or quota and
-    /// debt together are above the bounds of a [`Quota`](crate::Quota). A configuration file gives an error
+    /// debt together are above the bounds of a [`Quota`](crate::Quota). [`try_debt`](Self::try_debt) gives an error
     /// instead.
     ///
     /// # Example
@@ -141,7 +146,12 @@ impl Policy {
         valid(self.try_debt(units))
     }
 
-    pub(super) fn try_debt(self, units: u64) -> Result<Self, Error> {
+    /// The fallible form of [`debt`](Self::debt), for a debt read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`debt`](Self::debt) panics.
+    pub fn try_debt(self, units: u64) -> Result<Self, Error> {
         self.with_debt(units)?.checked()
     }
 
@@ -205,7 +215,7 @@ impl Policy {
     /// If `most` is 0 or above 1,000,000,000,000, or the units of the algorithm cannot be leased exactly:
     /// [`SlidingLog`](crate::algorithm::SlidingLog), [`LeakyBucket::queue`](crate::algorithm::LeakyBucket::queue),
     /// [`Concurrency`](crate::algorithm::Concurrency), or a custom one; or the policy has a
-    /// [penalty](Self::penalty). A configuration file gives an error instead.
+    /// [penalty](Self::penalty). [`try_leased`](Self::try_leased) gives an error instead.
     ///
     /// # Example
     ///
@@ -223,7 +233,12 @@ impl Policy {
         valid(self.try_leased(most))
     }
 
-    pub(super) fn try_leased(mut self, most: u64) -> Result<Self, Error> {
+    /// The fallible form of [`leased`](Self::leased), for a lease read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`leased`](Self::leased) panics.
+    pub fn try_leased(mut self, most: u64) -> Result<Self, Error> {
         if most == 0 || most > MAX_LEASED {
             return Err(Error::invalid(
                 "a lease must be of 1 to 1,000,000,000,000 units: leave out `leased` for no lease",

@@ -27,12 +27,16 @@ use crate::{
 #[must_use]
 pub struct Penalty {
     /// 0 if only operators ban keys.
-    pub(super) after: u64,
-    pub(super) within: Duration,
+    #[doc(hidden)]
+    pub after: u64,
+    #[doc(hidden)]
+    pub within: Duration,
     /// `None` for as long as `within`.
-    pub(super) first: Option<Duration>,
+    #[doc(hidden)]
+    pub first: Option<Duration>,
     /// `None` for as long as the first one.
-    pub(super) longest: Option<Duration>,
+    #[doc(hidden)]
+    pub longest: Option<Duration>,
 }
 
 const MAX_DENIALS: u64 = 1_000_000;
@@ -68,6 +72,13 @@ impl Penalty {
     pub const fn up_to(mut self, longest: Duration) -> Self {
         self.longest = Some(longest);
         self
+    }
+
+    /// The penalty that `strikes` carry out.
+    pub(super) fn of(strikes: Strikes) -> Self {
+        let time = |micros| (strikes.after > 0).then_some(Duration::from_micros(micros));
+        let within = Duration::from_micros(strikes.within);
+        Self { after: strikes.after, within, first: time(strikes.first), longest: time(strikes.longest) }
     }
 
     /// What counts the denials.
@@ -133,7 +144,7 @@ impl Policy {
     ///
     /// If the numbers are out of bounds (1 to 1,000,000 denials within 1 ms to 400 days, bans of 1 ms to 3650 days),
     /// the longest ban is shorter than the first, or the policy is [leased](Self::leased).
-    /// A configuration file gives an error instead.
+    /// [`try_penalty`](Self::try_penalty) gives an error instead.
     ///
     /// # Example
     ///
@@ -170,7 +181,12 @@ impl Policy {
         valid(self.try_penalty(penalty))
     }
 
-    pub(super) fn try_penalty(mut self, penalty: Penalty) -> Result<Self, Error> {
+    /// The fallible form of [`penalty`](Self::penalty), for a penalty read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`penalty`](Self::penalty) panics.
+    pub fn try_penalty(mut self, penalty: Penalty) -> Result<Self, Error> {
         let bans = Self::try_new(self.name(), Quota::per_second(1))?.try_algorithm(penalty.strikes()?)?;
         Arc::make_mut(&mut self.0).options.penalty = Some(bans);
         self.checked()

@@ -14,8 +14,8 @@ use crate::{
 /// A [`Quota`] with a name, the [`Algorithm`] that counts it, and what happens when the store is unavailable.
 ///
 /// Clients see the name in the `RateLimit` headers, operators in Redis keys and logs. Two policies with the same name and
-/// algorithm share their counts on one store, even if their quotas differ. Cloning is cheap. With the feature `serde`,
-/// policies are read [from a configuration file](crate::policy).
+/// algorithm share their counts on one store, even if their quotas differ. Cloning is cheap. To read policies from a
+/// configuration file, use `config` of the crate `tower-ratelimit-extra`.
 ///
 /// `Display` writes all settings except the name: `5/min, gcra, failure mode local`.
 ///
@@ -241,7 +241,12 @@ impl Policy {
     }
 
     /// This policy with another quota and algorithm, which is [checked](check).
-    pub(super) fn counted(mut self, quota: Quota, algorithm: Arc<dyn Algorithm>) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if the algorithm or another setting does not support the quota.
+    #[doc(hidden)]
+    pub fn counted(mut self, quota: Quota, algorithm: Arc<dyn Algorithm>) -> Result<Self, Error> {
         let inner = Arc::make_mut(&mut self.0);
         inner.quota = quota;
         inner.name = Name::new(&inner.name.text, &*algorithm);

@@ -180,9 +180,9 @@ pub mod internal {
     #[cfg(feature = "serde")]
     pub use crate::base::serde_text::deserialize as deserialize_text;
     pub use crate::base::{duration_text, parse_duration};
-    pub use crate::policy::settings::PolicySettings;
     #[cfg(feature = "redis")]
     pub use crate::store::redis::{LeaseStatus, RedisHash, StoredKeys};
+    pub use crate::{algorithm::penalty::Strikes, policy::settings::PolicySettings};
 }
 
 /// Compiles the programs in the README.

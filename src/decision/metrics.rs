@@ -32,7 +32,7 @@ pub(crate) fn count_policy_from_zero(policy: &Policy, is_in_redis: bool) {
     let verdicts = [
         (Counted::Admitted, true),
         (Counted::Delayed, policy.has_queue()),
-        (Counted::Denied, policy.enforced_share() > 0.0),
+        (Counted::Denied, policy.settings().enforced > 0.0),
         (Counted::ShadowDenied, policy.has(Traits::ROLLOUT)),
         (Counted::Banned, policy.has_penalty()),
     ];

@@ -231,7 +231,7 @@ impl Config {
             }
             if let Some(policy) = policy
                 && rule.settles == Some(Settles::Bytes)
-                && !policy.counts_bytes()
+                && !policy.settings().content_bytes
             {
                 warnings.push(format!(
                     "the layer charges bytes under the policy {:?}, and its headers say requests: add \

@@ -80,7 +80,7 @@ impl Operator {
     /// The same as [`Limiter::check`].
     #[doc(hidden)]
     pub async fn owed(&self, policy: &Policy, key: &Key) -> Result<u64, Error> {
-        let debt = policy.debt_units();
+        let debt = policy.settings().debt;
         if debt == 0 {
             return Ok(0);
         }

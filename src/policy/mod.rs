@@ -2,6 +2,7 @@
 #![doc = include_str!("options.md")]
 #![doc = include_str!("counts.md")]
 
+mod counting;
 mod enforcement;
 mod failure_mode;
 mod options;

@@ -1,9 +1,9 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, time::Duration};
 
 use super::policy::{Policy, Traits};
 use crate::{
     algorithm::penalty::Strikes,
-    base::{Error, Quota, duration_text, time::micros, valid},
+    base::{Error, duration_text, time::micros, valid},
 };
 
 /// When a [`Policy`](crate::Policy::penalty) bans a key, and for how long.
@@ -27,16 +27,12 @@ use crate::{
 #[must_use]
 pub struct Penalty {
     /// 0 if only operators ban keys.
-    #[doc(hidden)]
-    pub after: u64,
-    #[doc(hidden)]
-    pub within: Duration,
+    after: u64,
+    within: Duration,
     /// `None` for as long as `within`.
-    #[doc(hidden)]
-    pub first: Option<Duration>,
+    first: Option<Duration>,
     /// `None` for as long as the first one.
-    #[doc(hidden)]
-    pub longest: Option<Duration>,
+    longest: Option<Duration>,
 }
 
 const MAX_DENIALS: u64 = 1_000_000;
@@ -74,22 +70,20 @@ impl Penalty {
         self
     }
 
-    /// The penalty that `strikes` carry out.
-    pub(super) fn of(strikes: Strikes) -> Self {
-        let time = |micros| (strikes.after > 0).then_some(Duration::from_micros(micros));
-        let within = Duration::from_micros(strikes.within);
-        Self { after: strikes.after, within, first: time(strikes.first), longest: time(strikes.longest) }
-    }
-
     /// What counts the denials.
-    pub(super) fn strikes(self) -> Result<Strikes, Error> {
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`Policy::penalty`] panics.
+    #[doc(hidden)]
+    pub fn strikes(self) -> Result<Strikes, Error> {
         if self.after == 0 {
             if self.first.or(self.longest).is_some() {
                 return Err(Error::invalid(
                     "a manual penalty has no times: leave out `ban` and `up_to`, and pass the time to `Operator::ban`",
                 ));
             }
-            return Ok(Strikes { after: 0, within: 0, first: 0, longest: 0, remembered: 0 });
+            return Ok(Strikes::MANUAL);
         }
         if self.after > MAX_DENIALS {
             return Err(Error::invalid(
@@ -186,10 +180,9 @@ impl Policy {
     /// # Errors
     ///
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`penalty`](Self::penalty) panics.
-    pub fn try_penalty(mut self, penalty: Penalty) -> Result<Self, Error> {
-        let bans = Self::try_new(self.name(), Quota::per_second(1))?.try_algorithm(penalty.strikes()?)?;
-        Arc::make_mut(&mut self.0).options.penalty = Some(bans);
-        self.checked()
+    pub fn try_penalty(self, penalty: Penalty) -> Result<Self, Error> {
+        let strikes = penalty.strikes()?;
+        self.with(|settings| settings.penalty = Some(strikes))
     }
 
     /// Whether the policy has a [penalty](Self::penalty), so that keys can be banned under it.
@@ -201,27 +194,17 @@ impl Policy {
 
     /// Whether each denial must reach the store, because the penalty counts it.
     pub(crate) fn counts_denials(&self) -> bool {
-        let after = self.bans().and_then(|bans| bans.arguments().first());
-        after.is_some_and(|after| *after > 0)
-    }
-
-    /// The policy that counts denials and bans.
-    pub(crate) fn bans(&self) -> Option<&Self> {
-        self.0.options.penalty.as_ref()
+        self.settings().penalty.is_some_and(|strikes| strikes.after > 0)
     }
 
     /// The policy with the same bans, which counts no denials.
     pub(crate) fn with_manual_bans(&self) -> Self {
-        if !self.counts_denials() {
-            return self.clone();
-        }
-        self.clone().try_penalty(Penalty::manual()).unwrap_or_else(|_| self.clone())
+        self.with_independent(|settings| settings.penalty = settings.penalty.map(|_| Strikes::MANUAL))
     }
 
     /// The policy without its penalty.
     pub(crate) fn without_penalty(&self) -> Self {
-        let policy = self.clone();
-        if policy.has_penalty() { policy.set(|options| options.penalty = None) } else { policy }
+        self.with_independent(|settings| settings.penalty = None)
     }
 }
 

@@ -1,70 +1,67 @@
-//! The settings of a policy, to print and to read.
+//! The settings of a policy.
 
-use std::{fmt, sync::Arc};
-
-use super::{FailureMode, Penalty, Policy, policy::EVERY_KEY};
+use super::FailureMode;
 use crate::{
-    algorithm::{Algorithm, penalty::Strikes},
-    base::Quota,
+    algorithm::penalty::Strikes,
+    base::{Error, Quota},
 };
 
-/// All settings of a policy except its name.
-#[allow(missing_docs, reason = "the names of the settings")]
-#[derive(Clone, Debug)]
+const MAX_LEASED: u64 = 1_000_000_000_000;
+/// What the share of keys is measured in, for which a policy is enforced.
+pub(super) const EVERY_KEY: u32 = 1_000_000;
+
+/// All settings of a policy except its name and its algorithm.
+#[allow(missing_docs, reason = "named as the setters of `Policy`")]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PolicySettings {
     pub quota: Quota,
-    pub algorithm: Arc<dyn Algorithm>,
     pub on_store_failure: FailureMode,
-    /// 0 for none.
-    pub lease: u64,
+    pub lease: Option<u64>,
     pub debt: u64,
-    pub penalty: Option<Penalty>,
+    pub penalty: Option<Strikes>,
     pub content_bytes: bool,
+    /// The share of the keys for which it is not a shadow.
     pub enforced: f64,
 }
 
-impl Policy {
-    /// All settings except the name.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn settings(&self) -> PolicySettings {
-        let options = &self.0.options;
-        PolicySettings {
-            quota: self.0.quota,
-            algorithm: self.counting().clone(),
-            on_store_failure: options.on_store_failure,
-            lease: options.lease,
-            debt: self.debt_units(),
-            penalty: self.bans().map(|bans| Penalty::of(Strikes::of(bans.arguments()))),
-            content_bytes: options.bytes,
-            enforced: self.enforced_share(),
+impl PolicySettings {
+    pub(super) fn new(quota: Quota) -> Self {
+        Self {
+            quota,
+            on_store_failure: FailureMode::default(),
+            lease: None,
+            debt: 0,
+            penalty: None,
+            content_bytes: false,
+            enforced: 1.0,
         }
     }
-}
 
-/// Everything but the name, and without what is not set.
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let options = &self.0.options;
-        write!(f, "{}, {}", self.0.quota, self.algorithm_name())?;
-        if options.bytes {
-            f.write_str(", of bytes")?;
-        }
-        if let Some(debt) = &options.debt {
-            write!(f, ", debt up to {}", debt.units)?;
-        }
-        if options.lease > 0 {
-            write!(f, ", leases up to {}", options.lease)?;
-        }
-        if self.has_penalty() {
-            f.write_str(", penalty")?;
-        }
-        match options.shadowed {
-            0 => {}
-            EVERY_KEY => f.write_str(", shadow")?,
-            // In millionths, so four digits are enough.
-            share => write!(f, ", enforced for {} % of the keys", f64::from(EVERY_KEY - share) / 1e4)?,
-        }
-        write!(f, ", failure mode {}", options.on_store_failure)
+    /// Checks all but the quota and the debt. `can_lease` is whether the units of the algorithm can be leased exactly.
+    pub(super) fn check(&self, can_lease: bool) -> Result<(), Error> {
+        let problem = match self.lease {
+            Some(most) if most == 0 || most > MAX_LEASED => {
+                "a lease must be of 1 to 1,000,000,000,000 units: leave out `leased` for no lease"
+            }
+            Some(_) if !can_lease => {
+                "the units of this algorithm cannot be leased exactly: leave out `leased`, \
+                 or use `Gcra`, `TokenBucket`, `LeakyBucket::meter`, `FixedWindow` or `SlidingWindow`"
+            }
+            Some(_) if self.penalty.is_some() => {
+                "a policy with a penalty cannot be leased, because an instance would spend leased units of a banned key: \
+                 leave out `leased` or `penalty`"
+            }
+            _ if !(0.0..=1.0).contains(&self.enforced) => {
+                "the share of keys must be from 0 to 1: 0.25 enforces the policy for a quarter of them"
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::invalid(problem))
+    }
+
+    /// For how many of [`EVERY_KEY`] the policy is enforced.
+    pub(super) fn enforced_keys(&self) -> u32 {
+        // From 0 to 1, so it fits.
+        (self.enforced * f64::from(EVERY_KEY)).round() as u32
     }
 }

@@ -54,30 +54,34 @@ impl PolicyChanges {
     ///
     /// The entries do not fit together, such as a burst and an algorithm that counts in windows.
     pub(crate) fn apply(self, policy: &Policy) -> Result<Policy, Error> {
-        let old = policy.settings();
         let algorithm = match self.algorithm {
-            None => old.algorithm,
+            None => policy.counting().clone(),
             Some(None) => Arc::new(Gcra::new()),
             Some(Some(TextOrTable(table))) => table.algorithm()?,
         };
-        let quota = self.quota.unwrap_or(old.quota);
-        let mode = self.on_store_failure.map_or(old.on_store_failure, Option::unwrap_or_default);
-        let mut new =
-            Policy::try_new(policy.name(), quota)?.counted(quota, algorithm)?.on_store_failure(mode);
-        if self.content_bytes.map_or(old.content_bytes, Option::unwrap_or_default) {
-            new = new.content_bytes();
+        let mut settings = policy.settings().clone();
+        if let Some(quota) = self.quota {
+            settings.quota = quota;
         }
-        if let Some(units) = self.lease.unwrap_or_else(|| (old.lease > 0).then_some(old.lease)) {
-            new = new.try_leased(units)?;
+        if let Some(mode) = self.on_store_failure {
+            settings.on_store_failure = mode.unwrap_or_default();
         }
-        let penalty = match self.penalty {
-            None => old.penalty,
-            Some(entry) => entry.map(|TextOrTable(PenaltyEntry(penalty))| penalty),
-        };
-        if let Some(penalty) = penalty {
-            new = new.try_penalty(penalty)?;
+        if let Some(lease) = self.lease {
+            settings.lease = lease;
         }
-        let debt = self.debt.map_or(old.debt, Option::unwrap_or_default);
-        new.try_debt(debt)?.try_rollout(self.enforced.map_or(old.enforced, |share| share.unwrap_or(1.0)))
+        if let Some(debt) = self.debt {
+            settings.debt = debt.unwrap_or_default();
+        }
+        if let Some(penalty) = self.penalty {
+            let penalty = penalty.map(|TextOrTable(PenaltyEntry(penalty))| penalty.strikes());
+            settings.penalty = penalty.transpose()?;
+        }
+        if let Some(bytes) = self.content_bytes {
+            settings.content_bytes = bytes.unwrap_or_default();
+        }
+        if let Some(share) = self.enforced {
+            settings.enforced = share.unwrap_or(1.0);
+        }
+        policy.with_settings(algorithm, settings)
     }
 }

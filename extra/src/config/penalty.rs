@@ -23,8 +23,14 @@ impl Table for PenaltyEntry {
 
 impl From<PenaltyTable> for PenaltyEntry {
     fn from(table: PenaltyTable) -> Self {
-        let [first, longest] = [table.ban, table.up_to].map(|time| time.map(|Span(time)| time));
-        Self(Penalty { first, longest, ..Penalty::after(table.after, table.within.0) })
+        let mut penalty = Penalty::after(table.after, table.within.0);
+        if let Some(Span(time)) = table.ban {
+            penalty = penalty.ban(time);
+        }
+        if let Some(Span(longest)) = table.up_to {
+            penalty = penalty.up_to(longest);
+        }
+        Self(penalty)
     }
 }
 

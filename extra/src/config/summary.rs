@@ -27,7 +27,7 @@ impl PolicySummary {
             algorithm: policy.algorithm_name().to_owned(),
             capacity: policy.capacity(),
             debt: settings.debt,
-            lease: settings.lease,
+            lease: settings.lease.unwrap_or_default(),
             has_penalty: settings.penalty.is_some(),
             content_bytes: settings.content_bytes,
             enforced: settings.enforced,

@@ -2,11 +2,8 @@
 
 use tower_ratelimit::{
     Policy,
-    internal::{PolicySettings, duration_text},
-    policy::Penalty,
+    internal::{Strikes, duration_text},
 };
-
-use crate::base::micros;
 
 /// The settings that differ, each as `name old -> new`. Empty if both policies are equal.
 pub(super) fn changes(old: &Policy, new: &Policy) -> String {
@@ -16,29 +13,26 @@ pub(super) fn changes(old: &Policy, new: &Policy) -> String {
 }
 
 fn rows(policy: &Policy) -> [(&'static str, String); 9] {
-    let PolicySettings { quota, algorithm, on_store_failure, lease, debt, penalty, content_bytes, enforced } =
-        policy.settings();
+    let settings = policy.settings();
     [
-        ("quota", quota.to_string()),
-        ("algorithm", algorithm.name().to_owned()),
+        ("quota", settings.quota.to_string()),
+        ("algorithm", policy.algorithm_name().to_owned()),
         // They are in the text for debugging only.
-        ("options", format!("{algorithm:?}")),
-        ("lease", lease.to_string()),
-        ("debt", debt.to_string()),
-        ("penalty", penalty.map_or_else(|| "none".to_owned(), text_of)),
-        ("content_bytes", content_bytes.to_string()),
-        ("enforced", enforced.to_string()),
-        ("failure mode", on_store_failure.to_string()),
+        ("options", format!("{:?}", policy.counting())),
+        ("lease", settings.lease.unwrap_or_default().to_string()),
+        ("debt", settings.debt.to_string()),
+        ("penalty", settings.penalty.map_or_else(|| "none".to_owned(), text_of)),
+        ("content_bytes", settings.content_bytes.to_string()),
+        ("enforced", settings.enforced.to_string()),
+        ("failure mode", settings.on_store_failure.to_string()),
     ]
 }
 
-fn text_of(Penalty { after, within, first, longest, .. }: Penalty) -> String {
+fn text_of(Strikes { after, within, first, longest, .. }: Strikes) -> String {
     if after == 0 {
         return "manual".to_owned();
     }
-    let first = first.unwrap_or(within);
-    let [within, first, longest] =
-        [within, first, longest.unwrap_or(first)].map(|time| duration_text(micros(time)));
+    let [within, first, longest] = [within, first, longest].map(duration_text);
     format!("(after {after} in {within}, ban {first} up to {longest})")
 }
 
@@ -46,7 +40,7 @@ fn text_of(Penalty { after, within, first, longest, .. }: Penalty) -> String {
 mod tests {
     use std::time::Duration;
 
-    use tower_ratelimit::Quota;
+    use tower_ratelimit::{Quota, policy::Penalty};
 
     use super::*;
 

@@ -37,7 +37,7 @@ pub(super) fn policy_item(policy: &Policy) -> String {
     } else {
         window(policy)
     };
-    let unit = if policy.counts_bytes() { ";qu=\"content-bytes\"" } else { "" };
+    let unit = if policy.settings().content_bytes { ";qu=\"content-bytes\"" } else { "" };
     [policy.quoted_name(), ";q=", limit, unit, &window].concat()
 }
 

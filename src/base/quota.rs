@@ -350,7 +350,11 @@ pub fn parse_duration(text: &str) -> Result<Duration, Error> {
 /// As [`from_str`](Quota::from_str) reads it: `100/min`, `5/90s`, `10/s burst 20`.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.limit(), Period(self.period_micros()))?;
+        let period = match largest_unit(self.period) {
+            (unit, one, ..) if unit == self.period => one.to_owned(),
+            _ => duration_text(self.period),
+        };
+        write!(f, "{}/{period}", self.limit)?;
         if self.has_burst() {
             write!(f, " burst {}", self.capacity())?;
         }
@@ -382,17 +386,6 @@ pub fn duration_text(micros: u64) -> String {
 /// The largest unit of which `micros` are a whole number. Every number is one of microseconds.
 fn largest_unit(micros: u64) -> Unit {
     UNITS.into_iter().find(|(unit, ..)| micros.is_multiple_of(*unit)).unwrap_or(UNITS[5])
-}
-
-struct Period(u64);
-
-impl fmt::Display for Period {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match largest_unit(self.0) {
-            (unit, one, ..) if unit == self.0 => f.write_str(one),
-            _ => f.write_str(&duration_text(self.0)),
-        }
-    }
 }
 
 #[cfg(feature = "serde")]

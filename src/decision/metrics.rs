@@ -4,7 +4,7 @@ use super::{Decision, DecisionSource, Verdict};
 use crate::{
     base::Error,
     metrics::{PolicyCounters, Source, Verdict as Counted, record},
-    policy::{FailureMode, Policy, Traits},
+    policy::{FailureMode, Policy},
 };
 
 /// An action has ended. Only charges count as decisions.
@@ -31,9 +31,9 @@ pub(crate) fn count_policy_from_zero(policy: &Policy, is_in_redis: bool) {
     ];
     let verdicts = [
         (Counted::Admitted, true),
-        (Counted::Delayed, policy.has_queue()),
+        (Counted::Delayed, policy.counting().queues()),
         (Counted::Denied, policy.settings().enforced > 0.0),
-        (Counted::ShadowDenied, policy.has(Traits::ROLLOUT)),
+        (Counted::ShadowDenied, policy.settings().enforced < 1.0),
         (Counted::Banned, policy.has_penalty()),
     ];
     for source in sources.into_iter().filter_map(|(source, is_possible)| is_possible.then_some(source)) {
@@ -44,7 +44,7 @@ pub(crate) fn count_policy_from_zero(policy: &Policy, is_in_redis: bool) {
             }
         }
     }
-    if policy.has(Traits::LEASE) && is_in_redis {
+    if policy.settings().lease.is_some() && is_in_redis {
         policy.counters().add(policy.name(), Counted::Admitted, label(DecisionSource::Lease), 0);
     }
     if is_open {

@@ -250,7 +250,7 @@ impl Config {
             let rules = self.rules.rules.iter().zip(&self.rules.scopes);
             rules.filter_map(|(rule, scope)| Some((rule.policy.known()?, scope)))
         };
-        known().filter(|(queue, _)| queue.has_queue()).find_map(|(queue, scope)| {
+        known().filter(|(queue, _)| queue.counting().queues()).find_map(|(queue, scope)| {
             let is_beside = |other: &Scope| self.routes.is_none() || scope.meets(other);
             let (permits, _) = known().find(|(other, its)| other.has_permits() && is_beside(its))?;
             Some(format!(

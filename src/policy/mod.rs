@@ -20,7 +20,4 @@ pub use self::{
     policy::Policy,
     source::{IntoPolicy, PolicySource},
 };
-pub(crate) use self::{
-    penalty::MAX_BAN,
-    policy::{Traits, push_quoted},
-};
+pub(crate) use self::{penalty::MAX_BAN, policy::push_quoted};

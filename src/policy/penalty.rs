@@ -1,6 +1,6 @@
 use std::{fmt, time::Duration};
 
-use super::policy::{Policy, Traits};
+use super::policy::Policy;
 use crate::{
     algorithm::penalty::Strikes,
     base::{Error, duration_text, time::micros, valid},
@@ -189,7 +189,7 @@ impl Policy {
     #[doc(hidden)]
     #[must_use]
     pub fn has_penalty(&self) -> bool {
-        self.has(Traits::PENALTY)
+        self.settings().penalty.is_some()
     }
 
     /// Whether each denial must reach the store, because the penalty counts it.

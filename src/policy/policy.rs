@@ -50,8 +50,10 @@ pub(super) struct Inner {
     name: Name,
     counting: Counting,
     settings: PolicySettings,
-    // The following fields follow from the settings.
-    traits: Traits,
+    // The following fields follow from the settings and the algorithm.
+    /// See [`Charge::is_plain`](crate::decision::Charge::is_plain).
+    is_plain: bool,
+    has_permits: bool,
     /// What counts the denials of a key and bans it: a policy of the same name.
     bans: Option<Policy>,
     /// What debits are counted by, if there is room for debts: the policy with so much more room.
@@ -72,32 +74,6 @@ struct Name {
     label: Box<str>,
     /// See [`Policy::tag`].
     tag: u64,
-}
-
-/// What is special about a policy. Nearly every one is plain: it has none of these, and its charges take the
-/// [short way](crate::decision::Charge::is_plain).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Traits(u8);
-
-impl Traits {
-    /// Units of hot keys are leased.
-    pub(crate) const LEASE: Self = Self(1);
-    /// Units are in use until they are released.
-    pub(crate) const PERMITS: Self = Self(1 << 1);
-    /// Debits may charge more than remains.
-    pub(crate) const DEBT: Self = Self(1 << 2);
-    /// Keys can be banned.
-    pub(crate) const PENALTY: Self = Self(1 << 3);
-    /// The policy is a shadow for some keys or for all.
-    pub(crate) const ROLLOUT: Self = Self(1 << 4);
-    /// Its algorithm is not built in.
-    pub(crate) const CUSTOM: Self = Self(1 << 5);
-    pub(crate) const ALL: Self = Self((1 << 6) - 1);
-
-    /// Both sets.
-    pub(crate) const fn or(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
 }
 
 const MAX_NAME: usize = 64;
@@ -347,19 +323,25 @@ impl Policy {
     #[doc(hidden)]
     #[must_use]
     pub fn has_permits(&self) -> bool {
-        self.has(Traits::PERMITS)
+        self.0.has_permits
     }
 
-    /// Whether it has one of these `traits`.
+    /// Whether it has no leases, permits, debts, penalty or shadows, and a built-in algorithm, as nearly every policy.
     #[inline]
-    pub(crate) fn has(&self, traits: Traits) -> bool {
-        self.0.traits.0 & traits.0 != 0
+    pub(crate) fn is_plain(&self) -> bool {
+        self.0.is_plain
+    }
+
+    /// Whether its algorithm is not built in.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_custom(&self) -> bool {
+        self.counting().counter().is_none()
     }
 
     /// Whether the policy is enforced for `key`.
     #[inline]
     pub(crate) fn is_enforced_for(&self, key: &Key) -> bool {
-        !self.has(Traits::ROLLOUT) || self.is_rolled_out_to(key)
+        self.0.settings.enforced >= 1.0 || self.is_rolled_out_to(key)
     }
 
     /// Every instance finds the same, and a larger share has all keys of a smaller one. The preflights of a client are
@@ -391,11 +373,6 @@ impl Policy {
     #[must_use]
     pub fn lease_bound(&self) -> Option<Duration> {
         self.0.counting.lease_recovery(self.0.settings.lease)
-    }
-
-    /// How its units come back.
-    pub(crate) fn replenishment(&self) -> Replenishment {
-        self.counting().replenishment()
     }
 
     /// Whether both are clones of one.
@@ -495,18 +472,16 @@ impl Eq for Policy {}
 
 impl Inner {
     fn new(name: Name, counting: Counting, settings: PolicySettings) -> Self {
-        let traits = [
-            (settings.lease.is_some(), Traits::LEASE),
-            (counting.algorithm.replenishment() == Replenishment::OnRelease, Traits::PERMITS),
-            (settings.debt > 0, Traits::DEBT),
-            (settings.penalty.is_some(), Traits::PENALTY),
-            (settings.enforced < 1.0, Traits::ROLLOUT),
-            (counting.algorithm.counter().is_none(), Traits::CUSTOM),
-        ];
-        let traits = traits.into_iter().filter(|(is_so, _)| *is_so);
+        let has_permits = counting.algorithm.replenishment() == Replenishment::OnRelease;
+        let is_custom = counting.algorithm.counter().is_none();
+        let is_special = settings.lease.is_some()
+            || settings.debt > 0
+            || settings.penalty.is_some()
+            || settings.enforced < 1.0;
         Self {
             name,
-            traits: traits.fold(Traits(0), |all, (_, one)| all.or(one)),
+            is_plain: !(has_permits || is_custom || is_special),
+            has_permits,
             counting,
             settings,
             bans: None,
@@ -596,20 +571,27 @@ mod tests {
     fn a_policy_knows_what_is_special_about_it() {
         let quota = Quota::per_second(9);
         let plain = || Policy::new("p", quota);
-        assert_eq!(plain().0.traits, Traits(0));
+        assert!(plain().is_plain());
         let rows = [
-            (plain().leased(2), Traits::LEASE),
-            (Policy::concurrency("p", 9), Traits::PERMITS),
-            (plain().debt(2), Traits::DEBT),
-            (plain().penalty(Penalty::manual()), Traits::PENALTY),
-            (plain().shadow(), Traits::ROLLOUT),
-            (plain().rollout(0.5), Traits::ROLLOUT),
-            (plain().leased(2).debt(2), Traits::LEASE.or(Traits::DEBT)),
+            plain().leased(2),
+            Policy::concurrency("p", 9),
+            plain().debt(2),
+            plain().penalty(Penalty::manual()),
+            plain().shadow(),
+            plain().rollout(0.5),
+            plain().leased(2).debt(2),
         ];
-        for (policy, traits) in rows {
-            assert_eq!(policy.0.traits, traits, "{policy:?}");
-            let changed = policy.on_store_failure(FailureMode::Open).content_bytes().with_quota(quota);
-            assert_eq!(changed.unwrap().0.traits, traits);
+        for policy in rows {
+            let changed =
+                policy.clone().on_store_failure(FailureMode::Open).content_bytes().with_quota(quota);
+            let (changed, before) = (changed.unwrap(), policy.settings().clone());
+            assert_eq!([policy.is_plain(), changed.is_plain()], [false; 2], "{policy:?}");
+            assert_eq!(policy.has_permits(), changed.has_permits());
+            let (on_store_failure, content_bytes) = (FailureMode::Open, true);
+            assert_eq!(
+                *changed.settings(),
+                PolicySettings { quota, on_store_failure, content_bytes, ..before }
+            );
         }
         let gone = [
             plain().shadow().rollout(1.0),
@@ -619,7 +601,7 @@ mod tests {
             plain().leased(2).debt(2).debits().clone(),
         ];
         for policy in gone {
-            assert_eq!(policy.0.traits, Traits(0), "{policy:?}");
+            assert!(policy.is_plain(), "{policy:?}");
         }
     }
 

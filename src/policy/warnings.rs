@@ -61,11 +61,6 @@ impl Policy {
             self.name()
         ))
     }
-
-    /// Whether requests wait in its queue.
-    pub(crate) fn has_queue(&self) -> bool {
-        self.counting().queues()
-    }
 }
 
 /// Whether one of [`LOGINS`] is among the words of a name such as `failed-logins`, `failed_login` or `failedLogins`.

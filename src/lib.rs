@@ -61,8 +61,9 @@
 //! | What if the store is unavailable? [`FailureMode`] | count in this process, admit, or reject with 503 | | [`policy`] |
 //! | What does the client see? [`ResponseMapper`](response::ResponseMapper), [`Headers`] | [`ProblemDetails`](response::ProblemDetails), [`GrpcStatus`](response::GrpcStatus), IETF and legacy headers | a closure | [`response`] |
 //!
-//! The crate `tower-ratelimit-extra` has what fewer services need: quotas that follow the load, policies read from a
-//! file or from Redis while the service runs, cached lookups, a router for operators, and tests of custom algorithms.
+//! The crate `tower-ratelimit-extra` has what fewer services need: policies in configuration files, policies that change
+//! while the service runs, quotas that follow the load, cached lookups, a router for operators, and tests of custom
+//! algorithms.
 //!
 //! For requests that are not HTTP, use [`KeyedRateLimitLayer`](keyed::KeyedRateLimitLayer). To decide without a layer,
 //! use [`Limiter`]. Clients retry with the crate `tower-ratelimit-retry`, in the folder `retry` of the repository.
@@ -106,7 +107,7 @@
 //! | `metrics` | counters, histograms and gauges for any exporter of the facade `metrics` | no |
 //! | `redis` | [`RedisStore`] on one server | yes |
 //! | `sentinel` | [`RedisStore`] on the primary of Redis Sentinel | no |
-//! | `serde` | [`Policy`], [`Quota`], [`FailureMode`] and [`Headers`] are read [from configuration files](policy) | no |
+//! | `serde` | [`Quota`], [`FailureMode`], [`Enforcement`](policy::Enforcement) and [`Headers`] are read from configuration files; whole policies with `tower-ratelimit-extra` | no |
 //! | `tls-rustls` | [`RedisStore`] on `rediss://` URLs, with rustls and ring | no |
 //! | `tls-rustls-no-provider` | the same, with the crypto provider that your program installs | no |
 //! | `tonic` | gRPC rejections carry `RetryInfo` and `QuotaFailure`; [`Rejection`] becomes a `tonic::Status`; [`PeerIp`] reads tonic's connect info | no |
@@ -178,11 +179,15 @@ pub use self::{
 #[doc(hidden)]
 pub mod internal {
     #[cfg(feature = "serde")]
-    pub use crate::policy::configuration::PolicyChanges;
-    pub use crate::policy::summary::PolicySummary;
+    pub use crate::base::serde_text::deserialize as deserialize_text;
+    pub use crate::base::{duration_text, parse_duration};
     #[cfg(feature = "redis")]
     pub use crate::store::redis::LeaseStatus;
-    pub use crate::store::{Extent, StoredKeys};
+    pub use crate::{
+        algorithm::penalty::Strikes,
+        policy::settings::PolicySettings,
+        store::{Extent, StoredKeys},
+    };
 }
 
 /// Compiles the programs in the README.

@@ -7,10 +7,11 @@
 //! | `explain` | `explain` | what would be decided about a key or a request, and why, as text and as JSON; which keys are banned |
 //! | `live` | `live` | policies that change while the service runs, from a file or from Redis |
 //! | `lookup` | `lookup` | asynchronous lookups of clients and their policies, cached |
+//! | `serde` | `config` | policies in configuration files; explanations are serialized |
 //! | `testing` | `testing` | tests that compare a custom algorithm's Lua file with its Rust twin on random steps |
 //!
-//! Other features add to these: `metrics` and `tracing` record what happens, `redis` shares state between instances, `serde`
-//! serializes explanations, and `tonic` measures gRPC services. `redis`, `tracing` and the default features of
+//! Other features add to these: `metrics` and `tracing` record what happens, `redis` shares state between instances, and
+//! `tonic` measures gRPC services. `redis`, `tracing` and the default features of
 //! `tower-ratelimit` are on by default.
 //!
 //! # Versions
@@ -59,6 +60,9 @@ pub mod adaptive;
 #[cfg_attr(docsrs, doc(cfg(feature = "admin")))]
 pub mod admin;
 mod base;
+#[cfg(feature = "serde")]
+#[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
+pub mod config;
 #[cfg(feature = "explain")]
 #[cfg_attr(docsrs, doc(cfg(feature = "explain")))]
 pub mod explain;

@@ -3,7 +3,7 @@
 use std::mem;
 
 use super::{
-    counter::{Change, Charged, Counter, Plan, Shape},
+    counter::{Change, Charged, Counter, Plan},
     state::{Count, Extra, Rate, Refunds, State},
     twin::{Admission, Gauge, Receipt},
 };
@@ -32,10 +32,11 @@ impl<T: HasBucket> Counter for T {
         Self::bucket(arguments).apply(state, now, change)
     }
 
-    fn shape(&self, arguments: &[u64]) -> Option<Shape> {
+    fn most_within_period(&self, arguments: &[u64], quota: &Quota) -> Option<u64> {
         let bucket = Self::bucket(arguments);
-        // What waits in a queue leaves it as units are replenished.
-        (!bucket.stepped && bucket.initial == bucket.burst).then_some(Shape::Bucket { burst: bucket.burst })
+        // What waits in a queue leaves it as units are replenished. The end of the period belongs to the next one.
+        let replenished = bucket.smooth_drained_in(quota.period_micros() - 1);
+        (!bucket.stepped && bucket.initial == bucket.burst).then_some(bucket.burst + replenished)
     }
 
     fn lease_recovery(&self, arguments: &[u64], units: u64) -> Option<u64> {

@@ -7,6 +7,7 @@ use super::{
     state::State,
     twin::{Admission, Gauge, Receipt},
 };
+use crate::base::Quota;
 
 /// The twin of a built-in Lua file, with the same arguments, state and arithmetic. All times are microseconds since
 /// 1970.
@@ -43,9 +44,9 @@ pub trait Counter: Send + Sync {
         Charged { admission, gauge, mark, lifetime }
     }
 
-    /// Returns how much it can admit in a span of time. `None` if it delays requests, replenishes in steps, does not start
-    /// full or counts permits.
-    fn shape(&self, _arguments: &[u64]) -> Option<Shape> {
+    /// Returns the most units that it admits within one period of `quota`, wherever it begins. `None` if that is not known:
+    /// it replenishes in steps, does not start full or counts permits.
+    fn most_within_period(&self, _arguments: &[u64], _quota: &Quota) -> Option<u64> {
         None
     }
 
@@ -67,18 +68,6 @@ pub trait Counter: Send + Sync {
         *debits.first_mut()? += debt;
         Some([arguments.to_vec(), debits])
     }
-}
-
-/// How much an algorithm can admit in a span of time.
-#[derive(Clone, Copy, Debug)]
-pub enum Shape {
-    /// A burst, and what is replenished evenly.
-    Bucket {
-        burst: u64,
-    },
-    Log,
-    FixedWindow,
-    SlidingWindow,
 }
 
 /// A change of the state of a key.

@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::{
     Algorithm,
-    counter::{Change, Counter, Plan, Shape, exactly},
+    counter::{Change, Counter, Plan, exactly},
     state::{Count, State},
     twin::Gauge,
 };
@@ -141,8 +141,9 @@ fn open(arguments: &[u64], state: Option<&State>, now: u64) -> Open {
 }
 
 impl Counter for FixedWindow {
-    fn shape(&self, _: &[u64]) -> Option<Shape> {
-        Some(Shape::FixedWindow)
+    fn most_within_period(&self, _: &[u64], quota: &Quota) -> Option<u64> {
+        // Half of it at the end of one window, and half at the start of the next one.
+        Some(2 * quota.limit())
     }
 
     fn lease_recovery(&self, arguments: &[u64], _: u64) -> Option<u64> {

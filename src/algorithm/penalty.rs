@@ -16,20 +16,23 @@ use crate::base::{Error, Quota};
 const MOST_BANS: u64 = 60;
 
 /// When a key is banned, and for how long. All times are microseconds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Strikes {
+#[allow(missing_docs, reason = "not part of the API")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strikes {
     /// The denials that ban a key; 0 for none.
-    pub(crate) after: u64,
+    pub after: u64,
     /// How long a window lasts in which they count.
-    pub(crate) within: u64,
+    pub within: u64,
     /// How long the first ban lasts.
-    pub(crate) first: u64,
-    pub(crate) longest: u64,
+    pub first: u64,
+    pub longest: u64,
     /// How long bans are remembered after their end.
-    pub(crate) remembered: u64,
+    pub remembered: u64,
 }
 
 impl Strikes {
+    /// Only operators ban.
+    pub(crate) const MANUAL: Self = Self { after: 0, within: 0, first: 0, longest: 0, remembered: 0 };
     /// The name of the algorithm.
     pub(crate) const NAME: &'static str = "penalty";
 

@@ -1,6 +1,6 @@
 use super::{
     Algorithm,
-    counter::{Change, Counter, Plan, Shape, exactly},
+    counter::{Change, Counter, Plan, exactly},
     state::{Entry, Log, State},
     twin::Gauge,
 };
@@ -143,8 +143,8 @@ impl Log {
 }
 
 impl Counter for SlidingLog {
-    fn shape(&self, _: &[u64]) -> Option<Shape> {
-        Some(Shape::Log)
+    fn most_within_period(&self, _: &[u64], quota: &Quota) -> Option<u64> {
+        Some(quota.limit())
     }
 
     fn redis_micros(&self, _: &[u64], refund: bool) -> u64 {

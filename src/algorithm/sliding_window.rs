@@ -1,6 +1,6 @@
 use super::{
     Algorithm,
-    counter::{Change, Counter, Plan, Shape, exactly},
+    counter::{Change, Counter, Plan, exactly},
     state::{Cells, State},
     twin::{Gauge, Receipt},
 };
@@ -182,8 +182,9 @@ impl Open {
 }
 
 impl Counter for SlidingWindow {
-    fn shape(&self, _: &[u64]) -> Option<Shape> {
-        Some(Shape::SlidingWindow)
+    fn most_within_period(&self, _: &[u64], quota: &Quota) -> Option<u64> {
+        // Half of it at the end of one window, and half at the start of the next one.
+        Some(2 * quota.limit())
     }
 
     fn redis_micros(&self, arguments: &[u64], _: bool) -> u64 {

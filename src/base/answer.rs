@@ -3,8 +3,6 @@
 use std::{
     fmt,
     future::Future,
-    iter,
-    ops::ControlFlow,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -113,57 +111,6 @@ impl<T> Answer<T> {
         T: Send + 'static,
     {
         self.then(|result| result.and_then(change))
-    }
-
-    /// The items of the values of `answers` in order, or the first error: see [`try_fold`](Self::try_fold).
-    pub(crate) fn all(answers: impl Iterator<Item = Self>) -> Answer<Vec<T::Item>>
-    where
-        T: IntoIterator<Item: Send> + Send + 'static,
-    {
-        let items = Vec::with_capacity(answers.size_hint().0);
-        Self::try_fold(answers, items, Ok, |mut items, result| match result {
-            Ok(value) => {
-                items.extend(value);
-                ControlFlow::Continue(items)
-            }
-            Err(error) => ControlFlow::Break(Err(error)),
-        })
-    }
-
-    /// Folds the results of `answers` in order, until `add` breaks off. `answers` after one that is ready and breaks off are
-    /// not started. Those after one that is pending are all started, and awaited one after the other.
-    pub(crate) fn try_fold<S: Send + 'static, U: Send + 'static>(
-        mut answers: impl Iterator<Item = Self>,
-        mut state: S,
-        finish: impl FnOnce(S) -> Result<U, Error> + Send + 'static,
-        add: impl Fn(S, Result<T, Error>) -> ControlFlow<Result<U, Error>, S> + Send + 'static,
-    ) -> Answer<U>
-    where
-        T: Send + 'static,
-    {
-        while let Some(answer) = answers.next() {
-            let added = match answer.now() {
-                Ok(result) => add(state, result),
-                Err(pending) => {
-                    let pending: Vec<_> = iter::once(pending).chain(answers).collect();
-                    return Answer::pending(async move {
-                        for answer in pending {
-                            let result = answer.await;
-                            state = match add(state, result) {
-                                ControlFlow::Continue(state) => state,
-                                ControlFlow::Break(result) => return result,
-                            };
-                        }
-                        finish(state)
-                    });
-                }
-            };
-            state = match added {
-                ControlFlow::Continue(state) => state,
-                ControlFlow::Break(result) => return Answer::ready(result),
-            };
-        }
-        Answer::ready(finish(state))
     }
 
     /// Applies `change` to the result, now or when it is ready.

@@ -13,19 +13,15 @@ pub(crate) mod time;
 
 #[cfg(feature = "redis")]
 pub(crate) use self::error::Fault;
+#[cfg(feature = "serde")]
+pub(crate) use self::serde_text::{from_text, to_text};
 pub use self::{
     answer::Answer,
     error::{Error, ErrorKind},
-    quota::Quota,
+    quota::{Quota, duration_text, parse_duration},
 };
 pub(crate) use self::{
     delayed::{DelayedService, unready},
     error::valid,
     outage::Outage,
-    quota::duration_text,
-};
-#[cfg(feature = "serde")]
-pub(crate) use self::{
-    quota::parse_duration,
-    serde_text::{from_text, to_text},
 };

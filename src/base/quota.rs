@@ -199,30 +199,10 @@ impl Quota {
         Self { limit, burst, ..self }
     }
 
-    /// The quota with a share of its limit and its burst, from 0 to 1, and at least one unit of each.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use tower_ratelimit::Quota;
-    ///
-    /// assert_eq!(Quota::per_second(100).burst(30).scaled(0.5), Quota::per_second(50).burst(15));
-    /// ```
+    /// Whether a burst was set.
     #[doc(hidden)]
     #[must_use]
-    pub fn scaled(self, share: f64) -> Self {
-        // Products such as 100 x 0.07 are a little above a whole number.
-        const EXACT: f64 = 1.0 - 1e-14;
-        // The limit is rounded up and the burst down, so the burst refills no later than before.
-        let limit = ((self.limit as f64 * share * EXACT).ceil() as u64).clamp(1, self.limit);
-        let burst = match self.burst {
-            0 => 0,
-            burst => ((burst as f64 * share) as u64).clamp(1, burst),
-        };
-        Self { limit, burst, ..self }
-    }
-
-    pub(crate) const fn has_burst(&self) -> bool {
+    pub const fn has_burst(&self) -> bool {
         self.burst != 0
     }
 
@@ -336,8 +316,11 @@ fn unit_micros(unit: &str) -> Option<u64> {
 }
 
 /// A length of time as a quota's period is written, such as `90s`.
-#[cfg(feature = "serde")]
-pub(crate) fn parse_duration(text: &str) -> Result<Duration, Error> {
+///
+/// # Errors
+///
+/// [`InvalidConfig`](ErrorKind::InvalidConfig) with the text and the form.
+pub fn parse_duration(text: &str) -> Result<Duration, Error> {
     micros(text).map(Duration::from_micros).ok_or_else(|| {
         let message = format!("invalid duration `{text}`: write a whole number and a unit, such as `90s`");
         Error::new(ErrorKind::InvalidConfig, message)
@@ -347,7 +330,11 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, Error> {
 /// As [`from_str`](Quota::from_str) reads it: `100/min`, `5/90s`, `10/s burst 20`.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.limit(), Period(self.period_micros()))?;
+        let period = match largest_unit(self.period) {
+            (unit, one, ..) if unit == self.period => one.to_owned(),
+            _ => duration_text(self.period),
+        };
+        write!(f, "{}/{period}", self.limit)?;
         if self.has_burst() {
             write!(f, " burst {}", self.capacity())?;
         }
@@ -370,7 +357,8 @@ const UNITS: [Unit; 7] = [
 ];
 
 /// A length of time in the form of a configuration, such as `90s`.
-pub(crate) fn duration_text(micros: u64) -> String {
+#[must_use]
+pub fn duration_text(micros: u64) -> String {
     let (unit, _, name, _) = largest_unit(micros);
     format!("{}{name}", micros / unit)
 }
@@ -378,17 +366,6 @@ pub(crate) fn duration_text(micros: u64) -> String {
 /// The largest unit of which `micros` are a whole number. Every number is one of microseconds.
 fn largest_unit(micros: u64) -> Unit {
     UNITS.into_iter().find(|(unit, ..)| micros.is_multiple_of(*unit)).unwrap_or(UNITS[5])
-}
-
-struct Period(u64);
-
-impl fmt::Display for Period {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match largest_unit(self.0) {
-            (unit, one, ..) if unit == self.0 => f.write_str(one),
-            _ => f.write_str(&duration_text(self.0)),
-        }
-    }
 }
 
 #[cfg(feature = "serde")]
@@ -449,26 +426,6 @@ mod tests {
         }
         assert!(Quota::try_new(MAX_UNITS, Duration::from_millis(1)).is_ok());
         assert!(Quota::try_new(1, Duration::from_secs(400 * 86_400)).is_ok());
-    }
-
-    #[test]
-    fn a_share_of_a_quota_is_rounded_to_whole_units_and_never_invalid() {
-        let quota = Quota::per_second(100).burst(30);
-        for (share, limit, burst) in
-            [(1.0, 100, 30), (0.07, 7, 2), (0.071, 8, 2), (0.5, 50, 15), (0.001, 1, 1), (0.0, 1, 1)]
-        {
-            assert_eq!(quota.scaled(share), Quota::per_second(limit).burst(burst), "{share}");
-        }
-        assert_eq!(Quota::per_day(10).scaled(0.25), Quota::per_day(3));
-        // A burst that refills in nearly 100 years.
-        let slow = Quota::per_day(3).burst(109_000);
-        for percent in 0..=100 {
-            let scaled = slow.scaled(f64::from(percent) / 100.0);
-            let limit = Quota::per_day(scaled.limit());
-            assert_eq!(limit.try_burst(scaled.capacity()).unwrap(), scaled, "{percent}");
-        }
-        let most = Quota::per_second(MAX_UNITS).burst(MAX_UNITS);
-        assert_eq!((most.scaled(1.0), most.scaled(0.5).limit()), (most, MAX_UNITS / 2));
     }
 
     #[test]

@@ -5,7 +5,11 @@ use std::{fmt, marker::PhantomData, str::FromStr};
 use serde::de::{Deserializer, Visitor};
 
 /// The value that `T` reads from a string. `expected` completes "invalid type: integer `5`, expected ...".
-pub(crate) fn deserialize<'de, D, T>(deserializer: D, expected: &'static str) -> Result<T, D::Error>
+///
+/// # Errors
+///
+/// The one of `T`, or the deserializer's.
+pub fn deserialize<'de, D, T>(deserializer: D, expected: &'static str) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: FromStr<Err: fmt::Display>,
@@ -30,27 +34,27 @@ impl<T: FromStr<Err: fmt::Display>> Visitor<'_> for Text<T> {
     }
 }
 
-/// Reads these types from the text that their `FromStr` reads.
+/// Reads a type from the text that its `FromStr` reads.
 macro_rules! from_text {
-    ($($type:ty => $expected:literal),+ $(,)?) => {$(
+    ($type:ty => $expected:literal) => {
         /// From its text.
         impl<'de> serde::Deserialize<'de> for $type {
             fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
                 $crate::base::serde_text::deserialize(deserializer, $expected)
             }
         }
-    )+};
+    };
 }
 
-/// Writes these types as the text of their `Display`.
+/// Writes a type as the text of its `Display`.
 macro_rules! to_text {
-    ($($type:ty),+) => {$(
+    ($type:ty) => {
         /// As its text.
         impl serde::Serialize for $type {
             fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
                 serializer.collect_str(self)
             }
         }
-    )+};
+    };
 }
 pub(crate) use {from_text, to_text};

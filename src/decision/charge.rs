@@ -8,12 +8,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use crate::{
-    algorithm::twin::Receipt,
-    base::random::random,
-    key::Key,
-    policy::{Policy, Traits},
-};
+use crate::{algorithm::twin::Receipt, base::random::random, key::Key, policy::Policy};
 
 /// What a decision is about: `cost` units for `key` under `policy`.
 ///
@@ -111,7 +106,7 @@ impl Charge {
     /// and a call of Redis: there is nothing to ask of a lease, a ban, a shadow or a permit.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
-        !self.policy.has(Traits::ALL)
+        self.policy.is_plain()
     }
 
     /// Whether both have the same key and the same policy name.

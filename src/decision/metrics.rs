@@ -4,7 +4,7 @@ use super::{Decision, DecisionSource, Verdict};
 use crate::{
     base::Error,
     metrics::{PolicyCounters, Source, Verdict as Counted, record},
-    policy::{FailureMode, Policy, Traits},
+    policy::{FailureMode, Policy},
 };
 
 /// An action has ended. Only charges count as decisions.
@@ -23,9 +23,9 @@ pub(crate) fn count_policy_from_zero(policy: &Policy, is_in_redis: bool) {
     let show = |source, verdict| policy.counters().add(policy.name(), verdict, label(source), 0);
     let verdicts = [
         (Counted::Admitted, true),
-        (Counted::Delayed, policy.has_queue()),
-        (Counted::Denied, policy.enforced_share() > 0.0),
-        (Counted::ShadowDenied, policy.has(Traits::ROLLOUT)),
+        (Counted::Delayed, policy.counting().queues()),
+        (Counted::Denied, policy.settings().enforced > 0.0),
+        (Counted::ShadowDenied, policy.settings().enforced < 1.0),
         (Counted::Banned, policy.has_penalty()),
     ];
     for (verdict, _) in verdicts.into_iter().filter(|(_, is_possible)| *is_possible) {
@@ -37,7 +37,7 @@ pub(crate) fn count_policy_from_zero(policy: &Policy, is_in_redis: bool) {
             show(DecisionSource::Local, verdict);
         }
     }
-    if is_in_redis && policy.has(Traits::LEASE) {
+    if is_in_redis && policy.settings().lease.is_some() {
         show(DecisionSource::Lease, Counted::Admitted);
     }
     if is_in_redis && mode == FailureMode::Open {

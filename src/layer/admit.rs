@@ -3,7 +3,6 @@
 use std::{
     future::Future as _,
     iter,
-    ops::ControlFlow,
     pin::Pin,
     task::{Context, Poll, ready},
     time::Duration,
@@ -23,7 +22,7 @@ use super::{
     settle::Undecided,
 };
 use crate::{
-    base::{Answer, Error, ErrorKind},
+    base::{Answer, Error},
     decision::{Charge, Charges, Decision, Verdict},
     key::Key,
     limiter::Deciding,
@@ -93,7 +92,7 @@ impl Config {
                 Answer::pending(async move {
                     match blocked.await? {
                         Some(rejection) => Ok(rejected(rejection)),
-                        None if exempt.await? => Ok(Identity::Exempt),
+                        None if matches!(exempt.await, Ok(true)) => Ok(Identity::Exempt),
                         None => keys.await,
                     }
                 })
@@ -103,14 +102,10 @@ impl Config {
 
     /// The rejection if the request is blocked, or a blocklist could not be checked.
     fn blocked(&self, request: &Parts) -> Answer<Option<Rejection>> {
-        let answers = self.blocked.iter().map(|blocked| blocked(request));
-        let finish = |undecided: Option<Error>| Ok(undecided.map(Rejection::Unidentified));
-        Answer::try_fold(answers, None, finish, |undecided, result| match result {
-            Ok(true) => ControlFlow::Break(Ok(Some(Rejection::Blocked))),
-            Ok(false) => ControlFlow::Continue(undecided),
-            Err(error) if error.kind() == ErrorKind::MissingIdentity => ControlFlow::Continue(undecided),
-            // Rejected unless another list matches, or a client could evade this one by sending its header twice.
-            Err(error) => ControlFlow::Continue(undecided.or(Some(error))),
+        matches_any(&self.blocked, request).then(|blocked| match blocked {
+            Ok(is_blocked) => Ok(is_blocked.then_some(Rejection::Blocked)),
+            // Rejected, or a client could evade a list by sending its header twice.
+            Err(error) => Ok(Some(Rejection::Unidentified(error))),
         })
     }
 

@@ -505,11 +505,12 @@ impl RateLimitLayer {
                 keys.into_iter().filter_map(|(at, key)| Some((config.rule(at)?, key))).collect()
             }
         };
-        let charges = Answer::all(found.into_iter().map(|(rule, key)| {
-            let charge = rule.charge(key.clone(), request);
-            charge.map(|charge| charge.map(|charge| (charge, key)))
-        }));
-        charges.await.map_err(Rejection::Unidentified)
+        let mut charges = Vec::new();
+        for (rule, key) in found {
+            let charge = rule.charge(key.clone(), request).await.map_err(Rejection::Unidentified)?;
+            charges.extend(charge.map(|charge| (charge, key)));
+        }
+        Ok(charges)
     }
 
     /// The limiter that decides for this layer, on the same counts.

@@ -1,11 +1,11 @@
 //! How a request becomes a charge: key, policy and cost.
 
-use std::{fmt, ops::ControlFlow, sync::Arc};
+use std::{fmt, sync::Arc};
 
 use http::{request::Parts, response};
 
 use crate::{
-    base::Answer,
+    base::{Answer, Error, ErrorKind},
     decision::Charge,
     key::{Key, KeyExtractor, Matcher, matcher, preflight_key},
     policy::PolicySource,
@@ -340,7 +340,10 @@ impl Rule {
             Err(skipped) => {
                 // Called now, because the request is not there later, and awaited only if it is needed.
                 let key = self.key(request, preflight);
-                Answer::pending(async move { if skipped.await? { Ok(None) } else { key.await.map(Some) } })
+                Answer::pending(async move {
+                    let is_skipped = matches!(skipped.await, Ok(true));
+                    if is_skipped { Ok(None) } else { key.await.map(Some) }
+                })
             }
         }
     }
@@ -360,18 +363,38 @@ impl Rule {
     }
 }
 
-/// Whether one of `matchers` matches the request. A matcher that fails does not.
+/// Whether one of `matchers` matches the request. If none does and one fails, its error, unless the request lacks what it
+/// reads.
 pub(super) fn matches_any(matchers: &[Matcher], request: &Parts) -> Answer<bool> {
-    let answers = matchers.iter().map(|matcher| matcher(request));
-    Answer::try_fold(
-        answers,
-        (),
-        |()| Ok(false),
-        |(), result| match result {
-            Ok(true) => ControlFlow::Break(Ok(true)),
-            _ => ControlFlow::Continue(()),
-        },
-    )
+    let (mut matched, mut pending) = (Ok(false), Vec::new());
+    for matcher in matchers {
+        match matcher(request).now() {
+            Ok(Ok(true)) => return Answer::ready(Ok(true)),
+            Ok(result) => matched = or_failed(matched, result),
+            // Those after it start too, while the request can be read.
+            Err(answer) => pending.push(answer),
+        }
+    }
+    if pending.is_empty() {
+        return Answer::ready(matched);
+    }
+    Answer::pending(async move {
+        for answer in pending {
+            match answer.await {
+                Ok(true) => return Ok(true),
+                result => matched = or_failed(matched, result),
+            }
+        }
+        matched
+    })
+}
+
+/// The first failure of two matchers that do not match.
+fn or_failed(one: Result<bool, Error>, other: Result<bool, Error>) -> Result<bool, Error> {
+    match other {
+        Err(error) if error.kind() == ErrorKind::MissingIdentity => one,
+        other => one.and(other),
+    }
 }
 
 fn is_same<T: ?Sized>(one: &Option<Arc<T>>, other: &Option<Arc<T>>) -> bool {

@@ -553,7 +553,7 @@ fn of_policies(policies: &[Policy], debited: Decision) -> Decision {
     // While the store fails, there is no room for debt.
     let is_local = debited.failure().is_some();
     debited.map(|outcome: Outcome| match policies.iter().find(|one| one.debits() == outcome.policy()) {
-        Some(policy) => outcome.of_debit(policy, if is_local { 0 } else { policy.debt_units() }),
+        Some(policy) => outcome.of_debit(policy, if is_local { 0 } else { policy.settings().debt }),
         None => outcome,
     })
 }

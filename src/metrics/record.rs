@@ -222,9 +222,3 @@ impl PolicyCounters {
         }
     }
 }
-
-impl Clone for PolicyCounters {
-    fn clone(&self) -> Self {
-        Self::new()
-    }
-}

@@ -81,6 +81,11 @@ impl FromStr for Enforcement {
     }
 }
 
+#[cfg(feature = "serde")]
+crate::base::from_text! { Enforcement => "\"on\", \"report-only\" or \"off\"" }
+#[cfg(feature = "serde")]
+crate::base::to_text!(Enforcement);
+
 /// In the order of their numbers.
 const POSITIONS: [Enforcement; 3] = [Enforcement::On, Enforcement::ReportOnly, Enforcement::Off];
 

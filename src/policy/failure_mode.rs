@@ -121,3 +121,8 @@ impl FromStr for FailureMode {
         }
     }
 }
+
+#[cfg(feature = "serde")]
+crate::base::from_text! { FailureMode => "\"local\", \"local/4\", \"open\" or \"closed\"" }
+#[cfg(feature = "serde")]
+crate::base::to_text!(FailureMode);

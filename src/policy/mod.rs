@@ -1,18 +1,16 @@
 //! What is limited and how: [`Policy`], and which policy a request falls under: [`PolicySource`].
-#![cfg_attr(feature = "serde", doc = include_str!("configuration.md"))]
 #![doc = include_str!("options.md")]
 #![doc = include_str!("counts.md")]
 
-#[cfg(feature = "serde")]
-pub(crate) mod configuration;
+mod counting;
 mod enforcement;
 mod failure_mode;
 mod options;
 mod penalty;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod policy;
+pub(crate) mod settings;
 mod source;
-pub(crate) mod summary;
 mod warnings;
 
 pub use self::{
@@ -22,7 +20,4 @@ pub use self::{
     policy::Policy,
     source::{IntoPolicy, PolicySource},
 };
-pub(crate) use self::{
-    penalty::MAX_BAN,
-    policy::{Traits, push_quoted},
-};
+pub(crate) use self::{penalty::MAX_BAN, policy::push_quoted};

@@ -1,11 +1,7 @@
 //! The optional settings of a policy: a shadow or a share of the keys, room for debts, leases.
 
-use std::{sync::Arc, time::Duration};
-
-use super::policy::{Debt, EVERY_KEY, MAX_CAPACITY, Policy};
+use super::policy::Policy;
 use crate::base::{Error, valid};
-
-const MAX_LEASED: u64 = 1_000_000_000_000;
 
 impl Policy {
     /// Makes this a shadow policy: it decides, counts and is reported, but never denies. Use it to see what a new limit
@@ -39,7 +35,7 @@ impl Policy {
     /// ```
     #[must_use]
     pub fn shadow(self) -> Self {
-        self.set(|options| options.shadowed = EVERY_KEY)
+        self.with_independent(|settings| settings.enforced = 0.0)
     }
 
     /// Enforces the policy for this share of the keys, from 0 to 1, and makes it a [shadow](Self::shadow) for the others.
@@ -50,7 +46,7 @@ impl Policy {
     ///
     /// # Panics
     ///
-    /// If `share` is not from 0 to 1. A configuration file gives an error instead.
+    /// If `share` is not from 0 to 1. [`try_rollout`](Self::try_rollout) gives an error instead.
     ///
     /// # Example
     ///
@@ -80,20 +76,13 @@ impl Policy {
         valid(self.try_rollout(share))
     }
 
-    pub(super) fn try_rollout(self, share: f64) -> Result<Self, Error> {
-        if !(0.0..=1.0).contains(&share) {
-            return Err(Error::invalid(
-                "the share of keys must be from 0 to 1: 0.25 enforces the policy for a quarter of them",
-            ));
-        }
-        // In the range, so it fits.
-        let enforced = (share * f64::from(EVERY_KEY)).round() as u32;
-        Ok(self.set(|options| options.shadowed = EVERY_KEY - enforced))
-    }
-
-    /// The share of the keys for which the policy is enforced, from 0 to 1.
-    pub(crate) fn enforced_share(&self) -> f64 {
-        f64::from(EVERY_KEY - self.0.options.shadowed) / f64::from(EVERY_KEY)
+    /// The fallible form of [`rollout`](Self::rollout), for a share read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`rollout`](Self::rollout) panics.
+    pub fn try_rollout(self, share: f64) -> Result<Self, Error> {
+        self.with(|settings| settings.enforced = share)
     }
 
     /// Lets a [debit](crate::Limiter::debit) charge up to `units` more than remain. Requests are then denied until the
@@ -111,7 +100,7 @@ impl Policy {
     /// # Panics
     ///
     /// If the algorithm allows no debt ([`Concurrency`](crate::algorithm::Concurrency), or a custom one), or quota and
-    /// debt together are above the bounds of a [`Quota`](crate::Quota). A configuration file gives an error
+    /// debt together are above the bounds of a [`Quota`](crate::Quota). [`try_debt`](Self::try_debt) gives an error
     /// instead.
     ///
     /// # Example
@@ -141,60 +130,15 @@ impl Policy {
         valid(self.try_debt(units))
     }
 
-    pub(super) fn try_debt(self, units: u64) -> Result<Self, Error> {
-        self.with_debt(units)?.checked()
+    /// The fallible form of [`debt`](Self::debt), for a debt read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`debt`](Self::debt) panics.
+    pub fn try_debt(self, units: u64) -> Result<Self, Error> {
+        self.with(|settings| settings.debt = units)
     }
 
-    /// This policy with room for `units` of debt.
-    pub(super) fn with_debt(mut self, units: u64) -> Result<Self, Error> {
-        let inner = Arc::make_mut(&mut self.0);
-        let (quota, counting) = (inner.quota, &mut inner.counting);
-        inner.options.debt = None;
-        let arguments = counting.algorithm.arguments(&quota)?;
-        if units == 0 {
-            counting.arguments = arguments.into();
-            return Ok(self);
-        }
-        let capacity = counting.capacity.saturating_add(units);
-        if capacity > MAX_CAPACITY || quota.try_burst(quota.capacity().saturating_add(units)).is_err() {
-            return Err(Error::invalid(
-                "the debt is too large: quota and debt together must be within the bounds of a burst",
-            ));
-        }
-        let counter = counting.algorithm.counter();
-        let Some([own, debits]) = counter.and_then(|counter| counter.with_debt(&arguments, units)) else {
-            return Err(Error::invalid(
-                "this algorithm allows no debt: leave out `debt`, or use another built-in algorithm than `Concurrency`",
-            ));
-        };
-        counting.arguments = own.into();
-        let mut counted_by = self.clone().set(|options| {
-            (options.lease, options.penalty, options.counts_debits) = (0, None, true);
-        });
-        let counting = &mut Arc::make_mut(&mut counted_by.0).counting;
-        (counting.arguments, counting.capacity) = (debits.into(), capacity);
-        Arc::make_mut(&mut self.0).options.debt = Some(Debt { units, counted_by });
-        Ok(self)
-    }
-
-    /// The units of debt that it has room for.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn debt_units(&self) -> u64 {
-        self.0.options.debt.as_ref().map_or(0, |debt| debt.units)
-    }
-
-    /// Whether it is the policy that counts another one's debits.
-    pub(crate) fn counts_debits(&self) -> bool {
-        self.0.options.counts_debits
-    }
-
-    /// The policy that counts debits.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn debits(&self) -> &Self {
-        self.0.options.debt.as_ref().map_or(self, |debt| &debt.counted_by)
-    }
     /// Lets each instance lease up to `most` units of a hot key from Redis in one call, and spend them in
     /// process. Defaults to no leases: every request is decided by Redis.
     ///
@@ -209,7 +153,7 @@ impl Policy {
     /// If `most` is 0 or above 1,000,000,000,000, or the units of the algorithm cannot be leased exactly:
     /// [`SlidingLog`](crate::algorithm::SlidingLog), [`LeakyBucket::queue`](crate::algorithm::LeakyBucket::queue),
     /// [`Concurrency`](crate::algorithm::Concurrency), or a custom one; or the policy has a
-    /// [penalty](Self::penalty). A configuration file gives an error instead.
+    /// [penalty](Self::penalty). [`try_leased`](Self::try_leased) gives an error instead.
     ///
     /// # Example
     ///
@@ -227,53 +171,20 @@ impl Policy {
         valid(self.try_leased(most))
     }
 
-    pub(super) fn try_leased(mut self, most: u64) -> Result<Self, Error> {
-        if most == 0 || most > MAX_LEASED {
-            return Err(Error::invalid(
-                "a lease must be of 1 to 1,000,000,000,000 units: leave out `leased` for no lease",
-            ));
-        }
-        Arc::make_mut(&mut self.0).options.lease = most;
-        self.checked()
-    }
-
-    pub(super) fn check_lease(&self) -> Result<(), Error> {
-        let options = &self.0.options;
-        if options.lease > 0 && options.penalty.is_some() {
-            return Err(Error::invalid(
-                "a policy with a penalty cannot be leased, because an instance would spend leased units of a banned key: \
-                 leave out `leased` or `penalty`",
-            ));
-        }
-        if options.lease > 0 && self.lease_bound().is_none() {
-            return Err(Error::invalid(
-                "the units of this algorithm cannot be leased exactly: leave out `leased`, \
-                 or use `Gcra`, `TokenBucket`, `LeakyBucket::meter`, `FixedWindow` or `SlidingWindow`",
-            ));
-        }
-        Ok(())
-    }
-
-    /// How long units [leased](Self::leased) by an instance stay charged after it crashes, loses its connection to Redis,
-    /// or shuts down without [`Limiter::drain`](crate::Limiter::drain). A window counts them until it ends. A bucket keeps
-    /// them charged for up to a second, and then replenishes them. `None` if the policy leases no units.
-    #[must_use]
-    pub fn lease_bound(&self) -> Option<Duration> {
-        // An instance has no more of a key.
-        let most = self.0.options.lease.min(self.capacity());
-        let counter = self.counting().counter().filter(|_| most > 0)?;
-        counter.lease_recovery(self.arguments(), most).map(Duration::from_micros)
-    }
-
-    /// 0 if nothing is leased.
-    #[cfg(feature = "redis")]
-    pub(crate) fn most_leased(&self) -> u64 {
-        self.0.options.lease
+    /// The fallible form of [`leased`](Self::leased), for a lease read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`leased`](Self::leased) panics.
+    pub fn try_leased(self, most: u64) -> Result<Self, Error> {
+        self.with(|settings| settings.lease = Some(most))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::{
         algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog},

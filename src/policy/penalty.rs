@@ -1,9 +1,9 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, time::Duration};
 
-use super::policy::{Policy, Traits};
+use super::policy::Policy;
 use crate::{
     algorithm::penalty::Strikes,
-    base::{Error, Quota, duration_text, time::micros, valid},
+    base::{Error, duration_text, time::micros, valid},
 };
 
 /// When a [`Policy`](crate::Policy::penalty) bans a key, and for how long.
@@ -27,12 +27,12 @@ use crate::{
 #[must_use]
 pub struct Penalty {
     /// 0 if only operators ban keys.
-    pub(super) after: u64,
-    pub(super) within: Duration,
+    after: u64,
+    within: Duration,
     /// `None` for as long as `within`.
-    pub(super) first: Option<Duration>,
+    first: Option<Duration>,
     /// `None` for as long as the first one.
-    pub(super) longest: Option<Duration>,
+    longest: Option<Duration>,
 }
 
 const MAX_DENIALS: u64 = 1_000_000;
@@ -70,14 +70,19 @@ impl Penalty {
     }
 
     /// What counts the denials.
-    pub(super) fn strikes(self) -> Result<Strikes, Error> {
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`Policy::penalty`] panics.
+    #[doc(hidden)]
+    pub fn strikes(self) -> Result<Strikes, Error> {
         if self.after == 0 {
             if self.first.or(self.longest).is_some() {
                 return Err(Error::invalid(
                     "a manual penalty has no times: leave out `ban` and `up_to`, and pass the time to `Operator::ban`",
                 ));
             }
-            return Ok(Strikes { after: 0, within: 0, first: 0, longest: 0, remembered: 0 });
+            return Ok(Strikes::MANUAL);
         }
         if self.after > MAX_DENIALS {
             return Err(Error::invalid(
@@ -132,7 +137,7 @@ impl Policy {
     ///
     /// If the numbers are out of bounds (1 to 1,000,000 denials within 1 ms to 400 days, bans of 1 ms to 3650 days),
     /// the longest ban is shorter than the first, or the policy is [leased](Self::leased).
-    /// A configuration file gives an error instead.
+    /// [`try_penalty`](Self::try_penalty) gives an error instead.
     ///
     /// # Example
     ///
@@ -169,44 +174,36 @@ impl Policy {
         valid(self.try_penalty(penalty))
     }
 
-    pub(super) fn try_penalty(mut self, penalty: Penalty) -> Result<Self, Error> {
-        let bans = Self::try_new(self.name(), Quota::per_second(1))?.try_algorithm(penalty.strikes()?)?;
-        Arc::make_mut(&mut self.0).options.penalty = Some(bans);
-        self.checked()
+    /// The fallible form of [`penalty`](Self::penalty), for a penalty read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`penalty`](Self::penalty) panics.
+    pub fn try_penalty(self, penalty: Penalty) -> Result<Self, Error> {
+        let strikes = penalty.strikes()?;
+        self.with(|settings| settings.penalty = Some(strikes))
     }
 
     /// Whether the policy has a [penalty](Self::penalty), so that keys can be banned under it.
     #[doc(hidden)]
     #[must_use]
     pub fn has_penalty(&self) -> bool {
-        self.has(Traits::PENALTY)
+        self.settings().penalty.is_some()
     }
 
     /// Whether each denial must reach the store, because the penalty counts it.
     pub(crate) fn counts_denials(&self) -> bool {
-        let after = self.bans().and_then(|bans| bans.arguments().first());
-        after.is_some_and(|after| *after > 0)
-    }
-
-    /// The policy that counts denials and bans.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn bans(&self) -> Option<&Self> {
-        self.0.options.penalty.as_ref()
+        self.settings().penalty.is_some_and(|strikes| strikes.after > 0)
     }
 
     /// The policy with the same bans, which counts no denials.
     pub(crate) fn with_manual_bans(&self) -> Self {
-        if !self.counts_denials() {
-            return self.clone();
-        }
-        self.clone().try_penalty(Penalty::manual()).unwrap_or_else(|_| self.clone())
+        self.with_independent(|settings| settings.penalty = settings.penalty.map(|_| Strikes::MANUAL))
     }
 
     /// The policy without its penalty.
     pub(crate) fn without_penalty(&self) -> Self {
-        let policy = self.clone();
-        if policy.has_penalty() { policy.set(|options| options.penalty = None) } else { policy }
+        self.with_independent(|settings| settings.penalty = None)
     }
 }
 

@@ -2,11 +2,15 @@ use std::{fmt, hash::BuildHasher as _, sync::Arc, time::Duration};
 
 use sha2::{Digest as _, Sha256};
 
-use super::FailureMode;
+use super::{
+    FailureMode,
+    counting::{Counting, check},
+    settings::{EVERY_KEY, PolicySettings},
+};
 #[cfg(feature = "metrics")]
 use crate::metrics::PolicyCounters;
 use crate::{
-    algorithm::{self, Algorithm, Concurrency, Gcra, Replenishment},
+    algorithm::{Algorithm, Concurrency, Gcra, Replenishment},
     base::{Error, Quota, random::hasher, valid},
     key::Key,
 };
@@ -14,8 +18,8 @@ use crate::{
 /// A [`Quota`] with a name, the [`Algorithm`] that counts it, and what happens when the store is unavailable.
 ///
 /// Clients see the name in the `RateLimit` headers, operators in Redis keys and logs. Two policies with the same name and
-/// algorithm share their counts on one store, even if their quotas differ. Cloning is cheap. With the feature `serde`,
-/// policies are read [from a configuration file](crate::policy).
+/// algorithm share their counts on one store, even if their quotas differ. Cloning is cheap. To read policies from a
+/// configuration file, use `config` of the crate `tower-ratelimit-extra`.
 ///
 /// `Display` writes the settings, except the name, the algorithm's options and the numbers of a penalty: `5/min, gcra,
 /// failure mode local`.
@@ -42,104 +46,40 @@ pub struct Policy(pub(super) Arc<Inner>);
 // Every request changes the reference count. Aligned to two cache lines, the fields are not in its line, so threads read
 // them while others count. With the same for a layer's configuration, two threads need 1 % less CPU time for an
 // admitted request and 3 % less for a denied one.
-#[derive(Clone)]
 #[repr(align(128))]
 pub(super) struct Inner {
-    pub(super) name: Name,
-    pub(super) quota: Quota,
-    pub(super) counting: Counting,
-    pub(super) options: Options,
-    /// Follows from the other fields.
-    pub(super) traits: Traits,
+    name: Name,
+    counting: Counting,
+    settings: PolicySettings,
+    // The following fields follow from the settings and the algorithm.
+    /// See [`Charge::is_plain`](crate::decision::Charge::is_plain).
+    is_plain: bool,
+    has_permits: bool,
+    /// What counts the denials of a key and bans it: a policy of the same name.
+    bans: Option<Policy>,
+    /// What debits are counted by, if there is room for debts: the policy with so much more room.
+    debits: Option<Policy>,
+    /// Whether it is the policy that counts another one's debits.
+    counts_debits: bool,
     #[cfg(feature = "metrics")]
     counters: PolicyCounters,
 }
 
 /// The name of a policy, and what it is called elsewhere.
 #[derive(Clone)]
-pub(super) struct Name {
+struct Name {
     text: Arc<str>,
     /// See [`Policy::quoted_name`].
     quoted: Arc<str>,
     /// See [`Policy::label`].
     label: Box<str>,
-    algorithm: Box<str>,
     /// See [`Policy::tag`].
     tag: u64,
 }
 
-/// How a policy counts.
-#[derive(Clone)]
-pub(super) struct Counting {
-    pub(super) algorithm: Arc<dyn Algorithm>,
-    /// The quota and the algorithm's options, as the Lua file and its Rust twin take them.
-    pub(super) arguments: Arc<[u64]>,
-    pub(super) capacity: u64,
-    pub(super) replenishment: Replenishment,
-    /// See [`Policy::redis_micros`], for a charge and for a refund.
-    #[cfg(feature = "redis")]
-    redis_micros: [u64; 2],
-}
-
-/// The optional settings of a policy.
-#[derive(Clone, Default, PartialEq)]
-pub(super) struct Options {
-    pub(super) on_store_failure: FailureMode,
-    /// The most units that are leased; 0 for no lease.
-    pub(super) lease: u64,
-    pub(super) debt: Option<Debt>,
-    /// Whether it counts the debits of a policy with room for debts.
-    pub(super) counts_debits: bool,
-    /// What counts the denials of a key and bans it: a policy of the same name.
-    pub(super) penalty: Option<Policy>,
-    /// Whether its units are bytes of content.
-    pub(super) bytes: bool,
-    /// For how many of [`EVERY_KEY`] it is a shadow.
-    pub(super) shadowed: u32,
-}
-
-/// The room of a policy for debts.
-#[derive(Clone, PartialEq)]
-pub(super) struct Debt {
-    /// By how many units debits may exceed what remains.
-    pub(super) units: u64,
-    /// What debits are counted by: the policy with so much more room.
-    pub(super) counted_by: Policy,
-}
-
-/// What is special about a policy. Nearly every one is plain: it has none of these, and its charges take the
-/// [short way](crate::decision::Charge::is_plain).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Traits(u8);
-
-impl Traits {
-    /// Units of hot keys are leased.
-    pub(crate) const LEASE: Self = Self(1);
-    /// Units are in use until they are released.
-    pub(crate) const PERMITS: Self = Self(1 << 1);
-    /// Debits may charge more than remains.
-    pub(crate) const DEBT: Self = Self(1 << 2);
-    /// Keys can be banned.
-    pub(crate) const PENALTY: Self = Self(1 << 3);
-    /// The policy is a shadow for some keys or for all.
-    pub(crate) const ROLLOUT: Self = Self(1 << 4);
-    /// Its algorithm is not built in.
-    pub(crate) const CUSTOM: Self = Self(1 << 5);
-    pub(crate) const ALL: Self = Self((1 << 6) - 1);
-
-    /// Both sets.
-    pub(crate) const fn or(self, other: Self) -> Self {
-        Self(self.0 | other.0)
-    }
-}
-
 const MAX_NAME: usize = 64;
-/// What the share of keys is measured in, for which a policy is enforced.
-pub(super) const EVERY_KEY: u32 = 1_000_000;
 /// How long units stay in use if their holder no longer renews them.
 const LEASE: Duration = Duration::from_secs(30);
-/// Above every quota's capacity, and exact in Lua.
-pub(super) const MAX_CAPACITY: u64 = 1 << 44;
 
 impl Policy {
     /// The policy `name`, counted by [`Gcra`].
@@ -168,16 +108,8 @@ impl Policy {
                 "a policy's name must be printable ASCII, because response headers carry it",
             ));
         }
-        let algorithm: Arc<dyn Algorithm> = Arc::new(Gcra::new());
-        Ok(Self(Arc::new(Inner {
-            name: Name::new(name, &*algorithm),
-            quota,
-            counting: Counting::new(algorithm, &quota)?,
-            options: Options::default(),
-            traits: Traits(0),
-            #[cfg(feature = "metrics")]
-            counters: PolicyCounters::new(),
-        })))
+        let gcra: Arc<dyn Algorithm> = Arc::new(Gcra::new());
+        Self::build(Name::new(name, &*gcra), gcra, PolicySettings::new(quota))
     }
 
     /// The policy `name` with at most `limit` units in use at any moment, over all instances, counted by
@@ -237,37 +169,56 @@ impl Policy {
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`algorithm`](Self::algorithm) panics.
     pub fn try_algorithm(self, algorithm: impl Algorithm) -> Result<Self, Error> {
         check(&algorithm)?;
-        let quota = self.0.quota;
-        self.counted(quota, Arc::new(algorithm))
+        self.with_settings(Arc::new(algorithm), self.0.settings.clone())
     }
 
-    /// This policy with another quota and algorithm, which is [checked](check).
-    pub(super) fn counted(mut self, quota: Quota, algorithm: Arc<dyn Algorithm>) -> Result<Self, Error> {
-        let inner = Arc::make_mut(&mut self.0);
-        inner.quota = quota;
-        inner.name = Name::new(&inner.name.text, &*algorithm);
-        inner.counting = Counting::new(algorithm, &quota)?;
-        self.checked()
+    /// The policy of this name with another algorithm, which is [checked](check), and other settings.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid, or they do not fit together.
+    #[doc(hidden)]
+    pub fn with_settings(
+        &self,
+        algorithm: Arc<dyn Algorithm>,
+        settings: PolicySettings,
+    ) -> Result<Self, Error> {
+        Self::build(Name::new(self.name(), &*algorithm), algorithm, settings)
+    }
+
+    /// This policy with a change of its settings.
+    pub(super) fn with(&self, change: impl FnOnce(&mut PolicySettings)) -> Result<Self, Error> {
+        let mut settings = self.0.settings.clone();
+        change(&mut settings);
+        if settings == self.0.settings {
+            return Ok(self.clone());
+        }
+        Self::build(self.0.name.clone(), self.counting().clone(), settings)
     }
 
     /// Checks the settings against each other, and computes what follows from them.
-    pub(super) fn checked(mut self) -> Result<Self, Error> {
-        let debt = self.0.options.debt.as_ref().map_or(0, |debt| debt.units);
-        self = self.with_debt(debt)?;
-        self.check_lease()?;
-        Arc::make_mut(&mut self.0).compute_traits();
-        Ok(self)
-    }
-
-    /// Changes an option that no other setting depends on, also of what counts debits.
-    pub(super) fn set(mut self, change: impl Fn(&mut Options) + Copy) -> Self {
-        let inner = Arc::make_mut(&mut self.0);
-        change(&mut inner.options);
-        if let Some(debt) = inner.options.debt.take() {
-            inner.options.debt = Some(Debt { counted_by: debt.counted_by.set(change), ..debt });
-        }
-        inner.compute_traits();
-        self
+    fn build(name: Name, algorithm: Arc<dyn Algorithm>, mut settings: PolicySettings) -> Result<Self, Error> {
+        let mut counting = Counting::new(algorithm, &settings.quota)?;
+        settings.check(counting.lease_recovery(settings.lease).is_some())?;
+        settings.enforced = f64::from(settings.enforced_keys()) / f64::from(EVERY_KEY);
+        let debits = match settings.debt {
+            0 => None,
+            units => {
+                let counting = counting.make_room(&settings.quota, units)?;
+                let settings = PolicySettings { lease: None, debt: 0, penalty: None, ..settings.clone() };
+                let inner = Inner::new(name.clone(), counting, settings);
+                Some(Self(Arc::new(Inner { counts_debits: true, ..inner })))
+            }
+        };
+        let bans = match settings.penalty {
+            None => None,
+            Some(strikes) => {
+                let strikes: Arc<dyn Algorithm> = Arc::new(strikes);
+                let name = Name::new(&name.text, &*strikes);
+                Some(Self::build(name, strikes, PolicySettings::new(Quota::per_second(1)))?)
+            }
+        };
+        Ok(Self(Arc::new(Inner { bans, debits, ..Inner::new(name, counting, settings) })))
     }
 
     /// Sets what happens to a request if the store makes no decision in time. Defaults to [`FailureMode::Local`].
@@ -276,7 +227,13 @@ impl Policy {
     /// Otherwise the policies that are [`Local`](FailureMode::Local) decide.
     #[must_use]
     pub fn on_store_failure(self, mode: FailureMode) -> Self {
-        self.set(|options| options.on_store_failure = mode)
+        self.with_independent(|settings| settings.on_store_failure = mode)
+    }
+
+    /// Changes a setting that no other one depends on.
+    pub(super) fn with_independent(&self, change: impl FnOnce(&mut PolicySettings)) -> Self {
+        // The settings are as valid as before.
+        self.with(change).unwrap_or_else(|_| self.clone())
     }
 
     /// The name: printable ASCII, 1 to 64 characters.
@@ -293,14 +250,21 @@ impl Policy {
     /// The limit per period, and the burst.
     #[must_use]
     pub fn quota(&self) -> Quota {
-        self.0.quota
+        self.0.settings.quota
+    }
+
+    /// All settings except the name and the algorithm.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn settings(&self) -> &PolicySettings {
+        &self.0.settings
     }
 
     /// The name of the algorithm, such as `gcra`.
     #[doc(hidden)]
     #[must_use]
     pub fn algorithm_name(&self) -> &str {
-        &self.0.name.algorithm
+        self.counting().name()
     }
 
     /// The most units that an idle key can be charged in one step.
@@ -334,12 +298,7 @@ impl Policy {
     /// ```
     #[must_use]
     pub fn content_bytes(self) -> Self {
-        self.set(|options| options.bytes = true)
-    }
-
-    /// Whether its units are bytes of content.
-    pub(crate) fn counts_bytes(&self) -> bool {
-        self.0.options.bytes
+        self.with_independent(|settings| settings.content_bytes = true)
     }
 
     /// The counters of its decisions.
@@ -365,19 +324,25 @@ impl Policy {
     #[doc(hidden)]
     #[must_use]
     pub fn has_permits(&self) -> bool {
-        self.has(Traits::PERMITS)
+        self.0.has_permits
     }
 
-    /// Whether it has one of these `traits`.
+    /// Whether it has no leases, permits, debts, penalty or shadows, and a built-in algorithm, as nearly every policy.
     #[inline]
-    pub(crate) fn has(&self, traits: Traits) -> bool {
-        self.0.traits.0 & traits.0 != 0
+    pub(crate) fn is_plain(&self) -> bool {
+        self.0.is_plain
+    }
+
+    /// Whether its algorithm is not built in.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_custom(&self) -> bool {
+        self.counting().counter().is_none()
     }
 
     /// Whether the policy is enforced for `key`.
     #[inline]
     pub(crate) fn is_enforced_for(&self, key: &Key) -> bool {
-        !self.has(Traits::ROLLOUT) || self.is_rolled_out_to(key)
+        self.0.settings.enforced >= 1.0 || self.is_rolled_out_to(key)
     }
 
     /// Every instance finds the same, and a larger share has all keys of a smaller one. The preflights of a client are
@@ -385,12 +350,30 @@ impl Policy {
     #[cold]
     fn is_rolled_out_to(&self, key: &Key) -> bool {
         let (_, client) = key.split_preflight();
-        place(self.name(), client) < EVERY_KEY - self.0.options.shadowed
+        place(self.name(), client) < self.0.settings.enforced_keys()
     }
 
-    /// How its units come back.
-    pub(crate) fn replenishment(&self) -> Replenishment {
-        self.0.counting.replenishment
+    /// The policy that counts denials and bans.
+    pub(crate) fn bans(&self) -> Option<&Self> {
+        self.0.bans.as_ref()
+    }
+
+    /// The policy that counts debits.
+    pub(crate) fn debits(&self) -> &Self {
+        self.0.debits.as_ref().unwrap_or(self)
+    }
+
+    /// Whether it is the policy that counts another one's debits.
+    pub(crate) fn counts_debits(&self) -> bool {
+        self.0.counts_debits
+    }
+
+    /// How long units [leased](Self::leased) by an instance stay charged after it crashes, loses its connection to Redis,
+    /// or shuts down without [`Limiter::drain`](crate::Limiter::drain). A window counts them until it ends. A bucket counts
+    /// them as charged within a second, and then replenishes them. `None` if the policy leases no units.
+    #[must_use]
+    pub fn lease_bound(&self) -> Option<Duration> {
+        self.0.counting.lease_recovery(self.0.settings.lease)
     }
 
     /// Whether both are clones of one.
@@ -409,20 +392,22 @@ impl Policy {
         self.is(other)
             || self.shares_counts_with(other)
                 && self.arguments() == other.arguments()
-                && self.bans() == other.bans()
+                && self.settings().penalty == other.settings().penalty
     }
 
     /// About how many microseconds of Redis one decision takes at worst.
     #[cfg(feature = "redis")]
     pub(crate) fn redis_micros(&self, refund: bool) -> u64 {
-        self.0.counting.redis_micros[usize::from(refund)]
+        // The cost of a user's algorithm is unknown.
+        const UNKNOWN: u64 = 50;
+        self.counting().counter().map_or(UNKNOWN, |counter| counter.redis_micros(self.arguments(), refund))
     }
 
     /// What happens to a request when the store gives no decision in time.
     #[doc(hidden)]
     #[must_use]
     pub fn failure_mode(&self) -> FailureMode {
-        self.0.options.on_store_failure
+        self.0.settings.on_store_failure
     }
 
     /// The policy that counts in this process while the store fails: of this instance's share of the quota, and of GCRA
@@ -430,17 +415,12 @@ impl Policy {
     pub(crate) fn local_share(&self, seen: u32) -> Self {
         let FailureMode::Local { instances } = self.failure_mode() else { return self.clone() };
         let instances = if instances == 0 { seen } else { instances };
-        let quota = self.0.quota.share_of(instances.max(1));
+        let quota = self.quota().share_of(instances.max(1));
         let algorithm = self.counting();
         let in_rust = algorithm.counter().is_some() || algorithm.twin().is_some();
         let algorithm = if in_rust { algorithm.clone() } else { Arc::new(Gcra::new()) };
-        let mut share = self.clone();
-        let Ok(counting) = Counting::new(algorithm, &quota) else { return share };
-        let inner = Arc::make_mut(&mut share.0);
-        (inner.quota, inner.counting) = (quota, counting);
-        (inner.options.debt, inner.options.lease) = (None, 0);
-        inner.compute_traits();
-        share
+        let settings = PolicySettings { quota, lease: None, debt: 0, ..self.0.settings.clone() };
+        Self::build(self.0.name.clone(), algorithm, settings).unwrap_or_else(|_| self.clone())
     }
 
     /// The policy with another quota, and all other settings as they are.
@@ -463,10 +443,12 @@ impl Policy {
     /// # Ok::<(), tower_ratelimit::Error>(())
     /// ```
     pub fn with_quota(&self, quota: Quota) -> Result<Self, Error> {
-        self.clone().counted(quota, self.counting().clone())
+        self.with(|settings| settings.quota = quota)
     }
 
-    pub(crate) fn counting(&self) -> &Arc<dyn Algorithm> {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn counting(&self) -> &Arc<dyn Algorithm> {
         &self.0.counting.algorithm
     }
 
@@ -482,26 +464,33 @@ impl PartialEq for Policy {
         let (one, other) = (&*self.0, &*other.0);
         std::ptr::eq(one, other)
             || one.name.label == other.name.label
-                && one.quota == other.quota
                 && one.counting.arguments == other.counting.arguments
-                && one.options == other.options
+                && one.settings == other.settings
     }
 }
 
 impl Eq for Policy {}
 
 impl Inner {
-    fn compute_traits(&mut self) {
-        let traits = [
-            (self.options.lease > 0, Traits::LEASE),
-            (self.counting.replenishment == Replenishment::OnRelease, Traits::PERMITS),
-            (self.options.debt.is_some(), Traits::DEBT),
-            (self.options.penalty.is_some(), Traits::PENALTY),
-            (self.options.shadowed > 0, Traits::ROLLOUT),
-            (self.counting.algorithm.counter().is_none(), Traits::CUSTOM),
-        ];
-        let traits = traits.into_iter().filter(|(is_so, _)| *is_so);
-        self.traits = traits.fold(Traits(0), |all, (_, one)| all.or(one));
+    fn new(name: Name, counting: Counting, settings: PolicySettings) -> Self {
+        let has_permits = counting.algorithm.replenishment() == Replenishment::OnRelease;
+        let is_custom = counting.algorithm.counter().is_none();
+        let is_special = settings.lease.is_some()
+            || settings.debt > 0
+            || settings.penalty.is_some()
+            || settings.enforced < 1.0;
+        Self {
+            name,
+            is_plain: !(has_permits || is_custom || is_special),
+            has_permits,
+            counting,
+            settings,
+            bans: None,
+            debits: None,
+            counts_debits: false,
+            #[cfg(feature = "metrics")]
+            counters: PolicyCounters::new(),
+        }
     }
 }
 
@@ -516,47 +505,8 @@ impl Name {
             quoted: quoted.into(),
             tag: hasher().hash_one(&*label),
             label: label.into(),
-            algorithm: algorithm.name().into(),
         }
     }
-}
-
-impl Counting {
-    fn new(algorithm: Arc<dyn Algorithm>, quota: &Quota) -> Result<Self, Error> {
-        let arguments: Arc<[u64]> = algorithm.arguments(quota)?.into();
-        let (capacity, replenishment) = (algorithm.capacity(quota), algorithm.replenishment());
-        if !(1..=MAX_CAPACITY).contains(&capacity) {
-            return Err(Error::invalid("an algorithm's capacity must be from 1 to 2^44"));
-        }
-        Ok(Self {
-            #[cfg(feature = "redis")]
-            redis_micros: [false, true].map(|refund| redis_micros(&*algorithm, &arguments, refund)),
-            algorithm,
-            arguments,
-            capacity,
-            replenishment,
-        })
-    }
-}
-
-#[cfg(feature = "redis")]
-fn redis_micros(algorithm: &dyn Algorithm, arguments: &[u64], refund: bool) -> u64 {
-    // The cost of a user's algorithm is unknown.
-    const UNKNOWN: u64 = 50;
-    algorithm.counter().map_or(UNKNOWN, |counter| counter.redis_micros(arguments, refund))
-}
-
-/// State is stored under the algorithm's name, so a user's algorithm must not have the name of a built-in one.
-fn check(algorithm: &dyn Algorithm) -> Result<(), Error> {
-    let name = algorithm.name();
-    let legible = name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
-    if name.is_empty() || name.len() > 32 || !legible {
-        return Err(Error::invalid("an algorithm's name must be 1 to 32 of a to z, 0 to 9 and -"));
-    }
-    if algorithm.counter().is_none() && algorithm::built_in().iter().any(|ours| ours.name() == name) {
-        return Err(Error::invalid("a custom algorithm needs a name that no built-in one has"));
-    }
-    Ok(())
 }
 
 /// A number below [`EVERY_KEY`], spread evenly over the keys, and differently for each policy.
@@ -580,6 +530,33 @@ pub(crate) fn push_quoted(to: &mut String, text: &str) {
     to.push('"');
 }
 
+/// Everything but the name, and without what is not set.
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let settings = self.settings();
+        write!(f, "{}, {}", settings.quota, self.algorithm_name())?;
+        if settings.content_bytes {
+            f.write_str(", of bytes")?;
+        }
+        if settings.debt > 0 {
+            write!(f, ", debt up to {}", settings.debt)?;
+        }
+        if let Some(lease) = settings.lease {
+            write!(f, ", leases up to {lease}")?;
+        }
+        if settings.penalty.is_some() {
+            f.write_str(", penalty")?;
+        }
+        match settings.enforced_keys() {
+            EVERY_KEY => {}
+            0 => f.write_str(", shadow")?,
+            // In millionths, so four digits are enough.
+            keys => write!(f, ", enforced for {} % of the keys", f64::from(keys) / 1e4)?,
+        }
+        write!(f, ", failure mode {}", settings.on_store_failure)
+    }
+}
+
 impl fmt::Debug for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Policy({:?}: {self}, {:?})", self.name(), self.counting())
@@ -595,20 +572,27 @@ mod tests {
     fn a_policy_knows_what_is_special_about_it() {
         let quota = Quota::per_second(9);
         let plain = || Policy::new("p", quota);
-        assert_eq!(plain().0.traits, Traits(0));
+        assert!(plain().is_plain());
         let rows = [
-            (plain().leased(2), Traits::LEASE),
-            (Policy::concurrency("p", 9), Traits::PERMITS),
-            (plain().debt(2), Traits::DEBT),
-            (plain().penalty(Penalty::manual()), Traits::PENALTY),
-            (plain().shadow(), Traits::ROLLOUT),
-            (plain().rollout(0.5), Traits::ROLLOUT),
-            (plain().leased(2).debt(2), Traits::LEASE.or(Traits::DEBT)),
+            plain().leased(2),
+            Policy::concurrency("p", 9),
+            plain().debt(2),
+            plain().penalty(Penalty::manual()),
+            plain().shadow(),
+            plain().rollout(0.5),
+            plain().leased(2).debt(2),
         ];
-        for (policy, traits) in rows {
-            assert_eq!(policy.0.traits, traits, "{policy:?}");
-            let changed = policy.on_store_failure(FailureMode::Open).content_bytes().with_quota(quota);
-            assert_eq!(changed.unwrap().0.traits, traits);
+        for policy in rows {
+            let changed =
+                policy.clone().on_store_failure(FailureMode::Open).content_bytes().with_quota(quota);
+            let (changed, before) = (changed.unwrap(), policy.settings().clone());
+            assert_eq!([policy.is_plain(), changed.is_plain()], [false; 2], "{policy:?}");
+            assert_eq!(policy.has_permits(), changed.has_permits());
+            let (on_store_failure, content_bytes) = (FailureMode::Open, true);
+            assert_eq!(
+                *changed.settings(),
+                PolicySettings { quota, on_store_failure, content_bytes, ..before }
+            );
         }
         let gone = [
             plain().shadow().rollout(1.0),
@@ -618,7 +602,7 @@ mod tests {
             plain().leased(2).debt(2).debits().clone(),
         ];
         for policy in gone {
-            assert_eq!(policy.0.traits, Traits(0), "{policy:?}");
+            assert!(policy.is_plain(), "{policy:?}");
         }
     }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::policy::Policy;
-use crate::{algorithm::counter::Shape, base::Quota};
+use crate::base::Quota;
 
 /// Words of names of policies that protect a secret, where twice the limit is twice the guesses.
 const LOGINS: [&str; 9] =
@@ -48,10 +48,11 @@ impl Policy {
     }
 
     fn login_warning(&self) -> Option<String> {
-        let limit = self.quota().limit();
-        let (period, most) = (self.quota().period(), self.most_within_period()?);
+        let (quota, limit) = (self.quota(), self.quota().limit());
+        let most = self.counting().counter()?.most_within_period(self.arguments(), &quota)?;
+        let period = quota.period();
         // One unit more is not worth a warning.
-        if most <= u128::from(limit) + 1 || !is_of_login(self.name()) {
+        if most <= limit + 1 || !is_of_login(self.name()) {
             return None;
         }
         Some(format!(
@@ -59,29 +60,6 @@ impl Policy {
              give it a burst of 1",
             self.name()
         ))
-    }
-
-    /// The most units of a key that are admitted within one period, wherever it begins. `None` if that is not known.
-    fn most_within_period(&self) -> Option<u128> {
-        let quota = self.quota();
-        let limit = u128::from(quota.limit());
-        Some(match self.shape()? {
-            // The end of the period belongs to the next one.
-            Shape::Bucket { burst } => u128::from(burst) + replenished(quota, quota.period_micros() - 1),
-            Shape::Log => limit,
-            // Half of it at the end of one window, and half at the start of the next one.
-            Shape::FixedWindow | Shape::SlidingWindow => 2 * limit,
-        })
-    }
-
-    /// Whether requests wait in its queue.
-    pub(crate) fn has_queue(&self) -> bool {
-        self.counting().queues()
-    }
-
-    /// `None` if it is not known, as for a custom algorithm.
-    fn shape(&self) -> Option<Shape> {
-        self.counting().counter()?.shape(self.arguments())
     }
 }
 
@@ -98,11 +76,6 @@ fn is_of_login(name: &str) -> bool {
     }
     words.push('-');
     LOGINS.iter().any(|login| ["-", "s-"].iter().any(|end| words.contains(&format!("-{login}{end}"))))
-}
-
-/// The units that are replenished in `micros`.
-fn replenished(quota: Quota, micros: u64) -> u128 {
-    u128::from(micros) * u128::from(quota.limit()) / u128::from(quota.period_micros())
 }
 
 /// `, such as 50/s`, for a period that divides a second.

@@ -10,6 +10,7 @@ use tower_ratelimit::{
     algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     decision::Outcome,
 };
+use tower_ratelimit_extra::config::PolicyConfig;
 
 #[test]
 fn policies_are_equal_if_they_decide_the_same() {
@@ -210,14 +211,14 @@ fn a_configuration_file_describes_every_built_in_algorithm() {
     ];
     for (quota, algorithm, expected) in rows {
         let read = json!({ "name": "p", "quota": quota, "algorithm": algorithm });
-        assert_eq!(serde_json::from_value::<Policy>(read).unwrap(), expected, "{algorithm}");
+        assert_eq!(serde_json::from_value::<PolicyConfig>(read).unwrap().0, expected, "{algorithm}");
     }
     let all = json!({
         "name": "p", "quota": "5/s", "on_store_failure": "closed", "lease": 3, "debt": 4, "enforced": 0.25, "content_bytes": true
     });
     let expected =
         policy("5/s").on_store_failure(FailureMode::Closed).leased(3).debt(4).rollout(0.25).content_bytes();
-    assert_eq!(serde_json::from_value::<Policy>(all).unwrap(), expected);
+    assert_eq!(serde_json::from_value::<PolicyConfig>(all).unwrap().0, expected);
 }
 
 #[test]
@@ -251,12 +252,12 @@ fn an_invalid_configuration_file_is_an_error_that_says_what_to_do() {
         (algorithm(json!({ "name": "sliding-window", "segments": 0 })), "must have 1 to 1000 segments"),
     ];
     for (table, message) in rows {
-        let error = serde_json::from_value::<Policy>(table.clone()).unwrap_err().to_string();
+        let error = serde_json::from_value::<PolicyConfig>(table.clone()).unwrap_err().to_string();
         assert!(error.contains(message), "{table}: {error}");
     }
     for offset in ["+24:00", "+05:60", "05:30", "+-5:30", "", "é5:30", "+5"] {
         let table = algorithm(json!({ "name": "fixed-window", "utc_offset": offset }));
-        assert!(serde_json::from_value::<Policy>(table).is_err(), "{offset}");
+        assert!(serde_json::from_value::<PolicyConfig>(table).is_err(), "{offset}");
     }
 }
 

@@ -142,7 +142,8 @@ async fn watch(shared: Arc<Shared>, network: Arc<Network>) {
             }
             let leased = instance.store.lease_status();
             let hot = shared.ledger.rules.last().unwrap();
-            let bound = |policy: &Policy| policy.summary().lease.min(policy.capacity());
+            let bound =
+                |policy: &Policy| policy.settings().lease.map_or(0, |most| most.min(policy.capacity()));
             let bound = bound(&hot.policy).max(bound(&hot.changed));
             if leased.units > bound {
                 network.log.violated(format_args!("{leased:?}, and at most {bound} may be"));

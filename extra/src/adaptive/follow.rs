@@ -1,7 +1,7 @@
 //! The task that follows the signals of a policy.
 
 use tokio::{sync::watch, time::timeout};
-use tower_ratelimit::{Error, Policy};
+use tower_ratelimit::{Error, Policy, Quota};
 
 #[cfg(feature = "redis")]
 use super::shared::Shares;
@@ -101,7 +101,21 @@ impl Follower {
 
 /// The policy with a share of its quota.
 pub(super) fn scaled(policy: &Policy, share: f64) -> Result<Policy, Error> {
-    policy.with_quota(policy.quota().scaled(share))
+    policy.with_quota(share_of(policy.quota(), share)?)
+}
+
+/// A share of the limit and of the burst, from 0 to 1, and at least one unit of each.
+fn share_of(quota: Quota, share: f64) -> Result<Quota, Error> {
+    // Products such as 100 x 0.07 are a little above a whole number.
+    const EXACT: f64 = 1.0 - 1e-14;
+    // The limit is rounded up and the burst down, so the burst refills no later than before.
+    let limit = ((quota.limit() as f64 * share * EXACT).ceil() as u64).clamp(1, quota.limit());
+    let scaled = Quota::try_new(limit, quota.period())?;
+    if !quota.has_burst() {
+        return Ok(scaled);
+    }
+    let burst = ((quota.capacity() as f64 * share) as u64).clamp(1, quota.capacity());
+    scaled.try_burst(burst)
 }
 
 /// The share in steps of about 1 % of itself. All instances round alike, so they agree.
@@ -113,6 +127,26 @@ fn rounded(share: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_share_of_a_quota_is_rounded_to_whole_units_and_never_invalid() {
+        let scaled = |quota, share| share_of(quota, share).unwrap();
+        let quota = Quota::per_second(100).burst(30);
+        for (share, limit, burst) in
+            [(1.0, 100, 30), (0.07, 7, 2), (0.071, 8, 2), (0.5, 50, 15), (0.001, 1, 1), (0.0, 1, 1)]
+        {
+            assert_eq!(scaled(quota, share), Quota::per_second(limit).burst(burst), "{share}");
+        }
+        assert_eq!(scaled(Quota::per_day(10), 0.25), Quota::per_day(3));
+        // A burst that refills in nearly 100 years.
+        let slow = Quota::per_day(3).burst(109_000);
+        for percent in 0..=100 {
+            assert!(share_of(slow, f64::from(percent) / 100.0).is_ok(), "{percent}");
+        }
+        let most = 1_000_000_000_000;
+        let largest = Quota::per_second(most).burst(most);
+        assert_eq!((scaled(largest, 1.0), scaled(largest, 0.5).limit()), (largest, most / 2));
+    }
 
     #[test]
     fn a_share_is_rounded_by_less_than_one_percent() {

@@ -8,10 +8,7 @@ use axum::{
 };
 use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
-use tower_ratelimit::{
-    internal::PolicySummary,
-    policy::{Enforcement, EnforcementSwitch, Policy},
-};
+use tower_ratelimit::policy::{Enforcement, EnforcementSwitch, Policy};
 
 use super::{
     problem::{Problem, of_change},
@@ -19,7 +16,7 @@ use super::{
     request::{Body, KeyName, PathOf, PolicyName, body, cost, path},
     settings::Settings,
 };
-use crate::explain::Explanation;
+use crate::{config::PolicySummary, explain::Explanation};
 
 pub(super) type Shared = State<Arc<Settings>>;
 pub(super) type Reply = Result<Response, Problem>;
@@ -33,14 +30,14 @@ pub(super) async fn policies(State(settings): Shared) -> Response {
     }
     let policies = settings.policies.current();
     json(&Fields {
-        policies: policies.iter().map(Policy::summary).collect(),
+        policies: policies.iter().map(PolicySummary::of).collect(),
         warnings: policies.iter().flat_map(Policy::warnings).collect(),
         error: settings.policies.error().map(|error| error.to_string()),
     })
 }
 
 pub(super) async fn policy(State(settings): Shared, name: PathOf<PolicyName>) -> Reply {
-    Ok(json(&settings.policy(&path(name)?.policy)?.summary()))
+    Ok(json(&PolicySummary::of(&settings.policy(&path(name)?.policy)?)))
 }
 
 pub(super) async fn explain(

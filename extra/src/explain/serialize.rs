@@ -3,12 +3,10 @@
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
-use tower_ratelimit::{
-    decision::{Outcome, Verdict},
-    internal::PolicySummary,
-};
+use tower_ratelimit::decision::{Outcome, Verdict};
 
 use super::explanation::{ExplainedCharge, Explanation};
+use crate::config::PolicySummary;
 
 /// See [above](Self#as-json).
 impl Serialize for Explanation {
@@ -56,7 +54,7 @@ impl Serialize for ExplainedCharge {
         let outcome = self.outcome();
         let verdict = outcome.map(Outcome::verdict);
         let fields = Fields {
-            policy: self.policy().summary(),
+            policy: PolicySummary::of(self.policy()),
             key: self.key().as_str(),
             identity: self.identity(),
             key_hash: self.key_hash(),

@@ -18,16 +18,14 @@ use tokio::{
     task::{JoinHandle, spawn_blocking},
     time::{sleep, timeout},
 };
-use tower_ratelimit::{
-    Error, ErrorKind,
-    policy::{Enforcement, Policy},
-};
+use tower_ratelimit::{Error, ErrorKind, policy::Enforcement};
 
 use super::{
     entry::{Entry, without_name},
     follow::{Origin, no_runtime},
     update::Update,
 };
+use crate::config::PolicyConfig;
 
 /// A larger file is not read: the path is probably wrong.
 const MAX_BYTES: u64 = 1 << 20;
@@ -54,7 +52,7 @@ struct Tables {
     #[serde(default)]
     enforcement: Enforcement,
     #[serde(default)]
-    policies: Vec<Policy>,
+    policies: Vec<PolicyConfig>,
 }
 
 impl PolicyFile {
@@ -162,7 +160,7 @@ fn parse(path: &Path, content: &[u8]) -> Result<Update, Error> {
     let Tables { enforcement, policies: read } =
         serde_path_to_error::deserialize(tables).map_err(|error| explain(path, text, &error))?;
     let mut policies = BTreeMap::new();
-    for policy in read {
+    for PolicyConfig(policy) in read {
         match policies.entry(policy.name().to_owned()) {
             Slot::Vacant(slot) => drop(slot.insert(policy)),
             Slot::Occupied(slot) => {

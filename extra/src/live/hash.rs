@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use tower_ratelimit::{
     Error, ErrorKind, Quota,
-    internal::PolicyChanges,
     policy::{Enforcement, Policy},
 };
 
@@ -12,6 +11,7 @@ use super::{
     entry::{Entry, list},
     update::Update,
 };
+use crate::config::PolicyChanges;
 
 /// The fields of a hash.
 pub(crate) type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -170,7 +170,7 @@ fn changed(name: &str, default: Option<&Policy>, value: &str) -> Result<Policy, 
             return Err("missing field `quota`: the service has no policy of this name".to_owned());
         }
     };
-    policy.and_then(|policy| table.apply(policy)).map_err(|error| error.to_string())
+    policy.and_then(|policy| table.apply(&policy)).map_err(|error| error.to_string())
 }
 
 /// The text, if a line of the log can show it.

@@ -13,6 +13,7 @@ mod policies;
 #[cfg(feature = "redis")]
 mod redis;
 mod set;
+mod text;
 mod update;
 
 pub use self::policies::LivePolicies;

@@ -83,7 +83,7 @@ impl LivePolicies {
     /// Reads policies from the TOML file at `path`, and reads it again every 500 ms, or at the interval of
     /// [`poll_every`](Self::poll_every).
     ///
-    /// The policies are tables `[[policies]]`, as in [any configuration file](tower_ratelimit::policy#policies-in-a-configuration-file).
+    /// The policies are tables `[[policies]]`, as in [any configuration file](crate::config#entries).
     /// `enforcement`, above them, sets the [switch](Self::enforcement): `"on"`, the default, `"report-only"` or `"off"`.
     ///
     /// ```toml

@@ -23,7 +23,7 @@ impl LivePolicies {
     /// | field | value |
     /// |---|---|
     /// | the name of a default | a quota such as `10/min burst 20`, which replaces only the quota of the default |
-    /// | the name of a default | a JSON object with entries of a [configured policy](tower_ratelimit::policy#policies-in-a-configuration-file) but `name`. An entry that it leaves out stays as the default has it; `null` removes one |
+    /// | the name of a default | a JSON object with entries of a [configured policy](crate::config#entries) but `name`. An entry that it leaves out stays as the default has it; `null` removes one |
     /// | another name | such an object with at least `quota`, which adds a policy |
     /// | `@enforcement` | `on`, `report-only` or `off`, for the [switch](Self::enforcement). It takes effect independently of all other fields, even invalid ones and `@version` |
     /// | `@version` | any text. While it stays the same, no other change is applied, and [`last_error`](Self::last_error) reports one that waits |

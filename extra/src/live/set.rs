@@ -14,7 +14,7 @@ use tower_ratelimit::{
     policy::{Enforcement, EnforcementSwitch, Policy},
 };
 
-use super::{entry::list, update::Update};
+use super::{entry::list, text::changes, update::Update};
 use crate::base::{lock, micros};
 
 /// How often the origin is read, unless the handle sets another interval.
@@ -159,7 +159,7 @@ impl Set {
             sender.send_if_modified(|old| {
                 let is_new = *old != policy;
                 if is_new {
-                    changed.push(format!("{name}: {}", old.changes_to(&policy)));
+                    changed.push(format!("{name}: {}", changes(old, &policy)));
                     *old = policy;
                 }
                 is_new

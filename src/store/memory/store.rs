@@ -19,7 +19,7 @@ use crate::{
     base::{Answer, Error, ErrorKind, sync::lock, time::wall_micros},
     decision::{Charge, Decision, Outcome, Verdict},
     key::Key,
-    policy::{Policy, Traits},
+    policy::Policy,
     store::{Action, Extent, ManualClock, PenaltyCharge, Store, StoreClock, StoredKeys},
 };
 
@@ -185,7 +185,7 @@ impl MemoryStore {
 
 /// Whether nothing but the counts of the key decides over the charge. This process has no leases.
 fn is_counted_alone(charge: &Charge) -> bool {
-    !charge.policy().has(Traits::PENALTY) && !charge.is_shadow()
+    !charge.policy().has_penalty() && !charge.is_shadow()
 }
 
 fn outcome(charge: Charge, admission: Admission, gauge: Gauge, cost: u64) -> Outcome {

@@ -24,7 +24,7 @@ use crate::{
     base::{Answer, Error, ErrorKind},
     decision::{Charge, Charges, Decision},
     key::Key,
-    policy::{Policy, Traits},
+    policy::Policy,
     store::{Action, Extent, LocalCounts, ManualClock, Store, StoredKeys},
 };
 
@@ -196,7 +196,7 @@ impl RedisStore {
     /// returned first, and reports under way are awaited.
     fn refund(&self, job: Job) -> Answer<Decision> {
         let (link, leases) = (self.link.clone(), self.leases.clone());
-        if !job.charges.iter().any(|charge| charge.policy().has(Traits::LEASE)) {
+        if !job.charges.iter().any(|charge| charge.policy().settings().lease.is_some()) {
             return link.decide(job.into());
         }
         Answer::pending(async move {
@@ -216,7 +216,7 @@ impl RedisStore {
 /// The charge of a decision that may be made from a lease.
 fn leased(action: Action, charges: &[Charge]) -> Option<&Charge> {
     let [charge] = charges else { return None };
-    let is_leased = action == Action::Charge && charge.policy().has(Traits::LEASE);
+    let is_leased = action == Action::Charge && charge.policy().settings().lease.is_some();
     (is_leased && charge.cost() > 0 && !charge.is_shadow()).then_some(charge)
 }
 

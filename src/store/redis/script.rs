@@ -15,7 +15,7 @@ use crate::{
         sync::{read, write},
     },
     decision::Charge,
-    policy::{Policy, Traits},
+    policy::Policy,
 };
 
 macro_rules! lua {
@@ -214,7 +214,7 @@ struct Registered {
 
 impl Scripts {
     pub(crate) fn script_for(&self, charges: &[Charge]) -> Result<Arc<Script>, Error> {
-        let custom = charges.iter().map(Charge::policy).filter(|policy| policy.has(Traits::CUSTOM));
+        let custom = charges.iter().map(Charge::policy).filter(|policy| policy.is_custom());
         let mut names = BTreeSet::new();
         for policy in custom {
             self.register(policy)?;
@@ -237,7 +237,7 @@ impl Scripts {
     /// Registers the policy's algorithm if it is a custom one.
     pub(crate) fn register(&self, policy: &Policy) -> Result<(), Error> {
         let algorithm = policy.counting();
-        if !policy.has(Traits::CUSTOM) {
+        if !policy.is_custom() {
             return Ok(());
         }
         let has_same_source = |registered: &Arc<dyn Algorithm>| registered.lua() == algorithm.lua();

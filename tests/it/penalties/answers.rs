@@ -7,6 +7,7 @@ use tower_ratelimit::{
     Headers, Key, RateLimitLayer, Rule, key::Header, layer::DecisionKind, policy::Enforcement,
     response::Dialect,
 };
+use tower_ratelimit_extra::config::PolicyConfig;
 
 use super::*;
 use support::inner::{ask as ask_layer, ask_and_read, get, text};
@@ -153,9 +154,8 @@ async fn only_failed_logins_count_and_then_ban() {
 #[test]
 fn a_penalty_is_read_from_a_configuration() {
     let policy = |entry: &str| {
-        serde_json::from_str::<Policy>(&format!(
-            r#"{{ "name": "login", "quota": "5/min", "penalty": {entry} }}"#
-        ))
+        let json = format!(r#"{{ "name": "login", "quota": "5/min", "penalty": {entry} }}"#);
+        serde_json::from_str::<PolicyConfig>(&json).map(|config| config.0)
     };
     let plain = || Policy::new("login", Quota::per_minute(5));
     let rows = [
@@ -192,6 +192,6 @@ fn a_penalty_is_read_from_a_configuration() {
         assert!(error.contains(expected), "{entry}: {error}");
     }
     let leased = r#"{ "name": "login", "quota": "5/min", "lease": 9, "penalty": "manual" }"#;
-    let error = serde_json::from_str::<Policy>(leased).unwrap_err().to_string();
+    let error = serde_json::from_str::<PolicyConfig>(leased).unwrap_err().to_string();
     assert!(error.contains("policy `login`: a policy with a penalty cannot be leased"), "{error}");
 }

@@ -9,6 +9,7 @@ use tower_ratelimit::{
     internal::Extent, store::Store as _,
 };
 use tower_ratelimit_extra::{
+    config::PolicySummary,
     explain::{BanList, Explanation},
     live::LivePolicies,
 };
@@ -167,7 +168,7 @@ impl Admin {
                 |(policy, key, explained): &(&Policy, &Key, Result<Explanation, Error>)| match explained {
                     Ok(explanation) => json!(explanation.charges()[0]),
                     Err(error) => json!({
-                        "policy": policy.summary(),
+                        "policy": PolicySummary::of(policy),
                         "key": key.as_str(),
                         "identity": key.identity(),
                         "stored_as": self.store.stored_name(policy, key),
@@ -259,7 +260,7 @@ fn list(policies: &[Policy], as_json: bool) -> String {
     let warnings = policies.iter().flat_map(Policy::warnings);
     if as_json {
         return text(&json!({
-            "policies": policies.iter().map(Policy::summary).collect::<Vec<_>>(),
+            "policies": policies.iter().map(PolicySummary::of).collect::<Vec<_>>(),
             "warnings": warnings.collect::<Vec<_>>(),
         }));
     }

@@ -10,7 +10,7 @@ use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
 
 use crate::{
     decision::Charge,
-    policy::{MAX_BAN, Policy, Traits},
+    policy::{MAX_BAN, Policy},
     store::{
         Action, Counts, PenaltyCharge, Spec, StateChange,
         redis::{job::Job, script::Script},
@@ -123,10 +123,10 @@ fn takes_of(jobs: &[&Job]) -> Option<&'static Arc<Script>> {
     let mut algorithm = None;
     for job in jobs {
         let [charge] = &job.charges[..] else { return None };
-        let name = charge.policy().algorithm_name();
+        let (policy, name) = (charge.policy(), charge.policy().algorithm_name());
         let is_take = job.action == Action::Charge && job.lease.is_none();
         // The short script knows no debt, no penalties and no shadows. Permits have none.
-        let is_special = charge.policy().has(Traits::DEBT.or(Traits::PENALTY)) || charge.is_shadow();
+        let is_special = policy.settings().debt > 0 || policy.has_penalty() || charge.is_shadow();
         if !is_take || is_special || *algorithm.get_or_insert(name) != name {
             return None;
         }

@@ -1,0 +1,87 @@
+//! The entries of a policy.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Deserializer};
+use tower_ratelimit::{Error, FailureMode, Policy, Quota, algorithm::Gcra};
+
+use super::{algorithm::AlgorithmTable, penalty::PenaltyEntry, table::TextOrTable};
+
+/// The table of a policy, or entries that change another policy. An entry that is left out stays as it is; `null` stands for
+/// its default.
+#[derive(Debug, Deserialize)]
+#[serde(rename = "a policy", deny_unknown_fields)]
+pub(crate) struct PolicyChanges {
+    name: Option<String>,
+    quota: Option<Quota>,
+    #[serde(default, deserialize_with = "entry")]
+    algorithm: Entry<TextOrTable<AlgorithmTable>>,
+    #[serde(default, deserialize_with = "entry")]
+    on_store_failure: Entry<FailureMode>,
+    #[serde(default, deserialize_with = "entry")]
+    lease: Entry<u64>,
+    #[serde(default, deserialize_with = "entry")]
+    debt: Entry<u64>,
+    #[serde(default, deserialize_with = "entry")]
+    penalty: Entry<TextOrTable<PenaltyEntry>>,
+    #[serde(default, deserialize_with = "entry")]
+    enforced: Entry<f64>,
+    #[serde(default, deserialize_with = "entry")]
+    content_bytes: Entry<bool>,
+}
+
+/// An entry: `None` if the table leaves it out, `Some(None)` if it is `null`, which stands for its default.
+type Entry<T> = Option<Option<T>>;
+
+fn entry<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Entry<T>, D::Error> {
+    Option::deserialize(deserializer).map(Some)
+}
+
+impl PolicyChanges {
+    /// The entry `name`. [`apply`](Self::apply) does not read it.
+    pub(crate) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// The entry `quota`.
+    pub(crate) const fn quota(&self) -> Option<Quota> {
+        self.quota
+    }
+
+    /// `policy` with these entries.
+    ///
+    /// # Errors
+    ///
+    /// The entries do not fit together, such as a burst and an algorithm that counts in windows.
+    pub(crate) fn apply(self, policy: &Policy) -> Result<Policy, Error> {
+        let algorithm = match self.algorithm {
+            None => policy.counting().clone(),
+            Some(None) => Arc::new(Gcra::new()),
+            Some(Some(TextOrTable(table))) => table.algorithm()?,
+        };
+        let mut settings = policy.settings().clone();
+        if let Some(quota) = self.quota {
+            settings.quota = quota;
+        }
+        if let Some(mode) = self.on_store_failure {
+            settings.on_store_failure = mode.unwrap_or_default();
+        }
+        if let Some(lease) = self.lease {
+            settings.lease = lease;
+        }
+        if let Some(debt) = self.debt {
+            settings.debt = debt.unwrap_or_default();
+        }
+        if let Some(penalty) = self.penalty {
+            let penalty = penalty.map(|TextOrTable(PenaltyEntry(penalty))| penalty.strikes());
+            settings.penalty = penalty.transpose()?;
+        }
+        if let Some(bytes) = self.content_bytes {
+            settings.content_bytes = bytes.unwrap_or_default();
+        }
+        if let Some(share) = self.enforced {
+            settings.enforced = share.unwrap_or(1.0);
+        }
+        policy.with_settings(algorithm, settings)
+    }
+}

@@ -1,0 +1,63 @@
+//! How a log shows a change of a policy.
+
+use tower_ratelimit::{
+    Policy,
+    internal::{Strikes, duration_text},
+};
+
+/// The settings that differ, each as `name old -> new`. Empty if both policies are equal.
+pub(super) fn changes(old: &Policy, new: &Policy) -> String {
+    let rows = rows(old).into_iter().zip(rows(new));
+    let changed = rows.filter(|(old, new)| old != new);
+    changed.map(|((name, old), (_, new))| format!("{name} {old} -> {new}")).collect::<Vec<_>>().join(", ")
+}
+
+fn rows(policy: &Policy) -> [(&'static str, String); 9] {
+    let settings = policy.settings();
+    [
+        ("quota", settings.quota.to_string()),
+        ("algorithm", policy.algorithm_name().to_owned()),
+        // They are in the text for debugging only.
+        ("options", format!("{:?}", policy.counting())),
+        ("lease", settings.lease.unwrap_or_default().to_string()),
+        ("debt", settings.debt.to_string()),
+        ("penalty", settings.penalty.map_or_else(|| "none".to_owned(), text_of)),
+        ("content_bytes", settings.content_bytes.to_string()),
+        ("enforced", settings.enforced.to_string()),
+        ("failure mode", settings.on_store_failure.to_string()),
+    ]
+}
+
+fn text_of(Strikes { after, within, first, longest, .. }: Strikes) -> String {
+    if after == 0 {
+        return "manual".to_owned();
+    }
+    let [within, first, longest] = [within, first, longest].map(duration_text);
+    format!("(after {after} in {within}, ban {first} up to {longest})")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tower_ratelimit::{Quota, policy::Penalty};
+
+    use super::*;
+
+    #[test]
+    fn a_change_is_shown_with_the_old_and_the_new_value() {
+        let minute = Duration::from_secs(60);
+        let old = || Policy::new("login", Quota::per_minute(5));
+        let penalty = Penalty::after(3, minute).up_to(60 * minute);
+        let rows = [
+            (old(), ""),
+            (Policy::new("login", Quota::per_minute(10)).debt(20), "quota 5/min -> 10/min, debt 0 -> 20"),
+            (old().shadow().leased(5), "lease 0 -> 5, enforced 1 -> 0"),
+            (old().penalty(Penalty::manual()), "penalty none -> manual"),
+            (old().penalty(penalty), "penalty none -> (after 3 in 1min, ban 1min up to 1h)"),
+        ];
+        for (new, expected) in rows {
+            assert_eq!(changes(&old(), &new), expected);
+        }
+    }
+}

@@ -354,12 +354,16 @@ impl Policy {
     }
 
     /// The policy that counts denials and bans.
-    pub(crate) fn bans(&self) -> Option<&Self> {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn bans(&self) -> Option<&Self> {
         self.0.bans.as_ref()
     }
 
     /// The policy that counts debits.
-    pub(crate) fn debits(&self) -> &Self {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn debits(&self) -> &Self {
         self.0.debits.as_ref().unwrap_or(self)
     }
 
@@ -369,8 +373,8 @@ impl Policy {
     }
 
     /// How long units [leased](Self::leased) by an instance stay charged after it crashes, loses its connection to Redis,
-    /// or shuts down without [`Limiter::drain`](crate::Limiter::drain). A window counts them until it ends. A bucket counts
-    /// them as charged within a second, and then replenishes them. `None` if the policy leases no units.
+    /// or shuts down without [`Limiter::drain`](crate::Limiter::drain). A window counts them until it ends. A bucket keeps
+    /// them charged for up to a second, and then replenishes them. `None` if the policy leases no units.
     #[must_use]
     pub fn lease_bound(&self) -> Option<Duration> {
         self.0.counting.lease_recovery(self.0.settings.lease)

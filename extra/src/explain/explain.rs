@@ -127,7 +127,7 @@ async fn explain(limiter: &Limiter, asked: Vec<(Charge, Option<String>)>) -> Res
 
 /// The units of debt that `key` has not paid off under `policy`. 0 while the store fails.
 async fn owed(limiter: &Limiter, policy: &Policy, key: &Key) -> Result<u64, Error> {
-    let debt = policy.debt_units();
+    let debt = policy.settings().debt;
     if debt == 0 {
         return Ok(0);
     }

@@ -14,6 +14,6 @@ mod nodes;
 mod several_shards;
 
 pub(crate) use self::{
-    clients::{CONNECTIONS, Clients, clients, is_clustered},
+    clients::{CONNECTIONS, clients, is_clustered},
     clustered::Clustered,
 };

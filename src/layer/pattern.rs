@@ -171,18 +171,20 @@ const CHANGES: [fn(&str) -> Option<String>; 4] = [decoded, merged, resolved, tri
 const NESTED: usize = 3;
 
 /// The other ways in which a router may read `path`: with each combination of the [changes](CHANGES), and as
-/// [nested](unslashed) services of axum do. Nearly every path has none; at most 39.
-pub(super) fn readings(path: &str) -> Vec<String> {
+/// [nested](unslashed) services of axum do; and whether `path` is decoded for it. Nearly every path has none; at most 39.
+pub(super) fn readings(path: &str) -> Vec<(String, bool)> {
     if is_plain(path) {
         return Vec::new();
     }
-    let mut readings = vec![path.to_owned()];
-    for change in CHANGES.into_iter().chain([unslashed as fn(&str) -> _; NESTED]) {
+    let mut readings = vec![(path.to_owned(), false)];
+    readings.extend(decoded(path).filter(|decoded| decoded != path).map(|decoded| (decoded, true)));
+    for change in CHANGES[1..].iter().copied().chain([unslashed as fn(&str) -> _; NESTED]) {
         for at in 0..readings.len() {
-            if let Some(changed) = change(&readings[at])
-                && !readings.contains(&changed)
+            let (reading, is_decoded) = &readings[at];
+            if let Some(changed) = change(reading)
+                && !readings.iter().any(|(known, _)| *known == changed)
             {
-                readings.push(changed);
+                readings.push((changed, *is_decoded));
             }
         }
     }

@@ -36,7 +36,8 @@ struct Paths {
     written: Router<Vec<usize>>,
     /// As routers and middlewares that change paths see them, one for each combination of changes that makes a difference:
     /// none for nearly every table. Apart, because a changed route may be more specific than another one.
-    changed: Vec<Router<Vec<usize>>>,
+    /// Each with whether routes are decoded for it.
+    changed: Vec<(Router<Vec<usize>>, bool)>,
 }
 
 impl Scope {
@@ -92,16 +93,17 @@ impl Routes {
         let paths = named.map_or(&self.others, |(_, paths)| paths);
         let written = paths.written.at(path).map_or(&self.otherwise, |found| found.value);
         let mut rules = Cow::Borrowed(&**written);
-        for more in paths.changed(path) {
+        for more in paths.changed(path, true) {
             add(&mut rules, more);
         }
-        for path in readings(path) {
+        for (path, is_decoded) in readings(path) {
             let written = paths.written.at(&path).ok().map(|found| &**found.value);
-            let mut found = written.into_iter().chain(paths.changed(&path)).peekable();
-            if found.peek().is_none() {
+            // A router that does not decode paths does not decode its routes either.
+            let mut of_routers = written.into_iter().chain(paths.changed(&path, is_decoded));
+            if of_routers.next().is_none() {
                 add(&mut rules, &self.otherwise);
             }
-            found.for_each(|more| add(&mut rules, more));
+            written.into_iter().chain(paths.changed(&path, true)).for_each(|more| add(&mut rules, more));
         }
         rules
     }
@@ -146,20 +148,24 @@ impl Paths {
             }
             router
         };
-        let mut all: Vec<Vec<&String>> = Vec::new();
-        for combination in 0..patterns.first().map_or(0, |pattern| pattern.forms.len()) {
+        let mut all: Vec<(Vec<&String>, bool)> = Vec::new();
+        let combinations = 0..patterns.first().map_or(0, |pattern| pattern.forms.len());
+        // The first change is the decoding.
+        for combination in combinations.clone().step_by(2).chain(combinations.skip(1).step_by(2)) {
             let forms = patterns.iter().map(|pattern| &pattern.forms[combination]).collect();
-            if !all.contains(&forms) {
-                all.push(forms);
+            if !all.iter().any(|(known, _)| *known == forms) {
+                all.push((forms, combination % 2 == 1));
             }
         }
-        let mut routers = all.iter().map(router);
-        Self { written: routers.next().unwrap_or_default(), changed: routers.collect() }
+        let mut routers = all.iter().map(|(forms, is_decoded)| (router(forms), *is_decoded));
+        let written = routers.next().map(|(written, _)| written).unwrap_or_default();
+        Self { written, changed: routers.collect() }
     }
 
-    /// The rules of the routes that `path` is, to those who change routes.
-    fn changed(&self, path: &str) -> impl Iterator<Item = &[usize]> {
-        self.changed.iter().filter_map(move |router| Some(&**router.at(path).ok()?.value))
+    /// The rules of the routes that `path` is, to those who change routes, perhaps by decoding them.
+    fn changed(&self, path: &str, decodes: bool) -> impl Iterator<Item = &[usize]> {
+        let routers = self.changed.iter().filter(move |(_, is_decoded)| decodes || !is_decoded);
+        routers.filter_map(move |(router, _)| Some(&**router.at(path).ok()?.value))
     }
 }
 

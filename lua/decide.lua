@@ -9,7 +9,7 @@
   adds `decide_in_full`, and `make(name, brief)`, which returns the functions of the algorithm `name`; only the most frequent
   ones if `brief`.
 ]]
--- uses: prelude error state call keys decide_in_full
+-- uses: prelude text_of_error state call keys decide_in_full
 
 -- Makes the next decisions of the run at this place, up to one that does not admit all of its charges. `k` and `record` are the
 -- first key and the first record of the run, less one.

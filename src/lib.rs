@@ -107,7 +107,7 @@
 //! | `metrics` | counters, histograms and gauges for any exporter of the facade `metrics` | no |
 //! | `redis` | [`RedisStore`] on one server | yes |
 //! | `sentinel` | [`RedisStore`] on the primary of Redis Sentinel | no |
-//! | `serde` | [`Quota`], [`FailureMode`], [`Enforcement`](policy::Enforcement) and [`Headers`] are read from configuration files; whole policies with `tower-ratelimit-extra` | no |
+//! | `serde` | [`Quota`], [`FailureMode`] and [`Enforcement`](policy::Enforcement) are read from configuration files; whole policies with `tower-ratelimit-extra` | no |
 //! | `tls-rustls` | [`RedisStore`] on `rediss://` URLs, with rustls and ring | no |
 //! | `tls-rustls-no-provider` | the same, with the crypto provider that your program installs | no |
 //! | `tonic` | gRPC rejections carry `RetryInfo` and `QuotaFailure`; [`Rejection`] becomes a `tonic::Status`; [`PeerIp`] reads tonic's connect info | no |

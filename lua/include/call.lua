@@ -11,7 +11,7 @@
 
   A run is a sequence of decisions that differ in their keys. It is read where it is needed, from its place in `numbers`.
 ]]
--- uses: prelude state error
+-- uses: prelude state text_of_error
 -- In place of the time of a charge.
 local SHADOW, PENALTY, COUNTED_LATER, DENIED = -1, -2, -3, -4
 

@@ -64,11 +64,11 @@ macro_rules! built_in {
 
 #[expect(unnameable_types, reason = "part of the sealed counters")]
 mod bucket;
+pub(crate) mod checked_twin;
 mod concurrency;
 mod contract;
 #[expect(unnameable_types, reason = "this is what keeps counters to this crate")]
 pub(crate) mod counter;
-pub(crate) mod custom;
 mod fixed_window;
 mod gcra;
 mod leaky_bucket;

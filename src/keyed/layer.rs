@@ -17,7 +17,8 @@ use crate::{
 /// `timeout`: `error.downcast_ref::<Rejection>()` returns the [`Rejection`](crate::Rejection), which has the wait. If your
 /// service is a client that must stay within a limit, let requests [`wait`](Self::wait) instead.
 ///
-/// For HTTP services use [`RateLimitLayer`](crate::RateLimitLayer), which responds instead of failing.
+/// For HTTP services use [`RateLimitLayer`](crate::RateLimitLayer), which responds instead of failing. The service, its
+/// future and the requests must be `Send + 'static`.
 ///
 /// # Example
 ///

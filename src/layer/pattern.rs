@@ -181,10 +181,12 @@ pub(super) fn readings(path: &str) -> Vec<(String, bool)> {
     for change in CHANGES[1..].iter().copied().chain([unslashed as fn(&str) -> _; NESTED]) {
         for at in 0..readings.len() {
             let (reading, is_decoded) = &readings[at];
-            if let Some(changed) = change(reading)
-                && !readings.iter().any(|(known, _)| *known == changed)
-            {
-                readings.push((changed, *is_decoded));
+            let (changed, is_decoded) = (change(reading), *is_decoded);
+            let Some(changed) = changed else { continue };
+            match readings.iter_mut().find(|(known, _)| *known == changed) {
+                // A router that does not decode reads it so, too.
+                Some((_, known)) => *known &= is_decoded,
+                None => readings.push((changed, is_decoded)),
             }
         }
     }

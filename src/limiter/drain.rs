@@ -68,14 +68,16 @@ impl Limiter {
             self.shared.background.closed().await;
             self.shared.local.reconcile(&self.shared.store).await;
         };
-        // A settlement leases no units, so neither depends on the other.
-        let (returned, settled) =
-            join(timeout(deadline, self.shared.store.drain()), timeout(deadline, settled)).await;
+        // A settlement leases no units, so neither depends on the other. In a task, so that leases are returned even if
+        // this is dropped.
+        let returned = tokio::spawn(timeout(deadline, self.shared.store.drain()));
+        let (returned, settled) = join(returned, timeout(deadline, settled)).await;
         let late = |what: String| {
             let message = format!("{what} within {deadline:?}: drain after the last request, or wait longer");
             Error::new(ErrorKind::StoreTimeout, message)
         };
-        let returned = returned.unwrap_or_else(|_| Err(late("the leases were not returned".to_owned())));
+        let returned = returned.ok().and_then(Result::ok);
+        let returned = returned.unwrap_or_else(|| Err(late("the leases were not returned".to_owned())));
         match settled {
             Ok(()) => returned,
             Err(_) if self.shared.background.is_closed() => {

@@ -213,7 +213,7 @@ async fn each_rejection_has_its_code() {
             Code::Internal,
             "the rate limit is misconfigured",
         ),
-        ("blocked", blocked, 1, Code::PermissionDenied, "the client is banned"),
+        ("blocked", blocked, 1, Code::PermissionDenied, "the client is blocked"),
     ];
     for (name, layer, calls, code, message) in table {
         let status = denial(layer.clone(), calls).await;

@@ -1,14 +1,14 @@
 #![doc = include_str!("config.md")]
 
 mod algorithm;
-mod changes;
+mod entries;
 mod penalty;
 mod policy;
 mod summary;
 mod table;
 
 #[cfg(all(feature = "live", feature = "redis"))]
-pub(crate) use self::changes::PolicyChanges;
+pub(crate) use self::entries::PolicyChanges;
 pub use self::policy::PolicyConfig;
 #[doc(hidden)]
 pub use self::summary::PolicySummary;

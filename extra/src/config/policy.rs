@@ -1,7 +1,7 @@
 use serde::{Deserialize, Deserializer, de::Error as _};
 use tower_ratelimit::{Policy, PolicySource};
 
-use super::changes::PolicyChanges;
+use super::entries::PolicyChanges;
 
 /// A [`Policy`] that a configuration has as a table: see [the module](super).
 ///

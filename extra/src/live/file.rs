@@ -21,9 +21,9 @@ use tokio::{
 use tower_ratelimit::{Error, ErrorKind, policy::Enforcement};
 
 use super::{
-    entry::{Entry, without_name},
+    error_place::{Entry, without_name},
     follow::{Origin, no_runtime},
-    update::Update,
+    parsed::Parsed,
 };
 use crate::config::PolicyConfig;
 
@@ -69,7 +69,7 @@ impl PolicyFile {
     }
 
     /// Reads the policies that `content` has.
-    pub(super) fn parse(&self, content: &[u8]) -> Result<Update, Error> {
+    pub(super) fn parse(&self, content: &[u8]) -> Result<Parsed, Error> {
         parse(&self.path, content)
     }
 
@@ -139,13 +139,13 @@ impl Origin for PolicyFile {
         Err(invalid(&self.path, " is being written all the time: replace it with `mv` instead"))
     }
 
-    fn parse(&self, content: Arc<Vec<u8>>) -> JoinHandle<Result<Update, Error>> {
+    fn parse(&self, content: Arc<Vec<u8>>) -> JoinHandle<Result<Parsed, Error>> {
         let path = self.path.clone();
         spawn_blocking(move || parse(&path, &content))
     }
 }
 
-fn parse(path: &Path, content: &[u8]) -> Result<Update, Error> {
+fn parse(path: &Path, content: &[u8]) -> Result<Parsed, Error> {
     let text = str::from_utf8(content)
         .map_err(|error| invalid(path, format_args!(": not UTF-8 after {} bytes", error.valid_up_to())))?;
     if text.trim().is_empty() {
@@ -172,7 +172,7 @@ fn parse(path: &Path, content: &[u8]) -> Result<Update, Error> {
             }
         }
     }
-    Ok(Update { policies, enforcement, is_empty: false })
+    Ok(Parsed { policies, enforcement, is_empty: false })
 }
 
 /// The content of the file at `path`.

@@ -5,7 +5,7 @@ use std::{future::Future, sync::Arc, time::Duration};
 use tokio::{runtime::Handle, task::JoinHandle, time::sleep};
 use tower_ratelimit::{Error, ErrorKind, policy::Enforcement};
 
-use super::{set::Set, update::Update};
+use super::{parsed::Parsed, set::Set};
 use crate::base::random_time;
 
 /// How long the task may outlive the last handle.
@@ -29,7 +29,7 @@ pub(crate) trait Origin: Send + 'static {
     }
 
     /// Reads `content`. Takes up to seconds of processor time, so it runs outside the runtime's workers.
-    fn parse(&self, content: Arc<Self::Content>) -> JoinHandle<Result<Update, Error>>;
+    fn parse(&self, content: Arc<Self::Content>) -> JoinHandle<Result<Parsed, Error>>;
 }
 
 /// An origin, and what was read from it.
@@ -44,7 +44,7 @@ pub(super) struct Follower<O: Origin> {
 struct Rejected<C> {
     content: Arc<C>,
     /// What the content says. A valid one is applied again: a policy that was missing may no longer be in use.
-    parsed: Result<Update, Error>,
+    parsed: Result<Parsed, Error>,
 }
 
 impl<O: Origin> Follower<O> {
@@ -164,18 +164,18 @@ mod tests {
             Ok(*lock(&self.content))
         }
 
-        fn parse(&self, content: Arc<&'static str>) -> JoinHandle<Result<Update, Error>> {
+        fn parse(&self, content: Arc<&'static str>) -> JoinHandle<Result<Parsed, Error>> {
             self.parsed.fetch_add(1, Ordering::Relaxed);
             spawn_blocking(move || update(&content))
         }
     }
 
-    fn update(names: &str) -> Result<Update, Error> {
+    fn update(names: &str) -> Result<Parsed, Error> {
         let policies = names.split(' ').map(|name| match name {
             "!" => Err(Error::new(ErrorKind::InvalidConfig, "wrong")),
             name => Ok((name.to_owned(), Policy::new(name, Quota::per_second(1)))),
         });
-        Ok(Update { policies: policies.collect::<Result<_, _>>()?, ..Update::default() })
+        Ok(Parsed { policies: policies.collect::<Result<_, _>>()?, ..Parsed::default() })
     }
 
     #[tokio::test]

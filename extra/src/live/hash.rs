@@ -8,8 +8,8 @@ use tower_ratelimit::{
 };
 
 use super::{
-    entry::{Entry, list},
-    update::Update,
+    error_place::{Entry, list},
+    parsed::Parsed,
 };
 use crate::config::PolicyChanges;
 
@@ -57,9 +57,9 @@ impl PolicyHash {
     }
 
     /// What an empty hash says.
-    pub(crate) fn defaults(&self) -> Update {
+    pub(crate) fn defaults(&self) -> Parsed {
         let (policies, enforcement) = (self.defaults.clone(), Enforcement::default());
-        Update { policies, enforcement, is_empty: true }
+        Parsed { policies, enforcement, is_empty: true }
     }
 
     /// Where `fields` move the switch. `None` if that field is invalid.
@@ -88,12 +88,12 @@ impl PolicyHash {
     }
 
     /// What `fields` say.
-    pub(crate) fn parse(&self, fields: &Fields) -> Result<Update, Error> {
+    pub(crate) fn parse(&self, fields: &Fields) -> Result<Parsed, Error> {
         if fields.len() > MAX_FIELDS {
             let message = format!("{}: more than {MAX_FIELDS} fields: is it a hash of policies?", self.name);
             return Err(Error::new(ErrorKind::InvalidConfig, message));
         }
-        let mut update = Update { is_empty: fields.is_empty(), ..self.defaults() };
+        let mut update = Parsed { is_empty: fields.is_empty(), ..self.defaults() };
         for (field, value) in fields {
             let invalid = |problem: String| {
                 let message = format!("{}, field `{}`: {problem}", self.name, field.escape_ascii());

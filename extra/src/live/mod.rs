@@ -4,16 +4,16 @@
 // `Set`, which the handles share. A source of a policy is a receiver of the set's channel for it, so a request takes no lock
 // that covers other policies, and the task knows whether a policy is in use.
 
-mod entry;
+mod error_place;
 mod file;
 mod follow;
 #[cfg(feature = "redis")]
 mod hash;
+mod parsed;
 mod policies;
 #[cfg(feature = "redis")]
 mod redis;
 mod set;
 mod text;
-mod update;
 
 pub use self::policies::LivePolicies;

@@ -12,7 +12,7 @@ use super::{
     set::Set,
 };
 #[cfg(feature = "redis")]
-use super::{follow::Origin, update::Update};
+use super::{follow::Origin, parsed::Parsed};
 
 /// Named policies that change while the service runs, from a file or from Redis. Cloning gives another handle on them.
 ///
@@ -125,7 +125,7 @@ impl LivePolicies {
     /// Policies of `origin`, which is read once before this returns. Until it is read without an error, the policies of
     /// `first` apply.
     #[cfg(feature = "redis")]
-    pub(crate) async fn following<O: Origin>(name: String, first: Update, origin: O) -> Result<Self, Error> {
+    pub(crate) async fn following<O: Origin>(name: String, first: Parsed, origin: O) -> Result<Self, Error> {
         let runtime = runtime()?;
         let set = Arc::new(Set::new(name, first));
         let policies = Self::of(set.clone());

@@ -8,8 +8,8 @@ use tower_ratelimit::{Error, Policy, RedisStore, policy::Enforcement};
 use super::{
     follow::Origin,
     hash::{Fields, PolicyHash},
+    parsed::Parsed,
     policies::LivePolicies,
-    update::Update,
 };
 use crate::redis_hash::RedisHash;
 
@@ -118,7 +118,7 @@ impl Origin for PoliciesInRedis {
         self.hash.waits(before, fields)
     }
 
-    fn parse(&self, fields: Arc<Fields>) -> JoinHandle<Result<Update, Error>> {
+    fn parse(&self, fields: Arc<Fields>) -> JoinHandle<Result<Parsed, Error>> {
         let hash = self.hash.clone();
         spawn_blocking(move || hash.parse(&fields))
     }

@@ -14,7 +14,7 @@ use tower_ratelimit::{
     policy::{Enforcement, EnforcementSwitch, Policy},
 };
 
-use super::{entry::list, text::changes, update::Update};
+use super::{error_place::list, parsed::Parsed, text::changes};
 use crate::base::{lock, micros};
 
 /// How often the origin is read, unless the handle sets another interval.
@@ -54,7 +54,7 @@ struct State {
 }
 
 impl Set {
-    pub(super) fn new(origin: String, first: Update) -> Self {
+    pub(super) fn new(origin: String, first: Parsed) -> Self {
         let policies = first.policies.into_iter();
         let state = State {
             policies: policies.map(|(name, policy)| (name, watch::Sender::new(policy))).collect(),
@@ -131,7 +131,7 @@ impl Set {
     /// # Errors
     ///
     /// A policy that is in use is missing.
-    pub(super) fn apply(&self, update: Update) -> Result<(), Error> {
+    pub(super) fn apply(&self, update: Parsed) -> Result<(), Error> {
         let mut state = lock(&self.state);
         let is_missing = |name: &String| !update.policies.contains_key(name);
         let missing = state.policies.iter().find(|(name, policy)| is_missing(name) && is_in_use(policy));
@@ -265,9 +265,9 @@ mod tests {
     use super::*;
     use tower_ratelimit::Quota;
 
-    fn update<const N: usize>(names: [&str; N]) -> Update {
+    fn update<const N: usize>(names: [&str; N]) -> Parsed {
         let policies = names.map(|name| (name.to_owned(), Policy::new(name, Quota::per_second(1))));
-        Update { policies: policies.into(), ..Update::default() }
+        Parsed { policies: policies.into(), ..Parsed::default() }
     }
 
     #[test]

@@ -1,8 +1,8 @@
 use crate::{
     algorithm::{
         Algorithm, Twin,
+        checked_twin::{Custom, Mistake},
         counter::{Change, Charged, Counter, Plan},
-        custom::{Custom, Mistake},
         state::State,
     },
     base::{Error, ErrorKind},

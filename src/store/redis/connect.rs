@@ -52,7 +52,9 @@ impl RedisStoreBuilder {
         // Too large for the stack of a caller that connects to many.
         in_real_time(Box::pin(async {
             let connected = first_connection.await;
-            connected.map_err(|cause| error::unreachable(&store.link.health().server, &cause))?;
+            connected.map_err(|cause| {
+                error::unreachable(&format!(" at {}", store.link.health().server), &cause)
+            })?;
             store.checked().await
         }))
         .await

@@ -45,8 +45,8 @@ pub(crate) fn not_connected(error: &RedisError) -> Error {
     if is_server_error(error) { from_redis(error) } else { unconnected("", error, "") }
 }
 
-/// The error if no connection can be made to `server`, which must not contain a password.
-pub(crate) fn unreachable(server: &str, error: &RedisError) -> Error {
+/// The error if no connection can be made. `address`, such as " at 10.0.0.1:6379", must not contain a password.
+pub(crate) fn unreachable(address: &str, error: &RedisError) -> Error {
     let remedy = match io_kind(error) {
         _ if tls_remedy(error).is_some() => "",
         Some(std::io::ErrorKind::TimedOut) => {
@@ -59,7 +59,7 @@ pub(crate) fn unreachable(server: &str, error: &RedisError) -> Error {
         }
         _ => "; check the URL and that the server is running",
     };
-    unconnected(&format!(" at {server}"), error, remedy)
+    unconnected(address, error, remedy)
 }
 
 /// The error with what the server said when the client introduced itself, or that no server listens.

@@ -145,7 +145,10 @@ impl Primary {
         for address in named.as_deref().into_iter().chain(other) {
             match self.connect_to(address).await {
                 Ok(connection) => {
-                    self.follow(address);
+                    // The sentinels may have named another one since `named` was read.
+                    if named.as_deref() != Some(address) {
+                        self.follow(address);
+                    }
                     return Ok(connection);
                 }
                 Err(error) => failed = error,

@@ -31,7 +31,7 @@ type Include = (&'static str, &'static [&'static str]);
 /// The include files, in an order in which each comes after those it uses.
 const INCLUDES: &[Include] = &[
     ("prelude", &[lua!("include/prelude")]),
-    ("error", &[lua!("include/error")]),
+    ("text_of_error", &[lua!("include/text_of_error")]),
     ("state", &[lua!("include/state")]),
     ("muldiv", &[lua!("include/muldiv")]),
     (

@@ -155,7 +155,7 @@ impl Admin {
         let found = self.store.stored_keys(&counted_by, Extent::Seen(scan)).await?;
         let keys: BTreeSet<_> =
             found.keys.into_iter().map(|(place, key)| (place % policies.len(), key)).collect();
-        let mut states = Vec::with_capacity(limit);
+        let mut states = Vec::with_capacity(limit.min(keys.len()));
         for (place, key) in keys.iter().take(limit) {
             let policy = &policies[*place];
             states.push(match self.explain(policy, key, 1).await {

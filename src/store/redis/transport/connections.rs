@@ -111,10 +111,11 @@ impl<M: ConnectionManager> Connections<M> {
     }
 
     /// Whether a connection to a server that was demoted may be replaced, so that it finds the new primary. One after the
-    /// other: until there is a new primary, decisions fail immediately on the others.
+    /// other, all within [`MAX_BACKOFF`]: until there is a new primary, decisions fail immediately on the others.
     fn may_replace_demoted(&self) -> bool {
         let (mut last, now) = (lock(&self.demoted), Instant::now());
-        let may_replace = last.is_none_or(|last| now - last >= DEMOTED_PAUSE);
+        let pause = MAX_BACKOFF / self.pool.state().connections.max(1);
+        let may_replace = last.is_none_or(|last| now - last >= pause);
         if may_replace {
             *last = Some(now);
         }

@@ -248,3 +248,16 @@ impl ErrorSink<RedisError> for ConnectErrors {
         Box::new(self.clone())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_without_a_connection_fails_with_the_cause_of_the_last_attempt() {
+        let health = Health::new("10.0.0.1:6379".to_owned(), Duration::from_millis(50));
+        health.connect_failed(std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into());
+        let error = health.no_connection().to_string();
+        assert!(error.starts_with("cannot connect to Redis: connection refused"), "{error}");
+    }
+}

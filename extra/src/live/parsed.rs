@@ -1,10 +1,12 @@
+//! All that a file or a hash says.
+
 use std::collections::BTreeMap;
 
 use tower_ratelimit::policy::{Enforcement, Policy};
 
 /// All that a file or a hash says, read without an error.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Update {
+pub(crate) struct Parsed {
     /// By name.
     pub(super) policies: BTreeMap<String, Policy>,
     pub(super) enforcement: Enforcement,

@@ -56,9 +56,6 @@ pub(super) struct ExchangeError {
 /// The pause between attempts to replace a connection: first this one, then up to the longer one.
 const BACKOFF: Duration = Duration::from_millis(25);
 pub(super) const MAX_BACKOFF: Duration = Duration::from_millis(250);
-/// The pause between two replacements of connections to a server that was demoted. So the default pool is replaced within a
-/// quarter of a second.
-const DEMOTED_PAUSE: Duration = Duration::from_millis(30);
 
 impl<M: ConnectionManager> Connections<M> {
     pub(super) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {

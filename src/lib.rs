@@ -80,9 +80,9 @@
 //!
 //! Always:
 //!
-//! * A request waits for the store no longer than the [deadline](store::RedisStoreBuilder::deadline). Time during which an
-//!   overloaded process cannot poll the request does not count towards it, except in a Redis Cluster. After the deadline, the policy's [`FailureMode`]
-//!   decides.
+//! * A request waits for the store no longer than the [deadline](store::RedisStoreBuilder::deadline). Time during which
+//!   an overloaded process cannot poll the request does not count towards it, except in a Redis Cluster. After the
+//!   deadline, the policy's [`FailureMode`] decides.
 //! * Requests without an identity are rejected with 400, 401 or 500, while limits are enforced; they do not share a limit.
 //!   There are two exceptions: requests that a trusted proxy sends [without a usable address](ClientIp) share the proxy's
 //!   limit, and [CORS preflights](RateLimitLayer#cors-preflights) without credentials share one for each peer.

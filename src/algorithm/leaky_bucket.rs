@@ -13,8 +13,9 @@ use crate::base::{Error, Quota};
 /// it is their turn.
 ///
 /// * **Promise of a meter**: in any span of time `t`, at most capacity + rate × `t` units.
-/// * **Promise of a queue**: after the first [`delay_after`](Self::delay_after) units of a burst, by default one, requests
-///   leave evenly spaced at the quota's rate, in the order in which they were admitted, over all instances. No request waits longer than the queue's longest wait.
+/// * **Promise of a queue**: after the first [`delay_after`](Self::delay_after) units of a burst, by default one,
+///   requests leave evenly spaced at the quota's rate, in the order in which they were admitted, over all instances. No
+///   request waits longer than the queue's longest wait.
 /// * **Source**: ITU-T I.371; J. Turner, "New directions in communications", 1986. A queue has the options of nginx's
 ///   `limit_req`: without `delay`, the longest wait is `burst` / rate; with it, the longest wait is (`burst` - `delay`) / rate,
 ///   and [`delay_after`](Self::delay_after) is `delay` + 1.

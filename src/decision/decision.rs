@@ -363,8 +363,8 @@ impl Decision {
         self.binding().map(Outcome::remaining)
     }
 
-    /// The outcome of each policy that is not a [shadow](Self::shadows), in the order of the charges. If the store [failed](Self::failure), this has only the
-    /// policies counted in this process: it can be **empty**.
+    /// The outcome of each policy that is not a [shadow](Self::shadows), in the order of the charges. If the store
+    /// [failed](Self::failure), this has only the policies counted in this process: it can be **empty**.
     #[must_use]
     pub fn outcomes(&self) -> &[Outcome] {
         self.decided.outcomes.get(..self.enforced()).unwrap_or_default()
@@ -386,7 +386,8 @@ impl Decision {
     }
 
     /// The decision of the policy `name` alone, to [debit](crate::Limiter::debit) only this policy, or to
-    /// [refund](crate::Limiter::refund) or [settle](crate::Reservation) only what it charged. `None` if no such policy took part.
+    /// [refund](crate::Limiter::refund) or [settle](crate::Reservation) only what it charged. `None` if no such policy took
+    /// part.
     ///
     /// It holds no permit. A refund of either decision counts for both.
     ///

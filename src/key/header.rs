@@ -182,7 +182,8 @@ const fn is_blank(byte: &u8) -> bool {
 /// The longest value in bytes.
 pub(super) const MAX_VALUE: usize = 8 * 1024;
 
-/// The value of the header `name`, with the whitespace around it: HTTP/1 drops it and HTTP/2 keeps it. An error if the header is sent more than once.
+/// The value of the header `name`, with the whitespace around it: HTTP/1 drops it and HTTP/2 keeps it. An error if the
+/// header is sent more than once.
 #[inline]
 pub(super) fn single<'a>(request: &'a Parts, name: &HeaderName) -> Result<Option<&'a [u8]>, Error> {
     let headers = &request.headers;

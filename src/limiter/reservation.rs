@@ -151,10 +151,10 @@ impl Reservation {
     /// Charges `units` in total instead of the estimate: [refunds](Limiter::refund) the rest, or
     /// [debits](Limiter::debit) what is missing. The decision shows what remains afterwards.
     ///
-    /// It takes effect when it is called, even if the answer is dropped. A later call replaces the total. A debit charges at
-    /// most what remains and what the policy allows as [debt](crate::Policy::debt); a later call with a higher total tries
-    /// to charge the rest. A lower total refunds only units that were charged, by the estimate or by one of the reservation's latest 16
-    /// debits.
+    /// It takes effect when it is called, even if the answer is dropped. A later call replaces the total. A debit charges
+    /// at most what remains and what the policy allows as [debt](crate::Policy::debt); a later call with a higher total
+    /// tries to charge the rest. A lower total refunds only units that were charged, by the estimate or by one of the
+    /// reservation's latest 16 debits.
     ///
     /// # Errors
     ///

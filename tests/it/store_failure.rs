@@ -1,9 +1,11 @@
 //! The guarantees during failures of Redis, tested with a real server.
 
 use std::{
-    collections::{BTreeSet, HashSet},
+    collections::{BTreeSet, HashSet, VecDeque},
+    future::{pending, ready},
+    io,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -11,6 +13,10 @@ use std::{
 
 use futures_util::FutureExt as _;
 use http::Response;
+use redis::{
+    Cmd, Pipeline, RedisError, RedisFuture, Value,
+    aio::{ConnectionLike, MultiplexedConnection},
+};
 use support::{
     Down, PATIENT, RedisServer, closes_received, eventually, http as client,
     inner::{ask, get},
@@ -23,7 +29,10 @@ use tokio::{
 use tower_ratelimit::{
     ErrorKind, FailureMode, Key, Limiter, PeerIp, Policy, Quota, RateLimitLayer, RedisStore, Rejection,
     algorithm::FixedWindow,
-    bb8_redis::{RedisConnectionManager, bb8::Pool},
+    bb8_redis::{
+        RedisConnectionManager,
+        bb8::{ManageConnection, Pool},
+    },
 };
 
 /// A closed policy, so that a failed decision is an error and not an admission.
@@ -249,6 +258,92 @@ async fn connections_that_were_closed_while_they_were_idle_fail_no_decision() {
     }
     let left = limiter.peek(&policy, &Key::new("alice"), 0).await.unwrap().outcomes()[0].remaining();
     assert_eq!(left, 1_000_000 - 5 * 64 * 5);
+}
+
+/// What the next calls on [`Scripted`] connections find.
+#[derive(Clone, Copy)]
+enum Finds {
+    NoReply,
+    Closed,
+}
+
+/// Opens connections whose next calls find what is listed, one after another. The others reach the server.
+struct Scripted {
+    client: redis::Client,
+    next: Arc<Mutex<VecDeque<Finds>>>,
+}
+
+struct ScriptedConnection(MultiplexedConnection, Arc<Mutex<VecDeque<Finds>>>);
+
+impl ManageConnection for Scripted {
+    type Connection = ScriptedConnection;
+    type Error = RedisError;
+
+    async fn connect(&self) -> Result<ScriptedConnection, RedisError> {
+        let connection = self.client.get_multiplexed_async_connection().await?;
+        Ok(ScriptedConnection(connection, self.next.clone()))
+    }
+
+    async fn is_valid(&self, _: &mut ScriptedConnection) -> Result<(), RedisError> {
+        Ok(())
+    }
+
+    fn has_broken(&self, _: &mut ScriptedConnection) -> bool {
+        false
+    }
+}
+
+impl ConnectionLike for ScriptedConnection {
+    fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+        let next = self.1.lock().unwrap().pop_front();
+        match next {
+            Some(Finds::NoReply) => pending().boxed(),
+            Some(Finds::Closed) => ready(Err(io::Error::from(io::ErrorKind::BrokenPipe).into())).boxed(),
+            None => self.0.req_packed_command(command),
+        }
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        _: &'a Pipeline,
+        _: usize,
+        _: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        unreachable!("a batch is one command")
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+}
+
+/// What may be sent again is, on another connection. The refund, which may not be, has failed by then.
+#[tokio::test]
+async fn a_refund_on_a_closed_connection_does_not_wait_for_a_check_that_is_sent_again() {
+    let server = RedisServer::start();
+    let next = Arc::default();
+    let client = redis::Client::open(server.url()).unwrap();
+    let manager = Scripted { client, next: Arc::clone(&next) };
+    let pool = Pool::builder().max_size(8).test_on_check_out(false).build(manager).await.unwrap();
+    let deadline = Duration::from_millis(200);
+    let limiter = Limiter::new(RedisStore::builder().deadline(deadline).build(pool).unwrap());
+    let (policy, key) = (closed(10), Key::new("alice"));
+    let made = limiter.check(&policy, &key, 1).await.unwrap();
+    // The first check is alone in its batch, so the refund and the second check share one.
+    next.lock().unwrap().extend([Finds::NoReply, Finds::Closed, Finds::NoReply]);
+    let first = tokio::spawn(limiter.check(&policy, &key, 1));
+    let mut both = JoinSet::new();
+    let (refund, check) = (limiter.refund(&made, 1), limiter.check(&policy, &key, 1));
+    both.spawn(async { ("the refund", refund.await) });
+    both.spawn(async { ("the check", check.await) });
+    let ended = [both.join_next().await, both.join_next().await];
+    let ended = ended.map(|ended| {
+        let (name, answer) = ended.unwrap().unwrap();
+        (name, answer.unwrap_err().kind())
+    });
+    let expected = [("the refund", ErrorKind::StoreDisconnected), ("the check", ErrorKind::StoreTimeout)];
+    assert_eq!(ended, expected);
+    assert_eq!(first.await.unwrap().unwrap_err().kind(), ErrorKind::StoreTimeout);
 }
 
 #[test]

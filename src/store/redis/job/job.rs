@@ -231,6 +231,12 @@ impl Slot {
         }
     }
 
+    /// Sets an error, unless there is a decision, and wakes the caller.
+    pub(crate) fn fail(&self, error: Error) {
+        self.set(Err(error));
+        self.close();
+    }
+
     /// Wakes the caller for its decision, or because it will get none.
     pub(crate) fn close(&self) {
         let caller = {

@@ -299,8 +299,7 @@ impl Waiting {
 
     /// Ends it with an error, unless it is decided.
     fn fail(&self, error: Error) {
-        self.job.slot.set(Err(error));
-        self.job.slot.close();
+        self.job.slot.fail(error);
     }
 }
 

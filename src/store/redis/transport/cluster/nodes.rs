@@ -121,6 +121,8 @@ impl Sender for Arc<Nodes> {
             if let Err(error) = &sent {
                 job.slot.set(Err(error.clone()));
             }
+            // Its caller does not wait for the others.
+            job.slot.close();
             if ended.as_ref().is_none_or(|ended: &Result<_, _>| ended.as_ref().is_err_and(is_silence)) {
                 ended = Some(sent);
             }

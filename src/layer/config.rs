@@ -36,13 +36,25 @@ pub(super) struct Config {
     pub(super) exempt: Vec<Matcher>,
     pub(super) blocked: Vec<Matcher>,
     pub(super) headers: HeaderWriter,
-    pub(super) mapper: Arc<dyn ResponseMapper>,
-    pub(super) grpc: Arc<dyn ResponseMapper>,
+    pub(super) mapper: Mapper,
+    pub(super) grpc: Mapper,
     /// The longest random time that is added to a wait.
     pub(super) jitter: Duration,
     pub(super) refunds_cancelled: bool,
     pub(super) on_decision: Option<Arc<dyn Fn(&DecisionEvent<'_>) + Send + Sync>>,
     pub(super) notices: Arc<Notices>,
+}
+
+#[derive(Clone)]
+pub(super) struct Mapper {
+    maps: Arc<dyn ResponseMapper>,
+    reads_request: bool,
+}
+
+impl<M: ResponseMapper> From<M> for Mapper {
+    fn from(mapper: M) -> Self {
+        Self { reads_request: mapper.reads_request(), maps: Arc::new(mapper) }
+    }
 }
 
 impl Config {
@@ -60,8 +72,8 @@ impl Config {
             exempt: Vec::new(),
             blocked: Vec::new(),
             headers: HeaderWriter::new(Headers::default()),
-            mapper: Arc::new(ProblemDetails::default()),
-            grpc: Arc::new(GrpcStatus::default()),
+            mapper: ProblemDetails::default().into(),
+            grpc: GrpcStatus::default().into(),
             jitter: Duration::ZERO,
             refunds_cancelled: false,
             on_decision: None,
@@ -150,8 +162,8 @@ impl Config {
         }
     }
 
-    fn mapper(&self, is_call: bool) -> &dyn ResponseMapper {
-        if is_call { &*self.grpc } else { &*self.mapper }
+    fn mapper(&self, is_call: bool) -> &Mapper {
+        if is_call { &self.grpc } else { &self.mapper }
     }
 
     /// The response to a rejected request, with the headers of the decision that has charged it, if there is one.
@@ -161,7 +173,7 @@ impl Config {
         charged: Option<Box<Decision>>,
         request: &Parts,
     ) -> Response<RejectionBody> {
-        let mut response = reject(self.mapper(is_grpc(request)), rejection, request, &self.headers);
+        let mut response = reject(&*self.mapper(is_grpc(request)).maps, rejection, request, &self.headers);
         if let Some(decision) = charged {
             self.headers.decorate(&mut response, *decision, false, is_read(&request.extensions));
         }
@@ -172,7 +184,7 @@ impl Config {
     #[inline]
     pub(super) fn keep(&self, request: &Parts) -> RequestHead {
         let is_call = is_grpc(request);
-        RequestHead::of(request, is_call, self.mapper(is_call).reads_request())
+        RequestHead::of(request, is_call, self.mapper(is_call).reads_request)
     }
 
     /// The response to a request that the service has rejected with the response `returned`. `is_read` is whether an outer
@@ -188,7 +200,7 @@ impl Config {
     ) -> Response<RejectionBody> {
         self.rejected(&DecisionEvent::rejected_by_service(&rejection), &rejection, report_only);
         let (rejection, request) = (self.jitter(rejection), kept.into_parts());
-        let mut response = replace(self.mapper(is_grpc(&request)), &rejection, &request, returned);
+        let mut response = replace(&*self.mapper(is_grpc(&request)).maps, &rejection, &request, returned);
         // An exempt request has no decision but the service's.
         let marks = report_only && decision.is_some();
         if let Some(decision) = decision.or_else(|| rejection.decision().cloned()) {

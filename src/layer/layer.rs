@@ -371,13 +371,13 @@ impl RateLimitLayer {
     /// also answers a [`Rejection`](crate::Rejection) that a handler returns. To set it for several layers, see
     /// [`sibling`](Self::sibling).
     pub fn response(self, mapper: impl ResponseMapper) -> Self {
-        self.with(|config| config.mapper = Arc::new(mapper))
+        self.with(|config| config.mapper = mapper.into())
     }
 
     /// Sets the response to rejected gRPC calls. Defaults to [`GrpcStatus`](crate::response::GrpcStatus). The mapper of
     /// [`response`](Self::response) is not used for these, because gRPC clients need a gRPC status.
     pub fn grpc_response(self, mapper: impl ResponseMapper) -> Self {
-        self.with(|config| config.grpc = Arc::new(mapper))
+        self.with(|config| config.grpc = mapper.into())
     }
 
     /// Calls `function` with the result of every request: admitted, delayed, denied, banned, blocked, exempt,

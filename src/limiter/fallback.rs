@@ -1,6 +1,9 @@
 //! What decides if the store fails, and what is undone if a decision under way fails or is dropped.
 
-use std::{mem, sync::Arc};
+use std::{
+    mem,
+    sync::{Arc, atomic::Ordering},
+};
 
 use tokio::{runtime::Handle, sync::watch};
 
@@ -34,7 +37,9 @@ impl Shared {
         decided: Result<Decision, Error>,
     ) -> Result<Decision, Error> {
         // A lease and the deny cache answer while Redis is unavailable too.
-        if decided.as_ref().is_ok_and(|decision| decision.source() == DecisionSource::Store) {
+        if decided.as_ref().is_ok_and(|decision| decision.source() == DecisionSource::Store)
+            && self.local.owes.load(Ordering::Relaxed)
+        {
             self.local.start_reconciling(&self.store);
         }
         counted(action, decided.or_else(|error| self.local.decide(action, charges, error)))

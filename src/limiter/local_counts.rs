@@ -206,10 +206,6 @@ impl LocalCounts {
 
     /// Charges to `store`, which has just answered, what is owed to it.
     pub(super) fn start_reconciling(self: &Arc<Self>, store: &Arc<dyn Store>) {
-        // Nearly always this is one load.
-        if !self.owes.load(Ordering::Relaxed) {
-            return;
-        }
         let Ok(runtime) = Handle::try_current() else { return };
         let under_way = self.reconciling.clone();
         let owing = {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    algorithm::{self, Algorithm},
+    algorithm::{self, Algorithm, Replenishment},
     base::{Error, Quota},
 };
 
@@ -14,6 +14,10 @@ pub(super) struct Counting {
     /// The quota and the algorithm's options, as the Lua file and its Rust twin take them.
     pub(super) arguments: Arc<[u64]>,
     pub(super) capacity: u64,
+    pub(super) replenishment: Replenishment,
+    /// About how many microseconds of Redis one charge takes at worst, and one refund. `None` if the algorithm is a user's.
+    #[cfg(feature = "redis")]
+    pub(super) redis_micros: Option<[u64; 2]>,
 }
 
 /// Above every quota's capacity, and exact in Lua.
@@ -26,7 +30,16 @@ impl Counting {
         if !(1..=MAX_CAPACITY).contains(&capacity) {
             return Err(Error::invalid("an algorithm's capacity must be from 1 to 2^44"));
         }
-        Ok(Self { algorithm, arguments, capacity })
+        Ok(Self {
+            capacity,
+            replenishment: algorithm.replenishment(),
+            #[cfg(feature = "redis")]
+            redis_micros: algorithm
+                .counter()
+                .map(|counter| [false, true].map(|refund| counter.redis_micros(&arguments, refund))),
+            algorithm,
+            arguments,
+        })
     }
 
     /// Makes room for `units` of debt. Returns how debits are counted.

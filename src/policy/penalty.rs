@@ -184,13 +184,6 @@ impl Policy {
         self.with(|settings| settings.penalty = Some(strikes))
     }
 
-    /// Whether the policy has a [penalty](Self::penalty), so that keys can be banned under it.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn has_penalty(&self) -> bool {
-        self.settings().penalty.is_some()
-    }
-
     /// Whether each denial must reach the store, because the penalty counts it.
     pub(crate) fn counts_denials(&self) -> bool {
         self.settings().penalty.is_some_and(|strikes| strikes.after > 0)

@@ -54,7 +54,6 @@ pub(super) struct Inner {
     // The following fields follow from the settings and the algorithm.
     /// See [`Charge::is_plain`](crate::decision::Charge::is_plain).
     is_plain: bool,
-    has_permits: bool,
     /// What counts the denials of a key and bans it: a policy of the same name.
     bans: Option<Policy>,
     /// What debits are counted by, if there is room for debts: the policy with so much more room.
@@ -324,7 +323,19 @@ impl Policy {
     #[doc(hidden)]
     #[must_use]
     pub fn has_permits(&self) -> bool {
-        self.0.has_permits
+        matches!(self.replenishment(), Replenishment::OnRelease)
+    }
+
+    /// How its units become available again.
+    pub(crate) fn replenishment(&self) -> Replenishment {
+        self.0.counting.replenishment
+    }
+
+    /// Whether the policy has a [penalty](Self::penalty), so that keys can be banned under it.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn has_penalty(&self) -> bool {
+        self.settings().penalty.is_some()
     }
 
     /// Whether it has no leases, permits, debts, penalty or shadows, and a built-in algorithm, as nearly every policy.
@@ -336,7 +347,7 @@ impl Policy {
     /// Whether its algorithm is not built in.
     #[cfg(feature = "redis")]
     pub(crate) fn is_custom(&self) -> bool {
-        self.counting().counter().is_none()
+        self.0.counting.redis_micros.is_none()
     }
 
     /// Whether the policy is enforced for `key`.
@@ -404,7 +415,7 @@ impl Policy {
     pub(crate) fn redis_micros(&self, refund: bool) -> u64 {
         // The cost of a user's algorithm is unknown.
         const UNKNOWN: u64 = 50;
-        self.counting().counter().map_or(UNKNOWN, |counter| counter.redis_micros(self.arguments(), refund))
+        self.0.counting.redis_micros.map_or(UNKNOWN, |micros| micros[usize::from(refund)])
     }
 
     /// What happens to a request when the store gives no decision in time.
@@ -477,7 +488,7 @@ impl Eq for Policy {}
 
 impl Inner {
     fn new(name: Name, counting: Counting, settings: PolicySettings) -> Self {
-        let has_permits = counting.algorithm.replenishment() == Replenishment::OnRelease;
+        let has_permits = counting.replenishment == Replenishment::OnRelease;
         let is_custom = counting.algorithm.counter().is_none();
         let is_special = settings.lease.is_some()
             || settings.debt > 0
@@ -486,7 +497,6 @@ impl Inner {
         Self {
             name,
             is_plain: !(has_permits || is_custom || is_special),
-            has_permits,
             counting,
             settings,
             bans: None,

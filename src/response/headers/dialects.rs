@@ -164,7 +164,7 @@ pub(super) fn effective_window(outcome: &Outcome, denied: bool) -> Option<u64> {
         return Some(seconds_up(wait).clamp(1, MAX_RETRY_AFTER));
     }
     let reset = seconds_up(outcome.reset_after());
-    let seconds = match (outcome.policy().counting().replenishment(), outcome.remaining()) {
+    let seconds = match (outcome.policy().replenishment(), outcome.remaining()) {
         (Replenishment::OnRelease, _) => return None,
         (Replenishment::Evenly, 0) => refill_seconds(outcome, 1).min(reset),
         (Replenishment::Evenly, units) => refill_seconds(outcome, units),

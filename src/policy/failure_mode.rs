@@ -52,10 +52,11 @@ pub enum FailureMode {
     /// * **Few connections**: a client whose requests all reach one instance, through a sticky load balancer or one HTTP/2
     ///   connection, gets only that instance's share in an outage. Set `instances: 1` if that is worse for you than
     ///   over-admission.
-    /// * **Afterwards**: what was admitted and still counts is charged to the store once it answers. If the store has no
-    ///   room for it, it still counts in the process, so the next outage does not grant a new quota. Decisions that were
-    ///   sent but got no answer are left out, because the store [may have charged](crate::ErrorKind::may_have_charged)
-    ///   them. For the same reason, the reconciling charge is repeated only if it was not sent.
+    /// * **Afterwards**: what was admitted and still counts is charged to the store once it answers, up to what remains
+    ///   there; units on [lease](crate::Policy::leased) do not. The rest still counts in the process, so the next outage
+    ///   does not grant a new quota. Decisions that were sent but got no answer are left out, because the store
+    ///   [may have charged](crate::ErrorKind::may_have_charged) them. For the same reason, the reconciling charge is
+    ///   repeated only if it was not sent.
     /// * **Refunds**: units that are refunded or settled are not charged afterwards. If they were charged already, they are
     ///   refunded to the store. A refund of units that the store charged before it failed is sent once the store answers,
     ///   unless it may have been carried out.

@@ -185,7 +185,7 @@ impl Ledger {
             let account = inner.accounts.get_mut(&(rule_number, identity)).unwrap();
             let charges = asked.ask != Ask::Peek;
             let granted = if allowed && charges { outcome.granted() } else { 0 };
-            let is_exact = rule.is_slow() && !rule.leased && !self.network.is_repeated(&key);
+            let is_exact = rule.is_slow() && !rule.is_leased() && !self.network.is_repeated(&key);
             let policy = rule.policy(asked.by.is_changed);
             let limit = policy.quota().limit();
             let replenished = rule.replenished(rule.largest, elapsed);
@@ -211,7 +211,8 @@ impl Ledger {
                 let possible = account.possible;
                 self.violated(asked, format_args!("{key}: {used} units used, {possible} can be"));
             }
-            let certain = (asked.counted[place] + granted).saturating_sub(account.refunded + replenished);
+            let certain = rule.level(asked.counted[place] + granted);
+            let certain = certain.saturating_sub(account.refunded + replenished);
             // A debt is not shown.
             let certain = certain.min(limit);
             if is_exact && is_certain && by_store && used < certain {
@@ -470,14 +471,16 @@ impl Ledger {
         let key = rule.key(&account.1.to_string());
         let inner = &*self.inner.lock().unwrap();
         let account = inner.accounts.get(&account)?;
-        if !rule.is_slow() || rule.leased && inner.losses > 0 {
+        if !rule.is_slow() || rule.is_leased() && inner.losses > 0 {
             return None;
         }
         let replenished = rule.replenished(rule.largest, self.started.elapsed() + inner.forward);
         let least = account.least_used(instances, self.network.last_trouble(&key));
-        // What was reconciled under the smaller quota was charged only up to this quota.
+        // What was reconciled under the smaller quota was charged only up to this quota, and only up to what was not on
+        // lease then. The rest counts in the instance.
         let smallest = rule.limit.min(rule.changed.quota().limit());
-        let least = least.min(account.counted.max(smallest));
+        let on_lease = rule.leased * instances.len() as u64;
+        let least = least.min(account.counted.max(smallest.saturating_sub(on_lease)));
         Some(least.min(rule.limit).saturating_sub(account.refunded + replenished))
     }
 
@@ -488,11 +491,11 @@ impl Ledger {
         let inner = &*self.inner.lock().unwrap();
         let account = inner.accounts.get(&account)?;
         let failed = inner.had_failures || self.network.last_trouble(&key).is_some();
-        let loses_units = rule.leased && (inner.loses_leases || failed);
+        let loses_units = rule.is_leased() && (inner.loses_leases || failed);
         if !rule.is_slow() || loses_units || self.network.is_repeated(&key) {
             return None;
         }
-        if inner.clock_was_set || rule.leased {
+        if inner.clock_was_set || rule.is_leased() {
             return Some(account.possible);
         }
         // A refund returns no more than still counts: what was replenished since is not returned.

@@ -28,7 +28,8 @@ pub(super) struct Rule {
     /// The larger limit of both quotas.
     pub(super) largest: u64,
     pub(super) period: Duration,
-    pub(super) leased: bool,
+    /// The most units that an instance leases.
+    pub(super) leased: u64,
     /// The units by which debits may exceed the limit.
     pub(super) debt: u64,
     pub(super) penalty: Option<Strikes>,
@@ -53,7 +54,7 @@ impl Rule {
             limit: quota.limit(),
             largest: quota.limit().max(other.limit()),
             period: quota.period(),
-            leased: false,
+            leased: 0,
             debt: 0,
             penalty: None,
         }
@@ -78,6 +79,18 @@ impl Rule {
     /// Whether hardly anything is replenished during a schedule.
     pub(super) fn is_slow(&self) -> bool {
         self.period == DAY
+    }
+
+    /// The least level after this many units were charged. If the quota changes, a bucket keeps units above the smaller one
+    /// apart from its level, and a refund lowers the level.
+    pub(super) fn level(&self, charged: u64) -> u64 {
+        let smallest = self.limit.min(self.changed.quota().limit());
+        let is_cut = self.kind == Kind::Bucket && smallest < self.largest;
+        if is_cut { charged.min(smallest + self.debt) } else { charged }
+    }
+
+    pub(super) const fn is_leased(&self) -> bool {
+        self.leased > 0
     }
 
     /// The longest time in which all units are replenished.
@@ -209,6 +222,6 @@ pub(super) fn rules(random: &mut Random, instances: usize) -> Vec<Rule> {
         1 => Rule::new(|quota| leased(quota).algorithm(FixedWindow::anchored()), hot, Kind::Window, mode),
         _ => Rule::new(|quota| leased(quota).algorithm(LeakyBucket::meter()), hot, Kind::Bucket, mode),
     };
-    rules.push(Rule { leased: true, ..hot });
+    rules.push(Rule { leased: most, ..hot });
     rules
 }

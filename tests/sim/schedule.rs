@@ -8,8 +8,6 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use tower_ratelimit::Policy;
-
 use super::{
     callers::{Shared, call},
     end,
@@ -142,9 +140,7 @@ async fn watch(shared: Arc<Shared>, network: Arc<Network>) {
             }
             let leased = instance.store.lease_status();
             let hot = shared.ledger.rules.last().unwrap();
-            let bound =
-                |policy: &Policy| policy.settings().lease.map_or(0, |most| most.min(policy.capacity()));
-            let bound = bound(&hot.policy).max(bound(&hot.changed));
+            let bound = hot.leased.min(hot.largest);
             if leased.units > bound {
                 network.log.violated(format_args!("{leased:?}, and at most {bound} may be"));
             }

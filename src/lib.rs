@@ -73,7 +73,8 @@
 //! As long as the store answers in time:
 //!
 //! * Exactly what the algorithm allows is admitted, with any number of concurrent requests and instances. The default
-//!   algorithm allows a burst in addition to the rate: see [why a limit of 5 admits 9](guide::faq).
+//!   algorithm allows a burst in addition to the rate: see [why a limit of 5 admits
+//!   9](guide::faq#why-did-a-limit-of-5-admit-9).
 //! * A denied request is charged nothing. Several policies are charged together or not at all.
 //! * `Retry-After` is exact: the same request is admitted after it, unless the quota was used in the meantime. Under
 //!   [`Concurrency`](algorithm::Concurrency), it is an estimate: permits are released sooner, or renewed.
@@ -83,9 +84,10 @@
 //! * A request waits for the store no longer than the [deadline](store::RedisStoreBuilder::deadline). Time during which
 //!   an overloaded process cannot poll the request does not count towards it, except in a Redis Cluster. After the
 //!   deadline, the policy's [`FailureMode`] decides.
-//! * Requests without an identity are rejected with 400, 401 or 500, while limits are enforced; they do not share a limit.
-//!   There are two exceptions: requests that a trusted proxy sends [without a usable address](ClientIp) share the proxy's
-//!   limit, and [CORS preflights](RateLimitLayer#cors-preflights) without credentials share one for each peer.
+//! * Requests without an identity are rejected with 400, 401 or 500, while limits are enforced; they do not share a
+//!   limit. There are two exceptions: requests that a trusted proxy sends [without a usable address](ClientIp) share
+//!   the proxy's limit, and [CORS preflights](RateLimitLayer#cors-preflights) without credentials share one for each
+//!   peer.
 //!
 //! # Limitations
 //!

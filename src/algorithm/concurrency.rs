@@ -10,7 +10,7 @@ use crate::base::{Error, Quota};
 ///
 /// A unit in use is a *permit*. The quota's limit is the number of permits. The quota's period is their expiry: a
 /// permit expires after the period unless it is renewed, so the permits of an instance that was killed become
-/// available again. Permits in use are renewed at every third of the period.
+/// available again. Permits in use are renewed three times in a period.
 /// [`Policy::concurrency`](crate::Policy::concurrency) creates a policy with an expiry of 30 seconds.
 ///
 /// * Behind the [layer](crate::RateLimitLayer), a request holds its permits from the decision until the response's
@@ -18,15 +18,16 @@ use crate::base::{Error, Quota};
 ///   request that waits in the [queue](super::LeakyBucket::queue) of the same layer holds them while it waits.
 /// * With the [`Limiter`](crate::Limiter), a request holds its permits as long as the [`Decision`](crate::Decision) or
 ///   a clone of it lives. A decision that is dropped immediately holds nothing.
+/// * Behind the [keyed layer](crate::keyed::KeyedRateLimitLayer), a request holds its permits until the service answers.
 ///
 /// [`Operator::refund_latest`](crate::Operator::refund_latest) releases no permits.
 /// A release that comes after the expiry does not release the permits of another request.
 ///
-/// A renewal adds permits again that the store has lost, even above the limit: their request still runs. The store can lose
-/// them when it restarts without its data, fails over, or its clock steps forward, when an operator
-/// [resets](crate::Operator::reset) the key, or when a renewal comes after the expiry. From a third of the period after the
-/// store answers again, it has the permits of all requests that run, and grants none while they are at or above the limit.
-/// So a reset frees for good only the permits of requests that no longer run.
+/// A renewal restores permits that the store has lost, even above the limit, because their requests still run. The
+/// store loses permits when it restarts without its data, when it fails over, when its clock steps forward, when an
+/// operator [resets](crate::Operator::reset) the key, or when a renewal comes after the expiry. A third of the period
+/// after it answers again, it knows all permits in use, and grants no more until they fall below the limit. So a reset
+/// frees for good only the permits of requests that no longer run.
 ///
 /// * **Promise**: at any moment at most the limit in use, unless the store loses permits, or an instance loses its
 ///   connection to the store or does not run its Tokio runtime for longer than the period. Then the excess is at most
@@ -169,8 +170,8 @@ impl Counter for Concurrency {
             holders.sorted[late..].iter_mut().for_each(|holder| holder.expires = expires);
         }
         match change {
-            // The holder of a charge exists if the call was sent twice. Renewed units are in use, even if they have expired
-            // or were lost.
+            // The holder of a charge exists if the call was sent twice. Renewed units are in use, even if they have
+            // expired or were lost.
             Change::Charge(units, id) | Change::Renew(units, id) => {
                 holders.remove(id);
                 holders.insert(Holder { expires, units, id });

@@ -13,15 +13,17 @@
 //! | [`Concurrency`] | at most the limit **concurrently** | no edge | exports, uploads, jobs, connections |
 //! | [`SlidingLog`] | at most the limit in **any** span of the period, exactly | no edge | small limits that must be exact |
 //!
-//! | algorithm | Redis memory per key, with a key of 20 bytes, without its share of Redis's tables of about 40 bytes; of the last two, per request | Redis commands of a denial; of a charge |
+//! Memory is for a key of 20 bytes. The tables of Redis take about 40 bytes more per key.
+//!
+//! | algorithm | Redis memory | Redis commands of a denial; of a charge |
 //! |---|---|---|
 //! | [`Gcra`], [`TokenBucket`], [`LeakyBucket`], [`FixedWindow`] | 72 bytes, or 104 if a count exceeds 999 | GET; GET and SET |
 //! | [`SlidingWindow`] | 104 bytes with one or two segments, and 5 per further segment | GET; GET and SET |
 //! | [`Concurrency`] | 50 to 140 bytes per request that holds permits | ZSCORE, ZREVRANGE, ZRANGEBYSCORE; those and ZADD, PEXPIRE |
 //! | [`SlidingLog`] | 15 bytes per admitted request that still counts | LLEN, LINDEX; those and RPUSH, PEXPIRE |
 //!
-//! A bucket needs up to 50 bytes more while units of it are [leased](crate::Policy::leased), and after a refund, until none
-//! of its charges can be refunded any more.
+//! A key of [`Gcra`], [`TokenBucket`] or [`LeakyBucket`] takes up to 50 bytes more while units are
+//! [leased](crate::Policy::leased), and after a refund, until none of the key's charges can be refunded any more.
 //!
 //! If you know the algorithm as a Redis recipe, see [`recipes`]. To see what a policy would have denied, run
 //! `cargo run -p tools --bin replay` in the repository over an access log.
@@ -30,12 +32,12 @@
 //!
 //! * A denied request is not charged. A cost of 0 is always admitted.
 //! * A cost above the capacity is denied without a retry time, because waiting does not help.
-//! * The retry time is exact to the microsecond: the shortest wait after which the same request is admitted, if the
-//!   key is idle until then.
+//! * The retry time is exact to the microsecond: the shortest wait after which the same request is admitted, if the key
+//!   is idle until then. Under [`Concurrency`], it is the time until permits expire; they may be released sooner.
 //! * A clock that steps back neither refills a quota nor blocks a client: the stored state is treated as if it had been
 //!   written at the new time.
-//! * A changed quota keeps the state. A raised limit admits more immediately; a lowered one applies immediately. No request
-//!   waits longer than the new quota takes to refill.
+//! * A changed quota keeps the state. A raised limit admits more immediately; a lowered one applies immediately. No
+//!   request waits longer than the new quota takes to refill.
 //!
 //! # Implementation
 //!
@@ -45,7 +47,8 @@
 
 use std::sync::LazyLock;
 
-/// The methods of [`Algorithm`] that every built-in algorithm has: its name, its file in `lua/algorithm`, and its Rust form.
+/// The methods of [`Algorithm`] that every built-in algorithm has: its name, its file in `lua/algorithm`, and its Rust
+/// form.
 macro_rules! built_in {
     ($name:expr, $file:literal) => {
         fn name(&self) -> &str {

@@ -38,7 +38,7 @@ pub struct Error {
 /// | `MissingIdentity` | 400 | [see below](#charged) | the client sent no identity | the client sends it, or you add a fallback with [`or`](crate::KeyExtractor::or) |
 /// | `InvalidIdentity` | 400 | [see below](#charged) | the client sent an identity that cannot be used | the client corrects it |
 /// | `UnknownIdentity` | 401 | [see below](#charged) | the server does not know the identity | the client uses a valid one |
-/// | `MissingSetup` | 500 | no | the server lacks what an extractor needs | add what the message names |
+/// | `MissingSetup` | 500 | no | the server lacks what an extractor or the store needs | add what the message names |
 /// | `IdentityUnavailable` | 500 | no | the identity cannot be looked up now | check the database behind it |
 /// | `StoreTimeout` | 503 | maybe | no answer within the deadline | check the store's load and network |
 /// | `StoreBusy` | 503 | no | too many decisions wait for the store | more capacity, or [leases](crate::Policy::leased) |
@@ -85,8 +85,8 @@ pub enum ErrorKind {
     /// The server lacks something that the limiter needs, such as connect info. The message is logged for the operator;
     /// clients do not see it.
     MissingSetup,
-    /// The server cannot identify the client now, for example because its session store is unavailable. Clients do not see
-    /// the message.
+    /// The server cannot identify the client now, for example because its session store is unavailable. Clients do not
+    /// see the message.
     IdentityUnavailable,
     /// The store did not answer within the deadline.
     StoreTimeout,
@@ -101,9 +101,9 @@ pub enum ErrorKind {
     StoreDisconnected,
     /// The store answered with an error: out of memory, read only, no permission.
     StoreFailed,
-    /// A key holds a value that the limiter did not write, for example because another program uses the same keys. The value
-    /// is kept. Give the store a [prefix](crate::store::RedisStoreBuilder::prefix) that no other program uses, or remove the
-    /// value with [`Operator::reset`](crate::Operator::reset).
+    /// A key holds a value that the limiter did not write, for example because another program uses the same keys. The
+    /// value is kept. Give the store a [prefix](crate::store::RedisStoreBuilder::prefix) that no other program uses, or
+    /// remove the value with [`Operator::reset`](crate::Operator::reset).
     ForeignValue,
     /// The store answered with something that is not a decision.
     StoreReply,
@@ -213,8 +213,8 @@ impl StdError for Error {
 }
 
 #[cfg(feature = "redis")]
-/// Why a store failed, if that is known: the server answered with an error, or something was measured. Code decides by it,
-/// never by the text, which `store::redis::codes` has for it.
+/// Why a store failed, if that is known: the server answered with an error, or something was measured. Code decides by
+/// it, never by the text, which `store::redis::codes` has for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The key's slot is on another node, or migrates to it.

@@ -11,8 +11,9 @@ use super::error::{Error, ErrorKind};
 ///
 /// The [`burst`](Self::burst) is what an idle client can be charged in one step. It defaults to the limit:
 /// `Quota::per_minute(60)` admits 60 requests in the first millisecond and one per second after that.
-/// `Quota::per_minute(60).burst(5)` admits 5 in the first millisecond, at the same rate. Bursts are for algorithms that
-/// refill, such as [`Gcra`](crate::algorithm::Gcra). Windows, logs, queues and concurrency do not accept a burst.
+/// `Quota::per_minute(60).burst(5)` admits 5 in the first millisecond and also one per second after that. Bursts are
+/// for algorithms that refill, such as [`Gcra`](crate::algorithm::Gcra). Windows, logs, queues and concurrency do not
+/// accept a burst.
 ///
 /// # Bounds
 ///
@@ -254,9 +255,9 @@ const FORM: &str = "write it as `<limit>/<period>`, such as `100/min`, `5/90s` o
 
 /// Reads `<limit>/<period>` or `<limit>/<period> burst <burst>`.
 ///
-/// The period is a unit of time, optionally after a whole number: `us`, `ms`, `s`, `m` or `min`, `h`, `d`, `w`, or the unit
-/// spelled out. Spaces are ignored, `per` may replace the slash, and digits can be grouped with `_`. Case is ignored,
-/// except that a lone `M` is rejected: it could mean minute or month.
+/// The period is a unit of time, optionally after a whole number: `us`, `ms`, `s`, `m` or `min`, `h`, `d`, `w`, or the
+/// unit spelled out. Spaces around numbers and words are ignored, `per` may replace the slash, and digits can be
+/// grouped with `_`. Case is ignored, except that a lone `M` is rejected: it could mean minute or month.
 ///
 /// # Errors
 ///

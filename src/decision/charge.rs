@@ -62,9 +62,9 @@ pub(super) enum Tie {
 }
 
 impl Charge {
-    /// A charge of `cost` units to `key` under `policy`. A cost of 0 charges nothing and is admitted,
-    /// unless the store is unavailable and the policy is [`Closed`](crate::FailureMode::Closed). A cost above the policy's
-    /// capacity is always denied.
+    /// A charge of `cost` units to `key` under `policy`. A cost of 0 charges nothing and is admitted, unless the store
+    /// is unavailable and the policy is [`Closed`](crate::FailureMode::Closed). A cost above the policy's capacity is
+    /// denied, unless the store is unavailable and the policy is [`Open`](crate::FailureMode::Open).
     #[must_use]
     pub fn new(policy: &Policy, key: &Key, cost: u64) -> Self {
         Self::of(policy.clone(), key.clone(), cost)
@@ -102,8 +102,8 @@ impl Charge {
         self
     }
 
-    /// Whether nothing but the quota decides over it. The common case, so it takes the short way through a limiter, a store
-    /// and a call of Redis: there is nothing to ask of a lease, a ban, a shadow or a permit.
+    /// Whether nothing but the quota decides over it. The common case, so it takes the short way through a limiter, a
+    /// store and a call of Redis: there is nothing to ask of a lease, a ban, a shadow or a permit.
     #[inline]
     pub(crate) fn is_plain(&self) -> bool {
         self.policy.is_plain()

@@ -32,7 +32,7 @@ pub enum Verdict {
     /// Denied, and nothing was charged.
     Deny {
         /// The shortest wait, to the microsecond, after which the same request is admitted if the key is not charged
-        /// before. `None` if waiting cannot help, because the cost is above the capacity.
+        /// before. `None` if the cost is above the capacity or, in an outage, above this instance's share of it.
         retry_after: Option<Duration>,
     },
 }
@@ -294,8 +294,8 @@ impl Outcome {
         self.verdict.is_denied()
     }
 
-    /// The units that this policy granted: the cost, or for [`check_up_to`](crate::Limiter::check_up_to) at most the
-    /// cost. 0 if it denied.
+    /// The units that this policy granted: the cost, or for [`check_up_to`](crate::Limiter::check_up_to) and
+    /// [`debit`](crate::Limiter::debit) at most the cost. 0 if it denied.
     ///
     /// The units were charged only if the whole [`Decision`](super::Decision) is admitted and was not a peek.
     #[must_use]

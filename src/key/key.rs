@@ -17,7 +17,7 @@ use super::{
 
 /// Identifies who is limited: an address, an API key, a user's id, or several of them joined.
 ///
-/// A key is made of any bytes. It is stored as [text](Self::as_str) that is safe inside a Redis key and that an
+/// A key can be made from any bytes. It is stored as [text](Self::as_str) that is safe inside a Redis key and that an
 /// operator can read: see [the forms of a stored key](crate::key#the-stored-form). Different identities have different
 /// texts, except for a collision in 128 bits once a text is hashed. Equal identities have equal texts in every process;
 /// [hashed](crate::KeyExtractor::hashed) identities do so only if the secret is the same.
@@ -88,8 +88,8 @@ impl Origin {
 }
 
 impl Key {
-    /// The key of `identity`: text or other bytes, a number, an address, a UUID's 16 bytes, or a tuple of these, which are
-    /// [joined](Self::join). It takes what `Key::from` takes.
+    /// The key of `identity`: text or other bytes, a number, an address, a UUID's 16 bytes, or a tuple of these, which
+    /// are [joined](Self::join). It takes what `Key::from` takes.
     #[must_use]
     pub fn new(identity: impl Into<Self>) -> Self {
         identity.into()

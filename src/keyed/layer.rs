@@ -14,11 +14,12 @@ use crate::{
 /// Puts a rate limit in front of a Tower service with any type of request: messages, jobs, calls to a remote API.
 ///
 /// A closure returns the key of a request. A rejected request fails with a boxed error, as in tower's `load_shed` and
-/// `timeout`: `error.downcast_ref::<Rejection>()` returns the [`Rejection`](crate::Rejection), which has the wait. If your
-/// service is a client that must stay within a limit, let requests [`wait`](Self::wait) instead.
+/// `timeout`: `error.downcast_ref::<Rejection>()` returns the [`Rejection`](crate::Rejection), which has the wait. If
+/// your service is a client that must stay within a limit, let requests [`wait`](Self::wait) instead.
 ///
-/// For HTTP services use [`RateLimitLayer`](crate::RateLimitLayer), which responds instead of failing. The service, its
-/// future and the requests must be `Send + 'static`.
+/// For HTTP services use [`RateLimitLayer`](crate::RateLimitLayer), which responds instead of failing. The service must
+/// be `Clone`, its error a boxed error or convertible to one; the service, its future and the requests are `Send +
+/// 'static`.
 ///
 /// # Example
 ///
@@ -58,8 +59,8 @@ pub struct KeyedRateLimitLayer<R> {
 }
 
 impl<R: 'static> KeyedRateLimitLayer<R> {
-    /// Applies `policy` to each request, counted under the key that `key` returns, at a cost of one unit per request. The
-    /// counts are in `store`.
+    /// Applies `policy` to each request, counted under the key that `key` returns, at a cost of one unit per request.
+    /// The counts are in `store`.
     ///
     /// # Panics
     ///
@@ -83,9 +84,9 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
     /// policies, or for policies that depend on the request. `charges` returns a `Vec` of them, a `Result`, or an
     /// [`Answer`] that resolves to them.
     ///
-    /// All charges of a request are made in one atomic step: if one policy denies the request, none is charged. In a Redis
-    /// Cluster, charges to different keys are decided [one after the other](crate::guide::redis#cluster). If the list is
-    /// empty, the request is admitted. If `charges` fails, the request is rejected as
+    /// All charges of a request are made in one atomic step: if one policy denies the request, none is charged. In a
+    /// Redis Cluster, charges to different keys are decided [one after the other](crate::guide::redis#cluster). If the
+    /// list is empty, the request is admitted. If `charges` fails, the request is rejected as
     /// [`Unidentified`](crate::Rejection::Unidentified). [`Limiter::check_all`] states what a list may contain.
     ///
     /// # Example
@@ -123,22 +124,22 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
         }
     }
 
-    /// Lets a denied request wait and try again, for up to `patience` in total. A request that cannot be admitted by then
-    /// is rejected immediately. Defaults to zero: every denied request is rejected immediately.
+    /// Lets a denied request wait and try again, for up to `patience` in total. A request that cannot be admitted by
+    /// then is rejected immediately. Defaults to zero: every denied request is rejected immediately.
     ///
-    /// The delay of a [queue](crate::algorithm::LeakyBucket::queue) is waited for in any case. The queue's own longest wait
-    /// bounds it, not `patience`.
+    /// The delay of a [queue](crate::algorithm::LeakyBucket::queue) is waited for in any case. The queue's own longest
+    /// wait bounds it, not `patience`.
     ///
     /// The time of a permit's release is not known in advance. Under a [`Concurrency`](crate::algorithm::Concurrency)
     /// policy, the layer therefore tries again after 10 ms, then after increasing waits of at most 250 ms, until the
     /// patience is over.
     ///
-    /// A [penalty](Policy::penalty) counts one denial for a request that is rejected in the end, and none for one that is
-    /// admitted.
+    /// A [penalty](Policy::penalty) counts one denial for a request that is rejected in the end, and none for one that
+    /// is admitted.
     ///
-    /// While a request waits, it does not keep the inner service ready, so it does not occupy an inner concurrency limit.
-    /// Once admitted, it waits until the service is ready again. That wait does not count as patience, and an error of
-    /// the service's `poll_ready` fails the request.
+    /// While a request waits, it does not keep the inner service ready, so it does not occupy an inner concurrency
+    /// limit. Once admitted, it waits until the service is ready again. That wait does not count as patience, and an
+    /// error of the service's `poll_ready` fails the request.
     ///
     /// # Example
     ///

@@ -27,8 +27,8 @@ use crate::{
 /// 1. A [blocked](Self::block) request is rejected, and so is one whose blocklist check fails. An
 ///    [exempt](Self::exempt) request goes straight to the service.
 /// 2. Each rule determines the request's key, policy and cost. If a key is missing or unusable, the request is rejected
-///    with 400, with 401 if the identity is unknown, or with 500 if the server is not set up for it. If no rule limits the
-///    request, it goes straight to the service. A CORS preflight has [a separate budget](Self#cors-preflights).
+///    with 400, with 401 if the identity is unknown, or with 500 if the server is not set up for it. If no rule limits
+///    the request, it goes straight to the service. A CORS preflight has [a separate budget](Self#cors-preflights).
 /// 3. All charges are decided together, all or nothing, before the service is called. In a Redis Cluster, this step is
 ///    [atomic for each key](crate::guide::redis#cluster).
 /// 4. If the request is admitted, the service is called with the [`Decision`](crate::Decision) in the request's
@@ -41,14 +41,15 @@ use crate::{
 ///
 /// # Guesses are charged
 ///
-/// A rejected request charges nothing, with one exception: a request that some rules cannot identify, through the client's
-/// fault (400 or 401), is charged under the rules that can. If one of these denies it, the client gets 429. So a limit on
-/// addresses limits guesses of API keys if it is in the same layer as the limit on API keys.
+/// A request that is rejected with 429 charges nothing, and with 503 it [may have](crate::ErrorKind::may_have_charged).
+/// A request that some rules cannot identify, through the client's fault (400 or 401), is charged under the rules that
+/// can. If one of these denies it, the client gets 429. So a limit on addresses limits guesses of API keys if it is in
+/// the same layer as the limit on API keys.
 ///
 /// * The response carries the headers of what was charged. [`count_if`](Rule::count_if) does not apply to it.
 /// * A denial already known in this process, from a `MemoryStore` or the
-///   [`deny_cache`](crate::store::RedisStoreBuilder::deny_cache) of a `RedisStore`, is returned before API keys or policies are looked up. Rules with a [cost function](Rule::cost) are checked later, once the keys
-///   are found.
+///   [`deny_cache`](crate::store::RedisStoreBuilder::deny_cache) of a `RedisStore`, is returned before API keys or
+///   policies are looked up. Rules with a [cost function](Rule::cost) are checked later, once the keys are found.
 /// * A failure of the server (500) charges nothing.
 ///
 /// # Where to put it
@@ -168,8 +169,8 @@ impl RateLimitLayer {
         Self::with_rules(store, Rule::new(policy, key))
     }
 
-    /// Limits requests by one [`Rule`], such as one with a [cost](Rule::cost), or by a table of routes and their rules, with
-    /// the counts in `store`.
+    /// Limits requests by one [`Rule`], such as one with a [cost](Rule::cost), or by a table of routes and their rules,
+    /// with the counts in `store`.
     ///
     /// See [`Rules`] for an example of a table.
     ///
@@ -251,8 +252,8 @@ impl RateLimitLayer {
     ///
     /// # Panics
     ///
-    /// If the layer already has a policy of that name (a client could not tell them apart), or the store does not
-    /// support the policy's algorithm.
+    /// Where [`with_rules`](Self::with_rules) panics, for example if the layer already has a policy of that name: a
+    /// client could not tell them apart.
     #[track_caller]
     pub fn and(self, rule: Rule) -> Self {
         let rules = self.config.rules.clone().every(rule);
@@ -266,8 +267,8 @@ impl RateLimitLayer {
     /// [`ClientIp::within`](crate::ClientIp::within).
     ///
     /// An exempt request is not counted. Its handler gets a [`Decision`](crate::Decision) that admits and has no
-    /// outcomes, unless an outer layer made one. If `exempt` fails, such as because the identity is missing or its
-    /// lookup failed, the request is not exempt.
+    /// outcomes, unless an outer layer made one. If `exempt` fails, for example because the identity is missing or
+    /// its lookup failed, the request is not exempt.
     ///
     /// # Example
     ///
@@ -290,7 +291,7 @@ impl RateLimitLayer {
     }
 
     /// Rejects the requests that `blocked` matches, in addition to the matchers of earlier calls: with 429, the problem
-    /// type `abnormal-usage-detected`, and no `Retry-After`. `blocked` takes the same closures as
+    /// type `abnormal-usage-detected`, and no `Retry-After`. `blocked` is a closure like that of
     /// [`exempt`](Self::exempt). Exempt requests and CORS preflights are blocked too. The store is not used. Defaults to
     /// none.
     ///

@@ -34,9 +34,9 @@ pub(super) struct Routes {
 struct Paths {
     /// As they are written.
     written: Router<Vec<usize>>,
-    /// As routers and middlewares that change paths see them, one for each combination of changes that makes a difference:
-    /// none for nearly every table. Apart, because a changed route may be more specific than another one.
-    /// Each with whether routes are decoded for it.
+    /// The routes as those see them who change paths, with whether they are decoded: a router for each combination of
+    /// changes that makes a difference, so none for nearly every table. Apart, because a changed route may be more
+    /// specific than another one.
     changed: Vec<(Router<Vec<usize>>, bool)>,
 }
 
@@ -162,7 +162,7 @@ impl Paths {
         Self { written, changed: routers.collect() }
     }
 
-    /// The rules of the routes that `path` is, to those who change routes, perhaps by decoding them.
+    /// The rules of the changed routes that `path` matches, also of the decoded ones if it `decodes`.
     fn changed(&self, path: &str, decodes: bool) -> impl Iterator<Item = &[usize]> {
         let routers = self.changed.iter().filter(move |(_, is_decoded)| decodes || !is_decoded);
         routers.filter_map(move |(router, _)| Some(&**router.at(path).ok()?.value))

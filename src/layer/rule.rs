@@ -15,8 +15,8 @@ use crate::{
 ///
 /// [`RateLimitLayer::new`](crate::RateLimitLayer::new) makes a layer with one rule from a policy and a key.
 /// [`RateLimitLayer::with_rules`](crate::RateLimitLayer::with_rules) takes a `Rule` or a table of them. Add more with
-/// [`and`](crate::RateLimitLayer::and). All rules are decided in one atomic step; in a Redis Cluster, rules with different
-/// keys are decided [one after the other](crate::guide::redis#cluster).
+/// [`and`](crate::RateLimitLayer::and). All rules are decided in one atomic step; in a Redis Cluster, rules with
+/// different keys are decided [one after the other](crate::guide::redis#cluster).
 ///
 /// # Example
 ///
@@ -77,20 +77,21 @@ impl Rule {
         Self { key, policy, cost: None, skipped: Vec::new(), counts: None, settles: None }
     }
 
-    /// Sets the cost of a request in units. Defaults to 1. A cost of 0 charges nothing and is admitted, unless the store is
-    /// unavailable and the policy is [`Closed`](crate::FailureMode::Closed): use [`skip`](Self::skip) to leave requests out.
-    /// A cost above the policy's capacity is always denied.
+    /// Sets the cost of a request in units. Defaults to 1. A cost of 0 charges nothing and is admitted, unless the
+    /// store is unavailable and the policy is [`Closed`](crate::FailureMode::Closed): use [`skip`](Self::skip) to leave
+    /// requests out. A cost above the policy's capacity is denied, unless the store is unavailable and the policy is
+    /// [`Open`](crate::FailureMode::Open).
     pub fn cost(mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.cost = Some(Arc::new(cost));
         self
     }
 
-    /// Skips the requests that `skipped` matches: this rule does not limit them, and their key is not extracted. Other rules
-    /// of the layer still apply. Can be called several times. Defaults to none.
+    /// Skips the requests that `skipped` matches: this rule does not limit them, and their key is not extracted. Other
+    /// rules of the layer still apply. Can be called several times. Defaults to none.
     ///
-    /// `skipped` is a closure like that of [`exempt`](crate::RateLimitLayer::exempt). If it fails, such as because the identity
-    /// is missing or its lookup failed, the request is not skipped. A request that all rules skip goes straight to the service, like
-    /// an exempt one.
+    /// `skipped` is a closure like that of [`exempt`](crate::RateLimitLayer::exempt). If it fails, for example because
+    /// the identity is missing or its lookup failed, the request is not skipped. A request that all rules skip goes
+    /// straight to the service, like an exempt one.
     ///
     /// # Example
     ///
@@ -125,13 +126,13 @@ impl Rule {
         self
     }
 
-    /// Counts a request only if `counts` returns true for its response. Otherwise this rule's charge is refunded. Defaults
-    /// to counting every request.
+    /// Counts a request only if `counts` returns true for its response. Otherwise this rule's charge is refunded.
+    /// Defaults to counting every request.
     ///
     /// The request is charged first, so concurrent requests stay within the limit. If its response does not count, the
-    /// charge is refunded before the response is sent. It is also refunded if the service fails with an error. Units that
-    /// the handler charged itself are not refunded. After a refund, nothing more is charged under this policy: neither
-    /// what the handler [reserved](Self::reserve), nor the [bytes](Self::response_bytes) of the body.
+    /// charge is refunded before the response is sent. It is also refunded if the service fails with an error. Units
+    /// that the handler charged itself are not refunded. After a refund, nothing more is charged under this policy:
+    /// neither what the handler [reserved](Self::reserve), nor the [bytes](Self::response_bytes) of the body.
     ///
     /// `counts` sees the status and the headers. A gRPC error without a response message has its status in the header
     /// `grpc-status`. This layer's own rejections are not passed to `counts`, and keep [what they
@@ -177,14 +178,14 @@ impl Rule {
     /// request's extensions and [settles](crate::Reservation::settle) the actual cost, or
     /// [records](crate::Reservation::record) what it has used so far.
     ///
-    /// The layer keeps a handle on the reservation until the response's body has ended or been dropped. If the handler has
-    /// not settled it when the last handle is dropped, the request is charged what was recorded; if nothing was, the
-    /// estimate stays charged.
+    /// The layer keeps a handle on the reservation until the response's body has ended or been dropped. If the handler
+    /// has not settled it when the last handle is dropped, the request is charged what was recorded; if nothing was,
+    /// the estimate stays charged.
     ///
-    /// If several rules of a layer reserve, one reservation covers all of them: it settles each policy at the same number of
-    /// units, and refunds all of them if one rule has [`reserve_or_refund`](Self::reserve_or_refund). If the layer does not charge a request, the
-    /// reservation covers nothing: for an exempt request, for one over a limit that is only reported, and for all while the
-    /// layer is off.
+    /// If several rules of a layer reserve, one reservation covers all of them: it settles each policy at the same
+    /// number of units, and refunds all of them if one rule has [`reserve_or_refund`](Self::reserve_or_refund). If the
+    /// layer does not charge a request, the reservation covers nothing: for an exempt request, for one over a limit
+    /// that is only reported, and for all while the layer is off.
     ///
     /// # Example
     ///
@@ -265,13 +266,16 @@ impl Rule {
     /// Charges the bytes of each response's body, as they are sent. Give the policy
     /// [`content_bytes`](crate::Policy::content_bytes), so its headers report bytes.
     ///
-    /// A request is admitted if its [cost](Self::cost), by default one unit, remains. It is charged its cost, or the bytes
-    /// of the body if they are more. The body is charged every 256 KiB and at its end. When the quota is used up, the rest
-    /// becomes the policy's [debt](crate::Policy::debt), up to its bound, which is 0 unless you set one: a large response
-    /// is sent completely, and the client's next request is denied until the debt is paid off.
+    /// A request is admitted if its [cost](Self::cost), by default one unit, remains. It is charged its cost, or the
+    /// bytes of the body if they are more. The body is charged every 256 KiB and at its end, and always sent
+    /// completely.
     ///
-    /// The layer counts the bytes that the service sends, before an outer layer compresses them. If the client leaves, the
-    /// bytes sent until then are charged.
+    /// Bytes beyond the quota become the policy's [debt](crate::Policy::debt): the client's next request is denied
+    /// until it is paid off. A policy has no debt unless you set its bound; without one, bytes beyond the quota are not
+    /// charged.
+    ///
+    /// The layer counts the bytes that the service sends, before an outer layer compresses them. If the client leaves,
+    /// the bytes sent until then are charged.
     ///
     /// # Example
     ///
@@ -363,8 +367,8 @@ impl Rule {
     }
 }
 
-/// Whether one of `matchers` matches the request. If none does and one fails, its error, unless the request lacks what it
-/// reads.
+/// Whether one of `matchers` matches the request. If none does and one fails, its error, unless the request lacks what
+/// it reads.
 pub(super) fn matches_any(matchers: &[Matcher], request: &Parts) -> Answer<bool> {
     let (mut matched, mut pending) = (Ok(false), Vec::new());
     for matcher in matchers {

@@ -24,8 +24,9 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`StoreTimeout`](ErrorKind::StoreTimeout) if the deadline is over first, and every error of returning the
-    /// leases. What was not sent by then is lost with the process. You can call this again.
+    /// [`StoreTimeout`](ErrorKind::StoreTimeout) if the deadline passes first,
+    /// [`MissingSetup`](ErrorKind::MissingSetup) outside a Tokio runtime, and any error of the store while leases are
+    /// returned. What was not sent by then is lost with the process. You can call this again.
     ///
     /// # Example
     ///

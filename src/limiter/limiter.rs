@@ -75,8 +75,8 @@ impl From<Answer<Decision>> for Deciding {
 ///
 /// # When the store fails
 ///
-/// The [`FailureMode`](crate::FailureMode) of the policies decides, and [`Decision::failure`] has the cause. Policies that
-/// are [`Local`](crate::FailureMode::Local), the default, are counted in this process. Policies that are
+/// The [`FailureMode`](crate::FailureMode) of the policies decides, and [`Decision::failure`] has the cause. Policies
+/// that are [`Local`](crate::FailureMode::Local), the default, are counted in this process. Policies that are
 /// [`Open`](crate::FailureMode::Open) admit. If one is [`Closed`](crate::FailureMode::Closed), the check fails with an
 /// error.
 ///
@@ -87,7 +87,8 @@ impl From<Answer<Decision>> for Deciding {
 ///
 /// The limiter of a request follows the [`Enforcement`] that its layer had when the request arrived. Under
 /// [`ReportOnly`](Enforcement::ReportOnly) its checks, peeks and debits run as usual and always admit:
-/// [`Decision::outcomes`] shows which policies denied. Under [`Off`](Enforcement::Off) they admit without using the store.
+/// [`Decision::outcomes`] shows which policies denied. Under [`Off`](Enforcement::Off) they admit without using the
+/// store.
 ///
 /// # Example
 ///
@@ -141,8 +142,8 @@ impl Limiter {
         Self { shared: Arc::new(shared), enforcement: Enforcement::On }
     }
 
-    /// This limiter under another enforcement. A new limiter enforces. One in a handler has the enforcement that its layer
-    /// had when the request arrived. A layer takes over the enforcement of its limiter, unless it [sets its
+    /// This limiter under another enforcement. A new limiter enforces. One in a handler has the enforcement that its
+    /// layer had when the request arrived. A layer takes over the enforcement of its limiter, unless it [sets its
     /// own](crate::RateLimitLayer::enforcement).
     #[doc(hidden)]
     #[must_use]
@@ -172,21 +173,23 @@ impl Limiter {
     /// Charges `key` with `cost` units under `policy`, or denies and charges nothing.
     ///
     /// A [`MemoryStore`](crate::MemoryStore) decides before this method returns. A [`RedisStore`](crate::RedisStore)
-    /// decides when the future is polled, except for units on [lease](Policy::leased). A future that is dropped early
-    /// may have charged.
+    /// decides when the future is polled, except for units on [lease](Policy::leased) and denials from the deny cache. A
+    /// future that is dropped early may have charged.
     ///
     /// # Errors
     ///
-    /// The future resolves to an error if the store failed and the policy is [`Closed`](crate::FailureMode::Closed),
-    /// and to an [`InvalidConfig`](ErrorKind::InvalidConfig) error if the store does not support the policy. A denial
-    /// is not an error.
+    /// The future resolves to an error if the store failed and the policy is [`Closed`](crate::FailureMode::Closed), to
+    /// an [`InvalidConfig`](ErrorKind::InvalidConfig) error if the store does not support the policy, and to a
+    /// [`MissingSetup`](ErrorKind::MissingSetup) error if a `RedisStore` is used outside a Tokio runtime. A denial is
+    /// not an error.
     ///
     pub fn check(&self, policy: &Policy, key: &Key, cost: u64) -> Answer<Decision> {
         self.enforced(|| self.decide(Action::Charge, Charge::new(policy, key, cost)))
     }
 
-    /// Makes all of `charges`, or denies and charges nothing, in one atomic step. In a Redis Cluster, charges to different
-    /// keys are decided [one after the other](crate::guide::redis#cluster). An empty list is admitted without the store.
+    /// Makes all of `charges`, or denies and charges nothing, in one atomic step. In a Redis Cluster, charges to
+    /// different keys are decided [one after the other](crate::guide::redis#cluster). An empty list is admitted without
+    /// the store.
     ///
     /// # Errors
     ///
@@ -221,11 +224,12 @@ impl Limiter {
     /// that learns the cost from the request or from its own response.
     ///
     /// If `decision` has no outcomes, because no layer charged the request, or because the store
-    /// [failed](Decision::failure) and the policies are [`Open`](crate::FailureMode::Open), this admits without using the
-    /// store. Errors are the same as for [`check_all`](Self::check_all).
+    /// [failed](Decision::failure) and the policies are [`Open`](crate::FailureMode::Open), this admits without using
+    /// the store. Errors are the same as for [`check_all`](Self::check_all).
     ///
-    /// Return the new decision from the handler, and the layer writes it into the response's headers. The headers cover
-    /// only the keys of the layer: a decision about another key, from [`check`](Self::check), does not change them.
+    /// Return the new decision from the handler, and the layer writes it into the response's headers. So it does with a
+    /// decision of [`check`](Self::check): the outcome of another policy is added, the one of another key under the same
+    /// policy is not.
     ///
     /// # Example
     ///
@@ -273,8 +277,8 @@ impl Limiter {
     /// Charges `units` more units to every key of `decision`, under the same policies, regardless of what remains. For
     /// a cost that is known only after the work is done: the bytes of a response, the tokens of a model.
     ///
-    /// It charges what remains, and beyond that as much as the policy allows as [debt](Policy::debt). So it always admits;
-    /// [`Outcome::granted`] is the number of units charged, and later requests are denied until the units are
+    /// It charges what remains, and beyond that as much as the policy allows as [debt](Policy::debt). So it always
+    /// admits; [`Outcome::granted`] is the number of units charged, and later requests are denied until the units are
     /// replenished. [`charge_more`](Self::charge_more) instead denies, and charges nothing, if too few units remain.
     /// Permits of a [`Concurrency`](crate::algorithm::Concurrency) policy are not debited, nor is a
     /// [shadow](Policy::shadow) that would have denied the request.
@@ -334,17 +338,17 @@ impl Limiter {
     /// ends, when its bucket has drained past the charge, or when its entry leaves the log. All refunds of a decision
     /// together never exceed its charge.
     ///
-    /// A denied decision or a peek has nothing to refund. A decision from [`charge_more`](Self::charge_more) is refunded
-    /// separately. A permit of a [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop its decision
-    /// instead.
+    /// A denied decision or a peek has nothing to refund. A decision from [`charge_more`](Self::charge_more) is
+    /// refunded separately. A permit of a [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop
+    /// its decision instead.
     ///
     /// If the store [failed](Decision::failure) and this process made the decision, the units are refunded in this
-    /// process, or in the store if it was charged for them in the meantime. A refund that fails is not repeated, because it
-    /// may have been carried out. If it was certainly not sent and the policy is [`Local`](crate::FailureMode::Local), it is
-    /// sent once the store answers.
+    /// process, or in the store if it was charged for them in the meantime. A refund that fails is not repeated,
+    /// because it may have been carried out. If it was certainly not sent and the policy is
+    /// [`Local`](crate::FailureMode::Local), it is sent once the store answers.
     ///
-    /// A refund does not detect a [`reset`](super::Operator::reset), a changed quota of a bucket, or a clock that stepped
-    /// back. After one of these it can return units of later charges.
+    /// A refund does not detect a [`reset`](super::Operator::reset), a changed quota of a bucket, or a clock that
+    /// stepped back. After one of these it can return units of later charges.
     ///
     /// # Example
     ///
@@ -495,7 +499,8 @@ impl Limiter {
             Charges::One(charge) => vec![charge],
             Charges::Many(charges) => charges,
         };
-        // Decisions have the outcomes of shadows last. This order lets stores and the fallback pair them with the charges.
+        // Decisions have the outcomes of shadows last. This order lets stores and the fallback pair them with the
+        // charges.
         charges.sort_by_key(Charge::is_shadow);
         // Only charges get permits.
         let admits = matches!(action, Action::Charge | Action::ChargeUpTo);

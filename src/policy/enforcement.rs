@@ -11,7 +11,7 @@ use crate::base::{Error, ErrorKind};
 
 /// Whether a layer enforces its limits: see [`RateLimitLayer::enforcement`](crate::RateLimitLayer::enforcement).
 ///
-/// Reads from and prints as `on`, `report-only` or `off`, with the feature `serde` in configuration files too. See
+/// Parsed from and printed as `on`, `report-only` or `off`; with the feature `serde`, also in configuration files. See
 /// [`EnforcementSwitch`] for a position that changes while the service runs.
 ///
 /// # Which dry run
@@ -38,19 +38,19 @@ pub enum Enforcement {
     /// Requests over the limit are rejected. The default.
     #[default]
     On,
-    /// Every request is admitted, except those that are [blocked](crate::RateLimitLayer::block) and those whose blocklist
-    /// check fails. Requests over the limit are marked.
+    /// Every request is admitted, except those that are [blocked](crate::RateLimitLayer::block) and those whose
+    /// blocklist check fails. Requests over the limit are marked.
     ///
-    /// A marked request has a denial as the [`Decision`](crate::Decision) in its extensions, and is not charged. The header
-    /// `X-RateLimit-Exceeded`, on the request and on the response, lists the policies that denied. Checks, peeks and debits
-    /// of a handler with the [`Limiter`](crate::Limiter) of its request admit too.
+    /// A marked request has a denial as the [`Decision`](crate::Decision) in its extensions, and is not charged. The
+    /// header `X-RateLimit-Exceeded`, on the request and on the response, lists the policies that denied. Checks, peeks
+    /// and debits of a handler with the [`Limiter`](crate::Limiter) of its request admit too.
     ///
-    /// Use it to try out a limit, or to serve reduced responses over the limit. Requests without an identity, and requests
-    /// that the store could not decide, are admitted unmarked. To report on only one of several policies, use
+    /// Use it to try out a limit, or to serve reduced responses over the limit. Requests without an identity, and
+    /// requests that the store could not decide, are admitted unmarked. To report on only one of several policies, use
     /// [`Policy::shadow`](crate::Policy::shadow), or give it its own layer.
     ReportOnly,
-    /// Every request reaches the service and is not counted, even a [blocked](crate::RateLimitLayer::block) one. The limiter
-    /// of a request admits and charges nothing.
+    /// Every request reaches the service and is not counted, even a [blocked](crate::RateLimitLayer::block) one. The
+    /// limiter of a request admits and charges nothing.
     Off,
 }
 

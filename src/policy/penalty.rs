@@ -62,8 +62,8 @@ impl Penalty {
 
     /// Doubles the time of each further ban, up to `longest`. Defaults to no growth: each ban is as long as the first.
     ///
-    /// Once a key has had no ban for the time `longest`, its earlier bans are forgotten, and the next one is as long as the
-    /// first.
+    /// Once a key has had no ban for the time `longest`, its earlier bans are forgotten, and the next one is as long as
+    /// the first.
     pub const fn up_to(mut self, longest: Duration) -> Self {
         self.longest = Some(longest);
         self
@@ -128,7 +128,8 @@ impl Policy {
     ///
     /// A ban denies every request of the key that costs something, and its CORS preflights, regardless of the remaining
     /// quota. It charges nothing, like any other denial. [`Decision::banned_for`](crate::Decision::banned_for) has the
-    /// remaining time. Clients get the problem type `abnormal-usage-detected`, and `Retry-After` states the remaining time.
+    /// remaining time. Clients get the problem type `abnormal-usage-detected`, and `Retry-After` states the remaining
+    /// time.
     ///
     /// [Penalties](crate::policy#penalties) explains which denials count, bans by hand, and what a failure of the store
     /// changes.
@@ -136,8 +137,8 @@ impl Policy {
     /// # Panics
     ///
     /// If the numbers are out of bounds (1 to 1,000,000 denials within 1 ms to 400 days, bans of 1 ms to 3650 days),
-    /// the longest ban is shorter than the first, or the policy is [leased](Self::leased).
-    /// [`try_penalty`](Self::try_penalty) gives an error instead.
+    /// the longest ban is shorter than the first, a [manual](Penalty::manual) penalty has a time, or the policy is
+    /// [leased](Self::leased). [`try_penalty`](Self::try_penalty) gives an error instead.
     ///
     /// # Example
     ///

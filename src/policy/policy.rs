@@ -17,9 +17,9 @@ use crate::{
 
 /// A [`Quota`] with a name, the [`Algorithm`] that counts it, and what happens when the store is unavailable.
 ///
-/// Clients see the name in the `RateLimit` headers, operators in Redis keys and logs. Two policies with the same name and
-/// algorithm share their counts on one store, even if their quotas differ. Cloning is cheap. To read policies from a
-/// configuration file, use `config` of the crate `tower-ratelimit-extra`.
+/// Clients see the name in the `RateLimit` headers, operators in Redis keys and logs. Two policies with the same name
+/// and algorithm share their counts on one store, even if their quotas differ. Cloning is cheap. To read policies from
+/// a configuration file, use `config` of the crate `tower-ratelimit-extra`.
 ///
 /// `Display` writes the settings, except the name, the algorithm's options and the numbers of a penalty: `5/min, gcra,
 /// failure mode local`.
@@ -114,13 +114,13 @@ impl Policy {
     /// The policy `name` with at most `limit` units in use at any moment, over all instances, counted by
     /// [`Concurrency`](crate::algorithm::Concurrency).
     ///
-    /// Units of a crashed instance are released after 30 seconds. To change this time, set it as the period of the quota:
-    /// `Policy::new(name, Quota::new(limit, time)).algorithm(Concurrency::new())`.
+    /// Units of a crashed instance are released after 30 seconds. To change this time, set it as the period of the
+    /// quota: `Policy::new(name, Quota::new(limit, time)).algorithm(Concurrency::new())`.
     ///
     /// # Panics
     ///
-    /// Where [`new`](Self::new) panics, and if `limit` is 0 or above a million. [`try_new`](Self::try_new) and
-    /// [`try_algorithm`](Self::try_algorithm) give an error instead.
+    /// Where [`new`](Self::new) panics, and if `limit` is 0 or above a million. [`Quota::try_new`],
+    /// [`try_new`](Self::try_new) and [`try_algorithm`](Self::try_algorithm) give an error instead.
     ///
     /// # Example
     ///
@@ -383,9 +383,9 @@ impl Policy {
         self.0.counts_debits
     }
 
-    /// How long units [leased](Self::leased) by an instance stay charged after it crashes, loses its connection to Redis,
-    /// or shuts down without [`Limiter::drain`](crate::Limiter::drain). A window counts them until it ends. A bucket keeps
-    /// them charged for up to a second, and then replenishes them. `None` if the policy leases no units.
+    /// How long units [leased](Self::leased) by an instance stay charged after it crashes, loses its connection to
+    /// Redis, or shuts down without [`Limiter::drain`](crate::Limiter::drain). A window counts them until it ends. A
+    /// bucket keeps them charged for up to a second, and then replenishes them. `None` if the policy leases no units.
     #[must_use]
     pub fn lease_bound(&self) -> Option<Duration> {
         self.0.counting.lease_recovery(self.0.settings.lease)
@@ -442,7 +442,8 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if the algorithm or another setting does not support the quota.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if the algorithm or another setting does not support the
+    /// quota.
     ///
     /// # Example
     ///
@@ -510,7 +511,8 @@ impl Inner {
 
 impl Name {
     fn new(name: &str, algorithm: &dyn Algorithm) -> Self {
-        // The name is encoded like a key: a brace would break the hash tag, and a colon would look like the end of a prefix.
+        // The name is encoded like a key: a brace would break the hash tag, and a colon would look like the end of a
+        // prefix.
         let label = format!("{}:{}", Key::new(name).as_str().replace(':', "%3A"), algorithm.name());
         let mut quoted = String::with_capacity(name.len() + 2);
         push_quoted(&mut quoted, name);
@@ -531,8 +533,8 @@ fn place(name: &str, key: &[u8]) -> u32 {
     (first % u64::from(EVERY_KEY)) as u32
 }
 
-/// Appends `text` in quotes, as an RFC 9651 String and as a JSON string. The two forms are equal for printable ASCII, the
-/// only characters in the names of policies and in this crate's texts.
+/// Appends `text` in quotes, as an RFC 9651 String and as a JSON string. The two forms are equal for printable ASCII,
+/// the only characters in the names of policies and in this crate's texts.
 pub(crate) fn push_quoted(to: &mut String, text: &str) {
     to.push('"');
     for char in text.chars() {

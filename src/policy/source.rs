@@ -9,8 +9,8 @@ use crate::{
     key::Key,
 };
 
-/// Which [`Policy`] a request falls under: one for all requests, one that changes while the service runs, or one chosen per
-/// request.
+/// Which [`Policy`] a request falls under: one for all requests, one that changes while the service runs, or one chosen
+/// per request.
 ///
 /// A [`Policy`] converts into the source of one policy for all requests.
 ///
@@ -21,12 +21,13 @@ use crate::{
 ///
 /// * What the closure returns cannot borrow from the request, so copy what an `async` block needs into it:
 ///   `Answer::pending(async move { .. })`.
-/// * If the policy is `None`, the rule charges nothing. If no rule of the layer charges anything, the request goes straight
-///   to the service, like an [exempt](crate::RateLimitLayer::exempt) one.
+/// * If the policy is `None`, the rule charges nothing. If no rule of the layer charges anything, the request goes
+///   straight to the service, like an [exempt](crate::RateLimitLayer::exempt) one.
 /// * An error rejects the request, as an error of a [`KeyExtractor`](crate::KeyExtractor) does. For an API key that no
-///   account has, return an error of the kind [`UnknownIdentity`](ErrorKind::UnknownIdentity), which is rejected with 401.
-/// * The request waits while the answer is pending. `Lookup` of the crate `tower-ratelimit-extra` caches what it looks up
-///   and limits the wait. Otherwise use `tokio::time::timeout`.
+///   account has, return an error of the kind [`UnknownIdentity`](ErrorKind::UnknownIdentity), which is rejected with
+///   401.
+/// * The request waits while the answer is pending. `Lookup` of the crate `tower-ratelimit-extra` caches what it looks
+///   up and limits the wait. Otherwise use `tokio::time::timeout`.
 ///
 /// # Example
 ///
@@ -73,8 +74,8 @@ enum Source {
 type Choose = dyn Fn(&Parts, &Key) -> Result<Answer<Option<Policy>>, Error> + Send + Sync;
 
 impl PolicySource {
-    /// The policy that `choose` returns for the request and its key. [`Key::identity`] is the identity as the request has
-    /// it, even if the key stores only a hash.
+    /// The policy that `choose` returns for the request and its key. [`Key::identity`] is the identity as the request
+    /// has it, even if the key stores only a hash.
     ///
     /// `choose` returns a [`Policy`] or anything else that can be made [into one](IntoPolicy), now or later. Build the
     /// policies once and return clones: cloning is cheap, building is not.
@@ -216,8 +217,8 @@ impl PolicySource {
         })
     }
 
-    /// The policy of `other` where `is_needed` for what this source chose, or, `if_missing`, the request lacks what it is
-    /// chosen by.
+    /// The policy of `other` where `is_needed` for what this source chose, or, `if_missing`, the request lacks what it
+    /// is chosen by.
     fn fallback(
         self,
         other: impl Into<Self>,
@@ -258,12 +259,12 @@ impl PolicySource {
     /// The latest policy of a channel, for policies that change while the service runs. For policies from a file or from
     /// Redis, see `LivePolicies` of the crate `tower-ratelimit-extra`.
     ///
-    /// A request reads the channel once, without waiting and without an allocation. Keep the name and the algorithm when
-    /// you change a policy, and [the counts are kept](crate::policy#what-happens-to-the-counts). If the sender is dropped,
-    /// its last policy stays.
+    /// A request reads the channel once, without waiting and without an allocation. Keep the name and the algorithm
+    /// when you change a policy, and [the counts are kept](crate::policy#what-happens-to-the-counts). If the sender is
+    /// dropped, its last policy stays.
     ///
-    /// A layer checks the first policy when it is built. If the store does not support a later one, or another rule's
-    /// policy has the same name, requests are answered with 500.
+    /// A layer checks the first policy when it is built. If the store does not support a later one, or another rule
+    /// charges the same key under a policy of that name, requests are answered with 500.
     ///
     /// # Example
     ///

@@ -18,9 +18,9 @@ use super::rejection::Rejection;
 /// [`GrpcStatus`](crate::response::GrpcStatus), the default for gRPC, and by closures and functions that return an
 /// `http::Response` with any body of bytes or, with the feature `axum`, anything that is `IntoResponse`.
 ///
-/// The mapper sets status, body and content type. The layer adds what the mapper did not set: the rejection's status if the
-/// response has 200, `Retry-After` and the [`Headers`](crate::Headers) of a denial, the `Retry-After` of a 503, and
-/// `Cache-Control: no-store`. It removes the body in response to HEAD.
+/// The mapper sets status, body and content type. The layer adds what the mapper did not set: the rejection's status if
+/// the response has 200 and the request is no gRPC call, `Retry-After` and the [`Headers`](crate::Headers) of a denial,
+/// the `Retry-After` of a 503, and `Cache-Control: no-store`. It removes the body in response to HEAD.
 ///
 /// The mapper also answers a rejection that the service itself returns: see
 /// [`Rejection::into_http`](crate::Rejection::into_http).
@@ -121,9 +121,9 @@ pub trait ResponseMapper: Send + Sync + 'static {
     /// `true`.
     ///
     /// If `true`, the layer keeps a copy of each admitted request's head, in case the service
-    /// [rejects](crate::Rejection::into_http) the request. The copy includes the extensions, so their values are dropped
-    /// only when the service has answered. If `false`, such a rejection is mapped with a head that has only the method HEAD,
-    /// or the method and the content type of a gRPC call.
+    /// [rejects](crate::Rejection::into_http) the request. The copy includes the extensions, so their values are
+    /// dropped only when the service has answered. If `false`, such a rejection is mapped with a head that has only the
+    /// method HEAD, or the method and the content type of a gRPC call.
     #[doc(hidden)]
     fn reads_request(&self) -> bool {
         true

@@ -23,17 +23,17 @@ use crate::{
 /// | proxies with unknown addresses, always the same number, that clients cannot bypass | `ClientIp::behind(TrustedProxies::hops(2))` |
 /// | a CDN or a proxy that sends a header other than `X-Forwarded-For` | one of these with [`.header(..)`](Self::header) |
 ///
-/// The guide [the client's address behind proxies](crate::guide::client_ip) has the settings for nginx, Kubernetes, cloud
-/// load balancers and CDNs.
+/// The guide [the client's address behind proxies](crate::guide::client_ip) has the settings for nginx, Kubernetes,
+/// cloud load balancers and CDNs.
 ///
-/// An IPv6 address is counted by its /64 network. There are two exceptions: a link-local address is counted in full, and an
-/// address that embeds an IPv4 address is counted as that IPv4 address. [`PeerIp`](crate::PeerIp) does the same.
+/// An IPv6 address is counted by its /64 network. There are two exceptions: a link-local address is counted in full,
+/// and an address that embeds an IPv4 address is counted as that IPv4 address. [`PeerIp`](crate::PeerIp) does the same.
 ///
 /// # Why the proxies must be declared
 ///
 /// Any client can send `X-Forwarded-For: 1.2.3.4`. A proxy *appends* the address that it sees. So only the addresses on
-/// the right of the list, which your proxies appended, can be trusted; those on the left are what the client sent. A limit
-/// by the left-most address limits nothing: an attacker sends another address with each request.
+/// the right of the list, which your proxies appended, can be trusted; those on the left are what the client sent. A
+/// limit by the left-most address limits nothing: an attacker sends another address with each request.
 ///
 /// # Which address is used
 ///
@@ -47,10 +47,10 @@ use crate::{
 ///
 /// `ClientIp` reads one [header](Self::header). If it is missing, no other header is read:
 ///
-/// * A list (`x-forwarded-for`, the default, or `forwarded`): every proxy must append to it. Only the outermost one, or one
-///   that itself finds the client, may overwrite it.
-/// * A single address (any other header, such as `x-real-ip`): the outermost proxy must overwrite it on every
-///   request, and the others must pass it on.
+/// * A list (`x-forwarded-for`, the default, or `forwarded`): every proxy must append to it. Only the outermost one, or
+///   one that itself finds the client, may overwrite it.
+/// * A single address (any other header, such as `x-real-ip`): the outermost proxy must overwrite it on every request,
+///   and the others must pass it on.
 ///
 /// If a proxy forwards the client's own header unchanged, the client chooses its key.
 ///
@@ -62,7 +62,7 @@ use crate::{
 ///
 /// * The key is the address of a proxy: the last valid one on the way to the client, or the peer. All such requests
 ///   share one limit.
-/// * `ClientIp` logs a warning, once for a value and its clones. Health checks sent by the proxy cause it too; call
+/// * Each `ClientIp`, together with its clones, logs one warning. Health checks sent by the proxy cause it too; call
 ///   [`without_warning`](Self::without_warning) to turn it off.
 /// * The request is not [exempt](crate::RateLimitLayer::exempt), even if the proxy's address is: otherwise a client
 ///   could become exempt by making the header invalid. To exempt the proxy's health checks, match their path.
@@ -78,8 +78,8 @@ use crate::{
 ///
 /// # What is an address
 ///
-/// `192.0.2.1`, `192.0.2.1:4711`, `2001:db8::1`, `[2001:db8::1]` and `[2001:db8::1]:4711`, with or without spaces and tabs
-/// around them.
+/// `192.0.2.1`, `192.0.2.1:4711`, `2001:db8::1`, `[2001:db8::1]` and `[2001:db8::1]:4711`, with or without spaces and
+/// tabs around them.
 ///
 /// | case | result |
 /// |---|---|
@@ -192,8 +192,8 @@ impl ClientIp {
         self
     }
 
-    /// Turns off the warning about [requests without a usable header](#requests-without-a-usable-header), if such requests
-    /// are expected.
+    /// Turns off the warning about [requests without a usable header](#requests-without-a-usable-header), if such
+    /// requests are expected.
     pub fn without_warning(mut self) -> Self {
         self.warning = Warning::off();
         self

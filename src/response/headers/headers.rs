@@ -25,15 +25,16 @@ pub(super) const LEGACY: [HeaderName; 4] = [X_LIMIT, X_REMAINING, X_USED, X_RESE
 ///
 /// # Meaning of the IETF headers
 ///
-/// `q` and `w` are the quota: `q` units per `w` seconds. `w` is left out for periods below a second. `r` is the number of
-/// units that can be charged now. A client that spreads them evenly over `t` seconds stays within the quota; if `r` is 0,
-/// the next unit is available in `t` seconds. `t` is left out where no number would be right: under
-/// [`Concurrency`](crate::algorithm::Concurrency), for the units left on a denial, or if `Retry-After` is shorter.
+/// `q` and `w` are the quota: `q` units per `w` seconds. `w` is left out for periods below a second. `r` is the number
+/// of units that can be charged now. A client that spreads them evenly over `t` seconds stays within the quota; if `r`
+/// is 0, the next unit, or on a denial all that the request costs, is available in `t` seconds. `t` is left out where
+/// no number would be right: under [`Concurrency`](crate::algorithm::Concurrency), on a denial with `r` above 0, or if
+/// `Retry-After` is shorter than `t` would be.
 ///
 /// # Several policies
 ///
-/// The lists of [`Dialect::Ietf`] include every policy but [shadows](crate::Policy::shadow), in the order of the layer. In
-/// drafts 04 to 07, `RateLimit-Policy` lists the limits of all of them. The other headers describe the
+/// The lists of [`Dialect::Ietf`] include every policy but [shadows](crate::Policy::shadow), in the order of the layer.
+/// In drafts 04 to 07, `RateLimit-Policy` lists the limits of all of them. The other headers describe the
 /// [binding](crate::Decision::binding) policy.
 ///
 /// Headers that an inner service already wrote are never replaced. List headers are appended to the inner
@@ -156,8 +157,8 @@ impl Headers {
     ///
     /// # Panics
     ///
-    /// If a dialect with the same header names is already set: a response can have one form of the IETF headers, and one of
-    /// the `X-RateLimit-*` headers.
+    /// If a dialect with the same header names is already set: a response can have one form of the IETF headers, and
+    /// one of the `X-RateLimit-*` headers.
     #[must_use]
     #[track_caller]
     pub fn and(mut self, dialect: Dialect) -> Self {
@@ -180,8 +181,8 @@ impl Headers {
         }
     }
 
-    /// The drafts share names, and a client cannot tell the two forms of `X-RateLimit-Reset` apart, so a response has one of
-    /// each.
+    /// The drafts share names, and a client cannot tell the two forms of `X-RateLimit-Reset` apart, so a response has
+    /// one of each.
     const fn place_of(&mut self, dialect: Dialect) -> &mut Option<Dialect> {
         match dialect {
             Dialect::Ietf | Dialect::IetfDraft07 | Dialect::IetfDraft06 => &mut self.ietf,
@@ -212,9 +213,9 @@ impl Headers {
         self
     }
 
-    /// Adds `pk` to each policy in the `RateLimit` header of [`Dialect::Ietf`]: 96 bits of an HMAC-SHA256 of the key under
-    /// `secret`. It shows a client which of its requests count together. Defaults to no `pk`, because others could
-    /// recognize the client by it.
+    /// Adds `pk` to each policy in the `RateLimit` header of [`Dialect::Ietf`]: 96 bits of an HMAC-SHA256 of the key
+    /// under `secret`. It shows a client which of its requests count together. Defaults to no `pk`, because others
+    /// could recognize the client by it.
     ///
     /// # Panics
     ///

@@ -93,11 +93,12 @@ impl MemoryStore {
         Self { shards, hasher: RandomState::new(), clock }
     }
 
-    /// Returns an empty store with the clock of this one and room for about `keys` keys. Call it before cloning. A key is
-    /// one identity under one policy. Defaults to 200,000.
+    /// Returns an empty store with the clock of this one and room for about `keys` keys. Call it before cloning. A key
+    /// is one identity under one policy. Defaults to 200,000.
     ///
     /// The store divides the capacity among 16 to 1024 shards of at least 16 keys each and rounds it up, so the
-    /// smallest store holds 256 keys. Shards fill unevenly, so the store may hold about 1 % less.
+    /// smallest store holds 256 keys. Shards fill unevenly, so keys are evicted before the
+    /// store is full: it holds about 1 % less at the default capacity, and 10 % less in the smallest store.
     #[must_use]
     pub fn capacity(mut self, keys: usize) -> Self {
         self.shards = shards(keys, self.clock.manual().is_none());

@@ -83,9 +83,10 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The maximum number of connections to one server in the pool of each [runtime](crate::RedisStore#runtimes). Must be at
-    /// least 1. Defaults to 8. Decisions use three connections, or six over a slow network; the others are spares while
-    /// broken ones are replaced. With a Redis Cluster, each runtime always has two connections to each node.
+    /// The maximum number of connections to one server in the pool of each [runtime](crate::RedisStore#runtimes). Must
+    /// be at least 1. Defaults to 8. Decisions use three connections, or six over a slow network, and other commands
+    /// one more; the others are spares while broken ones are replaced. With a Redis Cluster, each runtime always has
+    /// two connections to each node.
     pub const fn pool_size(mut self, connections: u32) -> Self {
         self.pool_size = connections;
         self
@@ -99,9 +100,9 @@ impl RedisStoreBuilder {
     ///
     /// A [reset](crate::Operator::reset), a [refund](crate::Operator::refund_latest), returned
     /// [leased](crate::Policy::leased) units and a higher limit under the same name can end a denial early. They take
-    /// effect immediately if they happen through this store or its clones. If they happen on another instance, this store
-    /// may keep denying for up to `longest`. If several policies decide a request, the remaining units reported for the
-    /// policies that would admit may be out of date by up to `longest`.
+    /// effect immediately if they happen through this store or its clones. If they happen on another instance, this
+    /// store may keep denying for up to `longest`. If several policies decide a request, the remaining units reported
+    /// for the policies that would admit may be out of date by up to `longest`.
     pub const fn deny_cache(mut self, longest: Duration) -> Self {
         self.deny_cache = longest;
         self
@@ -110,12 +111,13 @@ impl RedisStoreBuilder {
     /// The number of shards into which the identities of a Redis Cluster are grouped, 1 to 1024. Defaults to 8. Has
     /// no effect on a single server.
     ///
-    /// All keys of a shard are in one hash slot, so that its decisions can share calls. The slots of the shards are evenly
-    /// spaced. With fewer shards, batches are larger, so a decision costs the servers less. With more shards, more primaries
-    /// can share the load. Use two to four for each primary, in a multiple of the number of primaries.
+    /// All keys of a shard are in one hash slot, so that its decisions can share calls. The slots of the shards are
+    /// evenly spaced. With fewer shards, batches are larger, so a decision costs the servers less. With more shards,
+    /// more primaries can share the load. Use two to four for each primary, in a multiple of the number of primaries.
     ///
-    /// **All instances need the same number.** The shard is part of the key, so changing the number resets every limit once;
-    /// the old keys expire. Until all instances have the new number, the old and the new ones have separate limits.
+    /// **All instances need the same number.** The shard is part of the key, so changing the number resets every limit
+    /// once; the old keys expire. Until all instances have the new number, the old and the new ones have separate
+    /// limits.
     ///
     /// Redis moves slots between nodes and cannot split them, so one primary decides for a whole shard. If a shard is
     /// busier than a primary can serve, raise the number. If a single key is, use [leases](crate::Policy::leased).
@@ -140,12 +142,12 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Trusts the certificates that `pem` contains, and no others, to sign the certificate of a server with a `rediss://`
-    /// URL. Defaults to the certificates that the operating system trusts.
+    /// Trusts the certificates that `pem` contains, and no others, to sign the certificate of a server with a
+    /// `rediss://` URL. Defaults to the certificates that the operating system trusts.
     ///
-    /// Set it if the server's certificate comes from a private authority. The server's certificate must be valid for the
-    /// host of the URL. The operating system's certificates are then not read, except for a Redis Cluster: redis-rs opens
-    /// those connections and reads the system's certificates first, so the system must have some.
+    /// Set it if the server's certificate comes from a private authority. The server's certificate must be valid for
+    /// the host of the URL. The operating system's certificates are then not read, except for a Redis Cluster: redis-rs
+    /// opens those connections and reads the system's certificates first, so the system must have some.
     ///
     /// ```no_run
     /// use tower_ratelimit::RedisStore;

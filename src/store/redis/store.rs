@@ -21,27 +21,27 @@ use crate::{
 /// A store that keeps the counts in Redis (6.2 or later, 64-bit) or Valkey, shared by all instances of a service.
 /// Cloning gives another handle on the same connections.
 ///
-/// This page is about one server. For a Redis Cluster, use the feature `cluster` and `Servers::cluster`; for Redis Sentinel,
-/// the feature `sentinel` and `Servers::sentinel`. For TLS, use the feature `tls-rustls` and a `rediss://` URL. The guide
-/// [Redis](crate::guide::redis) has settings, sizes and permissions.
+/// This page is about one server. For a Redis Cluster, use the feature `cluster` and `Servers::cluster`; for Redis
+/// Sentinel, the feature `sentinel` and `Servers::sentinel`. For TLS, use the feature `tls-rustls` and a `rediss://`
+/// URL. The guide [Redis](crate::guide::redis) has settings, sizes and permissions.
 ///
-/// A decision is one `EVALSHA`, alone or together with others, so it is atomic. It uses the server's clock, so the clocks
-/// of instances may differ. If the server lost its scripts, by a restart or `SCRIPT FLUSH`, the first call is repeated as
-/// `EVAL` with the script's text, and no decision fails. In addition, while there are decisions, each instance announces
-/// itself every 5 seconds, and the store checks connections with `PING`.
+/// A decision is one `EVALSHA`, alone or together with others, so it is atomic. It uses the server's clock, so the
+/// clocks of instances may differ. If the server lost its scripts, by a restart or `SCRIPT FLUSH`, the first call is
+/// repeated as `EVAL` with the script's text, and no decision fails. In addition, while there are decisions, each
+/// instance announces itself every 5 seconds, and the store checks connections with `PING`.
 ///
 /// # Keys
 ///
-/// Keys have the form `prefix:policy:algorithm:{identity}`, or `prefix:policy:algorithm:{shard}:identity` in a Cluster. Each
-/// has a TTL. If the server's clock is set back, keys that are not used again expire later by that difference.
+/// Keys have the form `prefix:policy:algorithm:{identity}`, or `prefix:policy:algorithm:{shard}:identity` in a Cluster.
+/// Each has a TTL. If the server's clock is set back, keys that are not used again expire later by that difference.
 ///
-/// If a key holds another program's value, decisions on it fail with [`ForeignValue`](crate::ErrorKind::ForeignValue), and the
-/// value is never overwritten. Only a [reset](crate::Operator::reset) removes it.
+/// If a key holds another program's value, decisions on it fail with [`ForeignValue`](crate::ErrorKind::ForeignValue),
+/// and the value is never overwritten. Only a [reset](crate::Operator::reset) removes it.
 ///
 /// # Eviction
 ///
-/// Clients that can invent identities can fill Redis with keys. `maxmemory-policy` determines what happens when its memory
-/// is full:
+/// Clients that can invent identities can fill Redis with keys. `maxmemory-policy` determines what happens when its
+/// memory is full:
 ///
 /// | policy | what happens |
 /// |---|---|
@@ -56,13 +56,13 @@ use crate::{
 /// # Connections
 ///
 /// A *lane* carries one batch of decisions at a time to Redis. There are three lanes, and six over a slow network. A
-/// decision is sent immediately if a lane is free. While all lanes are in use, decisions wait and share the next batch, so
-/// throughput grows with load, and eight connections are enough. A batch has up to 128 decisions and blocks Redis for at
-/// most about 2 ms, even with slow algorithms. Each decision in it is all or nothing, has its own error and deadline, and
-/// can be dropped.
+/// decision is sent immediately if a lane is free. While all lanes are in use, decisions wait and share the next batch,
+/// so throughput grows with load, and eight connections are enough. A batch has up to 128 decisions and blocks Redis
+/// for at most about 2 ms, even with slow algorithms. Each decision in it is all or nothing, has its own error and
+/// deadline, and can be dropped.
 ///
-/// Some decisions need no call: an exhausted key is denied from the [`deny_cache`](RedisStoreBuilder::deny_cache), and a hot
-/// key can be charged from units on [lease](Policy::leased).
+/// Some decisions need no call: an exhausted key is denied from the [`deny_cache`](RedisStoreBuilder::deny_cache), and
+/// a hot key can be charged from units on [lease](Policy::leased).
 ///
 /// # Failures
 ///
@@ -79,12 +79,13 @@ use crate::{
 ///
 /// # Runtimes
 ///
-/// A store can be used in several Tokio runtimes, one after the other or at the same time: in a `static`, with one runtime
-/// for each core, or in a second runtime for background work.
+/// A store can be used in several Tokio runtimes, one after the other or at the same time: in a `static`, with one
+/// runtime for each core, or in a second runtime for background work.
 ///
-/// * Each runtime has its own connections, up to [`pool_size`](RedisStoreBuilder::pool_size), and its own lanes, probes and
-///   timers. The first decision in a runtime opens its first connection. When the runtime ends, they are dropped.
-/// * Runtimes share the state of the circuit breaker, leases, the deny cache, and the units to be charged after an outage.
+/// * Each runtime has its own connections, up to [`pool_size`](RedisStoreBuilder::pool_size), and its own lanes, probes
+///   and timers. The first decision in a runtime opens its first connection. When the runtime ends, they are dropped.
+/// * Runtimes share the state of the circuit breaker, leases, the deny cache, and the units to be charged after an
+///   outage.
 /// * A runtime that is blocked, idle or shut down does not delay another runtime's decisions, except with [your own
 ///   pool](RedisStoreBuilder::build), whose connections belong to the runtimes that made them.
 /// * A decision that is polled and then not polled again, as in `buffer_unordered` or `select!`, does not delay others.
@@ -105,7 +106,7 @@ use crate::{
 /// let limiter = Limiter::new(store);
 /// let login = Policy::new("login", Quota::per_hour(1));
 ///
-/// // On every instance:
+/// // Over all instances:
 /// assert!(limiter.check(&login, &Key::new("alice"), 1).await?.is_allowed());
 /// assert!(!limiter.check(&login, &Key::new("alice"), 1).await?.is_allowed());
 /// # Ok(())
@@ -134,9 +135,9 @@ impl RedisStore {
     /// Connects to the server at a URL, such as `redis://user:password@127.0.0.1:6379/0`, or to other
     /// [servers](Servers), with the default settings.
     ///
-    /// Fails if no server can be reached, or if Redis cannot make decisions, so configuration errors show when the service
-    /// starts. To find them, it runs a [probe](Self::probe), and logs other findings at warn, such as an [eviction
-    /// policy](Self#eviction) that loses exhausted limits. Each step takes at most a second and a half.
+    /// Fails if no server can be reached, or if Redis cannot make decisions, so configuration errors show when the
+    /// service starts. To find them, it runs a [probe](Self::probe), and logs other findings at warn, such as an
+    /// [eviction policy](Self#eviction) that loses exhausted limits. Each step takes at most a second and a half.
     ///
     /// Most services should exit if this fails. To start without Redis, use
     /// [`connect_lazy`](RedisStoreBuilder::connect_lazy): until Redis answers, each policy's
@@ -144,11 +145,12 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// * [`InvalidConfig`](crate::ErrorKind::InvalidConfig): a URL is malformed or missing, or the URLs of a Redis Cluster or
-    ///   of sentinels differ in more than the address.
-    /// * [`StoreUnreachable`](crate::ErrorKind::StoreUnreachable): no server answers, or it does not accept the password.
-    /// * [`StoreFailed`](crate::ErrorKind::StoreFailed): the probe found that decisions fail. The message states what to
-    ///   change.
+    /// * [`InvalidConfig`](crate::ErrorKind::InvalidConfig): a URL is malformed or missing, or the URLs of a Redis
+    ///   Cluster or of sentinels differ in more than the address.
+    /// * [`StoreUnreachable`](crate::ErrorKind::StoreUnreachable): no server answers, or it does not accept the
+    ///   password.
+    /// * [`StoreFailed`](crate::ErrorKind::StoreFailed): the probe found that decisions fail. The message states what
+    ///   to change.
     ///
     /// No message shows a password.
     pub async fn connect(servers: impl Into<Servers>) -> Result<Self, Error> {
@@ -172,8 +174,8 @@ impl RedisStore {
         self.leases.status()
     }
 
-    /// The reply to a command other than a decision, within `timeout`, or within the deadline of a decision and half a second.
-    /// It is not sent while the circuit breaker is open, and its failure is not an outage of the store.
+    /// The reply to a command other than a decision, within `timeout`, or within the deadline of a decision and half a
+    /// second. It is not sent while the circuit breaker is open, and its failure is not an outage of the store.
     #[doc(hidden)]
     pub fn ask_if_available(&self, command: Cmd, timeout: Option<Duration>) -> Answer<Value> {
         let timeout = timeout.unwrap_or_else(|| self.deadline.min(PROBE_TIMEOUT));
@@ -188,12 +190,12 @@ impl RedisStore {
     }
 
     /// The number of instances that use the limits of this prefix, as last seen: those that had traffic in the last 15
-    /// seconds. `None` until Redis has reported it: to [`connect`](Self::connect), or to the first announcement, when the
-    /// store is 5 seconds old.
+    /// seconds. `None` until Redis has reported it: to [`connect`](Self::connect), or to the first announcement, when
+    /// the store is 5 seconds old.
     ///
     /// While it charges, each instance announces itself in Redis every 5 seconds, and reads how many others have.
-    /// [`FailureMode::Local`](crate::FailureMode::Local) divides limits by this number, which does not change while Redis
-    /// is unavailable. With a [manual clock](RedisStoreBuilder::manual_clock), instances are not counted.
+    /// [`FailureMode::Local`](crate::FailureMode::Local) divides limits by this number, which does not change while
+    /// Redis is unavailable. With a [manual clock](RedisStoreBuilder::manual_clock), instances are not counted.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), tower_ratelimit::Error> {

@@ -75,7 +75,8 @@
 //! * Exactly what the algorithm allows is admitted, with any number of concurrent requests and instances. The default
 //!   algorithm allows a burst in addition to the rate: see [why a limit of 5 admits
 //!   9](guide::faq#why-did-a-limit-of-5-admit-9).
-//! * A denied request is charged nothing. Several policies are charged together or not at all.
+//! * A denied request is charged nothing. Several policies are charged together or not at all; in a Redis Cluster, those
+//!   with different keys are decided [one after the other](guide::redis#cluster).
 //! * `Retry-After` is exact: the same request is admitted after it, unless the quota was used in the meantime. Under
 //!   [`Concurrency`](algorithm::Concurrency), it is an estimate: permits are released sooner, or renewed.
 //!

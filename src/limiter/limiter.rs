@@ -227,7 +227,7 @@ impl Limiter {
     /// [failed](Decision::failure) and the policies are [`Open`](crate::FailureMode::Open), this admits without using
     /// the store. Errors are the same as for [`check_all`](Self::check_all).
     ///
-    /// Return the new decision from the handler, and the layer writes it into the response's headers. So it does with a
+    /// Return the new decision from the handler, and the layer writes it into the response's headers. The same holds for a
     /// decision of [`check`](Self::check): the outcome of another policy is added, the one of another key under the same
     /// policy is not.
     ///

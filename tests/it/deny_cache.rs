@@ -179,6 +179,23 @@ async fn a_denial_of_several_policies_is_remembered() {
     assert_eq!(server.script_calls(), before + 1);
 }
 
+/// Redis restarts the state at the earlier time, so the wait that is stored is too long.
+#[tokio::test]
+async fn a_denial_from_before_the_clock_stepped_back_ends_with_any_decision_on_its_key() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
+    let (policy, key) = (Policy::new("api", Quota::per_minute(1)), Key::new("alice"));
+    let step = Duration::from_millis(10);
+    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+    assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+    clock.step_back(step);
+    assert!(!limiter.check_up_to(&policy, &key, 1).await.unwrap().is_allowed());
+    clock.advance(step);
+    let denied = limiter.check(&policy, &key, 1).await.unwrap();
+    assert_eq!(denied.retry_after(), Some(Duration::from_secs(60) - step));
+}
+
 #[tokio::test]
 async fn the_deny_cache_can_be_turned_off() {
     let server = RedisServer::start();

@@ -833,6 +833,33 @@ fn several_policies_with_penalties_agree_to_the_microsecond() {
     contest(2_000, proptest::collection::vec(mixed, 2..4));
 }
 
+/// Random limits are rarely so large: a cell that takes in two others counts no more units than fit into its bytes.
+#[test]
+fn cells_of_a_trillion_units_agree_after_they_became_wider() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let server = RedisServer::start();
+    let pool = runtime.block_on(pool(&server));
+    let (limit, period) = (800_000_000_000, 60_000_000);
+    let counting = Counting::Cells(1);
+    let rule = Rule { counting, limit, period, burst: limit, debt: 0, shadow: false, penalty: None };
+    let ask = |cost, ask| Step::Ask { policy: None, key: 0, cost, ask };
+    let steps = [
+        ask(limit, Ask::Take),
+        Step::Advance(period * 3 / 2),
+        ask(limit / 2, Ask::Take),
+        Step::SetQuota { policy: 0, limit: 700_000, stretch: 2 },
+        ask(1, Ask::Take),
+        Step::WaitForRetry,
+        ask(1, Ask::Take),
+    ];
+    runtime.block_on(async {
+        let mut contest = Contest::new(&server, &pool, vec![rule]);
+        for step in steps {
+            contest.step(step).await;
+        }
+    });
+}
+
 /// Random steps rarely cover this rule: a raised limit admits more immediately, and a lowered one denies immediately.
 #[tokio::test]
 async fn a_changed_quota_counts_what_was_charged_before() {

@@ -1,7 +1,13 @@
 //! The promises of the algorithms, computed in a slow and obvious way: with exact fractions, times found by
 //! bisection, no packed state, and no code shared with the crate.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+/// The most units of a cell: 40 bits.
+const MOST_OF_A_CELL: i128 = (1 << 40) - 1;
 
 /// A policy as the model knows it. Times are microseconds.
 #[derive(Clone, Copy, Debug)]
@@ -296,6 +302,15 @@ impl Model {
                         *at = (*at + old_width - 1).min(now);
                     }
                     *at = (*at - at.rem_euclid(width)).min(began);
+                }
+                if old_width != width {
+                    // A wider cell takes in several, and counts no more units than fit into its bytes.
+                    let mut counted = BTreeMap::<i128, i128>::new();
+                    for (at, units) in &mut entries {
+                        let of_cell = counted.entry(*at).or_default();
+                        *units = (*units).min(MOST_OF_A_CELL - *of_cell);
+                        *of_cell += *units;
+                    }
                 }
                 old_width = width;
                 entries.retain(|(at, _)| at + width * i128::from(cells) >= began);

@@ -54,8 +54,10 @@ impl Store for RedisStore {
         }
         let deny_cache = self.deny_cache.as_ref().filter(|_| !matches!(action, Action::Peek | Action::Renew));
         let stamp = deny_cache.map(|deny_cache| (deny_cache, deny_cache.stamp(now)));
-        if let (Action::Charge, Some((deny_cache, stamp))) = (action, stamp)
+        // For the other actions too: a denial from before the clock stepped back ends.
+        if let Some((deny_cache, stamp)) = stamp
             && let Some(decision) = deny_cache.lookup(charges, stamp)
+            && action == Action::Charge
         {
             return Answer::ready(Ok(decision));
         }

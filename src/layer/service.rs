@@ -254,7 +254,9 @@ where
                     Call::serve(&mut call, decision, unsettled.take(), this.config, report_only)
                 }
                 StateProj::Respond { future, decision, permit, kept, unsettled } => {
-                    let polled = Unsettled::watch(unsettled, || future.poll(cx));
+                    Unsettled::set_running(unsettled, true);
+                    let polled = future.poll(cx);
+                    Unsettled::set_running(unsettled, false);
                     let mut response = match ready!(polled) {
                         Ok(response) => response,
                         Err(error) => {

@@ -117,16 +117,11 @@ impl Unsettled {
         }))
     }
 
-    /// Polls the service, and notes whether it panics.
-    pub(super) fn watch<T>(unsettled: &mut Option<Box<Self>>, poll: impl FnOnce() -> T) -> T {
+    /// Notes whether the service runs.
+    pub(super) fn set_running(unsettled: &mut Option<Box<Self>>, is_running: bool) {
         if let Some(unsettled) = unsettled {
-            unsettled.is_running = true;
+            unsettled.is_running = is_running;
         }
-        let polled = poll();
-        if let Some(unsettled) = unsettled {
-            unsettled.is_running = false;
-        }
-        polled
     }
 
     /// Refunds the charge unless the response counts. Returns what its body settles, too.

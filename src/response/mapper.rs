@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use http::{Response, request::Parts};
 use http_body::{Body, Frame, SizeHint};
-use http_body_util::{BodyExt as _, Empty, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt as _, Either, Full, combinators::UnsyncBoxBody};
 
 use super::rejection::Rejection;
 
@@ -197,7 +197,7 @@ where
 ///     }
 /// }
 /// ```
-pub struct RejectionBody(UnsyncBoxBody<Bytes, Box<dyn StdError + Send + Sync>>);
+pub struct RejectionBody(Either<Full<Bytes>, UnsyncBoxBody<Bytes, Box<dyn StdError + Send + Sync>>>);
 
 impl RejectionBody {
     /// A body with the content of `body`.
@@ -206,11 +206,16 @@ impl RejectionBody {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn StdError + Send + Sync>>,
     {
-        Self(body.map_err(Into::into).boxed_unsync())
+        Self(Either::Right(body.map_err(Into::into).boxed_unsync()))
+    }
+
+    /// Without the allocation that [`new`](Self::new) makes for a body of any type.
+    pub(super) fn of_text(text: String) -> Self {
+        Self(Either::Left(Full::from(text)))
     }
 
     pub(super) fn empty() -> Self {
-        Self::new(Empty::new())
+        Self::of_text(String::new())
     }
 }
 

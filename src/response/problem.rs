@@ -1,5 +1,4 @@
 use http::{HeaderValue, Response, StatusCode, header::CONTENT_TYPE, request::Parts};
-use http_body_util::Full;
 
 use super::{
     mapper::{RejectionBody, ResponseMapper},
@@ -41,7 +40,7 @@ pub struct ProblemDetails;
 
 impl ResponseMapper for ProblemDetails {
     fn response(&self, rejection: &Rejection, _: &Parts) -> Response<RejectionBody> {
-        let mut response = Response::new(RejectionBody::new(Full::from(json(rejection))));
+        let mut response = Response::new(RejectionBody::of_text(json(rejection)));
         *response.status_mut() = rejection.status();
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
         response

@@ -108,7 +108,7 @@ impl HeaderWriter {
         let headers = response.headers_mut();
         let latest = add_retry_after(headers, decision).unwrap_or_else(|| latest_t(headers));
         let reported = self.write(headers, status, decision, latest, |_| true);
-        if is_grpc_type(headers) && block_size(headers) > MAX_BLOCK {
+        if block_size(headers) > MAX_BLOCK && is_grpc_type(headers) {
             headers.remove(GRPC_DETAILS);
         }
         if is_read(&request.extensions) {

@@ -5,7 +5,7 @@
   It makes the most frequent decisions itself: those that admit all of their charges, with keys that no other decision uses. All
   others are made by the function that decide_in_full() creates when it is first needed.
 
-  KEYS, ARGV, the reply and the functions of an algorithm are specified in lua/README.md. src/store/redis/script/assemble.rs
+  KEYS, ARGV, the reply and the functions of an algorithm are specified in lua/README.md. src/store/redis/script.rs
   adds `decide_in_full`, and `make(name, brief)`, which returns the functions of the algorithm `name`; only the most frequent
   ones if `brief`.
 ]]

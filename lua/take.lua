@@ -4,7 +4,7 @@
   three fifths of the instructions of decide.lua for one decision, and four fifths for 64.
 
   KEYS, ARGV, the reply and the functions of an algorithm are specified in lua/README.md. `algorithm` and `ARGUMENTS`,
-  the format of a policy's numbers, are from src/store/redis/script/assemble.rs.
+  the format of a policy's numbers, are from src/store/redis/script.rs.
 ]]
 -- uses: prelude state
 local numbers = ARGV[1]

@@ -55,7 +55,7 @@ use crate::{advice::Advice, body::RetryBody};
 /// 8. none of them: the [backoff](Self::backoff).
 ///
 /// In gRPC responses, only 1 to 3 are read. [Jitter](Self::jitter) is added to all but 1 and 8. A wait of 0 becomes the
-/// first backoff, so that a server that always sends 0 is not flooded.
+/// first bound of the backoff, so that a server that always sends 0 is not flooded.
 ///
 /// # How many retries
 ///
@@ -70,8 +70,8 @@ use crate::{advice::Advice, body::RetryBody};
 ///
 /// # Requests
 ///
-/// The request is cloned before it is sent, so its body must be a [`RetryBody`]: any body that is `Clone`, such as `String`
-/// or `http_body_util::Full<Bytes>`. Other bodies, such as tonic's, are for
+/// The request is cloned before it is sent, so its body must be a [`RetryBody`]: any body that is `Clone`, such as
+/// `String` or `http_body_util::Full<Bytes>`. Other bodies, such as tonic's, are for
 /// [`BufferedRetryLayer`](crate::BufferedRetryLayer). Over HTTP the body of the rejection is dropped unread.
 ///
 /// A timeout of one request is cloned with the request, such as `grpc-timeout`

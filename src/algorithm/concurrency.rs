@@ -29,9 +29,11 @@ use crate::base::{Error, Quota};
 /// after it answers again, it knows all permits in use, and grants no more until they fall below the limit. So a reset
 /// frees for good only the permits of requests that no longer run.
 ///
-/// * **Promise**: at any moment at most the limit in use, unless the store loses permits, or an instance loses its
-///   connection to the store or does not run its Tokio runtime for longer than the period. Then the excess is at most
-///   what is granted until the renewals.
+/// * **Promise**: at any moment at most the limit in use, as long as the store decides. There are two exceptions: the
+///   store loses permits; or an instance is disconnected, or its Tokio runtime stalls, for longer than the period. Then
+///   the excess is at most what is granted until the renewals. In an outage,
+///   [`FailureMode::Local`](crate::FailureMode::Local) grants each instance its share in addition to the permits in
+///   use, and `Closed` grants none.
 /// * **Source**: the counting semaphore, with an expiry.
 /// * **Cost in Redis**: one sorted set per key, with a member of 50 to 140 bytes per request that holds permits,
 ///   regardless of its cost.

@@ -89,7 +89,7 @@ use crate::base::{Error, Quota};
 /// * The file does not compile, raises an error, uses a global variable or calls Redis.
 /// * It does not return a table with the function `decide`, or lacks `renew` where it is called.
 /// * A value is missing, of another type, a fraction or out of range. The error names the value.
-/// * A cost of 0 is denied, or a cost is admitted without a lifetime.
+/// * A cost of 0 is denied, or a cost above 0 is admitted without a lifetime.
 /// * `KEEP_TTL` is returned for a key that does not exist.
 ///
 /// # Example

@@ -11,9 +11,9 @@
 //! | [`FixedWindow`] | at most the limit in each window | up to twice the limit within a moment | quotas per calendar day, or per hour of a plan |
 //! | [`SlidingWindow`] | the limit per period if requests come evenly, up to twice the limit at worst; with `n` segments, at most the limit in any span one segment shorter than the period | smoothed | large limits for which a window's edge matters |
 //! | [`Concurrency`] | at most the limit **concurrently** | no edge | exports, uploads, jobs, connections |
-//! | [`SlidingLog`] | at most the limit in **any** span of the period, exactly | no edge | small limits that must be exact |
+//! | [`SlidingLog`] | at most the limit in **any** span as long as the period, exactly | no edge | small limits that must be exact |
 //!
-//! Memory is for a key of 20 bytes. The tables of Redis take about 40 bytes more per key.
+//! The memory in this table is for a key of 20 bytes. Redis's own tables take about 40 bytes more per key.
 //!
 //! | algorithm | Redis memory | Redis commands of a denial; of a charge |
 //! |---|---|---|

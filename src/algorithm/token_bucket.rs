@@ -69,7 +69,7 @@ impl TokenBucket {
         self
     }
 
-    /// Starts the bucket of a new key with `tokens` tokens, or full if it holds fewer. Defaults to full.
+    /// Starts the bucket of a new key with `tokens` tokens, or full if its capacity is smaller. Defaults to full.
     ///
     /// A key counts as new again when its bucket has been full for as long as an empty one takes to fill. A refund to
     /// a new key has no effect. A refund to a key that is no longer new may add the tokens that were missing at the

@@ -114,7 +114,7 @@ impl Quota {
         Self::must(Self::checked(limit, 86_400 * SECOND))
     }
 
-    /// `limit` units in every `period`.
+    /// `limit` units per `period`, and a [burst](Self#bursts) of `limit`.
     ///
     /// # Panics
     ///

@@ -31,8 +31,9 @@ pub enum Verdict {
     Delay(Duration),
     /// Denied, and nothing was charged.
     Deny {
-        /// The shortest wait, to the microsecond, after which the same request is admitted if the key is not charged
-        /// before. `None` if the cost is above the capacity or, in an outage, above this instance's share of it.
+        /// The shortest wait, to the microsecond, after which the same request is admitted if the key is not charged in
+        /// the meantime; under [`Concurrency`](crate::algorithm::Concurrency), until permits expire. `None` if the cost
+        /// is above the capacity or, in an outage, above this instance's share of it.
         retry_after: Option<Duration>,
     },
 }
@@ -266,7 +267,7 @@ impl Outcome {
         self.charge.is_shadow()
     }
 
-    /// The charge that was decided. Stores use it to make refunds and renew permits.
+    /// The charge that was decided. The stores of this crate use it to make refunds and renew permits.
     #[must_use]
     pub const fn charge(&self) -> &Charge {
         &self.charge

@@ -12,8 +12,8 @@ use crate::base::{Answer, Error};
 
 /// The value of a cookie, such as a session cookie, percent-decoded.
 ///
-/// A client can send any value, and a new value has a new limit. Use this extractor only if the server checks the
-/// cookie.
+/// A client can send any value, and a new value has a new limit. Use this extractor only if the service, or something in
+/// front of it, rejects values that it does not know. If that comes after the limit, add a rule on addresses.
 ///
 /// # Decoding
 ///
@@ -28,8 +28,8 @@ use crate::base::{Answer, Error};
 ///
 /// # Errors
 ///
-/// * [`MissingIdentity`](crate::ErrorKind::MissingIdentity): the request does not have the cookie. [`or`](KeyExtractor::or)
-///   continues with the next extractor.
+/// * [`MissingIdentity`](crate::ErrorKind::MissingIdentity): the request does not have the cookie.
+///   [`or`](KeyExtractor::or) continues with the next extractor.
 /// * [`InvalidIdentity`](crate::ErrorKind::InvalidIdentity): the cookie is sent more than once, or its value is empty,
 ///   longer than 8 KiB as it was sent, or not UTF-8 after decoding.
 ///

@@ -11,8 +11,8 @@ use crate::base::{Answer, Error, ErrorKind, valid};
 ///
 /// # When to use it
 ///
-/// A client can send any value, and a new value has a new limit. Use this extractor if something in front of the limit
-/// checks the header, or if a client gains nothing by changing it.
+/// A client can send any value, and a new value has a new limit. Use this extractor only if the service, or something in
+/// front of it, rejects values that it does not know. If that comes after the limit, add a rule on addresses.
 ///
 /// * For the forwarding headers of proxies, use [`ClientIp`](crate::ClientIp): clients can send these headers too.
 /// * For `authorization`, use [`Bearer`](crate::key::Bearer): servers treat `Bearer t1`, `bearer t1` and
@@ -101,7 +101,8 @@ impl KeyExtractor for Header {
 /// The scheme is case-insensitive, and any number of spaces and tabs may surround it and the token:
 /// `Bearer t1`, `bearer t1` and `BEARER  t1` are one key.
 ///
-/// The token is not verified. Use this extractor only if the server verifies it.
+/// The token is not verified. Use this extractor only if the service, or something in front of it, verifies it. If that
+/// comes after the limit, add a rule on addresses: each invented token has a new limit.
 ///
 /// # Errors
 ///

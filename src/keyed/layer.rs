@@ -18,8 +18,8 @@ use crate::{
 /// your service is a client that must stay within a limit, let requests [`wait`](Self::wait) instead.
 ///
 /// For HTTP services use [`RateLimitLayer`](crate::RateLimitLayer), which responds instead of failing. The service must
-/// be `Clone`, its error a boxed error or convertible to one; the service, its future and the requests are `Send +
-/// 'static`.
+/// be `Clone`, and its error must convert into a boxed error. The service, its future and the requests must be
+/// `Send + 'static`.
 ///
 /// # Example
 ///

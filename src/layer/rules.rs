@@ -9,9 +9,9 @@ use crate::base::{Error, ErrorKind, valid};
 
 /// A table of routes and their [`Rule`]s, for one layer around a whole service.
 ///
-/// Make the layer with [`RateLimitLayer::with_rules`](crate::RateLimitLayer::with_rules). All rules that apply to a request
-/// are decided in one atomic step; in a Redis Cluster, [per key](crate::guide::redis#cluster). If no rule applies, the
-/// request goes straight to the service, like an [exempt](crate::RateLimitLayer::exempt) one.
+/// Make the layer with [`RateLimitLayer::with_rules`](crate::RateLimitLayer::with_rules). All rules that apply to a
+/// request are decided in one atomic step; in a Redis Cluster, [per key](crate::guide::redis#cluster). If no rule
+/// applies, the request goes straight to the service, like an [exempt](crate::RateLimitLayer::exempt) one.
 ///
 /// | rule added with | applies to |
 /// |---|---|
@@ -32,9 +32,9 @@ use crate::base::{Error, ErrorKind, valid};
 /// | `/shop.Cart/Add` | a gRPC method |
 /// | `/{{id}}` | the literal path `/{id}` |
 ///
-/// Syntax and matching are the same as in axum 0.8 (`matchit`). The most specific route wins: `/orders/new` does not match
-/// `/orders/{id}` if both are in the table. Routes with another method are ignored: if the table has `POST /orders/new`,
-/// `GET /orders/new` matches `/orders/{id}`.
+/// Syntax and matching are the same as in axum 0.8 (`matchit`). The most specific route wins: `/orders/new` does not
+/// match `/orders/{id}` if both are in the table. Routes with another method are ignored: if the table has `POST
+/// /orders/new`, `GET /orders/new` matches `/orders/{id}`.
 ///
 /// A route may name any method registered with IANA, including WebDAV's, and `PURGE` and `QUERY`. Any other method is an
 /// error, because it is nearly always a typo. To limit another method, write the path without a method.
@@ -44,25 +44,25 @@ use crate::base::{Error, ErrorKind, valid};
 ///
 /// # Spellings of a path
 ///
-/// Routers and middlewares normalize paths differently. So a path gets the rules of every way to read it: as it is written,
-/// and with each combination of percent-encoded characters decoded (except slashes), `.` and `..` resolved, repeated
-/// slashes merged, and slashes at the start and the end trimmed. For example, `/login/`, `//login` and `/%6Cogin` get the
-/// rules of `/login`, in addition to the rules of the route they match as written, or of [`otherwise`](Self::otherwise).
-/// Routes with the same normalized form are one route.
+/// Routers and middlewares normalize paths differently. So a path gets the rules of every way to read it: as it is
+/// written, and with each combination of percent-encoded characters decoded (except slashes), `.` and `..` resolved,
+/// repeated slashes merged, and slashes at the start and the end trimmed. For example, `/login/`, `//login` and
+/// `/%6Cogin` get the rules of `/login`, in addition to the rules of the route they match as written, or of
+/// [`otherwise`](Self::otherwise). Routes with the same normalized form are one route.
 ///
 /// Limits of this matching:
 ///
 /// * **Case.** Paths are case-sensitive, as in axum: `/Login` is not `/login`. If your router ignores case, use
 ///   [`every`](Self::every), or a layer inside the router.
 /// * **Prefixes.** For nested routers of axum, write the full path, as the client sends it.
-/// * **Rewritten paths.** If a middleware outside axum's outermost router rewrites the path, write the rewritten path. If a
-///   middleware inside that router does, write the path that the client sends. If a middleware appends a slash and the
-///   table has `/files/{*rest}`, add `/files/public/` with the rule of `/files/public`: as written, that path is one of
-///   `/files/{*rest}`.
+/// * **Rewritten paths.** If a middleware outside axum's outermost router rewrites the path, write the rewritten path.
+///   If a middleware inside that router does, write the path that the client sends. If it appends a slash,
+///   `/files/public` may be served by `/files/{*rest}`, which the table does not know: then give `/files/public` that
+///   rule too.
 /// * **Nested services that resolve `..` themselves**, such as a proxy behind `nest_service("/svc", ..)`, may read
 ///   `/svc/../login` as their `/login`. Put a layer around the nested service, or reject such paths in front of it.
-/// * **CORS preflights** are OPTIONS requests: `/login` matches the preflight of a POST, `POST /login` does not. To limit
-///   all preflights, use [`every`](Self::every) or [`otherwise`](Self::otherwise).
+/// * **CORS preflights** are OPTIONS requests: `/login` matches the preflight of a POST, `POST /login` does not. To
+///   limit all preflights, use [`every`](Self::every) or [`otherwise`](Self::otherwise).
 /// * **Methods in headers**, such as `X-HTTP-Method-Override`, are not read. If your service reads them, write routes
 ///   without methods.
 ///

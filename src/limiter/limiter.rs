@@ -227,9 +227,9 @@ impl Limiter {
     /// [failed](Decision::failure) and the policies are [`Open`](crate::FailureMode::Open), this admits without using
     /// the store. Errors are the same as for [`check_all`](Self::check_all).
     ///
-    /// Return the new decision from the handler, and the layer writes it into the response's headers. The same holds for a
-    /// decision of [`check`](Self::check): the outcome of another policy is added, the one of another key under the same
-    /// policy is not.
+    /// Return the new decision from the handler, and the layer writes it into the response's headers. The same holds
+    /// for a decision of [`check`](Self::check): the outcome of another policy is added, the one of another key under
+    /// the same policy is not.
     ///
     /// # Example
     ///
@@ -334,9 +334,9 @@ impl Limiter {
 
     /// Refunds up to `units` units that `decision` charged to each of its keys, if they still count.
     ///
-    /// A refund never returns units that another request was charged. Units stop counting when the charge's window
-    /// ends, when its bucket has drained past the charge, or when its entry leaves the log. All refunds of a decision
-    /// together never exceed its charge.
+    /// A refund does not return units that another request was charged, with the exceptions below. Units stop counting
+    /// when the charge's window ends, when its bucket has drained past the charge, or when its entry leaves the log.
+    /// All refunds of a decision together never exceed its charge.
     ///
     /// A denied decision or a peek has nothing to refund. A decision from [`charge_more`](Self::charge_more) is
     /// refunded separately. A permit of a [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop

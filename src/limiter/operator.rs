@@ -11,8 +11,8 @@ use crate::{
     store::{Action, Store},
 };
 
-/// What operators do, from [`Limiter::operator`]: reset, refund, ban or unban a key. Cloning is cheap. The feature `explain`
-/// of the crate `tower-ratelimit-extra` has what they look at: the state of a key, and the list of bans.
+/// The calls for operators, from [`Limiter::operator`]: reset, refund, ban or unban a key. Cloning is cheap. To see the
+/// state of a key or the list of bans, use the feature `explain` of the crate `tower-ratelimit-extra`.
 ///
 /// # Example
 ///
@@ -44,9 +44,9 @@ impl Limiter {
 }
 
 impl Operator {
-    /// Removes everything that `key` was charged under `policy`, so its whole quota is available again. It does not end a
-    /// ban; [`unban`](Self::unban) does. Under a [`Concurrency`](crate::algorithm::Concurrency) policy, requests that are
-    /// still running count again once their permits are renewed, within a third of the period.
+    /// Removes everything that `key` was charged under `policy`, so its whole quota is available again. It does not end
+    /// a ban; [`unban`](Self::unban) does. Under a [`Concurrency`](crate::algorithm::Concurrency) policy, requests that
+    /// are still running count again once their permits are renewed, within a third of the period.
     ///
     /// # Errors
     ///
@@ -59,9 +59,9 @@ impl Operator {
 
     /// Refunds the latest `units` units that `key` was charged under `policy`, for any requests.
     ///
-    /// It refunds at most what was charged and still counts. To undo one decision, use [`Limiter::refund`], which never
-    /// refunds other requests' units. A permit of a [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded;
-    /// drop its decision instead.
+    /// It refunds at most what was charged and still counts. To undo one decision, use [`Limiter::refund`], which
+    /// refunds no other request's units, except after a [`reset`](Self::reset) and in the cases that it lists. A permit
+    /// of a [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop its decision instead.
     ///
     /// The decision shows what remains after the refund. If the refund failed and the policy is not
     /// [`Closed`](crate::FailureMode::Closed), [`Decision::failure`] has the cause. Errors are the same as for
@@ -79,18 +79,18 @@ impl Operator {
 
     /// Bans `key` under `policy` for `time` from now. This replaces a ban that it already has.
     ///
-    /// The policy needs a [penalty](Policy::penalty): [`Penalty::manual`](crate::policy::Penalty::manual) if keys are to be
-    /// banned by hand only. The ban takes effect immediately on every instance that reaches the store. Earlier denials are
-    /// forgotten, and the ban does not make later automatic bans longer.
+    /// The policy needs a [penalty](Policy::penalty): [`Penalty::manual`](crate::policy::Penalty::manual) if keys are
+    /// to be banned by hand only. The ban takes effect immediately on every instance that reaches the store. Earlier
+    /// denials are forgotten, and the ban does not make later automatic bans longer.
     ///
-    /// If this process has counted keys in place of a store that [failed](crate::FailureMode::Local), the ban also holds
-    /// there, for the rest of this outage and for later ones.
+    /// If this process has counted keys in an outage ([`Local`](crate::FailureMode::Local)), the ban also applies to
+    /// these counts, now and in later outages.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if the policy has no penalty, the time is not 1 ms to 3650 days, or the
-    /// store has no bans; or the failure of the store. The policy's [`FailureMode`](crate::FailureMode) does not apply:
-    /// if the store fails, the key is banned at most in this process.
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if the policy has no penalty, the time is not 1 ms to 3650 days, or
+    /// the store has no bans; or the failure of the store. The policy's [`FailureMode`](crate::FailureMode) does not
+    /// apply: if the store fails, the key is banned at most in this process.
     ///
     /// # Example
     ///
@@ -133,8 +133,8 @@ impl Operator {
     /// [deny caches](crate::store::RedisStoreBuilder::deny_cache) hold a denial, a second by default. What the key was
     /// charged stays: see [`reset`](Self::reset).
     ///
-    /// A ban that this process imposed while the store failed ends too, even if the store still fails. Such bans on other
-    /// instances do not end.
+    /// A ban that this process imposed while the store failed ends too, even if the store still fails. Such bans on
+    /// other instances do not end.
     ///
     /// # Errors
     ///

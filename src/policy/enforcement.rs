@@ -20,7 +20,7 @@ use crate::base::{Error, ErrorKind};
 /// |---|---|---|---|---|
 /// | [`Policy::shadow`](crate::Policy::shadow) | one policy | is admitted, not charged | nothing | try a new limit in addition to the old ones |
 /// | [`Policy::rollout`](crate::Policy::rollout) | one policy, a share of its keys | is denied for these keys, admitted for others | denials and headers, for enforced keys | enforce a limit step by step |
-/// | [`ReportOnly`](Self::ReportOnly) | layers | is admitted, not charged | `X-RateLimit-Exceeded` | mark responses, or answer with less |
+/// | [`ReportOnly`](Self::ReportOnly) | layers | is admitted, not charged | `X-RateLimit-Exceeded`, and the headers of a denial without `Retry-After` | mark responses, or answer with less |
 /// | [`Off`](Self::Off) | layers | is admitted, nothing is counted | nothing | turn limits off in an emergency |
 ///
 /// # Example

@@ -42,7 +42,8 @@ pub enum Rejection {
     /// The layer [blocks](crate::RateLimitLayer::block) the request.
     Blocked,
     /// The store made no decision, and the policy's failure mode is [`Closed`](crate::FailureMode::Closed): 503. If the
-    /// error is [`InvalidConfig`](ErrorKind::InvalidConfig), a setting is wrong: 500.
+    /// error is [`InvalidConfig`](ErrorKind::InvalidConfig) or [`MissingSetup`](ErrorKind::MissingSetup), the service is not
+    /// set up: 500.
     Unavailable(Error),
 }
 
@@ -54,8 +55,8 @@ impl Rejection {
         self.described().0
     }
 
-    /// The HTTP status, the gRPC code, and what the client may read if no wait helps. `None` if that is the message of the
-    /// error.
+    /// The HTTP status, the gRPC code, and what the client may read if no wait helps. `None` if that is the message of
+    /// the error.
     pub(super) const fn described(&self) -> (StatusCode, u8, Option<&'static str>) {
         let (error, is_identity) = match self {
             Self::Denied(_) => return (StatusCode::TOO_MANY_REQUESTS, 8, Some(TOO_MUCH)),
@@ -68,7 +69,7 @@ impl Rejection {
                 (StatusCode::BAD_REQUEST, 3, None)
             }
             (ErrorKind::UnknownIdentity, true) => (StatusCode::UNAUTHORIZED, 16, None),
-            (ErrorKind::InvalidConfig, _) | (ErrorKind::MissingSetup, true) => {
+            (ErrorKind::InvalidConfig | ErrorKind::MissingSetup, _) => {
                 (StatusCode::INTERNAL_SERVER_ERROR, 13, Some("the rate limit is misconfigured"))
             }
             (_, true) => (StatusCode::INTERNAL_SERVER_ERROR, 13, Some("the client could not be identified")),
@@ -150,8 +151,8 @@ impl From<Error> for Rejection {
 }
 
 /// The text for the client: what happened, and the wait in whole seconds. It reveals nothing about the store, and of an
-/// [`Error`] only the message meant for the client, such as the message of [`MissingIdentity`](ErrorKind::MissingIdentity).
-/// The cause is the [`source`](StdError::source).
+/// [`Error`] only the message meant for the client, such as the message of
+/// [`MissingIdentity`](ErrorKind::MissingIdentity). The cause is the [`source`](StdError::source).
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self, self.retry_after_seconds(), self.described().2) {

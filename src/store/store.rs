@@ -14,9 +14,9 @@ use crate::{
 
 /// A store keeps the counts and decides whether they admit a request.
 ///
-/// A store is atomic: between its reading and its writing of a key's state, nothing else changes that key. A decision on
-/// several charges makes all of them or none. In a Redis Cluster, charges to different keys are made one after the other,
-/// and refunded if a later one is denied.
+/// A store is atomic: between its reading and its writing of a key's state, nothing else changes that key. A decision
+/// on several charges makes all of them or none. In a Redis Cluster, charges to different keys are made one after the
+/// other, and refunded if a later one is denied.
 ///
 /// The methods return an [`Answer`]. A store in memory returns one that is ready, so a decision needs no allocation and
 /// no task switch.
@@ -78,11 +78,11 @@ pub trait Store: Send + Sync + 'static {
         self.decide(action, &[charge])
     }
 
-    /// The denial of `charges`, if this process knows without asking another one that the store denies them. A denial that a
-    /// [penalty](Policy::penalty) counts is counted. Nothing is charged.
+    /// The denial of `charges`, if this process knows without asking another one that the store denies them. A denial
+    /// that a [penalty](Policy::penalty) counts is counted. Nothing is charged.
     ///
-    /// A layer calls it before it waits for a key or a policy that is looked up, so clients that are over a limit cause no
-    /// lookups. Defaults to `None`.
+    /// A layer calls it before it waits for a key or a policy that is looked up, so clients that are over a limit cause
+    /// no lookups. Defaults to `None`.
     #[doc(hidden)]
     fn known_denial(&self, charges: &[Charge]) -> Option<Decision> {
         let _ = charges;
@@ -153,10 +153,11 @@ pub enum Extent {
 /// The keys that a store has.
 #[derive(Clone, Debug)]
 pub struct StoredKeys {
-    /// Each key as it is [stored](crate::key#the-stored-form), and the place of its policy among those that were asked for.
+    /// Each key as it is [stored](crate::key#the-stored-form), and the place of its policy among those that were asked
+    /// for.
     pub keys: Vec<(usize, Key)>,
-    /// How many names belong to none of the policies: to other policies, to a policy that had another algorithm, or to the
-    /// hash of live policies.
+    /// How many names belong to none of the policies: to other policies, to a policy that had another algorithm, or to
+    /// the hash of live policies.
     pub others: usize,
     /// Whether all keys were looked at.
     pub is_complete: bool,
@@ -185,8 +186,8 @@ pub struct LocalCounts {
 /// What the store has not been told.
 #[derive(Default)]
 pub(crate) struct Owing {
-    /// What was admitted in this process, the oldest first: under each policy and key, and apart from it what was debited where
-    /// there is room for debt, because only that becomes debt.
+    /// What was admitted in this process, the oldest first: under each policy and key, and apart from it what was
+    /// debited where there is room for debt, because only that becomes debt.
     pub(crate) charges: IndexMap<(Box<str>, Key, bool), Owed>,
     /// What the store was already asked to charge, and did not.
     pub(crate) again: Vec<(Key, Owed)>,
@@ -252,22 +253,22 @@ pub enum Action {
     Debit,
     /// Decide as [`Charge`](Self::Charge) would now, and change nothing.
     Peek,
-    /// Refund the units that were charged and still count, up to the costs. For a policy with permits, release the permit of
-    /// the same charge.
+    /// Refund the units that were charged and still count, up to the costs. For a policy with permits, release the
+    /// permit of the same charge.
     Refund,
-    /// Renew the permits of the same charges, so they do not expire. Permits that the store has lost are in use again, even
-    /// above the limit.
+    /// Renew the permits of the same charges, so they do not expire. Permits that the store has lost are in use again,
+    /// even above the limit.
     Renew,
-    /// Ban the keys, under policies with a [penalty](crate::Policy::penalty), with a length of `cost` microseconds from
-    /// now. A cost of 0 ends the ban, and forgets earlier denials and bans. Charges nothing.
+    /// Ban the keys for `cost` microseconds from now, under policies with a [penalty](crate::Policy::penalty). A cost
+    /// of 0 ends the ban, and forgets earlier denials and bans. Charges nothing.
     ///
-    /// The outcome is [banned](crate::decision::Outcome::banned_for) if the key is banned then. A store without bans returns
-    /// another one.
+    /// The outcome is [banned](crate::decision::Outcome::banned_for) if the key is banned then. A store without bans
+    /// returns another one.
     Ban,
 }
 
-/// What an action does. Each decision has three phases: the states are changed, the charges are planned, and they are charged.
-/// Calls of Redis have these fields as numbers, see `lua/README.md`.
+/// What an action does. Each decision has three phases: the states are changed, the charges are planned, and they are
+/// charged. Calls of Redis have these fields as numbers, see `lua/README.md`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spec {
     /// Changes each state before anything is planned. Then no units are.

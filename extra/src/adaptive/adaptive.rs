@@ -34,7 +34,7 @@ use super::{
 /// let layer = RateLimitLayer::new(MemoryStore::new(), &uploads, Key::new("all"));
 ///
 /// assert_eq!(uploads.share(), 1.0);
-/// // It falls by half in half a second at most.
+/// // In each half second, it falls by at most half.
 /// tokio::time::sleep(Duration::from_secs(2)).await;
 /// assert_eq!((uploads.share(), uploads.policy().quota()), (0.25, Quota::per_second(250)));
 /// # drop(layer);
@@ -135,9 +135,9 @@ impl Adaptive {
     /// * [`Gradient`](super::Gradient) and [`Vegas`](super::Vegas) cannot be shared: they sometimes reduce the share to
     ///   empty the queue, and a mean would hide that.
     ///
-    /// The shares are in one hash, `prefix:adaptive:policy:algorithm`, with a TTL of a minute, or four intervals if they are
-    /// longer. Each instance sends three commands in every interval, and no request waits for them. The Redis user needs
-    /// `+hset +hdel +hgetall +pexpire`, which are part of [`acl_rule`](RedisStore::acl_rule).
+    /// The shares are in one hash, `prefix:adaptive:policy:algorithm`, with a TTL of a minute, or four intervals if
+    /// they are longer. Each instance sends three commands in every interval, and no request waits for them. The Redis
+    /// user needs `+hset +hdel +hgetall +pexpire`, which are part of [`acl_rule`](RedisStore::acl_rule).
     #[cfg(feature = "redis")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     pub fn shared(mut self, store: &RedisStore) -> Self {
@@ -145,13 +145,13 @@ impl Adaptive {
         self
     }
 
-    /// Starts to follow the signals, in a task of this runtime. The task ends when the last handle, source and layer of the
-    /// policy is dropped. If the runtime is shut down, the last quota stays.
+    /// Starts to follow the signals, in a task of this runtime. The task ends when the last handle, source and layer of
+    /// the policy is dropped. If the runtime is shut down, the last quota stays.
     ///
     /// # Errors
     ///
-    /// * [`InvalidConfig`](ErrorKind::InvalidConfig): there is no signal, a setting is out of its bounds, the algorithm cannot
-    ///   count the quota at the floor, or a signal cannot be shared.
+    /// * [`InvalidConfig`](ErrorKind::InvalidConfig): there is no signal, a setting is out of its bounds, the algorithm
+    ///   cannot count the quota at the floor, or a signal cannot be shared.
     /// * [`MissingSetup`](ErrorKind::MissingSetup): no Tokio runtime runs here.
     pub fn start(self) -> Result<AdaptivePolicy, Error> {
         let runtime = Handle::try_current().map_err(|_| {

@@ -50,9 +50,9 @@ impl Aimd {
         self
     }
 
-    /// The share of requests that may fail, from 0 to 1. Above it, the quota falls by half of the share. Defaults to
-    /// 0.5. With 1, failures change nothing. Below a half, [a few clients](super#what-a-few-clients-can-do) with
-    /// failing requests can lower the quota.
+    /// The part of the requests that may fail, from 0 to 1. If more fail, the quota falls by half of the part that
+    /// failed: by 30 % if 60 % did. Defaults to 0.5. With 1, failures change nothing. Below a half, [a few
+    /// clients](super#what-a-few-clients-can-do) with failing requests can lower the quota.
     pub const fn failed_up_to(mut self, share: f64) -> Self {
         self.failed_up_to = share;
         self

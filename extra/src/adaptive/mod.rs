@@ -27,8 +27,9 @@
 //!
 //! # What holds for all three
 //!
-//! * **Start.** Nothing changes before 50 requests have ended. After ten [intervals](Adaptive::every), 10 are enough;
-//!   after a minute, one.
+//! * **Windows.** A controller judges one *window* of requests after another. A window ends at the first
+//!   [interval](Adaptive::every) after 50 requests have ended in it; after ten intervals, 10 are enough; after a
+//!   minute, one.
 //! * **Steps.** A reduction is by half at most. While the queue becomes shorter, nothing is reduced, because requests
 //!   that began before a reduction would cause the next one. To empty the queue, `Gradient` and `Vegas` reduce the
 //!   share by up to three quarters for a moment.
@@ -58,8 +59,9 @@
 //! The quota still falls if the clients with slow requests are the majority, for example at night. A limit on the
 //! requests in flight counts their requests like any other, so they can fill a limit that has fallen. To prevent this:
 //!
-//! * Limit the requests in flight of each client as well, with [`Policy::concurrency`](tower_ratelimit::Policy::concurrency) and a key
-//!   such as [`PeerIp`](tower_ratelimit::PeerIp).
+//! * Limit the requests in flight of each client as well, with
+//!   [`Policy::concurrency`](tower_ratelimit::Policy::concurrency) and a key such as
+//!   [`PeerIp`](tower_ratelimit::PeerIp).
 //! * Choose a [`floor`](Adaptive::floor) above what a few clients can hold.
 //! * Set a timeout for bodies, or use a proxy that sends only complete requests to the service.
 //! * `Gradient` and `Vegas` compare with the quickest median. If a few clients send many quick, successful requests,

@@ -19,14 +19,14 @@ use super::{
 /// unit  = log10(n), at least 1
 /// ```
 ///
-/// | queue | the limit |
+/// | queue | `n` should |
 /// |---|---|
-/// | up to 1 unit | rises by 6 units |
-/// | below 3 units | rises by a unit |
-/// | 3 to 6 units | stays |
-/// | more | falls by a unit, and by half of what is above 6 |
+/// | up to 1 unit | rise by 6 units |
+/// | below 3 units | rise by a unit |
+/// | 3 to 6 units | stay |
+/// | more | fall by a unit, and by half of what is above 6 |
 ///
-/// The limit changes by the same fraction, and rises by at most half of itself. A rate changes in the same way. Every
+/// The limit, or the rate, changes by that change divided by `n`, and rises by at most half of itself. Every
 /// ten seconds, if the limit is reached and there is a queue, one window with a smaller limit empties the queue to
 /// measure the baseline again. A rate below the full quota counts as reached.
 ///
@@ -77,9 +77,9 @@ impl Vegas {
         Self { meter: meter.clone(), failed_up_to: HALF, baseline: Baseline::default() }
     }
 
-    /// The share of requests that may fail, from 0 to 1. Above it, the quota falls by half of the share. Defaults to
-    /// 0.5. With 1, failures change nothing. Below a half, [a few clients](super#what-a-few-clients-can-do) with
-    /// failing requests can lower the quota.
+    /// The part of the requests that may fail, from 0 to 1. If more fail, the quota falls by half of the part that
+    /// failed: by 30 % if 60 % did. Defaults to 0.5. With 1, failures change nothing. Below a half, [a few
+    /// clients](super#what-a-few-clients-can-do) with failing requests can lower the quota.
     pub const fn failed_up_to(mut self, share: f64) -> Self {
         self.failed_up_to = share;
         self

@@ -38,7 +38,7 @@
 //! | `GET /policies/{policy}` | The settings of one |
 //! | `GET /policies/{policy}/keys/{key}` | The state of a key, and what a request would get now, as an [`Explanation`](crate::explain::Explanation#as-json). `?cost=5` asks for a request of 5 units |
 //! | `DELETE /policies/{policy}/keys/{key}` | [Resets](tower_ratelimit::Operator::reset) the key: the client has its whole quota again |
-//! | `POST /policies/{policy}/keys/{key}/refund` | With `{"units": 5}`, [refunds](tower_ratelimit::Operator::refund_latest) the latest units. Answers what remains |
+//! | `POST /policies/{policy}/keys/{key}/refund` | With `{"units": 5}`, [refunds](tower_ratelimit::Operator::refund_latest) the latest units. Answers with what remains |
 //! | `POST /policies/{policy}/keys/{key}/ban` | With `{"seconds": 600}`, [bans](tower_ratelimit::Operator::ban) the key for this time from now, under a policy with a [penalty](tower_ratelimit::Policy::penalty) |
 //! | `DELETE /policies/{policy}/keys/{key}/ban` | [Ends](tower_ratelimit::Operator::unban) the ban of the key |
 //! | `GET /policies/{policy}/bans` | The keys that are [banned](crate::explain::BanList::of) now, and for how many seconds more, `{"bans": [{"key": "alice", "identity": "alice", "key_hash": "2bd806c97f0e00af", "banned_for": 600.0}], "is_complete": true}`: the 10,000 longest bans. `is_complete` is false if there may be [others](crate::explain::BanList::is_complete). With Redis, it reads the names of all keys |

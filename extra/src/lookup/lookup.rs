@@ -17,9 +17,9 @@ use super::{settings::Settings, shared::Shared};
 /// * **Bounds.** At most [`capacity`](Self::capacity) values are kept. The least used ones are dropped first, so a
 ///   flood of unknown keys does not displace the values of busy clients. At most the same number of lookups run
 ///   concurrently; further ones are an error. Limit the length of keys that clients can choose.
-/// * **Misses.** A key without a value is an error of the kind [`UnknownIdentity`](ErrorKind::UnknownIdentity). Misses
-///   are cached for the [`ttl`](Self::ttl), at most [`misses`](Self::misses) of them, separately from the values. Other
-///   errors are not cached.
+/// * **Misses.** An error whose kind blames the client is a miss: [`UnknownIdentity`](ErrorKind::UnknownIdentity) for a
+///   key without a value, `MissingIdentity` and `InvalidIdentity`. Misses are cached for the [`ttl`](Self::ttl), at
+///   most [`misses`](Self::misses) of them, separately from the values. Other errors are not cached.
 /// * **When it runs.** A lookup starts when its answer is first awaited. A layer does not await it if another of its
 ///   rules already denies the request. This does not hold for a rule with a [cost](tower_ratelimit::Rule::cost),
 ///   because its function runs once, after the lookup.
@@ -33,8 +33,8 @@ use super::{settings::Settings, shared::Shared};
 /// too long fails with the same kind. If the function returns an [`Error`] of this crate, it is returned unchanged. If
 /// its kind blames the client, such as [`UnknownIdentity`](ErrorKind::UnknownIdentity), the old value no longer serves.
 ///
-/// The start of an outage is logged once, without the cause, which may contain a client's identity. Log the cause in
-/// your function.
+/// The start of an outage is logged once, with the message of the [`Error`] and without its source, which may contain a
+/// client's identity. Log the source in your function.
 ///
 /// # Example
 ///
@@ -112,7 +112,7 @@ where
 
     /// Sets how long a value serves before it is looked up again. Defaults to 60 seconds.
     ///
-    /// Call this and the other setters before you clone the lookup: each starts with an empty cache.
+    /// Call this and the other setters before you clone the lookup: a setter returns one with an empty cache.
     pub fn ttl(self, ttl: Duration) -> Self {
         self.with(|settings| settings.ttl = ttl)
     }

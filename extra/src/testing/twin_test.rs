@@ -71,7 +71,7 @@ impl TwinTest {
 
     /// Runs the test with the Redis server at `url`.
     ///
-    /// Writes keys under a separate prefix, and removes them. Takes a Tokio runtime.
+    /// Writes keys under a separate prefix, and removes them. Needs a Tokio runtime.
     ///
     /// # Errors
     ///

@@ -32,7 +32,7 @@ use crate::{
 ///
 /// The store holds about [`capacity`](Self::capacity) keys. A key of 20 bytes takes 115 to 150 bytes of
 /// memory. Some algorithms add to that: a sliding window or log 32 to 64 bytes, each segment of a sliding window 8, each
-/// request in a sliding log 32, and each unit in use under a concurrency policy 32.
+/// request in a sliding log 32, and each request that holds permits 32.
 ///
 /// New keys push out expired ones, except under a [manual clock](Self::with_clock), which can step back. If no key is
 /// expired, a new key evicts one of those nearest to their reset. So a client that can invent identities can have some

@@ -44,8 +44,8 @@ impl ProbeReport {
         self.error.iter().chain(&self.warnings).map(String::as_str)
     }
 
-    /// `false` if no decision can be made until something is changed; [`connect`](crate::RedisStore::connect) then fails. A
-    /// failure that may end without that, such as a full memory, is only a finding.
+    /// `false` if no decision can be made until something is changed; [`connect`](crate::RedisStore::connect) then
+    /// fails. A failure that may end without a change, such as a full memory, is only a finding.
     #[must_use]
     pub const fn can_decide(&self) -> bool {
         self.error.is_none()

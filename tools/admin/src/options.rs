@@ -10,11 +10,11 @@ use clap::{Parser, Subcommand};
     name = "ratelimit-admin",
     after_help = "KEY is the identity of a client, such as 203.0.113.7, or a key as `keys` prints it: `%(acme%|alice%)` is \
                   the key of a tenant and a user, and `%*` begins a hash. Write `%25` for a percent sign.\n\n\
-                  Exit codes: 0 done, 1 Redis did not do it or the result cannot be printed, 2 the options, the policies, the URL or the key are invalid."
+                  Exit codes: 0 done, 1 Redis did not do it or did not answer (the message says whether the change may have been made), or what was read cannot be printed, 2 the options, the policies, the URL or the key are invalid."
 )]
 pub(crate) struct Options {
-    /// The URL of the server; of several nodes or sentinels with a comma between them. Prefer the variable: other users of
-    /// this machine see the arguments of a command, with the password.
+    /// The URL of the server; of several nodes or sentinels with a comma between them. Prefer the variable: other users
+    /// of this machine see the arguments of a command, with the password.
     #[arg(long, env = "REDIS_URL", hide_env_values = true, value_delimiter = ',', value_name = "URL")]
     pub(crate) redis: Vec<String>,
     /// The URLs are of nodes of a Redis Cluster.
@@ -26,7 +26,8 @@ pub(crate) struct Options {
     /// The URLs are of sentinels, which name the primary so.
     #[arg(long, value_name = "PRIMARY")]
     pub(crate) sentinel: Option<String>,
-    /// The user that the sentinels require, by default `default`. Its password is read from the variable SENTINEL_PASSWORD.
+    /// The user that the sentinels require, by default `default`. Its password is read from the variable
+    /// SENTINEL_PASSWORD.
     #[arg(long, requires = "sentinel", value_name = "USER")]
     pub(crate) sentinel_user: Option<String>,
     /// Trusts only the certificates in this PEM file to sign a rediss:// server's certificate.
@@ -61,8 +62,8 @@ pub(crate) struct Options {
 pub(crate) enum Command {
     /// Lists the policies. Needs no Redis, except with --live.
     Policies,
-    /// Prints the permissions that the Redis user of the service needs, for ACL SETUSER. Asks no server. `keys` and `bans`
-    /// need +scan too.
+    /// Prints the permissions that the Redis user of the service needs, for ACL SETUSER. Asks no server. `keys` and
+    /// `bans` need +scan too.
     Acl,
     /// Shows the state of a key, and what a request would get now.
     Show {

@@ -214,14 +214,14 @@ struct Registered {
 
 impl Scripts {
     pub(crate) fn script_for(&self, charges: &[Charge]) -> Result<Arc<Script>, Error> {
-        let custom = charges.iter().map(Charge::policy).filter(|policy| policy.is_custom());
+        let mut custom = charges.iter().map(Charge::policy).filter(|policy| policy.is_custom()).peekable();
+        if custom.peek().is_none() {
+            return Ok(Script::built_in().clone());
+        }
         let mut names = BTreeSet::new();
         for policy in custom {
             self.register(policy)?;
             names.insert(policy.algorithm_name().to_owned());
-        }
-        if names.is_empty() {
-            return Ok(Script::built_in().clone());
         }
         let names: Vec<String> = names.into_iter().collect();
         if let Some(script) = read(&self.0).scripts.get(&names) {

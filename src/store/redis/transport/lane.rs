@@ -56,7 +56,8 @@ pub(super) async fn decide<S: Sender>(target: Arc<Target<S>>, job: Arc<Job>) -> 
         }
         Ok(ticket) => {
             if ticket.opens_lane {
-                tokio::spawn(Lane::new(target.clone()).carry(false));
+                // Boxed because the runtime moves it more than once.
+                tokio::spawn(Box::pin(Lane::new(target.clone()).carry(false)));
             }
             wait(&target, &job, &ticket).await
         }
@@ -72,16 +73,20 @@ async fn wait<S: Sender>(target: &Arc<Target<S>>, job: &Job, ticket: &Ticket) ->
     let decision = if ticket.is_watched {
         Some(decided().await)
     } else {
-        let (mut left, mut pause, mut decision) = (job.deadline, STUCK, None);
-        while decision.is_none() && !left.is_zero() {
-            let time = pause.min(left);
-            decision = TimeLeft::new(time).spend_on(decided()).await;
-            (left, pause) = (left - time, pause * 2);
-            if decision.is_none() && !left.is_zero() {
-                open_another(target);
+        // Boxed because few decisions need the space.
+        Box::pin(async {
+            let (mut left, mut pause, mut decision) = (job.deadline, STUCK, None);
+            while decision.is_none() && !left.is_zero() {
+                let time = pause.min(left);
+                decision = TimeLeft::new(time).spend_on(decided()).await;
+                (left, pause) = (left - time, pause * 2);
+                if decision.is_none() && !left.is_zero() {
+                    open_another(target);
+                }
             }
-        }
-        decision
+            decision
+        })
+        .await
     };
     match decision {
         Some(Some(decision)) => decision,
@@ -212,7 +217,7 @@ fn open_another<S: Sender>(target: &Arc<Target<S>>) {
     if let Ok(runtime) = Handle::try_current()
         && target.queue.open_another()
     {
-        runtime.spawn(Lane::new(target.clone()).carry(false));
+        runtime.spawn(Box::pin(Lane::new(target.clone()).carry(false)));
     }
 }
 

@@ -142,9 +142,8 @@ impl Store for RedisStore {
 impl RedisStore {
     #[inline]
     pub(super) fn job(&self, action: Action, charges: Charges, script: Arc<Script>) -> Job {
-        let mut job = Job::new(action, charges, self.names.clone(), script, self.deadline);
-        job.time = self.clock.manual().map(ManualClock::micros);
-        job
+        let time = self.clock.manual().map(ManualClock::micros);
+        Job { time, ..Job::new(action, charges, self.names.clone(), script, self.deadline) }
     }
 
     /// The command that removes the count of a key.

@@ -151,13 +151,7 @@ impl Job {
 
     /// Sets its decision for the caller, and notifies the observers of the reply.
     pub(crate) fn answer(&self, reply: Result<Reply, Error>) {
-        self.slot.set(match reply {
-            Ok(reply) => Ok(self.settled(reply)),
-            Err(error) => {
-                self.failed();
-                Err(error)
-            }
-        });
+        self.slot.set(reply.map(|reply| self.settled(reply)).inspect_err(|_| self.failed()));
     }
 
     /// Wakes the caller for its decision, or because it will get none. Call it when nothing will send the job any more.

@@ -171,7 +171,7 @@ impl Queue {
         while let Some(next) = state.waiting.front() {
             if next.is_gone() || next.deadline <= now {
                 if let Some(waiting) = state.waiting.pop_front() {
-                    waiting.fail(late());
+                    waiting.job.slot.fail(late());
                 }
                 continue;
             }
@@ -296,11 +296,6 @@ impl Waiting {
     fn is_gone(&self) -> bool {
         Arc::strong_count(&self.job) == 1
     }
-
-    /// Ends it with an error, unless it is decided.
-    fn fail(&self, error: Error) {
-        self.job.slot.fail(error);
-    }
 }
 
 impl Drop for Waiting {
@@ -317,7 +312,7 @@ pub(super) fn expire(batch: &[Waiting], now: Duration, error: impl Fn() -> Error
 
 /// Fails all, if there are any. Returns the last one's error.
 fn fail_all<'a>(waiting: impl IntoIterator<Item = &'a Waiting>, error: impl Fn() -> Error) -> Option<Error> {
-    waiting.into_iter().map(|waiting| waiting.fail(error())).last().map(|()| error())
+    waiting.into_iter().map(|waiting| waiting.job.slot.fail(error())).last().map(|()| error())
 }
 
 /// The decisions that a lane sends together. Used again for the lane's next batch.

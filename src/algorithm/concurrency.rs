@@ -25,15 +25,16 @@ use crate::base::{Error, Quota};
 ///
 /// A renewal restores permits that the store has lost, even above the limit, because their requests still run. The
 /// store loses permits when it restarts without its data, when it fails over, when its clock steps forward, when an
-/// operator [resets](crate::Operator::reset) the key, or when a renewal comes after the expiry. A third of the period
-/// after it answers again, it knows all permits in use, and grants no more until they fall below the limit. So a reset
+/// operator [resets](crate::Operator::reset) the key, or when a renewal comes after the expiry. At most a third of
+/// the period after the store answers again, it knows all permits in use, and grants no more until they fall below the
+/// limit. So a reset
 /// frees for good only the permits of requests that no longer run.
 ///
 /// * **Promise**: at any moment at most the limit in use, as long as the store decides. There are two exceptions: the
-///   store loses permits; or an instance is disconnected, or its Tokio runtime stalls, for longer than the period. Then
-///   the excess is at most what is granted until the renewals. In an outage,
-///   [`FailureMode::Local`](crate::FailureMode::Local) grants each instance its share in addition to the permits in
-///   use, and `Closed` grants none.
+///   store loses permits; or an instance is disconnected, or its Tokio runtime stalls, for longer than two thirds of
+///   the period, because its latest renewal may be a third old. Then the excess is at most what is granted until the
+///   renewals. In an outage, [`FailureMode::Local`](crate::FailureMode::Local) grants each instance its share in
+///   addition to the permits in use, and `Closed` grants none.
 /// * **Source**: the counting semaphore, with an expiry.
 /// * **Cost in Redis**: one sorted set per key, with a member of 50 to 140 bytes per request that holds permits,
 ///   regardless of its cost.

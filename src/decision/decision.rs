@@ -21,18 +21,20 @@ pub(crate) type Permit = Arc<dyn Send + Sync>;
 ///
 /// # In a layer
 ///
-/// A layer inserts the decision into the request's extensions, for the handler. If no layer charges the request, the
-/// handler gets a decision that admits and has no [outcomes](Self::outcomes).
+/// A layer inserts the decision into the request's extensions, for the handler. If none of the layers in
+/// front of the handler charges the request, it gets a decision that admits and has no [outcomes](Self::outcomes).
+/// Without a layer, extracting the decision fails with 500.
 ///
-/// The layer copies the decision into the response's extensions only if the request already carried one, for example from
-/// an outer layer. To read it from a response, have your middleware insert `Decision::new([])` into the request first.
+/// The layer copies the decision into the response's extensions only if the request already carried one, for example
+/// from an outer layer. To read it from a response, have your middleware insert `Decision::new([])` into the request
+/// first.
 ///
 /// # Permits
 ///
-/// Under a [`Concurrency`](crate::algorithm::Concurrency) policy, the decision that a [`Limiter`](crate::Limiter) returns
-/// holds the permit, together with its clones: the permit is released when the last one is dropped. A layer holds the
-/// permits it takes until the response's body ends, and also the permit of a decision that a handler inserts into its
-/// response. The decisions in the request's extensions hold no permit.
+/// Under a [`Concurrency`](crate::algorithm::Concurrency) policy, the decision that a [`Limiter`](crate::Limiter)
+/// returns holds the permit, together with its clones: the permit is released when the last one is dropped. A layer
+/// holds the permits it takes until the response's body ends, and also the permit of a decision that a handler inserts
+/// into its response. The decisions in the request's extensions hold no permit.
 ///
 /// # Example
 ///
@@ -278,8 +280,8 @@ impl Decision {
         matches!(self.verdict(), Verdict::Allow)
     }
 
-    /// The delay after which an admitted request may go on. The request is already charged. `None` if the request may go on
-    /// now or is denied.
+    /// The delay after which an admitted request may go on. The request is already charged. `None` if the request may
+    /// go on now or is denied.
     ///
     /// # Example
     ///
@@ -349,15 +351,15 @@ impl Decision {
         bans.max().filter(|_| self.is_denied())
     }
 
-    /// The shortest wait after which every policy that denied would admit. `None` if the request is admitted, or if waiting
-    /// cannot help.
+    /// The shortest wait after which every policy that denied would admit. `None` if the request is admitted, or if
+    /// waiting cannot help.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.verdict().retry_after()
     }
 
-    /// The units that can still be charged under the [binding](Self::binding) policy, which is the tightest one. `None` if
-    /// there are no [outcomes](Self::outcomes).
+    /// The units that can still be charged under the [binding](Self::binding) policy, which is the tightest one. `None`
+    /// if there are no [outcomes](Self::outcomes).
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         self.binding().map(Outcome::remaining)
@@ -386,8 +388,8 @@ impl Decision {
     }
 
     /// The decision of the policy `name` alone, to [debit](crate::Limiter::debit) only this policy, or to
-    /// [refund](crate::Limiter::refund) or [settle](crate::Reservation) only what it charged. `None` if no such policy took
-    /// part.
+    /// [refund](crate::Limiter::refund) or [settle](crate::Reservation) only what it charged. `None` if no such policy
+    /// took part.
     ///
     /// It holds no permit. A refund of either decision counts for both.
     ///
@@ -441,8 +443,8 @@ impl Decision {
         self.decided.source
     }
 
-    /// Why the store made no decision, if this decision was made without it, by the [failure mode](crate::FailureMode) of
-    /// the policies.
+    /// Why the store made no decision, if this decision was made without it, by the [failure mode](crate::FailureMode)
+    /// of the policies.
     #[must_use]
     pub fn failure(&self) -> Option<&Error> {
         self.decided.failure.as_deref()

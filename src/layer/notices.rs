@@ -102,7 +102,7 @@ impl Notices {
                 warn,
                 policy = outcome.policy().name(),
                 "a request costs more than the policy {:?} admits in one step, which is {}, so it is always denied: \
-                 lower its cost, or raise the burst",
+                 lower its cost, or raise the burst, or the limit if the quota has no burst",
                 outcome.policy().name(),
                 outcome.policy().capacity()
             );

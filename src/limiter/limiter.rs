@@ -227,9 +227,9 @@ impl Limiter {
     /// [failed](Decision::failure) and the policies are [`Open`](crate::FailureMode::Open), this admits without using
     /// the store. Errors are the same as for [`check_all`](Self::check_all).
     ///
-    /// Return the new decision from the handler, and the layer writes it into the response's headers. The same holds
-    /// for a decision of [`check`](Self::check): the outcome of another policy is added, the one of another key under
-    /// the same policy is not.
+    /// Return the new decision from the handler, and the layer writes it into the response's headers. You can also
+    /// return a decision of [`check`](Self::check): its outcomes under other policies are added to the headers. For
+    /// another key under the same policy, the headers keep the outcome of the request's own key.
     ///
     /// # Example
     ///

@@ -12,24 +12,24 @@ use crate::{
 /// Units that a request has reserved, to be settled once its cost is known.
 ///
 /// The request is charged an estimate. [`settle`](Self::settle) then refunds what it did not need, or debits what it
-/// needed in addition. Use it if the cost is known only at the end, and charging only then would admit too many concurrent
-/// requests: the tokens of a language model, the rows of a query.
+/// needed in addition. Use it if the cost is known only at the end, and charging only then would admit too many
+/// concurrent requests: the tokens of a language model, the rows of a query.
 ///
-/// [`record`](Self::record) stores what was used so far, for a handler that may be cancelled at any moment: a client that
-/// closes its connection during a stream is charged what was recorded.
+/// [`record`](Self::record) stores what was used so far, for a handler that may be cancelled at any moment: a client
+/// that closes its connection during a stream is charged what was recorded.
 ///
 /// # When it ends
 ///
-/// Cloning gives another handle on the same reservation. If [`settle`](Self::settle) was not called when the last handle is
-/// dropped, the request is charged what was [recorded](Self::record). If nothing was recorded, the estimate and what
-/// [`extend_to`](Self::extend_to) added stay charged, or are refunded after [`or_refund`](Self::or_refund). A layer whose
-/// rule [reserves](crate::Rule::reserve) keeps a handle until the response's body has ended or been dropped.
+/// Cloning gives another handle on the same reservation. If [`settle`](Self::settle) was not called when the last
+/// handle is dropped, the request is charged what was [recorded](Self::record). If nothing was recorded, the estimate
+/// and what [`extend_to`](Self::extend_to) added stay charged, or are refunded after [`or_refund`](Self::or_refund). A
+/// layer whose rule [reserves](crate::Rule::reserve) keeps a handle until the response's body has ended or been
+/// dropped.
 ///
 /// Calls to Redis are made in the background, one after the other, so they are completed even if their request is
-/// cancelled. They run on the Tokio runtime in which the reservation is settled or dropped; outside a runtime, on the one in
-/// which it was made. With no runtime at all, a returned `Answer` makes its calls when awaited, and dropping the
-/// reservation makes none.
-/// [`Limiter::drain`] waits for these calls before the process ends.
+/// cancelled. They run on the Tokio runtime in which the reservation is settled or dropped; outside a runtime, on the
+/// one in which it was made. With no runtime at all, a returned `Answer` makes its calls when awaited, and dropping the
+/// reservation makes none. [`Limiter::drain`] waits for these calls before the process ends.
 ///
 /// # Example
 ///
@@ -87,7 +87,7 @@ struct End {
 }
 
 impl Reservation {
-    /// A reservation of the units that `decision` charged. `limiter` made the decision.
+    /// A reservation of the units that `decision` charged. `limiter` must be the one that made the decision, or a clone.
     ///
     /// It covers every policy of the decision; [`Decision::for_policy`] selects one. For a denied decision, it covers
     /// nothing.
@@ -119,8 +119,8 @@ impl Reservation {
     /// Records that `units` were used so far, in total. This makes no call to the store. If the reservation
     /// [ends](#when-it-ends) without [`settle`](Self::settle), it settles at the units recorded last.
     ///
-    /// Call it after each part of a stream: it only takes a lock, so it is cheap enough for every token. Until the stream
-    /// ends, other requests see only the estimate as charged; if the cost may become much higher, also use
+    /// Call it after each part of a stream: it only takes a lock, so it is cheap enough for every token. Until the
+    /// stream ends, other requests see only the estimate as charged; if the cost may become much higher, also use
     /// [`extend_to`](Self::extend_to).
     ///
     /// # Example
@@ -151,10 +151,10 @@ impl Reservation {
     /// Charges `units` in total instead of the estimate: [refunds](Limiter::refund) the rest, or
     /// [debits](Limiter::debit) what is missing. The decision shows what remains afterwards.
     ///
-    /// It takes effect when it is called, even if the answer is dropped. A later call replaces the total. A debit charges
-    /// at most what remains and what the policy allows as [debt](crate::Policy::debt); a later call with a higher total
-    /// tries to charge the rest. A lower total refunds only units that were charged, by the estimate or by one of the
-    /// reservation's latest 16 debits.
+    /// It takes effect when it is called, even if the answer is dropped. A later call replaces the total. A debit
+    /// charges at most what remains and what the policy allows as [debt](crate::Policy::debt); a later call with a
+    /// higher total tries to charge the rest. A lower total refunds only units that were charged, by the estimate or by
+    /// one of the reservation's latest 16 debits.
     ///
     /// # Errors
     ///
@@ -168,8 +168,8 @@ impl Reservation {
         answer
     }
 
-    /// Charges `units` in total if that is more than the total so far, and does not settle. For a cost that grows, such as
-    /// a stream's: call it after each part, and [`settle`](Self::settle) or [`record`](Self::record) the final cost.
+    /// Charges `units` in total if that is more than the total so far, and does not settle. For a cost that grows, such
+    /// as a stream's: call it after each part, and [`settle`](Self::settle) or [`record`](Self::record) the final cost.
     ///
     /// Like [`settle`](Self::settle), it takes effect when it is called. Calls made while another one is under way are
     /// combined into one call to the store.

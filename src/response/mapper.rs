@@ -19,8 +19,8 @@ use super::rejection::Rejection;
 /// `http::Response` with any body of bytes or, with the feature `axum`, anything that is `IntoResponse`.
 ///
 /// The mapper sets status, body and content type. The layer adds what the mapper did not set: the rejection's status if
-/// the response has 200 and the request is no gRPC call, `Retry-After` and the [`Headers`](crate::Headers) of a denial,
-/// the `Retry-After` of a 503, and `Cache-Control: no-store`. It removes the body in response to HEAD.
+/// the response has 200 and the request is not a gRPC call, `Retry-After` and the [`Headers`](crate::Headers) of a
+/// denial, the `Retry-After` of a 503, and `Cache-Control: no-store`. It removes the body in response to HEAD.
 ///
 /// The mapper also answers a rejection that the service itself returns: see
 /// [`Rejection::into_http`](crate::Rejection::into_http).

@@ -73,8 +73,8 @@ impl RedisStoreBuilder {
     /// The longest time for one decision, including the wait for a connection. After it, the policy's
     /// [`FailureMode`](crate::FailureMode) decides. Must be above zero. Defaults to 50 milliseconds.
     ///
-    /// Time in which the runtime is too busy to poll the decision does not count, except in a Redis Cluster, so CPU
-    /// starvation is not taken for a slow Redis.
+    /// Time in which the runtime is too busy to poll the decision does not count, so CPU starvation is not taken
+    /// for a slow Redis. In a Redis Cluster, it does count.
     ///
     /// The deadline must be longer than a round trip to Redis. [`connect`](Self::connect) and
     /// [`probe`](crate::RedisStore::probe) compare the two.
@@ -96,7 +96,8 @@ impl RedisStoreBuilder {
     /// turns this deny cache off.
     ///
     /// Until its wait is over, an exhausted key is denied from memory, with the same verdict and the remaining wait.
-    /// The cache holds denials of requests that cost one unit, for up to 4096 keys, at about 270 bytes each.
+    /// The cache holds denials of requests that cost one unit, for up to 4096 keys, at about 270 bytes each. Denials
+    /// that an automatic [penalty](crate::policy#penalties) must count are not cached; denials of a banned key are.
     ///
     /// A [reset](crate::Operator::reset), a [refund](crate::Operator::refund_latest), returned
     /// [leased](crate::Policy::leased) units and a higher limit under the same name can end a denial early. They take

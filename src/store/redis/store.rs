@@ -46,7 +46,7 @@ use crate::{
 /// | policy | what happens |
 /// |---|---|
 /// | `volatile-ttl` | **Recommended.** Evicts the keys nearest to their reset, which loses the least |
-/// | `noeviction` | Decisions that need a new key fail, and their policy's [`FailureMode`](crate::FailureMode) applies |
+/// | `noeviction` | Every charge fails, and its policy's [`FailureMode`](crate::FailureMode) applies. Denials still work |
 /// | `allkeys-*`, `volatile-lru`, `volatile-lfu`, `volatile-random` | Can evict exhausted keys, whose clients are then admitted again |
 ///
 /// Use a separate Redis for the limits, or they compete for memory with other data. If clients can invent an identity,
@@ -91,7 +91,7 @@ use crate::{
 /// * A decision that is polled and then not polled again, as in `buffer_unordered` or `select!`, does not delay others.
 /// * An answer belongs to the runtime in which it is first polled. Time in which that runtime is blocked does not count
 ///   against its deadline, except in a Cluster. A permit is renewed by the runtime of its decision: if that runtime is
-///   blocked or idle for longer than the period, the permit expires.
+///   blocked or idle for longer than two thirds of the period, the permit may expire.
 /// * A decision that is polled outside a runtime fails with [`MissingSetup`](crate::ErrorKind::MissingSetup).
 /// * Under a paused clock (`start_paused`), deadlines pass before Redis answers. Test with
 ///   [`MemoryStore::with_clock`](crate::MemoryStore::with_clock) instead.

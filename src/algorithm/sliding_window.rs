@@ -8,15 +8,17 @@ use crate::base::{Error, Quota};
 
 /// Counts units in a window that slides over segments: the limit per period, smoothed over the window's edge.
 ///
-/// The period is divided into [`segments`](Self::segments) that follow the clock. The latest segments count in
-/// full. The one before them counts by the share of it that is still inside the window, as if its requests had come
-/// evenly. With one segment, the default, this is the sliding window counter that many services use.
+/// The period is divided into [`segments`](Self::segments) that follow the clock. The current segment and those before
+/// it, as many as the period has, count in full. The next older one counts by the share of it that is still inside the
+/// window, as if its requests had come evenly. With one segment, the default, this is the sliding window counter that
+/// many services use.
 ///
 /// * **Promise**: in any span that is one segment shorter than the period, at most the limit. (With one segment, that
 ///   span is empty.) A span of the whole period can have more if the requests of the oldest segment came late in it: at
 ///   worst twice the limit, if all of them came at its end. Requests that come evenly get the limit.
 /// * **Source**: the sliding window counter, in the form with sub-windows.
-/// * **Cost in Redis**: one string per key, of 22 bytes and 5 per segment. GET; SET if units are charged.
+/// * **Cost in Redis**: one string per key, of 22 bytes, and 5 for each of at most `segments` + 1 segments. GET; SET if
+///   units are charged.
 /// * **Weakness**: it is an approximation. [`SlidingLog`](crate::algorithm::SlidingLog) is exact.
 ///
 /// # Errors

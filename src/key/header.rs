@@ -51,7 +51,7 @@ use crate::base::{Answer, Error, ErrorKind, valid};
 pub struct Header(HeaderName);
 
 impl Header {
-    /// The header `name`, in any case.
+    /// The header `name`, in upper or lower case.
     ///
     /// # Panics
     ///

@@ -64,7 +64,7 @@ impl fmt::Display for Enforcement {
     }
 }
 
-/// Reads `on`, `report-only` or `off`, in any case.
+/// Reads `on`, `report-only` or `off`, in upper or lower case.
 ///
 /// # Errors
 ///

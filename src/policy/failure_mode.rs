@@ -98,7 +98,8 @@ impl fmt::Display for FailureMode {
     }
 }
 
-/// Reads `local` (a share by the number of running instances), `local/4` (a quarter), `open` or `closed`, in any case.
+/// Reads `local` (a share by the number of running instances), `local/4` (a quarter), `open` or `closed`, in upper or
+/// lower case.
 ///
 /// # Errors
 ///

@@ -143,6 +143,30 @@ impl GrpcStatus {
 
     /// Names the identity in each violation's `subject`, as [`Key::as_str`](crate::Key::as_str) shows it. Defaults to an
     /// empty subject.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tonic::Status;
+    /// use tonic_types::StatusExt;
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, Rejection};
+    /// use tower_ratelimit::response::{GrpcStatus, ResponseMapper};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let denied = limiter.check(&Policy::new("calls", Quota::per_hour(1)), &Key::new("alice"), 2).await?;
+    /// let (call, ()) = Request::post("/").header("content-type", "application/grpc").body(())?.into_parts();
+    ///
+    /// let mapper = GrpcStatus::default().name_identities();
+    /// let response = mapper.response(&Rejection::Denied(denied), &call);
+    /// let status = Status::from_header_map(response.headers()).expect("a gRPC status");
+    /// let failure = status.get_details_quota_failure().expect("the policies that denied");
+    /// assert_eq!(failure.violations[0].subject, "alice");
+    /// # Ok(())
+    /// # }
+    /// ```
     #[cfg(feature = "tonic")]
     #[must_use]
     pub const fn name_identities(mut self) -> Self {

@@ -106,10 +106,10 @@
 //! | name | what it adds | default |
 //! |---|---|---|
 //! | `axum` | [`PeerIp`] reads axum's `ConnectInfo`; [`from_extractor`](key::from_extractor), [`MatchedRoute`](key::MatchedRoute); [`Decision`] and [`Limiter`] are extractors, [`Rejection`] is a response | yes |
-//! | `cluster` | [`RedisStore`] on Redis Cluster | no |
-//! | `metrics` | counters, histograms and gauges for any exporter of the facade `metrics` | no |
-//! | `redis` | [`RedisStore`] on one server | yes |
-//! | `sentinel` | [`RedisStore`] on the primary of Redis Sentinel | no |
+//! | `cluster` | [`RedisStore`] on Redis Cluster: [`Servers::cluster`](store::Servers::cluster) | no |
+//! | `metrics` | counters, histograms and gauges for any exporter of the facade `metrics`; their [`BUCKETS`](metrics::BUCKETS) | no |
+//! | `redis` | [`RedisStore`] on one server, and its [`ProbeReport`](store::ProbeReport) | yes |
+//! | `sentinel` | [`RedisStore`] on the primary of Redis Sentinel: [`Servers::sentinel`](store::Servers::sentinel) | no |
 //! | `serde` | [`Quota`], [`FailureMode`] and [`Enforcement`](policy::Enforcement) are read from configuration files; whole policies with `tower-ratelimit-extra` | no |
 //! | `tls-rustls` | [`RedisStore`] on `rediss://` URLs, with rustls and ring | no |
 //! | `tls-rustls-no-provider` | the same, with the crypto provider that your program installs | no |

@@ -45,6 +45,7 @@ pub(super) struct Config {
     pub(super) notices: Arc<Notices>,
 }
 
+/// A mapper, and whether it reads the request, which every request would ask.
 #[derive(Clone)]
 pub(super) struct Mapper {
     maps: Arc<dyn ResponseMapper>,

@@ -33,6 +33,7 @@ use tower_ratelimit::{
         RedisConnectionManager,
         bb8::{ManageConnection, Pool},
     },
+    decision::DecisionSource,
 };
 
 /// A closed policy, so that a failed decision is an error and not an admission.
@@ -317,16 +318,20 @@ impl ConnectionLike for ScriptedConnection {
     }
 }
 
+/// A limiter on [`Scripted`] connections.
+async fn scripted(server: &RedisServer, deadline: Duration, next: &Arc<Mutex<VecDeque<Finds>>>) -> Limiter {
+    let client = redis::Client::open(server.url()).unwrap();
+    let manager = Scripted { client, next: Arc::clone(next) };
+    let pool = Pool::builder().max_size(8).test_on_check_out(false).build(manager).await.unwrap();
+    Limiter::new(RedisStore::builder().deadline(deadline).build(pool).unwrap())
+}
+
 /// What may be sent again is, on another connection. The refund, which may not be, has failed by then.
 #[tokio::test]
 async fn a_refund_on_a_closed_connection_does_not_wait_for_a_check_that_is_sent_again() {
     let server = RedisServer::start();
     let next = Arc::default();
-    let client = redis::Client::open(server.url()).unwrap();
-    let manager = Scripted { client, next: Arc::clone(&next) };
-    let pool = Pool::builder().max_size(8).test_on_check_out(false).build(manager).await.unwrap();
-    let deadline = Duration::from_millis(200);
-    let limiter = Limiter::new(RedisStore::builder().deadline(deadline).build(pool).unwrap());
+    let limiter = scripted(&server, Duration::from_millis(200), &next).await;
     let (policy, key) = (closed(10), Key::new("alice"));
     let made = limiter.check(&policy, &key, 1).await.unwrap();
     // The first check is alone in its batch, so the refund and the second check share one.
@@ -344,6 +349,23 @@ async fn a_refund_on_a_closed_connection_does_not_wait_for_a_check_that_is_sent_
     let expected = [("the refund", ErrorKind::StoreDisconnected), ("the check", ErrorKind::StoreTimeout)];
     assert_eq!(ended, expected);
     assert_eq!(first.await.unwrap().unwrap_err().kind(), ErrorKind::StoreTimeout);
+}
+
+/// Redis may have refunded.
+#[tokio::test]
+async fn a_refund_whose_connection_closes_ends_the_cached_denial() {
+    let server = RedisServer::start();
+    let next = Arc::default();
+    let limiter = scripted(&server, PATIENT, &next).await;
+    let (policy, key) = (closed(1), Key::new("alice"));
+    let made = limiter.check(&policy, &key, 1).await.unwrap();
+    for source in [DecisionSource::Store, DecisionSource::DenyCache] {
+        assert_eq!(limiter.check(&policy, &key, 1).await.unwrap().source(), source);
+    }
+    next.lock().unwrap().push_back(Finds::Closed);
+    let refund = limiter.refund(&made, 1).await;
+    assert_eq!(refund.unwrap_err().kind(), ErrorKind::StoreDisconnected);
+    assert_eq!(limiter.check(&policy, &key, 1).await.unwrap().source(), DecisionSource::Store);
 }
 
 #[test]

@@ -154,6 +154,12 @@ impl Job {
         self.slot.set(reply.map(|reply| self.settled(reply)).inspect_err(|_| self.failed()));
     }
 
+    /// Fails it after it was sent, and wakes the caller.
+    pub(crate) fn fail(&self, error: Error) {
+        self.answer(Err(error));
+        self.slot.close();
+    }
+
     /// Wakes the caller for its decision, or because it will get none. Call it when nothing will send the job any more.
     pub(crate) fn end(&self) {
         let observer = self.lease.as_ref().and_then(|lease| lease.state().observer.take());

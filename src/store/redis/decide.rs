@@ -71,11 +71,11 @@ impl Store for RedisStore {
             Ok(script) => script,
             Err(error) => return Answer::ready(Err(error)),
         };
-        let mut job = self.job(action, charges.into(), script);
-        job.lease = hot.and_then(|(charge, hash)| self.leases.fetch(charge, hash, false));
+        let lease = hot.and_then(|(charge, hash)| self.leases.fetch(charge, hash, false));
         let frees_units = matches!(action, Action::Refund | Action::Ban)
-            || job.lease.as_ref().is_some_and(|lease| lease.returned().frees_units());
-        job.denial = stamp.map(|(cache, stamp)| DenyObserver::new(cache, stamp, frees_units));
+            || lease.as_ref().is_some_and(|lease| lease.returned().frees_units());
+        let denial = stamp.map(|(cache, stamp)| DenyObserver::new(cache, stamp, frees_units));
+        let job = Job { lease, denial, ..self.job(action, charges.into(), script) };
         if action == Action::Refund { self.refund(job) } else { self.link.clone().decide(job.into()) }
     }
 
@@ -140,7 +140,8 @@ impl Store for RedisStore {
 }
 
 impl RedisStore {
-    #[inline]
+    // Inlined because a call would copy the job once more.
+    #[inline(always)]
     pub(super) fn job(&self, action: Action, charges: Charges, script: Arc<Script>) -> Job {
         let time = self.clock.manual().map(ManualClock::micros);
         Job { time, ..Job::new(action, charges, self.names.clone(), script, self.deadline) }

@@ -30,8 +30,16 @@ pub(crate) struct Job {
     pub(crate) denial: Option<DenyObserver>,
     /// Units to lease and return. Only for a job with one charge.
     pub(crate) lease: Option<Box<LeaseRequest>>,
-    /// For its decision.
-    pub(crate) slot: Slot,
+    pub(crate) result: Mutex<JobResult>,
+}
+
+/// What the caller of a job waits for.
+#[derive(Default)]
+pub(crate) struct JobResult {
+    /// Whether the job is decided, or never will be.
+    is_final: bool,
+    decision: Option<Result<Decision, Error>>,
+    caller: Option<Waker>,
 }
 
 /// Units to lease, and units of an older lease to return.
@@ -89,7 +97,8 @@ impl LeaseReturn {
 
 impl Job {
     /// By the server's clock, without observers.
-    #[inline]
+    // Inlined because a call would copy the job once more.
+    #[inline(always)]
     pub(crate) fn new(
         action: Action,
         charges: Charges,
@@ -107,7 +116,7 @@ impl Job {
             deadline,
             denial: None,
             lease: None,
-            slot: Slot::default(),
+            result: Mutex::default(),
         }
     }
 
@@ -149,15 +158,9 @@ impl Job {
         }
     }
 
-    /// Sets its decision for the caller, and notifies the observers of the reply.
+    /// Sets the decision for its caller, and notifies the observers of the reply. [`end`](Self::end) wakes the caller.
     pub(crate) fn answer(&self, reply: Result<Reply, Error>) {
-        self.slot.set(reply.map(|reply| self.settled(reply)).inspect_err(|_| self.failed()));
-    }
-
-    /// Fails it after it was sent, and wakes the caller.
-    pub(crate) fn fail(&self, error: Error) {
-        self.answer(Err(error));
-        self.slot.close();
+        self.set(reply.map(|reply| self.settled(reply)).inspect_err(|_| self.failed()));
     }
 
     /// Wakes the caller for its decision, or because it will get none. Call it when nothing will send the job any more.
@@ -165,7 +168,53 @@ impl Job {
         let observer = self.lease.as_ref().and_then(|lease| lease.state().observer.take());
         // Not under the lock: it may send a job.
         drop(observer);
-        self.slot.close();
+        self.wake();
+    }
+
+    /// Fails for its caller, unless it is decided, and wakes it. Redis may still reply to the job.
+    pub(crate) fn fail(&self, error: Error) {
+        self.set(Err(error));
+        self.wake();
+    }
+
+    fn set(&self, decision: Result<Decision, Error>) {
+        let mut result = lock(&self.result);
+        if !result.is_final {
+            result.is_final = true;
+            result.decision = Some(decision);
+        }
+    }
+
+    fn wake(&self) {
+        let caller = {
+            let mut result = lock(&self.result);
+            result.is_final = true;
+            result.caller.take()
+        };
+        // Not under the lock: the caller may run here.
+        if let Some(caller) = caller {
+            caller.wake();
+        }
+    }
+
+    /// Whether its caller has neither a decision nor an error.
+    pub(crate) fn is_open(&self) -> bool {
+        !lock(&self.result).is_final
+    }
+
+    /// Takes the decision, if there is one, or `None` if there will be none. Otherwise the caller is woken by `waker`.
+    pub(crate) fn poll(&self, waker: Option<&Waker>) -> Poll<Option<Result<Decision, Error>>> {
+        let mut result = lock(&self.result);
+        if result.is_final {
+            result.caller = None;
+            return Poll::Ready(result.decision.take());
+        }
+        match (&mut result.caller, waker) {
+            (Some(known), Some(waker)) => known.clone_from(waker),
+            (known, Some(waker)) => *known = Some(waker.clone()),
+            _ => {}
+        }
+        Poll::Pending
     }
 
     /// Notifies the observers of the reply. Returns the decision.
@@ -206,67 +255,6 @@ impl Job {
     pub(crate) fn may_be_repeated(&self) -> bool {
         self.lease.is_none()
             && (self.action != Action::Refund || self.charges.iter().all(Charge::needs_permit))
-    }
-}
-
-/// Where the caller of a job finds its decision.
-#[derive(Default)]
-pub(crate) struct Slot(Mutex<SlotState>);
-
-#[derive(Default)]
-struct SlotState {
-    /// Whether the job is decided, or never will be.
-    is_closed: bool,
-    decision: Option<Result<Decision, Error>>,
-    caller: Option<Waker>,
-}
-
-impl Slot {
-    /// Sets the decision, unless there is one. [`close`](Self::close) wakes the caller.
-    pub(crate) fn set(&self, decision: Result<Decision, Error>) {
-        let mut state = lock(&self.0);
-        if !state.is_closed {
-            state.is_closed = true;
-            state.decision = Some(decision);
-        }
-    }
-
-    /// Sets an error, unless there is a decision, and wakes the caller.
-    pub(crate) fn fail(&self, error: Error) {
-        self.set(Err(error));
-        self.close();
-    }
-
-    /// Wakes the caller for its decision, or because it will get none.
-    pub(crate) fn close(&self) {
-        let caller = {
-            let mut state = lock(&self.0);
-            state.is_closed = true;
-            state.caller.take()
-        };
-        // Not under the lock: the caller may run here.
-        if let Some(caller) = caller {
-            caller.wake();
-        }
-    }
-
-    pub(crate) fn is_open(&self) -> bool {
-        !lock(&self.0).is_closed
-    }
-
-    /// Takes the decision, if there is one, or `None` if there will be none. Otherwise the caller is woken by `waker`.
-    pub(crate) fn poll(&self, waker: Option<&Waker>) -> Poll<Option<Result<Decision, Error>>> {
-        let mut state = lock(&self.0);
-        if state.is_closed {
-            state.caller = None;
-            return Poll::Ready(state.decision.take());
-        }
-        match (&mut state.caller, waker) {
-            (Some(known), Some(waker)) => known.clone_from(waker),
-            (known, Some(waker)) => *known = Some(waker.clone()),
-            _ => {}
-        }
-        Poll::Pending
     }
 }
 

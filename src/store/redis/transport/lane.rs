@@ -25,7 +25,7 @@ use super::{
     connections::MAX_BACKOFF,
     deadline::{TimeLeft, while_ticking},
     lone::STUCK,
-    queue::{Batch, Ticket, expire},
+    queue::{Ticket, expire},
     target::{Sender, Target},
 };
 use crate::{
@@ -52,7 +52,7 @@ pub(super) async fn decide<S: Sender>(target: Arc<Target<S>>, job: Arc<Job>) -> 
         Ok(ticket) if ticket.is_alone => {
             let lane = target.queue.lone.open(Lane::new(target.clone()).carry(true));
             // If the lane was dropped with its runtime, the decision may have been made.
-            lane.decision(&job.slot).await.unwrap_or_else(|| Err(target.health.late()))
+            lane.decision(&job).await.unwrap_or_else(|| Err(target.health.late()))
         }
         Ok(ticket) => {
             if ticket.opens_lane {
@@ -69,7 +69,7 @@ pub(super) async fn decide<S: Sender>(target: Arc<Target<S>>, job: Arc<Job>) -> 
 }
 
 async fn wait<S: Sender>(target: &Arc<Target<S>>, job: &Job, ticket: &Ticket) -> Result<Decision, Error> {
-    let decided = || poll_fn(|cx| job.slot.poll(Some(cx.waker())));
+    let decided = || poll_fn(|cx| job.poll(Some(cx.waker())));
     let decision = if ticket.is_watched {
         Some(decided().await)
     } else {
@@ -110,7 +110,7 @@ impl<S: Sender> Lane<S> {
 
     /// Sends batches as long as decisions wait, the first one immediately if `is_immediate`, or after the ready tasks.
     async fn carry(mut self, mut is_immediate: bool) {
-        let mut batch = Batch::default();
+        let mut batch = Vec::new();
         let mut slot = None;
         let mut held_since = Instant::now();
         loop {
@@ -132,16 +132,15 @@ impl<S: Sender> Lane<S> {
             // If this task had to wait long for a thread.
             self.expire_waiting();
             let late = || self.target.health.no_connection();
-            self.target.queue.fill(&mut batch, late);
-            metric!(batch_sent(batch.decisions.len()));
+            let redis_time = self.target.queue.fill(&mut batch, late);
+            metric!(batch_sent(batch.len()));
             let sent_at = Instant::now();
-            let jobs: Vec<&Job> = batch.decisions.iter().map(|waiting| &*waiting.job).collect();
+            let jobs: Vec<&Job> = batch.iter().map(|waiting| &*waiting.job).collect();
             jobs.iter().for_each(|job| job.sending());
             let sent = self.target.sender.send_batch(&mut slot, &jobs);
             let mut is_late = false;
             let ended = while_ticking(sent, || {
-                if let Some(late) =
-                    expire(&batch.decisions, self.target.queue.tick(), || self.target.health.late())
+                if let Some(late) = expire(&batch, self.target.queue.tick(), || self.target.health.late())
                     && !mem::replace(&mut is_late, true)
                 {
                     record(&self.target, &Err(late));
@@ -156,9 +155,10 @@ impl<S: Sender> Lane<S> {
                 record(&self.target, &ended);
             }
             let is_answered = !ended.is_err_and(|error| is_silence(&error));
-            is_immediate = self.target.queue.record(&batch, is_answered.then(|| now - sent_at));
+            let distance = is_answered.then(|| (now - sent_at).saturating_sub(redis_time));
+            is_immediate = self.target.queue.record(batch.len(), distance);
             // Wakes the callers.
-            batch.decisions.clear();
+            batch.clear();
             if now - held_since > MAX_HOLD {
                 slot = None;
             }

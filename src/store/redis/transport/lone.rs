@@ -20,7 +20,7 @@ use tokio::{runtime::Handle, time::sleep};
 use crate::{
     base::{Error, sync::lock},
     decision::Decision,
-    store::redis::job::Slot,
+    store::redis::job::Job,
 };
 
 /// A decision that has waited for this time waits for lanes that are stuck.
@@ -33,13 +33,13 @@ pub(super) struct LoneLanes(Mutex<Latest>);
 #[derive(Default)]
 struct Latest {
     /// The one that was opened since the last look, if any. It may have ended.
-    lane: Option<Arc<Lane>>,
+    lane: Option<Arc<Inner>>,
     /// Whether a task looks.
     is_watched: bool,
 }
 
 /// A lane that a caller polls, and then perhaps a task.
-struct Lane {
+struct Inner {
     runtime: Handle,
     /// `None` once it has ended, or a task has it.
     by_caller: Mutex<Option<ByCaller>>,
@@ -52,13 +52,13 @@ struct ByCaller {
 }
 
 /// A lane that a task takes over when this is dropped, unless it has ended: its caller's, or the one of the task that looks.
-pub(super) struct LoneLane(Arc<Lane>);
+pub(super) struct LoneLane(Arc<Inner>);
 
 impl LoneLanes {
     /// A lane that its caller polls. Call it in a runtime.
     pub(super) fn open(self: &Arc<Self>, lane: impl Future<Output = ()> + Send + 'static) -> LoneLane {
         let by_caller = ByCaller { lane: Box::pin(lane), caller: None };
-        let lane = Arc::new(Lane { runtime: Handle::current(), by_caller: Mutex::new(Some(by_caller)) });
+        let lane = Arc::new(Inner { runtime: Handle::current(), by_caller: Mutex::new(Some(by_caller)) });
         let was_watched = {
             let mut latest = lock(&self.0);
             latest.lane = Some(lane.clone());
@@ -80,8 +80,8 @@ impl LoneLanes {
 }
 
 impl LoneLane {
-    /// The decision that the lane sets in `slot`. `None` if it was dropped with its runtime.
-    pub(super) async fn decision(self, slot: &Slot) -> Option<Result<Decision, Error>> {
+    /// The decision that the lane makes on `job`. `None` if it was dropped with its runtime.
+    pub(super) async fn decision(self, job: &Job) -> Option<Result<Decision, Error>> {
         poll_fn(|cx| {
             // Its timers would belong to the other runtime.
             if Handle::try_current().is_ok_and(|runtime| runtime.id() == self.0.runtime.id()) {
@@ -93,7 +93,7 @@ impl LoneLane {
                         own.caller = Some(cx.waker().clone());
                     }
                     // With its waker, the lane would wake the task that polls it, and the runtime another thread for that.
-                    let polled = slot.poll(None);
+                    let polled = job.poll(None);
                     if let Some(own) = by_caller.as_mut().filter(|_| polled.is_ready()) {
                         own.caller = None;
                     }
@@ -102,7 +102,7 @@ impl LoneLane {
                     }
                 }
             }
-            slot.poll(Some(cx.waker()))
+            job.poll(Some(cx.waker()))
         })
         .await
     }

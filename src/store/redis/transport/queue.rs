@@ -163,31 +163,34 @@ impl Queue {
         fail_all(&lost, error);
     }
 
-    /// Moves the next decisions into an empty `batch`, oldest first. Fails those whose deadlines have passed.
-    pub(super) fn fill(&self, batch: &mut Batch, late: impl Fn() -> Error) {
+    /// Moves the next decisions into an empty `batch`, oldest first. Fails those whose deadlines have passed. Returns about
+    /// how long Redis takes to make the decisions.
+    pub(super) fn fill(&self, batch: &mut Vec<Waiting>, late: impl Fn() -> Error) -> Duration {
         let (mut charges, mut micros) = (0, 0);
+        let mut of_batch = 0;
         let mut state = self.lock();
         let now = state.time.tick();
         while let Some(next) = state.waiting.front() {
             if next.is_gone() || next.deadline <= now {
                 if let Some(waiting) = state.waiting.pop_front() {
-                    waiting.job.slot.fail(late());
+                    waiting.job.fail(late());
                 }
                 continue;
             }
             charges += next.job.width();
             micros += next.job.redis_micros();
-            let is_full = batch.decisions.len() >= MAX_BATCH_DECISIONS
+            let is_full = batch.len() >= MAX_BATCH_DECISIONS
                 || charges > MAX_BATCH_CHARGES
                 || micros > MAX_BATCH_MICROS;
-            if let Some(first) = batch.decisions.first()
+            if let Some(first) = batch.first()
                 && (is_full || !next.job.can_share_batch(&first.job))
             {
                 break;
             }
-            batch.redis_micros = micros;
-            batch.decisions.extend(state.waiting.pop_front());
+            of_batch = micros;
+            batch.extend(state.waiting.pop_front());
         }
+        Duration::from_micros(of_batch)
     }
 
     /// Counts the time for deadlines. Returns all that was counted.
@@ -213,18 +216,18 @@ impl Queue {
         fail_all(&waiting, error);
     }
 
-    /// Records that a lane has the answers of `batch`, from Redis after `time`. Returns whether the batch was one decision,
-    /// and no other waits: then the lane does not wait for the next.
-    pub(super) fn record(&self, batch: &Batch, time: Option<Duration>) -> bool {
+    /// Records that a lane has the answers of a batch of `decisions`, which took by `distance` longer than Redis, if Redis has
+    /// answered. Returns whether it was one decision, and no other waits: then the lane does not wait for the next.
+    pub(super) fn record(&self, decisions: usize, distance: Option<Duration>) -> bool {
         let mut state = self.lock();
         state.ready_lanes += 1;
-        if let Some(time) = time {
+        if let Some(distance) = distance {
             // Older batches count less: what they say grows by 3 % with each batch. So a distance that becomes ten times as
             // long is known after 75 batches.
             let before = state.distance + state.distance / 32 + Duration::from_micros(1);
-            state.distance = before.min(time.saturating_sub(Duration::from_micros(batch.redis_micros)));
+            state.distance = before.min(distance);
         }
-        batch.decisions.len() == 1 && state.waiting.is_empty()
+        decisions == 1 && state.waiting.is_empty()
     }
 
     /// How many lanes should be open while decisions wait.
@@ -307,20 +310,12 @@ impl Drop for Waiting {
 /// Fails the undecided decisions of a batch whose deadlines have passed at the time `now`. Returns the last one's
 /// error.
 pub(super) fn expire(batch: &[Waiting], now: Duration, error: impl Fn() -> Error) -> Option<Error> {
-    fail_all(batch.iter().filter(|waiting| waiting.deadline <= now && waiting.job.slot.is_open()), error)
+    fail_all(batch.iter().filter(|waiting| waiting.deadline <= now && waiting.job.is_open()), error)
 }
 
 /// Fails all, if there are any. Returns the last one's error.
 fn fail_all<'a>(waiting: impl IntoIterator<Item = &'a Waiting>, error: impl Fn() -> Error) -> Option<Error> {
-    waiting.into_iter().map(|waiting| waiting.job.slot.fail(error())).last().map(|()| error())
-}
-
-/// The decisions that a lane sends together. Used again for the lane's next batch.
-#[derive(Default)]
-pub(super) struct Batch {
-    pub(super) decisions: Vec<Waiting>,
-    /// About how long Redis takes to decide them.
-    redis_micros: u64,
+    waiting.into_iter().map(|waiting| waiting.job.fail(error())).last().map(|()| error())
 }
 
 #[cfg(test)]
@@ -338,7 +333,7 @@ mod tests {
 
     /// The error that the caller of `job` has, if it has one.
     fn error_of(job: &Job) -> Option<ErrorKind> {
-        match job.slot.poll(None) {
+        match job.poll(None) {
             Poll::Ready(decided) => Some(decided.unwrap().unwrap_err().kind()),
             Poll::Pending => None,
         }
@@ -364,9 +359,9 @@ mod tests {
             queue.tick();
             tokio::time::advance(Duration::from_millis(3)).await;
         }
-        let mut batch = Batch::default();
+        let mut batch = Vec::new();
         queue.fill(&mut batch, late);
-        assert_eq!(batch.decisions.len(), 2, "late decisions are not sent");
+        assert_eq!(batch.len(), 2, "late decisions are not sent");
         assert_eq!(error_of(&tickets[0].1), Some(ErrorKind::StoreBusy));
     }
 
@@ -377,9 +372,9 @@ mod tests {
         queue.tick();
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(queue.expire(late).is_none());
-        let mut batch = Batch::default();
+        let mut batch = Vec::new();
         queue.fill(&mut batch, late);
-        assert_eq!(batch.decisions.len(), 1);
+        assert_eq!(batch.len(), 1);
     }
 
     #[tokio::test(start_paused = true)]
@@ -397,7 +392,7 @@ mod tests {
         let second = enter(&queue, 50);
         assert!(!second.0.is_watched, "no lane has looked at the deadlines");
         assert!(!queue.close_lane(), "one is stuck");
-        queue.fill(&mut Batch::default(), late);
+        queue.fill(&mut Vec::new(), late);
         let third = enter(&queue, 50);
         assert!(third.0.is_watched);
         assert!(queue.close_lane(), "the other one takes what waits");
@@ -408,9 +403,9 @@ mod tests {
         let queue = Queue::new(TWO);
         let first = enter(&queue, 50);
         assert!(!queue.close_lane());
-        let mut batch = Batch::default();
+        let mut batch = Vec::new();
         queue.fill(&mut batch, late);
-        queue.record(&batch, None);
+        queue.record(batch.len(), None);
         drop((batch, first));
         let second = enter(&queue, 50);
         assert!(!second.0.opens_lane && !second.0.is_watched, "its thread may be blocked");
@@ -423,7 +418,7 @@ mod tests {
         let queue = Queue::new(TWO);
         let tickets = [enter(&queue, 50), enter(&queue, 50), enter(&queue, 50)];
         queue.abandon(late);
-        tickets.iter().for_each(|(_, job)| assert!(job.slot.is_open(), "the other lane takes it"));
+        tickets.iter().for_each(|(_, job)| assert!(job.is_open(), "the other lane takes it"));
         queue.abandon(late);
         tickets.iter().for_each(|(_, job)| assert_eq!(error_of(job), Some(ErrorKind::StoreBusy)));
         assert!(enter(&queue, 50).0.is_alone);
@@ -439,16 +434,15 @@ mod tests {
             ticket.opens_lane
         };
         assert_eq!([opens(), opens(), opens()], [true, true, false], "nothing is known yet");
-        let batch = Batch { redis_micros: 100, ..Batch::default() };
-        let record = |time| {
-            queue.record(&batch, Some(time));
+        let record = |micros| {
+            queue.record(0, Some(Duration::from_micros(micros)));
             queue.lock().ready_lanes = 0;
         };
-        (0..200).for_each(|_| record(Duration::from_millis(1)));
-        assert_eq!([opens(), opens(), opens()], [true, true, false], "900 µs are far");
+        (0..200).for_each(|_| record(900));
+        assert_eq!([opens(), opens(), opens()], [true, true, false], "that is far");
         assert!(!queue.close_lane(), "decisions wait");
-        record(Duration::from_micros(300));
-        assert!(!opens(), "200 µs are near");
+        record(200);
+        assert!(!opens(), "that is near");
         assert_eq!([queue.close_lane(), queue.close_lane()], [true, true], "the others take what waits");
         assert!(!queue.close_lane(), "two lanes are open");
     }

@@ -134,7 +134,10 @@ impl<M: ConnectionManager> Connections<M> {
         // Only jobs that must not be repeated fail, and their callers do not wait for the others.
         let repeats = |job: &&&Job| failed.was_closed && !call.may_repeat && job.may_be_repeated();
         let others: Vec<&Job> = jobs.iter().filter(repeats).copied().collect();
-        jobs.iter().filter(|job| !repeats(job)).for_each(|job| job.fail(failed.error.clone()));
+        jobs.iter().filter(|job| !repeats(job)).for_each(|job| {
+            job.answer(Err(failed.error.clone()));
+            job.end();
+        });
         if others.is_empty() { Err(failed.error) } else { Box::pin(self.send(slot, &others)).await }
     }
 }

@@ -118,11 +118,11 @@ impl Sender for Arc<Nodes> {
             } else {
                 Err(error.clone())
             };
-            // Its caller does not wait for the others.
-            match &sent {
-                Ok(()) => job.slot.close(),
-                Err(error) => job.fail(error.clone()),
+            if let Err(error) = &sent {
+                job.answer(Err(error.clone()));
             }
+            // Its caller does not wait for the others.
+            job.end();
             if ended.as_ref().is_none_or(|ended: &Result<_, _>| ended.as_ref().is_err_and(is_silence)) {
                 ended = Some(sent);
             }

@@ -18,7 +18,7 @@ use super::{
     lease::Spent,
     script::Script,
     store::RedisStore,
-    transport::{PROBE_TIMEOUT, current, deadline_in},
+    transport::{PROBE_TIMEOUT, current, deadline_in, in_task},
 };
 use crate::{
     base::{Answer, Error, ErrorKind},
@@ -88,13 +88,18 @@ impl Store for RedisStore {
             leases.table.forget(&policy, &key);
             deny_cache.iter().for_each(|deny_cache| deny_cache.invalidate(&policy, &key));
         };
-        // Also before the command, in case the caller drops the answer.
+        // Also before the command, in case the caller never polls the answer.
         forget();
+        // In a task, because a denial of a decision before the reset may be stored until it ends.
         Answer::pending(async move {
-            let reply = reply.await;
-            link.health().record(&reply);
-            forget();
-            reply.map(|_| ())
+            current()?;
+            in_task(async move {
+                let reply = reply.await;
+                link.health().record(&reply);
+                forget();
+                reply.map(|_| ())
+            })
+            .await?
         })
     }
 
@@ -336,6 +341,12 @@ mod tests {
 
     #[tokio::test]
     async fn a_denial_that_arrives_during_a_reset_ends_with_it() {
+        for is_awaited in [true, false] {
+            denied_during_a_reset(is_awaited).await;
+        }
+    }
+
+    async fn denied_during_a_reset(is_awaited: bool) {
         let (link, store) = controlled();
         let charge = [Charge::new(&Policy::new("p", Quota::per_day(1)), &Key::new("alice"), 1)];
         let reset = tokio::spawn(store.reset(charge[0].policy(), charge[0].key()));
@@ -346,8 +357,16 @@ mod tests {
         }
         assert_eq!(lock(&link.sent).len(), 1, "the second denial is the stored one");
         link.denies.store(false, Ordering::Relaxed);
+        if !is_awaited {
+            reset.abort();
+            yield_now().await;
+        }
         link.permits.add_permits(1);
-        reset.await.unwrap().unwrap();
+        assert_eq!(reset.await.is_ok(), is_awaited);
+        // The reset goes on if its answer is dropped.
+        for _ in 0..9 {
+            yield_now().await;
+        }
         assert!(!store.decide(Action::Charge, &charge).await.unwrap().is_denied());
     }
 }

@@ -20,6 +20,6 @@ pub(super) use self::{
     deadline::{PROBE_TIMEOUT, answered, deadline_in, slow_text},
     health::{ConnectErrors, Health},
     link::{Found, Link, Scan},
-    runtimes::current,
+    runtimes::{current, in_task},
     server::{COMMANDS, Single},
 };

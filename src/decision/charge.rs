@@ -184,43 +184,46 @@ fn next_holder() -> [u64; 2] {
     [*PROCESS, u64::from(nanos) << 32 | u64::from(count)]
 }
 
-/// The charges of a decision. A single one, which most decisions have, needs no allocation.
+/// The charges of a decision.
+pub(crate) type Charges = OneOrMany<Charge>;
+
+/// The parts of a decision. A single one, which most decisions have, needs no allocation.
 #[derive(Clone, Debug)]
-pub(crate) enum Charges {
-    One(Charge),
-    Many(Vec<Charge>),
+pub(crate) enum OneOrMany<T> {
+    One(T),
+    Many(Vec<T>),
 }
 
-impl From<Charge> for Charges {
+impl<T> From<T> for OneOrMany<T> {
     #[inline]
-    fn from(charge: Charge) -> Self {
-        Self::One(charge)
+    fn from(one: T) -> Self {
+        Self::One(one)
     }
 }
 
-impl From<Vec<Charge>> for Charges {
-    fn from(mut charges: Vec<Charge>) -> Self {
-        let only = if charges.len() == 1 { charges.pop() } else { None };
-        only.map_or(Self::Many(charges), Self::One)
+impl<T> From<Vec<T>> for OneOrMany<T> {
+    fn from(mut many: Vec<T>) -> Self {
+        let only = if many.len() == 1 { many.pop() } else { None };
+        only.map_or(Self::Many(many), Self::One)
     }
 }
 
-impl From<&[Charge]> for Charges {
-    fn from(charges: &[Charge]) -> Self {
-        match charges {
-            [charge] => Self::One(charge.clone()),
-            charges => Self::Many(charges.to_vec()),
+impl<T: Clone> From<&[T]> for OneOrMany<T> {
+    fn from(parts: &[T]) -> Self {
+        match parts {
+            [one] => Self::One(one.clone()),
+            many => Self::Many(many.to_vec()),
         }
     }
 }
 
-impl Deref for Charges {
-    type Target = [Charge];
+impl<T> Deref for OneOrMany<T> {
+    type Target = [T];
 
-    fn deref(&self) -> &[Charge] {
+    fn deref(&self) -> &[T] {
         match self {
-            Self::One(charge) => slice::from_ref(charge),
-            Self::Many(charges) => charges,
+            Self::One(one) => slice::from_ref(one),
+            Self::Many(many) => many,
         }
     }
 }

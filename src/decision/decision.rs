@@ -1,6 +1,6 @@
-use std::{fmt, ops::Deref, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
-use super::{Outcome, Verdict};
+use super::{Outcome, Verdict, charge::OneOrMany};
 use crate::base::Error;
 
 /// Whether the headers of a response already report the decision in its extensions.
@@ -76,31 +76,13 @@ pub struct Decision {
 struct Decided {
     verdict: Verdict,
     /// Outcomes of shadow policies come last.
-    outcomes: Outcomes,
+    outcomes: OneOrMany<Outcome>,
     /// How many are of shadow policies. A decision has at most 256.
     shadows: u16,
     failure: Option<Arc<Error>>,
     /// The random wait that is added to the shortest one, in what the client sees.
     jitter: Duration,
     source: DecisionSource,
-}
-
-/// A single outcome, which most decisions have, needs no allocation other than the decision's.
-#[derive(Clone)]
-enum Outcomes {
-    One([Outcome; 1]),
-    Several(Vec<Outcome>),
-}
-
-impl Deref for Outcomes {
-    type Target = [Outcome];
-
-    fn deref(&self) -> &[Outcome] {
-        match self {
-            Self::One(outcome) => outcome,
-            Self::Several(outcomes) => outcomes,
-        }
-    }
 }
 
 impl Decision {
@@ -123,7 +105,7 @@ impl Decision {
         let verdicts = outcomes[..enforced].iter().map(Outcome::verdict);
         let verdict = verdicts.max_by_key(severity).unwrap_or(Verdict::Allow);
         let shadows = u16::try_from(shadows).unwrap_or(u16::MAX);
-        Self::from_parts(verdict, Outcomes::Several(outcomes), shadows)
+        Self::from_parts(verdict, OneOrMany::Many(outcomes), shadows)
     }
 
     /// A decision over one outcome: [`new`](Self::new) in a single allocation.
@@ -135,11 +117,11 @@ impl Decision {
     /// [`of_one`](Self::of_one), of a policy that is enforced.
     #[inline]
     pub(crate) fn of_one_enforced(outcome: Outcome) -> Self {
-        Self::from_parts(outcome.verdict(), Outcomes::One([outcome]), 0)
+        Self::from_parts(outcome.verdict(), OneOrMany::One(outcome), 0)
     }
 
     #[inline]
-    fn from_parts(verdict: Verdict, outcomes: Outcomes, shadows: u16) -> Self {
+    fn from_parts(verdict: Verdict, outcomes: OneOrMany<Outcome>, shadows: u16) -> Self {
         let decided = Arc::new(Decided {
             verdict,
             outcomes,
@@ -261,7 +243,7 @@ impl Decision {
                 outcomes.push(outcome.clone());
             }
         }
-        self.clone().with(|decided| (decided.outcomes, decided.shadows) = (Outcomes::Several(outcomes), 0))
+        self.clone().with(|decided| (decided.outcomes, decided.shadows) = (OneOrMany::Many(outcomes), 0))
     }
 
     /// Admitted now, admitted after a delay, or denied.

@@ -5,7 +5,6 @@ use std::{
     iter,
     pin::Pin,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use futures_util::future::join_all;
@@ -23,7 +22,7 @@ use super::{
 };
 use crate::{
     base::{Answer, Error},
-    decision::{Charge, Charges, Decision, Verdict},
+    decision::{Charge, Charges, Decision},
     key::Key,
     limiter::Deciding,
     response::Rejection,
@@ -32,10 +31,8 @@ use crate::{
 /// What to do with a request.
 pub(super) enum Admission {
     Pending(Waiting),
-    /// Wait for the delay, then call the service.
-    Delayed(Duration, Decision),
-    /// Call the service. There is no decision if the request is exempt, if no rule limits it, or if the layer only
-    /// reports and the store could not decide.
+    /// Wait for the decision's delay, if it has one, then call the service. There is no decision if the request is exempt,
+    /// if no rule limits it, or if the layer only reports and the store could not decide.
     Admitted(Option<Decision>),
     /// Reject the request, whose response shows what it was charged, if anything.
     Rejected(Rejection, Option<Box<Decision>>),
@@ -312,13 +309,13 @@ impl Admit<'_> {
             // Regardless of its kind: clients must not see the text of a store.
             Err(error) => return self.reject(Rejection::Unavailable(error)),
         };
-        match (decision.verdict(), unidentified) {
-            (Verdict::Deny { .. }, _) => self.reject(Rejection::Denied(decision)),
-            (verdict, None) => {
+        match unidentified {
+            _ if decision.is_denied() => self.reject(Rejection::Denied(decision)),
+            None => {
                 self.config.report(|| DecisionEvent::admitted(&decision, self.request));
-                admitted(verdict, decision)
+                Admission::Admitted(Some(decision))
             }
-            (verdict, Some(error)) => self.charged_without_identity(*error, verdict, decision),
+            Some(error) => self.charged_without_identity(*error, decision),
         }
     }
 
@@ -333,25 +330,17 @@ impl Admit<'_> {
     }
 
     /// Rejects a request that is charged, and whose client another rule cannot identify. Admits it if the layer only reports.
-    fn charged_without_identity(self, error: Error, verdict: Verdict, mut decision: Decision) -> Admission {
+    fn charged_without_identity(self, error: Error, mut decision: Decision) -> Admission {
         let rejection = Rejection::Unidentified(error);
         let mut event = DecisionEvent::rejected(&rejection, Some(self.request), !self.report_only);
         event.decision = Some(&decision);
         self.config.rejected(&event, &rejection, self.report_only);
         if self.report_only {
-            return admitted(verdict, decision);
+            return Admission::Admitted(Some(decision));
         }
         // The response's extensions get no permit.
         drop(decision.take_permit());
         Admission::Rejected(rejection, Some(Box::new(decision)))
-    }
-}
-
-#[inline]
-fn admitted(verdict: Verdict, decision: Decision) -> Admission {
-    match verdict {
-        Verdict::Delay(delay) => Admission::Delayed(delay, decision),
-        _ => Admission::Admitted(Some(decision)),
     }
 }
 

@@ -220,18 +220,18 @@ where
                             continue;
                         }
                         Admission::Admitted(decision) => {
+                            // Before the delay, during which the request may be cancelled.
                             let unsettled = decision.as_ref().and_then(|decision| {
                                 Unsettled::new(this.config, request, decision, report_only)
                             });
-                            Call::serve(call, decision, unsettled, this.config, report_only)
-                        }
-                        Admission::Delayed(delay, decision) => {
-                            // The request may be cancelled during the delay.
-                            let unsettled = Unsettled::new(this.config, request, &decision, report_only);
-                            let Call { service, request, body } = take(call);
-                            let service = DelayedService::after(delay, unready(service));
-                            let call = Some(Box::new(Call { service, request, body }));
-                            State::Delay { call, decision: Some(decision), unsettled }
+                            if let Some(delay) = decision.as_ref().and_then(Decision::delay) {
+                                let Call { service, request, body } = take(call);
+                                let service = DelayedService::after(delay, unready(service));
+                                let call = Some(Box::new(Call { service, request, body }));
+                                State::Delay { call, decision, unsettled }
+                            } else {
+                                Call::serve(call, decision, unsettled, this.config, report_only)
+                            }
                         }
                         Admission::Rejected(rejection, charged) => {
                             let response = this.config.reject(&rejection, charged, request);

@@ -30,8 +30,7 @@ use crate::{
 
 impl Store for RedisStore {
     fn known_denial(&self, charges: &[Charge]) -> Option<Decision> {
-        let deny_cache = self.deny_cache.as_ref()?;
-        deny_cache.lookup(charges, deny_cache.stamp(self.clock.micros()))
+        self.deny_cache.as_ref()?.lookup(charges, self.clock.micros())
     }
 
     // A plain charge takes the short way: the deny cache, a job of this charge, and the short script. Only the others look up
@@ -53,10 +52,9 @@ impl Store for RedisStore {
             }
         }
         let deny_cache = self.deny_cache.as_ref().filter(|_| !matches!(action, Action::Peek | Action::Renew));
-        let stamp = deny_cache.map(|deny_cache| (deny_cache, deny_cache.stamp(now)));
         // For the other actions too: a denial from before the clock stepped back ends.
-        if let Some((deny_cache, stamp)) = stamp
-            && let Some(decision) = deny_cache.lookup(charges, stamp)
+        if let Some(deny_cache) = deny_cache
+            && let Some(decision) = deny_cache.lookup(charges, now)
             && action == Action::Charge
         {
             return Answer::ready(Ok(decision));
@@ -74,7 +72,7 @@ impl Store for RedisStore {
         let lease = hot.and_then(|(charge, hash)| self.leases.fetch(charge, hash, false));
         let frees_units = matches!(action, Action::Refund | Action::Ban)
             || lease.as_ref().is_some_and(|lease| lease.returned().frees_units());
-        let denial = stamp.map(|(cache, stamp)| DenyObserver::new(cache, stamp, frees_units));
+        let denial = deny_cache.map(|deny_cache| DenyObserver::new(deny_cache, now, frees_units));
         let job = Job { lease, denial, ..self.job(action, charges.into(), script) };
         if action == Action::Refund { self.refund(job) } else { self.link.clone().decide(job.into()) }
     }

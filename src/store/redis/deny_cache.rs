@@ -54,16 +54,10 @@ struct Cell {
     invalidated: AtomicU64,
 }
 
-/// The state of the cache when a request was sent.
-#[derive(Clone, Copy)]
-pub(crate) struct Stamp {
-    sent_at: u64,
-    invalidations: u64,
-}
-
 struct CachedDenial {
     decision: Decision,
-    stamp: Stamp,
+    /// How many invalidations there were when the request was sent.
+    invalidations: u64,
     /// When the reply was received. Redis decided before that, so a wait counted from here is never too short.
     received_at: u64,
     /// When the denial may no longer hold. Counted from before the request was sent, so never too late.
@@ -82,9 +76,8 @@ impl DenyCache {
         }
     }
 
-    /// The decision over `charges` at the time of `stamp`, if it is stored.
-    pub(crate) fn lookup(&self, charges: &[Charge], stamp: Stamp) -> Option<Decision> {
-        let now = stamp.sent_at;
+    /// The decision over `charges` at the time `now`, if it is stored.
+    pub(crate) fn lookup(&self, charges: &[Charge], now: u64) -> Option<Decision> {
         for charge in charges {
             let hash = hash(charge.policy(), charge.key());
             let cell = self.cell(hash);
@@ -117,17 +110,81 @@ impl DenyCache {
         None
     }
 
-    /// What [`insert`](Self::insert) needs of a request at the time `sent_at`.
-    pub(crate) fn stamp(&self, sent_at: u64) -> Stamp {
-        Stamp { sent_at, invalidations: self.invalidations.load(Ordering::Acquire) }
+    /// Ends the denials of `key` under `policy`, also of replies that are stored afterwards. Call it after the store refunded
+    /// units.
+    pub(crate) fn invalidate(&self, policy: &Policy, key: &Key) {
+        let number = self.invalidations.fetch_add(1, Ordering::AcqRel) + 1;
+        self.cell(hash(policy, key)).invalidated.fetch_max(number, Ordering::AcqRel);
+    }
+
+    /// Whether no denying key was invalidated since the request was sent.
+    fn holds(&self, cached: &CachedDenial) -> bool {
+        let mut denying = cached.decision.outcomes().iter().filter(|one| one.is_denied() || one.is_banned());
+        denying.all(|outcome| {
+            let cell = self.cell(hash(outcome.policy(), outcome.key()));
+            cell.invalidated.load(Ordering::Acquire) <= cached.invalidations
+        })
+    }
+
+    fn cell(&self, hash: u64) -> &Cell {
+        &self.cells[hash as usize % CELLS]
+    }
+}
+
+/// FNV-1a. A client whose keys collide gains nothing: its denials overwrite each other, and Redis makes them again.
+fn hash(policy: &Policy, key: &Key) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    key.as_bytes().iter().fold(policy.tag(), step)
+}
+
+/// Updates a deny cache with the result of a job.
+pub(crate) struct DenyObserver {
+    cache: Arc<DenyCache>,
+    sent_at: u64,
+    /// How many there were by then.
+    invalidations: u64,
+    /// Whether the job frees units that other requests can be charged. Then its keys are invalidated, regardless of the
+    /// decision.
+    frees_units: bool,
+}
+
+impl DenyObserver {
+    /// Observes a job that is sent after this, at the time `sent_at`.
+    pub(crate) fn new(cache: &Arc<DenyCache>, sent_at: u64, frees_units: bool) -> Self {
+        let invalidations = cache.invalidations.load(Ordering::Acquire);
+        Self { cache: cache.clone(), sent_at, invalidations, frees_units }
+    }
+
+    /// Call it when Redis has made a decision over `charges`, or when it failed as a whole and may have been carried out in
+    /// part.
+    pub(crate) fn settled(&self, action: Action, charges: &[Charge], decision: Option<&Decision>) {
+        match decision.filter(|_| !self.frees_units) {
+            Some(decision) if action == Action::Charge => self.insert(decision),
+            // A denied key may be charged debt, which makes its wait longer.
+            Some(decision) => {
+                for outcome in decision.all_outcomes().iter().filter(|outcome| outcome.granted() > 0) {
+                    self.cache.invalidate(outcome.policy(), outcome.key());
+                }
+            }
+            None if action == Action::Charge && !self.frees_units => {}
+            None => {
+                for charge in charges {
+                    self.cache.invalidate(charge.policy(), charge.key());
+                    if action == Action::Ban {
+                        // The bans of a client hold for its preflights.
+                        self.cache.invalidate(charge.policy(), &charge.key().of_preflight());
+                    }
+                }
+            }
+        }
     }
 
     /// Stores a decision if it is a denial that lasts.
-    pub(crate) fn insert(&self, decision: &Decision, stamp: Stamp) {
+    fn insert(&self, decision: &Decision) {
         if !decision.is_denied() {
             return;
         }
-        let mut lifetime = self.max_age;
+        let mut lifetime = self.cache.max_age;
         let is_banned = decision.is_banned();
         let mut first = None;
         for outcome in decision.outcomes() {
@@ -153,78 +210,14 @@ impl DenyCache {
             }
         }
         if let Some(first) = first {
-            let (received_at, expires_at) = (self.clock.micros(), stamp.sent_at.saturating_add(lifetime));
-            let cached = CachedDenial { decision: decision.clone(), stamp, received_at, expires_at };
+            let (received_at, expires_at) =
+                (self.cache.clock.micros(), self.sent_at.saturating_add(lifetime));
+            let (decision, invalidations) = (decision.clone(), self.invalidations);
+            let cached = CachedDenial { decision, invalidations, received_at, expires_at };
             let hash = hash(first.policy(), first.key());
-            let cell = self.cell(hash);
+            let cell = self.cache.cell(hash);
             cell.hash.store(hash, Ordering::Relaxed);
             cell.denial.store(Some(Arc::new(cached)));
-        }
-    }
-
-    /// Ends the denials of `key` under `policy`, also of replies that are stored afterwards. Call it after the store refunded
-    /// units.
-    pub(crate) fn invalidate(&self, policy: &Policy, key: &Key) {
-        let number = self.invalidations.fetch_add(1, Ordering::AcqRel) + 1;
-        self.cell(hash(policy, key)).invalidated.fetch_max(number, Ordering::AcqRel);
-    }
-
-    /// Whether no denying key was invalidated since the request was sent.
-    fn holds(&self, cached: &CachedDenial) -> bool {
-        let mut denying = cached.decision.outcomes().iter().filter(|one| one.is_denied() || one.is_banned());
-        denying.all(|outcome| {
-            let cell = self.cell(hash(outcome.policy(), outcome.key()));
-            cell.invalidated.load(Ordering::Acquire) <= cached.stamp.invalidations
-        })
-    }
-
-    fn cell(&self, hash: u64) -> &Cell {
-        &self.cells[hash as usize % CELLS]
-    }
-}
-
-/// FNV-1a. A client whose keys collide gains nothing: its denials overwrite each other, and Redis makes them again.
-fn hash(policy: &Policy, key: &Key) -> u64 {
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    key.as_bytes().iter().fold(policy.tag(), step)
-}
-
-/// Updates a deny cache with the result of a job.
-pub(crate) struct DenyObserver {
-    cache: Arc<DenyCache>,
-    stamp: Stamp,
-    /// Whether the job frees units that other requests can be charged. Then its keys are invalidated, regardless of the
-    /// decision.
-    frees_units: bool,
-}
-
-impl DenyObserver {
-    /// Observes a job that is sent now.
-    pub(crate) fn new(cache: &Arc<DenyCache>, stamp: Stamp, frees_units: bool) -> Self {
-        Self { cache: cache.clone(), stamp, frees_units }
-    }
-
-    /// Call it when Redis has made a decision over `charges`, or when it failed as a whole and may have been carried out in
-    /// part.
-    pub(crate) fn settled(&self, action: Action, charges: &[Charge], decision: Option<&Decision>) {
-        match decision.filter(|_| !self.frees_units) {
-            Some(decision) if action == Action::Charge => self.cache.insert(decision, self.stamp),
-            // A denied key may be charged debt, which makes its wait longer.
-            Some(decision) => {
-                for outcome in decision.all_outcomes().iter().filter(|outcome| outcome.granted() > 0) {
-                    self.cache.invalidate(outcome.policy(), outcome.key());
-                }
-            }
-            None if action == Action::Charge && !self.frees_units => {}
-            None => {
-                for charge in charges {
-                    self.cache.invalidate(charge.policy(), charge.key());
-                    if action == Action::Ban {
-                        // The bans of a client hold for its preflights.
-                        self.cache.invalidate(charge.policy(), &charge.key().of_preflight());
-                    }
-                }
-            }
         }
     }
 
@@ -232,7 +225,7 @@ impl DenyObserver {
     /// which is another key's.
     #[cfg(feature = "cluster")]
     pub(crate) fn undoing(&self) -> Self {
-        Self::new(&self.cache, self.stamp, true)
+        Self::new(&self.cache, self.sent_at, true)
     }
 }
 
@@ -282,7 +275,7 @@ mod tests {
     use crate::{base::Quota, store::ManualClock};
 
     struct Fixture {
-        cache: DenyCache,
+        cache: Arc<DenyCache>,
         clock: ManualClock,
     }
 
@@ -290,22 +283,24 @@ mod tests {
         fn new() -> Self {
             let clock = ManualClock::new();
             let of_cache = StoreClock::new(Some(clock.clone()), 0);
-            Self { cache: DenyCache::new(Duration::from_secs(1), of_cache), clock }
+            Self { cache: DenyCache::new(Duration::from_secs(1), of_cache).into(), clock }
         }
 
-        fn stamp(&self) -> Stamp {
-            self.cache.stamp(self.clock.micros())
-        }
-
-        fn insert(&self, charges: &[Charge], stamp: Stamp) {
-            let denial = Verdict::Deny { retry_after: Some(Duration::from_secs(60)) };
-            let outcome = |charge| Outcome::new(charge, denial, 0, Duration::from_secs(60));
-            self.cache.insert(&Decision::new(charges.iter().map(outcome)), stamp);
+        /// Observes a charge that is sent now.
+        fn send(&self) -> DenyObserver {
+            DenyObserver::new(&self.cache, self.clock.micros(), false)
         }
 
         fn denies(&self, charges: &[Charge]) -> bool {
-            self.cache.lookup(charges, self.stamp()).is_some()
+            self.cache.lookup(charges, self.clock.micros()).is_some()
         }
+    }
+
+    fn deny(sent: &DenyObserver, charges: &[Charge]) {
+        let denial = Verdict::Deny { retry_after: Some(Duration::from_secs(60)) };
+        let outcome = |charge| Outcome::new(charge, denial, 0, Duration::from_secs(60));
+        let decision = Decision::new(charges.iter().map(outcome));
+        sent.settled(Action::Charge, charges, Some(&decision));
     }
 
     fn charge(policy: &str, key: &str) -> Charge {
@@ -320,15 +315,15 @@ mod tests {
     fn an_event_ends_only_denials_of_its_key() {
         let one = Fixture::new();
         let (alice, bob) = ([charge("api", "alice")], charge("api", "bob"));
-        let stamp = one.stamp();
+        let sent = one.send();
         invalidate(&one.cache, &bob);
-        one.insert(&alice, stamp);
+        deny(&sent, &alice);
         assert!(one.denies(&alice), "an event of another key");
         invalidate(&one.cache, &alice[0]);
         assert!(!one.denies(&alice));
-        one.insert(&alice, stamp);
+        deny(&sent, &alice);
         assert!(!one.denies(&alice), "a reply that was under way then");
-        one.insert(&alice, one.stamp());
+        deny(&one.send(), &alice);
         assert!(one.denies(&alice));
     }
 
@@ -337,7 +332,7 @@ mod tests {
         let one = Fixture::new();
         let charges = [charge("burst", "alice"), charge("daily", "alice")];
         for ended in &charges {
-            one.insert(&charges, one.stamp());
+            deny(&one.send(), &charges);
             invalidate(&one.cache, &charge("daily", "bob"));
             assert!(one.denies(&charges), "an event of another key");
             invalidate(&one.cache, ended);
@@ -349,10 +344,10 @@ mod tests {
     fn a_request_that_is_older_than_a_denial_leaves_it() {
         let one = Fixture::new();
         let charges = [charge("api", "alice")];
-        let older = one.stamp();
+        let (older, earlier) = (one.send(), one.clock.micros());
         one.clock.advance(Duration::from_millis(1));
-        one.insert(&charges, older);
-        assert!(one.cache.lookup(&charges, older).is_none());
+        deny(&older, &charges);
+        assert!(one.cache.lookup(&charges, earlier).is_none());
         assert!(one.denies(&charges));
         one.clock.step_back(Duration::from_millis(1));
         assert!(!one.denies(&charges), "the clock stepped back");

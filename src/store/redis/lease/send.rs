@@ -144,7 +144,7 @@ impl Leases {
             return None;
         }
         // It only invalidates, so the time does not matter.
-        let denial = |cache| DenyObserver::new(cache, cache.stamp(0), true);
+        let denial = |cache| DenyObserver::new(cache, 0, true);
         let charges = Charges::One(returned.charge.clone());
         let (names, script) = (self.names.clone(), Script::built_in().clone());
         Some(Job {

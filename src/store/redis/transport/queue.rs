@@ -72,7 +72,7 @@ struct State {
     open_lanes: usize,
     /// About how many of them have answered their batches and will take what waits by then.
     ready_lanes: usize,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<Queued>,
     /// The latest deadline of the decisions that have entered since none waited.
     latest_deadline: Option<Duration>,
     time: RunTime,
@@ -117,7 +117,7 @@ impl Queue {
         let may_be_stuck = is_first && state.ready_lanes >= state.open_lanes;
         let is_watched = is_latest && !may_be_stuck && state.time.is_kept(entered);
         state.latest_deadline = state.latest_deadline.max(Some(deadline));
-        state.waiting.push_back(Waiting { job, entered, deadline });
+        state.waiting.push_back(Queued { job, entered, deadline });
         if !is_alone {
             metric!(enqueued(state.waiting.len()));
         }
@@ -165,7 +165,7 @@ impl Queue {
 
     /// Moves the next decisions into an empty `batch`, oldest first. Fails those whose deadlines have passed. Returns about
     /// how long Redis takes to make the decisions.
-    pub(super) fn fill(&self, batch: &mut Vec<Waiting>, late: impl Fn() -> Error) -> Duration {
+    pub(super) fn fill(&self, batch: &mut Vec<Queued>, late: impl Fn() -> Error) -> Duration {
         let (mut charges, mut micros) = (0, 0);
         let mut of_batch = 0;
         let mut state = self.lock();
@@ -201,7 +201,7 @@ impl Queue {
     /// Counts the time, and fails the oldest decisions if their deadlines have passed. They were not sent and never will be.
     /// Returns the last one's error.
     pub(super) fn expire(&self, error: impl Fn() -> Error) -> Option<Error> {
-        let late: Vec<Waiting> = {
+        let late: Vec<Queued> = {
             let mut state = self.lock();
             let now = state.time.tick();
             let count = state.waiting.iter().take_while(|waiting| waiting.deadline <= now).count();
@@ -256,7 +256,7 @@ impl State {
 
     /// Drops abandoned decisions at the front. They are about the oldest, because all wait equally long.
     fn drop_abandoned(&mut self) {
-        while self.waiting.front().is_some_and(Waiting::is_gone) {
+        while self.waiting.front().is_some_and(Queued::is_gone) {
             self.waiting.pop_front();
         }
     }
@@ -287,21 +287,21 @@ impl RunTime {
 }
 
 /// A decision that waits for a lane, or is in its batch. If it is dropped, its caller is woken.
-pub(super) struct Waiting {
+pub(super) struct Queued {
     pub(super) job: Arc<Job>,
     entered: Instant,
     /// A point in the [`RunTime`].
     deadline: Duration,
 }
 
-impl Waiting {
+impl Queued {
     /// Whether nothing waits for the decision any more.
     fn is_gone(&self) -> bool {
         Arc::strong_count(&self.job) == 1
     }
 }
 
-impl Drop for Waiting {
+impl Drop for Queued {
     fn drop(&mut self) {
         self.job.end();
     }
@@ -309,12 +309,12 @@ impl Drop for Waiting {
 
 /// Fails the undecided decisions of a batch whose deadlines have passed at the time `now`. Returns the last one's
 /// error.
-pub(super) fn expire(batch: &[Waiting], now: Duration, error: impl Fn() -> Error) -> Option<Error> {
+pub(super) fn expire(batch: &[Queued], now: Duration, error: impl Fn() -> Error) -> Option<Error> {
     fail_all(batch.iter().filter(|waiting| waiting.deadline <= now && waiting.job.is_open()), error)
 }
 
 /// Fails all, if there are any. Returns the last one's error.
-fn fail_all<'a>(waiting: impl IntoIterator<Item = &'a Waiting>, error: impl Fn() -> Error) -> Option<Error> {
+fn fail_all<'a>(waiting: impl IntoIterator<Item = &'a Queued>, error: impl Fn() -> Error) -> Option<Error> {
     waiting.into_iter().map(|waiting| waiting.job.fail(error())).last().map(|()| error())
 }
 

@@ -172,6 +172,8 @@ impl Drop for Unsettled {
         // A panic may be caught before this is dropped, or unwind through it.
         let has_panicked = self.is_running || std::thread::panicking();
         if self.refunds && !has_panicked {
+            // What a handler recorded as used is not charged either.
+            self.settling.iter().for_each(|settling| settling.fix(&self.decision));
             let work = self.limiter.begin_work();
             work.finish(self.limiter.refund(&self.decision, u64::MAX));
         }

@@ -9,7 +9,7 @@ use tokio::{runtime::Handle, sync::watch};
 
 use super::{
     background::PermitRequest,
-    local_counts::{is_local, mode},
+    local_counts::{is_local, is_mistake, mode},
 };
 use crate::{
     base::{Answer, Error},
@@ -122,7 +122,8 @@ impl Pending {
                 }
             }
             // A refund that was not sent is sent again once the store answers, if the policy is local.
-            Err(_) if self.action == Action::Refund && is_local(mode(&self.charges)) => {}
+            Err(error)
+                if self.action == Action::Refund && is_local(mode(&self.charges)) && !is_mistake(error) => {}
             Err(_) => claims.into_iter().for_each(Claim::release),
         }
         self.shared.complete(self.action, &self.charges, decided)

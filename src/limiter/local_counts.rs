@@ -65,8 +65,7 @@ impl LocalCounts {
     /// The decision over `charges`, or the error, in place of a decision that the store failed to make.
     pub(super) fn decide(&self, action: Action, charges: &[Charge], error: Error) -> Result<Decision, Error> {
         match mode(charges) {
-            // An error in the program, not a failure of the store.
-            _ if matches!(error.kind(), ErrorKind::InvalidConfig | ErrorKind::MissingSetup) => Err(error),
+            _ if is_mistake(&error) => Err(error),
             FailureMode::Closed => Err(error),
             FailureMode::Local { .. }
                 if matches!(action, Action::Charge | Action::ChargeUpTo | Action::Debit | Action::Peek) =>
@@ -297,6 +296,11 @@ impl LocalCounts {
 /// Whether it refunds a decision, not any units of the key.
 fn is_of_a_decision(refund: &Charge) -> bool {
     refund.cost() == 0 || refund.receipt().is_some()
+}
+
+/// Whether the error is one of the program, and not a failure of the store.
+pub(super) const fn is_mistake(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::InvalidConfig | ErrorKind::MissingSetup)
 }
 
 pub(super) const fn is_local(mode: FailureMode) -> bool {

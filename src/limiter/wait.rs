@@ -74,9 +74,12 @@ impl Limiter {
             sleep(delay).await;
             return Ok(decision.after_delay());
         }
-        let denied =
-            || self.refund(&decision, cost).map(move |refunded| refunded.map(|one| one.denying(late)));
-        self.enforced(denied).await
+        self.enforced(|| {
+            let refund = self.refund(&decision, cost);
+            // A refund that fails may have no outcomes.
+            refund.map(move |refunded| decision.updated(&refunded).map(|one| one.denying(late)))
+        })
+        .await
     }
 
     /// [`check_all`](Self::check_all), again until the request is admitted or cannot be in time. Calls `waits` before each
@@ -153,7 +156,7 @@ impl WaitState {
         let mut needs_permit = false;
         for outcome in decision.outcomes().iter().filter(|outcome| outcome.is_denied()) {
             let retry_after = outcome.retry_after()?;
-            if outcome.policy().has_permits() {
+            if outcome.policy().has_permits() && !outcome.is_banned() {
                 // The denial names when a permit expires if its holder is gone. It may be released earlier.
                 needs_permit = true;
             } else {

@@ -773,6 +773,28 @@ async fn a_lease_that_arrives_during_a_reset_is_not_spent_after_it() {
 }
 
 #[tokio::test]
+async fn drain_waits_for_a_lease_whose_request_is_gone() {
+    let server = RedisServer::start();
+    let (pool, clock) = (pool(&server).await, ManualClock::new());
+    let [instance, other] = [(); 2].map(|()| Instance::new(&pool, &clock));
+    let (policy, key) = (Policy::new("p", Quota::per_day(100_000)).leased(500), Key::new("alice"));
+    warm_up(&instance, &policy).await;
+    instance.limiter.operator().reset(&policy, &key).await.unwrap();
+    let () = server.command(&["CLIENT", "PAUSE", "60000", "WRITE"]);
+    let taking = tokio::spawn(instance.limiter.check(&policy, &key, 1));
+    let is_sent = async || server.command::<String>(&["CLIENT", "LIST"]).contains(" flags=b ");
+    assert!(eventually(is_sent).await);
+    taking.abort();
+    assert!(taking.await.is_err());
+    let drain = tokio::spawn(instance.store.drain());
+    tokio::task::yield_now().await;
+    let () = server.command(&["CLIENT", "UNPAUSE"]);
+    drain.await.unwrap().unwrap();
+    assert!(!instance.has_leases());
+    assert_eq!(other.remaining(&policy).await, 99_999, "only the unit of the request is charged");
+}
+
+#[tokio::test]
 async fn the_units_of_a_crashed_instance_begin_to_drain_exactly_when_its_lease_ends() {
     let server = RedisServer::start();
     let (pool, clock) = (pool(&server).await, ManualClock::new());

@@ -413,6 +413,12 @@ fn without_a_runtime_each_method_returns_an_error() {
         let error = method.now_or_never().unwrap_or_else(|| panic!("{name} waits"));
         assert_eq!(error, Some(ErrorKind::MissingSetup), "{name}");
     }
+    // A refund that was not sent is not used up, also of a policy that is local in an outage.
+    let local = Policy::new("local", Quota::per_day(5)).algorithm(FixedWindow::anchored());
+    let made = runtime.block_on(limiter.check(&local, &key, 2)).unwrap();
+    let refund = limiter.refund(&made, 2).now_or_never().unwrap();
+    assert_eq!(refund.unwrap_err().kind(), ErrorKind::MissingSetup);
+    assert_eq!(runtime.block_on(limiter.refund(&made, 2)).unwrap().remaining(), Some(5));
     let lazily = RedisStore::builder().connect_lazy(server.url()).unwrap();
     let decided = runtime.block_on(Limiter::new(lazily).check(&policy, &key, 1));
     assert!(decided.unwrap().is_allowed(), "a store may be made outside a runtime");

@@ -348,6 +348,33 @@ async fn a_response_that_does_not_count_ends_the_debits_of_its_reservation() {
 }
 
 #[tokio::test]
+async fn a_reservation_charges_no_more_once_its_request_is_refunded() {
+    let fails = service_fn(async |request: Request<String>| {
+        request.extensions().get::<Reservation>().unwrap().record(30);
+        if request.body() == "hangs" {
+            return pending().await;
+        }
+        Err::<Response<String>, _>("failed")
+    });
+    for (body, counts) in [("fails", true), ("fails", false), ("hangs", true), ("hangs", false)] {
+        let limiter = Limiter::new(MemoryStore::new());
+        let policy = day("tokens", 100);
+        let rule = rule(&policy).cost(|_| 10).reserve();
+        let rule = if counts { rule.count_if(|_| true) } else { rule };
+        let mut service = ruled(&limiter, rule).refund_cancelled().layer(fails);
+        let request = service.ready().await.unwrap().call(Request::new(body.into()));
+        let request = tokio::spawn(request);
+        if body == "hangs" {
+            becomes(&limiter, &policy, 90, "charged").await;
+            request.abort();
+        }
+        assert!(request.await.map_or(true, |response| response.is_err()));
+        limiter.drain(PATIENT).await.unwrap();
+        assert_eq!(left(&limiter, &policy).await, 100, "{body}, {counts}");
+    }
+}
+
+#[tokio::test]
 async fn a_rejection_that_the_handler_returns_counts() {
     let server = RedisServer::start();
     for (name, limiter) in limiters(&server).await {

@@ -4,7 +4,13 @@ use std::{sync::atomic::Ordering, time::Duration};
 
 use support::Down;
 use tokio::time::Instant;
-use tower_ratelimit::{ErrorKind, FailureMode, Key, Limiter, Policy, Quota, Verdict};
+use tower_ratelimit::{
+    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota,
+    Verdict,
+    decision::Outcome,
+    policy::Penalty,
+    store::{Action, Store},
+};
 
 use crate::keyed_layer::{deny, store_that};
 
@@ -62,6 +68,44 @@ async fn a_wait_is_as_long_as_needed_and_never_longer_than_the_patience() {
         assert_eq!(questions.load(Ordering::Relaxed), asked, "{name}");
         assert_eq!(started.elapsed().as_secs(), seconds, "{name}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_for_a_permit_ends_immediately_if_the_key_is_banned() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let jobs = Policy::concurrency("jobs", 2).penalty(Penalty::manual());
+    let (key, hour) = (Key::new("alice"), Duration::from_secs(3_600));
+    limiter.operator().ban(&jobs, &key, hour).await.unwrap();
+    let started = Instant::now();
+    let denied = limiter.wait(&jobs, &key, 1, Duration::from_secs(30)).await.unwrap();
+    assert!(denied.verdict().is_denied() && denied.outcomes()[0].banned_for().is_some());
+    assert_eq!(started.elapsed(), Duration::ZERO);
+}
+
+/// Delays charges by ten seconds, and fails to refund them.
+struct NoRefunds;
+
+impl Store for NoRefunds {
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        if action == Action::Refund {
+            return Answer::ready(Err(Error::new(ErrorKind::StoreTimeout, "late")));
+        }
+        let delayed = |charge| Outcome::new(charge, delay(10), 0, Duration::ZERO);
+        Answer::ready(Ok(Decision::new(charges.iter().map(delayed))))
+    }
+
+    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+        Answer::ready(Ok(()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_turn_that_is_too_late_is_not_admitted_if_its_refund_fails() {
+    let policy = Policy::new("p", Quota::per_hour(1)).on_store_failure(FailureMode::Open);
+    let decided = Limiter::new(NoRefunds).wait(&policy, &Key::new("all"), 1, Duration::from_secs(1)).await;
+    let denied = decided.unwrap();
+    assert!(denied.verdict().is_denied() && denied.failure().is_some());
+    assert_eq!(denied.retry_after(), Some(Duration::from_secs(9)));
 }
 
 #[tokio::test]

@@ -37,6 +37,12 @@ impl Store for RedisStore {
     // a lease, or bring charges against penalties.
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         let now = self.clock.micros();
+        if action.charges_units()
+            && let Some(instances) = &self.instances
+            && instances.due.load(Ordering::Relaxed) <= now
+        {
+            self.announce(instances, now);
+        }
         let mut hot = None;
         if let Some(charge) = leased(action, charges) {
             let hash = self.leases.table.hash_of(charge);
@@ -58,12 +64,6 @@ impl Store for RedisStore {
             && action == Action::Charge
         {
             return Answer::ready(Ok(decision));
-        }
-        if action.charges_units()
-            && let Some(instances) = &self.instances
-            && instances.due.load(Ordering::Relaxed) <= now
-        {
-            self.announce(instances, now);
         }
         let script = match self.scripts.script_for(charges) {
             Ok(script) => script,
@@ -230,14 +230,15 @@ mod tests {
     use std::sync::{Mutex, atomic::AtomicBool};
 
     use redis::Value;
-    use tokio::{sync::Semaphore, task::yield_now};
+    use tokio::{sync::Semaphore, task::yield_now, time::sleep};
 
     use super::*;
     use crate::{
         algorithm::twin::Receipt,
         base::{Quota, sync::lock},
-        decision::{Outcome, Verdict},
+        decision::{DecisionSource, Outcome, Verdict},
         store::redis::{
+            builder::RedisStoreBuilder,
             job::{KeyNames, Leased, Reply},
             transport::{Found, Health, Link, Scan},
         },
@@ -252,12 +253,14 @@ mod tests {
     }
 
     fn controlled() -> (Arc<Controlled>, RedisStore) {
+        controlled_by(RedisStore::builder().manual_clock(ManualClock::new()))
+    }
+
+    fn controlled_by(settings: RedisStoreBuilder) -> (Arc<Controlled>, RedisStore) {
         let (permits, health) = (Semaphore::new(0), Health::default());
         let link = Controlled { sent: Mutex::default(), denies: AtomicBool::new(false), permits, health };
         let link = Arc::new(link);
-        let store = RedisStore::builder()
-            .manual_clock(ManualClock::new())
-            .with_link(link.clone(), KeyNames::new("test"));
+        let store = settings.with_link(link.clone(), KeyNames::new("test"));
         (link, store)
     }
 
@@ -335,6 +338,21 @@ mod tests {
             refund.await.unwrap().unwrap();
         }
         assert_eq!(refunded(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_instance_that_spends_only_leased_units_is_announced() {
+        let (link, store) = controlled_by(RedisStore::builder());
+        link.permits.add_permits(Semaphore::MAX_PERMITS);
+        let policy = Policy::new("p", Quota::per_day(1_000_000)).leased(100);
+        let charge = [Charge::new(&policy, &Key::new("alice"), 1)];
+        let mut sources = Vec::new();
+        for _ in 0..5_500 {
+            sources.push(store.decide(Action::Charge, &charge).await.unwrap().source());
+            sleep(Duration::from_millis(1)).await;
+        }
+        assert!(sources[1_000..].iter().all(|source| *source == DecisionSource::Lease));
+        assert!(lock(&link.sent).iter().any(|(action, _)| *action == Action::Renew));
     }
 
     #[tokio::test]

@@ -43,7 +43,7 @@ pub(crate) struct Leases {
     deny_cache: Option<Arc<DenyCache>>,
     /// The tasks that return unused leases, one in each runtime: one of these may not be driven.
     sweeping: Mutex<HashMap<Id, JoinHandle<()>>>,
-    /// Each script call in the background has a receiver.
+    /// Each job that leases or returns units has a receiver.
     in_flight: watch::Sender<()>,
     #[cfg(feature = "metrics")]
     leased: crate::metrics::record::Leased,
@@ -88,7 +88,8 @@ impl Leases {
 
     fn request(self: &Arc<Self>, returned: Returned, fetch: Option<Fetch>) -> Box<LeaseRequest> {
         let (wanted, lease) = (fetch.as_ref().map_or(0, |fetch| fetch.wanted), returned.lease);
-        let observer = LeaseObserver { leases: self.clone(), returned, fetch, is_sent: false };
+        let in_flight = self.in_flight.subscribe();
+        let observer = LeaseObserver { leases: self.clone(), returned, fetch, is_sent: false, in_flight };
         LeaseRequest::new(wanted, lease, observer)
     }
 
@@ -125,15 +126,11 @@ impl Leases {
 
     /// Sends a job in the background.
     pub(crate) fn spawn(&self, job: Job, runtime: &Handle) -> JoinHandle<Result<(), Error>> {
-        let guard = self.in_flight.subscribe();
         let decide = self.link.clone().decide(job.into());
-        runtime.spawn(async move {
-            let _guard = guard;
-            decide.await.map(|_| ())
-        })
+        runtime.spawn(async move { decide.await.map(|_| ()) })
     }
 
-    /// Waits until no job of [`spawn`](Self::spawn) is in flight, for half a second at most: under traffic there may
+    /// Waits until no job that leases or returns units is in flight, for half a second at most: under traffic there may
     /// always be one.
     pub(crate) async fn wait_until_idle(&self) {
         let _ = timeout(RETURN_DEADLINE, self.in_flight.closed()).await;
@@ -187,6 +184,8 @@ struct LeaseObserver {
     /// `None` once its units are stored, or if the job only returns some.
     fetch: Option<Fetch>,
     is_sent: bool,
+    #[expect(dead_code, reason = "only dropped")]
+    in_flight: watch::Receiver<()>,
 }
 
 impl Observer for LeaseObserver {
@@ -244,6 +243,6 @@ pub struct LeaseStatus {
     pub keys: usize,
     /// The units on lease that are not spent yet.
     pub units: u64,
-    /// The script calls under way that lease units ahead of requests or return them.
+    /// The script calls under way that lease or return units.
     pub calls: usize,
 }

@@ -8,7 +8,7 @@ use tokio::{
 };
 
 use crate::{
-    base::Error,
+    base::{Error, ErrorKind},
     decision::{Charge, Charges, Decision, Outcome},
     key::Key,
     store::{
@@ -53,6 +53,8 @@ async fn shard_by_shard(
     let is_charge = matches!(job.action, Action::Charge | Action::ChargeUpTo);
     let mut outcomes: Vec<Option<Outcome>> = vec![None; job.charges.len()];
     let mut first_error = None;
+    // Whether a shard may have carried out its part.
+    let mut may_be_done = false;
     let by_shard = by_shard(&**shards, &job.charges);
     // Once a shard has denied: the shards that have not counted it.
     let mut uncounted: Option<&[Vec<usize>]> = None;
@@ -74,6 +76,7 @@ async fn shard_by_shard(
         }
         match shards.decide_in_shard(part.into()).await {
             Ok(decision) => {
+                may_be_done = true;
                 for (&position, outcome) in positions.iter().zip(decision.all_outcomes()) {
                     outcomes[position] = Some(outcome.clone());
                 }
@@ -96,13 +99,21 @@ async fn shard_by_shard(
                 return Err(error);
             }
             // Refund and renew as much as possible.
-            Err(error) => first_error = first_error.or(Some(error)),
+            Err(error) => {
+                may_be_done |= error.kind().may_have_charged();
+                first_error = first_error.or(Some(error));
+            }
         }
     }
     if let Some(first_error) = first_error {
         // Some units may have been refunded.
         job.failed();
-        return Err(first_error);
+        if !may_be_done || job.action == Action::Peek || first_error.kind().may_have_charged() {
+            return Err(first_error);
+        }
+        // Nothing may be refunded or debited twice.
+        let message = "a shard of the Cluster failed, and others may have carried out their part";
+        return Err(Error::new(ErrorKind::StoreDisconnected, message).with_source(first_error));
     }
     let is_banned = outcomes.iter().flatten().any(Outcome::is_banned);
     if let Some(uncounted) = uncounted
@@ -212,7 +223,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        base::{ErrorKind, Quota, sync::lock},
+        base::{Quota, sync::lock},
         policy::Policy,
         store::{MemoryStore, Store},
     };
@@ -344,6 +355,44 @@ mod tests {
                 (least..=most + lost).contains(&used),
                 "seed {seed}: {used} units of {identity} used, and {least} to {most} and {lost} lost are right"
             );
+        }
+    }
+
+    /// Does not send what is for the identities that are down.
+    struct Down(&'static [&'static str]);
+
+    impl Sharded for Down {
+        fn share_a_shard(&self, one: &Key, other: &Key) -> bool {
+            one == other
+        }
+
+        async fn decide_in_shard(&self, job: Arc<Job>) -> Result<Decision, Error> {
+            if self.0.contains(&job.charges[0].key().as_str()) {
+                return Err(Error::new(ErrorKind::StoreSuspended, "not sent"));
+            }
+            MemoryStore::new().decide(job.action, &job.charges).await
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_shard_has_carried_out_is_not_reported_as_certainly_not_carried_out() {
+        let policy = Policy::new("p", Quota::per_day(LIMIT));
+        let rows = [
+            (Action::Refund, &["b"][..], true),
+            (Action::Refund, &["a"], true),
+            (Action::Refund, &["a", "b"], false),
+            (Action::Debit, &["b"], true),
+            (Action::Debit, &["a", "b"], false),
+            // What the first shard charged is refunded.
+            (Action::Charge, &["b"], false),
+            (Action::Peek, &["b"], false),
+        ];
+        for (action, down, expected) in rows {
+            let charges = ["a", "b"].map(|identity| Charge::new(&policy, &Key::new(identity), 1));
+            let charges = Charges::Many(charges.into());
+            let job = Job { charges, action, ..Job::for_tests(1, DEADLINE) };
+            let failed = decide_in_several_shards(Arc::new(Down(down)), job.into()).await.unwrap_err();
+            assert_eq!(failed.kind().may_have_charged(), expected, "{action:?} without {down:?}: {failed}");
         }
     }
 

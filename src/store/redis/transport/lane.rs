@@ -133,6 +133,10 @@ impl<S: Sender> Lane<S> {
             self.expire_waiting();
             let late = || self.target.health.no_connection();
             let redis_time = self.target.queue.fill(&mut batch, late);
+            if batch.is_empty() {
+                // All were late. That is no answer of Redis.
+                continue;
+            }
             metric!(batch_sent(batch.len()));
             let sent_at = Instant::now();
             let jobs: Vec<&Job> = batch.iter().map(|waiting| &*waiting.job).collect();
@@ -229,5 +233,53 @@ impl<S: Sender> Drop for Lane<S> {
                 Error::new(ErrorKind::StoreUnreachable, message)
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use redis::RedisResult;
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::store::redis::transport::{health::Health, queue::Lanes};
+
+    const DEADLINE: Duration = Duration::from_millis(50);
+
+    /// Has a connection only after the deadline.
+    struct SlowToConnect;
+
+    impl Sender for SlowToConnect {
+        type Connection = ();
+
+        async fn ping(&self, _: &str) -> Result<(), Error> {
+            pending().await
+        }
+
+        async fn connection(&self) -> RedisResult<()> {
+            sleep(2 * DEADLINE).await;
+            Ok(())
+        }
+
+        async fn send_batch(&self, _: &mut Option<()>, _: &[&Job]) -> Result<(), Error> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn decisions_that_are_late_before_they_are_sent_are_no_answer() {
+        let health = Arc::new(Health::new(String::new(), DEADLINE));
+        let lanes = Lanes { usual: 1, if_far: 1 };
+        let target = Arc::new(Target::new(lanes, &Arc::default(), &health, SlowToConnect));
+        let no_answer = || record(&target, &Err(Error::new(ErrorKind::StoreTimeout, "no answer")));
+        no_answer();
+        no_answer();
+        decide(target.clone(), Arc::new(Job::for_tests(1, DEADLINE))).await.unwrap_err();
+        sleep(4 * DEADLINE).await;
+        assert!(target.breaker.error().is_none());
+        no_answer();
+        assert!(target.breaker.error().is_some(), "three calls had no answer");
     }
 }

@@ -97,7 +97,8 @@ pub enum ErrorKind {
     StoreSuspended,
     /// No connection to the store could be made.
     StoreUnreachable,
-    /// The connection to the store broke before it answered.
+    /// The connection to the store broke before it answered, or some nodes of a Redis Cluster failed after others had
+    /// answered.
     StoreDisconnected,
     /// The store answered with an error: out of memory, read only, no permission.
     StoreFailed,

@@ -114,6 +114,15 @@ impl Charge {
         self.key == other.key && self.policy.name() == other.policy.name()
     }
 
+    /// Takes the larger cost if `other` has the same key and an equal policy. `false` if it has not.
+    pub(crate) fn merge(&mut self, other: &Self) -> bool {
+        let is_same = self.key == other.key && self.policy == other.policy;
+        if is_same {
+            self.cost = self.cost.max(other.cost);
+        }
+        is_same
+    }
+
     /// The same charge under `policy`, which counts the same units.
     pub(crate) fn under(self, policy: &Policy) -> Self {
         Self { policy: policy.clone(), ..self }

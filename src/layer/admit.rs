@@ -277,7 +277,10 @@ impl Admit<'_> {
                 Some(error) => self.reject(Rejection::Unidentified(*error)),
                 None => self.exempt(),
             },
-            Ok(Gathered { values, unidentified }) => self.charge(values, unidentified),
+            Ok(Gathered { values, unidentified }) => {
+                let values = if self.config.routes.is_some() { merged(values) } else { values };
+                self.charge(values, unidentified)
+            }
             // As for an error of a key extractor, regardless of its kind.
             Err(error) => self.reject(Rejection::Unidentified(error)),
         }
@@ -342,6 +345,17 @@ impl Admit<'_> {
         drop(decision.take_permit());
         Admission::Rejected(rejection, Some(Box::new(decision)))
     }
+}
+
+/// `charges` with one for each key and policy: routes that share a policy may both apply to some spellings of a path.
+fn merged(charges: Vec<Charge>) -> Vec<Charge> {
+    let mut merged: Vec<Charge> = Vec::with_capacity(charges.len());
+    for charge in charges {
+        if !merged.iter_mut().any(|one| one.merge(&charge)) {
+            merged.push(charge);
+        }
+    }
+    merged
 }
 
 /// The values of the rules that have one.

@@ -506,10 +506,14 @@ impl RateLimitLayer {
                 keys.into_iter().filter_map(|(at, key)| Some((config.rule(at)?, key))).collect()
             }
         };
-        let mut charges = Vec::new();
+        let mut charges: Vec<(Charge, Key)> = Vec::new();
         for (rule, key) in found {
             let charge = rule.charge(key.clone(), request).await.map_err(Rejection::Unidentified)?;
-            charges.extend(charge.map(|charge| (charge, key)));
+            let Some(charge) = charge else { continue };
+            // As for a request.
+            if config.routes.is_none() || !charges.iter_mut().any(|(one, _)| one.merge(&charge)) {
+                charges.push((charge, key));
+            }
         }
         Ok(charges)
     }

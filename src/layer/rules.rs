@@ -48,7 +48,9 @@ use crate::base::{Error, ErrorKind, valid};
 /// written, and with each combination of percent-encoded characters decoded (except slashes), `.` and `..` resolved,
 /// repeated slashes merged, and slashes at the start and the end trimmed. For example, `/login/`, `//login` and
 /// `/%6Cogin` get the rules of `/login`, in addition to the rules of the route they match as written, or of
-/// [`otherwise`](Self::otherwise). Routes with the same normalized form are one route.
+/// [`otherwise`](Self::otherwise). Routes with the same normalized form are one route. If two of these rules have the
+/// same key and policy, the larger cost is charged, and a response counts if it [counts](Rule::count_if) for one of
+/// them.
 ///
 /// Limits of this matching:
 ///

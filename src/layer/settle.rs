@@ -33,21 +33,21 @@ impl Config {
         }
     }
 
-    /// The policies of `decision`, which has charged `request`, by name and each with its rule.
+    /// The policies of `decision`, which has charged `request`, by name and each with its rules.
     fn charged<'a>(&'a self, request: &request::Parts, decision: &'a Decision) -> Vec<(&'a str, &'a Rule)> {
         let applicable: Vec<&Rule> = match &self.routes {
             Some(routes) => routes.of(request).iter().filter_map(|at| self.rule(*at)).collect(),
             None => self.rules.rules.iter().map(|(_, rule)| rule).collect(),
         };
-        // The names of a request's policies differ, and of the rules that choose their policy one applies: see `Rules::check`.
-        let rule_of = |outcome: &'a Outcome| {
+        // Nearly always one rule: others are of another reading of the path, see `Rules::check`.
+        let rules_of = |outcome: &'a Outcome| {
             let name = outcome.policy().name();
-            let has = |rule: &&&Rule| rule.policy.known().is_some_and(|policy| policy.name() == name);
-            let chooses = |rule: &&&Rule| rule.policy.known().is_none();
-            let rule = applicable.iter().find(has).or_else(|| applicable.iter().find(chooses));
-            rule.map(|rule| (name, *rule))
+            let has = move |rule: &&Rule| rule.policy.known().is_some_and(|policy| policy.name() == name);
+            let is_known = applicable.iter().any(has);
+            let is_its = move |rule: &&Rule| if is_known { has(rule) } else { rule.policy.known().is_none() };
+            applicable.iter().copied().filter(is_its).map(move |rule| (name, rule))
         };
-        decision.all_outcomes().iter().filter_map(rule_of).collect()
+        decision.all_outcomes().iter().flat_map(rules_of).collect()
     }
 }
 
@@ -55,7 +55,7 @@ impl Config {
 pub(super) struct Unsettled {
     limiter: Limiter,
     decision: Decision,
-    /// The policies that count only some responses, by name.
+    /// The policies that count only some responses, by name. With several functions, those for which one returns true.
     counted: Vec<(String, CountIf)>,
     /// Whether to refund the charge if this is dropped.
     refunds: bool,
@@ -106,7 +106,11 @@ impl Unsettled {
         let meter = of_bytes.map(|reservation| Meter { reservation, bytes: 0, charged: 0 });
         let settling =
             (reservation.is_some() || meter.is_some()).then(|| Box::new(Settling { reservation, meter }));
-        let counted = |(name, rule): &(&str, &Rule)| Some(((*name).to_owned(), rule.counts.clone()?));
+        let always = |name: &str| charged.iter().any(|(known, rule)| *known == name && rule.counts.is_none());
+        let counted = |(name, rule): &(&str, &Rule)| {
+            let counts = rule.counts.clone().filter(|_| !always(name))?;
+            Some(((*name).to_owned(), counts))
+        };
         Some(Box::new(Self {
             limiter,
             decision: decision.clone(),
@@ -156,12 +160,13 @@ impl Unsettled {
 
     /// The decision of the policies under which the request does not count. Nothing more is charged under them.
     fn uncounted(&self, counts: impl Fn(&CountIf) -> bool) -> Option<Decision> {
-        let uncounted: Vec<_> = self.counted.iter().filter(|(_, counted)| !counts(counted)).collect();
+        let (counted, uncounted): (Vec<_>, Vec<_>) =
+            self.counted.iter().partition(|(_, counted)| counts(counted));
         if uncounted.is_empty() {
             return None;
         }
-        let decision =
-            self.decision.of_policies(|name| uncounted.iter().any(|(uncounted, _)| uncounted == name))?;
+        let has = |policies: &[&(String, CountIf)], name: &str| policies.iter().any(|(one, _)| one == name);
+        let decision = self.decision.of_policies(|name| has(&uncounted, name) && !has(&counted, name))?;
         self.settling.iter().for_each(|settling| settling.fix(&decision));
         Some(decision)
     }

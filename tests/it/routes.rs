@@ -2,6 +2,7 @@
 
 use std::{
     convert::Infallible,
+    net::SocketAddr,
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
@@ -16,7 +17,8 @@ use support::{RedisServer, inner::ask, store};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_http::normalize_path::NormalizePathLayer;
 use tower_ratelimit::{
-    Decision, ErrorKind, Header, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Rule, layer::Rules,
+    Decision, ErrorKind, Header, Key, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota,
+    RateLimitLayer, Reservation, Rule, layer::Rules,
 };
 
 fn policy(name: &'static str, limit: u64) -> Policy {
@@ -350,6 +352,112 @@ async fn one_rule_on_two_readings_of_a_path_is_charged_once() {
         assert_eq!(names(&layer, "GET", path).await, "pages", "{path}");
         let left = limiter.peek(&policy("pages", 9), &Key::new("all"), 0).await.unwrap().remaining();
         assert_eq!(left, Some(9 - charged), "{path}");
+    }
+}
+
+/// Each rule alone is fine: only some spellings of a path get both.
+#[tokio::test]
+async fn two_rules_with_one_policy_on_two_readings_of_a_path_are_charged_once_at_the_larger_cost() {
+    let pages = || policy("pages", 90);
+    let peer = "203.0.113.7:1".parse::<SocketAddr>().unwrap();
+    let chosen = || PolicySource::per_request(move |_, _| pages());
+    let by_peer = |policy: PolicySource| Rule::new(policy, PeerIp::new());
+    type Row = (&'static str, Rule, Rule, [u64; 2]);
+    let rows: [Row; 5] = [
+        ("one cost", by_peer(pages().into()), by_peer(pages().into()), [1, 1]),
+        ("the route's cost is larger", by_peer(pages().into()).cost(|_| 5), by_peer(pages().into()), [5, 5]),
+        ("its cost is smaller", by_peer(pages().into()), by_peer(pages().into()).cost(|_| 5), [1, 5]),
+        ("chosen policies", by_peer(chosen()), by_peer(chosen()).cost(|_| 5), [1, 5]),
+        ("chosen and fixed", by_peer(chosen()).cost(|_| 5), by_peer(pages().into()), [5, 5]),
+    ];
+    for (name, on_route, otherwise, charged) in rows {
+        let limiter = Limiter::new(MemoryStore::new());
+        let rules = Rules::new().route("/a", on_route).otherwise(otherwise);
+        let layer = RateLimitLayer::with_rules(limiter.clone(), rules);
+        let mut expected = 90;
+        for (path, charged) in ["/a", "/a/"].into_iter().zip(charged) {
+            let request = Request::get(path).extension(peer).body(String::new()).unwrap();
+            let (parts, body) = request.into_parts();
+            let costs: Vec<_> =
+                layer.charges(&parts).await.unwrap().iter().map(|(charge, _)| charge.cost()).collect();
+            assert_eq!(costs, [charged], "{name}: {path}");
+            let status = ask(&layer, Request::from_parts(parts, body)).await.status();
+            assert_eq!(status, 200, "{name}: {path}");
+            expected -= charged;
+            let left = limiter.peek(&pages(), &Key::new("203.0.113.7"), 0).await.unwrap().remaining();
+            assert_eq!(left, Some(expected), "{name}: {path}");
+        }
+    }
+}
+
+/// No spelling evades a rule that counts more responses than another one with its policy.
+#[tokio::test]
+async fn a_response_counts_if_it_counts_for_one_of_the_rules_with_its_policy() {
+    let status = |counted: u16| at_most(9, "pages").count_if(move |response| response.status == counted);
+    type Row = (&'static str, Rule, Rule, [(&'static str, u16, u64); 6]);
+    let rows: [Row; 2] = [
+        (
+            "two functions",
+            status(401),
+            status(403),
+            [
+                ("/a", 401, 8),
+                ("/a", 403, 8),
+                ("/a/", 401, 7),
+                ("/a/", 403, 6),
+                ("/a/", 200, 6),
+                ("/b", 403, 5),
+            ],
+        ),
+        (
+            "one always counts",
+            status(401),
+            at_most(9, "pages"),
+            [
+                ("/a", 401, 8),
+                ("/a", 200, 8),
+                ("/a/", 401, 7),
+                ("/a/", 200, 6),
+                ("/a/", 500, 5),
+                ("/b", 200, 4),
+            ],
+        ),
+    ];
+    for (name, on_route, otherwise, asked) in rows {
+        let limiter = Limiter::new(MemoryStore::new());
+        let layer = RateLimitLayer::with_rules(
+            limiter.clone(),
+            Rules::new().route("/a", on_route).otherwise(otherwise),
+        );
+        let service = layer.layer(service_fn(async |request: Request<String>| {
+            let status: u16 = request.body().parse().unwrap();
+            Ok::<_, Infallible>(Response::builder().status(status).body(String::new()).unwrap())
+        }));
+        for (path, status, expected) in asked {
+            let request = Request::get(path).body(status.to_string()).unwrap();
+            assert_eq!(service.clone().oneshot(request).await.unwrap().status(), status, "{name}: {path}");
+            let left = limiter.peek(&policy("pages", 9), &Key::new("all"), 0).await.unwrap().remaining();
+            assert_eq!(left, Some(expected), "{name}: {path}, {status}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_request_has_a_reservation_if_one_of_the_rules_with_its_policy_reserves() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let estimated = || at_most(90, "pages").cost(|_| 10);
+    let rules = Rules::new().otherwise(estimated()).route("/a", estimated().reserve());
+    let layer = RateLimitLayer::with_rules(limiter.clone(), rules);
+    let service = layer.layer(service_fn(async |request: Request<String>| {
+        let reservation: &Reservation = request.extensions().get().unwrap();
+        reservation.settle(3).await.unwrap();
+        Ok::<_, Infallible>(Response::new(String::new()))
+    }));
+    for (path, expected) in [("/a", 87), ("/a/", 84), ("/b", 74)] {
+        let request = Request::get(path).body(String::new()).unwrap();
+        assert_eq!(service.clone().oneshot(request).await.unwrap().status(), 200, "{path}");
+        let left = limiter.peek(&policy("pages", 90), &Key::new("all"), 0).await.unwrap().remaining();
+        assert_eq!(left, Some(expected), "{path}");
     }
 }
 

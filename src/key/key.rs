@@ -215,8 +215,9 @@ impl Key {
     /// | of [`or`](crate::KeyExtractor::or) | the identity from the extractor that found it |
     /// | of a tuple or of [`join`](Self::join) | the identities of the parts, with U+001F between them, and U+001E before a part that the second extractor of an `or` found |
     ///
-    /// `None` in these cases: the identity is not UTF-8; a part of it contains U+001D, U+001E or U+001F; or the
-    /// key came from a [`Decision`](crate::Decision), which keeps only what the store keeps, and its text is a hash.
+    /// `None` in these cases: the identity is not UTF-8; a part of it contains U+001D, U+001E or U+001F; the key is the
+    /// one of a [CORS preflight](crate::RateLimitLayer#cors-preflights) without an identity; or the key came from a
+    /// [`Decision`](crate::Decision), which keeps only what the store keeps, and its text is a hash.
     ///
     /// Keep it out of logs.
     ///
@@ -231,7 +232,7 @@ impl Key {
     /// ```
     #[must_use]
     pub fn identity(&self) -> Option<Cow<'_, str>> {
-        utf8(self.raw()?)
+        if self.lacks_identity() { None } else { utf8(self.raw()?) }
     }
 
     /// The bytes of the identity.
@@ -325,6 +326,11 @@ impl Key {
     pub(crate) fn split_preflight(&self) -> (&'static str, &[u8]) {
         let text = self.as_bytes();
         text.strip_prefix(PREFLIGHT.as_bytes()).map_or(("", text), |client| (PREFLIGHT, client))
+    }
+
+    /// Whether this is the key of a preflight without an identity, which is marked twice.
+    pub(crate) fn lacks_identity(&self) -> bool {
+        self.split_preflight().1.starts_with(PREFLIGHT.as_bytes())
     }
 
     /// The key of the client, if this is one of a preflight.

@@ -69,7 +69,9 @@ use crate::{
 /// A preflight carries no credentials. If a rule's key is missing for that reason
 /// ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)), the rule counts the preflight by the address of the peer,
 /// as [`PeerIp`](crate::PeerIp) does. If the server does not know the address, all such preflights share one budget.
-/// Behind a proxy, the peer is the proxy, so all clients share this budget: put the layer inside a CORS layer.
+/// Behind a proxy, the peer is the proxy, so all clients share this budget: put the layer inside a CORS layer. If the
+/// rule's [`PolicySource`](crate::PolicySource) has no policy for a request without an identity, because it fails with
+/// a client's error or `MissingSetup`, the rule does not limit the preflight.
 ///
 /// # Example
 ///

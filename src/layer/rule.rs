@@ -352,14 +352,19 @@ impl Rule {
         }
     }
 
-    /// The charge for `request`, whose key is `key`. `None` if the rule has no policy for it.
+    /// The charge for `request`, whose key is `key`. `None` if the rule has no policy for it: a source that expects an
+    /// identity has none for a preflight without one.
     pub(super) fn charge(&self, key: Key, request: &Parts) -> Answer<Option<Charge>> {
         let cost = self.cost_of(request);
         if let Some(policy) = self.policy.constant() {
             return Answer::ready(Ok(Some(Charge::of(policy.clone(), key, cost))));
         }
         let policy = self.policy.policy(request, &key);
-        policy.map(move |policy| policy.map(|policy| Charge::of(policy, key, cost)))
+        let lacks = |error: &Error| error.kind().is_clients() || error.kind() == ErrorKind::MissingSetup;
+        policy.then(move |policy| match policy {
+            Err(error) if key.lacks_identity() && lacks(&error) => Ok(None),
+            policy => Ok(policy?.map(|policy| Charge::of(policy, key, cost))),
+        })
     }
 
     pub(super) fn cost_of(&self, request: &Parts) -> u64 {

@@ -1,6 +1,12 @@
 //! CORS preflights: limited, and never charged to the quota of the client.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    borrow::Cow,
+    mem,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use http::{Method, Request, request::Parts};
 use support::{
@@ -9,8 +15,8 @@ use support::{
     store,
 };
 use tower_ratelimit::{
-    Answer, Decision, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota,
-    RateLimitLayer, Rule, policy::Penalty,
+    Answer, Decision, Error, ErrorKind, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy,
+    PolicySource, Quota, RateLimitLayer, Rule, policy::Penalty,
 };
 
 fn layer(limit: u64, key: impl KeyExtractor) -> RateLimitLayer {
@@ -157,4 +163,64 @@ async fn a_banned_client_is_not_served_through_preflights() {
         limiter.operator().unban(&policy, &key).await.unwrap();
         assert_eq!(statuses(&layer, [preflight(B, &[])]).await, [200], "{name}");
     }
+}
+
+/// Browsers send no credentials with a preflight, so a closure that expects an identity cannot choose a policy.
+#[tokio::test]
+async fn a_preflight_without_an_identity_is_not_limited_if_no_policy_can_be_chosen_for_it() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let tier = {
+        let seen = seen.clone();
+        move |_: &Parts, key: &Key| {
+            let identity = key.identity().map(Cow::into_owned);
+            seen.lock().unwrap().push(identity.clone());
+            match identity.as_deref() {
+                Some("k1") => Ok(Policy::new("free", Quota::per_hour(1))),
+                _ => Err(Error::new(ErrorKind::UnknownIdentity, "no account has this API key")),
+            }
+        }
+    };
+    let now = tier.clone();
+    let later = move |request: &Parts, key: &Key| {
+        let tier = tier(request, key);
+        Answer::pending(async move {
+            tokio::task::yield_now().await;
+            tier
+        })
+    };
+    #[derive(Clone)]
+    struct Plan(Policy);
+    for (name, tiers, unknown) in [
+        ("now", PolicySource::per_request(now), 401),
+        ("later", PolicySource::per_request(later), 401),
+        ("extension", PolicySource::from_extension(|plan: &Plan| plan.0.clone()), 500),
+    ] {
+        let layer = RateLimitLayer::new(MemoryStore::new(), tiers, Header::new("x-api-key"));
+        let with_plan = |mut request: Request<String>| {
+            if request.headers().get("x-api-key").is_some_and(|key| key == "k1") {
+                request.extensions_mut().insert(Plan(Policy::new("free", Quota::per_hour(1))));
+            }
+            request
+        };
+        let [known, other] = [[("x-api-key", "k1")], [("x-api-key", "k2")]];
+        let asked = [&[][..], &[], &known, &known, &other].map(|lines| with_plan(preflight(A, lines)));
+        assert_eq!(statuses(&layer, asked).await, [200, 200, 200, 429, unknown], "{name}");
+        let own = [&[][..], &known, &known, &other].map(|lines| with_plan(from(A, Method::GET, lines)));
+        assert_eq!(statuses(&layer, own).await, [400, 200, 429, unknown], "{name}");
+        let seen = mem::take(&mut *seen.lock().unwrap());
+        let identities = [None, None, Some("k1"), Some("k1"), Some("k2"), Some("k1"), Some("k1"), Some("k2")];
+        let expected = if name == "extension" { &[][..] } else { &identities };
+        assert_eq!(seen.iter().map(Option::as_deref).collect::<Vec<_>>(), expected, "{name}");
+    }
+}
+
+/// A failure of the server is one for a preflight without an identity too.
+#[tokio::test]
+async fn a_preflight_without_an_identity_is_rejected_if_the_lookup_of_its_policy_fails() {
+    let down = |_: &Parts, _: &Key| {
+        Err::<Policy, _>(Error::new(ErrorKind::IdentityUnavailable, "the database is down"))
+    };
+    let layer =
+        RateLimitLayer::new(MemoryStore::new(), PolicySource::per_request(down), Header::new("x-api-key"));
+    assert_eq!(statuses(&layer, [preflight(A, &[])]).await, [500]);
 }

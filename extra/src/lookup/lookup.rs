@@ -69,8 +69,9 @@ use super::{settings::Settings, shared::Shared};
 ///     move |api_key| accounts.get(api_key).map(|account| Key::new(account.id))
 /// });
 /// let tier = PolicySource::per_request(move |request: &Parts, _: &Key| {
-///     let api_key = request.headers["x-api-key"].to_str().unwrap_or_default();
-///     accounts.get(api_key).map(|account| account.policy)
+///     // A CORS preflight has no API key: there is no such account, and the preflight is not limited.
+///     let api_key = request.headers.get("x-api-key").and_then(|api_key| api_key.to_str().ok());
+///     accounts.get(api_key.unwrap_or_default()).map(|account| account.policy)
 /// });
 ///
 /// let layer = RateLimitLayer::new(MemoryStore::new(), tier, client);

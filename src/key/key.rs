@@ -178,8 +178,8 @@ impl Key {
         Self::with_origin(text, Origin { identity: Some(Identity::Parts(parts.into())), secret, assumed })
     }
 
-    /// The text of the key, which is stored in Redis: printable ASCII without braces and spaces, 1 to 96 bytes.
-    /// See [its forms](crate::key#the-stored-form).
+    /// The text of the key, which is stored in Redis: printable ASCII without braces and spaces, 1 to 96 bytes, or up
+    /// to 100 for a CORS preflight. See [its forms](crate::key#the-stored-form).
     ///
     /// It shows the identity: keep it out of logs.
     #[must_use]
@@ -466,9 +466,10 @@ mod tests {
 
     #[test]
     fn the_key_of_a_preflight_differs_from_every_other_request_s() {
-        for identity in ["", "alice", "%^alice", &"x".repeat(200)] {
+        for identity in ["", "alice", "%^alice", &"x".repeat(96), &"x".repeat(200)] {
             let key = Key::new(identity);
             let preflight = key.of_preflight();
+            assert_eq!(preflight.client().unwrap(), key);
             assert_ne!(preflight, key);
             assert_ne!(preflight, Key::new(preflight.as_str()));
             assert_ne!(preflight, preflight.of_preflight());

@@ -16,7 +16,8 @@
 //!
 //! A key is stored as text: printable ASCII without braces and spaces, 1 to 96 bytes. In Redis it is the last part of
 //! `prefix:policy:algorithm:{key}`, or of `prefix:policy:algorithm:{shard}:key` in a Cluster. `%` and two hex digits are an
-//! encoded byte. `%` and another character are a mark, which no identity contains:
+//! encoded byte. `%` and another character are a mark, which no identity contains. The marks of a CORS preflight do not
+//! count towards the 96 bytes:
 //!
 //! | key | stored form | example |
 //! |---|---|---|
@@ -32,7 +33,7 @@
 //! | from the first extractor of an `or`, if the key itself begins with `%>` or `%<` | `%<` and the key | `%<%>203.0.113.7` |
 //! | of a CORS preflight | `%^` and the key; in Redis, except in a Cluster, the mark follows the brace: `{203.0.113.7}%^` | `%^203.0.113.7` |
 //!
-//! If a mark makes a key longer than 96 bytes, the mark is followed by `%#` and the key's hash.
+//! If another mark makes a key longer than 96 bytes, the mark is followed by `%#` and the key's hash.
 //!
 //! ```
 //! use http::Request;

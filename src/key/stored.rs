@@ -8,7 +8,7 @@ use super::{
 };
 use crate::base::{Error, ErrorKind};
 
-/// Brackets can be nested this deep. No stored form is longer than 96 bytes, so deeper ones are hashed.
+/// Brackets can be nested this deep. No stored join is longer than 96 bytes, so deeper ones are hashed.
 const MAX_DEPTH: usize = 24;
 
 impl Key {
@@ -119,6 +119,7 @@ mod tests {
                 key.of_second(),
                 key.of_second().of_first(),
                 key.of_preflight(),
+                key.of_preflight().of_preflight(),
             ]);
             keys.push(Key::join([key, &singles[1]]));
             keys.push(Key::join([&Key::join([key, &singles[2]]), &key.of_second()]));

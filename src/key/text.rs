@@ -48,7 +48,7 @@ pub(super) fn is_hash(text: &str) -> bool {
     [HASHED, KEYED, HASHED_JOIN].iter().filter_map(|mark| text.strip_prefix(mark)).any(is_whole)
 }
 
-/// The longest text in bytes.
+/// The longest text in bytes, without the marks of a preflight.
 pub(super) const MAX: usize = 96;
 
 /// The longest text that is stored in place: an address, an IPv6 network, and most API keys and ids.
@@ -107,9 +107,11 @@ impl PartialEq for Text {
 
 impl Eq for Text {}
 
-/// `mark` before `text`, or before the hash of `text` if the two are longer than [`MAX`]. `true` if it is the hash.
+/// `mark` before `text`, or before the hash of `text` if the two are too long. `true` if it is the hash.
 pub(super) fn bounded(mark: &str, text: &str) -> (Text, bool) {
-    let hashed = mark.len() + text.len() > MAX;
+    // Not for the two marks that a preflight may have: the key after the mark is the one that may be banned.
+    let marks = usize::from(mark == PREFLIGHT) * (1 + usize::from(text.starts_with(PREFLIGHT)));
+    let hashed = mark.len() + text.len() > MAX + marks * PREFLIGHT.len();
     let bounded =
         if hashed { hash(&[mark, HASHED].concat(), text) } else { [mark, text].concat().as_str().into() };
     (bounded, hashed)

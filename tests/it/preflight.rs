@@ -224,3 +224,44 @@ async fn a_preflight_without_an_identity_is_rejected_if_the_lookup_of_its_policy
         RateLimitLayer::new(MemoryStore::new(), PolicySource::per_request(down), Header::new("x-api-key"));
     assert_eq!(statuses(&layer, [preflight(A, &[])]).await, [500]);
 }
+
+/// A key that is as long as possible is longer with the mark.
+#[tokio::test]
+async fn a_ban_of_a_long_key_holds_for_its_preflights() {
+    let server = RedisServer::start();
+    for (name, limiter) in
+        [("memory", Limiter::new(MemoryStore::new())), ("Redis", Limiter::new(store(&server).await))]
+    {
+        let policy =
+            Policy::new("p", Quota::per_day(1)).penalty(Penalty::after(2, Duration::from_secs(3_600)));
+        let layer = RateLimitLayer::new(limiter, policy, Header::new("x-api-key"));
+        for length in [94, 95, 96, 97] {
+            let api_key = "k".repeat(length);
+            let lines = [("x-api-key", &*api_key)];
+            let own = (0..3).map(|_| from(A, Method::GET, &lines));
+            assert_eq!(statuses(&layer, own).await, [200, 429, 429], "{name}: {length}");
+            let asked = preflight(A, &lines);
+            assert_eq!(statuses(&layer, [asked]).await, [429], "{name}: {length}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_key_of_a_preflight_is_read_from_its_stored_form() {
+    for (length, stored) in [(94, 96), (95, 97), (96, 98), (97, 36)] {
+        let api_key = "k".repeat(length);
+        let response =
+            ask_and_read(&layer(9, Header::new("x-api-key")), preflight(A, &[("x-api-key", &api_key)])).await;
+        let decision = response.extensions().get::<Decision>().unwrap();
+        let key = decision.outcomes()[0].charge().key();
+        assert_eq!(key.as_str().len(), stored, "{length}");
+        let read = Key::from_stored(key.as_str()).unwrap();
+        assert_eq!((&read, read.identity()), (key, key.identity()), "{length}");
+        assert_eq!(key.as_str(), ["%^", Key::new(&*api_key).as_str()].concat(), "{length}");
+    }
+    // However many marks there are, a key is bounded.
+    for marks in [1, 2, 3, 10_000] {
+        let key = Key::from_stored(&["%^".repeat(marks), "k".repeat(96)].concat()).unwrap();
+        assert!(key.as_str().len() <= 100, "{marks}");
+    }
+}

@@ -43,8 +43,8 @@ const PATIENCE: Duration = Duration::from_micros(500);
 const LOST: Duration = Duration::from_millis(50);
 /// The most decisions in a batch.
 const MAX_BATCH_DECISIONS: usize = 128;
-/// The most charges in a batch, those against penalties included. A key has at most 389 bytes, so a batch has at most 100 KB, and
-/// one decision of 256 charges with penalties 200 KB.
+/// The most charges in a batch, those against penalties included. A key has at most 393 bytes, so a batch has at most
+/// 101 KB, and one decision of 256 charges with penalties 202 KB.
 const MAX_BATCH_CHARGES: usize = 256;
 /// The most microseconds for which a batch blocks Redis. A single decision may take longer.
 const MAX_BATCH_MICROS: u64 = 2_000;

@@ -6,14 +6,17 @@
 //! several are a second quota. Units that are refunded are not charged, or refunded to the store.
 
 use std::{
-    fmt, mem, slice,
+    fmt, slice,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use futures_util::stream::{self, StreamExt as _};
 use indexmap::map::Entry;
-use tokio::{runtime::Handle, time::sleep};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep},
+};
 
 use super::background::PermitRequest;
 use crate::{
@@ -30,15 +33,20 @@ const MAX_KEYS: usize = 100_000;
 const MAX_SHARES: usize = 64;
 /// How many charges are reconciled concurrently: about as many as fit into a call.
 const MOST_CONCURRENT: usize = 128;
-/// The pause before charges that the store did not take are sent again.
+/// The pause after the last call of a round before the next round, unless `drain` waits for it.
 const PAUSE: Duration = Duration::from_millis(250);
 
 impl Owing {
+    /// Postpones the next round.
+    fn pause(&mut self) {
+        self.pause_until = Some(Instant::now() + PAUSE);
+    }
+
     /// Remembers what `share` granted in place of `charge`.
     fn owe(&mut self, charge: &Charge, share: &Outcome) -> Option<Arc<Reconciliation>> {
         let is_full = self.len() >= MAX_KEYS;
         let policy = charge.policy();
-        let name = (policy.label().into(), charge.key().clone(), policy.counts_debits());
+        let name = (policy.label().into(), charge.key().clone(), policy.counts_debits(), 0);
         // What is reconciled is not a request, which could be denied and counted.
         let policy = || (charge.policy().without_penalty(), share.policy().clone());
         let owed = match self.charges.entry(name) {
@@ -197,77 +205,92 @@ impl LocalCounts {
             let nothing = Charge::new(&self.share(policy), key, 0);
             let owing = &mut *lock(&self.owing);
             for debits in [false, true] {
-                owing.charges.swap_remove(&(policy.label().into(), nothing.key().clone(), debits));
+                owing.charges.swap_remove(&(policy.label().into(), nothing.key().clone(), debits, 0));
             }
             drop(counts.reset(nothing.policy(), nothing.key()));
         }
     }
 
-    /// Charges to `store`, which has just answered, what is owed to it.
+    /// Charges to `store`, which has just answered, what is owed to it, unless a round is under way or has just ended.
     pub(super) fn start_reconciling(self: &Arc<Self>, store: &Arc<dyn Store>) {
         let Ok(runtime) = Handle::try_current() else { return };
-        let under_way = self.reconciling.clone();
-        let owing = {
-            let mut owing = lock(&self.owing);
-            self.owes.store(false, Ordering::Relaxed);
-            mem::take(&mut *owing)
-        };
-        let (local, store) = (self.clone(), store.clone());
-        runtime.spawn(async move {
-            // They make room for what is charged.
-            let refunds = stream::iter(owing.refunds);
-            refunds.for_each_concurrent(MOST_CONCURRENT, |refund| local.refund_one(&store, refund)).await;
-            let charges = owing.charges.into_iter().map(|((_, key, _), owed)| (key, owed));
-            let charges = stream::iter(owing.again.into_iter().chain(charges));
-            charges
-                .for_each_concurrent(MOST_CONCURRENT, |(key, owed)| local.reconcile_one(&store, key, owed))
-                .await;
-            drop(under_way);
-            if lock(&local.owing).len() > 0 {
-                drop(store);
-                sleep(PAUSE).await;
-                local.owes.store(true, Ordering::Relaxed);
+        {
+            let owing = &mut *lock(&self.owing);
+            if owing.len() == 0 {
+                // A round under way may put something back.
+                return self.owes.store(Arc::strong_count(&self.reconciling) > 1, Ordering::Relaxed);
             }
+            if owing.pause_until.is_some_and(|end| Instant::now() < end) {
+                return;
+            }
+            owing.pause();
+        }
+        let (local, store) = (self.clone(), store.clone());
+        // The runtime may end, or not be driven: everything stays owed until the call for it is made.
+        runtime.spawn(async move {
+            let _under_way = local.reconciling.clone();
+            // They make room for what is charged.
+            let refunds = stream::iter(0..lock(&local.owing).refunds.len());
+            refunds.for_each_concurrent(MOST_CONCURRENT, |_| local.refund_next(&store)).await;
+            let charges = {
+                let charges = &mut lock(&local.owing).charges;
+                // The oldest first, from the end, where those that are not sent are put back.
+                charges.reverse();
+                stream::iter((0..charges.len()).rev())
+            };
+            charges.for_each_concurrent(MOST_CONCURRENT, |place| local.reconcile_one(&store, place)).await;
         });
     }
 
     /// Charges to `store` what is owed to it, again until that succeeds.
     pub(super) async fn reconcile(self: &Arc<Self>, store: &Arc<dyn Store>) {
         loop {
-            let is_under_way = Arc::strong_count(&self.reconciling) > 1;
-            if !is_under_way && lock(&self.owing).len() == 0 {
-                return;
+            {
+                let owing = &mut *lock(&self.owing);
+                if Arc::strong_count(&self.reconciling) == 1 {
+                    if owing.len() == 0 {
+                        return;
+                    }
+                    owing.pause_until = None;
+                }
             }
-            if !is_under_way {
-                self.owes.store(true, Ordering::Relaxed);
-                self.start_reconciling(store);
-            }
+            self.start_reconciling(store);
             sleep(PAUSE / 10).await;
         }
     }
 
-    /// Refunds what `store` charged. Remembers it again if it was not sent.
-    async fn refund_one(&self, store: &Arc<dyn Store>, refund: Charge) {
+    /// Refunds the next of what `store` charged. Remembers it again if it was not sent.
+    async fn refund_next(&self, store: &Arc<dyn Store>) {
+        let refund = {
+            let owing = &mut *lock(&self.owing);
+            owing.pause();
+            owing.refunds.pop_front()
+        };
+        let Some(refund) = refund else { return };
         let refunded = store.decide(Action::Refund, slice::from_ref(&refund)).await;
         if refunded.is_err_and(|error| !error.kind().may_have_charged()) {
-            lock(&self.owing).refunds.push(refund);
+            lock(&self.owing).refunds.push_back(refund);
         }
     }
 
-    /// Charges to `store` what it is owed by `key`. Remembers it again if it was not sent.
-    async fn reconcile_one(&self, store: &Arc<dyn Store>, key: Key, owed: Owed) {
+    /// Charges to `store` what it is owed at `place`. Remembers it again if it was not sent.
+    async fn reconcile_one(&self, store: &Arc<dyn Store>, place: usize) {
         let Some(counts) = self.counts.get() else { return };
-        // Units that have been replenished no longer count.
-        let units = {
-            let _owing = lock(&self.owing);
-            let peek = Charge::new(&owed.share, &key, 0);
+        let (mut name, owed, units) = {
+            let owing = &mut *lock(&self.owing);
+            owing.pause();
+            let Some((name, owed)) = owing.charges.swap_remove_index(place) else { return };
+            // Units that have been replenished no longer count.
+            let peek = Charge::new(&owed.share, &name.1, 0);
             let Ok(Ok(local)) = counts.decide_one(Action::Peek, peek).now() else { return };
-            owed.units.send(owed.share.capacity().saturating_sub(local.remaining().unwrap_or_default()))
+            let counted = owed.share.capacity().saturating_sub(local.remaining().unwrap_or_default());
+            let units = owed.units.send(counted);
+            (name, owed, units)
         };
         if units == 0 {
             return;
         }
-        let charge = Charge::new(&owed.policy, &key, units);
+        let charge = Charge::new(&owed.policy, &name.1, units);
         let charged = match store.decide(Action::ChargeUpTo, &[charge]).await {
             Ok(decision) => decision.all_outcomes().first().cloned(),
             // If it may have been charged, another attempt could charge it twice.
@@ -275,21 +298,27 @@ impl LocalCounts {
             Err(_) => {
                 let owing = &mut *lock(&self.owing);
                 owed.units.not_charged();
-                return owing.again.push((key, owed));
+                // What is admitted from now on is charged together with it.
+                name.3 = 0;
+                if owing.charges.contains_key(&name) {
+                    owing.number += 1;
+                    name.3 = owing.number;
+                }
+                owing.charges.insert(name, owed);
+                return;
             }
         };
         let Some(charged) = charged else { return owed.units.not_charged() };
-        let surplus = {
-            let _owing = lock(&self.owing);
+        {
+            let owing = &mut *lock(&self.owing);
             let (taken, surplus) = owed.units.charged(charged.charge(), charged.granted());
             // What the store did not take still counts here, or every outage would be a new quota. Units that were
             // admitted during the call do, too.
-            drop(counts.decide_one(Action::Refund, Charge::new(&owed.share, &key, taken)));
-            charged.refund(charged.claim_refund(surplus).units)
-        };
-        if let Some(surplus) = surplus {
-            self.refund_one(store, surplus).await;
+            drop(counts.decide_one(Action::Refund, Charge::new(&owed.share, &name.1, taken)));
+            let Some(surplus) = charged.refund(charged.claim_refund(surplus).units) else { return };
+            owing.refunds.push_front(surplus);
         }
+        self.refund_next(store).await;
     }
 }
 

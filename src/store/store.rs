@@ -1,9 +1,13 @@
-use std::sync::{
-    Arc, Mutex, OnceLock,
-    atomic::{AtomicBool, AtomicU32, Ordering},
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
 };
 
 use indexmap::IndexMap;
+use tokio::time::Instant;
 
 use crate::{
     base::{Answer, Error},
@@ -173,9 +177,9 @@ pub struct LocalCounts {
     pub(crate) shares: Mutex<Vec<(Policy, Policy)>>,
     /// Locked while a decision is made here, so it agrees with the counts.
     pub(crate) owing: Mutex<Owing>,
-    /// Whether it is time to reconcile.
+    /// Whether something may be owed.
     pub(crate) owes: AtomicBool,
-    /// Each task that reconciles has a clone.
+    /// Each task that has begun to reconcile has a clone.
     pub(crate) reconciling: Arc<()>,
     /// The instances that the store last reported. 0 if it has not.
     instances: AtomicU32,
@@ -186,13 +190,15 @@ pub struct LocalCounts {
 /// What the store has not been told.
 #[derive(Default)]
 pub(crate) struct Owing {
-    /// What was admitted in this process, the oldest first: under each policy and key, and apart from it what was
-    /// debited where there is room for debt, because only that becomes debt.
-    pub(crate) charges: IndexMap<(Box<str>, Key, bool), Owed>,
-    /// What the store was already asked to charge, and did not.
-    pub(crate) again: Vec<(Key, Owed)>,
+    /// What was admitted in this process: under each policy and key, and apart from it what was debited where there is
+    /// room for debt, because only that becomes debt. The number is not 0 if more was admitted during a call for it.
+    pub(crate) charges: IndexMap<(Box<str>, Key, bool, u64), Owed>,
+    /// The last number in `charges`.
+    pub(crate) number: u64,
     /// Refunds of what the store charged.
-    pub(crate) refunds: Vec<Charge>,
+    pub(crate) refunds: VecDeque<Charge>,
+    /// No task starts to reconcile before it.
+    pub(crate) pause_until: Option<Instant>,
 }
 
 /// Units that a key was granted in this process.
@@ -237,7 +243,7 @@ impl LocalCounts {
 
 impl Owing {
     pub(crate) fn len(&self) -> usize {
-        self.charges.len() + self.again.len() + self.refunds.len()
+        self.charges.len() + self.refunds.len()
     }
 }
 

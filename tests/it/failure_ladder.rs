@@ -8,12 +8,12 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::Semaphore;
+use tokio::{runtime::Builder, sync::Semaphore};
 
 use support::{Down, RedisServer, eventually, http, settings};
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, PeerIp, Policy, Quota,
-    RateLimitLayer, RedisStore, Verdict,
+    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, PeerIp, Policy,
+    Quota, RateLimitLayer, RedisStore, Verdict,
     algorithm::{Algorithm, FixedWindow},
     decision::{DecisionSource, Outcome},
     store::{Action, Store},
@@ -230,6 +230,8 @@ struct Unsteady {
     /// Reconciling waits for a permit of it.
     gate: Option<Arc<Semaphore>>,
     reconciled: Arc<AtomicU64>,
+    /// The keys of the calls that reconcile.
+    asked: Arc<Mutex<Vec<Key>>>,
 }
 
 impl Unsteady {
@@ -246,6 +248,7 @@ impl Store for Unsteady {
                 failure.map_or_else(|| Ok(Decision::new([])), |kind| Err(Error::new(kind, "failed"))),
             );
         }
+        self.asked.lock().unwrap().push(charges[0].key().clone());
         if self.reconciling.load(Relaxed) {
             return Answer::ready(Err(Error::new(ErrorKind::StoreSuspended, "not sent")));
         }
@@ -376,6 +379,79 @@ async fn units_that_are_admitted_while_others_are_reconciled_still_count() {
     assert!(eventually(async || store.reconciled.load(Relaxed) == 15).await);
     tokio::task::yield_now().await;
     assert_eq!(admitted(&limiter, &policy, &alice, 30).await, 15);
+}
+
+/// A store of which one part is down: every call for the key "down" fails. Counts the calls that reconcile this
+/// key.
+#[derive(Clone)]
+struct PartlyDown {
+    counts: MemoryStore,
+    is_down: Arc<AtomicBool>,
+    calls: Arc<AtomicU64>,
+}
+
+impl Store for PartlyDown {
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        if charges[0].key() != &Key::new("down") || !self.is_down.load(Relaxed) {
+            return self.counts.decide(action, charges);
+        }
+        self.calls.fetch_add((action == Action::ChargeUpTo).into(), Relaxed);
+        Answer::ready(Err(Error::new(ErrorKind::StoreSuspended, "not sent")))
+    }
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        self.counts.reset(policy, key)
+    }
+}
+
+#[tokio::test]
+async fn what_is_owed_to_a_part_of_the_store_is_not_sent_again_for_each_admission() {
+    let counts = MemoryStore::new();
+    let store = PartlyDown { counts, is_down: Arc::new(true.into()), calls: Arc::default() };
+    let limiter = Limiter::new(store.clone());
+    let (policy, down, up) = (window("api", 10_000), Key::new("down"), Key::new("up"));
+    for _ in 0..1_000 {
+        assert_eq!(admitted(&limiter, &policy, &down, 1).await, 1);
+        assert_eq!(admitted(&limiter, &policy, &up, 1).await, 1);
+        tokio::task::yield_now().await;
+    }
+    let calls = store.calls.load(Relaxed);
+    assert!((1..=1_000).contains(&calls), "{calls} calls for 1,000 units");
+    store.is_down.store(false, Relaxed);
+    limiter.drain(Duration::from_secs(60)).await.unwrap();
+    for key in [&down, &up] {
+        assert_eq!(limiter.peek(&policy, key, 0).await.unwrap().remaining(), Some(9_000), "{key:?}");
+    }
+}
+
+#[test]
+fn a_round_that_ends_with_its_runtime_loses_only_the_calls_under_way_and_repeats_none() {
+    let store = Unsteady { gate: Some(Arc::new(Semaphore::new(0))), ..Unsteady::default() };
+    let limiter = Limiter::new(store.clone());
+    let policy = window("api", 20);
+    let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+    let mut keys: Vec<_> = (0..1_000).map(|i| Key::new(i.to_string())).collect();
+    let asked = || store.asked.lock().unwrap().clone();
+    runtime().block_on(async {
+        store.fail(ErrorKind::StoreSuspended);
+        for key in &keys {
+            assert_eq!(admitted(&limiter, &policy, key, 1).await, 1);
+        }
+        store.fail(None);
+        limiter.check(&policy, &Key::new("bob"), 1).await.unwrap();
+        while asked().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    });
+    let under_way = asked().len();
+    assert!(under_way < keys.len());
+    assert!(keys.starts_with(&asked()), "the oldest first");
+    store.gate.as_ref().unwrap().add_permits(keys.len());
+    runtime().block_on(limiter.drain(Duration::from_secs(60))).unwrap();
+    assert_eq!(store.reconciled.load(Relaxed), (keys.len() - under_way) as u64);
+    let mut asked = asked();
+    keys.sort();
+    asked.sort();
+    assert!(asked == keys, "each once");
 }
 
 #[tokio::test(flavor = "multi_thread")]

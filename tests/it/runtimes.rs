@@ -4,7 +4,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        LazyLock,
+        Arc, LazyLock,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -19,8 +19,12 @@ use tokio::{
     time::sleep,
 };
 use tower_ratelimit::{
-    ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore, Reservation, algorithm::FixedWindow,
-    internal::Extent, policy::Penalty, store::Store as _,
+    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota,
+    RedisStore, Reservation,
+    algorithm::FixedWindow,
+    internal::Extent,
+    policy::Penalty,
+    store::{Action, Store},
 };
 use tower_ratelimit_extra::explain::{BanList, Explanation};
 use tower_ratelimit_extra::lookup::Lookup;
@@ -306,6 +310,51 @@ fn a_store_in_a_static_decides_in_one_runtime_after_the_other_and_keeps_nothing_
     let _: Result<(), _> = redis::cmd("SHUTDOWN").arg("NOSAVE").query(&mut SERVER.connection());
 }
 
+/// A store that counts in this process, and can be down.
+#[derive(Clone)]
+struct Unsteady(MemoryStore, Arc<AtomicBool>);
+
+impl Store for Unsteady {
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        if self.1.load(Ordering::Relaxed) {
+            return Answer::ready(Err(Error::new(ErrorKind::StoreUnreachable, "not sent")));
+        }
+        self.0.decide(action, charges)
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        self.0.reset(policy, key)
+    }
+}
+
+#[test]
+fn what_is_owed_is_not_lost_with_the_runtime_in_which_the_store_answers_first() {
+    for (ends, drains) in [(true, true), (true, false), (false, true), (false, false)] {
+        let store = Unsteady(MemoryStore::new(), Arc::new(true.into()));
+        let limiter = Limiter::new(store.clone());
+        // Nothing is replenished in the meantime.
+        let policy = Policy::new("p", Quota::per_day(100)).algorithm(FixedWindow::anchored());
+        let alice = Key::new("alice");
+        for _ in 0..5 {
+            assert!(current_thread().block_on(limiter.check(&policy, &alice, 1)).unwrap().is_allowed());
+        }
+        store.1.store(false, Ordering::Relaxed);
+        let first = current_thread();
+        let decided = first.block_on(async { limiter.check(&policy, &Key::new("bob"), 1).await });
+        assert!(decided.unwrap().failure().is_none());
+        let first = (!ends).then_some(first);
+        let later = current_thread();
+        if drains {
+            later.block_on(limiter.drain(PATIENT)).unwrap();
+        }
+        let is_charged = async || limiter.peek(&policy, &alice, 0).await.unwrap().remaining() == Some(95);
+        let charged =
+            later.block_on(async { if drains { is_charged().await } else { eventually(is_charged).await } });
+        assert!(charged, "the runtime ends: {ends}, `drain` is called: {drains}");
+        drop(first);
+    }
+}
+
 #[test]
 fn decisions_of_a_runtime_that_ends_fail_and_do_not_hang() {
     let server = RedisServer::start();
@@ -369,7 +418,7 @@ async fn under_a_paused_clock_connecting_says_what_to_do() {
 
 type Outside = Pin<Box<dyn Future<Output = Option<ErrorKind>>>>;
 
-fn outside<T>(future: impl Future<Output = Result<T, tower_ratelimit::Error>> + 'static) -> Outside {
+fn outside<T>(future: impl Future<Output = Result<T, Error>> + 'static) -> Outside {
     Box::pin(async { future.await.err().map(|error| error.kind()) })
 }
 

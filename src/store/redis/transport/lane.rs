@@ -134,7 +134,7 @@ impl<S: Sender> Lane<S> {
             let late = || self.target.health.no_connection();
             let redis_time = self.target.queue.fill(&mut batch, late);
             if batch.is_empty() {
-                // All were late. That is no answer of Redis.
+                // All were late, and nothing was sent.
                 continue;
             }
             metric!(batch_sent(batch.len()));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn decisions_that_are_late_before_they_are_sent_are_no_answer() {
+    async fn a_batch_of_late_decisions_does_not_count_as_an_answer() {
         let health = Arc::new(Health::new(String::new(), DEADLINE));
         let lanes = Lanes { usual: 1, if_far: 1 };
         let target = Arc::new(Target::new(lanes, &Arc::default(), &health, SlowToConnect));

@@ -39,7 +39,7 @@ impl Config {
             Some(routes) => routes.of(request).iter().filter_map(|at| self.rule(*at)).collect(),
             None => self.rules.rules.iter().map(|(_, rule)| rule).collect(),
         };
-        // Nearly always one rule: others are of another reading of the path, see `Rules::check`.
+        // Nearly always one rule: others are of another reading of the path, see `Routes::of`.
         let rules_of = |outcome: &'a Outcome| {
             let name = outcome.policy().name();
             let has = move |rule: &&Rule| rule.policy.known().is_some_and(|policy| policy.name() == name);

@@ -65,14 +65,18 @@ struct Total {
     charged: u64,
     /// Units of calls that are under way or have no answer. They are neither debited again nor refunded.
     unsure: u64,
-    /// Whether nothing is debited or refunded: a permit is held and not charged, what a shadow denies is not charged, and a
-    /// charge that is refunded because of the response stays so.
+    /// Whether nothing is debited or refunded: a permit is held and not charged, and what a shadow denies is not charged.
     is_fixed: bool,
+    /// Whether the layer refunds its charge, so nothing more is debited.
+    is_refunded: bool,
 }
 
 impl Total {
     const fn missing(&self) -> u64 {
-        if self.is_fixed { 0 } else { self.wanted.saturating_sub(self.charged.saturating_add(self.unsure)) }
+        if self.is_fixed || self.is_refunded {
+            return 0;
+        }
+        self.wanted.saturating_sub(self.charged.saturating_add(self.unsure))
     }
 
     const fn surplus(&self) -> u64 {
@@ -85,7 +89,7 @@ impl Account {
         let total = |outcome: &Outcome| {
             let charged = outcome.granted();
             let is_fixed = outcome.policy().has_permits() || outcome.is_denied();
-            Total { wanted: charged, charged, unsure: 0, is_fixed }
+            Total { wanted: charged, charged, unsure: 0, is_fixed, is_refunded: false }
         };
         // A denial that is only reported has charged nothing either.
         let totals = match decision.outcomes().iter().any(Outcome::is_denied) {
@@ -101,10 +105,10 @@ impl Account {
         })
     }
 
-    /// Leaves the totals of the outcomes of `refunded`, which is refunded, as they are.
+    /// Debits no more for the outcomes of `refunded`, which is refunded.
     pub(super) fn fix(&self, refunded: &Decision) {
         let refunded = self.by_place(refunded.all_outcomes().iter().map(|outcome| (outcome, 1)));
-        self.change(&refunded, |total, refunded| total.is_fixed |= refunded > 0);
+        self.change(&refunded, |total, refunded| total.is_refunded |= refunded > 0);
     }
 
     /// Sets the total of each outcome to `units` of its total, and makes the calls for it, even if the answer is

@@ -33,13 +33,13 @@ const MAX_KEYS: usize = 100_000;
 const MAX_SHARES: usize = 64;
 /// How many charges are reconciled concurrently: about as many as fit into a call.
 const MOST_CONCURRENT: usize = 128;
-/// The pause after the last call of a round before the next round, unless `drain` waits for it.
+/// The pause after the start of a round's last call before the next round, unless `drain` waits for it.
 const PAUSE: Duration = Duration::from_millis(250);
 
 impl Owing {
     /// Postpones the next round.
-    fn pause(&mut self) {
-        self.pause_until = Some(Instant::now() + PAUSE);
+    fn pause(&mut self, time: Duration) {
+        self.pause_until = self.pause_until.max(Some(Instant::now() + time));
     }
 
     /// Remembers what `share` granted in place of `charge`.
@@ -204,14 +204,12 @@ impl LocalCounts {
         if let Some(counts) = self.counts.get() {
             let nothing = Charge::new(&self.share(policy), key, 0);
             let owing = &mut *lock(&self.owing);
-            for debits in [false, true] {
-                owing.charges.swap_remove(&(policy.label().into(), nothing.key().clone(), debits, 0));
-            }
+            owing.charges.retain(|(label, owed, ..), _| **label != *policy.label() || owed != nothing.key());
             drop(counts.reset(nothing.policy(), nothing.key()));
         }
     }
 
-    /// Charges to `store`, which has just answered, what is owed to it, unless a round is under way or has just ended.
+    /// Charges to `store`, which has just answered, what is owed to it, unless a call for that has just begun.
     pub(super) fn start_reconciling(self: &Arc<Self>, store: &Arc<dyn Store>) {
         let Ok(runtime) = Handle::try_current() else { return };
         {
@@ -223,7 +221,9 @@ impl LocalCounts {
             if owing.pause_until.is_some_and(|end| Instant::now() < end) {
                 return;
             }
-            owing.pause();
+            // Longer for each round whose calls hang, perhaps because its runtime is not driven.
+            let rounds = Arc::strong_count(&self.reconciling) as u32;
+            owing.pause(PAUSE * rounds * rounds);
         }
         let (local, store) = (self.clone(), store.clone());
         // The runtime may end, or not be driven: everything stays owed until the call for it is made.
@@ -234,7 +234,7 @@ impl LocalCounts {
             refunds.for_each_concurrent(MOST_CONCURRENT, |_| local.refund_next(&store)).await;
             let charges = {
                 let charges = &mut lock(&local.owing).charges;
-                // The oldest first, from the end, where those that are not sent are put back.
+                // From the end, where those that are not sent are put back. So the oldest go there.
                 charges.reverse();
                 stream::iter((0..charges.len()).rev())
             };
@@ -263,7 +263,7 @@ impl LocalCounts {
     async fn refund_next(&self, store: &Arc<dyn Store>) {
         let refund = {
             let owing = &mut *lock(&self.owing);
-            owing.pause();
+            owing.pause(PAUSE);
             owing.refunds.pop_front()
         };
         let Some(refund) = refund else { return };
@@ -278,7 +278,7 @@ impl LocalCounts {
         let Some(counts) = self.counts.get() else { return };
         let (mut name, owed, units) = {
             let owing = &mut *lock(&self.owing);
-            owing.pause();
+            owing.pause(PAUSE);
             let Some((name, owed)) = owing.charges.swap_remove_index(place) else { return };
             // Units that have been replenished no longer count.
             let peek = Charge::new(&owed.share, &name.1, 0);

@@ -186,7 +186,7 @@ impl Reservation {
         account.limiter.enforced(|| account.charge(units))
     }
 
-    /// Charges no more under the policies of `refunded`, which is refunded because of the response.
+    /// Charges no more under the policies of `refunded`, which the layer refunds.
     pub(crate) fn fix(&self, refunded: &Decision) {
         self.0.account.fix(refunded);
     }

@@ -76,7 +76,7 @@ type Choose = dyn Fn(&Parts, &Key) -> Result<Answer<Option<Policy>>, Error> + Se
 impl PolicySource {
     /// The policy that `choose` returns for the request and its key. [`Key::identity`] is the identity as the request
     /// has it, even if the key stores only a hash. For a CORS preflight without an identity it is `None`, and the rule
-    /// does not limit the preflight if `choose` fails with a client's error.
+    /// does not limit the preflight if `choose` fails with a client's error or `MissingSetup`.
     ///
     /// `choose` returns a [`Policy`] or anything else that can be made [into one](IntoPolicy), now or later. Build the
     /// policies once and return clones: cloning is cheap, building is not.

@@ -375,6 +375,25 @@ async fn a_reservation_charges_no_more_once_its_request_is_refunded() {
 }
 
 #[tokio::test]
+async fn what_a_reservation_has_debited_is_refunded_under_or_refund_only() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let policy = day("tokens", 100);
+    let fails = service_fn(async |request: Request<String>| {
+        let reservation = request.extensions().get::<Reservation>().unwrap().clone();
+        reservation.extend_to(30).await.unwrap();
+        Err::<Response<String>, _>("failed")
+    });
+    // The layer refunds what it has charged itself.
+    let reserves = || rule(&policy).cost(|_| 10);
+    for (rule, expected) in [(reserves().reserve_or_refund(), 100), (reserves().reserve(), 80)] {
+        let service = ruled(&limiter, rule).refund_cancelled().layer(fails);
+        service.oneshot(Request::new(String::new())).await.unwrap_err();
+        limiter.drain(PATIENT).await.unwrap();
+        assert_eq!(left(&limiter, &policy).await, expected);
+    }
+}
+
+#[tokio::test]
 async fn a_rejection_that_the_handler_returns_counts() {
     let server = RedisServer::start();
     for (name, limiter) in limiters(&server).await {

@@ -352,7 +352,8 @@ impl RateLimitLayer {
     ///
     /// With this setting, a client can start any amount of work without a charge, by cancelling it. Use it only if the
     /// service stops its work too. The refund covers the initial charge under every policy of the layer, including
-    /// [reserved](Rule::reserve) units already recorded as used.
+    /// [reserved](Rule::reserve) units already recorded as used. What the handler charged itself, such as with
+    /// [`extend_to`](crate::Reservation::extend_to), stays charged unless its reservation ends with fewer units.
     pub fn refund_cancelled(self) -> Self {
         self.with(|config| config.refunds_cancelled = true)
     }

@@ -131,8 +131,9 @@ impl Rule {
     ///
     /// The request is charged first, so concurrent requests stay within the limit. If its response does not count, the
     /// charge is refunded before the response is sent. It is also refunded if the service fails with an error. Units
-    /// that the handler charged itself are not refunded. After a refund, nothing more is charged under this policy:
-    /// neither what the handler [reserved](Self::reserve), nor the [bytes](Self::response_bytes) of the body.
+    /// that the handler charged itself are not refunded, unless its reservation [ends](crate::Reservation#when-it-ends)
+    /// with fewer. After a refund, no further call charges units under this policy: neither for what the handler
+    /// [reserved](Self::reserve), nor for the [bytes](Self::response_bytes) of the body.
     ///
     /// `counts` sees the status and the headers. A gRPC error without a response message has its status in the header
     /// `grpc-status`. This layer's own rejections are not passed to `counts`, and keep [what they

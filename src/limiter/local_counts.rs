@@ -222,7 +222,7 @@ impl LocalCounts {
                 return;
             }
             // Longer for each round whose calls hang, perhaps because its runtime is not driven.
-            let rounds = Arc::strong_count(&self.reconciling) as u32;
+            let rounds = Arc::strong_count(&self.reconciling).min(4) as u32;
             owing.pause(PAUSE * rounds * rounds);
         }
         let (local, store) = (self.clone(), store.clone());

@@ -348,14 +348,17 @@ impl Admit<'_> {
 }
 
 /// `charges` with one for each key and policy: routes that share a policy may both apply to some spellings of a path.
-fn merged(charges: Vec<Charge>) -> Vec<Charge> {
-    let mut merged: Vec<Charge> = Vec::with_capacity(charges.len());
-    for charge in charges {
-        if !merged.iter_mut().any(|one| one.merge(&charge)) {
-            merged.push(charge);
+fn merged(mut charges: Vec<Charge>) -> Vec<Charge> {
+    let mut at = 1;
+    while at < charges.len() {
+        let (earlier, rest) = charges.split_at_mut(at);
+        if earlier.iter_mut().any(|one| one.merge(&rest[0])) {
+            charges.remove(at);
+        } else {
+            at += 1;
         }
     }
-    merged
+    charges
 }
 
 /// The values of the rules that have one.

@@ -23,7 +23,7 @@ use crate::{
 const KEYS: [usize; 5] = [100, 1_000, 10_000, 100_000, 1_000_000];
 const LIMITS: [u32; 6] = [10, 100, 1_000, 10_000, 100_000, 1_000_000];
 const POLICIES: [usize; 4] = [1, 2, 4, 8];
-/// The keys of the points that differ in the limit: enough that even the lowest limit is not reached.
+/// The keys of the points that differ in the limit: enough that even the lowest limit is not reached in a round.
 const SPREAD: usize = 250_000;
 const IN_FLIGHT: usize = 64;
 
@@ -88,8 +88,8 @@ async fn prepare(bench: &Bench) -> Result<Vec<Prepared>, Box<dyn Error>> {
         ("SlidingLog", policy(SlidingLog::new())),
     ] {
         for count in LIMITS {
-            // One unit in five seconds.
-            let limit = Limit { count, period: Duration::from_secs(5) * count };
+            // One unit in three seconds, so keys are replenished between rounds, but last while one is measured.
+            let limit = Limit { count, period: Duration::from_secs(3) * count };
             let service = service(bench, &format!("limit{count}{series}"), &[policy("p", limit)?]).await?;
             service.visit(spread.clone()).await;
             let point = point(series, Axis::Limit, count.into());

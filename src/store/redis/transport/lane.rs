@@ -240,11 +240,20 @@ impl<S: Sender> Drop for Lane<S> {
 mod tests {
     use std::future::pending;
 
+    use futures_util::future::join_all;
     use redis::RedisResult;
     use tokio::time::sleep;
 
     use super::*;
-    use crate::store::redis::transport::{health::Health, queue::Lanes};
+    use crate::{
+        decision::{Charge, Charges},
+        key::Key,
+        policy::Policy,
+        store::redis::{
+            job::Reply,
+            transport::{health::Health, queue::Lanes},
+        },
+    };
 
     const DEADLINE: Duration = Duration::from_millis(50);
 
@@ -281,5 +290,45 @@ mod tests {
         assert!(target.breaker.error().is_none());
         no_answer();
         assert!(target.breaker.error().is_some(), "three calls had no answer");
+    }
+
+    /// A Redis that is this far, and takes as long for its decisions as is expected of it.
+    struct At(Duration);
+
+    impl Sender for At {
+        type Connection = ();
+
+        async fn ping(&self, _: &str) -> Result<(), Error> {
+            Ok(())
+        }
+
+        async fn connection(&self) -> RedisResult<()> {
+            Ok(())
+        }
+
+        async fn send_batch(&self, _: &mut Option<()>, jobs: &[&Job]) -> Result<(), Error> {
+            let redis_time = jobs.iter().map(|job| job.redis_micros()).sum();
+            sleep(self.0 + Duration::from_micros(redis_time)).await;
+            jobs.iter().for_each(|job| job.answer(Ok(Reply::of(Decision::not_limited()))));
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_time_of_the_decisions_does_not_count_as_distance() {
+        let policy = Policy::concurrency("exports", 2_000);
+        let exports = |cost| {
+            let charges = Charges::One(Charge::new(&policy, &Key::new("k"), cost));
+            Arc::new(Job { charges, ..Job::for_tests(1, Duration::from_secs(5)) })
+        };
+        // A millisecond of Redis each, as precise as timers are. Two fill a batch.
+        let cost = 1_000 - exports(0).redis_micros();
+        for distance in [0, 1].map(Duration::from_millis) {
+            let health = Arc::new(Health::new(String::new(), DEADLINE));
+            let lanes = Lanes { usual: 1, if_far: 4 };
+            let target = Arc::new(Target::new(lanes, &Arc::default(), &health, At(distance)));
+            join_all((0..500).map(|_| decide(target.clone(), exports(cost)))).await;
+            assert_eq!(target.queue.distance(), distance);
+        }
     }
 }

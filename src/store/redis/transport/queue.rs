@@ -230,6 +230,11 @@ impl Queue {
         decisions == 1 && state.waiting.is_empty()
     }
 
+    #[cfg(test)]
+    pub(super) fn distance(&self) -> Duration {
+        self.lock().distance
+    }
+
     /// How many lanes should be open while decisions wait.
     fn wanted_lanes(&self, state: &State) -> usize {
         if state.distance > FAR { self.lanes.if_far } else { self.lanes.usual }

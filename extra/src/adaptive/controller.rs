@@ -45,7 +45,7 @@ pub(super) struct Controller<L> {
     stuck: u64,
     /// Where the window begins.
     mark: Option<Mark>,
-    /// When a request ended last, or requests that wait reduced the share.
+    /// When a request ended last, or the requests that waited at the mark before became late.
     silent_since: Option<Mark>,
 }
 
@@ -117,7 +117,7 @@ impl<L: Law> Controller<L> {
         if is_stuck {
             self.stuck = silence.stuck();
         }
-        if is_stuck || silence.ended() > 0 {
+        if are_late || silence.ended() > 0 {
             self.silent_since = Some(now);
         }
         is_stuck

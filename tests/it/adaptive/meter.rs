@@ -169,6 +169,22 @@ async fn a_service_that_hangs_after_a_few_requests_lowers_the_share_within_secon
 }
 
 #[tokio::test(start_paused = true)]
+async fn requests_that_hang_after_a_quiet_time_lower_a_rate() {
+    for before in [0, 9] {
+        let meter = LoadMeter::new();
+        let policy = rate(Aimd::new(&meter, TARGET));
+        let few: Vec<_> = (0..before).map(|_| meter.begin()).collect();
+        sleep(SECONDS(2)).await;
+        assert_eq!(policy.share(), 1.0, "{before}");
+        let many: Vec<_> = (0..500).map(|_| meter.begin()).collect();
+        sleep(SECONDS(60)).await;
+        // Once, because no more requests wait.
+        assert_eq!(policy.share(), 0.5, "{before}");
+        drop((few, many));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn requests_that_a_few_clients_leave_unfinished_do_not_lower_a_limit_at_night() {
     for place in 0..6 {
         let meter = LoadMeter::new();

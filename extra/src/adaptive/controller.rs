@@ -73,7 +73,7 @@ impl<L: Law> Controller<L> {
 
     /// The share after `window`, `None` if the window goes on.
     fn decide(&mut self, window: &Window, bounds: &Bounds) -> Option<f64> {
-        let (judged, is_long) = (window.judged(), window.elapsed() >= bounds.interval * LONG);
+        let is_long = window.elapsed() >= bounds.interval * LONG;
         if self.is_stuck(bounds) {
             self.law.interrupt();
             return Some(self.share * LARGEST_CUT);
@@ -81,15 +81,21 @@ impl<L: Law> Controller<L> {
         if is_long && window.is_idle() {
             return Some(self.share + IDLE_RISE);
         }
+        let failed = window.failed_share();
+        let are_many = failed > self.failed_up_to;
+        // A few clients can cause any number of failures, so these do not end a window of the others.
+        let judged = window.timed() + if are_many { window.failed() } else { 0 };
         let is_over =
-            judged >= ENOUGH || is_long && judged >= FEW || judged > 0 && window.elapsed() >= LONGEST;
+            judged >= ENOUGH || is_long && judged >= FEW || window.ended() > 0 && window.elapsed() >= LONGEST;
         if !is_over {
             return None;
         }
-        let failed = window.failed_share();
-        if failed > self.failed_up_to {
+        if are_many {
             self.law.interrupt();
             return Some(self.share * (1.0 - failed / 2.0));
+        }
+        if judged == 0 {
+            return Some(self.share);
         }
         let used = used(window, bounds);
         // What a rate admitted is unknown. A full one may limit nothing.

@@ -29,7 +29,7 @@
 //!
 //! * **Windows.** A controller judges one *window* of requests after another. A window ends at the first
 //!   [interval](Adaptive::every) after 50 requests have ended in it; after ten intervals, 10 are enough; after a
-//!   minute, one.
+//!   minute, one. Requests that failed count only if they are more than `failed_up_to` allows.
 //! * **Steps.** A reduction is by half at most. While the queue becomes shorter, nothing is reduced, because requests
 //!   that began before a reduction would cause the next one. To empty the queue, `Gradient` and `Vegas` reduce the
 //!   share by up to three quarters for a moment.

@@ -21,7 +21,9 @@ use tokio::{
 };
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
 use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer};
-use tower_ratelimit_extra::adaptive::{Adaptive, AdaptivePolicy, Aimd, Gradient, LoadMeter, Signal, Vegas};
+use tower_ratelimit_extra::adaptive::{
+    Adaptive, AdaptivePolicy, Aimd, Gradient, InFlight, LoadMeter, Signal, Vegas,
+};
 
 const MILLI: Duration = Duration::from_millis(1);
 const TARGET: Duration = Duration::from_millis(200);
@@ -129,6 +131,39 @@ async fn a_service_that_fails_quickly_is_not_a_quick_service() {
     let tolerant = rate(Aimd::new(&meter, TARGET).failed_up_to(1.0));
     send(&meter.layer(behavior.service()), SECONDS(10), SECONDS(100)).await;
     assert_eq!(tolerant.share(), 1.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn quick_failures_of_one_client_do_not_let_a_few_late_requests_lower_the_share() {
+    let meter = LoadMeter::new();
+    let policy = rate(Aimd::new(&meter, TARGET));
+    sleep(MILLI * 100).await;
+    for round in 0..120 {
+        (0..60).for_each(|_| meter.begin().failed());
+        let request = meter.begin();
+        let took = MILLI * if round % 4 == 3 { 300 } else { 50 };
+        sleep(took).await;
+        request.succeeded();
+        sleep(MILLI * 500 - took).await;
+        assert_eq!(policy.share(), 1.0, "round {round}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn failures_that_may_be_many_change_nothing_and_a_share_rises_after_them() {
+    let meter = LoadMeter::new();
+    let policy = rate(Aimd::new(&meter, TARGET).failed_up_to(1.0));
+    sleep(MILLI * 600).await;
+    let late: Vec<_> = (0..60).map(|_| meter.begin()).collect();
+    sleep(MILLI * 300).await;
+    late.into_iter().for_each(InFlight::succeeded);
+    sleep(SECONDS(1)).await;
+    assert_eq!(policy.share(), 0.5);
+    (0..60).for_each(|_| meter.begin().failed());
+    sleep(SECONDS(5)).await;
+    assert_eq!(policy.share(), 0.5);
+    sleep(SECONDS(600)).await;
+    assert_eq!(policy.share(), 1.0);
 }
 
 #[tokio::test(start_paused = true)]

@@ -29,9 +29,14 @@ impl Window {
         self.answered.total() + self.unserved.total() + self.failed.total()
     }
 
-    /// The requests that tell something about the service. Without those that a client can end as often as it likes.
-    pub(crate) fn judged(&self) -> u64 {
-        self.times().total() + self.failed.total()
+    /// The requests whose times show how quick the service is. Without those that a client can end as often as it likes.
+    pub(crate) fn timed(&self) -> u64 {
+        self.times().total()
+    }
+
+    /// The requests that failed.
+    pub(crate) fn failed(&self) -> u64 {
+        self.failed.total()
     }
 
     /// Whether the service carried out a request.

@@ -74,10 +74,6 @@ impl<L: Law> Controller<L> {
     /// The share after `window`, `None` if the window goes on.
     fn decide(&mut self, window: &Window, bounds: &Bounds) -> Option<f64> {
         let is_long = window.elapsed() >= bounds.interval * LONG;
-        if self.is_stuck(bounds) {
-            self.law.interrupt();
-            return Some(self.share * LARGEST_CUT);
-        }
         if is_long && window.is_idle() {
             return Some(self.share + IDLE_RISE);
         }
@@ -137,11 +133,18 @@ impl<L: Law> Source for Controller<L> {
             return self.share;
         };
         let (window, end) = self.meter.since(mark);
-        let Some(next) = self.decide(&window, bounds) else { return self.share };
+        let is_stuck = self.is_stuck(bounds);
+        let next = if is_stuck {
+            self.law.interrupt();
+            self.share * LARGEST_CUT
+        } else {
+            let Some(next) = self.decide(&window, bounds) else { return self.share };
+            next
+        };
         self.mark = Some(end);
         if next >= self.share {
             self.share = next.min(1.0);
-        } else if !window.is_draining() {
+        } else if is_stuck || !window.is_draining() {
             // Reducing an unused part has no effect.
             let kept = used(&window, bounds).map_or(1.0, |used| (used * USED / self.share).min(1.0));
             self.share = (next * kept).max(bounds.floor);

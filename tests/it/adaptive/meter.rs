@@ -220,6 +220,20 @@ async fn requests_that_hang_after_a_quiet_time_lower_a_rate() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn requests_that_hang_lower_a_rate_although_others_ended_in_the_same_window() {
+    let meter = LoadMeter::new();
+    let policy = rate(Aimd::new(&meter, TARGET));
+    sleep(MILLI * 100).await;
+    let mut waiting: Vec<_> = (0..30).map(|_| meter.begin()).collect();
+    sleep(SECONDS(1)).await;
+    // Too few for a judgment.
+    waiting.drain(..20).for_each(InFlight::succeeded);
+    waiting.extend((0..5).map(|_| meter.begin()));
+    sleep(SECONDS(2)).await;
+    assert_eq!(policy.share(), 0.5);
+}
+
+#[tokio::test(start_paused = true)]
 async fn requests_that_a_few_clients_leave_unfinished_do_not_lower_a_limit_at_night() {
     for place in 0..6 {
         let meter = LoadMeter::new();

@@ -75,6 +75,7 @@ impl<L: Law> Controller<L> {
     fn decide(&mut self, window: &Window, bounds: &Bounds) -> Option<f64> {
         let is_long = window.elapsed() >= bounds.interval * LONG;
         if is_long && window.is_idle() {
+            self.law.interrupt();
             return Some(self.share + IDLE_RISE);
         }
         let failed = window.failed_share();
@@ -186,7 +187,7 @@ mod tests {
     use tokio::time::advance;
 
     use super::*;
-    use crate::adaptive::meter::InFlight;
+    use crate::adaptive::{Gradient, meter::InFlight};
 
     /// Changes nothing, and counts.
     #[derive(Default)]
@@ -275,5 +276,29 @@ mod tests {
         advance(SECOND * 10).await;
         // To twice the peak, and by a half.
         assert_eq!(controller.next(&bounds), 20.0 * 2.0 / 500.0 / 2.0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_share_that_rose_without_requests_does_not_return_to_its_value_before_a_drain() {
+        let meter = LoadMeter::new();
+        let mut controller = Controller::new(meter.clone(), HALF, Gradient::new(&meter));
+        let rate = bounds(None);
+        controller.next(&rate);
+        controller.share = 0.6;
+        for (wait, millis) in [(0, 50), (10, 90)] {
+            advance(SECOND * wait).await;
+            let requests: Vec<_> = (0..60).map(|_| meter.begin()).collect();
+            advance(SECOND / 1_000 * millis).await;
+            requests.into_iter().for_each(InFlight::succeeded);
+            controller.next(&rate);
+        }
+        assert!(controller.share < 0.3, "no drain: {}", controller.share);
+        for _ in 0..10 {
+            advance(SECOND * LONG).await;
+            controller.next(&rate);
+        }
+        assert_eq!(controller.share, 1.0);
+        (0..60).for_each(|_| meter.begin().succeeded());
+        assert_eq!(controller.next(&rate), 1.0);
     }
 }

@@ -175,6 +175,26 @@ async fn a_failed_background_lookup_is_tried_again_after_a_second() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn after_a_failure_the_next_try_is_a_second_later() {
+    for mood in [Mood::Fails, Mood::Panics] {
+        let database = Database::new();
+        let lookup = database.lookup().ttl(seconds(10));
+        assert_eq!(lookup.get("a").await.unwrap(), 1);
+        database.is(mood);
+        advance(seconds(10)).await;
+        for expected in [2, 3] {
+            for _ in 0..100 {
+                assert_eq!(lookup.get("a").now_or_never().unwrap().unwrap(), 1, "{mood:?}");
+                settle().await;
+                advance(Duration::from_millis(1)).await;
+            }
+            assert_eq!(database.queries(), expected, "{mood:?}");
+            advance(seconds(1)).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn without_an_old_value_a_failure_is_an_error_that_is_not_cached() {
     let started = Instant::now();
     let rows = [

@@ -5,6 +5,7 @@ use std::{
     collections::HashMap,
     hash::Hash,
     sync::{Arc, Mutex},
+    thread,
     time::Duration,
 };
 
@@ -204,7 +205,11 @@ async fn result_of<V: Clone>(mut running: Running<V>) -> Option<Result<V, Error>
 }
 
 /// A lookup that runs.
-struct OneLookup<K: Hash + Eq, V> {
+struct OneLookup<K, V>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
     shared: Arc<Shared<K, V>>,
     runtime: Id,
     key: K,
@@ -228,8 +233,17 @@ where
 }
 
 /// Even if the function panics or the runtime ends.
-impl<K: Hash + Eq, V> Drop for OneLookup<K, V> {
+impl<K, V> Drop for OneLookup<K, V>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
     fn drop(&mut self) {
+        // The end of a runtime is not a failure: another runtime tries again immediately.
+        if thread::panicking() {
+            let error = Error::new(ErrorKind::IdentityUnavailable, "the lookup panicked");
+            self.shared.ended(&self.key, &Err(error));
+        }
         let all = &mut *lock(&self.shared.running);
         if let Some(running) = all.get_mut(&self.runtime) {
             running.remove(&self.key);

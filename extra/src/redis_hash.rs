@@ -11,7 +11,8 @@ use tower_ratelimit::{
 
 /// A hash on the Redis of a [`RedisStore`]: settings that every instance reads, or a table with an entry for each instance.
 ///
-/// No command is sent while the store's circuit breaker is open, and a failure is not an outage of the store.
+/// No command is sent while the store's circuit breaker is open. A failure is not an outage of the store, but on a
+/// single server, a command without a reply in time counts for the circuit breaker. Keep the hash small.
 ///
 /// # Errors
 ///

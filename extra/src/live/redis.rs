@@ -44,6 +44,9 @@ impl LivePolicies {
     /// Each instance reads the hash with `HGETALL` every 500 ms, or at the interval of
     /// [`poll_every`](Self::poll_every), on the connections of this store and within its
     /// [deadline](tower_ratelimit::store::RedisStoreBuilder::deadline), at most half a second. No request waits for it.
+    /// Keep the hash small: on a single server, a read without a reply in time counts for the circuit breaker, like a
+    /// call for decisions.
+    ///
     /// While Redis is unavailable, the policies stay as they are. The hash has no TTL, so no `volatile` eviction policy
     /// removes it. A Redis without persistence loses it in a restart: the defaults apply again, and a warning is
     /// logged.

@@ -175,7 +175,8 @@ impl RedisStore {
     }
 
     /// The reply to a command other than a decision, within `timeout`, or within the deadline of a decision and half a
-    /// second. It is not sent while the circuit breaker is open, and its failure is not an outage of the store.
+    /// second. It is not sent while the circuit breaker is open. Its failure is not an outage of the store, but on a
+    /// single server, a command without a reply in time counts for the circuit breaker.
     #[doc(hidden)]
     pub fn ask_if_available(&self, command: Cmd, timeout: Option<Duration>) -> Answer<Value> {
         let timeout = timeout.unwrap_or_else(|| self.deadline.min(PROBE_TIMEOUT));

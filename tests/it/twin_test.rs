@@ -10,6 +10,7 @@ use tower_ratelimit::{
         Algorithm, Concurrency, Evaluation, FixedWindow, Gcra, Input, KeyState, LeakyBucket, SlidingLog,
         SlidingWindow, TokenBucket, Twin,
     },
+    policy::Penalty,
 };
 use tower_ratelimit_extra::testing::{TwinTest, TwinTestError};
 
@@ -50,6 +51,23 @@ async fn it_passes_for_every_built_in_algorithm() {
     // It renews permits of which fewer were granted than the charge asked for.
     let short = Policy::new("short permits", Quota::new(3, second)).algorithm(Concurrency::new());
     TwinTest::new(&short).steps(400).seed(9_341_651_170_171_374_108).run(&server.url()).await.unwrap();
+}
+
+#[tokio::test]
+async fn it_tests_the_algorithm_without_the_policys_other_settings() {
+    let server = RedisServer::start();
+    let minute = Duration::from_secs(60);
+    let plain = || Policy::new("p", Quota::per_minute(10));
+    let rows = [
+        ("shadow", plain().shadow()),
+        ("rollout", plain().rollout(0.5)),
+        ("penalty", plain().penalty(Penalty::after(2, minute))),
+        ("lease", plain().leased(5)),
+    ];
+    for (name, policy) in rows {
+        let report = TwinTest::new(&policy).steps(400).run(&server.url()).await;
+        assert!(report.is_ok(), "{name}: {report:?}");
+    }
 }
 
 /// Counts the units of each window of a second, with a mistake.

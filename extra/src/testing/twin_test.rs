@@ -45,9 +45,14 @@ const STEPS_OF_A_ROUND: usize = 100;
 const REPORTED_STEPS: usize = 12;
 
 impl TwinTest {
-    /// A test of the algorithm of `policy`.
+    /// A test of the algorithm of `policy` with its quota. A penalty, a lease and a rollout are not tested.
     pub fn new(policy: &Policy) -> Self {
-        Self { policy: policy.clone(), steps: 2_000, seed: None, exact_retry: true }
+        let mut settings = policy.settings().clone();
+        (settings.enforced, settings.lease, settings.penalty) = (1.0, None, None);
+        // What is left is as valid as before.
+        let plain = policy.with_settings(policy.counting().clone(), settings);
+        let policy = plain.unwrap_or_else(|_| policy.clone());
+        Self { policy, steps: 2_000, seed: None, exact_retry: true }
     }
 
     /// The number of steps. Defaults to 2,000, which take a few seconds.

@@ -177,8 +177,9 @@ impl LivePolicies {
         self.set.policies()
     }
 
-    /// The number of changes that were applied since the first read. Writing a file or a hash again with the same
-    /// content is not a change.
+    /// The number of changes that were applied since the first read of a file, or since the defaults of a hash. If the
+    /// first read of a hash changes the defaults, that is the first change. Writing a file or a hash again with the
+    /// same content is not a change.
     #[must_use]
     pub fn version(&self) -> u64 {
         *self.versions.borrow()
@@ -193,7 +194,8 @@ impl LivePolicies {
         self.set.error()
     }
 
-    /// Waits for a change that this handle has not waited for yet. A new handle has seen what its original has.
+    /// Waits for a change that this handle has not waited for yet. A new handle has seen what its original has. If the
+    /// first read of a hash changed the defaults, the first call returns immediately.
     ///
     /// The future can be dropped at any time. It never completes once the runtime that made the policies is shut down.
     pub async fn changed(&mut self) {

@@ -7,16 +7,16 @@ use super::{settings::Settings, shared::Shared};
 /// An asynchronous lookup with a cache, such as of an account in a database.
 ///
 /// Key extractors and policy sources can use clones of one `Lookup`, which share its values. So a request causes at
-/// most one lookup, and most requests cause none.
+/// most one lookup if values are [kept](Self::capacity), and most requests cause none.
 ///
 /// * **Freshness.** A value serves for the [`ttl`](Self::ttl). After that, it still serves while one background task
 ///   refreshes it, and for up to [`stale_for`](Self::stale_for) while lookups fail or hang. After a failure, the next
 ///   request at least one second later tries again.
-/// * **Coalescing.** Concurrent requests for one key share one lookup. It runs in a separate task, so a dropped request
-///   does not disturb the others. It has a value or an error within [`timeout`](Self::timeout).
+/// * **Coalescing.** Concurrent requests for one key in one runtime share one lookup. It runs in a separate task, so a
+///   dropped request does not disturb the others. It has a value or an error within [`timeout`](Self::timeout).
 /// * **Bounds.** At most [`capacity`](Self::capacity) values are kept. The least used ones are dropped first, so a
 ///   flood of unknown keys does not displace the values of busy clients. At most the same number of lookups run
-///   concurrently; further ones are an error. Limit the length of keys that clients can choose.
+///   concurrently in each runtime; further ones are an error. Limit the length of keys that clients can choose.
 /// * **Misses.** An error whose kind blames the client is a miss: [`UnknownIdentity`](ErrorKind::UnknownIdentity) for a
 ///   key without a value, `MissingIdentity` and `InvalidIdentity`. Misses are cached for the [`ttl`](Self::ttl), at
 ///   most [`misses`](Self::misses) of them, separately from the values. Other errors are not cached.

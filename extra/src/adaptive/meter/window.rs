@@ -29,7 +29,8 @@ impl Window {
         self.answered.total() + self.unserved.total() + self.failed.total()
     }
 
-    /// The requests whose times show how quick the service is. Without those that a client can end as often as it likes.
+    /// The requests whose times show how quick the service is, without those that a client can end as often as it
+    /// likes.
     pub(crate) fn timed(&self) -> u64 {
         self.times().total()
     }

@@ -10,6 +10,10 @@ local function open_bucket(bucket, at, level, text)
     extra = read_extra(text)
     at, level = fit(bucket, extra, at, level)
     at, level, leased, stale = end_leases(bucket, extra, at, level)
+    -- Before anything is written: it could not be read again.
+    if level + leased + extra.above > MOST_UNITS then
+      error(FOREIGN, 0)
+    end
   end
   local initial = bucket.initial
   if initial and at and at <= now and leased == 0 then

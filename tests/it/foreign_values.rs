@@ -244,6 +244,28 @@ impl Client {
     }
 }
 
+/// The units of an ended lease count, and together with those above the level they are more than a number of units may be.
+#[tokio::test]
+async fn a_value_that_could_not_be_read_again_is_kept() {
+    let server = RedisServer::start();
+    let client = Client::new(&server);
+    let limiter = settings().deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap();
+    let limiter = Limiter::new(limiter);
+    let policy = Policy::new("p", Quota::per_day(5)).on_store_failure(FailureMode::Closed);
+    let key = Key::new("alice");
+    let lease_slot = now() / 500_000 - 10;
+    let value = format!("-{:016}0,{lease_slot},0,4;0;0;{},9", now(), 1_u64 << 45);
+    client.store("rl:p:gcra:{alice}", &words(["SET", "KEY", &value]));
+    for decided in [
+        limiter.peek(&policy, &key, 1).await,
+        limiter.check(&policy, &key, 1).await,
+        limiter.operator().refund_latest(&policy, &key, 1).await,
+    ] {
+        assert_eq!(decided.unwrap_err().kind(), ErrorKind::ForeignValue);
+        assert_eq!(client.run::<String>(["GET", "rl:p:gcra:{alice}"]), value);
+    }
+}
+
 fn cases() -> u32 {
     std::env::var("HOSTILE_CASES").map_or(40, |cases| cases.parse().unwrap())
 }

@@ -199,6 +199,7 @@ impl Bucket {
     }
 
     /// Writes `open` to `state`. Returns for how many more microseconds it matters.
+    #[inline(always)]
     fn store(&self, open: &Open, reset: u64, state: &mut Option<State>) -> u64 {
         let &Open { at, level, extra, .. } = open;
         let lifetime = self.lifetime(reset, extra);
@@ -207,6 +208,8 @@ impl Bucket {
     }
 
     /// Does what the default [`Counter::charge`] does, but reads the state once and computes only what is needed.
+    // This and what it calls are inlined, so that what a kind of bucket never has, such as a wait, costs it nothing.
+    #[inline(always)]
     fn charge(&self, state: &mut Option<State>, now: u64, cost: u64) -> Charged {
         let mut open = self.open(state.as_ref(), now);
         let admission = self.admission(&open, cost);
@@ -223,6 +226,7 @@ impl Bucket {
         Charged { admission, gauge: Gauge { remaining: open.free, reset }, mark, lifetime }
     }
 
+    #[inline(always)]
     fn admission(&self, open: &Open, cost: u64) -> Admission {
         let ahead = || {
             let above = (open.level + cost).saturating_sub(self.burst);
@@ -239,6 +243,7 @@ impl Bucket {
     }
 
     /// Returns for how many microseconds a state matters that is fully replenished after `reset`.
+    #[inline(always)]
     fn lifetime(&self, reset: u64, extra: Extra) -> u64 {
         // A key that starts below its burst must be remembered until it may count as new again.
         let lifetime = if self.initial < self.burst { reset + self.drain_time(self.burst) } else { reset };
@@ -256,6 +261,7 @@ impl Bucket {
         self.burst + self.drained_in(self.wait)
     }
 
+    #[inline(always)]
     fn open(&self, state: Option<&State>, now: u64) -> Open {
         let (state, mut extra) = match state {
             Some(State::Count(count)) => (Some(*count), Extra::default()),
@@ -329,6 +335,7 @@ impl Bucket {
 
     /// Whether a key with `above` units above its level counts as new again: it was full for as long as an empty bucket
     /// takes to fill.
+    #[inline(always)]
     fn is_forgotten(&self, state: Count, above: u64, now: u64) -> bool {
         self.initial < self.burst
             && state.at <= now
@@ -337,6 +344,7 @@ impl Bucket {
     }
 
     /// Returns the microseconds in which `level` units drain.
+    #[inline(always)]
     fn drain_time(&self, level: u64) -> u64 {
         if self.stepped {
             return level.div_ceil(self.units).saturating_mul(self.period);

@@ -110,6 +110,7 @@ impl Decision {
 
     /// A decision over one outcome: [`new`](Self::new) in a single allocation.
     #[cfg(feature = "redis")]
+    #[inline]
     pub(crate) fn of_one(outcome: Outcome) -> Self {
         if outcome.is_shadow() { Self::new([outcome]) } else { Self::of_one_enforced(outcome) }
     }
@@ -410,6 +411,7 @@ impl Decision {
     /// The outcome that matters most to the client: the denial with the longest wait or, if the request is admitted, the
     /// outcome with the smallest share of its capacity left. `None` if there are no outcomes.
     #[must_use]
+    #[inline]
     pub fn binding(&self) -> Option<&Outcome> {
         match self.outcomes() {
             // The usual case.

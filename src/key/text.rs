@@ -96,6 +96,7 @@ impl From<&str> for Text {
 }
 
 impl PartialEq for Text {
+    #[inline]
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
             // A third of the time of comparing slices, on every lookup in a table.

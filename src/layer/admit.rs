@@ -217,18 +217,22 @@ impl Admit<'_> {
     /// What to do next, once the request need no longer wait for that.
     #[inline]
     pub(super) fn poll(self, waiting: &mut Waiting, cx: &mut Context<'_>) -> Poll<Admission> {
-        Poll::Ready(match waiting {
+        let identity = match waiting {
             Waiting::Start => match self.config.identify(self.request, true).now() {
-                Ok(identity) => self.identified(identity),
-                Err(identity) => Admission::Pending(Waiting::Identity(identity)),
+                Ok(identity) => identity,
+                Err(identity) => return Poll::Ready(Admission::Pending(Waiting::Identity(identity))),
             },
-            Waiting::Identity(identity) => self.identified(ready!(Pin::new(identity).poll(cx))),
-            Waiting::Charges(charges) => self.charged(ready!(Pin::new(charges).poll(cx))),
+            Waiting::Identity(identity) => ready!(Pin::new(identity).poll(cx)),
+            Waiting::Charges(charges) => {
+                return Poll::Ready(self.charged(ready!(Pin::new(charges).poll(cx))));
+            }
             Waiting::Decision(charge, unidentified) => {
                 let decided = ready!(self.config.limiter.poll_charge(charge, cx));
-                self.decided(decided, unidentified.take())
+                return Poll::Ready(self.decided(decided, unidentified.take()));
             }
-        })
+        };
+        // Once, because two calls would not be inlined.
+        Poll::Ready(self.identified(identity))
     }
 
     #[inline]
@@ -292,8 +296,10 @@ impl Admit<'_> {
         match config.limiter.charge(charges) {
             // A store in memory has decided, so the service is called without waiting.
             Ok(decided) => self.decided(decided, unidentified),
-            Err(charge) => {
-                let charge = if config.refunds_cancelled { Undecided::watch(config, charge) } else { charge };
+            Err(mut charge) => {
+                if config.refunds_cancelled {
+                    charge = Undecided::watch(config, charge);
+                }
                 Admission::Pending(Waiting::Decision(charge, unidentified))
             }
         }

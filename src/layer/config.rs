@@ -211,6 +211,7 @@ impl Config {
     }
 
     /// Adds the headers to the inner service's response.
+    #[inline(always)]
     pub(super) fn decorate<B>(
         &self,
         response: &mut Response<B>,

@@ -20,6 +20,7 @@ use crate::{
 
 impl Config {
     /// Whether a charge may be settled after the decision.
+    #[inline]
     fn settles(&self) -> bool {
         self.refunds_cancelled || self.rules.rules.iter().any(|(_, rule)| rule.settles_some())
     }

@@ -521,7 +521,7 @@ impl Limiter {
     }
 
     /// Applies the failure modes to an answer that needs no undoing, if it is ready.
-    #[inline]
+    #[inline(always)]
     fn complete(&self, action: Action, charges: Charges, answer: Answer<Decision>) -> Begun {
         match answer.now() {
             Ok(decided) => Ok(self.shared.complete(action, &charges, decided)),

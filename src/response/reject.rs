@@ -186,10 +186,15 @@ impl RequestHead {
     #[inline]
     pub(crate) fn of(request: &Parts, is_call: bool, reads_head: bool) -> Self {
         if reads_head {
-            return Self::Whole(Box::new(request.clone()));
+            return Self::whole(request);
         }
         let grpc_type = is_call.then(|| grpc_type(&request.headers));
         Self::Kind { is_head: request.method == Method::HEAD, grpc_type }
+    }
+
+    #[cold]
+    fn whole(request: &Parts) -> Self {
+        Self::Whole(Box::new(request.clone()))
     }
 
     pub(crate) fn into_parts(self) -> Parts {

@@ -16,6 +16,7 @@ use crate::{
 };
 
 /// Whether the service has sent the dictionary of draft 07: followed by a list, it would be neither.
+#[inline]
 pub(super) fn has_dictionary(headers: &HeaderMap) -> bool {
     // Nearly no response has the header, and `get_all` takes three times as many instructions to find none.
     headers.contains_key(RATELIMIT) && headers.get_all(RATELIMIT).iter().any(is_dictionary)
@@ -145,6 +146,7 @@ pub(super) const MAX_INTEGER: u64 = 999_999_999_999_999;
 const SECOND: u64 = 1_000_000;
 
 /// `number` in digits, without the formatting machinery: every response has several.
+#[inline]
 pub(super) fn digits(buffer: &mut itoa::Buffer, number: u64) -> &str {
     buffer.format(number.min(MAX_INTEGER))
 }
@@ -157,6 +159,7 @@ pub(super) fn latest_t(headers: &HeaderMap) -> u64 {
 }
 
 /// The seconds over which the remaining units are to last: `t`. `None` if no number would be right.
+#[inline]
 pub(super) fn effective_window(outcome: &Outcome, denied: bool) -> Option<u64> {
     if denied {
         // With units left, any `t` would either promise more than the quota or exceed `Retry-After`.

@@ -179,6 +179,7 @@ impl HeaderWriter {
 }
 
 /// Whether the headers of `decision` surely fit into the header block, which is bounded for gRPC responses alone.
+#[inline]
 fn fits(headers: &HeaderMap, decision: &Decision) -> bool {
     // An item in each list, the numbers of another dialect, and what describes the policy.
     let size = |outcome: &Outcome| 3 * outcome.policy().quoted_name().len() + 160;

@@ -116,6 +116,7 @@ impl Shard {
 
     /// Calls `update` to read and change the state, with one lookup if the entry exists. `update` returns the remaining
     /// lifetime of the state in microseconds if it changed it.
+    #[inline]
     pub(super) fn update<T>(
         &mut self,
         location: &Location<'_>,

@@ -118,6 +118,7 @@ impl MemoryStore {
         hasher.finish()
     }
 
+    #[inline]
     fn location<'a>(&self, policy: &'a Policy, key: &'a Key) -> Location<'a> {
         let hash = self.hash(key);
         // One shard per identity, so all policies of one identity are behind one lock. The shard's own table uses the
@@ -126,6 +127,7 @@ impl MemoryStore {
         Location { shard, hash: hash ^ policy.tag(), policy, key }
     }
 
+    #[inline]
     fn charge_one(&self, charge: Charge) -> Result<Decision, Error> {
         let counting = Counting::of(&charge)?;
         let cost = charge.bounded_cost();

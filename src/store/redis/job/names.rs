@@ -37,17 +37,27 @@ impl KeyNames {
     /// identity contains no braces, so these never collide. The mark of a preflight is behind the braces, so the key is in
     /// the slot of its client, whose bans hold for it.
     pub(crate) fn write(&self, out: &mut Vec<u8>, policy: &Policy, key: &Key) {
-        let (prefix, policy) = (&*self.prefix, policy.label());
+        self.write_start(out, policy);
+        self.write_end(out, key);
+    }
+
+    /// Writes what all Redis keys under `policy` begin with.
+    pub(crate) fn write_start(&self, out: &mut Vec<u8>, policy: &Policy) {
+        self.start(policy).iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
+    }
+
+    /// Writes the rest of a Redis key.
+    pub(crate) fn write_end(&self, out: &mut Vec<u8>, key: &Key) {
         #[cfg(feature = "cluster")]
         if let Some(shards) = &self.shards {
             let tag = shards.tag(shards.of(key));
-            for part in [prefix, ":", policy, ":{", tag, "}:"] {
-                out.extend_from_slice(part.as_bytes());
+            for part in [tag.as_bytes(), b"}:", key.as_bytes()] {
+                out.extend_from_slice(part);
             }
-            return out.extend_from_slice(key.as_bytes());
+            return;
         }
         let (mark, identity) = key.split_preflight();
-        for part in [prefix.as_bytes(), b":", policy.as_bytes(), b":{", identity, b"}", mark.as_bytes()] {
+        for part in [identity, b"}", mark.as_bytes()] {
             out.extend_from_slice(part);
         }
     }
@@ -61,7 +71,7 @@ impl KeyNames {
 
     /// The glob pattern of all Redis keys under `policy`.
     pub(crate) fn pattern(&self, policy: &Policy) -> String {
-        escaped(&self.start(policy)) + "*"
+        escaped(&self.start(policy).concat()) + "*"
     }
 
     /// The glob pattern of all Redis keys.
@@ -73,7 +83,7 @@ impl KeyNames {
     /// this name.
     pub(crate) fn key(&self, name: &[u8], policy: &Policy) -> Option<Key> {
         let name = str::from_utf8(name).ok()?;
-        let rest = name.strip_prefix(&*self.start(policy))?;
+        let rest = name.strip_prefix(&*self.start(policy).concat())?;
         // An identity has no braces.
         let key = match (rest.split_once("}:"), rest.split_once('}')) {
             (Some((_, identity)), _) => Key::from_stored(identity),
@@ -87,9 +97,8 @@ impl KeyNames {
         (self.name(policy, &key) == name).then_some(key)
     }
 
-    /// What all Redis keys under `policy` begin with.
-    fn start(&self, policy: &Policy) -> String {
-        [&*self.prefix, ":", policy.label(), ":{"].concat()
+    fn start<'a>(&'a self, policy: &'a Policy) -> [&'a str; 4] {
+        [&self.prefix, ":", policy.label(), ":{"]
     }
 }
 

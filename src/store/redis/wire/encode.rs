@@ -107,10 +107,16 @@ pub(crate) fn encode(jobs: &[&Job]) -> Option<Call> {
     let count = keys.distinct.len();
     let mut command = Cmd::with_capacity(4 + count + texts.len(), 96 + 48 * count + numbers.0.len());
     command.arg("EVALSHA").arg(script.hash()).arg(count);
-    let mut key = Vec::with_capacity(128);
+    // A batch is of one store, so keys under one policy start alike.
+    let (mut key, mut start, mut policy) = (Vec::with_capacity(128), 0, None);
     for (job, charge) in &keys.distinct {
-        key.clear();
-        job.names.write(&mut key, charge.policy(), charge.key());
+        if !policy.is_some_and(|policy| charge.policy().is(policy)) {
+            key.clear();
+            job.names.write_start(&mut key, charge.policy());
+            (start, policy) = (key.len(), Some(charge.policy()));
+        }
+        key.truncate(start);
+        job.names.write_end(&mut key, charge.key());
         command.arg(&key);
     }
     command.arg(numbers.0).arg(texts);
@@ -120,11 +126,17 @@ pub(crate) fn encode(jobs: &[&Job]) -> Option<Call> {
 
 /// The short script, if the jobs are only takes of one charge under one algorithm.
 fn takes_of(jobs: &[&Job]) -> Option<&'static Arc<Script>> {
-    let mut algorithm = None;
+    let (mut algorithm, mut plain) = (None, None);
     for job in jobs {
         let [charge] = &job.charges[..] else { return None };
-        let (policy, name) = (charge.policy(), charge.policy().algorithm_name());
+        let policy = charge.policy();
         let is_take = job.action == Action::Charge && job.lease.is_none();
+        // The usual case: as the one before it.
+        if is_take && plain.is_some_and(|plain| policy.is(plain)) {
+            continue;
+        }
+        plain = policy.is_plain().then_some(policy);
+        let name = policy.algorithm_name();
         // The short script knows no debt, no penalties and no shadows. Permits have none.
         let is_special = policy.settings().debt > 0 || policy.has_penalty() || charge.is_shadow();
         if !is_take || is_special || *algorithm.get_or_insert(name) != name {
@@ -220,13 +232,18 @@ impl Numbers {
     /// For `lua/take.lua`.
     fn of_takes(jobs: &[&Job]) -> Self {
         let mut numbers = Self::new(jobs);
-        for run in jobs.chunk_by(|one, next| one.differs_only_in_keys(next)) {
-            if let [job, ..] = run
-                && let [charge, ..] = &job.charges[..]
-            {
-                numbers.extend(&[run.len() as u64, job.cost(charge)]);
-                numbers.extend(charge.policy().arguments());
+        let charges = jobs.iter().filter_map(|job| job.charges.first());
+        let mut charges = charges.peekable();
+        while let Some(charge) = charges.next() {
+            let cost = charge.bounded_cost();
+            let is_alike =
+                |next: &&Charge| next.policy().counts_as(charge.policy()) && next.bounded_cost() == cost;
+            let mut count = 1;
+            while charges.next_if(is_alike).is_some() {
+                count += 1;
             }
+            numbers.extend(&[count, cost]);
+            numbers.extend(charge.policy().arguments());
         }
         numbers
     }

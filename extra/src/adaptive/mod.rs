@@ -53,7 +53,7 @@
 //! | send bodies slowly, or give up | does not fall while their requests are fewer than the others that end |
 //! | read responses slowly | does not fall: the latency ends with the head of the response |
 //! | send any number of requests that are answered with 4xx | does not fall, and the usual latency stays what it was |
-//! | cause failures, with 500 or above | does not fall while fewer of their requests are in flight than of the others |
+//! | cause failures, with 500 or above | does not fall while fewer of their requests are in flight than of the others, in each interval |
 //! | leave requests unfinished | does not fall unless no other request ends and they fill half of a limit in flight; a rate falls by half for each ten |
 //!
 //! The quota still falls if the clients with slow requests are the majority, for example at night. A limit on the

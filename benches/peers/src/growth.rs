@@ -88,8 +88,8 @@ async fn prepare(bench: &Bench) -> Result<Vec<Prepared>, Box<dyn Error>> {
         ("SlidingLog", policy(SlidingLog::new())),
     ] {
         for count in LIMITS {
-            // One unit in three seconds, so keys are replenished between rounds, but last while one is measured.
-            let limit = Limit { count, period: Duration::from_secs(3) * count };
+            // One unit a second, so keys are replenished between rounds.
+            let limit = Limit { count, period: Duration::from_secs(1) * count };
             let service = service(bench, &format!("limit{count}{series}"), &[policy("p", limit)?]).await?;
             service.visit(spread.clone()).await;
             let point = point(series, Axis::Limit, count.into());

@@ -211,6 +211,7 @@ impl Config {
     }
 
     /// Adds the headers to the inner service's response.
+    // Inlined because it mostly passes its arguments on.
     #[inline(always)]
     pub(super) fn decorate<B>(
         &self,

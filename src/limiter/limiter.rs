@@ -521,6 +521,7 @@ impl Limiter {
     }
 
     /// Applies the failure modes to an answer that needs no undoing, if it is ready.
+    // Inlined because a call would move the charges once more.
     #[inline(always)]
     fn complete(&self, action: Action, charges: Charges, answer: Answer<Decision>) -> Begun {
         match answer.now() {

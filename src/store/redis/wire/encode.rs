@@ -131,7 +131,7 @@ fn takes_of(jobs: &[&Job]) -> Option<&'static Arc<Script>> {
         let [charge] = &job.charges[..] else { return None };
         let policy = charge.policy();
         let is_take = job.action == Action::Charge && job.lease.is_none();
-        // The usual case: as the one before it.
+        // The usual case: under the same policy as the one before.
         if is_take && plain.is_some_and(|plain| policy.is(plain)) {
             continue;
         }
@@ -229,7 +229,7 @@ impl Numbers {
         numbers.iter().for_each(|number| self.push(*number));
     }
 
-    /// For `lua/take.lua`.
+    /// For `lua/take.lua`, of jobs that [`takes_of`] allows it for: each charges one plain key.
     fn of_takes(jobs: &[&Job]) -> Self {
         let mut numbers = Self::new(jobs);
         let charges = jobs.iter().filter_map(|job| job.charges.first());

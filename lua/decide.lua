@@ -22,22 +22,29 @@ local function admit(at, decisions, width, k, record)
   while done < decisions do
     done = done + 1
     for i = 1, width do
-      local rule, cost = charged[i], numbers[at + 3 + 5 * i]
-      local retry, remaining, reset, delay, mark, lifetime, time, count, text =
-        rule.decide(rule.policy, cost, rule.read(values[k + i]))
-      if retry ~= 0 then
-        done = done - 1
-        return
-      end
-      -- Keys that were idle have the same state and record after the same charge: format and pack them once.
-      if time ~= rule.time or count ~= rule.count or cost ~= rule.cost or lifetime ~= rule.lifetime or text ~= rule.text then
-        local algorithm = rule.algorithm
-        -- The text of a state that was not charged is as it was stored, and says less.
-        rule.cost = (lifetime or not text) and not algorithm.is_checked and cost
-        rule.time, rule.count, rule.text, rule.lifetime = time, count, text, lifetime
-        rule.record = pack('<ddddd', 1 + cost, remaining, reset, mark, delay)
-        rule.value = lifetime and cost > 0 and (algorithm.value_of or value_of)(time, count, text)
-        rule.expiry = rule.value and ttl(lifetime)
+      local rule, cost, value = charged[i], numbers[at + 3 + 5 * i], values[k + i]
+      -- The same charge to another key without a state has the same result: most keys of a penalty have none.
+      if value or rule.absent ~= cost then
+        local retry, remaining, reset, delay, mark, lifetime, time, count, text =
+          rule.decide(rule.policy, cost, rule.read(value))
+        if retry ~= 0 then
+          done = done - 1
+          return
+        end
+        -- Keys that were idle have the same state and record after the same charge: format and pack them once.
+        if
+          time ~= rule.time or count ~= rule.count or cost ~= rule.cost
+          or lifetime ~= rule.lifetime or text ~= rule.text
+        then
+          local algorithm = rule.algorithm
+          -- The text of a state that was not charged is as it was stored, and says less.
+          rule.cost = (lifetime or not text) and not algorithm.is_checked and cost
+          rule.time, rule.count, rule.text, rule.lifetime = time, count, text, lifetime
+          rule.record = pack('<ddddd', 1 + cost, remaining, reset, mark, delay)
+          rule.value = lifetime and cost > 0 and (algorithm.value_of or value_of)(time, count, text)
+          rule.expiry = rule.value and ttl(lifetime)
+        end
+        rule.absent = not value and rule.cost
       end
     end
     for i = 1, width do

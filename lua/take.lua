@@ -16,23 +16,28 @@ local function take(policy, cost, last)
   local keys, decide, read, to_value = KEYS, algorithm.decide, algorithm.read or read_state, algorithm.value_of or value_of
   -- The latest state that was charged, and its value, TTL and record. Keys that were idle have the same ones.
   local at, used, rest, lived, state, expiry, record
+  -- Whether they are of a key without a state: all such keys have the same.
+  local is_of_new = false
   while k < last do
     k = k + 1
     local key, value = keys[k], values[k]
-    local retry, remaining, reset, delay, mark, lifetime, time, count, text = decide(policy, cost, read(value))
-    if time ~= at or count ~= used or lifetime ~= lived or text ~= rest or retry ~= 0 then
-      if retry ~= 0 then
-        at, record = nil, pack('<ddddd', 0, remaining, reset, retry, 0)
-      else
-        -- The text of a state that was not charged is as it was stored, and says less.
-        at, record = (lifetime or not text) and time, pack('<ddddd', 1 + cost, remaining, reset, mark, delay)
+    if value or not is_of_new then
+      local retry, remaining, reset, delay, mark, lifetime, time, count, text = decide(policy, cost, read(value))
+      if time ~= at or count ~= used or lifetime ~= lived or text ~= rest or retry ~= 0 then
+        if retry ~= 0 then
+          at, record = nil, pack('<ddddd', 0, remaining, reset, retry, 0)
+        else
+          -- The text of a state that was not charged is as it was stored, and says less.
+          at, record = (lifetime or not text) and time, pack('<ddddd', 1 + cost, remaining, reset, mark, delay)
+        end
+        if lifetime then
+          state, expiry = to_value(time, count, text), ttl(lifetime)
+        end
+        used, rest, lived = count, text, lifetime
       end
-      if lifetime then
-        state, expiry = to_value(time, count, text), ttl(lifetime)
-      end
-      used, rest, lived = count, text, lifetime
+      is_of_new = not value
     end
-    if not lifetime or cost == 0 then
+    if not lived or cost == 0 then
       if not value and call('EXISTS', key) == 1 then
         error('WRONGTYPE', 0)
       end

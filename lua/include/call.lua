@@ -6,8 +6,9 @@
     policy         the policy's numbers, as the algorithm wants them
     algorithm      the functions of the algorithm; `decide`, `read`, two of them
 
-  and `run`, the place of the last run that charged it, and of what decide.lua charged last under it: `cost`, `time`, `count`, `text`, `lifetime`, and what is made of these: the
-  `record`, the `value` and its `expiry`. A new table takes as long as a decision in memory, so there is one for all of this.
+  and `run`, the place of the last run that charged it, and of what decide.lua charged last under it: `cost`, `time`,
+  `count`, `text`, `lifetime`; what is made of these: the `record`, the `value` and its `expiry`; and `absent`, the cost
+  if the key had no state. A new table takes as long as a decision in memory, so there is one for all of this.
 
   A run is a sequence of decisions that differ in their keys. It is read where it is needed, from its place in `numbers`.
 ]]
@@ -35,7 +36,7 @@ for i = 1, numbers[2] do
   -- All fields have a place: a table that grows takes much longer.
   rules[i] = {
     policy = policy, algorithm = algorithm, decide = algorithm.decide, read = algorithm.read or read_state,
-    run = 0, cost = false, time = 0, count = 0, text = 0, lifetime = 0, record = 0, value = 0, expiry = 0,
+    run = 0, cost = false, time = 0, count = 0, text = 0, lifetime = 0, record = 0, value = 0, expiry = 0, absent = false,
   }
   reads_strings = reads_strings or not algorithm.load
   first_run = first_run + 1 + count

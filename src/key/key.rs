@@ -192,6 +192,12 @@ impl Key {
         self.text().as_bytes()
     }
 
+    /// A hash for tables that lose nothing if clients make keys collide.
+    #[inline]
+    pub(crate) fn quick_hash(&self, seed: u64) -> u64 {
+        self.text().quick_hash(seed)
+    }
+
     fn text(&self) -> &Text {
         match &self.0 {
             Repr::Text(text) => text,

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-pub(crate) const CONTENDERS: &[&str] = &["one", "two", "three", "penalty", "leased", "memory"];
+pub(crate) const CONTENDERS: &[&str] =
+    &["one", "two", "three", "penalty", "leased", "one-stored", "two-stored", "memory"];
 
 /// A figure may be this many times the recorded one.
 const TOLERANCE: f64 = 1.02;
@@ -38,6 +39,12 @@ const FIGURES: &[(&str, Budget)] = &[
     ("leased, client", Times(1.05, "one, client")),
     ("leased, allocations", Free),
     ("leased, Redis", Times(1.02, "one, Redis")),
+    ("one-stored, client", Free),
+    ("one-stored, allocations", Free),
+    ("one-stored, Redis", Free),
+    ("two-stored, client", Free),
+    ("two-stored, allocations", Free),
+    ("two-stored, Redis", Free),
     ("memory, allowed", Most(4_700.0)),
     ("memory, allowed, allocations", Free),
     ("memory, denied", Most(6_500.0)),

@@ -131,10 +131,9 @@ impl DenyCache {
     }
 }
 
-/// FNV-1a. A client whose keys collide gains nothing: its denials overwrite each other, and Redis makes them again.
+/// A client whose keys collide gains nothing: its denials overwrite each other, and Redis makes them again.
 fn hash(policy: &Policy, key: &Key) -> u64 {
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    key.as_bytes().iter().fold(policy.tag(), step)
+    key.quick_hash(policy.tag())
 }
 
 /// Updates a deny cache with the result of a job.

@@ -76,6 +76,9 @@ async fn service(contender: &str) -> Result<Contender, Failure> {
             RateLimitLayer::new(redis().await?, policy("bench").penalty(penalty), key())
         }
         "leased" => RateLimitLayer::new(redis().await?, policy("bench").leased(1_000), key()),
+        "one-stored" => RateLimitLayer::new(redis().await?, lasting_policy("bench"), key()),
+        "two-stored" => RateLimitLayer::new(redis().await?, lasting_policy("bench"), key())
+            .and(Rule::new(lasting_policy("second"), key())),
         other => return Err(format!("there is no contender {other}").into()),
     };
     Ok(mapped(layer.layer(service_fn(handler))))
@@ -95,12 +98,12 @@ where
 }
 
 /// A quota that denies nothing.
+/// A quota that is full again at the next request: Redis has no state of most keys, as of clients that come seldom.
 fn policy(name: &str) -> Policy {
     Policy::new(name, Quota::per_second(1_000_000).burst(1_000_000))
 }
 
-/// A quota that denies none of the few requests of a key. Keys last, as in a service under load: with a quota that is
-/// full again at the next request, each request would create its key again.
+/// A quota that denies none of the few requests of a key, and whose keys last.
 fn lasting_policy(name: &str) -> Policy {
     Policy::new(name, Quota::per_hour(1_000))
 }

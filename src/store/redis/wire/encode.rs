@@ -1,7 +1,7 @@
 use std::{
     borrow::Cow,
     collections::HashMap,
-    hash::{BuildHasherDefault, Hasher},
+    hash::{BuildHasherDefault, Hash, Hasher},
     sync::Arc,
     time::Duration,
 };
@@ -160,12 +160,12 @@ impl<'a> Keys<'a> {
         if count == 1 {
             return Self { distinct: each_charge(jobs).collect(), places: None };
         }
-        let mut known: HashMap<_, _, BuildHasherDefault<Fnv>> =
+        let mut known: HashMap<Count<'_>, usize, BuildHasherDefault<QuickHash>> =
             HashMap::with_capacity_and_hasher(count, BuildHasherDefault::default());
         let mut distinct = Vec::with_capacity(count);
         let mut places = Vec::with_capacity(count);
         for (job, charge) in each_charge(jobs) {
-            let place = *known.entry((charge.policy().tag(), charge.key())).or_insert_with(|| {
+            let place = *known.entry(Count(charge)).or_insert_with(|| {
                 distinct.push((job, charge));
                 distinct.len()
             });
@@ -176,31 +176,38 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// FNV-1a. Clients can make keys collide, but a call has at most 512 keys, so comparing them costs little.
-struct Fnv(u64);
+/// A charge, as what it is counted in. Equal ones have the same key in Redis.
+struct Count<'a>(&'a Charge);
 
-impl Default for Fnv {
-    fn default() -> Self {
-        Self(0xcbf2_9ce4_8422_2325)
+impl PartialEq for Count<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.policy().tag() == other.0.policy().tag() && self.0.key() == other.0.key()
     }
 }
 
-impl Hasher for Fnv {
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64((*byte).into()));
+impl Eq for Count<'_> {}
+
+impl Hash for Count<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.0.key().quick_hash(self.0.policy().tag()));
+    }
+}
+
+/// Takes a hash as it is. Clients can make keys collide, but a call has at most 512 keys, so comparing them costs little.
+#[derive(Default)]
+struct QuickHash(u64);
+
+impl Hasher for QuickHash {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("a count writes its hash")
     }
 
-    fn write_u64(&mut self, number: u64) {
-        self.0 = (self.0 ^ number).wrapping_mul(0x0100_0000_01b3);
-    }
-
-    fn write_usize(&mut self, number: usize) {
-        self.write_u64(number as u64);
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
     }
 
     fn finish(&self) -> u64 {
-        // The table takes the lowest and the highest bits.
-        self.0 ^ (self.0 >> 32)
+        self.0
     }
 }
 

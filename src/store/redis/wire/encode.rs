@@ -10,6 +10,7 @@ use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
 
 use crate::{
     decision::Charge,
+    key::Key,
     policy::{MAX_BAN, Policy},
     store::{
         Action, Counts, PenaltyCharge, Spec, StateChange,
@@ -165,7 +166,8 @@ impl<'a> Keys<'a> {
         let mut distinct = Vec::with_capacity(count);
         let mut places = Vec::with_capacity(count);
         for (job, charge) in each_charge(jobs) {
-            let place = *known.entry(Count(charge)).or_insert_with(|| {
+            let counted = Count { tag: charge.policy().tag(), key: charge.key() };
+            let place = *known.entry(counted).or_insert_with(|| {
                 distinct.push((job, charge));
                 distinct.len()
             });
@@ -176,20 +178,17 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// A charge, as what it is counted in. Equal ones have the same key in Redis.
-struct Count<'a>(&'a Charge);
-
-impl PartialEq for Count<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        self.0.policy().tag() == other.0.policy().tag() && self.0.key() == other.0.key()
-    }
+/// What a charge is counted in. Equal ones have the same key in Redis.
+#[derive(PartialEq, Eq)]
+struct Count<'a> {
+    /// The tag of the policy.
+    tag: u64,
+    key: &'a Key,
 }
-
-impl Eq for Count<'_> {}
 
 impl Hash for Count<'_> {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.0.key().quick_hash(self.0.policy().tag()));
+        state.write_u64(self.key.quick_hash(self.tag));
     }
 }
 

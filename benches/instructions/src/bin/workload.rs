@@ -98,7 +98,7 @@ where
 }
 
 /// A quota that denies nothing.
-/// A quota that is full again at the next request: Redis has no state of most keys, as of clients that come seldom.
+/// A quota that is full again at the next request of a key: Redis has no state of most keys.
 fn policy(name: &str) -> Policy {
     Policy::new(name, Quota::per_second(1_000_000).burst(1_000_000))
 }

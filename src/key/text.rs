@@ -80,13 +80,25 @@ impl Text {
         }
     }
 
-    /// A hash of few instructions. Clients can make texts collide.
+    /// A hash of few instructions. Clients can make texts collide. Two of these take fewer instructions than a hash that
+    /// each charge carries along.
+    #[cfg(feature = "redis")]
     #[inline]
     pub(super) fn quick_hash(&self, seed: u64) -> u64 {
+        /// The last word may overlap the one before it. All `bytes` are longer than a word.
+        #[inline(always)]
+        fn of_words(bytes: &[u8], seed: u64) -> u64 {
+            let step = |hash: u64, word: &[u8; 8]| {
+                let mixed = (hash ^ u64::from_le_bytes(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+                mixed ^ mixed >> 32
+            };
+            let hash = bytes.as_chunks().0.iter().fold(seed, step);
+            bytes.last_chunk().map_or(hash, |word| step(hash, word))
+        }
         match self {
             // All of the bytes, which takes no branch.
-            Self::Short { bytes, .. } => hash_words(bytes, seed),
-            Self::Long(text) => hash_words(text.as_bytes(), seed),
+            Self::Short { bytes, .. } => of_words(bytes, seed),
+            Self::Long(text) => of_words(text.as_bytes(), seed),
         }
     }
 
@@ -97,18 +109,6 @@ impl Text {
             Self::Long(text) => text,
         }
     }
-}
-
-/// The last word may overlap the one before it. All `bytes` are longer than a word. Two of these hashes take fewer
-/// instructions than a hash that each charge carries along.
-#[inline(always)]
-fn hash_words(bytes: &[u8], seed: u64) -> u64 {
-    let step = |hash: u64, word: &[u8; 8]| {
-        let mixed = (hash ^ u64::from_le_bytes(*word)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        mixed ^ mixed >> 32
-    };
-    let hash = bytes.as_chunks().0.iter().fold(seed, step);
-    bytes.last_chunk().map_or(hash, |word| step(hash, word))
 }
 
 impl From<&str> for Text {

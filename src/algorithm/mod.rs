@@ -13,11 +13,11 @@
 //! | [`Concurrency`] | at most the limit **concurrently** | no edge | exports, uploads, jobs, connections |
 //! | [`SlidingLog`] | at most the limit in **any** span as long as the period, exactly | no edge | small limits that must be exact |
 //!
-//! The memory in this table is for a key of 20 bytes. Redis's own tables take about 40 bytes more per key.
+//! The memory in this table is for a key of 20 bytes. Redis's own tables take about 56 bytes more per key.
 //!
 //! | algorithm | Redis memory | Redis commands of a denial; of a charge |
 //! |---|---|---|
-//! | [`Gcra`], [`TokenBucket`], [`LeakyBucket`], [`FixedWindow`] | 72 bytes, or 104 if a count exceeds 999 | GET; GET and SET |
+//! | [`Gcra`], [`TokenBucket`], [`LeakyBucket`], [`FixedWindow`] | 104 bytes | GET; GET and SET |
 //! | [`SlidingWindow`] | 104 bytes with one or two segments, and 5 per further segment | GET; GET and SET |
 //! | [`Concurrency`] | 50 to 140 bytes per request that holds permits | ZSCORE, ZREVRANGE, ZRANGEBYSCORE; those and ZADD, PEXPIRE |
 //! | [`SlidingLog`] | 15 bytes per admitted request that still counts | LLEN, LINDEX; those and RPUSH, PEXPIRE |

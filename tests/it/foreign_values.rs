@@ -9,10 +9,11 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use support::{RedisServer, settings};
+use support::{RedisServer, settings, state};
 use tower_ratelimit::{
     Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, Policy, Quota,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    decision::DecisionSource,
     policy::Penalty,
 };
 
@@ -84,8 +85,14 @@ fn digits() -> impl Strategy<Value = String> {
     ]
 }
 
-fn time() -> impl Strategy<Value = String> {
-    prop_oneof![4 => Just(format!("{:016}", now() - 1_000_000)), 1 => digits().prop_map(|digits| format!("{digits:0>16}"))]
+/// A time or a count: one that a state may have, or another number.
+fn number(usual: u64) -> impl Strategy<Value = f64> {
+    let others = vec![-0.0, -1.0, 0.5, 1e300, f64::MIN_POSITIVE, f64::INFINITY, f64::NEG_INFINITY, f64::NAN];
+    prop_oneof![
+        8 => Just(usual as f64),
+        4 => digits().prop_map(|digits| digits.parse().unwrap_or(0.0)),
+        1 => proptest::sample::select(others),
+    ]
 }
 
 /// A time, a count, and parts of the text of a bucket or a penalty; then with one character changed.
@@ -95,26 +102,28 @@ fn text() -> impl Strategy<Value = Vec<u8>> {
     let usual = (digits(), digits(), digits(), digits(), digits(), digits(), digits(), 0..10_u8);
     let usual = usual.prop_map(|(slot, a, b, refunded, since, above, capacity, form)| match form {
         0 => String::new(),
-        1 => format!(",{slot},{a},{b}"),
-        2 => format!(",;{refunded}"),
-        3 => format!(",;{refunded};{since}"),
-        4 => format!(",{slot},{a},{b};{refunded}"),
-        5 => format!(",;{refunded};{since};{above},{capacity}"),
-        6 => format!(",{slot},{a},{b};{refunded};{since};{above},{capacity}"),
-        7 => format!(",;{refunded};{since};0,0;{a},{b},{above}"),
-        8 => format!(",{slot},0,{a};{refunded};{since};{above},{capacity};{a},{b},{above}"),
-        _ => format!(",{a};{since}"),
+        1 => format!("{slot},{a},{b}"),
+        2 => format!(";{refunded}"),
+        3 => format!(";{refunded};{since}"),
+        4 => format!("{slot},{a},{b};{refunded}"),
+        5 => format!(";{refunded};{since};{above},{capacity}"),
+        6 => format!("{slot},{a},{b};{refunded};{since};{above},{capacity}"),
+        7 => format!(";{refunded};{since};0,0;{a},{b},{above}"),
+        8 => format!("{slot},0,{a};{refunded};{since};{above},{capacity};{a},{b},{above}"),
+        _ => format!("{a};{since}"),
     });
     let loose = parts.prop_map(|parts| {
         let parts: Vec<String> =
             parts.iter().map(|(separator, digits)| format!("{separator}{digits}")).collect();
         parts.concat()
     });
-    let changed =
-        proptest::option::weighted(0.2, (any::<usize>(), proptest::sample::select(b",;-x9 \0".to_vec())));
+    let changed = proptest::option::weighted(
+        0.2,
+        (any::<usize>(), proptest::sample::select(b",;-x9 \0\x01\x02\x43".to_vec())),
+    );
     let rest = prop_oneof![3 => usual, 1 => loose];
-    (time(), digits(), rest, changed).prop_map(|(time, count, rest, changed)| {
-        let mut value = format!("-{time}{count}{rest}").into_bytes();
+    (number(now() - 1_000_000), number(3), rest, changed).prop_map(|(time, count, rest, changed)| {
+        let mut value = state(time, count, &rest);
         if let Some((place, byte)) = changed {
             let place = place % value.len();
             value[place] = byte;
@@ -254,16 +263,64 @@ async fn a_value_that_could_not_be_read_again_is_kept() {
     let policy = Policy::new("p", Quota::per_day(5)).on_store_failure(FailureMode::Closed);
     let key = Key::new("alice");
     let lease_slot = now() / 500_000 - 10;
-    let value = format!("-{:016}0,{lease_slot},0,4;0;0;{},9", now(), 1_u64 << 45);
-    client.store("rl:p:gcra:{alice}", &words(["SET", "KEY", &value]));
+    let value = state(now() as f64, 0.0, &format!("{lease_slot},0,4;0;0;{},9", 1_u64 << 45));
+    server.set("rl:p:gcra:{alice}", &value);
     for decided in [
         limiter.peek(&policy, &key, 1).await,
         limiter.check(&policy, &key, 1).await,
         limiter.operator().refund_latest(&policy, &key, 1).await,
     ] {
         assert_eq!(decided.unwrap_err().kind(), ErrorKind::ForeignValue);
-        assert_eq!(client.run::<String>(["GET", "rl:p:gcra:{alice}"]), value);
+        assert_eq!(client.run::<Vec<u8>>(["GET", "rl:p:gcra:{alice}"]), value);
     }
+}
+
+/// As while instances with two formats of the state run: neither misreads or changes what the other has written.
+#[tokio::test]
+async fn a_state_of_another_version_is_kept_and_fails_only_the_decisions_on_its_key() {
+    let server = RedisServer::start();
+    let limiter = settings().deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap();
+    let limiter = Limiter::new(limiter);
+    let policy = Policy::new("p", Quota::per_day(5)).on_store_failure(FailureMode::Local { instances: 1 });
+    let (alice, bob) = (Key::new("alice"), Key::new("bob"));
+    let charge = Charge::new(&policy, &alice, 1);
+    let beside = Charge::new(&policy, &bob, 1);
+    let started = now() - 1_000_000;
+    let of_version = |version| [&[version][..], &state(started as f64, 4.0, "")[1..]].concat();
+    let versions = [
+        ("an earlier version", of_version(0)),
+        ("a later version", of_version(2)),
+        ("the last version", of_version(255)),
+        ("digits", format!("-{started:016}4").into_bytes()),
+        ("a part of a state", of_version(1)[..16].to_vec()),
+    ];
+    for (name, value) in versions {
+        server.set("rl:p:gcra:{alice}", &value);
+        for asked in [
+            limiter.check(&policy, &alice, 1).await,
+            limiter.check_all(&[beside.clone(), charge.clone()]).await,
+            limiter.check(&policy.clone().leased(2), &alice, 1).await,
+        ] {
+            let decision = asked.unwrap();
+            let kind = decision.failure().map(Error::kind);
+            assert_eq!(
+                (kind, decision.source()),
+                (Some(ErrorKind::ForeignValue), DecisionSource::Local),
+                "{name}"
+            );
+        }
+        let stored: Vec<u8> = server.command(&["GET", "rl:p:gcra:{alice}"]);
+        assert_eq!(stored, value, "{name}");
+        // In one batch.
+        let (failed, decided) =
+            tokio::join!(limiter.peek(&policy, &alice, 1), limiter.peek(&policy, &bob, 1));
+        assert!(failed.unwrap().failure().is_some(), "{name}");
+        assert_eq!(decided.unwrap().source(), DecisionSource::Store, "{name}");
+        limiter.operator().reset(&policy, &alice).await.unwrap();
+    }
+    server.set("rl:p:gcra:{carol}", &of_version(1));
+    let decision = limiter.check(&policy, &Key::new("carol"), 1).await.unwrap();
+    assert_eq!((decision.source(), decision.remaining()), (DecisionSource::Store, Some(0)), "this version");
 }
 
 fn cases() -> u32 {
@@ -355,41 +412,50 @@ async fn a_number_that_no_decision_writes_is_a_foreign_value() {
     struct Row {
         name: &'static str,
         algorithm: &'static str,
-        rest: String,
+        count: f64,
+        text: String,
         is_foreign: bool,
     }
-    let row =
-        |name, algorithm, rest: &str, is_foreign| Row { name, algorithm, rest: rest.to_owned(), is_foreign };
+    let row = |name, algorithm, count, text: &str, is_foreign| Row {
+        name,
+        algorithm,
+        count,
+        text: text.to_owned(),
+        is_foreign,
+    };
     let started = now() - 1_000_000;
-    let ban = |longer: u64| format!("0,1;{}", started + MAX_BAN.as_micros() as u64 + longer);
+    let ban = |longer: u64| format!("1;{}", started + MAX_BAN.as_micros() as u64 + longer);
     let rows = [
-        row("a level of a bucket", "leaky-bucket", "5", false),
-        row("the largest level", "gcra", "35184372088832", false),
-        row("a larger level", "leaky-bucket", "9007199254740991", true),
-        row("a larger level and a refund", "leaky-bucket", "9007199254740991,;1", true),
-        row("the largest refund", "gcra", "5,;562949953421312", false),
-        row("a larger refund", "gcra", "5,;562949953421313", true),
-        row("more above the level", "gcra", "5,;1;0;35184372088833,5", true),
-        row("a part of a unit", "gcra", "5,;1;0;0,5;999999,1000000,3", false),
-        row("the largest part", "gcra", "5,;1;0;0,5;35184372088831,35184372088832,35184372088832", false),
-        row("a part as long as the period", "gcra", "5,;1;0;0,5;1000000,1000000,3", true),
-        row("a part of a longer period", "gcra", "5,;1;0;0,5;1,35184372088833,1", true),
-        row("a part at a rate of 0", "gcra", "5,;1;0;0,5;1,2,0", true),
-        row("a part at a larger rate", "gcra", "5,;1;0;0,5;1,2,35184372088833", true),
-        row("a part without a rate", "gcra", "5,;1;0;0,5;1", true),
-        row("digits that do not end", "gcra", &format!("5,{}x", "1".repeat(200)), true),
-        row("a ban of ten years", "penalty", &ban(0), false),
-        row("a longer ban", "penalty", &ban(1), true),
-        row("a ban of 228 years", "penalty", "0,1;9007199254740991", true),
+        row("a level of a bucket", "leaky-bucket", 5.0, "", false),
+        row("the largest level", "gcra", 35_184_372_088_832.0, "", false),
+        row("a larger level", "leaky-bucket", 9_007_199_254_740_991.0, "", true),
+        row("a larger level and a refund", "leaky-bucket", 9_007_199_254_740_991.0, ";1", true),
+        row("a part of a unit in the level", "gcra", 0.5, "", true),
+        row("a level below zero", "gcra", -1.0, "", true),
+        row("a level that is not a number", "gcra", f64::NAN, "", true),
+        row("an infinite level", "gcra", f64::INFINITY, "", true),
+        row("the largest refund", "gcra", 5.0, ";562949953421312", false),
+        row("a larger refund", "gcra", 5.0, ";562949953421313", true),
+        row("more above the level", "gcra", 5.0, ";1;0;35184372088833,5", true),
+        row("a part of a unit", "gcra", 5.0, ";1;0;0,5;999999,1000000,3", false),
+        row("the largest part", "gcra", 5.0, ";1;0;0,5;35184372088831,35184372088832,35184372088832", false),
+        row("a part as long as the period", "gcra", 5.0, ";1;0;0,5;1000000,1000000,3", true),
+        row("a part of a longer period", "gcra", 5.0, ";1;0;0,5;1,35184372088833,1", true),
+        row("a part at a rate of 0", "gcra", 5.0, ";1;0;0,5;1,2,0", true),
+        row("a part at a larger rate", "gcra", 5.0, ";1;0;0,5;1,2,35184372088833", true),
+        row("a part without a rate", "gcra", 5.0, ";1;0;0,5;1", true),
+        row("digits that do not end", "gcra", 5.0, &format!("{}x", "1".repeat(200)), true),
+        row("a ban of ten years", "penalty", 0.0, &ban(0), false),
+        row("a longer ban", "penalty", 0.0, &ban(1), true),
+        row("a ban of 228 years", "penalty", 0.0, "1;9007199254740991", true),
     ];
     let server = RedisServer::start();
     let client = Client::new(&server);
     let limiter = Limiter::new(settings().deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap());
-    for Row { name, algorithm, rest, is_foreign } in rows {
+    for Row { name, algorithm, count, text, is_foreign } in rows {
         for (_, policy) in policies().into_iter().filter(|(of, _)| *of == algorithm) {
             let () = client.run(["FLUSHALL"]);
-            let value = format!("-{started:016}{rest}");
-            client.store(&format!("rl:p:{algorithm}:{{alice}}"), &words(["SET", "KEY", &value]));
+            server.set(&format!("rl:p:{algorithm}:{{alice}}"), &state(started as f64, count, &text));
             match limiter.check(&policy, &Key::new("alice"), 1).await {
                 Ok(decision) => {
                     assert!(!is_foreign, "{name}: {decision:?}");
@@ -415,10 +481,13 @@ fn shown(words: &Words) -> String {
 
 /// Values of `size` bytes that are almost in the format of the algorithm.
 fn near_valid(algorithm: &str, size: usize) -> Vec<(&'static str, Words)> {
-    let time = format!("-{:016}", now() - 1_000_000);
-    let filled = |head: &str, part: &str, tail: &str| {
+    let filled = |head: &[u8], part: &str, tail: &str| {
         let room = size.saturating_sub(head.len() + tail.len()) / part.len();
-        words(["SET", "KEY", &format!("{head}{}{tail}", part.repeat(room))])
+        let value = [head, part.repeat(room).as_bytes(), tail.as_bytes()].concat();
+        vec![b"SET".to_vec(), b"KEY".to_vec(), value]
+    };
+    let of_state = |text: &str, part: &str, tail: &str| {
+        filled(&state((now() - 1_000_000) as f64, 5.0, text), part, tail)
     };
     match algorithm {
         "sliding-window" => {
@@ -434,7 +503,7 @@ fn near_valid(algorithm: &str, size: usize) -> Vec<(&'static str, Words)> {
                 ("empty cells with a sum", head(86_400_000_000, 5)),
                 ("the narrowest cells", head(1, 5)),
                 ("the widest cells", head((1 << 48) - 1, 5)),
-                ("no cells", filled("CW", "9", "")),
+                ("no cells", filled(b"CW", "9", "")),
             ]
         }
         "sliding-log" => {
@@ -476,18 +545,17 @@ fn near_valid(algorithm: &str, size: usize) -> Vec<(&'static str, Words)> {
             ]
         }
         _ => vec![
-            ("digits", filled("-", "1", "")),
-            ("digits and a letter", filled("-", "1", "x")),
-            ("a long count", filled(&time, "0", "5,")),
-            ("a long first number", filled(&format!("{time}5,"), "1", "")),
-            ("a long first number and a letter", filled(&format!("{time}5,"), "1", "x")),
-            ("a long second number", filled(&format!("{time}5,1;"), "1", "x")),
-            ("a long third number", filled(&format!("{time}5,;1;"), "1", "x")),
-            ("a long part", filled(&format!("{time}5,;1;1;1,1;"), "1", ",2,1")),
-            ("commas", filled(&format!("{time}5"), ",", "")),
-            ("semicolons", filled(&format!("{time}5,"), ";", "")),
-            ("numbers and commas", filled(&format!("{time}5"), ",1", "")),
-            ("numbers and semicolons", filled(&format!("{time}5,"), "1;", "x")),
+            ("digits", filled(b"-", "1", "")),
+            ("a version", filled(b"\x01", "\0", "")),
+            ("a long first number", of_state("", "1", "")),
+            ("a long first number and a letter", of_state("", "1", "x")),
+            ("a long second number", of_state("1;", "1", "x")),
+            ("a long third number", of_state(";1;", "1", "x")),
+            ("a long part", of_state(";1;1;1,1;", "1", ",2,1")),
+            ("commas", of_state("", ",", "")),
+            ("semicolons", of_state("", ";", "")),
+            ("numbers and commas", of_state("", "1,", "")),
+            ("numbers and semicolons", of_state("", "1;", "x")),
         ],
     }
 }

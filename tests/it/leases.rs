@@ -198,9 +198,9 @@ impl Judge {
         let Rule { kind, limit, period, .. } = self.rule;
         match kind {
             Kind::Anchored => {
-                let state: String = server.command(&["GET", "rl:p:fixed-window:{alice}"]);
-                let opened: u64 = state[1..17].parse().unwrap();
-                assert!((opened..opened + period).contains(&time), "spent at {time}, in no window: {state}");
+                let state: Vec<u8> = server.command(&["GET", "rl:p:fixed-window:{alice}"]);
+                let opened = f64::from_le_bytes(state[1..9].try_into().unwrap()) as u64;
+                assert!((opened..opened + period).contains(&time), "spent at {time}, in no window: {opened}");
                 let used = self.windows.entry(opened).or_default();
                 *used += cost;
                 assert!(*used <= limit, "{used} of {limit} in the window of {opened}");

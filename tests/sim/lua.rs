@@ -185,6 +185,7 @@ fn pack(lua: &Lua, arguments: &MultiValue) -> mlua::Result<LuaString> {
         match letter {
             b'd' => packed.extend(if little { number()?.to_le_bytes() } else { number()?.to_be_bytes() }),
             b'I' => packed.extend(&(number()? as u64).to_be_bytes()[8 - size..]),
+            b'B' => packed.push(number()? as u8),
             b'c' => packed.extend(&argument(value)[..size]),
             other => panic!("the format {} is not simulated", char::from(other)),
         }
@@ -203,7 +204,11 @@ fn unpack(lua: &Lua, arguments: &MultiValue) -> mlua::Result<MultiValue> {
     };
     let mut values = MultiValue::with_capacity(parts.len() + 1);
     for (letter, size) in parts {
-        let size = if letter == b'd' { 8 } else { size };
+        let size = match letter {
+            b'd' => 8,
+            b'B' => 1,
+            _ => size,
+        };
         let part = bytes.get(at..at + size).ok_or_else(|| mlua::Error::runtime("data string too short"))?;
         at += size;
         values.push_back(match letter {
@@ -211,7 +216,7 @@ fn unpack(lua: &Lua, arguments: &MultiValue) -> mlua::Result<MultiValue> {
                 let bytes: [u8; 8] = part.try_into().unwrap();
                 Value::Number(if little { f64::from_le_bytes(bytes) } else { f64::from_be_bytes(bytes) })
             }
-            b'I' => Value::Number(part.iter().fold(0, |all, byte| all << 8 | u64::from(*byte)) as f64),
+            b'I' | b'B' => Value::Number(part.iter().fold(0, |all, byte| all << 8 | u64::from(*byte)) as f64),
             b'c' => Value::String(lua.create_string(part)?),
             other => panic!("the format {} is not simulated", char::from(other)),
         });

@@ -112,7 +112,7 @@ async fn a_list_with_room_for_fewer_bans_has_the_longest_and_says_so() {
     }
     let script = "for i = 0, ARGV[2] - 1 do
         local ends = ARGV[1] + (3600 + i) * 1000000
-        redis.call('SET', string.format('rl:p:penalty:{%05d}', i), string.format('-%016d0,0;%d', ARGV[1], ends))
+        redis.call('SET', string.format('rl:p:penalty:{%05d}', i), struct.pack('<Bdd', 1, ARGV[1], 0) .. string.format('0;%d', ends))
     end";
     let () = server.command(&["EVAL", script, "0", &clock.now().as_micros().to_string(), &BANS.to_string()]);
     for (name, limiter) in [("memory", Limiter::new(memory)), ("redis", Limiter::new(redis))] {
@@ -133,7 +133,7 @@ async fn a_redis_with_more_denied_keys_than_are_looked_at_says_so() {
     let policy = day("p", 1).penalty(three());
     let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let script = "for i = 1, 110000 do
-        redis.call('SET', string.format('rl:p:penalty:{%06d}', i), string.format('-%016d1', ARGV[1]))
+        redis.call('SET', string.format('rl:p:penalty:{%06d}', i), struct.pack('<Bdd', 1, ARGV[1], 1))
     end";
     let () = server.command(&["EVAL", script, "0", &time.as_micros().to_string()]);
     let list = BanList::of(&limiter, &policy).await.unwrap();

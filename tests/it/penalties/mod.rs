@@ -7,7 +7,7 @@ mod while_banned;
 
 use std::time::Duration;
 
-use support::{RedisServer, settings, store};
+use support::{RedisServer, settings, state, store};
 use tower_ratelimit::{
     Decision, Key, Limiter, MemoryStore, Policy, Quota, algorithm::FixedWindow, policy::Penalty,
 };

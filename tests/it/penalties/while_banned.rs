@@ -63,14 +63,18 @@ async fn a_value_of_another_program_is_kept_and_fails_the_decision() {
     let server = RedisServer::start();
     let limiter = Limiter::new(settings().deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap());
     let policy = day("p", 1).penalty(three()).on_store_failure(FailureMode::Closed);
-    for (kind, command) in [
-        ("a hash", &["HSET", "rl:p:penalty:{alice}", "a", "b"][..]),
-        ("a text", &["SET", "rl:p:penalty:{alice}", "hello"]),
-        ("a state of another form", &["SET", "rl:p:penalty:{alice}", "-17672256000000003,1;2;3"]),
-        ("a number too large", &["SET", "rl:p:penalty:{alice}", "-17672256000000003,1;99999999999999999999"]),
+    let of_text = |text| Some(state(1_767_225_600_000_000.0, 3.0, text));
+    for (kind, value) in [
+        ("a hash", None),
+        ("a text", Some(b"hello".to_vec())),
+        ("a state of another form", of_text("1;2;3")),
+        ("a number too large", of_text("1;99999999999999999999")),
     ] {
         let () = server.command(&["FLUSHALL"]);
-        let () = server.command(command);
+        match value {
+            Some(value) => server.set("rl:p:penalty:{alice}", &value),
+            None => server.command(&["HSET", "rl:p:penalty:{alice}", "a", "b"]),
+        }
         for _ in 0..3 {
             let error = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ForeignValue, "{kind}");
@@ -128,8 +132,8 @@ async fn a_number_of_bans_that_no_key_can_have_does_not_block_redis() {
     assert!(ask(&limiter, &policy, &alice).await.is_allowed());
     let micros = clock.now().as_micros();
     // The latest ban has just ended.
-    let value = format!("-{micros:016}0,9007199254740991;{}", micros - 1);
-    let () = server.command(&["SET", "rl:p:penalty:{alice}", &value]);
+    let value = state(micros as f64, 0.0, &format!("9007199254740991;{}", micros - 1));
+    server.set("rl:p:penalty:{alice}", &value);
     assert_eq!(ask(&limiter, &policy, &alice).await.banned_for(), Some(DAY));
     clock.advance(DAY);
     assert!(limiter.peek(&policy, &alice, 1).await.unwrap().banned_for().is_none());

@@ -49,6 +49,11 @@ pub async fn store(server: &RedisServer) -> RedisStore {
     settings().connect(&server.url()).await.unwrap()
 }
 
+/// The value in Redis of a key with this state, see `lua/include/state.lua`. A script takes only whole numbers.
+pub fn state(time: f64, count: f64, text: &str) -> Vec<u8> {
+    [&[1][..], &time.to_le_bytes(), &count.to_le_bytes(), text.as_bytes()].concat()
+}
+
 /// Polls until `holds` returns true, for at most `patience`. Returns whether it did.
 pub async fn within(patience: Duration, mut holds: impl AsyncFnMut() -> bool) -> bool {
     let started = Instant::now();

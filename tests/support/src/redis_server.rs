@@ -163,6 +163,11 @@ impl RedisServer {
         command.arg(&words[1..]).query(&mut self.connection()).unwrap()
     }
 
+    /// Stores `value` under `key`.
+    pub fn set(&self, key: &str, value: &[u8]) {
+        redis::cmd("SET").arg(key).arg(value).exec(&mut self.connection()).unwrap();
+    }
+
     /// The number of script calls that the server executed, including the tests' calls.
     pub fn script_calls(&self) -> u64 {
         let stats: String = self.command(&["INFO", "commandstats"]);

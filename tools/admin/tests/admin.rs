@@ -373,7 +373,7 @@ async fn a_list_of_bans_that_is_cut_says_so() {
     let server = RedisServer::start();
     let script = "local now = redis.call('TIME')[1] * 1000000
     for i = 1, 10001 do
-        redis.call('SET', 'rl:banning:penalty:{' .. i .. '}', string.format('-%016d0,0;%d', now, now + 3600000000))
+        redis.call('SET', 'rl:banning:penalty:{' .. i .. '}', struct.pack('<Bdd', 1, now, 0) .. string.format('0;%d', now + 3600000000))
     end";
     let () = server.command(&["EVAL", script, "0"]);
     let operator = Operator::new(&["--redis", &server.url()]);

@@ -54,15 +54,15 @@ pub(super) fn window(policy: &Policy) -> String {
 const R: &str = ";r=";
 const T: &str = ";t=";
 
-/// `"burst";r=50;t=30, "day";r=7;t=9`, in one allocation. A single item fills it, and the header keeps it as it is.
+/// `"burst";r=50;t=30, "day";r=7;t=9`.
 pub(super) fn limit_items<'a>(
     outcomes: impl Iterator<Item = &'a Outcome>,
     denied: bool,
     latest: u64,
     headers: &Headers,
-) -> String {
-    let most = outcomes.size_hint().1.unwrap_or(1);
-    let mut items = String::new();
+) -> Option<HeaderValue> {
+    let is_single = outcomes.size_hint().1 == Some(1);
+    let mut items = Line::default();
     for outcome in outcomes {
         let (mut remaining, mut seconds) = (itoa::Buffer::new(), itoa::Buffer::new());
         let name = outcome.policy().quoted_name();
@@ -76,21 +76,71 @@ pub(super) fn limit_items<'a>(
         });
         let partition = partition.as_deref().unwrap_or_default();
         let t = if seconds.is_empty() { "" } else { T };
-        if items.is_empty() {
-            let length = name.len() + R.len() + remaining.len() + t.len() + seconds.len() + partition.len();
-            items = String::with_capacity(length + (most - 1) * (length + 16));
-        } else {
-            items.push_str(", ");
+        let parts = [name, R, remaining, t, seconds, partition];
+        if is_single {
+            // The usual case: it fills its only allocation, and the header keeps it as it is.
+            let mut item = String::with_capacity(parts.map(str::len).iter().sum());
+            push_all(parts, |part| item.push_str(part));
+            return value(item);
         }
-        // Not a loop or `concat`, which take twice as many instructions: every response has this.
-        items.push_str(name);
-        items.push_str(R);
-        items.push_str(remaining);
-        items.push_str(t);
-        items.push_str(seconds);
-        items.push_str(partition);
+        if !items.as_bytes().is_empty() {
+            items.push(", ");
+        }
+        push_all(parts, |part| items.push(part));
     }
-    items
+    let items = items.as_bytes();
+    if items.is_empty() { None } else { HeaderValue::from_bytes(items).ok() }
+}
+
+/// Not a loop or `concat`, which take twice as many instructions: every response has this.
+#[inline(always)]
+fn push_all([name, r, remaining, t, seconds, partition]: [&str; 6], mut push: impl FnMut(&str)) {
+    push(name);
+    push(r);
+    push(remaining);
+    push(t);
+    push(seconds);
+    push(partition);
+}
+
+/// A text that is usually short. So the header's value is its only allocation.
+struct Line {
+    short: [u8; 128],
+    length: usize,
+    /// All of the text, once it does not fit.
+    long: Vec<u8>,
+}
+
+impl Default for Line {
+    fn default() -> Self {
+        Self { short: [0; 128], length: 0, long: Vec::new() }
+    }
+}
+
+impl Line {
+    #[inline]
+    fn push(&mut self, text: &str) {
+        let end = self.length + text.len();
+        match self.short.get_mut(self.length..end) {
+            Some(place) if self.long.is_empty() => {
+                place.copy_from_slice(text.as_bytes());
+                self.length = end;
+            }
+            _ => self.push_long(text),
+        }
+    }
+
+    #[cold]
+    fn push_long(&mut self, text: &str) {
+        if self.long.is_empty() {
+            self.long.extend_from_slice(&self.short[..self.length]);
+        }
+        self.long.extend_from_slice(text.as_bytes());
+    }
+
+    fn as_bytes(&self) -> &[u8] {
+        if self.long.is_empty() { &self.short[..self.length] } else { &self.long }
+    }
 }
 
 /// `RateLimit: limit=100, remaining=50, reset=30`, unless an inner service has sent one: the members of a dictionary

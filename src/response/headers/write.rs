@@ -153,7 +153,7 @@ impl HeaderWriter {
                     ),
                     false => limit_items(all(), denied, latest, settings),
                 };
-                append(headers, RATELIMIT, value(limits));
+                append(headers, RATELIMIT, limits);
             }
             Some(Dialect::IetfDraft07) => draft_07(headers, outcomes, numbers(binding, denied, latest)),
             Some(_) => draft_06(headers, outcomes, numbers(binding, denied, latest)),

@@ -268,7 +268,11 @@ impl Bucket {
             Some(State::Bucket(state)) => self.fit(**state, now),
             _ => (None, Extra::default()),
         };
-        let state = state.filter(|count| !self.is_forgotten(*count, extra.above, now));
+        // Not `Option::filter`, of which a call may be left.
+        let state = match state {
+            Some(count) if self.is_forgotten(count, extra.above, now) => None,
+            state => state,
+        };
         let (mut at, mut level, mut elapsed, mut stale) = (now, 0, 0, false);
         match state {
             None => {

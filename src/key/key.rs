@@ -342,7 +342,8 @@ impl Key {
 
     /// The key of the client, if this is one of a preflight.
     pub(crate) fn client(&self) -> Option<Self> {
-        self.as_str().strip_prefix(PREFLIGHT).map(Self::of_text)
+        let (mark, client) = self.split_preflight();
+        if mark.is_empty() { None } else { str::from_utf8(client).ok().map(Self::of_text) }
     }
 
     /// The key, which a function made of `source`, as one that the same extractor of an `or` found.

@@ -255,7 +255,7 @@ impl State {
         self.open_lanes -= 1;
         if self.open_lanes == 0 {
             self.ready_lanes = 0;
-            self.time.last_tick = None;
+            (self.time.last_tick, self.time.kept_until) = (None, None);
         }
     }
 
@@ -273,6 +273,8 @@ struct RunTime {
     /// The time that deadlines are points in.
     counted: Duration,
     last_tick: Option<Instant>,
+    /// Until when lanes that have looked at the deadlines then keep them.
+    kept_until: Option<Instant>,
 }
 
 impl RunTime {
@@ -281,13 +283,13 @@ impl RunTime {
         let now = Instant::now();
         let since = self.last_tick.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
         self.counted += since.min(TICK + TOLERANCE);
-        self.last_tick = Some(now);
+        (self.last_tick, self.kept_until) = (Some(now), Some(now + LOST));
         self.counted
     }
 
     /// Whether lanes keep deadlines at the time `now`.
     fn is_kept(&self, now: Instant) -> bool {
-        self.last_tick.is_some_and(|last| now.saturating_duration_since(last) < LOST)
+        self.kept_until.is_some_and(|until| now < until)
     }
 }
 

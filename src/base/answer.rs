@@ -6,6 +6,8 @@ use std::{
     pin::Pin,
     task::{Context, Poll},
 };
+#[cfg(feature = "redis")]
+use std::{mem, sync::Arc};
 
 use super::error::Error;
 
@@ -31,7 +33,28 @@ pub struct Answer<T>(State<T>);
 enum State<T> {
     /// `None` after the answer was polled.
     Ready(Option<Result<T, Error>>),
-    Pending(Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>),
+    Pending(Later<T>),
+    #[cfg(feature = "redis")]
+    Shared(Arc<dyn Shared<T>>, Stage),
+}
+
+#[cfg(feature = "redis")]
+enum Stage {
+    New,
+    Begun,
+    Done,
+}
+
+type Later<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
+
+/// A result that an answer shares with what makes it. So the answer needs no allocation.
+#[cfg(feature = "redis")]
+pub(crate) trait Shared<T>: Send + Sync {
+    /// Called when the answer is first polled. Returns a future that the answer polls instead, if it must do more than wait.
+    fn begin(self: Arc<Self>) -> Option<Later<T>>;
+
+    /// Called after that, until it is ready.
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<T, Error>>;
 }
 
 impl<T> Answer<T> {
@@ -43,6 +66,12 @@ impl<T> Answer<T> {
     /// An answer with the result of `future`.
     pub fn pending(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
         Self(State::Pending(Box::pin(future)))
+    }
+
+    /// An answer with a shared result.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn shared(result: Arc<dyn Shared<T>>) -> Self {
+        Self(State::Shared(result, Stage::New))
     }
 
     pub(crate) const fn is_ready(&self) -> bool {
@@ -155,6 +184,25 @@ impl<T> Future for Answer<T> {
                 None => panic!("Answer polled after completion"),
             },
             State::Pending(future) => future.as_mut().poll(cx),
+            #[cfg(feature = "redis")]
+            State::Shared(result, stage) => {
+                match mem::replace(stage, Stage::Begun) {
+                    Stage::New => {
+                        if let Some(mut future) = result.clone().begin() {
+                            let polled = future.as_mut().poll(cx);
+                            self.0 = State::Pending(future);
+                            return polled;
+                        }
+                    }
+                    Stage::Begun => {}
+                    Stage::Done => panic!("Answer polled after completion"),
+                }
+                let polled = result.poll(cx);
+                if polled.is_ready() {
+                    *stage = Stage::Done;
+                }
+                polled
+            }
         }
     }
 }
@@ -162,5 +210,63 @@ impl<T> Future for Answer<T> {
 impl<T> fmt::Debug for Answer<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Answer").finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use std::{
+        sync::atomic::{AtomicU8, Ordering},
+        task::Waker,
+    };
+
+    use super::*;
+
+    /// Is ready when it has been polled twice, or has another future.
+    struct Counted {
+        begun: AtomicU8,
+        polled: AtomicU8,
+        later: Option<u8>,
+    }
+
+    impl Shared<u8> for Counted {
+        fn begin(self: Arc<Self>) -> Option<Later<u8>> {
+            self.begun.fetch_add(1, Ordering::Relaxed);
+            self.later.map(|later| -> Later<u8> { Box::pin(async move { Ok(later) }) })
+        }
+
+        fn poll(&self, _: &mut Context<'_>) -> Poll<Result<u8, Error>> {
+            if self.polled.fetch_add(1, Ordering::Relaxed) == 0 { Poll::Pending } else { Poll::Ready(Ok(7)) }
+        }
+    }
+
+    fn polled(later: Option<u8>) -> (Arc<Counted>, Vec<Option<u8>>, Answer<u8>) {
+        let counted = Arc::new(Counted { begun: AtomicU8::new(0), polled: AtomicU8::new(0), later });
+        let mut answer = Answer::shared(counted.clone());
+        let mut results = Vec::new();
+        while results.last().is_none_or(Option::is_none) {
+            match Pin::new(&mut answer).poll(&mut Context::from_waker(Waker::noop())) {
+                Poll::Ready(result) => results.push(Some(result.unwrap())),
+                Poll::Pending => results.push(None),
+            }
+        }
+        (counted, results, answer)
+    }
+
+    #[test]
+    fn a_shared_answer_begins_once_and_waits_for_its_result_or_for_another_future() {
+        let (counted, results, _answer) = polled(None);
+        assert_eq!(results, [None, Some(7)]);
+        assert_eq!(counted.begun.load(Ordering::Relaxed), 1);
+        let (counted, results, _answer) = polled(Some(9));
+        assert_eq!(results, [Some(9)]);
+        assert_eq!([&counted.begun, &counted.polled].map(|times| times.load(Ordering::Relaxed)), [1, 0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "Answer polled after completion")]
+    fn a_shared_answer_that_is_polled_after_completion_panics() {
+        let (_, _, mut answer) = polled(None);
+        let _ = Pin::new(&mut answer).poll(&mut Context::from_waker(Waker::noop()));
     }
 }

@@ -11,8 +11,6 @@ pub(crate) mod serde_text;
 pub(crate) mod sync;
 pub(crate) mod time;
 
-#[cfg(feature = "redis")]
-pub(crate) use self::error::Fault;
 #[cfg(feature = "serde")]
 pub(crate) use self::serde_text::{from_text, to_text};
 pub use self::{
@@ -20,6 +18,8 @@ pub use self::{
     error::{Error, ErrorKind},
     quota::{Quota, duration_text, parse_duration},
 };
+#[cfg(feature = "redis")]
+pub(crate) use self::{answer::Shared, error::Fault};
 pub(crate) use self::{
     delayed::{DelayedService, unready},
     error::valid,

@@ -92,6 +92,10 @@ impl Decision {
     pub fn new(outcomes: impl IntoIterator<Item = Outcome>) -> Self {
         // Of a `Vec`, this is the same allocation.
         let mut outcomes: Vec<Outcome> = outcomes.into_iter().collect();
+        // The usual case.
+        if outcomes.iter().all(|outcome| outcome.verdict() == Verdict::Allow && !outcome.is_shadow()) {
+            return Self::from_parts(Verdict::Allow, OneOrMany::Many(outcomes), 0);
+        }
         let shadows = outcomes.iter().filter(|outcome| outcome.is_shadow()).count();
         if shadows > 0 {
             outcomes.sort_by_key(Outcome::is_shadow);
@@ -116,12 +120,13 @@ impl Decision {
     }
 
     /// [`of_one`](Self::of_one), of a policy that is enforced.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn of_one_enforced(outcome: Outcome) -> Self {
         Self::from_parts(outcome.verdict(), OneOrMany::One(outcome), 0)
     }
 
-    #[inline]
+    // Inlined because a call would copy the outcome once more.
+    #[inline(always)]
     fn from_parts(verdict: Verdict, outcomes: OneOrMany<Outcome>, shadows: u16) -> Self {
         let decided = Arc::new(Decided {
             verdict,

@@ -150,6 +150,7 @@ impl Outcome {
     }
 
     /// Sets the receipt of the charge, which makes it refundable.
+    #[inline]
     pub(crate) fn with_receipt(mut self, receipt: Receipt) -> Self {
         self.charge.set_receipt(receipt);
         self

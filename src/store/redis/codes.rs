@@ -69,8 +69,8 @@ const PARTS: &[(&str, Fault, &str)] = &[
     (
         "RATELIMIT-FOREIGN",
         ForeignValue,
-        "a key of the rate limit holds a value that this version of the limiter did not write, which is kept; does another \
-         program or version use the prefix?",
+        "a key of the rate limit holds a value that the limiter did not write, which is kept; does another program, or \
+         another version of the crate, use the prefix?",
     ),
     // Errors of a script's commands, which have the code ERR: first up to Redis 7.0, then of later versions and of
     // Valkey.

@@ -74,7 +74,7 @@ impl Store for RedisStore {
             || lease.as_ref().is_some_and(|lease| lease.returned().frees_units());
         let denial = deny_cache.map(|deny_cache| DenyObserver::new(deny_cache, now, frees_units));
         let job = Job { lease, denial, ..self.job(action, charges.into(), script) };
-        if action == Action::Refund { self.refund(job) } else { self.link.clone().decide(job.into()) }
+        if action == Action::Refund { self.refund(job) } else { job.decide() }
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
@@ -147,7 +147,10 @@ impl RedisStore {
     #[inline(always)]
     pub(super) fn job(&self, action: Action, charges: Charges, script: Arc<Script>) -> Job {
         let time = self.clock.manual().map(ManualClock::micros);
-        Job { time, ..Job::new(action, charges, self.names.clone(), script, self.deadline) }
+        Job {
+            time,
+            ..Job::new(action, charges, self.names.clone(), script, self.deadline, self.link.clone())
+        }
     }
 
     /// The command that removes the count of a key.
@@ -179,7 +182,7 @@ impl RedisStore {
     async fn count_instances(&self, action: Action, permit: Charge) {
         let job = self.job(action, Charges::One(permit), Script::built_in().clone());
         let job = Job { deadline: self.deadline.min(PROBE_TIMEOUT), ..job };
-        let decision = self.link.clone().decide(job.into()).await;
+        let decision = job.decide().await;
         if let Some(remaining) = decision.ok().and_then(|decision| decision.remaining()) {
             let instances = MOST_INSTANCES.saturating_sub(remaining).max(1);
             let instances = u32::try_from(instances).unwrap_or(u32::MAX);
@@ -200,9 +203,9 @@ impl RedisStore {
     /// Refunds. Redis can refund units that were spent from a lease only once it knows of them, so the lease is
     /// returned first, and reports under way are awaited.
     fn refund(&self, job: Job) -> Answer<Decision> {
-        let (link, leases) = (self.link.clone(), self.leases.clone());
+        let leases = self.leases.clone();
         if !job.charges.iter().any(|charge| charge.policy().settings().lease.is_some()) {
-            return link.decide(job.into());
+            return job.decide();
         }
         Answer::pending(async move {
             // What returns the leases goes on if the refund is dropped. If it fails, the units return when the lease ends.
@@ -213,7 +216,7 @@ impl RedisStore {
                 let _ = timeout_at(halfway, leases.settle(charge.policy(), charge.key())).await;
             }
             let rest = deadline.saturating_duration_since(Instant::now());
-            link.decide(Job { deadline: rest.max(Duration::from_millis(1)), ..job }.into()).await
+            Job { deadline: rest.max(Duration::from_millis(1)), ..job }.decide().await
         })
     }
 }
@@ -229,6 +232,7 @@ fn leased(action: Action, charges: &[Charge]) -> Option<&Charge> {
 mod tests {
     use std::sync::{Mutex, atomic::AtomicBool};
 
+    use futures_util::future::BoxFuture;
     use redis::Value;
     use tokio::{sync::Semaphore, task::yield_now, time::sleep};
 
@@ -239,7 +243,7 @@ mod tests {
         decision::{DecisionSource, Outcome, Verdict},
         store::redis::{
             builder::RedisStoreBuilder,
-            job::{KeyNames, Leased, Reply},
+            job::{KeyNames, Leased, Maker, Reply},
             transport::{Found, Health, Link, Scan},
         },
     };
@@ -264,9 +268,9 @@ mod tests {
         (link, store)
     }
 
-    impl Link for Controlled {
-        fn decide(self: Arc<Self>, job: Arc<Job>) -> Answer<Decision> {
-            Answer::pending(async move {
+    impl Maker for Controlled {
+        fn begin(self: Arc<Self>, job: Arc<Job>) -> Option<BoxFuture<'static, Result<Decision, Error>>> {
+            Some(Box::pin(async move {
                 let [charge] = &*job.charges else { unreachable!("each job has one charge") };
                 lock(&self.sent).push((job.action, charge.cost()));
                 job.sending();
@@ -285,12 +289,19 @@ mod tests {
                     true => Outcome::new(charge, Verdict::Deny { retry_after: Some(second) }, 0, second),
                     false => Outcome::new(charge, Verdict::Allow, 500, second),
                 };
-                let decision = job.settled(Reply { decision: Decision::of_one(outcome), leased });
+                let decision = Decision::of_one(outcome);
+                job.settled(&decision, leased);
                 job.end();
                 Ok(decision)
-            })
+            }))
         }
 
+        fn finish(&self, _: &Job, _: Option<Result<Reply, Error>>) -> Result<Decision, Error> {
+            unreachable!("its callers poll futures")
+        }
+    }
+
+    impl Link for Controlled {
         fn ask(self: Arc<Self>, _: Cmd, _: Duration) -> Answer<Value> {
             Answer::pending(async move {
                 self.permits.acquire().await.unwrap().forget();

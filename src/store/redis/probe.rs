@@ -170,7 +170,9 @@ impl RedisStore {
             _ => {}
         }
         let mut decided = Err(wire::unexpected());
-        wire::decode(&reply, &[&job], |_, reply| decided = reply);
+        wire::decode(reply, &[&job], |job, reply| {
+            decided = reply.and_then(|reply| wire::decision(job, reply))
+        });
         let deleted = self.ask(self.delete(policy, &key)).await;
         decided?;
         deleted.map(|_| ())

@@ -1,13 +1,19 @@
+#[cfg(feature = "metrics")]
+use std::sync::OnceLock;
 use std::{
     sync::{Arc, Mutex, MutexGuard},
-    task::{Poll, Waker},
+    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
+
+use futures_util::future::BoxFuture;
+#[cfg(feature = "metrics")]
+use tokio::time::Instant;
 
 use super::names::KeyNames;
 use crate::{
     algorithm::twin::Receipt,
-    base::{Error, sync::lock},
+    base::{Answer, Error, Shared, sync::lock},
     decision::{Charge, Charges, Decision},
     store::{
         Action, PenaltyCharge,
@@ -31,6 +37,31 @@ pub(crate) struct Job {
     /// Units to lease and return. Only for a job with one charge.
     pub(crate) lease: Option<Box<LeaseRequest>>,
     pub(crate) result: Mutex<JobResult>,
+    /// What makes the decision.
+    pub(crate) maker: Arc<dyn Maker>,
+    /// When it entered a queue.
+    #[cfg(feature = "metrics")]
+    pub(crate) entered: OnceLock<Instant>,
+}
+
+/// Makes the decisions of jobs, as their callers poll them.
+pub(crate) trait Maker: Send + Sync {
+    /// Begins a decision. Returns a future for the caller to poll, unless it only has to wait for the job.
+    fn begin(self: Arc<Self>, job: Arc<Job>) -> Option<BoxFuture<'static, Result<Decision, Error>>>;
+
+    /// Ends the wait of a caller: its decision, from the reply to its job. `None` if there will be no reply.
+    fn finish(&self, job: &Job, reply: Option<Result<Reply, Error>>) -> Result<Decision, Error>;
+}
+
+impl Shared<Decision> for Job {
+    fn begin(self: Arc<Self>) -> Option<BoxFuture<'static, Result<Decision, Error>>> {
+        self.maker.clone().begin(self)
+    }
+
+    fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Decision, Error>> {
+        let reply = ready!(self.poll(Some(cx.waker())));
+        Poll::Ready(self.maker.finish(self, reply))
+    }
 }
 
 /// What the caller of a job waits for.
@@ -38,7 +69,7 @@ pub(crate) struct Job {
 pub(crate) struct JobResult {
     /// Whether the job is decided, or never will be.
     is_final: bool,
-    decision: Option<Result<Decision, Error>>,
+    reply: Option<Result<Reply, Error>>,
     caller: Option<Waker>,
 }
 
@@ -75,7 +106,7 @@ pub(crate) trait Observer: Send {
     fn sending(&mut self, returned: &mut LeaseReturn);
 
     /// Called when Redis has replied to the job.
-    fn settled(&mut self, reply: &Reply);
+    fn settled(&mut self, decision: &Decision, leased: Option<Leased>);
 }
 
 /// Units of a lease that are returned.
@@ -105,6 +136,7 @@ impl Job {
         names: KeyNames,
         script: Arc<Script>,
         deadline: Duration,
+        maker: Arc<dyn Maker>,
     ) -> Self {
         Self {
             action,
@@ -117,7 +149,17 @@ impl Job {
             denial: None,
             lease: None,
             result: Mutex::default(),
+            maker,
+            #[cfg(feature = "metrics")]
+            entered: OnceLock::new(),
         }
+    }
+
+    /// The decision, which is made once this is polled.
+    // Inlined because a call would copy the job once more.
+    #[inline(always)]
+    pub(crate) fn decide(self) -> Answer<Decision> {
+        Answer::shared(Arc::new(self))
     }
 
     /// Whether both jobs can be in one batch.
@@ -129,7 +171,8 @@ impl Job {
     #[cfg(feature = "cluster")]
     pub(crate) fn part(&self, action: Action, charges: Vec<Charge>) -> Self {
         let (names, script) = (self.names.clone(), self.script.clone());
-        let part = Self::new(action, Charges::Many(charges), names, script, self.deadline);
+        let (charges, maker) = (Charges::Many(charges), self.maker.clone());
+        let part = Self::new(action, charges, names, script, self.deadline, maker);
         Self { time: self.time, ..part }
     }
 
@@ -160,7 +203,13 @@ impl Job {
 
     /// Sets the decision for its caller, and notifies the observers of the reply. [`end`](Self::end) wakes the caller.
     pub(crate) fn answer(&self, reply: Result<Reply, Error>) {
-        self.set(reply.map(|reply| self.settled(reply)).inspect_err(|_| self.failed()));
+        match &reply {
+            // There is nothing to observe.
+            Ok(Reply::Admitted(_)) => {}
+            Ok(Reply::Decided(decision, leased)) => self.settled(decision, *leased),
+            Err(_) => self.failed(),
+        }
+        self.set(reply);
     }
 
     /// Wakes the caller for its decision, or because it will get none. Call it when nothing will send the job any more.
@@ -177,11 +226,13 @@ impl Job {
         self.wake();
     }
 
-    fn set(&self, decision: Result<Decision, Error>) {
+    // Inlined because a call would copy the reply once more.
+    #[inline(always)]
+    fn set(&self, reply: Result<Reply, Error>) {
         let mut result = lock(&self.result);
         if !result.is_final {
             result.is_final = true;
-            result.decision = Some(decision);
+            result.reply = Some(reply);
         }
     }
 
@@ -202,12 +253,12 @@ impl Job {
         !lock(&self.result).is_final
     }
 
-    /// Takes the decision, if there is one, or `None` if there will be none. Otherwise the caller is woken by `waker`.
-    pub(crate) fn poll(&self, waker: Option<&Waker>) -> Poll<Option<Result<Decision, Error>>> {
+    /// Takes the reply, if there is one, or `None` if there will be none. Otherwise the caller is woken by `waker`.
+    pub(crate) fn poll(&self, waker: Option<&Waker>) -> Poll<Option<Result<Reply, Error>>> {
         let mut result = lock(&self.result);
         if result.is_final {
             result.caller = None;
-            return Poll::Ready(result.decision.take());
+            return Poll::Ready(result.reply.take());
         }
         match (&mut result.caller, waker) {
             (Some(known), Some(waker)) => known.clone_from(waker),
@@ -217,17 +268,16 @@ impl Job {
         Poll::Pending
     }
 
-    /// Notifies the observers of the reply. Returns the decision.
-    pub(crate) fn settled(&self, reply: Reply) -> Decision {
+    /// Notifies the observers of the reply.
+    pub(crate) fn settled(&self, decision: &Decision, leased: Option<Leased>) {
         if let Some(lease) = &self.lease
             && let Some(observer) = &mut lease.state().observer
         {
-            observer.settled(&reply);
+            observer.settled(decision, leased);
         }
         if let Some(denial) = &self.denial {
-            denial.settled(self.action, &self.charges, Some(&reply.decision));
+            denial.settled(self.action, &self.charges, Some(decision));
         }
-        reply.decision
     }
 
     /// Notifies the observers that it failed as a whole and may have been carried out in part.
@@ -260,17 +310,21 @@ impl Job {
 
 /// The script's reply to one job.
 #[derive(Debug)]
-pub(crate) struct Reply {
-    pub(crate) decision: Decision,
-    /// The lease, for a job that requested one.
-    pub(crate) leased: Option<Leased>,
+pub(crate) enum Reply {
+    /// Each charge fits, and none has a lease: the most frequent reply. Its caller decodes it: a lane has the replies to a
+    /// whole batch before the first caller runs, and allocators are slower where many values are allocated in a row.
+    Admitted(Records),
+    /// Any other reply, with the lease for a job that requested one.
+    Decided(Decision, Option<Leased>),
 }
 
-impl Reply {
-    /// The reply to a job that requested no lease.
-    pub(crate) const fn of(decision: Decision) -> Self {
-        Self { decision, leased: None }
-    }
+/// The records of a job.
+#[derive(Debug)]
+pub(crate) struct Records {
+    /// The reply to the batch: a time, and the records of all jobs.
+    pub(crate) reply: Arc<Vec<u8>>,
+    /// The number of the first record.
+    pub(crate) first: usize,
 }
 
 /// A lease that Redis granted. It has no units if the request was denied.
@@ -291,7 +345,21 @@ impl Job {
         use crate::{base::Quota, key::Key, policy::Policy};
         let charge = Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), cost);
         let (charges, script) = (Charges::One(charge), Script::built_in().clone());
-        Self::new(Action::Charge, charges, KeyNames::new("rl"), script, deadline)
+        Self::new(Action::Charge, charges, KeyNames::new("rl"), script, deadline, Arc::new(NoMaker))
+    }
+}
+
+#[cfg(test)]
+struct NoMaker;
+
+#[cfg(test)]
+impl Maker for NoMaker {
+    fn begin(self: Arc<Self>, _: Arc<Job>) -> Option<BoxFuture<'static, Result<Decision, Error>>> {
+        None
+    }
+
+    fn finish(&self, _: &Job, _: Option<Result<Reply, Error>>) -> Result<Decision, Error> {
+        unreachable!("nothing polls it")
     }
 }
 

@@ -9,6 +9,6 @@ mod shards;
 #[cfg(feature = "cluster")]
 pub(super) use self::shards::Shards;
 pub(super) use self::{
-    job::{Job, LeaseRequest, LeaseReturn, Leased, Observer, Reply},
+    job::{Job, LeaseRequest, LeaseReturn, Leased, Maker, Observer, Records, Reply},
     names::KeyNames,
 };

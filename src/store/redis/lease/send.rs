@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     base::{Error, sync::lock},
-    decision::{Charge, Charges, Outcome},
+    decision::{Charge, Charges, Decision, Outcome},
     key::Key,
     policy::Policy,
     store::{
@@ -28,7 +28,7 @@ use crate::{
         redis::{
             clock::Clock,
             deny_cache::{DenyCache, DenyObserver},
-            job::{Job, KeyNames, LeaseRequest, LeaseReturn, Leased, Observer, Reply},
+            job::{Job, KeyNames, LeaseRequest, LeaseReturn, Leased, Observer},
             script::Script,
             transport::Link,
         },
@@ -126,8 +126,8 @@ impl Leases {
 
     /// Sends a job in the background.
     pub(crate) fn spawn(&self, job: Job, runtime: &Handle) -> JoinHandle<Result<(), Error>> {
-        let decide = self.link.clone().decide(job.into());
-        runtime.spawn(async move { decide.await.map(|_| ()) })
+        let decision = job.decide();
+        runtime.spawn(async move { decision.await.map(|_| ()) })
     }
 
     /// Waits until no job that leases or returns units is in flight, for half a second at most: under traffic there may
@@ -148,7 +148,7 @@ impl Leases {
             time: self.table.clock.manual_micros(),
             denial: self.deny_cache.as_ref().map(denial),
             lease: Some(self.request(returned, None)),
-            ..Job::new(Action::Refund, charges, names, script, RETURN_DEADLINE)
+            ..Job::new(Action::Refund, charges, names, script, RETURN_DEADLINE, self.link.clone())
         })
     }
 
@@ -199,8 +199,8 @@ impl Observer for LeaseObserver {
         self.is_sent = true;
     }
 
-    fn settled(&mut self, reply: &Reply) {
-        if let (Some(leased), [outcome]) = (reply.leased, reply.decision.outcomes())
+    fn settled(&mut self, decision: &Decision, leased: Option<Leased>) {
+        if let (Some(leased), [outcome]) = (leased, decision.outcomes())
             && let Some(fetch) = self.fetch.take()
         {
             self.leases.complete(&fetch, &self.returned, Some((leased, outcome)));

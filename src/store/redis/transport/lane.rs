@@ -12,8 +12,14 @@
 //!
 //! A lane that is dropped was shut down with its runtime. If it was the last one, the waiting decisions fail.
 
-use std::{future::poll_fn, mem, sync::Arc, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    mem,
+    sync::Arc,
+    time::Duration,
+};
 
+use futures_util::future::{BoxFuture, FutureExt as _};
 use tokio::{
     runtime::Handle,
     task::{coop::consume_budget, yield_now},
@@ -24,76 +30,108 @@ use super::{
     breaker::is_silence,
     connections::MAX_BACKOFF,
     deadline::{TimeLeft, while_ticking},
+    health::Health,
     lone::STUCK,
-    queue::{Ticket, expire},
+    queue::expire,
     target::{Sender, Target},
 };
 use crate::{
     base::{Error, ErrorKind},
     decision::Decision,
-    store::redis::{error::not_connected, job::Job},
+    store::redis::{
+        error::not_connected,
+        job::{Job, Reply},
+        wire,
+    },
 };
 
 /// How long a busy lane keeps its connection.
 const MAX_HOLD: Duration = Duration::from_millis(5);
 
 /// Makes a decision, alone or in a batch. Call it in a runtime.
-pub(super) async fn decide<S: Sender>(target: Arc<Target<S>>, job: Arc<Job>) -> Result<Decision, Error> {
+#[cfg(any(feature = "cluster", test))]
+pub(super) async fn decide<S: Sender>(target: &Arc<Target<S>>, job: Arc<Job>) -> Result<Decision, Error> {
+    match begin(target.clone(), job.clone()) {
+        Some(decision) => decision.await,
+        None => finish(&target.health, &job, replied(&job).await),
+    }
+}
+
+/// Begins a decision, alone or in a batch. Call it in a runtime. Returns a future for its caller to poll; `None` if lanes keep
+/// its deadline, so that the caller only waits for the job, and then calls [`finish`].
+pub(super) fn begin<S: Sender>(
+    target: Arc<Target<S>>,
+    job: Arc<Job>,
+) -> Option<BoxFuture<'static, Result<Decision, Error>>> {
     if let Some(error) = target.breaker.error() {
         target.probe(|| job.first_key());
         let failed = Err(error);
         target.health.record(&failed);
-        // A caller in a loop would never let another task run, not even the probe.
-        consume_budget().await;
-        return failed;
+        return Some(Box::pin(async {
+            // A caller in a loop would never let another task run, not even the probe.
+            consume_budget().await;
+            failed
+        }));
     }
     let entered = Instant::now();
-    let decision = match target.queue.enter(job.clone(), entered) {
+    #[cfg(feature = "metrics")]
+    let _ = job.entered.set(entered);
+    match target.queue.enter(job.clone(), entered) {
         Ok(ticket) if ticket.is_alone => {
             let lane = target.queue.lone.open(Lane::new(target.clone()).carry(true));
-            // If the lane was dropped with its runtime, the decision may have been made.
-            lane.decision(&job).await.unwrap_or_else(|| Err(target.health.late()))
+            Some(Box::pin(async move { finish(&target.health, &job, lane.reply(&job).await) }))
         }
         Ok(ticket) => {
             if ticket.opens_lane {
                 // Boxed because the runtime moves it more than once.
                 tokio::spawn(Box::pin(Lane::new(target.clone()).carry(false)));
             }
-            wait(&target, &job, &ticket).await
+            (!ticket.is_watched).then(|| wait(target, job).boxed())
         }
-        Err(full) => Err(full),
+        Err(full) => Some(Box::pin(async move { finish(&target.health, &job, Some(Err(full))) })),
+    }
+}
+
+/// Ends the wait of a job's caller, whose job has this reply.
+pub(super) fn finish(
+    health: &Health,
+    job: &Job,
+    reply: Option<Result<Reply, Error>>,
+) -> Result<Decision, Error> {
+    let decision = match reply {
+        Some(reply) => reply.and_then(|reply| wire::decision(job, reply)),
+        // The lane was dropped with its runtime, and the decision may have been made.
+        None => Err(health.late()),
     };
-    metric!(waited(entered.elapsed()));
-    target.health.record(&decision);
+    #[cfg(feature = "metrics")]
+    if let Some(entered) = job.entered.get() {
+        metric!(waited(entered.elapsed()));
+    }
+    health.record(&decision);
     decision
 }
 
-async fn wait<S: Sender>(target: &Arc<Target<S>>, job: &Job, ticket: &Ticket) -> Result<Decision, Error> {
-    let decided = || poll_fn(|cx| job.poll(Some(cx.waker())));
-    let decision = if ticket.is_watched {
-        Some(decided().await)
-    } else {
-        // Boxed because few decisions need the space.
-        Box::pin(async {
-            let (mut left, mut pause, mut decision) = (job.deadline, STUCK, None);
-            while decision.is_none() && !left.is_zero() {
-                let time = pause.min(left);
-                decision = TimeLeft::new(time).spend_on(decided()).await;
-                (left, pause) = (left - time, pause * 2);
-                if decision.is_none() && !left.is_zero() {
-                    open_another(target);
-                }
-            }
-            decision
-        })
-        .await
-    };
-    match decision {
-        Some(Some(decision)) => decision,
-        None if target.queue.withdraw(job) => Err(target.health.no_connection()),
-        // Even if the lane was dropped with its runtime: the decision may have been made.
-        _ => Err(target.health.late()),
+fn replied(job: &Job) -> impl Future<Output = Option<Result<Reply, Error>>> {
+    poll_fn(|cx| job.poll(Some(cx.waker())))
+}
+
+/// Waits for a decision whose deadline the lanes may not keep.
+async fn wait<S: Sender>(target: Arc<Target<S>>, job: Arc<Job>) -> Result<Decision, Error> {
+    let (mut left, mut pause, mut reply) = (job.deadline, STUCK, None);
+    while reply.is_none() && !left.is_zero() {
+        let time = pause.min(left);
+        reply = TimeLeft::new(time).spend_on(replied(&job)).await;
+        (left, pause) = (left - time, pause * 2);
+        if reply.is_none() && !left.is_zero() {
+            open_another(&target);
+        }
     }
+    let reply = match reply {
+        Some(reply) => reply,
+        None if target.queue.withdraw(&job) => Some(Err(target.health.no_connection())),
+        None => None,
+    };
+    finish(&target.health, &job, reply)
 }
 
 /// An open lane of the queue.
@@ -285,7 +323,7 @@ mod tests {
         let no_answer = || record(&target, &Err(Error::new(ErrorKind::StoreTimeout, "no answer")));
         no_answer();
         no_answer();
-        decide(target.clone(), Arc::new(Job::for_tests(1, DEADLINE))).await.unwrap_err();
+        decide(&target, Arc::new(Job::for_tests(1, DEADLINE))).await.unwrap_err();
         sleep(4 * DEADLINE).await;
         assert!(target.breaker.error().is_none());
         no_answer();
@@ -309,7 +347,7 @@ mod tests {
         async fn send_batch(&self, _: &mut Option<()>, jobs: &[&Job]) -> Result<(), Error> {
             let redis_time = jobs.iter().map(|job| job.redis_micros()).sum();
             sleep(self.0 + Duration::from_micros(redis_time)).await;
-            jobs.iter().for_each(|job| job.answer(Ok(Reply::of(Decision::not_limited()))));
+            jobs.iter().for_each(|job| job.answer(Ok(Reply::Decided(Decision::not_limited(), None))));
             Ok(())
         }
     }
@@ -327,7 +365,7 @@ mod tests {
             let health = Arc::new(Health::new(String::new(), DEADLINE));
             let lanes = Lanes { usual: 1, if_far: 4 };
             let target = Arc::new(Target::new(lanes, &Arc::default(), &health, At(distance)));
-            join_all((0..500).map(|_| decide(target.clone(), exports(cost)))).await;
+            join_all((0..500).map(|_| decide(&target, exports(cost)))).await;
             assert_eq!(target.queue.distance(), distance);
         }
     }

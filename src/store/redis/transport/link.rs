@@ -5,15 +5,11 @@ use redis::{Cmd, Value, from_redis_value};
 use super::health::Health;
 use crate::{
     base::{Answer, Error, ErrorKind},
-    decision::Decision,
-    store::redis::job::Job,
+    store::redis::job::Maker,
 };
 
 /// A link to Redis, one server or a Cluster, with any connection manager.
-pub(crate) trait Link: Send + Sync + 'static {
-    /// Makes a decision, alone or in a batch.
-    fn decide(self: Arc<Self>, job: Arc<Job>) -> Answer<Decision>;
-
+pub(crate) trait Link: Maker + 'static {
     /// Runs a command without a script. Does not record a failure as an outage.
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value>;
 

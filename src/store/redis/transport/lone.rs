@@ -19,8 +19,7 @@ use tokio::{runtime::Handle, time::sleep};
 
 use crate::{
     base::{Error, sync::lock},
-    decision::Decision,
-    store::redis::job::Job,
+    store::redis::job::{Job, Reply},
 };
 
 /// A decision that has waited for this time waits for lanes that are stuck.
@@ -80,8 +79,8 @@ impl LoneLanes {
 }
 
 impl LoneLane {
-    /// The decision that the lane makes on `job`. `None` if it was dropped with its runtime.
-    pub(super) async fn decision(self, job: &Job) -> Option<Result<Decision, Error>> {
+    /// The reply that the lane has for `job`. `None` if it was dropped with its runtime.
+    pub(super) async fn reply(self, job: &Job) -> Option<Result<Reply, Error>> {
         poll_fn(|cx| {
             // Its timers would belong to the other runtime.
             if Handle::try_current().is_ok_and(|runtime| runtime.id() == self.0.runtime.id()) {

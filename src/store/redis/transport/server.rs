@@ -1,8 +1,9 @@
 //! One server: how batches and commands are sent to it. Decisions share batches while others are under way.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::ready, sync::Arc, time::Duration};
 
 use bb8_redis::bb8::{Pool, PooledConnection};
+use futures_util::future::BoxFuture;
 use redis::{Cmd, RedisResult, Value};
 use tokio::time::timeout_at;
 
@@ -21,7 +22,7 @@ use crate::{
     base::{Answer, Error},
     decision::Decision,
     store::redis::{
-        job::Job,
+        job::{Job, Maker, Reply},
         wire::{self, Call},
     },
 };
@@ -37,11 +38,20 @@ pub(crate) struct Single<M: ConnectionManager> {
 /// The commands that every link to one server sends.
 pub(crate) const COMMANDS: [&str; 3] = ["evalsha", "eval", "ping"];
 
-impl<M: ConnectionManager> Link for Single<M> {
-    fn decide(self: Arc<Self>, job: Arc<Job>) -> Answer<Decision> {
-        Answer::pending(async move { lane::decide(self.servers.here()?, job).await })
+impl<M: ConnectionManager> Maker for Single<M> {
+    fn begin(self: Arc<Self>, job: Arc<Job>) -> Option<BoxFuture<'static, Result<Decision, Error>>> {
+        match self.servers.here() {
+            Ok(server) => lane::begin(server, job),
+            Err(error) => Some(Box::pin(ready(Err(error)))),
+        }
     }
 
+    fn finish(&self, job: &Job, reply: Option<Result<Reply, Error>>) -> Result<Decision, Error> {
+        lane::finish(&self.health, job, reply)
+    }
+}
+
+impl<M: ConnectionManager> Link for Single<M> {
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
         Answer::pending(async move { self.servers.here()?.sender.reply(command, deadline).await })
     }
@@ -126,7 +136,7 @@ impl<M: ConnectionManager> Connections<M> {
         let Some(call) = wire::encode(jobs) else { return Ok(()) };
         let failed = match self.exchange(slot, &call).await {
             Ok(reply) => {
-                wire::decode(&reply, jobs, Job::answer);
+                wire::decode(reply, jobs, Job::answer);
                 return Ok(());
             }
             Err(failed) => failed,

@@ -2,7 +2,7 @@
 //!
 //! Replies are not trusted: a number out of range fails its decision, and no other.
 
-use std::{slice::ChunksExact, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use redis::{RedisResult, Value};
 
@@ -14,7 +14,7 @@ use crate::{
         Action, Spec,
         redis::{
             codes, error,
-            job::{Job, LeaseRequest, Leased, Reply},
+            job::{Job, LeaseRequest, Leased, Records, Reply},
         },
     },
 };
@@ -28,12 +28,22 @@ const NEVER: f64 = -1.0;
 /// The largest exact integer in Lua.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// Decodes the replies to `jobs`, in their order.
-pub(crate) fn decode(reply: &Value, jobs: &[&Job], mut each: impl FnMut(&Job, Result<Reply, Error>)) {
+/// Splits the reply to `jobs` into theirs, in their order. What denies, leases or fails is decoded now; the caller of a job
+/// decodes an admission with [`decision`].
+pub(crate) fn decode(reply: Value, jobs: &[&Job], mut each: impl FnMut(&Job, Result<Reply, Error>)) {
     let expected = jobs.iter().map(|job| job.records()).sum::<usize>();
     let mut reader = Reader::new(reply, expected);
     for job in jobs {
         each(job, reader.as_mut().map_or_else(|| Err(unexpected()), |reader| reader.next(job)));
+    }
+}
+
+/// The decision of a job with this reply.
+#[inline]
+pub(crate) fn decision(job: &Job, reply: Reply) -> Result<Decision, Error> {
+    match reply {
+        Reply::Admitted(records) => admitted(job, &records).ok_or_else(unexpected),
+        Reply::Decided(decision, _) => Ok(decision),
     }
 }
 
@@ -54,67 +64,103 @@ impl Job {
     }
 }
 
-/// Reads a reply, job by job.
-struct Reader<'a> {
-    /// The server's time of the decisions, in microseconds.
-    time: u64,
-    records: ChunksExact<'a, u8>,
-    /// The number of the next record.
-    number: usize,
-    /// The errors of decisions: the number of the first record, then the text, in any order.
-    errors: &'a [Value],
-}
-
 type Record = [f64; 5];
 
-impl<'a> Reader<'a> {
+/// The decision of a job whose records all admit.
+fn admitted(job: &Job, records: &Records) -> Option<Decision> {
+    let made = records.time()?;
+    for place in job.charges.len()..job.width() {
+        integer(records.get(place)?[0])?;
+    }
+    let count = |place, charge| {
+        let (count, mark) = count(job.action, charge, &records.get(place)?)?;
+        Some((count, Receipt { made, mark }))
+    };
+    // Outcomes are made where they are needed, because a closure that returns them would copy them.
+    if let [charge] = &job.charges[..]
+        && !charge.is_shadow()
+    {
+        let (count, receipt) = count(0, charge)?;
+        return Some(Decision::of_one_enforced(count.outcome(charge).with_receipt(receipt)));
+    }
+    let mut outcomes = Vec::with_capacity(job.charges.len());
+    for (place, charge) in job.charges.iter().enumerate() {
+        let (count, receipt) = count(place, charge)?;
+        outcomes.push(count.outcome(charge).with_receipt(receipt));
+    }
+    Some(Decision::new(outcomes))
+}
+
+impl Records {
+    /// The server's time of the decisions, in microseconds.
+    fn time(&self) -> Option<u64> {
+        integer(f64::from_le_bytes(*self.reply.first_chunk()?))
+    }
+
+    #[inline]
+    fn get(&self, place: usize) -> Option<Record> {
+        let bytes = self.reply.get(NUMBER + (self.first + place) * RECORD..)?.first_chunk::<RECORD>()?;
+        let (numbers, _) = bytes.as_chunks();
+        let mut record = [f64::NAN; 5];
+        for (number, bytes) in record.iter_mut().zip(numbers) {
+            *number = f64::from_le_bytes(*bytes);
+        }
+        Some(record)
+    }
+
+    /// Whether a charge fits, if the record can be read.
+    #[inline]
+    fn admits(&self, place: usize) -> bool {
+        let granted =
+            self.reply.get(NUMBER + (self.first + place) * RECORD..).and_then(|bytes| bytes.first_chunk());
+        granted.is_some_and(|granted| f64::from_le_bytes(*granted) >= 1.0)
+    }
+}
+
+/// Reads a reply, job by job.
+struct Reader {
+    /// From the next record.
+    records: Records,
+    /// The errors of decisions: the number of the first record, then the text, in any order.
+    errors: Vec<Value>,
+}
+
+impl Reader {
     /// `None` if it is not a reply of the script with that many records. Then none of them can be trusted.
-    fn new(reply: &'a Value, records: usize) -> Option<Self> {
+    fn new(reply: Value, records: usize) -> Option<Self> {
         let (bytes, errors) = match reply {
-            Value::BulkString(bytes) => (bytes, &[][..]),
-            Value::Array(values) => match values.split_first()? {
-                (Value::BulkString(bytes), errors) => (bytes, errors),
+            Value::BulkString(bytes) => (bytes, Vec::new()),
+            Value::Array(mut values) if !values.is_empty() => match values.remove(0) {
+                Value::BulkString(bytes) => (bytes, values),
                 _ => return None,
             },
             _ => return None,
         };
-        let (time, bytes) = bytes.split_at_checked(NUMBER)?;
-        if bytes.len() != records * RECORD {
+        if bytes.len() != NUMBER + records * RECORD {
             return None;
         }
-        let time = integer(f64::from_le_bytes(time.try_into().ok()?))?;
-        Some(Self { time, records: bytes.chunks_exact(RECORD), number: 0, errors })
+        let records = Records { reply: Arc::new(bytes), first: 0 };
+        records.time().map(|_| Self { records, errors })
     }
 
     /// The reply to the next job.
     fn next(&mut self, job: &Job) -> Result<Reply, Error> {
+        let next = self.records.first + job.records();
+        let records =
+            Records { reply: self.records.reply.clone(), first: mem::replace(&mut self.records.first, next) };
         if !self.errors.is_empty()
-            && let Some(text) = self.error_of(self.number)
+            && let Some(text) = self.error_of(records.first)
         {
-            self.skip(job.records());
             return Err(error::from_server(&text));
         }
         let reply = match (&job.lease, &job.charges[..]) {
-            // The most frequent one.
-            (None, [charge]) if job.penalties.is_empty() => self
-                .record()
-                .and_then(|record| self.outcome(job.action, charge, &record, true))
-                .map(|outcome| Reply::of(Decision::of_one(outcome))),
-            (Some(lease), [charge]) => self.leased(charge, lease),
-            _ => self.decision(job).map(Reply::of),
+            (Some(lease), [charge]) => leased(charge, lease, &records),
+            _ if job.action == Action::Charge && (0..job.width()).all(|place| records.admits(place)) => {
+                Some(Reply::Admitted(records))
+            }
+            _ => decided(job, &records).map(|decision| Reply::Decided(decision, None)),
         };
         reply.ok_or_else(unexpected)
-    }
-
-    fn record(&mut self) -> Option<Record> {
-        self.number += 1;
-        self.records.next().map(record)
-    }
-
-    fn skip(&mut self, records: usize) {
-        for _ in 0..records {
-            self.record();
-        }
     }
 
     /// The error of the decision whose first record has this number.
@@ -123,69 +169,73 @@ impl<'a> Reader<'a> {
         let pair = self.errors.chunks_exact(2).find(is_it)?;
         Some(text(&pair[1]).unwrap_or_default())
     }
+}
 
-    fn decision(&mut self, job: &Job) -> Option<Decision> {
-        let charges = &*job.charges;
-        let records = self.records.clone().map(record);
-        let mut bans = job.penalties.iter().zip(records.clone().skip(charges.len())).peekable();
-        // Even if one of them is invalid, because the records of the next job follow.
-        self.skip(job.width());
-        let fits = |(charge, record): (&Charge, Record)| record[0] != 0.0 || charge.is_shadow();
-        let is_banned = bans.clone().any(|(_, record)| record[0] == 0.0);
-        let is_admitted = !is_banned && charges.iter().zip(records.clone()).all(fits);
-        let mut outcome = |place: usize, charge: &Charge, record: &Record| {
-            let mut outcome = self.outcome(job.action, charge, record, is_admitted)?;
-            while let Some((_, [granted, _, _, rest, _])) = bans.next_if(|(ban, _)| ban.place == place) {
-                if integer(granted)? == 0 {
-                    outcome = outcome.banning(micros(rest)?);
-                }
-            }
-            Some(outcome)
-        };
-        if let ([charge], Some(record)) = (charges, records.clone().next()) {
-            return outcome(0, charge, &record).map(Decision::of_one);
-        }
-        let mut outcomes = Vec::with_capacity(charges.len());
-        for (place, (charge, record)) in charges.iter().zip(records).enumerate() {
-            outcomes.push(outcome(place, charge, &record)?);
-        }
-        Some(Decision::new(outcomes))
+/// The decision of a job without a lease.
+fn decided(job: &Job, records: &Records) -> Option<Decision> {
+    let (made, charges) = (records.time()?, &*job.charges);
+    let (mut of_charges, mut is_admitted) = (Vec::with_capacity(charges.len()), true);
+    for (place, charge) in charges.iter().enumerate() {
+        let (count, mark) = count(job.action, charge, &records.get(place)?)?;
+        is_admitted &= !count.verdict.is_denied() || charge.is_shadow();
+        of_charges.push((count, mark));
     }
-
-    /// The outcome of a charge. It has a receipt if all of its decision `is_admitted`.
-    fn outcome(
-        &self,
-        action: Action,
-        charge: &Charge,
-        record: &Record,
-        is_admitted: bool,
-    ) -> Option<Outcome> {
-        let (outcome, mark) = outcome(action, charge, record)?;
-        let is_charged = is_admitted && !outcome.is_denied() && action.charges_units();
-        Some(if is_charged { outcome.with_receipt(Receipt { made: self.time, mark }) } else { outcome })
-    }
-
-    fn leased(&mut self, charge: &Charge, lease: &LeaseRequest) -> Option<Reply> {
-        let (decision, leased) = (self.record()?, self.record()?);
-        let (outcome, _) = outcome(Action::Charge, charge, &decision)?;
-        if outcome.is_denied() {
-            return Some(Reply { decision: Decision::of_one(outcome), leased: Some(Leased::default()) });
+    let mut bans = Vec::with_capacity(job.penalties.len());
+    for (place, penalty) in job.penalties.iter().enumerate() {
+        let [granted, _, _, rest, _] = records.get(charges.len() + place)?;
+        if integer(granted)? == 0 {
+            bans.push((penalty.place, micros(rest)?));
         }
-        let [units, lifetime, name, mark, _] = leased;
-        let units = integer(units).filter(|units| *units <= lease.wanted)?;
-        let receipt = Receipt { made: self.time, mark: integer(mark)? };
-        let leased = Leased { units, lifetime: integer(lifetime)?, name: integer(name)?, receipt };
-        // Leased units can be charged too, in this process.
-        let remaining = outcome.remaining().saturating_add(units);
-        let outcome = Outcome::new(charge, Verdict::Allow, remaining, outcome.reset_after())
-            .granting(outcome.granted());
-        let decision = Decision::of_one(outcome.with_lease_receipt(receipt));
-        Some(Reply { decision, leased: Some(leased) })
+    }
+    is_admitted &= bans.is_empty();
+    let outcomes = of_charges.into_iter().zip(charges).enumerate().map(|(place, ((count, mark), charge))| {
+        let mut outcome = count.outcome(charge);
+        // It is refundable if all of the decision is admitted.
+        if is_admitted && !outcome.is_denied() && job.action.charges_units() {
+            outcome = outcome.with_receipt(Receipt { made, mark });
+        }
+        let own = bans.iter().filter(|(of, _)| *of == place);
+        own.fold(outcome, |outcome, (_, rest)| outcome.banning(*rest))
+    });
+    Some(Decision::new(outcomes))
+}
+
+/// The decision of a charge, and its lease.
+fn leased(charge: &Charge, lease: &LeaseRequest, records: &Records) -> Option<Reply> {
+    let (count, _) = count(Action::Charge, charge, &records.get(0)?)?;
+    if count.verdict.is_denied() {
+        let decision = Decision::of_one(count.outcome(charge));
+        return Some(Reply::Decided(decision, Some(Leased::default())));
+    }
+    let [units, lifetime, name, mark, _] = records.get(1)?;
+    let units = integer(units).filter(|units| *units <= lease.wanted)?;
+    let receipt = Receipt { made: records.time()?, mark: integer(mark)? };
+    let leased = Leased { units, lifetime: integer(lifetime)?, name: integer(name)?, receipt };
+    // Leased units can be charged too, in this process.
+    let remaining = count.remaining.saturating_add(units);
+    let outcome = Count { verdict: Verdict::Allow, remaining, ..count }.outcome(charge);
+    Some(Reply::Decided(Decision::of_one(outcome.with_lease_receipt(receipt)), Some(leased)))
+}
+
+/// What a record says of a charge.
+#[derive(Clone, Copy)]
+struct Count {
+    verdict: Verdict,
+    granted: u64,
+    remaining: u64,
+    reset_after: Duration,
+}
+
+impl Count {
+    #[inline]
+    fn outcome(self, charge: &Charge) -> Outcome {
+        Outcome::new(charge, self.verdict, self.remaining, self.reset_after).granting(self.granted)
     }
 }
 
-/// The outcome of a charge, and its mark.
-fn outcome(action: Action, charge: &Charge, record: &Record) -> Option<(Outcome, u64)> {
+/// What the record of a charge says, and its mark.
+#[inline]
+fn count(action: Action, charge: &Charge, record: &Record) -> Option<(Count, u64)> {
     let [granted, remaining, reset, retry_or_mark, delay] = *record;
     let (granted, delay) = (integer(granted)?, micros(delay)?);
     let Spec { change, least, .. } = action.spec();
@@ -201,15 +251,8 @@ fn outcome(action: Action, charge: &Charge, record: &Record) -> Option<(Outcome,
     if granted > cost || !is_complete {
         return None;
     }
-    Some((Outcome::new(charge, verdict, integer(remaining)?, micros(reset)?).granting(granted), mark))
-}
-
-fn record(bytes: &[u8]) -> Record {
-    let mut record = [f64::NAN; 5];
-    for (number, bytes) in record.iter_mut().zip(bytes.chunks_exact(NUMBER)) {
-        *number = bytes.try_into().map_or(f64::NAN, f64::from_le_bytes);
-    }
-    record
+    let (remaining, reset_after) = (integer(remaining)?, micros(reset)?);
+    Some((Count { verdict, granted, remaining, reset_after }, mark))
 }
 
 /// `None` if the number is negative, too large or not whole.
@@ -249,10 +292,12 @@ mod tests {
         Value::BulkString(all.flat_map(|number| number.to_le_bytes()).collect())
     }
 
-    fn decode(reply: &Value, jobs: &[&Job]) -> Vec<Result<Reply, Error>> {
-        let mut replies = Vec::new();
-        super::decode(reply, jobs, |_, reply| replies.push(reply));
-        replies
+    fn decode(reply: &Value, jobs: &[&Job]) -> Vec<Result<Decision, Error>> {
+        let mut decisions = Vec::new();
+        super::decode(reply.clone(), jobs, |job, reply| {
+            decisions.push(reply.and_then(|reply| decision(job, reply)));
+        });
+        decisions
     }
 
     fn job(cost: u64) -> Job {
@@ -269,7 +314,7 @@ mod tests {
             ("denied for good", [0.0, 4.0, 1e6, -1.0, 0.0], Verdict::Deny { retry_after: None }),
         ];
         for (name, record, verdict) in rows {
-            let decision = decode(&numbers(&record), &[&job(1)]).remove(0).unwrap().decision;
+            let decision = decode(&numbers(&record), &[&job(1)]).remove(0).unwrap();
             assert_eq!(decision.verdict(), verdict, "{name}");
             assert_eq!(decision.outcomes()[0].remaining(), 4, "{name}");
             assert_eq!(decision.outcomes()[0].reset_after(), Duration::from_secs(1), "{name}");
@@ -289,7 +334,7 @@ mod tests {
         ];
         for (name, reply) in rows {
             let replies = decode(&reply, &[&job(1), &job(1)]);
-            let is_error = |reply: &Result<Reply, Error>| {
+            let is_error = |reply: &Result<Decision, Error>| {
                 reply.as_ref().is_err_and(|error| error.kind() == ErrorKind::StoreReply)
             };
             assert!(replies.iter().all(is_error), "{name}");

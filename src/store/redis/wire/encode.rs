@@ -109,14 +109,18 @@ pub(crate) fn encode(jobs: &[&Job]) -> Option<Call> {
     let mut command = Cmd::with_capacity(4 + count + texts.len(), 96 + 48 * count + numbers.0.len());
     command.arg("EVALSHA").arg(script.hash()).arg(count);
     // A batch is of one store, so keys under one policy start alike.
-    let (mut key, mut start, mut policy) = (Vec::with_capacity(128), 0, None);
+    let (mut key, mut starts) = (Vec::with_capacity(128), Vec::<(&Policy, Vec<u8>)>::with_capacity(4));
     for (job, charge) in &keys.distinct {
-        if !policy.is_some_and(|policy| charge.policy().is(policy)) {
-            key.clear();
-            job.names.write_start(&mut key, charge.policy());
-            (start, policy) = (key.len(), Some(charge.policy()));
-        }
-        key.truncate(start);
+        let policy = charge.policy();
+        let known = starts.iter().rev().take(RULE_LOOKBACK).position(|(known, _)| policy.is(known));
+        let known = known.unwrap_or_else(|| {
+            let mut start = Vec::with_capacity(64);
+            job.names.write_start(&mut start, policy);
+            starts.push((policy, start));
+            0
+        });
+        key.clear();
+        key.extend_from_slice(&starts[starts.len() - 1 - known].1);
         job.names.write_end(&mut key, charge.key());
         command.arg(&key);
     }

@@ -1,6 +1,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bb8_redis::bb8::Pool;
+use futures_util::future::BoxFuture;
 use redis::{Cmd, Value};
 
 use super::{
@@ -13,7 +14,7 @@ use crate::{
     decision::{Charge, Decision},
     key::Key,
     store::redis::{
-        job::{Job, Shards},
+        job::{Job, Maker, Reply, Shards},
         transport::{
             breaker::Breaker,
             deadline::deadline_in,
@@ -44,9 +45,9 @@ struct Runtime {
 /// A node has several shards, so it is busy while a lane waits.
 const LANES: Lanes = Lanes { usual: 1, if_far: 2 };
 
-impl Link for Clustered {
-    fn decide(self: Arc<Self>, job: Arc<Job>) -> Answer<Decision> {
-        Answer::pending(async move {
+impl Maker for Clustered {
+    fn begin(self: Arc<Self>, job: Arc<Job>) -> Option<BoxFuture<'static, Result<Decision, Error>>> {
+        Some(Box::pin(async move {
             let share_a_shard = |pair: &[Charge]| self.share_a_shard(pair[0].key(), pair[1].key());
             if !job.charges.is_empty() && job.charges.windows(2).all(share_a_shard) {
                 self.decide_in_shard(job).await
@@ -54,9 +55,15 @@ impl Link for Clustered {
                 // Boxed because few decisions need the space.
                 Box::pin(decide_in_several_shards(self.clone(), job)).await
             }
-        })
+        }))
     }
 
+    fn finish(&self, job: &Job, reply: Option<Result<Reply, Error>>) -> Result<Decision, Error> {
+        lane::finish(&self.health, job, reply)
+    }
+}
+
+impl Link for Clustered {
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
         Answer::pending(async move {
             let nodes = self.runtimes.here()?.nodes.clone();
@@ -113,6 +120,6 @@ impl Sharded for Clustered {
     async fn decide_in_shard(&self, job: Arc<Job>) -> Result<Decision, Error> {
         let here = self.runtimes.here()?;
         let shard = job.charges.first().and_then(|charge| here.shards.get(self.shards.of(charge.key())));
-        lane::decide(shard.ok_or_else(wire::unexpected)?.clone(), job).await
+        lane::decide(shard.ok_or_else(wire::unexpected)?, job).await
     }
 }

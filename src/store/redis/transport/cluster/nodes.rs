@@ -95,7 +95,7 @@ impl Sender for Arc<Nodes> {
         };
         let error = match or_late(timeout_at(until, attempt).await.ok()) {
             Ok(reply) => {
-                wire::decode(&reply, jobs, Job::answer);
+                wire::decode(reply, jobs, Job::answer);
                 return Ok(());
             }
             Err(error) => error,
@@ -147,7 +147,7 @@ impl Nodes {
     async fn send_alone(&self, job: &Job, until: Instant) -> Result<(), Error> {
         let call = wire::encode(&[job]).ok_or_else(wire::unexpected)?;
         let reply = self.reply(&call, until).await?;
-        wire::decode(&reply, &[job], Job::answer);
+        wire::decode(reply, &[job], Job::answer);
         Ok(())
     }
 

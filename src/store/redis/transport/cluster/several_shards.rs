@@ -15,7 +15,7 @@ use crate::{
         Action, Counts,
         redis::{
             deny_cache::DenyObserver,
-            job::{Job, Reply},
+            job::Job,
             transport::{
                 deadline::{REPLY_TIMEOUT, deadline_in, timed_out},
                 runtimes::in_task,
@@ -130,8 +130,9 @@ async fn shard_by_shard(
             }
         }
     }
-    let reply = Reply { decision: Decision::new(outcomes.into_iter().flatten()), leased: None };
-    Ok(job.settled(reply))
+    let decision = Decision::new(outcomes.into_iter().flatten());
+    job.settled(&decision, None);
+    Ok(decision)
 }
 
 /// Refunds the charges of these shards for a decision that is not admitted, even if the caller is dropped. Returns the new

@@ -26,7 +26,7 @@ local function admit(at, decisions, width, k, record)
       -- The same charge to another key without a state has the same result: most keys of a penalty have none.
       if value or rule.absent ~= cost then
         local retry, remaining, reset, delay, mark, lifetime, time, count, text =
-          rule.decide(rule.policy, cost, rule.read(value))
+          rule.decide(rule.policy, cost, read_state(value))
         if retry ~= 0 then
           done = done - 1
           return
@@ -36,12 +36,11 @@ local function admit(at, decisions, width, k, record)
           time ~= rule.time or count ~= rule.count or cost ~= rule.cost
           or lifetime ~= rule.lifetime or text ~= rule.text
         then
-          local algorithm = rule.algorithm
           -- The text of a state that was not charged is as it was stored, and says less.
-          rule.cost = (lifetime or not text) and not algorithm.is_checked and cost
+          rule.cost = (lifetime or not text) and not rule.algorithm.is_checked and cost
           rule.time, rule.count, rule.text, rule.lifetime = time, count, text, lifetime
           rule.record = pack('<ddddd', 1 + cost, remaining, reset, mark, delay)
-          rule.value = lifetime and cost > 0 and (algorithm.value_of or value_of)(time, count, text)
+          rule.value = lifetime and cost > 0 and value_of(time, count, text)
           rule.expiry = rule.value and ttl(lifetime)
         end
         rule.absent = not value and rule.cost

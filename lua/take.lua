@@ -13,7 +13,7 @@ local values, k = nil, 0
 
 -- Makes the decisions of a run, up to the key `last`.
 local function take(policy, cost, last)
-  local keys, decide, read, to_value = KEYS, algorithm.decide, algorithm.read or read_state, algorithm.value_of or value_of
+  local keys, decide = KEYS, algorithm.decide
   -- The latest state that was charged, and its value, TTL and record. Keys that were idle have the same ones.
   local at, used, rest, lived, state, expiry, record
   -- Whether they are of a key without a state: all such keys have the same.
@@ -22,7 +22,7 @@ local function take(policy, cost, last)
     k = k + 1
     local key, value = keys[k], values[k]
     if value or not is_of_new then
-      local retry, remaining, reset, delay, mark, lifetime, time, count, text = decide(policy, cost, read(value))
+      local retry, remaining, reset, delay, mark, lifetime, time, count, text = decide(policy, cost, read_state(value))
       if time ~= at or count ~= used or lifetime ~= lived or text ~= rest or retry ~= 0 then
         if retry ~= 0 then
           at, record = nil, pack('<ddddd', 0, remaining, reset, retry, 0)
@@ -31,7 +31,7 @@ local function take(policy, cost, last)
           at, record = (lifetime or not text) and time, pack('<ddddd', 1 + cost, remaining, reset, mark, delay)
         end
         if lifetime then
-          state, expiry = to_value(time, count, text), ttl(lifetime)
+          state, expiry = value_of(time, count, text), ttl(lifetime)
         end
         used, rest, lived = count, text, lifetime
       end

@@ -62,29 +62,13 @@ local function convert(old, old_width, latest, cells, width, started)
   return table.concat(body), sum
 end
 
--- In Redis the state is shorter than in the form of include/state.lua: `CW`, 7 bytes each of the time and the sum, and
--- the text: 5027 bytes with the most cells of a window, 1000, and the sliding one.
-local function read(value)
-  if not value then
-    return false
-  end
-  local size = #value
-  if size < 22 + CELL or size > 5027 or (size - 22) % CELL ~= 0 or sub(value, 1, 2) ~= 'CW' then
-    error(FOREIGN, 0)
-  end
-  local latest, sum = struct.unpack('>I7I7', value, 3)
-  if latest >= TOO_LARGE or sum >= TOO_LARGE then
-    error(FOREIGN, 0)
-  end
-  return latest, sum, sub(value, 17)
-end
-
-local function value_of(latest, sum, text)
-  return pack('>c2I7I7', 'CW', latest, sum) .. text
-end
-
 -- Returns the width and the cells of a state.
 local function read_cells(latest, text)
+  -- With the most cells of a window, 1000, and the sliding one.
+  local size = text and #text or 0
+  if size < 6 + CELL or size > 5011 or (size - 6) % CELL ~= 0 then
+    error(FOREIGN, 0)
+  end
   local width = struct.unpack('>I6', text)
   if width == 0 or latest % width ~= 0 then
     error(FOREIGN, 0)
@@ -196,7 +180,7 @@ local function decide(window, cost, latest, sum, text)
 end
 
 if brief then
-  return { policy = policy, decide = decide, read = read, value_of = value_of }
+  return { policy = policy, decide = decide }
 end
 
 -- Returns the cells after `units` units were removed from the cell `index` and the older ones.
@@ -272,12 +256,4 @@ local function lease(window, units, latest, sum, text)
   return ends - now, ends, ends - 1, lifetime, started, new_sum, cells
 end
 
-return {
-  policy = policy,
-  decide = decide,
-  read = read,
-  value_of = value_of,
-  refund = refund,
-  return_lease = return_lease,
-  lease = lease,
-}
+return { policy = policy, decide = decide, refund = refund, return_lease = return_lease, lease = lease }

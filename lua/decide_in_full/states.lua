@@ -26,7 +26,7 @@ local function state_of(k, rule)
   if some_exist and not value and call('EXISTS', key) == 1 then
     error('WRONGTYPE', 0)
   end
-  return rule.read(value)
+  return read_state(value)
 end
 
 -- Changes the state of a key in the decision with this first record.
@@ -40,14 +40,14 @@ local function set_state(record, k, rule, lifetime, time, count, text)
 end
 
 -- Writes a state that is a string.
-local function write(k, algorithm, lifetime, time, count, text)
-  local key, to_value = KEYS[k], algorithm.value_of or value_of
+local function write(k, lifetime, time, count, text)
+  local key = KEYS[k]
   if lifetime == REMOVE then
     call('DEL', key)
   elseif lifetime ~= KEEP_TTL then
-    call('SET', key, to_value(time, count, text), 'PX', ttl(lifetime))
+    call('SET', key, value_of(time, count, text), 'PX', ttl(lifetime))
   elseif values[k] then
-    call('SET', key, to_value(time, count, text), 'KEEPTTL')
+    call('SET', key, value_of(time, count, text), 'KEEPTTL')
   else
     error('RATELIMIT-ALGORITHM the algorithm keeps the TTL of a key that does not exist', 0)
   end
@@ -67,7 +67,7 @@ local function flush(k)
   if algorithm.store then
     written, raised = pcall(algorithm.store, KEYS[k], lifetime, state.time, state.count, state.text)
   else
-    written, raised = pcall(write, k, algorithm, lifetime, state.time, state.count, state.text)
+    written, raised = pcall(write, k, lifetime, state.time, state.count, state.text)
   end
   if not written then
     failures[k], failed_from[k] = text_of_error(raised), state.record

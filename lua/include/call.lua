@@ -4,7 +4,7 @@
   A rule is a policy and the functions of its algorithm, a table of
 
     policy         the policy's numbers, as the algorithm wants them
-    algorithm      the functions of the algorithm; `decide`, `read`, two of them
+    algorithm      its functions; and `decide`, one of them
 
   and `run`, the place of the last run that charged it, and of what decide.lua charged last under it: `cost`, `time`,
   `count`, `text`, `lifetime`; what is made of these: the `record`, the `value` and its `expiry`; and `absent`, the cost
@@ -12,7 +12,7 @@
 
   A run is a sequence of decisions that differ in their keys. It is read where it is needed, from its place in `numbers`.
 ]]
--- uses: prelude state text_of_error
+-- uses: prelude text_of_error
 -- In place of the time of a charge.
 local SHADOW, PENALTY, COUNTED_LATER, DENIED = -1, -2, -3, -4
 
@@ -35,7 +35,7 @@ for i = 1, numbers[2] do
   end
   -- All fields have a place: a table that grows takes much longer.
   rules[i] = {
-    policy = policy, algorithm = algorithm, decide = algorithm.decide, read = algorithm.read or read_state,
+    policy = policy, algorithm = algorithm, decide = algorithm.decide,
     run = 0, cost = false, time = 0, count = 0, text = 0, lifetime = 0, record = 0, value = 0, expiry = 0, absent = false,
   }
   reads_strings = reads_strings or not algorithm.load

@@ -17,7 +17,7 @@ use crate::base::{Error, Quota};
 ///   span is empty.) A span of the whole period can have more if the requests of the oldest segment came late in it: at
 ///   worst twice the limit, if all of them came at its end. Requests that come evenly get the limit.
 /// * **Source**: the sliding window counter, in the form with sub-windows.
-/// * **Cost in Redis**: one string per key, of 22 bytes, and 5 for each of at most `segments` + 1 segments. GET; SET if
+/// * **Cost in Redis**: one string per key, of 23 bytes, and 5 for each of at most `segments` + 1 segments. GET; SET if
 ///   units are charged.
 /// * **Weakness**: it is an approximation. [`SlidingLog`](crate::algorithm::SlidingLog) is exact.
 ///

@@ -246,7 +246,7 @@ mod tests {
         let mut results = Vec::new();
         while results.last().is_none_or(Option::is_none) {
             match Pin::new(&mut answer).poll(&mut Context::from_waker(Waker::noop())) {
-                Poll::Ready(result) => results.push(Some(result.unwrap())),
+                Poll::Ready(result) => results.push(result.ok()),
                 Poll::Pending => results.push(None),
             }
         }

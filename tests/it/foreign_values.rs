@@ -147,8 +147,7 @@ fn cells() -> impl Strategy<Value = Vec<u8>> {
         let cells: Vec<u64> = units.iter().map(|units| units % (1 << 40)).collect();
         let sum = if exact { cells.iter().sum() } else { sum };
         let cells = cells.iter().flat_map(|units| big_endian(*units, 5));
-        [b"CW".to_vec(), big_endian(latest, 7), big_endian(sum, 7), big_endian(width, 6), cells.collect()]
-            .concat()
+        state(latest as f64, sum as f64, [big_endian(width, 6), cells.collect()].concat())
     })
 }
 
@@ -493,17 +492,16 @@ fn near_valid(algorithm: &str, size: usize) -> Vec<(&'static str, Words)> {
         "sliding-window" => {
             let head = |width: u64, sum: u64| {
                 let latest = now() / width * width;
-                let cells = vec![0; (size - 22) / 5 * 5];
-                let value =
-                    [b"CW".to_vec(), big_endian(latest, 7), big_endian(sum, 7), big_endian(width, 6), cells];
-                vec![b"SET".to_vec(), b"KEY".to_vec(), value.concat()]
+                let cells = vec![0; (size - 23) / 5 * 5];
+                let value = state(latest as f64, sum as f64, [big_endian(width, 6), cells].concat());
+                vec![b"SET".to_vec(), b"KEY".to_vec(), value]
             };
             vec![
                 ("empty cells", head(86_400_000_000, 0)),
                 ("empty cells with a sum", head(86_400_000_000, 5)),
                 ("the narrowest cells", head(1, 5)),
                 ("the widest cells", head((1 << 48) - 1, 5)),
-                ("no cells", filled(b"CW", "9", "")),
+                ("no cells", of_state("", "9", "")),
             ]
         }
         "sliding-log" => {

@@ -50,8 +50,8 @@ pub async fn store(server: &RedisServer) -> RedisStore {
 }
 
 /// The value in Redis of a key with this state, see `lua/include/state.lua`. A script takes only whole numbers.
-pub fn state(time: f64, count: f64, text: &str) -> Vec<u8> {
-    [&[1][..], &time.to_le_bytes(), &count.to_le_bytes(), text.as_bytes()].concat()
+pub fn state(time: f64, count: f64, text: impl AsRef<[u8]>) -> Vec<u8> {
+    [&[1][..], &time.to_le_bytes(), &count.to_le_bytes(), text.as_ref()].concat()
 }
 
 /// Polls until `holds` returns true, for at most `patience`. Returns whether it did.

@@ -34,15 +34,9 @@ enum State<T> {
     /// `None` after the answer was polled.
     Ready(Option<Result<T, Error>>),
     Pending(Later<T>),
+    /// And whether it was begun.
     #[cfg(feature = "redis")]
-    Shared(Arc<dyn Shared<T>>, Stage),
-}
-
-#[cfg(feature = "redis")]
-enum Stage {
-    New,
-    Begun,
-    Done,
+    Shared(Arc<dyn Shared<T>>, bool),
 }
 
 type Later<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
@@ -71,7 +65,7 @@ impl<T> Answer<T> {
     /// An answer with a shared result.
     #[cfg(feature = "redis")]
     pub(crate) const fn shared(result: Arc<dyn Shared<T>>) -> Self {
-        Self(State::Shared(result, Stage::New))
+        Self(State::Shared(result, false))
     }
 
     pub(crate) const fn is_ready(&self) -> bool {
@@ -185,21 +179,18 @@ impl<T> Future for Answer<T> {
             },
             State::Pending(future) => future.as_mut().poll(cx),
             #[cfg(feature = "redis")]
-            State::Shared(result, stage) => {
-                match mem::replace(stage, Stage::Begun) {
-                    Stage::New => {
-                        if let Some(mut future) = result.clone().begin() {
-                            let polled = future.as_mut().poll(cx);
-                            self.0 = State::Pending(future);
-                            return polled;
-                        }
-                    }
-                    Stage::Begun => {}
-                    Stage::Done => panic!("Answer polled after completion"),
+            State::Shared(result, begun) => {
+                if !mem::replace(begun, true)
+                    && let Some(mut future) = result.clone().begin()
+                {
+                    let polled = future.as_mut().poll(cx);
+                    self.0 = State::Pending(future);
+                    return polled;
                 }
                 let polled = result.poll(cx);
                 if polled.is_ready() {
-                    *stage = Stage::Done;
+                    // An answer that is kept keeps nothing of the store.
+                    self.0 = State::Ready(None);
                 }
                 polled
             }

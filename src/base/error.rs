@@ -46,7 +46,7 @@ pub struct Error {
 /// | `StoreUnreachable` | 503 | no | no connection | check address, TLS, password and network |
 /// | `StoreDisconnected` | 503 | maybe | the connection broke | check the store |
 /// | `StoreFailed` | 503 | no | the store answered with an error | the message states it |
-/// | `ForeignValue` | 503 | no | another program uses the key | another prefix, or remove the value |
+/// | `ForeignValue` | 503 | no | another program or version uses the key | another prefix, or remove the value |
 /// | `StoreReply` | 503 | maybe | the answer is not a decision | check proxies; report a bug |
 ///
 /// [Troubleshooting](crate::guide::troubleshooting) has more about each.
@@ -102,9 +102,10 @@ pub enum ErrorKind {
     StoreDisconnected,
     /// The store answered with an error: out of memory, read only, no permission.
     StoreFailed,
-    /// A key holds a value that the limiter did not write, for example because another program uses the same keys. The
-    /// value is kept. Give the store a [prefix](crate::store::RedisStoreBuilder::prefix) that no other program uses, or
-    /// remove the value with [`Operator::reset`](crate::Operator::reset).
+    /// A key holds a value that the limiter did not write, for example because another program uses the same keys, or
+    /// another version of this crate with another format. The value is kept. Give the store a
+    /// [prefix](crate::store::RedisStoreBuilder::prefix) that no other program uses, or remove the value with
+    /// [`Operator::reset`](crate::Operator::reset).
     ForeignValue,
     /// The store answered with something that is not a decision.
     StoreReply,

@@ -49,7 +49,8 @@ pub(crate) trait Maker: Send + Sync {
     /// Begins a decision. Returns a future for the caller to poll, unless it only has to wait for the job.
     fn begin(self: Arc<Self>, job: Arc<Job>) -> Option<BoxFuture<'static, Result<Decision, Error>>>;
 
-    /// Ends the wait of a caller: its decision, from the reply to its job. `None` if there will be no reply.
+    /// Ends the wait of a caller: its decision, from the reply to its job. `None` if the reply is late, or
+    /// there will be none.
     fn finish(&self, job: &Job, reply: Option<Result<Reply, Error>>) -> Result<Decision, Error>;
 }
 

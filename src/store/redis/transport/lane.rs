@@ -100,7 +100,7 @@ pub(super) fn finish(
 ) -> Result<Decision, Error> {
     let decision = match reply {
         Some(reply) => reply.and_then(|reply| wire::decision(job, reply)),
-        // The lane was dropped with its runtime, and the decision may have been made.
+        // It is late after it was sent, or its lane was dropped with the runtime. The decision may have been made.
         None => Err(health.late()),
     };
     #[cfg(feature = "metrics")]

@@ -174,13 +174,12 @@ impl Reader {
 /// The decision of a job without a lease.
 fn decided(job: &Job, records: &Records) -> Option<Decision> {
     let (made, charges) = (records.time()?, &*job.charges);
-    let (mut of_charges, mut is_admitted) = (Vec::with_capacity(charges.len()), true);
+    let count = |place, charge| count(job.action, charge, &records.get(place)?);
+    let mut is_admitted = true;
     for (place, charge) in charges.iter().enumerate() {
-        let (count, mark) = count(job.action, charge, &records.get(place)?)?;
-        is_admitted &= !count.verdict.is_denied() || charge.is_shadow();
-        of_charges.push((count, mark));
+        is_admitted &= !count(place, charge)?.0.verdict.is_denied() || charge.is_shadow();
     }
-    let mut bans = Vec::with_capacity(job.penalties.len());
+    let mut bans = Vec::new();
     for (place, penalty) in job.penalties.iter().enumerate() {
         let [granted, _, _, rest, _] = records.get(charges.len() + place)?;
         if integer(granted)? == 0 {
@@ -188,16 +187,20 @@ fn decided(job: &Job, records: &Records) -> Option<Decision> {
         }
     }
     is_admitted &= bans.is_empty();
-    let outcomes = of_charges.into_iter().zip(charges).enumerate().map(|(place, ((count, mark), charge))| {
+    let outcome = |(place, charge)| {
+        let (count, mark) = count(place, charge)?;
         let mut outcome = count.outcome(charge);
         // It is refundable if all of the decision is admitted.
         if is_admitted && !outcome.is_denied() && job.action.charges_units() {
             outcome = outcome.with_receipt(Receipt { made, mark });
         }
         let own = bans.iter().filter(|(of, _)| *of == place);
-        own.fold(outcome, |outcome, (_, rest)| outcome.banning(*rest))
-    });
-    Some(Decision::new(outcomes))
+        Some(own.fold(outcome, |outcome, (_, rest)| outcome.banning(*rest)))
+    };
+    if let [charge] = charges {
+        return outcome((0, charge)).map(Decision::of_one);
+    }
+    charges.iter().enumerate().map(outcome).collect::<Option<Vec<Outcome>>>().map(Decision::new)
 }
 
 /// The decision of a charge, and its lease.

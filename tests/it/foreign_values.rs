@@ -262,7 +262,7 @@ async fn a_value_that_could_not_be_read_again_is_kept() {
     let policy = Policy::new("p", Quota::per_day(5)).on_store_failure(FailureMode::Closed);
     let key = Key::new("alice");
     let lease_slot = now() / 500_000 - 10;
-    let value = state(now() as f64, 0.0, &format!("{lease_slot},0,4;0;0;{},9", 1_u64 << 45));
+    let value = state(now() as f64, 0.0, format!("{lease_slot},0,4;0;0;{},9", 1_u64 << 45));
     server.set("rl:p:gcra:{alice}", &value);
     for decided in [
         limiter.peek(&policy, &key, 1).await,

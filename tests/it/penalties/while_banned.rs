@@ -132,7 +132,7 @@ async fn a_number_of_bans_that_no_key_can_have_does_not_block_redis() {
     assert!(ask(&limiter, &policy, &alice).await.is_allowed());
     let micros = clock.now().as_micros();
     // The latest ban has just ended.
-    let value = state(micros as f64, 0.0, &format!("9007199254740991;{}", micros - 1));
+    let value = state(micros as f64, 0.0, format!("9007199254740991;{}", micros - 1));
     server.set("rl:p:penalty:{alice}", &value);
     assert_eq!(ask(&limiter, &policy, &alice).await.banned_for(), Some(DAY));
     clock.advance(DAY);

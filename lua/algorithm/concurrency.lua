@@ -30,28 +30,28 @@ end
 
 -- Returns a lower bound for scores above `time`.
 local function above(time)
-  return format('(%d', time)
+  return string.format('(%d', time)
 end
 
 local function units_of(member)
-  local _, _, units = find(sub(member, 1, 41), '^%x+:(%d+)$')
+  local _, _, units = string.find(string.sub(member, 1, 41), '^%x+:(%d+)$')
   if not units or #member > 40 or units + 0 < 1 then
-    error(FOREIGN, 0)
+    error('RATELIMIT-FOREIGN', 0)
   end
   return units + 0
 end
 
 -- Returns a time or a sum, which must be exact.
 local function whole(number)
-  if number % 1 ~= 0 or number < 0 or number >= TOO_LARGE then
-    error(FOREIGN, 0)
+  if number % 1 ~= 0 or number < 0 or number >= 2^53 then
+    error('RATELIMIT-FOREIGN', 0)
   end
   return number
 end
 
 -- Returns up to `count` members with scores from `from` to `to`, each followed by its score.
 local function range(key, from, to, count)
-  return call('ZRANGEBYSCORE', key, from, to, 'WITHSCORES', 'LIMIT', 0, format('%d', count))
+  return call('ZRANGEBYSCORE', key, from, to, 'WITHSCORES', 'LIMIT', 0, string.format('%d', count))
 end
 
 -- The state while decisions are made: the stored set, as a table of `key`, `sum`, the units of all holders, `expired`,
@@ -63,18 +63,18 @@ local function load(key)
   local sum = call('ZSCORE', key, SUM)
   if not sum then
     if call('EXISTS', key) == 1 then
-      error(FOREIGN, 0)
+      error('RATELIMIT-FOREIGN', 0)
     end
     return set, nil, 0
   end
   set.sum = whole(-tonumber(sum))
-  set.used, set.expired = set.sum, range(key, 0, format('%d', now), MAX_HOLDERS)
+  set.used, set.expired = set.sum, range(key, 0, string.format('%d', now), MAX_HOLDERS)
   for i = 1, #set.expired, 2 do
     set.used = set.used - units_of(set.expired[i])
   end
   local last = call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
   if set.used < 0 then
-    error(FOREIGN, 0)
+    error('RATELIMIT-FOREIGN', 0)
   end
   if last[1] ~= SUM then
     local expires = whole(tonumber(last[2]))
@@ -102,7 +102,7 @@ local function decide(permits, cost, set, added, added_units, holder)
   local used = set.used + added_units
   local free = math.max(0, limit - used)
   if cost > 0 and cost <= free then
-    local member = format('%s:%d', holder, cost)
+    local member = string.format('%s:%d', holder, cost)
     added = { member = member, units = cost, previous = added }
     return 0, free - cost, period, 0, 0, period, set, added, added_units + cost
   end
@@ -136,12 +136,12 @@ local function write_sum(key, sum, lifetime)
     call('DEL', key)
     return
   end
-  call('ZADD', key, format('%d', -sum), SUM)
+  call('ZADD', key, string.format('%d', -sum), SUM)
   call('PEXPIRE', key, ttl(math.max(whole(tonumber(last[2])) - now, lifetime)))
 end
 
 local function store(key, lifetime, set, added)
-  local expires, sum = format('%d', now + lifetime), set.used
+  local expires, sum = string.format('%d', now + lifetime), set.used
   -- The expired holders follow the sum in the set.
   if #set.expired > 0 then
     call('ZREMRANGEBYRANK', key, 1, #set.expired / 2)
@@ -171,7 +171,7 @@ local function refund(key, permits, units, holder)
     return
   end
   local sum = call('ZSCORE', key, SUM)
-  if sum and call('ZREM', key, format('%s:%d', holder, units)) == 1 then
+  if sum and call('ZREM', key, string.format('%s:%d', holder, units)) == 1 then
     write_sum(key, -tonumber(sum) - units, permits.period)
   end
 end
@@ -181,10 +181,10 @@ end
 local function renew(key, permits, units, holder)
   local sum = call('ZSCORE', key, SUM)
   if not sum and call('EXISTS', key) == 1 then
-    error(FOREIGN, 0)
+    error('RATELIMIT-FOREIGN', 0)
   end
   sum = sum and whole(-tonumber(sum)) or 0
-  local added = call('ZADD', key, format('%d', now + permits.period), format('%s:%d', holder, units))
+  local added = call('ZADD', key, string.format('%d', now + permits.period), string.format('%s:%d', holder, units))
   write_sum(key, sum + added * units, permits.period)
 end
 

@@ -21,7 +21,7 @@ end
 -- must write this state.
 local function open(window, started, used, text)
   if text then
-    error(FOREIGN, 0)
+    error('RATELIMIT-FOREIGN', 0)
   end
   local stale = false
   if not started then

@@ -36,13 +36,13 @@ local function open(penalty, started, denials, text)
   end
   if text then
     -- Two numbers of up to 16 digits.
-    local _, _, first, second = find(sub(text, 1, 34), '^(%d+);(%d+)$')
+    local _, _, first, second = string.find(string.sub(text, 1, 34), '^(%d+);(%d+)$')
     if not first or #text > 33 then
-      error(FOREIGN, 0)
+      error('RATELIMIT-FOREIGN', 0)
     end
     bans, ends = first + 0, second + 0
-    if bans >= TOO_LARGE or ends - started > MAX_BAN then
-      error(FOREIGN, 0)
+    if bans >= 2^53 or ends - started > MAX_BAN then
+      error('RATELIMIT-FOREIGN', 0)
     end
     -- Bounds the loop in `strike` for any value of the key.
     bans = math.min(bans, MOST_BANS)
@@ -66,7 +66,7 @@ local function kept(penalty, started, denials, bans, ends)
   if ends == 0 then
     return lifetime, started, denials
   end
-  return math.max(lifetime, ends + penalty.remembered - now), started, denials, format('%d;%d', bans, ends)
+  return math.max(lifetime, ends + penalty.remembered - now), started, denials, string.format('%d;%d', bans, ends)
 end
 
 local function decide(penalty, cost, started, denials, text)

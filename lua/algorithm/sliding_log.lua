@@ -30,13 +30,13 @@ end
 
 -- Returns the time and the total of an entry.
 local function entry_at(key, index)
-  local bytes = call('LINDEX', key, format('%d', index))
+  local bytes = call('LINDEX', key, string.format('%d', index))
   if not bytes or #bytes ~= 13 or string.byte(bytes) ~= 76 then
-    error(FOREIGN, 0)
+    error('RATELIMIT-FOREIGN', 0)
   end
   local at, total = struct.unpack('>I7I5', bytes, 2)
-  if at >= TOO_LARGE then
-    error(FOREIGN, 0)
+  if at >= 2^53 then
+    error('RATELIMIT-FOREIGN', 0)
   end
   return at, total
 end
@@ -45,7 +45,7 @@ end
 -- for every index after the first true one; it is assumed to be true at `high`.
 local function search(key, low, high, holds)
   while low < high do
-    local middle = floor((low + high) / 2)
+    local middle = math.floor((low + high) / 2)
     if holds(entry_at(key, middle)) then
       high = middle
     else
@@ -64,7 +64,7 @@ local function load(key)
     return false, 0
   end
   if length == 1 then
-    error(FOREIGN, 0)
+    error('RATELIMIT-FOREIGN', 0)
   end
   local _, base = entry_at(key, 0)
   local last, total = entry_at(key, length - 1)
@@ -110,7 +110,7 @@ local function decide(log, cost, list, added)
       retry = math.min(entry_at(list.key, index), now) + period - now
       if retry <= 0 then
         -- The entries are not in the order of their times.
-        error(FOREIGN, 0)
+        error('RATELIMIT-FOREIGN', 0)
       end
     end
   elseif cost > 0 then
@@ -129,7 +129,7 @@ local function step_back(key, first, list)
   local index = search(key, first, list.length - 1, function(at)
     return at > now
   end)
-  call('LTRIM', key, format('%d', first - 1), format('%d', index - 1))
+  call('LTRIM', key, string.format('%d', first - 1), string.format('%d', index - 1))
   call('RPUSH', key, entry(now, list.total))
 end
 
@@ -143,7 +143,7 @@ local function store(key, lifetime, list, added, period)
     if list.last > now then
       step_back(key, first, list)
     elseif first > 1 then
-      call('LTRIM', key, format('%d', first - 1), -1)
+      call('LTRIM', key, string.format('%d', first - 1), -1)
     end
     if added > 0 then
       call('RPUSH', key, entry(now, list.total + added))
@@ -163,7 +163,7 @@ local function remove_units(key, length, low, high, units)
   local function change(from, to, change_of)
     for index = from, to do
       local at, total = entry_at(key, index)
-      call('LSET', key, format('%d', index), entry(at, base + change_of((total - base) % WRAP)))
+      call('LSET', key, string.format('%d', index), entry(at, base + change_of((total - base) % WRAP)))
     end
   end
   local _, before = entry_at(key, low - 1)
@@ -190,7 +190,7 @@ local function remove_units(key, length, low, high, units)
     local index = search(key, 1, high, function(_, total)
       return (total - base) % WRAP >= units
     end)
-    call('LTRIM', key, format('%d', index - 1), -1)
+    call('LTRIM', key, string.format('%d', index - 1), -1)
     call('LSET', key, 0, entry(0, base + units))
   end
 end
@@ -211,7 +211,7 @@ local function remove_empty(key)
   local last = search(key, 1, call('LLEN', key) - 1, function(_, upto)
     return (upto - base) % WRAP >= used
   end)
-  call('LTRIM', key, 0, format('%d', last))
+  call('LTRIM', key, 0, string.format('%d', last))
 end
 
 -- Removes the latest `units` units, fewer than the log has.
@@ -222,7 +222,7 @@ local function remove_latest(key, list, first, before, used, units, period)
     return (total - before) % WRAP >= kept
   end)
   local at = entry_at(key, index)
-  call('LTRIM', key, format('%d', first - 1), format('%d', index))
+  call('LTRIM', key, string.format('%d', first - 1), string.format('%d', index))
   call('LSET', key, -1, entry(at, before + kept))
   call('PEXPIRE', key, ttl(math.min(at, now) + period - now))
 end

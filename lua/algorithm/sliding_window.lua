@@ -46,7 +46,7 @@ local function convert(old, old_width, latest, cells, width, started)
   local counts, oldest = {}, -1
   for i = 0, #old / CELL - 1 do
     local ended = math.min(latest - i * old_width + old_width - 1, now)
-    local age = math.max(0, floor((started - ended + width - 1) / width))
+    local age = math.max(0, math.floor((started - ended + width - 1) / width))
     if age > cells then
       break
     end
@@ -67,13 +67,13 @@ local function read_cells(latest, text)
   -- With the most cells of a window, 1000, and the sliding one.
   local size = text and #text or 0
   if size < 6 + CELL or size > 5011 or (size - 6) % CELL ~= 0 then
-    error(FOREIGN, 0)
+    error('RATELIMIT-FOREIGN', 0)
   end
   local width = struct.unpack('>I6', text)
   if width == 0 or latest % width ~= 0 then
-    error(FOREIGN, 0)
+    error('RATELIMIT-FOREIGN', 0)
   end
-  return width, sub(text, 7)
+  return width, string.sub(text, 7)
 end
 
 local function state_of_cells(window, body, sum, started)
@@ -110,7 +110,7 @@ local function open(window, latest, sum, text)
     else
       sum = sum_of(body, 0, kept - 1)
     end
-    body = sub(body, 1, kept * CELL)
+    body = string.sub(body, 1, kept * CELL)
   end
   if age > 0 then
     body = string.rep(EMPTY, age) .. body
@@ -120,8 +120,8 @@ end
 
 -- Returns the index of the latest cell with units; nil where all are empty.
 local function newest_of(body)
-  local byte = find(body, '[^%z]')
-  return byte and floor((byte - 1) / CELL)
+  local byte = string.find(body, '[^%z]')
+  return byte and math.floor((byte - 1) / CELL)
 end
 
 -- Returns the microseconds until all cells have left the window.
@@ -157,7 +157,7 @@ local function decide(window, cost, latest, sum, text)
   local sliding = cell_at(body, cells)
   local full = sum - sliding
   if full < 0 then
-    error(FOREIGN, 0)
+    error('RATELIMIT-FOREIGN', 0)
   end
   -- The units of the sliding cell that count, rounded up.
   local counted, rest = muldiv(sliding, width - elapsed, width)
@@ -165,7 +165,7 @@ local function decide(window, cost, latest, sum, text)
   if cost > free then
     local retry = NEVER
     if cost <= limit then
-      retry = wait_for(window, body, elapsed, full, limit - cost) or error(FOREIGN, 0)
+      retry = wait_for(window, body, elapsed, full, limit - cost) or error('RATELIMIT-FOREIGN', 0)
     end
     local reset = reset_of(window, body, elapsed)
     return retry, free, reset, 0, mark, stale and reset > 0 and reset or nil, state_of_cells(window, body, sum, started)
@@ -175,7 +175,7 @@ local function decide(window, cost, latest, sum, text)
     return 0, free, reset, 0, mark, stale and reset > 0 and reset or nil, state_of_cells(window, body, sum, started)
   end
   local reset = (cells + 1) * width - elapsed
-  body = pack('>I5', cell_at(body, 0) + cost) .. sub(body, CELL + 1)
+  body = pack('>I5', cell_at(body, 0) + cost) .. string.sub(body, CELL + 1)
   return 0, free - cost, reset, 0, mark, reset, state_of_cells(window, body, sum + cost, started)
 end
 
@@ -192,13 +192,14 @@ local function remove_units(body, index, cells, units)
     index = index + 1
   end
   local cell = pack('>I5', math.max(0, cell_at(body, index) - units))
-  return sub(body, 1, first * CELL) .. string.rep(EMPTY, index - first) .. cell .. sub(body, (index + 1) * CELL + 1)
+  return string.sub(body, 1, first * CELL) .. string.rep(EMPTY, index - first) .. cell
+    .. string.sub(body, (index + 1) * CELL + 1)
 end
 
 -- Raises an error if the stored sum is not the sum of the cells.
 local function check_sum(body, sum)
   if sum_of(body, 0, #body / CELL - 1) ~= sum then
-    error(FOREIGN, 0)
+    error('RATELIMIT-FOREIGN', 0)
   end
 end
 

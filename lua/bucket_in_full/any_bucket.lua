@@ -12,7 +12,7 @@ local function open_bucket(bucket, at, level, text)
     at, level, leased, stale = end_leases(bucket, extra, at, level)
     -- Before anything is written: it could not be read again.
     if level + leased + extra.above > MOST_UNITS then
-      error(FOREIGN, 0)
+      error('RATELIMIT-FOREIGN', 0)
     end
   end
   local initial = bucket.initial
@@ -42,7 +42,7 @@ local function open_bucket(bucket, at, level, text)
     if elapsed > 0 and not bucket.stepped then
       drained = elapsed * units
       -- Without the call of muldiv() in the usual case.
-      drained = drained < TOO_LARGE and (drained - drained % period) / period or muldiv(elapsed, units, period)
+      drained = drained < 2^53 and (drained - drained % period) / period or muldiv(elapsed, units, period)
     end
     if level <= drained then
       if extra then

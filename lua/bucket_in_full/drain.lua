@@ -1,7 +1,7 @@
 --[[
   How long a bucket drains. include/bucket.lua describes the table `bucket`.
 ]]
--- uses: prelude muldiv
+-- uses: muldiv
 
 -- Returns the microseconds in which `level` units drain. `is_smooth` ignores the steps of a bucket that has them.
 local function drain_time(bucket, level, is_smooth)
@@ -9,7 +9,7 @@ local function drain_time(bucket, level, is_smooth)
     return math.ceil(level / bucket.units) * bucket.period
   end
   local product, units = level * 1.0 * bucket.period, bucket.units
-  if product < TOO_LARGE then
+  if product < 2^53 then
     -- The usual case of muldiv(), without its call.
     local rest = product % units
     return (product - rest) / units + (rest > 0 and 1 or 0)
@@ -21,7 +21,7 @@ end
 -- Returns the units that drain in `elapsed` microseconds.
 local function drained_in(bucket, elapsed)
   if bucket.stepped then
-    return floor(elapsed / bucket.period) * bucket.units
+    return math.floor(elapsed / bucket.period) * bucket.units
   end
   return (muldiv(elapsed, bucket.units, bucket.period))
 end

@@ -12,7 +12,7 @@ local function end_by(bucket, leases, at, level, moment)
   for age = 1, 0, -1 do
     local units, ended = leases[age], (leases.slot - age + 2) * SLOT
     if units > 0 and ended <= moment then
-      local periods = floor(math.max(0, ended - at) / bucket.period)
+      local periods = math.floor(math.max(0, ended - at) / bucket.period)
       at = at + periods * bucket.period
       level = level - periods * bucket.units
       if ended >= at and level <= drained_in(bucket, ended - at) then
@@ -32,9 +32,9 @@ local function end_leases(bucket, extra, at, level)
   if not leases then
     return at, level, 0, false
   end
-  if leases.slot > floor(now / SLOT) + 1 then
+  if leases.slot > math.floor(now / SLOT) + 1 then
     -- The clock stepped back. Let the leases last as long as the longest lease that starts now.
-    leases.slot, stale = floor(now / SLOT) + 1, true
+    leases.slot, stale = math.floor(now / SLOT) + 1, true
   end
   if at > now then
     at, stale = now, true
@@ -67,7 +67,7 @@ end
 
 -- Leases `units` more. Returns how many microseconds the new lease lasts, and its name, which is its slot.
 local function add_lease(extra, units)
-  local leases, slot = extra.leases, floor(now / SLOT)
+  local leases, slot = extra.leases, math.floor(now / SLOT)
   if not leases then
     leases = { [0] = 0, 0, slot = slot }
   elseif leases.slot < slot then

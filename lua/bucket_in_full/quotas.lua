@@ -2,7 +2,7 @@
   One bucket under several quotas: the units above its level, and parts of units; see "Two quotas of a bucket" and "Refunds of
   a bucket" in lua/README.md.
 ]]
--- uses: prelude muldiv text
+-- uses: muldiv text
 
 -- Returns the time and the level as a quota of this rate and capacity sees them: as many units drained in time that never
 -- passed, and units above count under a larger capacity.
@@ -13,12 +13,12 @@ local function fit(bucket, extra, at, level)
     if period ~= bucket.period or extra.units ~= bucket.units then
       local whole, rest = muldiv(part, extra.units, period)
       level = math.max(0, level - whole)
-      part = floor(muldiv(rest, bucket.period, period) / bucket.units)
+      part = math.floor(muldiv(rest, bucket.period, period) / bucket.units)
     end
     at = math.max(0, at - part)
   end
   if level + extra.above > MOST_UNITS then
-    error(FOREIGN, 0)
+    error('RATELIMIT-FOREIGN', 0)
   end
   if bucket.capacity > extra.capacity then
     level, extra.above = level + extra.above, 0
@@ -31,7 +31,7 @@ end
 local function cut(bucket, extra, level, leased)
   local all = level + extra.above
   if all > MOST_UNITS then
-    error(FOREIGN, 0)
+    error('RATELIMIT-FOREIGN', 0)
   end
   level = math.max(0, bucket.capacity - leased)
   extra.above, extra.capacity = all - level, bucket.capacity

@@ -29,7 +29,7 @@ local function read_extra(text)
   if text then
     -- Ten numbers of up to 16 digits.
     if #text > 169 then
-      error(FOREIGN, 0)
+      error('RATELIMIT-FOREIGN', 0)
     end
     -- One part after the other: a pattern whose separators are optional would try every way to split what does not match.
     local match, after = string.match, #text + 1
@@ -39,19 +39,19 @@ local function read_extra(text)
     local above, capacity, fourth = match(text, '^;(%d+),(%d+)()', third or after)
     local part, period, units, fifth = match(text, '^;(%d+),(%d+),(%d+)()', fourth or after)
     if (fifth or fourth or third or second or first) ~= after then
-      error(FOREIGN, 0)
+      error('RATELIMIT-FOREIGN', 0)
     end
     extra.refunded, extra.since = (refunded or 0) + 0, (since or 0) + 0
     extra.above, extra.capacity = (above or 0) + 0, (capacity or 0) + 0
     extra.leases = slot and { [0] = latest + 0, previous + 0, slot = slot + 0 }
     local most = math.max(slot or 0, latest or 0, previous or 0, above or 0, capacity or 0, period or 0, units or 0)
     if most > MOST_UNITS or extra.refunded > MAX_REFUNDED or extra.since > 9007199254740991 then
-      error(FOREIGN, 0)
+      error('RATELIMIT-FOREIGN', 0)
     end
     if part then
       extra.part, extra.period, extra.units = part + 0, period + 0, units + 0
       if extra.part >= extra.period or extra.units == 0 then
-        error(FOREIGN, 0)
+        error('RATELIMIT-FOREIGN', 0)
       end
     end
   end
@@ -63,23 +63,23 @@ local function write_extra(bucket, extra, lifetime, at)
   local leases, written = extra.leases, nil
   local part = math.max(0, math.min(extra.real_from or 0, now) - at)
   if leases then
-    written = format('%d,%d,%d', leases.slot, leases[0], leases[1])
+    written = string.format('%d,%d,%d', leases.slot, leases[0], leases[1])
   end
   local since, above = extra.since, extra.above
   if extra.refunded > 0 or since > 0 or above > 0 or part > 0 then
     -- After the longest time that a charge can take to drain, no refund needs to know of the charge.
     lifetime = math.max(lifetime, drain_time(bucket, bucket.capacity))
     written = written or ''
-    written = written .. format(';%d', extra.refunded)
+    written = written .. string.format(';%d', extra.refunded)
     if since > 0 or above > 0 or part > 0 then
-      written = written .. format(';%d', since)
+      written = written .. string.format(';%d', since)
     end
     if above > 0 or part > 0 then
       lifetime = math.min(lifetime + drain_time(bucket, above), LONGEST_WAIT)
-      written = written .. format(';%d,%d', above, extra.capacity)
+      written = written .. string.format(';%d,%d', above, extra.capacity)
     end
     if part > 0 then
-      written = written .. format(';%d,%d,%d', part, bucket.period, bucket.units)
+      written = written .. string.format(';%d,%d,%d', part, bucket.period, bucket.units)
     end
   end
   return lifetime, at + part, written

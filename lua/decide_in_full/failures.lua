@@ -7,8 +7,8 @@
 -- save or has too few replicas. Then the penalty has not counted the denial, and does not ban the key. A read-only server
 -- is left by the client, so there the decision fails. The charges are at `charges` in `numbers`.
 local function stands(problem, charges, width, i, record)
-  local takes_no_writes = find(problem, 'OOM', 1, true) or find(problem, 'MISCONF', 1, true) or
-    find(problem, 'NOREPLICAS', 1, true)
+  local takes_no_writes = string.find(problem, 'OOM', 1, true) or string.find(problem, 'MISCONF', 1, true) or
+    string.find(problem, 'NOREPLICAS', 1, true)
   if numbers[charges + 5 * i - 2] > PENALTY or not takes_no_writes then
     return false
   end

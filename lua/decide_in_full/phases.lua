@@ -206,7 +206,7 @@ local function charge_and_lease(record)
     set_state(record, k, rule, charge.lifetime, charge.time, charge.count, charge.text)
   end
   if admitted then
-    units = math.min(asked.wanted, floor(remaining / 4))
+    units = math.min(asked.wanted, math.floor(remaining / 4))
     lasts, name, mark, lifetime, time, count, text = lease(rule.policy, units, state_of(k, rule))
     if units > 0 then
       set_state(record, k, rule, lifetime, time, count, text)

@@ -41,7 +41,7 @@ local function bucket_decide(bucket, cost, at, level, text)
     end
     left = left + cost
     local free, time = bucket.burst - left + drained, left * period
-    if free >= 0 and time < TOO_LARGE and product < TOO_LARGE then
+    if free >= 0 and time < 2^53 and product < 2^53 then
       local rest = time % units
       local reset = (time - rest) / units + (rest > 0 and 1 or 0) - elapsed
       if reset < 0 then

@@ -17,7 +17,7 @@ local function checked(name, functions)
     error('RATELIMIT-ALGORITHM the algorithm ' .. name .. ' ' .. problem, 0)
   end
   local function check(field, value, minimum)
-    if type(value) ~= 'number' or value ~= floor(value) or value < minimum or value >= TOO_LARGE then
+    if type(value) ~= 'number' or value ~= math.floor(value) or value < minimum or value >= 2^53 then
       fail('must return an integer ' .. field)
     end
   end

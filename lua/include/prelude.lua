@@ -5,12 +5,7 @@
 
   Nothing in the include files is global, and loading them writes nothing.
 ]]
-local call, format, find, sub, pack, floor =
-  redis.call, string.format, string.find, string.sub, struct.pack, math.floor
--- The error for a key whose value has another format. src/store/redis/codes.rs knows the code.
-local FOREIGN = 'RATELIMIT-FOREIGN'
--- 2^53: above every valid time and count, and exact in a Lua number.
-local TOO_LARGE = 9007199254740992
+local call, pack = redis.call, struct.pack
 -- The retry time of a cost that is never admitted.
 local NEVER = -1
 -- Instead of a lifetime: state to remove, and state whose key keeps its TTL.
@@ -35,5 +30,5 @@ local function ttl(lifetime)
     return '3600000'
   end
   lifetime = lifetime + 1999
-  return format('%d', (lifetime - lifetime % 1000) / 1000)
+  return string.format('%d', (lifetime - lifetime % 1000) / 1000)
 end

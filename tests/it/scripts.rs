@@ -21,7 +21,7 @@ fn muldiv_is_exact_up_to_2_to_the_45() {
     let script = redis::Script::new(&format!(
         "{ARITHMETIC}
         local quotient, rest = muldiv(tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]))
-        return {{format('%d', quotient), format('%d', rest)}}"
+        return {{string.format('%d', quotient), string.format('%d', rest)}}"
     ));
     let number = || prop_oneof![0..1_000_u64, 0..=1_u64 << 45, (1_u64 << 45) - 1_000..=1_u64 << 45];
     let config = ProptestConfig { cases: 5_000, failure_persistence: None, ..ProptestConfig::default() };

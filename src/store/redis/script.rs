@@ -113,8 +113,8 @@ impl Script {
             let (name, lua) = (algorithm.name(), algorithm.lua());
             // The file does not reach a key by these names, and a forgotten `local` changes nothing outside of it.
             text.push_str(&format!(
-                "if name == '{name}' then\nlocal redis, call, KEYS, ARGV, _G, loadstring, getfenv, setfenv\n\
-                 local now, floor, format, find, sub, pack, muldiv, muldiv_up = now, floor, format, find, sub, pack, muldiv, muldiv_up\n\
+                "if name == '{name}' then\nlocal redis, call, pack, ttl, KEYS, ARGV, _G, loadstring, getfenv, setfenv\n\
+                 local now, muldiv, muldiv_up, floor, format = now, muldiv, muldiv_up, math.floor, string.format\n\
                  return checked('{name}', (function()\n{lua}\nend)())\nend\n"
             ));
         }

@@ -40,7 +40,8 @@ pub struct BanList {
     /// Each key as it is [stored](tower_ratelimit::key#the-stored-form), and the time until its ban ends: the longest ban
     /// first, bans of the same length in the order of their keys.
     pub bans: Vec<(Key, Duration)>,
-    /// Whether there are no others: `false` if the store has more than 10,000 bans, or more keys than are looked at.
+    /// Whether there are no others: `false` if the store has more than 10,000 bans, more keys than are looked at, or a value
+    /// that another version or another program wrote.
     pub is_complete: bool,
 }
 
@@ -72,6 +73,7 @@ impl BanList {
         let found =
             operator.store().stored_keys(slice::from_ref(counted_by), Extent::Found(MOST_SEEN)).await?;
         let (mut keys, mut bans) = (found.keys.into_iter().map(|(_, key)| key), Vec::new());
+        let mut is_complete = found.is_complete;
         loop {
             let mut peeks = JoinSet::new();
             let mut peeked = Vec::with_capacity(CHUNK);
@@ -84,12 +86,13 @@ impl BanList {
             }
             peeked.extend(peeks.join_all().await);
             if peeked.is_empty() {
-                return Ok(Self::longest(bans, found.is_complete));
+                return Ok(Self::longest(bans, is_complete));
             }
             for (key, peeked) in peeked {
                 match peeked {
                     Ok(decision) => bans.extend(decision.retry_after().map(|rest| (key, rest))),
-                    Err(error) if error.kind() == ErrorKind::ForeignValue => {}
+                    // Another version may have written it.
+                    Err(error) if error.kind() == ErrorKind::ForeignValue => is_complete = false,
                     Err(error) => return Err(error),
                 }
             }

@@ -628,13 +628,18 @@ async fn a_value_of_twice_the_length_costs_redis_at_most_2_2_times_the_instructi
         let name = format!("rl:p:{algorithm}:{{alice}}");
         let made = limiter.check(&policy, &key, 1).await.unwrap();
         let counted = async |words: &Words| {
-            client.store(&name, words);
-            let before = server.instructions();
-            let _ = limiter.check(&policy, &key, 1).await;
-            let _ = limiter.peek(&policy, &key, 5).await;
-            let _ = limiter.operator().refund_latest(&policy, &key, 1).await;
-            let _ = limiter.refund(&made.clone(), 1).await;
-            server.instructions() - before
+            let mut least = u64::MAX;
+            // What the server does in the background counts too, so the least of several rounds.
+            for _ in 0..4 {
+                client.store(&name, words);
+                let before = server.instructions();
+                let _ = limiter.check(&policy, &key, 1).await;
+                let _ = limiter.peek(&policy, &key, 5).await;
+                let _ = limiter.operator().refund_latest(&policy, &key, 1).await;
+                let _ = limiter.refund(&made.clone(), 1).await;
+                least = least.min(server.instructions() - before);
+            }
+            least
         };
         let shapes = near_valid(algorithm, 32_768).into_iter().zip(near_valid(algorithm, 65_536));
         for ((shape, words), (_, twice)) in shapes {

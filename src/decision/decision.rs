@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{any::Any, fmt, sync::Arc, time::Duration};
 
 use super::{Outcome, Verdict, charge::OneOrMany};
 use crate::base::Error;
@@ -14,14 +14,16 @@ pub(crate) enum Report {
     Done,
 }
 
-/// A permit for units in use, which are released when the last clone is dropped.
-pub(crate) type Permit = Arc<dyn Send + Sync>;
+/// What a decision keeps: a permit for units in use, which are released when the last clone is dropped. In a request's
+/// extensions, where a decision holds no permit, the limiter of the layer.
+pub(crate) type Permit = Arc<dyn Any + Send + Sync>;
 
 /// The result for a request under all its policies: admitted only if every policy admits. Cloning is cheap.
 ///
 /// # In a layer
 ///
-/// A layer inserts the decision into the request's extensions, for the handler. If none of the layers in front of the
+/// A layer inserts the decision into the request's extensions, for the handler, with the layer's
+/// [limiter](crate::Limiter::from_extensions). If none of the layers in front of the
 /// handler charges the request, the handler gets a decision that admits and has no [outcomes](Self::outcomes). Without
 /// a layer, extracting the decision fails with 500.
 ///
@@ -68,7 +70,6 @@ pub struct Decision {
     // A pointer, because each request moves and clones its decision often.
     decided: Arc<Decided>,
     report: Report,
-    /// The permit for units in use, if a policy needs one.
     permit: Option<Permit>,
 }
 
@@ -152,6 +153,10 @@ impl Decision {
 
     pub(crate) fn attach_permit(&mut self, permit: Permit) {
         self.permit = Some(permit);
+    }
+
+    pub(crate) fn permit(&self) -> Option<&Permit> {
+        self.permit.as_ref()
     }
 
     /// Moves the permit out, for another value to hold.

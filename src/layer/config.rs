@@ -28,7 +28,8 @@ use crate::{
 #[derive(Clone)]
 #[repr(align(128))]
 pub(super) struct Config {
-    pub(super) limiter: Limiter,
+    /// Shared with the decisions in the extensions of requests.
+    pub(super) limiter: Arc<Limiter>,
     pub(super) rules: Rules,
     /// `None` if all rules apply to all requests.
     pub(super) routes: Option<Arc<Routes>>,
@@ -66,7 +67,7 @@ impl Config {
     /// See [`with_rules`](Self::with_rules).
     pub(super) fn new(limiter: &Limiter, rules: Rules) -> Result<Self, Error> {
         let defaults = Self {
-            limiter: limiter.under(Enforcement::On),
+            limiter: Arc::new(limiter.under(Enforcement::On)),
             rules: Rules::new(),
             routes: None,
             enforcement: limiter.enforcement().into(),
@@ -106,11 +107,15 @@ impl Config {
     }
 
     /// The limiter of a request.
-    pub(super) fn limiter(&self, report_only: bool) -> Limiter {
-        if report_only { self.limiter.under(Enforcement::ReportOnly) } else { self.limiter.clone() }
+    pub(super) fn limiter(&self, report_only: bool) -> Arc<Limiter> {
+        if report_only {
+            Arc::new(self.limiter.under(Enforcement::ReportOnly))
+        } else {
+            self.limiter.clone()
+        }
     }
 
-    /// Inserts the decision and the limiter into the request's extensions. If the layer only reports, also marks a request
+    /// Inserts the decision, with the limiter, into the request's extensions. If the layer only reports, also marks a request
     /// over the limit with a header.
     pub(super) fn annotate(&self, request: &mut Parts, decision: Option<&Decision>, report_only: bool) {
         if report_only {
@@ -120,19 +125,21 @@ impl Config {
         let Some(decision) = decision else {
             return self.annotate_uncharged(&mut request.extensions, limiter);
         };
-        if let Some(outer) = request.extensions.insert(decision.clone()) {
+        let mut inserted = decision.clone();
+        inserted.attach_permit(limiter);
+        if let Some(outer) = request.extensions.insert(inserted) {
             self.notices.charged_twice(&outer, decision);
         }
-        request.extensions.insert(limiter);
     }
 
     /// Inserts what the handler of a request may extract that this layer does not charge, unless an outer layer does.
-    pub(super) fn annotate_uncharged(&self, extensions: &mut Extensions, limiter: Limiter) {
+    pub(super) fn annotate_uncharged(&self, extensions: &mut Extensions, limiter: Arc<Limiter>) {
         self.reserve_nothing(extensions);
         // The handler charges more to the decision of an outer layer, so it needs the limiter of that layer.
         if !extensions.get::<Decision>().is_some_and(Decision::is_limited) {
-            extensions.insert(Decision::not_limited());
-            extensions.insert(limiter);
+            let mut inserted = Decision::not_limited();
+            inserted.attach_permit(limiter);
+            extensions.insert(inserted);
         }
     }
 
@@ -282,6 +289,45 @@ impl Config {
                 log!(warn, "{warning}");
             }
         }
+    }
+}
+
+impl Limiter {
+    /// The limiter of the innermost layer that charged a request, or of the innermost layer if none did, from the
+    /// request's extensions. For handlers without extractors, such as those of tonic. In axum, extract a `Limiter`.
+    ///
+    /// `None` without a layer. In a test of a handler, insert a `Limiter` in its place.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::{Request, Response};
+    /// use tower::{BoxError, Layer, ServiceExt, service_fn};
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
+    ///
+    /// async fn export(request: Request<u64>) -> Result<Response<String>, BoxError> {
+    ///     let limiter = Limiter::from_extensions(request.extensions()).ok_or("the rate limit layer is missing")?;
+    ///     let rows = Policy::new("rows", Quota::per_hour(10));
+    ///     limiter.check(&rows, &Key::new("alice"), *request.body()).await?.into_result()?;
+    ///     Ok(Response::new(String::from("exported")))
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let requests = Policy::new("requests", Quota::per_hour(3));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), requests, Key::new("alice"));
+    /// assert!(layer.layer(service_fn(export)).oneshot(Request::new(8)).await.is_ok());
+    ///
+    /// // A test without a layer.
+    /// let mut request = Request::new(11);
+    /// request.extensions_mut().insert(Limiter::new(MemoryStore::new()));
+    /// assert!(export(request).await.is_err());
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn from_extensions(extensions: &Extensions) -> Option<&Self> {
+        let kept = extensions.get::<Decision>().and_then(Decision::permit);
+        kept.and_then(|limiter| limiter.downcast_ref()).or_else(|| extensions.get())
     }
 }
 

@@ -21,8 +21,9 @@ impl<S: Sync> FromRequestParts<S> for Decision {
     type Rejection = Rejection;
 
     async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Self, Rejection> {
-        extension(
+        or_missing(
             request,
+            request.extensions.get().cloned(),
             "the handler extracts a `Decision`, and no `RateLimitLayer` is in front of it: add one, or extract an \
              `Option<Decision>`",
         )
@@ -44,8 +45,9 @@ impl<S: Sync> FromRequestParts<S> for Limiter {
     type Rejection = Rejection;
 
     async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Self, Rejection> {
-        extension(
+        or_missing(
             request,
+            Self::from_extensions(&request.extensions).cloned(),
             "the handler extracts a `Limiter`, and no `RateLimitLayer` is in front of it: add one",
         )
     }
@@ -57,22 +59,20 @@ impl<S: Sync> FromRequestParts<S> for Reservation {
     type Rejection = Rejection;
 
     async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Self, Rejection> {
-        extension(
+        or_missing(
             request,
+            request.extensions.get().cloned(),
             "the handler extracts a `Reservation`, and the request has none: add `Rule::reserve` to a rule",
         )
     }
 }
 
-/// What a layer has inserted into the request's extensions. `message` says why it may be missing.
-fn extension<T: Clone + Send + Sync + 'static>(
-    request: &Parts,
-    message: &'static str,
-) -> Result<T, Rejection> {
+/// What a layer has inserted into the request's extensions, `found`. `message` says why it may be missing.
+fn or_missing<T>(request: &Parts, found: Option<T>, message: &'static str) -> Result<T, Rejection> {
     static LOGGED: AtomicBool = AtomicBool::new(false);
-    request.extensions.get().cloned().ok_or_else(|| {
+    found.ok_or_else(|| {
         // A layer in front logs it.
-        if request.extensions.get::<Limiter>().is_none() && !LOGGED.swap(true, Ordering::Relaxed) {
+        if Limiter::from_extensions(&request.extensions).is_none() && !LOGGED.swap(true, Ordering::Relaxed) {
             log!(error, error = message, "the rate limit is misconfigured; requests are rejected with 500");
         }
         Rejection::Unidentified(Error::new(ErrorKind::MissingSetup, message))

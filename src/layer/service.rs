@@ -85,7 +85,8 @@ where
         let config = self.config.clone();
         let (enforcement, is_read) = (config.enforcement.get(), is_read(request.extensions()));
         let state = if enforcement == Enforcement::Off {
-            config.annotate_uncharged(request.extensions_mut(), config.limiter.under(Enforcement::Off));
+            let limiter = Arc::new(config.limiter.under(Enforcement::Off));
+            config.annotate_uncharged(request.extensions_mut(), limiter);
             State::Respond {
                 future: ready.call(request),
                 decision: None,

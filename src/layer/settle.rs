@@ -3,6 +3,7 @@
 use std::{
     future::{Future, poll_fn},
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -54,7 +55,7 @@ impl Config {
 
 /// What is not settled yet of an admitted request.
 pub(super) struct Unsettled {
-    limiter: Limiter,
+    limiter: Arc<Limiter>,
     decision: Decision,
     /// The policies that count only some responses, by name. With several functions, those for which one returns true.
     counted: Vec<(String, CountIf)>,
@@ -195,7 +196,7 @@ pub(super) struct Undecided {
 
 impl Undecided {
     pub(super) fn watch(config: &Config, charge: Deciding) -> Deciding {
-        let mut undecided = Self { limiter: config.limiter.clone(), charge: Some(charge) };
+        let mut undecided = Self { limiter: Limiter::clone(&config.limiter), charge: Some(charge) };
         Deciding::from(Answer::pending(poll_fn(move |cx| {
             let Self { limiter, charge } = &mut undecided;
             let Some(deciding) = charge else { panic!("a charge was polled after its decision") };

@@ -94,8 +94,8 @@ const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-m
 /// # In a handler
 ///
 /// With the feature `tonic`, a [`Rejection`] and an [`Error`](crate::Error) become a `tonic::Status` with `?` or
-/// `Status::from`. The layer puts its [`Limiter`](crate::Limiter) into the extensions of the tonic request:
-/// `request.extensions().get::<Limiter>()`. There is an example at
+/// `Status::from`. [`Limiter::from_extensions`](crate::Limiter::from_extensions) gets the layer's limiter from the tonic
+/// request. There is an example at
 /// [`Rejection`](crate::Rejection#impl-From<Rejection>-for-Status).
 ///
 /// # Example

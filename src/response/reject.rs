@@ -133,7 +133,7 @@ impl Rejection {
     ///
     /// /// Exports cost more than the layer has charged.
     /// async fn export(request: Request<String>) -> Result<Response<RejectionBody>, std::convert::Infallible> {
-    ///     let limiter: &Limiter = request.extensions().get().unwrap();
+    ///     let limiter = Limiter::from_extensions(request.extensions()).unwrap();
     ///     let exports = Policy::new("exports", Quota::per_hour(1));
     ///     let charged = limiter.check(&exports, &Key::new("alice"), 1).await;
     ///     Ok(match charged.map_err(Rejection::from).and_then(|decision| decision.into_result()) {

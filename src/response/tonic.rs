@@ -54,9 +54,9 @@ impl GrpcStatus {
 /// use tonic::{Request, Response, Status};
 /// use tower_ratelimit::{Key, Limiter, Policy};
 ///
-/// /// In tonic, the layer's limiter is in the request's extensions.
+/// /// A handler finds the layer's limiter in the request's extensions.
 /// async fn export(request: Request<()>, exports: &Policy, user: &Key) -> Result<Response<()>, Status> {
-///     let limiter = request.extensions().get::<Limiter>();
+///     let limiter = Limiter::from_extensions(request.extensions());
 ///     let limiter = limiter.ok_or_else(|| Status::internal("the rate limit layer is missing"))?;
 ///     limiter.check(exports, user, 10).await?.into_result()?;
 ///     Ok(Response::new(()))

@@ -166,7 +166,7 @@ async fn the_extensions_have_all_that_a_handler_may_ask_for() {
             let found = [
                 extensions.get::<Reservation>().is_some(),
                 extensions.get::<Decision>().is_some(),
-                extensions.get::<Limiter>().is_some(),
+                Limiter::from_extensions(extensions).is_some(),
             ];
             Ok::<_, Infallible>(Response::new(format!("{found:?}")))
         }));

@@ -75,7 +75,7 @@ impl Greeter for Hello {
             let extensions = request.extensions();
             (
                 extensions.get::<Decision>().is_some(),
-                extensions.get::<Limiter>().is_some(),
+                Limiter::from_extensions(extensions).is_some(),
                 extensions.get::<Reservation>().is_some(),
             )
         };
@@ -255,7 +255,7 @@ impl Greeter for Costly {
         &self,
         request: tonic::Request<HelloRequest>,
     ) -> Result<tonic::Response<HelloReply>, Status> {
-        let limiter = request.extensions().get::<Limiter>().cloned();
+        let limiter = Limiter::from_extensions(request.extensions()).cloned();
         let limiter = limiter.ok_or_else(|| Status::internal("no layer"))?;
         let name = request.into_inner().name;
         let letters = Policy::new("letters", Quota::per_hour(5)).on_store_failure(self.0);

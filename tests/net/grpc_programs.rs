@@ -45,7 +45,7 @@ mod greetings {
             &self,
             request: tonic::Request<HelloRequest>,
         ) -> Result<tonic::Response<HelloReply>, Status> {
-            let limiter = request.extensions().get::<Limiter>().cloned();
+            let limiter = Limiter::from_extensions(request.extensions()).cloned();
             let limiter = limiter.ok_or_else(|| Status::internal("no rate limit layer"))?;
             let admitted = request.extensions().get::<Decision>().is_some_and(Decision::is_allowed);
             let name = request.into_inner().name;

@@ -43,7 +43,7 @@ impl Greeter for Hello {
         request: Request<HelloRequest>,
     ) -> Result<Response<Self::SayHellosStream>, Status> {
         // The layer has charged one unit under its own policy. Under this one, each reply costs a unit.
-        let limiter = request.extensions().get::<Limiter>().cloned();
+        let limiter = Limiter::from_extensions(request.extensions()).cloned();
         let limiter = limiter.ok_or_else(|| Status::internal("the rate limit layer is missing"))?;
         let HelloRequest { name, count } = request.into_inner();
         let replies = Policy::new("replies", Quota::per_minute(100));

@@ -108,11 +108,7 @@ impl Config {
 
     /// The limiter of a request.
     pub(super) fn limiter(&self, report_only: bool) -> Arc<Limiter> {
-        if report_only {
-            Arc::new(self.limiter.under(Enforcement::ReportOnly))
-        } else {
-            self.limiter.clone()
-        }
+        if report_only { Arc::new(self.limiter.under(Enforcement::ReportOnly)) } else { self.limiter.clone() }
     }
 
     /// Inserts the decision, with the limiter, into the request's extensions. If the layer only reports, also marks a request

@@ -214,12 +214,12 @@ struct Registered {
 
 impl Scripts {
     pub(crate) fn script_for(&self, charges: &[Charge]) -> Result<Arc<Script>, Error> {
-        let mut custom = charges.iter().map(Charge::policy).filter(|policy| policy.is_custom()).peekable();
-        if custom.peek().is_none() {
+        let custom = || charges.iter().map(Charge::policy).filter(|policy| policy.is_custom());
+        if custom().next().is_none() {
             return Ok(Script::built_in().clone());
         }
         let mut names = BTreeSet::new();
-        for policy in custom {
+        for policy in custom() {
             self.register(policy)?;
             names.insert(policy.algorithm_name().to_owned());
         }

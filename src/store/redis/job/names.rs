@@ -33,40 +33,27 @@ impl KeyNames {
         &self.prefix
     }
 
-    /// Writes a Redis key: `prefix:policy:algorithm:{identity}`, or `prefix:policy:algorithm:{shard}:identity`. An
-    /// identity contains no braces, so these never collide. The mark of a preflight is behind the braces, so the key is in
-    /// the slot of its client, whose bans hold for it.
-    pub(crate) fn write(&self, out: &mut Vec<u8>, policy: &Policy, key: &Key) {
-        self.write_start(out, policy);
-        self.write_end(out, key);
+    /// A Redis key: `prefix:policy:algorithm:{identity}`, or `prefix:policy:algorithm:{shard}:identity`. An identity
+    /// contains no braces, so these never collide. The mark of a preflight is behind the braces, so the key is in the slot of
+    /// its client, whose bans hold for it.
+    pub(crate) fn name(&self, policy: &Policy, key: &Key) -> String {
+        let name = [self.start(policy).concat().as_bytes(), &self.end(key).concat()].concat();
+        String::from_utf8(name).unwrap_or_default()
     }
 
-    /// Writes what all Redis keys under `policy` begin with.
-    pub(crate) fn write_start(&self, out: &mut Vec<u8>, policy: &Policy) {
-        self.start(policy).iter().for_each(|part| out.extend_from_slice(part.as_bytes()));
+    /// What all Redis keys under `policy` begin with, in parts.
+    pub(crate) fn start<'a>(&'a self, policy: &'a Policy) -> [&'a str; 4] {
+        [&self.prefix, ":", policy.label(), ":{"]
     }
 
-    /// Writes the rest of a Redis key.
-    pub(crate) fn write_end(&self, out: &mut Vec<u8>, key: &Key) {
+    /// The rest of a Redis key, in parts.
+    pub(crate) fn end<'a>(&'a self, key: &'a Key) -> [&'a [u8]; 3] {
         #[cfg(feature = "cluster")]
         if let Some(shards) = &self.shards {
-            let tag = shards.tag(shards.of(key));
-            for part in [tag.as_bytes(), b"}:", key.as_bytes()] {
-                out.extend_from_slice(part);
-            }
-            return;
+            return [shards.tag(shards.of(key)).as_bytes(), b"}:", key.as_bytes()];
         }
         let (mark, identity) = key.split_preflight();
-        for part in [identity, b"}", mark.as_bytes()] {
-            out.extend_from_slice(part);
-        }
-    }
-
-    /// The Redis key that [`write`](Self::write) writes.
-    pub(crate) fn name(&self, policy: &Policy, key: &Key) -> String {
-        let mut name = Vec::new();
-        self.write(&mut name, policy, key);
-        String::from_utf8(name).unwrap_or_default()
+        [identity, b"}", mark.as_bytes()]
     }
 
     /// The glob pattern of all Redis keys under `policy`.
@@ -79,7 +66,7 @@ impl KeyNames {
         escaped(&self.prefix) + ":*"
     }
 
-    /// The key whose Redis key under `policy` is `name`: the reverse of [`write`](Self::write). `None` if no key has
+    /// The key whose Redis key under `policy` is `name`: the reverse of [`name`](Self::name). `None` if no key has
     /// this name.
     pub(crate) fn key(&self, name: &[u8], policy: &Policy) -> Option<Key> {
         let name = str::from_utf8(name).ok()?;
@@ -95,10 +82,6 @@ impl KeyNames {
         let key = key.ok()?;
         // Without shards, or with another number of them, this store does not use the name.
         (self.name(policy, &key) == name).then_some(key)
-    }
-
-    fn start<'a>(&'a self, policy: &'a Policy) -> [&'a str; 4] {
-        [&self.prefix, ":", policy.label(), ":{"]
     }
 }
 

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{Cmd, ErrorKind, RedisResult, ServerErrorKind, Value};
+use redis::{Cmd, ErrorKind, RedisResult, RedisWrite as _, ServerErrorKind, Value};
 
 use crate::{
     decision::Charge,
@@ -109,20 +109,21 @@ pub(crate) fn encode(jobs: &[&Job]) -> Option<Call> {
     let mut command = Cmd::with_capacity(4 + count + texts.len(), 96 + 48 * count + numbers.0.len());
     command.arg("EVALSHA").arg(script.hash()).arg(count);
     // A batch is of one store, so keys under one policy start alike.
-    let (mut key, mut starts) = (Vec::with_capacity(128), Vec::<(&Policy, Vec<u8>)>::with_capacity(4));
+    let (mut name, mut starts) = (Vec::with_capacity(128), Vec::<(&Policy, String)>::with_capacity(4));
     for (job, charge) in &keys.distinct {
         let policy = charge.policy();
         let known = starts.iter().rev().take(RULE_LOOKBACK).position(|(known, _)| policy.is(known));
         let known = known.unwrap_or_else(|| {
-            let mut start = Vec::with_capacity(64);
-            job.names.write_start(&mut start, policy);
-            starts.push((policy, start));
+            starts.push((policy, job.names.start(policy).concat()));
             0
         });
-        key.clear();
-        key.extend_from_slice(&starts[starts.len() - 1 - known].1);
-        job.names.write_end(&mut key, charge.key());
-        command.arg(&key);
+        let (_, start) = &starts[starts.len() - 1 - known];
+        let [first, second, third] = job.names.end(charge.key());
+        name.clear();
+        for part in [start.as_bytes(), first, second, third] {
+            name.extend_from_slice(part);
+        }
+        command.write_arg(&name);
     }
     command.arg(numbers.0).arg(texts);
     let may_repeat = jobs.iter().all(|job| job.may_be_repeated());

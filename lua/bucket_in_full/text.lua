@@ -45,7 +45,7 @@ local function read_extra(text)
     extra.above, extra.capacity = (above or 0) + 0, (capacity or 0) + 0
     extra.leases = slot and { [0] = latest + 0, previous + 0, slot = slot + 0 }
     local most = math.max(slot or 0, latest or 0, previous or 0, above or 0, capacity or 0, period or 0, units or 0)
-    if most > MOST_UNITS or extra.refunded > MAX_REFUNDED or extra.since > 9007199254740991 then
+    if most > MOST_UNITS or extra.refunded > MAX_REFUNDED or extra.since >= 2^53 then
       error('RATELIMIT-FOREIGN', 0)
     end
     if part then

@@ -15,7 +15,7 @@ local function muldiv(a, b, m)
     return quotient, product - quotient * m
   end
   local quotient, rest = 0, 0
-  local place = 4398046511104 -- 2^42
+  local place = 2^42
   while place >= 1 do
     local digit = math.floor(b / place)
     b = b - digit * place

@@ -1,8 +1,8 @@
 --[[
   The state of a key: a time, a count, and nil or a text with more state, which the algorithm defines.
 
-  In Redis it is one string: a byte with the version of the format, 1, the time and the count as doubles, the least significant
-  byte first, which are 17 bytes, and the text. Lua has no other numbers, and reads these without parsing digits.
+  In Redis it is one string: 17 bytes, which are the version of the format, 1, then the time and the count as little-endian
+  doubles; then the text. Lua has no other numbers, and reads these without parsing digits.
 ]]
 -- uses: prelude
 

@@ -14,8 +14,8 @@ pub(crate) enum Report {
     Done,
 }
 
-/// What a decision keeps: a permit for units in use, which are released when the last clone is dropped. In a request's
-/// extensions, where a decision holds no permit, the limiter of the layer.
+/// A permit for units in use, which are released when the last clone is dropped. In place of one, a decision in a request's
+/// extensions has the limiter of its layer.
 pub(crate) type Permit = Arc<dyn Any + Send + Sync>;
 
 /// The result for a request under all its policies: admitted only if every policy admits. Cloning is cheap.
@@ -155,8 +155,14 @@ impl Decision {
         self.permit = Some(permit);
     }
 
-    pub(crate) fn permit(&self) -> Option<&Permit> {
-        self.permit.as_ref()
+    /// This decision for a request's extensions, with the layer's limiter in place of a permit.
+    pub(crate) fn with_limiter(self, limiter: Permit) -> Self {
+        Self { permit: Some(limiter), ..self }
+    }
+
+    /// The limiter that [`with_limiter`](Self::with_limiter) has set.
+    pub(crate) fn limiter<L: 'static>(&self) -> Option<&L> {
+        self.permit.as_ref()?.downcast_ref()
     }
 
     /// Moves the permit out, for another value to hold.

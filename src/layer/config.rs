@@ -3,7 +3,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use http::{Extensions, Response, request::Parts, response};
+use http::{Response, request::Parts, response};
 
 use super::{
     event::DecisionEvent,
@@ -20,7 +20,7 @@ use crate::{
     policy::{Enforcement, EnforcementSwitch, Policy},
     response::{
         GrpcStatus, HeaderWriter, Headers, ProblemDetails, Rejection, RejectionBody, RequestHead,
-        ResponseMapper, is_grpc, is_read, mark_request, reject, replace,
+        ResponseMapper, is_grpc, is_read, reject, replace,
     },
 };
 
@@ -109,34 +109,6 @@ impl Config {
     /// The limiter of a request.
     pub(super) fn limiter(&self, report_only: bool) -> Arc<Limiter> {
         if report_only { Arc::new(self.limiter.under(Enforcement::ReportOnly)) } else { self.limiter.clone() }
-    }
-
-    /// Inserts the decision, with the limiter, into the request's extensions. If the layer only reports, also marks a request
-    /// over the limit with a header.
-    pub(super) fn annotate(&self, request: &mut Parts, decision: Option<&Decision>, report_only: bool) {
-        if report_only {
-            mark_request(request, decision);
-        }
-        let limiter = self.limiter(report_only);
-        let Some(decision) = decision else {
-            return self.annotate_uncharged(&mut request.extensions, limiter);
-        };
-        let mut inserted = decision.clone();
-        inserted.attach_permit(limiter);
-        if let Some(outer) = request.extensions.insert(inserted) {
-            self.notices.charged_twice(&outer, decision);
-        }
-    }
-
-    /// Inserts what the handler of a request may extract that this layer does not charge, unless an outer layer does.
-    pub(super) fn annotate_uncharged(&self, extensions: &mut Extensions, limiter: Arc<Limiter>) {
-        self.reserve_nothing(extensions);
-        // The handler charges more to the decision of an outer layer, so it needs the limiter of that layer.
-        if !extensions.get::<Decision>().is_some_and(Decision::is_limited) {
-            let mut inserted = Decision::not_limited();
-            inserted.attach_permit(limiter);
-            extensions.insert(inserted);
-        }
     }
 
     /// Calls the function of `on_decision`.
@@ -285,45 +257,6 @@ impl Config {
                 log!(warn, "{warning}");
             }
         }
-    }
-}
-
-impl Limiter {
-    /// The limiter of the innermost layer that charged a request, or of the innermost layer if none did, from the
-    /// request's extensions. For handlers without extractors, such as those of tonic. In axum, extract a `Limiter`.
-    ///
-    /// `None` without a layer. In a test of a handler, insert a `Limiter` in its place.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use http::{Request, Response};
-    /// use tower::{BoxError, Layer, ServiceExt, service_fn};
-    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer};
-    ///
-    /// async fn export(request: Request<u64>) -> Result<Response<String>, BoxError> {
-    ///     let limiter = Limiter::from_extensions(request.extensions()).ok_or("the rate limit layer is missing")?;
-    ///     let rows = Policy::new("rows", Quota::per_hour(10));
-    ///     limiter.check(&rows, &Key::new("alice"), *request.body()).await?.into_result()?;
-    ///     Ok(Response::new(String::from("exported")))
-    /// }
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() {
-    /// let requests = Policy::new("requests", Quota::per_hour(3));
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), requests, Key::new("alice"));
-    /// assert!(layer.layer(service_fn(export)).oneshot(Request::new(8)).await.is_ok());
-    ///
-    /// // A test without a layer.
-    /// let mut request = Request::new(11);
-    /// request.extensions_mut().insert(Limiter::new(MemoryStore::new()));
-    /// assert!(export(request).await.is_err());
-    /// # }
-    /// ```
-    #[must_use]
-    pub fn from_extensions(extensions: &Extensions) -> Option<&Self> {
-        let kept = extensions.get::<Decision>().and_then(Decision::permit);
-        kept.and_then(|limiter| limiter.downcast_ref()).or_else(|| extensions.get())
     }
 }
 

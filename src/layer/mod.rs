@@ -4,6 +4,7 @@ mod admit;
 mod body;
 mod config;
 mod event;
+mod extensions;
 #[cfg(feature = "axum")]
 mod extract;
 #[expect(clippy::module_inception, reason = "the module's main type")]

@@ -274,11 +274,15 @@ async fn a_forgotten_local_changes_nothing_for_the_other_policies_of_a_decision(
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let lua = "return { decide = function(_, cost) \
-               ttl, pack, now = 0, 0, 0 return 0, 4, 3, 0, 0, 9, 1, cost end }";
+               ttl, pack, now, manual_time, value_of, NEVER = 0, 0, 0, 1, 0, 0 \
+               return 0, 4, 3, 0, 0, 9, 1, cost end }";
     let hourly = Policy::new("hourly", Quota::per_hour(3)).on_store_failure(FailureMode::Closed);
     let charges = [policy("mine", lua), hourly].map(|policy| Charge::new(&policy, &Key::new("alice"), 1));
     for remaining in [2, 1] {
         let decision = limiter.check_all(&charges).await.unwrap();
         assert_eq!(decision.outcomes()[1].remaining(), remaining);
     }
+    // Two units are replenished in 40 minutes.
+    let ttl: i64 = server.command(&["PTTL", "rl:hourly:gcra:{alice}"]);
+    assert!(ttl <= 2_400_002, "{ttl}");
 }

@@ -111,10 +111,12 @@ impl Script {
         }
         for algorithm in custom {
             let (name, lua) = (algorithm.name(), algorithm.lua());
-            // The file does not reach a key by these names, and a forgotten `local` changes nothing outside of it.
+            // The file does not reach a key by these names, and a forgotten `local` changes nothing outside it.
             text.push_str(&format!(
-                "if name == '{name}' then\nlocal redis, call, pack, ttl, KEYS, ARGV, _G, loadstring, getfenv, setfenv\n\
+                "if name == '{name}' then\nlocal redis, call, KEYS, ARGV, _G, loadstring, getfenv, setfenv\n\
+                 local pack, ttl, manual_time, text_of_error, read_state, value_of, decide_any\n\
                  local now, muldiv, muldiv_up, floor, format = now, muldiv, muldiv_up, math.floor, string.format\n\
+                 local NEVER, REMOVE, KEEP_TTL = NEVER, REMOVE, KEEP_TTL\n\
                  return checked('{name}', (function()\n{lua}\nend)())\nend\n"
             ));
         }

@@ -35,7 +35,7 @@ impl Config {
 
 impl Limiter {
     /// The limiter of the innermost layer that charged a request, or of the innermost layer if none did, from the
-    /// request's extensions. For handlers without extractors, such as those of tonic. In axum, extract a `Limiter`.
+    /// request's extensions. For handlers without extractors, such as tonic's. In axum, extract a `Limiter`.
     ///
     /// `None` without a layer, or if a service between the layer and the handler has replaced the [`Decision`] in the
     /// extensions, which holds the limiter. A test of a handler can insert a `Limiter`.

@@ -22,10 +22,9 @@ pub(crate) type Permit = Arc<dyn Any + Send + Sync>;
 ///
 /// # In a layer
 ///
-/// A layer inserts the decision into the request's extensions, for the handler, with the layer's
-/// [limiter](crate::Limiter::from_extensions). If none of the layers in front of the
-/// handler charges the request, the handler gets a decision that admits and has no [outcomes](Self::outcomes). Without
-/// a layer, extracting the decision fails with 500.
+/// A layer inserts the decision, which holds the layer's [limiter](crate::Limiter::from_extensions), into the request's
+/// extensions for the handler. If none of the layers in front of the handler charges the request, the handler gets a
+/// decision that admits and has no [outcomes](Self::outcomes). Without a layer, extracting the decision fails with 500.
 ///
 /// The layer copies the decision into the response's extensions only if the request already carried one, for example
 /// from an outer layer. To read it from a response, have your middleware insert `Decision::new([])` into the request

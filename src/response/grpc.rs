@@ -95,8 +95,7 @@ const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-m
 ///
 /// With the feature `tonic`, a [`Rejection`] and an [`Error`](crate::Error) become a `tonic::Status` with `?` or
 /// `Status::from`. [`Limiter::from_extensions`](crate::Limiter::from_extensions) gets the layer's limiter from the tonic
-/// request. There is an example at
-/// [`Rejection`](crate::Rejection#impl-From<Rejection>-for-Status).
+/// request. There is an example at [`Rejection`](crate::Rejection#impl-From<Rejection>-for-Status).
 ///
 /// # Example
 ///

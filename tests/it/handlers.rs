@@ -2,7 +2,7 @@
 
 use std::{convert::Infallible, fs, path::Path};
 
-use axum::{Router, body::Body, routing::post};
+use axum::{Router, body::Body, middleware::map_request, routing::post};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use support::Down;
@@ -173,6 +173,23 @@ async fn the_extensions_have_all_that_a_handler_may_ask_for() {
         let Ok(response) = service.oneshot(Request::new(String::new())).await;
         let found = response.into_body().collect().await.unwrap().to_bytes();
         assert_eq!(found, "[true, true, true]", "{}", row.name);
+    }
+}
+
+/// The decision holds the limiter.
+#[tokio::test]
+async fn a_service_that_replaces_the_decision_of_a_request_removes_the_limiter() {
+    for (replaces, expected) in [(false, StatusCode::OK), (true, StatusCode::INTERNAL_SERVER_ERROR)] {
+        let between = map_request(move |mut request: Request<Body>| async move {
+            if replaces {
+                request.extensions_mut().insert(Decision::new([]));
+            }
+            request
+        });
+        let layer = RateLimitLayer::new(MemoryStore::new(), tokens(), Key::new("all"));
+        let app = Router::new().route("/", post(async |_: Limiter| {})).layer(between).layer(layer);
+        let response = app.oneshot(Request::post("/").body(Body::empty()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), expected);
     }
 }
 

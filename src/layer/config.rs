@@ -3,7 +3,7 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use http::{Response, request::Parts, response};
+use http::{Extensions, Response, request::Parts, response};
 
 use super::{
     event::DecisionEvent,
@@ -20,7 +20,7 @@ use crate::{
     policy::{Enforcement, EnforcementSwitch, Policy},
     response::{
         GrpcStatus, HeaderWriter, Headers, ProblemDetails, Rejection, RejectionBody, RequestHead,
-        ResponseMapper, is_grpc, is_read, reject, replace,
+        ResponseMapper, is_grpc, is_read, mark_request, reject, replace,
     },
 };
 
@@ -109,6 +109,30 @@ impl Config {
     /// The limiter of a request.
     pub(super) fn limiter(&self, report_only: bool) -> Arc<Limiter> {
         if report_only { Arc::new(self.limiter.under(Enforcement::ReportOnly)) } else { self.limiter.clone() }
+    }
+
+    /// Inserts the decision, with the limiter, into the request's extensions. If the layer only reports, also marks a request
+    /// over the limit with a header.
+    pub(super) fn annotate(&self, request: &mut Parts, decision: Option<&Decision>, report_only: bool) {
+        if report_only {
+            mark_request(request, decision);
+        }
+        let limiter = self.limiter(report_only);
+        let Some(decision) = decision else {
+            return self.annotate_uncharged(&mut request.extensions, limiter);
+        };
+        if let Some(outer) = request.extensions.insert(decision.clone().with_limiter(limiter)) {
+            self.notices.charged_twice(&outer, decision);
+        }
+    }
+
+    /// Inserts what the handler of a request may extract that this layer does not charge, unless an outer layer does.
+    pub(super) fn annotate_uncharged(&self, extensions: &mut Extensions, limiter: Arc<Limiter>) {
+        self.reserve_nothing(extensions);
+        // The handler charges more to the decision of an outer layer, so it needs the limiter of that layer.
+        if !extensions.get::<Decision>().is_some_and(Decision::is_limited) {
+            extensions.insert(Decision::not_limited().with_limiter(limiter));
+        }
     }
 
     /// Calls the function of `on_decision`.

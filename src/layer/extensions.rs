@@ -1,37 +1,8 @@
-//! What a layer inserts into the extensions of requests.
+//! How handlers without extractors find what a layer inserts into the extensions of requests.
 
-use std::sync::Arc;
+use http::Extensions;
 
-use http::{Extensions, request::Parts};
-
-use super::config::Config;
-use crate::{decision::Decision, limiter::Limiter, response::mark_request};
-
-impl Config {
-    /// Inserts the decision, with the limiter, into the request's extensions. If the layer only reports, also marks a request
-    /// over the limit with a header.
-    pub(super) fn annotate(&self, request: &mut Parts, decision: Option<&Decision>, report_only: bool) {
-        if report_only {
-            mark_request(request, decision);
-        }
-        let limiter = self.limiter(report_only);
-        let Some(decision) = decision else {
-            return self.annotate_uncharged(&mut request.extensions, limiter);
-        };
-        if let Some(outer) = request.extensions.insert(decision.clone().with_limiter(limiter)) {
-            self.notices.charged_twice(&outer, decision);
-        }
-    }
-
-    /// Inserts what the handler of a request may extract that this layer does not charge, unless an outer layer does.
-    pub(super) fn annotate_uncharged(&self, extensions: &mut Extensions, limiter: Arc<Limiter>) {
-        self.reserve_nothing(extensions);
-        // The handler charges more to the decision of an outer layer, so it needs the limiter of that layer.
-        if !extensions.get::<Decision>().is_some_and(Decision::is_limited) {
-            extensions.insert(Decision::not_limited().with_limiter(limiter));
-        }
-    }
-}
+use crate::{decision::Decision, limiter::Limiter};
 
 impl Limiter {
     /// The limiter of the innermost layer that charged a request, or of the innermost layer if none did, from the

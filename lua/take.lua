@@ -1,7 +1,7 @@
 --[[
   The driver of a call that is only takes of one charge, under one algorithm, with a key that no other decision of the
-  call uses: the most frequent call by far, alone or in a batch. It keeps no state between decisions, so it takes
-  three fifths of the instructions of decide.lua for one decision, and four fifths for 64.
+  call uses: the most frequent call by far, alone or in a batch. It keeps no states, rules and errors of several charges, so
+  it takes fewer instructions than decide.lua.
 
   KEYS, ARGV, the reply and the functions of an algorithm are specified in lua/README.md. `algorithm` and `ARGUMENTS`,
   the format of a policy's numbers, are from src/store/redis/script.rs.

@@ -48,8 +48,8 @@ impl<S: Sync> FromRequestParts<S> for Limiter {
         or_missing(
             request,
             Self::from_extensions(&request.extensions).cloned(),
-            "the handler extracts a `Limiter`, and no `RateLimitLayer` is in front of it, or a service between them has replaced \
-             the request's `Decision`: add a layer, or leave the `Decision`",
+            "the handler extracts a `Limiter`, and no `RateLimitLayer` is in front of it: add one; or, if there is one, a service \
+             behind it has replaced the `Decision` in the request's extensions: keep that",
         )
     }
 }

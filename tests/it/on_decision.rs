@@ -232,7 +232,7 @@ async fn a_rejection_that_the_service_returns_is_seen_once_after_the_admission()
     let (inner, outer) = (Events::default(), Events::default());
     let exports = Policy::new("exports", Quota::per_hour(1));
     let export = move |request: Request<()>| {
-        let limiter: Limiter = Limiter::from_extensions(request.extensions()).unwrap().clone();
+        let limiter = Limiter::from_extensions(request.extensions()).unwrap().clone();
         let exports = exports.clone();
         async move {
             let decision = limiter.check(&exports, &Key::new("alice"), 1).await.map_err(Rejection::from);

@@ -102,13 +102,6 @@ impl Charge {
         self
     }
 
-    /// Whether nothing but the quota decides over it. The common case, so it takes the short way through a limiter, a
-    /// store and a call of Redis: there is nothing to ask of a lease, a ban, a shadow or a permit.
-    #[inline]
-    pub(crate) fn is_plain(&self) -> bool {
-        self.policy.is_plain()
-    }
-
     /// Whether both have the same key and the same policy name.
     pub(crate) fn is_of_same_count(&self, other: &Self) -> bool {
         self.key == other.key && self.policy.name() == other.policy.name()
@@ -196,11 +189,17 @@ fn next_holder() -> [u64; 2] {
 /// The charges of a decision.
 pub(crate) type Charges = OneOrMany<Charge>;
 
-/// The parts of a decision. A single one, which most decisions have, needs no allocation.
+/// Parts of a decision. A single one, which most decisions have, needs no allocation, nor does none.
 #[derive(Clone, Debug)]
 pub(crate) enum OneOrMany<T> {
     One(T),
     Many(Vec<T>),
+}
+
+impl<T> OneOrMany<T> {
+    pub(crate) const fn none() -> Self {
+        Self::Many(Vec::new())
+    }
 }
 
 impl<T> From<T> for OneOrMany<T> {

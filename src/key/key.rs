@@ -341,6 +341,7 @@ impl Key {
     }
 
     /// The key of the client, if this is one of a preflight.
+    #[inline]
     pub(crate) fn client(&self) -> Option<Self> {
         let (mark, client) = self.split_preflight();
         if mark.is_empty() { None } else { str::from_utf8(client).ok().map(Self::of_text) }

@@ -403,6 +403,7 @@ impl Policy {
 
     /// Whether both count the same units in the same way, and so decide alike.
     #[cfg(feature = "redis")]
+    #[inline]
     pub(crate) fn counts_as(&self, other: &Self) -> bool {
         self.is(other)
             || self.shares_counts_with(other)

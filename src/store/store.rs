@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::{
     base::{Answer, Error},
-    decision::{Charge, Decision, Reconciliation},
+    decision::{Charge, Decision, OneOrMany, Reconciliation},
     key::Key,
     policy::Policy,
 };
@@ -324,30 +324,14 @@ pub(crate) struct PenaltyCharge {
     /// The place of the charge that it belongs to.
     pub(crate) place: usize,
     pub(crate) charge: Charge,
-    #[cfg(feature = "redis")]
-    pub(crate) counts: Counts,
-}
-
-/// Which denials a call counts for a penalty.
-#[cfg(feature = "redis")]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "only a Cluster decides in several calls"))]
-pub(crate) enum Counts {
-    /// The denial of its charge.
-    #[default]
-    Own,
-    /// None: a later call counts it.
-    Later,
-    /// One, which was decided in an earlier call.
-    Earlier,
 }
 
 impl PenaltyCharge {
     /// The penalties of `charges`, in their order. A preflight has the bans of its client. Their keys have the same
     /// hash tag, so they are in the same slot of a Cluster.
-    pub(crate) fn of(action: Action, charges: &[Charge]) -> Vec<Self> {
-        if charges.iter().all(Charge::is_plain) {
-            return Vec::new();
+    pub(crate) fn of(action: Action, charges: &[Charge]) -> OneOrMany<Self> {
+        if charges.iter().all(|charge| charge.policy().bans().is_none()) {
+            return OneOrMany::none();
         }
         let Spec { change, denies, .. } = action.spec();
         let cost = |charge: &Charge| match change {
@@ -355,17 +339,27 @@ impl PenaltyCharge {
             _ => (denies && charge.cost() > 0 && !charge.is_shadow()).then_some(1),
         };
         let penalty = |(place, charge): (usize, &Charge)| {
-            let bans = charge.policy().bans()?;
-            let client = charge.key().client();
-            let key = client.as_ref().unwrap_or_else(|| charge.key());
-            let charge = Charge::new(bans, key, cost(charge)?);
-            Some(Self {
-                place,
-                charge,
-                #[cfg(feature = "redis")]
-                counts: Counts::default(),
-            })
+            let (bans, cost) = (charge.policy().bans()?.clone(), cost(charge)?);
+            let key = charge.key().client().unwrap_or_else(|| charge.key().clone());
+            Some(Self { place, charge: Charge::of(bans, key, cost) })
         };
-        charges.iter().enumerate().filter_map(penalty).collect()
+        match charges {
+            [charge] => penalty((0, charge)).map_or_else(OneOrMany::none, OneOrMany::One),
+            many => OneOrMany::Many(many.iter().enumerate().filter_map(penalty).collect()),
+        }
     }
+}
+
+/// Which denials a call counts for the penalties of its charges.
+#[cfg(feature = "redis")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "only a Cluster decides in several calls"))]
+pub(crate) enum Counts {
+    /// Those of these charges.
+    #[default]
+    Own,
+    /// None: a later call counts them.
+    Later,
+    /// One each, which was decided in an earlier call.
+    Earlier,
 }

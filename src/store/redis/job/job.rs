@@ -14,9 +14,9 @@ use super::names::KeyNames;
 use crate::{
     algorithm::twin::Receipt,
     base::{Answer, Error, Shared, sync::lock},
-    decision::{Charge, Charges, Decision},
+    decision::{Charge, Charges, Decision, OneOrMany},
     store::{
-        Action, PenaltyCharge,
+        Action, Counts, PenaltyCharge,
         redis::{deny_cache::DenyObserver, script::Script},
     },
 };
@@ -26,7 +26,9 @@ pub(crate) struct Job {
     pub(crate) action: Action,
     pub(crate) charges: Charges,
     /// The charges against the penalties of the policies.
-    pub(crate) penalties: Vec<PenaltyCharge>,
+    pub(crate) penalties: OneOrMany<PenaltyCharge>,
+    /// Which denials they count.
+    pub(crate) counts: Counts,
     pub(crate) names: KeyNames,
     /// The time of a manual clock, in microseconds; `None` for the server's clock.
     pub(crate) time: Option<u64>,
@@ -142,6 +144,7 @@ impl Job {
         Self {
             action,
             penalties: PenaltyCharge::of(action, &charges),
+            counts: Counts::default(),
             charges,
             names,
             time: None,

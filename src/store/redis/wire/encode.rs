@@ -1,16 +1,9 @@
-use std::{
-    borrow::Cow,
-    collections::HashMap,
-    hash::{BuildHasherDefault, Hash, Hasher},
-    sync::Arc,
-    time::Duration,
-};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use redis::{Cmd, ErrorKind, RedisResult, RedisWrite as _, ServerErrorKind, Value};
 
 use crate::{
     decision::Charge,
-    key::Key,
     policy::{MAX_BAN, Policy},
     store::{
         Action, Counts, PenaltyCharge, Spec, StateChange,
@@ -77,11 +70,9 @@ impl Job {
 
     /// Whether both jobs differ only in their keys, so that they can share a run.
     fn differs_only_in_keys(&self, other: &Self) -> bool {
-        // Which denials the charges against penalties count.
-        let counts = |job: &Self| job.penalties.first().map(|penalty| penalty.counts);
         let is_alike = |(one, other): (&Charge, &Charge)| {
             one.policy().counts_as(other.policy())
-                && self.cost(one) == self.cost(other)
+                && one.cost() == other.cost()
                 && one.is_shadow() == other.is_shadow()
                 && !one.needs_permit()
         };
@@ -90,7 +81,7 @@ impl Job {
             && other.lease.is_none()
             && !matches!(self.action, Action::Refund | Action::Ban)
             && self.charges.len() == other.charges.len()
-            && counts(self) == counts(other)
+            && self.counts == other.counts
             && self.charges.iter().zip(&*other.charges).all(is_alike)
     }
 }
@@ -162,56 +153,35 @@ struct Keys<'a> {
 
 impl<'a> Keys<'a> {
     fn of(jobs: &[&'a Job]) -> Self {
-        let count = jobs.iter().map(|job| job.width()).sum();
+        let count: usize = jobs.iter().map(|job| job.width()).sum();
         if count == 1 {
             return Self { distinct: each_charge(jobs).collect(), places: None };
         }
-        let mut known: HashMap<Count<'_>, usize, BuildHasherDefault<QuickHash>> =
-            HashMap::with_capacity_and_hasher(count, BuildHasherDefault::default());
-        let mut distinct = Vec::with_capacity(count);
+        // For each hash the number of a key, or 0. A `HashMap` takes four times as many instructions. Clients can make keys
+        // collide, but a call has at most 512 keys, so comparing them costs little.
+        let size = (2 * count).next_power_of_two();
+        let mut known = vec![0_usize; size];
+        let mut distinct: Vec<(&Job, &Charge)> = Vec::with_capacity(count);
         let mut places = Vec::with_capacity(count);
         for (job, charge) in each_charge(jobs) {
-            let counted = Count { tag: charge.policy().tag(), key: charge.key() };
-            let place = *known.entry(counted).or_insert_with(|| {
-                distinct.push((job, charge));
-                distinct.len()
-            });
+            let (tag, key) = (charge.policy().tag(), charge.key());
+            let mut hash = key.quick_hash(tag) as usize;
+            let place = loop {
+                let at = hash & (size - 1);
+                match distinct.get(known[at].wrapping_sub(1)) {
+                    Some((_, other)) if other.policy().tag() == tag && other.key() == key => break known[at],
+                    Some(_) => hash = hash.wrapping_add(1),
+                    None => {
+                        distinct.push((job, charge));
+                        known[at] = distinct.len();
+                        break distinct.len();
+                    }
+                }
+            };
             places.push(place);
         }
         let is_repeated = distinct.len() < places.len();
         Self { distinct, places: is_repeated.then_some(places) }
-    }
-}
-
-/// What a charge is counted in. Equal ones have the same key in Redis.
-#[derive(PartialEq, Eq)]
-struct Count<'a> {
-    /// The tag of the policy.
-    tag: u64,
-    key: &'a Key,
-}
-
-impl Hash for Count<'_> {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(self.key.quick_hash(self.tag));
-    }
-}
-
-/// Takes a hash as it is. Clients can make keys collide, but a call has at most 512 keys, so comparing them costs little.
-#[derive(Default)]
-struct QuickHash(u64);
-
-impl Hasher for QuickHash {
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("a count writes its hash")
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-
-    fn finish(&self) -> u64 {
-        self.0
     }
 }
 
@@ -261,7 +231,11 @@ impl Numbers {
 
     /// For `lua/decide.lua`. Also returns the texts: the algorithms of the rules, then the holders.
     fn of_decisions<'a>(jobs: &[&'a Job], keys: &Keys<'_>) -> (Self, Vec<Cow<'a, str>>) {
-        let (rules, rule_of) = rules_of(jobs);
+        let runs: Vec<&[&Job]> = jobs.chunk_by(|one, next| one.differs_only_in_keys(next)).collect();
+        let firsts: Vec<&Job> = runs.iter().filter_map(|run| run.first().copied()).collect();
+        let (rules, rule_of) = rules_of(&firsts);
+        let mut rule_of = rule_of.into_iter();
+        let mut next_rule = || rule_of.next().unwrap_or_default();
         let mut numbers = Self::new(jobs);
         let mut texts: Vec<Cow<'_, str>> = Vec::with_capacity(rules.len());
         numbers.push(rules.len() as u64);
@@ -270,9 +244,8 @@ impl Numbers {
             numbers.push(policy.arguments().len() as u64);
             numbers.extend(policy.arguments());
         }
-        let mut charge_number = 0;
-        for run in jobs.chunk_by(|one, next| one.differs_only_in_keys(next)) {
-            let Some(job) = run.first() else { continue };
+        let mut places = keys.places.iter().flatten();
+        for (job, run) in firsts.iter().zip(&runs) {
             let charges = job.width();
             let is_shared = u64::from(keys.places.is_some());
             // A job that leases units charges its cost too.
@@ -285,7 +258,7 @@ impl Numbers {
             }
             let is_lease = job.lease.is_some().into();
             numbers.extend(&[is_lease, run.len() as u64, charges as u64, is_shared]);
-            for (i, charge) in job.charges.iter().enumerate() {
+            for charge in &*job.charges {
                 let holder = if charge.needs_permit() {
                     texts.push(format!("{:032x}", charge.holder()).into());
                     // ARGV[1] is the numbers.
@@ -293,7 +266,7 @@ impl Numbers {
                 } else {
                     0
                 };
-                numbers.extend(&[rule_of[charge_number + i] as u64, job.cost(charge), holder]);
+                numbers.extend(&[next_rule(), job.cost(charge), holder]);
                 match (job.action, charge.receipt()) {
                     (Action::Refund, Some(receipt)) => numbers.extend(&[receipt.made, receipt.mark]),
                     // In place of the time and the mark, as below.
@@ -305,10 +278,9 @@ impl Numbers {
                     _ => numbers.extend(&[0, 0]),
                 }
             }
-            let own = job.charges.len();
-            for (i, PenaltyCharge { place, charge, counts }) in job.penalties.iter().enumerate() {
-                numbers.extend(&[rule_of[charge_number + own + i] as u64, charge.cost().min(MAX_BAN), 0]);
-                numbers.push_mark(match counts {
+            for PenaltyCharge { place, charge } in &*job.penalties {
+                numbers.extend(&[next_rule(), charge.cost().min(MAX_BAN), 0]);
+                numbers.push_mark(match job.counts {
                     Counts::Own => 2,
                     Counts::Later => 3,
                     Counts::Earlier => 4,
@@ -319,18 +291,15 @@ impl Numbers {
                 let returned = lease.returned();
                 numbers.extend(&[lease.wanted, returned.name, returned.units, returned.spent]);
             }
-            let end = charge_number + run.len() * charges;
-            if let Some(places) = &keys.places {
-                places[charge_number..end].iter().for_each(|place| numbers.push(*place as u64));
-            }
-            charge_number = end;
+            let own = places.by_ref().take(run.len() * charges);
+            own.for_each(|place| numbers.push(*place as u64));
         }
         (numbers, texts)
     }
 }
 
 /// The policies of `jobs`, and for each charge which of them it has, counted from 1.
-fn rules_of<'a>(jobs: &[&'a Job]) -> (Vec<&'a Policy>, Vec<usize>) {
+fn rules_of<'a>(jobs: &[&'a Job]) -> (Vec<&'a Policy>, Vec<u64>) {
     let mut rules: Vec<&Policy> = Vec::with_capacity(RULE_LOOKBACK);
     let mut rule_of = Vec::with_capacity(jobs.len());
     for (_, charge) in each_charge(jobs) {
@@ -340,7 +309,7 @@ fn rules_of<'a>(jobs: &[&'a Job]) -> (Vec<&'a Policy>, Vec<usize>) {
         if known.is_none() {
             rules.push(charge.policy());
         }
-        rule_of.push(rule + 1);
+        rule_of.push(rule as u64 + 1);
     }
     (rules, rule_of)
 }

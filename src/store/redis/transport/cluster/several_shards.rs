@@ -72,7 +72,7 @@ async fn shard_by_shard(
         let may_be_banned =
             by_shard[place + 1..].iter().flatten().any(|&later| job.charges[later].policy().has_penalty());
         if may_be_banned {
-            part.penalties.iter_mut().for_each(|penalty| penalty.counts = Counts::Later);
+            part.counts = Counts::Later;
         }
         match shards.decide_in_shard(part.into()).await {
             Ok(decision) => {
@@ -182,7 +182,7 @@ fn count_denials(
     if part.penalties.is_empty() {
         return None;
     }
-    part.penalties.iter_mut().for_each(|penalty| penalty.counts = Counts::Earlier);
+    part.counts = Counts::Earlier;
     part.charges = Charges::Many(part.charges.iter().map(|charge| charge.clone().with_cost(0)).collect());
     part.deadline = job.deadline.max(REPLY_TIMEOUT);
     let shards = shards.clone();

@@ -166,12 +166,12 @@ pub(super) fn effective_window(outcome: &Outcome, denied: bool) -> Option<u64> {
         let wait = outcome.retry_after().filter(|_| outcome.remaining() == 0)?;
         return Some(seconds_up(wait).clamp(1, MAX_RETRY_AFTER));
     }
-    let reset = seconds_up(outcome.reset_after());
+    let reset = || seconds_up(outcome.reset_after());
     let seconds = match (outcome.policy().replenishment(), outcome.remaining()) {
         (Replenishment::OnRelease, _) => return None,
-        (Replenishment::Evenly, 0) => refill_seconds(outcome, 1).min(reset),
+        (Replenishment::Evenly, 0) => refill_seconds(outcome, 1).min(reset()),
         (Replenishment::Evenly, units) => refill_seconds(outcome, units),
-        (_, units) => refill_seconds(outcome, units).max(reset),
+        (_, units) => refill_seconds(outcome, units).max(reset()),
     };
     Some(seconds.max(1))
 }

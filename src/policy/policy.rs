@@ -52,7 +52,7 @@ pub(super) struct Inner {
     counting: Counting,
     settings: PolicySettings,
     // The following fields follow from the settings and the algorithm.
-    /// See [`Charge::is_plain`](crate::decision::Charge::is_plain).
+    /// See [`Policy::is_plain`].
     is_plain: bool,
     /// What counts the denials of a key and bans it: a policy of the same name.
     bans: Option<Policy>,

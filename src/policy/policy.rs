@@ -52,8 +52,6 @@ pub(super) struct Inner {
     counting: Counting,
     settings: PolicySettings,
     // The following fields follow from the settings and the algorithm.
-    /// See [`Policy::is_plain`].
-    is_plain: bool,
     /// What counts the denials of a key and bans it: a policy of the same name.
     bans: Option<Policy>,
     /// What debits are counted by, if there is room for debts: the policy with so much more room.
@@ -338,12 +336,6 @@ impl Policy {
         self.settings().penalty.is_some()
     }
 
-    /// Whether it has no leases, permits, debts, penalty or shadows, and a built-in algorithm, as nearly every policy.
-    #[inline]
-    pub(crate) fn is_plain(&self) -> bool {
-        self.0.is_plain
-    }
-
     /// Whether its algorithm is not built in.
     #[cfg(feature = "redis")]
     pub(crate) fn is_custom(&self) -> bool {
@@ -408,6 +400,8 @@ impl Policy {
         self.is(other)
             || self.shares_counts_with(other)
                 && self.arguments() == other.arguments()
+                // A custom algorithm may have no argument for the burst.
+                && self.capacity() == other.capacity()
                 && self.settings().penalty == other.settings().penalty
     }
 
@@ -490,15 +484,8 @@ impl Eq for Policy {}
 
 impl Inner {
     fn new(name: Name, counting: Counting, settings: PolicySettings) -> Self {
-        let has_permits = counting.replenishment == Replenishment::OnRelease;
-        let is_custom = counting.algorithm.counter().is_none();
-        let is_special = settings.lease.is_some()
-            || settings.debt > 0
-            || settings.penalty.is_some()
-            || settings.enforced < 1.0;
         Self {
             name,
-            is_plain: !(has_permits || is_custom || is_special),
             counting,
             settings,
             bans: None,
@@ -586,10 +573,9 @@ mod tests {
     use crate::algorithm::FixedWindow;
 
     #[test]
-    fn a_policy_knows_what_is_special_about_it() {
+    fn a_changed_policy_keeps_what_is_special_about_it() {
         let quota = Quota::per_second(9);
         let plain = || Policy::new("p", quota);
-        assert!(plain().is_plain());
         let rows = [
             plain().leased(2),
             Policy::concurrency("p", 9),
@@ -603,7 +589,6 @@ mod tests {
             let changed =
                 policy.clone().on_store_failure(FailureMode::Open).content_bytes().with_quota(quota);
             let (changed, before) = (changed.unwrap(), policy.settings().clone());
-            assert_eq!([policy.is_plain(), changed.is_plain()], [false; 2], "{policy:?}");
             assert_eq!(policy.has_permits(), changed.has_permits());
             let (on_store_failure, content_bytes) = (FailureMode::Open, true);
             assert_eq!(
@@ -611,16 +596,29 @@ mod tests {
                 PolicySettings { quota, on_store_failure, content_bytes, ..before }
             );
         }
-        let gone = [
-            plain().shadow().rollout(1.0),
-            plain().penalty(Penalty::manual()).without_penalty(),
-            plain().debt(2).debt(0),
-            plain().leased(2).debt(2).local_share(1),
-            plain().leased(2).debt(2).debits().clone(),
-        ];
-        for policy in gone {
-            assert!(policy.is_plain(), "{policy:?}");
+    }
+
+    #[test]
+    #[cfg(feature = "redis")]
+    fn policies_with_different_bursts_do_not_count_alike() {
+        #[derive(Debug)]
+        struct Custom;
+
+        impl Algorithm for Custom {
+            fn name(&self) -> &str {
+                "custom"
+            }
+            fn lua(&self) -> &str {
+                "return { decide = function() return 0, 1, 0, nil, nil, 1, 1, 1 end }"
+            }
+            fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
+                Ok(vec![quota.limit()])
+            }
         }
+
+        let of = |quota| Policy::new("p", quota).algorithm(Custom);
+        assert!(of(Quota::per_hour(10)).counts_as(&of(Quota::per_hour(10))));
+        assert!(!of(Quota::per_hour(10)).counts_as(&of(Quota::per_hour(10).burst(5))));
     }
 
     #[test]

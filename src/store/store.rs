@@ -330,9 +330,6 @@ impl PenaltyCharge {
     /// The penalties of `charges`, in their order. A preflight has the bans of its client. Their keys have the same
     /// hash tag, so they are in the same slot of a Cluster.
     pub(crate) fn of(action: Action, charges: &[Charge]) -> OneOrMany<Self> {
-        if charges.iter().all(|charge| charge.policy().bans().is_none()) {
-            return OneOrMany::none();
-        }
         let Spec { change, denies, .. } = action.spec();
         let cost = |charge: &Charge| match change {
             Some(StateChange::Ban) => Some(charge.cost()),

@@ -123,20 +123,21 @@ pub(crate) fn encode(jobs: &[&Job]) -> Option<Call> {
 
 /// The short script, if the jobs are only takes of one charge under one algorithm.
 fn takes_of(jobs: &[&Job]) -> Option<&'static Arc<Script>> {
-    let (mut algorithm, mut plain) = (None, None);
+    // The short script knows no debt, no penalties and no shadows.
+    let (mut algorithm, mut before) = (None, None);
     for job in jobs {
         let [charge] = &job.charges[..] else { return None };
+        if job.action != Action::Charge || job.lease.is_some() || charge.is_shadow() {
+            return None;
+        }
         let policy = charge.policy();
-        let is_take = job.action == Action::Charge && job.lease.is_none();
         // The usual case: under the same policy as the one before.
-        if is_take && plain.is_some_and(|plain| policy.is(plain)) {
+        if before.is_some_and(|before| policy.is(before)) {
             continue;
         }
-        plain = policy.is_plain().then_some(policy);
+        before = Some(policy);
         let name = policy.algorithm_name();
-        // The short script knows no debt, no penalties and no shadows. Permits have none.
-        let is_special = policy.settings().debt > 0 || policy.has_penalty() || charge.is_shadow();
-        if !is_take || is_special || *algorithm.get_or_insert(name) != name {
+        if policy.settings().debt > 0 || policy.has_penalty() || *algorithm.get_or_insert(name) != name {
             return None;
         }
     }

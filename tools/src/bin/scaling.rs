@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cargo run --release -p tools --bin scaling
-//! cargo run --release -p tools --bin scaling -- --call 5 --decision 5.1 --round-trip 500
+//! cargo run --release -p tools --bin scaling -- --call 6.7 --decision 3.4 --round-trip 500
 //! ```
 //!
 //! Requests come at random times to instances that each have three or six lanes to Redis and send waiting decisions in
@@ -25,10 +25,10 @@ const REMEMBERED: u64 = 1_000_000;
 #[derive(Clone, Copy, Debug, Parser)]
 struct Costs {
     /// Microseconds of CPU time of Redis for a batch
-    #[arg(long, default_value_t = 5.0)]
+    #[arg(long, default_value_t = 6.7)]
     call: f64,
     /// and for each decision in it.
-    #[arg(long, default_value_t = 5.1)]
+    #[arg(long, default_value_t = 3.4)]
     decision: f64,
     /// Microseconds from an instance to Redis and back.
     #[arg(long, default_value_t = 500.0)]

@@ -352,7 +352,7 @@ impl PenaltyCharge {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(not(feature = "cluster"), expect(dead_code, reason = "only a Cluster decides in several calls"))]
 pub(crate) enum Counts {
-    /// Those of these charges.
+    /// The denials of these charges.
     #[default]
     Own,
     /// None: a later call counts them.

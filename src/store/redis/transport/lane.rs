@@ -35,6 +35,8 @@ use super::{
     queue::expire,
     target::{Sender, Target},
 };
+#[cfg(feature = "metrics")]
+use crate::base::sync::lock;
 use crate::{
     base::{Error, ErrorKind},
     decision::Decision,
@@ -75,7 +77,7 @@ pub(super) fn begin<S: Sender>(
     }
     let entered = Instant::now();
     #[cfg(feature = "metrics")]
-    let _ = job.entered.set(entered);
+    lock(&job.entered).get_or_insert(entered);
     match target.queue.enter(job.clone(), entered) {
         Ok(ticket) if ticket.is_alone => {
             let lane = target.queue.lone.open(Lane::new(target.clone()).carry(true));
@@ -104,7 +106,7 @@ pub(super) fn finish(
         None => Err(health.late()),
     };
     #[cfg(feature = "metrics")]
-    if let Some(entered) = job.entered.get() {
+    if let Some(entered) = *lock(&job.entered) {
         metric!(waited(entered.elapsed()));
     }
     health.record(&decision);

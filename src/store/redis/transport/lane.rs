@@ -106,8 +106,12 @@ pub(super) fn finish(
         None => Err(health.late()),
     };
     #[cfg(feature = "metrics")]
-    if let Some(entered) = *lock(&job.entered) {
-        metric!(waited(entered.elapsed()));
+    {
+        // Not under the lock, because a recorder runs here.
+        let entered = *lock(&job.entered);
+        if let Some(entered) = entered {
+            metric!(waited(entered.elapsed()));
+        }
     }
     health.record(&decision);
     decision

@@ -1,4 +1,4 @@
-use std::{any::Any, fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use super::{Outcome, Verdict, charge::OneOrMany};
 use crate::base::Error;
@@ -14,28 +14,27 @@ pub(crate) enum Report {
     Done,
 }
 
-/// A permit for units in use, which are released when the last clone is dropped. In place of one, a decision in a request's
-/// extensions has the limiter of its layer.
-pub(crate) type Permit = Arc<dyn Any + Send + Sync>;
+/// A permit for units in use, which are released when the last clone is dropped.
+pub(crate) type Permit = Arc<dyn Send + Sync>;
 
 /// The result for a request under all its policies: admitted only if every policy admits. Cloning is cheap.
 ///
 /// # In a layer
 ///
-/// A layer inserts the decision, which holds the layer's [limiter](crate::Limiter::from_extensions), into the request's
-/// extensions for the handler. If none of the layers in front of the handler charges the request, the handler gets a
-/// decision that admits and has no [outcomes](Self::outcomes). Without a layer, extracting the decision fails with 500.
+/// A handler in axum extracts the decision; other handlers find it with
+/// [`from_extensions`](Self::from_extensions). If none of the layers in front of the handler charges the request, the
+/// handler gets a decision that admits and has no [outcomes](Self::outcomes). Without a layer, extracting the decision
+/// fails with 500.
 ///
-/// The layer copies the decision into the response's extensions only if the request already carried one, for example
-/// from an outer layer. To read it from a response, have your middleware insert `Decision::new([])` into the request
-/// first.
+/// The layer copies the decision into the response's extensions only if an outer layer or the request's extensions ask
+/// for it: to read the decision from a response, have your middleware insert `Decision::new([])` into the request first.
 ///
 /// # Permits
 ///
 /// Under a [`Concurrency`](crate::algorithm::Concurrency) policy, the decision that a [`Limiter`](crate::Limiter)
 /// returns holds the permit, together with its clones: the permit is released when the last one is dropped. A layer
 /// holds the permits it takes until the response's body ends, and also the permit of a decision that a handler inserts
-/// into its response. The decisions in the request's extensions hold no permit.
+/// into its response. The decisions that a handler extracts hold no permit.
 ///
 /// # Example
 ///
@@ -152,16 +151,6 @@ impl Decision {
 
     pub(crate) fn attach_permit(&mut self, permit: Permit) {
         self.permit = Some(permit);
-    }
-
-    /// This decision for a request's extensions, with the layer's limiter in place of a permit.
-    pub(crate) fn with_limiter(self, limiter: Permit) -> Self {
-        Self { permit: Some(limiter), ..self }
-    }
-
-    /// The limiter that [`with_limiter`](Self::with_limiter) has set.
-    pub(crate) fn limiter<L: 'static>(&self) -> Option<&L> {
-        self.permit.as_ref()?.downcast_ref()
     }
 
     /// Moves the permit out, for another value to hold.

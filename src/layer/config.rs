@@ -16,7 +16,7 @@ use crate::{
     base::{Error, random::random_time},
     decision::Decision,
     key::Matcher,
-    limiter::Limiter,
+    limiter::{Limited, Limiter, Reservation},
     policy::{Enforcement, EnforcementSwitch, Policy},
     response::{
         GrpcStatus, HeaderWriter, Headers, ProblemDetails, Rejection, RejectionBody, RequestHead,
@@ -111,9 +111,15 @@ impl Config {
         if report_only { Arc::new(self.limiter.under(Enforcement::ReportOnly)) } else { self.limiter.clone() }
     }
 
-    /// Inserts the decision, with the limiter, into the request's extensions. If the layer only reports, also marks a request
-    /// over the limit with a header.
-    pub(super) fn annotate(&self, request: &mut Parts, decision: Option<&Decision>, report_only: bool) {
+    /// Inserts what the handler of an admitted request may extract. If the layer only reports, also marks a request over
+    /// the limit with a header.
+    pub(super) fn annotate(
+        &self,
+        request: &mut Parts,
+        decision: Option<&Decision>,
+        reservation: Option<&Reservation>,
+        report_only: bool,
+    ) {
         if report_only {
             mark_request(request, decision);
         }
@@ -121,17 +127,31 @@ impl Config {
         let Some(decision) = decision else {
             return self.annotate_uncharged(&mut request.extensions, limiter);
         };
-        if let Some(outer) = request.extensions.insert(decision.clone().with_limiter(limiter)) {
-            self.notices.charged_twice(&outer, decision);
+        let limited = Limited { decision: decision.clone(), limiter, reservation: reservation.cloned() };
+        let outer = request.extensions.insert(limited);
+        if let Some(outer) = &outer {
+            self.notices.charged_twice(&outer.decision, decision);
+        }
+        if reservation.is_none()
+            && let Some(limited) = request.extensions.get_mut::<Limited>()
+        {
+            limited.reservation =
+                outer.and_then(|outer| outer.reservation).or_else(|| self.reserve_nothing());
         }
     }
 
     /// Inserts what the handler of a request may extract that this layer does not charge, unless an outer layer does.
     pub(super) fn annotate_uncharged(&self, extensions: &mut Extensions, limiter: Arc<Limiter>) {
-        self.reserve_nothing(extensions);
-        // The handler charges more to the decision of an outer layer, so it needs the limiter of that layer.
-        if !extensions.get::<Decision>().is_some_and(Decision::is_limited) {
-            extensions.insert(Decision::not_limited().with_limiter(limiter));
+        let mut outer = extensions.get_mut::<Limited>();
+        let reserved = outer.as_mut().and_then(|outer| outer.reservation.take());
+        let reservation = reserved.or_else(|| self.reserve_nothing());
+        match outer {
+            // The handler charges more to the decision of an outer layer, so it needs the limiter of that layer.
+            Some(outer) if outer.decision.is_limited() => outer.reservation = reservation,
+            _ => {
+                let decision = Decision::not_limited();
+                extensions.insert(Limited { decision, limiter, reservation });
+            }
         }
     }
 

@@ -1,15 +1,31 @@
-//! How handlers without extractors find what a layer inserts into the extensions of requests.
+//! How handlers without extractors find what a layer leaves in the extensions of requests.
 
 use http::Extensions;
 
-use crate::{decision::Decision, limiter::Limiter};
+use crate::{
+    decision::Decision,
+    limiter::{Limited, Limiter, Reservation},
+};
+
+impl Decision {
+    /// The decision of the innermost layer that charged a request, from the request's extensions. If no layer charged
+    /// it, one that admits and has no [outcomes](Self::outcomes). For handlers without extractors, such as tonic's. In
+    /// axum, extract a `Decision`.
+    ///
+    /// `None` without a layer. A test of a handler can insert a `Decision`, and a middleware too, for requests that no
+    /// layer charges.
+    #[must_use]
+    pub fn from_extensions(extensions: &Extensions) -> Option<&Self> {
+        let by_layer = extensions.get::<Limited>().map(|limited| &limited.decision);
+        by_layer.filter(|decision| decision.is_limited()).or_else(|| extensions.get()).or(by_layer)
+    }
+}
 
 impl Limiter {
     /// The limiter of the innermost layer that charged a request, or of the innermost layer if none did, from the
     /// request's extensions. For handlers without extractors, such as tonic's. In axum, extract a `Limiter`.
     ///
-    /// `None` without a layer, or if a service between the layer and the handler has replaced the [`Decision`] in the
-    /// extensions, which holds the limiter. A test of a handler can insert a `Limiter`.
+    /// `None` without a layer. A test of a handler can insert a `Limiter`.
     ///
     /// # Example
     ///
@@ -39,6 +55,19 @@ impl Limiter {
     /// ```
     #[must_use]
     pub fn from_extensions(extensions: &Extensions) -> Option<&Self> {
-        extensions.get::<Decision>().and_then(Decision::limiter).or_else(|| extensions.get())
+        let by_layer = extensions.get::<Limited>().map(|limited| &*limited.limiter);
+        by_layer.or_else(|| extensions.get())
+    }
+}
+
+impl Reservation {
+    /// The units that layers have [reserved](crate::Rule::reserve) for a request, from the request's extensions. For
+    /// handlers without extractors, such as tonic's. In axum, extract a `Reservation`.
+    ///
+    /// `None` if no rule of a layer reserves units. A test of a handler can insert a `Reservation`.
+    #[must_use]
+    pub fn from_extensions(extensions: &Extensions) -> Option<&Self> {
+        let by_layers = extensions.get::<Limited>().and_then(|limited| limited.reservation.as_ref());
+        by_layers.or_else(|| extensions.get())
     }
 }

@@ -23,7 +23,7 @@ impl<S: Sync> FromRequestParts<S> for Decision {
     async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Self, Rejection> {
         or_missing(
             request,
-            request.extensions.get().cloned(),
+            Self::from_extensions(&request.extensions).cloned(),
             "the handler extracts a `Decision`, and no `RateLimitLayer` is in front of it: add one, or extract an \
              `Option<Decision>`",
         )
@@ -35,7 +35,7 @@ impl<S: Sync> OptionalFromRequestParts<S> for Decision {
     type Rejection = Rejection;
 
     async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Option<Self>, Rejection> {
-        Ok(request.extensions.get::<Self>().filter(|decision| decision.is_limited()).cloned())
+        Ok(Self::from_extensions(&request.extensions).filter(|decision| decision.is_limited()).cloned())
     }
 }
 
@@ -48,8 +48,7 @@ impl<S: Sync> FromRequestParts<S> for Limiter {
         or_missing(
             request,
             Self::from_extensions(&request.extensions).cloned(),
-            "the handler extracts a `Limiter`, and no `RateLimitLayer` is in front of it: add one; or, if there is one, a service \
-             behind it has replaced the `Decision` in the request's extensions: keep that",
+            "the handler extracts a `Limiter`, and no `RateLimitLayer` is in front of it: add one",
         )
     }
 }
@@ -62,13 +61,13 @@ impl<S: Sync> FromRequestParts<S> for Reservation {
     async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Self, Rejection> {
         or_missing(
             request,
-            request.extensions.get().cloned(),
+            Self::from_extensions(&request.extensions).cloned(),
             "the handler extracts a `Reservation`, and the request has none: add `Rule::reserve` to a rule",
         )
     }
 }
 
-/// What a layer has inserted into the request's extensions, `found`. `message` says why it may be missing.
+/// What a layer has left in the request, `found`. `message` says why it may be missing.
 fn or_missing<T>(request: &Parts, found: Option<T>, message: &'static str) -> Result<T, Rejection> {
     static LOGGED: AtomicBool = AtomicBool::new(false);
     found.ok_or_else(|| {

@@ -192,7 +192,8 @@ impl<S, ReqBody> Call<S, ReqBody> {
         // The extensions get no permit, because they may outlive the response.
         let permit = decision.as_mut().and_then(Decision::take_permit);
         let kept = Some(config.keep(request));
-        config.annotate(request, decision.as_ref(), report_only);
+        let reservation = unsettled.as_ref().and_then(|unsettled| unsettled.reservation());
+        config.annotate(request, decision.as_ref(), reservation, report_only);
         let Self { mut service, request, body } = take(call);
         let future = service.call(Request::from_parts(request, body));
         State::Respond { future, decision, permit, kept, unsettled }

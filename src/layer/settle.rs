@@ -7,7 +7,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http::{Extensions, Response, request};
+use http::{Response, request};
 
 use super::{
     config::Config,
@@ -26,13 +26,12 @@ impl Config {
         self.refunds_cancelled || self.rules.rules.iter().any(|(_, rule)| rule.settles_some())
     }
 
-    /// Inserts a reservation that covers nothing, for a handler that takes one, unless an outer layer has reserved units.
-    pub(super) fn reserve_nothing(&self, extensions: &mut Extensions) {
+    /// A reservation that covers nothing, for a handler that extracts one. `None` if no rule reserves units.
+    #[inline]
+    pub(super) fn reserve_nothing(&self) -> Option<Reservation> {
         let reserves = |rule: &Rule| rule.settles.is_some_and(|settles| settles != Settles::Bytes);
-        let mut rules = self.rules.rules.iter();
-        if rules.any(|(_, rule)| reserves(rule)) && extensions.get::<Reservation>().is_none() {
-            extensions.insert(Reservation::new(&self.limiter, &Decision::not_limited()));
-        }
+        let reserves = self.rules.rules.iter().any(|(_, rule)| reserves(rule));
+        reserves.then(|| Reservation::new(&self.limiter, &Decision::not_limited()))
     }
 
     /// The policies of `decision`, which has charged `request`, by name and each with its rules.
@@ -67,12 +66,12 @@ pub(super) struct Unsettled {
 }
 
 impl Unsettled {
-    /// What becomes of a charge once the response is known. Inserts the reservation into the request's extensions. `None` if
-    /// the charge always stays, or the request is denied and the layer only reports.
+    /// What becomes of a charge once the response is known. `None` if the charge always stays, or the request is denied and
+    /// the layer only reports.
     #[inline]
     pub(super) fn new(
         config: &Config,
-        request: &mut request::Parts,
+        request: &request::Parts,
         decision: &Decision,
         report_only: bool,
     ) -> Option<Box<Self>> {
@@ -81,12 +80,11 @@ impl Unsettled {
 
     fn of_charge(
         config: &Config,
-        request: &mut request::Parts,
+        request: &request::Parts,
         decision: &Decision,
         report_only: bool,
     ) -> Option<Box<Self>> {
         if decision.is_denied() {
-            config.reserve_nothing(&mut request.extensions);
             return None;
         }
         let (limiter, charged) = (config.limiter(report_only), config.charged(request, decision));
@@ -100,10 +98,6 @@ impl Unsettled {
         let or_refund = charged.iter().any(|(_, rule)| rule.settles == Some(Settles::HandlerOrRefund));
         let reservation = reserve(|settles| settles != Settles::Bytes)
             .map(|reservation| if or_refund { reservation.or_refund() } else { reservation });
-        match &reservation {
-            Some(reservation) => drop(request.extensions.insert(reservation.clone())),
-            None => config.reserve_nothing(&mut request.extensions),
-        }
         let of_bytes = reserve(|settles| settles == Settles::Bytes);
         let meter = of_bytes.map(|reservation| Meter { reservation, bytes: 0, charged: 0 });
         let settling =
@@ -121,6 +115,11 @@ impl Unsettled {
             is_running: false,
             settling,
         }))
+    }
+
+    /// The reservation for the handler.
+    pub(super) fn reservation(&self) -> Option<&Reservation> {
+        self.settling.as_ref()?.reservation.as_ref()
     }
 
     /// Notes whether the service runs.

@@ -4,6 +4,7 @@ mod account;
 mod background;
 mod drain;
 mod fallback;
+mod limited;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod limiter;
 mod local_counts;
@@ -11,5 +12,5 @@ mod operator;
 mod reservation;
 mod wait;
 
-pub(crate) use self::{background::Work, limiter::Deciding, wait::WaitState};
+pub(crate) use self::{background::Work, limited::Limited, limiter::Deciding, wait::WaitState};
 pub use self::{limiter::Limiter, operator::Operator, reservation::Reservation};

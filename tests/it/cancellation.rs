@@ -26,7 +26,7 @@ async fn store(server: &RedisServer) -> RedisStore {
 /// that it is given.
 async fn ask(layer: RateLimitLayer, user: usize) -> String {
     let service = service_fn(|request: Request<String>| async move {
-        let outcome = &request.extensions().get::<Decision>().unwrap().outcomes()[0];
+        let outcome = &Decision::from_extensions(request.extensions()).unwrap().outcomes()[0];
         let said = format!("{} {}", outcome.charge().key().as_str(), outcome.remaining());
         Ok::<_, Infallible>(Response::new(said))
     });

@@ -164,8 +164,8 @@ async fn the_extensions_have_all_that_a_handler_may_ask_for() {
         let service = row.layer(&row.limiter()).layer(service_fn(|request: Request<String>| async move {
             let extensions = request.extensions();
             let found = [
-                extensions.get::<Reservation>().is_some(),
-                extensions.get::<Decision>().is_some(),
+                Reservation::from_extensions(extensions).is_some(),
+                Decision::from_extensions(extensions).is_some(),
                 Limiter::from_extensions(extensions).is_some(),
             ];
             Ok::<_, Infallible>(Response::new(format!("{found:?}")))
@@ -176,20 +176,40 @@ async fn the_extensions_have_all_that_a_handler_may_ask_for() {
     }
 }
 
-/// The decision holds the limiter.
+/// A middleware may decide too, in front of the layer or behind it, with a limiter that is not the layer's.
 #[tokio::test]
-async fn a_service_that_replaces_the_decision_of_a_request_removes_the_limiter() {
-    for (replaces, expected) in [(false, StatusCode::OK), (true, StatusCode::INTERNAL_SERVER_ERROR)] {
-        let between = map_request(move |mut request: Request<Body>| async move {
-            if replaces {
-                request.extensions_mut().insert(Decision::new([]));
+async fn handlers_get_all_that_they_extract_beside_a_decision_that_a_middleware_inserts() {
+    for row in rows() {
+        for is_outside in [true, false] {
+            let limiter = Limiter::new(MemoryStore::new());
+            let decides = map_request(move |mut request: Request<Body>| {
+                let limiter = limiter.clone();
+                async move {
+                    let checks = Policy::new("checks", Quota::per_hour(9));
+                    let decision = limiter.check(&checks, &Key::new("all"), 1).await.unwrap();
+                    request.extensions_mut().insert(decision);
+                    request
+                }
+            });
+            let handler = async |decision: Decision, limiter: Limiter, _: Reservation| {
+                limiter.charge_more(&decision, 1).await.unwrap();
+                let names: Vec<_> =
+                    decision.outcomes().iter().map(|one| one.policy().name().to_owned()).collect();
+                names.join(", ")
+            };
+            let (app, layer) = (Router::new().route("/", post(handler)), row.layer(&row.limiter()));
+            let app =
+                if is_outside { app.layer(layer).layer(decides) } else { app.layer(decides).layer(layer) };
+            let response = app.oneshot(Request::post("/").body(Body::empty()).unwrap()).await.unwrap();
+            let name = format!("{}, outside: {is_outside}", row.name);
+            assert_eq!(response.status(), StatusCode::OK, "{name}");
+            let named = response.into_body().collect().await.unwrap().to_bytes();
+            match row.name {
+                "charged" => assert_eq!(named, "tokens", "{name}"),
+                "exempt" | "`Off`" => assert_eq!(named, "checks", "{name}"),
+                _ => {}
             }
-            request
-        });
-        let layer = RateLimitLayer::new(MemoryStore::new(), tokens(), Key::new("all"));
-        let app = Router::new().route("/", post(async |_: Limiter| {})).layer(between).layer(layer);
-        let response = app.oneshot(Request::post("/").body(Body::empty()).unwrap()).await.unwrap();
-        assert_eq!(response.status(), expected);
+        }
     }
 }
 

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use axum::{Extension, Router, routing::get};
+use axum::{Router, routing::get};
 use http::{Request, Response};
 use support::{
     Counted, Says,
@@ -165,8 +165,7 @@ async fn no_store_is_called_when_nothing_is_charged() {
 
 #[tokio::test]
 async fn the_decision_is_in_the_extensions_of_the_request_and_of_a_response_whose_request_had_one() {
-    let handler =
-        async |Extension(decision): Extension<Decision>| decision.outcomes()[0].remaining().to_string();
+    let handler = async |decision: Decision| decision.outcomes()[0].remaining().to_string();
     let app = Router::new().route("/", get(handler)).layer(layer(2));
     for (is_read, status, remaining) in [(false, 200, 1), (true, 200, 0), (false, 429, 0), (true, 429, 0)] {
         let mut request = Request::get("/").body(axum::body::Body::empty()).unwrap();

@@ -57,7 +57,7 @@ async fn a_reported_request_waits_for_its_place_in_a_queue_though_another_rule_c
         .and(Rule::new(day("keys", 1), Header::new("x-api-key")))
         .enforcement(Enforcement::ReportOnly);
     let service = layer.layer(service_fn(async |request: Request<String>| {
-        let decision = request.extensions().get::<Decision>().unwrap();
+        let decision = Decision::from_extensions(request.extensions()).unwrap();
         assert_eq!(decision.delay(), None);
         Ok::<_, Infallible>(Response::new(String::new()))
     }));
@@ -141,7 +141,7 @@ async fn a_settlement_that_fails_rejects_no_request_while_the_layer_only_reports
         let rule = Rule::new(tokens.clone(), Key::new("all")).reserve();
         let layer = RateLimitLayer::with_rules(store, rule).enforcement(enforcement);
         let service = layer.layer(service_fn(async |request: Request<String>| {
-            let reservation: &Reservation = request.extensions().get().unwrap();
+            let reservation = Reservation::from_extensions(request.extensions()).unwrap();
             let status = if reservation.settle(5).await.is_ok() { 200 } else { 503 };
             Ok::<_, Infallible>(Response::builder().status(status).body(String::new()).unwrap())
         }));

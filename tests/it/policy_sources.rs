@@ -56,7 +56,7 @@ async fn outcome(layer: &RateLimitLayer, request: Request<String>) -> (u16, Vec<
         move |event: &DecisionEvent<'_>| kinds.lock().unwrap().push(event.kind)
     });
     let service = layer.layer(service_fn(|request: Request<String>| {
-        let names: Vec<_> = match request.extensions().get::<Decision>() {
+        let names: Vec<_> = match Decision::from_extensions(request.extensions()) {
             Some(decision) => decision.outcomes().iter().map(|one| one.policy().name().to_owned()).collect(),
             None => Vec::new(),
         };

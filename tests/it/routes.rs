@@ -37,7 +37,7 @@ fn rule(name: &'static str) -> Rule {
 /// The policies under which the request is charged, in order.
 async fn names(layer: &RateLimitLayer, method: &str, path: &str) -> String {
     let service = layer.layer(service_fn(|request: Request<String>| {
-        let decision = request.extensions().get::<Decision>();
+        let decision = Decision::from_extensions(request.extensions());
         let outcomes = decision.map_or(&[][..], Decision::outcomes);
         let names: Vec<_> = outcomes.iter().map(|one| one.policy().name().to_owned()).collect();
         async move { Ok::<_, Infallible>(Response::new(names.join(" "))) }
@@ -449,7 +449,7 @@ async fn a_request_has_a_reservation_if_one_of_the_rules_with_its_policy_reserve
     let rules = Rules::new().otherwise(estimated()).route("/a", estimated().reserve());
     let layer = RateLimitLayer::with_rules(limiter.clone(), rules);
     let service = layer.layer(service_fn(async |request: Request<String>| {
-        let reservation: &Reservation = request.extensions().get().unwrap();
+        let reservation = Reservation::from_extensions(request.extensions()).unwrap();
         reservation.settle(3).await.unwrap();
         Ok::<_, Infallible>(Response::new(String::new()))
     }));

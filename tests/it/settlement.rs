@@ -332,7 +332,7 @@ async fn a_response_that_does_not_count_ends_the_debits_of_its_reservation() {
     let limiter = Limiter::new(SlowCalls { store, action: Action::Debit, calls });
     let policy = day("tokens", 100);
     let handler = service_fn(async |request: Request<String>| {
-        let reservation = request.extensions().get::<Reservation>().unwrap();
+        let reservation = Reservation::from_extensions(request.extensions()).unwrap();
         drop([20, 50].map(|units| reservation.extend_to(units)));
         Ok::<_, Infallible>(Response::new(String::new()))
     });
@@ -350,7 +350,7 @@ async fn a_response_that_does_not_count_ends_the_debits_of_its_reservation() {
 #[tokio::test]
 async fn a_reservation_charges_no_more_once_its_request_is_refunded() {
     let fails = service_fn(async |request: Request<String>| {
-        request.extensions().get::<Reservation>().unwrap().record(30);
+        Reservation::from_extensions(request.extensions()).unwrap().record(30);
         if request.body() == "hangs" {
             return pending().await;
         }
@@ -379,7 +379,7 @@ async fn what_a_reservation_has_debited_is_refunded_under_or_refund_only() {
     let limiter = Limiter::new(MemoryStore::new());
     let policy = day("tokens", 100);
     let fails = service_fn(async |request: Request<String>| {
-        let reservation = request.extensions().get::<Reservation>().unwrap().clone();
+        let reservation = Reservation::from_extensions(request.extensions()).unwrap().clone();
         reservation.extend_to(30).await.unwrap();
         Err::<Response<String>, _>("failed")
     });
@@ -415,7 +415,7 @@ async fn a_rejection_that_the_handler_returns_counts() {
 
 /// A handler that does with its reservation what the request says.
 async fn reserve(request: Request<String>) -> Result<Response<String>, Infallible> {
-    let reservation = request.extensions().get::<Reservation>().unwrap().clone();
+    let reservation = Reservation::from_extensions(request.extensions()).unwrap().clone();
     match &**request.body() {
         "ignore" => {}
         "later" => {

@@ -752,8 +752,8 @@ async fn a_layer_that_only_reports_admits_and_marks_in_extension_and_header() {
         .enforcement(Enforcement::ReportOnly);
     let seen = async |request: Request<String>| {
         let inner = tower::service_fn(|request: Request<String>| async move {
-            let denied =
-                request.extensions().get::<Decision>().is_some_and(|decision| !decision.is_allowed());
+            let denied = Decision::from_extensions(request.extensions())
+                .is_some_and(|decision| !decision.is_allowed());
             let field = request.headers().get("x-ratelimit-exceeded").map(|v| v.to_str().unwrap().to_owned());
             Ok::<_, std::convert::Infallible>(Response::new(format!("{denied} {field:?}")))
         });
@@ -806,7 +806,8 @@ async fn a_layer_that_only_reports_admits_undecided_requests_without_a_mark() {
     ];
     for (name, layer) in rows {
         let seen = |request: Request<String>| async move {
-            let decided = request.extensions().get::<Decision>().is_some_and(|one| one.binding().is_some());
+            let decided =
+                Decision::from_extensions(request.extensions()).is_some_and(|one| one.binding().is_some());
             let marked = request.headers().contains_key("x-ratelimit-exceeded");
             Ok::<_, std::convert::Infallible>(Response::new(format!("{decided} {marked}")))
         };

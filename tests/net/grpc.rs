@@ -74,9 +74,9 @@ impl Greeter for Hello {
         let found = {
             let extensions = request.extensions();
             (
-                extensions.get::<Decision>().is_some(),
+                Decision::from_extensions(extensions).is_some(),
                 Limiter::from_extensions(extensions).is_some(),
-                extensions.get::<Reservation>().is_some(),
+                Reservation::from_extensions(extensions).is_some(),
             )
         };
         let name = request.into_inner().name;

@@ -47,7 +47,7 @@ mod greetings {
         ) -> Result<tonic::Response<HelloReply>, Status> {
             let limiter = Limiter::from_extensions(request.extensions()).cloned();
             let limiter = limiter.ok_or_else(|| Status::internal("no rate limit layer"))?;
-            let admitted = request.extensions().get::<Decision>().is_some_and(Decision::is_allowed);
+            let admitted = Decision::from_extensions(request.extensions()).is_some_and(Decision::is_allowed);
             let name = request.into_inner().name;
             if name.is_empty() || !admitted {
                 return Err(Status::invalid_argument("a greeting needs a name"));

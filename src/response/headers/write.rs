@@ -20,6 +20,7 @@ use super::{
 use crate::{
     base::{random::random_time, time::seconds_up},
     decision::{Decision, Outcome, Report},
+    limiter::Limited,
     policy::Policy,
     response::{
         grpc::{GRPC_DETAILS, is_grpc_type},
@@ -31,10 +32,10 @@ use crate::{
 /// other headers.
 const MAX_BLOCK: usize = 7 * 1024;
 
-/// Whether the decision is read in the extensions of the response to the request with these, because an outer layer has
-/// decided too.
+/// Whether an outer layer or a middleware reads the decision from the extensions of the response. `request` has the
+/// extensions of the request.
 pub(crate) fn is_read(request: &Extensions) -> bool {
-    request.get::<Decision>().is_some()
+    request.get::<Limited>().is_some() || request.get::<Decision>().is_some()
 }
 
 /// Adds the headers that its [`Headers`] ask for.

@@ -34,7 +34,8 @@ pub(crate) type Permit = Arc<dyn Send + Sync>;
 /// Under a [`Concurrency`](crate::algorithm::Concurrency) policy, the decision that a [`Limiter`](crate::Limiter)
 /// returns holds the permit, together with its clones: the permit is released when the last one is dropped. A layer
 /// holds the permits it takes until the response's body ends, and also the permit of a decision that a handler inserts
-/// into its response. The decisions that a handler extracts hold no permit.
+/// into its response. The decisions that a handler extracts, or that
+/// [`on_decision`](crate::RateLimitLayer::on_decision) sees, hold no permit.
 ///
 /// # Example
 ///
@@ -149,8 +150,9 @@ impl Decision {
         self.with(|decided| (decided.failure, decided.source) = (failure, source))
     }
 
-    pub(crate) fn attach_permit(&mut self, permit: Permit) {
-        self.permit = Some(permit);
+    /// Holds `permit` until the last clone is dropped.
+    pub(crate) fn hold(&mut self, permit: Option<Permit>) {
+        self.permit = permit;
     }
 
     /// Moves the permit out, for another value to hold.

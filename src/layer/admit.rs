@@ -305,6 +305,16 @@ impl Admit<'_> {
         }
     }
 
+    /// Calls the function of `on_decision`. The decision that it sees holds no permit, because it may keep the decision.
+    #[inline]
+    fn report_admitted(self, decision: &mut Decision) {
+        if self.config.on_decision.is_some() {
+            let permit = decision.take_permit();
+            self.config.report(|| DecisionEvent::admitted(decision, self.request));
+            decision.hold(permit);
+        }
+    }
+
     fn exempt(self) -> Admission {
         self.config.report(|| DecisionEvent::exempt(self.request));
         Admission::Admitted(None)
@@ -313,7 +323,7 @@ impl Admit<'_> {
     /// With an error, another rule cannot identify the client.
     #[inline]
     fn decided(self, decided: Result<Decision, Error>, unidentified: Option<Box<Error>>) -> Admission {
-        let decision = match decided {
+        let mut decision = match decided {
             Ok(decision) => decision,
             // Regardless of its kind: clients must not see the text of a store.
             Err(error) => return self.reject(Rejection::Unavailable(error)),
@@ -321,7 +331,7 @@ impl Admit<'_> {
         match unidentified {
             _ if decision.is_denied() => self.reject(Rejection::Denied(decision)),
             None => {
-                self.config.report(|| DecisionEvent::admitted(&decision, self.request));
+                self.report_admitted(&mut decision);
                 Admission::Admitted(Some(decision))
             }
             Some(error) => self.charged_without_identity(*error, decision),
@@ -341,14 +351,15 @@ impl Admit<'_> {
     /// Rejects a request that is charged, and whose client another rule cannot identify. Admits it if the layer only reports.
     fn charged_without_identity(self, error: Error, mut decision: Decision) -> Admission {
         let rejection = Rejection::Unidentified(error);
+        // Neither what `on_decision` keeps nor the response's extensions get the permit.
+        let permit = decision.take_permit();
         let mut event = DecisionEvent::rejected(&rejection, Some(self.request), !self.report_only);
         event.decision = Some(&decision);
         self.config.rejected(&event, &rejection, self.report_only);
         if self.report_only {
+            decision.hold(permit);
             return Admission::Admitted(Some(decision));
         }
-        // The response's extensions get no permit.
-        drop(decision.take_permit());
         Admission::Rejected(rejection, Some(Box::new(decision)))
     }
 }

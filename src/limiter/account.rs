@@ -138,9 +138,9 @@ impl Account {
         };
         // The calls that the store answers immediately need no runtime.
         let is_over = starts && round.clone().now_or_never().is_some();
-        if let (Some(runtime), false) = (joins, is_over) {
-            // Each runtime makes the calls: another one may not be driven.
-            runtime.spawn(round.clone());
+        // Each runtime makes the calls: another one may not be driven.
+        if !is_over && (joins.is_some() || starts) {
+            self.limiter.shared.background.call(joins, round.clone());
         }
         if let Ok(settled) = receiver.try_recv() {
             return Answer::ready(settled);

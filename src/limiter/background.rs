@@ -1,19 +1,33 @@
-//! What goes on although its request may be gone: calls to the store after it, and permits in use.
+//! Work that outlives its request: calls to the store after it, and permits in use.
+//!
+//! All of it is in one table, whose due work a task of each involved Tokio runtime does. If a runtime has ended, or is not
+//! driven, its work becomes overdue, and a runtime in which a decision is made takes over.
 
 use std::{
-    sync::{Arc, Weak},
+    collections::{BTreeSet, HashMap},
+    fmt,
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::Poll,
     time::Duration,
 };
 
+use futures_util::{
+    future::{FutureExt as _, Shared},
+    stream::{FuturesUnordered, StreamExt as _},
+};
 use tokio::{
-    runtime::Handle,
-    sync::watch,
-    task::AbortHandle,
-    time::{Instant, sleep},
+    runtime::{Handle, Id},
+    sync::{Notify, watch},
+    time::{Instant, sleep, sleep_until},
 };
 
 use crate::{
-    base::{Answer, ErrorKind},
+    base::{Answer, ErrorKind, sync::lock, time::micros},
     decision::{Charge, Decision, Outcome, Permit},
     store::{Action, Store},
 };
@@ -22,23 +36,76 @@ use crate::{
 const MAX_REPLY_TIME: Duration = Duration::from_secs(2);
 /// The pause before a release that failed is sent again.
 const PAUSE: Duration = Duration::from_millis(250);
+/// How long work may be overdue before another runtime takes over.
+const GRACE: Duration = Duration::from_millis(250);
 
-/// Work of a limiter or a clone that is done when this is dropped.
+/// The work of a limiter and its clones.
+pub(super) struct Background {
+    /// Each [`Work`] that is not done has a receiver.
+    works: watch::Sender<()>,
+    table: Mutex<Table>,
+    changed: Notify,
+    created: Instant,
+    /// When work is overdue, in microseconds since `created`. `u64::MAX` if there is none.
+    overdue: AtomicU64,
+}
+
+#[derive(Default)]
+struct Table {
+    tasks: HashMap<u64, Task>,
+    /// The tasks by the time when something is to be done for them.
+    order: BTreeSet<(Instant, u64)>,
+    last: u64,
+    /// The runtimes that do the work.
+    runtimes: Vec<Id>,
+}
+
+struct Task {
+    due: Instant,
+    /// The runtime that last began something for it.
+    runtime: Option<Id>,
+    job: Job,
+}
+
+/// What is to be done when a task is due.
+enum Job {
+    /// Renew a permit. The task ends when the permit is released.
+    Renew(Weak<Granted>),
+    /// Release a permit. A release may be sent twice, because it names the permit.
+    Release(Arc<Release>),
+    /// Poll a call until it is done.
+    Call(Shared<Call>),
+}
+
+type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+struct Release {
+    request: PermitRequest,
+    /// When the permit has expired.
+    expires: Instant,
+    #[expect(dead_code, reason = "only dropped")]
+    work: Work,
+}
+
+/// Work that [`drain`](super::Limiter::drain) waits for: it is done when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Work(#[expect(dead_code, reason = "only dropped")] pub(super) watch::Receiver<()>);
+pub(crate) struct Work {
+    background: Arc<Background>,
+    #[expect(dead_code, reason = "only dropped")]
+    receiver: watch::Receiver<()>,
+}
 
 impl Work {
-    /// Waits for `answer` in the background, on the runtime of the caller. Without one it is lost, unless the store is in
-    /// process.
+    /// Waits for `answer` in the background.
     pub(crate) fn finish(self, answer: Answer<Decision>) {
-        if let Err(pending) = answer.now()
-            && let Ok(runtime) = Handle::try_current()
-        {
-            runtime.spawn(async move {
+        if let Err(pending) = answer.now() {
+            let background = self.background.clone();
+            let call = async move {
                 // The failure mode has decided what a failure means.
                 drop(pending.await);
                 drop(self);
-            });
+            };
+            background.call(Handle::try_current().ok().as_ref(), call.boxed().shared());
         }
     }
 }
@@ -48,22 +115,285 @@ pub(super) fn runtime(otherwise: Option<&Handle>) -> Option<Handle> {
     Handle::try_current().ok().or_else(|| otherwise.cloned())
 }
 
+impl Background {
+    pub(super) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            works: watch::Sender::default(),
+            table: Mutex::default(),
+            changed: Notify::new(),
+            created: Instant::now(),
+            overdue: AtomicU64::new(u64::MAX),
+        })
+    }
+
+    pub(super) fn begin_work(self: &Arc<Self>) -> Work {
+        Work { background: self.clone(), receiver: self.works.subscribe() }
+    }
+
+    /// Waits until all [`Work`] is done, with the help of this runtime.
+    pub(super) async fn finished(self: &Arc<Self>) {
+        if let Ok(runtime) = Handle::try_current() {
+            self.take_over(&runtime);
+        }
+        self.works.closed().await;
+    }
+
+    /// How much [`Work`] is not done.
+    pub(super) fn unfinished(&self) -> usize {
+        self.works.receiver_count()
+    }
+
+    /// Takes over work that another runtime does not do in time. A decision calls it.
+    #[inline]
+    pub(super) fn check_overdue(self: &Arc<Self>) {
+        if self.overdue.load(Ordering::Relaxed) != u64::MAX {
+            self.attend();
+        }
+    }
+
+    fn attend(self: &Arc<Self>) {
+        if micros(self.created.elapsed()) >= self.overdue.load(Ordering::Relaxed)
+            && let Ok(runtime) = Handle::try_current()
+        {
+            let table = &mut *lock(&self.table);
+            self.run_on(&runtime, table);
+            self.note_overdue(table);
+        }
+    }
+
+    /// Does what other runtimes have begun, but renewals, on this runtime too.
+    fn take_over(self: &Arc<Self>, runtime: &Handle) {
+        {
+            let table = &mut *lock(&self.table);
+            let is_elsewhere = |task: &Task| {
+                !matches!(task.job, Job::Renew(_)) && task.runtime.is_some_and(|other| other != runtime.id())
+            };
+            table.hurry(is_elsewhere);
+            self.run_on(runtime, table);
+            self.note_overdue(table);
+        }
+        self.changed.notify_waiters();
+    }
+
+    /// Polls `call` on `runtime`, and on another one if this one does not. Without a runtime, the next one in which a
+    /// decision is made, or that drains the limiter, polls it.
+    pub(super) fn call(self: &Arc<Self>, runtime: Option<&Handle>, call: Shared<Call>) {
+        self.add(runtime, Job::Call(call), Duration::ZERO);
+    }
+
+    /// Adds a task that is due after `wait`. Returns its number.
+    fn add(self: &Arc<Self>, runtime: Option<&Handle>, job: Job, wait: Duration) -> u64 {
+        let number = {
+            let table = &mut *lock(&self.table);
+            table.last += 1;
+            let (number, due) = (table.last, Instant::now() + wait);
+            table.tasks.insert(number, Task { due, runtime: None, job });
+            table.order.insert((due, number));
+            if let Some(runtime) = runtime {
+                self.run_on(runtime, table);
+            }
+            self.note_overdue(table);
+            number
+        };
+        self.changed.notify_waiters();
+        number
+    }
+
+    fn remove(&self, number: u64) {
+        let removed = {
+            let table = &mut *lock(&self.table);
+            let removed = table.remove(number);
+            self.note_overdue(table);
+            removed
+        };
+        self.changed.notify_waiters();
+        // Not under the lock: it may be the last owner of a call.
+        drop(removed);
+    }
+
+    fn postpone(&self, number: u64, wait: Duration) {
+        {
+            let table = &mut *lock(&self.table);
+            table.postpone(number, Instant::now() + wait);
+            self.note_overdue(table);
+        }
+        self.changed.notify_waiters();
+    }
+
+    fn note_overdue(&self, table: &Table) {
+        let grace = if table.runtimes.is_empty() { Duration::ZERO } else { GRACE };
+        let overdue = table.order.first().map(|(due, _)| micros((*due + grace).duration_since(self.created)));
+        self.overdue.store(overdue.unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// Makes `runtime` do the work that becomes due.
+    fn run_on(self: &Arc<Self>, runtime: &Handle, table: &mut Table) {
+        let id = runtime.id();
+        if !table.runtimes.contains(&id) {
+            let running = Running { background: self.clone(), id };
+            // A runtime that has ended drops the task immediately.
+            if !runtime.spawn(running.run()).is_finished() {
+                table.runtimes.push(id);
+            }
+        }
+    }
+
+    /// What is due, to be done by the runtime `id`, and when the next task is due. `None` if there is no task: then the
+    /// runtime is done.
+    fn due(self: &Arc<Self>, id: Id) -> Option<(Vec<Call>, Instant)> {
+        let table = &mut *lock(&self.table);
+        let (now, mut calls) = (Instant::now(), Vec::new());
+        while let Some((due, number)) = table.order.first().copied()
+            && due <= now
+        {
+            let Some(task) = table.tasks.get_mut(&number) else { break };
+            let is_first = task.runtime.replace(id) != Some(id);
+            let wait = match &task.job {
+                Job::Renew(permit) => permit.upgrade().map_or(GRACE, |permit| {
+                    let pause = permit.pause;
+                    calls.push(self.clone().renew(number, permit).boxed());
+                    pause
+                }),
+                Job::Release(release) => {
+                    calls.push(self.clone().release(number, release.clone()).boxed());
+                    MAX_REPLY_TIME
+                }
+                Job::Call(call) => {
+                    if is_first {
+                        let (background, call) = (self.clone(), call.clone());
+                        let done = async move {
+                            call.await;
+                            background.remove(number);
+                        };
+                        calls.push(done.boxed());
+                    }
+                    MAX_REPLY_TIME
+                }
+            };
+            // Unless it is done by then, it is done again, perhaps by another runtime.
+            table.postpone(number, now + wait);
+        }
+        let next = table.order.first().map(|(due, _)| *due);
+        if next.is_none() {
+            table.runtimes.retain(|other| *other != id);
+        }
+        self.note_overdue(table);
+        next.map(|next| (calls, next))
+    }
+
+    async fn renew(self: Arc<Self>, number: u64, permit: Arc<Granted>) {
+        // The permit is not released during the call: a renewal that reached the store after the release would add it again.
+        let request = &permit.request;
+        let renewed = request.store.decide(Action::Renew, &request.charges).await;
+        if renewed.is_err() {
+            // It may still reach the store. The next one is early, because the store may have lost the permit.
+            sleep(MAX_REPLY_TIME.min(permit.pause)).await;
+            self.postpone(number, Duration::ZERO);
+        }
+    }
+
+    /// Sends a release, again while the store fails, until the permit has expired.
+    async fn release(self: Arc<Self>, number: u64, release: Arc<Release>) {
+        match release.request.release().await {
+            Err(error) if error.kind() != ErrorKind::InvalidConfig && Instant::now() <= release.expires => {
+                self.postpone(number, PAUSE);
+            }
+            _ => self.remove(number),
+        }
+    }
+}
+
+impl fmt::Debug for Background {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Background").field("unfinished", &self.unfinished()).finish_non_exhaustive()
+    }
+}
+
+impl Table {
+    /// Makes the tasks that are meant due now.
+    fn hurry(&mut self, is_meant: impl Fn(&Task) -> bool) {
+        let meant = self.tasks.iter().filter(|(_, task)| is_meant(task)).map(|(number, _)| *number);
+        for number in meant.collect::<Vec<_>>() {
+            self.postpone(number, Instant::now());
+        }
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Task> {
+        let task = self.tasks.remove(&number)?;
+        self.order.remove(&(task.due, number));
+        Some(task)
+    }
+
+    fn postpone(&mut self, number: u64, due: Instant) {
+        if let Some(task) = self.tasks.get_mut(&number) {
+            self.order.remove(&(task.due, number));
+            task.due = due;
+            self.order.insert((due, number));
+        }
+    }
+}
+
+/// The work of one runtime, until there is no task. If the runtime ends before, this is dropped.
+struct Running {
+    background: Arc<Background>,
+    id: Id,
+}
+
+impl Running {
+    async fn run(self) {
+        let mut calls = FuturesUnordered::new();
+        loop {
+            let mut changed = pin!(self.background.changed.notified());
+            changed.as_mut().enable();
+            let Some((due, next)) = self.background.due(self.id) else { return };
+            calls.extend(due);
+            let mut due = pin!(sleep_until(next));
+            poll_fn(|cx| {
+                while let Poll::Ready(Some(())) = calls.poll_next_unpin(cx) {}
+                match (changed.as_mut().poll(cx), due.as_mut().poll(cx)) {
+                    (Poll::Pending, Poll::Pending) => Poll::Pending,
+                    _ => Poll::Ready(()),
+                }
+            })
+            .await;
+        }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // A runtime that has ended drops this in `spawn`, under the lock; it is not in the table then.
+        if let Ok(mut table) = self.background.table.try_lock() {
+            table.runtimes.retain(|other| *other != self.id);
+            // Another runtime begins again what this one has begun.
+            table.hurry(|task| task.runtime == Some(self.id));
+            self.background.note_overdue(&table);
+        }
+    }
+}
+
 /// The charges of a decision that need permits, once admitted.
 #[derive(Clone)]
 pub(super) struct PermitRequest {
     store: Arc<dyn Store>,
     charges: Arc<[Charge]>,
+    background: Arc<Background>,
 }
 
 impl PermitRequest {
     /// The charges that need permits; `None` if none does.
-    pub(super) fn of(store: &Arc<dyn Store>, charges: &[Charge]) -> Option<Self> {
+    pub(super) fn of(
+        store: &Arc<dyn Store>,
+        background: &Arc<Background>,
+        charges: &[Charge],
+    ) -> Option<Self> {
         let charges: Arc<[Charge]> =
             charges.iter().filter(|charge| charge.cost() > 0 && charge.needs_permit()).cloned().collect();
-        (!charges.is_empty()).then(|| Self { store: store.clone(), charges })
+        let (store, background) = (store.clone(), background.clone());
+        (!charges.is_empty()).then_some(Self { store, charges, background })
     }
 
-    /// The permit for the charges that `decision` made. A task renews it until it is released. `None` if it made none.
+    /// The permit for the charges that `decision` made, which is renewed until it is released. `None` if it made none.
     pub(super) fn grant(mut self, decision: &Decision) -> Option<Permit> {
         // A shadow that denies is not charged, and `check_up_to` may have charged fewer units than the cost.
         let made = |charge: &Charge| {
@@ -73,48 +403,38 @@ impl PermitRequest {
         };
         self.charges = self.charges.iter().filter_map(made).collect();
         let pause = self.shortest_period()? / 3;
-        // Without a runtime the permit is not renewed, and expires after its period.
-        let runtime = Handle::try_current().ok();
+        let background = self.background.clone();
         Some(Arc::new_cyclic(|granted| {
-            // Only the permit keeps the store alive.
-            let renew = |runtime: &Handle| runtime.spawn(renew(granted.clone(), pause)).abort_handle();
-            let renewal = runtime.as_ref().map(renew);
-            Granted { request: self, runtime, renewal }
+            let runtime = Handle::try_current().ok();
+            let renewal = background.add(runtime.as_ref(), Job::Renew(granted.clone()), pause);
+            Granted { request: self, runtime, pause, renewal }
         }))
     }
 
     /// Releases the permits of a decision that was dropped while it waited for `answer`, or that failed with it. This waits
     /// until the charge can no longer reach the store: it could reach it after an earlier release.
     pub(super) fn release_later(self, answer: Answer<Decision>) {
-        let Ok(runtime) = Handle::try_current() else {
-            // A store in memory releases immediately. In Redis, the permit expires after its period.
-            drop(self.release());
-            return;
-        };
-        runtime.spawn(async move {
-            match answer.await {
-                Ok(decision) if decision.is_denied() => return,
-                Ok(_) => {}
-                Err(error) if !error.kind().may_have_charged() => return,
-                Err(_) => sleep(MAX_REPLY_TIME).await,
-            }
-            let release = self.release();
-            self.finish(release).await;
-        });
+        let (background, runtime) = (self.background.clone(), Handle::try_current().ok());
+        let number = self.release_after(MAX_REPLY_TIME, runtime.as_ref());
+        if let (Some(runtime), Err(answer)) = (runtime, answer.now()) {
+            // If the runtime ends before the answer, the release is due by then.
+            runtime.spawn(async move {
+                match answer.await {
+                    Ok(decision) if decision.is_denied() => background.remove(number),
+                    Err(error) if !error.kind().may_have_charged() => background.remove(number),
+                    Ok(_) => background.postpone(number, Duration::ZERO),
+                    Err(_) => background.postpone(number, MAX_REPLY_TIME),
+                }
+            });
+        }
     }
 
-    /// Waits for a release, and sends it again while the store fails, until the permit has expired. It may be sent
-    /// twice: it names the permit.
-    async fn finish(self, mut release: Answer<Decision>) {
-        let started = Instant::now();
-        let period = self.shortest_period().unwrap_or_default();
-        while let Err(error) = release.await {
-            if error.kind() == ErrorKind::InvalidConfig || started.elapsed() > period {
-                return;
-            }
-            sleep(PAUSE).await;
-            release = self.release();
-        }
+    /// Adds a task for the release.
+    fn release_after(self, wait: Duration, runtime: Option<&Handle>) -> u64 {
+        let background = self.background.clone();
+        let expires = Instant::now() + self.shortest_period().unwrap_or_default() + wait;
+        let work = background.begin_work();
+        background.add(runtime, Job::Release(Arc::new(Release { request: self, expires, work })), wait)
     }
 
     fn shortest_period(&self) -> Option<Duration> {
@@ -130,35 +450,20 @@ impl PermitRequest {
 struct Granted {
     request: PermitRequest,
     runtime: Option<Handle>,
-    renewal: Option<AbortHandle>,
+    /// The time between two renewals.
+    pause: Duration,
+    /// The number of its task.
+    renewal: u64,
 }
 
 impl Drop for Granted {
     /// May run on a thread outside the runtime.
     fn drop(&mut self) {
-        // Otherwise the task would wait until its next renewal.
-        if let Some(renewal) = &self.renewal {
-            renewal.abort();
-        }
-        let release = self.request.release();
-        if let Some(runtime) = self.runtime.as_ref().filter(|_| !release.is_ready()) {
-            runtime.spawn(self.request.clone().finish(release));
-        }
-    }
-}
-
-async fn renew(granted: Weak<Granted>, pause: Duration) {
-    let mut wait = pause;
-    loop {
-        sleep(wait).await;
-        // The permit is not released during the call: a renewal that reached the store after the release would add it again.
-        let Some(granted) = granted.upgrade() else { return };
-        let renewed = granted.request.store.decide(Action::Renew, &granted.request.charges).await;
-        wait = pause;
-        if renewed.is_err() {
-            // It may still reach the store. The next one is early, because the store may have lost the permit.
-            sleep(MAX_REPLY_TIME.min(pause)).await;
-            wait = Duration::ZERO;
+        let background = &self.request.background;
+        background.remove(self.renewal);
+        // A store in memory releases immediately.
+        if !matches!(self.request.release().peek(), Some(Ok(_))) {
+            self.request.clone().release_after(Duration::ZERO, runtime(self.runtime.as_ref()).as_ref());
         }
     }
 }

@@ -15,6 +15,7 @@ impl Limiter {
     ///
     /// * every [`Reservation`](crate::Reservation) is settled or dropped;
     /// * every settlement and refund in the background has ended, including settlements and refunds of an outage;
+    /// * every permit whose decision was dropped is released;
     /// * what was admitted in process during an outage is charged to the store;
     /// * units on [lease](crate::Policy::leased) are returned to the store.
     ///
@@ -66,7 +67,7 @@ impl Limiter {
             return Err(Error::new(ErrorKind::MissingSetup, message));
         }
         let settled = async {
-            self.shared.background.closed().await;
+            self.shared.background.finished().await;
             self.shared.local.reconcile(&self.shared.store).await;
         };
         // A settlement leases no units, so neither depends on the other. In a task, so that leases are returned even if
@@ -81,12 +82,12 @@ impl Limiter {
         let returned = returned.unwrap_or_else(|| Err(late("the leases were not returned".to_owned())));
         match settled {
             Ok(()) => returned,
-            Err(_) if self.shared.background.is_closed() => {
+            Err(_) if self.shared.background.unfinished() == 0 => {
                 Err(late("what was admitted or refunded in an outage was not sent".to_owned()))
             }
             Err(_) => Err(late(format!(
-                "{} reservations and refunds did not end",
-                self.shared.background.receiver_count()
+                "{} reservations, refunds and releases of permits did not end",
+                self.shared.background.unfinished()
             ))),
         }
     }

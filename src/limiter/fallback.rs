@@ -5,10 +5,10 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
-use tokio::{runtime::Handle, sync::watch};
+use tokio::runtime::Handle;
 
 use super::{
-    background::PermitRequest,
+    background::{Background, PermitRequest},
     local_counts::{is_local, is_mistake, mode},
 };
 use crate::{
@@ -24,8 +24,7 @@ pub(super) struct Shared {
     pub(super) is_in_process: bool,
     /// What decides while the store fails.
     pub(super) local: Arc<LocalCounts>,
-    /// Each work that is not done has a receiver.
-    pub(super) background: watch::Sender<()>,
+    pub(super) background: Arc<Background>,
 }
 
 impl Shared {
@@ -42,7 +41,7 @@ impl Shared {
         {
             self.local.start_reconciling(&self.store);
         }
-        counted(action, decided.or_else(|error| self.local.decide(action, charges, error)))
+        counted(action, decided.or_else(|error| self.local.decide(action, charges, error, &self.background)))
     }
 }
 
@@ -95,6 +94,8 @@ impl Pending {
         self.answer = Some(answer);
         Answer::pending(async move {
             self.polled = true;
+            // The call may have been made outside a runtime.
+            self.shared.background.check_overdue();
             // Awaited in its place, from which `drop` takes it.
             let decided = match &mut self.answer {
                 Some(answer) => answer.await,
@@ -110,10 +111,8 @@ impl Pending {
         match &mut decided {
             Ok(decision) => {
                 // A denial gets no permit.
-                if let Some(permits) = permits.filter(|_| !decision.is_denied())
-                    && let Some(permit) = permits.grant(decision)
-                {
-                    decision.attach_permit(permit);
+                if let Some(permits) = permits.filter(|_| !decision.is_denied()) {
+                    decision.hold(permits.grant(decision));
                 }
             }
             Err(error) if error.kind().may_have_charged() => {
@@ -175,7 +174,7 @@ mod tests {
         let reconciled = Reconciled::default();
         let charge = Charge::new(&Policy::new("api", Quota::per_day(9)), &Key::new("alice"), 1);
         let store = Arc::new(reconciled.clone());
-        let (local, background) = (Arc::default(), watch::Sender::default());
+        let (local, background) = (Arc::default(), Background::new());
         let shared = Shared { store, is_in_process: false, local, background };
         let complete = |decided| shared.complete(Action::Charge, slice::from_ref(&charge), decided);
         assert!(complete(Err(Error::new(ErrorKind::StoreSuspended, "not sent"))).is_ok());

@@ -7,10 +7,8 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use tokio::sync::watch;
-
 use super::{
-    background::{PermitRequest, Work},
+    background::{Background, PermitRequest, Work},
     fallback::{Pending, Shared, counted},
 };
 use crate::{
@@ -137,8 +135,7 @@ impl Limiter {
     #[must_use]
     pub fn new(store: impl Store) -> Self {
         let (is_in_process, local) = (store.is_in_process(), store.local_counts().unwrap_or_default());
-        let shared =
-            Shared { store: Arc::new(store), is_in_process, local, background: watch::Sender::default() };
+        let shared = Shared { store: Arc::new(store), is_in_process, local, background: Background::new() };
         Self { shared: Arc::new(shared), enforcement: Enforcement::On }
     }
 
@@ -440,7 +437,7 @@ impl Limiter {
 
     /// Begins work that [`drain`](Self::drain) waits for.
     pub(crate) fn begin_work(&self) -> Work {
-        Work(self.shared.background.subscribe())
+        self.shared.background.begin_work()
     }
 
     /// [`check_all`](Self::check_all), for a layer: the decision, or what [`poll_charge`](Self::poll_charge) waits for.
@@ -486,7 +483,8 @@ impl Limiter {
     }
 
     fn begin(&self, action: Action, charges: Charges) -> Begun {
-        let Shared { store, is_in_process, .. } = &*self.shared;
+        let Shared { store, is_in_process, background, .. } = &*self.shared;
+        background.check_overdue();
         let mut charges = match charges {
             // Nothing to check.
             Charges::One(charge) if !charge.needs_permit() => {
@@ -508,7 +506,7 @@ impl Limiter {
             // A charge that is made twice needs two permits.
             let with_new_holder = |one: &Charge| Charge::new(one.policy(), one.key(), one.cost());
             let charges: Vec<Charge> = charges.iter().map(with_new_holder).collect();
-            let permits = PermitRequest::of(store, &charges);
+            let permits = PermitRequest::of(store, background, &charges);
             let answer = self.dispatch(action, &charges);
             let pending = Pending::new(self.shared.clone(), action, charges, permits, Vec::new());
             return Deciding::complete(pending.finish(answer));

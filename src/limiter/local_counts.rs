@@ -18,7 +18,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use super::background::PermitRequest;
+use super::background::{Background, PermitRequest};
 use crate::{
     base::{Error, ErrorKind, sync::lock},
     decision::{Charge, Decision, LocalCharge, Outcome, Reconciliation, Verdict},
@@ -71,23 +71,35 @@ impl Owing {
 
 impl LocalCounts {
     /// The decision over `charges`, or the error, in place of a decision that the store failed to make.
-    pub(super) fn decide(&self, action: Action, charges: &[Charge], error: Error) -> Result<Decision, Error> {
+    pub(super) fn decide(
+        &self,
+        action: Action,
+        charges: &[Charge],
+        error: Error,
+        background: &Arc<Background>,
+    ) -> Result<Decision, Error> {
         match mode(charges) {
             _ if is_mistake(&error) => Err(error),
             FailureMode::Closed => Err(error),
             FailureMode::Local { .. }
                 if matches!(action, Action::Charge | Action::ChargeUpTo | Action::Debit | Action::Peek) =>
             {
-                Ok(self.decide_locally(action, charges, error))
+                Ok(self.decide_locally(action, charges, error, background))
             }
             FailureMode::Local { .. } if action == Action::Refund && charges.iter().all(is_of_a_decision) => {
-                Ok(self.refund_later(charges, error))
+                Ok(self.refund_later(charges, error, background))
             }
             _ => Ok(Decision::failed_open(error)),
         }
     }
 
-    fn decide_locally(&self, action: Action, charges: &[Charge], error: Error) -> Decision {
+    fn decide_locally(
+        &self,
+        action: Action,
+        charges: &[Charge],
+        error: Error,
+        background: &Arc<Background>,
+    ) -> Decision {
         let is_local = |charge: &&Charge| is_local(charge.policy().failure_mode());
         let charges: Vec<&Charge> = charges.iter().filter(is_local).collect();
         let shares: Vec<Charge> = charges
@@ -120,10 +132,9 @@ impl LocalCounts {
         let mut decision = Decision::failed_local(outcomes, error);
         let counts: Arc<dyn Store> = counts.clone();
         if charged
-            && let Some(permits) = PermitRequest::of(&counts, &shares)
-            && let Some(permit) = permits.grant(&local)
+            && let Some(permits) = PermitRequest::of(&counts, background, &shares)
         {
-            decision.attach_permit(permit);
+            decision.hold(permits.grant(&local));
         }
         decision
     }
@@ -188,7 +199,7 @@ impl LocalCounts {
     }
 
     /// Sends refunds of decisions again once the store answers, if they were not sent.
-    fn refund_later(&self, refunds: &[Charge], error: Error) -> Decision {
+    fn refund_later(&self, refunds: &[Charge], error: Error, background: &Arc<Background>) -> Decision {
         if !error.kind().may_have_charged() {
             let owing = &mut *lock(&self.owing);
             let room = MAX_KEYS.saturating_sub(owing.len());
@@ -196,7 +207,7 @@ impl LocalCounts {
             self.owes.store(true, Ordering::Relaxed);
         }
         let nothing: Vec<Charge> = refunds.iter().map(|refund| refund.clone().with_cost(0)).collect();
-        self.decide_locally(Action::Peek, &nothing, error)
+        self.decide_locally(Action::Peek, &nothing, error, background)
     }
 
     /// Forgets what `key` was charged in this process under `policy`.

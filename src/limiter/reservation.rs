@@ -28,8 +28,9 @@ use crate::{
 ///
 /// Calls to Redis are made in the background, one after the other, so they are completed even if their request is
 /// cancelled. They run on the Tokio runtime in which the reservation is settled or dropped; outside a runtime, on the
-/// one in which it was made. With no runtime at all, a returned `Answer` makes its calls when awaited, and dropping the
-/// reservation makes none. [`Limiter::drain`] waits for these calls before the process ends.
+/// one in which it was made. If this runtime has ended or is not driven, another one makes the calls, when its next
+/// decision is made. With no runtime at all, a returned `Answer` makes its calls when awaited. [`Limiter::drain`] makes
+/// all calls that are left, and waits for them before the process ends.
 ///
 /// # Example
 ///

@@ -47,6 +47,7 @@ mod probe;
 mod quickstart;
 mod random_routes;
 mod refunds;
+mod releases;
 mod routes;
 mod runtimes;
 mod scripts;

@@ -11,10 +11,10 @@ use support::{RedisServer, settings};
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter,
-    ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, Rejection,
+    ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, Rejection, Rule,
     algorithm::LeakyBucket,
     decision::DecisionSource,
-    layer::{DecisionEvent, DecisionKind, ResponseBody},
+    layer::{DecisionEvent, DecisionKind, ResponseBody, Rules},
     policy::Enforcement,
     response::RejectionBody,
     store::{Action, Store},
@@ -40,6 +40,29 @@ fn decided(kind: DecisionKind, is_rejected: bool) -> Seen {
 
 fn undecided(kind: DecisionKind, is_rejected: bool) -> Seen {
     Seen { kind, is_rejected, policy: None, source: None, error: None, path: Some("/".into()) }
+}
+
+#[tokio::test]
+async fn an_event_that_is_kept_holds_no_permit() {
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let limiter = Limiter::new(MemoryStore::new());
+    let exports = Rule::new(Policy::concurrency("exports", 1), Key::new("all"));
+    let users = Rule::new(Policy::new("users", Quota::per_hour(9)), Header::new("x-user"));
+    let events = kept.clone();
+    let layer = RateLimitLayer::with_rules(limiter, Rules::new().every(exports).every(users))
+        .on_decision(move |event: &DecisionEvent<'_>| events.lock().unwrap().extend(event.decision.cloned()));
+    let service = layer
+        .layer(service_fn(|_: Request<String>| async { Ok::<_, Infallible>(Response::new(String::new())) }));
+    // The second request has no identity for the other rule, and is charged under this one.
+    for user in [Some("alice"), None, Some("bob")] {
+        let mut request = Request::get("/");
+        if let Some(user) = user {
+            request = request.header("x-user", user);
+        }
+        let response = service.clone().oneshot(request.body(String::new()).unwrap()).await.unwrap();
+        assert_eq!(response.status(), if user.is_some() { 200 } else { 400 }, "{user:?}");
+    }
+    assert_eq!(kept.lock().unwrap().len(), 3);
 }
 
 const SECRET: &str = "sixteen bytes or more";

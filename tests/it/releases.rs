@@ -1,0 +1,209 @@
+//! Permits are released, and reservations settled, by the end of the process, and if their runtime has ended or waits.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use support::{PATIENT, RedisServer, eventually, settings};
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::timeout,
+};
+use tower_ratelimit::{
+    Answer, Charge, Decision, Error, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore,
+    Reservation,
+    algorithm::Concurrency,
+    store::{Action, Store},
+};
+
+/// A permit that is not released is in use for two hours.
+fn jobs(limit: u64) -> Policy {
+    Policy::new("jobs", Quota::new(limit, Duration::from_secs(7_200))).algorithm(Concurrency::new())
+}
+
+fn key() -> Key {
+    Key::new("all")
+}
+
+fn multi_thread() -> Runtime {
+    Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+fn current_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+/// A store that is connected anew, as in the next process.
+async fn limiter(server: &RedisServer) -> Limiter {
+    Limiter::new(settings().connect(&server.url()).await.unwrap())
+}
+
+async fn free(server: &RedisServer, policy: &Policy) -> Option<u64> {
+    limiter(server).await.peek(policy, &key(), 0).await.unwrap().remaining()
+}
+
+#[test]
+fn after_a_drain_no_permit_of_a_dropped_decision_is_in_use() {
+    let server = RedisServer::start();
+    let policy = jobs(5);
+    for (name, build) in [("one thread", current_thread as fn() -> Runtime), ("two", multi_thread)] {
+        for round in 0..20 {
+            build().block_on(async {
+                let limiter = limiter(&server).await;
+                let held = limiter.check(&policy, &key(), 5).await.unwrap();
+                assert!(held.is_allowed(), "{name}, {round}: a permit is still in use");
+                drop(held);
+                limiter.drain(PATIENT).await.unwrap();
+            });
+        }
+        assert_eq!(current_thread().block_on(free(&server, &policy)), Some(5), "{name}");
+    }
+}
+
+#[test]
+fn after_a_drain_no_permit_of_a_cancelled_check_is_in_use() {
+    let server = RedisServer::start();
+    let policy = jobs(5);
+    for (name, build) in [("one thread", current_thread as fn() -> Runtime), ("two", multi_thread)] {
+        for round in 0..20 {
+            build().block_on(async {
+                let limiter = limiter(&server).await;
+                for micros in [100, 200, 300, 500, 700] {
+                    drop(timeout(Duration::from_micros(micros), limiter.check(&policy, &key(), 1)).await);
+                }
+                limiter.drain(PATIENT).await.unwrap();
+            });
+            assert_eq!(current_thread().block_on(free(&server, &policy)), Some(5), "{name}, {round}");
+        }
+    }
+}
+
+#[test]
+fn a_permit_of_a_runtime_that_has_ended_is_released_by_the_next_one() {
+    let server = RedisServer::start();
+    let policy = jobs(1);
+    for drains in [true, false] {
+        let (first, second) = (current_thread(), current_thread());
+        let limiter = first.block_on(limiter(&server));
+        let held = first.block_on(limiter.check(&policy, &key(), 1)).unwrap();
+        assert!(held.is_allowed());
+        drop(first);
+        // Outside of each runtime.
+        drop(held);
+        second.block_on(async {
+            if drains {
+                limiter.drain(PATIENT).await.unwrap();
+                assert_eq!(free(&server, &policy).await, Some(1));
+            }
+            // The first decision may still be denied.
+            assert!(eventually(async || limiter.check(&policy, &key(), 1).await.unwrap().is_allowed()).await);
+            limiter.drain(PATIENT).await.unwrap();
+        });
+    }
+}
+
+/// A program that is not async, and awaits each call with `block_on`.
+#[test]
+fn a_permit_that_is_dropped_while_its_runtime_is_not_driven_is_released_with_the_next_decisions() {
+    let server = RedisServer::start();
+    let policy = jobs(1);
+    let runtime = current_thread();
+    let limiter = runtime.block_on(limiter(&server));
+    for _ in 0..3 {
+        let admitted = async || limiter.check(&policy, &key(), 1).await.ok().filter(Decision::is_allowed);
+        let mut held = None;
+        assert!(runtime.block_on(eventually(async || {
+            held = admitted().await;
+            held.is_some()
+        })));
+        drop(held);
+    }
+    // Each call in a runtime that ends with it.
+    for _ in 0..3 {
+        let mut held = None;
+        let deadline = std::time::Instant::now() + PATIENT;
+        while held.is_none() {
+            assert!(std::time::Instant::now() < deadline, "no permit is released");
+            held = current_thread().block_on(limiter.check(&policy, &key(), 1)).ok().filter(Decision::is_allowed);
+        }
+        drop(held);
+    }
+    current_thread().block_on(limiter.drain(PATIENT)).unwrap();
+    assert_eq!(runtime.block_on(free(&server, &policy)), Some(1));
+}
+
+/// Counts renewals.
+#[derive(Clone)]
+struct Renewals(Arc<MemoryStore>, Arc<AtomicUsize>);
+
+impl Store for Renewals {
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        self.1.fetch_add(usize::from(action == Action::Renew), Ordering::Relaxed);
+        self.0.decide(action, charges)
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        self.0.reset(policy, key)
+    }
+}
+
+#[test]
+fn a_permit_of_a_runtime_that_has_ended_is_renewed_by_one_in_which_decisions_are_made() {
+    let store = Renewals(Arc::new(MemoryStore::with_clock(ManualClock::new())), Arc::default());
+    let limiter = Limiter::new(store.clone());
+    let policy = Policy::new("jobs", Quota::new(2, Duration::from_millis(30))).algorithm(Concurrency::new());
+    let first = current_thread();
+    let held = first.block_on(limiter.check(&policy, &key(), 1)).unwrap();
+    assert!(held.is_allowed());
+    drop(first);
+    current_thread().block_on(async {
+        let renewed = async || {
+            limiter.peek(&policy, &key(), 0).await.unwrap();
+            store.1.load(Ordering::Relaxed) >= 3
+        };
+        assert!(eventually(renewed).await, "{} renewals", store.1.load(Ordering::Relaxed));
+    });
+    drop(held);
+    assert!(current_thread().block_on(limiter.check(&policy, &key(), 2)).unwrap().is_allowed());
+}
+
+#[test]
+fn what_a_reservation_refunds_is_refunded_although_its_runtime_has_ended() -> Result<(), Error> {
+    let server = RedisServer::start();
+    let tokens = Policy::new("tokens", Quota::per_day(100));
+    let (first, second) = (current_thread(), current_thread());
+    let limiter: Limiter = first.block_on(limiter(&server));
+    let decision = first.block_on(limiter.check(&tokens, &key(), 60))?;
+    let reservation = first.block_on(async { Reservation::new(&limiter, &decision).or_refund() });
+    drop(first);
+    drop(reservation);
+    second.block_on(async {
+        limiter.drain(PATIENT).await?;
+        assert_eq!(limiter.peek(&tokens, &key(), 0).await?.remaining(), Some(100));
+        Ok(())
+    })
+}
+
+/// The store is a `RedisStore`, whose connections belong to a runtime.
+#[test]
+fn a_drain_waits_for_a_release_while_redis_is_unavailable_and_names_it() {
+    let server = RedisServer::start();
+    let policy = jobs(1);
+    let runtime = current_thread();
+    runtime.block_on(async {
+        let store: RedisStore = settings().connect(&server.url()).await.unwrap();
+        let limiter = Limiter::new(store);
+        let held = limiter.check(&policy, &key(), 1).await.unwrap();
+        server.signal("STOP");
+        drop(held);
+        let error = limiter.drain(Duration::from_millis(200)).await.unwrap_err();
+        assert!(error.to_string().contains("releases of permits did not end"), "{error}");
+        server.signal("CONT");
+        limiter.drain(PATIENT).await.unwrap();
+        assert!(eventually(async || free(&server, &policy).await == Some(1)).await);
+    });
+}

@@ -6,7 +6,9 @@
 //! several are a second quota. Units that are refunded are not charged, or refunded to the store.
 
 use std::{
-    fmt, slice,
+    fmt,
+    pin::pin,
+    slice,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -15,7 +17,7 @@ use futures_util::stream::{self, StreamExt as _};
 use indexmap::map::Entry;
 use tokio::{
     runtime::Handle,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 use super::background::{Background, PermitRequest};
@@ -35,6 +37,8 @@ const MAX_SHARES: usize = 64;
 const MOST_CONCURRENT: usize = 128;
 /// The pause after the start of a round's last call before the next round, unless `drain` waits for it.
 const PAUSE: Duration = Duration::from_millis(250);
+/// Longer than any connection waits for a reply.
+const MAX_CALL_TIME: Duration = Duration::from_secs(2);
 
 impl Owing {
     /// Postpones the next round.
@@ -47,8 +51,7 @@ impl Owing {
         let is_full = self.len() >= MAX_KEYS;
         let policy = charge.policy();
         let name = (policy.label().into(), charge.key().clone(), policy.counts_debits(), 0);
-        // What is reconciled is not a request, which could be denied and counted.
-        let policy = || (charge.policy().without_penalty(), share.policy().clone());
+        let policy = || (charge.policy().clone(), share.policy().clone());
         let owed = match self.charges.entry(name) {
             Entry::Occupied(entry) => {
                 let owed = entry.into_mut();
@@ -131,9 +134,7 @@ impl LocalCounts {
         });
         let mut decision = Decision::failed_local(outcomes, error);
         let counts: Arc<dyn Store> = counts.clone();
-        if charged
-            && let Some(permits) = PermitRequest::of(&counts, background, &shares)
-        {
+        if charged && let Some(permits) = PermitRequest::of(&counts, background, &shares) {
             decision.hold(permits.grant(&local));
         }
         decision
@@ -210,14 +211,38 @@ impl LocalCounts {
         self.decide_locally(Action::Peek, &nothing, error, background)
     }
 
-    /// Forgets what `key` was charged in this process under `policy`.
-    pub(super) fn forget(&self, policy: &Policy, key: &Key) {
-        if let Some(counts) = self.counts.get() {
-            let nothing = Charge::new(&self.share(policy), key, 0);
-            let owing = &mut *lock(&self.owing);
-            owing.charges.retain(|(label, owed, ..), _| **label != *policy.label() || owed != nothing.key());
-            drop(counts.reset(nothing.policy(), nothing.key()));
+    /// Forgets what `key` was charged in this process under `policy`, and what is owed to the store for it. Waits for calls
+    /// that are under way for it: a charge that reached the store after a reset there would undo the reset.
+    pub(super) async fn forget(&self, policy: &Policy, key: &Key) {
+        let Some(counts) = self.counts.get() else { return };
+        let nothing = Charge::new(&self.share(policy), key, 0);
+        let key = nothing.key();
+        loop {
+            let mut ended = pin!(self.ended.notified());
+            ended.as_mut().enable();
+            {
+                let owing = &mut *lock(&self.owing);
+                owing.charges.retain(|(label, owed, ..), _| **label != *policy.label() || owed != key);
+                owing
+                    .refunds
+                    .retain(|refund| refund.policy().label() != policy.label() || refund.key() != key);
+                drop(counts.reset(nothing.policy(), key));
+                if !owing.sent.iter().any(|(label, sent)| **label == *policy.label() && sent == key) {
+                    return;
+                }
+            }
+            // Its runtime may not be driven.
+            if timeout(MAX_CALL_TIME, ended).await.is_err() {
+                return;
+            }
         }
+    }
+
+    /// Notes a call for something that has left the table, until the guard is dropped.
+    fn sent(&self, owing: &mut Owing, policy: &Policy, key: &Key) -> Sent<'_> {
+        let name = (policy.label().into(), key.clone());
+        owing.sent.push(name.clone());
+        Sent { local: self, name }
     }
 
     /// Charges to `store`, which has just answered, what is owed to it, unless a call for that has just begun.
@@ -272,12 +297,13 @@ impl LocalCounts {
 
     /// Refunds the next of what `store` charged. Remembers it again if it was not sent.
     async fn refund_next(&self, store: &Arc<dyn Store>) {
-        let refund = {
+        let (refund, _sent) = {
             let owing = &mut *lock(&self.owing);
             owing.pause(PAUSE);
-            owing.refunds.pop_front()
+            let Some(refund) = owing.refunds.pop_front() else { return };
+            let sent = self.sent(owing, refund.policy(), refund.key());
+            (refund, sent)
         };
-        let Some(refund) = refund else { return };
         let refunded = store.decide(Action::Refund, slice::from_ref(&refund)).await;
         if refunded.is_err_and(|error| !error.kind().may_have_charged()) {
             lock(&self.owing).refunds.push_back(refund);
@@ -287,7 +313,7 @@ impl LocalCounts {
     /// Charges to `store` what it is owed at `place`. Remembers it again if it was not sent.
     async fn reconcile_one(&self, store: &Arc<dyn Store>, place: usize) {
         let Some(counts) = self.counts.get() else { return };
-        let (mut name, owed, units) = {
+        let (mut name, owed, units, _sent) = {
             let owing = &mut *lock(&self.owing);
             owing.pause(PAUSE);
             let Some((name, owed)) = owing.charges.swap_remove_index(place) else { return };
@@ -296,12 +322,14 @@ impl LocalCounts {
             let Ok(Ok(local)) = counts.decide_one(Action::Peek, peek).now() else { return };
             let counted = owed.share.capacity().saturating_sub(local.remaining().unwrap_or_default());
             let units = owed.units.send(counted);
-            (name, owed, units)
+            let sent = self.sent(owing, &owed.policy, &name.1);
+            (name, owed, units, sent)
         };
         if units == 0 {
             return;
         }
-        let charge = Charge::new(&owed.policy, &name.1, units);
+        // It is not a request, which could be denied and counted.
+        let charge = Charge::new(&owed.policy.without_penalty(), &name.1, units);
         let charged = match store.decide(Action::ChargeUpTo, &[charge]).await {
             Ok(decision) => decision.all_outcomes().first().cloned(),
             // If it may have been charged, another attempt could charge it twice.
@@ -330,6 +358,22 @@ impl LocalCounts {
             owing.refunds.push_front(surplus);
         }
         self.refund_next(store).await;
+    }
+}
+
+/// A call under way for what is owed of a key.
+struct Sent<'a> {
+    local: &'a LocalCounts,
+    name: (Box<str>, Key),
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        let sent = &mut lock(&self.local.owing).sent;
+        if let Some(place) = sent.iter().position(|name| *name == self.name) {
+            sent.swap_remove(place);
+        }
+        self.local.ended.notify_waiters();
     }
 }
 

@@ -50,11 +50,11 @@ impl Operator {
     ///
     /// # Errors
     ///
-    /// The failure of the store. The policy's [`FailureMode`](crate::FailureMode) does not apply.
+    /// The failure of the store. The policy's [`FailureMode`](crate::FailureMode) does not apply: if the store fails, this
+    /// forgets only what the process has counted in the outage ([`Local`](crate::FailureMode::Local)).
     pub async fn reset(&self, policy: &Policy, key: &Key) -> Result<(), Error> {
-        self.0.shared.store.reset(policy, key).await?;
-        self.0.shared.local.forget(policy, key);
-        Ok(())
+        self.0.shared.local.forget(policy, key).await;
+        self.0.shared.store.reset(policy, key).await
     }
 
     /// Refunds the latest `units` units that `key` was charged under `policy`, for any requests.

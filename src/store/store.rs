@@ -7,7 +7,7 @@ use std::{
 };
 
 use indexmap::IndexMap;
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     base::{Answer, Error},
@@ -179,6 +179,8 @@ pub struct LocalCounts {
     pub(crate) owing: Mutex<Owing>,
     /// Whether something may be owed.
     pub(crate) owes: AtomicBool,
+    /// Notified when a call has ended that is in [`Owing::sent`].
+    pub(crate) ended: Notify,
     /// Each task that has begun to reconcile has a clone.
     pub(crate) reconciling: Arc<()>,
     /// The instances that the store last reported. 0 if it has not.
@@ -197,6 +199,8 @@ pub(crate) struct Owing {
     pub(crate) number: u64,
     /// Refunds of what the store charged.
     pub(crate) refunds: VecDeque<Charge>,
+    /// The policies and keys of calls that are under way for one of these.
+    pub(crate) sent: Vec<(Box<str>, Key)>,
     /// No task starts to reconcile before it.
     pub(crate) pause_until: Option<Instant>,
 }

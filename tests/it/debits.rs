@@ -602,9 +602,8 @@ async fn drain_waits_for_reservations_and_their_calls_and_for_no_longer_than_the
         let (started, deadline) = (tokio::time::Instant::now(), Duration::from_secs(3));
         let error = limiter.clone().drain(deadline).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::StoreTimeout);
-        let message =
-            "reservations and refunds did not end within 3s: drain after the last request, or wait longer";
-        assert_eq!(error.to_string(), format!("{open} {message}"));
+        let expected = format!("{open} reservations, refunds and releases of permits did not end within 3s");
+        assert!(error.to_string().starts_with(&expected), "{error}");
         assert!(started.elapsed() >= deadline);
     };
     limiter.drain(Duration::ZERO).await.unwrap();
@@ -667,7 +666,8 @@ fn a_reservation_settles_on_the_runtime_of_its_drop_or_else_on_the_one_where_it_
     assert_eq!(second.block_on(answer).unwrap().remaining(), Some(50));
     second.block_on(limiter.drain(PATIENT)).unwrap();
     let users = ["inside", "outside", "nowhere", "awaited", "made in"];
-    assert_eq!(users.map(left), [Some(60), Some(90), Some(90), Some(50), Some(60)]);
+    // What no runtime did before is done by the one that drains the limiter.
+    assert_eq!(users.map(left), [Some(60), Some(60), Some(60), Some(50), Some(60)]);
 
     // What was not sent can be settled again.
     let unsent = reserve("unsent", None);

@@ -522,3 +522,105 @@ async fn error_replies_do_not_open_the_breaker() {
         assert_eq!(failure.failure().unwrap().kind(), ErrorKind::StoreFailed);
     }
 }
+
+/// Fails while `is_down`. A charge that reconciles waits for a permit of the gate before it reaches the counts.
+#[derive(Clone)]
+struct Gated {
+    counts: MemoryStore,
+    is_down: Arc<AtomicBool>,
+    gate: Arc<Semaphore>,
+    asked: Arc<AtomicU64>,
+}
+
+impl Gated {
+    fn new() -> Self {
+        let (is_down, gate) = (Arc::new(true.into()), Arc::new(Semaphore::new(0)));
+        Self { counts: MemoryStore::new(), is_down, gate, asked: Arc::default() }
+    }
+
+    fn failure() -> Error {
+        Error::new(ErrorKind::StoreSuspended, "not sent")
+    }
+}
+
+impl Store for Gated {
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        if self.is_down.load(Relaxed) {
+            return Answer::ready(Err(Self::failure()));
+        }
+        if action != Action::ChargeUpTo {
+            return self.counts.decide(action, charges);
+        }
+        self.asked.fetch_add(1, Relaxed);
+        let (store, charges) = (self.clone(), charges.to_vec());
+        Answer::pending(async move {
+            store.gate.acquire().await.unwrap().forget();
+            store.counts.decide(action, &charges).await
+        })
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        if self.is_down.load(Relaxed) {
+            Answer::ready(Err(Self::failure()))
+        } else {
+            self.counts.reset(policy, key)
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_reset_ends_what_is_being_reconciled() {
+    let store = Gated::new();
+    let limiter = Limiter::new(store.clone());
+    let (policy, alice) = (window("api", 10), Key::new("alice"));
+    assert_eq!(admitted(&limiter, &policy, &alice, 10).await, 10);
+    store.is_down.store(false, Relaxed);
+    // The store decides again, and is charged what it missed.
+    limiter.check(&policy, &Key::new("bob"), 1).await.unwrap();
+    assert!(eventually(async || store.asked.load(Relaxed) == 1).await);
+    let operator = limiter.operator();
+    let (policy_of_reset, key) = (policy.clone(), alice.clone());
+    let reset = tokio::spawn(async move { operator.reset(&policy_of_reset, &key).await });
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
+    store.gate.add_permits(1);
+    reset.await.unwrap().unwrap();
+    limiter.drain(Duration::from_secs(10)).await.unwrap();
+    assert_eq!(limiter.peek(&policy, &alice, 0).await.unwrap().remaining(), Some(10));
+}
+
+#[tokio::test]
+async fn a_reset_during_an_outage_fails_and_forgets_what_this_process_has_counted() {
+    let store = Gated::new();
+    let limiter = Limiter::new(store.clone());
+    let (policy, alice) = (window("api", 10), Key::new("alice"));
+    assert_eq!(admitted(&limiter, &policy, &alice, 10).await, 10);
+    assert_eq!(admitted(&limiter, &policy, &alice, 1).await, 0);
+    let failed = limiter.operator().reset(&policy, &alice).await.unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::StoreSuspended);
+    assert_eq!(admitted(&limiter, &policy, &alice, 10).await, 10);
+    // The store is charged for the requests after the reset.
+    store.is_down.store(false, Relaxed);
+    store.gate.add_permits(10);
+    limiter.drain(Duration::from_secs(10)).await.unwrap();
+    assert_eq!(limiter.peek(&policy, &alice, 0).await.unwrap().remaining(), Some(0));
+}
+
+#[tokio::test]
+async fn a_reset_forgets_refunds_that_are_still_to_be_sent() {
+    let store = Gated::new();
+    store.is_down.store(false, Relaxed);
+    let limiter = Limiter::new(store.clone());
+    // Its refunds do not detect a reset.
+    let (policy, alice) = (Policy::new("api", Quota::per_day(10)), Key::new("alice"));
+    let before = limiter.check(&policy, &alice, 6).await.unwrap();
+    store.is_down.store(true, Relaxed);
+    limiter.refund(&before, 6).await.unwrap();
+    store.is_down.store(false, Relaxed);
+    limiter.operator().reset(&policy, &alice).await.unwrap();
+    // A later request's units.
+    limiter.check(&policy, &alice, 7).await.unwrap();
+    limiter.drain(Duration::from_secs(10)).await.unwrap();
+    assert_eq!(limiter.peek(&policy, &alice, 0).await.unwrap().remaining(), Some(3));
+}

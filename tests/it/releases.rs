@@ -128,7 +128,10 @@ fn a_permit_that_is_dropped_while_its_runtime_is_not_driven_is_released_with_the
         let deadline = std::time::Instant::now() + PATIENT;
         while held.is_none() {
             assert!(std::time::Instant::now() < deadline, "no permit is released");
-            held = current_thread().block_on(limiter.check(&policy, &key(), 1)).ok().filter(Decision::is_allowed);
+            held = current_thread()
+                .block_on(limiter.check(&policy, &key(), 1))
+                .ok()
+                .filter(Decision::is_allowed);
         }
         drop(held);
     }

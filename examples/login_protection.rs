@@ -35,7 +35,7 @@
 //! curl -i -d '{"user":"gus","password":"guess"}' http://127.0.0.1:3000/login
 //!     429
 //!     retry-after: 3600
-//!     {"type":"https://iana.org/assignments/http-problem-types#abnormal-usage-detected","title":"Request not satisfied due to detection of abnormal request pattern","status":429,"detail":"The client is banned. Try again in 3600 seconds.","violated-policies":["address"]}
+//!     {"type":"https://iana.org/assignments/http-problem-types#abnormal-usage-detected","title":"Request not satisfied due to detection of abnormal request pattern","status":429,"detail":"The client is banned. Try again in 1 hour.","violated-policies":["address"]}
 //! curl -i -d '{"user":"bob","password":"secret"}' http://127.0.0.1:3000/login
 //!     429
 //!     retry-after: 3600

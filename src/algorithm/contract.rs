@@ -229,6 +229,8 @@ pub enum Replenishment {
     Evenly,
     /// At times that response headers cannot express; all of them by the reset.
     AtReset,
+    /// All together when a window ends, which is the reset. Headers state it as it is.
+    InWindows,
     /// When their holder releases them.
     ///
     /// The functions of the algorithm receive the holder of the units as 32 hexadecimal digits. A refund names the

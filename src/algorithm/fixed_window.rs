@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::{
-    Algorithm,
+    Algorithm, Replenishment,
     counter::{Change, Counter, Plan, exactly},
     state::{Count, State},
     twin::Gauge,
@@ -76,8 +76,10 @@ impl FixedWindow {
         Self { windows: Windows::Anchored }
     }
 
-    /// Starts a window at every multiple of the quota's period since 1970 UTC: calendar minutes, hours or days for
-    /// quotas with those periods.
+    /// Starts windows at fixed times, the same for every client: at each multiple of the quota's period since
+    /// 1970-01-01T00:00:00Z. A quota per minute, hour or day follows the clock and the calendar. A week begins on Thursday,
+    /// as 1970 did; [`utc_offset_west`](Self::utc_offset_west) of 4 days begins it on Monday. There are no calendar months,
+    /// because their lengths differ.
     #[must_use]
     pub const fn aligned() -> Self {
         Self { windows: Windows::Aligned { offset: 0 } }
@@ -112,6 +114,10 @@ impl Algorithm for FixedWindow {
             Windows::Aligned { offset } => (1, offset.rem_euclid(i128::from(period)) as u64),
         };
         Ok(vec![quota.limit(), period, aligned, offset])
+    }
+
+    fn replenishment(&self) -> Replenishment {
+        Replenishment::InWindows
     }
 }
 

@@ -1,6 +1,17 @@
 //! The error type of the crate, and why a store failed.
 
-use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc};
+use std::{
+    borrow::Cow,
+    error::Error as StdError,
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    time::Duration,
+};
+
+use super::{random::random_time, time::seconds_up};
 
 /// The error of this crate: an invalid setting, a request without a usable identity, or a failure of the store.
 ///
@@ -23,8 +34,19 @@ pub struct Error {
     kind: ErrorKind,
     #[cfg(feature = "redis")]
     fault: Option<Fault>,
+    pause: Pause,
     message: Cow<'static, str>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
+}
+
+/// The seconds after which a client may ask a store again that failed; 0 until they are chosen. Clones keep the choice.
+#[derive(Debug)]
+struct Pause(AtomicU8);
+
+impl Clone for Pause {
+    fn clone(&self) -> Self {
+        Self(self.0.load(Ordering::Relaxed).into())
+    }
 }
 
 /// The kind of an [`Error`].
@@ -151,6 +173,7 @@ impl Error {
             kind,
             #[cfg(feature = "redis")]
             fault: None,
+            pause: Pause(AtomicU8::new(0)),
             message,
             source: None,
         }
@@ -180,6 +203,18 @@ impl Error {
     pub fn with_source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.source = Some(source.into().into());
         self
+    }
+
+    /// The seconds after which a client may ask a store again that failed: random, within the time in which a store that is
+    /// back is used, so that not all clients return in the same second. Always the same for this error and its clones.
+    pub(crate) fn pause(&self) -> u64 {
+        const LONGEST: Duration = Duration::from_secs(5);
+        let choose = |chosen| match chosen {
+            0 => Some(u8::try_from(seconds_up(random_time(LONGEST)).max(1)).unwrap_or(1)),
+            _ => None,
+        };
+        let _ = self.pause.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, choose);
+        self.pause.0.load(Ordering::Relaxed).into()
     }
 
     /// The kind of failure.

@@ -12,6 +12,11 @@ pub(crate) fn wall_micros() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros)
 }
 
+/// Whole milliseconds, rounded up.
+pub(crate) fn millis_up(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
 /// Whole seconds, rounded up.
 pub(crate) fn seconds_up(duration: Duration) -> u64 {
     duration.as_secs().saturating_add(u64::from(duration.subsec_nanos() > 0))

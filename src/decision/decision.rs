@@ -208,7 +208,9 @@ impl Decision {
 
     /// The wait that the client sees.
     pub(crate) fn advised_wait(&self) -> Option<Duration> {
-        self.retry_after().map(|wait| wait.saturating_add(self.decided.jitter))
+        let longest = self.retry_after()?;
+        let wait = self.outcomes().iter().filter_map(Outcome::advised_wait).max().unwrap_or(longest);
+        Some(wait.saturating_add(self.decided.jitter))
     }
 
     /// Sets whether the headers report this decision.
@@ -342,6 +344,9 @@ impl Decision {
 
     /// The shortest wait after which every policy that denied would admit. `None` if the request is admitted, or if
     /// waiting cannot help.
+    ///
+    /// Under [`Concurrency`](crate::algorithm::Concurrency), the time until permits expire. They may be released at any
+    /// moment, so a [`Rejection`](crate::Rejection) asks the client to retry after a second.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.verdict().retry_after()

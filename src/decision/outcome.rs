@@ -32,8 +32,9 @@ pub enum Verdict {
     /// Denied, and nothing was charged.
     Deny {
         /// The shortest wait, to the microsecond, after which the same request is admitted if the key is not charged in
-        /// the meantime; under [`Concurrency`](crate::algorithm::Concurrency), until permits expire. `None` if the cost
-        /// is above the capacity or, in an outage, above this instance's share of it.
+        /// the meantime; under [`Concurrency`](crate::algorithm::Concurrency), until permits expire, though they may be
+        /// released at any moment. `None` if the cost is above the capacity or, in an outage, above this instance's share
+        /// of it.
         retry_after: Option<Duration>,
     },
 }
@@ -326,6 +327,17 @@ impl Outcome {
     /// help.
     pub(crate) const fn retry_after(&self) -> Option<Duration> {
         self.verdict.retry_after()
+    }
+
+    /// The wait that clients see: the [retry time](Self::retry_after), but at most a second for a permit. It may be released
+    /// at any moment, so a client that waits until permits expire mostly waits in vain, and a second is the shortest time
+    /// that `Retry-After` can state.
+    pub(crate) fn advised_wait(&self) -> Option<Duration> {
+        let wait = self.retry_after()?;
+        if !self.policy().has_permits() {
+            return Some(wait);
+        }
+        Some(wait.min(Duration::from_secs(1)).max(self.banned_for().unwrap_or_default()))
     }
 
     /// Compares how much two outcomes bind. A denial binds more than an admission; of two denials the longer wait does,

@@ -73,7 +73,7 @@ impl Config {
             enforcement: limiter.enforcement().into(),
             exempt: Vec::new(),
             blocked: Vec::new(),
-            headers: HeaderWriter::new(Headers::default()),
+            headers: HeaderWriter::new(Headers::default(), limiter.manual_clock()),
             mapper: ProblemDetails::default().into(),
             grpc: GrpcStatus::default().into(),
             jitter: Duration::ZERO,
@@ -220,7 +220,9 @@ impl Config {
     ) -> Response<RejectionBody> {
         self.rejected(&DecisionEvent::rejected_by_service(&rejection), &rejection, report_only);
         let (rejection, request) = (self.jitter(rejection), kept.into_parts());
-        let mut response = replace(&*self.mapper(is_grpc(&request)).maps, &rejection, &request, returned);
+        let mapper = &*self.mapper(is_grpc(&request)).maps;
+        let in_millis = self.headers.headers().millis();
+        let mut response = replace(mapper, &rejection, &request, returned, in_millis);
         // An exempt request has no decision but the service's.
         let marks = report_only && decision.is_some();
         if let Some(decision) = decision.or_else(|| rejection.decision().cloned()) {

@@ -360,7 +360,7 @@ impl RateLimitLayer {
 
     /// Sets the headers of responses. Defaults to [`Dialect::Ietf`](crate::response::Dialect::Ietf).
     pub fn headers(self, headers: Headers) -> Self {
-        self.with(|config| config.headers = HeaderWriter::new(headers))
+        self.with(|config| config.headers = HeaderWriter::new(headers, config.limiter.manual_clock()))
     }
 
     /// Adds a random time of up to `up_to` to the wait of each denial, so that clients denied together do not retry

@@ -21,7 +21,7 @@ use crate::{
     base::{DelayedService, unready},
     decision::{Decision, Permit},
     policy::Enforcement,
-    response::{Rejection, RequestHead, is_read},
+    response::{Rejection, RequestHead, is_read, note_refund},
 };
 
 /// A service behind a rate limit, made by [`RateLimitLayer`](crate::RateLimitLayer).
@@ -312,6 +312,8 @@ where
                     let mut responded = take(responded);
                     if let (Some(decision), Some(refunded)) = (&mut responded.decision, refunded) {
                         *decision = decision.updated(&refunded);
+                        // The handler's decision is older than the refund.
+                        note_refund(responded.response.extensions_mut(), &refunded);
                     }
                     return Poll::Ready(Ok(responded.finish(this.config, report_only, is_read)));
                 }

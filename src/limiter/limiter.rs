@@ -16,7 +16,7 @@ use crate::{
     decision::{Charge, Charges, Decision, Outcome},
     key::Key,
     policy::{Enforcement, Policy},
-    store::{Action, Store},
+    store::{Action, ManualClock, Store},
 };
 
 /// A charge that the store decides. What completes it needs no allocation.
@@ -424,6 +424,11 @@ impl Limiter {
     #[doc(hidden)]
     pub fn accept(&self, policy: &Policy) -> Result<(), Error> {
         self.shared.store.accept(policy)
+    }
+
+    /// The clock that a test has set in place of the store's.
+    pub(crate) fn manual_clock(&self) -> Option<ManualClock> {
+        self.shared.store.manual_clock()
     }
 
     /// Shows the counters of `policies`, failures and rejections at 0.

@@ -1,6 +1,6 @@
 //! gRPC: which requests are calls, and the response to a rejected one.
 
-use std::{fmt::Write as _, time::Duration};
+use std::fmt::Write as _;
 
 #[cfg(feature = "tonic")]
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
@@ -10,6 +10,7 @@ use super::{
     mapper::{RejectionBody, ResponseMapper},
     rejection::Rejection,
 };
+use crate::base::time::millis_up;
 
 /// Whether the client speaks gRPC or grpc-web, and understands no other response. Both are POST requests: another
 /// request with that content type would be rejected with a 200 that caches may keep.
@@ -119,7 +120,7 @@ const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-m
 /// let rejection = service.oneshot(call()?).await?;
 /// assert_eq!(rejection.status(), 200);
 /// assert_eq!(rejection.headers()["grpc-status"], "8");
-/// assert_eq!(rejection.headers()["grpc-message"], "over the rate limit; try again in 3600 seconds");
+/// assert_eq!(rejection.headers()["grpc-message"], "over the rate limit; try again in 1 hour");
 /// assert_eq!(rejection.headers()["grpc-retry-pushback-ms"], "3600000");
 /// # Ok(())
 /// # }
@@ -189,7 +190,7 @@ impl ResponseMapper for GrpcStatus {
             headers.insert(GRPC_DETAILS, details);
         }
         if self.pushback {
-            let millis = |wait: Duration| i32::try_from(wait.as_micros().div_ceil(1_000)).unwrap_or(i32::MAX);
+            let millis = |wait| i32::try_from(millis_up(wait)).unwrap_or(i32::MAX);
             headers.insert(GRPC_PUSHBACK, HeaderValue::from(decision.advised_wait().map_or(-1, millis)));
         }
         response

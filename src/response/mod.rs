@@ -11,6 +11,7 @@ mod reject;
 mod rejection;
 #[cfg(feature = "tonic")]
 mod tonic;
+mod words;
 
 pub use self::{
     grpc::GrpcStatus,
@@ -21,6 +22,6 @@ pub use self::{
 };
 pub(crate) use self::{
     grpc::is_grpc,
-    headers::{HeaderWriter, is_read, mark_request},
+    headers::{HeaderWriter, is_read, mark_request, note_refund},
     reject::{RequestHead, reject, replace},
 };

@@ -1,8 +1,11 @@
+use std::fmt::Write as _;
+
 use http::{HeaderValue, Response, StatusCode, header::CONTENT_TYPE, request::Parts};
 
 use super::{
     mapper::{RejectionBody, ResponseMapper},
     rejection::Rejection,
+    words::InWords,
 };
 use crate::{decision::Decision, policy::push_quoted};
 
@@ -70,12 +73,10 @@ fn json(rejection: &Rejection) -> String {
         json.push_str(part);
     }
     match (rejection, rejection.retry_after_seconds(), text) {
-        (_, Some(seconds), _) => {
-            let unit = if seconds == 1 { " second.\"" } else { " seconds.\"" };
-            let ban = if is_banned { "\"The client is banned. " } else { "\"" };
-            for part in [ban, "Try again in ", itoa::Buffer::new().format(seconds), unit] {
-                json.push_str(part);
-            }
+        (Rejection::Denied(_), Some(seconds), _) => {
+            let ban = if is_banned { "The client is banned. " } else { "" };
+            // Writing to a `String` does not fail.
+            let _ = write!(json, "\"{ban}Try again in {}.\"", InWords(seconds));
         }
         (Rejection::Unidentified(error), _, None) => push_quoted(&mut json, &printable(&error.to_string())),
         (_, _, text) => {

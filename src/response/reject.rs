@@ -5,8 +5,9 @@ use std::mem;
 use http::{
     HeaderName, HeaderValue, Method, Request, Response, StatusCode,
     header::{
-        CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH,
-        CONTENT_RANGE, CONTENT_TYPE, ETAG, LAST_MODIFIED, RETRY_AFTER, TRAILER, TRANSFER_ENCODING,
+        AGE, CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_ENCODING, CONTENT_LANGUAGE, CONTENT_LENGTH,
+        CONTENT_LOCATION, CONTENT_RANGE, CONTENT_TYPE, ETAG, EXPIRES, LAST_MODIFIED, RETRY_AFTER, TRAILER,
+        TRANSFER_ENCODING,
     },
     request::Parts,
     response,
@@ -15,15 +16,22 @@ use http_body::Body as _;
 
 use super::{
     grpc::{grpc_type, is_grpc},
-    headers::{HeaderWriter, add_retry_after, add_retry_after_of_store, insert_new},
+    headers::{HeaderWriter, RETRY_AFTER_MS, add_wait, insert_new},
     mapper::{RejectionBody, ResponseMapper},
     problem::ProblemDetails,
     rejection::Rejection,
 };
 
-/// Headers that describe the replaced body, or that the layer sets.
-const REPLACED: [HeaderName; 16] = [
+/// Headers that describe the replaced body, that let a cache keep the response, or that the layer sets.
+const REPLACED: [HeaderName; 23] = [
+    AGE,
     CACHE_CONTROL,
+    CONTENT_LOCATION,
+    EXPIRES,
+    HeaderName::from_static("edge-control"),
+    HeaderName::from_static("surrogate-control"),
+    HeaderName::from_static("x-accel-expires"),
+    RETRY_AFTER_MS,
     CONTENT_DISPOSITION,
     CONTENT_ENCODING,
     CONTENT_LANGUAGE,
@@ -48,7 +56,7 @@ pub(crate) fn reject(
     request: &Parts,
     headers: &HeaderWriter,
 ) -> Response<RejectionBody> {
-    let mut response = mapped(mapper, rejection, request);
+    let mut response = mapped(mapper, rejection, request, headers.headers().millis());
     if let Some(decision) = rejection.decision() {
         headers.decorate_rejection(&mut response, decision, request);
     }
@@ -63,20 +71,23 @@ pub(crate) fn replace(
     rejection: &Rejection,
     request: &Parts,
     returned: response::Parts,
+    in_millis: bool,
 ) -> Response<RejectionBody> {
-    let mut response = mapped(mapper, rejection, request);
+    let mut response = mapped(mapper, rejection, request, in_millis);
     if returned.status != rejection.status() && !is_grpc(request) {
         *response.status_mut() = returned.status;
     }
     let headers = response.headers_mut();
-    let is_own = |name: &&HeaderName| !REPLACED.contains(name) && !headers.contains_key(*name);
+    // A cache follows the directives that are for it alone (RFC 9213), such as `CDN-Cache-Control`, before `Cache-Control`.
+    let is_replaced = |name: &HeaderName| REPLACED.contains(name) || name.as_str().ends_with("cache-control");
+    let is_own = |name: &&HeaderName| !is_replaced(name) && !headers.contains_key(*name);
     for name in returned.headers.keys().filter(is_own).collect::<Vec<_>>() {
         for value in returned.headers.get_all(name) {
             let _ = headers.try_append(name, value.clone());
         }
     }
-    if let Some(decision) = rejection.decision() {
-        add_retry_after(headers, decision);
+    if let Rejection::Denied(decision) = rejection {
+        add_wait(headers, decision.advised_wait(), in_millis);
     }
     finish(&mut response, request);
     // The mapper's own win.
@@ -89,7 +100,14 @@ pub(crate) fn replace(
     response
 }
 
-fn mapped(mapper: &dyn ResponseMapper, rejection: &Rejection, request: &Parts) -> Response<RejectionBody> {
+fn mapped(
+    mapper: &dyn ResponseMapper,
+    rejection: &Rejection,
+    request: &Parts,
+    in_millis: bool,
+) -> Response<RejectionBody> {
+    // Chosen first, so that the mapper's clones have the wait of the header.
+    let wait = if let Rejection::Unavailable(_) = rejection { rejection.wait() } else { None };
     let mut response = mapper.response(rejection, request);
     // Left by a mapper that returns the rejection's own response. An outer layer would map it again.
     response.extensions_mut().remove::<Rejection>();
@@ -97,8 +115,8 @@ fn mapped(mapper: &dyn ResponseMapper, rejection: &Rejection, request: &Parts) -
         // The mapper has set no status. A client would take the rejection for a success.
         *response.status_mut() = rejection.status();
     }
-    if let (Rejection::Unavailable(_), StatusCode::SERVICE_UNAVAILABLE) = (rejection, response.status()) {
-        add_retry_after_of_store(response.headers_mut());
+    if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+        add_wait(response.headers_mut(), wait, in_millis);
     }
     response
 }
@@ -160,10 +178,10 @@ impl Rejection {
     #[must_use]
     pub fn into_http(self) -> Response<RejectionBody> {
         let (request, ()) = Request::new(()).into_parts();
-        let mut response = mapped(&ProblemDetails, &self, &request);
+        let mut response = mapped(&ProblemDetails, &self, &request, false);
         finish(&mut response, &request);
         if let Some(decision) = self.decision() {
-            add_retry_after(response.headers_mut(), decision);
+            add_wait(response.headers_mut(), decision.advised_wait(), false);
             response.extensions_mut().insert(decision.clone());
         }
         // Tells the layer in front of the service.

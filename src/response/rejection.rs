@@ -1,7 +1,8 @@
-use std::{error::Error as StdError, fmt};
+use std::{error::Error as StdError, fmt, time::Duration};
 
 use http::StatusCode;
 
+use super::words::InWords;
 use crate::{
     base::{Error, ErrorKind, time::seconds_up},
     decision::{Decision, Verdict},
@@ -26,7 +27,7 @@ const BLOCKED: &str = "the client is blocked; waiting does not help";
 /// assert_eq!(ours.status(), 500);
 /// assert_eq!(ours.to_string(), "the rate limit is misconfigured");
 /// assert_eq!(std::error::Error::source(&ours).unwrap().to_string(), "no connect info");
-/// // Only denials have a decision and a wait.
+/// // Only denials have a decision. Only they and a 503 have a wait.
 /// assert!(ours.decision().is_none() && ours.retry_after_seconds().is_none());
 /// ```
 #[derive(Clone, Debug)]
@@ -88,11 +89,25 @@ impl Rejection {
         }
     }
 
-    /// The wait before a retry in whole seconds, at least 1: the value of `Retry-After` of a denial. `None` if no policy
-    /// denied the request, or if the request costs more than the capacity, so that waiting cannot help.
+    /// The wait before a retry in whole seconds, at least 1: the value of `Retry-After`.
+    ///
+    /// For a denial, the wait until the request is admitted, or 1 if it lacks a permit, which may be released at any moment.
+    /// For a 503, a random time of at most 5 seconds, which stays the same for this rejection. `None` if waiting cannot
+    /// help, because the request costs more than the capacity, and for every other rejection.
     #[must_use]
     pub fn retry_after_seconds(&self) -> Option<u64> {
-        retry_after(self.decision()?)
+        self.wait().map(whole_seconds)
+    }
+
+    /// The wait that the client sees.
+    pub(super) fn wait(&self) -> Option<Duration> {
+        match self {
+            Self::Denied(decision) => decision.advised_wait(),
+            Self::Unavailable(error) if self.status() == StatusCode::SERVICE_UNAVAILABLE => {
+                Some(Duration::from_secs(error.pause()))
+            }
+            Self::Unavailable(_) | Self::Unidentified(_) | Self::Blocked => None,
+        }
     }
 }
 
@@ -150,17 +165,16 @@ impl From<Error> for Rejection {
     }
 }
 
-/// The text for the client: what happened, and the wait in whole seconds. It reveals nothing about the store, and of an
-/// [`Error`] only the message meant for the client, such as the message of
-/// [`MissingIdentity`](ErrorKind::MissingIdentity). The cause is the [`source`](StdError::source).
+/// The text for the client: what happened, and the wait of a denial in its two largest units, rounded up: `3 days 21
+/// hours`. It reveals nothing about the store, and of an [`Error`] only the message meant for the client, such as the
+/// message of [`MissingIdentity`](ErrorKind::MissingIdentity). The cause is the [`source`](StdError::source).
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self, self.retry_after_seconds(), self.described().2) {
             (Self::Denied(decision), Some(seconds), _) => {
                 let reason =
                     if decision.is_banned() { "the client is banned" } else { "over the rate limit" };
-                let unit = if seconds == 1 { "second" } else { "seconds" };
-                write!(f, "{reason}; try again in {seconds} {unit}")
+                write!(f, "{reason}; try again in {}", InWords(seconds))
             }
             (Self::Unidentified(error) | Self::Unavailable(error), _, None) => error.fmt(f),
             (_, _, text) => f.write_str(text.unwrap_or_default()),
@@ -180,7 +194,7 @@ impl StdError for Rejection {
 /// The largest `Retry-After`: clients hold it in 32 bits, with a sign.
 pub(super) const MAX_RETRY_AFTER: u64 = i32::MAX as u64;
 
-/// The seconds that `Retry-After` names for a denial: never too short, never 0.
-pub(super) fn retry_after(decision: &Decision) -> Option<u64> {
-    Some(seconds_up(decision.advised_wait()?).clamp(1, MAX_RETRY_AFTER))
+/// The seconds that `Retry-After` states: never too short, never 0.
+pub(super) fn whole_seconds(wait: Duration) -> u64 {
+    seconds_up(wait).clamp(1, MAX_RETRY_AFTER)
 }

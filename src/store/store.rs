@@ -9,6 +9,7 @@ use std::{
 use indexmap::IndexMap;
 use tokio::{sync::Notify, time::Instant};
 
+use super::clock::ManualClock;
 use crate::{
     base::{Answer, Error},
     decision::{Charge, Decision, OneOrMany, Reconciliation},
@@ -130,6 +131,12 @@ pub trait Store: Send + Sync + 'static {
     /// limiter and its clones count on their own.
     #[doc(hidden)]
     fn local_counts(&self) -> Option<Arc<LocalCounts>> {
+        None
+    }
+
+    /// The clock that a test has set in place of the store's. Defaults to `None`.
+    #[doc(hidden)]
+    fn manual_clock(&self) -> Option<ManualClock> {
         None
     }
 

@@ -64,3 +64,4 @@ mod user_programs;
 mod values;
 mod waits;
 mod warnings;
+mod what_clients_see;

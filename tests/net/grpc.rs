@@ -193,7 +193,7 @@ async fn a_rejection_is_a_status_in_headers_that_end_the_stream() {
 
 #[tokio::test]
 async fn each_rejection_has_its_code() {
-    let spent = "over the rate limit; try again in 3600 seconds";
+    let spent = "over the rate limit; try again in 1 hour";
     let no_peer = |_: &Parts| Err::<Key, _>(Error::new(ErrorKind::MissingSetup, "no peer"));
     let blocked = layer(Quota::per_hour(9), Key::new("all")).block(|_| true);
     let table = [
@@ -238,7 +238,7 @@ async fn a_mapper_adjusts_the_default_response() {
     let denied = denial(one().grpc_response(ours), 2).await;
     assert_eq!(
         (denied.code(), denied.message()),
-        (Code::ResourceExhausted, "ours: over the rate limit; try again in 3600 seconds")
+        (Code::ResourceExhausted, "ours: over the rate limit; try again in 1 hour")
     );
     let details = denied.get_error_details();
     assert_eq!(details.retry_info().unwrap().retry_delay, Some(Duration::from_secs(3_600)));
@@ -283,7 +283,7 @@ async fn a_tonic_handler_that_charges_more_returns_a_status_with_details() {
     assert_eq!(client.say_hello(hello()).await.unwrap().into_inner().message, "you");
     let status = client.say_hello(hello()).await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);
-    assert_eq!(status.message(), "over the rate limit; try again in 720 seconds");
+    assert_eq!(status.message(), "over the rate limit; try again in 12 minutes");
     let details = status.get_error_details();
     assert_eq!(details.retry_info().unwrap().retry_delay, Some(Duration::from_secs(720)));
     assert_eq!(details.quota_failure().unwrap().violations[0].quota_id, "letters");
@@ -584,7 +584,7 @@ async fn a_grpc_web_client_reads_the_rejection() {
         assert_eq!(client.say_hello(hello()).await.unwrap().into_inner().message, "you");
         let status = client.say_hello(hello()).await.unwrap_err();
         assert_eq!(status.code(), Code::ResourceExhausted, "outside: {outside}");
-        assert_eq!(status.message(), "over the rate limit; try again in 3600 seconds");
+        assert_eq!(status.message(), "over the rate limit; try again in 1 hour");
         assert_eq!(status.get_error_details().quota_failure().unwrap().violations.len(), 1);
     }
 }

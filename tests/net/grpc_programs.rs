@@ -118,7 +118,7 @@ async fn a_banned_call_of_grpc_learns_when_the_ban_ends() {
     let banned = ask_and_read(&layer, call()).await;
     assert_eq!(banned.status(), StatusCode::OK);
     assert_eq!(banned.headers()["grpc-status"], "8");
-    assert_eq!(banned.headers()["grpc-message"], "the client is banned; try again in 3600 seconds");
+    assert_eq!(banned.headers()["grpc-message"], "the client is banned; try again in 1 hour");
     let decision = banned.extensions().get::<Decision>().unwrap().clone();
     let status = Status::from(Rejection::Denied(decision));
     let details = status.get_error_details();

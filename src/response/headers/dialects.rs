@@ -6,12 +6,9 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
 
-use super::headers::{DRAFT_06, Dialect, Headers, LEGACY, RATELIMIT, RATELIMIT_POLICY};
+use super::headers::{DRAFT_06, Headers, LEGACY, RATELIMIT, RATELIMIT_POLICY};
 use crate::{
-    algorithm::Replenishment,
-    base::time::{seconds_up, wall_micros},
-    decision::Outcome,
-    policy::Policy,
+    algorithm::Replenishment, base::time::seconds_up, decision::Outcome, policy::Policy,
     response::rejection::MAX_RETRY_AFTER,
 };
 
@@ -94,29 +91,36 @@ pub(super) fn limit_items<'a>(
 }
 
 /// `RateLimit: limit=100, remaining=50, reset=30`, unless an inner service has sent one: the members of a dictionary
-/// cannot be appended to.
-pub(super) fn draft_07(headers: &mut HeaderMap, outcomes: &[Outcome], [limit, remaining, reset]: [u64; 3]) {
-    if !headers.contains_key(RATELIMIT) {
+/// cannot be appended to. Returns whether it did.
+pub(super) fn draft_07(
+    headers: &mut HeaderMap,
+    outcomes: &[Outcome],
+    [limit, remaining, reset]: [u64; 3],
+) -> bool {
+    let is_new = !headers.contains_key(RATELIMIT);
+    if is_new {
         let limits = format!("limit={limit}, remaining={remaining}, reset={reset}");
         append(headers, RATELIMIT, value(limits));
         append(headers, RATELIMIT_POLICY, value(quotas(outcomes)));
     }
+    is_new
 }
 
-/// `RateLimit-Limit`, `-Remaining` and `-Reset`, unless an inner service has sent any.
-pub(super) fn draft_06(headers: &mut HeaderMap, outcomes: &[Outcome], numbers: [u64; 3]) {
-    if insert_all(headers, DRAFT_06, numbers) {
+/// `RateLimit-Limit`, `-Remaining` and `-Reset`, unless an inner service has sent any. Returns whether it did.
+pub(super) fn draft_06(headers: &mut HeaderMap, outcomes: &[Outcome], numbers: [u64; 3]) -> bool {
+    let is_new = insert_all(headers, DRAFT_06, numbers);
+    if is_new {
         append(headers, RATELIMIT_POLICY, value(quotas(outcomes)));
     }
+    is_new
 }
 
-/// `X-RateLimit-Limit`, `-Remaining`, `-Used` and `-Reset`, unless an inner service has sent any.
-pub(super) fn legacy(headers: &mut HeaderMap, outcome: &Outcome, dialect: Dialect) {
-    let reset = outcome.reset_after();
-    let now = if dialect == Dialect::LegacyEpoch { wall_micros() } else { 0 };
-    let reset = seconds_up(Duration::from_micros(now).saturating_add(reset));
+/// `X-RateLimit-Limit`, `-Remaining`, `-Used` and `-Reset`, unless an inner service has sent any. The reset is from `start`:
+/// the time since 1970, or 0. Returns whether it did.
+pub(super) fn legacy(headers: &mut HeaderMap, outcome: &Outcome, start: Duration) -> bool {
+    let reset = seconds_up(start.saturating_add(reset_of(outcome)));
     let (capacity, remaining) = (outcome.capacity(), outcome.remaining());
-    insert_all(headers, LEGACY, [capacity, remaining, capacity.saturating_sub(remaining), reset]);
+    insert_all(headers, LEGACY, [capacity, remaining, capacity.saturating_sub(remaining), reset])
 }
 
 /// Inserts a header for each number unless one of these headers is there. Returns whether it did.
@@ -158,17 +162,27 @@ pub(super) fn latest_t(headers: &HeaderMap) -> u64 {
     wait.to_str().ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
 }
 
-/// The seconds over which the remaining units are to last: `t`. `None` if no number would be right.
+/// The seconds until the window ends, or over which the remaining units are to last: `t`. `None` if no number would be right.
 #[inline]
 pub(super) fn effective_window(outcome: &Outcome, denied: bool) -> Option<u64> {
-    if denied {
-        // With units left, any `t` would either promise more than the quota or exceed `Retry-After`.
-        let wait = outcome.retry_after().filter(|_| outcome.remaining() == 0)?;
+    let replenishment = outcome.policy().replenishment();
+    let is_window = replenishment == Replenishment::InWindows;
+    if denied && (outcome.is_denied() || !is_window) {
+        let wait = outcome.retry_after().filter(|_| match replenishment {
+            Replenishment::InWindows => true,
+            // A permit may be released at any moment, unless the key is banned.
+            Replenishment::OnRelease => outcome.is_banned(),
+            // With units left, any `t` would either promise more than the quota or exceed `Retry-After`.
+            _ => outcome.remaining() == 0,
+        })?;
         return Some(seconds_up(wait).clamp(1, MAX_RETRY_AFTER));
     }
     let reset = || seconds_up(outcome.reset_after());
-    let seconds = match (outcome.policy().replenishment(), outcome.remaining()) {
+    let seconds = match (replenishment, outcome.remaining()) {
         (Replenishment::OnRelease, _) => return None,
+        // Without a charge, no window has begun.
+        (Replenishment::InWindows, _) if outcome.reset_after().is_zero() => return None,
+        (Replenishment::InWindows, _) => reset(),
         (Replenishment::Evenly, 0) => refill_seconds(outcome, 1).min(reset()),
         (Replenishment::Evenly, units) => refill_seconds(outcome, units),
         (_, units) => refill_seconds(outcome, units).max(reset()),
@@ -195,10 +209,18 @@ fn refill_seconds(outcome: &Outcome, units: u64) -> u64 {
     }
 }
 
+/// The time until the quota is fully replenished. Of permits that are lacking, the time after which a client may ask again.
+fn reset_of(outcome: &Outcome) -> Duration {
+    match outcome.policy().has_permits() {
+        true => outcome.advised_wait().unwrap_or(outcome.reset_after()),
+        false => outcome.reset_after(),
+    }
+}
+
 /// Limit, remaining and reset, for the dialects of one policy. The reset is `t`, or the time until the quota is fully
 /// replenished if there is no `t`, and does not exceed `Retry-After` either.
 pub(super) fn numbers(outcome: &Outcome, denied: bool, latest: u64) -> [u64; 3] {
-    let reset = effective_window(outcome, denied).unwrap_or_else(|| seconds_up(outcome.reset_after()));
+    let reset = effective_window(outcome, denied).unwrap_or_else(|| seconds_up(reset_of(outcome)));
     let reset = if latest == 0 { reset } else { reset.min(latest) };
     [outcome.capacity(), outcome.remaining(), reset].map(|number| number.min(MAX_INTEGER))
 }

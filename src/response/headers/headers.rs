@@ -14,6 +14,9 @@ pub(super) const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-rese
 /// Lists the policies that denied the request, of layers that only report.
 pub(super) const X_EXCEEDED: HeaderName = HeaderName::from_static("x-ratelimit-exceeded");
 
+/// `Retry-After` in milliseconds, as some clients of APIs read it.
+pub(in crate::response) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+
 /// The headers of drafts 04 to 06, but for `RateLimit-Policy`.
 pub(super) const DRAFT_06: [HeaderName; 3] = [RATELIMIT_LIMIT, RATELIMIT_REMAINING, RATELIMIT_RESET];
 /// The `X-RateLimit-*` headers.
@@ -26,19 +29,34 @@ pub(super) const LEGACY: [HeaderName; 4] = [X_LIMIT, X_REMAINING, X_USED, X_RESE
 /// # Meaning of the IETF headers
 ///
 /// `q` and `w` are the quota: `q` units per `w` seconds. `w` is left out for periods below a second. `r` is the number
-/// of units that can be charged now. A client that spreads them evenly over `t` seconds stays within the quota; if `r`
-/// is 0, the next unit, or on a denial all that the request costs, is available in `t` seconds. `t` is left out where
-/// no number would be right: under [`Concurrency`](crate::algorithm::Concurrency), on a denial with `r` above 0, or if
-/// `Retry-After` is shorter than `t` would be.
+/// of units that can be charged now.
+///
+/// * With windows ([`FixedWindow`](crate::algorithm::FixedWindow)), `t` is the number of seconds until the window ends.
+///   Until then, the client can use `r` units. `t` is left out before the first charge of a window.
+/// * With the other algorithms, units become available again all the time. A client that spreads `r` units evenly over
+///   `t` seconds stays within the quota. If `r` is 0, `t` is the wait for the next unit or, on a denial, for all that
+///   the request costs.
+///
+/// `t` is left out where no number would be right: under [`Concurrency`](crate::algorithm::Concurrency); on a denial with
+/// `r` above 0, except with windows; for a request that costs more than the capacity; and if `Retry-After` is shorter than
+/// `t` would be.
+///
+/// In drafts 04 to 07, `reset` is this time too. All numbers are as of the decision, not as of the end of the request.
 ///
 /// # Several policies
 ///
 /// The lists of [`Dialect::Ietf`] include every policy but [shadows](crate::Policy::shadow), in the order of the layer.
 /// In drafts 04 to 07, `RateLimit-Policy` lists the limits of all of them. The other headers describe the
-/// [binding](crate::Decision::binding) policy.
+/// [binding](crate::Decision::binding) policy. If several layers of this crate send them, they describe the binding policy
+/// of all these layers, in any order of the layers.
 ///
-/// Headers that an inner service already wrote are never replaced. List headers are appended to the inner
-/// service's; the dictionary of draft 07 and headers with one number keep the inner service's value.
+/// Headers that another service behind the layer wrote are never replaced. List headers are appended to the service's; the
+/// dictionary of draft 07 and headers with one number keep the service's value.
+///
+/// # Redirects
+///
+/// By default, redirects (3xx except 304) carry none of these headers, because a client may take them for the headers of
+/// the target. [`on_redirects`](Self::on_redirects) adds them.
 ///
 /// # Example
 ///
@@ -83,7 +101,7 @@ pub(super) const LEGACY: [HeaderName; 4] = [X_LIMIT, X_REMAINING, X_USED, X_RESE
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let denials = || Headers::new(Dialect::Ietf).on_rejections_only();
-/// let ietf = || Headers::new(Dialect::Ietf).tightest_only().not_on_redirects();
+/// let ietf = || Headers::new(Dialect::Ietf).tightest_only().on_redirects();
 /// for (headers, admitted_has, denied_has) in
 ///     [(ietf(), true, true), (denials(), false, true), (Headers::off(), false, false)]
 /// {
@@ -107,6 +125,7 @@ pub struct Headers {
     pub(super) legacy: Option<Dialect>,
     pub(super) successes: bool,
     pub(super) redirects: bool,
+    pub(super) millis: bool,
     pub(super) tightest_only: bool,
     pub(super) partition_key: Option<Secret>,
 }
@@ -138,7 +157,8 @@ pub enum Dialect {
     IetfDraft07,
     /// One header for each number, for the binding policy.
     IetfDraft06,
-    /// The `X-RateLimit-*` headers for the binding policy, with the time of the reset.
+    /// The `X-RateLimit-*` headers for the binding policy, with the time of the reset by the clock of this machine, or by the
+    /// [`ManualClock`](crate::ManualClock) of the store.
     LegacyEpoch,
     /// The `X-RateLimit-*` headers for the binding policy, with the wait until the reset.
     LegacyDelta,
@@ -175,7 +195,8 @@ impl Headers {
             ietf: None,
             legacy: None,
             successes: true,
-            redirects: true,
+            redirects: false,
+            millis: false,
             tightest_only: false,
             partition_key: None,
         }
@@ -190,18 +211,62 @@ impl Headers {
         }
     }
 
-    /// Sends the headers only on rejections. Defaults to every response.
+    /// Whether rejections have `retry-after-ms`.
+    pub(crate) const fn millis(&self) -> bool {
+        self.millis
+    }
+
+    /// The names of the draft's headers that a response has once.
+    pub(super) fn once_of_draft(&self) -> Vec<HeaderName> {
+        match self.ietf {
+            None | Some(Dialect::Ietf) => Vec::new(),
+            Some(Dialect::IetfDraft07) => vec![RATELIMIT],
+            Some(_) => DRAFT_06.into(),
+        }
+    }
+
+    /// Sends the headers only on rejections. Defaults to every response but redirects.
     #[must_use]
     pub fn on_rejections_only(mut self) -> Self {
         self.successes = false;
         self
     }
 
-    /// Sends no headers on redirects (3xx), where a client may take them for the target's headers. Defaults to every
-    /// response.
+    /// Sends the headers on [redirects](Self#redirects) too. Defaults to every other response.
     #[must_use]
-    pub fn not_on_redirects(mut self) -> Self {
-        self.redirects = false;
+    pub fn on_redirects(mut self) -> Self {
+        self.redirects = true;
+        self
+    }
+
+    /// Adds `retry-after-ms` to each rejection with a `Retry-After` of this crate: the same wait in whole milliseconds,
+    /// rounded up. Some clients of APIs prefer it. Defaults to `Retry-After` alone.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::{Request, Response};
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{Headers, Key, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = MemoryStore::with_clock(ManualClock::new());
+    /// let layer = RateLimitLayer::new(store, Policy::new("api", "4/s burst 1".parse::<Quota>()?), Key::new("all"))
+    ///     .headers(Headers::default().retry_after_ms());
+    /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+    ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+    /// }));
+    /// service.clone().oneshot(Request::new(String::new())).await?;
+    /// let denied = service.oneshot(Request::new(String::new())).await?;
+    /// assert_eq!(denied.headers()["retry-after"], "1");
+    /// assert_eq!(denied.headers()["retry-after-ms"], "250");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn retry_after_ms(mut self) -> Self {
+        self.millis = true;
         self
     }
 
@@ -282,6 +347,9 @@ impl Headers {
             names.extend(LEGACY);
         }
         names.push(RETRY_AFTER);
+        if self.millis {
+            names.push(RETRY_AFTER_MS);
+        }
         names
     }
 }

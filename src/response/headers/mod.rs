@@ -6,5 +6,8 @@ mod headers;
 mod write;
 
 pub use self::headers::{Dialect, Headers};
-pub(crate) use self::write::{HeaderWriter, is_read, mark_request};
-pub(super) use self::write::{add_retry_after, add_retry_after_of_store, insert_new};
+pub(crate) use self::write::{HeaderWriter, is_read, mark_request, note_refund};
+pub(super) use self::{
+    headers::RETRY_AFTER_MS,
+    write::{add_wait, insert_new},
+};

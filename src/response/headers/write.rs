@@ -15,17 +15,18 @@ use super::{
         append, draft_06, draft_07, has_dictionary, latest_t, legacy, limit_items, list, numbers,
         policy_item, value,
     },
-    headers::{Dialect, Headers, RATELIMIT, RATELIMIT_POLICY, X_EXCEEDED},
+    headers::{Dialect, Headers, LEGACY, RATELIMIT, RATELIMIT_POLICY, RETRY_AFTER_MS, X_EXCEEDED},
 };
 use crate::{
-    base::{random::random_time, time::seconds_up},
+    base::time::{millis_up, wall_micros},
     decision::{Decision, Outcome, Report},
     limiter::Limited,
     policy::Policy,
     response::{
         grpc::{GRPC_DETAILS, is_grpc_type},
-        rejection::retry_after,
+        rejection::{MAX_RETRY_AFTER, whole_seconds},
     },
+    store::ManualClock,
 };
 
 /// gRPC clients accept a header block of 8 KiB, and close the connection over a larger block. Less, because servers add
@@ -42,13 +43,15 @@ pub(crate) fn is_read(request: &Extensions) -> bool {
 #[derive(Clone, Debug)]
 pub(crate) struct HeaderWriter {
     headers: Headers,
+    /// The clock that a test has set in place of the store's.
+    clock: Option<ManualClock>,
     /// The `RateLimit-Policy` of the first response. Nearly every response has the same.
     written: OnceLock<(Box<[Policy]>, Option<HeaderValue>)>,
 }
 
 impl HeaderWriter {
-    pub(crate) const fn new(headers: Headers) -> Self {
-        Self { headers, written: OnceLock::new() }
+    pub(crate) const fn new(headers: Headers, clock: Option<ManualClock>) -> Self {
+        Self { headers, clock, written: OnceLock::new() }
     }
 
     pub(crate) const fn headers(&self) -> &Headers {
@@ -67,19 +70,20 @@ impl HeaderWriter {
         let status = response.status();
         let inner = response.extensions_mut().remove::<Decision>();
         let is_read = is_read || inner.is_some();
+        let shown = if inner.is_some() { response.extensions_mut().remove::<Shown>() } else { None };
         let headers = response.headers_mut();
         let latest = latest_t(headers);
         if marks && fits(headers, &decision) {
             append(headers, X_EXCEEDED, value(exceeded(&decision)));
         }
         let before = inner.as_ref().is_some_and(|inner| inner.report() == Report::Done);
-        let reported = match inner {
-            None => self.write(headers, status, &decision, latest, |_| true),
+        let wrote = match inner {
+            None => self.write(headers, status, &decision, latest, None, |_| true),
             // The handler decided more, and left it to the layer to report both.
             Some(inner) if inner.report() == Report::Pending => {
                 decision = decision.updated(&inner);
                 // If the handler decided the same policy for another key, the client's own outcome is reported.
-                self.write(headers, status, &decision.by_name(), latest, |_| true)
+                self.write(headers, status, &decision.by_name(), latest, shown.as_ref(), |_| true)
             }
             Some(inner) => {
                 // An inner layer may have reported some of the policies.
@@ -87,15 +91,29 @@ impl HeaderWriter {
                     let same = |inner: &Outcome| inner.policy().name() == outcome.policy().name();
                     !before || !inner.outcomes().iter().any(same)
                 };
-                let reported = self.write(headers, status, &decision, latest, news);
+                let mine = decision.clone();
+                let wrote = self.write(headers, status, &mine, latest, shown.as_ref(), news);
                 decision = decision.updated(&inner);
-                reported
+                if let Some(shown) = Shown::of(headers, &self.headers, wrote, &mine, shown) {
+                    response.extensions_mut().insert(shown);
+                }
+                let report = if before || wrote.lists { Report::Done } else { Report::Omitted };
+                response.extensions_mut().insert(decision.reported(report));
+                return;
             }
         };
         if is_read {
-            let report = if before || reported { Report::Done } else { Report::Omitted };
-            response.extensions_mut().insert(decision.reported(report));
+            self.tell(response, decision, wrote, shown);
         }
+    }
+
+    /// Inserts what an outer layer reads into the extensions of the response.
+    fn tell<B>(&self, response: &mut Response<B>, decision: Decision, wrote: Wrote, shown: Option<Shown>) {
+        if let Some(shown) = Shown::of(response.headers(), &self.headers, wrote, &decision, shown) {
+            response.extensions_mut().insert(shown);
+        }
+        let report = if wrote.lists { Report::Done } else { Report::Omitted };
+        response.extensions_mut().insert(decision.reported(report));
     }
 
     /// Adds the headers of a denial to a rejection.
@@ -107,35 +125,39 @@ impl HeaderWriter {
     ) {
         let status = response.status();
         let headers = response.headers_mut();
-        let latest = add_retry_after(headers, decision).unwrap_or_else(|| latest_t(headers));
-        let reported = self.write(headers, status, decision, latest, |_| true);
+        let added = add_wait(headers, decision.advised_wait(), self.headers.millis);
+        let latest = added.unwrap_or_else(|| latest_t(headers));
+        let wrote = self.write(headers, status, decision, latest, None, |_| true);
         if block_size(headers) > MAX_BLOCK && is_grpc_type(headers) {
             headers.remove(GRPC_DETAILS);
         }
         if is_read(&request.extensions) {
-            let report = if reported { Report::Done } else { Report::Omitted };
-            response.extensions_mut().insert(decision.clone().reported(report));
+            self.tell(response, decision.clone(), wrote, None);
         }
     }
 
-    /// Whether the lists name the decision's policies now. A value that no header can carry is left out. No `t` is larger
-    /// than `latest`.
+    /// Adds the headers of `decision`. A value that no header can carry is left out. No `t` is larger than `latest`. Headers
+    /// with one value replace those of inner layers, which are `shown`.
     fn write(
         &self,
         headers: &mut HeaderMap,
         status: StatusCode,
         decision: &Decision,
         latest: u64,
+        shown: Option<&Shown>,
         news: impl Fn(&Outcome) -> bool,
-    ) -> bool {
+    ) -> Wrote {
         let settings = &self.headers;
         let denied = decision.is_denied();
-        let wanted = (denied || settings.successes) && (settings.redirects || !status.is_redirection());
+        let is_redirect = status.is_redirection() && status != StatusCode::NOT_MODIFIED;
+        let wanted = (denied || settings.successes) && (settings.redirects || !is_redirect);
+        let mut wrote = Wrote::default();
         let Some(binding) = decision.binding().filter(|_| wanted && fits(headers, decision)) else {
-            return false;
+            return wrote;
         };
+        // If no wait helps, no `t` may suggest one.
+        let latest = if denied && decision.retry_after().is_none() { 0 } else { latest };
         let outcomes = decision.outcomes();
-        let mut reported = false;
         match settings.ietf {
             None => {}
             Some(Dialect::Ietf) if has_dictionary(headers) => {}
@@ -144,7 +166,7 @@ impl HeaderWriter {
                 let policies = || value(list(all().map(|outcome| policy_item(outcome.policy()))));
                 let policies =
                     if outcomes.iter().all(&news) { self.cached(outcomes, policies) } else { policies() };
-                reported = append(headers, RATELIMIT_POLICY, policies);
+                wrote.lists = append(headers, RATELIMIT_POLICY, policies);
                 let limits = match settings.tightest_only {
                     true => limit_items(
                         Some(binding).into_iter().filter(|one| news(one)),
@@ -156,13 +178,35 @@ impl HeaderWriter {
                 };
                 append(headers, RATELIMIT, limits);
             }
-            Some(Dialect::IetfDraft07) => draft_07(headers, outcomes, numbers(binding, denied, latest)),
-            Some(_) => draft_06(headers, outcomes, numbers(binding, denied, latest)),
+            Some(_) => {}
         }
-        if let Some(dialect) = settings.legacy {
-            legacy(headers, binding, dialect);
+        if settings.ietf.is_some_and(|dialect| dialect != Dialect::Ietf) || settings.legacy.is_some() {
+            match shown {
+                None => self.write_one(headers, decision, latest, &mut wrote),
+                Some(shown) => {
+                    shown.withdraw(headers, settings);
+                    self.write_one(headers, &decision.updated(&shown.decision), latest, &mut wrote);
+                }
+            }
         }
-        reported
+        wrote
+    }
+
+    /// Adds the headers that have one value.
+    fn write_one(&self, headers: &mut HeaderMap, decision: &Decision, latest: u64, wrote: &mut Wrote) {
+        let (outcomes, denied) = (decision.outcomes(), decision.is_denied());
+        let Some(binding) = decision.binding() else { return };
+        let numbers = || numbers(binding, denied, latest);
+        match self.headers.ietf {
+            None | Some(Dialect::Ietf) => {}
+            Some(Dialect::IetfDraft07) => wrote.draft = draft_07(headers, outcomes, numbers()),
+            Some(_) => wrote.draft = draft_06(headers, outcomes, numbers()),
+        }
+        if let Some(dialect) = self.headers.legacy {
+            let now = || self.clock.as_ref().map_or_else(wall_micros, ManualClock::micros);
+            let start = if dialect == Dialect::LegacyEpoch { now() } else { 0 };
+            wrote.legacy = legacy(headers, binding, Duration::from_micros(start));
+        }
     }
 
     /// The value that `write` gives for the policies of `outcomes`, from the cache if they are the policies of the
@@ -176,6 +220,96 @@ impl HeaderWriter {
         } else {
             write()
         }
+    }
+}
+
+/// Which headers a layer has written.
+#[derive(Clone, Copy, Default)]
+struct Wrote {
+    /// The lists name the decision's policies now.
+    lists: bool,
+    /// The headers of a draft that have one value.
+    draft: bool,
+    legacy: bool,
+}
+
+/// In a response's extensions, for layers further out: what the layers so far describe in headers that a response has once.
+/// The layer in front replaces these headers, and no others, so they describe the binding policy of all layers.
+#[derive(Clone)]
+struct Shown {
+    decision: Decision,
+    values: Vec<(HeaderName, HeaderValue)>,
+}
+
+impl Shown {
+    /// What is shown after a layer with `settings` `wrote` the headers of `decision`. Another layer has `shown` some before.
+    fn of(
+        headers: &HeaderMap,
+        settings: &Headers,
+        wrote: Wrote,
+        decision: &Decision,
+        shown: Option<Self>,
+    ) -> Option<Self> {
+        if !wrote.draft && !wrote.legacy {
+            return shown;
+        }
+        let (decision, mut values) = match shown {
+            None => (decision.clone(), Vec::new()),
+            Some(Self { decision: inner, values }) => (decision.updated(&inner), values),
+        };
+        let mut names = Vec::new();
+        if wrote.draft {
+            names = settings.once_of_draft();
+            names.push(RATELIMIT_POLICY);
+        }
+        if wrote.legacy {
+            names.extend(LEGACY);
+        }
+        for name in names {
+            values.retain(|(other, _)| *other != name);
+            // A layer appends its own value.
+            let value = headers.get_all(&name).iter().last().cloned();
+            values.extend(value.map(|value| (name, value)));
+        }
+        Some(Self { decision, values })
+    }
+
+    /// Removes the headers that a layer with `settings` writes, unless another service has set or changed them.
+    fn withdraw(&self, headers: &mut HeaderMap, settings: &Headers) {
+        let draft = settings.once_of_draft();
+        if !draft.is_empty() && self.are_as_written(headers, &draft) {
+            draft.iter().for_each(|name| drop(headers.remove(name)));
+            if let Some(ours) = self.value(&RATELIMIT_POLICY) {
+                let others: Vec<_> = headers
+                    .get_all(RATELIMIT_POLICY)
+                    .iter()
+                    .filter(|value| *value != ours)
+                    .cloned()
+                    .collect();
+                headers.remove(RATELIMIT_POLICY);
+                others.into_iter().for_each(|value| drop(headers.try_append(RATELIMIT_POLICY, value)));
+            }
+        }
+        if settings.legacy.is_some() && self.are_as_written(headers, &LEGACY) {
+            LEGACY.iter().for_each(|name| drop(headers.remove(name)));
+        }
+    }
+
+    fn are_as_written(&self, headers: &HeaderMap, names: &[HeaderName]) -> bool {
+        names.iter().all(|name| headers.get_all(name).iter().eq(self.value(name)))
+    }
+
+    fn value(&self, name: &HeaderName) -> Option<&HeaderValue> {
+        self.values.iter().find(|(other, _)| other == name).map(|(_, value)| value)
+    }
+}
+
+/// Updates the decision that a handler has inserted into `extensions`, if it is to be reported, with a later refund.
+pub(crate) fn note_refund(extensions: &mut Extensions, refund: &Decision) {
+    if let Some(decision) = extensions.get_mut::<Decision>()
+        && decision.report() == Report::Pending
+    {
+        *decision = decision.updated(refund);
     }
 }
 
@@ -214,16 +348,23 @@ fn exceeded(decision: &Decision) -> String {
     list(denied.map(|outcome| outcome.policy().quoted_name().to_owned()))
 }
 
-/// Adds `Retry-After` to the response of a store that is unavailable, unless it has one: random, within the time in which a
-/// store that is back is used, so that not all clients return in the same second.
-pub(in crate::response) fn add_retry_after_of_store(headers: &mut HeaderMap) {
-    let seconds = seconds_up(random_time(Duration::from_secs(5))).max(1);
-    insert_new(headers, RETRY_AFTER, number(seconds));
-}
-
-/// Adds `Retry-After` to a denial, unless it has one or waiting cannot help. Returns the seconds that it added.
-pub(in crate::response) fn add_retry_after(headers: &mut HeaderMap, decision: &Decision) -> Option<u64> {
-    retry_after(decision).filter(|seconds| insert_new(headers, RETRY_AFTER, number(*seconds)))
+/// Adds `Retry-After` with `wait`, unless there is one, and if `in_millis` the same in milliseconds. Returns the seconds that it
+/// added.
+pub(in crate::response) fn add_wait(
+    headers: &mut HeaderMap,
+    wait: Option<Duration>,
+    in_millis: bool,
+) -> Option<u64> {
+    let wait = wait?;
+    let seconds = whole_seconds(wait);
+    if !insert_new(headers, RETRY_AFTER, number(seconds)) {
+        return None;
+    }
+    if in_millis {
+        let millis = millis_up(wait).clamp(1, MAX_RETRY_AFTER * 1_000);
+        insert_new(headers, RETRY_AFTER_MS, number(millis));
+    }
+    Some(seconds)
 }
 
 /// Inserts a header unless there is one. Returns whether it did.

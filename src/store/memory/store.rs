@@ -215,6 +215,10 @@ impl Store for MemoryStore {
         true
     }
 
+    fn manual_clock(&self) -> Option<ManualClock> {
+        self.clock.manual().cloned()
+    }
+
     fn known_denial(&self, charges: &[Charge]) -> Option<Decision> {
         let is_denial = |decision: &Decision| decision.is_denied();
         let peeked = self.decide_all(Action::Peek, charges).ok().filter(is_denial)?;

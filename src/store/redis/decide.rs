@@ -77,6 +77,10 @@ impl Store for RedisStore {
         if action == Action::Refund { self.refund(job) } else { job.decide() }
     }
 
+    fn manual_clock(&self) -> Option<ManualClock> {
+        self.clock.manual().cloned()
+    }
+
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
         let reply = self.link.clone().ask(self.delete(policy, key), self.deadline);
         let link = self.link.clone();

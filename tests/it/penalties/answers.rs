@@ -41,7 +41,7 @@ async fn a_banned_client_gets_the_problem_of_abnormal_usage_and_the_rest_of_the_
             "type": "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
             "title": "Request not satisfied due to detection of abnormal request pattern",
             "status": 429,
-            "detail": "The client is banned. Try again in 3600 seconds.",
+            "detail": "The client is banned. Try again in 1 hour.",
             "violated-policies": ["login"],
         });
         assert_eq!(problem, expected);

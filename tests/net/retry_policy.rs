@@ -843,3 +843,34 @@ async fn a_request_of_reqwest_is_sent_again_unless_its_body_is_a_stream_or_it_fa
     let nowhere = reqwest::Request::new(Method::GET, "http://127.0.0.1:1/".parse().unwrap());
     assert!(client.oneshot(nowhere).await.unwrap_err().is_connect());
 }
+
+#[test]
+fn a_client_gets_a_permit_a_second_after_its_denial_if_it_is_free_by_then() {
+    use tower_ratelimit::{Key, MemoryStore, Policy, RateLimitLayer};
+
+    let rows = [("HTTP", "text/plain"), ("gRPC", "application/grpc")];
+    for (name, kind) in rows {
+        paused(async {
+            let exports = Policy::concurrency("exports", 1);
+            let limiter = tower_ratelimit::Limiter::new(MemoryStore::new());
+            let running = limiter.check(&exports, &Key::new("all"), 1).await.unwrap();
+            tokio::spawn(async move {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                drop(running);
+            });
+            let layer = RateLimitLayer::new(limiter, exports, Key::new("all"));
+            let server = tower::Layer::layer(
+                &layer,
+                tower::service_fn(async |_: Request<String>| {
+                    Ok::<_, Infallible>(Response::new(String::from("exported")))
+                }),
+            );
+            let started = Instant::now();
+            let request = Request::post("/").header("content-type", kind).body(String::new()).unwrap();
+            let response = Retry::new(exact(), server).oneshot(request).await.unwrap();
+            assert!(response.status() == 200 && !response.headers().contains_key("grpc-status"), "{name}");
+            let waited = started.elapsed();
+            assert!((1_000..=1_100).contains(&waited.as_millis()), "{name}: {waited:?}");
+        });
+    }
+}

@@ -212,7 +212,7 @@ fn refill_seconds(outcome: &Outcome, units: u64) -> u64 {
 /// The time until the quota is fully replenished. Of permits that are lacking, the time after which a client may ask again.
 fn reset_of(outcome: &Outcome) -> Duration {
     match outcome.policy().has_permits() {
-        true => outcome.advised_wait().unwrap_or(outcome.reset_after()),
+        true => outcome.advised_wait().unwrap_or_else(|| outcome.reset_after()),
         false => outcome.reset_after(),
     }
 }

@@ -268,7 +268,7 @@ impl Shown {
         for name in names {
             values.retain(|(other, _)| *other != name);
             // A layer appends its own value.
-            let value = headers.get_all(&name).iter().last().cloned();
+            let value = headers.get_all(&name).iter().next_back().cloned();
             values.extend(value.map(|value| (name, value)));
         }
         Some(Self { decision, values })

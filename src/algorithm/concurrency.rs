@@ -39,7 +39,7 @@ use crate::base::{Error, Quota};
 /// * **Cost in Redis**: one sorted set per key, with a member of 50 to 140 bytes per request that holds permits,
 ///   regardless of its cost.
 /// * **Weakness**: the permits of a killed instance are unavailable until they expire. The retry time is when permits
-///   expire; others may be released much sooner, so a denied client is asked to retry after a second. If the policy also
+///   expire; others may be released much sooner, so a denial's `Retry-After` is a second. If the policy also
 ///   has a [penalty](crate::Policy::penalty), it must allow for a denial per second and client. If the permits of more than 1000 requests expire together, each
 ///   decision frees 1000 of them.
 ///

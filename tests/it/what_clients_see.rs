@@ -310,7 +310,7 @@ async fn the_lists_of_several_layers_both_stand() {
 }
 
 #[tokio::test]
-async fn a_layer_without_headers_of_its_own_keeps_those_of_the_layers_around_it() {
+async fn a_layer_without_headers_keeps_the_headers_of_other_layers() {
     for dialect in ONE_VALUE {
         let clock = ManualClock::new();
         let part = |quota: &str, headers: Headers| {

@@ -137,7 +137,7 @@ impl HeaderWriter {
     }
 
     /// Adds the headers of `decision`. A value that no header can carry is left out. No `t` is larger than `latest`. Headers
-    /// with one value replace those of inner layers, which are `shown`.
+    /// with one value replace the headers of inner layers, which are `shown`.
     fn write(
         &self,
         headers: &mut HeaderMap,

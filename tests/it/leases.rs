@@ -795,6 +795,24 @@ async fn drain_waits_for_a_lease_whose_request_is_gone() {
 }
 
 #[tokio::test]
+async fn a_second_drain_does_not_hide_that_leases_were_not_returned() {
+    let server = RedisServer::start();
+    let (pool, clock) = (pool(&server).await, ManualClock::new());
+    let instance = Instance::new(&pool, &clock);
+    let policy = Policy::new("p", Quota::per_day(100_000)).leased(500);
+    warm_up(&instance, &policy).await;
+    assert!(instance.has_leases());
+    server.signal("STOP");
+    for time in ["first", "second"] {
+        let drained = instance.limiter.drain(Duration::from_secs(10)).await;
+        assert!(drained.is_err(), "the {time} drain");
+    }
+    server.signal("CONT");
+    // The leases have ended, and nothing is left to return.
+    assert!(eventually(async || instance.limiter.drain(Duration::from_secs(10)).await.is_ok()).await);
+}
+
+#[tokio::test]
 async fn the_units_of_a_crashed_instance_begin_to_drain_exactly_when_its_lease_ends() {
     let server = RedisServer::start();
     let (pool, clock) = (pool(&server).await, ManualClock::new());

@@ -121,7 +121,7 @@ impl Store for RedisStore {
     ///
     /// It takes at most a second and a half, regardless of the deadline of a decision. That includes up to half a second for
     /// leases that are under way or already being returned. If it fails, some leases are not returned, and another call does
-    /// not return them.
+    /// not return them: it fails too, until they have ended. Then their units count as used.
     fn drain(&self) -> Answer<()> {
         let leases = self.leases.clone();
         Answer::pending(async move {
@@ -137,7 +137,7 @@ impl Store for RedisStore {
                 result = result.and(call.await.unwrap_or(Err(ended)));
             }
             leases.wait_until_idle().await;
-            result
+            leases.returned(result)
         })
     }
 

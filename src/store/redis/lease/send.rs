@@ -11,7 +11,7 @@ use tokio::{
     runtime::{Handle, Id},
     sync::watch,
     task::JoinHandle,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 use super::{
@@ -45,12 +45,16 @@ pub(crate) struct Leases {
     sweeping: Mutex<HashMap<Id, JoinHandle<()>>>,
     /// Each job that leases or returns units has a receiver.
     in_flight: watch::Sender<()>,
+    /// Why leases were not returned at last, and when they have ended in any case.
+    lost: Mutex<Option<(Error, Instant)>>,
     #[cfg(feature = "metrics")]
     leased: crate::metrics::record::Leased,
 }
 
 /// Between two searches for leases to return.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
+/// No lease lasts longer.
+const MAX_LEASE: Duration = Duration::from_secs(2);
 /// The deadline of a return.
 const RETURN_DEADLINE: Duration = Duration::from_millis(500);
 
@@ -69,6 +73,7 @@ impl Leases {
             deny_cache,
             sweeping: Mutex::default(),
             in_flight: watch::Sender::new(()),
+            lost: Mutex::default(),
             #[cfg(feature = "metrics")]
             leased: crate::metrics::record::Leased::default(),
         }
@@ -107,6 +112,18 @@ impl Leases {
         let removed = self.table.remove_all();
         self.report();
         removed.into_iter().filter_map(|returned| self.return_job(returned)).collect()
+    }
+
+    /// The result of returning all leases, or of the last time if leases were not returned and may not have ended.
+    pub(crate) fn returned(&self, result: Result<(), Error>) -> Result<(), Error> {
+        let mut lost = lock(&self.lost);
+        if let Err(error) = &result {
+            *lost = Some((error.clone(), Instant::now() + MAX_LEASE));
+        }
+        match &*lost {
+            Some((error, end)) if Instant::now() < *end => Err(error.clone()),
+            _ => Ok(()),
+        }
     }
 
     /// Ends a fetch, see [`LeaseTable::complete`], and returns the lease that was replaced.

@@ -37,6 +37,8 @@ pub struct Charge {
     key: Key,
     cost: u64,
     tie: Tie,
+    /// The place of the layer's rule that made it.
+    rule: u16,
 }
 
 /// Charges are equal if their policy, key and cost are. The holder of a [permit](crate::algorithm::Concurrency) is not
@@ -73,7 +75,23 @@ impl Charge {
     #[inline]
     pub(crate) fn of(policy: Policy, key: Key, cost: u64) -> Self {
         let tie = if policy.has_permits() { Tie::Holder(next_holder()) } else { Tie::None };
-        Self { policy, key: key.stored(), cost, tie }
+        Self { policy, key: key.stored(), cost, tie, rule: 0 }
+    }
+
+    /// Notes the layer's rule that made it. A layer has at most 65,535 rules that are told apart.
+    pub(crate) fn by_rule(mut self, rule: usize) -> Self {
+        self.rule = u16::try_from(rule).unwrap_or(u16::MAX);
+        self
+    }
+
+    /// The place of the layer's rule that made it, 0 if no layer did.
+    pub(crate) fn rule(&self) -> usize {
+        self.rule.into()
+    }
+
+    /// The same charge with its own holder: a charge that is made twice needs two permits.
+    pub(crate) fn with_new_holder(&self) -> Self {
+        Self::of(self.policy.clone(), self.key.clone(), self.cost).by_rule(self.rule())
     }
 
     /// The policy.

@@ -413,8 +413,12 @@ impl Decision {
 
     /// The decision of the policies whose name `is_meant`. `None` if none took part.
     pub(crate) fn of_policies(&self, is_meant: impl Fn(&str) -> bool) -> Option<Self> {
-        let outcomes =
-            self.all_outcomes().iter().filter(|outcome| is_meant(outcome.policy().name())).cloned();
+        self.of_outcomes(|outcome| is_meant(outcome.policy().name()))
+    }
+
+    /// The decision of the outcomes that are meant. `None` if there are none.
+    pub(crate) fn of_outcomes(&self, is_meant: impl Fn(&Outcome) -> bool) -> Option<Self> {
+        let outcomes = self.all_outcomes().iter().filter(|outcome| is_meant(outcome)).cloned();
         let alone = Self::new(outcomes).failed(self.decided.failure.clone(), self.source());
         (!alone.all_outcomes().is_empty()).then_some(alone)
     }

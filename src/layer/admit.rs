@@ -143,7 +143,8 @@ impl Config {
             };
             match rule.key(request, preflight).now() {
                 Ok(key) => {
-                    let charge = key.map(|key| Some(Charge::of(policy.clone(), key, rule.cost_of(request))));
+                    let charge = |key| Charge::of(policy.clone(), key, rule.cost_of(request)).by_rule(at);
+                    let charge = key.map(|key| Some(charge(key)));
                     if let Err(error) = charges.add(charge) {
                         return Answer::ready(Err(error));
                     }
@@ -260,8 +261,8 @@ impl Admit<'_> {
 
     /// Charges `keys` under their rules, after `charges`.
     fn charge_all(self, charges: Gathered<Charge>, keys: Vec<(usize, Key)>) -> Admission {
-        let keys = keys.into_iter().filter_map(|(at, key)| Some((self.config.rule(at)?, key)));
-        match gather(keys.map(|(rule, key)| rule.charge(key, self.request))) {
+        let keys = keys.into_iter().filter_map(|(at, key)| Some((at, self.config.rule(at)?, key)));
+        match gather(keys.map(|(at, rule, key)| rule.charge(at, key, self.request))) {
             Ok(others) => self.charged(others.map(|others| charges.with(others))),
             Err(pending) => {
                 let known = charges.values.iter().chain(pending.known()).cloned();

@@ -127,16 +127,13 @@ impl Config {
         let Some(decision) = decision else {
             return self.annotate_uncharged(&mut request.extensions, limiter);
         };
-        let limited = Limited { decision: decision.clone(), limiter, reservation: reservation.cloned() };
-        let outer = request.extensions.insert(limited);
-        if let Some(outer) = &outer {
+        let reservation = reservation.cloned().or_else(|| self.reserve_nothing());
+        let limited = Limited { decision: decision.clone(), limiter, reservation };
+        if let Some(outer) = request.extensions.insert(limited) {
             self.notices.charged_twice(&outer.decision, decision);
-        }
-        if reservation.is_none()
-            && let Some(limited) = request.extensions.get_mut::<Limited>()
-        {
-            limited.reservation =
-                outer.and_then(|outer| outer.reservation).or_else(|| self.reserve_nothing());
+            if let Some(limited) = request.extensions.get_mut::<Limited>() {
+                limited.reservation = both(outer.reservation, limited.reservation.take());
+            }
         }
     }
 
@@ -144,7 +141,7 @@ impl Config {
     pub(super) fn annotate_uncharged(&self, extensions: &mut Extensions, limiter: Arc<Limiter>) {
         let mut outer = extensions.get_mut::<Limited>();
         let reserved = outer.as_mut().and_then(|outer| outer.reservation.take());
-        let reservation = reserved.or_else(|| self.reserve_nothing());
+        let reservation = both(reserved, self.reserve_nothing());
         match outer {
             // The handler charges more to the decision of an outer layer, so it needs the limiter of that layer.
             Some(outer) if outer.decision.is_limited() => outer.reservation = reservation,
@@ -303,6 +300,14 @@ impl Config {
                 log!(warn, "{warning}");
             }
         }
+    }
+}
+
+/// The reservation of the rules of two layers.
+fn both(outer: Option<Reservation>, inner: Option<Reservation>) -> Option<Reservation> {
+    match (outer, inner) {
+        (Some(outer), Some(inner)) => Some(outer.and(inner)),
+        (outer, inner) => outer.or(inner),
     }
 }
 

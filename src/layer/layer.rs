@@ -511,7 +511,7 @@ impl RateLimitLayer {
         };
         let mut charges: Vec<(Charge, Key)> = Vec::new();
         for (rule, key) in found {
-            let charge = rule.charge(key.clone(), request).await.map_err(Rejection::Unidentified)?;
+            let charge = rule.charge(0, key.clone(), request).await.map_err(Rejection::Unidentified)?;
             let Some(charge) = charge else { continue };
             // As for a request.
             if config.routes.is_none() || !charges.iter_mut().any(|(one, _)| one.merge(&charge)) {

@@ -54,6 +54,8 @@ pub struct Rule {
     pub(super) skipped: Vec<Matcher>,
     pub(super) counts: Option<CountIf>,
     pub(super) settles: Option<Settles>,
+    /// The unit of what it reserves.
+    pub(super) unit: Option<&'static str>,
 }
 
 /// Whether a request with this response counts.
@@ -74,7 +76,7 @@ impl Rule {
     /// Limits each `key` to `policy`, at a cost of one unit per request.
     pub fn new(policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Self {
         let (key, policy) = (Arc::new(key), policy.into());
-        Self { key, policy, cost: None, skipped: Vec::new(), counts: None, settles: None }
+        Self { key, policy, cost: None, skipped: Vec::new(), counts: None, settles: None, unit: None }
     }
 
     /// Sets the cost of a request in units. Defaults to 1. A cost of 0 charges nothing and is admitted, unless the
@@ -183,10 +185,11 @@ impl Rule {
     /// has not settled it when the last handle is dropped, the request is charged what was recorded; if nothing was,
     /// the estimate stays charged.
     ///
-    /// If several rules of a layer reserve, one reservation covers all of them: it settles each policy at the same
-    /// number of units, and refunds all of them if one rule has [`reserve_or_refund`](Self::reserve_or_refund). If the
-    /// layer does not charge a request, the reservation covers nothing: for an exempt request, for one over a limit
-    /// that is only reported, and for all while the layer is off.
+    /// If several rules reserve, in one layer or in several, the handler gets one reservation for all of them. If they
+    /// count different things, such as tokens and cents, give each a [`unit`](Self::unit) and settle each unit with
+    /// [`settle_each`](crate::Reservation::settle_each). If a layer does not charge a request, its part of the
+    /// reservation covers nothing: for an exempt request, for one over a limit that is only reported, and for all while
+    /// the layer is off.
     ///
     /// # Example
     ///
@@ -222,6 +225,16 @@ impl Rule {
     /// ```
     pub const fn reserve(mut self) -> Self {
         self.settles = Some(Settles::Handler);
+        self
+    }
+
+    /// What the rule reserves, such as `"tokens"`: the name by which
+    /// [`settle_each`](crate::Reservation::settle_each), [`record_each`](crate::Reservation::record_each) and
+    /// [`extend_each`](crate::Reservation::extend_each) address it. Rules may share a unit. Defaults to none.
+    ///
+    /// The names of policies do not serve for that, because plans from a database have different ones.
+    pub const fn unit(mut self, unit: &'static str) -> Self {
+        self.unit = Some(unit);
         self
     }
 
@@ -314,6 +327,11 @@ impl Rule {
     }
 
     /// Whether a charge may be settled after the decision.
+    /// Whether its handler settles the cost.
+    pub(super) fn reserves(&self) -> bool {
+        self.settles.is_some_and(|settles| settles != Settles::Bytes)
+    }
+
     pub(super) const fn settles_some(&self) -> bool {
         self.counts.is_some() || self.settles.is_some()
     }
@@ -325,6 +343,7 @@ impl Rule {
             && is_same(&self.cost, &other.cost)
             && is_same(&self.counts, &other.counts)
             && self.settles == other.settles
+            && self.unit == other.unit
             && self.skipped.len() == other.skipped.len()
             && self.skipped.iter().zip(&other.skipped).all(|(own, skipped)| Arc::ptr_eq(own, skipped))
     }
@@ -355,16 +374,16 @@ impl Rule {
 
     /// The charge for `request`, whose key is `key`. `None` if the rule has no policy for it: a source that expects an
     /// identity has none for a preflight without one.
-    pub(super) fn charge(&self, key: Key, request: &Parts) -> Answer<Option<Charge>> {
+    pub(super) fn charge(&self, at: usize, key: Key, request: &Parts) -> Answer<Option<Charge>> {
         let cost = self.cost_of(request);
         if let Some(policy) = self.policy.constant() {
-            return Answer::ready(Ok(Some(Charge::of(policy.clone(), key, cost))));
+            return Answer::ready(Ok(Some(Charge::of(policy.clone(), key, cost).by_rule(at))));
         }
         let policy = self.policy.policy(request, &key);
         let lacks = |error: &Error| error.kind().is_clients() || error.kind() == ErrorKind::MissingSetup;
         policy.then(move |policy| match policy {
             Err(error) if key.lacks_identity() && lacks(&error) => Ok(None),
-            policy => Ok(policy?.map(|policy| Charge::of(policy, key, cost))),
+            policy => Ok(policy?.map(|policy| Charge::of(policy, key, cost).by_rule(at))),
         })
     }
 

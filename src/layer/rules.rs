@@ -231,15 +231,6 @@ impl Rules {
                             ));
                         }
                     }
-                    (None, None)
-                        if is_beside && (rule.settles_some() || other.settles_some()) && !rule.is(other) =>
-                    {
-                        return invalid(
-                            "two rules choose the policies of one request, and one of them has `count_if`, `reserve` or \
-                             `response_bytes`: give it its own layer"
-                                .into(),
-                        );
-                    }
                     _ => {}
                 }
             }

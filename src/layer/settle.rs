@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     base::Answer,
-    decision::{Decision, Outcome},
+    decision::{Charge, Decision, Outcome},
     limiter::{Deciding, Limiter, Reservation, Work},
 };
 
@@ -29,24 +29,54 @@ impl Config {
     /// A reservation that covers nothing, for a handler that extracts one. `None` if no rule reserves units.
     #[inline]
     pub(super) fn reserve_nothing(&self) -> Option<Reservation> {
-        let reserves = |rule: &Rule| rule.settles.is_some_and(|settles| settles != Settles::Bytes);
-        let reserves = self.rules.rules.iter().any(|(_, rule)| reserves(rule));
-        reserves.then(|| Reservation::new(&self.limiter, &Decision::not_limited()))
+        self.rules.rules.iter().any(|(_, rule)| rule.reserves()).then(|| {
+            self.reserve(&self.limiter, |_, _| None)
+                .unwrap_or_else(|| Reservation::new(&self.limiter, &Decision::not_limited()))
+        })
     }
 
-    /// The policies of `decision`, which has charged `request`, by name and each with its rules.
-    fn charged<'a>(&'a self, request: &request::Parts, decision: &'a Decision) -> Vec<(&'a str, &'a Rule)> {
-        let applicable: Vec<&Rule> = match &self.routes {
-            Some(routes) => routes.of(request).iter().filter_map(|at| self.rule(*at)).collect(),
-            None => self.rules.rules.iter().map(|(_, rule)| rule).collect(),
+    /// A reservation of what `charged` returns for the rules with the same unit and end. For a unit of which nothing is
+    /// charged, it covers nothing. `None` if no rule reserves units.
+    fn reserve(
+        &self,
+        limiter: &Limiter,
+        charged: impl Fn(Option<&'static str>, Settles) -> Option<Decision>,
+    ) -> Option<Reservation> {
+        let mut groups: Vec<(Option<&'static str>, Settles)> = Vec::new();
+        for (_, rule) in self.rules.rules.iter().filter(|(_, rule)| rule.reserves()) {
+            let group = (rule.unit, rule.settles?);
+            if !groups.contains(&group) {
+                groups.push(group);
+            }
+        }
+        let part = |(unit, settles)| {
+            let decision = charged(unit, settles).unwrap_or_else(Decision::not_limited);
+            let part = Reservation::of(limiter, &decision, unit);
+            if settles == Settles::HandlerOrRefund { part.or_refund() } else { part }
         };
+        groups.into_iter().map(part).reduce(Reservation::and)
+    }
+
+    /// The outcomes of `decision`, which has charged `request`, each with its rules.
+    fn charged<'a>(
+        &'a self,
+        request: &request::Parts,
+        decision: &'a Decision,
+    ) -> Vec<(&'a Outcome, &'a Rule)> {
+        let applicable: Vec<usize> = match &self.routes {
+            Some(routes) => routes.of(request).to_vec(),
+            None => (0..self.rules.rules.len()).collect(),
+        };
+        let known = |at: usize| self.rule(at).and_then(|rule| rule.policy.known());
         // Nearly always one rule: others are of another reading of the path, see `Routes::of`.
         let rules_of = |outcome: &'a Outcome| {
-            let name = outcome.policy().name();
-            let has = move |rule: &&Rule| rule.policy.known().is_some_and(|policy| policy.name() == name);
-            let is_known = applicable.iter().any(has);
-            let is_its = move |rule: &&Rule| if is_known { has(rule) } else { rule.policy.known().is_none() };
-            applicable.iter().copied().filter(is_its).map(move |rule| (name, rule))
+            let made_by = outcome.charge().rule();
+            let is_same = move |at: usize| {
+                let policy = known(made_by).filter(|policy| policy.name() == outcome.policy().name());
+                policy.is_some_and(|policy| known(at).is_some_and(|other| other.name() == policy.name()))
+            };
+            let its = applicable.iter().copied().filter(move |at| *at == made_by || is_same(*at));
+            its.filter_map(|at| self.rule(at)).map(move |rule| (outcome, rule)).collect::<Vec<_>>()
         };
         decision.all_outcomes().iter().flat_map(rules_of).collect()
     }
@@ -56,8 +86,8 @@ impl Config {
 pub(super) struct Unsettled {
     limiter: Arc<Limiter>,
     decision: Decision,
-    /// The policies that count only some responses, by name. With several functions, those for which one returns true.
-    counted: Vec<(String, CountIf)>,
+    /// The charges that count only with some responses. With several functions, those for which one returns true.
+    counted: Vec<(Charge, CountIf)>,
     /// Whether to refund the charge if this is dropped.
     refunds: bool,
     /// Whether the service runs. If it panics, this stays so.
@@ -88,24 +118,28 @@ impl Unsettled {
             return None;
         }
         let (limiter, charged) = (config.limiter(report_only), config.charged(request, decision));
-        let reserve = |is_meant: fn(Settles) -> bool| {
-            let is_meant = |name: &str| {
-                charged.iter().any(|(known, rule)| *known == name && rule.settles.is_some_and(is_meant))
+        let of_rules = |is_meant: &dyn Fn(&Rule) -> bool| {
+            let has = |outcome: &Outcome| {
+                charged
+                    .iter()
+                    .any(|(one, rule)| one.charge().is_of_same_count(outcome.charge()) && is_meant(rule))
             };
-            let decision = decision.of_policies(is_meant).filter(|decision| !decision.is_denied())?;
-            Some(Reservation::new(&limiter, &decision))
+            decision.of_outcomes(has).filter(|decision| !decision.is_denied())
         };
-        let or_refund = charged.iter().any(|(_, rule)| rule.settles == Some(Settles::HandlerOrRefund));
-        let reservation = reserve(|settles| settles != Settles::Bytes)
-            .map(|reservation| if or_refund { reservation.or_refund() } else { reservation });
-        let of_bytes = reserve(|settles| settles == Settles::Bytes);
+        let reservation = config.reserve(&limiter, |unit, settles| {
+            of_rules(&|rule| rule.unit == unit && rule.settles == Some(settles))
+        });
+        let of_bytes = of_rules(&|rule| rule.settles == Some(Settles::Bytes));
+        let of_bytes = of_bytes.map(|decision| Reservation::new(&limiter, &decision));
         let meter = of_bytes.map(|reservation| Meter { reservation, bytes: 0, charged: 0 });
         let settling =
             (reservation.is_some() || meter.is_some()).then(|| Box::new(Settling { reservation, meter }));
-        let always = |name: &str| charged.iter().any(|(known, rule)| *known == name && rule.counts.is_none());
-        let counted = |(name, rule): &(&str, &Rule)| {
-            let counts = rule.counts.clone().filter(|_| !always(name))?;
-            Some(((*name).to_owned(), counts))
+        let always = |charge: &Charge| {
+            charged.iter().any(|(one, rule)| one.charge().is_of_same_count(charge) && rule.counts.is_none())
+        };
+        let counted = |(outcome, rule): &(&Outcome, &Rule)| {
+            let counts = rule.counts.clone().filter(|_| !always(outcome.charge()))?;
+            Some((outcome.charge().clone(), counts))
         };
         Some(Box::new(Self {
             limiter,
@@ -166,8 +200,10 @@ impl Unsettled {
         if uncounted.is_empty() {
             return None;
         }
-        let has = |policies: &[&(String, CountIf)], name: &str| policies.iter().any(|(one, _)| one == name);
-        let decision = self.decision.of_policies(|name| has(&uncounted, name) && !has(&counted, name))?;
+        let has = |charges: &[&(Charge, CountIf)], outcome: &Outcome| {
+            charges.iter().any(|(one, _)| one.is_of_same_count(outcome.charge()))
+        };
+        let decision = self.decision.of_outcomes(|one| has(&uncounted, one) && !has(&counted, one))?;
         self.settling.iter().for_each(|settling| settling.fix(&decision));
         Some(decision)
     }

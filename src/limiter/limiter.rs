@@ -508,9 +508,7 @@ impl Limiter {
         // Only charges get permits.
         let admits = matches!(action, Action::Charge | Action::ChargeUpTo);
         if admits && charges.iter().any(Charge::needs_permit) {
-            // A charge that is made twice needs two permits.
-            let with_new_holder = |one: &Charge| Charge::new(one.policy(), one.key(), one.cost());
-            let charges: Vec<Charge> = charges.iter().map(with_new_holder).collect();
+            let charges: Vec<Charge> = charges.iter().map(Charge::with_new_holder).collect();
             let permits = PermitRequest::of(store, background, &charges);
             let answer = self.dispatch(action, &charges);
             let pending = Pending::new(self.shared.clone(), action, charges, permits, Vec::new());

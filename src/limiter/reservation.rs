@@ -1,12 +1,17 @@
 use std::{
     fmt,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
 };
+
+use futures_util::future::join;
 
 use super::{account::Account, background::Work, limiter::Limiter};
 use crate::{
-    base::{Answer, sync::lock},
-    decision::Decision,
+    base::{Answer, Error, ErrorKind, sync::lock},
+    decision::{Decision, OneOrMany},
 };
 
 /// Units that a request has reserved, to be settled once its cost is known.
@@ -71,11 +76,16 @@ use crate::{
 /// ```
 #[derive(Clone)]
 #[must_use = "dropping it settles the request at what was recorded or at the estimate, or refunds it"]
-pub struct Reservation(Arc<Inner>);
+pub struct Reservation {
+    /// The rules that reserve, in groups that end alike.
+    parts: OneOrMany<Arc<Part>>,
+    decision: Decision,
+}
 
-/// What the handles share.
-struct Inner {
+/// What the handles share of rules with one unit.
+struct Part {
     account: Arc<Account>,
+    unit: Option<&'static str>,
     end: Mutex<End>,
 }
 
@@ -93,12 +103,56 @@ impl Reservation {
     /// It covers every policy of the decision; [`Decision::for_policy`] selects one. For a denied decision, it covers
     /// nothing.
     pub fn new(limiter: &Limiter, decision: &Decision) -> Self {
+        Self::of(limiter, decision, None)
+    }
+
+    pub(crate) fn of(limiter: &Limiter, decision: &Decision, unit: Option<&'static str>) -> Self {
         let mut decision = decision.clone();
         // A permit is held by the decision itself.
         drop(decision.take_permit());
         let open = Some(limiter.begin_work());
         let end = Mutex::new(End { recorded: None, refunds: false, open });
-        Self(Arc::new(Inner { account: Account::new(limiter, decision), end }))
+        let account = Account::new(limiter, decision.clone());
+        Self { parts: OneOrMany::One(Arc::new(Part { account, unit, end })), decision }
+    }
+
+    /// One reservation for the units of both, which [`settle_each`](Self::settle_each) settles apart.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Charge, Key, Limiter, MemoryStore, Policy, Quota, Reservation};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let (tokens, cents) = (Policy::new("tokens", Quota::per_hour(1_000)), Policy::new("cents", Quota::per_day(500)));
+    /// let alice = Key::new("alice");
+    ///
+    /// let decision = limiter.check_all(&[Charge::new(&tokens, &alice, 400), Charge::new(&cents, &alice, 20)]).await?;
+    /// let part = |name| decision.for_policy(name).map(|part| Reservation::new(&limiter, &part));
+    /// let reservation = part("tokens").unwrap().unit("tokens").and(part("cents").unwrap().unit("cents"));
+    /// reservation.settle_each([("tokens", 100), ("cents", 5)]).await?;
+    /// assert_eq!(limiter.peek(&tokens, &alice, 0).await?.remaining(), Some(900));
+    /// assert_eq!(limiter.peek(&cents, &alice, 0).await?.remaining(), Some(495));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn and(self, other: Self) -> Self {
+        let parts: Vec<_> = self.parts.iter().chain(&*other.parts).cloned().collect();
+        Self { parts: parts.into(), decision: self.decision.updated(&other.decision) }
+    }
+
+    /// Sets the unit, by which [`settle_each`](Self::settle_each), [`record_each`](Self::record_each) and
+    /// [`extend_each`](Self::extend_each) address it. Call it before the reservation is cloned. Defaults to none.
+    pub fn unit(self, unit: &'static str) -> Self {
+        let with_unit = |part: &Arc<Part>| {
+            let end = &mut *lock(&part.end);
+            let end = End { recorded: end.recorded, refunds: end.refunds, open: end.open.take() };
+            Arc::new(Part { account: part.account.clone(), unit: Some(unit), end: Mutex::new(end) })
+        };
+        let parts: Vec<_> = self.parts.iter().map(with_unit).collect();
+        Self { parts: parts.into(), decision: self.decision }
     }
 
     /// Refunds what the reservation charged if its last handle is dropped before anything is settled or
@@ -107,14 +161,14 @@ impl Reservation {
     ///
     /// The refund is sent to Redis in the background. If it fails, the same holds as for [`Limiter::refund`].
     pub fn or_refund(self) -> Self {
-        lock(&self.0.end).refunds = true;
+        self.parts.iter().for_each(|part| lock(&part.end).refunds = true);
         self
     }
 
-    /// The decision that charged the estimate.
+    /// The decision that charged the estimate. Behind several layers that reserve, the outcomes of all of them.
     #[must_use]
     pub fn decision(&self) -> &Decision {
-        &self.0.account.decision
+        &self.decision
     }
 
     /// Records that `units` were used so far, in total. This makes no call to the store. If the reservation
@@ -123,6 +177,9 @@ impl Reservation {
     /// Call it after each part of a stream: it only takes a lock, so it is cheap enough for every token. Until the
     /// stream ends, other requests see only the estimate as charged; if the cost may become much higher, also use
     /// [`extend_to`](Self::extend_to).
+    ///
+    /// If the rules that reserve have several [units](crate::Rule::unit), this logs an error and the estimates stay
+    /// charged: use [`record_each`](Self::record_each).
     ///
     /// # Example
     ///
@@ -146,7 +203,34 @@ impl Reservation {
     /// # }
     /// ```
     pub fn record(&self, units: u64) {
-        lock(&self.0.end).recorded = Some(units);
+        self.record_in(self.in_one_unit("record_each").map(|()| vec![Some(units); self.parts.len()]));
+    }
+
+    /// [`record`](Self::record) for rules with [units](crate::Rule::unit): what was used so far of each unit, in total.
+    ///
+    /// If no rule has one of the units, this logs an error and the estimates stay charged.
+    pub fn record_each<'a>(&self, units: impl IntoIterator<Item = (&'a str, u64)>) {
+        self.record_in(self.by_part(units));
+    }
+
+    fn record_in(&self, units: Result<Vec<Option<u64>>, Error>) {
+        static LOGGED: AtomicBool = AtomicBool::new(false);
+        match units {
+            Ok(units) => {
+                for (part, units) in self.parts.iter().zip(units) {
+                    let end = &mut *lock(&part.end);
+                    end.recorded = units.or(end.recorded);
+                }
+            }
+            Err(error) => {
+                // What was used is not known, so nothing is refunded.
+                self.parts.iter().for_each(|part| lock(&part.end).refunds = false);
+                if !LOGGED.swap(true, Ordering::Relaxed) {
+                    log!(error, error = %error, "nothing can be recorded; the estimates stay charged");
+                }
+                let _ = error;
+            }
+        }
     }
 
     /// Charges `units` in total instead of the estimate: [refunds](Limiter::refund) the rest, or
@@ -155,18 +239,69 @@ impl Reservation {
     /// It takes effect when it is called, even if the answer is dropped. A later call replaces the total. A debit
     /// charges at most what remains and what the policy allows as [debt](crate::Policy::debt); a later call with a
     /// higher total tries to charge the rest. A lower total refunds only units that were charged, by the estimate or by
-    /// one of the reservation's latest 16 debits.
+    /// one of the reservation's latest 16 debits. A refund and a debit are two calls to the store, as are the calls for
+    /// rules of several layers or units.
     ///
     /// # Errors
     ///
     /// The same as [`Limiter::debit`]. After an error, you can call it again: it repeats only what was [certainly not
-    /// charged](crate::ErrorKind::may_have_charged).
+    /// charged](crate::ErrorKind::may_have_charged). [`InvalidConfig`](crate::ErrorKind::InvalidConfig), and nothing is
+    /// settled, if the rules that reserve have several [units](crate::Rule::unit): use
+    /// [`settle_each`](Self::settle_each).
     pub fn settle(&self, units: u64) -> Answer<Decision> {
-        let open = lock(&self.0.end).open.take();
-        let answer = self.charge(|_| units);
-        // Not before: its calls count as work from now on.
-        drop(open);
-        answer
+        self.settle_in(self.in_one_unit("settle_each").map(|()| vec![Some(units); self.parts.len()]))
+    }
+
+    /// [`settle`](Self::settle) for rules with [units](crate::Rule::unit): charges the given number of each unit in total.
+    /// Units that are not given stay reserved.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`settle`](Self::settle), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig), without settling
+    /// anything, if no rule has one of the units.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")] mod example {
+    /// use axum::{Router, body::Body, routing::post};
+    /// use http::Request;
+    /// use tower::ServiceExt;
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Rejection, Reservation, Rule};
+    ///
+    /// async fn complete(reservation: Reservation, prompt: String) -> Result<(), Rejection> {
+    ///     let used = prompt.len() as u64;
+    ///     reservation.settle_each([("tokens", used), ("micro-dollars", 3 * used)]).await?;
+    ///     Ok(())
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # pub async fn main() {
+    /// let (tokens, money) = (Policy::new("tokens", Quota::per_hour(1_000)), Policy::new("money", Quota::per_day(9_000)));
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let reserving = |policy: &Policy, estimate| Rule::new(policy.clone(), Key::new("all")).cost(move |_| estimate).reserve();
+    /// let layer = RateLimitLayer::with_rules(limiter.clone(), reserving(&tokens, 400).unit("tokens"))
+    ///     .and(reserving(&money, 1_200).unit("micro-dollars"));
+    /// let app = Router::new().route("/", post(complete)).layer(layer);
+    /// app.oneshot(Request::post("/").body(Body::from("hello")).unwrap()).await.unwrap();
+    /// assert_eq!(limiter.peek(&tokens, &Key::new("all"), 0).await.unwrap().remaining(), Some(995));
+    /// assert_eq!(limiter.peek(&money, &Key::new("all"), 0).await.unwrap().remaining(), Some(8_985));
+    /// # }
+    /// # }
+    /// # #[cfg(feature = "axum")] example::main();
+    /// ```
+    pub fn settle_each<'a>(&self, units: impl IntoIterator<Item = (&'a str, u64)>) -> Answer<Decision> {
+        self.settle_in(self.by_part(units))
+    }
+
+    fn settle_in(&self, units: Result<Vec<Option<u64>>, Error>) -> Answer<Decision> {
+        self.charge(units, |part, units| {
+            let open = lock(&part.end).open.take();
+            let answer = part.charge(|_| units);
+            // Not before: its calls count as work from now on.
+            drop(open);
+            answer
+        })
     }
 
     /// Charges `units` in total if that is more than the total so far, and does not settle. For a cost that grows, such
@@ -177,23 +312,113 @@ impl Reservation {
     ///
     /// # Errors
     ///
-    /// The same as [`settle`](Self::settle).
+    /// The same as [`settle`](Self::settle). If the rules have several units, use [`extend_each`](Self::extend_each).
     pub fn extend_to(&self, units: u64) -> Answer<Decision> {
-        self.charge(|wanted| wanted.max(units))
+        let units = self.in_one_unit("extend_each").map(|()| vec![Some(units); self.parts.len()]);
+        self.charge(units, |part, units| part.charge(|wanted| wanted.max(units)))
     }
 
-    fn charge(&self, units: impl Fn(u64) -> u64) -> Answer<Decision> {
-        let account = &self.0.account;
-        account.limiter.enforced(|| account.charge(units))
+    /// [`extend_to`](Self::extend_to) for rules with [units](crate::Rule::unit).
+    ///
+    /// # Errors
+    ///
+    /// The same as [`settle_each`](Self::settle_each).
+    pub fn extend_each<'a>(&self, units: impl IntoIterator<Item = (&'a str, u64)>) -> Answer<Decision> {
+        self.charge(self.by_part(units), |part, units| part.charge(|wanted| wanted.max(units)))
+    }
+
+    /// Applies `charge` to each part that has a number of units.
+    fn charge(
+        &self,
+        units: Result<Vec<Option<u64>>, Error>,
+        charge: impl Fn(&Part, u64) -> Answer<Decision>,
+    ) -> Answer<Decision> {
+        let units = match units {
+            Ok(units) => units,
+            Err(error) => return Answer::ready(Err(error)),
+        };
+        let charged = self.parts.iter().zip(units);
+        let mut answers: Vec<_> = charged.filter_map(|(part, units)| Some(charge(part, units?))).collect();
+        match answers.pop() {
+            None => Answer::ready(Ok(self.decision.clone())),
+            // All have taken effect already.
+            Some(last) => answers.into_iter().rev().fold(last, |later, earlier| {
+                let both = |earlier: Result<Decision, Error>, later: Result<Decision, Error>| {
+                    Ok(earlier?.updated(&later?))
+                };
+                match (earlier.now(), later.now()) {
+                    (Ok(earlier), Ok(later)) => Answer::ready(both(earlier, later)),
+                    (Ok(earlier), Err(later)) => later.then(move |later| both(earlier, later)),
+                    (Err(earlier), Ok(later)) => earlier.then(move |earlier| both(earlier, later)),
+                    (Err(earlier), Err(later)) => Answer::pending(async move {
+                        let (earlier, later) = join(earlier, later).await;
+                        both(earlier, later)
+                    }),
+                }
+            }),
+        }
+    }
+
+    /// # Errors
+    ///
+    /// The parts have several units. `instead` is the method that settles them.
+    fn in_one_unit(&self, instead: &str) -> Result<(), Error> {
+        let mut units = self.parts.iter().map(|part| part.unit);
+        let first = units.next();
+        if units.all(|unit| Some(unit) == first) {
+            return Ok(());
+        }
+        let units = self.units();
+        Err(Error::new(
+            ErrorKind::InvalidConfig,
+            format!(
+                "the rules that reserve have several units ({units}): use `{instead}`, and `Rule::unit` on each"
+            ),
+        ))
+    }
+
+    /// The number of units for each part.
+    fn by_part<'a>(
+        &self,
+        units: impl IntoIterator<Item = (&'a str, u64)>,
+    ) -> Result<Vec<Option<u64>>, Error> {
+        let mut by_part = vec![None; self.parts.len()];
+        for (unit, number) in units {
+            let mut is_known = false;
+            for (part, units) in self.parts.iter().zip(&mut by_part) {
+                if part.unit == Some(unit) {
+                    (*units, is_known) = (Some(number), true);
+                }
+            }
+            if !is_known {
+                let units = self.units();
+                let message =
+                    format!("no rule reserves the unit `{unit}`, only {units}: set it with `Rule::unit`");
+                return Err(Error::new(ErrorKind::InvalidConfig, message));
+            }
+        }
+        Ok(by_part)
+    }
+
+    /// The units, for an error.
+    fn units(&self) -> String {
+        let names = self.parts.iter().map(|part| part.unit.map_or("none".into(), |unit| format!("`{unit}`")));
+        names.collect::<Vec<_>>().join(", ")
     }
 
     /// Charges no more under the policies of `refunded`, which the layer refunds.
     pub(crate) fn fix(&self, refunded: &Decision) {
-        self.0.account.fix(refunded);
+        self.parts.iter().for_each(|part| part.account.fix(refunded));
     }
 }
 
-impl Drop for Inner {
+impl Part {
+    fn charge(&self, units: impl Fn(u64) -> u64) -> Answer<Decision> {
+        self.account.limiter.enforced(|| self.account.charge(units))
+    }
+}
+
+impl Drop for Part {
     fn drop(&mut self) {
         let end = self.end.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
         let Some(_open) = end.open.take() else { return };
@@ -209,7 +434,7 @@ impl fmt::Debug for Reservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reservation")
             .field("decision", self.decision())
-            .field("is_settled", &lock(&self.0.end).open.is_none())
+            .field("is_settled", &self.parts.iter().all(|part| lock(&part.end).open.is_none()))
             .finish_non_exhaustive()
     }
 }

@@ -53,6 +53,7 @@ mod runtimes;
 mod scripts;
 mod settled_outages;
 mod settlement;
+mod several_units;
 mod shadow;
 mod shaping;
 mod standards;

@@ -132,31 +132,28 @@ async fn a_rule_counts_only_the_responses_that_count_for_it() {
     }
 }
 
-#[test]
-fn two_rules_that_choose_the_policies_of_one_request_cannot_count_differently() {
-    let chosen = || {
-        let source = PolicySource::per_request(|_, _| None::<Policy>);
-        Rule::new(source, Key::new("all"))
-    };
-    let some = || chosen().count_if(|_| true);
-    let (one, both) = (some(), some());
-    let rows = [
-        ("neither counts", Rules::new().every(chosen()).every(chosen()), true),
-        ("one counts", Rules::new().every(chosen()).route("/a", some()), false),
-        ("the other one counts", Rules::new().every(some()).route("/a", chosen()), false),
-        ("never for one request", Rules::new().route("/a", some()).route("/b", chosen()), true),
-        ("one rule, twice", Rules::new().route("/a", one.clone()).route("/{b}", one), true),
-        (
-            "beside a known policy",
-            Rules::new().every(both).every(Rule::new(day("d", 1), Key::new("all"))),
-            true,
-        ),
-    ];
-    for (name, rules, is_valid) in rows {
-        let made = std::panic::catch_unwind(AssertUnwindSafe(|| {
-            let _ = RateLimitLayer::with_rules(MemoryStore::new(), rules);
-        }));
-        assert_eq!(made.is_ok(), is_valid, "{name}");
+/// The policies have the same name, as two plans of a database may, and different keys.
+#[tokio::test]
+async fn of_two_rules_that_choose_their_policies_each_counts_by_its_own_function() {
+    let server = RedisServer::start();
+    for (name, limiter) in limiters(&server).await {
+        let plan = day("plan", 9);
+        let chosen = |key: &'static str| {
+            let plan = plan.clone();
+            Rule::new(PolicySource::per_request(move |_, _| Some(plan.clone())), Key::new(key))
+        };
+        let errors = chosen("errors").count_if(|response| response.status.is_client_error());
+        let layer =
+            RateLimitLayer::with_rules(limiter.clone(), Rules::new().every(chosen("requests")).every(errors));
+        for status in [200, 404, 200] {
+            let service = layer.layer(service_fn(move |_: Request<String>| async move {
+                Ok::<_, Infallible>(Response::builder().status(status).body(String::new()).unwrap())
+            }));
+            service.oneshot(Request::new(String::new())).await.unwrap();
+        }
+        limiter.drain(PATIENT).await.unwrap();
+        let left = async |key| limiter.peek(&plan, &Key::new(key), 0).await.unwrap().remaining();
+        assert_eq!([left("requests").await, left("errors").await], [Some(6), Some(8)], "{name}");
     }
 }
 

@@ -3,13 +3,18 @@
 use std::{
     collections::VecDeque,
     fmt,
-    pin::Pin,
+    future::poll_fn,
+    pin::{Pin, pin},
     task::{Context, Poll, Waker},
 };
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::combinators::{BoxBody, UnsyncBoxBody};
+use tokio::task::coop::unconstrained;
+
+/// The most frames that are kept of a body. A frame takes about 100 bytes beside its data.
+const MAX_FRAMES: usize = 1_024;
 
 /// A request body that [`RetryPolicy`](crate::RetryPolicy) can send again.
 ///
@@ -58,7 +63,7 @@ pub struct ReplayBody<B: Body> {
 }
 
 impl<B: BufferedBody> ReplayBody<B> {
-    /// Reads what is ready now, up to `max` bytes and the frame that exceeds them.
+    /// Reads what is ready now, up to `max` bytes and [`MAX_FRAMES`], and the frame that exceeds them.
     pub(crate) fn new(mut body: B, max: usize) -> Self {
         let hint = body.size_hint();
         let sized = hint.exact().is_some();
@@ -66,14 +71,11 @@ impl<B: BufferedBody> ReplayBody<B> {
         if hint.lower() > u64::try_from(max).unwrap_or(u64::MAX) {
             return Self { read, rest: Some(body), sized };
         }
-        // The client polls the rest with its own waker.
-        let mut context = Context::from_waker(Waker::noop());
         let mut bytes = 0_usize;
-        while bytes <= max {
-            let Poll::Ready(next) = Pin::new(&mut body).poll_frame(&mut context) else { break };
+        while bytes <= max && read.len() <= MAX_FRAMES {
+            let Poll::Ready(next) = poll_once(&mut body) else { break };
             let Some(next) = next else { return Self { read, rest: None, sized } };
-            // At least 1, so that empty frames end as well.
-            let length = next.as_ref().ok().and_then(Frame::data_ref).map_or(0, Bytes::len).max(1);
+            let length = next.as_ref().ok().and_then(Frame::data_ref).map_or(0, Bytes::len);
             bytes = bytes.saturating_add(length);
             let failed = next.is_err();
             read.push_back(next);
@@ -83,6 +85,15 @@ impl<B: BufferedBody> ReplayBody<B> {
         }
         Self { read, rest: Some(body), sized }
     }
+}
+
+/// Whether the next frame is ready, regardless of the task's budget: with the budget used up, Tokio's channels are pending
+/// although they have frames, and the rest of the body would count as not ready.
+fn poll_once<B: Body + Unpin>(body: &mut B) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    // The client polls the rest with its own waker.
+    let mut context = Context::from_waker(Waker::noop());
+    let next = pin!(poll_fn(|context| Pin::new(&mut *body).poll_frame(context)));
+    pin!(unconstrained(next)).poll(&mut context)
 }
 
 impl<B: Body<Data = Bytes>> RetryBody for ReplayBody<B> {

@@ -17,9 +17,10 @@ pub(super) fn from_base64(text: &str) -> Option<Vec<u8>> {
     }
 }
 
-/// The delay in the first `google.rpc.RetryInfo` of a serialized `google.rpc.Status`.
+/// The longest delay in a `google.rpc.RetryInfo` of a serialized `google.rpc.Status`.
 pub(super) fn retry_delay(status: &[u8]) -> Option<Duration> {
-    fields(status)?.into_iter().filter_map(|field| field.message(3)).find_map(|any| {
+    let details = fields(status)?.into_iter().filter_map(|field| field.message(3));
+    let delays = details.filter_map(|any| {
         let any = fields(any)?;
         let url = any.iter().find_map(|field| field.message(1))?;
         if !url.ends_with(b"/google.rpc.RetryInfo") {
@@ -27,7 +28,8 @@ pub(super) fn retry_delay(status: &[u8]) -> Option<Duration> {
         }
         let info = fields(any.iter().find_map(|field| field.message(2))?)?;
         duration(info.iter().find_map(|field| field.message(1))?)
-    })
+    });
+    delays.max()
 }
 
 /// A `google.protobuf.Duration` of zero or more.

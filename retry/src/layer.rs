@@ -77,6 +77,9 @@ impl BufferedRetryLayer {
     }
 
     /// The largest body that is kept, in bytes. Defaults to 1 MiB, as in gRPC's Java client.
+    ///
+    /// A body of more than 1,024 frames is not kept either, because each frame takes memory beside its bytes. tonic puts
+    /// up to 32 KiB of messages that are ready into one frame.
     #[must_use]
     pub const fn max_body(mut self, bytes: usize) -> Self {
         self.max_body = bytes;

@@ -241,6 +241,11 @@ impl RetryPolicy {
         Some(tokio::time::sleep(wait))
     }
 
+    /// The wait after a header that cannot be read.
+    fn unclear_wait(&self) -> Duration {
+        self.cap.min(self.max_wait).max(Duration::from_secs(1))
+    }
+
     /// The bound of the next backoff.
     // tower's `ExponentialBackoff` gives a future instead of a duration, so it cannot be bounded by `max_wait`.
     fn next_bound(&mut self) -> Duration {
@@ -269,9 +274,9 @@ impl<B: RetryBody, R, E> Policy<Request<B>, Response<R>, E> for RetryPolicy {
     type Future = Sleep;
 
     fn retry(&mut self, request: &mut Request<B>, result: &mut Result<Response<R>, E>) -> Option<Sleep> {
-        let idempotent = request.method().is_idempotent();
+        let (idempotent, unclear) = (request.method().is_idempotent(), self.unclear_wait());
         self.follow(result.as_ref().map_or(Advice::Leave, |response| {
-            Advice::of_response(response.status(), response.headers(), idempotent)
+            Advice::of_response(response.status(), response.headers(), idempotent, unclear)
         }))
     }
 
@@ -296,9 +301,9 @@ impl<E> Policy<reqwest::Request, reqwest::Response, E> for RetryPolicy {
         request: &mut reqwest::Request,
         result: &mut Result<reqwest::Response, E>,
     ) -> Option<Sleep> {
-        let idempotent = request.method().is_idempotent();
+        let (idempotent, unclear) = (request.method().is_idempotent(), self.unclear_wait());
         self.follow(result.as_ref().map_or(Advice::Leave, |response| {
-            Advice::of_response(response.status(), response.headers(), idempotent)
+            Advice::of_response(response.status(), response.headers(), idempotent, unclear)
         }))
     }
 
@@ -318,13 +323,12 @@ impl<T: Clone, U> Policy<tonic::Request<T>, tonic::Response<U>, tonic::Status> f
         _: &mut tonic::Request<T>,
         result: &mut Result<tonic::Response<U>, tonic::Status>,
     ) -> Option<Sleep> {
-        self.follow(result.as_ref().err().map_or(Advice::Leave, |status| {
-            let code = match status.code() {
-                tonic::Code::ResourceExhausted => crate::advice::Code::ResourceExhausted,
-                tonic::Code::Unavailable => crate::advice::Code::Unavailable,
-                _ => return Advice::Leave,
-            };
-            Advice::of_call(code, status.metadata().as_ref(), status.details())
+        let unclear = self.unclear_wait();
+        self.follow(result.as_ref().err().map_or(Advice::Leave, |status| match status.code() {
+            tonic::Code::ResourceExhausted | tonic::Code::Unavailable => {
+                Advice::of_call(status.metadata().as_ref(), status.details(), unclear)
+            }
+            _ => Advice::Leave,
         }))
     }
 

@@ -128,6 +128,42 @@ async fn a_stream_whose_end_is_not_known_is_sent_once_as_it_comes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_body_that_is_ready_is_sent_again_even_if_the_task_has_used_up_its_budget() {
+    // Tokio lets a task receive about 128 messages before it has to yield.
+    for used in 120..=128 {
+        let (send, receive) = mpsc::channel(200);
+        for _ in 0..used {
+            send.try_send(data("before")).unwrap();
+        }
+        for _ in 0..2 {
+            send.try_send(data("a")).unwrap();
+        }
+        drop(send);
+        let mut messages = ReceiverStream::new(receive);
+        for _ in 0..used {
+            messages.next().await.unwrap().unwrap();
+        }
+        let seen = attempts(StreamBody::new(messages).boxed_unsync(), read).await;
+        assert_eq!(seen, [["a", "a"]; 2], "after {used} messages");
+    }
+    let (send, receive) = mpsc::channel(200);
+    for _ in 0..200 {
+        send.try_send(data("")).unwrap();
+    }
+    drop(send);
+    let body = StreamBody::new(ReceiverStream::new(receive)).boxed_unsync();
+    assert_eq!(attempts(body, read).await, vec![vec![""; 200]; 2], "a body of more messages than the budget");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_of_more_than_1024_frames_is_sent_once() {
+    for (frames, times) in [(1_024, 2), (1_025, 1)] {
+        let body = StreamBody::new(stream::iter((0..frames).map(|_| data("")))).boxed_unsync();
+        assert_eq!(attempts(body, read).await, vec![vec![""; frames]; times], "{frames} frames");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_body_without_end_does_not_block_the_client() {
     for text in ["", "a"] {
         let body = StreamBody::new(stream::repeat_with(move || data(text))).boxed_unsync();

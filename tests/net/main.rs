@@ -15,6 +15,7 @@ mod keys;
 mod metrics;
 mod outages;
 mod protocol;
+mod retry_apis;
 mod retry_policy;
 mod sentinel;
 mod slow_redis;

@@ -16,16 +16,17 @@ use tower::{
 };
 use tower_ratelimit_retry::RetryPolicy;
 
-const FIRST: Duration = Duration::from_millis(100);
+pub(crate) const FIRST: Duration = Duration::from_millis(100);
+const NEW_YEAR: &str = "Fri, 01 Jan 2027 00:00:00 GMT";
 const DATE: &str = "Tue, 15 Nov 1994 08:12:31 GMT";
 const PROBLEM: (&str, &str) = ("content-type", "application/problem+json");
 
 /// A policy without jitter: it waits exactly as long as the server says.
-fn exact() -> RetryPolicy {
+pub(crate) fn exact() -> RetryPolicy {
     RetryPolicy::new().jitter(0).backoff(FIRST, FIRST * 50).max_wait(Duration::from_secs(3_600))
 }
 
-fn paused<F: Future>(future: F) -> F::Output {
+pub(crate) fn paused<F: Future>(future: F) -> F::Output {
     tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -34,7 +35,7 @@ fn paused<F: Future>(future: F) -> F::Output {
         .block_on(future)
 }
 
-type Fields<'a> = &'a [(&'a str, &'a str)];
+pub(crate) type Fields<'a> = &'a [(&'a str, &'a str)];
 
 fn response(status: u16, fields: Fields<'_>) -> Response<()> {
     let response = fields.iter().fold(Response::builder().status(status), |response, (name, value)| {
@@ -44,7 +45,7 @@ fn response(status: u16, fields: Fields<'_>) -> Response<()> {
 }
 
 /// Sends a request to a server that denies `denials` times. The last status, and the wait before each retry.
-async fn ask(
+pub(crate) async fn ask(
     policy: RetryPolicy,
     request: Request<String>,
     denials: usize,
@@ -64,25 +65,28 @@ async fn ask(
     (status, asked.windows(2).map(|pair| pair[1] - pair[0]).collect())
 }
 
-fn request(method: &Method) -> Request<String> {
+pub(crate) fn request(method: &Method) -> Request<String> {
     Request::builder().method(method).uri("/").body(String::new()).unwrap()
 }
 
 /// What a client does after one denial.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Then {
+pub(crate) enum Then {
     Returns,
     Waits(Duration),
     BacksOff,
 }
 use Then::{BacksOff, Returns, Waits};
 
-fn waits(seconds: u64) -> Then {
+/// The wait of [`exact`] after a header that cannot be read: the cap of its backoff.
+pub(crate) const UNCLEAR: Then = Waits(Duration::from_secs(5));
+
+pub(crate) fn waits(seconds: u64) -> Then {
     Waits(Duration::from_secs(seconds))
 }
 
 #[track_caller]
-fn check(name: &str, denied: StatusCode, status: StatusCode, waits: &[Duration], then: Then) {
+pub(crate) fn check(name: &str, denied: StatusCode, status: StatusCode, waits: &[Duration], then: Then) {
     match then {
         Returns => assert_eq!((status, waits), (denied, &[][..]), "{name}"),
         Waits(wait) => {
@@ -109,13 +113,41 @@ fn each_header_dialect_sets_the_wait() {
         ("no seconds", &[("retry-after", "0")], Waits(FIRST)),
         ("too many seconds", &[("retry-after", far)], Returns),
         ("seconds that would wrap around to 7", &[("retry-after", "18446744073709551623")], Returns),
-        ("negative seconds", &[("retry-after", "-7")], BacksOff),
-        ("signed seconds", &[("retry-after", "+7")], BacksOff),
-        ("fractional seconds", &[("retry-after", "7.5")], BacksOff),
-        ("empty", &[("retry-after", "")], BacksOff),
-        ("a word", &[("retry-after", "soon")], BacksOff),
-        ("not ASCII", &[("retry-after", "\u{667}")], BacksOff),
-        ("twice", &[("retry-after", "7"), ("retry-after", "8")], BacksOff),
+        ("negative seconds", &[("retry-after", "-7")], UNCLEAR),
+        ("signed seconds", &[("retry-after", "+7")], UNCLEAR),
+        ("fractional seconds", &[("retry-after", "7.5")], waits(8)),
+        ("a fraction below one", &[("retry-after", "0.493")], waits(1)),
+        ("half a fraction", &[("retry-after", "7.")], UNCLEAR),
+        ("two fractions", &[("retry-after", "7.5.5")], UNCLEAR),
+        ("an exponent", &[("retry-after", "7e0")], UNCLEAR),
+        ("not a number", &[("retry-after", "NaN")], UNCLEAR),
+        ("infinity", &[("retry-after", "inf")], UNCLEAR),
+        ("an epoch", &[("date", NEW_YEAR), ("retry-after", "1798761607")], waits(7)),
+        ("a duration", &[("retry-after", "1m7s")], waits(67)),
+        ("a unit without a number", &[("retry-after", "s")], UNCLEAR),
+        ("a number without a unit after a duration", &[("retry-after", "1m7")], UNCLEAR),
+        ("an unknown unit", &[("retry-after", "7 seconds")], UNCLEAR),
+        ("empty", &[("retry-after", "")], UNCLEAR),
+        ("a word", &[("retry-after", "soon")], UNCLEAR),
+        ("not ASCII", &[("retry-after", "\u{667}")], UNCLEAR),
+        ("twice", &[("retry-after", "7"), ("retry-after", "8")], waits(8)),
+        ("on one line, joined", &[("retry-after", "8, 7")], waits(8)),
+        (
+            "one line of two cannot be read, the other is longer",
+            &[("retry-after", "7"), ("retry-after", "?")],
+            waits(7),
+        ),
+        (
+            "one line of two cannot be read, the other is shorter",
+            &[("retry-after", "3"), ("retry-after", "?")],
+            UNCLEAR,
+        ),
+        ("milliseconds", &[("retry-after-ms", "7000")], waits(7)),
+        ("milliseconds, of Azure", &[("x-ms-retry-after-ms", "7000")], waits(7)),
+        ("milliseconds and seconds", &[("retry-after-ms", "6001"), ("retry-after", "7")], waits(7)),
+        ("milliseconds, a duration", &[("retry-after-ms", "7s")], UNCLEAR),
+        ("milliseconds, negative", &[("retry-after-ms", "-1")], UNCLEAR),
+        ("of a limit", &[("x-ratelimit-retry-after", "7")], waits(7)),
         ("a date", &[("date", DATE), ("retry-after", "Tue, 15 Nov 1994 08:12:38 GMT")], waits(7)),
         (
             "a date in the obsolete format",
@@ -129,7 +161,7 @@ fn each_header_dialect_sets_the_wait() {
         ),
         ("a date in the past, by the local clock", &[("retry-after", DATE)], Waits(FIRST)),
         ("a date in the distant future", &[("retry-after", "Fri, 31 Dec 9999 23:59:59 GMT")], Returns),
-        ("no date", &[("date", DATE), ("retry-after", "Tue, 35 Nov 1994 08:12:38 GMT")], BacksOff),
+        ("no date", &[("date", DATE), ("retry-after", "Tue, 35 Nov 1994 08:12:38 GMT")], UNCLEAR),
         ("a date and no Date", &[("date", "today"), ("retry-after", DATE)], Waits(FIRST)),
         // Drafts 08 to 11
         ("list", &[("ratelimit", r#""a";r=0;t=7"#)], waits(7)),
@@ -143,31 +175,31 @@ fn each_header_dialect_sets_the_wait() {
         ("list on two lines", &[("ratelimit", r#""a";r=0;t=7"#), ("ratelimit", r#""b";r=0;t=9"#)], waits(9)),
         ("list with a comma in a name", &[("ratelimit", r#""a, b\";r=0";r=0;t=7"#)], waits(7)),
         ("list, other parameters", &[("ratelimit", r#""a";pk=:cHs=:;r=0;acme-x;t=7"#)], waits(7)),
-        ("list, no wait", &[("ratelimit", r#""a";r=0"#)], BacksOff),
+        ("list, no wait", &[("ratelimit", r#""a";r=0"#)], UNCLEAR),
         ("list, a wait of 0", &[("ratelimit", r#""a";r=0;t=0"#)], Waits(FIRST)),
-        ("list, nothing used up", &[("ratelimit", r#""a";r=1;t=7"#)], BacksOff),
-        ("list, negative", &[("ratelimit", r#""a";r=0;t=-7"#)], BacksOff),
-        ("list, a decimal", &[("ratelimit", r#""a";r=0;t=7.0"#)], BacksOff),
-        ("list, a bad item beside a good one", &[("ratelimit", r#""a";r=0;t=7, "b";r=x"#)], BacksOff),
-        ("list, an item without r", &[("ratelimit", r#""a";r=0;t=7, "b";t=1"#)], BacksOff),
-        ("list, trailing comma", &[("ratelimit", r#""a";r=0;t=7,"#)], BacksOff),
-        ("list, capitals", &[("ratelimit", r#""a";R=0;T=7"#)], BacksOff),
-        ("list, an integer", &[("ratelimit", "1;r=0;t=7")], BacksOff),
-        ("list, inner list", &[("ratelimit", "(1 2);r=0;t=7")], BacksOff),
-        ("list, unclosed", &[("ratelimit", r#""a;r=0;t=7"#)], BacksOff),
+        ("list, nothing used up", &[("ratelimit", r#""a";r=1;t=7"#)], UNCLEAR),
+        ("list, negative", &[("ratelimit", r#""a";r=0;t=-7"#)], UNCLEAR),
+        ("list, a decimal", &[("ratelimit", r#""a";r=0;t=7.0"#)], UNCLEAR),
+        ("list, a bad item beside a good one", &[("ratelimit", r#""a";r=0;t=7, "b";r=x"#)], UNCLEAR),
+        ("list, an item without r", &[("ratelimit", r#""a";r=0;t=7, "b";t=1"#)], UNCLEAR),
+        ("list, trailing comma", &[("ratelimit", r#""a";r=0;t=7,"#)], UNCLEAR),
+        ("list, capitals", &[("ratelimit", r#""a";R=0;T=7"#)], UNCLEAR),
+        ("list, an integer", &[("ratelimit", "1;r=0;t=7")], UNCLEAR),
+        ("list, inner list", &[("ratelimit", "(1 2);r=0;t=7")], UNCLEAR),
+        ("list, unclosed", &[("ratelimit", r#""a;r=0;t=7"#)], UNCLEAR),
         ("list, largest", &[("ratelimit", r#""a";r=0;t=999999999999999"#)], Returns),
-        ("list, too large", &[("ratelimit", r#""a";r=0;t=1000000000000000"#)], BacksOff),
+        ("list, too large", &[("ratelimit", r#""a";r=0;t=1000000000000000"#)], UNCLEAR),
         // Draft 07
         ("dictionary", &[("ratelimit", "limit=100, remaining=0, reset=7")], waits(7)),
-        ("dictionary, some left", &[("ratelimit", "limit=100, remaining=1, reset=7")], BacksOff),
-        ("dictionary, no reset", &[("ratelimit", "limit=100, remaining=0")], BacksOff),
-        ("dictionary, negative", &[("ratelimit", "limit=100, remaining=0, reset=-7")], BacksOff),
-        ("dictionary, a list", &[("ratelimit", "remaining=0, reset=(7)")], BacksOff),
+        ("dictionary, some left", &[("ratelimit", "limit=100, remaining=1, reset=7")], UNCLEAR),
+        ("dictionary, no reset", &[("ratelimit", "limit=100, remaining=0")], UNCLEAR),
+        ("dictionary, negative", &[("ratelimit", "limit=100, remaining=0, reset=-7")], UNCLEAR),
+        ("dictionary, a list", &[("ratelimit", "remaining=0, reset=(7)")], UNCLEAR),
         // Drafts 00 to 06
         ("fields", &[("ratelimit-remaining", "0"), ("ratelimit-reset", "7")], waits(7)),
-        ("three headers, some left", &[("ratelimit-remaining", "1"), ("ratelimit-reset", "7")], BacksOff),
-        ("fields, half", &[("ratelimit-reset", "7")], BacksOff),
-        ("fields, malformed", &[("ratelimit-remaining", "0"), ("ratelimit-reset", "7s")], BacksOff),
+        ("three headers, some left", &[("ratelimit-remaining", "1"), ("ratelimit-reset", "7")], UNCLEAR),
+        ("fields, half", &[("ratelimit-reset", "7")], waits(7)),
+        ("fields, a duration", &[("ratelimit-remaining", "0"), ("ratelimit-reset", "7s")], waits(7)),
         // X-RateLimit
         ("legacy delta", &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "7")], waits(7)),
         (
@@ -175,7 +207,7 @@ fn each_header_dialect_sets_the_wait() {
             &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1000000000")],
             Returns,
         ),
-        ("legacy, some left", &[("x-ratelimit-remaining", "3"), ("x-ratelimit-reset", "7")], BacksOff),
+        ("legacy, some left", &[("x-ratelimit-remaining", "3"), ("x-ratelimit-reset", "7")], UNCLEAR),
         ("legacy, half", &[("x-ratelimit-remaining", "0")], BacksOff),
         (
             "legacy epoch",
@@ -200,10 +232,116 @@ fn each_header_dialect_sets_the_wait() {
             &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1000000001")],
             Waits(FIRST),
         ),
-        ("legacy, a date", &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", DATE)], BacksOff),
+        (
+            "legacy, a date",
+            &[("date", DATE), ("x-ratelimit-reset", "Tue, 15 Nov 1994 08:12:38 GMT")],
+            waits(7),
+        ),
+        ("legacy, no number left", &[("x-ratelimit-remaining", "-1"), ("x-ratelimit-reset", "7")], waits(7)),
+        ("legacy, without remaining", &[("x-ratelimit-reset", "7")], waits(7)),
+        ("legacy, twice", &[("x-ratelimit-reset", "6"), ("x-ratelimit-reset", "7")], waits(7)),
+        (
+            "legacy, twice, one with some left",
+            &[
+                ("x-ratelimit-remaining", "3"),
+                ("x-ratelimit-remaining", "0"),
+                ("x-ratelimit-reset", "6"),
+                ("x-ratelimit-reset", "7"),
+            ],
+            waits(7),
+        ),
+        ("legacy, cannot be read", &[("x-ratelimit-reset", "soon")], UNCLEAR),
+        (
+            "legacy epoch with a fraction, and a delta",
+            &[("date", NEW_YEAR), ("x-ratelimit-reset", "1798761605.5"), ("x-ratelimit-reset-after", "6.5")],
+            waits(7),
+        ),
+        (
+            "legacy epoch in milliseconds",
+            &[("date", NEW_YEAR), ("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1798761607000")],
+            waits(7),
+        ),
+        (
+            "legacy epoch in milliseconds, in the past",
+            &[("date", NEW_YEAR), ("x-ratelimit-reset", "1798761593000")],
+            Waits(FIRST),
+        ),
+        (
+            "legacy epoch in microseconds",
+            &[("date", NEW_YEAR), ("x-ratelimit-reset", "1798761607000000")],
+            Returns,
+        ),
+        ("a timestamp", &[("date", NEW_YEAR), ("x-ratelimit-reset", "2027-01-01T00:00:07Z")], waits(7)),
+        (
+            "a timestamp with a fraction",
+            &[("date", NEW_YEAR), ("x-ratelimit-reset", "2027-01-01T00:00:06.5Z")],
+            Waits(Duration::from_millis(6_500)),
+        ),
+        (
+            "a timestamp without seconds",
+            &[("date", NEW_YEAR), ("x-ratelimit-reset", "2027-01-01T00:01Z")],
+            waits(60),
+        ),
+        (
+            "a timestamp east",
+            &[("date", NEW_YEAR), ("x-ratelimit-reset", "2027-01-01T05:30:07+05:30")],
+            waits(7),
+        ),
+        (
+            "a timestamp west",
+            &[("date", NEW_YEAR), ("x-ratelimit-reset", "2026-12-31T20:00:07-04:00")],
+            waits(7),
+        ),
+        (
+            "a timestamp in a leap year",
+            &[("date", "Wed, 01 Mar 2028 00:00:00 GMT"), ("x-ratelimit-reset", "2028-02-29T23:59:60Z")],
+            Waits(FIRST),
+        ),
+        (
+            "a timestamp after a leap day",
+            &[("date", "Tue, 29 Feb 2028 23:59:53 GMT"), ("x-ratelimit-reset", "2028-03-01T00:00:00Z")],
+            waits(7),
+        ),
+        (
+            "a timestamp without a zone",
+            &[("date", NEW_YEAR), ("x-ratelimit-reset", "2027-01-01T00:00:07")],
+            UNCLEAR,
+        ),
+        (
+            "a timestamp of no month",
+            &[("date", NEW_YEAR), ("x-ratelimit-reset", "2027-13-01T00:00:07Z")],
+            UNCLEAR,
+        ),
+        (
+            "a date of a browser",
+            &[("date", NEW_YEAR), ("x-ratelimit-reset", "Fri Jan 01 2027 01:00:07 GMT+0100")],
+            UNCLEAR,
+        ),
         ("legacy beyond", &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", far)], Returns),
         // Several dialects
         ("Retry-After first", &[("retry-after", "7"), ("ratelimit", r#""a";r=0;t=9"#)], waits(7)),
+        (
+            "Retry-After of 0 hides no reset",
+            &[("retry-after", "0"), ("ratelimit", r#""a";r=0;t=9"#)],
+            waits(9),
+        ),
+        (
+            "Retry-After first, whatever is left",
+            &[("retry-after", "7"), ("x-ratelimit-remaining", "4000"), ("x-ratelimit-reset", "3000")],
+            waits(7),
+        ),
+        (
+            "the longest reset of the limits with nothing left",
+            &[
+                ("x-ratelimit-remaining-requests", "0"),
+                ("x-ratelimit-reset-requests", "7s"),
+                ("x-ratelimit-remaining-tokens", "0"),
+                ("x-ratelimit-reset-tokens", "8s"),
+                ("x-ratelimit-remaining-images", "1"),
+                ("x-ratelimit-reset-images", "9s"),
+            ],
+            waits(8),
+        ),
         ("past a bad Retry-After", &[("retry-after", "?"), ("ratelimit", r#""a";r=0;t=9"#)], waits(9)),
         (
             "list before three headers",
@@ -225,14 +363,14 @@ fn each_header_dialect_sets_the_wait() {
         ("a problem that no wait helps against", &[PROBLEM, ("ratelimit", r#""a";r=5"#)], Returns),
         ("a problem that no wait helps against, used up", &[PROBLEM, ("ratelimit", r#""a";r=0"#)], Returns),
         ("a problem of two policies", &[PROBLEM, ("ratelimit", r#""a";r=5, "b";r=0;t=7"#)], waits(7)),
-        ("a problem with another's time", &[PROBLEM, ("ratelimit", r#""a";r=5, "b";r=1;t=7"#)], BacksOff),
+        ("a problem with another's time", &[PROBLEM, ("ratelimit", r#""a";r=5, "b";r=1;t=7"#)], UNCLEAR),
         (
             "a problem with Retry-After",
             &[PROBLEM, ("ratelimit", r#""a";r=5"#), ("retry-after", "7")],
             waits(7),
         ),
-        ("a problem with a dictionary", &[PROBLEM, ("ratelimit", "limit=5, remaining=5")], BacksOff),
-        ("a problem with an invalid list", &[PROBLEM, ("ratelimit", r#""a";r=?"#)], BacksOff),
+        ("a problem with a dictionary", &[PROBLEM, ("ratelimit", "limit=5, remaining=5")], UNCLEAR),
+        ("a problem with an invalid list", &[PROBLEM, ("ratelimit", r#""a";r=?"#)], UNCLEAR),
         ("a problem that says nothing", &[PROBLEM], BacksOff),
         // gRFC A6
         (
@@ -277,7 +415,41 @@ fn only_denied_or_idempotent_requests_are_sent_again() {
         ("200, used up", Method::GET, 200, &[("ratelimit", r#""a";r=0;t=9"#)], Returns),
         ("301", Method::GET, 301, after, Returns),
         ("400", Method::GET, 400, after, Returns),
-        ("403", Method::GET, 403, after, Returns),
+        ("403", Method::GET, 403, &[], Returns),
+        ("403 with Retry-After", Method::POST, 403, after, waits(7)),
+        ("403 with a bad Retry-After", Method::GET, 403, &[("retry-after", "soon")], Returns),
+        (
+            "403, used up",
+            Method::POST,
+            403,
+            &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "7")],
+            waits(7),
+        ),
+        ("403, used up, spelled otherwise", Method::GET, 403, &[("x-rate-limit-remaining", "0")], UNCLEAR),
+        ("403, used up, no reset", Method::GET, 403, &[("x-ratelimit-remaining", "0")], UNCLEAR),
+        (
+            "403, some left",
+            Method::GET,
+            403,
+            &[("x-ratelimit-remaining", "1"), ("x-ratelimit-reset", "7")],
+            Returns,
+        ),
+        ("403, nothing known of what is left", Method::GET, 403, &[("x-ratelimit-reset", "7")], Returns),
+        ("403, the last unit of a list", Method::GET, 403, &[("ratelimit", r#""a";r=0;t=7"#)], Returns),
+        (
+            "401, used up",
+            Method::GET,
+            401,
+            &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "7")],
+            Returns,
+        ),
+        (
+            "503 with some left",
+            Method::GET,
+            503,
+            &[("x-ratelimit-remaining", "9"), ("x-ratelimit-reset", "7")],
+            BacksOff,
+        ),
         ("500", Method::GET, 500, after, Returns),
         ("502", Method::GET, 502, after, Returns),
         ("504", Method::GET, 504, after, Returns),
@@ -320,7 +492,10 @@ fn a_grpc_denial_over_http_is_retried_if_it_has_a_hint() {
         ("14 without a hint", "14", &[], Returns),
         ("14 with RetryInfo", "14", &[("grpc-status-details-bin", info)], waited),
         ("14 with pushback", "14", &[("grpc-retry-pushback-ms", "7000")], waits(7)),
-        ("14 with Retry-After", "14", &[("retry-after", "7")], Returns),
+        ("14 with Retry-After", "14", &[("retry-after", "7")], waits(7)),
+        ("14 with a bad Retry-After", "14", &[("retry-after", "soon")], Returns),
+        ("8 with Retry-After twice", "8", &[("retry-after", "7"), ("retry-after", "8")], waits(8)),
+        ("8 with Retry-After twice, one bad", "8", &[("retry-after", "3"), ("retry-after", "?")], UNCLEAR),
         ("13 with RetryInfo", "13", &[("grpc-status-details-bin", info)], Returns),
         ("0", "0", &[("grpc-retry-pushback-ms", "7000")], Returns),
     ];
@@ -396,6 +571,21 @@ fn a_wait_above_the_longest_is_not_waited_for() {
     let (_, waits) = paused(ask(short, request(&Method::GET), 50, (429, &[])));
     assert_eq!(waits.len(), 50);
     assert!(waits.iter().all(|wait| *wait <= Duration::from_millis(7)), "the backoff: {waits:?}");
+}
+
+#[test]
+fn a_header_that_cannot_be_read_means_a_wait_of_a_second_or_more_within_the_longest_wait() {
+    let rows = [
+        ("the cap", RetryPolicy::new().jitter(0), waits(10)),
+        ("the longest wait", RetryPolicy::new().jitter(0).max_wait(Duration::from_secs(3)), waits(3)),
+        ("a short backoff", RetryPolicy::new().jitter(0).backoff(FIRST, FIRST), waits(1)),
+        ("a longest wait below a second", RetryPolicy::new().jitter(0).max_wait(FIRST), Returns),
+    ];
+    for (name, policy, then) in rows {
+        let (status, waits) =
+            paused(ask(policy, request(&Method::GET), 1, (429, &[("retry-after", "soon")])));
+        check(name, StatusCode::TOO_MANY_REQUESTS, status, &waits, then);
+    }
 }
 
 #[test]
@@ -610,10 +800,34 @@ proptest! {
     }
 
     #[test]
+    fn a_429_with_a_header_that_cannot_be_read_is_never_retried_sooner_than_the_cap_of_the_backoff(
+        name in prop::sample::select(vec![
+            "retry-after", "retry-after-ms", "x-ms-retry-after-ms", "x-ratelimit-retry-after", "ratelimit",
+            "ratelimit-reset", "x-ratelimit-reset", "x-ratelimit-reset-after", "x-ratelimit-reset-tokens",
+            "anthropic-ratelimit-tokens-reset", "x-rate-limit-reset", "x-app-limit-24hour-reset",
+        ]),
+        // A `?` is in no form of a wait.
+        before in r#"[0-9a-zA-Z=;:., +-]{0,20}"#,
+        after in r#"[0-9a-zA-Z=;:., +-]{0,20}"#,
+        more in prop::option::of(0_u64..20),
+        remaining in prop::option::of(0_u64..2),
+    ) {
+        let text = format!("{before}?{after}");
+        let more = more.map(|seconds| seconds.to_string());
+        let remaining = remaining.map(|units| units.to_string());
+        let mut fields = vec![(name, text.as_str())];
+        fields.extend(more.as_ref().map(|seconds| (name, seconds.as_str())));
+        fields.extend(remaining.as_ref().map(|units| ("x-ratelimit-remaining", units.as_str())));
+        let (status, waits) = paused(ask(RetryPolicy::new(), request(&Method::POST), 1, (429, &fields)));
+        prop_assert_eq!(status, StatusCode::OK);
+        prop_assert!(waits[0] >= Duration::from_secs(10), "{:?}", waits);
+    }
+
+    #[test]
     fn no_header_value_panics_or_causes_too_long_a_wait(
         name in prop::sample::select(vec![
             "retry-after", "date", "ratelimit", "ratelimit-remaining", "ratelimit-reset",
-            "x-ratelimit-remaining", "x-ratelimit-reset", "grpc-retry-pushback-ms",
+            "x-ratelimit-remaining", "x-ratelimit-reset", "retry-after-ms", "grpc-retry-pushback-ms",
             "grpc-status", "grpc-status-details-bin", "content-type",
         ]),
         value in prop_oneof![r#"[ -~]{0,40}"#, r#"["a=;:,0-9rt ()-]{0,40}"#, "[A-Za-z0-9+/]{0,120}"],
@@ -710,7 +924,7 @@ mod grpc {
             ("8 with negative pushback", with_metadata(ResourceExhausted, pushback, "-1"), Returns),
             ("8 with bad pushback", with_metadata(ResourceExhausted, pushback, "soon"), Returns),
             ("8 with retry-after", with_metadata(ResourceExhausted, "retry-after", "7"), waits(7)),
-            ("14 with retry-after", with_metadata(Unavailable, "retry-after", "7"), Returns),
+            ("14 with retry-after", with_metadata(Unavailable, "retry-after", "7"), waits(7)),
             ("written by hand", with_detail("google.rpc.RetryInfo", 7, 999_999_999), waits(8)),
             ("a whole second of nanos", with_detail("google.rpc.RetryInfo", 7, 1_000_000_000), Returns),
             ("negative nanos", with_detail("google.rpc.RetryInfo", 7, -1_i64 as u64), Returns),

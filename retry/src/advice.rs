@@ -1,7 +1,7 @@
 //! When to retry, according to a response.
 //!
 //! All forms of a wait are read, of any server. A header that cannot be read still shows that the server asks for a wait,
-//! so it counts as a wait of its own, which the policy sets.
+//! so it counts as a wait that the policy sets.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

@@ -55,6 +55,49 @@
 //! # }
 //! ```
 //!
+//! # Large APIs
+//!
+//! The rejections of large APIs, as they document them, and how long [`RetryPolicy`] waits before it retries. "Returned"
+//! means without a retry. So is every rejection with a wait above [`RetryPolicy::max_wait`], by default 60 seconds.
+//!
+//! | API | status | what is read | wait |
+//! |---|---|---|---|
+//! | Anthropic | 429 | `Retry-After: 34` | 34 s |
+//! | | 429 | `anthropic-ratelimit-tokens-remaining: 0`, `-tokens-reset: 2027-01-01T00:00:42Z` | until then |
+//! | Atlassian (Jira) | 429 | `Retry-After: 5` | 5 s |
+//! | | 429 | `X-RateLimit-Remaining: 0`, `X-RateLimit-Reset: 2027-01-01T00:01Z` | until then |
+//! | AWS | 429, 503 | none; S3's 503 only for idempotent methods | backoff |
+//! | Azure Cosmos DB | 429 | `x-ms-retry-after-ms: 2341` | 2.341 s |
+//! | Azure OpenAI | 429 | `retry-after-ms: 1500`, `Retry-After: 2` | 2 s |
+//! | Azure Resource Manager, Microsoft Graph | 429 | `Retry-After: 17` | 17 s |
+//! | Cloudflare | 429 | `Retry-After: 30`, `Ratelimit: "default";r=0;t=30` | 30 s |
+//! | Discord | 429 | `Retry-After: 65` | 65 s |
+//! | | 429 | `X-RateLimit-Reset-After: 64.57`, `X-RateLimit-Reset: 1798761664.57` | 65 s |
+//! | GitHub, primary limit | 403, 429 | `x-ratelimit-remaining: 0`, `x-ratelimit-reset: 1798761640` | until then |
+//! | GitHub, secondary limit | 403, 429 | `Retry-After: 60` | 60 s |
+//! | | 429 | units left, no `Retry-After` | longest backoff |
+//! | | 403 | units left, no `Retry-After` | returned |
+//! | GitLab | 429 | `Retry-After: 30` | 30 s |
+//! | | 429 | `RateLimit-Remaining: 0`, `RateLimit-Reset: 1798761630` | until then |
+//! | Google | 429, 503 | `Retry-After: 30` | 30 s |
+//! | | 429 | none | backoff |
+//! | | 403 | the limit is in the body, which is not read | returned |
+//! | HubSpot | 429 | none | backoff |
+//! | Linear | 429 | `X-RateLimit-Requests-Remaining: 0`, `X-RateLimit-Requests-Reset: 1798761609000` | until then |
+//! | Notion | 429 | `Retry-After: 12` | 12 s |
+//! | Okta | 429 | `X-Rate-Limit-Remaining: 0`, `X-Rate-Limit-Reset: 1798761651` | until then |
+//! | OpenAI | 429 | `retry-after-ms: 2000`, `Retry-After: 2` | 2 s |
+//! | | 429 | `x-ratelimit-remaining-tokens: 0`, `x-ratelimit-reset-tokens: 6m0s` | 6 min |
+//! | Reddit | 429 | `x-ratelimit-remaining: 0.0`, `x-ratelimit-reset: 28` | 28 s |
+//! | Shopify | 429 | `Retry-After: 2.0` | 2 s |
+//! | Slack | 429 | `Retry-After: 30` | 30 s |
+//! | Stripe | 429 | none | backoff |
+//! | Twilio | 429 | none | backoff |
+//! | X | 429 | `x-rate-limit-remaining: 0`, `x-rate-limit-reset: 1798761655` | until then |
+//! | Zendesk | 429 | `Retry-After: 53` | 53 s |
+//!
+//! Other statuses are returned, such as a 529 of Anthropic, or the 400 that a GraphQL API may use for its limits.
+//!
 //! # Versions
 //!
 //! This crate neither depends on `tower-ratelimit` nor re-exports it. They share no types, only the standard formats of

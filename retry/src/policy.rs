@@ -23,15 +23,18 @@ use crate::{advice::Advice, body::RetryBody};
 /// |---|---|
 /// | 429 | yes: the request was not carried out |
 /// | 429 with `application/problem+json`, a `RateLimit` list in which no policy has a `t`, and no `Retry-After` | no: the cost exceeds the quota |
-/// | 503 | with a `Retry-After`, or if the method is idempotent (RFC 9110, section 9.2.2) |
-/// | gRPC `RESOURCE_EXHAUSTED` (8) | with a `RetryInfo`, a `grpc-retry-pushback-ms` or a `Retry-After` |
-/// | gRPC `UNAVAILABLE` (14) | with a `RetryInfo` or a `grpc-retry-pushback-ms` |
+/// | 403 | with a `Retry-After` that can be read, or with `X-RateLimit-Remaining: 0`, also spelled `X-Rate-Limit-` |
+/// | 503 | with a `Retry-After` that can be read, or if the method is idempotent (RFC 9110, section 9.2.2) |
+/// | gRPC `RESOURCE_EXHAUSTED` (8) and `UNAVAILABLE` (14) | with a `RetryInfo`, a `grpc-retry-pushback-ms` or a `Retry-After` |
 /// | any, with a `grpc-retry-pushback-ms` that is negative or malformed | no: the server asks not to |
 /// | everything else, and every error | no |
 ///
 /// A gRPC status is read from a `tonic::Status` (feature `tonic`) and from the headers of an HTTP response whose
 /// content type is `application/grpc`. Without a wait, `RESOURCE_EXHAUSTED` may mean a message above its size limit,
 /// and `UNAVAILABLE` a call that was partly carried out, so neither is retried.
+///
+/// A 403 usually means a missing permission. If the request was also the last one that the limit admitted, its
+/// `X-RateLimit-Remaining: 0` causes one retry after the reset.
 ///
 /// The body is not read. So over HTTP, a rejection by a blocklist of `tower-ratelimit` looks like any 429 without a
 /// wait, and is retried after the backoff. The same holds for a cost above the capacity if the server's headers have no
@@ -42,20 +45,38 @@ use crate::{advice::Advice, body::RetryBody};
 ///
 /// # How long it waits
 ///
-/// The first of these that the response contains in a valid form:
+/// The first of these that the response contains:
 ///
 /// 1. `grpc-retry-pushback-ms`, exactly;
 /// 2. in a gRPC response, the `RetryInfo` of `grpc-status-details-bin`;
-/// 3. `Retry-After`: seconds, or a date, relative to the response's `Date` if it has one;
-/// 4. `RateLimit`, drafts 08 to 11 (`"burst";r=0;t=30`): the largest `t` of the policies with `r=0`;
-/// 5. `RateLimit`, draft 07 (`limit=100, remaining=0, reset=30`);
-/// 6. `RateLimit-Remaining: 0` with `RateLimit-Reset`, in seconds;
-/// 7. `X-RateLimit-Remaining: 0` with `X-RateLimit-Reset`: seconds from now, or, above 1,000,000,000,
-///    seconds since 1970, relative to `Date` as well;
-/// 8. none of them: the [backoff](Self::backoff).
+/// 3. `Retry-After` and the headers whose names end with it, such as `X-RateLimit-Retry-After`; and in milliseconds,
+///    those that end with `retry-after-ms`, such as `x-ms-retry-after-ms`. A wait of 0 does not hide what follows;
+/// 4. the resets: `RateLimit` in drafts 07 (`limit=100, remaining=0, reset=30`) and 08 to 11 (`"burst";r=0;t=30`), and
+///    every header whose name contains `limit` and `reset`, such as `RateLimit-Reset`, `X-RateLimit-Reset-After`,
+///    `x-ratelimit-reset-tokens` or `anthropic-ratelimit-tokens-reset`;
+/// 5. none of them: the [backoff](Self::backoff).
 ///
-/// In gRPC responses, only 1 to 3 are read. [Jitter](Self::jitter) is added to all but 1 and 8. A wait of 0 becomes the
-/// first bound of the backoff, so that a server that always sends 0 is not flooded.
+/// In gRPC responses, only 1 to 3 are read. If 3 or 4 apply several times, in several headers, on several lines or in one
+/// line with commas, the longest wait counts. A reset does not count if the header named `remaining` in place of `reset`
+/// is above 0: that limit is not the one that denied.
+///
+/// A wait in 3 or 4 can be written as:
+///
+/// * seconds, with fractions rounded up (`7`, `6.493`);
+/// * seconds since 1970, if above 1,000,000,000, and milliseconds since 1970, from 100,000,000,000 on;
+/// * a duration with the units `d`, `h`, `m`, `s` and `ms` (`6m0s`, `20ms`);
+/// * an HTTP date, or a timestamp of RFC 3339, also without its seconds.
+///
+/// Times are relative to the response's `Date` if it has one, or else to the local clock.
+///
+/// **What cannot be read means a longer wait.** If one of these headers has another form, it counts as the longest
+/// backoff (the cap, 10 seconds by default), within [`max_wait`](Self::max_wait), and at least one second. The same holds
+/// for a 429 whose limits all have units left, and for a 403 without a reset.
+///
+/// [Jitter](Self::jitter) is added to all but 1 and 5. A wait of 0 becomes the first bound of the backoff, so that a server
+/// that always sends 0 is not flooded. If the wait is above `max_wait`, the rejection is returned.
+///
+/// [The forms of large APIs](crate#large-apis) lists what this means for each.
 ///
 /// # How many retries
 ///
@@ -177,6 +198,8 @@ impl RetryPolicy {
     ///
     /// The wait is a random time between zero and a bound. The bound is `first` for a request's first such rejection,
     /// doubles with each further one, and is at most `cap`.
+    ///
+    /// `cap` is also the wait after a header that cannot be read, but that wait is at least one second.
     ///
     /// # Panics
     ///

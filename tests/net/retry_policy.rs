@@ -326,7 +326,7 @@ fn each_header_dialect_sets_the_wait() {
             waits(9),
         ),
         (
-            "Retry-After first, whatever is left",
+            "Retry-After first, even if units are left",
             &[("retry-after", "7"), ("x-ratelimit-remaining", "4000"), ("x-ratelimit-reset", "3000")],
             waits(7),
         ),

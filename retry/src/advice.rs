@@ -56,11 +56,13 @@ impl Advice {
         if limited && stated.after.is_empty() && is_final(headers) {
             return Self::Leave;
         }
-        let contradicts = limited && stated.unused || status == StatusCode::FORBIDDEN;
-        stated.wait(unclear).or(contradicts.then_some(unclear)).map_or(Self::Unsaid, Self::AtLeast)
+        // A limit has denied the request, but the response does not state until when.
+        let hidden = (limited && stated.unused || status == StatusCode::FORBIDDEN).then_some(unclear);
+        stated.wait(unclear).or(hidden).map_or(Self::Unsaid, Self::AtLeast)
     }
 
-    /// The advice of a gRPC status with the code `RESOURCE_EXHAUSTED` or `UNAVAILABLE`. `details` is a serialized `google.rpc.Status`, or empty. `unclear` is as above.
+    /// The advice of a gRPC status with the code `RESOURCE_EXHAUSTED` or `UNAVAILABLE`. `details` is a serialized
+    /// `google.rpc.Status`, or empty. `unclear` is as above.
     ///
     /// Without a wait neither code can be retried: the exhausted resource may be the size of a message, and an unavailable
     /// call may have been carried out in part.
@@ -310,6 +312,7 @@ fn one<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
 
 /// The values of a list header, which may be sent on several lines.
 fn all(headers: &HeaderMap, name: &str) -> Option<String> {
-    let values: Result<Vec<_>, _> = headers.get_all(name).iter().map(http::HeaderValue::to_str).collect();
-    values.ok().filter(|values| !values.is_empty()).map(|values| values.join(", "))
+    // A `?` alone is not an item, so a line that is not ASCII makes the list invalid.
+    let values = headers.get_all(name).iter().map(|value| value.to_str().unwrap_or("?"));
+    headers.contains_key(name).then(|| values.collect::<Vec<_>>().join(", "))
 }

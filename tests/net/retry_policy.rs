@@ -176,6 +176,8 @@ fn each_header_dialect_sets_the_wait() {
         ("list with a comma in a name", &[("ratelimit", r#""a, b\";r=0";r=0;t=7"#)], waits(7)),
         ("list, other parameters", &[("ratelimit", r#""a";pk=:cHs=:;r=0;acme-x;t=7"#)], waits(7)),
         ("list, no wait", &[("ratelimit", r#""a";r=0"#)], UNCLEAR),
+        ("list, not ASCII", &[("ratelimit", "\"\u{e9}\";r=0;t=7")], UNCLEAR),
+        ("list, empty", &[("ratelimit", "")], UNCLEAR),
         ("list, a wait of 0", &[("ratelimit", r#""a";r=0;t=0"#)], Waits(FIRST)),
         ("list, nothing used up", &[("ratelimit", r#""a";r=1;t=7"#)], UNCLEAR),
         ("list, negative", &[("ratelimit", r#""a";r=0;t=-7"#)], UNCLEAR),

@@ -232,6 +232,37 @@ async fn an_outage_names_the_server_and_the_cause_and_says_when_the_cause_change
     assert_eq!(lines.with("secret"), 0, "{}", lines.text());
 }
 
+/// The first request after an outage may come hours later.
+#[tokio::test]
+async fn an_outage_ends_without_traffic_and_the_first_decision_after_it_is_made_by_redis() {
+    let mut server = RedisServer::start();
+    let settings = settings().deadline(Duration::from_millis(300));
+    let limiter = Limiter::new(settings.connect(&server.url()).await.unwrap());
+    let (policy, key) = (Policy::new("api", Quota::per_day(1_000)), Key::new("alice"));
+    let failure = async || {
+        let decision = limiter.check(&policy, &key, 1).await.unwrap();
+        decision.failure().map(Error::kind)
+    };
+    for kind in ["killed", "stopped"] {
+        let (lines, _guard) = listen();
+        if kind == "killed" {
+            server.kill()
+        } else {
+            server.signal("STOP")
+        }
+        let is_suspended = async || failure().await == Some(ErrorKind::StoreSuspended);
+        assert!(eventually(is_suspended).await, "{kind}");
+        if kind == "killed" {
+            server.restart()
+        } else {
+            server.signal("CONT")
+        }
+        let is_over = async || lines.with("the outage of Redis is over") == 1;
+        assert!(eventually(is_over).await, "{kind}: {}", lines.text());
+        assert_eq!(failure().await, None, "{kind}: {}", lines.text());
+    }
+}
+
 #[tokio::test]
 async fn a_setup_error_is_one_line_that_says_what_to_do() {
     let (lines, _guard) = listen();

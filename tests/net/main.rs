@@ -9,6 +9,7 @@ mod cluster_faults;
 mod each_store;
 mod grpc;
 mod grpc_programs;
+mod hanging;
 mod http2;
 mod kept_futures;
 mod keys;

@@ -152,7 +152,7 @@ impl RedisStoreBuilder {
                 let (shared, first) = (health.clone(), clients.retrying.clone());
                 let pool = move |manager| pool(&shared, cluster::CONNECTIONS).build_unchecked(manager);
                 let shards = Arc::new(Shards::new(self.cluster_shards));
-                let link = Clustered::new(clients, pool, health, shards.clone());
+                let link = Clustered::new(clients, pool, health, shards.clone(), &self.prefix);
                 let store = self.with_link(Arc::new(link), names.in_shards(shards));
                 return Ok((store, Box::pin(async move { first.connect().await.map(drop) })));
             }

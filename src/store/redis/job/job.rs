@@ -188,12 +188,6 @@ impl Job {
         self.charges.len() + self.penalties.len()
     }
 
-    /// The Redis key of the first charge.
-    pub(crate) fn first_key(&self) -> String {
-        let first = self.charges.first();
-        first.map(|charge| self.names.name(charge.policy(), charge.key())).unwrap_or_default()
-    }
-
     /// Notifies the observer of its lease. Call it right before the job is encoded and sent.
     pub(crate) fn sending(&self) {
         if let Some(lease) = &self.lease

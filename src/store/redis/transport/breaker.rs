@@ -1,8 +1,8 @@
 //! The circuit breaker of a server or a shard.
 //!
 //! If several calls in a row get no answer, the breaker opens: decisions fail immediately instead of at their deadlines.
-//! While it is open, a decision that fails starts a probe from time to time, in the background. If all PINGs of the probe
-//! are answered within the deadline of a decision, the breaker closes. If the first call after that gets no answer, or
+//! While it is open, a task probes from time to time. If all PINGs of the probe are answered within the deadline of a
+//! decision, the breaker closes. If the first call after that gets no answer, or
 //! one of the first eight is late, it opens again, and each time it does, it waits twice as long for its next probe.
 //! So requests do not wait for a server that is often, but not always, slower than the deadline.
 //!
@@ -133,6 +133,11 @@ impl Breaker {
         let cause = state.cause.as_ref()?;
         let message = format!("Redis is not asked until it answers again: {cause}");
         Some(Error::new(ErrorKind::StoreSuspended, message).with_source(cause.clone()))
+    }
+
+    /// When the next probe is due. `None` unless it is open.
+    pub(super) fn next_probe(&self) -> Option<Instant> {
+        lock(&self.state).next_probe
     }
 
     /// Whether it is time for a probe. Then the next one waits for a pause.

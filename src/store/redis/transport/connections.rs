@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::{
     deadline::{REPLY_TIMEOUT, TICK, TimeLeft, deadline_in, or_late, run_for, with_immediacy},
     health::Health,
+    queue::Wait,
 };
 use crate::{
     base::{Error, Fault, sync::lock},
@@ -131,7 +132,7 @@ impl<M: ConnectionManager> Connections<M> {
                 return Err(not_connected(&error));
             }
             if Instant::now() >= deadline {
-                return Err(self.health.no_connection());
+                return Err(self.health.not_sent(Wait::InSilence));
             }
         }
     }
@@ -206,8 +207,11 @@ pub(super) async fn connection_until<M: ConnectionManager>(
     health: &Health,
     deadline: Instant,
 ) -> Result<PooledConnection<'static, M>, Error> {
-    let connection =
-        timeout_at(deadline, connection(pool, health)).await.map_err(|_| health.no_connection())?;
+    let connection = timeout_at(deadline, connection(pool, health)).await.map_err(|_| {
+        // Without an established connection, the pool is not busy: its attempts to connect hang.
+        let is_connected = pool.state().connections > 0;
+        health.not_sent(if is_connected { Wait::ForOthers } else { Wait::InSilence })
+    })?;
     connection.map_err(|error| not_connected(&error))
 }
 

@@ -12,7 +12,7 @@ use std::{
 use bb8_redis::bb8::ErrorSink;
 use redis::RedisError;
 
-use super::deadline::timed_out;
+use super::{deadline::timed_out, queue::Wait};
 use crate::{
     base::{Error, ErrorKind, Fault, sync::lock},
     store::redis::error::unreachable,
@@ -53,8 +53,6 @@ struct Outage {
     recovered: Option<Instant>,
     /// Decisions that failed.
     failed: u64,
-    /// Whether one of them was sent and not answered.
-    is_silent: bool,
     cause: String,
     /// The time of the last line in the log.
     reported: Instant,
@@ -100,7 +98,7 @@ impl Health {
 
     /// Records that this number of `decisions` failed; none if a probe did, which may have another cause than they.
     pub(super) fn failed(&self, error: &Error, decisions: u64) {
-        let (now, is_silent) = (Instant::now(), error.kind() == ErrorKind::StoreTimeout);
+        let now = Instant::now();
         let mut slot = lock(&self.outage);
         let Some(outage) = &mut *slot else {
             let cause = error.to_string();
@@ -112,12 +110,11 @@ impl Health {
             );
             let (last_failure, reported) = (now, now);
             let (recovered, failed) = (None, decisions);
-            *slot = Some(Outage { began: now, last_failure, recovered, failed, is_silent, cause, reported });
+            *slot = Some(Outage { began: now, last_failure, recovered, failed, cause, reported });
             self.failing.store(true, Ordering::Relaxed);
             return;
         };
         outage.failed += decisions;
-        outage.is_silent |= is_silent;
         outage.last_failure = now;
         outage.recovered = None;
         let since_report = now.duration_since(outage.reported);
@@ -186,23 +183,30 @@ impl Health {
         timed_out(self.deadline)
     }
 
-    /// The error of a request that was not sent.
-    pub(super) fn no_connection(&self) -> Error {
+    /// The error of a request that was not sent before its deadline.
+    pub(super) fn not_sent(&self, wait: Wait) -> Error {
         let attempts = lock(&self.attempts);
         if let Some(error) = &attempts.error {
             return unreachable("", error);
         }
-        let text = if lock(&self.outage).as_ref().is_some_and(|outage| outage.is_silent) {
-            "Redis is unavailable or overloaded: it did not answer earlier calls before their deadline, and no connection is \
-             free; check the server, or raise RedisStoreBuilder::deadline"
-        } else if attempts.has_connected {
-            "Redis or its connection pool was busy for longer than the deadline; reduce the load, or raise \
-             RedisStoreBuilder::deadline"
-        } else {
-            "the first connection to Redis is not open yet; if it never is, check the address, firewalls, and whether the \
-             server expects TLS"
+        let (kind, text) = match wait {
+            Wait::ForOthers => (
+                ErrorKind::StoreBusy,
+                "Redis or its connection pool was busy for longer than the deadline; reduce the load, or raise \
+                 RedisStoreBuilder::deadline",
+            ),
+            Wait::InSilence if attempts.has_connected => (
+                ErrorKind::StoreUnreachable,
+                "Redis does not answer: it did not accept a connection or answer a call before the deadline; check the \
+                 server and the network, or raise RedisStoreBuilder::deadline",
+            ),
+            Wait::InSilence => (
+                ErrorKind::StoreUnreachable,
+                "Redis does not answer: the first connection is not open yet; if it never is, check the address, firewalls, \
+                 and whether the server expects TLS",
+            ),
         };
-        Error::new(ErrorKind::StoreBusy, text)
+        Error::new(kind, text)
     }
 
     pub(super) fn connected(&self) {
@@ -215,10 +219,11 @@ impl Health {
         (attempts.error, attempts.is_counted) = (Some(error), false);
     }
 
-    /// Whether the last attempt to connect has failed and is not counted yet. It is counted now.
-    pub(super) fn count_failed_attempt(&self) -> bool {
+    /// The error of the last attempt to connect, if it has failed and is not counted yet. It is counted now.
+    pub(super) fn count_failed_attempt(&self) -> Option<Error> {
         let mut attempts = lock(&self.attempts);
-        attempts.error.is_some() && !mem::replace(&mut attempts.is_counted, true)
+        let error = attempts.error.as_ref().map(|error| unreachable("", error))?;
+        (!mem::replace(&mut attempts.is_counted, true)).then_some(error)
     }
 
     /// The error of the last attempt to connect, if it failed.
@@ -257,7 +262,7 @@ mod tests {
     fn a_request_without_a_connection_fails_with_the_cause_of_the_last_attempt() {
         let health = Health::new("10.0.0.1:6379".to_owned(), Duration::from_millis(50));
         health.connect_failed(std::io::Error::from(std::io::ErrorKind::ConnectionRefused).into());
-        let error = health.no_connection().to_string();
+        let error = health.not_sent(Wait::InSilence).to_string();
         assert!(error.starts_with("cannot connect to Redis: connection refused"), "{error}");
     }
 }

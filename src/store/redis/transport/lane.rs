@@ -66,7 +66,7 @@ pub(super) fn begin<S: Sender>(
     job: Arc<Job>,
 ) -> Option<BoxFuture<'static, Result<Decision, Error>>> {
     if let Some(error) = target.breaker.error() {
-        target.probe(|| job.first_key());
+        target.probe();
         let failed = Err(error);
         target.health.record(&failed);
         return Some(Box::pin(async {
@@ -134,8 +134,10 @@ async fn wait<S: Sender>(target: Arc<Target<S>>, job: Arc<Job>) -> Result<Decisi
     }
     let reply = match reply {
         Some(reply) => reply,
-        None if target.queue.withdraw(&job) => Some(Err(target.health.no_connection())),
-        None => None,
+        None => target.queue.withdraw(&job).map(|wait| {
+            target.record_wait(wait);
+            Err(target.health.not_sent(wait))
+        }),
     };
     finish(&target.health, &job, reply)
 }
@@ -175,8 +177,7 @@ impl<S: Sender> Lane<S> {
             }
             // If this task had to wait long for a thread.
             self.expire_waiting();
-            let late = || self.target.health.no_connection();
-            let redis_time = self.target.queue.fill(&mut batch, late);
+            let redis_time = self.target.queue.fill(&mut batch, |wait| self.target.health.not_sent(wait));
             if batch.is_empty() {
                 // All were late, and nothing was sent.
                 continue;
@@ -191,7 +192,7 @@ impl<S: Sender> Lane<S> {
                 if let Some(late) = expire(&batch, self.target.queue.tick(), || self.target.health.late())
                     && !mem::replace(&mut is_late, true)
                 {
-                    record(&self.target, &Err(late));
+                    self.target.record::<()>(&Err(late));
                 }
                 self.expire_waiting();
                 open_another(&self.target);
@@ -200,7 +201,7 @@ impl<S: Sender> Lane<S> {
             let now = Instant::now();
             // A call that was late is recorded already. Its reply does not show that Redis answers in time.
             if !is_late || now - sent_at <= self.target.health.deadline {
-                record(&self.target, &ended);
+                self.target.record(&ended);
             }
             let is_answered = !ended.is_err_and(|error| is_silence(&error));
             let distance = is_answered.then(|| (now - sent_at).saturating_sub(redis_time));
@@ -216,47 +217,35 @@ impl<S: Sender> Lane<S> {
     /// A connection, unless the decisions that wait for it have failed.
     async fn check_out(&self) -> Option<S::Connection> {
         let connection = timeout(MAX_BACKOFF, self.target.sender.connection());
-        let mut is_late = false;
         let connection = while_ticking(connection, || {
             // No call was sent, but none would be answered. If a connection is in use, its replies say otherwise. Each
             // attempt counts once, regardless of how many lanes wait for it.
-            let no_connection = || self.target.health.no_connection();
-            if self.target.health.count_failed_attempt()
-                && self.target.breaker.record::<()>(&Err(no_connection()))
+            if let Some(failed) = self.target.health.count_failed_attempt()
+                && self.target.breaker.record::<()>(&Err(failed.clone()))
             {
                 // They fail for the cause, and not because of the breaker.
-                self.target.queue.fail(no_connection);
+                self.target.queue.fail(|| failed.clone());
+                self.target.probe();
             }
-            if let Some(late) = self.expire_waiting()
-                && !mem::replace(&mut is_late, true)
-            {
-                record(&self.target, &Err(late));
-            }
+            self.expire_waiting();
         });
         match connection.await {
             Ok(Ok(connection)) => Some(connection),
             Ok(Err(error)) => {
                 let error = not_connected(&error);
                 self.target.queue.fail(|| error.clone());
-                record(&self.target, &Err(error));
+                self.target.record::<()>(&Err(error));
                 None
             }
             Err(_) => None,
         }
     }
 
-    /// Fails the decisions that wait and are late. Returns the last one's error.
-    fn expire_waiting(&self) -> Option<Error> {
-        self.target.queue.expire(|| self.target.health.no_connection())
-    }
-}
-
-/// Records how a call ended. If this opens the breaker, the decisions that wait fail too.
-fn record<S: Sender>(target: &Target<S>, ended: &Result<(), Error>) {
-    if target.breaker.record(ended)
-        && let Some(error) = target.breaker.error()
-    {
-        target.queue.fail(|| error.clone());
+    /// Fails the decisions that wait and are late.
+    fn expire_waiting(&self) {
+        if let Some(wait) = self.target.queue.expire(|wait| self.target.health.not_sent(wait)) {
+            self.target.record_wait(wait);
+        }
     }
 }
 
@@ -325,8 +314,8 @@ mod tests {
     async fn a_batch_of_late_decisions_does_not_count_as_an_answer() {
         let health = Arc::new(Health::new(String::new(), DEADLINE));
         let lanes = Lanes { usual: 1, if_far: 1 };
-        let target = Arc::new(Target::new(lanes, &Arc::default(), &health, SlowToConnect));
-        let no_answer = || record(&target, &Err(Error::new(ErrorKind::StoreTimeout, "no answer")));
+        let target = Arc::new(Target::new(lanes, &Arc::default(), &health, SlowToConnect, String::new()));
+        let no_answer = || target.record::<()>(&Err(Error::new(ErrorKind::StoreTimeout, "no answer")));
         no_answer();
         no_answer();
         decide(&target, Arc::new(Job::for_tests(1, DEADLINE))).await.unwrap_err();
@@ -370,7 +359,7 @@ mod tests {
         for distance in [0, 1].map(Duration::from_millis) {
             let health = Arc::new(Health::new(String::new(), DEADLINE));
             let lanes = Lanes { usual: 1, if_far: 4 };
-            let target = Arc::new(Target::new(lanes, &Arc::default(), &health, At(distance)));
+            let target = Arc::new(Target::new(lanes, &Arc::default(), &health, At(distance), String::new()));
             join_all((0..500).map(|_| decide(&target, exports(cost)))).await;
             assert_eq!(target.queue.distance(), distance);
         }

@@ -76,9 +76,20 @@ struct State {
     /// The latest deadline of the decisions that have entered since none waited.
     latest_deadline: Option<Duration>,
     time: RunTime,
+    /// When Redis answered last, in the time that deadlines are points in.
+    answered: Duration,
     /// How much longer a batch takes than its decisions: the least of the latest batches, because the others also waited for
     /// Redis or for a thread.
     distance: Duration,
+}
+
+/// What Redis did while a decision waited until its deadline and was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wait {
+    /// It answered others: there is more load than it can decide.
+    ForOthers,
+    /// It answered nothing: attempts to connect hang, or the calls of all connections do.
+    InSilence,
 }
 
 /// What the caller of a decision must do.
@@ -124,12 +135,14 @@ impl Queue {
         Ok(Ticket { is_watched, opens_lane, is_alone })
     }
 
-    /// Withdraws a waiting decision. Returns whether it was not sent and never will be.
-    pub(super) fn withdraw(&self, job: &Job) -> bool {
+    /// Withdraws a waiting decision, which was not sent and never will be. Returns what Redis did while it waited; `None` if
+    /// the decision was sent.
+    pub(super) fn withdraw(&self, job: &Job) -> Option<Wait> {
         let mut state = self.lock();
         // The ones that waited longest are at the front, and their deadlines pass first.
-        let position = state.waiting.iter().position(|waiting| ptr::eq(&*waiting.job, job));
-        position.is_some_and(|position| state.waiting.remove(position).is_some())
+        let position = state.waiting.iter().position(|waiting| ptr::eq(&*waiting.job, job))?;
+        let waiting = state.waiting.remove(position)?;
+        Some(state.wait_of(&waiting))
     }
 
     /// Closes a lane unless decisions wait for it, or if more lanes are open than needed. Returns whether it is closed.
@@ -165,7 +178,7 @@ impl Queue {
 
     /// Moves the next decisions into an empty `batch`, oldest first. Fails those whose deadlines have passed. Returns about
     /// how long Redis takes to make the decisions.
-    pub(super) fn fill(&self, batch: &mut Vec<Queued>, late: impl Fn() -> Error) -> Duration {
+    pub(super) fn fill(&self, batch: &mut Vec<Queued>, late: impl Fn(Wait) -> Error) -> Duration {
         let (mut charges, mut micros) = (0, 0);
         let mut of_batch = 0;
         let mut state = self.lock();
@@ -173,7 +186,7 @@ impl Queue {
         while let Some(next) = state.waiting.front() {
             if next.is_gone() || next.deadline <= now {
                 if let Some(waiting) = state.waiting.pop_front() {
-                    waiting.job.fail(late());
+                    waiting.job.fail(late(state.wait_of(&waiting)));
                 }
                 continue;
             }
@@ -199,15 +212,21 @@ impl Queue {
     }
 
     /// Counts the time, and fails the oldest decisions if their deadlines have passed. They were not sent and never will be.
-    /// Returns the last one's error.
-    pub(super) fn expire(&self, error: impl Fn() -> Error) -> Option<Error> {
-        let late: Vec<Queued> = {
+    /// Returns what Redis did while the last one waited.
+    pub(super) fn expire(&self, error: impl Fn(Wait) -> Error) -> Option<Wait> {
+        let late: Vec<(Wait, Queued)> = {
             let mut state = self.lock();
             let now = state.time.tick();
             let count = state.waiting.iter().take_while(|waiting| waiting.deadline <= now).count();
-            state.waiting.drain(..count).collect()
+            (0..count)
+                .filter_map(|_| state.waiting.pop_front().map(|late| (state.wait_of(&late), late)))
+                .collect()
         };
-        fail_all(&late, error)
+        let fail = |(wait, waiting): &(Wait, Queued)| {
+            waiting.job.fail(error(*wait));
+            *wait
+        };
+        late.iter().map(fail).last()
     }
 
     /// Fails all waiting decisions with `error`.
@@ -222,6 +241,7 @@ impl Queue {
         let mut state = self.lock();
         state.ready_lanes += 1;
         if let Some(distance) = distance {
+            state.answered = state.time.counted;
             // Older batches count less: what they say grows by 3 % with each batch. So a distance that becomes ten times as
             // long is known after 75 batches.
             let before = state.distance + state.distance / 32 + Duration::from_micros(1);
@@ -246,6 +266,12 @@ impl Queue {
 }
 
 impl State {
+    /// What Redis did while a decision waited.
+    fn wait_of(&self, waiting: &Queued) -> Wait {
+        let entered = waiting.deadline.saturating_sub(waiting.job.deadline);
+        if self.answered > entered { Wait::ForOthers } else { Wait::InSilence }
+    }
+
     /// Whether the oldest decision has waited for longer than `time`.
     fn has_waited(&self, time: Duration) -> bool {
         self.waiting.front().is_some_and(|oldest| oldest.entered.elapsed() > time)
@@ -348,7 +374,7 @@ mod tests {
 
     const TWO: Lanes = Lanes { usual: 2, if_far: 4 };
 
-    fn late() -> Error {
+    fn late(_: Wait) -> Error {
         Error::new(ErrorKind::StoreBusy, "late")
     }
 
@@ -424,9 +450,9 @@ mod tests {
     async fn decisions_fail_once_the_last_lane_is_lost() {
         let queue = Queue::new(TWO);
         let tickets = [enter(&queue, 50), enter(&queue, 50), enter(&queue, 50)];
-        queue.abandon(late);
+        queue.abandon(|| late(Wait::InSilence));
         tickets.iter().for_each(|(_, job)| assert!(job.is_open(), "the other lane takes it"));
-        queue.abandon(late);
+        queue.abandon(|| late(Wait::InSilence));
         tickets.iter().for_each(|(_, job)| assert_eq!(error_of(job), Some(ErrorKind::StoreBusy)));
         assert!(enter(&queue, 50).0.is_alone);
     }

@@ -60,13 +60,12 @@ impl<M: ConnectionManager> Link for Single<M> {
         Answer::pending(async move {
             let server = self.servers.here()?;
             if let Some(error) = server.breaker.error() {
-                // There may be no decisions that would.
-                server.probe(String::new);
+                server.probe();
                 return Err(error);
             }
             // Calls without an answer keep their connections for a while, so these must open the breaker too.
             let reply = server.sender.reply(command, deadline).await;
-            server.breaker.record(&reply);
+            server.record(&reply);
             reply
         })
     }
@@ -103,7 +102,7 @@ impl<M: ConnectionManager> Single<M> {
         let (breaker, shared) = (Arc::new(Breaker::default()), health.clone());
         let servers = PerRuntime::new(move || {
             let connections = Connections::new(pools(), shared.clone());
-            Target::new(LANES, &breaker, &shared, connections.into())
+            Target::new(LANES, &breaker, &shared, connections.into(), String::new())
         });
         Self { servers, health, commands }
     }

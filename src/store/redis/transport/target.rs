@@ -1,15 +1,22 @@
 //! Where batches are sent: a server, or a shard of a Cluster; and whether it answers again while its breaker is open.
 
-use std::{future::Future, sync::Arc};
+use std::{
+    future::Future,
+    sync::{Arc, Weak},
+};
 
 use redis::RedisResult;
-use tokio::{runtime::Handle, sync::Mutex, time::sleep};
+use tokio::{
+    runtime::Handle,
+    sync::Mutex,
+    time::{sleep, sleep_until},
+};
 
 use super::{
     breaker::{Breaker, is_silence, says_nothing},
     deadline::{PROBE_TIMEOUT, TimeLeft, not_answered, slow},
     health::{Health, RECOVERY_AFTER_PROBE},
-    queue::{Lanes, Queue},
+    queue::{Lanes, Queue, Wait},
 };
 use crate::{base::Error, store::redis::job::Job};
 
@@ -19,7 +26,9 @@ pub(super) struct Target<S> {
     pub(super) breaker: Arc<Breaker>,
     pub(super) health: Arc<Health>,
     pub(super) sender: S,
-    /// Held by the probe of this runtime. Others do not wait for it.
+    /// A key of the target's slot, if it is a shard.
+    key: String,
+    /// Held by the task of this runtime that probes. Other runtimes do not wait for it.
     probing: Arc<Mutex<()>>,
 }
 
@@ -51,34 +60,51 @@ const PINGS: u32 = 8;
 const MORE_PINGS: u32 = 16;
 
 impl<S: Sender> Target<S> {
-    pub(super) fn new(lanes: Lanes, breaker: &Arc<Breaker>, health: &Arc<Health>, sender: S) -> Self {
+    pub(super) fn new(
+        lanes: Lanes,
+        breaker: &Arc<Breaker>,
+        health: &Arc<Health>,
+        sender: S,
+        key: String,
+    ) -> Self {
         let (breaker, health) = (breaker.clone(), health.clone());
-        Self { queue: Queue::new(lanes), breaker, health, sender, probing: Arc::default() }
+        Self { queue: Queue::new(lanes), breaker, health, sender, key, probing: Arc::default() }
     }
 
-    /// Starts a probe if it is time for one and none is under way. `key` is one of the target's keys.
-    pub(super) fn probe(self: &Arc<Self>, key: impl FnOnce() -> String) {
+    /// Records how a call ended. If this opens the breaker, the decisions that wait fail too, and probes start.
+    pub(super) fn record<T>(self: &Arc<Self>, ended: &Result<T, Error>) {
+        if self.breaker.record(ended)
+            && let Some(error) = self.breaker.error()
+        {
+            self.queue.fail(|| error.clone());
+            self.probe();
+        }
+    }
+
+    /// Records that decisions were not sent before their deadlines: as a call without an answer, if Redis was silent while
+    /// they waited.
+    pub(super) fn record_wait(self: &Arc<Self>, wait: Wait) {
+        self.record::<()>(&Err(self.health.not_sent(wait)));
+    }
+
+    /// Starts a task that probes until the breaker closes, unless this runtime has one.
+    ///
+    /// Each runtime in which the breaker opens or a decision fails because of it has such a task, and they share the times of
+    /// the probes. So another one continues if the runtime of one ends or is not driven.
+    pub(super) fn probe(self: &Arc<Self>) {
         let Ok(runtime) = Handle::try_current() else { return };
         let Ok(probing) = self.probing.clone().try_lock_owned() else { return };
-        if !self.breaker.is_probe_due() {
-            return;
-        }
-        let (target, key) = (self.clone(), key());
+        // The task must not keep a store that is dropped.
+        let target = Arc::downgrade(self);
         runtime.spawn(async move {
-            let pings = target.ping(&key).await;
-            if let Err(cause) = &pings
-                && (is_silence(cause) || says_nothing(cause))
-            {
-                target.breaker.failed_again(cause);
-                target.health.failed(cause, 0);
-                return;
-            }
-            // An error of the server is an answer.
-            target.breaker.close();
+            let has_answered = probe_until_closed(&target).await;
             drop(probing);
-            if pings.is_ok() {
-                target.health.succeeded();
-                // The store may be dropped.
+            let Some(target) = target.upgrade() else { return };
+            if target.breaker.next_probe().is_some() {
+                // It opened again, and that call has found this task.
+                target.probe();
+            }
+            if has_answered {
                 let target = Arc::downgrade(&{ target });
                 sleep(RECOVERY_AFTER_PROBE).await;
                 if let Some(target) = target.upgrade() {
@@ -86,6 +112,24 @@ impl<S: Sender> Target<S> {
                 }
             }
         });
+    }
+
+    /// Probes once, and closes the breaker if Redis answers. Returns whether it answered all PINGs without an error.
+    async fn probe_once(&self) -> bool {
+        let pings = self.ping(&self.key).await;
+        if let Err(cause) = &pings
+            && (is_silence(cause) || says_nothing(cause))
+        {
+            self.breaker.failed_again(cause);
+            self.health.failed(cause, 0);
+            return false;
+        }
+        // An error of the server is an answer.
+        self.breaker.close();
+        if pings.is_ok() {
+            self.health.succeeded();
+        }
+        pings.is_ok()
     }
 
     /// Whether the server answers all PINGs, each within the deadline of a decision.
@@ -103,6 +147,21 @@ impl<S: Sender> Target<S> {
         }
         Ok(())
     }
+}
+
+/// Probes whenever it is time to, until the breaker of `target` is closed. Returns whether a probe of this task has closed it
+/// and was answered without an error.
+async fn probe_until_closed<S: Sender>(target: &Weak<Target<S>>) -> bool {
+    let next_probe = || target.upgrade()?.breaker.next_probe();
+    let mut has_answered = false;
+    while let Some(next) = next_probe() {
+        sleep_until(next).await;
+        let Some(target) = target.upgrade() else { break };
+        if target.breaker.is_probe_due() {
+            has_answered = target.probe_once().await;
+        }
+    }
+    has_answered
 }
 
 #[cfg(test)]
@@ -143,15 +202,15 @@ mod tests {
     async fn each_runtime_makes_one_probe_at_a_time() {
         let deadline = Duration::from_millis(50);
         let (breaker, health) = (Arc::default(), Arc::new(Health::new(String::new(), deadline)));
-        let target =
-            || Arc::new(Target::new(Lanes { usual: 1, if_far: 1 }, &breaker, &health, Silent::default()));
+        let lanes = Lanes { usual: 1, if_far: 1 };
+        let target = || Arc::new(Target::new(lanes, &breaker, &health, Silent::default(), String::new()));
         let (this, another) = (target(), target());
         while breaker.error().is_none() {
             breaker.record::<()>(&Err(Error::new(ErrorKind::StoreTimeout, "no answer")));
         }
         let pings_after_a_second = async |target: &Arc<Target<Silent>>| {
             advance(Duration::from_secs(1)).await;
-            target.probe(String::new);
+            target.probe();
             yield_now().await;
             target.sender.0.load(Ordering::Relaxed)
         };

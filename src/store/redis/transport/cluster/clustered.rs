@@ -93,18 +93,23 @@ impl Link for Clustered {
 }
 
 impl Clustered {
-    /// A link with a `pool` of each of the `clients` in each runtime.
+    /// A link with a `pool` of each of the `clients` in each runtime. Keys begin with `prefix`.
     pub(crate) fn new(
         clients: Clients,
         pool: impl Fn(ClusterManager) -> Pool<ClusterManager> + Send + Sync + 'static,
         health: Arc<Health>,
         shards: Arc<Shards>,
+        prefix: &str,
     ) -> Self {
-        let breakers: Vec<_> = (0..shards.count()).map(|_| Arc::new(Breaker::default())).collect();
+        let of_shard =
+            |shard| (Arc::new(Breaker::default()), format!("{prefix}:%probe:{{{}}}", shards.tag(shard)));
+        let breakers: Vec<_> = (0..shards.count()).map(of_shard).collect();
         let shared = health.clone();
         let runtimes = PerRuntime::new(move || {
             let nodes = Arc::new(Nodes::new(&clients, &pool, shared.clone()));
-            let shard = |breaker| Arc::new(Target::new(LANES, breaker, &shared, nodes.clone()));
+            let shard = |(breaker, key): &(_, String)| {
+                Arc::new(Target::new(LANES, breaker, &shared, nodes.clone(), key.clone()))
+            };
             let shards = breakers.iter().map(shard).collect();
             Runtime { nodes, shards }
         });

@@ -399,6 +399,26 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_late_decision_waits_in_silence_unless_redis_has_answered_others_in_the_meantime() {
+        for (answered_at, expected) in [(None, Wait::InSilence), (Some(20), Wait::ForOthers)] {
+            let queue = Queue::new(TWO);
+            let _busy = enter(&queue, 500);
+            queue.fill(&mut Vec::new(), late);
+            queue.record(1, Some(Duration::ZERO));
+            let (_, _job) = enter(&queue, 50);
+            let mut wait = None;
+            for millis in 0..60 {
+                tokio::time::advance(Duration::from_millis(1)).await;
+                wait = wait.or(queue.expire(late));
+                if answered_at == Some(millis) {
+                    queue.record(1, Some(Duration::ZERO));
+                }
+            }
+            assert_eq!(wait, Some(expected), "{answered_at:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_process_without_cpu_time_does_not_fail_its_decisions() {
         let queue = Queue::new(TWO);
         let _ticket = enter(&queue, 50);

@@ -119,7 +119,13 @@ async fn each_wrong_configuration_is_an_error_with_its_remedy_and_without_the_pa
             "check the URL",
         ),
         ("no server", "redis://:hunter2tiger@127.0.0.1:1".into(), unreachable, "connection refused"),
-        ("no socket", "redis+unix:///no/such/socket?pass=hunter2tiger".into(), unreachable, "check the URL"),
+        (
+            "no socket",
+            "redis+unix:///no/such/socket?pass=hunter2tiger".into(),
+            unreachable,
+            "the socket does not exist",
+        ),
+        ("a port above the last", "redis://:hunter2tiger@127.0.0.1:99999".into(), invalid, "1 to 65535"),
         ("a socket without a path", "redis+unix://hunter2tiger".into(), invalid, "redis+unix:///path"),
         ("no password", format!("redis://{locked_at}"), ErrorKind::StoreFailed, "add it to the URL"),
         (

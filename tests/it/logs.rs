@@ -220,8 +220,11 @@ async fn an_outage_names_the_server_and_the_cause_and_says_when_the_cause_change
         limiter.check(&policy, &key, 1).await.unwrap();
     }
     let begins = format!("server=127.0.0.1:{}", server.port());
-    assert_eq!(lines.with(&begins), 1, "{}", lines.text());
-    assert_eq!(lines.with("did not answer"), 1, "{}", lines.text());
+    let warns = |what: &str| {
+        lines.text().lines().filter(|line| line.contains(" WARN ") && line.contains(what)).count()
+    };
+    assert_eq!(warns(&begins), 1, "{}", lines.text());
+    assert_eq!(warns("did not answer"), 1, "{}", lines.text());
     server.kill();
     let is_unreachable = async || {
         limiter.check(&policy, &key, 1).await.unwrap();
@@ -230,6 +233,24 @@ async fn an_outage_names_the_server_and_the_cause_and_says_when_the_cause_change
     assert!(eventually(is_unreachable).await, "{}", lines.text());
     assert_eq!(lines.with("the outage of Redis continues"), 1, "{}", lines.text());
     assert_eq!(lines.with("secret"), 0, "{}", lines.text());
+}
+
+#[tokio::test]
+async fn one_late_answer_is_no_outage() {
+    let server = RedisServer::start();
+    let impatient = settings().deadline(Duration::from_millis(300));
+    let limiter = Limiter::new(impatient.connect(&server.url()).await.unwrap());
+    let (policy, key) = (Policy::new("api", Quota::per_day(1_000)), Key::new("alice"));
+    limiter.check(&policy, &key, 1).await.unwrap();
+    let (lines, _guard) = listen();
+    server.signal("STOP");
+    let late = limiter.check(&policy, &key, 1).await.unwrap();
+    assert_eq!(late.failure().unwrap().kind(), ErrorKind::StoreTimeout);
+    server.signal("CONT");
+    let is_back = async || limiter.check(&policy, &key, 1).await.unwrap().failure().is_none();
+    assert!(eventually(is_back).await);
+    assert_eq!((lines.with("outage"), lines.with(" WARN ")), (0, 0), "{}", lines.text());
+    assert_eq!(lines.with("a decision of Redis failed"), 1, "{}", lines.text());
 }
 
 /// The first request after an outage may come hours later.

@@ -40,7 +40,17 @@ async fn what_prevents_decisions_is_an_error_of_connect_with_its_remedy() {
     let no_commands = user(&server, "no-commands", &rule.replace(" +set ", " "));
     let primary = RedisServer::start();
     let replica = RedisServer::with(&["--replicaof", "127.0.0.1", &primary.port().to_string()]);
+    let accepts_writes = RedisServer::with(&[
+        "--replicaof",
+        "127.0.0.1",
+        &primary.port().to_string(),
+        "--replica-read-only",
+        "no",
+    ]);
     let node = RedisServer::node();
+    let full = RedisServer::with(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]);
+    let fails = |error: &'static str| fake_server::scripted(move |_| error.to_owned());
+    let unsaved = fails("-MISCONF Redis is configured to save RDB snapshots\r\n").await;
     let rows = [
         ("keys of another prefix", elsewhere, "ACL SETUSER <user> ~rl:* -@all +evalsha"),
         ("no scripts", no_scripts, "ACL SETUSER <user> ~rl:* -@all +evalsha"),
@@ -48,6 +58,9 @@ async fn what_prevents_decisions_is_an_error_of_connect_with_its_remedy() {
         ("no texts of scripts", no_texts, "ACL SETUSER <user> ~rl:* -@all +evalsha +eval"),
         ("no command", no_commands, "ACL SETUSER <user> ~rl:* -@all +evalsha"),
         ("a replica", replica.url(), "leads to the primary"),
+        ("a replica that accepts writes", accepts_writes.url(), "leads to the primary"),
+        ("full", full.url(), "raise maxmemory, set maxmemory-policy to volatile-ttl"),
+        ("no space on its disk", unsaved, "free space"),
         ("a cluster node", node.url(), "Servers::cluster"),
     ];
     for (name, url, remedy) in rows {
@@ -65,14 +78,17 @@ async fn what_prevents_decisions_is_an_error_of_connect_with_its_remedy() {
 #[tokio::test]
 async fn other_problems_are_in_the_report_and_the_store_connects() {
     let evicting = RedisServer::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
-    let full = RedisServer::with(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]);
+    let fails = |error: &'static str| fake_server::scripted(move |_| error.to_owned());
+    let loading = fails("-LOADING Redis is loading the dataset in memory\r\n").await;
+    let busy = fails("-BUSY Redis is busy running a script\r\n").await;
     let narrow = RedisServer::start();
     let rule = RedisStore::builder().connect_lazy(narrow.url()).unwrap().acl_rule();
     let narrow_url = user(&narrow, "narrow", &rule.replace(" +zadd", ""));
     let old = fake_server::scripted(|_| "$0\r\n\r\n".into()).await;
     let rows = [
         ("eviction", evicting.url(), "set maxmemory-policy to volatile-ttl"),
-        ("full", full.url(), "raise maxmemory"),
+        ("loading", loading, "wait until it is done"),
+        ("a script of another client", busy, "SCRIPT KILL"),
         ("one algorithm", narrow_url, "Concurrency"),
     ];
     for (name, url, remedy) in rows {

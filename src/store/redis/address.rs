@@ -20,6 +20,9 @@ pub(crate) fn connection_info(url: &str, tls: &TlsSettings) -> Result<Connection
     if !is_socket && address[end..].contains('@') {
         return Err(malformed("its user or password has a character that must be percent-encoded"));
     }
+    if !is_socket && has_no_such_port(&address[..end]) {
+        return Err(malformed("its port must be 1 to 65535"));
+    }
     let info = url.into_connection_info().map_err(|error| malformed_by(&error))?;
     if let ConnectionAddr::TcpTls { insecure: true, .. } = info.addr() {
         return Err(Error::invalid(
@@ -29,6 +32,14 @@ pub(crate) fn connection_info(url: &str, tls: &TlsSettings) -> Result<Connection
     }
     tls.check(info.addr())?;
     Ok(info.set_tcp_settings(tcp_settings()))
+}
+
+/// Whether an address without its user and password ends with a number that no port has.
+fn has_no_such_port(address: &str) -> bool {
+    let host = address.rsplit_once('@').map_or(address, |(_, host)| host);
+    let port = host.rsplit_once(':').map(|(_, port)| port);
+    let number = port.filter(|port| !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()));
+    number.is_some_and(|port| !port.parse::<u16>().is_ok_and(|port| port > 0))
 }
 
 /// Turns off Nagle's algorithm, which redis-rs leaves on. With it, a call that is sent while another one is under way

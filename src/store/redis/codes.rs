@@ -26,7 +26,11 @@ fn meaning(code: &str) -> Option<(Fault, &'static str)> {
         "EXECABORT" => (Other, "a transaction was aborted"),
         "LOADING" => (Temporary, "the server is loading its data from disk; wait until it is done"),
         "MASTERDOWN" => (Temporary, "the server is a replica without a primary"),
-        "MISCONF" => (Temporary, "the server is read only because it cannot save to disk; check its log"),
+        "MISCONF" => (
+            Other,
+            "the server is read only because it cannot save to disk: free space, or turn saving or \
+             stop-writes-on-bgsave-error off; its log has the reason",
+        ),
         "MOVED" => (
             Moved,
             "the server is one node of a Redis Cluster; connect to all nodes with Servers::cluster and the feature `cluster`",
@@ -38,7 +42,10 @@ fn meaning(code: &str) -> Option<(Fault, &'static str)> {
         "NOPROTO" => (Other, "the server does not support this version of the protocol"),
         "NOREPLICAS" => (NoReplicas, "the server is read only because too few replicas are connected"),
         "NOSCRIPT" => (NoScript, "the server does not have the script"),
-        "OOM" => (Temporary, "the server's memory is full: raise maxmemory, or create fewer keys"),
+        "OOM" => (
+            Other,
+            "the server's memory is full: raise maxmemory, set maxmemory-policy to volatile-ttl, or create fewer keys",
+        ),
         "READONLY" => {
             (ReadOnly, "the server is a read-only replica; connect to an address that leads to the primary")
         }
@@ -186,7 +193,7 @@ mod tests {
             ("6.2, a type", "@user_script: 8: WRONGTYPE Operation against a key", ForeignValue),
             (
                 "6.2, all of a script",
-                "ERR Error running script (call to f_0a1b): @user_script:9: @user_script: 9: -OOM command not allowed",
+                "ERR Error running script (call to f_0a1b): @user_script:9: @user_script: 9: -LOADING Redis is loading",
                 Temporary,
             ),
             ("a place without a line", "@user_script: x: READONLY", Other),

@@ -25,6 +25,7 @@ pub(super) fn explain(error: &RedisError) -> (Option<Fault>, String) {
             None => (None, unreachable_nodes(detail)),
         },
         redis::ErrorKind::Io => match io_kind(error) {
+            Some(_) if error.to_string().contains(NO_SOCKET) => other("the socket does not exist"),
             Some(kind @ (std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::TimedOut)) => {
                 (None, std::io::Error::from(kind).to_string())
             }
@@ -51,6 +52,9 @@ pub(super) fn explain(error: &RedisError) -> (Option<Fault>, String) {
         _ => other(error.category()),
     }
 }
+
+/// The system's text about a path without a file. redis-rs takes it for a refused connection.
+const NO_SOCKET: &str = "No such file or directory";
 
 /// The code in a text in which redis-rs quotes errors of servers.
 fn quoted_code(quoted: &str) -> Option<&'static str> {

@@ -212,6 +212,13 @@ fn is_answer(error: &Error) -> bool {
 }
 
 fn wrong_topology(report: &ProbeReport) -> Option<&'static str> {
+    // One that accepts writes loses them when it synchronizes again, and counts apart from the primary.
+    if report.is_replica {
+        return Some(
+            "the server is a replica, which must not count, even if it accepts writes (replica-read-only no); connect to an \
+             address that leads to the primary",
+        );
+    }
     match report.mode.as_deref()? {
         "cluster" => Some(
             "the server is one node of a Redis Cluster: connect to the nodes with Servers::cluster and the feature `cluster`",

@@ -27,6 +27,8 @@ pub struct ProbeReport {
     pub(super) version: Option<String>,
     /// `standalone`, `cluster` or `sentinel`.
     pub(super) mode: Option<String>,
+    /// From HELLO.
+    pub(super) is_replica: bool,
     pub(super) eviction_policy: Option<String>,
     /// Whether memory is limited, so that the eviction policy matters.
     pub(super) may_evict: bool,
@@ -45,7 +47,7 @@ impl ProbeReport {
     }
 
     /// `false` if no decision can be made until something is changed; [`connect`](crate::RedisStore::connect) then
-    /// fails. A failure that may end without a change, such as a full memory, is only a finding.
+    /// fails. A failure that ends without a change, such as a server that is loading its data, is only a finding.
     #[must_use]
     pub const fn can_decide(&self) -> bool {
         self.error.is_none()
@@ -57,6 +59,7 @@ impl ProbeReport {
         let field = |name: &str| text(fields.get(name)?).and_then(harmless);
         self.version = field("version");
         self.mode = field("mode");
+        self.is_replica = matches!(field("role").as_deref(), Some("replica" | "slave"));
     }
 
     /// Reads the reply to INFO: a text, or in a Redis Cluster one for each node. The strictest node counts.

@@ -54,8 +54,8 @@ struct Outage {
     /// Decisions that failed.
     failed: u64,
     cause: String,
-    /// The time of the last line in the log.
-    reported: Instant,
+    /// The time of the last line in the log. `None` until it has a line: a single answer that is late has none.
+    reported: Option<Instant>,
 }
 
 #[derive(Debug, Default)]
@@ -96,33 +96,50 @@ impl Health {
         }
     }
 
-    /// Records that this number of `decisions` failed; none if a probe did, which may have another cause than they.
+    /// Records that this number of `decisions` failed; none if a probe did, which may have another cause than they, or if the
+    /// breaker opens.
+    ///
+    /// The log has a line about an outage once it is one: if the server states a reason, the breaker is open, or failures
+    /// go on for a second. A single answer that is late is not.
     pub(super) fn failed(&self, error: &Error, decisions: u64) {
         let now = Instant::now();
+        let is_certain = error.is_evidence() || error.kind() == ErrorKind::StoreSuspended || decisions == 0;
         let mut slot = lock(&self.outage);
-        let Some(outage) = &mut *slot else {
-            let cause = error.to_string();
-            log!(
-                warn,
-                server = %self.server,
-                cause = %cause,
-                "outage: Redis is unavailable; the failure mode of each policy decides until it is back"
-            );
-            let (last_failure, reported) = (now, now);
-            let (recovered, failed) = (None, decisions);
-            *slot = Some(Outage { began: now, last_failure, recovered, failed, cause, reported });
-            self.failing.store(true, Ordering::Relaxed);
-            return;
+        let outage = match &mut *slot {
+            Some(outage)
+                if outage.reported.is_some() || now - outage.last_failure <= RECOVERY_AFTER_PROBE =>
+            {
+                outage
+            }
+            slot => {
+                self.failing.store(true, Ordering::Relaxed);
+                log!(debug, server = %self.server, cause = %error, "a decision of Redis failed");
+                let cause = error.to_string();
+                let (began, last_failure) = (now, now);
+                slot.insert(Outage { began, last_failure, recovered: None, failed: 0, cause, reported: None })
+            }
         };
         outage.failed += decisions;
         outage.last_failure = now;
         outage.recovered = None;
-        let since_report = now.duration_since(outage.reported);
+        let Some(reported) = outage.reported else {
+            if is_certain || now - outage.began >= SETTLED {
+                outage.reported = Some(now);
+                log!(
+                    warn,
+                    server = %self.server,
+                    cause = %outage.cause,
+                    "outage: Redis is unavailable; the failure mode of each policy decides until it is back"
+                );
+            }
+            return;
+        };
+        let since_report = now.duration_since(reported);
         // What a silent server seems to lack is a guess, and so is worse than what was seen first.
         let changes = error.is_evidence() && since_report >= SETTLED;
         let changed = changes.then(|| error.to_string()).filter(|cause| *cause != outage.cause);
         if changed.is_some() || since_report >= REPORT_EVERY {
-            outage.reported = now;
+            outage.reported = Some(now);
             outage.cause = changed.unwrap_or_else(|| mem::take(&mut outage.cause));
             log!(
                 warn,
@@ -163,6 +180,9 @@ impl Health {
         let mut slot = lock(&self.outage);
         if let Some(outage) = slot.take_if(|outage| outage.last_failure.elapsed() > time) {
             self.failing.store(false, Ordering::Relaxed);
+            if outage.reported.is_none() {
+                return;
+            }
             log!(
                 info,
                 server = %self.server,
@@ -232,9 +252,9 @@ impl Health {
     }
 }
 
-/// A length of an outage, to the millisecond.
+/// A length of an outage, to the millisecond. One division rounds it to the number with the fewest digits.
 fn seconds(length: Duration) -> f64 {
-    Duration::from_millis(length.as_millis().try_into().unwrap_or(u64::MAX)).as_secs_f64()
+    f64::from(u32::try_from(length.as_millis()).unwrap_or(u32::MAX)) / 1e3
 }
 
 /// Records the pool's own failed attempts to connect. The reference is weak, because the pool outlives the store while
@@ -257,6 +277,11 @@ impl ErrorSink<RedisError> for ConnectErrors {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_length_of_an_outage_has_three_decimals_at_most() {
+        assert_eq!(format!("{:?}", seconds(Duration::from_micros(10_694_900))), "10.694");
+    }
 
     #[test]
     fn a_request_without_a_connection_fails_with_the_cause_of_the_last_attempt() {

@@ -225,7 +225,7 @@ impl<S: Sender> Lane<S> {
             {
                 // They fail for the cause, and not because of the breaker.
                 self.target.queue.fail(|| failed.clone());
-                self.target.probe();
+                self.target.opened(&failed);
             }
             self.expire_waiting();
         });

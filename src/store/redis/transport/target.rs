@@ -77,8 +77,14 @@ impl<S: Sender> Target<S> {
             && let Some(error) = self.breaker.error()
         {
             self.queue.fail(|| error.clone());
-            self.probe();
+            self.opened(&error);
         }
+    }
+
+    /// Call it if the breaker has opened because of `cause`.
+    pub(super) fn opened(self: &Arc<Self>, cause: &Error) {
+        self.health.failed(cause, 0);
+        self.probe();
     }
 
     /// Records that decisions were not sent before their deadlines: as a call without an answer, if Redis was silent while

@@ -2,8 +2,14 @@
 
 use std::{slice, time::Duration};
 
-use tokio::task::JoinSet;
-use tower_ratelimit::{Charge, Error, ErrorKind, Key, Limiter, Policy, internal::Extent, store::Action};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+use tower_ratelimit::{
+    Answer, Charge, Decision, Error, ErrorKind, Key, Limiter, Operator, Policy, internal::Extent,
+    store::Action,
+};
 
 /// The most bans that a list has.
 const MOST_LISTED: usize = 10_000;
@@ -11,6 +17,10 @@ const MOST_LISTED: usize = 10_000;
 const MOST_SEEN: usize = 100_000;
 /// How many of them are looked at concurrently.
 const CHUNK: usize = 128;
+/// For how long a store may be unavailable until the list fails.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The pause before a key is looked at again.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The keys that a policy bans.
 ///
@@ -58,8 +68,9 @@ impl BanList {
     /// # Errors
     ///
     /// * [`InvalidConfig`](ErrorKind::InvalidConfig): the policy has no penalty, or the store cannot list its keys.
-    /// * [`StoreTimeout`](ErrorKind::StoreTimeout): a step took longer than the deadline of a decision, or half a second if
-    ///   that is longer.
+    /// * [`StoreTimeout`](ErrorKind::StoreTimeout): a step of the search took longer than the deadline of a decision, or half
+    ///   a second if that is longer.
+    /// * The failure of a store that does not answer for five seconds while the keys are looked at.
     /// * Any other failure of the store. The policy's [`FailureMode`](tower_ratelimit::FailureMode) does not apply.
     pub async fn of(limiter: &Limiter, policy: &Policy) -> Result<Self, Error> {
         let Some(counted_by) = policy.bans() else {
@@ -79,9 +90,13 @@ impl BanList {
             let mut peeked = Vec::with_capacity(CHUNK);
             for key in keys.by_ref().take(CHUNK) {
                 // Only the ban. What the key was charged does not matter, nor whether the policy is a shadow.
-                match operator.store().decide(Action::Peek, &[Charge::new(counted_by, &key, 1)]).now() {
+                let charge = Charge::new(counted_by, &key, 1);
+                match peek(&operator, &charge).now() {
+                    Ok(Err(error)) if may_pass(&error) => {
+                        drop(peeks.spawn(patient_peek(operator.clone(), charge, Answer::ready(Err(error)))))
+                    }
                     Ok(ready) => peeked.push((key, ready)),
-                    Err(pending) => drop(peeks.spawn(async move { (key, pending.await) })),
+                    Err(pending) => drop(peeks.spawn(patient_peek(operator.clone(), charge, pending))),
                 }
             }
             peeked.extend(peeks.join_all().await);
@@ -106,4 +121,29 @@ impl BanList {
         bans.truncate(MOST_LISTED);
         Self { bans, is_complete }
     }
+}
+
+fn peek(operator: &Operator, charge: &Charge) -> Answer<Decision> {
+    operator.store().decide(Action::Peek, slice::from_ref(charge))
+}
+
+/// The `answer` to a peek at the key of `charge`, which is repeated while the store is unavailable: a list takes seconds, and
+/// must not fail because Redis pauses for longer than the deadline of a request.
+async fn patient_peek(
+    operator: Operator,
+    charge: Charge,
+    answer: Answer<Decision>,
+) -> (Key, Result<Decision, Error>) {
+    let (began, mut peeked) = (Instant::now(), answer.await);
+    while peeked.as_ref().is_err_and(may_pass) && began.elapsed() < PATIENCE {
+        sleep(PAUSE).await;
+        peeked = peek(&operator, &charge).await;
+    }
+    (charge.key().clone(), peeked)
+}
+
+/// Whether the store did not answer, so that another peek may succeed.
+fn may_pass(error: &Error) -> bool {
+    use ErrorKind::{StoreBusy, StoreDisconnected, StoreSuspended, StoreTimeout, StoreUnreachable};
+    matches!(error.kind(), StoreBusy | StoreDisconnected | StoreSuspended | StoreTimeout | StoreUnreachable)
 }

@@ -1,8 +1,12 @@
 //! Bans by operators, and the list of bans.
 
+use std::{collections::HashMap, sync::Mutex};
+
 use tower_ratelimit::{
-    Charge, Error, ErrorKind, FailureMode, ManualClock, RedisStore, decision::DecisionSource,
-    internal::Extent, store::Store as _,
+    Answer, Charge, Error, ErrorKind, FailureMode, ManualClock, RedisStore,
+    decision::DecisionSource,
+    internal::{Extent, StoredKeys},
+    store::{Action, Store},
 };
 use tower_ratelimit_extra::explain::BanList;
 
@@ -215,4 +219,54 @@ async fn one_list_is_made_at_a_time_for_a_store() {
     // grows.
     let lists: Vec<_> = cursors.split(|cursor| *cursor == "0").skip(1).collect();
     assert!(lists.len() == 8 && lists.iter().all(|list| list.len() >= 3), "{cursors:?}");
+}
+
+/// Bans in memory. The first answers to peeks at a key are failures.
+struct Pausing {
+    store: MemoryStore,
+    failures: usize,
+    failed: Mutex<HashMap<String, usize>>,
+}
+
+impl Store for Pausing {
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        if action == Action::Peek {
+            let mut failed = self.failed.lock().unwrap();
+            let failed = failed.entry(charges[0].key().as_str().to_owned()).or_default();
+            *failed += 1;
+            if *failed <= self.failures {
+                let kinds = [ErrorKind::StoreTimeout, ErrorKind::StoreSuspended, ErrorKind::StoreBusy];
+                let failure = Err(Error::new(kinds[*failed % kinds.len()], "Redis pauses"));
+                return if *failed % 2 == 0 {
+                    Answer::ready(failure)
+                } else {
+                    Answer::pending(async { failure })
+                };
+            }
+        }
+        self.store.decide(action, charges)
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        self.store.reset(policy, key)
+    }
+
+    fn stored_keys(&self, policies: &[Policy], extent: Extent) -> Answer<StoredKeys> {
+        self.store.stored_keys(policies, extent)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_of_bans_outlasts_a_pause_of_the_store_that_a_request_would_not() {
+    let policy = Policy::new("api", Quota::per_second(10)).penalty(Penalty::manual());
+    for (failures, is_listed) in [(0, true), (10, true), (usize::MAX, false)] {
+        let failed = Mutex::default();
+        let limiter = Limiter::new(Pausing { store: MemoryStore::new(), failures, failed });
+        for number in 0..300 {
+            let key = Key::new(number.to_string());
+            limiter.operator().ban(&policy, &key, Duration::from_secs(3_600)).await.unwrap();
+        }
+        let list = BanList::of(&limiter, &policy).await;
+        assert_eq!(list.as_ref().is_ok_and(|list| list.bans.len() == 300), is_listed, "{failures}: {list:?}");
+    }
 }

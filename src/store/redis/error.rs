@@ -72,6 +72,8 @@ fn unconnected(address: &str, cause: &RedisError, remedy: &str) -> Error {
         None if io_kind(cause) == Some(std::io::ErrorKind::ConnectionRefused) => {
             error.with_fault(Fault::NotListening)
         }
+        // A handshake that failed is known, other than one that takes long.
+        None if tls_remedy(cause).is_some() => error.with_fault(Fault::Other),
         None => error,
     }
 }

@@ -236,7 +236,7 @@ async fn an_outage_names_the_server_and_the_cause_and_says_when_the_cause_change
 }
 
 #[tokio::test]
-async fn one_late_answer_is_no_outage() {
+async fn one_late_answer_does_not_begin_an_outage_in_the_log() {
     let server = RedisServer::start();
     let impatient = settings().deadline(Duration::from_millis(300));
     let limiter = Limiter::new(impatient.connect(&server.url()).await.unwrap());

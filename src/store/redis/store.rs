@@ -68,7 +68,8 @@ use crate::{
 ///
 /// A decision takes at most the [`deadline`](RedisStoreBuilder::deadline), including the wait for a connection. A batch
 /// without a reply by then may have charged, and is never sent again. If Redis is so busy that a decision cannot be sent
-/// within the deadline, it fails with [`StoreBusy`](crate::ErrorKind::StoreBusy). When a decision fails, its policy's
+/// within the deadline, it fails with [`StoreBusy`](crate::ErrorKind::StoreBusy); if Redis answers nothing in that time,
+/// with [`StoreUnreachable`](crate::ErrorKind::StoreUnreachable). When a decision fails, its policy's
 /// [`FailureMode`](crate::FailureMode) applies.
 ///
 /// If a connection breaks during a batch, the decisions of that batch fail. The store replaces the connection and checks
@@ -92,7 +93,8 @@ use crate::{
 /// * An answer belongs to the runtime in which it is first polled. Time in which that runtime is blocked does not count
 ///   against its deadline, except in a Cluster. A permit is renewed by the runtime of its decision: if that runtime is
 ///   blocked or idle for longer than two thirds of the period, the permit may expire.
-/// * A decision that is polled outside a runtime fails with [`MissingSetup`](crate::ErrorKind::MissingSetup).
+/// * A decision that is polled outside a runtime fails with [`MissingSetup`](crate::ErrorKind::MissingSetup). A runtime
+///   without timers panics at the first use of the store: build it with `enable_all`.
 /// * Under a paused clock (`start_paused`), deadlines pass before Redis answers. Test with
 ///   [`MemoryStore::with_clock`](crate::MemoryStore::with_clock) instead.
 ///

@@ -237,7 +237,7 @@ impl Store for Pausing {
             if *failed <= self.failures {
                 let kinds = [ErrorKind::StoreTimeout, ErrorKind::StoreSuspended, ErrorKind::StoreBusy];
                 let failure = Err(Error::new(kinds[*failed % kinds.len()], "Redis pauses"));
-                return if *failed % 2 == 0 {
+                return if failed.is_multiple_of(2) {
                     Answer::ready(failure)
                 } else {
                     Answer::pending(async { failure })

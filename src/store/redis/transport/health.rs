@@ -223,7 +223,7 @@ impl Health {
             Wait::InSilence => (
                 ErrorKind::StoreUnreachable,
                 "Redis does not answer: the first connection is not open yet; if it never is, check the address, firewalls, \
-                 and whether the server expects TLS",
+                 and whether the server expects TLS: write rediss:// if it does, and write redis:// if it does not",
             ),
         };
         Error::new(kind, text)

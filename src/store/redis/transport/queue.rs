@@ -409,7 +409,7 @@ mod tests {
             let mut wait = None;
             for millis in 0..60 {
                 tokio::time::advance(Duration::from_millis(1)).await;
-                wait = wait.or(queue.expire(late));
+                wait = wait.or_else(|| queue.expire(late));
                 if answered_at == Some(millis) {
                     queue.record(1, Some(Duration::ZERO));
                 }

@@ -1,8 +1,14 @@
 //! A Redis that hangs: how many requests wait for it.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
-use support::{RedisServer, certificates::Authority, fake_server};
+use support::{PATIENT, RedisServer, certificates::Authority, eventually, fake_server, within};
 use tokio::{
     net::TcpListener,
     task::JoinSet,
@@ -114,4 +120,24 @@ async fn three_decisions_of_a_shard_wait_for_a_cluster_that_never_answers() {
     let limiter = Limiter::new(settings().connect_lazy(Servers::cluster([url])).unwrap());
     let waited = waited(&limiter, 100).await;
     assert!(waited.len() <= 3, "{waited:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn probes_go_on_without_traffic() {
+    let pings = Arc::new(AtomicUsize::new(0));
+    let counted = pings.clone();
+    let url = fake_server::start(move |words| match words[0].as_str() {
+        "PING" => {
+            counted.fetch_add(1, Ordering::Relaxed);
+            String::new()
+        }
+        "EVALSHA" | "EVAL" => String::new(),
+        _ => "+OK\r\n".to_owned(),
+    });
+    let limiter = Limiter::new(settings().connect_lazy(url.await).unwrap());
+    let is_suspended = async || check(&limiter).await.is_err_and(|error| !was_made_to_wait(&error));
+    assert!(eventually(is_suspended).await, "the breaker does not open");
+    // Each probe of a silent server is one PING. A few come from the decisions, and from checks of idle connections.
+    let go_on = within(PATIENT, async || pings.load(Ordering::Relaxed) >= 12).await;
+    assert!(go_on, "{pings:?}");
 }

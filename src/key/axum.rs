@@ -150,7 +150,7 @@ impl KeyExtractor for MatchedRoute {
         Answer::ready(Ok(Key::new(route.map_or("", MatchedPath::as_str))))
     }
 
-    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+    fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {
         only(named, |route| matches!(route, b"" | [b'/', ..]), "a route, which begins with a slash, or empty")
     }
 }

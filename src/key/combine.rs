@@ -16,11 +16,8 @@ impl KeyExtractor for Key {
         Answer::ready(Ok(self.clone()))
     }
 
-    fn keys_of(&self, named: &Self) -> Result<Vec<Self>, Error> {
-        if named == self {
-            return Ok(vec![named.clone()]);
-        }
-        Err(impossible("the one key"))
+    fn keys_of(&self, named: &Self) -> Answer<Vec<Self>> {
+        Answer::ready(if named == self { Ok(vec![named.clone()]) } else { Err(impossible("the one key")) })
     }
 }
 
@@ -38,8 +35,8 @@ where
         T::LOOKED_UP
     }
 
-    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
-        Ok(vec![named.clone()])
+    fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {
+        Answer::ready(Ok(vec![named.clone()]))
     }
 }
 
@@ -54,8 +51,12 @@ macro_rules! pointer {
                 (**self).looks_up()
             }
 
-            fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+            fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {
                 (**self).keys_of(named)
+            }
+
+            fn check_keys_of(&self) -> Result<(), Error> {
+                (**self).check_keys_of()
             }
         }
     };
@@ -84,18 +85,23 @@ impl<K: KeyExtractor> KeyExtractor for Changed<K> {
         self.looks_up || self.extractor.looks_up()
     }
 
-    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
-        let change = |key: Key| match (self.change)(key).now() {
-            Ok(Ok(key)) => Ok(key),
-            Ok(Err(error)) => {
-                let message = format!("no request has this identity: {error}");
-                Err(Error::new(ErrorKind::InvalidIdentity, message))
-            }
-            Err(_) => Err(Error::invalid(
-                "the function of `map` returns a pending answer: call `any_of` before `map`",
-            )),
+    fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {
+        let change = self.change.clone();
+        let changed = move |keys: Vec<Key>| {
+            all(keys.into_iter().map(|key| change(key).then(|changed| changed.map_err(of_identity))))
         };
-        self.extractor.keys_of(named)?.into_iter().map(change).collect()
+        match self.extractor.keys_of(named).now() {
+            Ok(Ok(keys)) => changed(keys),
+            Ok(Err(error)) => Answer::ready(Err(error)),
+            Err(pending) => Answer::pending(async move {
+                let keys = pending.await?;
+                changed(keys).await
+            }),
+        }
+    }
+
+    fn check_keys_of(&self) -> Result<(), Error> {
+        self.extractor.check_keys_of()
     }
 }
 
@@ -123,19 +129,57 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
         self.first.looks_up() || self.second.looks_up()
     }
 
-    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
-        let first = self.first.keys_of(named).map(|keys| keys.into_iter().map(Key::of_first));
-        let second = self.second.keys_of(named).map(|keys| keys.into_iter().map(|key| key.of_second()));
+    fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {
         // An identity that is impossible for one extractor may be the other's. Any other error must not be lost: the
         // keys of that extractor would be missing, and a blocklist would not match them.
-        let is_impossible = |error: &Error| error.kind() == ErrorKind::InvalidIdentity;
-        match (first, second) {
-            (Err(error), _) if !is_impossible(&error) => Err(error),
-            (_, Err(error)) if !is_impossible(&error) => Err(error),
-            (Err(error), Err(_)) => Err(error),
-            (first, second) => Ok(first.into_iter().flatten().chain(second.into_iter().flatten()).collect()),
-        }
+        let possible = |keys: Answer<Vec<Key>>| {
+            keys.then(|keys| match keys {
+                Err(error) if error.kind() == ErrorKind::InvalidIdentity => Ok(Err(error)),
+                keys => keys.map(Ok),
+            })
+        };
+        all([possible(self.first.keys_of(named)), possible(self.second.keys_of(named))]).and_then(
+            |mut keys| match (keys.pop(), keys.pop()) {
+                (Some(Err(_)), Some(Err(error))) => Err(error),
+                (second, first) => {
+                    let first = first.into_iter().flatten().flatten().map(Key::of_first);
+                    let second = second.into_iter().flatten().flatten().map(|key| key.of_second());
+                    Ok(first.chain(second).collect())
+                }
+            },
+        )
     }
+
+    fn check_keys_of(&self) -> Result<(), Error> {
+        self.first.check_keys_of().and_then(|()| self.second.check_keys_of())
+    }
+}
+
+/// The error of the function that changes an identity, as one of an identity that a request cannot have. A failure of
+/// the server stays as it is.
+fn of_identity(error: Error) -> Error {
+    if error.kind().is_clients() {
+        return Error::new(ErrorKind::InvalidIdentity, format!("no request has this identity: {error}"));
+    }
+    error
+}
+
+/// The values of all `answers`. Ready if each of them is.
+fn all<T: Send + 'static>(answers: impl IntoIterator<Item = Answer<T>>) -> Answer<Vec<T>> {
+    let answers: Vec<_> = answers.into_iter().map(Answer::now).collect();
+    if answers.iter().all(Result::is_ok) {
+        return Answer::ready(answers.into_iter().flatten().collect());
+    }
+    Answer::pending(async move {
+        let mut values = Vec::with_capacity(answers.len());
+        for answer in answers {
+            values.push(match answer {
+                Ok(value) => value?,
+                Err(pending) => pending.await?,
+            });
+        }
+        Ok(values)
+    })
 }
 
 fn is_missing(error: &Error) -> bool {
@@ -174,10 +218,16 @@ macro_rules! tuple {
                 false $(|| $part.looks_up())+
             }
 
-            fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+            fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {
                 let ($($part,)+) = self;
                 let extractors: &[&dyn KeyExtractor] = &[$($part),+];
                 joined_keys(named, extractors)
+            }
+
+            fn check_keys_of(&self) -> Result<(), Error> {
+                let ($($part,)+) = self;
+                $($part.check_keys_of()?;)+
+                Ok(())
             }
         }
     };
@@ -188,18 +238,22 @@ tuple!(A B C);
 tuple!(A B C D);
 
 /// Every key that `extractors` together can return for the parts of `named`.
-fn joined_keys(named: &Key, extractors: &[&dyn KeyExtractor]) -> Result<Vec<Key>, Error> {
+fn joined_keys(named: &Key, extractors: &[&dyn KeyExtractor]) -> Answer<Vec<Key>> {
     let parts = named.parts().filter(|parts| parts.len() == extractors.len());
     let Some(parts) = parts else {
-        return Err(impossible("a tuple, or a `Key::join`, of one identity for each part"));
+        return Answer::ready(Err(impossible("a tuple, or a `Key::join`, of one identity for each part")));
     };
-    let mut combinations = vec![Vec::new()];
-    for (part, extractor) in parts.iter().zip(extractors) {
-        let keys = if part.is_final() { vec![part.clone()] } else { extractor.keys_of(part)? };
-        combinations = combinations
-            .iter()
-            .flat_map(|before| keys.iter().map(|key| [before.as_slice(), slice::from_ref(key)].concat()))
-            .collect();
-    }
-    Ok(combinations.iter().map(Key::join).collect())
+    let keys = parts.into_iter().zip(extractors).map(|(part, extractor)| {
+        if part.is_final() { Answer::ready(Ok(vec![part])) } else { extractor.keys_of(&part) }
+    });
+    all(keys).map(|keys_of_parts| {
+        let mut combinations = vec![Vec::new()];
+        for keys in keys_of_parts {
+            combinations = combinations
+                .iter()
+                .flat_map(|before| keys.iter().map(|key| [before.as_slice(), slice::from_ref(key)].concat()))
+                .collect();
+        }
+        combinations.iter().map(Key::join).collect()
+    })
 }

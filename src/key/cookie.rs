@@ -115,7 +115,7 @@ impl KeyExtractor for Cookie {
         self.key(request).into()
     }
 
-    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+    fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {
         let is_possible = |value: &[u8]| {
             let can_be_sent = !self.raw || (trim(value) == value && !value.contains(&b';'));
             can_be_sent && of_valid_length(value).is_ok() && str::from_utf8(value).is_ok()

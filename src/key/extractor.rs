@@ -192,7 +192,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// # Panics
     ///
     /// If any of `identities` could never occur in a request, such as a network, an address with a port, or a header's
-    /// value with a space at its end; or if the extractor does not implement [`keys_of`](Self::keys_of).
+    /// value with a space at its end; or if the extractor looks keys up or does not implement [`keys_of`](Self::keys_of).
     /// [`try_any_of`](Self::try_any_of) returns an error instead.
     ///
     /// # Example
@@ -248,8 +248,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     {
         let mut keys = Vec::new();
         for (i, named) in identities.into_iter().map(Into::into).enumerate() {
-            let found = if named.is_final() { Ok(vec![named]) } else { self.keys_of(&named) };
-            let found = found.map_err(|error| {
+            let found = if named.is_final() { Ok(Ok(vec![named])) } else { self.keys_of(&named).now() };
+            let found = found.unwrap_or_else(|_| Err(looked_up())).map_err(|error| {
                 Error::new(ErrorKind::InvalidConfig, format!("identity {}: {error}", i + 1))
             })?;
             keys.extend(found.into_iter().map(Key::stored));
@@ -274,8 +274,10 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// It is part of this trait because a blocklist compares keys in their stored form, which only the extractor can derive
     /// from an identity. Implement it for a custom extractor that is used with `any_of`:
     ///
-    /// * If `extract` returns identities as the client sends them: `Ok(vec![named.clone()])`.
+    /// * If `extract` returns identities as the client sends them: `Answer::ready(Ok(vec![named.clone()]))`.
     /// * If it changes them: the changed one. `Key::identity` gives the text of `named`.
+    /// * If it looks them up: a pending answer. `any_of` does not wait for it and fails. The router for operators of the
+    ///   crate `tower-ratelimit-extra` waits.
     /// * If it calls another extractor and returns its keys: call `keys_of` of that extractor.
     ///
     /// Defaults to an error, so `any_of` fails when the service starts. A default that returned `named` would match
@@ -285,15 +287,24 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///
     /// [`InvalidIdentity`](ErrorKind::InvalidIdentity): no request can have this identity. In an [`or`](Self::or), the
     /// identity is then taken to belong to the other extractor. Any other kind: the keys are unknown, and `any_of` fails.
-    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+    fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {
         let _ = named;
-        Err(Error::new(
+        Answer::ready(Err(Error::new(
             ErrorKind::InvalidConfig,
             format!(
                 "`{}` does not implement `KeyExtractor::keys_of`, which `any_of` needs",
                 type_name::<Self>()
             ),
-        ))
+        )))
+    }
+
+    /// Fails if this extractor, or one that it consists of, does not implement [`keys_of`](Self::keys_of).
+    #[doc(hidden)]
+    fn check_keys_of(&self) -> Result<(), Error> {
+        match self.keys_of(&Key::new("")).now() {
+            Ok(Err(error)) if error.kind() == ErrorKind::InvalidConfig => Err(error),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -341,16 +352,23 @@ pub(super) fn only(
     named: &Key,
     is_possible: impl FnOnce(&[u8]) -> bool,
     expected: &'static str,
-) -> Result<Vec<Key>, Error> {
-    match named.raw() {
+) -> Answer<Vec<Key>> {
+    Answer::ready(match named.raw() {
         Some(identity) if is_possible(&identity) => Ok(vec![Key::new(&identity)]),
         _ => Err(impossible(expected)),
-    }
+    })
 }
 
 /// The error for an identity that no request has. It does not show the identity, which may be a secret.
 pub(super) fn impossible(expected: &'static str) -> Error {
     Error::new(ErrorKind::InvalidIdentity, format!("no request has this identity: it must be {expected}"))
+}
+
+/// The error for an identity whose keys are not known now.
+fn looked_up() -> Error {
+    Error::invalid(
+        "its key is looked up, and `any_of` does not wait for a lookup: call `any_of` before `map`",
+    )
 }
 
 /// Whether a request with this head matches.

@@ -3,7 +3,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use http::request::Parts;
 
 use super::{Key, KeyExtractor, extractor::only};
-use crate::base::{Answer, Error};
+use crate::base::Answer;
 
 /// The gRPC method that is called, such as `greeter.Greeter/SayHello`, or its [service](Self::service).
 ///
@@ -73,7 +73,7 @@ impl KeyExtractor for GrpcMethod {
         Answer::ready(Ok(Key::new(name.filter(|name| self.is_known(name)).unwrap_or(OTHER))))
     }
 
-    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+    fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {
         let (is_name, expected): (fn(&str) -> bool, _) = match self.is_service {
             true => (is_service, "a gRPC service, as `package.Service`, or `(other)`"),
             false => {

@@ -90,7 +90,7 @@ impl KeyExtractor for Header {
         self.key(request).into()
     }
 
-    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+    fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {
         let is_possible = |value: &[u8]| value.trim_ascii() == value && value_key(value).is_ok();
         only(named, is_possible, "the value of a header, without whitespace around it")
     }
@@ -146,7 +146,7 @@ impl KeyExtractor for Bearer {
         bearer_key(request).into()
     }
 
-    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
+    fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {
         let is_possible = |token: &[u8]| !token.iter().any(is_blank) && value_key(token).is_ok();
         only(named, is_possible, "a bearer token without whitespace")
     }

@@ -85,6 +85,9 @@ fn read_unmarked(text: &str, depth: usize) -> Result<Key, Error> {
         let parts = parts.into_iter().map(|part| read(part, depth + 1)).collect::<Result<Vec<_>, _>>()?;
         return Ok(Key::join(&parts));
     }
+    if text.is_empty() {
+        return Err(invalid("it is empty: write `%` for the empty identity"));
+    }
     if text == EMPTY {
         return Ok(Key::new(""));
     }

@@ -177,6 +177,49 @@ async fn an_extractor_type_without_keys_of_cannot_be_used_in_a_ban() {
 }
 
 #[tokio::test]
+async fn the_keys_of_an_identity_that_is_looked_up_are_awaited_and_any_of_says_that_it_does_not_wait() {
+    let lookup = |id: &str| {
+        let id = id.to_owned();
+        Answer::pending(async move {
+            match &*id {
+                "k-ann" => Ok(Key::new(7)),
+                "k-down" => Err(Error::new(ErrorKind::IdentityUnavailable, "the database is down")),
+                _ => Err(Error::new(ErrorKind::UnknownIdentity, "no account has this API key")),
+            }
+        })
+    };
+    let account = move || Header::new("x-api-key").map(lookup);
+    let keys = async |extractor: &dyn KeyExtractor, named: Key| {
+        let keys = extractor.keys_of(&named).await.map_err(|error| (error.kind(), error.to_string()))?;
+        Ok(keys.iter().map(|key| key.as_str().to_owned()).collect::<Vec<_>>())
+    };
+    let unknown = "no request has this identity: no account has this API key".to_owned();
+    let down = || Err((ErrorKind::IdentityUnavailable, "the database is down".to_owned()));
+    assert_eq!(keys(&account(), Key::new("k-ann")).await, Ok(vec!["7".to_owned()]));
+    assert_eq!(keys(&account(), Key::new("k-bob")).await, Err((ErrorKind::InvalidIdentity, unknown)));
+    assert_eq!(keys(&account(), Key::new("k-down")).await, down());
+    // A failure of the server is not taken for an identity of the other extractor.
+    let either = account().or(PeerIp::new());
+    assert_eq!(keys(&either, Key::new("k-down")).await, down());
+    assert_eq!(keys(&either, Key::new("192.0.2.1")).await, Ok(vec!["%>192.0.2.1".to_owned()]));
+    let twice = account().map(lookup).or(account());
+    assert_eq!(keys(&twice, Key::new("k-ann")).await, Ok(vec!["%>7".to_owned()]));
+    let both = (account(), Header::new("x-user"));
+    assert_eq!(keys(&both, Key::new(("k-ann", "u"))).await, Ok(vec!["%(7%|u%)".to_owned()]));
+    assert_eq!(keys(&both, Key::new(("k-down", "u"))).await, down());
+
+    let extractors: [Box<dyn KeyExtractor>; 4] =
+        [Box::new(account()), Box::new(account().hashed([7; 32])), Box::new(either), Box::new(twice)];
+    for extractor in extractors {
+        let error = extractor.try_any_of(["k-ann"]).map(drop).unwrap_err();
+        let message = "identity 1: its key is looked up, and `any_of` does not wait for a lookup: call `any_of` before `map`";
+        assert_eq!((error.kind(), &*error.to_string()), (ErrorKind::InvalidConfig, message));
+    }
+    let error = both.try_any_of([("k-ann", "u")]).map(drop).unwrap_err();
+    assert!(error.to_string().contains("call `any_of` before `map`"), "{error}");
+}
+
+#[tokio::test]
 async fn a_tuple_of_values_is_the_key_of_a_tuple_of_extractors() {
     let request = head(Request::get("/").header("x-tenant", "acme").header("x-user", "7"));
     let both = (Header::new("x-tenant"), Header::new("x-user"));

@@ -69,11 +69,13 @@ impl Admin {
     /// So an operator can write an address instead of its network ([`PeerIp`](tower_ratelimit::PeerIp)), or an API key
     /// of which Redis has only a hash ([`hashed`](KeyExtractor::hashed)). Write `%25` for a percent sign in an
     /// identity, as in stored forms. A stored form with a mark, such as `%*` and a hash, is used as it is. If several
-    /// keys may belong to an identity ([`or`](KeyExtractor::or)), the answer is 409 with their stored forms.
+    /// keys may belong to an identity ([`or`](KeyExtractor::or)), the answer is 409 with their stored forms. An identity
+    /// that the extractor looks up, such as with [`map`](KeyExtractor::map) and a `Lookup`, is looked up.
     ///
     /// # Panics
     ///
-    /// If a fixed list has no policy of this name, or if it is called twice for one policy.
+    /// If a fixed list has no policy of this name, if it is called twice for one policy, or if the extractor, or one that
+    /// it consists of, does not implement [`keys_of`](KeyExtractor::keys_of).
     #[track_caller]
     pub fn keys_of(mut self, policy: &str, extractor: impl KeyExtractor) -> Self {
         if let Some(fixed) = self.0.policies.fixed() {
@@ -85,6 +87,9 @@ impl Admin {
         }
         let is_known = self.0.extractors.iter().any(|(known, _)| known == policy);
         assert!(!is_known, "the keys of the policy {policy:?} already have an extractor: pass only one");
+        if let Err(error) = extractor.check_keys_of() {
+            panic!("the extractor of the policy {policy:?} finds no keys: {error}");
+        }
         self.0.extractors.push((policy.to_owned(), Arc::new(extractor)));
         self
     }
@@ -104,6 +109,8 @@ impl Admin {
             .route("/policies", get(policies))
             .route("/policies/{policy}", get(policy))
             .route("/policies/{policy}/keys/{key}", get(explain).delete(reset))
+            // A path does not match an empty last segment. The handlers answer with an error.
+            .route("/policies/{policy}/keys/", get(explain).delete(reset))
             .route("/policies/{policy}/keys/{key}/refund", post(refund))
             .route("/policies/{policy}/keys/{key}/ban", post(ban).delete(unban))
             .route("/policies/{policy}/bans", get(bans))

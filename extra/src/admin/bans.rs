@@ -55,7 +55,7 @@ pub(super) async fn ban(
         seconds: u64,
     }
     const MOST: u64 = 3_650 * 86_400;
-    let (policy, key) = settings.target(&path(names)?)?;
+    let (policy, key) = settings.target(&path(names)?).await?;
     let Time { seconds } = body(&headers, content, r#"{"seconds": 600}"#)?;
     if !(1..=MOST).contains(&seconds) {
         return Err(Problem::bad_request(format!("`seconds` must be from 1 to {MOST}")));
@@ -67,7 +67,7 @@ pub(super) async fn ban(
 }
 
 pub(super) async fn unban(State(settings): Shared, names: PathOf<KeyName>) -> Reply {
-    let (policy, key) = settings.target(&path(names)?)?;
+    let (policy, key) = settings.target(&path(names)?).await?;
     with_penalty(&policy)?;
     settings.limiter.operator().unban(&policy, &key).await?;
     log!(info, policy = policy.name(), key_hash = %key.digest(), "an operator ended the ban of a key");

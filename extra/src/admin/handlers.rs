@@ -45,17 +45,17 @@ pub(super) async fn explain(
     names: PathOf<KeyName>,
     RawQuery(query): RawQuery,
 ) -> Reply {
-    let (policy, key) = settings.target(&path(names)?)?;
+    let (policy, key) = settings.target(&path(names)?).await?;
     let explained = Explanation::of(&settings.limiter, &policy, &key, cost(query.as_deref())?).await;
     let explanation = explained.map_err(|error| Problem::of_read(&error))?;
     match explanation.decision().failure() {
-        Some(failure) => Err(undecided(&policy, &failure.to_string())),
+        Some(failure) => Err(Problem::undecided(&policy, failure, failure.to_string())),
         None => Ok(json(&explanation)),
     }
 }
 
 pub(super) async fn reset(State(settings): Shared, names: PathOf<KeyName>) -> Reply {
-    let (policy, key) = settings.target(&path(names)?)?;
+    let (policy, key) = settings.target(&path(names)?).await?;
     settings.limiter.operator().reset(&policy, &key).await?;
     log!(info, policy = policy.name(), key_hash = %key.digest(), "an operator reset a key");
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -78,7 +78,7 @@ pub(super) async fn refund(
         capacity: u64,
         reset_after: f64,
     }
-    let (policy, key) = settings.target(&path(names)?)?;
+    let (policy, key) = settings.target(&path(names)?).await?;
     let Refund { units } = body(&headers, content, r#"{"units": 5}"#)?;
     if !(1..=MAX_UNITS).contains(&units) {
         return Err(Problem::bad_request(format!("`units` must be from 1 to {MAX_UNITS}")));
@@ -91,7 +91,7 @@ pub(super) async fn refund(
     }
     let decision = settings.limiter.operator().refund_latest(&policy, &key, units).await?;
     if let Some(failure) = decision.failure() {
-        return Err(undecided(&policy, &of_change(failure)));
+        return Err(Problem::undecided(&policy, failure, of_change(failure)));
     }
     log!(info, policy = policy.name(), key_hash = %key.digest(), units, "an operator refunded a key");
     match decision.outcomes().iter().chain(decision.shadows()).next() {
@@ -120,8 +120,9 @@ pub(super) async fn enforcement(State(settings): Shared) -> Reply {
 pub(super) async fn set_enforcement(State(settings): Shared, headers: HeaderMap, content: Body) -> Reply {
     let switch = switch(&settings)?;
     let position: Position = body(&headers, content, r#"{"enforcement": "off"}"#)?;
+    let _old = switch.get();
     switch.set(position.enforcement);
-    log!(warn, enforcement = %position.enforcement, "an operator moved the switch of enforcement");
+    log!(warn, old = %_old, enforcement = %position.enforcement, "an operator moved the switch of enforcement");
     Ok(json(&position))
 }
 
@@ -132,12 +133,4 @@ fn switch(settings: &Settings) -> Result<&EnforcementSwitch, Problem> {
             "the service has no switch here: add one with `Admin::enforcement`",
         )
     })
-}
-
-/// The store has not made the decision.
-fn undecided(policy: &Policy, failure: &str) -> Problem {
-    let mode = policy.failure_mode();
-    let detail =
-        format!("the store has not answered, and the failure mode `{mode}` decides until then: {failure}");
-    Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
 }

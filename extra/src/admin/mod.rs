@@ -47,8 +47,9 @@
 //!
 //! `{key}` is the key's [stored form](tower_ratelimit::key#the-stored-form), percent-encoded as any segment of a path:
 //! `alice`; `Jos%C3%A9%20Ortega`; `%25(acme%25%7Calice%25)` for the joined key `%(acme%|alice%)`. If an identity
-//! contains no `%`, it is its own stored form. With [`Admin::keys_of`], `{key}` is the identity as the client sends it,
-//! with `%25` for a percent sign, so `%2525` in the path.
+//! contains no `%`, it is its own stored form. `%25` is the empty identity; a path without a key is an error. With
+//! [`Admin::keys_of`], `{key}` is the identity as the client sends it, with `%25` for a percent sign, so `%2525` in the
+//! path.
 //!
 //! # Errors
 //!
@@ -57,13 +58,13 @@
 //!
 //! | status | |
 //! |---|---|
-//! | 400 | The path, the query or the body is invalid: a key that is not in stored form, a negative number |
+//! | 400 | The path, the query or the body is invalid: a key that is empty or not in stored form, a negative number; or no request has the identity |
 //! | 404 | There is no such policy, or no switch |
-//! | 409 | Several keys belong to the identity, a permit is to be refunded, or a key is to be banned under a policy without a penalty |
+//! | 409 | Several keys belong to the identity, a permit is to be refunded, bans are read or changed under a policy without a penalty, or another program has written the value of the key: reset the key to remove it |
 //! | 413 | A body above axum's limit, 2 MB by default |
 //! | 415 | A body without `content-type: application/json`, which other web sites cannot send unasked |
-//! | 500 | The store does not support the algorithm of the policy |
-//! | 503 | The store did not answer. The `detail` of a change ends with `the change may have been made` if that is possible; without these words, the store was not changed |
+//! | 500 | The store does not support the algorithm of the policy, or the extractor lacks its setup |
+//! | 503 | The store, or a lookup of the extractor, did not answer. The `detail` of a change ends with `the change may have been made` if that is possible; without these words, the store was not changed |
 //!
 //! # Logs
 //!

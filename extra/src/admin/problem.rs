@@ -3,7 +3,7 @@
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
 use serde::Serialize;
-use tower_ratelimit::{Error, ErrorKind};
+use tower_ratelimit::{Error, ErrorKind, Policy};
 
 use super::reply::reply;
 
@@ -21,7 +21,27 @@ impl Problem {
 
     /// A failure of the store to read, which changed nothing.
     pub(super) fn of_read(error: &Error) -> Self {
-        Self::new(status(error.kind()), error.to_string())
+        Self::of(error, error.to_string())
+    }
+
+    /// The store has not made the decision: `error` has the text `failure`.
+    pub(super) fn undecided(policy: &Policy, error: &Error, failure: String) -> Self {
+        if error.kind() == ErrorKind::ForeignValue {
+            return Self::of(error, failure);
+        }
+        let mode = policy.failure_mode();
+        let detail = format!(
+            "the store has not answered, and the failure mode `{mode}` decides until then: {failure}"
+        );
+        Self::of(error, detail)
+    }
+
+    fn of(error: &Error, text: String) -> Self {
+        let detail = match error.kind() {
+            ErrorKind::ForeignValue => format!("reset the key, or end its ban, to remove its value: {text}"),
+            _ => text,
+        };
+        Self::new(status(error.kind()), detail)
     }
 
     /// The request is wrong.
@@ -33,7 +53,7 @@ impl Problem {
 /// An invalid key, or a failure of the store to make a change.
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
-        Self::new(status(error.kind()), of_change(&error))
+        Self::of(&error, of_change(&error))
     }
 }
 
@@ -48,13 +68,14 @@ const fn status(kind: ErrorKind) -> StatusCode {
         ErrorKind::MissingIdentity | ErrorKind::InvalidIdentity | ErrorKind::UnknownIdentity => {
             StatusCode::BAD_REQUEST
         }
-        ErrorKind::StoreTimeout
+        ErrorKind::ForeignValue => StatusCode::CONFLICT,
+        ErrorKind::IdentityUnavailable
+        | ErrorKind::StoreTimeout
         | ErrorKind::StoreBusy
         | ErrorKind::StoreSuspended
         | ErrorKind::StoreUnreachable
         | ErrorKind::StoreDisconnected
         | ErrorKind::StoreFailed
-        | ErrorKind::ForeignValue
         | ErrorKind::StoreReply => StatusCode::SERVICE_UNAVAILABLE,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }

@@ -25,6 +25,8 @@ pub(super) struct PolicyName {
 #[derive(Deserialize)]
 pub(super) struct KeyName {
     pub(super) policy: String,
+    /// Empty if the path has none.
+    #[serde(default)]
     pub(super) key: String,
 }
 

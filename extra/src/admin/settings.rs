@@ -37,13 +37,17 @@ impl Settings {
     }
 
     /// The policy and the key that a path names.
-    pub(super) fn target(&self, KeyName { policy, key }: &KeyName) -> Result<(Policy, Key), Problem> {
+    pub(super) async fn target(&self, KeyName { policy, key }: &KeyName) -> Result<(Policy, Key), Problem> {
         let policy = self.policy(policy)?;
+        // Probably a script with an unset variable.
+        if key.is_empty() {
+            return Err(Problem::bad_request("the path has no key: write `%25` for the empty identity"));
+        }
         let key = Key::from_stored(key)?;
         let extractor = self.extractors.iter().find(|(name, _)| name == policy.name());
         match extractor {
             // A mark or a hash is of a key that was read in the store.
-            Some((_, extractor)) if !key.is_made() => Ok((policy, only(extractor.keys_of(&key)?)?)),
+            Some((_, extractor)) if !key.is_made() => Ok((policy, only(extractor.keys_of(&key).await?)?)),
             _ => Ok((policy, key)),
         }
     }

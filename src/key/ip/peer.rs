@@ -204,8 +204,8 @@ impl KeyExtractor for PeerIp {
         key.into()
     }
 
-    fn keys_of(&self, named: &Key) -> Result<Vec<Key>, Error> {
-        self.prefix.keys_of(named)
+    fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {
+        self.prefix.keys_of(named).into()
     }
 }
 

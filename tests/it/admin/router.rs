@@ -1,18 +1,19 @@
 //! The router for operators, over a real socket.
 
-use std::time::Duration;
+use std::{panic::AssertUnwindSafe, time::Duration};
 
 use axum::{Router, routing::get};
-use http::{Method, Request};
+use http::{Method, Request, request::Parts};
 use serde_json::{Value, json};
 use support::{
     Directory, Down, RedisServer,
     http::{Client, serve},
-    settings,
+    settings, store,
 };
 use tower_ratelimit::{
-    Answer as StoreAnswer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _,
+    Answer as StoreAnswer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor,
     Limiter, ManualClock, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, RedisStore,
+    algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     internal::{Extent, StoredKeys},
     policy::{Enforcement, EnforcementSwitch, Penalty},
     store::{Action, Store},
@@ -20,6 +21,7 @@ use tower_ratelimit::{
 use tower_ratelimit_extra::{
     admin::{self, Admin, Policies},
     live::LivePolicies,
+    lookup::Lookup,
 };
 
 /// A client of one server.
@@ -203,7 +205,10 @@ async fn any_key_can_be_named() {
         ("%25(acme%25%7Calice%25)", Key::from(("acme", "alice"))),
         ("%25%3E203.0.113.7", Key::from_stored("%>203.0.113.7").unwrap()),
         (&"x".repeat(3_000), Key::new("x".repeat(3_000))),
-        ("%25*a6949588618bfddffa881161bfd2fd6d", secret.keys_of(&Key::new("user-4")).unwrap().remove(0)),
+        (
+            "%25*a6949588618bfddffa881161bfd2fd6d",
+            secret.keys_of(&Key::new("user-4")).await.unwrap().remove(0),
+        ),
     ];
     for (segment, key) in keys {
         limiter.check(&login(), &key, 3).await.unwrap();
@@ -244,6 +249,222 @@ async fn an_extractor_finds_the_key_of_an_identity() {
     };
     problem("per-ip/keys/alice", 400, "is not an IP address").await;
     problem("either/keys/203.0.113.7", 409, "name one of `203.0.113.7`, `%>203.0.113.7`").await;
+}
+
+#[tokio::test]
+async fn a_looked_up_key_is_found_by_the_identity_that_clients_send() {
+    let accounts = Lookup::new(|api_key: String| async move {
+        match &*api_key {
+            "k-ann" => Ok(7),
+            "k-down" => Err(Error::new(ErrorKind::IdentityUnavailable, "the database is down")),
+            "k-panic" => panic!("a bug of the user's"),
+            _ => Err(Error::new(ErrorKind::UnknownIdentity, "no account has this API key")),
+        }
+    });
+    let account = move || {
+        let accounts = accounts.clone();
+        Header::new("x-api-key").map(move |api_key| accounts.get(api_key).map(Key::new))
+    };
+    let hashed = |_: &Parts| Key::new(7);
+    let hashed = hashed.hashed("0123456789abcdef").extract(&Request::new(()).into_parts().0).await.unwrap();
+    let limiter = stopped();
+    let policies = ["account", "hashed", "either"].map(|name| Policy::new(name, Quota::per_hour(5)));
+    let admin = Admin::new(limiter.clone(), policies)
+        .keys_of("account", account())
+        .keys_of("hashed", account().hashed("0123456789abcdef"))
+        .keys_of("either", account().or(PeerIp::new()));
+    let operator = Operator::of(admin.router()).await;
+    // The second time, the value is cached.
+    for _ in 0..2 {
+        for (policy, key) in [("account", "7"), ("hashed", hashed.as_str()), ("either", "7")] {
+            let charge = operator.get(&format!("/policies/{policy}/keys/k-ann")).await["charges"][0].clone();
+            assert_eq!(charge["key"], key, "{policy}");
+        }
+        let get = |key: &str| (Method::GET, format!("/policies/account/keys/{key}"));
+        let (method, path) = get("k-bob");
+        operator.problem(method, &path, None, 400, "no request has this identity: no account has").await;
+        for (key, detail) in [("k-down", "the database is down"), ("k-panic", "the lookup panicked")] {
+            let (method, path) = get(key);
+            operator.problem(method, &path, None, 503, detail).await;
+            operator.problem(Method::DELETE, &path, None, 503, detail).await;
+        }
+    }
+    let units = Some(r#"{"units": 1}"#);
+    assert_eq!(operator.ask(Method::POST, "/policies/account/keys/k-ann/refund", units).await.0, 200);
+}
+
+/// Has no `keys_of`.
+struct Own;
+
+impl KeyExtractor for Own {
+    fn extract(&self, _: &Parts) -> tower_ratelimit::Answer<Key> {
+        tower_ratelimit::Answer::ready(Ok(Key::new("own")))
+    }
+}
+
+#[test]
+fn an_extractor_without_keys_of_is_rejected_when_the_router_is_made_wherever_it_is_used() {
+    let header = || Header::new("x-api-key");
+    let extractors: [Box<dyn KeyExtractor>; 8] = [
+        Box::new(Own),
+        Box::new(Own.hashed([7; 32])),
+        Box::new(Own.map(|_: &str| -> u8 { panic!("not called when the service starts") })),
+        Box::new(Own.or(header())),
+        Box::new(header().or(Own)),
+        Box::new((header(), Own)),
+        Box::new((header(), header(), Own.hashed([7; 32]))),
+        Box::new(Box::new(header().or(Own)) as Box<dyn KeyExtractor>),
+    ];
+    for (row, extractor) in extractors.into_iter().enumerate() {
+        let made = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            Admin::new(MemoryStore::new(), login()).keys_of("login", extractor)
+        }));
+        let panic = made.map(drop).expect_err(&format!("row {row}"));
+        let message = panic.downcast_ref::<String>().unwrap();
+        assert!(
+            message.contains("the extractor of the policy \"login\" finds no keys: `it::admin::router::Own` does not implement \
+                              `KeyExtractor::keys_of`"),
+            "row {row}: {message}"
+        );
+    }
+    // Its function is not called, and no lookup begins.
+    let admin = Admin::new(MemoryStore::new(), login());
+    let _ = admin.keys_of("login", (header(), PeerIp::new().map(|_: &str| -> u8 { panic!("called") })));
+}
+
+#[tokio::test]
+async fn an_empty_key_is_an_error_on_every_route_and_changes_nothing() {
+    let limiter = stopped();
+    let policy = login().penalty(Penalty::manual());
+    let admin = Admin::new(limiter.clone(), [policy.clone(), Policy::new("per-ip", Quota::per_hour(5))]);
+    let operator = Operator::of(admin.keys_of("per-ip", PeerIp::new()).router()).await;
+    limiter.check(&policy, &Key::new(""), 3).await.unwrap();
+    let (units, seconds) = (Some(r#"{"units": 1}"#), Some(r#"{"seconds": 9}"#));
+    for policy in ["login", "per-ip"] {
+        for (method, rest, body) in [
+            (Method::GET, "", None),
+            (Method::GET, "?cost=2", None),
+            (Method::DELETE, "", None),
+            (Method::POST, "/refund", units),
+            (Method::POST, "/ban", seconds),
+            (Method::DELETE, "/ban", None),
+        ] {
+            let path = format!("/policies/{policy}/keys/{rest}");
+            let detail = "the path has no key: write `%25` for the empty identity";
+            operator.problem(method, &path, body, 400, detail).await;
+        }
+    }
+    operator.problem(Method::GET, "/policies/logn/keys/", None, 404, "the policies: `login`, `per-ip`").await;
+    // A part of a key, too.
+    for (key, detail) in [
+        ("%25(acme%25%7C%25)", "its parts cannot be told apart"),
+        ("%25%3E", "it is empty: write `%` for the empty identity"),
+    ] {
+        operator.problem(Method::DELETE, &format!("/policies/login/keys/{key}"), None, 400, detail).await;
+    }
+    let state = operator.get("/policies/login/keys/%25").await["charges"][0].clone();
+    assert_eq!((&state["remaining"], &state["banned_for"]), (&json!(2), &Value::Null));
+}
+
+#[tokio::test]
+async fn a_value_of_another_program_is_a_conflict_that_a_reset_ends() {
+    let server = RedisServer::start();
+    let operator =
+        Operator::of(admin::router(store(&server).await, login().penalty(Penalty::manual()))).await;
+    let path = "/policies/login/keys/alice";
+    let mine = || {
+        let _: redis::Value = server.command(&["SET", "rl:login:gcra:{alice}", "mine"]);
+    };
+    mine();
+    let detail = "reset the key, or end its ban, to remove its value: the command failed in Redis";
+    operator.problem(Method::GET, path, None, 409, detail).await;
+    operator.problem(Method::POST, &format!("{path}/refund"), Some(r#"{"units": 1}"#), 409, detail).await;
+    assert_eq!(operator.ask(Method::DELETE, path, None).await.0, 204);
+    assert_eq!(operator.get(path).await["charges"][0]["remaining"], 5);
+}
+
+#[tokio::test]
+async fn no_valid_setup_and_no_mistake_of_an_operator_is_answered_as_a_failure_of_the_server() {
+    let server = RedisServer::start();
+    let redis = settings().manual_clock(ManualClock::new()).connect(&server.url()).await.unwrap();
+    let hour = || Quota::per_hour(5);
+    let policies = || {
+        let plain = |name: &str| Policy::new(name, hour());
+        vec![
+            plain("gcra"),
+            plain("fixed").algorithm(FixedWindow::anchored()),
+            plain("sliding").algorithm(SlidingWindow::new()),
+            plain("log").algorithm(SlidingLog::new()),
+            plain("token").algorithm(TokenBucket::new().starting_at(0)),
+            plain("meter").algorithm(LeakyBucket::meter()),
+            plain("queue").algorithm(LeakyBucket::queue(Duration::from_secs(5))),
+            Policy::concurrency("permits", 5).penalty(Penalty::manual()),
+            plain("debt").debt(1_000),
+            plain("leased").leased(2),
+            plain("shadow").shadow().penalty(Penalty::after(2, Duration::from_secs(60))),
+            plain("closed").on_store_failure(FailureMode::Closed),
+        ]
+    };
+    for (store, limiter) in [("memory", stopped()), ("redis", Limiter::new(redis))] {
+        for policy in policies() {
+            limiter.check(&policy, &Key::new("a"), 1).await.unwrap();
+        }
+        let names: Vec<String> = policies().iter().map(|policy| policy.name().to_owned()).collect();
+        let operator = Operator::of(admin::router(limiter, policies())).await;
+        for name in names {
+            let base = format!("/policies/{name}");
+            let long = "x".repeat(20_000);
+            for key in
+                ["a", "unknown", "%25", "%25(a%25%7Cb%25)", "%25FF", "%25%5Ea", "%00", "%F0%9F%92%A9", &long]
+            {
+                let path = format!("{base}/keys/{key}");
+                for cost in [
+                    "",
+                    "?cost=0",
+                    "?cost=6",
+                    "?cost=18446744073709551615",
+                    "?cost=",
+                    "?cost=1&cost=2",
+                    "?=",
+                    "?%FF",
+                ] {
+                    let (status, _, body) = operator.ask(Method::GET, &format!("{path}{cost}"), None).await;
+                    assert!(status < 500, "{store} {path}{cost}: {status} {body}");
+                }
+                for (suffix, body) in [
+                    ("/refund", r#"{"units": 1}"#),
+                    ("/refund", r#"{"units": 17592186044416}"#),
+                    ("/refund", r#"{"units": 18446744073709551615}"#),
+                    ("/refund", "nul"),
+                    ("/ban", r#"{"seconds": 1}"#),
+                    ("/ban", r#"{"seconds": 315360000}"#),
+                    ("/ban", r#"{"seconds": 18446744073709551615}"#),
+                    ("/ban", "\u{feff}{}"),
+                ] {
+                    let path = format!("{path}{suffix}");
+                    let (status, _, answer) = operator.ask(Method::POST, &path, Some(body)).await;
+                    assert!(status < 500, "{store} {path} {body}: {status} {answer}");
+                }
+                for path in [format!("{path}/ban"), path] {
+                    let (status, _, answer) = operator.ask(Method::DELETE, &path, None).await;
+                    assert!(status < 500, "{store} DELETE {path}: {status} {answer}");
+                }
+            }
+            for path in ["", "/", "/bans", "/keys", "/keys/", "/keys//", "/keys//ban", "/bans/"] {
+                for method in [Method::GET, Method::DELETE, Method::POST, Method::PUT, Method::OPTIONS] {
+                    let path = format!("{base}{path}");
+                    let request =
+                        Request::builder().method(method.clone()).uri(format!("{}{path}", operator.base));
+                    let response = operator.client.send(request.body(String::new()).unwrap()).await;
+                    assert!(
+                        response.status().as_u16() < 500,
+                        "{store} {method} {path}: {}",
+                        response.status()
+                    );
+                }
+            }
+        }
+    }
 }
 
 #[tokio::test]
@@ -413,7 +634,8 @@ async fn a_failed_change_says_whether_it_may_have_been_made() {
             for (method, path, body, is_change) in requests.clone() {
                 let (status, _, problem) = operator.ask(method.clone(), path, body).await;
                 let detail = problem["detail"].as_str().unwrap();
-                assert_eq!(status, 503, "{method} {path}");
+                let is_foreign = kind == ErrorKind::ForeignValue;
+                assert_eq!(status, if is_foreign { 409 } else { 503 }, "{kind:?}, {method} {path}");
                 let end = if is_change && may_have_charged {
                     "no answer; the change may have been made"
                 } else {

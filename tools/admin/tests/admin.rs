@@ -504,7 +504,7 @@ async fn unprintable_output_does_not_crash_and_the_change_is_made() {
 fn every_mistake_has_an_exit_code_and_a_remedy() {
     let server = RedisServer::start();
     let url = server.url();
-    let rows: [(&[&str], &[&str], i32, &str); 14] = [
+    let rows: [(&[&str], &[&str], i32, &str); 18] = [
         (&[], &["show", "login", "alice"], 2, "--redis redis://host:6379, or in the variable REDIS_URL"),
         (
             &["--redis", &url],
@@ -513,6 +513,11 @@ fn every_mistake_has_an_exit_code_and_a_remedy() {
             "there is no policy `logn`; the policies: `banning`, `daily`, `exports`, `login`",
         ),
         (&["--redis", &url], &["show", "login", "100%"], 2, "write `%25` for a percent sign"),
+        // As of a script with an unset variable.
+        (&["--redis", &url], &["show", "login", ""], 2, "it is empty: write `%` for the empty identity"),
+        (&["--redis", &url], &["reset", "login", ""], 2, "it is empty: write `%` for the empty identity"),
+        (&["--redis", &url], &["ban", "banning", "", "1h"], 2, "it is empty: write `%` for"),
+        (&["--redis", &url], &["show", "", "alice"], 2, "there is no policy ``; the policies: `banning`"),
         (&["--redis", &url], &["refund", "login", "alice", "0"], 2, "0 is not in 1..=17592186044416"),
         (&["--redis", &url], &["refund", "login", "alice", "-5"], 2, "'-5'"),
         (&["--redis", &url], &["refund", "login", "alice", "99999999999999999999"], 2, "number too large"),

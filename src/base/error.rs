@@ -237,9 +237,18 @@ pub(crate) fn valid<T>(value: Result<T, Error>) -> T {
     }
 }
 
+/// The message on one line: control characters are escaped, because a message may repeat a text from a configuration or
+/// from a server.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        for part in self.message.split_inclusive(char::is_control) {
+            let mut rest = part.chars();
+            match rest.next_back().filter(|last| last.is_control()) {
+                Some(control) => write!(f, "{}{}", rest.as_str(), control.escape_debug())?,
+                None => f.write_str(part)?,
+            }
+        }
+        Ok(())
     }
 }
 

@@ -46,7 +46,7 @@ impl Policy {
     ///
     /// # Panics
     ///
-    /// If `share` is not from 0 to 1. [`try_rollout`](Self::try_rollout) gives an error instead.
+    /// If `share` is not 0 and not from 0.000001 to 1. [`try_rollout`](Self::try_rollout) gives an error instead.
     ///
     /// # Example
     ///

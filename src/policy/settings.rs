@@ -54,6 +54,9 @@ impl PolicySettings {
             _ if !(0.0..=1.0).contains(&self.enforced) => {
                 "the share of keys must be from 0 to 1: 0.25 enforces the policy for a quarter of them"
             }
+            _ if self.enforced > 0.0 && self.enforced_keys() == 0 => {
+                "the share of keys must be 0 or at least 0.000001: 0 makes the policy a shadow"
+            }
             _ => return Ok(()),
         };
         Err(Error::invalid(problem))

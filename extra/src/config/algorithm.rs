@@ -18,32 +18,26 @@ use super::table::{Span, Table};
 #[serde(tag = "name", rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) enum AlgorithmTable {
     Concurrency {},
-    FixedWindow {
-        #[serde(default)]
-        aligned: bool,
-        utc_offset: Option<UtcOffset>,
-    },
+    FixedWindow { aligned: Option<bool>, utc_offset: Option<UtcOffset> },
     Gcra {},
-    LeakyBucket {
-        max_wait: Option<Span>,
-        delay_after: Option<u64>,
-    },
+    LeakyBucket { max_wait: Option<Span>, delay_after: Option<u64> },
     SlidingLog {},
-    SlidingWindow {
-        segments: Option<u32>,
-    },
-    TokenBucket {
-        refill_every: Option<Span>,
-        starting_at: Option<u64>,
-    },
+    SlidingWindow { segments: Option<u32> },
+    TokenBucket { refill_every: Option<Span>, starting_at: Option<u64> },
 }
 
 impl AlgorithmTable {
     pub(super) fn algorithm(self) -> Result<Arc<dyn Algorithm>, Error> {
         Ok(match self {
             Self::Concurrency {} => Arc::new(Concurrency::new()),
+            Self::FixedWindow { aligned: Some(false), utc_offset: Some(_) } => {
+                return Err(Error::new(
+                    ErrorKind::InvalidConfig,
+                    "`utc_offset` is for aligned windows: leave out `aligned = false`, or `utc_offset`",
+                ));
+            }
             Self::FixedWindow { utc_offset: Some(UtcOffset(windows)), .. } => Arc::new(windows),
-            Self::FixedWindow { aligned: true, .. } => Arc::new(FixedWindow::aligned()),
+            Self::FixedWindow { aligned: Some(true), .. } => Arc::new(FixedWindow::aligned()),
             Self::FixedWindow { .. } => Arc::new(FixedWindow::anchored()),
             Self::Gcra {} => Arc::new(Gcra::new()),
             Self::LeakyBucket { max_wait: Some(Span(wait)), delay_after } => {

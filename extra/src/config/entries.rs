@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, de::Unexpected};
 use tower_ratelimit::{Error, FailureMode, Policy, Quota, algorithm::Gcra};
 
-use super::{algorithm::AlgorithmTable, penalty::PenaltyEntry, table::TextOrTable};
+use super::{
+    algorithm::AlgorithmTable,
+    penalty::PenaltyEntry,
+    table::{Table, TextOrTable},
+};
 
 /// The table of a policy, or entries that change another policy. An entry that is left out stays as it is; `null` stands for
 /// its default.
@@ -35,6 +39,15 @@ type Entry<T> = Option<Option<T>>;
 
 fn entry<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Result<Entry<T>, D::Error> {
     Option::deserialize(deserializer).map(Some)
+}
+
+/// No text stands for it. A list of its values does not either, which serde would read without the names of the entries.
+impl Table for PolicyChanges {
+    const EXPECTED: &'static str = "a table of the policy's entries";
+
+    fn of_text<E: serde::de::Error>(text: &str) -> Result<Self, E> {
+        Err(E::invalid_type(Unexpected::Str(text), &Self::EXPECTED))
+    }
 }
 
 impl PolicyChanges {

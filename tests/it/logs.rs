@@ -145,6 +145,31 @@ async fn an_invalid_file_of_policies_is_one_warning_and_not_one_for_each_read() 
     assert_eq!(lines.with("policy `api`: entry `quota`: invalid quota `many`"), 2, "{}", lines.text());
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_file_that_moves_the_switch_is_logged_with_the_position_that_the_switch_had() {
+    let directory = Directory::new();
+    let path = directory.file("limits.toml");
+    let write = async |enforcement: &str| {
+        let policy = "[[policies]]\nname = \"api\"\nquota = \"1/s\"\n";
+        std::fs::write(&path, format!("enforcement = \"{enforcement}\"\n{policy}")).unwrap();
+        sleep(Duration::from_secs(2)).await;
+    };
+    write("on").await;
+    let live = LivePolicies::file(&path).unwrap();
+    let (lines, _guard) = listen();
+    let moved = "the switch of enforcement moved";
+    // In an emergency, by the router for operators.
+    live.enforcement().set(Enforcement::Off);
+    write("report-only").await;
+    assert_eq!((lines.with(moved), lines.with("old=off new=report-only")), (1, 1), "{}", lines.text());
+    // Moved already.
+    live.enforcement().set(Enforcement::Off);
+    write("off").await;
+    assert_eq!((lines.with(moved), live.enforcement().get()), (1, Enforcement::Off), "{}", lines.text());
+    write("on").await;
+    assert_eq!((lines.with(moved), lines.with("old=off new=on")), (2, 1), "{}", lines.text());
+}
+
 #[tokio::test]
 async fn changes_of_live_policies_are_logged_as_old_and_new_and_what_weakens_limits_at_warn() {
     let server = RedisServer::start();

@@ -9,6 +9,7 @@ use std::{
     io::{self, Read as _},
     path::{Path, PathBuf},
     sync::Arc,
+    thread,
     time::Duration,
 };
 
@@ -22,7 +23,7 @@ use tower_ratelimit::{Error, ErrorKind, policy::Enforcement};
 
 use super::{
     error_place::{Entry, without_name},
-    follow::{Origin, no_runtime},
+    follow::{Origin, unfinished},
     parsed::Parsed,
 };
 use crate::config::PolicyConfig;
@@ -49,17 +50,16 @@ pub(super) struct PolicyFile {
 #[derive(Deserialize)]
 #[serde(rename = "a file of policies", deny_unknown_fields)]
 struct Tables {
-    #[serde(default)]
-    enforcement: Enforcement,
-    #[serde(default)]
-    policies: Vec<PolicyConfig>,
+    enforcement: Option<Enforcement>,
+    policies: Option<Vec<PolicyConfig>>,
 }
 
 impl PolicyFile {
     /// Reads the file at `path` for the first time. Blocks.
     pub(super) fn open(path: PathBuf) -> Result<(Self, Vec<u8>), Error> {
         let path: Arc<Path> = path.into();
-        let content = load(&path)?;
+        let settled = settled(|| load(&path), || thread::sleep(SETTLE))?;
+        let content = settled.ok_or_else(|| changing(&path))?;
         Ok((Self { path, settled: content.clone(), late: None }, content))
     }
 
@@ -92,8 +92,29 @@ impl PolicyFile {
             return Err(invalid(&self.path, problem));
         };
         self.late = None;
-        loaded.unwrap_or_else(|_| Err(no_runtime()))
+        loaded.unwrap_or_else(|error| Err(unfinished(&error)))
     }
+}
+
+/// The content that two reads with a `pause` between them agree on. `None` if it changes all the time.
+fn settled(
+    mut load: impl FnMut() -> Result<Vec<u8>, Error>,
+    pause: impl Fn(),
+) -> Result<Option<Vec<u8>>, Error> {
+    let mut before = load()?;
+    for _ in 0..ATTEMPTS {
+        pause();
+        let content = load()?;
+        if content == before {
+            return Ok(Some(content));
+        }
+        before = content;
+    }
+    Ok(None)
+}
+
+fn changing(path: &Path) -> Error {
+    invalid(path, " is being written all the time: replace it with `mv` instead")
 }
 
 fn invalid(path: &Path, problem: impl Display) -> Error {
@@ -136,7 +157,7 @@ impl Origin for PolicyFile {
             sleep(SETTLE).await;
             content = self.load().await?;
         }
-        Err(invalid(&self.path, " is being written all the time: replace it with `mv` instead"))
+        Err(changing(&self.path))
     }
 
     fn parse(&self, content: Arc<Vec<u8>>) -> JoinHandle<Result<Parsed, Error>> {
@@ -148,9 +169,6 @@ impl Origin for PolicyFile {
 fn parse(path: &Path, content: &[u8]) -> Result<Parsed, Error> {
     let text = str::from_utf8(content)
         .map_err(|error| invalid(path, format_args!(": not UTF-8 after {} bytes", error.valid_up_to())))?;
-    if text.trim().is_empty() {
-        return Err(invalid(path, ": the file is empty: write a table `[[policies]]` for each policy"));
-    }
     let syntax = |error: toml::de::Error| {
         let line =
             error.span().map_or(1, |span| text[..span.start.min(text.len())].matches('\n').count() + 1);
@@ -159,8 +177,12 @@ fn parse(path: &Path, content: &[u8]) -> Result<Parsed, Error> {
     let tables = toml::Deserializer::parse(text).map_err(syntax)?;
     let Tables { enforcement, policies: read } =
         serde_path_to_error::deserialize(tables).map_err(|error| explain(path, text, &error))?;
+    // Probably a file that is not written yet, or an example in comments.
+    if enforcement.is_none() && read.is_none() {
+        return Err(invalid(path, ": the file has no entries: write a table `[[policies]]` for each policy"));
+    }
     let mut policies = BTreeMap::new();
-    for PolicyConfig(policy) in read {
+    for PolicyConfig(policy) in read.unwrap_or_default() {
         match policies.entry(policy.name().to_owned()) {
             Slot::Vacant(slot) => drop(slot.insert(policy)),
             Slot::Occupied(slot) => {
@@ -172,7 +194,7 @@ fn parse(path: &Path, content: &[u8]) -> Result<Parsed, Error> {
             }
         }
     }
-    Ok(Parsed { policies, enforcement, is_empty: false })
+    Ok(Parsed { policies, enforcement: enforcement.unwrap_or_default(), is_empty: false })
 }
 
 /// The content of the file at `path`.
@@ -210,6 +232,18 @@ mod tests {
     use std::sync::mpsc;
 
     use super::*;
+
+    #[test]
+    fn the_first_read_waits_until_the_file_is_written() {
+        let first_of = |reads: &[&'static str]| {
+            let mut reads = reads.iter();
+            settled(|| Ok(reads.next().unwrap().as_bytes().to_vec()), || {}).unwrap()
+        };
+        assert_eq!(first_of(&["whole", "whole"]).unwrap(), b"whole");
+        assert_eq!(first_of(&["", "half", "whole", "whole"]).unwrap(), b"whole");
+        let changing: Vec<&'static str> = ["a", "b"].into_iter().cycle().take(ATTEMPTS + 1).collect();
+        assert_eq!(first_of(&changing), None);
+    }
 
     #[tokio::test]
     async fn a_read_that_hangs_is_an_error_and_is_not_begun_twice() {

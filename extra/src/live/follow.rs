@@ -1,8 +1,12 @@
 //! The task that follows a file or a hash.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, thread, time::Duration};
 
-use tokio::{runtime::Handle, task::JoinHandle, time::sleep};
+use tokio::{
+    runtime::Handle,
+    task::{JoinError, JoinHandle},
+    time::sleep,
+};
 use tower_ratelimit::{Error, ErrorKind, policy::Enforcement};
 
 use super::{parsed::Parsed, set::Set};
@@ -89,7 +93,8 @@ impl<O: Origin> Follower<O> {
             Some(rejected) if *rejected.content == content => rejected,
             _ => {
                 let content = Arc::new(content);
-                let parsed = self.origin.parse(content.clone()).await.unwrap_or_else(|_| Err(no_runtime()));
+                let parsed =
+                    self.origin.parse(content.clone()).await.unwrap_or_else(|error| Err(unfinished(&error)));
                 Rejected { content, parsed }
             }
         };
@@ -102,18 +107,38 @@ impl<O: Origin> Follower<O> {
     }
 
     /// Follows the origin until `set` is no longer used.
-    pub(super) async fn run(mut self, set: Arc<Set>) {
-        loop {
-            let mut left = jittered(set.interval());
-            while !left.is_zero() {
-                let pause = left.min(LINGER);
-                sleep(pause).await;
-                left -= pause;
-                if !set.is_used() {
-                    return;
+    pub(super) fn run(mut self, set: Arc<Set>) -> impl Future<Output = ()> + Send {
+        // Not in the future, which a runtime may drop before it polls it.
+        let followed = Followed(set);
+        async move {
+            let Followed(set) = &followed;
+            loop {
+                let mut left = jittered(set.interval());
+                while !left.is_zero() {
+                    let pause = left.min(LINGER);
+                    sleep(pause).await;
+                    left -= pause;
+                    if !set.is_used() {
+                        return;
+                    }
                 }
+                self.poll(set).await;
             }
-            self.poll(&set).await;
+        }
+    }
+}
+
+/// The set of an origin that is followed. If this is dropped while the set is in use, its policies do not change again.
+struct Followed(Arc<Set>);
+
+impl Drop for Followed {
+    fn drop(&mut self) {
+        if self.0.is_used() {
+            self.0.stopped(if thread::panicking() {
+                "reading it panicked"
+            } else {
+                "its Tokio runtime was shut down; make live policies in a runtime that runs as long as the service"
+            });
         }
     }
 }
@@ -132,9 +157,11 @@ pub(super) fn runtime() -> Result<Handle, Error> {
     })
 }
 
-/// The error of work that ended with the runtime.
-pub(super) fn no_runtime() -> Error {
-    Error::new(ErrorKind::MissingSetup, "the Tokio runtime was shut down")
+/// The error of work that did not end with a result.
+pub(super) fn unfinished(error: &JoinError) -> Error {
+    let problem =
+        if error.is_panic() { "reading the policies panicked" } else { "the Tokio runtime was shut down" };
+    Error::new(ErrorKind::MissingSetup, problem)
 }
 
 #[cfg(test)]

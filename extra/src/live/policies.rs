@@ -101,17 +101,17 @@ impl LivePolicies {
     /// ```
     ///
     /// Changes are found by content, so Kubernetes ConfigMaps, symbolic links and editors that rename files work. If
-    /// the file is missing for a while, the policies stay. A change is applied when two reads 50 ms apart agree, so a
-    /// half-written file is not used. If your program writes more slowly, let it write another file and rename it.
+    /// the file is missing for a while, the policies stay. A file is used when two reads 50 ms apart agree, so a
+    /// half-written file is not used, even when the service starts. If your program writes more slowly, let it write another file and rename it.
     /// Files are read and parsed outside the runtime's worker threads, and an invalid file is parsed once. A file
     /// system that does not answer for five seconds is an error.
     ///
-    /// This call blocks while it reads the file.
+    /// This call blocks while it reads the file twice, for 50 ms or more.
     ///
     /// # Errors
     ///
-    /// * [`InvalidConfig`](tower_ratelimit::ErrorKind::InvalidConfig): the file cannot be read, is larger than 1 MiB, or is invalid. The
-    ///   message names the line, the policy and the entry.
+    /// * [`InvalidConfig`](tower_ratelimit::ErrorKind::InvalidConfig): the file cannot be read, is larger than 1 MiB, has no entries, is
+    ///   being written all the time, or is invalid. The message names the line, the policy and the entry.
     /// * [`MissingSetup`](tower_ratelimit::ErrorKind::MissingSetup): no Tokio runtime runs here.
     pub fn file(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let runtime = runtime()?;
@@ -185,8 +185,8 @@ impl LivePolicies {
         *self.versions.borrow()
     }
 
-    /// Why the policies stay as they are: the file or the hash is invalid or cannot be read, or the hash has changed
-    /// but its `@version` has not. `None` once that is over. The metric `ratelimit_failed_policy_sources` counts these.
+    /// Why the policies stay as they are: the file or the hash is invalid or cannot be read, the hash has changed but its
+    /// `@version` has not, or the runtime that read it was shut down. `None` once that is over. The metric `ratelimit_failed_policy_sources` counts these.
     ///
     /// Use it in a health check or an administration page. It shows no password.
     #[must_use]
@@ -206,7 +206,7 @@ impl LivePolicies {
     /// The switch that the file or the hash moves. Give it to layers with
     /// [`RateLimitLayer::enforcement`](tower_ratelimit::RateLimitLayer::enforcement).
     ///
-    /// If you move it in your code, it stays there until the value in the file or the hash changes.
+    /// If you or the router for operators move it, it stays there until the value in the file or the hash changes.
     #[must_use]
     pub fn enforcement(&self) -> &EnforcementSwitch {
         self.set.enforcement()

@@ -184,12 +184,16 @@ impl Set {
 
     /// Moves the switch if the origin's value has changed. Returns whether it did.
     fn moves(&self, state: &mut State, new: Enforcement) -> bool {
-        let old = mem::replace(&mut state.enforcement, new);
-        if old != new {
+        let is_changed = mem::replace(&mut state.enforcement, new) != new;
+        if is_changed {
+            // An operator may have moved it since.
+            let old = self.enforcement.get();
             self.enforcement.set(new);
-            log!(warn, origin = %self.origin, %old, %new, "the switch of enforcement moved");
+            if old != new {
+                log!(warn, origin = %self.origin, %old, %new, "the switch of enforcement moved");
+            }
         }
-        old != new
+        is_changed
     }
 
     /// Logs the policies that `changed`.
@@ -220,12 +224,25 @@ impl Set {
         failed_sources_changed(-i64::from(_failed));
     }
 
-    /// Records that `error` keeps the old policies. Logs it unless it is the one of the latest read.
-    pub(super) fn failed(&self, error: Error) {
-        let (mut state, text) = (lock(&self.state), error.to_string());
+    /// Records that the origin is not read again, because of `cause`. Not logged, because this is also how a service ends
+    /// that does not drop its layers before its runtime.
+    pub(super) fn stopped(&self, cause: &str) {
+        let message = format!("{} is not read any more: {cause}", self.origin);
+        self.record(&mut lock(&self.state), Error::new(ErrorKind::MissingSetup, message));
+    }
+
+    /// Records `error`. Returns the one before.
+    fn record(&self, state: &mut State, error: Error) -> Option<Error> {
         let before = state.error.replace(error);
         #[cfg(feature = "metrics")]
         failed_sources_changed(i64::from(before.is_none()));
+        before
+    }
+
+    /// Records that `error` keeps the old policies. Logs it unless it is the one of the latest read.
+    pub(super) fn failed(&self, error: Error) {
+        let (mut state, text) = (lock(&self.state), error.to_string());
+        let before = self.record(&mut state, error);
         let continues = before.is_some_and(|before| before.to_string() == text);
         state.logged.retain(|(_, at)| at.elapsed() < REPORT_EVERY);
         if !continues && !state.logged.iter().any(|(logged, _)| *logged == text) {

@@ -15,7 +15,7 @@ use tower_ratelimit::{
 use tower_ratelimit_extra::live::LivePolicies;
 
 /// A file with these policies.
-pub(super) fn file_of(policies: &[(&str, &str)]) -> String {
+pub(crate) fn file_of(policies: &[(&str, &str)]) -> String {
     let table =
         |(name, quota): &(&str, &str)| format!("[[policies]]\nname = \"{name}\"\nquota = \"{quota}\"\n");
     policies.iter().map(table).collect()
@@ -131,7 +131,38 @@ async fn an_invalid_file_changes_nothing_and_says_what_to_do() {
     let login =
         |entry: &str| format!("{}[[policies]]\nname = \"login\"\n{entry}\n", file_of(&[("api", "3/h")]));
     let rows = [
-        ("nothing", String::new(), ": the file is empty: write a table `[[policies]]`"),
+        ("nothing", String::new(), ": the file has no entries: write a table `[[policies]]`"),
+        ("whitespace", " \n\t\r\n".to_owned(), ": the file has no entries: write a table `[[policies]]`"),
+        (
+            "a byte order mark",
+            "\u{feff}".to_owned(),
+            ": the file has no entries: write a table `[[policies]]`",
+        ),
+        (
+            "comments",
+            "# [[policies]]\n# name = 'api'".to_owned(),
+            ": the file has no entries: write a table `[[policies]]`",
+        ),
+        (
+            "a list in place of a table",
+            "policies = [[\"api\", \"1/h\"]]".to_owned(),
+            "policy 1 of the file: invalid type: sequence, expected a table of the policy's entries",
+        ),
+        (
+            "control characters in an unknown entry",
+            with("\"lim\\nit\\u001b\" = 5"),
+            "policy `login`: entry `lim\\nit\\u{1b}`: unknown field `lim\\nit\\u{1b}`, expected one of",
+        ),
+        (
+            "control characters in a name",
+            format!("{good}[[policies]]\nname = \"a\\u0000\\nb\"\nquota = \"1/s\"\n"),
+            "policy `a\\0\\nb`: a policy's name must be printable ASCII",
+        ),
+        (
+            "control characters in a quota",
+            login("quota = \"6/\\u001bmin\""),
+            "policy `login`: entry `quota`: invalid quota `6/\\u{1b}min`",
+        ),
         ("half a string", with("")[..36].to_owned(), ", line 3: no valid TOML: "),
         ("other text", "{\"policies\": []}".to_owned(), ", line 1: no valid TOML: "),
         (
@@ -440,7 +471,14 @@ fn without_a_runtime_the_error_says_where_to_make_them() {
         let _guard = runtime.enter();
         LivePolicies::file(&path).unwrap()
     };
+    assert!(live.last_error().is_none());
     drop(runtime);
     assert_eq!(quotas(&live), ["api 1/h"]);
+    let error = live.last_error().unwrap();
+    assert_eq!(error.kind(), ErrorKind::MissingSetup);
+    assert!(
+        error.to_string().contains("limits.toml is not read any more: its Tokio runtime was shut down"),
+        "{error}"
+    );
     assert!(format!("{live:?}").contains("version: 0"), "{live:?}");
 }

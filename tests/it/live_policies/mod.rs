@@ -5,6 +5,7 @@ mod random;
 mod redis;
 mod watched;
 
+pub(crate) use self::file::file_of;
 use tower_ratelimit_extra::live::LivePolicies;
 
 /// The active policies, as `name quota`.

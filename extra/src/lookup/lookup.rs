@@ -20,9 +20,9 @@ use super::{settings::Settings, shared::Shared};
 /// * **Misses.** An error whose kind blames the client is a miss: [`UnknownIdentity`](ErrorKind::UnknownIdentity) for a
 ///   key without a value, `MissingIdentity` and `InvalidIdentity`. Misses are cached for the [`ttl`](Self::ttl), at
 ///   most [`misses`](Self::misses) of them, separately from the values. Other errors are not cached.
-/// * **When it runs.** A lookup starts when its answer is first awaited. A layer does not await it if another of its
-///   rules already denies the request. This does not hold for a rule with a [cost](tower_ratelimit::Rule::cost),
-///   because its function runs once, after the lookup.
+/// * **When it runs.** A lookup starts when its answer is first awaited. If another rule of the layer already denies the
+///   request, the layer starts no lookup. A rule with a [cost](tower_ratelimit::Rule::cost) does not prevent a lookup:
+///   its cost function runs once per request, after the lookups.
 /// * **Runtime.** Time comes from `tokio::time`. A lookup needs a Tokio runtime, and callers only wait for one in their
 ///   own runtime.
 ///
@@ -148,8 +148,8 @@ where
     /// # Errors
     ///
     /// * The [error](Self#errors-of-a-lookup) of the lookup.
-    /// * [`IdentityUnavailable`](ErrorKind::IdentityUnavailable): the lookup took too long, panicked, or too many
-    ///   lookups run concurrently.
+    /// * [`IdentityUnavailable`](ErrorKind::IdentityUnavailable): the lookup took too long, panicked, its runtime ended,
+    ///   or too many lookups run concurrently.
     /// * [`MissingSetup`](ErrorKind::MissingSetup): there is no Tokio runtime, and the value is not cached.
     pub fn get<Q>(&self, key: &Q) -> Answer<V>
     where

@@ -54,7 +54,7 @@ struct Found<V> {
     next_try: Instant,
 }
 
-/// `None` until the lookup has ended. Closed without a result if it panicked or its runtime ended.
+/// `None` until the lookup has ended. Closed without a result if its runtime ended.
 type Running<V> = watch::Receiver<Option<Result<V, Error>>>;
 
 enum Ask<V> {
@@ -127,7 +127,7 @@ where
                 }
             }
         }
-        Err(Error::new(ErrorKind::IdentityUnavailable, "the lookup panicked, or its runtime ended"))
+        Err(Error::new(ErrorKind::IdentityUnavailable, "the runtime of the lookup ended"))
     }
 
     /// The lookup of `key` that runs, or else a new one.
@@ -232,7 +232,7 @@ where
     }
 }
 
-/// Even if the function panics or the runtime ends.
+/// Runs even if the function panics or the runtime ends.
 impl<K, V> Drop for OneLookup<K, V>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
@@ -241,8 +241,9 @@ where
     fn drop(&mut self) {
         // The end of a runtime is not a failure: another runtime tries again immediately.
         if thread::panicking() {
-            let error = Error::new(ErrorKind::IdentityUnavailable, "the lookup panicked");
-            self.shared.ended(&self.key, &Err(error));
+            let result = Err(Error::new(ErrorKind::IdentityUnavailable, "the lookup panicked"));
+            self.shared.ended(&self.key, &result);
+            self.sender.send_replace(Some(result));
         }
         let all = &mut *lock(&self.shared.running);
         if let Some(running) = all.get_mut(&self.runtime) {

@@ -298,6 +298,17 @@ impl PolicySource {
         Self(Source::Watched(policy))
     }
 
+    /// A receiver of the policy of all requests. `None` if the policy depends on the request.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn receiver(&self) -> Option<watch::Receiver<Policy>> {
+        match &self.0 {
+            Source::Constant(policy) => Some(watch::channel(policy.clone()).1),
+            Source::Watched(policy) => Some(policy.clone()),
+            Source::PerRequest { .. } => None,
+        }
+    }
+
     /// The policy of all requests, if there is one that does not change.
     pub(crate) const fn constant(&self) -> Option<&Policy> {
         if let Source::Constant(policy) = &self.0 { Some(policy) } else { None }

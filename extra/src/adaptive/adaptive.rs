@@ -3,10 +3,10 @@ use std::{fmt, time::Duration};
 use tokio::{runtime::Handle, sync::watch};
 #[cfg(feature = "redis")]
 use tower_ratelimit::store::RedisStore;
-use tower_ratelimit::{Error, ErrorKind, policy::Policy};
+use tower_ratelimit::{Error, ErrorKind, policy::PolicySource};
 
 use super::{
-    follow::{Follower, scaled},
+    follow::{Follower, most_in_flight, scaled},
     policy::AdaptivePolicy,
     signal::Signal,
     source::{Bounds, INTERVALS},
@@ -68,7 +68,7 @@ use super::{
 /// ```
 #[must_use = "a policy follows its signals once it is started"]
 pub struct Adaptive {
-    policy: Policy,
+    policy: PolicySource,
     floor: f64,
     interval: Duration,
     signals: Vec<Signal>,
@@ -77,15 +77,18 @@ pub struct Adaptive {
 }
 
 impl Adaptive {
-    /// Begins with `policy`, whose quota is the most that is ever admitted.
+    /// Begins with `policy`, whose quota is the most that is ever admitted. If it is a source of a policy that changes,
+    /// such as one of `LivePolicies::get` or [`PolicySource::watched`], its changes are followed immediately, and the
+    /// share applies to the new quota. A change that cannot be counted at the [`floor`](Self::floor) is logged at warn and
+    /// not used. A [`Policy`](tower_ratelimit::Policy) does not change.
     ///
-    /// A policy on the [requests in flight](Policy::concurrency) is treated as a limit of this process, counted in a
-    /// [`MemoryStore`](tower_ratelimit::MemoryStore), unless it is [`shared`](Self::shared): the controllers compare it
-    /// with this process's requests in flight. If it is counted in Redis but not shared, it does not rise while this
+    /// A policy on the [requests in flight](tower_ratelimit::Policy::concurrency) is treated as a limit of this process,
+    /// counted in a [`MemoryStore`](tower_ratelimit::MemoryStore), unless it is [`shared`](Self::shared): the
+    /// controllers compare it with this process's requests in flight. If it is counted in Redis but not shared, it does not rise while this
     /// instance uses less than half of it.
-    pub const fn new(policy: Policy) -> Self {
+    pub fn new(policy: impl Into<PolicySource>) -> Self {
         Self {
-            policy,
+            policy: policy.into(),
             floor: 0.05,
             interval: Duration::from_millis(500),
             signals: Vec::new(),
@@ -150,8 +153,8 @@ impl Adaptive {
     ///
     /// # Errors
     ///
-    /// * [`InvalidConfig`](ErrorKind::InvalidConfig): there is no signal, a setting is out of its bounds, the algorithm
-    ///   cannot count the quota at the floor, or a signal cannot be shared.
+    /// * [`InvalidConfig`](ErrorKind::InvalidConfig): there is no signal, a setting is out of its bounds, the policy
+    ///   depends on the request, the algorithm cannot count the quota at the floor, or a signal cannot be shared.
     /// * [`MissingSetup`](ErrorKind::MissingSetup): no Tokio runtime runs here.
     pub fn start(self) -> Result<AdaptivePolicy, Error> {
         let runtime = Handle::try_current().map_err(|_| {
@@ -177,7 +180,14 @@ impl Adaptive {
                 "the interval of an adaptive policy must be from 10 milliseconds to an hour",
             ));
         }
-        scaled(&self.policy, self.floor)?;
+        let Some(mut origin) = self.policy.receiver() else {
+            return Err(Error::new(
+                ErrorKind::InvalidConfig,
+                "the policy of an adaptive policy cannot depend on the request: make each of the policies adaptive",
+            ));
+        };
+        let full = origin.borrow_and_update().clone();
+        scaled(&full, self.floor)?;
         let sources: Vec<_> = self.signals.into_iter().map(Signal::into_source).collect();
         sources.iter().try_for_each(|source| source.check())?;
         #[cfg(feature = "redis")]
@@ -189,18 +199,18 @@ impl Adaptive {
             ));
         }
         #[cfg(feature = "redis")]
-        let shared = self.shared.map(|store| super::shared::Shares::new(&store, &self.policy, self.interval));
+        let shared = self.shared.map(|store| super::shared::Shares::new(&store, &full, self.interval));
         #[cfg(feature = "redis")]
         let is_shared = shared.is_some();
         #[cfg(not(feature = "redis"))]
         let is_shared = false;
-        // With a limit for all instances, it is not known which part of it this one uses.
-        let limits_process = self.policy.has_permits() && !is_shared;
-        let most_in_flight = limits_process.then(|| self.policy.quota().limit() as f64);
-        let (policies, active) = watch::channel(self.policy.clone());
+        let most_in_flight = most_in_flight(&full, is_shared);
+        let (policies, active) = watch::channel(full.clone());
         let (shares, share) = watch::channel(1.0);
         let follower = Follower {
-            full: self.policy,
+            full,
+            origin,
+            is_shared,
             bounds: Bounds { floor: self.floor, interval: self.interval, most_in_flight },
             sources,
             #[cfg(feature = "redis")]

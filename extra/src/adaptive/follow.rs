@@ -1,6 +1,15 @@
 //! The task that follows the signals of a policy.
 
-use tokio::{sync::watch, time::timeout};
+use std::{
+    future::{Future as _, pending, poll_fn},
+    pin::pin,
+    task::Poll,
+};
+
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
 use tower_ratelimit::{Error, Policy, Quota};
 
 #[cfg(feature = "redis")]
@@ -10,6 +19,9 @@ use super::source::{Bounds, Source};
 pub(super) struct Follower {
     /// The policy at its full quota.
     pub(super) full: Policy,
+    /// Where `full` comes from.
+    pub(super) origin: watch::Receiver<Policy>,
+    pub(super) is_shared: bool,
     pub(super) bounds: Bounds,
     pub(super) sources: Vec<Box<dyn Source>>,
     #[cfg(feature = "redis")]
@@ -18,16 +30,68 @@ pub(super) struct Follower {
     pub(super) shares: watch::Sender<f64>,
 }
 
+/// What happens before the next interval.
+enum Event {
+    /// No handle and no source of the policy is left.
+    Unused,
+    /// The policy at its full quota changes.
+    Replaced,
+}
+
 impl Follower {
-    /// Follows the signals until no handle and no source of the policy is left.
+    /// Follows the policy and the signals until no handle and no source of the policy is left.
     pub(super) async fn run(mut self) {
         self.join().await;
-        while timeout(self.bounds.interval, self.policies.closed()).await.is_err() {
-            let own = self.own_share();
-            let share = self.agreed(own).await;
-            self.set(share);
+        let mut next = Instant::now() + self.bounds.interval;
+        loop {
+            match timeout_at(next, self.event()).await {
+                Ok(Event::Unused) => break,
+                Ok(Event::Replaced) => self.replace().await,
+                Err(_) => {
+                    let own = self.own_share();
+                    let share = self.agreed(own).await;
+                    self.set(share);
+                    next = Instant::now() + self.bounds.interval;
+                }
+            }
         }
         self.leave().await;
+    }
+
+    async fn event(&mut self) -> Event {
+        let (policies, origin) = (&self.policies, &mut self.origin);
+        let mut unused = pin!(policies.closed());
+        let mut replaced = pin!(async {
+            if origin.changed().await.is_err() {
+                // The last policy stays.
+                pending::<()>().await;
+            }
+        });
+        poll_fn(|cx| {
+            if unused.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(Event::Unused);
+            }
+            replaced.as_mut().poll(cx).map(|()| Event::Replaced)
+        })
+        .await
+    }
+
+    /// Uses the policy that the origin has now, at the share that is active.
+    async fn replace(&mut self) {
+        let full = self.origin.borrow_and_update().clone();
+        let share = *self.shares.borrow();
+        match scaled(&full, self.bounds.floor).and_then(|_| scaled(&full, share)) {
+            Ok(policy) => {
+                self.bounds.most_in_flight = most_in_flight(&full, self.is_shared);
+                self.full = full;
+                log!(debug, policy = policy.name(), share, quota = %policy.quota(), "an adaptive policy changes");
+                self.policies.send_replace(policy);
+                self.rename().await;
+            }
+            Err(_error) => {
+                log!(warn, policy = full.name(), error = %_error, "an adaptive policy stays as it is");
+            }
+        }
     }
 
     /// The smallest share of all signals.
@@ -81,6 +145,13 @@ impl Follower {
     }
 
     #[cfg(feature = "redis")]
+    async fn rename(&mut self) {
+        if let Some(shared) = &mut self.shared {
+            shared.rename(&self.full).await;
+        }
+    }
+
+    #[cfg(feature = "redis")]
     async fn leave(self) {
         if let Some(shared) = self.shared {
             shared.leave().await;
@@ -96,7 +167,16 @@ impl Follower {
     }
 
     #[cfg(not(feature = "redis"))]
+    async fn rename(&mut self) {}
+
+    #[cfg(not(feature = "redis"))]
     async fn leave(self) {}
+}
+
+/// The limit of `policy`, if it limits the requests of this process that are in flight. It is not known which part of a
+/// shared limit this process uses.
+pub(super) fn most_in_flight(policy: &Policy, is_shared: bool) -> Option<f64> {
+    (policy.has_permits() && !is_shared).then(|| policy.quota().limit() as f64)
 }
 
 /// The policy with a share of its quota.

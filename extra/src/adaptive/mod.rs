@@ -7,7 +7,7 @@
 //!
 //! | question | types |
 //! |---|---|
-//! | Which policy? | [`Adaptive`] takes any: a rate, or [`Policy::concurrency`](tower_ratelimit::Policy::concurrency) for requests in flight |
+//! | Which policy? | [`Adaptive`] takes any: a rate, or [`Policy::concurrency`](tower_ratelimit::Policy::concurrency) for requests in flight. A source of a policy that changes, such as a live policy, is followed |
 //! | Which signal? | a [closure](Signal); or a [`LoadMeter`] around the service, with [`Aimd`], [`Gradient`] or [`Vegas`] |
 //! | One instance or all? | each for itself; [`shared`](Adaptive::shared) over Redis, for closures and [`Aimd`] |
 //! | What is active? | [`AdaptivePolicy::share`], [`AdaptivePolicy::policy`] |

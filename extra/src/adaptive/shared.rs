@@ -13,6 +13,7 @@ use crate::{
 
 /// This instance's place among the others.
 pub(super) struct Shares {
+    store: RedisStore,
     table: RedisHash,
     roll: Roll,
     outage: Outage,
@@ -57,7 +58,8 @@ impl Shares {
     pub(super) fn new(store: &RedisStore, policy: &Policy, interval: Duration) -> Self {
         let own = format!("{:016x}", random());
         Self {
-            table: RedisHash::new(store, &format!("adaptive:{}", policy.label())),
+            store: store.clone(),
+            table: table_of(store, policy),
             roll: Roll::new(own, interval),
             outage: Outage::default(),
         }
@@ -108,11 +110,31 @@ impl Shares {
         Ok(entries)
     }
 
+    /// Moves this instance to the table of `policy`, if its name or its algorithm is another one.
+    pub(super) async fn rename(&mut self, policy: &Policy) {
+        let table = table_of(&self.store, policy);
+        if table.key() == self.table.key() {
+            return;
+        }
+        self.remove().await;
+        self.table = table;
+        self.roll.others.clear();
+    }
+
     /// Removes this instance.
     pub(super) async fn leave(self) {
-        // If it fails, the entry expires.
-        let _ = self.table.remove(&[self.roll.own.into_bytes()]).await;
+        self.remove().await;
     }
+
+    async fn remove(&self) {
+        // If it fails, the entry expires.
+        let _ = self.table.remove(&[self.roll.own.clone().into_bytes()]).await;
+    }
+}
+
+/// The table of the instances that share `policy`.
+fn table_of(store: &RedisStore, policy: &Policy) -> RedisHash {
+    RedisHash::new(store, &format!("adaptive:{}", policy.label()))
 }
 
 impl Roll {

@@ -2,6 +2,7 @@
 
 use std::{
     convert::Infallible,
+    panic::AssertUnwindSafe,
     pin::Pin,
     sync::{
         Arc,
@@ -12,6 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
 use http::{Request, Response};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
@@ -484,4 +486,51 @@ async fn several_policies_follow_one_meter() {
     send(&meter.layer(behavior.service()), SECONDS(10), SECONDS(100)).await;
     assert!(strict.share() < 0.2, "{strict:?}");
     assert_eq!(lax.share(), 1.0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_service_that_panics_lowers_the_quota_as_one_that_answers_with_500_does() {
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    enum Fault {
+        Status,
+        Call,
+        Future,
+        Client,
+    }
+    let rows = [
+        (Fault::Status, false, 0.05),
+        (Fault::Call, false, 0.05),
+        (Fault::Call, true, 0.05),
+        (Fault::Future, false, 0.05),
+        (Fault::Future, true, 0.05),
+        // A request that the client gives up.
+        (Fault::Client, false, 1.0),
+    ];
+    for (fault, is_caught, share) in rows {
+        let meter = LoadMeter::new();
+        let policy = rate(Aimd::new(&meter, TARGET));
+        let service = meter.layer(service_fn(move |_: Request<String>| {
+            assert!(fault != Fault::Call, "a bug of the user's");
+            async move {
+                sleep(MILLI * 20).await;
+                assert!(fault != Fault::Future, "a bug of the user's");
+                Ok::<_, Infallible>(Response::builder().status(500).body(String::new()).unwrap())
+            }
+        }));
+        let (started, mut clients) = (Instant::now(), JoinSet::new());
+        while started.elapsed() < SECONDS(60) {
+            let service = service.clone();
+            let answer = async move { service.oneshot(Request::new(String::new())).await.map(drop) };
+            let patience = if fault == Fault::Client { MILLI * 10 } else { SECONDS(9) };
+            let answer = timeout(patience, answer);
+            if is_caught {
+                clients.spawn(AssertUnwindSafe(answer).catch_unwind().map(drop));
+            } else {
+                clients.spawn(answer.map(drop));
+            }
+            sleep(MILLI * 10).await;
+        }
+        while clients.join_next().await.is_some() {}
+        assert_eq!((policy.share(), meter.in_flight()), (share, 0), "{fault:?}, caught: {is_caught}");
+    }
 }

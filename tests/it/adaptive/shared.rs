@@ -9,7 +9,10 @@ use std::{
 };
 
 use support::{RedisServer, eventually, settings, store};
-use tower_ratelimit::{ErrorKind, Key, Limiter, Policy, Quota, RedisStore};
+use tokio::sync::watch;
+use tower_ratelimit::{
+    ErrorKind, Key, Limiter, Policy, PolicySource, Quota, RedisStore, algorithm::FixedWindow,
+};
 use tower_ratelimit_extra::adaptive::{Adaptive, AdaptivePolicy, Aimd, Gradient, LoadMeter, Signal, Vegas};
 
 /// So often that a test does not wait.
@@ -266,4 +269,22 @@ async fn an_instance_that_stopped_does_not_count_if_its_entry_cannot_be_removed(
         tokio::time::sleep(OFTEN * 3).await;
     }
     assert_eq!((first.share(), second.share(), entries(&server)), (0.5, 0.5, 3));
+}
+
+#[tokio::test]
+async fn a_changed_algorithm_moves_an_instance_to_the_table_of_the_others_that_have_it() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let windows = || Policy::new("api", Quota::per_second(1_000)).algorithm(FixedWindow::anchored());
+    let (sender, receiver) = watch::channel(api());
+    let changed = Adaptive::new(PolicySource::watched(receiver));
+    let changed = changed.every(OFTEN).follow(|| 0.25).shared(&store).start().unwrap();
+    let old = instance(&store, 0.75);
+    let new = Adaptive::new(windows()).every(OFTEN).follow(|| 1.0).shared(&store).start().unwrap();
+    assert!(becomes(&[&changed, &old], 0.5).await, "{changed:?} {old:?}");
+    sender.send_replace(windows());
+    assert!(becomes(&[&changed, &new], 0.625).await, "{changed:?} {new:?}");
+    assert!(becomes(&[&old], 0.75).await, "{old:?}");
+    assert_eq!(changed.policy(), new.policy());
+    assert_eq!((entries(&server), server.command::<u64>(&["HLEN", "rl:adaptive:api:fixed-window"])), (1, 2));
 }

@@ -8,13 +8,21 @@ use std::{
     time::Duration,
 };
 
-use support::inner::{ask, get};
-use tokio::time::sleep;
+use support::{
+    Directory,
+    inner::{ask, get},
+};
+use tokio::{sync::watch, time::sleep};
 use tower_ratelimit::{
     ErrorKind, Key, ManualClock, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer,
-    algorithm::FixedWindow,
+    algorithm::{FixedWindow, TokenBucket},
 };
-use tower_ratelimit_extra::adaptive::{Adaptive, Aimd, Gradient, LoadMeter};
+use tower_ratelimit_extra::{
+    adaptive::{Adaptive, Aimd, Gradient, LoadMeter},
+    live::LivePolicies,
+};
+
+use crate::live_policies::file_of;
 
 /// A value that a test sets, and the closure that reads it.
 #[derive(Clone)]
@@ -203,4 +211,63 @@ fn without_a_runtime_the_error_says_where_to_start_it_and_after_it_the_quota_sta
     drop(runtime);
     assert_eq!((adaptive.share(), adaptive.policy().quota()), (0.5, Quota::per_hour(50)));
     assert!(format!("{adaptive:?}").contains("share: 0.5"), "{adaptive:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_policy_that_changes_is_followed_immediately_and_the_share_stays() {
+    let (sender, receiver) = watch::channel(api());
+    let dial = Dial::new(0.5);
+    let hour = Duration::from_secs(3_600);
+    let adaptive =
+        Adaptive::new(PolicySource::watched(receiver)).follow(dial.signal()).every(hour).start().unwrap();
+    sleep(hour * 2).await;
+    let now = || (adaptive.share(), adaptive.policy());
+    assert_eq!(now(), (0.5, Policy::new("api", Quota::per_hour(50))));
+    sender.send_replace(Policy::new("api", Quota::per_hour(10)).debt(3));
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(now(), (0.5, Policy::new("api", Quota::per_hour(5)).debt(3)));
+    // It cannot be counted at the floor: the old one stays, and a later one is used.
+    let uneven = Quota::per_minute(6);
+    let bucket = TokenBucket::new().refill_every(Duration::from_secs(10));
+    sender.send_replace(Policy::new("api", uneven).algorithm(bucket));
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(now(), (0.5, Policy::new("api", Quota::per_hour(5)).debt(3)));
+    sender.send_replace(Policy::concurrency("api", 8));
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(now(), (0.5, Policy::concurrency("api", 4)));
+    // The last one stays, and the signal is followed.
+    drop(sender);
+    dial.set(1.0);
+    sleep(hour * 20).await;
+    assert_eq!(now(), (1.0, Policy::concurrency("api", 8)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_live_policy_is_followed_and_in_use_for_as_long_as_its_adaptive_policy() {
+    let directory = Directory::new();
+    let path = directory.file("limits.toml");
+    let write = async |policies: &[(&str, &str)]| {
+        std::fs::write(&path, file_of(policies)).unwrap();
+        sleep(Duration::from_secs(2)).await;
+    };
+    write(&[("api", "100/h"), ("other", "1/h")]).await;
+    let live = LivePolicies::file(&path).unwrap();
+    let dial = Dial::new(0.25);
+    let adaptive = Adaptive::new(live.get("api").unwrap()).follow(dial.signal()).start().unwrap();
+    followed().await;
+    write(&[("api", "8/h"), ("other", "1/h")]).await;
+    assert_eq!((adaptive.share(), adaptive.policy()), (0.25, Policy::new("api", Quota::per_hour(2))));
+    write(&[("other", "1/h")]).await;
+    assert!(live.last_error().unwrap().to_string().contains("policy `api` is missing"));
+    drop(adaptive);
+    write(&[("other", "2/h")]).await;
+    assert!(live.last_error().is_none(), "{live:?}");
+}
+
+#[tokio::test]
+async fn a_policy_that_depends_on_the_request_is_an_error_with_the_remedy() {
+    let source = PolicySource::per_request(|_: &http::request::Parts, _: &Key| api());
+    let error = Adaptive::new(source).follow(|| 1.0).start().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidConfig);
+    assert!(error.to_string().ends_with("make each of the policies adaptive"), "{error}");
 }

@@ -4,6 +4,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    thread,
 };
 
 use tokio::time::Instant;
@@ -23,7 +24,7 @@ use super::{
 ///   on the client, so it does not count.
 /// * **In flight**: until the body ends, as for a limit on the [requests in
 ///   flight](tower_ratelimit::Policy::concurrency).
-/// * **Failed**: the service returns an error or a status of 500 or above, except 501 and 505, or the head of the
+/// * **Failed**: the service panics, returns an error or a status of 500 or above, except 501 and 505, or the head of the
 ///   response has a `grpc-status` caused by a server: `UNKNOWN`, `INTERNAL`, `UNAVAILABLE` or `DATA_LOSS`. Its duration
 ///   does not count as a latency, because failing can be fast.
 /// * **Ended by the client**: the request is dropped, or the response is 4xx, 501, 505, or has another `grpc-status`
@@ -75,7 +76,7 @@ struct Totals {
     failed: Histogram,
 }
 
-/// A request that a [`LoadMeter`] measures, from [`LoadMeter::begin`] until it is dropped.
+/// A request that a [`LoadMeter`] measures, from [`LoadMeter::begin`] until it is dropped. If a panic drops it, it failed.
 ///
 /// # Example
 ///
@@ -215,7 +216,7 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         if !self.is_answered {
-            self.answer(Ended::Unserved);
+            self.answer(if thread::panicking() { Ended::Failed } else { Ended::Unserved });
         }
         self.totals.in_flight.fetch_sub(1, Relaxed);
     }

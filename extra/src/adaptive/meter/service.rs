@@ -2,7 +2,7 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use http::{HeaderName, HeaderValue, Response, StatusCode};
@@ -87,8 +87,13 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let result = ready!(this.inner.poll(cx));
+        // Taken, so that a panic of the service ends the request here. This future may be dropped later, after the panic
+        // was caught.
         let mut in_flight = this.in_flight.take();
+        let Poll::Ready(result) = this.inner.poll(cx) else {
+            *this.in_flight = in_flight;
+            return Poll::Pending;
+        };
         if let Some(in_flight) = &mut in_flight {
             in_flight.answer(result.as_ref().map_or(Ended::Failed, ended));
         }

@@ -1,11 +1,12 @@
 use std::borrow::Cow;
 
-use http::{header::COOKIE, request::Parts};
+use http::{HeaderValue, header::COOKIE, request::Parts};
 
 use super::{
-    Key, KeyExtractor,
+    Key, KeyExtractor, Repeat,
     extractor::only,
-    header::{invalid, missing, of_valid_length},
+    header::{DIFFERS, invalid, missing, of_valid_length},
+    repeat::Differ,
     text::decode,
 };
 use crate::base::{Answer, Error};
@@ -26,11 +27,23 @@ use crate::base::{Answer, Error};
 /// If the server does not decode its cookies, call [`raw`](Self::raw): values that the server distinguishes must have
 /// different keys.
 ///
+/// # Repeated cookies
+///
+/// Browsers send a cookie twice if it is set with two paths or domains, for example after a change of its settings, or
+/// if a sibling subdomain sets it for the parent domain. Equal values are one value. By default, a request with
+/// different values is rejected, so no client evades its limit with a second cookie; but then a sibling subdomain can
+/// have a user's requests rejected. If you do not trust all subdomains, set with [`on_repeat`](Self::on_repeat) the value
+/// that your service reads, or give the cookie a name that begins with `__Host-`, which browsers accept only from the
+/// host itself.
+///
+/// An empty cookie, such as `session=` after a logout, is a missing one: it identifies no client, and a client can leave
+/// it out as well.
+///
 /// # Errors
 ///
-/// * [`MissingIdentity`](crate::ErrorKind::MissingIdentity): the request does not have the cookie.
+/// * [`MissingIdentity`](crate::ErrorKind::MissingIdentity): the request does not have the cookie, or it is empty.
 ///   [`or`](KeyExtractor::or) continues with the next extractor.
-/// * [`InvalidIdentity`](crate::ErrorKind::InvalidIdentity): the cookie is sent more than once, or its value is empty,
+/// * [`InvalidIdentity`](crate::ErrorKind::InvalidIdentity): the cookie is sent with different values, or its value is
 ///   longer than 8 KiB as it was sent, or not UTF-8 after decoding.
 ///
 /// # Example
@@ -54,6 +67,7 @@ use crate::base::{Answer, Error};
 pub struct Cookie {
     name: Box<str>,
     raw: bool,
+    repeat: Repeat,
 }
 
 impl Cookie {
@@ -67,7 +81,7 @@ impl Cookie {
     pub fn new(name: &str) -> Self {
         let is_valid = |byte: u8| byte.is_ascii_graphic() && !b"=;,\"".contains(&byte);
         assert!(!name.is_empty() && name.bytes().all(is_valid), "{name:?} is not the name of a cookie");
-        Self { name: name.into(), raw: false }
+        Self { name: name.into(), raw: false, repeat: Repeat::Reject }
     }
 
     /// Compares names and returns values without percent-decoding. Defaults to decoding.
@@ -78,25 +92,44 @@ impl Cookie {
         self
     }
 
+    /// Sets what happens to a request that has this cookie with different values. Defaults to [`Repeat::Reject`].
+    pub const fn on_repeat(mut self, repeat: Repeat) -> Self {
+        self.repeat = repeat;
+        self
+    }
+
     fn key(&self, request: &Parts) -> Result<Key, Error> {
         let invalid = |problem| invalid("cookie", &self.name, problem);
-        let mut found = None;
-        for pair in
-            request.headers.get_all(COOKIE).iter().flat_map(|line| line.as_bytes().split(|b| *b == b';'))
-        {
-            let Some(at) = pair.iter().position(|byte| *byte == b'=') else { continue };
+        let lines = request.headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes);
+        let pairs = lines.flat_map(|line| line.split(|byte| *byte == b';'));
+        let values = pairs.filter_map(|pair| {
+            let at = pair.iter().position(|byte| *byte == b'=')?;
             let name = self.decoded(trim(&pair[..at]));
-            if *name == *self.name.as_bytes() && found.replace(trim(&pair[at + 1..])).is_some() {
-                return Err(invalid("is sent more than once"));
-            }
-        }
-        let value = found.ok_or_else(|| missing("cookie", &self.name))?;
+            let value = trim(&pair[at + 1..]);
+            (*name == *self.name.as_bytes()).then(|| Sent { value, cookie: self })
+        });
+        let sent = self.repeat.choose(values).map_err(|Differ| invalid(DIFFERS))?;
+        let Some(Sent { value, .. }) = sent.filter(|sent| !sent.value.is_empty()) else {
+            return Err(missing("cookie", &self.name));
+        };
         let value = self.decoded(of_valid_length(value).map_err(invalid)?);
         str::from_utf8(&value).map(Key::new).map_err(|_| invalid("is not UTF-8"))
     }
 
     fn decoded<'a>(&self, text: &'a [u8]) -> Cow<'a, [u8]> {
         if self.raw { Cow::Borrowed(text) } else { decode(text) }
+    }
+}
+
+/// A value of the cookie as it was sent. Two are equal if they are decoded to the same bytes.
+struct Sent<'a> {
+    value: &'a [u8],
+    cookie: &'a Cookie,
+}
+
+impl PartialEq for Sent<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.value == other.value || self.cookie.decoded(self.value) == self.cookie.decoded(other.value)
     }
 }
 

@@ -2,9 +2,18 @@
 
 use std::fmt;
 
-use http::{HeaderName, HeaderValue, header::AUTHORIZATION, request::Parts};
+use http::{
+    HeaderName, HeaderValue,
+    header::{AUTHORIZATION, COOKIE, HOST},
+    request::Parts,
+};
 
-use super::{Key, KeyExtractor, extractor::only};
+use super::{
+    Key, KeyExtractor, Repeat,
+    extractor::{impossible, only},
+    host::{hosts, normalized},
+    repeat::Differ,
+};
 use crate::base::{Answer, Error, ErrorKind, valid};
 
 /// The value of a request header, such as an API key, without the whitespace around it.
@@ -18,12 +27,31 @@ use crate::base::{Answer, Error, ErrorKind, valid};
 /// * For `authorization`, use [`Bearer`](crate::key::Bearer): servers treat `Bearer t1`, `bearer t1` and
 ///   `Bearer  t1` as one token, and this extractor as three keys.
 ///
+/// # HTTP/2
+///
+/// The version of HTTP does not change a key. Two headers are read accordingly:
+///
+/// * `host` is the host that the request names: in HTTP/2 the pseudo-header `:authority`; in HTTP/1.1 the header, and the
+///   host of a target that is a URL (`GET http://shop.example/ HTTP/1.1`). `shop.example`, `Shop.Example`,
+///   `shop.example.` and `shop.example:8080` are one key: the host in lower case, without a port and a dot at its end.
+///   The port is not part of the key because clients can write any. If `:authority` or the URL differs from the header,
+///   they are repeated values, of which the header is the last: services read one or the other.
+/// * `cookie` may be sent as several headers, which are joined with `; `. For a single cookie, use
+///   [`Cookie`](crate::key::Cookie).
+///
+/// HTTP/2 has no headers of a connection: `connection`, `keep-alive`, `transfer-encoding` and `upgrade` are missing there.
+///
+/// # Repeated headers
+///
+/// Equal values are one value. A request with different values is rejected; [`on_repeat`](Self::on_repeat) uses one of
+/// them instead.
+///
 /// # Errors
 ///
 /// * [`MissingIdentity`](ErrorKind::MissingIdentity): the request does not have the header.
 ///   [`or`](KeyExtractor::or) continues with the next extractor; otherwise the request is rejected with 400.
-/// * [`InvalidIdentity`](ErrorKind::InvalidIdentity): the header is sent more than once, or its value is empty, not
-///   UTF-8, or longer than 8 KiB. The request is rejected with 400.
+/// * [`InvalidIdentity`](ErrorKind::InvalidIdentity): the header is sent with different values, or its value is empty,
+///   not UTF-8, or longer than 8 KiB. The request is rejected with 400.
 ///
 /// # Example
 ///
@@ -48,7 +76,22 @@ use crate::base::{Answer, Error, ErrorKind, valid};
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "an extractor does nothing until a layer or a rule uses it"]
-pub struct Header(HeaderName);
+pub struct Header {
+    name: HeaderName,
+    repeat: Repeat,
+    place: Place,
+}
+
+/// Where a request has the values of a header.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// In the header.
+    Header,
+    /// In its target or in the header.
+    Host,
+    /// In one or several headers, which are one value.
+    Cookie,
+}
 
 impl Header {
     /// The header `name`, in upper or lower case.
@@ -68,20 +111,44 @@ impl Header {
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig): `name` is not a valid header name.
     pub fn try_new(name: &str) -> Result<Self, Error> {
-        header_name(name).map(Self)
+        header_name(name).map(Self::from)
+    }
+
+    /// Sets what happens to a request that has this header with different values. Defaults to
+    /// [`Repeat::Reject`].
+    pub const fn on_repeat(mut self, repeat: Repeat) -> Self {
+        self.repeat = repeat;
+        self
     }
 
     fn key(&self, request: &Parts) -> Result<Key, Error> {
-        match single(request, &self.0)? {
-            Some(value) => value_key(value.trim_ascii()).map_err(|problem| invalid(HEADER, &self.0, problem)),
-            None => Err(missing(HEADER, &self.0)),
+        let of_value = |value: Option<&[u8]>| match value {
+            Some(value) => value_key(value).map_err(|problem| invalid(HEADER, &self.name, problem)),
+            None => Err(missing(HEADER, &self.name)),
+        };
+        match self.place {
+            Place::Header => of_value(value(request, &self.name, self.repeat)?),
+            Place::Host => {
+                let host = self.repeat.choose(hosts(request)).map_err(|Differ| differs(&self.name))?;
+                of_value(host.as_deref())
+            }
+            Place::Cookie => {
+                let lines = request.headers.get_all(&self.name).iter().map(HeaderValue::as_bytes);
+                let lines: Vec<_> = lines.map(<[u8]>::trim_ascii).collect();
+                of_value((!lines.is_empty()).then(|| lines.join(b"; ".as_slice())).as_deref())
+            }
         }
     }
 }
 
 impl From<HeaderName> for Header {
     fn from(name: HeaderName) -> Self {
-        Self(name)
+        let place = match name {
+            HOST => Place::Host,
+            COOKIE => Place::Cookie,
+            _ => Place::Header,
+        };
+        Self { name, repeat: Repeat::Reject, place }
     }
 }
 
@@ -91,6 +158,10 @@ impl KeyExtractor for Header {
     }
 
     fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {
+        if matches!(self.place, Place::Host) {
+            let host = named.raw().and_then(|host| value_key(&normalized(&host)).ok());
+            return host.map(|key| vec![key]).ok_or_else(|| impossible("a host")).into();
+        }
         let is_possible = |value: &[u8]| value.trim_ascii() == value && value_key(value).is_ok();
         only(named, is_possible, "the value of a header, without whitespace around it")
     }
@@ -108,8 +179,9 @@ impl KeyExtractor for Header {
 ///
 /// * [`MissingIdentity`](ErrorKind::MissingIdentity): the request has no `Authorization` header, or one with another
 ///   scheme. [`or`](KeyExtractor::or) continues with the next extractor.
-/// * [`InvalidIdentity`](ErrorKind::InvalidIdentity): the header is sent more than once or is empty; or the token is
-///   empty, is not UTF-8, contains a space or a tab, or is longer than 8 KiB.
+/// * [`InvalidIdentity`](ErrorKind::InvalidIdentity): the header is sent with different values or is empty; or the token
+///   is empty, is not UTF-8, contains a space or a tab, or is longer than 8 KiB. Equal values are one value, and
+///   [`on_repeat`](Self::on_repeat) uses one of different values.
 ///
 /// # Example
 ///
@@ -132,18 +204,26 @@ impl KeyExtractor for Header {
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use = "an extractor does nothing until a layer or a rule uses it"]
-pub struct Bearer(());
+pub struct Bearer {
+    repeat: Repeat,
+}
 
 impl Bearer {
     /// The bearer token of a request.
     pub const fn new() -> Self {
-        Self(())
+        Self { repeat: Repeat::Reject }
+    }
+
+    /// Sets what happens to a request with different values of `Authorization`. Defaults to [`Repeat::Reject`].
+    pub const fn on_repeat(mut self, repeat: Repeat) -> Self {
+        self.repeat = repeat;
+        self
     }
 }
 
 impl KeyExtractor for Bearer {
     fn extract(&self, request: &Parts) -> Answer<Key> {
-        bearer_key(request).into()
+        bearer_key(request, self.repeat).into()
     }
 
     fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {
@@ -152,12 +232,11 @@ impl KeyExtractor for Bearer {
     }
 }
 
-fn bearer_key(request: &Parts) -> Result<Key, Error> {
+fn bearer_key(request: &Parts, repeat: Repeat) -> Result<Key, Error> {
     let invalid = |problem| invalid(HEADER, &AUTHORIZATION, problem);
-    let Some(value) = single(request, &AUTHORIZATION)? else {
+    let Some(value) = value(request, &AUTHORIZATION, repeat)? else {
         return Err(missing(HEADER, &AUTHORIZATION));
     };
-    let value = value.trim_ascii();
     if value.is_empty() {
         return Err(invalid("is empty"));
     }
@@ -184,15 +263,33 @@ const fn is_blank(byte: &u8) -> bool {
 pub(super) const MAX_VALUE: usize = 8 * 1024;
 
 /// The value of the header `name`, with the whitespace around it: HTTP/1 drops it and HTTP/2 keeps it. An error if the
-/// header is sent more than once.
-#[inline]
+/// header is sent more than once, even with equal values: a proxy that writes the client's address writes one header.
 pub(super) fn single<'a>(request: &'a Parts, name: &HeaderName) -> Result<Option<&'a [u8]>, Error> {
-    let headers = &request.headers;
-    // Most requests have no header twice.
-    if headers.len() > headers.keys_len() && headers.get_all(name).iter().nth(1).is_some() {
+    if has_repeated(request) && request.headers.get_all(name).iter().nth(1).is_some() {
         return Err(invalid(HEADER, name, "is sent more than once"));
     }
-    Ok(headers.get(name).map(HeaderValue::as_bytes))
+    Ok(request.headers.get(name).map(HeaderValue::as_bytes))
+}
+
+/// The value of the header `name`, without the whitespace around it. `repeat` chooses one of several.
+#[inline]
+fn value<'a>(request: &'a Parts, name: &HeaderName, repeat: Repeat) -> Result<Option<&'a [u8]>, Error> {
+    if has_repeated(request) {
+        let values = request.headers.get_all(name).iter();
+        let values = values.map(|value| value.as_bytes().trim_ascii());
+        return repeat.choose(values).map_err(|Differ| differs(name));
+    }
+    Ok(request.headers.get(name).map(|value| value.as_bytes().trim_ascii()))
+}
+
+/// Whether the request has some header more than once, as few have.
+#[inline]
+fn has_repeated(request: &Parts) -> bool {
+    request.headers.len() > request.headers.keys_len()
+}
+
+fn differs(name: &HeaderName) -> Error {
+    invalid(HEADER, name, DIFFERS)
 }
 
 /// The key of the identity `value`, or what is wrong with it.
@@ -216,6 +313,9 @@ pub(super) fn of_valid_length(value: &[u8]) -> Result<&[u8], &'static str> {
 }
 
 const HEADER: &str = "header";
+
+/// What is wrong with a field whose values [differ](Differ).
+pub(super) const DIFFERS: &str = "is sent more than once, with different values";
 
 /// The error of a request without the field `name`, which is a header or a cookie.
 pub(super) fn missing(field: &str, name: &impl fmt::Display) -> Error {

@@ -12,6 +12,9 @@
 //! | several together | a tuple of extractors |
 //! | the first of several that the request has | [`KeyExtractor::or`] |
 //!
+//! A header or a cookie that a request has more than once, with different values, is rejected unless the extractor
+//! has another [`Repeat`].
+//!
 //! # The stored form
 //!
 //! A key is stored as text: printable ASCII without braces and spaces, 1 to 96 bytes. In Redis it is the last part of
@@ -70,10 +73,12 @@ mod extension;
 mod extractor;
 mod grpc;
 mod header;
+mod host;
 mod into_key;
 mod ip;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod key;
+mod repeat;
 mod secret;
 mod stored;
 mod text;
@@ -92,6 +97,7 @@ pub use self::{
     into_key::IntoKey,
     ip::{ClientIp, PeerIp, TrustedProxies},
     key::Key,
+    repeat::Repeat,
 };
 pub(crate) use self::{
     extractor::{Matcher, matcher},

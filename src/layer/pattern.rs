@@ -37,10 +37,13 @@ impl Pattern {
         Ok(Self { text: text.to_owned(), methods, forms: forms(renamed(path)) })
     }
 
-    /// Whether requests with `method` match, if their path does. GET matches HEAD too, which routers answer as GET.
+    /// Whether requests with `method` match, if their path does. GET matches HEAD too, which routers answer as GET, and
+    /// CONNECT: with a path, it opens what GET opens over HTTP/1.1, such as a WebSocket (RFC 8441). Any other CONNECT has
+    /// no path, which no route matches.
     pub(super) fn matches(&self, method: &Method) -> bool {
         let has = |method| self.methods.contains(method);
-        self.methods.is_empty() || has(method) || (method == Method::HEAD && has(&Method::GET))
+        let is_as_get = matches!(*method, Method::HEAD | Method::CONNECT);
+        self.methods.is_empty() || has(method) || (is_as_get && has(&Method::GET))
     }
 
     /// Whether `path` is a way to write this one.

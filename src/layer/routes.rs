@@ -21,7 +21,7 @@ pub(super) enum Scope {
 /// A table of routes. Its rules are numbered.
 #[derive(Clone)]
 pub(super) struct Routes {
-    /// The routes of the methods that the table names. HEAD also has the routes of GET.
+    /// The routes of the methods that the table names. HEAD and CONNECT also have the routes of GET.
     by_method: Vec<(Method, Paths)>,
     /// The routes of all other methods.
     others: Paths,
@@ -74,8 +74,8 @@ impl Routes {
         let patterns = || scopes.iter().filter_map(|(scope, _)| scope.pattern());
         patterns().next()?;
         let named = patterns().flat_map(|pattern| &pattern.methods);
-        let head = Method::HEAD;
-        let methods: HashSet<_> = named.chain([&head]).collect();
+        let as_get = [Method::HEAD, Method::CONNECT];
+        let methods: HashSet<_> = named.chain(&as_get).collect();
         let paths = |method: &Method| Paths::new(scopes, |pattern| pattern.matches(method));
         Some(Self {
             by_method: methods.into_iter().map(|method| (method.clone(), paths(method))).collect(),

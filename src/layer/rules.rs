@@ -24,7 +24,7 @@ use crate::base::{Error, ErrorKind, valid};
 /// | written | matches |
 /// |---|---|
 /// | `/login` | this path, with any method |
-/// | `POST /login` | this path with this method; `GET` matches HEAD too |
+/// | `POST /login` | this path with this method; `GET` matches HEAD too, and a WebSocket over HTTP/2, which is a CONNECT with a path |
 /// | `GET\|POST /login` | this path with one of these methods |
 /// | `/orders/{id}` | any text in place of `{id}` up to the next slash |
 /// | `/files/{*rest}` | every path that begins with `/files/` and is longer |

@@ -6,7 +6,9 @@ use http::{Request, StatusCode, request::Parts};
 use support::inner::ask;
 use tower_ratelimit::{
     Answer, ClientIp, Error, ErrorKind, Header, Key, KeyExtractor, MemoryStore, PeerIp, Policy, Quota,
-    RateLimitLayer, TrustedProxies, key::Cookie, policy::Enforcement,
+    RateLimitLayer, TrustedProxies,
+    key::{Cookie, Repeat},
+    policy::Enforcement,
 };
 
 fn method(parts: &Parts) -> String {
@@ -54,7 +56,8 @@ async fn an_identity_that_cannot_be_read_does_not_evade_a_ban() {
         ("blocked", layer(9).block(api_key().any_of(["bad"])), &[(KEY, b"bad")], 429),
         ("another", layer(9).block(api_key().any_of(["bad"])), &[(KEY, b"good")], 200),
         ("missing", layer(9).block(api_key().any_of(["bad"])), &[], 200),
-        ("twice", layer(9).block(api_key().any_of(["bad"])), &[(KEY, b"bad"), (KEY, b"bad")], 400),
+        ("twice", layer(9).block(api_key().any_of(["bad"])), &[(KEY, b"bad"), (KEY, b"bad")], 429),
+        ("twice, differing", layer(9).block(api_key().any_of(["bad"])), &[(KEY, b"bad"), (KEY, b"x")], 400),
         ("twice, one empty", layer(9).block(api_key().any_of(["bad"])), &[(KEY, b"bad"), (KEY, b"")], 400),
         ("empty", layer(9).block(api_key().any_of(["bad"])), &[(KEY, b"")], 400),
         ("not UTF-8", layer(9).block(api_key().any_of(["bad"])), &[(KEY, b"\xff")], 400),
@@ -65,7 +68,26 @@ async fn an_identity_that_cannot_be_read_does_not_evade_a_ban() {
             &[(COOKIE, b"session=bad; session=x")],
             400,
         ),
-        ("cookie empty", layer(9).block(session().any_of(["bad"])), &[(COOKIE, b"session=")], 400),
+        (
+            "cookie twice, one empty",
+            layer(9).block(session().any_of(["bad"])),
+            &[(COOKIE, b"session=bad; session=")],
+            400,
+        ),
+        (
+            "cookie twice, equal",
+            layer(9).block(session().any_of(["bad"])),
+            &[(COOKIE, b"session=bad"), (COOKIE, b"session=b%61d")],
+            429,
+        ),
+        (
+            "cookie twice, the last",
+            layer(9).block(session().on_repeat(Repeat::Last).any_of(["bad"])),
+            &[(COOKIE, b"session=x; session=bad")],
+            429,
+        ),
+        // As without the cookie.
+        ("cookie empty", layer(9).block(session().any_of(["bad"])), &[(COOKIE, b"session=")], 200),
         (
             "part of a tuple",
             layer(9).block((api_key(), method).any_of([joined()])),
@@ -149,7 +171,7 @@ async fn a_ban_that_the_server_cannot_decide_admits_nothing() {
 #[tokio::test]
 async fn an_identity_that_cannot_be_read_is_not_exempt() {
     let exempt = || Header::new("x-api-key").any_of(["partner"]);
-    let twice: &[(&str, &[u8])] = &[("x-api-key", b"partner"), ("x-api-key", b"partner")];
+    let twice: &[(&str, &[u8])] = &[("x-api-key", b"partner"), ("x-api-key", b"other")];
     let layer = layer(1).exempt(exempt()).exempt(|_| false);
     assert_eq!(ask(&layer, request(PEER, &[("x-api-key", b"partner")])).await.status(), 200);
     assert_eq!(ask(&layer, request(PEER, twice)).await.status(), 200);

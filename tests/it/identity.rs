@@ -8,7 +8,7 @@ use support::inner::ask_and_read;
 use tower_ratelimit::{
     Answer, ClientIp, Decision, ErrorKind, Header, Key, KeyExtractor, MemoryStore, PeerIp, Policy,
     PolicySource, Quota, RateLimitLayer, TrustedProxies,
-    key::{Bearer, Cookie, MatchedRoute},
+    key::{Bearer, Cookie, MatchedRoute, Repeat},
 };
 
 fn head(request: http::request::Builder) -> Parts {
@@ -160,6 +160,12 @@ fn an_identity_that_its_extractor_never_returns_is_an_error() {
     let rows: Vec<(&str, Try, &[&str], &[&str])> = vec![
         ("header", of(|| Header::new("x")), &["k", "a b", "\u{e9}"], &["", " k", "k\t"]),
         ("bearer", of(Bearer::new), &["t1"], &["", "a b", " t1", "Bearer t1"]),
+        (
+            "host",
+            of(|| Header::new("host")),
+            &["shop.example", "Shop.example.:443", "[::1]:80"],
+            &["", ":443"],
+        ),
         ("cookie", of(|| Cookie::new("s")), &["s1", " s1", "a;b"], &[""]),
         ("raw cookie", of(|| Cookie::new("s").raw()), &["s1", "%20"], &["", " s1", "a;b"]),
         ("route", of(MatchedRoute::default), &["/a/{b}", ""], &["a"]),
@@ -291,7 +297,7 @@ async fn a_bearer_token_is_one_key_however_the_scheme_is_written() {
     let longest = "t".repeat(8_192);
     let too_long = format!("Bearer {longest}t");
     let longest_shown = format!("Bearer {longest}");
-    let rows: [(&str, &[&[u8]], Result<&str, ErrorKind>); 21] = [
+    let rows: [(&str, &[&[u8]], Result<&str, ErrorKind>); 20] = [
         ("as usual", &[b"Bearer t1"], Ok("t1")),
         ("lower case", &[b"bearer t1"], Ok("t1")),
         ("upper case", &[b"BEARER t1"], Ok("t1")),
@@ -309,7 +315,6 @@ async fn a_bearer_token_is_one_key_however_the_scheme_is_written() {
         ("no token", &[b"Bearer"], INVALID),
         ("a blank token", &[b"Bearer \t "], INVALID),
         ("a space inside", &[b"Bearer t1 t2"], INVALID),
-        ("twice", &[b"Bearer t1", b"Bearer t1"], INVALID),
         ("not UTF-8", &[b"Bearer \xff"], INVALID),
         ("the longest", &[longest_shown.as_bytes()], Ok(&longest)),
         ("too long", &[too_long.as_bytes()], INVALID),
@@ -323,6 +328,70 @@ async fn a_bearer_token_is_one_key_however_the_scheme_is_written() {
     assert!(key(&either, &with("authorization", "Basic t1")).await.is_ok());
     let error = Bearer::new().extract(&with("authorization", "Bearer s3cret s3cret")).await.unwrap_err();
     assert!(!error.to_string().contains("s3cret"), "{error}");
+}
+
+#[tokio::test]
+async fn equal_values_are_one_and_a_setting_chooses_among_different_ones() {
+    const ALL: [Repeat; 3] = [Repeat::Reject, Repeat::First, Repeat::Last];
+    type Lines = &'static [(&'static str, &'static str)];
+    type Row =
+        (&'static str, fn(Repeat) -> Box<dyn KeyExtractor>, Lines, [Result<&'static str, ErrorKind>; 3]);
+    let header = |repeat| -> Box<dyn KeyExtractor> { Box::new(Header::new("x-api-key").on_repeat(repeat)) };
+    let host = |repeat| -> Box<dyn KeyExtractor> { Box::new(Header::new("host").on_repeat(repeat)) };
+    let bearer = |repeat| -> Box<dyn KeyExtractor> { Box::new(Bearer::new().on_repeat(repeat)) };
+    let cookie = |repeat| -> Box<dyn KeyExtractor> { Box::new(Cookie::new("session").on_repeat(repeat)) };
+    let rows: [Row; 15] = [
+        ("header once", header, &[("x-api-key", "a")], [Ok("a"); 3]),
+        ("header, equal", header, &[("x-api-key", "a"), ("x-api-key", " a ")], [Ok("a"); 3]),
+        ("header", header, &[("x-api-key", "a"), ("x-api-key", "b")], [INVALID, Ok("a"), Ok("b")]),
+        ("header, empty", header, &[("x-api-key", "a"), ("x-api-key", "")], [INVALID, Ok("a"), INVALID]),
+        (
+            "header, three",
+            header,
+            &[("x-api-key", "a"), ("x-api-key", "a"), ("x-api-key", "c")],
+            [INVALID, Ok("a"), Ok("c")],
+        ),
+        ("another header", header, &[("accept", "a"), ("accept", "b")], [MISSING; 3]),
+        // The request's target is in the table's URL.
+        ("host, equal", host, &[("host", "Shop.example:80")], [Ok("shop.example"); 3]),
+        ("host", host, &[("host", "other.example")], [INVALID, Ok("shop.example"), Ok("other.example")]),
+        (
+            "bearer, equal",
+            bearer,
+            &[("authorization", "Bearer t1"), ("authorization", "Bearer t1")],
+            [Ok("t1"); 3],
+        ),
+        (
+            "bearer",
+            bearer,
+            &[("authorization", "Bearer t1"), ("authorization", "Bearer t2")],
+            [INVALID, Ok("t1"), Ok("t2")],
+        ),
+        (
+            "bearer, another scheme",
+            bearer,
+            &[("authorization", "Basic t1"), ("authorization", "Bearer t2")],
+            [INVALID, MISSING, Ok("t2")],
+        ),
+        ("cookie, equal", cookie, &[("cookie", "session=a; b=c"), ("cookie", "session=a")], [Ok("a"); 3]),
+        ("cookie, equal when decoded", cookie, &[("cookie", "session=a; s%65ssion=%61")], [Ok("a"); 3]),
+        ("cookie", cookie, &[("cookie", "session=a; session=b")], [INVALID, Ok("a"), Ok("b")]),
+        ("cookie, one empty", cookie, &[("cookie", "session=; session=b")], [INVALID, MISSING, Ok("b")]),
+    ];
+    for (name, extractor, lines, expected) in rows {
+        let url = Request::get("http://shop.example/");
+        let request = head(lines.iter().fold(url, |request, (name, value)| request.header(*name, *value)));
+        for (repeat, expected) in ALL.into_iter().zip(expected) {
+            let found = extractor(repeat).extract(&request).await.map_err(|error| error.kind());
+            assert_eq!(found, expected.map(Key::new), "{name}, {repeat:?}");
+        }
+    }
+    // A value that is rejected does not continue with the next extractor; an empty cookie does.
+    let either = Cookie::new("session").or(Key::new("address"));
+    assert_eq!(key(&either, &with("cookie", "session=a; session=b")).await, INVALID.map(Key::new));
+    assert!(key(&either, &with("cookie", "session=")).await.unwrap().as_str().ends_with("address"));
+    let error = either.extract(&with("cookie", "session=s3cret; session=b")).await.unwrap_err().to_string();
+    assert_eq!(error, "the cookie `session` is sent more than once, with different values");
 }
 
 #[tokio::test]

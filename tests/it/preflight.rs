@@ -103,7 +103,7 @@ async fn the_stored_key_of_a_preflight_has_a_mark() {
 #[tokio::test]
 async fn a_preflight_with_an_identity_that_cannot_be_used_is_rejected() {
     let layer = layer(9, Header::new("x-api-key"));
-    let twice = [("x-api-key", "a"), ("x-api-key", "a")];
+    let twice = [("x-api-key", "a"), ("x-api-key", "b")];
     assert_eq!(statuses(&layer, [preflight(A, &twice)]).await, [400]);
     // A request that only resembles a preflight is an ordinary request.
     let options = from(A, Method::OPTIONS, &[("origin", "https://page.example")]);

@@ -3,7 +3,7 @@
 use std::{marker::PhantomData, sync::Arc};
 
 use axum::{
-    extract::{FromRequestParts, MatchedPath},
+    extract::{FromRequestParts, MatchedPath, OriginalUri},
     response::IntoResponse as _,
 };
 use http::{StatusCode, request::Parts};
@@ -102,9 +102,13 @@ fn rejected(status: StatusCode) -> Error {
 
 /// The route that axum's router matched, such as `/users/{id}`. All users of that route share one key.
 ///
-/// Add the layer to the router, with `Router::layer` or `Router::route_layer`. Requests that match no route share one
-/// key that no route has. If the layer wraps the whole router, all
-/// requests share that key, because no route is known there.
+/// Add the layer to the router, with `Router::layer` or `Router::route_layer`. With `Router::layer`, requests that match
+/// no route share one key that no route has. Around the router, no route is known.
+///
+/// # Errors
+///
+/// [`MissingSetup`](ErrorKind::MissingSetup): the layer is around the router, or there is no router. The request is
+/// rejected with 500. The layer logs it once.
 ///
 /// # Example
 ///
@@ -145,9 +149,16 @@ impl MatchedRoute {
 
 impl KeyExtractor for MatchedRoute {
     fn extract(&self, request: &Parts) -> Answer<Key> {
-        let route = request.extensions.get::<MatchedPath>();
-        // No route has an empty path.
-        Answer::ready(Ok(Key::new(route.map_or("", MatchedPath::as_str))))
+        Answer::ready(match request.extensions.get::<MatchedPath>() {
+            Some(route) => Ok(Key::new(route.as_str())),
+            // A router has looked for a route. No route has an empty path.
+            None if request.extensions.get::<OriginalUri>().is_some() => Ok(Key::new("")),
+            None => Err(Error::new(
+                ErrorKind::MissingSetup,
+                "`MatchedRoute` finds no route: add the layer to the router, with `Router::layer` or \
+                 `Router::route_layer`, instead of wrapping the router in it",
+            )),
+        })
     }
 
     fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {

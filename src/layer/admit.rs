@@ -116,9 +116,10 @@ impl Config {
                 rule.key(request, preflight).then(|key| Ok(Identity::Known(key?)))
             }
             (None, rules) => self.keys_of(0..rules.len(), request, preflight, charging),
-            (Some(routes), _) => {
-                self.keys_of(routes.of(request).iter().copied(), request, preflight, charging)
-            }
+            (Some(routes), _) => match routes.of(request) {
+                Ok(rules) => self.keys_of(rules.iter().copied(), request, preflight, charging),
+                Err(error) => Answer::ready(Err(error)),
+            },
         }
     }
 

@@ -173,19 +173,36 @@ const CHANGES: [fn(&str) -> Option<String>; 4] = [decoded, merged, resolved, tri
 /// How deep services of axum can be nested so that all readings of a path are known.
 const NESTED: usize = 3;
 
+/// The most bytes of all readings of a path: one reading of the longest path that hyper accepts, or eight of a path of
+/// 8 KiB, which is what most servers and proxies accept.
+const MOST_BYTES: usize = 64 * 1024;
+
 /// The other ways in which a router may read `path`: with each combination of the [changes](CHANGES), and as
 /// [nested](unslashed) services of axum do; and whether `path` is decoded for it. Nearly every path has none; at most 39.
-pub(super) fn readings(path: &str) -> Vec<(String, bool)> {
+///
+/// # Errors
+///
+/// [`InvalidIdentity`](ErrorKind::InvalidIdentity): the readings are longer than [`MOST_BYTES`]. So a path costs a bounded
+/// time, and as not all of its rules are known, the request must be rejected.
+pub(super) fn readings(path: &str) -> Result<Vec<(String, bool)>, Error> {
     if is_plain(path) {
-        return Vec::new();
+        return Ok(Vec::new());
     }
+    let mut bytes = 0;
+    let mut made = |changed: String| {
+        bytes += changed.len();
+        if bytes <= MOST_BYTES { Ok(changed) } else { Err(too_long()) }
+    };
     let mut readings = vec![(path.to_owned(), false)];
-    readings.extend(decoded(path).filter(|decoded| decoded != path).map(|decoded| (decoded, true)));
+    if let Some(decoded) = decoded(path).filter(|decoded| decoded != path) {
+        readings.push((made(decoded)?, true));
+    }
     for change in CHANGES[1..].iter().copied().chain([unslashed as fn(&str) -> _; NESTED]) {
         for at in 0..readings.len() {
             let (reading, is_decoded) = &readings[at];
             let (changed, is_decoded) = (change(reading), *is_decoded);
             let Some(changed) = changed else { continue };
+            let changed = made(changed)?;
             match readings.iter_mut().find(|(known, _)| *known == changed) {
                 // A router that does not decode reads it so, too.
                 Some((_, known)) => *known &= is_decoded,
@@ -193,7 +210,14 @@ pub(super) fn readings(path: &str) -> Vec<(String, bool)> {
             }
         }
     }
-    readings.split_off(1)
+    Ok(readings.split_off(1))
+}
+
+#[cold]
+fn too_long() -> Error {
+    let message =
+        "the path is too long for one with repeated slashes, dot segments or percent-encoded characters";
+    Error::new(ErrorKind::InvalidIdentity, message)
 }
 
 /// The pattern `path` with each combination of the changes: none first, all last.
@@ -231,9 +255,9 @@ fn merged(path: &str) -> Option<String> {
         return None;
     }
     let mut merged = String::with_capacity(path.len());
-    for char in path.chars() {
-        if char != '/' || !merged.ends_with('/') {
-            merged.push(char);
+    for segment in path.split_inclusive('/') {
+        if segment != "/" || !merged.ends_with('/') {
+            merged.push_str(segment);
         }
     }
     Some(merged)
@@ -242,13 +266,17 @@ fn merged(path: &str) -> Option<String> {
 /// `path` without one of several slashes in a row: what a service sees that is nested with `nest_service` in front of them,
 /// after the prefix.
 fn unslashed(path: &str) -> Option<String> {
+    // Much faster than a search for the place.
+    if !path.contains("//") {
+        return None;
+    }
     let (before, after) = path.split_once("//")?;
     Some(format!("{before}/{after}"))
 }
 
 /// `path` without dot segments.
 fn resolved(path: &str) -> Option<String> {
-    if !path.split('/').any(|segment| matches!(segment, "." | "..")) {
+    if !path.contains("/.") || !path.split('/').any(|segment| matches!(segment, "." | "..")) {
         return None;
     }
     let mut segments = Vec::new();
@@ -269,4 +297,37 @@ fn resolved(path: &str) -> Option<String> {
 fn trimmed(path: &str) -> Option<String> {
     let inner = path.trim_matches('/');
     (inner.len() + 1 != path.len()).then(|| format!("/{inner}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_readings_of_a_path_have_a_bounded_size() {
+        for filler in [
+            "a",
+            "/",
+            "//",
+            "/.",
+            "/..",
+            "/x/..",
+            "%",
+            "%ff",
+            "%2F",
+            "%2e%2e//./%61/..",
+            "//%2F%2f/./%25/..//",
+        ] {
+            for bytes in [10, 1_000, 8_192, 65_534] {
+                let path = format!("/{}", filler.repeat(bytes / filler.len()));
+                let Ok(readings) = readings(&path) else {
+                    assert!(bytes > 1_000, "{filler}");
+                    continue;
+                };
+                assert!(readings.len() <= 39, "{filler}");
+                let all: usize = readings.iter().map(|(reading, _)| reading.len()).sum();
+                assert!(all <= MOST_BYTES, "{filler}, {bytes}: {all}");
+            }
+        }
+    }
 }

@@ -6,6 +6,7 @@ use http::{Method, request::Parts};
 use matchit::Router;
 
 use super::pattern::{Pattern, readings};
+use crate::base::Error;
 
 /// The requests that a rule of a table is for.
 #[derive(Clone, Debug)]
@@ -87,7 +88,11 @@ impl Routes {
     /// The rules that apply to `request`, in order.
     ///
     /// A path that a router may read in several ways has the rules of all, so no spelling evades a rule.
-    pub(super) fn of(&self, request: &Parts) -> Cow<'_, [usize]> {
+    ///
+    /// # Errors
+    ///
+    /// The [readings] of the path are too long.
+    pub(super) fn of(&self, request: &Parts) -> Result<Cow<'_, [usize]>, Error> {
         let path = full_path(request);
         let named = self.by_method.iter().find(|(named, _)| *named == request.method);
         let paths = named.map_or(&self.others, |(_, paths)| paths);
@@ -96,7 +101,7 @@ impl Routes {
         for more in paths.changed(path, true) {
             add(&mut rules, more);
         }
-        for (path, is_decoded) in readings(path) {
+        for (path, is_decoded) in readings(path)? {
             let written = paths.written.at(&path).ok().map(|found| &**found.value);
             // A router that does not decode paths does not decode its routes either.
             let mut of_routers = written.into_iter().chain(paths.changed(&path, is_decoded));
@@ -105,7 +110,7 @@ impl Routes {
             }
             written.into_iter().chain(paths.changed(&path, true)).for_each(|more| add(&mut rules, more));
         }
-        rules
+        Ok(rules)
     }
 }
 

@@ -52,6 +52,9 @@ use crate::base::{Error, ErrorKind, valid};
 /// same key and policy, the larger cost is charged, and a response counts if it [counts](Rule::count_if) for one of
 /// them.
 ///
+/// All readings of a path together may have 64 KiB, which paths that are not made for it do not reach. A request with
+/// more is rejected with 400. Otherwise its path alone could cost milliseconds.
+///
 /// Limits of this matching:
 ///
 /// * **Case.** Paths are case-sensitive, as in axum: `/Login` is not `/login`. If your router ignores case, use

@@ -64,7 +64,7 @@ impl Config {
         decision: &'a Decision,
     ) -> Vec<(&'a Outcome, &'a Rule)> {
         let applicable: Vec<usize> = match &self.routes {
-            Some(routes) => routes.of(request).to_vec(),
+            Some(routes) => routes.of(request).unwrap_or_default().into_owned(),
             None => (0..self.rules.rules.len()).collect(),
         };
         let known = |at: usize| self.rule(at).and_then(|rule| rule.policy.known());

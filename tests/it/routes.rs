@@ -180,6 +180,38 @@ async fn no_spelling_of_a_path_evades_a_rule() {
     }
 }
 
+/// A path costs a bounded time, whatever its length, and a longer one evades no rule: it is rejected.
+#[tokio::test]
+async fn no_length_of_a_path_evades_a_rule() {
+    let layer = table(Rules::new().route("/login", at_most(1, "login")).otherwise(at_most(1_000, "rest")));
+    let status = async |path: String| {
+        let request = Request::get(path).body(String::new()).unwrap();
+        ask(&layer, request).await.status().as_u16()
+    };
+    assert_eq!(status("/login".into()).await, 200);
+    for filler in ["/", "/.", "/x/..", "/%2e", "/%78/%2e%2e", "//%2e/./x//..", "/%2F/%25/..//../.."] {
+        let mut seen = Vec::new();
+        for length in [1, 10, 100, 1_000, 10_000, 60_000] {
+            for path in [
+                format!("{}/login", filler.repeat(length / filler.len())),
+                format!("/login{}/../login", filler.repeat(length / filler.len())),
+            ] {
+                seen.push(status(path).await);
+            }
+        }
+        let (denied, rejected) = (|status: &u16| *status == 429, |status: &u16| *status == 400);
+        assert!(seen.iter().all(|status| denied(status) || rejected(status)), "{filler:?}: {seen:?}");
+        assert!(seen[..6].iter().all(denied), "a short path, {filler:?}: {seen:?}");
+    }
+    let long = "a".repeat(60_000);
+    for path in [format!("/{long}"), format!("/{long}/"), format!("/{long}%20"), format!("/a/%20{long}")] {
+        assert_eq!(status(path).await, 200);
+    }
+    let error = ask(&layer, Request::get("//./%61".repeat(8_000)).body(String::new()).unwrap()).await;
+    let body = error.into_body().collect().await.unwrap().to_bytes();
+    assert!(str::from_utf8(&body).unwrap().contains("the path is too long for one with"), "{body:?}");
+}
+
 #[tokio::test]
 async fn a_path_that_can_be_read_in_two_ways_has_the_rules_of_both() {
     let layer = table(

@@ -1,6 +1,7 @@
 //! Decides whether the service is called: identifies the client of a request, charges it, and reads the decision.
 
 use std::{
+    cell::OnceCell,
     future::Future as _,
     iter,
     pin::Pin,
@@ -42,9 +43,8 @@ pub(super) enum Admission {
 pub(super) enum Waiting {
     /// Nothing yet.
     Start,
+    /// The keys or the policies.
     Identity(Answer<Identity>),
-    /// The policies.
-    Charges(Answer<Gathered<Charge>>),
     /// The store. With an error, the request is rejected even if the store admits it: another rule cannot identify the
     /// client.
     Decision(Deciding, Option<Box<Error>>),
@@ -58,11 +58,29 @@ pub(super) enum Identity {
     Rejected(Box<Rejection>),
     /// The key under the only rule.
     Known(Key),
-    /// The charges of the first rules that apply, and the keys of the others that do, each with its rule's place in the
-    /// layer. Other rules do not limit the request.
-    Applicable(Gathered<Charge>, Vec<(usize, Key)>),
+    /// The charges of the first rules that apply, and the keys of the others that do. Other rules do not limit the request.
+    Applicable(Gathered<Charge>, Vec<Found>),
     /// Some rules deny the request. The others have not found their keys, and cannot change that.
     Denied(Box<Decision>),
+}
+
+/// The key that a rule has found.
+pub(super) struct Found {
+    /// The rule's place in the layer.
+    pub(super) rule: usize,
+    pub(super) key: Key,
+    /// What the cost function has returned, which runs once for each request.
+    cost: OnceCell<u64>,
+}
+
+impl Found {
+    const fn new(rule: usize, key: Key) -> Self {
+        Self { rule, key, cost: OnceCell::new() }
+    }
+
+    fn cost(&self, rule: &Rule, request: &Parts) -> u64 {
+        *self.cost.get_or_init(|| rule.cost_of(request))
+    }
 }
 
 impl Config {
@@ -131,7 +149,7 @@ impl Config {
         charging: bool,
     ) -> Answer<Identity> {
         let key_of = |(at, rule): (usize, &Rule)| {
-            rule.key_unless_skipped(request, preflight).map(move |key| key.map(|key| (at, key)))
+            rule.key_unless_skipped(request, preflight).map(move |key| key.map(|key| Found::new(at, key)))
         };
         let mut rules = rules.filter_map(|at| Some((at, self.rule(at)?)));
         let mut charges = Gathered::with_capacity(rules.size_hint().1.unwrap_or_default());
@@ -151,7 +169,7 @@ impl Config {
                     }
                 }
                 Err(pending) => {
-                    other = Some(pending.map(move |key| Some((at, key))));
+                    other = Some(pending.map(move |key| Some(Found::new(at, key))));
                     break;
                 }
             }
@@ -162,27 +180,56 @@ impl Config {
         match gather(other.into_iter().chain(rules.map(key_of))) {
             Ok(keys) => Answer::ready(keys.and_then(|keys| Identity::of(charges, keys))),
             Err(pending) => {
-                if charging && let Some(denial) = self.known_denial(&charges, pending.known()) {
-                    return Answer::ready(Ok(Identity::Denied(denial.into())));
-                }
-                pending.finish().and_then(|keys| Identity::of(charges, keys))
+                let denial = match charging {
+                    true => self.early_denial(&charges, pending.known(), request),
+                    false => Answer::ready(Ok(None)),
+                };
+                unless_denied(denial, || pending.finish().and_then(|keys| Identity::of(charges, keys)))
             }
         }
     }
 
-    /// The denial of the request, if the store knows of it without being asked. So a client that is over one limit causes
-    /// no lookup for another one.
-    fn known_denial<'a>(
+    /// The denial of the request by the rules whose keys are known. So a client that is over one limit causes no lookup
+    /// for another one.
+    fn early_denial<'a>(
         &self,
         charges: &Gathered<Charge>,
-        keys: impl Iterator<Item = &'a (usize, Key)>,
-    ) -> Option<Decision> {
-        let of_keys = keys.filter_map(|(at, key)| {
-            // A cost function runs once for each request, later.
-            let rule = self.rule(*at).filter(|rule| rule.cost.is_none())?;
-            Some(Charge::of(rule.policy.known()?, key.clone(), 1))
+        keys: impl Iterator<Item = &'a Found>,
+        request: &Parts,
+    ) -> Answer<Option<Decision>> {
+        let of_keys = keys.filter_map(|found| {
+            let rule = self.rule(found.rule)?;
+            Some(Charge::of(rule.policy.known()?, found.key.clone(), found.cost(rule, request)))
         });
-        self.limiter.known_denial(charges.values.iter().cloned().chain(of_keys))
+        self.denial_of(charges.values.iter().cloned().chain(of_keys))
+    }
+
+    fn denial_of(&self, charges: impl Iterator<Item = Charge>) -> Answer<Option<Decision>> {
+        match &self.routes {
+            Some(_) => self.limiter.early_denial(merged(charges.collect()).into_iter()),
+            None => self.limiter.early_denial(charges),
+        }
+    }
+}
+
+/// A denial, or `others`, which are then awaited. A lookup among them does not start before.
+fn unless_denied(
+    denial: Answer<Option<Decision>>,
+    others: impl FnOnce() -> Answer<Identity>,
+) -> Answer<Identity> {
+    let denied = |decision: Decision| Ok(Identity::Denied(decision.into()));
+    match denial.now() {
+        Ok(Ok(Some(decision))) => Answer::ready(denied(decision)),
+        Ok(_) => others(),
+        Err(denial) => {
+            let others = others();
+            Answer::pending(async move {
+                match denial.await {
+                    Ok(Some(decision)) => denied(decision),
+                    _ => others.await,
+                }
+            })
+        }
     }
 }
 
@@ -194,7 +241,7 @@ fn is_preflight(request: &Parts) -> bool {
 }
 
 impl Identity {
-    fn of(mut charges: Gathered<Charge>, keys: Gathered<(usize, Key)>) -> Result<Self, Error> {
+    fn of(mut charges: Gathered<Charge>, keys: Gathered<Found>) -> Result<Self, Error> {
         let Gathered { values, unidentified } = keys;
         match charges.unidentified.or(unidentified) {
             Some(error) if charges.values.is_empty() && values.is_empty() => Err(*error),
@@ -225,9 +272,6 @@ impl Admit<'_> {
                 Err(identity) => return Poll::Ready(Admission::Pending(Waiting::Identity(identity))),
             },
             Waiting::Identity(identity) => ready!(Pin::new(identity).poll(cx)),
-            Waiting::Charges(charges) => {
-                return Poll::Ready(self.charged(ready!(Pin::new(charges).poll(cx))));
-            }
             Waiting::Decision(charge, unidentified) => {
                 let decided = ready!(self.config.limiter.poll_charge(charge, cx));
                 return Poll::Ready(self.decided(decided, unidentified.take()));
@@ -248,7 +292,7 @@ impl Admit<'_> {
                         let charge = Charge::of(policy.clone(), key, rule.cost_of(self.request));
                         self.charge(charge, None)
                     }
-                    None => self.charge_all(Gathered::with_capacity(1), vec![(0, key)]),
+                    None => self.charge_all(Gathered::with_capacity(1), vec![Found::new(0, key)]),
                 }
             }
             Ok(Identity::Applicable(charges, keys)) if keys.is_empty() => self.charged(Ok(charges)),
@@ -261,18 +305,20 @@ impl Admit<'_> {
     }
 
     /// Charges `keys` under their rules, after `charges`.
-    fn charge_all(self, charges: Gathered<Charge>, keys: Vec<(usize, Key)>) -> Admission {
-        let keys = keys.into_iter().filter_map(|(at, key)| Some((at, self.config.rule(at)?, key)));
-        match gather(keys.map(|(at, rule, key)| rule.charge(at, key, self.request))) {
+    fn charge_all(self, charges: Gathered<Charge>, keys: Vec<Found>) -> Admission {
+        let answers = keys.into_iter().filter_map(|found| {
+            let rule = self.config.rule(found.rule)?;
+            let cost = found.cost(rule, self.request);
+            Some(rule.charge(found.rule, found.key, cost, self.request))
+        });
+        match gather(answers) {
             Ok(others) => self.charged(others.map(|others| charges.with(others))),
             Err(pending) => {
                 let known = charges.values.iter().chain(pending.known()).cloned();
-                match self.config.limiter.known_denial(known) {
-                    Some(denial) => self.reject(Rejection::Denied(denial)),
-                    None => Admission::Pending(Waiting::Charges(
-                        pending.finish().map(|others| charges.with(others)),
-                    )),
-                }
+                let denial = self.config.denial_of(known);
+                let all = |others| Identity::Applicable(charges.with(others), Vec::new());
+                let identity = unless_denied(denial, || pending.finish().map(all));
+                Admission::Pending(Waiting::Identity(identity))
             }
         }
     }

@@ -506,12 +506,15 @@ impl RateLimitLayer {
             Identity::Known(key) => config.rule(0).into_iter().zip([key]).collect(),
             Identity::Applicable(charges, keys) => {
                 charges.complete().map_err(Rejection::Unidentified)?;
-                keys.into_iter().filter_map(|(at, key)| Some((config.rule(at)?, key))).collect()
+                keys.into_iter().filter_map(|found| Some((config.rule(found.rule)?, found.key))).collect()
             }
         };
         let mut charges: Vec<(Charge, Key)> = Vec::new();
         for (rule, key) in found {
-            let charge = rule.charge(0, key.clone(), request).await.map_err(Rejection::Unidentified)?;
+            let charge = rule
+                .charge(0, key.clone(), rule.cost_of(request), request)
+                .await
+                .map_err(Rejection::Unidentified)?;
             let Some(charge) = charge else { continue };
             // As for a request.
             if config.routes.is_none() || !charges.iter_mut().any(|(one, _)| one.merge(&charge)) {

@@ -94,6 +94,15 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
+    /// Whether this process knows that the store has denied one of `charges`, and that it still does unless another process
+    /// has changed that. `charges` are decided then before anything is looked up for the request, so denials that the
+    /// store must count or compute cause no lookups either. Defaults to `false`.
+    #[doc(hidden)]
+    fn has_denied(&self, charges: &[Charge]) -> bool {
+        let _ = charges;
+        false
+    }
+
     /// Removes everything that `key` was charged under `policy`.
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()>;
 

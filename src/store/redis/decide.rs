@@ -33,6 +33,11 @@ impl Store for RedisStore {
         self.deny_cache.as_ref()?.lookup(charges, self.clock.micros())
     }
 
+    fn has_denied(&self, charges: &[Charge]) -> bool {
+        let deny_cache = self.deny_cache.as_ref();
+        deny_cache.is_some_and(|deny_cache| deny_cache.has_denied(charges, self.clock.micros()))
+    }
+
     // A plain charge takes the short way: the deny cache, a job of this charge, and the short script. Only the others look up
     // a lease, or bring charges against penalties.
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {

@@ -1,18 +1,22 @@
-//! The deny cache: denies requests on an exhausted key without Redis.
+//! The deny cache: denies requests on an exhausted key without Redis, and knows which other keys are denied.
 //!
-//! It stores denials of one unit by a policy that had none left. Until the wait of such a denial is over, no instance
-//! can charge that key a unit, so the same request gets the same denial, with the rest of the wait. Five events end a
+//! A denial of one unit by a policy that had none left is *final*: until its wait is over, no instance can charge that key
+//! a unit, so the same request gets the same denial, with the rest of the wait. Five events end a
 //! denial early: a reset, a refund, returned leased units, a debit that became debt, and a policy of the same name with
 //! another quota. Events in
 //! the same store take effect immediately, events of other instances when the denial has been stored for
 //! [`DenyCache::max_age`]. A denial by several policies ends with such an event of each of them.
 //!
-//! Denials by a policy whose penalty counts them are not stored, because Redis must count them. But denials of a banned
-//! key are, until the ban ends: a ban is ended early by the same events. The wait for units in such a denial, if it is longer
-//! than the ban, is the one of the first denial.
+//! A denial of a banned key is final until the ban ends: a ban is ended early by the same events. The wait for units in
+//! such a denial, if it is longer than the ban, is the one of the first denial.
 //!
-//! Denials of several units are not stored: before their wait is over, some of the units may be available and be
-//! charged to another request.
+//! Other denials are not final. Redis must count those by a policy whose penalty counts them. Those of several units
+//! become longer if another request is charged some of the units in the meantime. A final denial that is older than the
+//! longest age may have ended. But all of them mean that Redis denies the key until their wait is over, unless one of the
+//! events ends that. So before a request waits for the lookup of another key, [`DenyCache::has_denied`] decides whether
+//! to ask Redis first.
+//!
+//! Denials for want of a permit are not stored, because it may be released at any moment.
 //!
 //! The table has a fixed number of cells. A cell holds the latest denial whose hash leads there. An overwritten denial
 //! only costs one more decision in Redis. A lookup takes no lock and writes nothing that threads share: all clients of an
@@ -39,7 +43,7 @@ use crate::{
 pub(crate) struct DenyCache {
     cells: Box<[Cell]>,
     clock: StoreClock,
-    /// The longest time for which a denial is stored, in microseconds.
+    /// The longest time for which a denial is final, in microseconds.
     max_age: u64,
     /// How many invalidations there were.
     invalidations: AtomicU64,
@@ -60,8 +64,10 @@ struct CachedDenial {
     invalidations: u64,
     /// When the reply was received. Redis decided before that, so a wait counted from here is never too short.
     received_at: u64,
-    /// When the denial may no longer hold. Counted from before the request was sent, so never too late.
-    expires_at: u64,
+    /// Until when the same request gets the same denial. Counted from before the request was sent, so never too late.
+    final_until: u64,
+    /// Until when Redis denies the key, if none of the events ends that.
+    denied_until: u64,
 }
 
 const CELLS: usize = 4096;
@@ -88,14 +94,14 @@ impl DenyCache {
             let Some(cached) = &*loaded else { continue };
             // A denial may be newer than this request.
             let is_later = cached.received_at > now;
-            let is_over = cached.expires_at <= now
+            let is_over = cached.denied_until <= now
                 || is_later && cached.received_at > self.clock.micros()
                 || !self.holds(cached);
             if is_over || cached.conflicts_with(charge) {
                 // The denial has ended, the clock stepped back, or the key is charged under another quota, and this request
                 // may change its counts. A newer denial stays.
                 cell.denial.compare_and_swap(&loaded, None);
-            } else if !is_later && covers(&cached.decision, charges) {
+            } else if !is_later && now < cached.final_until && covers(&cached.decision, charges) {
                 let elapsed = Duration::from_micros(now - cached.received_at);
                 let decision = match (cached.decision.all_outcomes(), charges) {
                     ([outcome], [charge]) => Decision::of_one(after(outcome, charge, elapsed)),
@@ -108,6 +114,18 @@ impl DenyCache {
             }
         }
         None
+    }
+
+    /// Whether one of `charges` was denied, and is still denied unless another instance has ended that.
+    pub(crate) fn has_denied(&self, charges: &[Charge], now: u64) -> bool {
+        charges.iter().any(|charge| {
+            let hash = hash(charge.policy(), charge.key());
+            let cell = self.cell(hash);
+            let is_denial = |cached: &CachedDenial| {
+                now < cached.denied_until && cached.denies(charge) && self.holds(cached)
+            };
+            cell.hash.load(Ordering::Relaxed) == hash && cell.denial.load().as_deref().is_some_and(is_denial)
+        })
     }
 
     /// Ends the denials of `key` under `policy`, also of replies that are stored afterwards. Call it after the store refunded
@@ -183,41 +201,44 @@ impl DenyObserver {
         if !decision.is_denied() {
             return;
         }
-        let mut lifetime = self.cache.max_age;
         let is_banned = decision.is_banned();
-        let mut first = None;
+        let (mut is_final, mut wait, mut first) = (true, u64::MAX, None);
         for outcome in decision.outcomes() {
-            let wait = if is_banned {
-                // The request is denied until the ban ends, regardless of the policies that do not ban.
-                outcome.banned_for()
-            } else if outcome.policy().counts_denials() || outcome.charge().needs_permit() {
-                // A permit may be released at any moment.
-                return;
-            } else if !outcome.is_denied() {
-                None
-            } else if outcome.charge().cost() == 1
-                && outcome.remaining() == 0
-                && outcome.retry_after().is_some()
-            {
-                outcome.retry_after()
-            } else {
-                return;
-            };
-            if let Some(wait) = wait {
-                lifetime = lifetime.min(micros(wait));
+            let charge = outcome.charge();
+            // A banned request is denied until the ban ends, regardless of the policies that do not ban.
+            let its_wait = if is_banned { outcome.banned_for() } else { outcome.retry_after() };
+            let is_denied = if is_banned { its_wait.is_some() } else { outcome.is_denied() };
+            let lasts = charge.cost() == 1 && outcome.remaining() == 0 && its_wait.is_some();
+            is_final &= is_banned
+                || (!outcome.policy().counts_denials() && !charge.needs_permit() && (!is_denied || lasts));
+            if is_denied && (is_banned || !charge.needs_permit()) {
+                // Without a wait, the cost exceeds the capacity.
+                wait = its_wait.map_or(wait, |its_wait| wait.min(micros(its_wait)));
                 first.get_or_insert(outcome);
             }
         }
-        if let Some(first) = first {
-            let (received_at, expires_at) =
-                (self.cache.clock.micros(), self.sent_at.saturating_add(lifetime));
-            let (decision, invalidations) = (decision.clone(), self.invalidations);
-            let cached = CachedDenial { decision, invalidations, received_at, expires_at };
-            let hash = hash(first.policy(), first.key());
-            let cell = self.cache.cell(hash);
-            cell.hash.store(hash, Ordering::Relaxed);
-            cell.denial.store(Some(Arc::new(cached)));
+        let Some(first) = first else { return };
+        let hash = hash(first.policy(), first.key());
+        let cell = self.cache.cell(hash);
+        let received_at = self.cache.clock.micros();
+        let is_of_key = || cell.hash.load(Ordering::Relaxed) == hash;
+        if !is_final
+            && is_of_key()
+            && cell.denial.load().as_deref().is_some_and(|known| known.final_until > received_at)
+        {
+            // A final denial also implies that the key is denied.
+            return;
         }
+        let end = |time: u64| self.sent_at.saturating_add(time);
+        let cached = CachedDenial {
+            decision: decision.clone(),
+            invalidations: self.invalidations,
+            received_at,
+            final_until: if is_final { end(wait.min(self.cache.max_age)) } else { 0 },
+            denied_until: end(wait),
+        };
+        cell.hash.store(hash, Ordering::Relaxed);
+        cell.denial.store(Some(Arc::new(cached)));
     }
 
     /// An observer for a job that undoes a part of this one, which was charged and then denied. It does not end the denial,
@@ -229,6 +250,15 @@ impl DenyObserver {
 }
 
 impl CachedDenial {
+    /// Whether it is a denial of at most the units of `charge`, by its policy and of its key.
+    fn denies(&self, charge: &Charge) -> bool {
+        self.decision.all_outcomes().iter().any(|outcome| {
+            (outcome.is_banned() || outcome.is_denied() && outcome.charge().cost() <= charge.cost())
+                && outcome.key() == charge.key()
+                && outcome.policy().counts_as(charge.policy())
+        })
+    }
+
     /// Whether `charge` is on the same key, under a policy of the same name that counts differently.
     fn conflicts_with(&self, charge: &Charge) -> bool {
         self.decision.all_outcomes().iter().any(|outcome| {

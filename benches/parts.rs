@@ -12,10 +12,12 @@ use http::{Request, Response, request::Parts};
 use tower::{Layer, Service, service_fn};
 use tower_ratelimit::{
     Charge, ClientIp, Header, Headers, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, Quota,
-    RateLimitLayer, Rejection, TrustedProxies,
+    RateLimitLayer, Rejection, Rule, TrustedProxies,
     algorithm::{
         Algorithm, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket,
     },
+    key::Cookie,
+    layer::Rules,
     response::{Dialect, GrpcStatus, ProblemDetails, ResponseMapper},
 };
 
@@ -164,5 +166,40 @@ fn denials(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, keys, algorithms, policies, headers, denials);
+/// What a request may cost that is made to be expensive, in a layer that denies it.
+fn hostile(criterion: &mut Criterion) {
+    let rule = |name: &str, key| Rule::new(Policy::new(name, quota(1)), key);
+    let of_address = |name| rule(name, Box::new(PeerIp::new()) as Box<dyn KeyExtractor>);
+    let routes = || {
+        let rules = Rules::new().route("POST /login", of_address("login"));
+        rules.route("/users/{id}", of_address("users")).every(of_address("all"))
+    };
+    let filled = |filler: &str, bytes: usize| format!("/{}", filler.repeat(bytes / filler.len()));
+    let long = |name: &str| "session=a; ".repeat(60_000 / 11).replace("session", name);
+    let session = || Box::new(Cookie::new("session")) as Box<dyn KeyExtractor>;
+    let rows = [
+        ("path, 60 KB", routes(), filled("a", 60_000), String::new()),
+        ("path with one other reading, 60 KB", routes(), filled("%61", 60_000), String::new()),
+        ("path with most readings, 1.5 KB", routes(), filled("//%2F%2f/./%25/..//", 1_500), String::new()),
+        ("path with most readings, 60 KB", routes(), filled("//%2F%2f/./%25/..//", 60_000), String::new()),
+        ("5,400 other cookies, 60 KB", rule("all", session()).into(), "/".into(), long("other")),
+        ("5,400 equal cookies, 60 KB", rule("all", session()).into(), "/".into(), long("session")),
+    ];
+    let mut group = criterion.benchmark_group("hostile");
+    for (name, rules, path, cookies) in rows {
+        let layer = RateLimitLayer::with_rules(MemoryStore::new(), rules);
+        let mut service =
+            layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) }));
+        let peer: SocketAddr = ([203, 0, 113, 7], 4711).into();
+        let request =
+            Request::get(path).header("cookie", cookies).extension(peer).body(()).unwrap_or_default();
+        let ask = move |request| service.call(request).now_or_never();
+        group.bench_function(name, |bencher| {
+            bencher.iter_batched(|| request.clone(), ask.clone(), BatchSize::SmallInput);
+        });
+    }
+    group.finish();
+}
+
+criterion_group!(benches, keys, algorithms, policies, headers, denials, hostile);
 criterion_main!(benches);

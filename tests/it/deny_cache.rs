@@ -117,7 +117,7 @@ async fn refunds_and_resets_by_another_instance_take_effect_within_the_bound() {
     }
 }
 
-/// A denial is not remembered if units may become available before its wait is over: permits are released at any
+/// A denial is not final if units may become available before its wait is over: permits are released at any
 /// time, and a smaller cost may be admitted earlier.
 #[tokio::test]
 async fn only_denials_that_cannot_end_early_are_remembered() {

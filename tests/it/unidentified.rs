@@ -298,6 +298,31 @@ async fn a_denied_address_causes_no_lookups_whatever_its_rule_is() {
     }
 }
 
+/// Denials that Redis must count or compute need a call, and no others do.
+#[tokio::test]
+async fn a_denied_request_is_at_most_one_call_to_redis() {
+    let server = RedisServer::start();
+    let penalty = Penalty::after(1_000, Duration::from_secs(3_600));
+    let rows = [
+        ("plain", Rule::new(day("plain", 1), PeerIp::new()), 0),
+        ("penalty", Rule::new(day("penalty", 1).penalty(penalty), PeerIp::new()), 20),
+        ("cost", Rule::new(day("cost", 1), PeerIp::new()).cost(|_| 2), 20),
+    ];
+    for (name, rule, expected) in rows {
+        let store = settings().manual_clock(ManualClock::new()).connect(&server.url()).await.unwrap();
+        let (lookup, _) = accounts();
+        let layer = RateLimitLayer::with_rules(store, rule).and(per_account(&lookup));
+        for guess in ["a", "b", "c"] {
+            let _ = ask(&layer, request(Some(guess))).await;
+        }
+        let before = server.script_calls();
+        for guess in 0..20 {
+            assert_eq!(ask(&layer, request(Some(&format!("{guess}")))).await.status(), 429, "{name}");
+        }
+        assert_eq!(server.script_calls() - before, expected, "{name}");
+    }
+}
+
 /// Another instance has reset the key, so Redis admits what this process takes for denied.
 #[tokio::test]
 async fn an_address_that_is_no_longer_denied_is_charged_once() {

@@ -10,7 +10,7 @@
 //! A denial of a banned key is final until the ban ends: a ban is ended early by the same events. The wait for units in
 //! such a denial, if it is longer than the ban, is the one of the first denial.
 //!
-//! Other denials are not final. Redis must count those by a policy whose penalty counts them. Those of several units
+//! Other denials are not final. Redis must count those by a policy whose penalty counts them. Denials of several units
 //! become longer if another request is charged some of the units in the meantime. A final denial that is older than the
 //! longest age may have ended. But all of them mean that Redis denies the key until their wait is over, unless one of the
 //! events ends that. So before a request waits for the lookup of another key, [`DenyCache::has_denied`] decides whether

@@ -105,3 +105,22 @@ fn log_lines_are_quoted_as_the_code_has_them() {
     }
     assert!(rows >= 15);
 }
+
+/// Each bound on what a hostile request may cost names what checks it.
+#[test]
+fn the_bounds_of_hostile_requests_name_tests_that_exist() {
+    let page = fs::read_to_string(root().join("SECURITY.md")).unwrap();
+    let table = page.split("## What a hostile request may cost").nth(1).unwrap();
+    let table = table.split("\n## ").next().unwrap();
+    let code: String = ["tests", "src", "benches"].map(|folder| sources(&root().join(folder))).concat();
+    let rows: Vec<_> = table.lines().filter(|row| row.starts_with("| ") && row.contains('`')).collect();
+    for row in &rows {
+        let checks = row.trim_end_matches('|').rsplit('|').next().unwrap();
+        let names: Vec<_> = checks.split('`').skip(1).step_by(2).collect();
+        assert!(!names.is_empty(), "{row}");
+        for name in names {
+            assert!(code.contains(&format!("fn {name}(")), "there is no test {name}");
+        }
+    }
+    assert!(rows.len() >= 10);
+}

@@ -121,22 +121,37 @@ impl Header {
         self
     }
 
+    #[inline]
     fn key(&self, request: &Parts) -> Result<Key, Error> {
-        let of_value = |value: Option<&[u8]>| match value {
-            Some(value) => value_key(value).map_err(|problem| invalid(HEADER, &self.name, problem)),
-            None => Err(missing(HEADER, &self.name)),
-        };
+        if matches!(self.place, Place::Header) && !has_repeated(request) {
+            // The common case.
+            return self.key_of(request.headers.get(&self.name).map(|value| value.as_bytes().trim_ascii()));
+        }
+        self.key_of_several(request)
+    }
+
+    /// The key of a value that may be in several places.
+    #[inline(never)]
+    fn key_of_several(&self, request: &Parts) -> Result<Key, Error> {
         match self.place {
-            Place::Header => of_value(value(request, &self.name, self.repeat)?),
+            Place::Header => self.key_of(value(request, &self.name, self.repeat)?),
             Place::Host => {
                 let host = self.repeat.choose(hosts(request)).map_err(|Differ| differs(&self.name))?;
-                of_value(host.as_deref())
+                self.key_of(host.as_deref())
             }
             Place::Cookie => {
                 let lines = request.headers.get_all(&self.name).iter().map(HeaderValue::as_bytes);
                 let lines: Vec<_> = lines.map(<[u8]>::trim_ascii).collect();
-                of_value((!lines.is_empty()).then(|| lines.join(b"; ".as_slice())).as_deref())
+                self.key_of((!lines.is_empty()).then(|| lines.join(b"; ".as_slice())).as_deref())
             }
+        }
+    }
+
+    #[inline]
+    fn key_of(&self, value: Option<&[u8]>) -> Result<Key, Error> {
+        match value {
+            Some(value) => value_key(value).map_err(|problem| invalid(HEADER, &self.name, problem)),
+            None => Err(missing(HEADER, &self.name)),
         }
     }
 }
@@ -272,7 +287,6 @@ pub(super) fn single<'a>(request: &'a Parts, name: &HeaderName) -> Result<Option
 }
 
 /// The value of the header `name`, without the whitespace around it. `repeat` chooses one of several.
-#[inline]
 fn value<'a>(request: &'a Parts, name: &HeaderName, repeat: Repeat) -> Result<Option<&'a [u8]>, Error> {
     if has_repeated(request) {
         let values = request.headers.get_all(name).iter();

@@ -106,7 +106,7 @@ impl Cookie {
             let at = pair.iter().position(|byte| *byte == b'=')?;
             let name = self.decoded(trim(&pair[..at]));
             let value = trim(&pair[at + 1..]);
-            (*name == *self.name.as_bytes()).then(|| Sent { value, cookie: self })
+            (*name == *self.name.as_bytes()).then_some(Sent { value, cookie: self })
         });
         let sent = self.repeat.choose(values).map_err(|Differ| invalid(DIFFERS))?;
         let Some(Sent { value, .. }) = sent.filter(|sent| !sent.value.is_empty()) else {

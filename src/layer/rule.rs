@@ -372,15 +372,9 @@ impl Rule {
         }
     }
 
-    /// The charge of `cost` units for `request`, whose key is `key`. `None` if the rule has no policy for it: a source that expects an
-    /// identity has none for a preflight without one.
-    pub(super) fn charge(
-        &self,
-        at: usize,
-        key: Key,
-        cost: u64,
-        request: &Parts,
-    ) -> Answer<Option<Charge>> {
+    /// The charge of `cost` units for `request`, whose key is `key`, by the rule at `at`. `None` if the rule has no policy
+    /// for it: a source that expects an identity has none for a preflight without one.
+    pub(super) fn charge(&self, at: usize, key: Key, cost: u64, request: &Parts) -> Answer<Option<Charge>> {
         if let Some(policy) = self.policy.constant() {
             return Answer::ready(Ok(Some(Charge::of(policy.clone(), key, cost).by_rule(at))));
         }

@@ -1,3 +1,5 @@
+#![expect(clippy::result_large_err, reason = "the `Err` of `Begun` is a charge under way, not a failure")]
+
 use std::{
     fmt,
     future::Future,

@@ -139,8 +139,10 @@ impl Reservation {
     /// # }
     /// ```
     pub fn and(self, other: Self) -> Self {
-        let parts: Vec<_> = self.parts.iter().chain(&*other.parts).cloned().collect();
-        Self { parts: parts.into(), decision: self.decision.updated(&other.decision) }
+        let decision = self.decision.updated(&other.decision);
+        let mut parts = self.parts.into_vec();
+        parts.append(&mut other.parts.into_vec());
+        Self { parts: parts.into(), decision }
     }
 
     /// Sets the unit, by which [`settle_each`](Self::settle_each), [`record_each`](Self::record_each) and
@@ -402,7 +404,10 @@ impl Reservation {
 
     /// The units, for an error.
     fn units(&self) -> String {
-        let names = self.parts.iter().map(|part| part.unit.map_or("none".into(), |unit| format!("`{unit}`")));
+        let names = self.parts.iter().map(|part| match part.unit {
+            Some(unit) => format!("`{unit}`"),
+            None => "none".into(),
+        });
         names.collect::<Vec<_>>().join(", ")
     }
 

@@ -47,7 +47,7 @@ pub enum Repeat {
 pub(super) struct Differ;
 
 impl Repeat {
-    /// The value of a request that has `values`. `None` if there are none.
+    /// The value of a request that has `values`. `None` without any.
     pub(super) fn choose<T: PartialEq>(
         self,
         mut values: impl Iterator<Item = T>,

@@ -49,8 +49,8 @@ use crate::{
 /// * The response carries the headers of what was charged. [`count_if`](Rule::count_if) does not apply to it.
 /// * A denial already known in this process, from a `MemoryStore` or the
 ///   [`deny_cache`](crate::store::RedisStoreBuilder::deny_cache) of a `RedisStore`, is returned before API keys or
-///   policies are looked up. If Redis must count a denial for a penalty, or compute it, as for a cost above 1, it is asked
-///   about the known keys first. So a denied address causes no lookups, except that the first denial comes from Redis.
+///   policies are looked up. If Redis must count a denial for a penalty, or compute it, as for a cost above 1, it first
+///   decides about the known keys. So a denied address causes no lookups, except that the first denial comes from Redis.
 /// * A failure of the server (500) charges nothing.
 ///
 /// # Where to put it

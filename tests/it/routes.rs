@@ -180,7 +180,7 @@ async fn no_spelling_of_a_path_evades_a_rule() {
     }
 }
 
-/// A path costs a bounded time, whatever its length, and a longer one evades no rule: it is rejected.
+/// A path costs a bounded time, regardless of its length. One that would cost more is rejected.
 #[tokio::test]
 async fn no_length_of_a_path_evades_a_rule() {
     let layer = table(Rules::new().route("/login", at_most(1, "login")).otherwise(at_most(1_000, "rest")));

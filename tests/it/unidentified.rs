@@ -234,9 +234,9 @@ async fn denials_without_a_lookup_count_for_a_ban() {
     }
 }
 
-/// Whatever a policy and a rule have that the store must count or compute for each denial.
+/// Also under policies and rules whose denials the store must count or compute.
 #[tokio::test]
-async fn a_denied_address_causes_no_lookups_whatever_its_rule_is() {
+async fn a_denied_address_causes_no_lookups_under_any_rule() {
     let server = RedisServer::start();
     let hour = Duration::from_secs(3_600);
     let penalty = || day("per-ip", LIMIT).penalty(Penalty::after(50, hour).ban(24 * hour));

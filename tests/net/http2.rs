@@ -82,7 +82,7 @@ impl Sent {
             request = request.header(*name, *value);
         }
         match form {
-            // A browser sends each cookie in a field of its own, which compresses better (RFC 9113, section 8.2.3).
+            // A browser sends each cookie in a separate field, which compresses better (RFC 9113, section 8.2.3).
             Form::Http2 => request = self.cookies.iter().fold(request, |to, pair| to.header("cookie", *pair)),
             _ if !self.cookies.is_empty() => request = request.header("cookie", self.cookies.join("; ")),
             _ => {}

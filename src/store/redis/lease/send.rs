@@ -117,8 +117,8 @@ impl Leases {
     /// The result of returning all leases, or of the last time if leases were not returned and may not have ended.
     pub(crate) fn returned(&self, result: Result<(), Error>) -> Result<(), Error> {
         let mut lost = lock(&self.lost);
-        if let Err(error) = &result {
-            *lost = Some((error.clone(), Instant::now() + MAX_LEASE));
+        if let Err(error) = result {
+            *lost = Some((error, Instant::now() + MAX_LEASE));
         }
         match &*lost {
             Some((error, end)) if Instant::now() < *end => Err(error.clone()),

@@ -416,7 +416,7 @@ impl Decision {
         self.of_outcomes(|outcome| is_meant(outcome.policy().name()))
     }
 
-    /// The decision of the outcomes that are meant. `None` if there are none.
+    /// The decision of the outcomes that are meant. `None` if no outcome is.
     pub(crate) fn of_outcomes(&self, is_meant: impl Fn(&Outcome) -> bool) -> Option<Self> {
         let outcomes = self.all_outcomes().iter().filter(|outcome| is_meant(outcome)).cloned();
         let alone = Self::new(outcomes).failed(self.decided.failure.clone(), self.source());

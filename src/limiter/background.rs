@@ -46,7 +46,7 @@ pub(super) struct Background {
     table: Mutex<Table>,
     changed: Notify,
     created: Instant,
-    /// When work is overdue, in microseconds since `created`. `u64::MAX` if there is none.
+    /// When work is overdue, in microseconds since `created`. `u64::MAX` without work.
     overdue: AtomicU64,
 }
 

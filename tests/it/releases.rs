@@ -37,7 +37,7 @@ fn current_thread() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
 }
 
-/// A store that is connected anew, as in the next process.
+/// A new connection and a new store, as in the next process.
 async fn limiter(server: &RedisServer) -> Limiter {
     Limiter::new(settings().connect(&server.url()).await.unwrap())
 }

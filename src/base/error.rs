@@ -237,6 +237,13 @@ pub(crate) fn valid<T>(value: Result<T, Error>) -> T {
     }
 }
 
+impl Error {
+    /// The message as it was written, for clients. [`Display`](fmt::Display) writes it on one line.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+}
+
 /// The message on one line: control characters are escaped, because a message may repeat a text from a configuration or
 /// from a server.
 impl fmt::Display for Error {

@@ -78,7 +78,7 @@ fn json(rejection: &Rejection) -> String {
             // Writing to a `String` does not fail.
             let _ = write!(json, "\"{ban}Try again in {}.\"", InWords(seconds));
         }
-        (Rejection::Unidentified(error), _, None) => push_quoted(&mut json, &printable(&error.to_string())),
+        (Rejection::Unidentified(error), _, None) => push_quoted(&mut json, &printable(error.message())),
         (_, _, text) => {
             let (first, rest) = text.unwrap_or_default().split_at(1);
             for part in ["\"", &first.to_ascii_uppercase(), rest, ".\""] {

@@ -176,7 +176,7 @@ impl fmt::Display for Rejection {
                     if decision.is_banned() { "the client is banned" } else { "over the rate limit" };
                 write!(f, "{reason}; try again in {}", InWords(seconds))
             }
-            (Self::Unidentified(error) | Self::Unavailable(error), _, None) => error.fmt(f),
+            (Self::Unidentified(error) | Self::Unavailable(error), _, None) => f.write_str(error.message()),
             (_, _, text) => f.write_str(text.unwrap_or_default()),
         }
     }

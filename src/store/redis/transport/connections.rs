@@ -208,9 +208,10 @@ pub(super) async fn connection_until<M: ConnectionManager>(
     deadline: Instant,
 ) -> Result<PooledConnection<'static, M>, Error> {
     let connection = timeout_at(deadline, connection(pool, health)).await.map_err(|_| {
-        // Without an established connection, the pool is not busy: its attempts to connect hang.
-        let is_connected = pool.state().connections > 0;
-        health.not_sent(if is_connected { Wait::ForOthers } else { Wait::InSilence })
+        // Without an established connection, the pool is not busy: its attempts to connect hang. Nor is it if the last call
+        // failed: then others wait on its connections for a server that does not answer.
+        let is_busy = pool.state().connections > 0 && !health.is_failing();
+        health.not_sent(if is_busy { Wait::ForOthers } else { Wait::InSilence })
     })?;
     connection.map_err(|error| not_connected(&error))
 }

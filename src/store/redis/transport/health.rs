@@ -96,6 +96,11 @@ impl Health {
         }
     }
 
+    /// Whether no call has succeeded since the last one that failed.
+    pub(super) fn is_failing(&self) -> bool {
+        self.failing.load(Ordering::Relaxed)
+    }
+
     /// Records that this number of `decisions` failed; none if a probe did, which may have another cause than they, or if the
     /// breaker opens.
     ///

@@ -256,7 +256,7 @@ impl Rule {
     /// let rule = Rule::new(tokens.clone(), Key::new("all")).cost(|_| 400).reserve_or_refund();
     /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), rule);
     /// let service = layer.layer(tower::service_fn(|request: Request<String>| async move {
-    ///     let reservation: &Reservation = request.extensions().get().expect("the layer inserts it");
+    ///     let reservation = Reservation::from_extensions(request.extensions()).expect("a rule reserves");
     ///     if request.uri().path() == "/complete" {
     ///         reservation.record(30);
     ///     }

@@ -208,8 +208,10 @@ impl Decision {
 
     /// The wait that the client sees.
     pub(crate) fn advised_wait(&self) -> Option<Duration> {
-        let longest = self.retry_after()?;
-        let wait = self.outcomes().iter().filter_map(Outcome::advised_wait).max().unwrap_or(longest);
+        let mut wait = self.retry_after()?;
+        if self.outcomes().iter().any(|outcome| outcome.policy().has_permits()) {
+            wait = self.outcomes().iter().filter_map(Outcome::advised_wait).max().unwrap_or(wait);
+        }
         Some(wait.saturating_add(self.decided.jitter))
     }
 

@@ -31,6 +31,8 @@ pub(super) struct Config {
     /// Shared with the decisions in the extensions of requests.
     pub(super) limiter: Arc<Limiter>,
     pub(super) rules: Rules,
+    /// Whether a rule settles something after the decision.
+    pub(super) settles: bool,
     /// `None` if all rules apply to all requests.
     pub(super) routes: Option<Arc<Routes>>,
     pub(super) enforcement: EnforcementSwitch,
@@ -69,6 +71,7 @@ impl Config {
         let defaults = Self {
             limiter: Arc::new(limiter.under(Enforcement::On)),
             rules: Rules::new(),
+            settles: false,
             routes: None,
             enforcement: limiter.enforcement().into(),
             exempt: Vec::new(),
@@ -92,7 +95,8 @@ impl Config {
     pub(super) fn with_rules(&self, rules: Rules) -> Result<Self, Error> {
         rules.check()?;
         let routes = rules.routes().map(Arc::new);
-        let config = Self { rules, routes, notices: Arc::default(), ..self.clone() };
+        let settles = rules.rules.iter().any(|(_, rule)| rule.settles_some());
+        let config = Self { rules, settles, routes, notices: Arc::default(), ..self.clone() };
         config.known_policies().try_for_each(|policy| config.limiter.accept(&policy))?;
         Ok(config)
     }
@@ -127,7 +131,7 @@ impl Config {
         let Some(decision) = decision else {
             return self.annotate_uncharged(&mut request.extensions, limiter);
         };
-        let reservation = reservation.cloned().or_else(|| self.reserve_nothing());
+        let reservation = reservation.cloned().map(Box::new).or_else(|| self.reserve_nothing());
         let limited = Limited { decision: decision.clone(), limiter, reservation };
         if let Some(outer) = request.extensions.insert(limited) {
             self.notices.charged_twice(&outer.decision, decision);
@@ -304,9 +308,9 @@ impl Config {
 }
 
 /// The reservation of the rules of two layers.
-fn both(outer: Option<Reservation>, inner: Option<Reservation>) -> Option<Reservation> {
+fn both(outer: Option<Box<Reservation>>, inner: Option<Box<Reservation>>) -> Option<Box<Reservation>> {
     match (outer, inner) {
-        (Some(outer), Some(inner)) => Some(outer.and(inner)),
+        (Some(outer), Some(inner)) => Some(Box::new(outer.and(*inner))),
         (outer, inner) => outer.or(inner),
     }
 }

@@ -67,7 +67,7 @@ impl Reservation {
     /// `None` if no rule of a layer reserves units. A test of a handler can insert a `Reservation`.
     #[must_use]
     pub fn from_extensions(extensions: &Extensions) -> Option<&Self> {
-        let by_layers = extensions.get::<Limited>().and_then(|limited| limited.reservation.as_ref());
+        let by_layers = extensions.get::<Limited>().and_then(|limited| limited.reservation.as_deref());
         by_layers.or_else(|| extensions.get())
     }
 }

@@ -23,16 +23,13 @@ impl Config {
     /// Whether a charge may be settled after the decision.
     #[inline]
     fn settles(&self) -> bool {
-        self.refunds_cancelled || self.rules.rules.iter().any(|(_, rule)| rule.settles_some())
+        self.refunds_cancelled || self.settles
     }
 
     /// A reservation that covers nothing, for a handler that extracts one. `None` if no rule reserves units.
     #[inline]
-    pub(super) fn reserve_nothing(&self) -> Option<Reservation> {
-        self.rules.rules.iter().any(|(_, rule)| rule.reserves()).then(|| {
-            self.reserve(&self.limiter, |_, _| None)
-                .unwrap_or_else(|| Reservation::new(&self.limiter, &Decision::not_limited()))
-        })
+    pub(super) fn reserve_nothing(&self) -> Option<Box<Reservation>> {
+        if self.settles { self.reserve(&self.limiter, |_, _| None).map(Box::new) } else { None }
     }
 
     /// A reservation of what `charged` returns for the rules with the same unit and end. For a unit of which nothing is

@@ -11,6 +11,6 @@ pub(crate) struct Limited {
     pub(crate) decision: Decision,
     /// The limiter of the layer that made the decision.
     pub(crate) limiter: Arc<Limiter>,
-    /// `None` if no rule of a layer reserves units.
-    pub(crate) reservation: Option<Reservation>,
+    /// `None` if no rule of a layer reserves units. Boxed, because every request moves this.
+    pub(crate) reservation: Option<Box<Reservation>>,
 }

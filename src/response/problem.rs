@@ -1,11 +1,9 @@
-use std::fmt::Write as _;
-
 use http::{HeaderValue, Response, StatusCode, header::CONTENT_TYPE, request::Parts};
 
 use super::{
     mapper::{RejectionBody, ResponseMapper},
     rejection::Rejection,
-    words::InWords,
+    words::push_wait,
 };
 use crate::{decision::Decision, policy::push_quoted};
 
@@ -75,8 +73,11 @@ fn json(rejection: &Rejection) -> String {
     match (rejection, rejection.retry_after_seconds(), text) {
         (Rejection::Denied(_), Some(seconds), _) => {
             let ban = if is_banned { "The client is banned. " } else { "" };
-            // Writing to a `String` does not fail.
-            let _ = write!(json, "\"{ban}Try again in {}.\"", InWords(seconds));
+            json.push('"');
+            json.push_str(ban);
+            json.push_str("Try again in ");
+            push_wait(&mut json, seconds);
+            json.push_str(".\"");
         }
         (Rejection::Unidentified(error), _, None) => push_quoted(&mut json, &printable(error.message())),
         (_, _, text) => {

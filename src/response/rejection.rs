@@ -2,7 +2,7 @@ use std::{error::Error as StdError, fmt, time::Duration};
 
 use http::StatusCode;
 
-use super::words::InWords;
+use super::words::push_wait;
 use crate::{
     base::{Error, ErrorKind, time::seconds_up},
     decision::{Decision, Verdict},
@@ -174,7 +174,9 @@ impl fmt::Display for Rejection {
             (Self::Denied(decision), Some(seconds), _) => {
                 let reason =
                     if decision.is_banned() { "the client is banned" } else { "over the rate limit" };
-                write!(f, "{reason}; try again in {}", InWords(seconds))
+                let mut text = format!("{reason}; try again in ");
+                push_wait(&mut text, seconds);
+                f.write_str(&text)
             }
             (Self::Unidentified(error) | Self::Unavailable(error), _, None) => f.write_str(error.message()),
             (_, _, text) => f.write_str(text.unwrap_or_default()),

@@ -8,7 +8,8 @@
 //! [`DenyCache::max_age`]. A denial by several policies ends with such an event of each of them.
 //!
 //! A denial of a banned key is final until the ban ends: a ban is ended early by the same events. The wait for units in
-//! such a denial, if it is longer than the ban, is the one of the first denial.
+//! such a denial, if it is longer than the ban, is the one of the first denial, which also does not show a ban that another of
+//! its policies imposes later.
 //!
 //! Other denials are not final. Redis must count those by a policy whose penalty counts them. Denials of several units
 //! become longer if another request is charged some of the units in the meantime. A final denial that is older than the

@@ -4,7 +4,8 @@
   Each charge has its own holder, which holds one permit per unit. The permits are in use until they are released, or
   until they expire `period` microseconds after the last renewal. A renewal adds a holder that the key has lost.
 
-  State     a sorted set. Each holder is a member `holder:units`; its score is the time at which its permits expire.
+  State     a sorted set. Each holder is a member `holder:units:period`; its score is the time at which its permits expire.
+            The period is the one of its charge, because policies with different periods may count one key.
             The member `units` marks the set as written by this crate; its score is the negated sum of all holders'
             units, so it sorts before every time.
   Arguments the limit; the period.
@@ -12,11 +13,11 @@
 
   A decision calls ZSCORE, EXISTS without a sum, ZRANGEBYSCORE and ZREVRANGE, once for all decisions of a call;
   ZRANGEBYSCORE again for a denial; ZADD for each charge, then ZADD, ZREVRANGE and PEXPIRE, and ZREMRANGEBYRANK where
-  permits have expired. A release calls ZSCORE, ZREM, ZREVRANGE, ZADD and PEXPIRE, or DEL. A renewal calls ZSCORE, ZADD, ZREVRANGE,
-  ZADD and PEXPIRE.
+  permits have expired. If the clock stepped back, it calls ZREVRANGE once more, and ZADD for each holder. A release calls
+  ZSCORE, ZREM, ZREVRANGE, ZADD and PEXPIRE, or DEL. A renewal calls ZSCORE, ZADD, ZREVRANGE, ZADD and PEXPIRE.
 
-  A holder that expires later than one period from `now` means that the clock stepped back or the period became shorter.
-  It expires one period from `now`. A denial writes this down, so that the retry time it names stays true.
+  If the last holder expires later than its period from `now`, the clock stepped back. Each holder then expires at most its
+  period from `now`. A denial writes this down, so that the retry time it names stays true.
 ]]
 -- uses: prelude
 local SUM = 'units'
@@ -33,12 +34,13 @@ local function above(time)
   return string.format('(%d', time)
 end
 
-local function units_of(member)
-  local _, _, units = string.find(string.sub(member, 1, 41), '^%x+:(%d+)$')
-  if not units or #member > 40 or units + 0 < 1 then
+-- Returns the units and the period of a holder.
+local function parts_of(member)
+  local units, period = string.match(string.sub(member, 1, 56), '^%x+:(%d+):(%d+)$')
+  if not units or #member > 55 or units + 0 < 1 then
     error('RATELIMIT-FOREIGN', 0)
   end
-  return units + 0
+  return units + 0, period + 0
 end
 
 -- Returns a time or a sum, which must be exact.
@@ -54,10 +56,31 @@ local function range(key, from, to, count)
   return call('ZRANGEBYSCORE', key, from, to, 'WITHSCORES', 'LIMIT', 0, string.format('%d', count))
 end
 
+-- Lets each holder expire at most its period from `now`: sets `cut`, the holders by the time they expire then, each followed
+-- by this time, and `last`.
+local function cut(key, set)
+  local holders, list = call('ZREVRANGE', key, 0, string.format('%d', MAX_HOLDERS - 1), 'WITHSCORES'), {}
+  for i = 1, #holders, 2 do
+    local expires = tonumber(holders[i + 1])
+    if expires > now then
+      local _, period = parts_of(holders[i])
+      list[#list + 1] = { holders[i], math.min(whole(expires), now + period) }
+    end
+  end
+  table.sort(list, function(one, other)
+    return one[2] < other[2]
+  end)
+  set.cut, set.last = {}, list[#list][2]
+  for i = 1, #list do
+    set.cut[2 * i - 1], set.cut[2 * i] = list[i][1], list[i][2]
+  end
+end
+
 -- The state while decisions are made: the stored set, as a table of `key`, `sum`, the units of all holders, `expired`,
--- the holders that have expired, `used`, the units of the others, and `last`, when the last of these expires, nil if
--- there are no others. Then the holders that were added since it was read: a chain of tables of `member`, `units` and
--- `previous`. Then the sum of their units.
+-- the holders that have expired, `used`, the units of the others, `last`, when the last of these expires, nil if there are
+-- no others, and `cut`, nil unless the clock stepped back. Then the holders that were added since it was read: a chain of
+-- tables of `member`, `units`, `expires`, `last`, when the last of the chain expires, and `previous`. Then the sum of their
+-- units.
 local function load(key)
   local set = { key = key, sum = 0, used = 0, expired = {} }
   local sum = call('ZSCORE', key, SUM)
@@ -70,63 +93,65 @@ local function load(key)
   set.sum = whole(-tonumber(sum))
   set.used, set.expired = set.sum, range(key, 0, string.format('%d', now), MAX_HOLDERS)
   for i = 1, #set.expired, 2 do
-    set.used = set.used - units_of(set.expired[i])
+    set.used = set.used - parts_of(set.expired[i])
   end
   local last = call('ZREVRANGE', key, 0, 0, 'WITHSCORES')
   if set.used < 0 then
     error('RATELIMIT-FOREIGN', 0)
   end
-  if last[1] ~= SUM then
-    local expires = whole(tonumber(last[2]))
-    set.last = expires > now and expires or nil
+  local expires = tonumber(last[2])
+  if expires > now then
+    local _, period = parts_of(last[1])
+    set.last = whole(expires)
+    if expires > now + period then
+      cut(key, set)
+    end
   end
   return set, nil, 0
 end
 
 -- Returns the microseconds until `missing` of the stored units have expired.
-local function wait_for(set, missing, period)
+local function wait_for(set, missing)
   -- Each holder has at least one unit.
-  local holders = range(set.key, above(now), '+inf', math.min(missing, MAX_HOLDERS))
+  local holders = set.cut or range(set.key, above(now), '+inf', math.min(missing, MAX_HOLDERS))
   for i = 1, #holders, 2 do
-    missing = missing - units_of(holders[i])
+    missing = missing - parts_of(holders[i])
     if missing <= 0 then
-      return math.min(whole(tonumber(holders[i + 1])) - now, period)
+      return whole(tonumber(holders[i + 1])) - now
     end
   end
   -- The holders that were read are not enough: wait until the last one expires.
-  return math.min(set.last - now, period)
+  return set.last - now
 end
 
 local function decide(permits, cost, set, added, added_units, holder)
   local limit, period = permits.limit, permits.period
   local used = set.used + added_units
   local free = math.max(0, limit - used)
+  local last = math.max(set.last or now, added and added.last or now)
   if cost > 0 and cost <= free then
-    local member = string.format('%s:%d', holder, cost)
-    added = { member = member, units = cost, previous = added }
-    return 0, free - cost, period, 0, 0, period, set, added, added_units + cost
+    local expires = now + period
+    last = math.max(last, expires)
+    local member = string.format('%s:%d:%d', holder, cost, period)
+    added = { member = member, units = cost, expires = expires, last = last, previous = added }
+    return 0, free - cost, last - now, 0, 0, period, set, added, added_units + cost
   end
-  local retry, reset = 0, 0
-  if added then
-    reset = period
-  elseif set.last then
-    reset = math.min(set.last - now, period)
-  end
+  local retry = 0
   if cost > limit then
     retry = NEVER
   elseif cost > free then
     local missing = used + cost - limit
     if missing > set.used and added then
-      retry = period
+      retry = added.last - now
     elseif set.last then
-      retry = wait_for(set, missing, period)
+      retry = wait_for(set, missing)
     else
       -- Every holder has expired: the next decision removes more of them.
       retry = 1
     end
   end
-  local is_stale = set.last and set.last > now + period or #set.expired == 2 * MAX_HOLDERS
-  return retry, free, reset, 0, 0, is_stale and period or nil, set, added, added_units
+  local is_stale = set.cut or #set.expired == 2 * MAX_HOLDERS
+  return retry, free, last - now, 0, 0, is_stale and period or nil, set, added, added_units
 end
 
 -- Writes the sum and the TTL, or deletes the key where it has no holder.
@@ -141,21 +166,17 @@ local function write_sum(key, sum, lifetime)
 end
 
 local function store(key, lifetime, set, added)
-  local expires, sum = string.format('%d', now + lifetime), set.used
+  local sum = set.used
   -- The expired holders follow the sum in the set.
   if #set.expired > 0 then
     call('ZREMRANGEBYRANK', key, 1, #set.expired / 2)
   end
-  if set.last and set.last > now + lifetime then
-    -- Let holders that expire later than one period from `now` expire then.
-    local late = range(key, above(now + lifetime), '+inf', MAX_HOLDERS)
-    for i = 1, #late, 2 do
-      call('ZADD', key, expires, late[i])
-    end
+  for i = 1, set.cut and #set.cut or 0, 2 do
+    call('ZADD', key, string.format('%d', set.cut[i + 1]), set.cut[i])
   end
   while added do
     -- ZADD adds nothing where the holder exists: the call was sent twice.
-    sum = sum + call('ZADD', key, expires, added.member) * added.units
+    sum = sum + call('ZADD', key, string.format('%d', added.expires), added.member) * added.units
     added = added.previous
   end
   write_sum(key, sum, lifetime)
@@ -171,7 +192,7 @@ local function refund(key, permits, units, holder)
     return
   end
   local sum = call('ZSCORE', key, SUM)
-  if sum and call('ZREM', key, string.format('%s:%d', holder, units)) == 1 then
+  if sum and call('ZREM', key, string.format('%s:%d:%d', holder, units, permits.period)) == 1 then
     write_sum(key, -tonumber(sum) - units, permits.period)
   end
 end
@@ -184,8 +205,10 @@ local function renew(key, permits, units, holder)
     error('RATELIMIT-FOREIGN', 0)
   end
   sum = sum and whole(-tonumber(sum)) or 0
-  local added = call('ZADD', key, string.format('%d', now + permits.period), string.format('%s:%d', holder, units))
-  write_sum(key, sum + added * units, permits.period)
+  local period = permits.period
+  local member = string.format('%s:%d:%d', holder, units, period)
+  local added = call('ZADD', key, string.format('%d', now + period), member)
+  write_sum(key, sum + added * units, period)
 end
 
 return { policy = policy, decide = decide, load = load, store = store, refund = refund, renew = renew }

@@ -10,7 +10,8 @@ use crate::base::{Error, Quota};
 ///
 /// A unit in use is a *permit*. The quota's limit is the number of permits. The quota's period is their expiry: a
 /// permit expires after the period unless it is renewed, so the permits of an instance that was killed become
-/// available again. Permits in use are renewed three times in a period.
+/// available again. Permits in use are renewed three times in a period. A permit keeps the period of the policy that
+/// granted it, even if the policy changes while the request runs.
 /// [`Policy::concurrency`](crate::Policy::concurrency) creates a policy with an expiry of 30 seconds.
 ///
 /// * Behind the [layer](crate::RateLimitLayer), a request holds its permits from the decision until the response's
@@ -36,7 +37,7 @@ use crate::base::{Error, Quota};
 ///   renewals. In an outage, [`FailureMode::Local`](crate::FailureMode::Local) grants each instance its share in
 ///   addition to the permits in use, and `Closed` grants none.
 /// * **Source**: the counting semaphore, with an expiry.
-/// * **Cost in Redis**: one sorted set per key, with a member of 50 to 140 bytes per request that holds permits,
+/// * **Cost in Redis**: one sorted set per key, with a member of 60 to 140 bytes per request that holds permits,
 ///   regardless of its cost.
 /// * **Weakness**: the permits of a killed instance are unavailable until they expire. The retry time is when permits
 ///   expire; others may be released much sooner, so a denial's `Retry-After` is a second. If the policy also
@@ -115,7 +116,7 @@ impl Holders {
     }
 
     fn insert(&mut self, holder: Holder) {
-        let place = self.sorted.partition_point(|other| other.expires <= holder.expires);
+        let place = self.sorted.partition_point(|other| *other < holder);
         self.sorted.insert(place, holder);
         self.units += holder.units;
     }
@@ -124,6 +125,20 @@ impl Holders {
         if let Some(place) = self.sorted.iter().position(|holder| holder.id == id) {
             self.units -= self.sorted.remove(place).units;
         }
+    }
+}
+
+impl Holder {
+    const fn is_late(&self, now: u64) -> bool {
+        self.expires > now + self.period
+    }
+}
+
+/// If the clock stepped back, which the last holder shows, lets each holder expire at most its period from `now`.
+fn cut(sorted: &mut [Holder], now: u64) {
+    if sorted.last().is_some_and(|last| last.is_late(now)) {
+        sorted.iter_mut().for_each(|holder| holder.expires = holder.expires.min(now + holder.period));
+        sorted.sort_unstable();
     }
 }
 
@@ -140,11 +155,17 @@ impl Counter for Concurrency {
             (expired, active) = holders.split(now);
             used = holders.units - expired.iter().map(|holder| holder.units).sum::<u64>();
         }
-        let left = |holder: &Holder| (holder.expires - now).min(period);
+        let stale = active.last().is_some_and(|last| last.is_late(now));
+        let mut holders = Vec::new();
+        if stale {
+            holders.extend_from_slice(active);
+            cut(&mut holders, now);
+            active = &holders;
+        }
+        let left = |holder: &Holder| holder.expires - now;
         let reset = active.last().map_or(0, left);
-        let stale = active.last().is_some_and(|last| last.expires > now + period);
         let before = Gauge { remaining: limit.saturating_sub(used), reset };
-        Plan::of(cost, limit, before, if cost > 0 { period } else { reset }, stale, || {
+        Plan::of(cost, limit, before, if cost > 0 { reset.max(period) } else { reset }, stale, || {
             // Wait until the missing units have expired.
             let mut missing = used + cost - limit;
             let last = active.iter().find(|holder| {
@@ -166,19 +187,17 @@ impl Counter for Concurrency {
             Some(State::Holders(holders)) => holders,
             _ => Box::default(),
         };
-        let expires = now + period;
         if matches!(change, Change::Charge(..) | Change::Repair) {
             let expired = holders.split(now).0.len();
             holders.units -= holders.sorted.drain(..expired).map(|holder| holder.units).sum::<u64>();
-            let late = holders.sorted.partition_point(|holder| holder.expires <= expires);
-            holders.sorted[late..].iter_mut().for_each(|holder| holder.expires = expires);
+            cut(&mut holders.sorted, now);
         }
         match change {
             // The holder of a charge exists if the call was sent twice. Renewed units are in use, even if they have
             // expired or were lost.
             Change::Charge(units, id) | Change::Renew(units, id) => {
                 holders.remove(id);
-                holders.insert(Holder { expires, units, id });
+                holders.insert(Holder { expires: now + period, id, units, period });
             }
             Change::Refund(_, id) => holders.remove(id),
             // A charge is refunded by its holder.

@@ -19,7 +19,7 @@
 //! |---|---|---|
 //! | [`Gcra`], [`TokenBucket`], [`LeakyBucket`], [`FixedWindow`] | 104 bytes | GET; GET and SET |
 //! | [`SlidingWindow`] | 104 bytes with one or two segments, and 5 per further segment | GET; GET and SET |
-//! | [`Concurrency`] | 50 to 140 bytes per request that holds permits | ZSCORE, ZREVRANGE, ZRANGEBYSCORE; those and ZADD, PEXPIRE |
+//! | [`Concurrency`] | 60 to 140 bytes per request that holds permits | ZSCORE, ZREVRANGE, ZRANGEBYSCORE; those and ZADD, PEXPIRE |
 //! | [`SlidingLog`] | 15 bytes per admitted request that still counts | LLEN, LINDEX; those and RPUSH, PEXPIRE |
 //!
 //! A key of [`Gcra`], [`TokenBucket`] or [`LeakyBucket`] takes up to 50 bytes more while units are

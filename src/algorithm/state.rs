@@ -103,14 +103,16 @@ pub struct Record {
 pub struct Holders {
     /// The units of all holders.
     pub(super) units: u64,
-    /// The holders, sorted by the time they expire.
+    /// The holders, sorted by the time they expire, then by `id`, as Redis sorts them.
     pub(super) sorted: Vec<Holder>,
 }
 
 /// A holder of permits, which expire unless they are renewed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Holder {
     pub(super) expires: u64,
-    pub(super) units: u64,
     pub(super) id: u128,
+    pub(super) units: u64,
+    /// How long its permits last after a renewal: the period of its charge.
+    pub(super) period: u64,
 }

@@ -185,6 +185,68 @@ async fn a_late_renewal_exceeds_the_limit_and_a_late_release_does_not_affect_oth
     }
 }
 
+/// In a rolling deploy and after a live change, a request that runs renews its permit as often as its own policy demands.
+#[tokio::test]
+async fn a_shorter_period_does_not_shorten_the_permits_of_requests_that_run() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
+    let memory = MemoryStore::with_clock(clock.clone());
+    let (long, short) = (policy(1, LEASE), policy(1, Duration::from_secs(1)));
+    let key = Key::new("all");
+    for (name, limiter) in [("memory", Limiter::new(memory)), ("redis", Limiter::new(redis))] {
+        let running = limiter.check(&long, &key, 1).await.unwrap();
+        assert!(running.is_allowed(), "{name}");
+        for _ in 0..3 {
+            // A denial must not write an earlier expiry, nor may a later decision count with one.
+            let denied = limiter.check(&short, &key, 1).await.unwrap();
+            assert!(!denied.is_allowed(), "{name}: two requests run under a limit of 1");
+            clock.advance(Duration::from_millis(1_500));
+        }
+        drop(running);
+        assert!(eventually(async || remaining(&limiter, &short).await == 1).await, "{name}");
+    }
+}
+
+/// The expiry of each permit is part of its state: a decision under another policy neither shortens nor prolongs it.
+#[tokio::test]
+async fn permits_under_two_periods_expire_after_their_own() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
+    let memory = MemoryStore::with_clock(clock.clone());
+    let stores: [(&str, &dyn Store); 2] = [("memory", &memory), ("redis", &redis)];
+    let (long, short) = (policy(3, LEASE), policy(3, LEASE / 10));
+    let key = Key::new("all");
+    for (name, store) in stores {
+        let decide =
+            async |action, charge: &Charge| store.decide(action, std::slice::from_ref(charge)).await.unwrap();
+        let [first, second] = [Charge::new(&long, &key, 1), Charge::new(&short, &key, 1)];
+        let none = |policy| Charge::new(policy, &key, 0);
+        // One call decides both.
+        let both = tokio::join!(decide(Action::Charge, &first), decide(Action::Charge, &second));
+        assert!(both.0.is_allowed() && both.1.is_allowed(), "{name}");
+        let full = decide(Action::Peek, &none(&short)).await;
+        assert_eq!((full.remaining(), full.outcomes()[0].reset_after()), (Some(1), LEASE), "{name}");
+        clock.advance(LEASE / 10);
+        assert_eq!(decide(Action::Peek, &none(&long)).await.remaining(), Some(2), "{name}");
+        // Renewed for its own period, as is the other one, which has expired.
+        decide(Action::Renew, &second).await;
+        decide(Action::Renew, &first).await;
+        clock.advance(LEASE / 10);
+        assert_eq!(decide(Action::Peek, &none(&long)).await.remaining(), Some(2), "{name}");
+        // After a step back, each lasts for its own period, and the denial that writes this down reports the shorter one.
+        decide(Action::Renew, &second).await;
+        clock.step_back(2 * LEASE);
+        let denied = decide(Action::Charge, &Charge::new(&short, &key, 2)).await;
+        assert_eq!(denied.retry_after(), Some(LEASE / 10), "{name}");
+        clock.advance(LEASE / 10);
+        assert_eq!(decide(Action::Peek, &none(&short)).await.remaining(), Some(2), "{name}");
+        clock.advance(LEASE - LEASE / 10);
+        assert_eq!(decide(Action::Peek, &none(&short)).await.remaining(), Some(3), "{name}");
+    }
+}
+
 #[tokio::test]
 async fn a_permit_that_a_denial_removed_as_expired_stays_expired_when_the_clock_steps_back() {
     let server = RedisServer::start();
@@ -193,19 +255,18 @@ async fn a_permit_that_a_denial_removed_as_expired_stays_expired_when_the_clock_
     let memory = MemoryStore::with_clock(clock.clone());
     let stores: [(&str, &dyn Store); 2] = [("memory", &memory), ("redis", &redis)];
     let key = Key::new("all");
-    let (long, short) = (policy(5, 2 * LEASE), policy(1, LEASE / 10));
+    let (long, short) = (policy(5, 2 * LEASE), policy(5, LEASE / 10));
     for (name, store) in stores {
         let decide = async |action, policy: &Policy, cost| {
             store.decide(action, &[Charge::new(policy, &key, cost)]).await.unwrap()
         };
-        // The first permit expires one period before the second.
-        for _ in 0..2 {
-            assert!(decide(Action::Charge, &long, 1).await.is_allowed(), "{name}");
-            clock.advance(LEASE);
-        }
-        // Under the shorter period the second one would last too long, so the denial rewrites the state.
-        assert!(!decide(Action::Charge, &short, 1).await.is_allowed(), "{name}");
-        clock.step_back(Duration::from_micros(1));
+        assert!(decide(Action::Charge, &short, 1).await.is_allowed(), "{name}");
+        clock.advance(LEASE);
+        assert!(decide(Action::Charge, &long, 1).await.is_allowed(), "{name}");
+        // The first permit has expired, and the second one lasts too long, so the denial rewrites the state.
+        clock.step_back(LEASE / 2);
+        assert!(!decide(Action::Charge, &long, 5).await.is_allowed(), "{name}");
+        clock.step_back(LEASE / 2);
         assert_eq!(decide(Action::Peek, &long, 0).await.remaining(), Some(4), "{name}");
     }
 }
@@ -377,16 +438,23 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec(step, 20..80)
 }
 
-/// When each unit expires, and its holder.
+/// A unit in use.
+struct Unit {
+    expires: u64,
+    /// How long it lasts after a renewal.
+    lease: u64,
+    holder: usize,
+}
+
 #[derive(Default)]
-struct Model(Vec<(u64, usize)>);
+struct Model(Vec<Unit>);
 
 impl Model {
-    /// The expected outcome for `cost` units (admitted, remaining, reset, retry), and whether some units expire too
-    /// late.
-    fn say(&self, limit: u64, lease: u64, now: u64, cost: u64) -> ((bool, u64, u64, Option<u64>), bool) {
-        let mut expires: Vec<u64> =
-            self.0.iter().map(|unit| unit.0).filter(|at| *at > now).map(|at| at.min(now + lease)).collect();
+    /// The expected outcome for `cost` units (admitted, remaining, reset, retry).
+    fn say(&self, limit: u64, now: u64, cost: u64) -> (bool, u64, u64, Option<u64>) {
+        let back = self.clock_stepped_back(now);
+        let cut = |unit: &Unit| if back { unit.expires.min(now + unit.lease) } else { unit.expires };
+        let mut expires: Vec<u64> = self.0.iter().filter(|unit| unit.expires > now).map(cut).collect();
         expires.sort_unstable();
         let free = limit.saturating_sub(expires.len() as u64);
         // The wait until enough units have expired.
@@ -399,15 +467,27 @@ impl Model {
             .flatten()
             .map(|at| at - now);
         let reset = expires.last().map_or(0, |at| at - now);
-        ((cost <= free, free, reset, retry), self.0.iter().any(|unit| unit.0 > now + lease))
+        (cost <= free, free, reset, retry)
     }
 
-    /// Rewrites the units as of `now`: expired ones are removed, and none expires later than one lease from `now`.
-    fn rewrite(&mut self, now: u64, lease: u64) {
-        self.0.retain(|unit| unit.0 > now);
-        for unit in &mut self.0 {
-            unit.0 = unit.0.min(now + lease);
+    /// Whether the unit that expires last does so later than its lease from `now`.
+    fn clock_stepped_back(&self, now: u64) -> bool {
+        self.0.iter().max_by_key(|unit| unit.expires).is_some_and(|unit| unit.expires > now + unit.lease)
+    }
+
+    /// Rewrites the units as of `now`: expired ones are removed, and if the clock stepped back, none expires later than its
+    /// lease from `now`.
+    fn rewrite(&mut self, now: u64) {
+        let back = self.clock_stepped_back(now);
+        self.0.retain(|unit| unit.expires > now);
+        for unit in self.0.iter_mut().filter(|_| back) {
+            unit.expires = unit.expires.min(now + unit.lease);
         }
+    }
+
+    /// Adds the units of a holder.
+    fn add(&mut self, units: u64, expires: u64, lease: u64, holder: usize) {
+        self.0.extend((0..units).map(|_| Unit { expires, lease, holder }));
     }
 }
 
@@ -452,18 +532,16 @@ async fn contest(clock: &ManualClock, stores: [(&str, &dyn Store); 2], steps: Ve
                 (limit, lease) = (new_limit, new_lease);
                 continue;
             }
-            Step::Peek(cost) => {
-                (Action::Peek, Charge::new(&policy, &key, cost), model.say(limit, lease, now, cost).0)
-            }
+            Step::Peek(cost) => (Action::Peek, Charge::new(&policy, &key, cost), model.say(limit, now, cost)),
             Step::Take(cost) => {
                 let charge = Charge::new(&policy, &key, cost);
-                let (mut said, stale) = model.say(limit, lease, now, cost);
+                let mut said = model.say(limit, now, cost);
                 if cost > 0 && said.0 {
-                    model.rewrite(now, lease);
-                    model.0.extend((0..cost).map(|_| (now + lease, takes.len())));
-                    said = model.say(limit, lease, now, 0).0;
-                } else if cost > 0 && stale {
-                    model.rewrite(now, lease);
+                    model.rewrite(now);
+                    model.add(cost, now + lease, lease, takes.len());
+                    said = model.say(limit, now, 0);
+                } else if cost > 0 && model.clock_stepped_back(now) {
+                    model.rewrite(now);
                 }
                 takes.push(charge.clone());
                 (Action::Charge, charge, said)
@@ -474,15 +552,14 @@ async fn contest(clock: &ManualClock, stores: [(&str, &dyn Store); 2], steps: Ve
                 let charge = takes[holder].clone();
                 let quota = charge.policy().quota();
                 let (limit, lease) = (quota.limit(), u64::try_from(quota.period().as_micros()).unwrap());
-                if matches!(step, Step::Release(_)) {
-                    model.0.retain(|unit| unit.1 != holder);
-                    (Action::Refund, charge, model.say(limit, lease, now, 0).0)
-                } else {
+                model.0.retain(|unit| unit.holder != holder);
+                let mut action = Action::Refund;
+                if matches!(step, Step::Renew(_)) {
                     // In use again, even if it has expired, was released or denied.
-                    model.0.retain(|unit| unit.1 != holder);
-                    model.0.extend((0..charge.cost()).map(|_| (now + lease, holder)));
-                    (Action::Renew, charge, model.say(limit, lease, now, 0).0)
+                    model.add(charge.cost(), now + lease, lease, holder);
+                    action = Action::Renew;
                 }
+                (action, charge, model.say(limit, now, 0))
             }
         };
         for (name, store) in stores {

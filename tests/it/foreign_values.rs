@@ -198,8 +198,9 @@ fn holders() -> impl Strategy<Value = Words> {
     };
     let sum = prop_oneof![3 => (0..9_u64).prop_map(|units| format!("-{units}")), 1 => score()];
     let units = prop_oneof![5 => (0..4_u64).prop_map(|units| units.to_string()), 1 => digits()];
-    let holder =
-        (0..4_u8, units, score()).prop_map(|(id, units, score)| (format!("{id:032x}:{units}"), score));
+    let period = prop_oneof![5 => Just("30000000".to_owned()), 1 => digits()];
+    let holder = (0..4_u8, units, period, score())
+        .prop_map(|(id, units, period, score)| (format!("{id:032x}:{units}:{period}"), score));
     (sum, proptest::collection::vec(holder, 0..4)).prop_map(|(sum, holders)| {
         let mut all = words(["ZADD", "KEY", &sum, "units"]);
         for (member, score) in holders {
@@ -524,12 +525,12 @@ fn near_valid(algorithm: &str, size: usize) -> Vec<(&'static str, Words)> {
         "concurrency" => {
             let set = |score: String, units: &str| {
                 let mut all = words(["ZADD", "KEY", "-5", "units"]);
-                for i in 0..size / 40 {
-                    all.extend(words([&*score, &format!("{i:032x}:{units}")]));
+                for i in 0..size / 50 {
+                    all.extend(words([&*score, &format!("{i:032x}:{units}:30000000")]));
                 }
                 all
             };
-            let long = format!("{}:1", "a".repeat(size));
+            let long = format!("{}:1:1", "a".repeat(size));
             vec![
                 ("holders", set((now() + 1_000_000).to_string(), "1")),
                 ("expired holders", set("5".to_owned(), "1")),
@@ -538,7 +539,7 @@ fn near_valid(algorithm: &str, size: usize) -> Vec<(&'static str, Words)> {
                 ("a long holder", words(["ZADD", "KEY", "-5", "units", "5", &long])),
                 (
                     "a holder of many units",
-                    words(["ZADD", "KEY", "-5", "units", "5", &format!("a:{}", "9".repeat(size))]),
+                    words(["ZADD", "KEY", "-5", "units", "5", &format!("a:{}:1", "9".repeat(size))]),
                 ),
             ]
         }

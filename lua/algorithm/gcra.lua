@@ -6,12 +6,16 @@
 
   State     the time of the level; the level.
   Arguments the period in microseconds and the units that drain in it, in lowest terms; the burst in units; the debt, if
-            the policy has one.
+            the policy has one; for its debits, 1.
 ]]
 -- uses: bucket bucket_in_full
-local function policy(period, units, burst, debt)
+local function policy(period, units, burst, debt, is_debit)
   debt = brief ~= 'take' and debt or nil
-  return { period = period, units = units, burst = burst, capacity = burst + (debt or 0), wait = 0, debt = debt }
+  local bucket = { period = period, units = units, burst = burst, capacity = burst, wait = 0, debt = debt }
+  if is_debit then
+    bucket.room, bucket.is_special = debt, true
+  end
+  return bucket
 end
 
 if brief then

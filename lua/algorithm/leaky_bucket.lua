@@ -7,12 +7,15 @@
 
   State     the time of the level; the level.
   Arguments the period in microseconds and the units that drain in it, in lowest terms; the units that are admitted
-            without a delay; the longest wait in microseconds; the debt, if the policy has one.
+            without a delay; the longest wait in microseconds; the debt, if the policy has one; for its debits, 1.
 ]]
 -- uses: muldiv bucket bucket_in_full
-local function policy(period, units, burst, wait, debt)
+local function policy(period, units, burst, wait, debt, is_debit)
   debt = brief ~= 'take' and debt or nil
-  local bucket = { period = period, units = units, burst = burst, capacity = burst + (debt or 0), wait = wait, debt = debt }
+  local bucket = { period = period, units = units, burst = burst, capacity = burst, wait = wait, debt = debt }
+  if is_debit then
+    bucket.room, bucket.is_special = debt, true
+  end
   if wait > 0 then
     bucket.capacity, bucket.is_special = bucket.capacity + muldiv(wait, units, period), true
   end

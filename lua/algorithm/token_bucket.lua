@@ -7,22 +7,23 @@
   State     the time of the level; the level.
   Arguments the period in microseconds and the tokens that are added in it; the bucket's size; 1 where the tokens of a
             period are added at its end, 0 where they are added evenly; the tokens in a new bucket; the debt, if the
-            policy has one; for its debits, the bucket's size without the debt.
+            policy has one; for its debits, 1.
 ]]
 -- uses: bucket bucket_in_full
-local function policy(period, units, burst, stepped, initial, debt, fill)
+local function policy(period, units, burst, stepped, initial, debt, is_debit)
   debt = brief ~= 'take' and debt or nil
+  local room = is_debit and debt
   return {
     period = period,
     units = units,
     burst = burst,
-    capacity = burst + (debt or 0),
+    capacity = burst,
     wait = 0,
     stepped = stepped == 1 or nil,
     initial = initial < burst and initial or nil,
     debt = debt,
-    fill = debt and fill,
-    is_special = stepped == 1 or initial < burst or nil,
+    room = room,
+    is_special = stepped == 1 or initial < burst or room,
   }
 end
 

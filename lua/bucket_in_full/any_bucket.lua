@@ -19,7 +19,7 @@ local function open_bucket(bucket, at, level, text)
   if initial and at and at <= now and leased == 0 then
     -- A key counts as new again after it was full for as long as an empty bucket takes to fill.
     local all = level + (extra and extra.above or 0)
-    if now - at >= drain_time(bucket, all) + drain_time(bucket, bucket.fill or bucket.burst) then
+    if now - at >= drain_time(bucket, all) + drain_time(bucket, bucket.burst) then
       at = false
       if extra then
         extra.above = 0
@@ -56,14 +56,16 @@ local function open_bucket(bucket, at, level, text)
   end
   local free = bucket.burst - level - leased + drained
   if free < 0 then
-    if free < -(bucket.debt or 0) then
+    -- What is above the burst is owed, or of a quota with a larger capacity.
+    local owed = extra and math.min(extra.owed, bucket.debt or 0) or 0
+    if free < -owed then
       extra = extra or read_extra()
-      level = cut(bucket, extra, level - drained_in(bucket, elapsed), leased)
+      level = cut(bucket, extra, level - drained_in(bucket, elapsed), leased, owed)
       at, elapsed, stale = now, 0, true
+      free = bucket.capacity - level - leased
     end
-    free = 0
   end
-  return at, level, elapsed, free, stale, extra
+  return at, level, elapsed, math.max(0, free + (bucket.room or 0)), stale, extra
 end
 
 -- The decision in every case.
@@ -71,17 +73,18 @@ local function decide_any_bucket(bucket, cost, at, level, text)
   local elapsed, free, stale, extra
   at, level, elapsed, free, stale, extra = open_bucket(bucket, at, level, text)
   local retry, delay = 0, 0
+  local room = bucket.room or 0
   if cost > free or bucket.wait > 0 and cost > 0 then
     -- The microseconds until the whole cost fits into the burst.
     if extra and extra.leases then
-      delay = wait_for_room(bucket, extra, level, elapsed, math.max(0, bucket.burst - cost))
+      delay = wait_for_room(bucket, extra, level, elapsed, math.max(0, bucket.burst + room - cost))
       delay = cost > free and math.max(delay, bucket.wait + 1) or math.min(delay, bucket.wait)
-    elseif level + cost > bucket.burst then
-      delay = math.max(0, drain_time(bucket, level + cost - bucket.burst) - elapsed)
+    elseif level + cost > bucket.burst + room then
+      delay = math.max(0, drain_time(bucket, level + cost - bucket.burst - room) - elapsed)
     end
   end
   if cost > free then
-    retry, delay = cost > bucket.capacity - (bucket.debt or 0) and NEVER or delay - bucket.wait, 0
+    retry, delay = cost > bucket.capacity + room and NEVER or delay - bucket.wait, 0
     stale = stale and (level > 0 or extra and extra.leases)
   else
     level, free = level + cost, free - cost
@@ -105,13 +108,17 @@ local function decide_any_bucket(bucket, cost, at, level, text)
     mark = mark + extra.refunded
   end
   local lifetime
+  if room > 0 and level > bucket.burst then
+    -- A debt is stored as such.
+    extra = extra or read_extra()
+  end
   if stale then
     lifetime = reset
     if bucket.initial then
       lifetime = lifetime + drain_time(bucket, bucket.burst)
     end
     if extra then
-      lifetime, at, text = write_extra(bucket, extra, lifetime, at)
+      lifetime, at, text = write_extra(bucket, extra, lifetime, at, level)
     end
   end
   return retry, free, reset, delay, mark, lifetime, at, level, text

@@ -18,7 +18,7 @@ local function lowered(bucket, at, level, elapsed, extra)
   if bucket.initial then
     reset = reset + drain_time(bucket, bucket.burst)
   end
-  local lifetime, stored, text = write_extra(bucket, extra, reset, at)
+  local lifetime, stored, text = write_extra(bucket, extra, reset, at, level)
   return lifetime, stored, level, text
 end
 
@@ -38,7 +38,7 @@ local function refund(bucket, units, made, mark, at, level, text)
     end
     -- The larger of the two refundable parts, in microseconds.
     local refundable = math.max(mark - extra.refunded - front, time - age)
-    local longest = drain_time(bucket, bucket.capacity)
+    local longest = drain_time(bucket, bucket.capacity + (bucket.debt or 0))
     if refundable <= 0 or made <= extra.since or made > now or now - made >= longest then
       return nil
     end

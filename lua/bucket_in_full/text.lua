@@ -7,14 +7,15 @@
     since          when that sum last started from 0
     above          the units above the level, which were charged under a quota with a larger capacity:
                    bucket_in_full/quotas.lua
-    capacity       the capacity of the quota that the level is of; 0 where no units are above
+    capacity       the capacity of the quota that the level is of; 0 where nothing is owed and no units are above
+    owed           the units of the level that are owed: a debt
     part, period, units
                    refunds drained the bucket for `part` microseconds that never passed, at this rate; or nil
     real_from      the time of the level is before this, and no time passed in between: refunds drained the bucket for that
                    much longer; nil or earlier where they did not
 
-  The text is `<slot>,<units>,<units>;<refunded>;<since>;<above>,<capacity>;<part>,<period>,<units>`. Parts at its end may be
-  missing, and the leases may be empty. "The bucket" in lua/README.md explains what it is for.
+  The text is `<slot>,<units>,<units>;<refunded>;<since>;<above>,<capacity>,<owed>;<part>,<period>,<units>`. Parts at its end
+  may be missing, and the leases may be empty. "The bucket" in lua/README.md explains what it is for.
 ]]
 -- uses: prelude drain
 -- 2^45: above the capacity of every quota, and exact in muldiv(). 2^49 microseconds, 18 years: the sum of this, a time before
@@ -25,10 +26,10 @@ local LONGEST_WAIT = 4503599627370496
 
 -- Returns what `text` holds, nil for nothing.
 local function read_extra(text)
-  local extra = { refunded = 0, since = 0, above = 0, capacity = 0 }
+  local extra = { refunded = 0, since = 0, above = 0, capacity = 0, owed = 0 }
   if text then
-    -- Ten numbers of up to 16 digits.
-    if #text > 169 then
+    -- Eleven numbers of up to 16 digits.
+    if #text > 186 then
       error('RATELIMIT-FOREIGN', 0)
     end
     -- One part after the other: a pattern whose separators are optional would try every way to split what does not match.
@@ -36,15 +37,16 @@ local function read_extra(text)
     local slot, latest, previous, first = match(text, '^(%d+),(%d+),(%d+)()')
     local refunded, second = match(text, '^;(%d+)()', first or 1)
     local since, third = match(text, '^;(%d+)()', second or after)
-    local above, capacity, fourth = match(text, '^;(%d+),(%d+)()', third or after)
+    local above, capacity, owed, fourth = match(text, '^;(%d+),(%d+),(%d+)()', third or after)
     local part, period, units, fifth = match(text, '^;(%d+),(%d+),(%d+)()', fourth or after)
     if (fifth or fourth or third or second or first) ~= after then
       error('RATELIMIT-FOREIGN', 0)
     end
     extra.refunded, extra.since = (refunded or 0) + 0, (since or 0) + 0
-    extra.above, extra.capacity = (above or 0) + 0, (capacity or 0) + 0
+    extra.above, extra.capacity, extra.owed = (above or 0) + 0, (capacity or 0) + 0, (owed or 0) + 0
     extra.leases = slot and { [0] = latest + 0, previous + 0, slot = slot + 0 }
-    local most = math.max(slot or 0, latest or 0, previous or 0, above or 0, capacity or 0, period or 0, units or 0)
+    local most =
+      math.max(slot or 0, latest or 0, previous or 0, extra.above, extra.capacity, extra.owed, period or 0, units or 0)
     if most > MOST_UNITS or extra.refunded > MAX_REFUNDED or extra.since >= 2^53 then
       error('RATELIMIT-FOREIGN', 0)
     end
@@ -58,25 +60,33 @@ local function read_extra(text)
   return extra
 end
 
+-- Returns how many units of a level exceed the capacity, beside the leased units; none if negative.
+local function excess_of(extra, level, capacity)
+  local leases = extra.leases
+  return math.min(level, level + (leases and leases[0] + leases[1] or 0) - capacity)
+end
+
 -- Returns the lifetime of a state that would otherwise matter for `lifetime`, the time to store, and the text.
-local function write_extra(bucket, extra, lifetime, at)
+local function write_extra(bucket, extra, lifetime, at, level)
   local leases, written = extra.leases, nil
   local part = math.max(0, math.min(extra.real_from or 0, now) - at)
   if leases then
     written = string.format('%d,%d,%d', leases.slot, leases[0], leases[1])
   end
-  local since, above = extra.since, extra.above
-  if extra.refunded > 0 or since > 0 or above > 0 or part > 0 then
+  local since, above, debt = extra.since, extra.above, bucket.debt or 0
+  local owed = debt > 0 and math.max(0, excess_of(extra, level - drained_in(bucket, now - at), bucket.capacity)) or 0
+  local has_capacity = above > 0 or part > 0 or owed > 0
+  if extra.refunded > 0 or since > 0 or has_capacity then
     -- After the longest time that a charge can take to drain, no refund needs to know of the charge.
-    lifetime = math.max(lifetime, drain_time(bucket, bucket.capacity))
+    lifetime = math.max(lifetime, drain_time(bucket, bucket.capacity + debt))
     written = written or ''
     written = written .. string.format(';%d', extra.refunded)
-    if since > 0 or above > 0 or part > 0 then
+    if since > 0 or has_capacity then
       written = written .. string.format(';%d', since)
     end
-    if above > 0 or part > 0 then
+    if has_capacity then
       lifetime = math.min(lifetime + drain_time(bucket, above), LONGEST_WAIT)
-      written = written .. string.format(';%d,%d', above, extra.capacity)
+      written = written .. string.format(';%d,%d,%d', above, bucket.capacity, owed)
     end
     if part > 0 then
       written = written .. string.format(';%d,%d,%d', part, bucket.period, bucket.units)

@@ -9,11 +9,11 @@
     burst          the units that an idle key admits in one burst
     wait           the longest delay of an admitted request in microseconds; 0 for no delays
     debt           the units by which debits may exceed the burst; nil for none
-    capacity       the burst, the units that drain during `wait`, and the debt
+    room           the debt where a debit is decided; otherwise nil
+    capacity       the burst, and the units that drain during `wait`
     stepped        true where units drain only at the end of each period; otherwise nil
     initial        the units that a new key admits; nil for `burst`
-    fill           the burst without the room for debts; nil for `burst`
-    is_special     true if it has a `wait`, is `stepped` or has an `initial`; otherwise nil
+    is_special     true if it has a `wait` or `room`, is `stepped` or has an `initial`; otherwise nil
 
   The state is the time of the level, the level, and a text of leases, refunds and units above the level, nil without
   these.

@@ -12,15 +12,6 @@ use crate::base::{Error, Quota};
 /// An algorithm whose arguments describe a bucket.
 pub trait HasBucket: Send + Sync {
     fn bucket(arguments: &[u64]) -> Bucket;
-
-    /// The arguments of a policy with `debt`, and those that its debits count by. `arguments` are of a policy without.
-    fn with_debt(arguments: &[u64], debt: u64) -> [Vec<u64>; 2] {
-        let mut debits = arguments.to_vec();
-        if let Some(burst) = debits.get_mut(2) {
-            *burst += debt;
-        }
-        [[arguments, &[debt]].concat(), debits]
-    }
 }
 
 impl<T: HasBucket> Counter for T {
@@ -46,7 +37,7 @@ impl<T: HasBucket> Counter for T {
     }
 
     fn with_debt(&self, arguments: &[u64], debt: u64) -> Option<[Vec<u64>; 2]> {
-        Some(T::with_debt(arguments, debt))
+        Some([[arguments, &[debt]].concat(), [arguments, &[debt, 1]].concat()])
     }
 
     fn charge(&self, arguments: &[u64], state: &mut Option<State>, now: u64, cost: u64, _: u128) -> Charged {
@@ -79,8 +70,8 @@ pub struct Bucket {
     pub(super) initial: u64,
     /// The units by which debits may exceed the burst.
     pub(super) debt: u64,
-    /// The burst without the room for debts.
-    pub(super) fill: u64,
+    /// The units by which this charge may exceed the burst: the debt for a debit, otherwise 0.
+    pub(super) room: u64,
 }
 
 /// The state of a bucket as of now.
@@ -99,12 +90,16 @@ struct Open {
 impl Bucket {
     /// Creates a bucket that drains continuously, admits the whole burst at first and has no delays.
     pub(super) const fn continuous(period: u64, units: u64, burst: u64) -> Self {
-        Self { period, units, burst, wait: 0, stepped: false, initial: burst, debt: 0, fill: burst }
+        Self { period, units, burst, wait: 0, stepped: false, initial: burst, debt: 0, room: 0 }
     }
 
-    /// Sets the debt, if the arguments of a policy name one.
-    pub(super) fn with_debt(self, debt: &[u64]) -> Self {
-        Self { debt: debt.first().copied().unwrap_or_default(), ..self }
+    /// Sets the debt, if the arguments of a policy name one. The arguments of debits have one more.
+    pub(super) const fn with_debt(self, debt: &[u64]) -> Self {
+        match *debt {
+            [debt] => Self { debt, ..self },
+            [debt, _] => Self { debt, room: debt, ..self },
+            _ => self,
+        }
     }
 
     fn plan(&self, state: Option<&State>, now: u64, cost: u64) -> Plan {
@@ -201,9 +196,21 @@ impl Bucket {
     /// Writes `open` to `state`. Returns for how many more microseconds it matters.
     #[inline(always)]
     fn store(&self, open: &Open, reset: u64, state: &mut Option<State>) -> u64 {
-        let &Open { at, level, extra, .. } = open;
+        let &Open { at, level, elapsed, extra, .. } = open;
         let lifetime = self.lifetime(reset, extra);
-        *state = (lifetime > 0).then(|| State::bucket(Count { at, count: level }, extra, self.rate()));
+        let owed = if self.debt > 0 && level > self.burst {
+            level.saturating_sub(self.drained_in(elapsed)).saturating_sub(self.capacity())
+        } else {
+            0
+        };
+        *state = (lifetime > 0).then(|| {
+            let count = Count { at, count: level };
+            if extra.refunds == Refunds::default() && extra.above == 0 && owed == 0 {
+                return State::Count(count);
+            }
+            let extra = Extra { capacity: self.capacity(), owed, ..extra };
+            State::Bucket(Box::new((count, extra, self.rate())))
+        });
         lifetime
     }
 
@@ -229,10 +236,10 @@ impl Bucket {
     #[inline(always)]
     fn admission(&self, open: &Open, cost: u64) -> Admission {
         let ahead = || {
-            let above = (open.level + cost).saturating_sub(self.burst);
+            let above = (open.level + cost).saturating_sub(self.burst + self.room);
             self.drain_time(above).saturating_sub(open.elapsed)
         };
-        if cost > self.capacity() {
+        if cost > self.capacity() + self.room {
             Admission::Never
         } else if cost > open.free {
             Admission::Retry(ahead() - self.wait)
@@ -300,20 +307,23 @@ impl Bucket {
             }
         }
         let room = self.burst + self.drained_in(elapsed + self.wait);
-        match room.checked_sub(level) {
-            Some(free) => Open { at, level, elapsed, free, stale, extra },
-            None if level - room <= self.debt => Open { at, level, elapsed, free: 0, stale, extra },
-            None => {
-                let capacity = self.capacity() + self.debt;
-                extra.above += level - self.drained_in(elapsed) - capacity;
-                extra.capacity = capacity;
-                Open { at: now, level: capacity, elapsed: 0, free: 0, stale: true, extra }
-            }
+        if let Some(free) = room.checked_sub(level) {
+            return Open { at, level, elapsed, free: free + self.room, stale, extra };
         }
+        // What is above the burst is owed, or of a quota with a larger capacity.
+        let owed = extra.owed.min(self.debt);
+        if level - room > owed {
+            let most = self.capacity() + owed;
+            extra.above += level - self.drained_in(elapsed) - most;
+            (at, level, elapsed, stale) = (now, most, 0, true);
+        }
+        let free =
+            self.room.saturating_sub(level.saturating_sub(self.burst + self.drained_in(elapsed + self.wait)));
+        Open { at, level, elapsed, free, stale, extra }
     }
 
     /// The state of another quota as this one sees it: as many units drained in time that never passed, and units above the
-    /// level count under a larger capacity.
+    /// level count under a larger capacity. A debt drains first.
     fn fit(&self, (mut count, mut extra, rate): (Count, Extra, Rate), now: u64) -> (Option<Count>, Extra) {
         let part = extra.real_from.saturating_sub(count.at);
         if part > 0 && rate != self.rate() {
@@ -325,11 +335,13 @@ impl Bucket {
             count.at = extra.real_from.saturating_sub(time as u64);
         }
         extra.real_from = extra.real_from.min(now);
-        let capacity = self.capacity() + self.debt;
-        if capacity > extra.capacity {
+        if extra.owed > 0 {
+            let drained = self.drained_in(now.saturating_sub(count.at));
+            extra.owed = extra.owed.min(count.count.saturating_sub(extra.capacity).saturating_sub(drained));
+        }
+        if self.capacity() > extra.capacity {
             count.count += mem::take(&mut extra.above);
         }
-        extra.capacity = capacity;
         (Some(count), extra)
     }
 
@@ -344,7 +356,7 @@ impl Bucket {
         self.initial < self.burst
             && state.at <= now
             && now - state.at
-                >= self.drain_time(state.count + above).saturating_add(self.drain_time(self.fill))
+                >= self.drain_time(state.count + above).saturating_add(self.drain_time(self.burst))
     }
 
     /// Returns the microseconds in which `level` units drain.

@@ -25,25 +25,16 @@ pub struct Count {
     pub count: u64,
 }
 
-impl State {
-    /// The state of a bucket, in the smaller variant if it is only a level.
-    pub fn bucket(count: Count, extra: Extra, rate: Rate) -> Self {
-        if extra.refunds == Refunds::default() && extra.above == 0 {
-            Self::Count(count)
-        } else {
-            Self::Bucket(Box::new((count, extra, rate)))
-        }
-    }
-}
-
 /// What a bucket has in addition to its level.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extra {
     pub refunds: Refunds,
     /// The units above the level; see "Two quotas of a bucket" in `lua/README.md`.
     pub above: u64,
-    /// The capacity of the quota that the level is of. Unused if no units are above.
+    /// The capacity of the quota that the level is of.
     pub capacity: u64,
+    /// The units of the level that are owed: a debt.
+    pub owed: u64,
     /// If this is after the time of the level, no time passed in between: refunds drained the bucket for that much longer.
     pub real_from: u64,
 }

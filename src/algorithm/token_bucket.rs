@@ -122,23 +122,8 @@ impl HasBucket for TokenBucket {
         let &[period, units, burst, stepped, initial, ref debt @ ..] = arguments else {
             unreachable!("`arguments` above makes five");
         };
-        let fill = debt.get(1).copied().unwrap_or(burst);
-        let bucket =
-            Bucket { stepped: stepped == 1, initial, fill, ..Bucket::continuous(period, units, burst) };
+        let bucket = Bucket { stepped: stepped == 1, initial, ..Bucket::continuous(period, units, burst) };
         bucket.with_debt(debt)
-    }
-
-    fn with_debt(arguments: &[u64], debt: u64) -> [Vec<u64>; 2] {
-        let mut debits = arguments.to_vec();
-        // The burst, and with it the tokens in a new bucket: it has the same level.
-        for place in [2, 4] {
-            if let Some(tokens) = debits.get_mut(place) {
-                *tokens += debt;
-            }
-        }
-        // A new key counts as new again after the same time.
-        debits.extend([0].into_iter().chain(arguments.get(2).copied()));
-        [[arguments, &[debt]].concat(), debits]
     }
 }
 

@@ -34,6 +34,80 @@ async fn both(server: &RedisServer, clock: &ManualClock) -> [(&'static str, Limi
     [("memory", Limiter::new(MemoryStore::with_clock(clock.clone()))), ("redis", Limiter::new(redis))]
 }
 
+/// A live change, `Adaptive` and a rolling deploy make a quota smaller.
+#[tokio::test]
+async fn units_within_a_larger_quota_do_not_become_a_debt_of_a_smaller_one() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let (large, small) = (Quota::per_minute(1_000), Quota::per_minute(50));
+    let step = Duration::from_secs(6);
+    let rows = [
+        ("gcra", Policy::new("p", large), Duration::from_millis(1_200)),
+        ("meter", Policy::new("p", large).algorithm(LeakyBucket::meter()), Duration::from_millis(1_200)),
+        ("tokens", Policy::new("p", large).algorithm(TokenBucket::new()), Duration::from_millis(1_200)),
+        ("steps", Policy::new("p", large).algorithm(TokenBucket::new().refill_every(step)), step),
+        ("starts low", Policy::new("p", large).algorithm(TokenBucket::new().starting_at(999)), {
+            Duration::from_millis(1_200)
+        }),
+    ];
+    for (name, policy, wait) in rows {
+        for (store, limiter) in both(&server, &clock).await {
+            let key = Key::new(name);
+            let roomy = policy.clone().debt(5_000);
+            let used = roomy.capacity() - u64::from(name == "starts low");
+            assert!(limiter.check(&roomy, &key, used).await.unwrap().is_allowed(), "{name}, {store}");
+            let lowered = roomy.with_quota(small).unwrap();
+            let denied = limiter.check(&lowered, &key, 1).await.unwrap();
+            assert_eq!(denied.retry_after(), Some(wait), "{name}, {store}");
+            // Under the larger quota, they count again.
+            let denied = limiter.check(&roomy, &key, 1).await.unwrap();
+            assert!(denied.retry_after().is_some_and(|wait| wait <= step), "{name}, {store}: {denied:?}");
+            let denied = limiter.check(&roomy, &key, 1_000).await.unwrap();
+            assert_eq!(denied.retry_after(), Some(Duration::from_secs(60)), "{name}, {store}");
+        }
+    }
+}
+
+/// A debit is what a request has used, so no change of the quota forgives it.
+#[tokio::test]
+async fn a_debt_stays_owed_under_another_quota() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let (large, small) = (Quota::per_minute(1_000), Quota::per_minute(50));
+    let rows = [
+        ("gcra", Policy::new("p", large)),
+        ("meter", Policy::new("p", large).algorithm(LeakyBucket::meter())),
+        ("tokens", Policy::new("p", large).algorithm(TokenBucket::new())),
+    ];
+    for (name, policy) in rows {
+        for (store, limiter) in both(&server, &clock).await {
+            let (key, policy) = (Key::new(name), policy.clone().debt(200));
+            let lowered = policy.with_quota(small).unwrap();
+            let wait = async |policy: &Policy| {
+                limiter.check(policy, &key, 1).await.unwrap().retry_after().map(|wait| wait.as_millis())
+            };
+            let request = limiter.check(&policy, &key, 1_000).await.unwrap();
+            let debited = limiter.debit(&request, 100).await.unwrap();
+            assert_eq!(debited.outcomes()[0].granted(), 100, "{name}, {store}");
+            assert_eq!(wait(&policy).await, Some(101 * 60), "{name}, {store}");
+            assert_eq!(wait(&lowered).await, Some(101 * 1_200), "{name}, {store}");
+            assert_eq!(wait(&policy).await, Some(101 * 60), "{name}, {store}");
+            // A tenth of the debt is paid off, under the smaller quota.
+            clock.advance(Duration::from_secs(12));
+            assert_eq!(wait(&lowered).await, Some(91 * 1_200), "{name}, {store}");
+            // A debit under it may owe as much more as the setting allows.
+            let more = [Charge::new(&lowered, &key, 0)];
+            let request = limiter.check_all(&more).await.unwrap();
+            let debited = limiter.debit(&request, 500).await.unwrap();
+            assert_eq!(debited.outcomes()[0].granted(), 110, "{name}, {store}");
+            assert_eq!(wait(&lowered).await, Some(201 * 1_200), "{name}, {store}");
+            // With less room for debts, what is above is not owed.
+            assert_eq!(wait(&lowered.clone().debt(40)).await, Some(41 * 1_200), "{name}, {store}");
+            assert_eq!(wait(&lowered.debt(0)).await, Some(1_200), "{name}, {store}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_debit_charges_what_remains_and_the_debt_and_no_more() {
     let server = RedisServer::start();

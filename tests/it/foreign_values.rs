@@ -106,10 +106,10 @@ fn text() -> impl Strategy<Value = Vec<u8>> {
         2 => format!(";{refunded}"),
         3 => format!(";{refunded};{since}"),
         4 => format!("{slot},{a},{b};{refunded}"),
-        5 => format!(";{refunded};{since};{above},{capacity}"),
-        6 => format!("{slot},{a},{b};{refunded};{since};{above},{capacity}"),
-        7 => format!(";{refunded};{since};0,0;{a},{b},{above}"),
-        8 => format!("{slot},0,{a};{refunded};{since};{above},{capacity};{a},{b},{above}"),
+        5 => format!(";{refunded};{since};{above},{capacity},{b}"),
+        6 => format!("{slot},{a},{b};{refunded};{since};{above},{capacity},{above}"),
+        7 => format!(";{refunded};{since};0,0,0;{a},{b},{above}"),
+        8 => format!("{slot},0,{a};{refunded};{since};{above},{capacity},{b};{a},{b},{above}"),
         _ => format!("{a};{since}"),
     });
     let loose = parts.prop_map(|parts| {
@@ -263,7 +263,7 @@ async fn a_value_that_could_not_be_read_again_is_kept() {
     let policy = Policy::new("p", Quota::per_day(5)).on_store_failure(FailureMode::Closed);
     let key = Key::new("alice");
     let lease_slot = now() / 500_000 - 10;
-    let value = state(now() as f64, 0.0, format!("{lease_slot},0,4;0;0;{},9", 1_u64 << 45));
+    let value = state(now() as f64, 0.0, format!("{lease_slot},0,4;0;0;{},9,0", 1_u64 << 45));
     server.set("rl:p:gcra:{alice}", &value);
     for decided in [
         limiter.peek(&policy, &key, 1).await,
@@ -436,14 +436,23 @@ async fn a_number_that_no_decision_writes_is_a_foreign_value() {
         row("an infinite level", "gcra", f64::INFINITY, "", true),
         row("the largest refund", "gcra", 5.0, ";562949953421312", false),
         row("a larger refund", "gcra", 5.0, ";562949953421313", true),
-        row("more above the level", "gcra", 5.0, ";1;0;35184372088833,5", true),
-        row("a part of a unit", "gcra", 5.0, ";1;0;0,5;999999,1000000,3", false),
-        row("the largest part", "gcra", 5.0, ";1;0;0,5;35184372088831,35184372088832,35184372088832", false),
-        row("a part as long as the period", "gcra", 5.0, ";1;0;0,5;1000000,1000000,3", true),
-        row("a part of a longer period", "gcra", 5.0, ";1;0;0,5;1,35184372088833,1", true),
-        row("a part at a rate of 0", "gcra", 5.0, ";1;0;0,5;1,2,0", true),
-        row("a part at a larger rate", "gcra", 5.0, ";1;0;0,5;1,2,35184372088833", true),
-        row("a part without a rate", "gcra", 5.0, ";1;0;0,5;1", true),
+        row("more above the level", "gcra", 5.0, ";1;0;35184372088833,5,0", true),
+        row("the largest debt", "gcra", 5.0, ";1;0;0,5,35184372088832", false),
+        row("a larger debt", "gcra", 5.0, ";1;0;0,5,35184372088833", true),
+        row("a capacity without a debt", "gcra", 5.0, ";1;0;0,5", true),
+        row("a part of a unit", "gcra", 5.0, ";1;0;0,5,0;999999,1000000,3", false),
+        row(
+            "the largest part",
+            "gcra",
+            5.0,
+            ";1;0;0,5,0;35184372088831,35184372088832,35184372088832",
+            false,
+        ),
+        row("a part as long as the period", "gcra", 5.0, ";1;0;0,5,0;1000000,1000000,3", true),
+        row("a part of a longer period", "gcra", 5.0, ";1;0;0,5,0;1,35184372088833,1", true),
+        row("a part at a rate of 0", "gcra", 5.0, ";1;0;0,5,0;1,2,0", true),
+        row("a part at a larger rate", "gcra", 5.0, ";1;0;0,5,0;1,2,35184372088833", true),
+        row("a part without a rate", "gcra", 5.0, ";1;0;0,5,0;1", true),
         row("digits that do not end", "gcra", 5.0, &format!("{}x", "1".repeat(200)), true),
         row("a ban of ten years", "penalty", 0.0, &ban(0), false),
         row("a longer ban", "penalty", 0.0, &ban(1), true),
@@ -550,7 +559,7 @@ fn near_valid(algorithm: &str, size: usize) -> Vec<(&'static str, Words)> {
             ("a long first number and a letter", of_state("", "1", "x")),
             ("a long second number", of_state("1;", "1", "x")),
             ("a long third number", of_state(";1;", "1", "x")),
-            ("a long part", of_state(";1;1;1,1;", "1", ",2,1")),
+            ("a long part", of_state(";1;1;1,1,1;", "1", ",2,1")),
             ("commas", of_state("", ",", "")),
             ("semicolons", of_state("", ";", "")),
             ("numbers and commas", of_state("", "1,", "")),

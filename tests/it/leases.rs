@@ -836,3 +836,31 @@ async fn the_units_of_a_crashed_instance_begin_to_drain_exactly_when_its_lease_e
     clock.advance(Duration::from_micros(1));
     assert!(peek(100).await.is_allowed());
 }
+
+#[tokio::test]
+async fn a_debt_beside_leased_units_stays_owed_and_leased_units_do_not_become_one() {
+    let server = RedisServer::start();
+    let (pool, clock) = (pool(&server).await, ManualClock::new());
+    let policy = Policy::new("hourly", Quota::per_hour(1_000)).leased(50).debt(200);
+    let lowered = policy.with_quota(Quota::per_hour(10)).unwrap();
+    let [leasing, other] = [(); 2].map(|()| Instance::new(&pool, &clock));
+    warm_up(&leasing, &policy).await;
+    let wait = async |policy: &Policy| {
+        let peeked = other.limiter.peek(policy, &Key::new("alice"), 1).await.unwrap();
+        peeked.retry_after().unwrap().as_secs_f64()
+    };
+    let request = other.limiter.check_up_to(&policy, &Key::new("alice"), 1_000).await.unwrap();
+    // A thousand of 1,000 are charged or leased. A unit takes 3.6 seconds, and under the lower quota 6 minutes.
+    assert_eq!(wait(&policy).await, 3.6);
+    assert!(wait(&lowered).await <= 361.0);
+    let debited = other.limiter.debit(&request, 100).await.unwrap();
+    assert_eq!(debited.outcomes()[0].granted(), 100);
+    assert_eq!(wait(&policy).await, 101.0 * 3.6);
+    // It may be leased units that have to end first.
+    let lower = wait(&lowered).await;
+    assert!((101.0 * 360.0..=101.0 * 360.0 + 1.0).contains(&lower), "{lower}");
+    // A second later, leased units have become charged ones.
+    clock.advance(Duration::from_secs(1));
+    assert!(wait(&policy).await <= 101.0 * 3.6 - 1.0);
+    assert!(wait(&lowered).await <= 101.0 * 360.0);
+}

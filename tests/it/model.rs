@@ -95,8 +95,10 @@ struct Account {
     refunded: i128,
     /// The start of the account. Earlier charges cannot be refunded any more.
     since: i128,
-    /// The units of a bucket beyond the capacity of the policy that its entry is of, and that capacity.
+    /// The units of a bucket in addition to its entry's, and the capacity of the policy that its entry is of.
     above: (i128, i128),
+    /// How many units of the entry are owed: a debt.
+    owed: i128,
     /// The time of a bucket before this one never passed: refunds drained the bucket for so much longer.
     real_from: i128,
     /// The units that drained in it, and in how many microseconds.
@@ -159,7 +161,7 @@ impl Model {
                     _ => false,
                 };
                 if is_returned {
-                    self.accounts.insert((id, key.to_owned()), view.account.clone());
+                    self.accounts.insert((id, key.to_owned()), view.written(rule, now));
                 }
                 view = self.view(id, rule, key, now);
                 cost = 0;
@@ -207,7 +209,7 @@ impl Model {
                 self.receipts.push(after.receipt(rule, now));
             }
             if takes && cost > 0 && (charged || view.moved) {
-                self.accounts.insert((id, key.to_owned()), after.account.clone());
+                self.accounts.insert((id, key.to_owned()), after.written(rule, now));
             }
             let mut of_rule = Said {
                 admitted: fits,
@@ -276,7 +278,7 @@ impl Model {
 
     fn view(&self, id: usize, rule: Rule, key: &str, now: i128) -> View {
         let account = self.accounts.get(&(id, key.to_owned())).cloned().unwrap_or_default();
-        let Account { mut entries, width: mut old_width, refunded, since, mut above, real_from, rate } =
+        let Account { mut entries, width: mut old_width, refunded, since, mut above, owed, real_from, rate } =
             account;
         let mut moved = false;
         match rule.counting {
@@ -331,11 +333,11 @@ impl Model {
                 if let Some(entry) = entries.first_mut().filter(|_| rate != steps(rule)) {
                     *entry = at_another_rate(*entry, real_from, rate, steps(rule));
                 }
-                (entries, above, moved) = bucket(rule, &entries, above, now);
+                (entries, above, moved) = bucket(rule, &entries, above, owed, now);
             }
         }
         let (real_from, rate) = (real_from.min(now), steps(rule));
-        let account = Account { entries, width: old_width, refunded, since, above, real_from, rate };
+        let account = Account { entries, width: old_width, refunded, since, above, owed, real_from, rate };
         let view = View { account, moved };
         let something = view.account.entries.iter().any(|(_, units)| *units > 0);
         View { moved: moved && something, ..view }
@@ -371,10 +373,14 @@ fn at_another_rate((since, units): Units, real_from: i128, old: Units, new: Unit
 }
 
 /// The entry of a bucket as of `now`, the units above it, and whether a denial writes them.
-fn bucket(rule: Rule, entries: &[Units], above: Units, now: i128) -> (Vec<Units>, Units, bool) {
-    let whole = i128::from(capacity(rule) + rule.debt);
+fn bucket(rule: Rule, entries: &[Units], above: Units, owed: i128, now: i128) -> (Vec<Units>, Units, bool) {
+    let whole = i128::from(capacity(rule));
     let (mut above, of) = above;
     let mut entry = entries.first().copied();
+    let (since, units) = entry.unwrap_or_default();
+    // A debt is paid off first, and what is above the room of this policy is not owed.
+    let owed = (units - of - paid(rule, since, now).whole()).clamp(0, owed.min(i128::from(rule.debt)));
+    let room = Rule { debt: u64::try_from(owed).unwrap(), ..rule };
     if let Some((_, units)) = &mut entry {
         // Under a larger capacity all units count together.
         if whole > of {
@@ -407,9 +413,9 @@ fn bucket(rule: Rule, entries: &[Units], above: Units, now: i128) -> (Vec<Units>
     let (step_units, step) = steps(rule);
     let spans = (now - since) / step;
     (since, units) = (since + spans * step, units - spans * step_units);
-    if !fits(with_room(rule), since, units, now) {
-        above += units - paid(rule, since, now).whole() - whole;
-        (since, units, moved) = (now, whole, true);
+    if !fits(with_room(room), since, units, now) {
+        above += units - paid(rule, since, now).whole() - whole - owed;
+        (since, units, moved) = (now, whole + owed, true);
     }
     (vec![(since, units)], (above, whole), moved)
 }
@@ -584,6 +590,20 @@ impl View {
             }
             _ => entries[0].1 += cost,
         }
+    }
+
+    /// The account to remember. A bucket's units above its capacity are owed now.
+    fn written(&self, rule: Rule, now: i128) -> Account {
+        let mut account = self.account.clone();
+        account.owed = match (rule.counting, account.entries.first()) {
+            (Counting::Anchored | Counting::Aligned(_) | Counting::Log | Counting::Cells(_), _)
+            | (_, None) => 0,
+            (_, Some(&(since, units))) if rule.debt > 0 => {
+                (units - paid(rule, since, now).whole() - i128::from(capacity(rule))).max(0)
+            }
+            _ => 0,
+        };
+        account
     }
 
     /// The receipt of the latest charge.

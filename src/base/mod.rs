@@ -10,6 +10,7 @@ pub(crate) mod random;
 pub(crate) mod serde_text;
 pub(crate) mod sync;
 pub(crate) mod time;
+mod under_way;
 
 #[cfg(feature = "serde")]
 pub(crate) use self::serde_text::{from_text, to_text};
@@ -24,4 +25,5 @@ pub(crate) use self::{
     delayed::{DelayedService, unready},
     error::valid,
     outage::Outage,
+    under_way::{Guard, UnderWay},
 };

@@ -22,12 +22,12 @@ use futures_util::{
 };
 use tokio::{
     runtime::{Handle, Id},
-    sync::{Notify, watch},
+    sync::Notify,
     time::{Instant, sleep, sleep_until},
 };
 
 use crate::{
-    base::{Answer, ErrorKind, sync::lock, time::micros},
+    base::{Answer, ErrorKind, Guard, UnderWay, sync::lock, time::micros},
     decision::{Charge, Decision, Outcome, Permit},
     store::{Action, Store},
 };
@@ -41,8 +41,7 @@ const GRACE: Duration = Duration::from_millis(250);
 
 /// The work of a limiter and its clones.
 pub(super) struct Background {
-    /// Each [`Work`] that is not done has a receiver.
-    works: watch::Sender<()>,
+    works: UnderWay,
     table: Mutex<Table>,
     changed: Notify,
     created: Instant,
@@ -92,7 +91,7 @@ struct Release {
 pub(crate) struct Work {
     background: Arc<Background>,
     #[expect(dead_code, reason = "only dropped")]
-    receiver: watch::Receiver<()>,
+    guard: Guard,
 }
 
 impl Work {
@@ -118,7 +117,7 @@ pub(super) fn runtime(otherwise: Option<&Handle>) -> Option<Handle> {
 impl Background {
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self {
-            works: watch::Sender::default(),
+            works: UnderWay::default(),
             table: Mutex::default(),
             changed: Notify::new(),
             created: Instant::now(),
@@ -127,7 +126,7 @@ impl Background {
     }
 
     pub(super) fn begin_work(self: &Arc<Self>) -> Work {
-        Work { background: self.clone(), receiver: self.works.subscribe() }
+        Work { background: self.clone(), guard: self.works.begin() }
     }
 
     /// Waits until all [`Work`] is done, with the help of this runtime.
@@ -135,12 +134,12 @@ impl Background {
         if let Ok(runtime) = Handle::try_current() {
             self.take_over(&runtime);
         }
-        self.works.closed().await;
+        self.works.ended().await;
     }
 
     /// How much [`Work`] is not done.
     pub(super) fn unfinished(&self) -> usize {
-        self.works.receiver_count()
+        self.works.count()
     }
 
     /// Takes over work that another runtime does not do in time. A decision calls it.

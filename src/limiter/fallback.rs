@@ -1,20 +1,17 @@
 //! What decides if the store fails, and what is undone if a decision under way fails or is dropped.
 
-use std::{
-    mem,
-    sync::{Arc, atomic::Ordering},
-};
+use std::{mem, sync::Arc};
 
 use tokio::runtime::Handle;
 
-use super::{
-    background::{Background, PermitRequest},
-    local_counts::{is_local, is_mistake, mode},
-};
+use super::background::{Background, PermitRequest};
 use crate::{
     base::{Answer, Error},
     decision::{Charge, Claim, Decision, DecisionSource},
-    store::{Action, LocalCounts, Store},
+    store::{
+        Action, LocalCounts, Store,
+        outage::{is_local, is_mistake, mode},
+    },
 };
 
 /// What the clones of a limiter share.
@@ -23,7 +20,7 @@ pub(super) struct Shared {
     /// Whether the store decides in this process.
     pub(super) is_in_process: bool,
     /// What decides while the store fails.
-    pub(super) local: Arc<LocalCounts>,
+    pub(super) local: Arc<LocalCounts<dyn Store>>,
     pub(super) background: Arc<Background>,
 }
 
@@ -36,12 +33,13 @@ impl Shared {
         decided: Result<Decision, Error>,
     ) -> Result<Decision, Error> {
         // A lease and the deny cache answer while Redis is unavailable too.
-        if decided.as_ref().is_ok_and(|decision| decision.source() == DecisionSource::Store)
-            && self.local.owes.load(Ordering::Relaxed)
-        {
+        if decided.as_ref().is_ok_and(|decision| decision.source() == DecisionSource::Store) {
             self.local.start_reconciling(&self.store);
         }
-        counted(action, decided.or_else(|error| self.local.decide(action, charges, error, &self.background)))
+        let hold = |counts: &Arc<dyn Store>, made: &[Charge], decision: &Decision| {
+            PermitRequest::of(counts, &self.background, made)?.grant(decision)
+        };
+        counted(action, decided.or_else(|error| self.local.decide(action, charges, error, &hold)))
     }
 }
 
@@ -174,7 +172,7 @@ mod tests {
         let reconciled = Reconciled::default();
         let charge = Charge::new(&Policy::new("api", Quota::per_day(9)), &Key::new("alice"), 1);
         let store = Arc::new(reconciled.clone());
-        let (local, background) = (Arc::default(), Background::new());
+        let (local, background) = (LocalCounts::new(false), Background::new());
         let shared = Shared { store, is_in_process: false, local, background };
         let complete = |decided| shared.complete(Action::Charge, slice::from_ref(&charge), decided);
         assert!(complete(Err(Error::new(ErrorKind::StoreSuspended, "not sent"))).is_ok());

@@ -18,7 +18,7 @@ use crate::{
     decision::{Charge, Charges, Decision, Outcome},
     key::Key,
     policy::{Enforcement, Policy},
-    store::{Action, ManualClock, Store},
+    store::{Action, LocalCounts, ManualClock, Store},
 };
 
 /// A charge that the store decides. What completes it needs no allocation.
@@ -136,7 +136,8 @@ impl Limiter {
     /// A limiter with the counts in `store`.
     #[must_use]
     pub fn new(store: impl Store) -> Self {
-        let (is_in_process, local) = (store.is_in_process(), store.local_counts().unwrap_or_default());
+        let (is_in_process, local) =
+            (store.is_in_process(), store.local_counts().unwrap_or_else(|| LocalCounts::new(false)));
         let shared = Shared { store: Arc::new(store), is_in_process, local, background: Background::new() };
         Self { shared: Arc::new(shared), enforcement: Enforcement::On }
     }

@@ -7,7 +7,6 @@ mod fallback;
 mod limited;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod limiter;
-mod local_counts;
 mod operator;
 mod reservation;
 mod wait;

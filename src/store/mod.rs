@@ -2,16 +2,17 @@
 
 mod clock;
 mod memory;
+pub(crate) mod outage;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 #[expect(clippy::module_inception, reason = "the module's main trait")]
 mod store;
 
+pub(crate) use self::outage::LocalCounts;
 #[cfg(feature = "redis")]
 pub use self::redis::{ProbeReport, RedisStore, RedisStoreBuilder, Servers};
 #[cfg(feature = "redis")]
 use self::store::Counts;
-pub(crate) use self::store::{LocalCounts, Owed, Owing};
 pub use self::{
     clock::ManualClock,
     memory::MemoryStore,

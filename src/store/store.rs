@@ -1,18 +1,9 @@
-use std::{
-    collections::VecDeque,
-    sync::{
-        Arc, Mutex, OnceLock,
-        atomic::{AtomicBool, AtomicU32, Ordering},
-    },
-};
+use std::sync::Arc;
 
-use indexmap::IndexMap;
-use tokio::{sync::Notify, time::Instant};
-
-use super::clock::ManualClock;
+use super::{clock::ManualClock, outage::LocalCounts};
 use crate::{
     base::{Answer, Error},
-    decision::{Charge, Decision, OneOrMany, Reconciliation},
+    decision::{Charge, Decision, OneOrMany},
     key::Key,
     policy::Policy,
 };
@@ -139,7 +130,7 @@ pub trait Store: Send + Sync + 'static {
     /// What this process counts while the store fails, if all limiters on the store share it. Defaults to `None`: each
     /// limiter and its clones count on their own.
     #[doc(hidden)]
-    fn local_counts(&self) -> Option<Arc<LocalCounts>> {
+    fn local_counts(&self) -> Option<Arc<LocalCounts<dyn Store>>> {
         None
     }
 
@@ -181,90 +172,6 @@ pub struct StoredKeys {
     pub others: usize,
     /// Whether all keys were looked at.
     pub is_complete: bool,
-}
-
-/// What this process counts while a store fails. Shared by all limiters on the store.
-#[derive(Default)]
-#[expect(unnameable_types, reason = "shared by the limiters of this crate")]
-pub struct LocalCounts {
-    /// Made when the store fails for the first time.
-    pub(crate) counts: OnceLock<Arc<dyn Store>>,
-    /// Policies, and the share of each.
-    pub(crate) shares: Mutex<Vec<(Policy, Policy)>>,
-    /// Locked while a decision is made here, so it agrees with the counts.
-    pub(crate) owing: Mutex<Owing>,
-    /// Whether something may be owed.
-    pub(crate) owes: AtomicBool,
-    /// Notified when a call has ended that is in [`Owing::sent`].
-    pub(crate) ended: Notify,
-    /// Each task that has begun to reconcile has a clone.
-    pub(crate) reconciling: Arc<()>,
-    /// The instances that the store last reported. 0 if it has not.
-    instances: AtomicU32,
-    /// Whether to warn if the store has not reported them yet.
-    is_to_warn: AtomicBool,
-}
-
-/// What the store has not been told.
-#[derive(Default)]
-pub(crate) struct Owing {
-    /// What was admitted in this process: under each policy and key, and apart from it what was debited where there is
-    /// room for debt, because only that becomes debt. The number is not 0 if more was admitted during a call for it.
-    pub(crate) charges: IndexMap<(Box<str>, Key, bool, u64), Owed>,
-    /// The last number in `charges`.
-    pub(crate) number: u64,
-    /// Refunds of what the store charged.
-    pub(crate) refunds: VecDeque<Charge>,
-    /// The policies and keys of calls that are under way for one of these.
-    pub(crate) sent: Vec<(Box<str>, Key)>,
-    /// No task starts to reconcile before it.
-    pub(crate) pause_until: Option<Instant>,
-}
-
-/// Units that a key was granted in this process.
-pub(crate) struct Owed {
-    pub(crate) policy: Policy,
-    /// The share of the policy that counts them.
-    pub(crate) share: Policy,
-    pub(crate) units: Arc<Reconciliation>,
-}
-
-impl LocalCounts {
-    /// For a store that reports how many instances use it.
-    #[cfg(feature = "redis")]
-    pub(crate) fn with_reports() -> Self {
-        Self { is_to_warn: AtomicBool::new(true), ..Self::default() }
-    }
-
-    /// The instances that the store last reported. 0 if it has not.
-    pub(crate) fn instances(&self) -> u32 {
-        self.instances.load(Ordering::Relaxed)
-    }
-
-    /// Warns once, in an outage, if the store has not reported the instances yet.
-    pub(crate) fn warn_if_unknown(&self) {
-        if self.instances() == 0 && self.is_to_warn.swap(false, Ordering::Relaxed) {
-            log!(
-                warn,
-                "Redis has not reported how many instances run, so each one counts up to the whole limit until it does; \
-                 write the number, as in `local/4`, if the service starts without Redis"
-            );
-        }
-    }
-
-    /// The store reports how many instances use it.
-    #[cfg(feature = "redis")]
-    pub(crate) fn reported(&self, instances: u32) {
-        if self.instances.swap(instances, Ordering::Relaxed) != instances {
-            crate::base::sync::lock(&self.shares).clear();
-        }
-    }
-}
-
-impl Owing {
-    pub(crate) fn len(&self) -> usize {
-        self.charges.len() + self.refunds.len()
-    }
 }
 
 /// What a store does with charges.

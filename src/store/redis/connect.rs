@@ -176,7 +176,7 @@ impl RedisStoreBuilder {
         let deny_cache =
             (!self.deny_cache.is_zero()).then(|| Arc::new(DenyCache::new(self.deny_cache, clock.clone())));
         let leases = Leases::new(link.clone(), names.clone(), self.clock, deny_cache.clone());
-        let local = Arc::new(LocalCounts::with_reports());
+        let local = LocalCounts::new(true);
         RedisStore {
             instances,
             local,

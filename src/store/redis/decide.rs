@@ -114,7 +114,7 @@ impl Store for RedisStore {
         Some(self.names.name(policy, key))
     }
 
-    fn local_counts(&self) -> Option<Arc<LocalCounts>> {
+    fn local_counts(&self) -> Option<Arc<LocalCounts<dyn Store>>> {
         Some(self.local.clone())
     }
 

@@ -19,7 +19,7 @@ use super::{
     opener::{Opened, Opener},
     transport::{COMMANDS, answered},
 };
-use crate::base::sync::lock;
+use crate::base::{UnderWay, sync::lock};
 
 /// Where the server is.
 #[derive(Clone)]
@@ -156,8 +156,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// All others fail immediately with the error of the last one, so no caller waits for its turn.
 #[derive(Default)]
 struct Gate {
-    /// Each attempt has a clone until it ends or is dropped.
-    under_way: Arc<()>,
+    under_way: UnderWay,
     failed: Mutex<Option<Failed>>,
 }
 
@@ -177,10 +176,10 @@ impl Gate {
     async fn pass<T>(&self, attempt: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
         let _under_way = {
             let failed = lock(&self.failed);
-            let is_full = Arc::strong_count(&self.under_way) > MOST;
+            let is_full = self.under_way.count() >= MOST;
             match &*failed {
                 Some(failed) if is_full || Instant::now() < failed.next => return Err(failed.error.clone()),
-                _ => self.under_way.clone(),
+                _ => self.under_way.begin(),
             }
         };
         let ended = attempt.await;

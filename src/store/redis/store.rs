@@ -15,7 +15,7 @@ use super::{
 use crate::{
     base::{Answer, Error},
     policy::Policy,
-    store::{LocalCounts, StoreClock},
+    store::{LocalCounts, Store, StoreClock},
 };
 
 /// A store that keeps the counts in Redis (6.2 or later, 64-bit) or Valkey, shared by all instances of a service.
@@ -123,7 +123,7 @@ pub struct RedisStore {
     pub(super) clock: StoreClock,
     pub(super) deny_cache: Option<Arc<DenyCache>>,
     pub(super) leases: Arc<Leases>,
-    pub(super) local: Arc<LocalCounts>,
+    pub(super) local: Arc<LocalCounts<dyn Store>>,
     /// `None` with a manual clock.
     pub(super) instances: Option<Arc<Instances>>,
 }

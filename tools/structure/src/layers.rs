@@ -16,9 +16,10 @@ const ROWS: &[&[&str]] = &[
     &["key/"],
     &["policy/"],
     &["decision/"],
-    &["store/clock.rs", "store/store.rs"],
+    &["store/clock.rs", "store/outage/counts.rs", "store/store.rs"],
     &[
         "store/memory/",
+        "store/outage/",
         "store/redis/address.rs",
         "store/redis/codes.rs",
         "store/redis/error.rs",

@@ -1,8 +1,11 @@
 //! A key that may have a lease: how many units to lease, and when to return them. All of that only affects efficiency.
 
-use tokio::sync::watch;
-
-use crate::{algorithm::twin::Receipt, decision::Charge, store::redis::job::LeaseReturn};
+use crate::{
+    algorithm::twin::Receipt,
+    base::{Guard, UnderWay},
+    decision::Charge,
+    store::redis::job::LeaseReturn,
+};
 
 /// A key that was charged lately.
 pub(super) struct Entry {
@@ -15,8 +18,8 @@ pub(super) struct Entry {
     pub(super) last_request: Option<u64>,
     /// Whether a lease is being fetched. One at a time.
     pub(super) fetching: bool,
-    /// Each job that reports spent units has a receiver.
-    pub(super) reports: watch::Sender<()>,
+    /// The jobs that report spent units.
+    pub(super) reports: UnderWay,
 }
 
 /// Units that Redis leased to this instance.
@@ -52,7 +55,7 @@ pub(super) struct Returned {
     pub(super) resets: u32,
     /// Until the job has ended.
     #[expect(dead_code, reason = "only dropped")]
-    pub(super) report: watch::Receiver<()>,
+    pub(super) report: Guard,
 }
 
 /// Microseconds between two requests to Redis for one key. Below the first, the next lease is larger; above the second,
@@ -73,7 +76,7 @@ impl Entry {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.lease.is_none() && !self.fetching && self.reports.is_closed()
+        self.lease.is_none() && !self.fetching && self.reports.count() == 0
     }
 
     /// How many units the key should have on lease, at most `most`, if Redis is called at the time `now`.

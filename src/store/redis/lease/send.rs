@@ -9,7 +9,6 @@ use std::{
 
 use tokio::{
     runtime::{Handle, Id},
-    sync::watch,
     task::JoinHandle,
     time::{Instant, sleep, timeout},
 };
@@ -19,7 +18,7 @@ use super::{
     table::{Fetch, LeaseTable},
 };
 use crate::{
-    base::{Error, sync::lock},
+    base::{Error, Guard, UnderWay, sync::lock},
     decision::{Charge, Charges, Decision, Outcome},
     key::Key,
     policy::Policy,
@@ -43,8 +42,8 @@ pub(crate) struct Leases {
     deny_cache: Option<Arc<DenyCache>>,
     /// The tasks that return unused leases, one in each runtime: one of these may not be driven.
     sweeping: Mutex<HashMap<Id, JoinHandle<()>>>,
-    /// Each job that leases or returns units has a receiver.
-    in_flight: watch::Sender<()>,
+    /// The jobs that lease or return units.
+    in_flight: UnderWay,
     /// Why leases were not returned at last, and when they have ended in any case.
     lost: Mutex<Option<(Error, Instant)>>,
     #[cfg(feature = "metrics")]
@@ -72,7 +71,7 @@ impl Leases {
             names,
             deny_cache,
             sweeping: Mutex::default(),
-            in_flight: watch::Sender::new(()),
+            in_flight: UnderWay::default(),
             lost: Mutex::default(),
             #[cfg(feature = "metrics")]
             leased: crate::metrics::record::Leased::default(),
@@ -93,7 +92,7 @@ impl Leases {
 
     fn request(self: &Arc<Self>, returned: Returned, fetch: Option<Fetch>) -> Box<LeaseRequest> {
         let (wanted, lease) = (fetch.as_ref().map_or(0, |fetch| fetch.wanted), returned.lease);
-        let in_flight = self.in_flight.subscribe();
+        let in_flight = self.in_flight.begin();
         let observer = LeaseObserver { leases: self.clone(), returned, fetch, is_sent: false, in_flight };
         LeaseRequest::new(wanted, lease, observer)
     }
@@ -103,7 +102,7 @@ impl Leases {
     pub(crate) async fn settle(self: &Arc<Self>, policy: &Policy, key: &Key) {
         if let Some((returned, reports, _next)) = self.table.remove(policy, key) {
             self.spawn_return(returned);
-            reports.closed().await;
+            reports.ended().await;
         }
     }
 
@@ -150,7 +149,7 @@ impl Leases {
     /// Waits until no job that leases or returns units is in flight, for half a second at most: under traffic there may
     /// always be one.
     pub(crate) async fn wait_until_idle(&self) {
-        let _ = timeout(RETURN_DEADLINE, self.in_flight.closed()).await;
+        let _ = timeout(RETURN_DEADLINE, self.in_flight.ended()).await;
     }
 
     fn return_job(self: &Arc<Self>, returned: Returned) -> Option<Job> {
@@ -190,7 +189,7 @@ impl Leases {
 
     pub(crate) fn status(&self) -> LeaseStatus {
         let (keys, units) = self.table.sizes();
-        LeaseStatus { keys, units, calls: self.in_flight.receiver_count() }
+        LeaseStatus { keys, units, calls: self.in_flight.count() }
     }
 }
 
@@ -202,7 +201,7 @@ struct LeaseObserver {
     fetch: Option<Fetch>,
     is_sent: bool,
     #[expect(dead_code, reason = "only dropped")]
-    in_flight: watch::Receiver<()>,
+    in_flight: Guard,
 }
 
 impl Observer for LeaseObserver {

@@ -11,11 +11,9 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::watch;
-
 use super::entry::{Entry, HOT_INTERVAL, Lease, Returned};
 use crate::{
-    base::{random::hasher, sync::lock, time::micros},
+    base::{Guard, UnderWay, random::hasher, sync::lock, time::micros},
     decision::{Charge, Decision, DecisionSource, Outcome, Verdict},
     key::Key,
     policy::Policy,
@@ -212,20 +210,16 @@ impl LeaseTable {
         }
     }
 
-    /// Removes the lease of a key, which may have no units. Also returns what is closed once all its reports have ended. It
-    /// delays later ones until the receiver is dropped, too.
-    pub(super) fn remove(
-        &self,
-        policy: &Policy,
-        key: &Key,
-    ) -> Option<(Returned, watch::Sender<()>, watch::Receiver<()>)> {
+    /// Removes the lease of a key, which may have no units. Also returns its reports under way. The guard counts as a later
+    /// one.
+    pub(super) fn remove(&self, policy: &Policy, key: &Key) -> Option<(Returned, UnderWay, Guard)> {
         let hash = self.hash(policy, key);
         let mut shard = self.shard(hash);
         let entry = shard.get_mut(&hash)?;
         let lease = entry.lease.take().map_or_else(LeaseReturn::default, |lease| lease.returned());
         let returned = self.returned(hash, entry, lease);
-        let reports = mem::replace(&mut entry.reports, watch::Sender::new(()));
-        Some((returned, reports, entry.reports.subscribe()))
+        let reports = mem::take(&mut entry.reports);
+        Some((returned, reports, entry.reports.begin()))
     }
 
     /// Removes all leases.
@@ -253,7 +247,7 @@ impl LeaseTable {
     }
 
     fn returned(&self, hash: u64, entry: &Entry, lease: LeaseReturn) -> Returned {
-        let (charge, report) = (entry.charge.clone(), entry.reports.subscribe());
+        let (charge, report) = (entry.charge.clone(), entry.reports.begin());
         Returned { charge, lease, hash, resets: self.resets(hash), report }
     }
 
@@ -292,7 +286,7 @@ fn insert(shard: &mut Shard, hash: u64, charge: &Charge, now: u64) {
     let is_taken = shard.get(&hash).is_some_and(|other| !other.is_idle());
     if !is_taken && shard.len() < MAX_KEYS_PER_SHARD {
         let charge = Charge::new(charge.policy(), charge.key(), 0);
-        let (lease, last_request, reports) = (None, Some(now), watch::Sender::new(()));
+        let (lease, last_request, reports) = (None, Some(now), UnderWay::default());
         shard.insert(hash, Entry { charge, lease, target: 0, last_request, fetching: false, reports });
     }
 }

@@ -1,0 +1,202 @@
+//! Decides in place of a store that fails.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::time::timeout;
+
+use super::{LocalCounts, counts::MAX_KEYS};
+use crate::{
+    base::{Error, ErrorKind, sync::lock},
+    decision::{Charge, Decision, LocalCharge, Outcome, Permit, Verdict},
+    key::Key,
+    policy::{FailureMode, Policy},
+    store::{Action, MemoryStore, Store},
+};
+
+/// The most shares that are kept. Further ones are computed for each decision.
+const MAX_SHARES: usize = 64;
+/// Longer than any connection waits for a reply.
+const MAX_CALL_TIME: Duration = Duration::from_secs(2);
+
+/// Grants the permits of charges that this store has made with a decision.
+type Hold<'a> = &'a dyn Fn(&Arc<dyn Store>, &[Charge], &Decision) -> Option<Permit>;
+
+impl LocalCounts<dyn Store> {
+    /// The decision over `charges`, or the error, in place of a decision that the store failed to make.
+    pub(crate) fn decide(
+        &self,
+        action: Action,
+        charges: &[Charge],
+        error: Error,
+        hold: Hold<'_>,
+    ) -> Result<Decision, Error> {
+        match mode(charges) {
+            _ if is_mistake(&error) => Err(error),
+            FailureMode::Closed => Err(error),
+            FailureMode::Local { .. }
+                if matches!(action, Action::Charge | Action::ChargeUpTo | Action::Debit | Action::Peek) =>
+            {
+                Ok(self.decide_locally(action, charges, error, hold))
+            }
+            FailureMode::Local { .. } if action == Action::Refund && charges.iter().all(is_of_a_decision) => {
+                Ok(self.refund_later(charges, error))
+            }
+            _ => Ok(Decision::failed_open(error)),
+        }
+    }
+
+    fn decide_locally(&self, action: Action, charges: &[Charge], error: Error, hold: Hold<'_>) -> Decision {
+        let is_local = |charge: &&Charge| is_local(charge.policy().failure_mode());
+        let charges: Vec<&Charge> = charges.iter().filter(is_local).collect();
+        let shares: Vec<Charge> = charges
+            .iter()
+            .map(|charge| Charge::new(&self.share(charge.policy()), charge.key(), charge.cost()))
+            .collect();
+        let counts = self.counts.get_or_init(|| Arc::new(MemoryStore::new().capacity(MAX_KEYS)));
+        let owing = &mut *lock(&self.owing);
+        // A twin of the user's may fail.
+        let Ok(Ok(local)) = counts.decide(action, &shares).now() else {
+            return Decision::failed_open(error);
+        };
+        let charged = !local.is_denied() && action != Action::Peek;
+        let is_owed = !error.kind().may_have_charged();
+        let outcomes = charges.iter().zip(local.all_outcomes()).map(|(charge, share)| {
+            let (remaining, reset_after) = (share.remaining(), share.reset_after());
+            let outcome =
+                Outcome::new(charge, share.verdict(), remaining, reset_after).granting(share.granted());
+            if let Some(rest) = share.banned_for() {
+                return outcome.banning(rest);
+            }
+            // A permit is not charged but held.
+            if !charged || share.granted() == 0 || charge.needs_permit() {
+                return outcome;
+            }
+            let units = if is_owed { owing.owe(charge, share) } else { None };
+            self.owes.store(true, Ordering::Relaxed);
+            outcome.counted_by(LocalCharge { made: share.charge().clone(), units })
+        });
+        let mut decision = Decision::failed_local(outcomes, error);
+        if charged {
+            decision.hold(hold(counts, &shares, &local));
+        }
+        decision
+    }
+
+    /// Bans `key` in this process for `time` microseconds, if keys are counted here, for the rest of this outage and for
+    /// later ones. 0 ends its ban.
+    pub(crate) fn set_ban(&self, policy: &Policy, key: &Key, time: u64) {
+        if let Some(counts) = self.counts.get().filter(|_| is_local(policy.failure_mode())) {
+            // Done immediately. Only the user's twin of an algorithm may fail, and it does not affect the ban.
+            drop(counts.decide_one(Action::Ban, Charge::new(&self.share(policy), key, time)));
+        }
+    }
+
+    /// The policy that counts for `policy` in this process.
+    fn share(&self, policy: &Policy) -> Policy {
+        let mut shares = lock(&self.shares);
+        if let Some((_, share)) = shares.iter().find(|(known, _)| known.is(policy)) {
+            return share.clone();
+        }
+        if policy.failure_mode() == (FailureMode::Local { instances: 0 }) {
+            self.warn_if_unknown();
+        }
+        let share = policy.local_share(self.instances());
+        if shares.len() < MAX_SHARES {
+            shares.push((policy.clone(), share.clone()));
+        }
+        share
+    }
+
+    /// Refunds `units` units of `charged`, which was made in this process. Returns what remains here, and what is left to
+    /// refund of the charge to the store, if it was reconciled.
+    pub(crate) fn refund(
+        &self,
+        charged: &Outcome,
+        local: &LocalCharge,
+        units: u64,
+    ) -> (Outcome, Option<Charge>) {
+        let mut remains =
+            Outcome::new(charged.charge(), Verdict::Allow, charged.remaining(), charged.reset_after());
+        let mut rest = units;
+        if let Some(counts) = self.counts.get() {
+            let _owing = lock(&self.owing);
+            let state = |action, units| {
+                let decided = counts.decide_one(action, local.made.clone().with_cost(units)).now();
+                decided.ok()?.ok()?.all_outcomes().first().cloned()
+            };
+            let here = local.units.as_ref().map_or(units, |owed| owed.local().min(units));
+            if let (Some(before), Some(after)) = (state(Action::Peek, 0), state(Action::Refund, here)) {
+                // Those that still counted.
+                let released = after.remaining().saturating_sub(before.remaining()).min(here);
+                if let Some(owed) = &local.units {
+                    owed.release(released);
+                }
+                rest -= released;
+                remains =
+                    Outcome::new(charged.charge(), Verdict::Allow, after.remaining(), after.reset_after());
+            }
+        }
+        // With nothing to refund there, a charge of 0 shows what remains there.
+        let of_store = local.units.as_ref().and_then(|owed| owed.refund(rest));
+        (remains, of_store.map(|refund| refund.under(charged.policy())))
+    }
+
+    /// Sends refunds of decisions again once the store answers, if they were not sent.
+    fn refund_later(&self, refunds: &[Charge], error: Error) -> Decision {
+        if !error.kind().may_have_charged() {
+            let owing = &mut *lock(&self.owing);
+            let room = MAX_KEYS.saturating_sub(owing.len());
+            owing.refunds.extend(refunds.iter().filter(|refund| refund.cost() > 0).take(room).cloned());
+            self.owes.store(true, Ordering::Relaxed);
+        }
+        let nothing: Vec<Charge> = refunds.iter().map(|refund| refund.clone().with_cost(0)).collect();
+        self.decide_locally(Action::Peek, &nothing, error, &|_, _, _| None)
+    }
+
+    /// Forgets what `key` was charged in this process under `policy`, and what is owed to the store for it. Waits for calls
+    /// that are under way for it: a charge that reached the store after a reset there would undo the reset.
+    pub(crate) async fn forget(&self, policy: &Policy, key: &Key) {
+        let Some(counts) = self.counts.get() else { return };
+        let nothing = Charge::new(&self.share(policy), key, 0);
+        let key = nothing.key();
+        loop {
+            let call = {
+                let owing = &mut *lock(&self.owing);
+                drop(counts.reset(nothing.policy(), key));
+                owing.forget(policy, key)
+            };
+            // Its runtime may not be driven.
+            match call {
+                Some(call) if timeout(MAX_CALL_TIME, call.ended()).await.is_ok() => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+/// Whether it refunds a decision, not any units of the key.
+fn is_of_a_decision(refund: &Charge) -> bool {
+    refund.cost() == 0 || refund.receipt().is_some()
+}
+
+/// Whether the error is one of the program, and not a failure of the store.
+pub(crate) const fn is_mistake(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::InvalidConfig | ErrorKind::MissingSetup)
+}
+
+pub(crate) const fn is_local(mode: FailureMode) -> bool {
+    matches!(mode, FailureMode::Local { .. })
+}
+
+/// The strictest failure mode of the policies.
+pub(crate) fn mode(charges: &[Charge]) -> FailureMode {
+    let enforced = || charges.iter().filter(|charge| !charge.is_shadow());
+    let modes = || enforced().map(|charge| charge.policy().failure_mode());
+    modes()
+        .find(|mode| *mode == FailureMode::Closed)
+        .or_else(|| modes().find(|mode| is_local(*mode)))
+        .unwrap_or(FailureMode::Open)
+}

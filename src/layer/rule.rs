@@ -178,8 +178,9 @@ impl Rule {
     }
 
     /// Reserves the [cost](Self::cost) of each request: its handler finds a [`Reservation`](crate::Reservation) in the
-    /// request's extensions and [settles](crate::Reservation::settle) the actual cost, or
-    /// [records](crate::Reservation::record) what it has used so far.
+    /// request's extensions and [settles](crate::Reservation::settle) the actual cost,
+    /// [records](crate::Reservation::record) what it has used so far, or
+    /// [charges more](crate::Reservation::charge_more) before it begins. Other rules of the layer are not changed by that.
     ///
     /// The layer keeps a handle on the reservation until the response's body has ended or been dropped. If the handler
     /// has not settled it when the last handle is dropped, the request is charged what was recorded; if nothing was,
@@ -228,9 +229,10 @@ impl Rule {
         self
     }
 
-    /// What the rule reserves, such as `"tokens"`: the name by which
-    /// [`settle_each`](crate::Reservation::settle_each), [`record_each`](crate::Reservation::record_each) and
-    /// [`extend_each`](crate::Reservation::extend_each) address it. Rules may share a unit. Defaults to none.
+    /// What the rule [reserves](Self::reserve), such as `"tokens"`: the name by which
+    /// [`settle_each`](crate::Reservation::settle_each), [`record_each`](crate::Reservation::record_each),
+    /// [`extend_each`](crate::Reservation::extend_each) and
+    /// [`charge_more_each`](crate::Reservation::charge_more_each) address it. Rules may share a unit. Defaults to none.
     ///
     /// The names of policies do not serve for that, because plans from a database have different ones.
     pub const fn unit(mut self, unit: &'static str) -> Self {
@@ -326,12 +328,12 @@ impl Rule {
         self.key.looks_up() || self.policy.looks_up()
     }
 
-    /// Whether a charge may be settled after the decision.
     /// Whether its handler settles the cost.
     pub(super) fn reserves(&self) -> bool {
         self.settles.is_some_and(|settles| settles != Settles::Bytes)
     }
 
+    /// Whether a charge may be settled after the decision.
     pub(super) const fn settles_some(&self) -> bool {
         self.counts.is_some() || self.settles.is_some()
     }

@@ -72,11 +72,12 @@ struct Total {
 }
 
 impl Total {
+    const fn can_grow(&self) -> bool {
+        !(self.is_fixed || self.is_refunded)
+    }
+
     const fn missing(&self) -> u64 {
-        if self.is_fixed || self.is_refunded {
-            return 0;
-        }
-        self.wanted.saturating_sub(self.charged.saturating_add(self.unsure))
+        if self.can_grow() { self.wanted.saturating_sub(self.charged.saturating_add(self.unsure)) } else { 0 }
     }
 
     const fn surplus(&self) -> u64 {
@@ -153,6 +154,32 @@ impl Account {
         }))
     }
 
+    /// Charges `units` more to each outcome that can be charged, or denies and charges nothing.
+    pub(super) fn charge_more(self: &Arc<Self>, units: u64) -> Answer<Decision> {
+        let asked: Vec<u64> =
+            lock(&self.state).totals.iter().map(|total| u64::from(total.can_grow())).collect();
+        let Some(charged) = self.decision.of_outcomes(|outcome| self.units_of(outcome, &asked) > 0) else {
+            return Answer::ready(Ok(self.decision.clone()));
+        };
+        let account = self.clone();
+        self.limiter.charge_more(&charged, units).then(move |ended| {
+            let failure = ended.as_ref().map_or_else(Some, Decision::failure).map(Error::kind);
+            if failure.is_some_and(ErrorKind::may_have_charged) {
+                account.change(&asked, |total, asked| {
+                    let units = units.saturating_mul(asked);
+                    total.wanted = total.wanted.saturating_add(units);
+                    total.unsure = total.unsure.saturating_add(units);
+                });
+            } else if let Ok(more) = &ended
+                // A denial that is only reported has charged nothing either.
+                && !more.outcomes().iter().any(Outcome::is_denied)
+            {
+                account.charged(more, true);
+            }
+            ended
+        })
+    }
+
     fn start(self: &Arc<Self>, state: &mut State) -> Shared<Running> {
         let (waiting, asked) = mpsc::unbounded_channel();
         let work = self.limiter.begin_work();
@@ -164,10 +191,13 @@ impl Account {
         running
     }
 
-    /// Records a debit.
-    fn debited(&self, debit: &Decision) {
+    /// Records what `debit` charged. `grows` is whether the totals grow by it.
+    fn charged(&self, debit: &Decision, grows: bool) {
         let granted = self.by_place(debit.all_outcomes().iter().map(|outcome| (outcome, outcome.granted())));
-        self.change(&granted, |total, units| total.charged = total.charged.saturating_add(units));
+        self.change(&granted, |total, units| {
+            total.charged = total.charged.saturating_add(units);
+            total.wanted = total.wanted.saturating_add(if grows { units } else { 0 });
+        });
         let debits = &mut lock(&self.state).debits;
         if is_refundable(debit) {
             if debits.len() == MAX_DEBITS {
@@ -308,7 +338,7 @@ impl Round {
                 }
             });
             if let (Ok(debit), false) = (&ended, is_refund) {
-                account.debited(debit);
+                account.charged(debit, false);
             }
         }
         self.settled = Some(match (self.settled.take(), ended) {

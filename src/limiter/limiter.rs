@@ -67,7 +67,8 @@ impl From<Answer<Decision>> for Deciding {
 /// | charge what remains, up to a number | [`check_up_to`](Self::check_up_to) | charges fewer; denies if none remain |
 /// | charge as soon as possible | [`wait`](Self::wait) | waits, or denies if that takes longer than the longest wait you allow |
 /// | look without charging | [`peek`](Self::peek), [`peek_all`](Self::peek_all) | denies |
-/// | charge more to a request's keys, before the work | [`charge_more`](Self::charge_more) | denies, charges nothing |
+/// | charge more to all of a request's keys, before the work | [`charge_more`](Self::charge_more) | denies, charges nothing |
+/// | charge more under some rules of a layer | [`Reservation::charge_more`](crate::Reservation::charge_more) | denies, charges nothing |
 /// | charge the actual cost to a request's keys, after the work | [`debit`](Self::debit) | charges what remains, and [debt](Policy::debt); admits |
 /// | charge an estimate first, the cost later | [`Reservation`](crate::Reservation) | the check denies; the settlement is a debit or a refund |
 /// | return units | [`refund`](Self::refund) | |
@@ -223,6 +224,10 @@ impl Limiter {
     /// Charges `units` more units to every key of `decision`, under the same policies, all or nothing. For a handler
     /// that learns the cost from the request or from its own response.
     ///
+    /// In a layer with several rules, this charges all of them, also a limit on addresses. To charge only some, let those
+    /// rules [reserve](crate::Rule::reserve) and use [`Reservation::charge_more`](crate::Reservation::charge_more), or
+    /// select a policy with [`Decision::for_policy`].
+    ///
     /// If `decision` has no outcomes, because no layer charged the request, or because the store
     /// [failed](Decision::failure) and the policies are [`Open`](crate::FailureMode::Open), this admits without using
     /// the store. Errors are the same as for [`check_all`](Self::check_all).
@@ -283,8 +288,8 @@ impl Limiter {
     /// Permits of a [`Concurrency`](crate::algorithm::Concurrency) policy are not debited, nor is a
     /// [shadow](Policy::shadow) that would have denied the request.
     ///
-    /// To debit only one of several policies, select it with [`Decision::for_policy`]. To reserve an estimate first, see
-    /// [`Reservation`](crate::Reservation).
+    /// To debit only one of several policies, select it with [`Decision::for_policy`]. To debit rules, whose policies may
+    /// be looked up, or to charge an estimate first, use a [`Reservation`](crate::Reservation).
     ///
     /// # Errors
     ///

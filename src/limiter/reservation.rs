@@ -145,8 +145,8 @@ impl Reservation {
         Self { parts: parts.into(), decision }
     }
 
-    /// Sets the unit, by which [`settle_each`](Self::settle_each), [`record_each`](Self::record_each) and
-    /// [`extend_each`](Self::extend_each) address it. Call it before the reservation is cloned. Defaults to none.
+    /// Sets the unit, by which [`settle_each`](Self::settle_each), [`record_each`](Self::record_each),
+    /// [`extend_each`](Self::extend_each) and [`charge_more_each`](Self::charge_more_each) address it. Call it before the reservation is cloned. Defaults to none.
     pub fn unit(self, unit: &'static str) -> Self {
         let with_unit = |part: &Arc<Part>| {
             let end = &mut *lock(&part.end);
@@ -327,6 +327,96 @@ impl Reservation {
     /// The same as [`settle_each`](Self::settle_each).
     pub fn extend_each<'a>(&self, units: impl IntoIterator<Item = (&'a str, u64)>) -> Answer<Decision> {
         self.charge(self.by_part(units), |part, units| part.charge(|wanted| wanted.max(units)))
+    }
+
+    /// Charges `units` in addition to the total so far, or denies and charges nothing: for a handler that learns before
+    /// the work that it costs more than the estimate. Rules that do not [reserve](crate::Rule::reserve) are not charged.
+    ///
+    /// Return the decision from the handler, and the layer writes it into the response's headers. What is charged
+    /// belongs to the reservation: [`settle`](Self::settle) replaces it, as it replaces the estimate.
+    ///
+    /// Rules of several layers or units are charged one after the other. If one denies, the others are refunded. Unlike
+    /// the reservation's other calls, it may do nothing if its answer is dropped, or leave the units charged.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`Limiter::charge_more`]. If the rules have several units, use
+    /// [`charge_more_each`](Self::charge_more_each).
+    ///
+    /// # Example
+    ///
+    /// A limit on addresses beside one on the points of a query:
+    ///
+    /// ```
+    /// # #[cfg(feature = "axum")] mod example {
+    /// use axum::{Router, body::Body, response::IntoResponse, routing::post};
+    /// use http::Request;
+    /// use tower::ServiceExt;
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rejection, Reservation, Rule};
+    ///
+    /// async fn query(reservation: Reservation, query: String) -> Result<impl IntoResponse, Rejection> {
+    ///     let points = query.len() as u64;
+    ///     let decision = reservation.charge_more(points).await?.into_result()?;
+    ///     Ok((decision, "found"))
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # pub async fn main() {
+    /// let points = Rule::new(Policy::new("points", Quota::per_hour(60)), Key::new("all")).reserve();
+    /// let requests = Policy::new("requests", Quota::per_hour(10));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), requests, Key::new("all")).and(points);
+    /// let app = Router::new().route("/", post(query)).layer(layer);
+    /// let send = |query: &'static str| app.clone().oneshot(Request::post("/").body(Body::from(query)).unwrap());
+    ///
+    /// let response = send("{ books { title author } }").await.unwrap();
+    /// assert_eq!(response.headers()["ratelimit"], r#""requests";r=9;t=3240, "points";r=33;t=1980"#);
+    /// let rejection = send("{ books { title author { name born } } }").await.unwrap();
+    /// assert_eq!(rejection.status(), 429);
+    /// # }
+    /// # }
+    /// # #[cfg(feature = "axum")] example::main();
+    /// ```
+    pub fn charge_more(&self, units: u64) -> Answer<Decision> {
+        self.charge_in_turn(
+            self.in_one_unit("charge_more_each").map(|()| vec![Some(units); self.parts.len()]),
+        )
+    }
+
+    /// [`charge_more`](Self::charge_more) for rules with [units](crate::Rule::unit).
+    ///
+    /// # Errors
+    ///
+    /// The same as [`charge_more`](Self::charge_more), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig), without
+    /// charging anything, if no rule has one of the units.
+    pub fn charge_more_each<'a>(&self, units: impl IntoIterator<Item = (&'a str, u64)>) -> Answer<Decision> {
+        self.charge_in_turn(self.by_part(units))
+    }
+
+    fn charge_in_turn(&self, units: Result<Vec<Option<u64>>, Error>) -> Answer<Decision> {
+        let units = match units {
+            Ok(units) => units,
+            Err(error) => return Answer::ready(Err(error)),
+        };
+        let charged = self.parts.iter().zip(units).filter_map(|(part, units)| Some((part.clone(), units?)));
+        let (charged, mut decision): (Vec<_>, _) = (charged.collect(), self.decision.clone());
+        // A denial that is only reported is among the outcomes.
+        let with = |decision: &Decision, more: Decision| match more.is_denied() {
+            true => more,
+            false => decision.updated(&more).admitted(),
+        };
+        Answer::pending(async move {
+            for (at, (part, units)) in charged.iter().enumerate() {
+                let more = part.account.charge_more(*units).await;
+                if !more.as_ref().is_ok_and(|more| !more.is_denied()) {
+                    for (earlier, units) in &charged[..at] {
+                        let _ = earlier.charge(|wanted| wanted.saturating_sub(*units)).await;
+                    }
+                    return more;
+                }
+                decision = with(&decision, more?);
+            }
+            Ok(decision)
+        })
     }
 
     /// Applies `charge` to each part that has a number of units.

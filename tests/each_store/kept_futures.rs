@@ -64,6 +64,7 @@ const METHODS: &[(&str, fn(Subject) -> Kept)] = &[
     ("debit", |on| kept(on.limiter.debit(&on.charged, 1))),
     ("settle", |on| kept(Reservation::new(&on.limiter, &on.charged).settle(2))),
     ("extend_to", |on| kept(Reservation::new(&on.limiter, &on.charged).extend_to(2))),
+    ("charge_more of a reservation", |on| kept(Reservation::new(&on.limiter, &on.charged).charge_more(1))),
     ("reset", |on| kept(async move { on.limiter.operator().reset(&on.policy, &key()).await })),
     ("ban", |on| {
         kept(async move { on.limiter.operator().ban(&on.banning, &key(), Duration::from_secs(1)).await })

@@ -4,12 +4,12 @@ use std::{convert::Infallible, time::Duration};
 
 use futures_util::future::join_all;
 use http::{Request, Response};
-use support::{PATIENT, RedisServer, store};
+use support::{Down, PATIENT, RedisServer, store};
 use tokio::time::timeout;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
-    ErrorKind, Key, Limiter, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer, Reservation, Rule,
-    algorithm::FixedWindow, layer::Rules,
+    Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer,
+    Reservation, Rule, algorithm::FixedWindow, layer::Rules, policy::Enforcement,
 };
 
 const LIMIT: u64 = 10_000_000;
@@ -183,4 +183,124 @@ async fn a_unit_of_which_a_request_is_charged_nothing_can_be_settled() {
     }));
     service.oneshot(Request::new(())).await.unwrap();
     assert_eq!((used(&limiter, "token-plan").await, used(&limiter, "money-plan").await), (5, 0));
+}
+
+/// The answer of a handler that calls `charge` with its reservation, behind a layer with a limit of two requests for each
+/// address, and rules for tokens and money in that layer or in one around it.
+async fn charging<F: Future<Output = Decision> + Send + 'static>(
+    limiter: &Limiter,
+    layers: usize,
+    enforcement: Enforcement,
+    charge: impl Fn(Reservation) -> F + Clone + Send + 'static,
+) -> Decision {
+    let addresses = Rule::new(policy("addresses", 2), key());
+    let (tokens, money) = (rule("tokens", true, false), rule("micro-dollars", true, false));
+    let around = RateLimitLayer::with_rules(limiter.clone(), tokens.clone());
+    let rules = Rules::new().every(addresses).every(money);
+    let rules = if layers == 1 { rules.every(tokens) } else { rules };
+    let around = around.enforcement(if layers == 1 { Enforcement::Off } else { enforcement });
+    let layer = RateLimitLayer::with_rules(limiter.clone(), rules).enforcement(enforcement);
+    let service = around.layer(layer.layer(service_fn(move |request: Request<()>| {
+        let reservation = Reservation::from_extensions(request.extensions()).unwrap().clone();
+        let charged = charge(reservation);
+        async move {
+            let mut response = Response::new(String::new());
+            response.extensions_mut().insert(charged.await);
+            Ok::<_, Infallible>(response)
+        }
+    })));
+    let mut request = Request::new(());
+    request.extensions_mut().insert(Decision::new([]));
+    let response = service.oneshot(request).await.unwrap();
+    assert_eq!(response.status(), 200);
+    let decision = response.extensions().get::<Decision>().unwrap().clone();
+    // The layers keep the reservation until the body ends.
+    drop(response);
+    limiter.drain(PATIENT).await.unwrap();
+    decision
+}
+
+#[tokio::test]
+async fn a_handler_charges_more_to_the_rules_of_a_unit_and_to_no_other() {
+    let server = RedisServer::start();
+    for layers in [1, 2] {
+        for (name, limiter) in
+            [("memory", Limiter::new(MemoryStore::new())), ("redis", Limiter::new(store(&server).await))]
+        {
+            let name = format!("{name}, {layers} layers");
+            limiter.operator().reset(&policy("addresses", 2), &key()).await.unwrap();
+            let spent = async || (used(&limiter, "token-plan").await, used(&limiter, "money-plan").await);
+            let before = spent().await;
+            charging(&limiter, layers, Enforcement::On, |reservation| async move {
+                let more = reservation.charge_more_each([("tokens", 99)]).await.unwrap();
+                assert!(more.is_allowed());
+                more
+            })
+            .await;
+            let after = spent().await;
+            assert_eq!((after.0 - before.0, after.1 - before.1), (499, 20), "{name}");
+
+            // One unit is denied, so none is charged. The total includes what was charged before.
+            charging(&limiter, layers, Enforcement::On, |reservation| async move {
+                for units in
+                    [[("tokens", 7), ("micro-dollars", LIMIT)], [("tokens", LIMIT), ("micro-dollars", 7)]]
+                {
+                    assert!(!reservation.charge_more_each(units).await.unwrap().is_allowed());
+                }
+                let both = [("tokens", 50), ("micro-dollars", 30)];
+                assert!(reservation.charge_more_each(both).await.unwrap().is_allowed());
+                reservation.settle_each([("tokens", 410)]).await.unwrap()
+            })
+            .await;
+            let end = spent().await;
+            assert_eq!((end.0 - after.0, end.1 - after.1), (410, 50), "{name}");
+            let requests = limiter.peek(&policy("addresses", 2), &key(), 0).await.unwrap().remaining();
+            assert_eq!(requests, Some(0), "each request counts once: {name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn more_is_charged_and_denied_as_the_layer_enforces_it() {
+    for layers in [1, 2] {
+        for (enforcement, spent) in
+            [(Enforcement::On, 449), (Enforcement::ReportOnly, 449), (Enforcement::Off, 0)]
+        {
+            let limiter = Limiter::new(MemoryStore::new());
+            charging(&limiter, layers, enforcement, move |reservation| async move {
+                let too_much = reservation.charge_more_each([("tokens", LIMIT)]).await.unwrap();
+                assert_eq!(too_much.is_allowed(), enforcement != Enforcement::On, "{enforcement:?}");
+                reservation.charge_more_each([("tokens", 49)]).await.unwrap()
+            })
+            .await;
+            assert_eq!(used(&limiter, "token-plan").await, spent, "{enforcement:?}, {layers} layers");
+        }
+    }
+}
+
+#[tokio::test]
+async fn more_is_charged_without_a_unit_if_one_rule_reserves() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let reserved = limiter.check(&policy("token-plan", LIMIT), &key(), 400).await.unwrap();
+    let reservation = Reservation::new(&limiter, &reserved).or_refund();
+    assert!(reservation.charge_more(100).await.unwrap().is_allowed());
+    assert_eq!(used(&limiter, "token-plan").await, 500);
+    // What was charged more belongs to the estimate.
+    drop(reservation);
+    limiter.drain(PATIENT).await.unwrap();
+    assert_eq!(used(&limiter, "token-plan").await, 0);
+}
+
+/// A policy that has no more room in this process's share denies, and a closed one fails.
+#[tokio::test]
+async fn more_is_denied_in_an_outage_by_the_failure_mode() {
+    for (mode, expected) in [(FailureMode::default(), Some(false)), (FailureMode::Open, Some(true))] {
+        let limiter = Limiter::new(Down);
+        let plan = policy("tokens", 100).on_store_failure(mode);
+        let reserved = limiter.check(&plan, &key(), 60).await.unwrap();
+        let reservation = Reservation::new(&limiter, &reserved);
+        let more = reservation.charge_more(60).await;
+        assert_eq!(more.ok().map(|more| more.is_allowed()), expected, "{mode:?}");
+        assert!(reservation.charge_more(40).await.unwrap().is_allowed(), "{mode:?}");
+    }
 }

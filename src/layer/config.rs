@@ -275,7 +275,35 @@ impl Config {
             }
         }
         warnings.extend(self.queue_warning());
+        warnings.extend(self.rules.rules.iter().filter_map(|(_, rule)| self.unit_warning(rule)));
+        let occurs = |text: &&String| warnings.iter().any(|warning| warning.contains(*text));
+        let needless: Vec<_> = self.rules.accepted.iter().filter(|text| !occurs(text)).cloned().collect();
+        warnings.retain(|warning| !self.rules.accepted.iter().any(|text| warning.contains(text)));
+        warnings.extend(needless.iter().map(|text| {
+            format!(
+                "the layer accepts the warning {text:?}, which does not occur: remove the call of `accept_warning`"
+            )
+        }));
         warnings
+    }
+
+    /// Warns of a rule that a handler cannot address by a unit.
+    fn unit_warning(&self, rule: &Rule) -> Option<String> {
+        let policy = || rule.policy.known().map(|policy| format!("the policy {:?}", policy.name()));
+        let policy = || policy().unwrap_or_else(|| "a policy chosen per request".into());
+        let has_units = || self.rules.rules.iter().any(|(_, other)| other.reserves() && other.unit.is_some());
+        match rule.unit {
+            Some(unit) if !rule.reserves() => Some(format!(
+                "the unit {unit:?} of {} is not reserved, so no call of a handler reaches it: add Rule::reserve, or leave \
+                 the unit out",
+                policy()
+            )),
+            None if rule.reserves() && has_units() => Some(format!(
+                "{} reserves without a unit beside rules with units, so no call of a handler can settle it: add Rule::unit",
+                policy()
+            )),
+            _ => None,
+        }
     }
 
     /// Warns of a request that waits in a queue while it holds permits.

@@ -202,7 +202,7 @@ impl RateLimitLayer {
     }
 
     /// A layer with other rules, and the store and all other settings of this one, such as enforcement, exemptions,
-    /// blocklists, responses and headers.
+    /// blocklists, responses and headers. [Accepted warnings](Self::accept_warning) are not copied.
     ///
     /// # Panics
     ///
@@ -267,7 +267,8 @@ impl RateLimitLayer {
     ///
     /// `exempt` is a closure over the request's head that returns a `bool`, or an [`Answer`] that resolves to one.
     /// To match identities or addresses, use [`KeyExtractor::any_of`], [`PeerIp::within`](crate::PeerIp::within) or
-    /// [`ClientIp::within`](crate::ClientIp::within).
+    /// [`ClientIp::within`](crate::ClientIp::within). In a nested router of axum, `parts.uri` is without the router's
+    /// prefix, unlike the [routes](Rules#routes) of a table.
     ///
     /// An exempt request is not counted. Its handler gets a [`Decision`](crate::Decision) that admits and has no
     /// outcomes, unless an outer layer made one. If `exempt` fails, for example because the identity is missing or
@@ -432,19 +433,23 @@ impl RateLimitLayer {
     }
 
     /// Likely misconfigurations of this layer, each with a suggested fix. The first [`layer`](Layer::layer) call logs
-    /// them; a test can assert that the list is empty.
+    /// them; a test can assert that the list is empty. [`accept_warning`](Self::accept_warning) removes the ones that
+    /// you have decided to accept.
     ///
     /// * A policy's name suggests a login, and its algorithm admits nearly twice its limit in one period.
     /// * A policy's period is not in whole seconds, so the headers cannot show it.
     /// * A rule looks up clients, and no other rule limits requests from unknown clients, so
     ///   [guesses](Self#guesses-are-charged) are free.
     /// * Bytes are charged to a policy that counts requests.
+    /// * A rule has a [`unit`](Rule::unit) and does not reserve, or reserves without a unit beside rules with units, so no
+    ///   call of a handler can settle it.
     /// * Requests that wait in a [queue](crate::algorithm::LeakyBucket::queue) hold permits of a
     ///   [`Concurrency`](crate::algorithm::Concurrency) policy in the meantime.
     ///
     /// Policies chosen per request are not checked.
     ///
-    /// A cost above a policy's capacity can only be detected at run time, and is logged once.
+    /// Some mistakes show only in requests, and are logged once: a cost above a policy's capacity, a request that two
+    /// layers charge under one policy, and a [route](Rules#routes) without the prefix of its nested router.
     ///
     /// # Example
     ///
@@ -458,6 +463,25 @@ impl RateLimitLayer {
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         self.config.warnings()
+    }
+
+    /// Accepts the [warnings](Self::warnings) whose text contains `text`: they are neither listed nor logged. If no
+    /// warning contains it, that is a warning instead, so the list does not outlive its reasons. A
+    /// [sibling](Self::sibling) has other rules and accepts no warnings.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer};
+    ///
+    /// let login = Policy::new("login", Quota::per_minute(5));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), login, Key::new("all"));
+    /// // A burst is fine here: the accounts are locked after 20 failures.
+    /// let layer = layer.accept_warning(r#""login" admits up to 9 units"#);
+    /// assert!(layer.warnings().is_empty());
+    /// ```
+    pub fn accept_warning(self, text: impl Into<String>) -> Self {
+        self.with(|config| config.rules.accepted.push(text.into()))
     }
 
     /// The charges that this layer would make for `request` now: one for each rule that applies to it, with the key

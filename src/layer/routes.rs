@@ -1,10 +1,14 @@
 //! Which rules of a table apply to a request.
 
-use std::{borrow::Cow, collections::HashSet};
+#[cfg(feature = "axum")]
+use std::sync::atomic::Ordering;
+use std::{borrow::Cow, collections::HashSet, sync::atomic::AtomicBool};
 
 use http::{Method, request::Parts};
 use matchit::Router;
 
+#[cfg(feature = "axum")]
+use super::notices::is_first;
 use super::pattern::{Pattern, readings};
 use crate::base::Error;
 
@@ -20,7 +24,6 @@ pub(super) enum Scope {
 }
 
 /// A table of routes. Its rules are numbered.
-#[derive(Clone)]
 pub(super) struct Routes {
     /// The routes of the methods that the table names. HEAD and CONNECT also have the routes of GET.
     by_method: Vec<(Method, Paths)>,
@@ -28,6 +31,9 @@ pub(super) struct Routes {
     others: Paths,
     /// The rules of requests that match no route.
     otherwise: Vec<usize>,
+    /// Whether it was logged that a route lacks the prefix of its nested router.
+    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "only axum nests routers"))]
+    lacks_prefix: AtomicBool,
 }
 
 /// The routes of one method.
@@ -82,6 +88,7 @@ impl Routes {
             by_method: methods.into_iter().map(|method| (method.clone(), paths(method))).collect(),
             others: Paths::new(scopes, |pattern| pattern.methods.is_empty()),
             otherwise: rules(scopes, |scope| matches!(scope, Scope::Every | Scope::Otherwise)),
+            lacks_prefix: AtomicBool::new(false),
         })
     }
 
@@ -96,7 +103,14 @@ impl Routes {
         let path = full_path(request);
         let named = self.by_method.iter().find(|(named, _)| *named == request.method);
         let paths = named.map_or(&self.others, |(_, paths)| paths);
-        let written = paths.written.at(path).map_or(&self.otherwise, |found| found.value);
+        let written = paths.written.at(path).map_or_else(
+            |_| {
+                #[cfg(feature = "axum")]
+                self.check_prefix(request, path, paths);
+                &self.otherwise
+            },
+            |found| found.value,
+        );
         let mut rules = Cow::Borrowed(&**written);
         for more in paths.changed(path, true) {
             add(&mut rules, more);
@@ -111,6 +125,27 @@ impl Routes {
             written.into_iter().chain(paths.changed(&path, true)).for_each(|more| add(&mut rules, more));
         }
         Ok(rules)
+    }
+}
+
+#[cfg(feature = "axum")]
+impl Routes {
+    /// Logs once that a route lacks the prefix of its nested router, if `request` shows it: no route matches its full
+    /// path, and one matches the path without the prefix.
+    #[cold]
+    fn check_prefix(&self, request: &Parts, full_path: &str, paths: &Paths) {
+        let inner = request.uri.path();
+        let shows = || inner.len() < full_path.len() && paths.written.at(inner).is_ok();
+        if !self.lacks_prefix.load(Ordering::Relaxed) && shows() && is_first(&self.lacks_prefix) {
+            // Not the request's path, which may contain a secret.
+            let matched = request.extensions.get::<axum::extract::MatchedPath>();
+            log!(
+                warn,
+                "a route of the table matches a request's path inside a nested router, and no route matches the full \
+                 path, so the rules of the route do not apply: write the full path, {}",
+                matched.map_or("with the prefix of the nested router".into(), |path| format!("such as {:?}", path.as_str()))
+            );
+        }
     }
 }
 

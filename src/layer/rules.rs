@@ -110,12 +110,14 @@ use crate::base::{Error, ErrorKind, valid};
 #[must_use = "rules do nothing until a layer is made of them"]
 pub struct Rules {
     pub(super) rules: Vec<(Scope, Rule)>,
+    /// The texts of warnings that the layer accepts. They are of these rules, so a sibling does not have them.
+    pub(super) accepted: Vec<String>,
 }
 
 impl Rules {
     /// A table without rules.
     pub const fn new() -> Self {
-        Self { rules: Vec::new() }
+        Self { rules: Vec::new(), accepted: Vec::new() }
     }
 
     /// Adds `rule` for the requests that match `route`: a path such as `/orders/{id}`, or one or more methods and a

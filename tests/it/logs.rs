@@ -6,6 +6,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use axum::{
+    Router,
+    body::Body,
+    routing::{any, post},
+};
+use http::Request;
 use http_body_util::BodyExt as _;
 use support::{
     Directory, Down, RedisServer, eventually,
@@ -16,7 +22,7 @@ use tokio::time::sleep;
 use tower::{Layer as _, ServiceExt as _};
 use tower_ratelimit::{
     ClientIp, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, MemoryStore, PeerIp,
-    Policy, PolicySource, Quota, RateLimitLayer, RedisStore, Rule, TrustedProxies,
+    Policy, PolicySource, Quota, RateLimitLayer, RedisStore, Rule, TrustedProxies, layer::Rules,
     policy::{Enforcement, EnforcementSwitch, Penalty},
 };
 use tower_ratelimit_extra::explain::Explanation;
@@ -355,7 +361,7 @@ async fn two_layers_with_one_policy_are_one_warning_that_names_it() {
             let policy = Policy::new(name, Quota::per_day(100));
             RateLimitLayer::new(store.clone(), policy, Header::new("x-api-key"))
         };
-        let service = tower::service_fn(async |_: http::Request<String>| {
+        let service = tower::service_fn(async |_: Request<String>| {
             Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
         });
         let service = layer("api").layer(layer(inner).layer(service));
@@ -509,7 +515,7 @@ async fn two_layers_of_which_one_charges_nothing_cause_no_warning() {
         RateLimitLayer::new(store, policy(), Key::new("all")).enforcement(Enforcement::ReportOnly);
     let free =
         reporting.sibling(Rule::new(policy(), Key::new("all")).cost(|_| 0)).enforcement(Enforcement::On);
-    let service = tower::service_fn(async |_: http::Request<String>| {
+    let service = tower::service_fn(async |_: Request<String>| {
         Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
     });
     let service = reporting.layer(free.layer(service));
@@ -559,9 +565,9 @@ async fn changes_by_an_operator_are_one_line_each_without_the_key() {
     for (method, path, body, expected) in changes {
         let before = lines.text().lines().count();
         let request =
-            http::Request::builder().method(method).uri(path).header("content-type", "application/json");
+            Request::builder().method(method).uri(path).header("content-type", "application/json");
         let response =
-            admin.clone().oneshot(request.body(axum::body::Body::from(body)).unwrap()).await.unwrap();
+            admin.clone().oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
         assert!(response.status().is_success(), "{method} {path}");
         let text = lines.text();
         let new: Vec<&str> = text.lines().skip(before).collect();
@@ -570,7 +576,7 @@ async fn changes_by_an_operator_are_one_line_each_without_the_key() {
     }
     // Looking changes nothing.
     let before = lines.text();
-    let look = http::Request::get(key).body(axum::body::Body::empty()).unwrap();
+    let look = Request::get(key).body(Body::empty()).unwrap();
     assert_eq!(admin.oneshot(look).await.unwrap().status(), 200);
     assert_eq!(lines.text(), before);
     assert!(!before.contains("alice"), "{before}");
@@ -724,4 +730,56 @@ async fn a_start_is_one_line_about_the_server() {
     // Not at every health check.
     store.probe().await.unwrap();
     assert_eq!(lines.text().lines().filter(is_it).count(), 1, "{}", lines.text());
+}
+
+/// Each row: where the layer is, the route in its table, and the requests. Then the number of warnings.
+#[tokio::test]
+async fn a_route_without_the_prefix_of_its_nested_router_is_one_warning_with_the_full_path() {
+    let rows: [(&str, &str, &[&str], Option<&str>); 9] = [
+        ("nested", "/login", &["/api/login", "/api/login", "/api/orders/7"], Some(r#"such as "/api/login""#)),
+        ("nested", "/orders/{id}", &["/api/orders/s3cret"], Some(r#"such as "/api/orders/{order}""#)),
+        ("nested", "/missing", &["/api/missing"], Some("with the prefix of the nested router")),
+        ("nested", "/api/login", &["/api/login", "/api/orders/7", "/api/missing"], None),
+        ("nested", "GET /login", &["/api/login"], None),
+        ("nested", "/other", &["/api/login", "/api/missing"], None),
+        ("service", "/login", &["/api/login"], Some(r#"such as "/api/login""#)),
+        ("outside", "/login", &["/api/login", "/api/missing", "/missing"], None),
+        ("route", "/login", &["/api/login"], Some(r#"such as "/api/login""#)),
+    ];
+    for (place, route, paths, expected) in rows {
+        let (lines, _guard) = listen();
+        let rule = Rule::new(Policy::new("p", Quota::per_hour(9)), Key::new("all"));
+        let layer = RateLimitLayer::with_rules(MemoryStore::new(), Rules::new().route(route, rule));
+        let login = post(async || "welcome");
+        let login = if place == "route" { login.layer(layer.clone()) } else { login };
+        let inner = Router::new().route("/login", login).route("/orders/{order}", any(async || "order"));
+        let app = match place {
+            "nested" => Router::new().nest("/api", inner.fallback(async || "missing").layer(layer)),
+            "service" => Router::new().nest_service("/api", inner.layer(layer)),
+            "outside" => Router::new().nest("/api", inner).layer(layer),
+            _ => Router::new().nest("/api", inner),
+        };
+        for path in paths {
+            let request = Request::post(*path).body(Body::empty()).unwrap();
+            app.clone().oneshot(request).await.unwrap();
+        }
+        let text = lines.text();
+        assert_eq!(lines.with("write the full path"), usize::from(expected.is_some()), "{place} {route}: {text}");
+        assert!(expected.is_none_or(|expected| text.contains(expected)), "{place} {route}: {text}");
+        assert!(!text.contains("s3cret"), "{place} {route}: {text}");
+    }
+}
+
+/// A table with `otherwise` warns too.
+#[tokio::test]
+async fn a_route_without_its_prefix_is_a_warning_even_if_other_rules_apply() {
+    let (lines, _guard) = listen();
+    let rule = |name: &str| Rule::new(Policy::new(name, Quota::per_hour(9)), Key::new("all"));
+    let rules = Rules::new().route("/login", rule("login")).otherwise(rule("rest")).every(rule("all"));
+    let layer = RateLimitLayer::with_rules(MemoryStore::new(), rules);
+    let app = Router::new().nest("/api", Router::new().route("/login", post(async || "welcome")).layer(layer));
+    for _ in 0..3 {
+        app.clone().oneshot(Request::post("/api/login").body(Body::empty()).unwrap()).await.unwrap();
+    }
+    assert_eq!(lines.with(r#"write the full path, such as "/api/login""#), 1, "{}", lines.text());
 }

@@ -109,3 +109,62 @@ fn a_layer_warns_of_requests_that_hold_permits_while_they_wait_in_a_queue() {
         );
     }
 }
+
+#[test]
+fn a_layer_warns_of_units_that_no_call_of_a_handler_reaches() {
+    let rule = |name: &str| Rule::new(Policy::new(name, Quota::per_minute(5)), Key::new("all"));
+    let (tokens, money) = (|| rule("tokens").unit("tokens"), || rule("money").unit("cents"));
+    let reserves = |rule: Rule| Rules::from(rule.reserve());
+    let rows = [
+        ("a unit that is reserved", reserves(tokens()), None),
+        ("two units", reserves(tokens()).every(money().reserve_or_refund()), None),
+        ("no unit", reserves(rule("one")).every(rule("two").reserve()), None),
+        ("a limit without a unit", reserves(tokens()).every(rule("requests")), None),
+        ("not reserved", tokens().into(), Some(r#"the unit "tokens" of the policy "tokens" is not reserved"#)),
+        ("of bytes", money().response_bytes().into(), Some(r#"the unit "cents" of the policy "money" is not"#)),
+        (
+            "one without a unit",
+            reserves(tokens()).every(rule("calls").reserve()),
+            Some(r#"the policy "calls" reserves without a unit"#),
+        ),
+    ];
+    for (name, rules, expected) in rows {
+        let mut warnings = RateLimitLayer::with_rules(MemoryStore::new(), rules).warnings();
+        warnings.retain(|warning| !warning.contains("content_bytes"));
+        match expected {
+            Some(text) => assert!(warnings.len() == 1 && warnings[0].contains(text), "{name}: {warnings:?}"),
+            None => assert!(warnings.is_empty(), "{name}: {warnings:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_warning_that_is_accepted_is_left_out_and_one_that_does_not_occur_is_a_warning() {
+    let rule = |name: &str| Rule::new(Policy::new(name, Quota::per_minute(5)), Key::new("all"));
+    let layer = RateLimitLayer::with_rules(MemoryStore::new(), rule("login"));
+    assert_eq!(layer.warnings().len(), 1);
+
+    let accepting = layer.accept_warning("admits up to 9 units");
+    assert!(accepting.warnings().is_empty());
+    // Another warning stays.
+    let more = accepting.clone().and(rule("tokens").unit("tokens"));
+    assert!(more.warnings().len() == 1 && more.warnings()[0].contains("is not reserved"), "{:?}", more.warnings());
+
+    // All warnings with the text are accepted.
+    let two = accepting.clone().and(rule("password"));
+    assert!(two.warnings().is_empty(), "{:?}", two.warnings());
+
+    let needless = accepting.accept_warning("looks up clients").warnings();
+    assert_eq!(
+        needless,
+        [r#"the layer accepts the warning "looks up clients", which does not occur: remove the call of `accept_warning`"#]
+    );
+}
+
+#[test]
+fn a_sibling_accepts_warnings_for_its_own_rules() {
+    let rule = |name: &str| Rule::new(Policy::new(name, Quota::per_minute(5)), Key::new("all"));
+    let layer = RateLimitLayer::with_rules(MemoryStore::new(), rule("login")).accept_warning("up to 9 units");
+    assert!(layer.sibling(rule("api")).warnings().is_empty());
+    assert_eq!(layer.sibling(rule("password")).warnings().len(), 1);
+}

@@ -97,7 +97,7 @@ impl Algorithm for Concurrency {
         Ok(vec![quota.limit(), quota.period_micros()])
     }
 
-    fn replenishment(&self) -> Replenishment {
+    fn replenishment(&self, _: &Quota) -> Replenishment {
         Replenishment::OnRelease
     }
 }

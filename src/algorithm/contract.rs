@@ -198,7 +198,7 @@ pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
 
     /// Returns how charged units become available again, for the response headers. Defaults to
     /// [`AtReset`](Replenishment::AtReset).
-    fn replenishment(&self) -> Replenishment {
+    fn replenishment(&self, _quota: &Quota) -> Replenishment {
         Replenishment::AtReset
     }
 

@@ -116,7 +116,7 @@ impl Algorithm for FixedWindow {
         Ok(vec![quota.limit(), period, aligned, offset])
     }
 
-    fn replenishment(&self) -> Replenishment {
+    fn replenishment(&self, _: &Quota) -> Replenishment {
         Replenishment::InWindows
     }
 }

@@ -59,7 +59,7 @@ impl Algorithm for Gcra {
         Ok(vec![period, units, quota.capacity()])
     }
 
-    fn replenishment(&self) -> Replenishment {
+    fn replenishment(&self, _: &Quota) -> Replenishment {
         Replenishment::Evenly
     }
 }

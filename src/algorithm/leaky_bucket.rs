@@ -157,7 +157,7 @@ impl Algorithm for LeakyBucket {
         self.arguments(quota).map_or(1, |arguments| Self::bucket(&arguments).capacity())
     }
 
-    fn replenishment(&self) -> Replenishment {
+    fn replenishment(&self, _: &Quota) -> Replenishment {
         Replenishment::Evenly
     }
 

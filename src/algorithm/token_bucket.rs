@@ -109,10 +109,12 @@ impl Algorithm for TokenBucket {
         Ok(vec![period, units, burst, self.step.is_some().into(), initial])
     }
 
-    fn replenishment(&self) -> Replenishment {
-        match self.step {
-            None => Replenishment::Evenly,
-            Some(_) => Replenishment::AtReset,
+    fn replenishment(&self, quota: &Quota) -> Replenishment {
+        match (self.step, self.arguments(quota).as_deref()) {
+            (None, _) => Replenishment::Evenly,
+            // A step that fills the bucket ends a window.
+            (Some(_), Ok([_, units, burst, ..])) if units >= burst => Replenishment::InWindows,
+            (Some(_), _) => Replenishment::AtReset,
         }
     }
 }

@@ -32,7 +32,7 @@ impl Counting {
         }
         Ok(Self {
             capacity,
-            replenishment: algorithm.replenishment(),
+            replenishment: algorithm.replenishment(quota),
             #[cfg(feature = "redis")]
             redis_micros: algorithm
                 .counter()

@@ -231,7 +231,7 @@ impl Algorithm for Seats {
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
         Ok(vec![quota.limit(), u64::try_from(quota.period().as_micros()).unwrap()])
     }
-    fn replenishment(&self) -> Replenishment {
+    fn replenishment(&self, _: &Quota) -> Replenishment {
         Replenishment::OnRelease
     }
     fn twin(&self) -> Option<&dyn Twin> {

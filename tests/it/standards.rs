@@ -15,7 +15,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Headers, Key, Limiter, ManualClock,
     MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Rule, Verdict,
-    algorithm::{FixedWindow, SlidingLog, SlidingWindow},
+    algorithm::{FixedWindow, SlidingLog, SlidingWindow, TokenBucket},
     decision::Outcome,
     policy::Enforcement,
     response::Dialect,
@@ -954,5 +954,21 @@ async fn the_t_of_a_fixed_window_is_its_rest() {
         clock.advance(Duration::from_secs(seconds));
         let response = ask(&layer.sibling(costing(policy.clone(), cost)), get()).await;
         assert_eq!(response.headers()["ratelimit"], format!(r#""p";{expected}"#), "{seconds}");
+    }
+}
+
+/// One step fills it, so it is a window. A bucket that needs more steps is not.
+#[tokio::test]
+async fn the_t_of_a_bucket_that_one_step_fills_is_the_rest_of_the_step() {
+    let quota = Quota::per_minute(60).burst(10);
+    for (step, expected) in [(10, "r=7;t=6"), (20, "r=7;t=16"), (5, "r=7;t=7")] {
+        let clock = ManualClock::new();
+        let algorithm = TokenBucket::new().refill_every(Duration::from_secs(step));
+        let policy = Policy::new("p", quota).algorithm(algorithm);
+        let layer = RateLimitLayer::new(MemoryStore::with_clock(clock.clone()), policy.clone(), Key::new("all"));
+        ask(&layer.sibling(costing(policy.clone(), 2)), get()).await;
+        clock.advance(Duration::from_secs(4));
+        let response = ask(&layer.sibling(costing(policy, 1)), get()).await;
+        assert_eq!(response.headers()["ratelimit"], format!(r#""p";{expected}"#), "{step}");
     }
 }

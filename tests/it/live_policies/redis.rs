@@ -130,8 +130,8 @@ impl Algorithm for Doubled {
     fn capacity(&self, quota: &Quota) -> u64 {
         quota.limit() * 2
     }
-    fn replenishment(&self) -> Replenishment {
-        Gcra::new().replenishment()
+    fn replenishment(&self, quota: &Quota) -> Replenishment {
+        Gcra::new().replenishment(quota)
     }
 }
 

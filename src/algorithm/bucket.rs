@@ -203,14 +203,15 @@ impl Bucket {
         } else {
             0
         };
-        *state = (lifetime > 0).then(|| {
-            let count = Count { at, count: level };
-            if extra.refunds == Refunds::default() && extra.above == 0 && owed == 0 {
-                return State::Count(count);
-            }
+        let count = Count { at, count: level };
+        *state = if lifetime == 0 {
+            None
+        } else if extra.refunds == Refunds::default() && extra.above == 0 && owed == 0 {
+            Some(State::Count(count))
+        } else {
             let extra = Extra { capacity: self.capacity(), owed, ..extra };
-            State::Bucket(Box::new((count, extra, self.rate())))
-        });
+            Some(State::Bucket(Box::new((count, extra, self.rate()))))
+        };
         lifetime
     }
 

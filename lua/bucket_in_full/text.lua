@@ -60,7 +60,7 @@ local function read_extra(text)
   return extra
 end
 
--- Returns how many units of a level exceed the capacity, beside the leased units; none if negative.
+-- Returns how many units of a level exceed a capacity, beside the leased units; none if negative.
 local function excess_of(extra, level, capacity)
   local leases = extra.leases
   return math.min(level, level + (leases and leases[0] + leases[1] or 0) - capacity)
@@ -74,7 +74,10 @@ local function write_extra(bucket, extra, lifetime, at, level)
     written = string.format('%d,%d,%d', leases.slot, leases[0], leases[1])
   end
   local since, above, debt = extra.since, extra.above, bucket.debt or 0
-  local owed = debt > 0 and math.max(0, excess_of(extra, level - drained_in(bucket, now - at), bucket.capacity)) or 0
+  local owed = 0
+  if debt > 0 then
+    owed = math.max(0, excess_of(extra, level - drained_in(bucket, now - at + bucket.wait), bucket.burst))
+  end
   local has_capacity = above > 0 or part > 0 or owed > 0
   if extra.refunded > 0 or since > 0 or has_capacity then
     -- After the longest time that a charge can take to drain, no refund needs to know of the charge.

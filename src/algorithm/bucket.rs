@@ -199,7 +199,7 @@ impl Bucket {
         let &Open { at, level, elapsed, extra, .. } = open;
         let lifetime = self.lifetime(reset, extra);
         let owed = if self.debt > 0 && level > self.burst {
-            level.saturating_sub(self.drained_in(elapsed)).saturating_sub(self.capacity())
+            level.saturating_sub(self.burst + self.drained_in(elapsed + self.wait))
         } else {
             0
         };

@@ -592,14 +592,14 @@ impl View {
         }
     }
 
-    /// The account to remember. A bucket's units above its capacity are owed now.
+    /// The account to remember. A bucket's units that do not fit into it are owed.
     fn written(&self, rule: Rule, now: i128) -> Account {
         let mut account = self.account.clone();
         account.owed = match (rule.counting, account.entries.first()) {
             (Counting::Anchored | Counting::Aligned(_) | Counting::Log | Counting::Cells(_), _)
             | (_, None) => 0,
             (_, Some(&(since, units))) if rule.debt > 0 => {
-                (units - paid(rule, since, now).whole() - i128::from(capacity(rule))).max(0)
+                (units - paid(rule, since, now + wait(rule)).whole() - i128::from(rule.burst)).max(0)
             }
             _ => 0,
         };

@@ -137,6 +137,9 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
     /// A [penalty](Policy::penalty) counts one denial for a request that is rejected in the end, and none for one that
     /// is admitted.
     ///
+    /// A failure of the store that may pass, such as a missed deadline, is waited out too, see
+    /// [`Limiter::wait`](crate::Limiter::wait#when-the-store-fails).
+    ///
     /// While a request waits, it does not keep the inner service ready, so it does not occupy an inner concurrency
     /// limit. Once admitted, it waits until the service is ready again. That wait does not count as patience, and an
     /// error of the service's `poll_ready` fails the request.

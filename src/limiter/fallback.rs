@@ -52,16 +52,15 @@ pub(super) fn counted(action: Action, decided: Result<Decision, Error>) -> Resul
     decided
 }
 
-/// A decision under way, and what to undo if it fails or is dropped.
+/// A call of the store under way, and what to undo if it fails or is dropped.
 pub(super) struct Pending {
-    shared: Arc<Shared>,
-    action: Action,
-    /// In case the store fails to decide them.
-    charges: Vec<Charge>,
+    background: Arc<Background>,
     /// The permits to create if the decision is admitted.
     permits: Option<PermitRequest>,
     /// Units that are claimed for the refund.
     claims: Vec<Claim>,
+    /// Whether a refund that was not sent is sent again once the store answers.
+    is_kept: bool,
     /// `None` once the store has answered.
     answer: Option<Answer<Decision>>,
     /// Whether the store may have been asked: a pending answer asks it when it is polled.
@@ -69,17 +68,26 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    pub(super) const fn new(
-        shared: Arc<Shared>,
-        action: Action,
-        charges: Vec<Charge>,
-        permits: Option<PermitRequest>,
-        claims: Vec<Claim>,
-    ) -> Self {
-        Self { shared, action, charges, permits, claims, answer: None, polled: false }
+    /// Of a charge that needs permits.
+    pub(super) fn charge(background: &Arc<Background>, permits: Option<PermitRequest>) -> Self {
+        Self::new(background, permits, Vec::new(), false)
     }
 
-    /// Completes the decision with the answer of the store.
+    /// Of refunds of claimed units.
+    pub(super) fn refund(background: &Arc<Background>, refunds: &[Charge], claims: Vec<Claim>) -> Self {
+        Self::new(background, None, claims, is_local(mode(refunds)))
+    }
+
+    fn new(
+        background: &Arc<Background>,
+        permits: Option<PermitRequest>,
+        claims: Vec<Claim>,
+        is_kept: bool,
+    ) -> Self {
+        Self { background: background.clone(), permits, claims, is_kept, answer: None, polled: false }
+    }
+
+    /// The answer of the store. Undoes what is to be undone.
     pub(super) fn finish(mut self, answer: Answer<Decision>) -> Answer<Decision> {
         // A permit is renewed by the runtime. A caller outside it may await the answer inside it.
         let can_settle = self.permits.is_none() || Handle::try_current().is_ok();
@@ -93,7 +101,7 @@ impl Pending {
         Answer::pending(async move {
             self.polled = true;
             // The call may have been made outside a runtime.
-            self.shared.background.check_overdue();
+            self.background.check_overdue();
             // Awaited in its place, from which `drop` takes it.
             let decided = match &mut self.answer {
                 Some(answer) => answer.await,
@@ -118,12 +126,10 @@ impl Pending {
                     permits.release_later(Answer::ready(Err(error.clone())));
                 }
             }
-            // A refund that was not sent is sent again once the store answers, if the policy is local.
-            Err(error)
-                if self.action == Action::Refund && is_local(mode(&self.charges)) && !is_mistake(error) => {}
+            Err(error) if self.is_kept && !is_mistake(error) => {}
             Err(_) => claims.into_iter().for_each(Claim::release),
         }
-        self.shared.complete(self.action, &self.charges, decided)
+        decided
     }
 }
 

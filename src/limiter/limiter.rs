@@ -36,13 +36,8 @@ impl Deciding {
     fn counting(action: Action, answer: Answer<Decision>) -> Begun {
         match answer.now() {
             Ok(decided) => Ok(counted(action, decided)),
-            Err(answer) => Self::complete(answer.then(move |decided| counted(action, decided))),
+            Err(answer) => Err(Self::from(answer.then(move |decided| counted(action, decided)))),
         }
-    }
-
-    #[inline]
-    fn complete(answer: Answer<Decision>) -> Begun {
-        answer.now().map_err(Self::from)
     }
 }
 
@@ -416,7 +411,9 @@ impl Limiter {
             return (refunded, Answer::ready(Ok(here.unwrap_or_else(|| decision.clone()))));
         }
         let answer = self.dispatch(Action::Refund, &charges);
-        let answer = Pending::new(self.shared.clone(), Action::Refund, charges, None, claims).finish(answer);
+        let answer = Pending::refund(&self.shared.background, &charges, claims).finish(answer);
+        let shared = self.shared.clone();
+        let answer = answer.then(move |decided| shared.complete(Action::Refund, &charges, decided));
         let answer = match here {
             Some(here) => answer.map(move |refunded| here.updated(&refunded)),
             None => answer,
@@ -516,7 +513,7 @@ impl Limiter {
     fn begin(&self, action: Action, charges: Charges) -> Begun {
         let Shared { store, is_in_process, background, .. } = &*self.shared;
         background.check_overdue();
-        let mut charges = match charges {
+        let charges = match charges {
             // Nothing to check.
             Charges::One(charge) if !charge.needs_permit() => {
                 if *is_in_process {
@@ -528,23 +525,27 @@ impl Limiter {
             Charges::One(charge) => vec![charge],
             Charges::Many(charges) => charges,
         };
+        let (answer, charges) = self.ask(action, charges);
+        if *is_in_process {
+            return Deciding::counting(action, answer);
+        }
+        self.complete(action, Charges::Many(charges), answer)
+    }
+
+    /// The answer of the store, without the failure modes, and the charges as the store gets them.
+    pub(super) fn ask(&self, action: Action, mut charges: Vec<Charge>) -> (Answer<Decision>, Vec<Charge>) {
+        let Shared { store, background, .. } = &*self.shared;
         // Decisions have the outcomes of shadows last. This order lets stores and the fallback pair them with the
         // charges.
         charges.sort_by_key(Charge::is_shadow);
         // Only charges get permits.
         let admits = matches!(action, Action::Charge | Action::ChargeUpTo);
         if admits && charges.iter().any(Charge::needs_permit) {
-            let charges: Vec<Charge> = charges.iter().map(Charge::with_new_holder).collect();
-            let permits = PermitRequest::of(store, background, &charges);
-            let answer = self.dispatch(action, &charges);
-            let pending = Pending::new(self.shared.clone(), action, charges, permits, Vec::new());
-            return Deciding::complete(pending.finish(answer));
+            charges = charges.iter().map(Charge::with_new_holder).collect();
+            let pending = Pending::charge(background, PermitRequest::of(store, background, &charges));
+            return (pending.finish(self.dispatch(action, &charges)), charges);
         }
-        let answer = self.dispatch(action, &charges);
-        if *is_in_process {
-            return Deciding::counting(action, answer);
-        }
-        self.complete(action, Charges::Many(charges), answer)
+        (self.dispatch(action, &charges), charges)
     }
 
     /// Applies the failure modes to an answer that needs no undoing, if it is ready.

@@ -1,12 +1,12 @@
 //! Waits until a request is admitted.
 
-use std::time::Duration;
+use std::{mem, time::Duration};
 
 use tokio::time::{Instant, sleep};
 
-use super::limiter::Limiter;
+use super::{fallback::counted, limiter::Limiter};
 use crate::{
-    base::Error,
+    base::{Error, ErrorKind, random::random_time},
     decision::{Charge, Decision},
     key::Key,
     policy::{Enforcement, Policy},
@@ -34,9 +34,24 @@ impl Limiter {
     /// If the future is dropped while it waits after a denial, nothing is charged. If it is dropped during a delay, the
     /// units stay charged, because others are queued behind them.
     ///
+    /// # When the store fails
+    ///
+    /// A [`check`](Self::check) whose answer is late is decided by the [failure mode](crate::FailureMode), which may admit
+    /// what the store would deny. A wait has time, so it asks the store again: after a missed deadline, a broken connection,
+    /// a failed attempt to connect, or if the store is busy. The pauses grow from 10 ms to at most 250 ms, and are random.
+    /// The failure mode decides when the patience is over, or immediately if the store is known to be unavailable
+    /// ([`StoreSuspended`](ErrorKind::StoreSuspended): the circuit breaker of a `RedisStore` is open) or answers with an
+    /// error. So a single failure admits nothing beyond the limit, and an outage lets no worker wait for its whole
+    /// patience. If the limit must hold in an outage too, use [`Closed`](crate::FailureMode::Closed): this then fails with
+    /// an error, and the job can be put back.
+    ///
+    /// The store [may have charged](ErrorKind::may_have_charged) a try whose answer is late, and the next try charges again.
+    /// The units of such a try are not refunded: they count until they are replenished, as if a call had been made. So
+    /// failures let fewer calls through than the limit, never more. A permit of such a try is released.
+    ///
     /// # Errors
     ///
-    /// The same as [`check`](Self::check). It does not wait for a store that failed.
+    /// The same as [`check`](Self::check).
     ///
     /// # Example
     ///
@@ -90,27 +105,49 @@ impl Limiter {
         waited: &mut WaitState,
         mut waits: impl FnMut(),
     ) -> Result<Decision, Error> {
+        if waited.patience.is_zero() || self.enforcement() != Enforcement::On {
+            return self.check_all(charges).await;
+        }
+        // A penalty counts each request that is denied, so it does not count the denials that this one waits out.
+        let uncounted = |charge: &Charge| match charge.policy().counts_denials() {
+            true => charge.clone().under(&charge.policy().with_manual_bans()),
+            false => charge.clone(),
+        };
+        let tries: Vec<Charge> = charges.iter().map(uncounted).collect();
         loop {
-            let decision = self.check_waiting(charges, *waited).await?;
-            let Some(wait) = waited.next(&decision) else { return Ok(decision) };
+            self.shared.background.check_overdue();
+            let (answer, asked) = self.ask(Action::Charge, tries.clone());
+            let mut decided = answer.await;
+            let pause = decided.as_ref().err().and_then(|error| waited.pause_after(error));
+            let wait = match pause {
+                Some(pause) => {
+                    // Only the failure counts: another try makes the decision.
+                    drop(counted(Action::Charge, decided));
+                    pause
+                }
+                None => {
+                    decided = self.shared.complete(Action::Charge, &asked, decided);
+                    let decision = decided?;
+                    match waited.next(&decision) {
+                        Some(wait) => wait,
+                        None => return self.end_wait(charges, decision).await,
+                    }
+                }
+            };
             waits();
             sleep(wait).await;
         }
     }
 
-    /// [`check_all`](Self::check_all) for a request that has `waited`. A penalty counts each request that is denied, so it
-    /// does not count the denials that this one waits out.
-    async fn check_waiting(&self, charges: &[Charge], mut waited: WaitState) -> Result<Decision, Error> {
-        let is_counted = |charge: &Charge| charge.policy().counts_denials();
-        let may_wait = !waited.patience.is_zero() && self.enforcement() == Enforcement::On;
-        if !may_wait || !charges.iter().any(is_counted) {
-            return self.check_all(charges).await;
-        }
-        let uncounted = |charge: &Charge| charge.clone().under(&charge.policy().with_manual_bans());
-        let tries: Vec<Charge> = charges.iter().map(uncounted).collect();
-        let tried = self.decide(Action::Charge, tries).await?;
-        if tried.is_denied() && waited.next(&tried).is_none() {
-            return self.decide(Action::Charge, charges).await;
+    /// Ends a wait for `charges` with the decision of its last try. A penalty counts a denial.
+    async fn end_wait(&self, charges: &[Charge], tried: Decision) -> Result<Decision, Error> {
+        if tried.is_denied() && charges.iter().any(|charge| charge.policy().counts_denials()) {
+            let (answer, asked) = self.ask(Action::Charge, charges.to_vec());
+            match answer.await {
+                // The denial of the store remains one. It is not counted.
+                Err(error) if tried.failure().is_none() => drop(counted(Action::Charge, Err(error))),
+                decided => return self.shared.complete(Action::Charge, &asked, decided),
+            }
         }
         Ok(tried.map(|outcome| {
             let is_same = |charge: &&Charge| {
@@ -130,16 +167,16 @@ pub(crate) struct WaitState {
     since: Instant,
     /// How long it may wait in total.
     patience: Duration,
-    /// The next wait for a permit.
-    permit_wait: Duration,
+    /// The next wait for a permit, or the longest pause after a failure.
+    next: Duration,
 }
 
-const FIRST_PERMIT_WAIT: Duration = Duration::from_millis(10);
-const MAX_PERMIT_WAIT: Duration = Duration::from_millis(250);
+const FIRST_WAIT: Duration = Duration::from_millis(10);
+const MAX_WAIT: Duration = Duration::from_millis(250);
 
 impl WaitState {
     pub(crate) fn new(patience: Duration) -> Self {
-        Self { since: Instant::now(), patience, permit_wait: FIRST_PERMIT_WAIT }
+        Self { since: Instant::now(), patience, next: FIRST_WAIT }
     }
 
     fn left(&self) -> Duration {
@@ -167,9 +204,34 @@ impl WaitState {
             return None;
         }
         if needs_permit {
-            wait = wait.max(self.permit_wait).min(left);
-            self.permit_wait = (self.permit_wait * 2).min(MAX_PERMIT_WAIT);
+            wait = wait.max(self.growing()).min(left);
         }
         Some(wait)
+    }
+
+    /// The pause after a failure of the store, before the next try. `None` if the failure does not pass by itself, or if there
+    /// is no time left.
+    fn pause_after(&mut self, error: &Error) -> Option<Duration> {
+        let (left, passes) = (
+            self.left(),
+            matches!(
+                error.kind(),
+                ErrorKind::StoreTimeout
+                    | ErrorKind::StoreBusy
+                    | ErrorKind::StoreUnreachable
+                    | ErrorKind::StoreDisconnected
+            ),
+        );
+        if left.is_zero() || !passes {
+            return None;
+        }
+        // Random, so not all that wait for a store ask it in the same moment.
+        let half = self.growing() / 2;
+        Some((half + random_time(half)).min(left))
+    }
+
+    fn growing(&mut self) -> Duration {
+        let longer = (self.next * 2).min(MAX_WAIT);
+        mem::replace(&mut self.next, longer)
     }
 }

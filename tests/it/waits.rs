@@ -1,13 +1,20 @@
 //! `Limiter::wait`: when it asks the store, and how long it waits.
 
-use std::{sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
-use support::Down;
+use futures_util::future::join_all;
+use support::{Counted, RedisServer, settings};
 use tokio::time::Instant;
+use tower::{ServiceBuilder, ServiceExt as _};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota,
     Verdict,
+    algorithm::{FixedWindow, LeakyBucket, SlidingLog},
     decision::Outcome,
+    keyed::KeyedRateLimitLayer,
     policy::Penalty,
     store::{Action, Store},
 };
@@ -108,15 +115,155 @@ async fn a_turn_that_is_too_late_is_not_admitted_if_its_refund_fails() {
     assert_eq!(denied.retry_after(), Some(Duration::from_secs(9)));
 }
 
-#[tokio::test]
-async fn a_wait_for_a_store_that_failed_ends_immediately() {
-    for (mode, admitted) in [(FailureMode::Open, true), (FailureMode::Closed, false)] {
-        let policy = Policy::new("p", Quota::per_hour(1)).on_store_failure(mode);
-        let decided = Limiter::new(Down).wait(&policy, &Key::new("all"), 1, Duration::MAX).await;
-        match decided {
-            Ok(decision) => assert!(admitted && decision.is_allowed() && decision.failure().is_some()),
-            Err(error) => assert_eq!((admitted, error.kind()), (false, ErrorKind::StoreUnreachable)),
+/// Every tenth answer of the store is late, although it has charged.
+struct OftenLate<S> {
+    store: S,
+    asked: AtomicUsize,
+}
+
+impl<S> OftenLate<S> {
+    const fn new(store: S) -> Self {
+        Self { store, asked: AtomicUsize::new(0) }
+    }
+}
+
+impl<S: Store> Store for OftenLate<S> {
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        let is_late = self.asked.fetch_add(1, Ordering::Relaxed) % 10 == 9;
+        let answer = self.store.decide(action, charges);
+        if !is_late {
+            return answer;
         }
+        Answer::pending(async {
+            drop(answer.await);
+            Err(Error::new(ErrorKind::StoreTimeout, "the answer took 60 ms"))
+        })
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        self.store.reset(policy, key)
+    }
+}
+
+/// Every failure mode, and a queue whose calls a partner counts that admits a little more.
+#[tokio::test(start_paused = true)]
+async fn answers_that_are_late_let_no_call_through_that_the_partner_denies() {
+    const WORKERS: usize = 10;
+    let patience = Duration::from_secs(600);
+    for mode in [FailureMode::default(), FailureMode::Open, FailureMode::Closed] {
+        let queue = LeakyBucket::queue(patience);
+        let pace = Policy::new("pace", Quota::per_minute(99)).algorithm(queue).on_store_failure(mode);
+        let limiter = Limiter::new(OftenLate::new(MemoryStore::new()));
+        let limit = Policy::new("limit", Quota::per_minute(100)).algorithm(SlidingLog::new());
+        let (partner, key) = (Limiter::new(MemoryStore::new()), Key::new("partner"));
+        let work = || async {
+            let mut denied = 0;
+            for _ in 0..1_000 / WORKERS {
+                let turn = limiter.wait(&pace, &key, 1, patience).await.unwrap();
+                assert!(turn.is_allowed() && turn.failure().is_none(), "{mode}: {turn:?}");
+                denied += usize::from(!partner.check(&limit, &key, 1).await.unwrap().is_allowed());
+            }
+            denied
+        };
+        let denied: usize = join_all((0..WORKERS).map(|_| work())).await.iter().sum();
+        assert_eq!(denied, 0, "{mode}");
+    }
+}
+
+/// Of several units, under several policies, on each store, and in a service that waits.
+#[tokio::test]
+async fn waits_over_late_answers_admit_no_more_than_the_limit_on_each_store() {
+    let server = RedisServer::start();
+    let redis = settings().connect(&server.url()).await.unwrap();
+    let limiters = [
+        ("memory", Limiter::new(OftenLate::new(MemoryStore::new()))),
+        ("redis", Limiter::new(OftenLate::new(redis))),
+    ];
+    for (name, limiter) in limiters {
+        let daily = |name| Policy::new(name, Quota::per_day(200)).algorithm(FixedWindow::anchored());
+        let patience = Duration::from_secs(60);
+        let mut units = 0;
+        for _ in 0..100 {
+            let decision = limiter.wait(&daily("units"), &Key::new("all"), 3, patience).await.unwrap();
+            assert!(decision.failure().is_none(), "{name}: {decision:?}");
+            units += decision.outcomes()[0].granted();
+        }
+        assert!((150..=200).contains(&units), "{name}: {units} units");
+
+        let policies = [daily("calls"), daily("tenant").penalty(Penalty::after(1_000, patience))];
+        let charges = move |_: &()| {
+            policies.iter().map(|one| Charge::new(one, &Key::new("all"), 1)).collect::<Vec<_>>()
+        };
+        let layer = KeyedRateLimitLayer::with_charges(limiter, charges).wait(patience);
+        let service = ServiceBuilder::new().layer(layer).service_fn(async |()| Ok::<_, Error>(()));
+        let mut calls = 0;
+        for _ in 0..300 {
+            calls += usize::from(service.clone().oneshot(()).await.is_ok());
+        }
+        assert!((150..=200).contains(&calls), "{name}: {calls} calls");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_failure_mode_decides_when_the_patience_ends_or_the_store_stays_unavailable() {
+    let passes = [
+        ErrorKind::StoreTimeout,
+        ErrorKind::StoreBusy,
+        ErrorKind::StoreUnreachable,
+        ErrorKind::StoreDisconnected,
+    ];
+    let stays =
+        [ErrorKind::StoreSuspended, ErrorKind::StoreFailed, ErrorKind::ForeignValue, ErrorKind::StoreReply];
+    let patience = Duration::from_secs(10);
+    for (kinds, waited) in [(passes, patience), (stays, Duration::ZERO)] {
+        for kind in kinds {
+            for (mode, admitted) in [(FailureMode::Open, true), (FailureMode::Closed, false)] {
+                let store = Counted::new(Fails(kind));
+                let policy = Policy::new("p", Quota::per_hour(1)).on_store_failure(mode);
+                let started = Instant::now();
+                let decided = Limiter::new(store.clone()).wait(&policy, &Key::new("all"), 1, patience).await;
+                match decided {
+                    Ok(decision) => {
+                        assert!(admitted && decision.is_allowed() && decision.failure().is_some())
+                    }
+                    Err(error) => assert_eq!((admitted, error.kind()), (false, kind)),
+                }
+                assert_eq!(started.elapsed().as_secs(), waited.as_secs(), "{kind:?}");
+                // After 10, 20, .. and then every 125 to 250 ms.
+                let asked = store.asked();
+                assert!(
+                    if waited.is_zero() { asked == 1 } else { (40..90).contains(&asked) },
+                    "{kind:?}: {asked}"
+                );
+            }
+        }
+    }
+}
+
+/// Units of the share, and then its wait.
+#[tokio::test(start_paused = true)]
+async fn a_wait_in_an_outage_is_as_long_as_the_share_of_the_instance_requires() {
+    let limiter = Limiter::new(Fails(ErrorKind::StoreSuspended));
+    let policy = Policy::new("p", Quota::per_minute(60).burst(1));
+    let started = Instant::now();
+    for _ in 0..3 {
+        let turn = limiter.wait(&policy, &Key::new("all"), 1, Duration::from_secs(5)).await.unwrap();
+        assert!(turn.is_allowed() && turn.failure().is_some());
+    }
+    assert_eq!(started.elapsed().as_secs(), 2);
+}
+
+/// A store that fails.
+#[derive(Clone)]
+struct Fails(ErrorKind);
+
+impl Store for Fails {
+    fn decide(&self, _: Action, _: &[Charge]) -> Answer<Decision> {
+        Answer::ready(Err(Error::new(self.0, "it fails")))
+    }
+
+    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+        Answer::ready(Ok(()))
     }
 }
 

@@ -120,6 +120,13 @@ pub trait Store: Send + Sync + 'static {
         Answer::ready(Err(Error::invalid(problem)))
     }
 
+    /// Peeks, for an operator who can wait: a deadline that it misses does not count as a failure for requests. Defaults to
+    /// [`decide`](Self::decide).
+    #[doc(hidden)]
+    fn peek_patiently(&self, charges: &[Charge]) -> Answer<Decision> {
+        self.decide(Action::Peek, charges)
+    }
+
     /// Returns what this process holds in advance, such as units on [lease](Policy::leased).
     /// [`Limiter::drain`](crate::Limiter::drain) calls it before the process ends. Defaults to `Ok`.
     ///

@@ -1,6 +1,13 @@
 //! A Redis whose round trip takes about as long as the deadline, or longer.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use support::{
     RedisServer,
@@ -10,7 +17,8 @@ use tokio::{
     task::JoinSet,
     time::{MissedTickBehavior, interval},
 };
-use tower_ratelimit::{ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore};
+use tower_ratelimit::{ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore, policy::Penalty};
+use tower_ratelimit_extra::explain::BanList;
 
 const DEADLINE: Duration = Duration::from_millis(50);
 
@@ -46,4 +54,32 @@ async fn requests_do_not_wait_for_a_redis_that_is_often_slower_than_the_deadline
     // These wait for their whole deadline.
     let waited = of(ErrorKind::StoreTimeout) + of(ErrorKind::StoreBusy);
     assert!(waited < 100, "{ends:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_bans_is_complete_and_opens_no_breaker_if_its_reads_are_later_than_the_deadline() {
+    const BANS: usize = 300;
+    let server = RedisServer::start();
+    let delay = Arc::new(AtomicU64::new(0));
+    let delayed = delay.clone();
+    let address = far(server.port(), move || delayed.load(Ordering::Relaxed)).await;
+    // A deadline in which a busy machine answers.
+    let settings = || RedisStore::builder().deadline(Duration::from_secs(2));
+    let limiter = Limiter::new(settings().connect(&server.url()).await.unwrap());
+    let policy = Policy::new("p", Quota::per_day(1_000))
+        .penalty(Penalty::manual())
+        .on_store_failure(FailureMode::Closed);
+    for key in 0..BANS {
+        let key = Key::new(key.to_string());
+        limiter.operator().ban(&policy, &key, Duration::from_secs(3_600)).await.unwrap();
+    }
+    let store =
+        RedisStore::builder().deadline(DEADLINE).connect(&format!("redis://{address}")).await.unwrap();
+    let limiter = Limiter::new(store);
+    delay.store(2 * DEADLINE.as_millis() as u64, Ordering::Relaxed);
+    let list = BanList::of(&limiter, &policy).await.unwrap();
+    assert_eq!((list.bans.len(), list.is_complete), (BANS, true));
+    let check = limiter.check(&policy, &Key::new("alice"), 1).await;
+    let kind = check.map_err(|error| error.kind());
+    assert!(!matches!(kind, Err(ErrorKind::StoreSuspended)), "{kind:?}");
 }

@@ -8,7 +8,6 @@ use tokio::{
 };
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, Key, Limiter, Operator, Policy, internal::Extent,
-    store::Action,
 };
 
 /// The most bans that a list has.
@@ -124,7 +123,7 @@ impl BanList {
 }
 
 fn peek(operator: &Operator, charge: &Charge) -> Answer<Decision> {
-    operator.store().decide(Action::Peek, slice::from_ref(charge))
+    operator.store().peek_patiently(slice::from_ref(charge))
 }
 
 /// The `answer` to a peek at the key of `charge`, which is repeated while the store is unavailable: a list takes seconds, and

@@ -82,6 +82,16 @@ impl Store for RedisStore {
         if action == Action::Refund { self.refund(job) } else { job.decide() }
     }
 
+    fn peek_patiently(&self, charges: &[Charge]) -> Answer<Decision> {
+        match self.scripts.script_for(charges) {
+            Ok(script) => {
+                let job = self.job(Action::Peek, charges.into(), script);
+                Job { deadline: self.deadline.max(PROBE_TIMEOUT), is_patient: true, ..job }.decide()
+            }
+            Err(error) => Answer::ready(Err(error)),
+        }
+    }
+
     fn manual_clock(&self) -> Option<ManualClock> {
         self.clock.manual().cloned()
     }

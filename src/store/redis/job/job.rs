@@ -32,6 +32,8 @@ pub(crate) struct Job {
     pub(crate) time: Option<u64>,
     pub(crate) script: Arc<Script>,
     pub(crate) deadline: Duration,
+    /// Whether an operator waits for it, for longer than requests do. If it is late, no breaker opens.
+    pub(crate) is_patient: bool,
     /// What the deny cache learns of it.
     pub(crate) denial: Option<DenyObserver>,
     /// Units to lease and return. Only for a job with one charge.
@@ -148,6 +150,7 @@ impl Job {
             time: None,
             script,
             deadline,
+            is_patient: false,
             denial: None,
             lease: None,
             result: Mutex::default(),
@@ -166,7 +169,9 @@ impl Job {
 
     /// Whether both jobs can be in one batch.
     pub(crate) fn can_share_batch(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.script, &other.script) && self.time == other.time
+        Arc::ptr_eq(&self.script, &other.script)
+            && self.time == other.time
+            && self.is_patient == other.is_patient
     }
 
     /// A part of this job, without observers.
@@ -175,7 +180,7 @@ impl Job {
         let (names, script) = (self.names.clone(), self.script.clone());
         let (charges, maker) = (Charges::Many(charges), self.maker.clone());
         let part = Self::new(action, charges, names, script, self.deadline, maker);
-        Self { time: self.time, ..part }
+        Self { time: self.time, is_patient: self.is_patient, ..part }
     }
 
     /// The charges, and then those against penalties, in the order of their keys and records.

@@ -113,7 +113,9 @@ pub(super) fn finish(
             metric!(waited(entered.elapsed()));
         }
     }
-    health.record(&decision);
+    if !job.is_patient {
+        health.record(&decision);
+    }
     decision
 }
 
@@ -135,7 +137,9 @@ async fn wait<S: Sender>(target: Arc<Target<S>>, job: Arc<Job>) -> Result<Decisi
     let reply = match reply {
         Some(reply) => reply,
         None => target.queue.withdraw(&job).map(|wait| {
-            target.record_wait(wait);
+            if !job.is_patient {
+                target.record_wait(wait);
+            }
             Err(target.health.not_sent(wait))
         }),
     };
@@ -187,7 +191,9 @@ impl<S: Sender> Lane<S> {
             let jobs: Vec<&Job> = batch.iter().map(|waiting| &*waiting.job).collect();
             jobs.iter().for_each(|job| job.sending());
             let sent = self.target.sender.send_batch(&mut slot, &jobs);
-            let mut is_late = false;
+            // Its jobs are all patient or none is.
+            let is_patient = jobs.iter().any(|job| job.is_patient);
+            let mut is_late = is_patient;
             let ended = while_ticking(sent, || {
                 if let Some(late) = expire(&batch, self.target.queue.tick(), || self.target.health.late())
                     && !mem::replace(&mut is_late, true)
@@ -199,7 +205,8 @@ impl<S: Sender> Lane<S> {
             });
             let ended = ended.await;
             let now = Instant::now();
-            // A call that was late is recorded already. Its reply does not show that Redis answers in time.
+            // A call that was late is recorded already, unless it is patient. Its reply does not show that Redis answers in
+            // time.
             if !is_late || now - sent_at <= self.target.health.deadline {
                 self.target.record(&ended);
             }

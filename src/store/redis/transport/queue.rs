@@ -212,7 +212,7 @@ impl Queue {
     }
 
     /// Counts the time, and fails the oldest decisions if their deadlines have passed. They were not sent and never will be.
-    /// Returns what Redis did while the last one waited.
+    /// Returns what Redis did while the last one waited, unless it is patient.
     pub(super) fn expire(&self, error: impl Fn(Wait) -> Error) -> Option<Wait> {
         let late: Vec<(Wait, Queued)> = {
             let mut state = self.lock();
@@ -224,9 +224,9 @@ impl Queue {
         };
         let fail = |(wait, waiting): &(Wait, Queued)| {
             waiting.job.fail(error(*wait));
-            *wait
+            (!waiting.job.is_patient).then_some(*wait)
         };
-        late.iter().map(fail).last()
+        late.iter().filter_map(fail).last()
     }
 
     /// Fails all waiting decisions with `error`.

@@ -41,6 +41,9 @@ pub struct Charge {
     rule: u16,
 }
 
+/// The most rules of a layer, whose places a charge notes.
+pub(crate) const MOST_RULES: usize = 1 << 16;
+
 /// Charges are equal if their policy, key and cost are. The holder of a [permit](crate::algorithm::Concurrency) is not
 /// compared.
 impl PartialEq for Charge {
@@ -78,9 +81,9 @@ impl Charge {
         Self { policy, key: key.stored(), cost, tie, rule: 0 }
     }
 
-    /// Notes the layer's rule that made it. A layer has at most 65,535 rules that are told apart.
-    pub(crate) fn by_rule(mut self, rule: usize) -> Self {
-        self.rule = u16::try_from(rule).unwrap_or(u16::MAX);
+    /// Notes the layer's rule that made it, of [`MOST_RULES`].
+    pub(crate) const fn by_rule(mut self, rule: usize) -> Self {
+        self.rule = rule as u16;
         self
     }
 

@@ -26,8 +26,9 @@ pub(crate) type Permit = Arc<dyn Send + Sync>;
 /// handler gets a decision that admits and has no [outcomes](Self::outcomes). Without a layer, extracting the decision
 /// fails with 500.
 ///
-/// The layer copies the decision into the response's extensions only if an outer layer or the request's extensions ask
-/// for it: to read the decision from a response, have your middleware insert `Decision::new([])` into the request first.
+/// A middleware around the layer can read the decision in the extensions of the response. It must ask for it: insert
+/// `Decision::new([])` into the extensions of the request, before the layer gets it. Without that, the response has no
+/// decision, because the copy takes time in each request.
 ///
 /// # Permits
 ///

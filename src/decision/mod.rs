@@ -14,7 +14,7 @@ pub use self::{
     outcome::{Outcome, Verdict},
 };
 pub(crate) use self::{
-    charge::{Charges, OneOrMany},
+    charge::{Charges, MOST_RULES, OneOrMany},
     decision::{Permit, Report},
     local::{LocalCharge, Reconciliation},
     outcome::Claim,

@@ -19,13 +19,12 @@ use super::{
     config::Config,
     event::DecisionEvent,
     rule::{Rule, matches_any},
-    settle::Undecided,
 };
 use crate::{
     base::{Answer, Error},
     decision::{Charge, Charges, Decision},
     key::Key,
-    limiter::Deciding,
+    limiter::{Deciding, Limiter, Undecided},
     response::Rejection,
 };
 
@@ -346,7 +345,7 @@ impl Admit<'_> {
             Ok(decided) => self.decided(decided, unidentified),
             Err(mut charge) => {
                 if config.refunds_cancelled {
-                    charge = Undecided::watch(config, charge);
+                    charge = Undecided::watch(Limiter::clone(&config.limiter), charge).into();
                 }
                 Admission::Pending(Waiting::Decision(charge, unidentified))
             }

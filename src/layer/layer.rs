@@ -179,11 +179,9 @@ impl RateLimitLayer {
     ///
     /// # Panics
     ///
-    /// * The table has no rule.
+    /// * The table has no rule, or more than 65,536.
     /// * Two policies for one request have the same name.
     /// * Two policies of the table have the same name and differ.
-    /// * Two rules that choose their policy per request apply to the same request, and one of them has
-    ///   [`count_if`](Rule::count_if), [`reserve`](Rule::reserve) or [`response_bytes`](Rule::response_bytes).
     /// * The store does not support a policy's algorithm.
     ///
     /// # Example

@@ -5,7 +5,10 @@ use super::{
     routes::{Routes, Scope},
     rule::Rule,
 };
-use crate::base::{Error, ErrorKind, valid};
+use crate::{
+    base::{Error, ErrorKind, valid},
+    decision::MOST_RULES,
+};
 
 /// A table of routes and their [`Rule`]s, for one layer around a whole service.
 ///
@@ -212,12 +215,15 @@ impl Rules {
     /// # Errors
     ///
     /// Clients or stores could not tell two policies apart: two policies of one request have the same name, or two
-    /// policies with one name differ. Policies that are chosen per request are not compared. Or two rules choose
-    /// policies for one request, and it would not be known which of them a rule chose that settles its charge.
+    /// policies with one name differ. Policies that are chosen per request are not compared. Or there is no rule, or more
+    /// of them than a charge can tell apart.
     pub(super) fn check(&self) -> Result<(), Error> {
         let invalid = |message: String| Err(Error::new(ErrorKind::InvalidConfig, message));
         if self.rules.is_empty() {
             return invalid("the table has no rule: add one with `route`, `every` or `otherwise`".into());
+        }
+        if self.rules.len() > MOST_RULES {
+            return invalid(format!("the table has more than {MOST_RULES} rules: split it into several layers"));
         }
         for (at, (scope, rule)) in self.rules.iter().enumerate() {
             for (its_scope, other) in &self.rules[..at] {

@@ -15,11 +15,12 @@ use super::{
     admit::{Admission, Admit, Waiting},
     body::ResponseBody,
     config::Config,
-    settle::{Refund, Settling, Unsettled},
+    settle::{Settling, Unsettled},
 };
 use crate::{
     base::{DelayedService, unready},
     decision::{Decision, Permit},
+    limiter::Refund,
     policy::Enforcement,
     response::{Rejection, RequestHead, is_read, note_refund},
 };
@@ -308,7 +309,7 @@ where
                     State::Refund { refund, responded: Some(Box::new(responded)) }
                 }
                 StateProj::Refund { refund, responded } => {
-                    let refunded = ready!(refund.poll(cx));
+                    let refunded = ready!(Pin::new(refund).poll(cx));
                     let mut responded = take(responded);
                     if let (Some(decision), Some(refunded)) = (&mut responded.decision, refunded) {
                         *decision = decision.updated(&refunded);

@@ -1,11 +1,6 @@
 //! What happens to a request's charge once its response is known.
 
-use std::{
-    future::{Future, poll_fn},
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-};
+use std::sync::Arc;
 
 use http::{Response, request};
 
@@ -14,9 +9,8 @@ use super::{
     rule::{CountIf, Rule, Settles},
 };
 use crate::{
-    base::Answer,
     decision::{Charge, Decision, Outcome},
-    limiter::{Deciding, Limiter, Reservation, Work},
+    limiter::{Limiter, Refund, Reservation},
 };
 
 impl Config {
@@ -168,8 +162,7 @@ impl Unsettled {
         self.refunds = false;
         let (response, body) = response.into_parts();
         let refund = self.uncounted(|counts| counts(&response)).map(|uncounted| {
-            let work = self.limiter.begin_work();
-            Refund(Some((work, self.limiter.refund(&uncounted, u64::MAX))))
+            Refund::of(&self.limiter, &uncounted)
         });
         (Response::from_parts(response, body), refund, self.settling.take())
     }
@@ -213,61 +206,7 @@ impl Drop for Unsettled {
         if self.refunds && !has_panicked {
             // What a handler recorded as used is not charged either.
             self.settling.iter().for_each(|settling| settling.fix(&self.decision));
-            let work = self.limiter.begin_work();
-            work.finish(self.limiter.refund(&self.decision, u64::MAX));
-        }
-    }
-}
-
-/// A charge under way, which is polled as soon as it is made. It is refunded if this is dropped.
-pub(super) struct Undecided {
-    limiter: Limiter,
-    /// `None` once it is decided.
-    charge: Option<Deciding>,
-}
-
-impl Undecided {
-    pub(super) fn watch(config: &Config, charge: Deciding) -> Deciding {
-        let mut undecided = Self { limiter: Limiter::clone(&config.limiter), charge: Some(charge) };
-        Deciding::from(Answer::pending(poll_fn(move |cx| {
-            let Self { limiter, charge } = &mut undecided;
-            let Some(deciding) = charge else { panic!("a charge was polled after its decision") };
-            let decided = ready!(limiter.poll_charge(deciding, cx));
-            *charge = None;
-            Poll::Ready(decided)
-        })))
-    }
-}
-
-impl Drop for Undecided {
-    fn drop(&mut self) {
-        let Some(mut charge) = self.charge.take() else { return };
-        let limiter = self.limiter.clone();
-        let refund = async move {
-            let decided = poll_fn(|cx| limiter.poll_charge(&mut charge, cx)).await;
-            limiter.refund(&decided?, u64::MAX).await
-        };
-        self.limiter.begin_work().finish(Answer::pending(refund));
-    }
-}
-
-/// A refund under way. It is completed in the background if this is dropped.
-pub(super) struct Refund(Option<(Work, Answer<Decision>)>);
-
-impl Refund {
-    /// The decision after the refund.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Decision>> {
-        let Some((_, answer)) = &mut self.0 else { return Poll::Ready(None) };
-        let refunded = ready!(Pin::new(answer).poll(cx));
-        self.0 = None;
-        Poll::Ready(refunded.ok())
-    }
-}
-
-impl Drop for Refund {
-    fn drop(&mut self) {
-        if let Some((work, answer)) = self.0.take() {
-            work.finish(answer);
+            drop(Refund::of(&self.limiter, &self.decision));
         }
     }
 }

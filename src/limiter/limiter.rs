@@ -469,36 +469,6 @@ impl Limiter {
         })
     }
 
-    /// The denial of `charges`, before the request's other keys are looked up: one that the store knows of without being
-    /// asked, or the store's decision if it has denied one of `charges` before. Nothing is charged without a denial.
-    pub(crate) fn early_denial(&self, charges: impl Iterator<Item = Charge>) -> Answer<Option<Decision>> {
-        // A permit may be released at any moment, and a shadow denies nothing.
-        let charges: Vec<_> =
-            charges.filter(|charge| !charge.needs_permit() && !charge.is_shadow()).collect();
-        if charges.is_empty() || charges.len() > MAX_CHARGES || has_duplicate_key(&charges) {
-            return Answer::ready(Ok(None));
-        }
-        if let Some(denial) = self.shared.store.known_denial(&charges) {
-            return Answer::ready(counted(Action::Charge, Ok(denial)).map(Some));
-        }
-        if !self.shared.store.has_denied(&charges) {
-            return Answer::ready(Ok(None));
-        }
-        let limiter = self.clone();
-        Answer::pending(async move {
-            match limiter.decide(Action::Charge, Charges::Many(charges)).await {
-                Ok(decision) if decision.is_denied() => Ok(Some(decision)),
-                Ok(admitted) => {
-                    // The denial was ended elsewhere. The caller charges the request together with the other keys.
-                    let _ = limiter.refund(&admitted, u64::MAX).await;
-                    Ok(None)
-                }
-                // The caller's decision will show it.
-                Err(_) => Ok(None),
-            }
-        })
-    }
-
     pub(super) fn decide(&self, action: Action, charges: impl Into<Charges>) -> Answer<Decision> {
         match self.begin(action, charges.into()) {
             Ok(decided) => Answer::ready(decided),
@@ -575,7 +545,7 @@ impl Limiter {
 }
 
 /// The most charges of a decision. More would not fit into one call of a script.
-const MAX_CHARGES: usize = 256;
+pub(super) const MAX_CHARGES: usize = 256;
 
 fn charges_of(decision: &Decision, units: u64) -> Vec<Charge> {
     let charge = |outcome: &Outcome| Charge::new(outcome.policy(), outcome.key(), units);
@@ -592,7 +562,7 @@ fn of_policies(policies: &[Policy], debited: Decision) -> Decision {
     })
 }
 
-fn has_duplicate_key(charges: &[Charge]) -> bool {
+pub(super) fn has_duplicate_key(charges: &[Charge]) -> bool {
     charges.iter().enumerate().any(|(i, one)| charges[..i].iter().any(|other| one.is_of_same_count(other)))
 }
 

@@ -3,6 +3,8 @@
 mod account;
 mod background;
 mod drain;
+mod dropped;
+mod early_denial;
 mod fallback;
 mod limited;
 #[expect(clippy::module_inception, reason = "the module's main type")]
@@ -11,5 +13,10 @@ mod operator;
 mod reservation;
 mod wait;
 
-pub(crate) use self::{background::Work, limited::Limited, limiter::Deciding, wait::WaitState};
+pub(crate) use self::{
+    dropped::{Refund, Undecided},
+    limited::Limited,
+    limiter::Deciding,
+    wait::WaitState,
+};
 pub use self::{limiter::Limiter, operator::Operator, reservation::Reservation};

@@ -106,6 +106,13 @@ impl Reservation {
         Self::of(limiter, decision, None)
     }
 
+    /// A [new](Self::new) reservation with a unit, by which [`settle_each`](Self::settle_each),
+    /// [`record_each`](Self::record_each), [`extend_each`](Self::extend_each) and
+    /// [`charge_more_each`](Self::charge_more_each) address it.
+    pub fn of_unit(limiter: &Limiter, decision: &Decision, unit: &'static str) -> Self {
+        Self::of(limiter, decision, Some(unit))
+    }
+
     pub(crate) fn of(limiter: &Limiter, decision: &Decision, unit: Option<&'static str>) -> Self {
         let mut decision = decision.clone();
         // A permit is held by the decision itself.
@@ -130,8 +137,8 @@ impl Reservation {
     /// let alice = Key::new("alice");
     ///
     /// let decision = limiter.check_all(&[Charge::new(&tokens, &alice, 400), Charge::new(&cents, &alice, 20)]).await?;
-    /// let part = |name| decision.for_policy(name).map(|part| Reservation::new(&limiter, &part));
-    /// let reservation = part("tokens").unwrap().unit("tokens").and(part("cents").unwrap().unit("cents"));
+    /// let part = |name| Reservation::of_unit(&limiter, &decision.for_policy(name).unwrap(), name);
+    /// let reservation = part("tokens").and(part("cents"));
     /// reservation.settle_each([("tokens", 100), ("cents", 5)]).await?;
     /// assert_eq!(limiter.peek(&tokens, &alice, 0).await?.remaining(), Some(900));
     /// assert_eq!(limiter.peek(&cents, &alice, 0).await?.remaining(), Some(495));
@@ -143,18 +150,6 @@ impl Reservation {
         let mut parts = self.parts.into_vec();
         parts.append(&mut other.parts.into_vec());
         Self { parts: parts.into(), decision }
-    }
-
-    /// Sets the unit, by which [`settle_each`](Self::settle_each), [`record_each`](Self::record_each),
-    /// [`extend_each`](Self::extend_each) and [`charge_more_each`](Self::charge_more_each) address it. Call it before the reservation is cloned. Defaults to none.
-    pub fn unit(self, unit: &'static str) -> Self {
-        let with_unit = |part: &Arc<Part>| {
-            let end = &mut *lock(&part.end);
-            let end = End { recorded: end.recorded, refunds: end.refunds, open: end.open.take() };
-            Arc::new(Part { account: part.account.clone(), unit: Some(unit), end: Mutex::new(end) })
-        };
-        let parts: Vec<_> = self.parts.iter().map(with_unit).collect();
-        Self { parts: parts.into(), decision: self.decision }
     }
 
     /// Refunds what the reservation charged if its last handle is dropped before anything is settled or
@@ -335,8 +330,9 @@ impl Reservation {
     /// Return the decision from the handler, and the layer writes it into the response's headers. What is charged
     /// belongs to the reservation: [`settle`](Self::settle) replaces it, as it replaces the estimate.
     ///
-    /// Rules of several layers or units are charged one after the other. If one denies, the others are refunded. Unlike
-    /// the reservation's other calls, it may do nothing if its answer is dropped, or leave the units charged.
+    /// Rules of several layers or units are charged one after the other. If one denies, the others are refunded. The
+    /// charge is made while the answer is awaited. If the answer is dropped before its end, the units may be charged, and
+    /// the reservation does not refund them.
     ///
     /// # Errors
     ///

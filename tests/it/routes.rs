@@ -613,7 +613,9 @@ fn policies_of_a_table_that_cannot_be_told_apart_are_a_panic_when_the_layer_is_m
     let differ = "the table has two policies named \"a\" that differ: give each its own name";
     type Row = (&'static str, Rules, Option<&'static str>);
     let a = || Rules::new().route("/a", rule("a"));
-    let rows: [Row; 11] = [
+    let crowded = (0..=65_536).fold(Rules::new(), |rules, _| rules.every(rule("a")));
+    let rows: [Row; 12] = [
+        ("too many", crowded, Some("the table has more than 65536 rules: split it into several layers")),
         (
             "no rule",
             Rules::new(),

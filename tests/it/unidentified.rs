@@ -9,9 +9,10 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt as _;
 use http::{Request, request::Parts};
 use support::{
-    RedisServer,
+    PATIENT, RedisServer, eventually,
     inner::{ask, ask_and_read},
     settings, store,
 };
@@ -344,6 +345,38 @@ async fn an_address_that_is_no_longer_denied_is_charged_once() {
         assert_eq!(remaining, Some(left));
     }
     assert_eq!(ask(&layer, request(Some("k-ann"))).await.status(), 429);
+}
+
+/// Redis decides about the address alone, and has not answered when the client leaves.
+#[tokio::test]
+async fn a_request_that_is_cancelled_before_its_account_is_looked_up_is_not_charged() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let connect = async || settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
+    let (here, there) = (Limiter::new(connect().await), Limiter::new(connect().await));
+    let policy = day("per-ip", 6).penalty(Penalty::after(50, Duration::from_secs(3_600)));
+    let (lookup, queries) = accounts();
+    let address = Rule::new(policy.clone(), PeerIp::new()).cost(|_| 2);
+    let layer = RateLimitLayer::with_rules(here.clone(), address).and(per_account(&lookup));
+    let guesses = (0..5).map(|guess| request(Some(&format!("guess-{guess}"))));
+    assert_eq!(statuses(&layer, guesses).await, [(401, 3), (429, 2)]);
+    let key = Key::new("203.0.113.7");
+    there.operator().reset(&policy, &key).await.unwrap();
+
+    let before = queries.load(Ordering::SeqCst);
+    server.signal("STOP");
+    let mut cancelled = Box::pin(ask(&layer, request(Some("k-ann"))));
+    assert!((&mut cancelled).now_or_never().is_none());
+    // Its lane and its connection are tasks of this thread.
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    drop(cancelled);
+    server.signal("CONT");
+    here.drain(PATIENT).await.unwrap();
+    assert_eq!(queries.load(Ordering::SeqCst), before);
+    let left = async || there.peek(&policy, &key, 0).await.unwrap().remaining();
+    assert!(eventually(async || left().await == Some(6)).await, "{:?} left", left().await);
 }
 
 #[tokio::test]

@@ -20,9 +20,8 @@ use super::{settings::Settings, shared::Shared};
 /// * **Misses.** An error whose kind blames the client is a miss: [`UnknownIdentity`](ErrorKind::UnknownIdentity) for a
 ///   key without a value, `MissingIdentity` and `InvalidIdentity`. Misses are cached for the [`ttl`](Self::ttl), at
 ///   most [`misses`](Self::misses) of them, separately from the values. Other errors are not cached.
-/// * **When it runs.** A lookup starts when its answer is first awaited. If another rule of the layer already denies the
-///   request, the layer starts no lookup. A rule with a [cost](tower_ratelimit::Rule::cost) does not prevent a lookup:
-///   its cost function runs once per request, after the lookups.
+/// * **When it runs.** A lookup starts when its answer is first awaited. A layer does not await it if another rule has
+///   already denied the request.
 /// * **Runtime.** Time comes from `tokio::time`. A lookup needs a Tokio runtime, and callers only wait for one in their
 ///   own runtime.
 ///

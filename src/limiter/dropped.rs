@@ -1,0 +1,76 @@
+//! Calls to the store that end well even if their caller is dropped.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use super::{
+    background::Work,
+    limiter::{Deciding, Limiter},
+};
+use crate::{base::Answer, decision::Decision};
+
+/// A charge under way, which is polled as soon as it is made. It is refunded if this is dropped.
+pub(crate) struct Undecided {
+    limiter: Limiter,
+    /// `None` once it is decided.
+    charge: Option<Deciding>,
+}
+
+impl Undecided {
+    /// The decision of `charge`, which `limiter` makes.
+    pub(crate) fn watch(limiter: Limiter, charge: Deciding) -> Answer<Decision> {
+        let mut undecided = Self { limiter, charge: Some(charge) };
+        Answer::pending(poll_fn(move |cx| {
+            let Self { limiter, charge } = &mut undecided;
+            let Some(deciding) = charge else { panic!("a charge was polled after its decision") };
+            let decided = ready!(limiter.poll_charge(deciding, cx));
+            *charge = None;
+            Poll::Ready(decided)
+        }))
+    }
+}
+
+impl Drop for Undecided {
+    fn drop(&mut self) {
+        let Some(mut charge) = self.charge.take() else { return };
+        let limiter = self.limiter.clone();
+        let refund = async move {
+            let decided = poll_fn(|cx| limiter.poll_charge(&mut charge, cx)).await;
+            limiter.refund(&decided?, u64::MAX).await
+        };
+        self.limiter.begin_work().finish(Answer::pending(refund));
+    }
+}
+
+/// A refund under way. It is completed in the background if this is dropped.
+pub(crate) struct Refund(Option<(Work, Answer<Decision>)>);
+
+impl Refund {
+    /// A refund of all that `decision` charged.
+    pub(crate) fn of(limiter: &Limiter, decision: &Decision) -> Self {
+        Self(Some((limiter.begin_work(), limiter.refund(decision, u64::MAX))))
+    }
+}
+
+/// The decision after the refund; `None` if it failed.
+impl Future for Refund {
+    type Output = Option<Decision>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Decision>> {
+        let Some((_, answer)) = &mut self.0 else { return Poll::Ready(None) };
+        let refunded = ready!(Pin::new(answer).poll(cx));
+        self.0 = None;
+        Poll::Ready(refunded.ok())
+    }
+}
+
+impl Drop for Refund {
+    fn drop(&mut self) {
+        if let Some((work, answer)) = self.0.take() {
+            work.finish(answer);
+        }
+    }
+}

@@ -138,12 +138,15 @@ impl Routes {
         let shows = || inner.len() < full_path.len() && paths.written.at(inner).is_ok();
         if !self.lacks_prefix.load(Ordering::Relaxed) && shows() && is_first(&self.lacks_prefix) {
             // Not the request's path, which may contain a secret.
-            let matched = request.extensions.get::<axum::extract::MatchedPath>();
+            let matched = request.extensions.get().map(axum::extract::MatchedPath::as_str);
             log!(
                 warn,
                 "a route of the table matches a request's path inside a nested router, and no route matches the full \
                  path, so the rules of the route do not apply: write the full path, {}",
-                matched.map_or("with the prefix of the nested router".into(), |path| format!("such as {:?}", path.as_str()))
+                matched.map_or_else(
+                    || "with the prefix of the nested router".to_owned(),
+                    |path| format!("such as {path:?}")
+                )
             );
         }
     }

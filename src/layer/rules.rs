@@ -223,7 +223,9 @@ impl Rules {
             return invalid("the table has no rule: add one with `route`, `every` or `otherwise`".into());
         }
         if self.rules.len() > MOST_RULES {
-            return invalid(format!("the table has more than {MOST_RULES} rules: split it into several layers"));
+            return invalid(format!(
+                "the table has more than {MOST_RULES} rules: split it into several layers"
+            ));
         }
         for (at, (scope, rule)) in self.rules.iter().enumerate() {
             for (its_scope, other) in &self.rules[..at] {

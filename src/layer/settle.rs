@@ -161,9 +161,8 @@ impl Unsettled {
     ) -> (Response<B>, Option<Refund>, Option<Box<Settling>>) {
         self.refunds = false;
         let (response, body) = response.into_parts();
-        let refund = self.uncounted(|counts| counts(&response)).map(|uncounted| {
-            Refund::of(&self.limiter, &uncounted)
-        });
+        let refund =
+            self.uncounted(|counts| counts(&response)).map(|uncounted| Refund::of(&self.limiter, &uncounted));
         (Response::from_parts(response, body), refund, self.settling.take())
     }
 

@@ -22,7 +22,8 @@ use tokio::time::sleep;
 use tower::{Layer as _, ServiceExt as _};
 use tower_ratelimit::{
     ClientIp, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, MemoryStore, PeerIp,
-    Policy, PolicySource, Quota, RateLimitLayer, RedisStore, Rule, TrustedProxies, layer::Rules,
+    Policy, PolicySource, Quota, RateLimitLayer, RedisStore, Rule, TrustedProxies,
+    layer::Rules,
     policy::{Enforcement, EnforcementSwitch, Penalty},
 };
 use tower_ratelimit_extra::explain::Explanation;
@@ -564,10 +565,8 @@ async fn changes_by_an_operator_are_one_line_each_without_the_key() {
     ];
     for (method, path, body, expected) in changes {
         let before = lines.text().lines().count();
-        let request =
-            Request::builder().method(method).uri(path).header("content-type", "application/json");
-        let response =
-            admin.clone().oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
+        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+        let response = admin.clone().oneshot(request.body(Body::from(body)).unwrap()).await.unwrap();
         assert!(response.status().is_success(), "{method} {path}");
         let text = lines.text();
         let new: Vec<&str> = text.lines().skip(before).collect();
@@ -764,7 +763,11 @@ async fn a_route_without_the_prefix_of_its_nested_router_is_one_warning_with_the
             app.clone().oneshot(request).await.unwrap();
         }
         let text = lines.text();
-        assert_eq!(lines.with("write the full path"), usize::from(expected.is_some()), "{place} {route}: {text}");
+        assert_eq!(
+            lines.with("write the full path"),
+            usize::from(expected.is_some()),
+            "{place} {route}: {text}"
+        );
         assert!(expected.is_none_or(|expected| text.contains(expected)), "{place} {route}: {text}");
         assert!(!text.contains("s3cret"), "{place} {route}: {text}");
     }
@@ -777,7 +780,8 @@ async fn a_route_without_its_prefix_is_a_warning_even_if_other_rules_apply() {
     let rule = |name: &str| Rule::new(Policy::new(name, Quota::per_hour(9)), Key::new("all"));
     let rules = Rules::new().route("/login", rule("login")).otherwise(rule("rest")).every(rule("all"));
     let layer = RateLimitLayer::with_rules(MemoryStore::new(), rules);
-    let app = Router::new().nest("/api", Router::new().route("/login", post(async || "welcome")).layer(layer));
+    let app =
+        Router::new().nest("/api", Router::new().route("/login", post(async || "welcome")).layer(layer));
     for _ in 0..3 {
         app.clone().oneshot(Request::post("/api/login").body(Body::empty()).unwrap()).await.unwrap();
     }

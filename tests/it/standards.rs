@@ -965,7 +965,8 @@ async fn the_t_of_a_bucket_that_one_step_fills_is_the_rest_of_the_step() {
         let clock = ManualClock::new();
         let algorithm = TokenBucket::new().refill_every(Duration::from_secs(step));
         let policy = Policy::new("p", quota).algorithm(algorithm);
-        let layer = RateLimitLayer::new(MemoryStore::with_clock(clock.clone()), policy.clone(), Key::new("all"));
+        let layer =
+            RateLimitLayer::new(MemoryStore::with_clock(clock.clone()), policy.clone(), Key::new("all"));
         ask(&layer.sibling(costing(policy.clone(), 2)), get()).await;
         clock.advance(Duration::from_secs(4));
         let response = ask(&layer.sibling(costing(policy, 1)), get()).await;

@@ -120,8 +120,16 @@ fn a_layer_warns_of_units_that_no_call_of_a_handler_reaches() {
         ("two units", reserves(tokens()).every(money().reserve_or_refund()), None),
         ("no unit", reserves(rule("one")).every(rule("two").reserve()), None),
         ("a limit without a unit", reserves(tokens()).every(rule("requests")), None),
-        ("not reserved", tokens().into(), Some(r#"the unit "tokens" of the policy "tokens" is not reserved"#)),
-        ("of bytes", money().response_bytes().into(), Some(r#"the unit "cents" of the policy "money" is not"#)),
+        (
+            "not reserved",
+            tokens().into(),
+            Some(r#"the unit "tokens" of the policy "tokens" is not reserved"#),
+        ),
+        (
+            "of bytes",
+            money().response_bytes().into(),
+            Some(r#"the unit "cents" of the policy "money" is not"#),
+        ),
         (
             "one without a unit",
             reserves(tokens()).every(rule("calls").reserve()),
@@ -148,7 +156,11 @@ fn a_warning_that_is_accepted_is_left_out_and_one_that_does_not_occur_is_a_warni
     assert!(accepting.warnings().is_empty());
     // Another warning stays.
     let more = accepting.clone().and(rule("tokens").unit("tokens"));
-    assert!(more.warnings().len() == 1 && more.warnings()[0].contains("is not reserved"), "{:?}", more.warnings());
+    assert!(
+        more.warnings().len() == 1 && more.warnings()[0].contains("is not reserved"),
+        "{:?}",
+        more.warnings()
+    );
 
     // All warnings with the text are accepted.
     let two = accepting.clone().and(rule("password"));
@@ -157,7 +169,9 @@ fn a_warning_that_is_accepted_is_left_out_and_one_that_does_not_occur_is_a_warni
     let needless = accepting.accept_warning("looks up clients").warnings();
     assert_eq!(
         needless,
-        [r#"the layer accepts the warning "looks up clients", which does not occur: remove the call of `accept_warning`"#]
+        [
+            r#"the layer accepts the warning "looks up clients", which does not occur: remove the call of `accept_warning`"#
+        ]
     );
 }
 

@@ -113,12 +113,12 @@ impl Stated {
             let text = value.to_str().unwrap_or_default();
             let unit = if name.ends_with("-ms") { 0.001 } else { 1.0 };
             if name.ends_with("retry-after") || name.ends_with("retry-after-ms") {
-                stated.after.push(wait(text, unit, now));
+                stated.after.extend(waits(text, unit, now));
             } else if name.contains("limit") && name.contains("reset") {
                 if is_unused(headers, name) {
                     stated.unused = true;
                 } else {
-                    stated.resets.push(wait(text, unit, now));
+                    stated.resets.extend(waits(text, unit, now));
                 }
             } else if matches!(name, "x-ratelimit-remaining" | "x-rate-limit-remaining") {
                 stated.exhausted |= number(text.trim()) == Some(0.0);
@@ -204,25 +204,39 @@ fn now(headers: &HeaderMap) -> f64 {
         .unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64())
 }
 
-/// A wait in any form, or the longest of several, which a proxy may have joined with commas.
-fn wait(text: &str, unit: f64, now: f64) -> Option<Duration> {
-    let one = |text: &str| {
-        let text = text.trim();
-        let until = |time: f64| (time - now).max(0.0);
-        if let Some(number) = number(text) {
-            let number = number.ceil() * unit;
-            return Some(match number {
-                // Numbers from 31 years on are times since 1970, in seconds or in milliseconds.
-                1e9..1e11 if number > 1e9 => until(number),
-                1e11..1e14 => until(number / 1_000.0),
-                _ => number,
-            });
+/// The waits of a line, of which a proxy may have joined several with commas. `None` for each that cannot be read.
+fn waits(text: &str, unit: f64, now: f64) -> Vec<Option<Duration>> {
+    let (mut waits, mut begin) = (Vec::new(), 0);
+    for (end, _) in text.match_indices(',').chain([(text.len(), "")]) {
+        let one = text[begin..end].trim();
+        // The comma after the weekday of a date does not end it.
+        let is_date = WEEKDAYS.iter().any(|day| one.starts_with(day));
+        if end == text.len() || !is_date || one.contains(',') {
+            waits.push(wait(one, unit, now));
+            begin = end + 1;
         }
-        let time = || date(text).or_else(|| timestamp(text)).map(until);
-        if unit < 1.0 { None } else { duration(text).or_else(time) }
+    }
+    waits
+}
+
+const WEEKDAYS: [&str; 7] = ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"];
+
+/// A wait in any form.
+fn wait(text: &str, unit: f64, now: f64) -> Option<Duration> {
+    let until = |time: f64| (time - now).max(0.0);
+    let seconds = if let Some(number) = number(text) {
+        let number = number.ceil() * unit;
+        match number {
+            // Numbers from 31 years on are times since 1970, in seconds or in milliseconds.
+            1e9..1e11 if number > 1e9 => until(number),
+            1e11..1e14 => until(number / 1_000.0),
+            _ => number,
+        }
+    } else if unit < 1.0 {
+        return None;
+    } else {
+        duration(text).or_else(|| date(text).or_else(|| timestamp(text)).map(until))?
     };
-    let seconds = one(text)
-        .or_else(|| text.split(',').map(one).try_fold(0.0, |longest: f64, wait| Some(longest.max(wait?))))?;
     Some(Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX))
 }
 

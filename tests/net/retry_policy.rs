@@ -132,6 +132,34 @@ fn each_header_dialect_sets_the_wait() {
         ("not ASCII", &[("retry-after", "\u{667}")], UNCLEAR),
         ("twice", &[("retry-after", "7"), ("retry-after", "8")], waits(8)),
         ("on one line, joined", &[("retry-after", "8, 7")], waits(8)),
+        ("joined, one cannot be read and the other is longer", &[("retry-after", "7, ?")], waits(7)),
+        ("joined, one cannot be read and the other is shorter", &[("retry-after", "3,?")], UNCLEAR),
+        (
+            "dates, joined",
+            &[
+                ("date", DATE),
+                ("retry-after", "Tue, 15 Nov 1994 08:12:38 GMT, Tuesday, 15-Nov-94 08:12:40 GMT"),
+            ],
+            waits(9),
+        ),
+        (
+            "seconds and a date, joined",
+            &[("date", DATE), ("retry-after", "6,Tue, 15 Nov 1994 08:12:38 GMT,5")],
+            waits(7),
+        ),
+        (
+            "no date and a longer one, joined",
+            &[
+                ("date", DATE),
+                ("retry-after", "Tue, 35 Nov 1994 08:12:38 GMT, Tue, 15 Nov 1994 08:12:38 GMT"),
+            ],
+            waits(7),
+        ),
+        (
+            "resets, joined, one cannot be read",
+            &[("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "7, ?")],
+            waits(7),
+        ),
         (
             "one line of two cannot be read, the other is longer",
             &[("retry-after", "7"), ("retry-after", "?")],

@@ -31,8 +31,9 @@ use crate::{
 ///    the request, it goes straight to the service. A CORS preflight has [a separate budget](Self#cors-preflights).
 /// 3. All charges are decided together, all or nothing, before the service is called. In a Redis Cluster, this step is
 ///    [atomic for each key](crate::guide::redis#cluster).
-/// 4. If the request is admitted, the service is called with the [`Decision`](crate::Decision) in the request's
-///    extensions. The response gets the [`Headers`].
+/// 4. If the request is admitted, the service is called. It finds the decision with
+///    [`Decision::from_extensions`](crate::Decision::from_extensions), or extracts it in axum. The response gets the
+///    [`Headers`].
 /// 5. If the request is denied, the client gets the [`response`](Self::response): 429, or `RESOURCE_EXHAUSTED` over
 ///    gRPC. The service is not called, the body is not read, and nothing is charged.
 ///

@@ -140,7 +140,8 @@ impl Rule {
     /// `counts` sees the status and the headers. A gRPC error without a response message has its status in the header
     /// `grpc-status`. This layer's own rejections are not passed to `counts`, and keep [what they
     /// charge](crate::RateLimitLayer#guesses-are-charged). A request whose handler returns a
-    /// [`Rejection`](crate::Rejection) counts, too.
+    /// [`Rejection`](crate::Rejection) counts, too, unless a layer further in has answered it: then `counts` sees that
+    /// response.
     ///
     /// # Example
     ///
@@ -177,10 +178,11 @@ impl Rule {
         self
     }
 
-    /// Reserves the [cost](Self::cost) of each request: its handler finds a [`Reservation`](crate::Reservation) in the
-    /// request's extensions and [settles](crate::Reservation::settle) the actual cost,
-    /// [records](crate::Reservation::record) what it has used so far, or
-    /// [charges more](crate::Reservation::charge_more) before it begins. Other rules of the layer are not changed by that.
+    /// Reserves the [cost](Self::cost) of each request. Its handler extracts a [`Reservation`](crate::Reservation), or
+    /// finds it with [`from_extensions`](crate::Reservation::from_extensions), and
+    /// [settles](crate::Reservation::settle) the actual cost, [records](crate::Reservation::record) what it has used so
+    /// far, or [charges more](crate::Reservation::charge_more) before it begins. Other rules of the layer are not changed
+    /// by that.
     ///
     /// The layer keeps a handle on the reservation until the response's body has ended or been dropped. If the handler
     /// has not settled it when the last handle is dropped, the request is charged what was recorded; if nothing was,

@@ -410,6 +410,25 @@ async fn a_rejection_that_the_handler_returns_counts() {
     }
 }
 
+#[tokio::test]
+async fn an_outer_layer_counts_by_the_response_that_an_inner_one_made_of_a_rejection() {
+    for (counts, remaining) in [(StatusCode::TOO_MANY_REQUESTS, 4), (StatusCode::OK, 5)] {
+        let limiter = Limiter::new(MemoryStore::new());
+        let (outer, inner) = (day("outer", 5), day("inner", 5));
+        let counted = |policy: &Policy| {
+            ruled(&limiter, rule(policy).count_if(move |response| response.status == counts))
+        };
+        let service = counted(&outer).layer(counted(&inner).layer(service_fn(|_: Request<String>| async {
+            let denied = Limiter::new(MemoryStore::new());
+            let denied = denied.check(&day("exports", 1), &Key::new("all"), 2).await.unwrap();
+            Ok::<_, Infallible>(denied.into_result().unwrap_err().into_http())
+        })));
+        service.oneshot(Request::new(String::new())).await.unwrap();
+        limiter.drain(PATIENT).await.unwrap();
+        assert_eq!((left(&limiter, &outer).await, left(&limiter, &inner).await), (remaining, 4), "{counts}");
+    }
+}
+
 /// A handler that does with its reservation what the request says.
 async fn reserve(request: Request<String>) -> Result<Response<String>, Infallible> {
     let reservation = Reservation::from_extensions(request.extensions()).unwrap().clone();

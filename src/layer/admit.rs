@@ -344,8 +344,8 @@ impl Admit<'_> {
             // A store in memory has decided, so the service is called without waiting.
             Ok(decided) => self.decided(decided, unidentified),
             Err(mut charge) => {
-                if config.refunds_cancelled {
-                    charge = Undecided::watch(Limiter::clone(&config.limiter), charge).into();
+                if let Some(refunded) = config.refunded_if_cancelled(unidentified.is_some()) {
+                    charge = Undecided::watch(Limiter::clone(&config.limiter), charge, refunded).into();
                 }
                 Admission::Pending(Waiting::Decision(charge, unidentified))
             }

@@ -243,7 +243,7 @@ impl Rule {
     }
 
     /// Like [`reserve`](Self::reserve), but refunds the estimate if nothing was settled or recorded when the reservation
-    /// ends, even if the client has closed its connection or the handler has panicked.
+    /// ends, even if the handler has panicked, or the client has closed its connection, before the decision or after it.
     ///
     /// # Example
     ///

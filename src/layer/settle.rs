@@ -20,6 +20,21 @@ impl Config {
         self.refunds_cancelled || self.settles
     }
 
+    /// The places of the rules whose charge is refunded if the request is cancelled before its decision. An estimate of a
+    /// request that `is_unidentified` stays charged, as all of it does. `None` if no rule's charge is refunded.
+    #[inline]
+    pub(super) fn refunded_if_cancelled(&self, is_unidentified: bool) -> Option<Vec<usize>> {
+        if !self.settles() {
+            return None;
+        }
+        let is_refunded = |rule: &Rule| {
+            self.refunds_cancelled || !is_unidentified && rule.settles == Some(Settles::HandlerOrRefund)
+        };
+        let rules = self.rules.rules.iter().enumerate();
+        let refunded: Vec<_> = rules.filter(|(_, (_, rule))| is_refunded(rule)).map(|(at, _)| at).collect();
+        Some(refunded).filter(|refunded| !refunded.is_empty())
+    }
+
     /// A reservation that covers nothing, for a handler that extracts one. `None` if no rule reserves units.
     #[inline]
     pub(super) fn reserve_nothing(&self) -> Option<Box<Reservation>> {

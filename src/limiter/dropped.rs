@@ -2,6 +2,7 @@
 
 use std::{
     future::{Future, poll_fn},
+    mem,
     pin::Pin,
     task::{Context, Poll, ready},
 };
@@ -12,19 +13,21 @@ use super::{
 };
 use crate::{base::Answer, decision::Decision};
 
-/// A charge under way, which is polled as soon as it is made. It is refunded if this is dropped.
+/// A charge under way, which is polled as soon as it is made. It is refunded under some rules if this is dropped.
 pub(crate) struct Undecided {
     limiter: Limiter,
     /// `None` once it is decided.
     charge: Option<Deciding>,
+    /// The places of the rules under which it is refunded.
+    rules: Vec<usize>,
 }
 
 impl Undecided {
-    /// The decision of `charge`, which `limiter` makes.
-    pub(crate) fn watch(limiter: Limiter, charge: Deciding) -> Answer<Decision> {
-        let mut undecided = Self { limiter, charge: Some(charge) };
+    /// The decision of `charge`, which `limiter` makes, and which is refunded under `rules` if nothing awaits the decision.
+    pub(crate) fn watch(limiter: Limiter, charge: Deciding, rules: Vec<usize>) -> Answer<Decision> {
+        let mut undecided = Self { limiter, charge: Some(charge), rules };
         Answer::pending(poll_fn(move |cx| {
-            let Self { limiter, charge } = &mut undecided;
+            let Self { limiter, charge, .. } = &mut undecided;
             let Some(deciding) = charge else { panic!("a charge was polled after its decision") };
             let decided = ready!(limiter.poll_charge(deciding, cx));
             *charge = None;
@@ -36,10 +39,14 @@ impl Undecided {
 impl Drop for Undecided {
     fn drop(&mut self) {
         let Some(mut charge) = self.charge.take() else { return };
-        let limiter = self.limiter.clone();
+        let (limiter, rules) = (self.limiter.clone(), mem::take(&mut self.rules));
         let refund = async move {
-            let decided = poll_fn(|cx| limiter.poll_charge(&mut charge, cx)).await;
-            limiter.refund(&decided?, u64::MAX).await
+            let decided = poll_fn(|cx| limiter.poll_charge(&mut charge, cx)).await?;
+            match decided.of_outcomes(|outcome| rules.contains(&outcome.charge().rule())) {
+                // A denial has charged nothing under the other rules either.
+                Some(part) if !decided.is_denied() => limiter.refund(&part, u64::MAX).await,
+                _ => Ok(decided),
+            }
         };
         self.limiter.begin_work().finish(Answer::pending(refund));
     }

@@ -27,11 +27,11 @@ impl Limiter {
         if !self.shared.store.has_denied(&charges) {
             return Answer::ready(Ok(None));
         }
-        let limiter = self.clone();
+        let (limiter, rules) = (self.clone(), charges.iter().map(Charge::rule).collect());
         Answer::pending(async move {
             let decided = match limiter.charge(charges) {
                 Ok(decided) => decided,
-                Err(charge) => Undecided::watch(limiter.clone(), charge).await,
+                Err(charge) => Undecided::watch(limiter.clone(), charge, rules).await,
             };
             match decided {
                 Ok(decision) if decision.is_denied() => Ok(Some(decision)),

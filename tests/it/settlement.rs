@@ -236,6 +236,40 @@ async fn a_request_that_is_cancelled_during_its_decision_is_refunded() {
     }
 }
 
+#[tokio::test]
+async fn an_estimate_is_refunded_if_its_request_is_cancelled_during_the_decision_under_or_refund_only() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let (kept, refunded, plain) = (day("kept", 100), day("refunded", 100), day("plain", 100));
+    let estimate = |policy: &Policy| rule(policy).cost(|_| 20);
+    let layer = ruled(&limiter, estimate(&kept).reserve())
+        .and(estimate(&refunded).reserve_or_refund())
+        .and(estimate(&plain));
+    // The last one denies, so nothing is charged, and nothing of another request may be refunded.
+    let denied = layer.clone().and(rule(&day("denies", 1)).cost(|_| 2));
+    limiter.check(&refunded, &Key::new("all"), 20).await.unwrap();
+    for (layer, [of_kept, of_refunded]) in [(layer, [80, 80]), (denied, [80, 80])] {
+        let mut service = layer.layer(service_fn(echo));
+        let mut response = Box::pin(service.ready().await.unwrap().call(Request::new("200".into())));
+        assert!(response.as_mut().now_or_never().is_none());
+        becomes(&limiter, &plain, 80, "charged").await;
+        drop(response);
+        limiter.drain(PATIENT).await.unwrap();
+        let remaining = [left(&limiter, &kept).await, left(&limiter, &refunded).await];
+        assert_eq!((remaining, left(&limiter, &plain).await), ([of_kept, of_refunded], 80));
+    }
+    // Of a request that one rule cannot identify, the charge under the others stays, or guesses would be free.
+    let guess = ruled(&limiter, estimate(&refunded).reserve_or_refund())
+        .and(Rule::new(day("keys", 5), tower_ratelimit::Header::new("x-api-key")));
+    let mut service = guess.layer(service_fn(echo));
+    let mut response = Box::pin(service.ready().await.unwrap().call(Request::new("200".into())));
+    assert!(response.as_mut().now_or_never().is_none());
+    becomes(&limiter, &refunded, 60, "guessed").await;
+    drop(response);
+    limiter.drain(PATIENT).await.unwrap();
+    assert_eq!(left(&limiter, &refunded).await, 60);
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_units_of_a_delayed_request_are_reserved() {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));

@@ -132,7 +132,8 @@ impl Rule {
     /// Defaults to counting every request.
     ///
     /// The request is charged first, so concurrent requests stay within the limit. If its response does not count, the
-    /// charge is refunded before the response is sent. It is also refunded if the service fails with an error. Units
+    /// charge is refunded before the response is sent: all of it under a window or a log, and under a bucket [a
+    /// part](crate::Limiter::refund) if concurrent requests end in another order. It is also refunded if the service fails with an error. Units
     /// that the handler charged itself are not refunded, unless its reservation [ends](crate::Reservation#when-it-ends)
     /// with fewer. After a refund, no further call charges units under this policy: neither for what the handler
     /// [reserved](Self::reserve), nor for the [bytes](Self::response_bytes) of the body.

@@ -338,6 +338,10 @@ impl Limiter {
     /// when the charge's window ends, when its bucket has drained past the charge, or when its entry leaves the log.
     /// All refunds of a decision together never exceed its charge.
     ///
+    /// Windows, the log and permits return all of that. So do buckets if units are refunded in the order of their charges.
+    /// In another order, a bucket may keep a part charged: of 50 requests at one moment, under 50 units per second, and
+    /// refunded in random order within 50 ms, it kept a third.
+    ///
     /// A denied decision or a peek has nothing to refund. A decision from [`charge_more`](Self::charge_more) is
     /// refunded separately. A permit of a [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop
     /// its decision instead.

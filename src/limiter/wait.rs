@@ -209,8 +209,8 @@ impl WaitState {
         Some(wait)
     }
 
-    /// The pause after a failure of the store, before the next try. `None` if the failure does not pass by itself, or if there
-    /// is no time left.
+    /// The pause after a failure of the store, before the next try. `None` if the failure lasts until it is mended, or if
+    /// the time is over.
     fn pause_after(&mut self, error: &Error) -> Option<Duration> {
         let (left, passes) = (
             self.left(),

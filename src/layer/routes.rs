@@ -1,15 +1,18 @@
 //! Which rules of a table apply to a request.
 
-#[cfg(feature = "axum")]
-use std::sync::atomic::Ordering;
-use std::{borrow::Cow, collections::HashSet, sync::atomic::AtomicBool};
+use std::{
+    borrow::Cow,
+    collections::HashSet,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use http::{Method, request::Parts};
 use matchit::Router;
 
-#[cfg(feature = "axum")]
-use super::notices::is_first;
-use super::pattern::{Pattern, readings};
+use super::{
+    notices::is_first,
+    pattern::{Pattern, readings},
+};
 use crate::base::Error;
 
 /// The requests that a rule of a table is for.
@@ -32,7 +35,6 @@ pub(super) struct Routes {
     /// The rules of requests that match no route.
     otherwise: Vec<usize>,
     /// Whether it was logged that a route lacks the prefix of its nested router.
-    #[cfg_attr(not(feature = "axum"), expect(dead_code, reason = "only axum nests routers"))]
     lacks_prefix: AtomicBool,
 }
 
@@ -105,7 +107,6 @@ impl Routes {
         let paths = named.map_or(&self.others, |(_, paths)| paths);
         let written = paths.written.at(path).map_or_else(
             |_| {
-                #[cfg(feature = "axum")]
                 self.check_prefix(request, path, paths);
                 &self.otherwise
             },
@@ -126,10 +127,7 @@ impl Routes {
         }
         Ok(rules)
     }
-}
 
-#[cfg(feature = "axum")]
-impl Routes {
     /// Logs once that a route lacks the prefix of its nested router, if `request` shows it: no route matches its full
     /// path, and one matches the path without the prefix.
     #[cold]
@@ -137,15 +135,13 @@ impl Routes {
         let inner = request.uri.path();
         let shows = || inner.len() < full_path.len() && paths.written.at(inner).is_ok();
         if !self.lacks_prefix.load(Ordering::Relaxed) && shows() && is_first(&self.lacks_prefix) {
-            // Not the request's path, which may contain a secret.
-            let matched = request.extensions.get().map(axum::extract::MatchedPath::as_str);
             log!(
                 warn,
                 "a route of the table matches a request's path inside a nested router, and no route matches the full \
                  path, so the rules of the route do not apply: write the full path, {}",
-                matched.map_or_else(
+                route_of(request).map_or_else(
                     || "with the prefix of the nested router".to_owned(),
-                    |path| format!("such as {path:?}")
+                    |route| format!("such as {route:?}")
                 )
             );
         }
@@ -219,4 +215,15 @@ fn full_path(request: &Parts) -> &str {
         return uri.path();
     }
     request.uri.path()
+}
+
+/// The route of axum that serves the request. Unlike the path, it contains no secret.
+fn route_of(request: &Parts) -> Option<&str> {
+    #[cfg(feature = "axum")]
+    return request.extensions.get().map(axum::extract::MatchedPath::as_str);
+    #[cfg(not(feature = "axum"))]
+    {
+        let _ = request;
+        None
+    }
 }

@@ -215,8 +215,8 @@ impl Rules {
     /// # Errors
     ///
     /// Clients or stores could not tell two policies apart: two policies of one request have the same name, or two
-    /// policies with one name differ. Policies that are chosen per request are not compared. Or there is no rule, or more
-    /// of them than a charge can tell apart.
+    /// policies with one name differ. Policies that are chosen per request are not compared. It is also an error if
+    /// there is no rule, or more than a charge can tell apart.
     pub(super) fn check(&self) -> Result<(), Error> {
         let invalid = |message: String| Err(Error::new(ErrorKind::InvalidConfig, message));
         if self.rules.is_empty() {

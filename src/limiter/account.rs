@@ -92,8 +92,7 @@ impl Account {
             let is_fixed = outcome.policy().has_permits() || outcome.is_denied();
             Total { wanted: charged, charged, unsure: 0, is_fixed, is_refunded: false }
         };
-        // A denial that is only reported has charged nothing either.
-        let totals = match decision.outcomes().iter().any(Outcome::is_denied) {
+        let totals = match denies(&decision) {
             true => Vec::new(),
             false => decision.all_outcomes().iter().map(total).collect(),
         };
@@ -171,13 +170,19 @@ impl Account {
                     total.unsure = total.unsure.saturating_add(units);
                 });
             } else if let Ok(more) = &ended
-                // A denial that is only reported has charged nothing either.
-                && !more.outcomes().iter().any(Outcome::is_denied)
+                && !denies(more)
             {
                 account.charged(more, true);
             }
             ended
         })
+    }
+
+    /// Refunds what [`charge_more`](Self::charge_more) charged.
+    pub(super) fn undo(self: &Arc<Self>, more: &Decision) -> Answer<Decision> {
+        let granted = if denies(more) { Vec::new() } else { self.granted(more) };
+        self.change(&granted, |total, units| total.wanted = total.wanted.saturating_sub(units));
+        self.charge(|wanted| wanted)
     }
 
     fn start(self: &Arc<Self>, state: &mut State) -> Shared<Running> {
@@ -193,8 +198,7 @@ impl Account {
 
     /// Records what `debit` charged. `grows` is whether the totals grow by it.
     fn charged(&self, debit: &Decision, grows: bool) {
-        let granted = self.by_place(debit.all_outcomes().iter().map(|outcome| (outcome, outcome.granted())));
-        self.change(&granted, |total, units| {
+        self.change(&self.granted(debit), |total, units| {
             total.charged = total.charged.saturating_add(units);
             total.wanted = total.wanted.saturating_add(if grows { units } else { 0 });
         });
@@ -205,6 +209,11 @@ impl Account {
             }
             debits.push_back(debit.clone());
         }
+    }
+
+    /// The units that `debit` granted, by the place of their outcome.
+    fn granted(&self, debit: &Decision) -> Vec<u64> {
+        self.by_place(debit.all_outcomes().iter().map(|outcome| (outcome, outcome.granted())))
     }
 
     /// The place of the outcome with the key and the policy name of `outcome`.
@@ -351,6 +360,11 @@ impl Round {
 
 fn has_failed(ended: &Settled) -> bool {
     ended.as_ref().map_or(true, |decision| decision.failure().is_some())
+}
+
+/// Whether a policy denies, so nothing is charged, even if the denial is only reported.
+fn denies(decision: &Decision) -> bool {
+    decision.outcomes().iter().any(Outcome::is_denied)
 }
 
 fn is_refundable(debit: &Decision) -> bool {

@@ -219,7 +219,7 @@ impl Limiter {
     /// Charges `units` more units to every key of `decision`, under the same policies, all or nothing. For a handler
     /// that learns the cost from the request or from its own response.
     ///
-    /// In a layer with several rules, this charges all of them, also a limit on addresses. To charge only some, let those
+    /// In a layer with several rules, this charges all of them, including a limit on addresses. To charge only some, let those
     /// rules [reserve](crate::Rule::reserve) and use [`Reservation::charge_more`](crate::Reservation::charge_more), or
     /// select a policy with [`Decision::for_policy`].
     ///

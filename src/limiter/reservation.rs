@@ -395,21 +395,22 @@ impl Reservation {
         };
         let charged = self.parts.iter().zip(units).filter_map(|(part, units)| Some((part.clone(), units?)));
         let (charged, mut decision): (Vec<_>, _) = (charged.collect(), self.decision.clone());
-        // A denial that is only reported is among the outcomes.
-        let with = |decision: &Decision, more: Decision| match more.is_denied() {
-            true => more,
-            false => decision.updated(&more).admitted(),
-        };
         Answer::pending(async move {
-            for (at, (part, units)) in charged.iter().enumerate() {
-                let more = part.account.charge_more(*units).await;
-                if !more.as_ref().is_ok_and(|more| !more.is_denied()) {
-                    for (earlier, units) in &charged[..at] {
-                        let _ = earlier.charge(|wanted| wanted.saturating_sub(*units)).await;
+            let mut made: Vec<(&Arc<Part>, Decision)> = Vec::new();
+            for (part, units) in &charged {
+                match part.account.charge_more(*units).await {
+                    Ok(more) if !more.is_denied() => {
+                        // A denial that is only reported is among the outcomes.
+                        decision = decision.updated(&more).admitted();
+                        made.push((part, more));
                     }
-                    return more;
+                    denied => {
+                        for (part, more) in made {
+                            let _ = part.account.undo(&more).await;
+                        }
+                        return denied;
+                    }
                 }
-                decision = with(&decision, more?);
             }
             Ok(decision)
         })

@@ -304,3 +304,21 @@ async fn more_is_denied_in_an_outage_by_the_failure_mode() {
         assert!(reservation.charge_more(40).await.unwrap().is_allowed(), "{mode:?}");
     }
 }
+
+/// The outer layer only reports its denial, which has charged nothing.
+#[tokio::test]
+async fn a_denial_of_one_unit_refunds_what_the_others_were_charged_and_no_estimate() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let outer = RateLimitLayer::with_rules(limiter.clone(), rule("tokens", false, false));
+    let inner = RateLimitLayer::with_rules(limiter.clone(), rule("micro-dollars", false, false));
+    let outer = outer.enforcement(Enforcement::ReportOnly);
+    let service = outer.layer(inner.layer(service_fn(|request: Request<()>| async move {
+        let reservation = Reservation::from_extensions(request.extensions()).unwrap();
+        let too_much = [("tokens", LIMIT), ("micro-dollars", LIMIT)];
+        assert!(!reservation.charge_more_each(too_much).await.unwrap().is_allowed());
+        Ok::<_, Infallible>(Response::new(String::new()))
+    })));
+    drop(service.oneshot(Request::new(())).await.unwrap());
+    limiter.drain(PATIENT).await.unwrap();
+    assert_eq!((used(&limiter, "token-plan").await, used(&limiter, "money-plan").await), (400, 20));
+}

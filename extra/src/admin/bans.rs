@@ -14,11 +14,11 @@ use super::{
     handlers::{Reply, Shared},
     problem::Problem,
     reply::json,
-    request::{Body, KeyName, PathOf, PolicyName, body, path},
+    request::{Body, PathNames, body, names},
 };
 use crate::explain::BanList;
 
-pub(super) async fn bans(State(settings): Shared, name: PathOf<PolicyName>) -> Reply {
+pub(super) async fn bans(State(settings): Shared, path: PathNames) -> Reply {
     #[derive(Serialize)]
     struct Bans {
         bans: Vec<OneBan>,
@@ -31,7 +31,7 @@ pub(super) async fn bans(State(settings): Shared, name: PathOf<PolicyName>) -> R
         key_hash: String,
         banned_for: f64,
     }
-    let policy = settings.policy(&path(name)?.policy)?;
+    let policy = settings.policy(&names(path)?.policy)?;
     with_penalty(&policy)?;
     let list = BanList::of(&settings.limiter, &policy).await.map_err(|error| Problem::of_read(&error))?;
     let bans = list.bans.iter().map(|(key, rest)| OneBan {
@@ -45,7 +45,7 @@ pub(super) async fn bans(State(settings): Shared, name: PathOf<PolicyName>) -> R
 
 pub(super) async fn ban(
     State(settings): Shared,
-    names: PathOf<KeyName>,
+    path: PathNames,
     headers: HeaderMap,
     content: Body,
 ) -> Reply {
@@ -55,7 +55,7 @@ pub(super) async fn ban(
         seconds: u64,
     }
     const MOST: u64 = 3_650 * 86_400;
-    let (policy, key) = settings.target(&path(names)?).await?;
+    let (policy, key) = settings.target(&names(path)?).await?;
     let Time { seconds } = body(&headers, content, r#"{"seconds": 600}"#)?;
     if !(1..=MOST).contains(&seconds) {
         return Err(Problem::bad_request(format!("`seconds` must be from 1 to {MOST}")));
@@ -66,8 +66,8 @@ pub(super) async fn ban(
     Ok(done())
 }
 
-pub(super) async fn unban(State(settings): Shared, names: PathOf<KeyName>) -> Reply {
-    let (policy, key) = settings.target(&path(names)?).await?;
+pub(super) async fn unban(State(settings): Shared, path: PathNames) -> Reply {
+    let (policy, key) = settings.target(&names(path)?).await?;
     with_penalty(&policy)?;
     settings.limiter.operator().unban(&policy, &key).await?;
     log!(info, policy = policy.name(), key_hash = %key.digest(), "an operator ended the ban of a key");

@@ -13,7 +13,7 @@ use tower_ratelimit::policy::{Enforcement, EnforcementSwitch, Policy};
 use super::{
     problem::{Problem, of_change},
     reply::json,
-    request::{Body, KeyName, PathOf, PolicyName, body, cost, path},
+    request::{Body, PathNames, body, cost, names},
     settings::Settings,
 };
 use crate::{config::PolicySummary, explain::Explanation};
@@ -36,16 +36,12 @@ pub(super) async fn policies(State(settings): Shared) -> Response {
     })
 }
 
-pub(super) async fn policy(State(settings): Shared, name: PathOf<PolicyName>) -> Reply {
-    Ok(json(&PolicySummary::of(&settings.policy(&path(name)?.policy)?)))
+pub(super) async fn policy(State(settings): Shared, path: PathNames) -> Reply {
+    Ok(json(&PolicySummary::of(&settings.policy(&names(path)?.policy)?)))
 }
 
-pub(super) async fn explain(
-    State(settings): Shared,
-    names: PathOf<KeyName>,
-    RawQuery(query): RawQuery,
-) -> Reply {
-    let (policy, key) = settings.target(&path(names)?).await?;
+pub(super) async fn explain(State(settings): Shared, path: PathNames, RawQuery(query): RawQuery) -> Reply {
+    let (policy, key) = settings.target(&names(path)?).await?;
     let explained = Explanation::of(&settings.limiter, &policy, &key, cost(query.as_deref())?).await;
     let explanation = explained.map_err(|error| Problem::of_read(&error))?;
     match explanation.decision().failure() {
@@ -54,8 +50,8 @@ pub(super) async fn explain(
     }
 }
 
-pub(super) async fn reset(State(settings): Shared, names: PathOf<KeyName>) -> Reply {
-    let (policy, key) = settings.target(&path(names)?).await?;
+pub(super) async fn reset(State(settings): Shared, path: PathNames) -> Reply {
+    let (policy, key) = settings.target(&names(path)?).await?;
     settings.limiter.operator().reset(&policy, &key).await?;
     log!(info, policy = policy.name(), key_hash = %key.digest(), "an operator reset a key");
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -63,7 +59,7 @@ pub(super) async fn reset(State(settings): Shared, names: PathOf<KeyName>) -> Re
 
 pub(super) async fn refund(
     State(settings): Shared,
-    names: PathOf<KeyName>,
+    path: PathNames,
     headers: HeaderMap,
     content: Body,
 ) -> Reply {
@@ -78,7 +74,7 @@ pub(super) async fn refund(
         capacity: u64,
         reset_after: f64,
     }
-    let (policy, key) = settings.target(&path(names)?).await?;
+    let (policy, key) = settings.target(&names(path)?).await?;
     let Refund { units } = body(&headers, content, r#"{"units": 5}"#)?;
     if !(1..=MAX_UNITS).contains(&units) {
         return Err(Problem::bad_request(format!("`units` must be from 1 to {MAX_UNITS}")));

@@ -1,6 +1,6 @@
 //! What a request asks for: its path, its query and its body.
 
-use std::fmt::Display;
+use std::{collections::HashMap, fmt::Display};
 
 use axum::{
     body::Bytes,
@@ -10,36 +10,32 @@ use axum::{
     },
 };
 use http::{HeaderMap, StatusCode, header::CONTENT_TYPE};
-use serde::{Deserialize, de::DeserializeOwned};
+use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
 
-/// The names in the path. By name, because the router may be nested under a path that has others.
-pub(super) type PathOf<T> = Result<Path<T>, PathRejection>;
+/// What the path names. The router may be nested under a path that names more, even by the same names, of which a map keeps
+/// the last.
+pub(super) type PathNames = Result<Path<HashMap<String, String>>, PathRejection>;
 
-#[derive(Deserialize)]
-pub(super) struct PolicyName {
-    pub(super) policy: String,
-}
-
-#[derive(Deserialize)]
-pub(super) struct KeyName {
+pub(super) struct Names {
     pub(super) policy: String,
     /// Empty if the path has none.
-    #[serde(default)]
     pub(super) key: String,
 }
 
 /// The body.
 pub(super) type Body = Result<Bytes, BytesRejection>;
 
-pub(super) fn path<T>(path: PathOf<T>) -> Result<T, Problem> {
-    path.map(|Path(names)| names).map_err(|rejection| {
+pub(super) fn names(path: PathNames) -> Result<Names, Problem> {
+    let Path(mut names) = path.map_err(|rejection| {
         Problem::bad_request(format!(
             "{}: encode the name of the policy and the key, and in the key write a byte that is not UTF-8 as %25FF",
             rejection.body_text()
         ))
-    })
+    })?;
+    let [policy, key] = ["policy", "key"].map(|name| names.remove(name).unwrap_or_default());
+    Ok(Names { policy, key })
 }
 
 /// The `cost` in the query. Defaults to 1.

@@ -9,7 +9,7 @@ use tower_ratelimit::{
     policy::{EnforcementSwitch, Policy},
 };
 
-use super::{policies::Policies, problem::Problem, request::KeyName};
+use super::{policies::Policies, problem::Problem, request::Names};
 
 #[derive(Clone)]
 pub(super) struct Settings {
@@ -37,7 +37,7 @@ impl Settings {
     }
 
     /// The policy and the key that a path names.
-    pub(super) async fn target(&self, KeyName { policy, key }: &KeyName) -> Result<(Policy, Key), Problem> {
+    pub(super) async fn target(&self, Names { policy, key }: &Names) -> Result<(Policy, Key), Problem> {
         let policy = self.policy(policy)?;
         // Probably a script with an unset variable.
         if key.is_empty() {

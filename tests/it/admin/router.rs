@@ -683,11 +683,11 @@ async fn it_can_be_nested_and_merged_into_any_app() {
     let layer = RateLimitLayer::new(limiter.clone(), login(), PeerIp::new());
     let app = Router::new().route("/", get(async || "hello")).layer(layer).fallback(async || "not here");
     let router = || admin::router(limiter.clone(), login());
-    let app = app.nest("/admin/{tenant}", router()).merge(router());
+    let app = app.nest("/admin/{tenant}", router()).nest("/of/{policy}/{key}", router()).merge(router());
     let operator = Operator::of(app).await;
     let client = Client::new();
     assert_eq!(client.get(&operator.base).await.status(), 200);
-    for prefix in ["", "/admin/acme"] {
+    for prefix in ["", "/admin/acme", "/of/other/bob"] {
         let charge = operator.get(&format!("{prefix}/policies/login/keys/127.0.0.1")).await;
         assert_eq!(charge["charges"][0]["remaining"], 4, "{prefix}");
     }

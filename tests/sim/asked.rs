@@ -25,6 +25,7 @@ impl Ask {
 
 /// A decision under way: its charges as (rule, identity, cost), and what was known when it was made.
 pub(super) struct Asked {
+    pub(super) number: u64,
     pub(super) ask: Ask,
     pub(super) charges: Vec<(usize, usize, u64)>,
     pub(super) by: By,
@@ -35,6 +36,8 @@ pub(super) struct Asked {
     pub(super) times_full: Option<u64>,
     /// By charge: units that were certainly counted.
     pub(super) counted: Vec<u64>,
+    /// By charge: how many resets had begun or ended.
+    pub(super) resets: Vec<u64>,
     /// By charge: what was known about bans.
     pub(super) known: Vec<Known>,
 }

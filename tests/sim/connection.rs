@@ -33,6 +33,7 @@ impl ManageConnection for Manager {
 
     async fn connect(&self) -> Result<Connection, RedisError> {
         let network = &self.network;
+        let _connects = network.connects();
         let connects = network.connecting(&self.owner);
         if connects == Connects::Hang {
             sleep(CONNECT_TIMEOUT).await;
@@ -56,21 +57,28 @@ impl ManageConnection for Manager {
 }
 
 /// Notes the keys of a call that fails or is dropped.
-struct Attempt<'a>(&'a Network, &'a [Command]);
+struct Attempt<'a> {
+    network: &'a Network,
+    commands: &'a [Command],
+    /// The number of the call, once it is sent.
+    call: Option<u64>,
+}
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        self.0.trouble(self.1);
+        self.network.trouble(self.commands);
+        self.call.into_iter().for_each(|call| self.network.give_up(call));
     }
 }
 
 impl Connection {
     async fn exchange(&self, commands: Vec<Command>) -> RedisResult<Vec<Value>> {
-        let attempt = Attempt(&self.network, &commands);
-        let reply = self.network.send(self.id, &self.wire, &commands)?;
+        let mut attempt = Attempt { network: &self.network, commands: &commands, call: None };
+        let (call, reply) = self.network.send(self.id, &self.wire, &commands)?;
+        attempt.call = Some(call);
         let replies = reply.await.map_err(|_| broken())?;
         self.wire.was_read();
-        if replies.iter().all(|reply| matches!(reply, Value::BulkString(_))) {
+        if replies.iter().all(|reply| matches!(reply, Value::BulkString(_) | Value::Int(0..=1))) {
             mem::forget(attempt);
         }
         Ok(replies)

@@ -52,6 +52,14 @@ impl Keyspace {
         self.keys.keys().map(|key| String::from_utf8_lossy(key).into_owned()).collect()
     }
 
+    /// The units that holders of permits under `key` have in use at `now`.
+    pub(super) fn permits(&self, key: &str, now: u64) -> u64 {
+        let members = self.sorted(key.as_bytes()).unwrap_or_default();
+        let units = |member: &[u8]| String::from_utf8_lossy(member).rsplit_once(':')?.1.parse::<u64>().ok();
+        let held = members.iter().filter(|(_, expires)| **expires > now as f64);
+        held.filter_map(|(member, _)| units(member)).sum()
+    }
+
     /// Runs a command, without a script or in one.
     pub(super) fn run(&mut self, command: &[Vec<u8>]) -> Reply {
         let name = String::from_utf8_lossy(&command[0]).to_ascii_uppercase();

@@ -2,13 +2,14 @@
 
 use std::{
     collections::BTreeMap,
+    mem,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 use tower_ratelimit::{
-    Decision, Error, ErrorKind, FailureMode,
+    Decision, Error, ErrorKind, FailureMode, Verdict,
     decision::{DecisionSource, Outcome},
 };
 
@@ -24,6 +25,11 @@ use super::{
 /// How much later than its deadline a decision may be answered: lanes look for late decisions every 2 ms, and timers
 /// count milliseconds.
 const SLACK: Duration = Duration::from_millis(5);
+pub(super) const SMALLER_QUOTA: bool = false;
+/// Waits are rounded up to seconds.
+const SECOND: Duration = Duration::from_secs(1);
+/// Longer than a deny cache holds a denial.
+const DENY_CACHE: Duration = Duration::from_secs(2);
 
 pub(super) struct Ledger {
     pub(super) rules: Vec<Rule>,
@@ -31,6 +37,8 @@ pub(super) struct Ledger {
     network: Arc<Network>,
     log: Arc<Log>,
     started: Instant,
+    /// Notified when an instance begins to charge what it owes.
+    reconciles: Notify,
     inner: Mutex<Inner>,
 }
 
@@ -47,6 +55,11 @@ struct Inner {
     is_full: bool,
     times_full: u64,
     decisions: u64,
+    asked: u64,
+    /// Instances that are drained now, and how often.
+    draining: BTreeMap<String, u64>,
+    /// Instances that began to charge what they owe of these accounts.
+    reconciling: Vec<(String, (usize, usize))>,
     had_failures: bool,
     had_crashes: bool,
     /// Whether units on lease may not return.
@@ -56,7 +69,8 @@ struct Inner {
 impl Ledger {
     pub(super) fn new(rules: Vec<Rule>, identities: u64, network: Arc<Network>) -> Self {
         let log = network.log.clone();
-        Self { rules, identities, network, log, started: Instant::now(), inner: Mutex::default() }
+        let (started, reconciles, inner) = (Instant::now(), Notify::new(), Mutex::default());
+        Self { rules, identities, network, log, started, reconciles, inner }
     }
 
     pub(super) fn data_lost(&self) {
@@ -105,19 +119,21 @@ impl Ledger {
     /// Call it before a decision is made.
     pub(super) fn ask(&self, ask: Ask, charges: Vec<(usize, usize, u64)>, by: By) -> Asked {
         let inner = &mut *self.inner.lock().unwrap();
-        let (mut counted, mut known) = (Vec::new(), Vec::new());
+        inner.asked += 1;
+        let number = inner.asked;
+        let (mut counted, mut resets, mut known) = (Vec::new(), Vec::new(), Vec::new());
         for &(rule, identity, cost) in &charges {
             let account = inner.accounts.entry((rule, identity)).or_default();
-            if ask != Ask::Peek {
-                account.possible += cost;
-            }
+            account.asked(number, if ask == Ask::Peek { 0 } else { cost });
+            account.debited += if ask == Ask::Debit { cost } else { 0 };
+            resets.push(account.resets.moments);
             counted.push(account.counted);
             known.push(account.bans.asked(ask.counts_denials()));
         }
         let started = Instant::now();
         let (losses, permit_losses) = (inner.losses, inner.permit_losses);
         let times_full = (!inner.is_full).then_some(inner.times_full);
-        Asked { ask, charges, by, started, losses, permit_losses, times_full, counted, known }
+        Asked { number, ask, charges, by, started, losses, permit_losses, times_full, counted, resets, known }
     }
 
     /// Checks how a decision ended. Returns the permits that it holds.
@@ -141,7 +157,7 @@ impl Ledger {
         if time > *deadline + SLACK {
             self.violated(asked, format_args!("answered after {time:?} at a deadline of {deadline:?}"));
         }
-        match answer {
+        let held = match answer {
             Ok(decision) => {
                 match decision.failure().inspect(|_| self.inner.lock().unwrap().had_failures = true) {
                     None => self.decided(asked, decision),
@@ -158,6 +174,16 @@ impl Ledger {
                 self.not_sent(asked, error.kind(), |_| true);
                 Vec::new()
             }
+        };
+        let failure = answer.as_ref().map_or_else(Some, Decision::failure);
+        self.ended(asked, failure.is_none_or(|failure| !failure.kind().may_have_charged()));
+        held
+    }
+
+    fn ended(&self, asked: &Asked, is_certain: bool) {
+        let inner = &mut *self.inner.lock().unwrap();
+        for &(rule, identity, _) in &asked.charges {
+            inner.accounts.get_mut(&(rule, identity)).unwrap().ended(asked.number, is_certain);
         }
     }
 
@@ -185,7 +211,12 @@ impl Ledger {
             let account = inner.accounts.get_mut(&(rule_number, identity)).unwrap();
             let charges = asked.ask != Ask::Peek;
             let granted = if allowed && charges { outcome.granted() } else { 0 };
-            let is_exact = rule.is_slow() && !rule.is_leased() && !self.network.is_repeated(&key);
+            let is_repeated = self.network.is_repeated(&key);
+            // The decision may be older than a reset, or than the end of one.
+            let is_current = asked.resets[place] == account.resets.moments
+                && (by_store || account.resets.latest.is_none_or(|latest| latest.elapsed() > DENY_CACHE));
+            let is_exact = rule.is_slow() && !rule.is_leased() && !is_repeated && is_current;
+            let is_certain = is_certain && is_current && !account.resets.failed;
             let policy = rule.policy(asked.by.is_changed);
             let limit = policy.quota().limit();
             let replenished = rule.replenished(rule.largest, elapsed);
@@ -193,6 +224,16 @@ impl Ledger {
                 self.violated(asked, format_args!("is about {outcome:?}"));
             }
             let full = rule.replenished_in(limit).max(outcome.banned_for().unwrap_or_default());
+            if let (Verdict::Deny { retry_after: Some(wait) }, None, Kind::Bucket, true) =
+                (outcome.verdict(), outcome.banned_for(), rule.kind, by_store && !is_repeated && SMALLER_QUOTA)
+            {
+                // What was charged within the limit is no debt under a smaller quota either.
+                let units = u32::try_from(cost + account.debited + 1).unwrap();
+                let longest = policy.quota().period() * units / limit as u32 + SECOND;
+                if wait > longest {
+                    self.violated(asked, format_args!("{key}: denied for {wait:?}, not {longest:?}"));
+                }
+            }
             if outcome.remaining() > limit || outcome.reset_after() > full {
                 self.violated(asked, format_args!("{key}: no such quota: {outcome:?}"));
             }
@@ -219,7 +260,7 @@ impl Ledger {
                 self.violated(asked, format_args!("{key}: {used} units used, {certain} must be"));
             }
             if charges {
-                account.possible -= if allowed { cost - granted } else { cost };
+                account.not_charged(asked.number, if allowed { cost - granted } else { cost });
             }
             let ended = Ended {
                 by_store,
@@ -270,7 +311,10 @@ impl Ledger {
             self.over_all_outages(asked, rule, account, allowance, elapsed);
         }
         if by_store {
-            inner.accounts.values_mut().for_each(|account| account.store_decided(&asked.by.instance));
+            let (accounts, instance) = (inner.accounts.iter_mut(), &asked.by.instance);
+            let begun = accounts.filter_map(|(name, account)| account.store_decided(instance).then_some(*name));
+            inner.reconciling.extend(begun.map(|name| (instance.clone(), name)));
+            self.reconciles.notify_waiters();
         }
         held
     }
@@ -303,7 +347,7 @@ impl Ledger {
             let granted = outcome.granted();
             let account = inner.accounts.get_mut(&(rule_number, identity)).unwrap();
             if was_not_sent {
-                account.possible -= cost - granted;
+                account.not_charged(asked.number, cost - granted);
             }
             if rule.kind == Kind::Concurrency {
                 let in_use = account.held_locally.entry(asked.by.instance.clone()).or_default();
@@ -320,8 +364,12 @@ impl Ledger {
             if was_not_sent {
                 local.owed += granted;
             }
-            let bound =
-                rule.share() + local.moved + account.refunded + rule.replenished(rule.share(), elapsed);
+            if inner.draining.get(&asked.by.instance).is_some_and(|drains| *drains > 0) {
+                account.store_decided(&asked.by.instance);
+            }
+            let local = &account.local[&asked.by.instance];
+            let share = rule.share() * (1 + account.resets.tried);
+            let bound = share + local.moved + account.refunded + rule.replenished(rule.share(), elapsed);
             if local.admitted > bound {
                 let admitted = local.admitted;
                 self.violated(asked, format_args!("{admitted} units admitted locally, {bound} may be"));
@@ -348,7 +396,8 @@ impl Ledger {
         }
         let share = rule.share() + rule.replenished(rule.share(), elapsed);
         let admitted = account.admitted + account.local.values().map(|local| local.admitted).sum::<u64>();
-        let bound = allowance + share * account.local.len() as u64;
+        // A reset forgets what an instance has admitted.
+        let bound = allowance + share * (account.local.len() as u64 + account.resets.tried);
         if admitted > bound {
             let instances = account.local.len();
             self.violated(
@@ -369,7 +418,7 @@ impl Ledger {
         for &(rule, identity, cost) in &asked.charges {
             let account = inner.accounts.get_mut(&(rule, identity)).unwrap();
             if is_meant(self.rules[rule].mode) {
-                account.possible -= cost;
+                account.not_charged(asked.number, cost);
             }
             if asked.ask.counts_denials() {
                 account.bans.not_counted();
@@ -411,7 +460,9 @@ impl Ledger {
             let inner = &mut *self.inner.lock().unwrap();
             for &(rule, identity, units) in charges {
                 let account = inner.accounts.get_mut(&(rule, identity)).unwrap();
-                account.given_back.push((instance.clone(), made.at, units));
+                if account.resets.latest.is_none_or(|latest| latest < made.at) {
+                    account.given_back.push((instance.clone(), made.at, units));
+                }
             }
         }
     }
@@ -420,6 +471,53 @@ impl Ledger {
     pub(super) fn dropped(&self, asked: &Asked) {
         let Asked { ask, charges, by: By { instance, .. }, .. } = asked;
         self.log.note(format_args!("{instance} {ask:?} {charges:?}: dropped"));
+        self.ended(asked, false);
+    }
+
+    /// An operator begins to reset an account. Returns the number of the reset.
+    pub(super) fn resetting(&self, account: (usize, usize)) -> u64 {
+        let inner = &mut *self.inner.lock().unwrap();
+        inner.permit_losses += u64::from(self.rules[account.0].kind == Kind::Concurrency);
+        inner.accounts.entry(account).or_default().resetting()
+    }
+
+    /// The reset `number` by `instance` has ended.
+    pub(super) fn reset(
+        &self,
+        account: (usize, usize),
+        number: u64,
+        instance: &str,
+        answer: &Result<(), Error>,
+    ) {
+        let failure = answer.as_ref().err().map(Error::kind);
+        self.log.note(format_args!("{instance} Reset {account:?}: {failure:?}"));
+        let rule = &self.rules[account.0];
+        // What arrives later than the reset stays charged.
+        let is_done = failure.is_none() && !self.network.has_late_call(&rule.key(&account.1.to_string()));
+        let may_come = failure.is_some_and(ErrorKind::may_have_charged);
+        let inner = &mut *self.inner.lock().unwrap();
+        inner.permit_losses += u64::from(rule.kind == Kind::Concurrency);
+        inner.accounts.get_mut(&account).unwrap().reset(number, instance, is_done, may_come);
+    }
+
+    /// The accounts whose units an instance began to charge to the store after an outage, since the last call.
+    pub(super) async fn reconciling(&self) -> Vec<(String, (usize, usize))> {
+        loop {
+            let changed = self.reconciles.notified();
+            let begun = mem::take(&mut self.inner.lock().unwrap().reconciling);
+            if !begun.is_empty() {
+                return begun;
+            }
+            changed.await;
+        }
+    }
+
+    /// An instance begins to drain, or has ended it: then it charges what it owes.
+    pub(super) fn drains(&self, instance: &str, begins: bool) {
+        let inner = &mut *self.inner.lock().unwrap();
+        let drains = inner.draining.entry(instance.to_owned()).or_default();
+        *drains = if begins { *drains + 1 } else { *drains - 1 };
+        inner.accounts.values_mut().for_each(|account| drop(account.store_decided(instance)));
     }
 
     /// Call it before a caller bans the key of an account for a time, or ends its ban if that is 0.
@@ -471,7 +569,8 @@ impl Ledger {
         let key = rule.key(&account.1.to_string());
         let inner = &*self.inner.lock().unwrap();
         let account = inner.accounts.get(&account)?;
-        if !rule.is_slow() || rule.is_leased() && inner.losses > 0 {
+        let resets = &account.resets;
+        if !rule.is_slow() || resets.failed || rule.is_leased() && inner.losses + resets.tried > 0 {
             return None;
         }
         let replenished = rule.replenished(rule.largest, self.started.elapsed() + inner.forward);
@@ -491,7 +590,9 @@ impl Ledger {
         let inner = &*self.inner.lock().unwrap();
         let account = inner.accounts.get(&account)?;
         let failed = inner.had_failures || self.network.last_trouble(&key).is_some();
-        let loses_units = rule.is_leased() && (inner.loses_leases || failed);
+        // Another instance may have spent units of a lease from before a reset.
+        let is_reset = account.resets.tried > 0 && instances.len() > 1;
+        let loses_units = rule.is_leased() && (inner.loses_leases || failed || is_reset);
         if !rule.is_slow() || loses_units || self.network.is_repeated(&key) {
             return None;
         }

@@ -33,10 +33,12 @@ mod ledger;
 mod log;
 mod lua;
 mod network;
+mod operators;
 mod random;
 mod rules;
 mod schedule;
 mod server;
+mod sides;
 
 use std::{
     cell::Cell,

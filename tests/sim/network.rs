@@ -12,6 +12,7 @@ use std::{
 
 use redis::{RedisError, RedisResult, Value};
 use tokio::{
+    runtime::{Handle, Id},
     sync::{Notify, oneshot},
     task::yield_now,
     time::{Instant, sleep},
@@ -34,6 +35,8 @@ pub(super) struct Network {
     wires: Mutex<Wires>,
     /// Notified when the server is not frozen any more.
     thawed: Notify,
+    /// The runtime of the schedule, on which calls are carried. The caller's may end.
+    runtime: Handle,
 }
 
 struct Wires {
@@ -46,6 +49,16 @@ struct Wires {
     troubled: BTreeMap<Vec<u8>, Instant>,
     /// Keys of calls that may be carried out twice.
     repeated: BTreeSet<Vec<u8>>,
+    /// Calls that were sent and have not arrived.
+    under_way: BTreeMap<u64, UnderWay>,
+    /// Runtimes that are opening a connection.
+    connecting: Vec<Id>,
+}
+
+struct UnderWay {
+    keys: Vec<Vec<u8>>,
+    /// Whether the caller no longer waits for it.
+    given_up: bool,
 }
 
 /// A connection as the network sees it.
@@ -56,6 +69,8 @@ pub(super) struct Wire {
     unnoticed: AtomicBool,
     /// Whether a reply has not been read yet.
     busy: AtomicBool,
+    /// The runtime that used it last.
+    runtime: Mutex<Option<Id>>,
     /// Replies that never come.
     held: Mutex<Vec<Sender>>,
 }
@@ -67,6 +82,7 @@ pub(super) struct Owner {
 }
 
 impl Network {
+    /// Call it in the runtime of the schedule.
     pub(super) fn new(log: Arc<Log>, random: Random) -> Self {
         Self {
             log,
@@ -79,8 +95,11 @@ impl Network {
                 counts: BTreeMap::new(),
                 troubled: BTreeMap::new(),
                 repeated: BTreeSet::new(),
+                under_way: BTreeMap::new(),
+                connecting: Vec::new(),
             }),
             thawed: Notify::new(),
+            runtime: Handle::current(),
         }
     }
 
@@ -143,6 +162,47 @@ impl Network {
         self.wires.lock().unwrap().repeated.contains(key.as_bytes())
     }
 
+    /// Whether a call on this key may still arrive although its caller no longer waits for it.
+    pub(super) fn has_late_call(&self, key: &str) -> bool {
+        let wires = self.wires.lock().unwrap();
+        let mut given_up = wires.under_way.values().filter(|call| call.given_up);
+        given_up.any(|call| call.keys.iter().any(|other| other == key.as_bytes()))
+    }
+
+    pub(super) fn give_up(&self, call: u64) {
+        if let Some(call) = self.wires.lock().unwrap().under_way.get_mut(&call) {
+            call.given_up = true;
+        }
+    }
+
+    /// Notes that the current runtime opens a connection, until this is dropped.
+    pub(super) fn connects(&self) -> impl Drop + '_ {
+        struct Connects<'a>(&'a Network, Id);
+        impl Drop for Connects<'_> {
+            fn drop(&mut self) {
+                let connecting = &mut self.0.wires.lock().unwrap().connecting;
+                if let Some(place) = connecting.iter().position(|id| *id == self.1) {
+                    connecting.swap_remove(place);
+                }
+            }
+        }
+        let id = Handle::current().id();
+        self.wires.lock().unwrap().connecting.push(id);
+        Connects(self, id)
+    }
+
+    /// Whether a runtime opens a connection.
+    pub(super) fn is_connecting(&self, runtime: Id) -> bool {
+        self.wires.lock().unwrap().connecting.contains(&runtime)
+    }
+
+    /// Whether a runtime waits for the reply to a call.
+    pub(super) fn is_waiting(&self, runtime: Id) -> bool {
+        let wires = self.wires.lock().unwrap();
+        let is_its = |wire: &Arc<Wire>| wire.busy.load(Relaxed) && *wire.runtime.lock().unwrap() == Some(runtime);
+        wires.open.values().any(is_its)
+    }
+
     /// The open connections of an instance.
     pub(super) fn open(&self, owner: &Owner) -> usize {
         let wires = self.wires.lock().unwrap();
@@ -183,6 +243,7 @@ impl Network {
             cut: AtomicBool::new(owner.dead.load(Relaxed)),
             unnoticed: AtomicBool::default(),
             busy: AtomicBool::default(),
+            runtime: Mutex::default(),
             held: Mutex::default(),
         });
         let wires = &mut *self.wires.lock().unwrap();
@@ -203,7 +264,8 @@ impl Network {
         id: u64,
         wire: &Arc<Wire>,
         commands: &[Command],
-    ) -> RedisResult<oneshot::Receiver<Vec<Value>>> {
+    ) -> RedisResult<(u64, oneshot::Receiver<Vec<Value>>)> {
+        *wire.runtime.lock().unwrap() = Some(Handle::current().id());
         if wire.busy.swap(true, Relaxed) {
             self.log.violated(format_args!("connection {id} is used although a reply was not read"));
         }
@@ -212,11 +274,11 @@ impl Network {
             if !wire.unnoticed.swap(false, Relaxed) {
                 return Err(broken());
             }
-            tokio::spawn(async move {
+            self.runtime.spawn(async move {
                 sleep(Duration::from_millis(1)).await;
                 drop(sender);
             });
-            return Ok(receiver);
+            return Ok((0, receiver));
         }
         let fate = {
             let wires = &mut *self.wires.lock().unwrap();
@@ -239,38 +301,31 @@ impl Network {
             wire.cut();
             return Err(broken());
         }
-        tokio::spawn(self.clone().carry(wire.clone(), commands.to_vec(), fate, sender));
-        Ok(receiver)
+        let call = {
+            let wires = &mut *self.wires.lock().unwrap();
+            wires.next += 1;
+            let keys = commands.iter().flat_map(|command| keys_of(command).iter().cloned()).collect();
+            wires.under_way.insert(wires.next, UnderWay { keys, given_up: false });
+            wires.next
+        };
+        self.runtime.spawn(self.clone().carry(call, wire.clone(), commands.to_vec(), fate, sender));
+        Ok((call, receiver))
     }
 
     /// Carries a call to the server and its reply back.
-    async fn carry(self: Arc<Self>, wire: Arc<Wire>, commands: Vec<Command>, fate: Fate, sender: Sender) {
-        pause(self.latency()).await;
-        if let Fate::LateCall(delay) = fate {
-            sleep(delay).await;
-        }
-        if fate == Fate::CutBefore {
-            wire.cut();
-        }
-        if wire.cut.load(Relaxed) {
-            return;
-        }
-        if fate == Fate::LostCall {
-            return wire.hold(sender);
-        }
-        let (starts, mut power) = {
-            let server = self.server.lock().unwrap();
-            (server.starts, server.power)
+    async fn carry(
+        self: Arc<Self>,
+        call: u64,
+        wire: Arc<Wire>,
+        commands: Vec<Command>,
+        fate: Fate,
+        sender: Sender,
+    ) {
+        let arrived = self.arrive(&wire, &commands, fate).await;
+        self.wires.lock().unwrap().under_way.remove(&call);
+        let Some(mut replies) = arrived else {
+            return if fate == Fate::LostCall { wire.hold(sender) };
         };
-        while power == Power::Frozen {
-            self.thawed.notified().await;
-            let server = self.server.lock().unwrap();
-            power = if server.starts == starts { server.power } else { Power::Down };
-        }
-        if power == Power::Down {
-            return wire.cut();
-        }
-        let mut replies = self.execute(&commands);
         match fate {
             Fate::CutAfter => return wire.cut(),
             Fate::LostReply => return wire.hold(sender),
@@ -283,6 +338,34 @@ impl Network {
             // The client may have given up.
             let _ = sender.send(replies);
         }
+    }
+
+    /// Carries a call to the server. Returns the replies, if it arrives.
+    async fn arrive(&self, wire: &Wire, commands: &[Command], fate: Fate) -> Option<Vec<Value>> {
+        pause(self.latency()).await;
+        if let Fate::LateCall(delay) = fate {
+            sleep(delay).await;
+        }
+        if fate == Fate::CutBefore {
+            wire.cut();
+        }
+        if wire.cut.load(Relaxed) || fate == Fate::LostCall {
+            return None;
+        }
+        let (starts, mut power) = {
+            let server = self.server.lock().unwrap();
+            (server.starts, server.power)
+        };
+        while power == Power::Frozen {
+            self.thawed.notified().await;
+            let server = self.server.lock().unwrap();
+            power = if server.starts == starts { server.power } else { Power::Down };
+        }
+        if power == Power::Down {
+            wire.cut();
+            return None;
+        }
+        Some(self.execute(commands))
     }
 
     fn execute(&self, commands: &[Command]) -> Vec<Value> {

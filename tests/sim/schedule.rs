@@ -16,6 +16,7 @@ use super::{
     ledger::Ledger,
     log::Log,
     network::Network,
+    operators::operate,
     random::Random,
     rules::rules,
 };
@@ -51,6 +52,9 @@ async fn carry_out(seed: u64, prints: bool) -> Report {
     let mut callers = JoinSet::new();
     for _ in 0..random.between(2, 12) {
         callers.spawn(call(shared.clone(), random.fork()));
+    }
+    if random.chance(500) {
+        callers.spawn(operate(shared.clone(), random.fork()));
     }
     let watch = tokio::spawn(watch(shared.clone(), network.clone()));
     for (pause, event) in events {

@@ -64,9 +64,14 @@ impl Server {
         self.ahead += if back { -by } else { by };
     }
 
-    pub(super) fn execute(&mut self, command: &[Vec<u8>]) -> Reply {
+    /// The time of its clock, in microseconds since 1970.
+    pub(super) fn now(&self) -> u64 {
         let now = START + u64::try_from(self.started.elapsed().as_micros()).unwrap();
-        self.data.now = now.saturating_add_signed(self.ahead);
+        now.saturating_add_signed(self.ahead)
+    }
+
+    pub(super) fn execute(&mut self, command: &[Vec<u8>]) -> Reply {
+        self.data.now = self.now();
         if let Some(error) = self.failing {
             return Reply::Error(error.into());
         }
@@ -97,6 +102,7 @@ pub(super) fn keys_of(command: &[Vec<u8>]) -> &[Vec<u8>] {
             let count = str::from_utf8(&command[2]).unwrap().parse::<usize>().unwrap();
             &command[3..3 + count]
         }
+        b"DEL" => &command[1..],
         _ => &[],
     }
 }

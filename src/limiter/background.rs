@@ -7,9 +7,10 @@ use std::{
     collections::{BTreeSet, HashMap},
     fmt,
     future::{Future, poll_fn},
+    mem,
     pin::{Pin, pin},
     sync::{
-        Arc, Mutex, Weak,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     task::Poll,
@@ -23,7 +24,7 @@ use futures_util::{
 use tokio::{
     runtime::{Handle, Id},
     sync::Notify,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep_until},
 };
 
 use crate::{
@@ -68,8 +69,8 @@ struct Task {
 
 /// What is to be done when a task is due.
 enum Job {
-    /// Renew a permit. The task ends when the permit is released.
-    Renew(Weak<Granted>),
+    /// Renew a permit, until it becomes a release. A renewal may still reach the store until `late`.
+    Renew { renewal: Arc<Renewal>, late: Instant },
     /// Release a permit. A release may be sent twice, because it names the permit.
     Release(Arc<Release>),
     /// Poll a call until it is done.
@@ -77,6 +78,12 @@ enum Job {
 }
 
 type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+struct Renewal {
+    request: PermitRequest,
+    /// The time between two renewals.
+    pause: Duration,
+}
 
 struct Release {
     request: PermitRequest,
@@ -165,7 +172,7 @@ impl Background {
         {
             let table = &mut *lock(&self.table);
             let is_elsewhere = |task: &Task| {
-                !matches!(task.job, Job::Renew(_)) && task.runtime.is_some_and(|other| other != runtime.id())
+                !matches!(task.job, Job::Renew { .. }) && task.runtime.is_some_and(|other| other != runtime.id())
             };
             table.hurry(is_elsewhere);
             self.run_on(runtime, table);
@@ -247,12 +254,12 @@ impl Background {
         {
             let Some(task) = table.tasks.get_mut(&number) else { break };
             let is_first = task.runtime.replace(id) != Some(id);
-            let wait = match &task.job {
-                Job::Renew(permit) => permit.upgrade().map_or(GRACE, |permit| {
-                    let pause = permit.pause;
-                    calls.push(self.clone().renew(number, permit).boxed());
-                    pause
-                }),
+            let wait = match &mut task.job {
+                Job::Renew { renewal, late } => {
+                    *late = now + MAX_REPLY_TIME;
+                    calls.push(self.clone().renew(number, renewal.clone()).boxed());
+                    renewal.pause
+                }
                 Job::Release(release) => {
                     calls.push(self.clone().release(number, release.clone()).boxed());
                     MAX_REPLY_TIME
@@ -280,15 +287,62 @@ impl Background {
         next.map(|next| (calls, next))
     }
 
-    async fn renew(self: Arc<Self>, number: u64, permit: Arc<Granted>) {
-        // The permit is not released during the call: a renewal that reached the store after the release would add it again.
-        let request = &permit.request;
-        let renewed = request.store.decide(Action::Renew, &request.charges).await;
-        if renewed.is_err() {
-            // It may still reach the store. The next one is early, because the store may have lost the permit.
-            sleep(MAX_REPLY_TIME.min(permit.pause)).await;
-            self.postpone(number, Duration::ZERO);
+    async fn renew(self: Arc<Self>, number: u64, renewal: Arc<Renewal>) {
+        let renewed = renewal.request.store.decide(Action::Renew, &renewal.request.charges).await;
+        let is_known = {
+            let table = &mut *lock(&self.table);
+            let now = Instant::now();
+            let due = table.tasks.get_mut(&number).map(|task| match (&mut task.job, &renewed) {
+                (Job::Renew { late, .. }, Ok(_)) => {
+                    *late = now;
+                    task.due
+                }
+                // It may still reach the store. The next one is early, because the store may have lost the permit.
+                (Job::Renew { late, .. }, Err(_)) => {
+                    *late = now + MAX_REPLY_TIME;
+                    now + MAX_REPLY_TIME.min(renewal.pause)
+                }
+                (_, Ok(_)) => now,
+                (_, Err(_)) => now + MAX_REPLY_TIME,
+            });
+            due.into_iter().for_each(|due| table.postpone(number, due));
+            self.note_overdue(table);
+            due.is_some()
+        };
+        self.changed.notify_waiters();
+        if !is_known {
+            // Its runtime was not driven for so long that the permit was released, and it may have added the permit again.
+            renewal.request.clone().release_after(MAX_REPLY_TIME, runtime(None).as_ref());
         }
+    }
+
+    /// Releases a permit that the task `number` renews: after its renewals, because one that reached the store after the
+    /// release would add the permit again.
+    fn release_renewed(self: &Arc<Self>, number: u64, request: &PermitRequest, runtime: Option<&Handle>) {
+        let wait = {
+            let table = lock(&self.table);
+            let late = table.tasks.get(&number).and_then(|task| match &task.job {
+                Job::Renew { late, .. } => Some(late.saturating_duration_since(Instant::now())),
+                _ => None,
+            });
+            late.unwrap_or_default()
+        };
+        // A store in memory releases immediately.
+        if wait.is_zero() && matches!(request.release().peek(), Some(Ok(_))) {
+            return self.remove(number);
+        }
+        let job = request.clone().into_release(wait);
+        let renewal = {
+            let table = &mut *lock(&self.table);
+            let job = table.tasks.get_mut(&number).map(|task| mem::replace(&mut task.job, job));
+            table.postpone(number, Instant::now() + wait);
+            runtime.into_iter().for_each(|runtime| self.run_on(runtime, table));
+            self.note_overdue(table);
+            job
+        };
+        self.changed.notify_waiters();
+        // Not under the lock.
+        drop(renewal);
     }
 
     /// Sends a release, again while the store fails, until the permit has expired.
@@ -402,12 +456,11 @@ impl PermitRequest {
         };
         self.charges = self.charges.iter().filter_map(made).collect();
         let pause = self.shortest_period()? / 3;
-        let background = self.background.clone();
-        Some(Arc::new_cyclic(|granted| {
-            let runtime = Handle::try_current().ok();
-            let renewal = background.add(runtime.as_ref(), Job::Renew(granted.clone()), pause);
-            Granted { request: self, runtime, pause, renewal }
-        }))
+        let runtime = Handle::try_current().ok();
+        let renewal = Arc::new(Renewal { request: self.clone(), pause });
+        let job = Job::Renew { renewal, late: Instant::now() };
+        let renewal = self.background.add(runtime.as_ref(), job, pause);
+        Some(Arc::new(Granted { request: self, runtime, renewal }))
     }
 
     /// Releases the permits of a decision that was dropped while it waited for `answer`, or that failed with it. This waits
@@ -431,9 +484,13 @@ impl PermitRequest {
     /// Adds a task for the release.
     fn release_after(self, wait: Duration, runtime: Option<&Handle>) -> u64 {
         let background = self.background.clone();
+        background.add(runtime, self.into_release(wait), wait)
+    }
+
+    fn into_release(self, wait: Duration) -> Job {
         let expires = Instant::now() + self.shortest_period().unwrap_or_default() + wait;
-        let work = background.begin_work();
-        background.add(runtime, Job::Release(Arc::new(Release { request: self, expires, work })), wait)
+        let work = self.background.begin_work();
+        Job::Release(Arc::new(Release { request: self, expires, work }))
     }
 
     fn shortest_period(&self) -> Option<Duration> {
@@ -449,20 +506,14 @@ impl PermitRequest {
 struct Granted {
     request: PermitRequest,
     runtime: Option<Handle>,
-    /// The time between two renewals.
-    pause: Duration,
-    /// The number of its task.
+    /// The number of the task that renews them.
     renewal: u64,
 }
 
 impl Drop for Granted {
     /// May run on a thread outside the runtime.
     fn drop(&mut self) {
-        let background = &self.request.background;
-        background.remove(self.renewal);
-        // A store in memory releases immediately.
-        if !matches!(self.request.release().peek(), Some(Ok(_))) {
-            self.request.clone().release_after(Duration::ZERO, runtime(self.runtime.as_ref()).as_ref());
-        }
+        let runtime = runtime(self.runtime.as_ref());
+        self.request.background.release_renewed(self.renewal, &self.request, runtime.as_ref());
     }
 }

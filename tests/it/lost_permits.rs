@@ -158,3 +158,57 @@ async fn a_renewal_that_failed_is_soon_sent_again() {
     sleep(Duration::from_secs(20)).await;
     assert!(seen.lock().unwrap().len() >= 4, "{seen:?}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn drain_waits_for_the_release_of_a_permit_whose_renewal_is_under_way() {
+    for is_failure in [false, true] {
+        let seen = Arc::default();
+        let limiter = Limiter::new(Late { counts: MemoryStore::new(), is_failure, seen: Arc::clone(&seen) });
+        let running = limiter.check(&Policy::concurrency("jobs", 1), &Key::new("all"), 1).await.unwrap();
+        sleep(Duration::from_secs(11)).await;
+        drop(running);
+        limiter.drain(Duration::from_secs(5)).await.unwrap();
+        assert_eq!(*seen.lock().unwrap(), ["renewed", "released"], "{is_failure}");
+    }
+}
+
+/// Renewals fail after some time.
+struct NeverRenewed {
+    counts: MemoryStore,
+    takes: Duration,
+}
+
+impl Store for NeverRenewed {
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        if action != Action::Renew {
+            return self.counts.decide(action, charges);
+        }
+        let takes = self.takes;
+        Answer::pending(async move {
+            sleep(takes).await;
+            Err(Error::new(ErrorKind::StoreTimeout, "no answer"))
+        })
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        self.counts.reset(policy, key)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_permit_whose_renewals_fail_is_released() {
+    for takes in [10, 70, 150] {
+        let takes = Duration::from_millis(takes);
+        let counts = MemoryStore::new();
+        let limiter = Limiter::new(NeverRenewed { counts, takes });
+        let quota = Quota::new(1, Duration::from_millis(300));
+        let policy = Policy::new("jobs", quota).algorithm(Concurrency::new());
+        let running = limiter.check(&policy, &Key::new("all"), 1).await.unwrap();
+        sleep(Duration::from_secs(1)).await;
+        drop(running);
+        limiter.drain(Duration::from_secs(5)).await.unwrap();
+        let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+        sleep(Duration::from_secs(5)).await;
+        assert_eq!(tasks(), 0, "{takes:?}");
+    }
+}

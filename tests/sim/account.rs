@@ -137,7 +137,10 @@ impl Account {
         let in_a_period = rule.largest + if rule.kind == Kind::Window { rule.debt } else { 0 };
         // After a reset, other instances may spend what they have leased before.
         let leases = rule.leased * 3 * self.resets.tried;
-        (rule.largest + rule.debt) * (1 + losses + self.resets.tried) + leases + rule.replenished(in_a_period, elapsed) + self.refunded
+        (rule.largest + rule.debt) * (1 + losses + self.resets.tried)
+            + leases
+            + rule.replenished(in_a_period, elapsed)
+            + self.refunded
     }
 
     /// The units that `instances` certainly gave back, if the last call that failed did at `trouble`.

@@ -9,14 +9,22 @@ use super::{
     asked::{Ask, By, Held, Made},
     instance::{Instance, Instances},
     ledger::Ledger,
+    network::Network,
+    permits::Permits,
     random::Random,
     rules::{Kind, shadow},
+    sides::Sides,
+    usage::Usage,
 };
 
 /// What callers share.
 pub(super) struct Shared {
     pub(super) ledger: Ledger,
+    pub(super) permits: Permits,
+    pub(super) usage: Usage,
     pub(super) instances: Instances,
+    pub(super) sides: Arc<Sides>,
+    pub(super) network: Arc<Network>,
 }
 
 type Charges = Vec<(usize, usize, u64)>;

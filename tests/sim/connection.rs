@@ -4,7 +4,7 @@ use std::{io, mem, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use redis::{Cmd, Pipeline, RedisError, RedisFuture, RedisResult, Value, aio::ConnectionLike};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tower_ratelimit::bb8_redis::bb8::ManageConnection;
 
 use super::{
@@ -76,7 +76,9 @@ impl Connection {
         let mut attempt = Attempt { network: &self.network, commands: &commands, call: None };
         let (call, reply) = self.network.send(self.id, &self.wire, &commands)?;
         attempt.call = Some(call);
+        let sent = Instant::now();
         let replies = reply.await.map_err(|_| broken())?;
+        self.network.replied(sent.elapsed());
         self.wire.was_read();
         if replies.iter().all(|reply| matches!(reply, Value::BulkString(_) | Value::Int(0..=1))) {
             mem::forget(attempt);

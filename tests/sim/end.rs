@@ -12,9 +12,11 @@ use tower_ratelimit::{Decision, Key, Policy, Quota, algorithm::FixedWindow, deci
 use super::{
     asked::Ask,
     callers::{PATIENT, Shared, set_ban},
+    holders::drain,
     instance::Instance,
     network::Network,
     rules::Kind,
+    usage::is_charged,
 };
 
 /// The longest time until decisions succeed again: the longest pause of a breaker that opened again and again, and then the
@@ -67,6 +69,10 @@ pub(super) async fn recovers(shared: &Shared, network: &Network) {
 pub(super) async fn counts_are_right(shared: &Shared, network: &Network) {
     sleep(SETTLED).await;
     for instance in shared.instances.all() {
+        if !drain(shared, &instance, SETTLED).await {
+            let name = &instance.owner.name;
+            network.log.violated(format_args!("{name} cannot be drained after the faults"));
+        }
         let returned = instance.store.drain().await;
         let status = instance.store.lease_status();
         if returned.is_err() || (status.keys, status.units, status.calls) != (0, 0, 0) {
@@ -107,7 +113,49 @@ pub(super) async fn counts_are_right(shared: &Shared, network: &Network) {
             network.log.violated(format_args!("{key}: {used} units used at the end, {most} can be"));
         }
     }
+    is_charged(shared).await;
     permits_expire(shared, network, &instance).await;
+    permits_keep_their_period(shared, network, &instance).await;
+}
+
+/// A permit that is held is in use, whatever policy decides, until it is released.
+async fn permits_keep_their_period(shared: &Shared, network: &Network, instance: &Instance) {
+    let permits = &shared.permits;
+    let longest = permits.policies.iter().map(|policy| policy.quota().period()).max().unwrap_or_default();
+    // Those of instances that have crashed expire: after the clock was set back, one period after the next denial.
+    let all = &Policy::concurrency("slots", 1_000);
+    let ask = async |policy: &Policy| instance.limiter.check(policy, &permits.key, 1).await;
+    for _ in 0..2 {
+        sleep(longest + EXPIRY).await;
+        drop(ask(&permits.policies[0]).await);
+    }
+    sleep(SETTLED).await;
+    for policy in &permits.policies {
+        let Some(held) = ask(policy).await.ok().filter(Decision::is_allowed) else {
+            return network.log.violated(format_args!("no permit of {policy:?} after the faults"));
+        };
+        let step = longest / 10;
+        for number in 0..25 {
+            let other = &permits.policies[number % permits.policies.len()];
+            let is_admitted = ask(other).await.is_ok_and(|decision| decision.is_allowed());
+            let counted = instance.limiter.peek(all, &permits.key, 0).await.ok();
+            let counted = counted.and_then(|counted| counted.remaining()).map(|remaining| 1_000 - remaining);
+            if is_admitted != (other.quota().limit() > 1) || counted.is_none_or(|counted| counted < 1) {
+                return network.log.violated(format_args!(
+                    "a permit of {policy:?} is held: {counted:?} in use, {is_admitted} under {other:?}"
+                ));
+            }
+            sleep(step).await;
+        }
+        drop(held);
+        if !drain(shared, instance, SETTLED).await {
+            network.log.violated(format_args!("a permit of {policy:?} cannot be released"));
+        }
+        let left = instance.limiter.peek(all, &permits.key, 0).await.ok().and_then(|peek| peek.remaining());
+        if left != Some(1_000) {
+            network.log.violated(format_args!("a permit of {policy:?} was released: {left:?} of 1000"));
+        }
+    }
 }
 
 /// Instances with traffic know how many there are, and those without traffic are no longer counted.

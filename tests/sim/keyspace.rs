@@ -55,7 +55,7 @@ impl Keyspace {
     /// The units that holders of permits under `key` have in use at `now`.
     pub(super) fn permits(&self, key: &str, now: u64) -> u64 {
         let members = self.sorted(key.as_bytes()).unwrap_or_default();
-        let units = |member: &[u8]| String::from_utf8_lossy(member).rsplit_once(':')?.1.parse::<u64>().ok();
+        let units = |member: &[u8]| String::from_utf8_lossy(member).split(':').nth(1)?.parse::<u64>().ok();
         let held = members.iter().filter(|(_, expires)| **expires > now as f64);
         held.filter_map(|(member, _)| units(member)).sum()
     }

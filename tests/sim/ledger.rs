@@ -25,7 +25,6 @@ use super::{
 /// How much later than its deadline a decision may be answered: lanes look for late decisions every 2 ms, and timers
 /// count milliseconds.
 const SLACK: Duration = Duration::from_millis(5);
-pub(super) const SMALLER_QUOTA: bool = false;
 /// Waits are rounded up to seconds.
 const SECOND: Duration = Duration::from_secs(1);
 /// Longer than a deny cache holds a denial.
@@ -225,7 +224,7 @@ impl Ledger {
             }
             let full = rule.replenished_in(limit).max(outcome.banned_for().unwrap_or_default());
             if let (Verdict::Deny { retry_after: Some(wait) }, None, Kind::Bucket, true) =
-                (outcome.verdict(), outcome.banned_for(), rule.kind, by_store && !is_repeated && SMALLER_QUOTA)
+                (outcome.verdict(), outcome.banned_for(), rule.kind, by_store && !is_repeated)
             {
                 // What was charged within the limit is no debt under a smaller quota either.
                 let units = u32::try_from(cost + account.debited + 1).unwrap();
@@ -311,12 +310,22 @@ impl Ledger {
             self.over_all_outages(asked, rule, account, allowance, elapsed);
         }
         if by_store {
-            let (accounts, instance) = (inner.accounts.iter_mut(), &asked.by.instance);
-            let begun = accounts.filter_map(|(name, account)| account.store_decided(instance).then_some(*name));
-            inner.reconciling.extend(begun.map(|name| (instance.clone(), name)));
-            self.reconciles.notify_waiters();
+            self.store_decided(inner, &asked.by.instance);
         }
         held
+    }
+
+    /// The store made a decision of `instance`, so what the instance owes is charged now.
+    fn store_decided(&self, inner: &mut Inner, instance: &str) {
+        let accounts = inner.accounts.iter_mut();
+        let begun = accounts.filter_map(|(name, account)| account.store_decided(instance).then_some(*name));
+        inner.reconciling.extend(begun.map(|name| (instance.to_owned(), name)));
+        self.reconciles.notify_waiters();
+    }
+
+    /// The store made another decision of `instance`.
+    pub(super) fn store_answered(&self, instance: &str) {
+        self.store_decided(&mut self.inner.lock().unwrap(), instance);
     }
 
     /// A decision of the failure modes.
@@ -352,7 +361,8 @@ impl Ledger {
             if rule.kind == Kind::Concurrency {
                 let in_use = account.held_locally.entry(asked.by.instance.clone()).or_default();
                 *in_use += granted;
-                if *in_use > rule.share() {
+                // A reset forgets those that are in use.
+                if *in_use > rule.share() * (1 + account.resets.tried) {
                     self.violated(asked, format_args!("{in_use} permits in use without the store"));
                 }
                 let by = Err(asked.by.instance.clone());
@@ -512,12 +522,20 @@ impl Ledger {
         }
     }
 
-    /// An instance begins to drain, or has ended it: then it charges what it owes.
+    /// Whether the data was lost, the clock was set, or an instance has crashed.
+    pub(super) fn loses_leases(&self) -> bool {
+        self.inner.lock().unwrap().loses_leases
+    }
+
+    /// An instance begins to charge what it owes at any moment, because it is drained or makes other decisions, or it has
+    /// ended that.
     pub(super) fn drains(&self, instance: &str, begins: bool) {
         let inner = &mut *self.inner.lock().unwrap();
         let drains = inner.draining.entry(instance.to_owned()).or_default();
         *drains = if begins { *drains + 1 } else { *drains - 1 };
-        inner.accounts.values_mut().for_each(|account| drop(account.store_decided(instance)));
+        inner.accounts.values_mut().for_each(|account| {
+            account.store_decided(instance);
+        });
     }
 
     /// Call it before a caller bans the key of an account for a time, or ends its ban if that is 0.

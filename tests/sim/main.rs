@@ -27,6 +27,7 @@ mod callers;
 mod connection;
 mod end;
 mod faults;
+mod holders;
 mod instance;
 mod keyspace;
 mod ledger;
@@ -34,11 +35,13 @@ mod log;
 mod lua;
 mod network;
 mod operators;
+mod permits;
 mod random;
 mod rules;
 mod schedule;
 mod server;
 mod sides;
+mod usage;
 
 use std::{
     cell::Cell,

@@ -29,6 +29,9 @@ use super::{
 pub(super) type Command = Vec<Vec<u8>>;
 type Sender = oneshot::Sender<Vec<Value>>;
 
+/// A call that takes longer may be late for a decision that has waited before.
+const LATE: Duration = Duration::from_millis(5);
+
 pub(super) struct Network {
     pub(super) log: Arc<Log>,
     pub(super) server: Mutex<Server>,
@@ -49,6 +52,8 @@ struct Wires {
     troubled: BTreeMap<Vec<u8>, Instant>,
     /// Keys of calls that may be carried out twice.
     repeated: BTreeSet<Vec<u8>>,
+    /// Whether a call took so long that a decision may have failed although its call did not.
+    had_late_reply: bool,
     /// Calls that were sent and have not arrived.
     under_way: BTreeMap<u64, UnderWay>,
     /// Runtimes that are opening a connection.
@@ -69,8 +74,10 @@ pub(super) struct Wire {
     unnoticed: AtomicBool,
     /// Whether a reply has not been read yet.
     busy: AtomicBool,
+    /// The runtime that opened it.
+    opened_in: Id,
     /// The runtime that used it last.
-    runtime: Mutex<Option<Id>>,
+    used_in: Mutex<Option<Id>>,
     /// Replies that never come.
     held: Mutex<Vec<Sender>>,
 }
@@ -95,6 +102,7 @@ impl Network {
                 counts: BTreeMap::new(),
                 troubled: BTreeMap::new(),
                 repeated: BTreeSet::new(),
+                had_late_reply: false,
                 under_way: BTreeMap::new(),
                 connecting: Vec::new(),
             }),
@@ -191,6 +199,15 @@ impl Network {
         Connects(self, id)
     }
 
+    /// A reply arrived after `time`.
+    pub(super) fn replied(&self, time: Duration) {
+        self.wires.lock().unwrap().had_late_reply |= time > LATE;
+    }
+
+    pub(super) fn had_late_reply(&self) -> bool {
+        self.wires.lock().unwrap().had_late_reply
+    }
+
     /// Whether a runtime opens a connection.
     pub(super) fn is_connecting(&self, runtime: Id) -> bool {
         self.wires.lock().unwrap().connecting.contains(&runtime)
@@ -199,8 +216,21 @@ impl Network {
     /// Whether a runtime waits for the reply to a call.
     pub(super) fn is_waiting(&self, runtime: Id) -> bool {
         let wires = self.wires.lock().unwrap();
-        let is_its = |wire: &Arc<Wire>| wire.busy.load(Relaxed) && *wire.runtime.lock().unwrap() == Some(runtime);
+        let is_its =
+            |wire: &Arc<Wire>| wire.busy.load(Relaxed) && *wire.used_in.lock().unwrap() == Some(runtime);
         wires.open.values().any(is_its)
+    }
+
+    /// A runtime ends, and with it the connections that it opened. Others skip the replies that it waits for.
+    pub(super) fn runtime_ends(&self, runtime: Id) {
+        for wire in self.wires.lock().unwrap().open.values() {
+            if wire.opened_in == runtime {
+                wire.cut();
+            }
+            if *wire.used_in.lock().unwrap() == Some(runtime) {
+                wire.was_read();
+            }
+        }
     }
 
     /// The open connections of an instance.
@@ -243,7 +273,8 @@ impl Network {
             cut: AtomicBool::new(owner.dead.load(Relaxed)),
             unnoticed: AtomicBool::default(),
             busy: AtomicBool::default(),
-            runtime: Mutex::default(),
+            opened_in: Handle::current().id(),
+            used_in: Mutex::default(),
             held: Mutex::default(),
         });
         let wires = &mut *self.wires.lock().unwrap();
@@ -265,7 +296,7 @@ impl Network {
         wire: &Arc<Wire>,
         commands: &[Command],
     ) -> RedisResult<(u64, oneshot::Receiver<Vec<Value>>)> {
-        *wire.runtime.lock().unwrap() = Some(Handle::current().id());
+        *wire.used_in.lock().unwrap() = Some(Handle::current().id());
         if wire.busy.swap(true, Relaxed) {
             self.log.violated(format_args!("connection {id} is used although a reply was not read"));
         }
@@ -324,7 +355,9 @@ impl Network {
         let arrived = self.arrive(&wire, &commands, fate).await;
         self.wires.lock().unwrap().under_way.remove(&call);
         let Some(mut replies) = arrived else {
-            return if fate == Fate::LostCall { wire.hold(sender) };
+            return if fate == Fate::LostCall {
+                wire.hold(sender)
+            };
         };
         match fate {
             Fate::CutAfter => return wire.cut(),

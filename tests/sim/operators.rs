@@ -28,6 +28,12 @@ pub(super) async fn operate(shared: Arc<Shared>, mut random: Random) {
             sleep(waits).await;
         }
         reset(&shared, &instance, account).await;
+        if random.chance(150) {
+            let (policy, key) = (&shared.permits.policies[0], &shared.permits.key);
+            shared.permits.lost();
+            let _ = instance.limiter.operator().reset(policy, key).await;
+            shared.permits.lost();
+        }
     }
 }
 

@@ -1,9 +1,16 @@
 //! A schedule from a seed, carried out to its end.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    future::{Future as _, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use tokio::{
-    runtime::{Builder, Handle},
+    runtime::Handle,
     task::{JoinHandle, JoinSet},
     time::{Instant, sleep, timeout},
 };
@@ -12,13 +19,17 @@ use super::{
     callers::{Shared, call},
     end,
     faults::{Event, Weather, events},
+    holders::{self, drain_at_times, hold, hold_in},
     instance::Instances,
     ledger::Ledger,
     log::Log,
     network::Network,
     operators::operate,
+    permits::Permits,
     random::Random,
     rules::rules,
+    sides::Sides,
+    usage::{Usage, stream},
 };
 
 /// How a schedule went.
@@ -32,11 +43,22 @@ pub(super) struct Report {
 
 /// Runs the schedule of `seed`.
 pub(super) fn run(seed: u64, prints: bool) -> Report {
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
-    runtime.block_on(carry_out(seed, prints))
+    let count = if Random::new(!seed).chance(400) { 2 } else { 0 };
+    let (runtime, sides) = Sides::new(count);
+    let mut schedule = pin!(carry_out(seed, prints, sides.clone()));
+    loop {
+        let report = runtime.block_on(poll_fn(|cx| match schedule.as_mut().poll(cx) {
+            Poll::Ready(report) => Poll::Ready(Some(report)),
+            Poll::Pending => sides.poll_asked(cx).map(|()| None),
+        }));
+        match report {
+            Some(report) => return report,
+            None => sides.work(),
+        }
+    }
 }
 
-async fn carry_out(seed: u64, prints: bool) -> Report {
+async fn carry_out(seed: u64, prints: bool, sides: Arc<Sides>) -> Report {
     let mut random = Random::new(seed);
     let log = Arc::new(Log::new(prints));
     let network = Arc::new(Network::new(log.clone(), random.fork()));
@@ -46,12 +68,30 @@ async fn carry_out(seed: u64, prints: bool) -> Report {
         log.note(format_args!("{:?}, changed to {:?}", rule.policy, rule.changed.quota()));
     }
     let ledger = Ledger::new(rules, random.between(1, 2), network.clone());
-    let shared = Arc::new(Shared { ledger, instances });
+    let permits = Permits::new(&mut random.fork(), instances.count(), network.clone());
+    let usage = Usage::new(instances.count());
+    let shared = Arc::new(Shared { ledger, permits, usage, instances, sides, network: network.clone() });
     let loses_data = random.chance(500);
     let events = events(&mut random, shared.instances.count(), loses_data);
     let mut callers = JoinSet::new();
     for _ in 0..random.between(2, 12) {
         callers.spawn(call(shared.clone(), random.fork()));
+    }
+    if random.chance(600) {
+        for _ in 0..random.between(1, 4) {
+            callers.spawn(hold(shared.clone(), random.fork()));
+        }
+    }
+    for side in 0..shared.sides.count() {
+        callers.spawn(hold_in(side, shared.clone(), random.fork()));
+    }
+    if random.chance(400) {
+        for _ in 0..random.between(1, 3) {
+            callers.spawn(stream(shared.clone(), random.fork()));
+        }
+    }
+    if random.chance(500) {
+        callers.spawn(drain_at_times(shared.clone(), random.fork()));
     }
     if random.chance(500) {
         callers.spawn(operate(shared.clone(), random.fork()));
@@ -63,6 +103,9 @@ async fn carry_out(seed: u64, prints: bool) -> Report {
             break;
         }
         apply(&network, &shared, event);
+    }
+    for side in 0..shared.sides.count() {
+        holders::end(side, &shared).await;
     }
     heal(&network);
     end::recovers(&shared, &network).await;
@@ -104,6 +147,7 @@ fn apply(network: &Arc<Network>, shared: &Shared, event: Event) {
             server().restart(keeps_data);
             if !keeps_data {
                 shared.ledger.data_lost();
+                shared.permits.lost();
             }
         }
         Event::FlushScripts => server().flush_scripts(),
@@ -115,9 +159,11 @@ fn apply(network: &Arc<Network>, shared: &Shared, event: Event) {
         Event::StepClock { by, back } => {
             server().step_clock(by, back);
             shared.ledger.clock_set(if back { Duration::ZERO } else { by });
+            if back { shared.permits.clock_set_back() } else { shared.permits.lost() }
         }
         Event::Crash(number) => {
             shared.ledger.crashed();
+            shared.permits.crashed(&shared.instances.get(number).owner.name);
             shared.instances.crash(number);
         }
         Event::Change(number) => shared.instances.change(number),
@@ -137,6 +183,7 @@ fn heal(network: &Network) {
 async fn watch(shared: Arc<Shared>, network: Arc<Network>) {
     loop {
         sleep(Duration::from_millis(100)).await;
+        shared.permits.check();
         for instance in shared.instances.all() {
             let (connections, most) = (instance.pool.state().connections, instance.connections);
             if connections > most {

@@ -135,12 +135,6 @@ impl Sides {
         self.ask(Ask::End(side)).await;
     }
 
-    pub(super) async fn end_all(&self) {
-        for side in 0..self.count() {
-            self.end(side).await;
-        }
-    }
-
     /// Carries out `task` on a side, which is driven until the task has ended.
     pub(super) async fn carry_out<T: Send + 'static>(
         &self,
@@ -157,11 +151,14 @@ impl Sides {
         }
     }
 
-    /// Starts `task` on a side, and drives the side once.
+    /// Starts `task` on a side, and drives the side once. After its end, carries it out here.
     pub(super) async fn start(&self, side: usize, task: impl Future<Output = ()> + Send + 'static) {
-        if let Some(handle) = self.handle(side) {
-            drop(handle.spawn(task));
-            self.drive(side).await;
+        match self.handle(side) {
+            Some(handle) => {
+                drop(handle.spawn(task));
+                self.drive(side).await;
+            }
+            None => task.await,
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Fault schedules in a deterministic simulation: instances, callers and a Redis server in this process, on a paused
 //! clock and without sockets. A seed determines everything that happens, and the invariants are checked at every
-//! decision and at the end.
+//! decision and at the end. Further runtimes of an instance run on the same clock, in turn with the schedule: [`sides`].
 //!
 //! The store is the real one, on a pool whose [connections](connection) lead to a [server](server) that runs the real
 //! scripts in an embedded Lua. [`against_redis`] compares that server with a real one.
@@ -13,6 +13,11 @@
 //! | a decision is answered by its deadline, by the store or by its failure mode | [`ledger`] |
 //! | a connection is not used again before its reply is read | [`network`] |
 //! | all outages together admit no more than the limit and, once for each instance, its share | [`ledger`] |
+//! | after a reset, only what was charged or asked for since is charged, and what other instances owe | [`account`] |
+//! | a smaller quota makes no debt of what was charged within a larger one | [`ledger`] |
+//! | a permit counts until it is released or expires, whatever policy and whatever runtime its instance changes to | [`permits`], [`holders`] |
+//! | after a drain that succeeds, nothing is in use at the store that had ended before it | [`permits`] |
+//! | what two layers charge for a request is what it used of each unit, even if its client left | [`usage`] |
 //! | what was refunded in an outage is not charged after it | [`ledger`], [`end`] |
 //! | after the faults, decisions succeed, counts are right, instances are counted, and no permit, lease, connection or task is left | [`end`] |
 //!

@@ -138,7 +138,7 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
     /// is admitted.
     ///
     /// A failure of the store that may pass, such as a missed deadline, is waited out too, see
-    /// [`Limiter::wait`](crate::Limiter::wait#when-the-store-fails).
+    /// [`Limiter::wait`](crate::Limiter::wait).
     ///
     /// While a request waits, it does not keep the inner service ready, so it does not occupy an inner concurrency
     /// limit. Once admitted, it waits until the service is ready again. That wait does not count as patience, and an

@@ -172,7 +172,8 @@ impl Background {
         {
             let table = &mut *lock(&self.table);
             let is_elsewhere = |task: &Task| {
-                !matches!(task.job, Job::Renew { .. }) && task.runtime.is_some_and(|other| other != runtime.id())
+                !matches!(task.job, Job::Renew { .. })
+                    && task.runtime.is_some_and(|other| other != runtime.id())
             };
             table.hurry(is_elsewhere);
             self.run_on(runtime, table);

@@ -59,7 +59,7 @@ pub trait Store: Send + Sync + 'static {
     /// Carries out `action` on all of `charges` in one atomic step, and returns one outcome for each charge, in their
     /// order. The answer is an error if the store could not decide; the failure mode of the policies then applies.
     ///
-    /// [`Limiter::wait`](crate::Limiter::wait#when-the-store-fails) asks again after some kinds of errors. Fail with
+    /// [`Limiter::wait`](crate::Limiter::wait) asks again after some kinds of errors. Fail with
     /// [`StoreSuspended`](crate::ErrorKind::StoreSuspended) while the store is known to be unavailable: then it does not.
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision>;
 

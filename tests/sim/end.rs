@@ -117,12 +117,12 @@ pub(super) async fn counts_are_right(shared: &Shared, network: &Network) {
     permits_expire(shared, network, &instance).await;
 }
 
-/// A permit that is held is in use, whatever policy decides, until it is released.
+/// A permit that is held is in use until it is released, under each policy that decides.
 pub(super) async fn permits_keep_their_period(shared: &Shared, network: &Network) {
     let instance = &shared.instances.get(0);
     let permits = &shared.permits;
     let longest = permits.policies.iter().map(|policy| policy.quota().period()).max().unwrap_or_default();
-    // Those of instances that have crashed expire: after the clock was set back, one period after the next denial.
+    // The permits of crashed instances expire: after the clock was set back, one period after the next denial.
     let all = &Policy::concurrency("slots", 1_000);
     let ask = async |policy: &Policy| instance.limiter.check(policy, &permits.key, 1).await;
     for _ in 0..2 {

@@ -88,7 +88,7 @@ pub(super) async fn drain(shared: &Shared, instance: &Instance, deadline: Durati
     drained.is_ok()
 }
 
-/// A caller in a runtime of its own, whose permits outlive the runtime.
+/// A caller in a separate runtime, whose permits outlive the runtime.
 pub(super) async fn hold_in(side: usize, shared: Arc<Shared>, mut random: Random) {
     sleep(Duration::from_millis(random.below(700))).await;
     let number = random.below(shared.instances.count() as u64) as usize;

@@ -226,7 +226,7 @@ impl Ledger {
             if let (Verdict::Deny { retry_after: Some(wait) }, None, Kind::Bucket, true) =
                 (outcome.verdict(), outcome.banned_for(), rule.kind, by_store && !is_repeated)
             {
-                // What was charged within the limit is no debt under a smaller quota either.
+                // What was charged within the limit does not become a debt under a smaller quota.
                 let units = u32::try_from(cost + account.debited + 1).unwrap();
                 let longest = policy.quota().period() * units / limit as u32 + SECOND;
                 if wait > longest {

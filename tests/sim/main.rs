@@ -15,7 +15,7 @@
 //! | all outages together admit no more than the limit and, once for each instance, its share | [`ledger`] |
 //! | after a reset, only what was charged or asked for since is charged, and what other instances owe | [`account`] |
 //! | a smaller quota makes no debt of what was charged within a larger one | [`ledger`] |
-//! | a permit counts until it is released or expires, whatever policy and whatever runtime its instance changes to | [`permits`], [`holders`] |
+//! | a permit counts until it is released or expires, under each policy and in each runtime of its instance | [`permits`], [`holders`] |
 //! | after a drain that succeeds, nothing is in use at the store that had ended before it | [`permits`] |
 //! | what two layers charge for a request is what it used of each unit, even if its client left | [`usage`] |
 //! | what was refunded in an outage is not charged after it | [`ledger`], [`end`] |

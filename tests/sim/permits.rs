@@ -162,7 +162,7 @@ impl Permits {
         granted
     }
 
-    /// The units that the store certainly counts, except those of `number`.
+    /// The units that the store certainly counts, except the permit `number`.
     fn counted(&self, number: u64) -> u64 {
         let inner = self.inner.lock().unwrap();
         let counts = inner.all.iter().filter(|(other, permit)| **other != number && permit.counts());

@@ -1,7 +1,7 @@
 //! Further Tokio runtimes of an instance, which may end or no longer be driven.
 //!
 //! A runtime cannot be driven inside of another one, so the schedule pauses while a side runs. Sides run on the clock of
-//! the schedule: it is set forward to the schedule's time before each run, and never advances by itself.
+//! the schedule: it is set forward to the schedule's time before each run, and does not advance otherwise.
 
 use std::{
     collections::VecDeque,

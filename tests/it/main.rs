@@ -41,6 +41,7 @@ mod model;
 mod on_decision;
 mod pairs;
 mod penalties;
+mod policy_changes;
 mod policy_sources;
 mod preflight;
 mod probe;

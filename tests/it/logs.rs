@@ -18,7 +18,7 @@ use support::{
     inner::{ask, get},
     listen_with, settings, store,
 };
-use tokio::time::sleep;
+use tokio::{net::TcpListener, time::sleep};
 use tower::{Layer as _, ServiceExt as _};
 use tower_ratelimit::{
     ClientIp, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, MemoryStore, PeerIp,
@@ -306,6 +306,12 @@ async fn an_outage_ends_without_traffic_and_the_first_decision_after_it_is_made_
         let is_suspended = async || failure().await == Some(ErrorKind::StoreSuspended);
         assert!(eventually(is_suspended).await, "{kind}");
         if kind == "killed" {
+            // Until the first probes have failed.
+            let port = TcpListener::bind(("127.0.0.1", server.port())).await.unwrap();
+            for _ in 0..8 {
+                drop(port.accept().await.unwrap());
+            }
+            drop(port);
             server.restart()
         } else {
             server.signal("CONT")

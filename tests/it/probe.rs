@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use support::{
-    RedisServer, fake_server, settings,
+    RedisServer, eventually, fake_server, settings,
     slow::{far, jitter},
 };
-use tower_ratelimit::{ErrorKind, RedisStore};
+use tower_ratelimit::{ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore};
 
 /// The URL of a user with the permissions of `rule`.
 fn user(server: &RedisServer, name: &str, rule: &str) -> String {
@@ -150,7 +150,7 @@ async fn an_absent_server_is_an_error_of_a_probe_and_not_of_a_lazy_store() {
     assert_eq!(store.probe().await.unwrap_err().kind(), ErrorKind::StoreUnreachable);
     assert_eq!(settings().connect(&server.url()).await.unwrap_err().kind(), ErrorKind::StoreUnreachable);
     server.restart();
-    assert!(support::eventually(async || store.probe().await.is_ok()).await);
+    assert!(eventually(async || store.probe().await.is_ok()).await);
 }
 
 #[tokio::test]
@@ -174,4 +174,20 @@ async fn a_server_that_never_answered_is_not_called_busy() {
     let error = RedisStore::builder().connect_lazy(&silent).unwrap().probe().await.unwrap_err().to_string();
     assert!(error.contains("whether the server expects TLS"), "{error}");
     assert!(!error.contains("busy") && !error.contains("500ms"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_probe_reports_a_primary_that_was_demoted_and_still_accepts_writes() {
+    let (server, other) = (RedisServer::start(), RedisServer::start());
+    let store = settings().connect(&server.url()).await.unwrap();
+    assert!(store.probe().await.unwrap().can_decide());
+    server.command::<()>(&["CONFIG", "SET", "replica-read-only", "no"]);
+    server.command::<()>(&["REPLICAOF", "127.0.0.1", &other.port().to_string()]);
+    let is_reported = async || store.probe().await.is_ok_and(|report| !report.can_decide());
+    assert!(eventually(is_reported).await);
+    // Its decisions do not show it.
+    let limiter = Limiter::new(store.clone());
+    let policy = Policy::new("p", Quota::per_day(1_000)).on_store_failure(FailureMode::Closed);
+    let decides = async || limiter.check(&policy, &Key::new("alice"), 1).await.is_ok();
+    assert!(eventually(decides).await);
 }

@@ -36,11 +36,16 @@ async fn check(limiter: &Limiter) -> Result<(), Error> {
     limiter.check(&closed(), &Key::new("alice"), 1).await.map(drop)
 }
 
-/// Makes decisions one after the other, and returns the kinds of errors of those that waited.
+/// Makes decisions about one key, one after the other, and returns the kinds of errors of those that waited.
 async fn waited(limiter: &Limiter, decisions: usize) -> Vec<ErrorKind> {
+    waited_for(limiter, decisions, 1).await
+}
+
+async fn waited_for(limiter: &Limiter, decisions: usize, keys: usize) -> Vec<ErrorKind> {
     let mut waited = Vec::new();
-    for _ in 0..decisions {
-        let error = check(limiter).await.unwrap_err();
+    for decision in 0..decisions {
+        let key = Key::new((decision % keys).to_string());
+        let error = limiter.check(&closed(), &key, 1).await.unwrap_err();
         waited.extend(was_made_to_wait(&error).then_some(error.kind()));
         sleep(Duration::from_millis(1)).await;
     }
@@ -117,9 +122,14 @@ async fn no_decision_waits_that_begins_after_the_third_failure_of_a_server_that_
 #[tokio::test(flavor = "multi_thread")]
 async fn three_decisions_of_a_shard_wait_for_a_cluster_that_never_answers() {
     let url = format!("redis://{}", silent().await);
-    let limiter = Limiter::new(settings().connect_lazy(Servers::cluster([url])).unwrap());
-    let waited = waited(&limiter, 100).await;
-    assert!(waited.len() <= 3, "{waited:?}");
+    // Shorter than an attempt to connect to a node, which would otherwise fail before the decisions do.
+    let settings = RedisStore::builder().deadline(Duration::from_millis(50));
+    let limiter = || Limiter::new(settings.clone().connect_lazy(Servers::cluster([url.clone()])).unwrap());
+    let of_one = waited(&limiter(), 100).await;
+    assert!((1..=3).contains(&of_one.len()), "{of_one:?}");
+    // By default there are eight shards.
+    let of_all = waited_for(&limiter(), 400, 100).await;
+    assert!((9..=24).contains(&of_all.len()), "{of_all:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -31,7 +31,9 @@ pub(super) async fn operate(shared: Arc<Shared>, mut random: Random) {
         if random.chance(150) {
             let (policy, key) = (&shared.permits.policies[0], &shared.permits.key);
             shared.permits.lost();
-            let _ = instance.limiter.operator().reset(policy, key).await;
+            if instance.limiter.operator().reset(policy, key).await.is_err() {
+                shared.permits.reset_failed();
+            }
             shared.permits.lost();
         }
     }

@@ -36,6 +36,8 @@ struct Inner {
     events: u64,
     /// How often the store has lost permits.
     losses: u64,
+    /// Whether a reset has failed, which may still come.
+    may_be_reset: bool,
     /// Then permits expire later.
     clock_was_set_back: bool,
 }
@@ -135,7 +137,7 @@ impl Permits {
                 {
                     let inner = &mut *self.inner.lock().unwrap();
                     if let Some(permit) = inner.all.get_mut(&number) {
-                        permit.is_certain = asked.losses == inner.losses;
+                        permit.is_certain = asked.losses == inner.losses && !inner.may_be_reset;
                     }
                 }
                 // Those that still count did when this one was granted.
@@ -197,6 +199,11 @@ impl Permits {
         let inner = &mut *self.inner.lock().unwrap();
         inner.losses += 1;
         inner.all.values_mut().for_each(|permit| permit.is_certain = false);
+    }
+
+    /// A reset of the key has failed.
+    pub(super) fn reset_failed(&self) {
+        self.inner.lock().unwrap().may_be_reset = true;
     }
 
     pub(super) fn clock_set_back(&self) {

@@ -65,6 +65,8 @@ struct Total {
     charged: u64,
     /// Units of calls that are under way or have no answer. They are neither debited again nor refunded.
     unsure: u64,
+    /// Units of [`More`], charged or unsure, that are not wanted yet.
+    more: u64,
     /// Whether nothing is debited or refunded: a permit is held and not charged, and what a shadow denies is not charged.
     is_fixed: bool,
     /// Whether the layer refunds its charge, so nothing more is debited.
@@ -77,11 +79,13 @@ impl Total {
     }
 
     const fn missing(&self) -> u64 {
-        if self.can_grow() { self.wanted.saturating_sub(self.charged.saturating_add(self.unsure)) } else { 0 }
+        let wanted = self.wanted.saturating_add(self.more);
+        if self.can_grow() { wanted.saturating_sub(self.charged.saturating_add(self.unsure)) } else { 0 }
     }
 
     const fn surplus(&self) -> u64 {
-        if self.is_fixed { 0 } else { self.charged.saturating_sub(self.wanted) }
+        let wanted = self.wanted.saturating_add(self.more);
+        if self.is_fixed { 0 } else { self.charged.saturating_sub(wanted) }
     }
 }
 
@@ -90,7 +94,7 @@ impl Account {
         let total = |outcome: &Outcome| {
             let charged = outcome.granted();
             let is_fixed = outcome.policy().has_permits() || outcome.is_denied();
-            Total { wanted: charged, charged, unsure: 0, is_fixed, is_refunded: false }
+            Total { wanted: charged, charged, unsure: 0, more: 0, is_fixed, is_refunded: false }
         };
         let totals = match denies(&decision) {
             true => Vec::new(),
@@ -154,35 +158,28 @@ impl Account {
     }
 
     /// Charges `units` more to each outcome that can be charged, or denies and charges nothing.
-    pub(super) fn charge_more(self: &Arc<Self>, units: u64) -> Answer<Decision> {
-        let asked: Vec<u64> =
+    pub(super) async fn charge_more(self: &Arc<Self>, units: u64) -> Result<(Decision, More), Error> {
+        let grow: Vec<u64> =
             lock(&self.state).totals.iter().map(|total| u64::from(total.can_grow())).collect();
-        let Some(charged) = self.decision.of_outcomes(|outcome| self.units_of(outcome, &asked) > 0) else {
-            return Answer::ready(Ok(self.decision.clone()));
+        let mut more = More { account: self.clone(), units: Vec::new() };
+        let Some(charged) = self.decision.of_outcomes(|outcome| self.units_of(outcome, &grow) > 0) else {
+            return Ok((self.decision.clone(), more));
         };
-        let account = self.clone();
-        self.limiter.charge_more(&charged, units).then(move |ended| {
-            let failure = ended.as_ref().map_or_else(Some, Decision::failure).map(Error::kind);
-            if failure.is_some_and(ErrorKind::may_have_charged) {
-                account.change(&asked, |total, asked| {
-                    let units = units.saturating_mul(asked);
-                    total.wanted = total.wanted.saturating_add(units);
-                    total.unsure = total.unsure.saturating_add(units);
-                });
-            } else if let Ok(more) = &ended
-                && !denies(more)
-            {
-                account.charged(more, true);
-            }
-            ended
-        })
-    }
-
-    /// Refunds what [`charge_more`](Self::charge_more) charged.
-    pub(super) fn undo(self: &Arc<Self>, more: &Decision) -> Answer<Decision> {
-        let granted = if denies(more) { Vec::new() } else { self.granted(more) };
-        self.change(&granted, |total, units| total.wanted = total.wanted.saturating_sub(units));
-        self.charge(|wanted| wanted)
+        let ended = self.limiter.charge_more(&charged, units).await;
+        let failure = ended.as_ref().map_or_else(Some, Decision::failure).map(Error::kind);
+        if failure.is_some_and(ErrorKind::may_have_charged) {
+            more.units = grow.iter().map(|grow| grow.saturating_mul(units)).collect();
+            self.change(&more.units, |total, units| {
+                total.more = total.more.saturating_add(units);
+                total.unsure = total.unsure.saturating_add(units);
+            });
+        } else if let Ok(decision) = &ended
+            && !denies(decision)
+        {
+            more.units = self.granted(decision);
+            self.charged(decision, true);
+        }
+        Ok((ended?, more))
     }
 
     fn start(self: &Arc<Self>, state: &mut State) -> Shared<Running> {
@@ -196,11 +193,11 @@ impl Account {
         running
     }
 
-    /// Records what `debit` charged. `grows` is whether the totals grow by it.
-    fn charged(&self, debit: &Decision, grows: bool) {
+    /// Records what `debit` charged. `is_more` is whether it is a part of [`More`].
+    fn charged(&self, debit: &Decision, is_more: bool) {
         self.change(&self.granted(debit), |total, units| {
             total.charged = total.charged.saturating_add(units);
-            total.wanted = total.wanted.saturating_add(if grows { units } else { 0 });
+            total.more = total.more.saturating_add(if is_more { units } else { 0 });
         });
         let debits = &mut lock(&self.state).debits;
         if is_refundable(debit) {
@@ -240,6 +237,32 @@ impl Account {
     /// Applies `change` to each total and its number of `units`.
     fn change(&self, units: &[u64], change: impl Fn(&mut Total, u64)) {
         lock(&self.state).totals.iter_mut().zip(units).for_each(|(total, units)| change(total, *units));
+    }
+}
+
+/// What [`Account::charge_more`] has charged beside the totals. It becomes a part of them when this is dropped, so what
+/// others set until then is neither lowered nor refunded if it is undone.
+pub(super) struct More {
+    account: Arc<Account>,
+    /// By the place of the outcome.
+    units: Vec<u64>,
+}
+
+impl More {
+    /// Refunds it.
+    pub(super) fn undo(mut self) -> Answer<Decision> {
+        let units = mem::take(&mut self.units);
+        self.account.change(&units, |total, units| total.more = total.more.saturating_sub(units));
+        self.account.charge(|wanted| wanted)
+    }
+}
+
+impl Drop for More {
+    fn drop(&mut self) {
+        self.account.change(&self.units, |total, units| {
+            total.more = total.more.saturating_sub(units);
+            total.wanted = total.wanted.saturating_add(units);
+        });
     }
 }
 

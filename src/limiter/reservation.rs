@@ -396,19 +396,19 @@ impl Reservation {
         let charged = self.parts.iter().zip(units).filter_map(|(part, units)| Some((part.clone(), units?)));
         let (charged, mut decision): (Vec<_>, _) = (charged.collect(), self.decision.clone());
         Answer::pending(async move {
-            let mut made: Vec<(&Arc<Part>, Decision)> = Vec::new();
+            let mut made = Vec::new();
             for (part, units) in &charged {
                 match part.account.charge_more(*units).await {
-                    Ok(more) if !more.is_denied() => {
+                    Ok((decided, more)) if !decided.is_denied() => {
                         // A denial that is only reported is among the outcomes.
-                        decision = decision.updated(&more).admitted();
-                        made.push((part, more));
+                        decision = decision.updated(&decided).admitted();
+                        made.push(more);
                     }
                     denied => {
-                        for (part, more) in made {
-                            let _ = part.account.undo(&more).await;
+                        for more in made {
+                            let _ = more.undo().await;
                         }
-                        return denied;
+                        return denied.map(|(decided, _)| decided);
                     }
                 }
             }

@@ -2,14 +2,14 @@
 
 use std::{convert::Infallible, time::Duration};
 
-use futures_util::future::join_all;
+use futures_util::{FutureExt as _, future::join_all};
 use http::{Request, Response};
-use support::{Down, PATIENT, RedisServer, store};
+use support::{Counted, Down, PATIENT, RedisServer, store};
 use tokio::time::timeout;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
-    Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer,
-    Reservation, Rule, algorithm::FixedWindow, layer::Rules, policy::Enforcement,
+    Charge, Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, PolicySource, Quota,
+    RateLimitLayer, Reservation, Rule, algorithm::FixedWindow, layer::Rules, policy::Enforcement,
 };
 
 const LIMIT: u64 = 10_000_000;
@@ -321,4 +321,32 @@ async fn a_denial_of_one_unit_refunds_what_the_others_were_charged_and_no_estima
     drop(service.oneshot(Request::new(())).await.unwrap());
     limiter.drain(PATIENT).await.unwrap();
     assert_eq!((used(&limiter, "token-plan").await, used(&limiter, "money-plan").await), (400, 20));
+}
+
+/// The first unit is charged and the charge of the second one is pending, while another handle sets a total.
+#[tokio::test]
+async fn a_denial_of_one_unit_keeps_the_total_that_another_handle_has_set_during_the_charge() {
+    for (name, total) in [("settle", 30), ("extend", 130), ("charge more", 107), ("settle to more", 500)] {
+        let limiter = Limiter::new(Counted::new(MemoryStore::new()));
+        let (tokens, money) = (policy("tokens", LIMIT), policy("money", LIMIT));
+        let charges = [Charge::new(&tokens, &key(), 100), Charge::new(&money, &key(), 20)];
+        let decision = limiter.check_all(&charges).await.unwrap();
+        let part = |name| Reservation::of_unit(&limiter, &decision.for_policy(name).unwrap(), name);
+        let reservation = part("tokens").and(part("money"));
+
+        let mut more = reservation.charge_more_each([("tokens", 50), ("money", LIMIT)]);
+        // Each answer of this store takes two polls: at the second one, the charge of the other unit is made.
+        for _ in 0..2 {
+            assert!((&mut more).now_or_never().is_none(), "{name}");
+        }
+        assert_eq!(used(&limiter, "tokens").await, 150, "{name}");
+        let set = match name {
+            "extend" => reservation.extend_each([("tokens", total)]),
+            "charge more" => reservation.charge_more_each([("tokens", 7)]),
+            _ => reservation.settle_each([("tokens", total)]),
+        };
+        set.await.unwrap();
+        assert!(!more.await.unwrap().is_allowed(), "{name}");
+        assert_eq!((used(&limiter, "tokens").await, used(&limiter, "money").await), (total, 20), "{name}");
+    }
 }

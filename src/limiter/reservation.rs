@@ -330,9 +330,10 @@ impl Reservation {
     /// Return the decision from the handler, and the layer writes it into the response's headers. What is charged
     /// belongs to the reservation: [`settle`](Self::settle) replaces it, as it replaces the estimate.
     ///
-    /// Rules of several layers or units are charged one after the other. If one denies, the others are refunded. The
-    /// charge is made while the answer is awaited. If the answer is dropped before its end, the units may be charged, and
-    /// the reservation does not refund them.
+    /// Rules of several layers or units are charged one after the other. If one denies, the others are refunded; if a
+    /// refund fails, the same holds as for [`Limiter::refund`], and the decision is the denial. The charge is made while
+    /// the answer is awaited. If the answer is dropped before its end, the units may be charged, and the reservation does
+    /// not refund them.
     ///
     /// # Errors
     ///

@@ -58,6 +58,8 @@ struct Table {
     last: u64,
     /// The runtimes that do the work.
     runtimes: Vec<Id>,
+    /// Whether the last clone of the limiter was dropped, so that no decision follows in which a runtime takes work over.
+    is_orphaned: bool,
 }
 
 struct Task {
@@ -182,6 +184,21 @@ impl Background {
         self.changed.notify_waiters();
     }
 
+    /// Call it when the last clone of the limiter is dropped. The current runtime does what is left.
+    pub(super) fn orphan(self: &Arc<Self>) {
+        let lost = {
+            let table = &mut *lock(&self.table);
+            table.is_orphaned = true;
+            if let Ok(runtime) = Handle::try_current()
+                && !table.tasks.is_empty()
+            {
+                self.run_on(&runtime, table);
+            }
+            table.lose()
+        };
+        drop(lost);
+    }
+
     /// Polls `call` on `runtime`, and on another one if this one does not. Without a runtime, the next one in which a
     /// decision is made, or that drains the limiter, polls it.
     pub(super) fn call(self: &Arc<Self>, runtime: Option<&Handle>, call: Shared<Call>) {
@@ -190,7 +207,7 @@ impl Background {
 
     /// Adds a task that is due after `wait`. Returns its number.
     fn add(self: &Arc<Self>, runtime: Option<&Handle>, job: Job, wait: Duration) -> u64 {
-        let number = {
+        let (number, lost) = {
             let table = &mut *lock(&self.table);
             table.last += 1;
             let (number, due) = (table.last, Instant::now() + wait);
@@ -200,9 +217,10 @@ impl Background {
                 self.run_on(runtime, table);
             }
             self.note_overdue(table);
-            number
+            (number, table.lose())
         };
         self.changed.notify_waiters();
+        drop(lost);
         number
     }
 
@@ -333,17 +351,17 @@ impl Background {
             return self.remove(number);
         }
         let job = request.clone().into_release(wait);
-        let renewal = {
+        let dropped = {
             let table = &mut *lock(&self.table);
             let job = table.tasks.get_mut(&number).map(|task| mem::replace(&mut task.job, job));
             table.postpone(number, Instant::now() + wait);
             runtime.into_iter().for_each(|runtime| self.run_on(runtime, table));
             self.note_overdue(table);
-            job
+            (job, table.lose())
         };
         self.changed.notify_waiters();
         // Not under the lock.
-        drop(renewal);
+        drop(dropped);
     }
 
     /// Sends a release, again while the store fails, until the permit has expired.
@@ -376,6 +394,17 @@ impl Table {
         let task = self.tasks.remove(&number)?;
         self.order.remove(&(task.due, number));
         Some(task)
+    }
+
+    /// What no runtime will do: without a limiter, work of runtimes that have ended. It would keep the store, and the store's
+    /// connections. Permits in use are kept, because the runtime in which they are dropped releases them.
+    fn lose(&mut self) -> Vec<Task> {
+        if !self.is_orphaned || !self.runtimes.is_empty() {
+            return Vec::new();
+        }
+        let is_lost = |(_, task): &(&u64, &Task)| !matches!(task.job, Job::Renew { .. });
+        let lost: Vec<u64> = self.tasks.iter().filter(is_lost).map(|(number, _)| *number).collect();
+        lost.into_iter().filter_map(|number| self.remove(number)).collect()
     }
 
     fn postpone(&mut self, number: u64, due: Instant) {
@@ -417,12 +446,14 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         // A runtime that has ended drops this in `spawn`, under the lock; it is not in the table then.
-        if let Ok(mut table) = self.background.table.try_lock() {
+        let lost = self.background.table.try_lock().map(|mut table| {
             table.runtimes.retain(|other| *other != self.id);
             // Another runtime begins again what this one has begun.
             table.hurry(|task| task.runtime == Some(self.id));
             self.background.note_overdue(&table);
-        }
+            table.lose()
+        });
+        drop(lost);
     }
 }
 

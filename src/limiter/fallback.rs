@@ -24,6 +24,12 @@ pub(super) struct Shared {
     pub(super) background: Arc<Background>,
 }
 
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.background.orphan();
+    }
+}
+
 impl Shared {
     /// The decision of the store over `charges`, or the one in its place if the store failed.
     pub(super) fn complete(

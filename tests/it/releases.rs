@@ -210,3 +210,69 @@ fn a_drain_waits_for_a_release_while_redis_is_unavailable_and_names_it() {
         assert!(eventually(async || free(&server, &policy).await == Some(1)).await);
     });
 }
+
+/// Does not answer a release in the first runtime. Counts the releases in others.
+struct Releases {
+    store: MemoryStore,
+    silent_in: tokio::runtime::Id,
+    answered: Arc<AtomicUsize>,
+}
+
+impl Store for Releases {
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        let decided = self.store.decide(action, charges);
+        if action != Action::Refund {
+            return decided;
+        }
+        let (silent_in, answered) = (self.silent_in, self.answered.clone());
+        Answer::pending(async move {
+            if tokio::runtime::Handle::current().id() == silent_in {
+                std::future::pending::<()>().await;
+            }
+            answered.fetch_add(1, Ordering::Relaxed);
+            decided.await
+        })
+    }
+
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        self.store.reset(policy, key)
+    }
+}
+
+#[test]
+fn a_limiter_whose_work_no_runtime_can_finish_keeps_no_store() {
+    for case in ["its runtime ends first", "it is dropped first", "it is dropped in another runtime"] {
+        let (first, second) = (current_thread(), current_thread());
+        let answered = Arc::new(AtomicUsize::new(0));
+        let store = Releases {
+            store: MemoryStore::new(),
+            silent_in: first.handle().id(),
+            answered: answered.clone(),
+        };
+        let limiter = Limiter::new(store);
+        first.block_on(async {
+            drop(limiter.check(&jobs(1), &key(), 1).await.unwrap());
+            tokio::task::yield_now().await;
+        });
+        assert!(Arc::strong_count(&answered) > 1, "{case}");
+        match case {
+            "its runtime ends first" => {
+                drop(first);
+                drop(limiter);
+            }
+            "it is dropped first" => {
+                drop(limiter);
+                drop(first);
+            }
+            _ => {
+                drop(first);
+                second.block_on(async {
+                    drop(limiter);
+                    assert!(eventually(async || answered.load(Ordering::Relaxed) > 0).await, "{case}");
+                    assert!(eventually(async || Arc::strong_count(&answered) == 1).await, "{case}");
+                });
+            }
+        }
+        assert_eq!(Arc::strong_count(&answered), 1, "{case}: the store is kept");
+    }
+}

@@ -138,7 +138,7 @@ impl Routes {
             log!(
                 warn,
                 "a route of the table matches a request's path inside a nested router, and no route matches the full \
-                 path, so the rules of the route do not apply: write the full path, {}",
+                 path, so the rules of the route do not apply to it; if they should, write the full path, {}",
                 route_of(request).map_or_else(
                     || "with the prefix of the nested router".to_owned(),
                     |route| format!("such as {route:?}")

@@ -325,6 +325,10 @@ impl Network {
         let name = String::from_utf8_lossy(&commands[0][0]).into_owned();
         let keys = commands.iter().map(|command| keys_of(command).len()).sum::<usize>();
         self.log.note(format_args!("{} #{id} {name} of {keys} keys: {fate:?}", wire.owner.name));
+        if let Fate::Nonsense(_) = fate {
+            // The caller does not learn what the call did.
+            self.trouble(commands);
+        }
         if fate == Fate::ClosedButSent {
             let keys = commands.iter().flat_map(|command| keys_of(command).iter().cloned());
             self.wires.lock().unwrap().repeated.extend(keys);

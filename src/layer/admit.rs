@@ -24,7 +24,7 @@ use crate::{
     base::{Answer, Error},
     decision::{Charge, Charges, Decision},
     key::Key,
-    limiter::{Deciding, Limiter, Undecided},
+    limiter::{Deciding, Undecided},
     response::Rejection,
 };
 
@@ -345,7 +345,7 @@ impl Admit<'_> {
             Ok(decided) => self.decided(decided, unidentified),
             Err(mut charge) => {
                 if let Some(refunded) = config.refunded_if_cancelled(unidentified.is_some()) {
-                    charge = Undecided::watch(Limiter::clone(&config.limiter), charge, refunded).into();
+                    charge = Undecided::watch(&config.limiter, charge, refunded).into();
                 }
                 Admission::Pending(Waiting::Decision(charge, unidentified))
             }

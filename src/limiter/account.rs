@@ -102,7 +102,7 @@ impl Account {
         };
         let state = State { totals, debits: VecDeque::new(), round: None };
         Arc::new(Self {
-            limiter: limiter.clone(),
+            limiter: limiter.for_work(),
             decision,
             runtime: Handle::try_current().ok(),
             state: Mutex::new(state),

@@ -24,8 +24,8 @@ pub(crate) struct Undecided {
 
 impl Undecided {
     /// The decision of `charge`, which `limiter` makes, and which is refunded under `rules` if nothing awaits the decision.
-    pub(crate) fn watch(limiter: Limiter, charge: Deciding, rules: Vec<usize>) -> Answer<Decision> {
-        let mut undecided = Self { limiter, charge: Some(charge), rules };
+    pub(crate) fn watch(limiter: &Limiter, charge: Deciding, rules: Vec<usize>) -> Answer<Decision> {
+        let mut undecided = Self { limiter: limiter.for_work(), charge: Some(charge), rules };
         Answer::pending(poll_fn(move |cx| {
             let Self { limiter, charge, .. } = &mut undecided;
             let Some(deciding) = charge else { panic!("a charge was polled after its decision") };

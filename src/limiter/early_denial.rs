@@ -31,7 +31,7 @@ impl Limiter {
         Answer::pending(async move {
             let decided = match limiter.charge(charges) {
                 Ok(decided) => decided,
-                Err(charge) => Undecided::watch(limiter.clone(), charge, rules).await,
+                Err(charge) => Undecided::watch(&limiter, charge, rules).await,
             };
             match decided {
                 Ok(decision) if decision.is_denied() => Ok(Some(decision)),

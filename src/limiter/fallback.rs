@@ -24,9 +24,12 @@ pub(super) struct Shared {
     pub(super) background: Arc<Background>,
 }
 
-impl Drop for Shared {
+/// Exists as long as a clone of the limiter that can make a decision.
+pub(super) struct User(pub(super) Arc<Background>);
+
+impl Drop for User {
     fn drop(&mut self) {
-        self.background.orphan();
+        self.0.orphan();
     }
 }
 

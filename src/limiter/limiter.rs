@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     background::{Background, PermitRequest, Work},
-    fallback::{Pending, Shared, counted},
+    fallback::{Pending, Shared, User, counted},
 };
 use crate::{
     base::{Answer, Error, ErrorKind},
@@ -124,6 +124,9 @@ impl From<Answer<Decision>> for Deciding {
 #[derive(Clone)]
 pub struct Limiter {
     pub(super) shared: Arc<Shared>,
+    /// `None` [for work](Self::for_work).
+    #[expect(dead_code, reason = "only dropped")]
+    user: Option<Arc<User>>,
     /// The enforcement of the request whose handler has this limiter.
     enforcement: Enforcement,
 }
@@ -134,8 +137,10 @@ impl Limiter {
     pub fn new(store: impl Store) -> Self {
         let (is_in_process, local) =
             (store.is_in_process(), store.local_counts().unwrap_or_else(|| LocalCounts::new(false)));
-        let shared = Shared { store: Arc::new(store), is_in_process, local, background: Background::new() };
-        Self { shared: Arc::new(shared), enforcement: Enforcement::On }
+        let background = Background::new();
+        let user = Some(Arc::new(User(background.clone())));
+        let shared = Shared { store: Arc::new(store), is_in_process, local, background };
+        Self { shared: Arc::new(shared), user, enforcement: Enforcement::On }
     }
 
     /// This limiter under another enforcement. A new limiter enforces. One in a handler has the enforcement that its
@@ -144,7 +149,13 @@ impl Limiter {
     #[doc(hidden)]
     #[must_use]
     pub fn under(&self, enforcement: Enforcement) -> Self {
-        Self { enforcement, shared: self.shared.clone() }
+        Self { enforcement, ..self.clone() }
+    }
+
+    /// A clone for work in the background, which is no user of the limiter. Otherwise, the limiter and work that no
+    /// runtime does would keep each other.
+    pub(super) fn for_work(&self) -> Self {
+        Self { user: None, ..self.clone() }
     }
 
     /// Its [enforcement](Self::under).

@@ -1,21 +1,27 @@
 //! Permits are released, and reservations settled, by the end of the process, and if their runtime has ended or waits.
 
 use std::{
+    convert::Infallible,
+    future::poll_fn,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
+use futures_util::FutureExt as _;
+use http::{Request, Response};
 use support::{PATIENT, RedisServer, eventually, settings};
 use tokio::{
     runtime::{Builder, Runtime},
     time::timeout,
 };
+use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore,
-    Reservation,
+    Answer, Charge, Decision, Error, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer,
+    RedisStore, Reservation,
     algorithm::Concurrency,
     store::{Action, Store},
 };
@@ -211,27 +217,27 @@ fn a_drain_waits_for_a_release_while_redis_is_unavailable_and_names_it() {
     });
 }
 
-/// Does not answer a release in the first runtime. Counts the releases in others.
-struct Releases {
+/// Does not answer calls of one kind in the first runtime. Counts those it answers in others.
+struct SilentInOne {
     store: MemoryStore,
-    silent_in: tokio::runtime::Id,
+    silent: (Action, tokio::runtime::Id),
     answered: Arc<AtomicUsize>,
 }
 
-impl Store for Releases {
+impl Store for SilentInOne {
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        let decided = self.store.decide(action, charges);
-        if action != Action::Refund {
+        let (mut decided, (silent, runtime)) = (self.store.decide(action, charges), self.silent);
+        if action != silent {
             return decided;
         }
-        let (silent_in, answered) = (self.silent_in, self.answered.clone());
-        Answer::pending(async move {
-            if tokio::runtime::Handle::current().id() == silent_in {
-                std::future::pending::<()>().await;
+        let answered = self.answered.clone();
+        Answer::pending(poll_fn(move |cx| {
+            if tokio::runtime::Handle::current().id() == runtime {
+                return Poll::Pending;
             }
             answered.fetch_add(1, Ordering::Relaxed);
-            decided.await
-        })
+            decided.poll_unpin(cx)
+        }))
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
@@ -239,40 +245,63 @@ impl Store for Releases {
     }
 }
 
+/// Makes work in the background that is not done in the current runtime.
+async fn begin(work: &str, limiter: &Limiter) {
+    let units = Policy::new("units", Quota::per_day(9));
+    let reserved = async || Reservation::new(limiter, &limiter.check(&units, &key(), 5).await.unwrap());
+    match work {
+        "a release" => drop(limiter.check(&jobs(1), &key(), 1).await.unwrap()),
+        "a refund" => drop(reserved().await.or_refund()),
+        "a settlement" => drop(reserved().await.settle(2)),
+        "a debit" => drop(reserved().await.settle(7)),
+        _ => {
+            let layer = RateLimitLayer::new(limiter.clone(), units, key()).refund_cancelled();
+            let service =
+                layer.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(()))));
+            assert!(service.oneshot(Request::new(())).now_or_never().is_none());
+        }
+    }
+    tokio::task::yield_now().await;
+}
+
 #[test]
 fn a_limiter_whose_work_no_runtime_can_finish_keeps_no_store() {
-    for case in ["its runtime ends first", "it is dropped first", "it is dropped in another runtime"] {
-        let (first, second) = (current_thread(), current_thread());
-        let answered = Arc::new(AtomicUsize::new(0));
-        let store = Releases {
-            store: MemoryStore::new(),
-            silent_in: first.handle().id(),
-            answered: answered.clone(),
-        };
-        let limiter = Limiter::new(store);
-        first.block_on(async {
-            drop(limiter.check(&jobs(1), &key(), 1).await.unwrap());
-            tokio::task::yield_now().await;
-        });
-        assert!(Arc::strong_count(&answered) > 1, "{case}");
-        match case {
-            "its runtime ends first" => {
-                drop(first);
-                drop(limiter);
-            }
-            "it is dropped first" => {
-                drop(limiter);
-                drop(first);
-            }
-            _ => {
-                drop(first);
-                second.block_on(async {
+    let works = [
+        ("a release", Action::Refund),
+        ("a refund", Action::Refund),
+        ("a settlement", Action::Refund),
+        ("a debit", Action::Debit),
+        ("a cancelled request", Action::Charge),
+    ];
+    for (work, silent) in works {
+        for end in ["its runtime ends first", "it is dropped first", "it is dropped in another runtime"] {
+            let case = format!("{work}, {end}");
+            let (first, second) = (current_thread(), current_thread());
+            let answered = Arc::new(AtomicUsize::new(0));
+            let silent = (silent, first.handle().id());
+            let limiter =
+                Limiter::new(SilentInOne { store: MemoryStore::new(), silent, answered: answered.clone() });
+            first.block_on(begin(work, &limiter));
+            assert!(Arc::strong_count(&answered) > 1, "{case}");
+            match end {
+                "its runtime ends first" => {
+                    drop(first);
                     drop(limiter);
-                    assert!(eventually(async || answered.load(Ordering::Relaxed) > 0).await, "{case}");
-                    assert!(eventually(async || Arc::strong_count(&answered) == 1).await, "{case}");
-                });
+                }
+                "it is dropped first" => {
+                    drop(limiter);
+                    drop(first);
+                }
+                _ => {
+                    drop(first);
+                    second.block_on(async {
+                        drop(limiter);
+                        assert!(eventually(async || answered.load(Ordering::Relaxed) > 0).await, "{case}");
+                        assert!(eventually(async || Arc::strong_count(&answered) == 1).await, "{case}");
+                    });
+                }
             }
+            assert_eq!(Arc::strong_count(&answered), 1, "{case}: the store is kept");
         }
-        assert_eq!(Arc::strong_count(&answered), 1, "{case}: the store is kept");
     }
 }

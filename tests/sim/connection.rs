@@ -89,7 +89,7 @@ impl Connection {
 
 impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, command: &'a Cmd) -> RedisFuture<'a, Value> {
-        let commands = vec![words(command)];
+        let commands = vec![words(command.args_iter())];
         async move { Ok(self.exchange(commands).await?.remove(0)) }.boxed()
     }
 
@@ -99,7 +99,7 @@ impl ConnectionLike for Connection {
         _: usize,
         _: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
-        let commands = pipeline.cmd_iter().map(words).collect();
+        let commands = pipeline.cmd_iter().map(|command| words(command.args_iter())).collect();
         self.exchange(commands).boxed()
     }
 
@@ -108,8 +108,8 @@ impl ConnectionLike for Connection {
     }
 }
 
-fn words(command: &Cmd) -> Command {
-    let words = command.args_iter().map(|argument| match argument {
+fn words<'a>(arguments: impl Iterator<Item = redis::Arg<&'a [u8]>>) -> Command {
+    let words = arguments.map(|argument| match argument {
         redis::Arg::Simple(bytes) => bytes.to_vec(),
         _ => panic!("only plain arguments are simulated"),
     });

@@ -152,7 +152,7 @@ impl Limiter {
         Self { enforcement, ..self.clone() }
     }
 
-    /// A clone for work in the background, which is no user of the limiter. Otherwise, the limiter and work that no
+    /// A clone for work in the background, which does not count as a user. Otherwise, the limiter and work that no
     /// runtime does would keep each other.
     pub(super) fn for_work(&self) -> Self {
         Self { user: None, ..self.clone() }

@@ -50,10 +50,10 @@ impl<T: HasBucket> Counter for T {
     }
 }
 
-/// The longest lease in microseconds: two slots of `lua/include/lease.lua`. A `MemoryStore` leases nothing.
+/// The longest lease in microseconds: two slots of `lua/bucket_in_full/leases.lua`. A `MemoryStore` leases nothing.
 const LONGEST_LEASE: u64 = 1_000_000;
 
-/// As in `lua/include/bucket.lua`: 18 years in microseconds.
+/// The largest sum of refunds that a state keeps, the same as in `lua/bucket_in_full/text.lua`: 18 years in microseconds.
 const MAX_REFUNDED: u64 = 1 << 49;
 
 /// A level that drains at `units` per `period` microseconds, with room for `burst`.

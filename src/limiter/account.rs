@@ -37,7 +37,7 @@ pub(super) struct Account {
 }
 
 struct State {
-    /// By the place of the outcome. Empty if the decision is a denial.
+    /// One total for each outcome, in their order. Empty if the decision is a denial.
     totals: Vec<Total>,
     /// The latest debits, which may be refunded.
     debits: VecDeque<Decision>,
@@ -61,7 +61,7 @@ type Settled = Result<Decision, Error>;
 #[derive(Clone, Copy)]
 struct Total {
     wanted: u64,
-    /// Those that are charged: granted by the store and not refunded.
+    /// The units that the store has granted and that are not refunded.
     charged: u64,
     /// Units of calls that are under way or have no answer. They are neither debited again nor refunded.
     unsure: u64,
@@ -244,7 +244,7 @@ impl Account {
 /// others set until then is neither lowered nor refunded if it is undone.
 pub(super) struct More {
     account: Arc<Account>,
-    /// By the place of the outcome.
+    /// The units of each outcome, in their order.
     units: Vec<u64>,
 }
 
@@ -334,7 +334,7 @@ impl Round {
             let mut refunded = account.by_place(outcomes.iter().zip(refunded));
             let is_local = outcomes.iter().any(|outcome| outcome.local().is_some());
             if is_local {
-                // It is refunded here, or once the store answers.
+                // An outage's charge is refunded in this process, or once the store answers.
                 account.change(&refunded, |total, units| total.charged = total.charged.saturating_sub(units));
                 refunded.fill(0);
             }

@@ -77,12 +77,12 @@ pub(super) struct Pending {
 }
 
 impl Pending {
-    /// Of a charge that needs permits.
+    /// A pending charge that needs permits.
     pub(super) fn charge(background: &Arc<Background>, permits: Option<PermitRequest>) -> Self {
         Self::new(background, permits, Vec::new(), false)
     }
 
-    /// Of refunds of claimed units.
+    /// A pending refund of claimed units.
     pub(super) fn refund(background: &Arc<Background>, refunds: &[Charge], claims: Vec<Claim>) -> Self {
         Self::new(background, None, claims, is_local(mode(refunds)))
     }

@@ -279,7 +279,7 @@ impl Limiter {
     /// ```
     pub fn charge_more(&self, decision: &Decision, units: u64) -> Answer<Decision> {
         self.enforced(|| match &*charges_of(decision, units) {
-            // With its failure.
+            // Nothing is charged. If the decision was made in an outage, it has the failure.
             [] => Answer::ready(Ok(decision.clone())),
             charges => self.decide(Action::Charge, charges),
         })

@@ -118,7 +118,7 @@ impl Operator {
         if !(1_000..=MAX_BAN).contains(&time) {
             return Err(Error::invalid("a ban must last 1 ms to 3650 days: use `unban` to end one"));
         }
-        // Of a shadow, too: it may be enforced later.
+        // A shadow has bans too, because it may be enforced later.
         let decision = self.set_ban(policy, key, time).await?;
         if decision.all_outcomes().iter().any(Outcome::is_banned) {
             Ok(())

@@ -157,7 +157,7 @@ pub(crate) struct Leased {
 impl Leased {
     /// Sets what the store has on lease now.
     pub(crate) fn set(&self, keys: usize, units: u64) {
-        /// Of all stores.
+        /// The sums over all stores.
         static KEYS: AtomicI64 = AtomicI64::new(0);
         static UNITS: AtomicI64 = AtomicI64::new(0);
         let change = |own: &AtomicI64, now: i64| now - own.swap(now, Ordering::Relaxed);
@@ -175,7 +175,8 @@ impl Drop for Leased {
 }
 
 const VERDICTS: [&str; 5] = ["admitted", "delayed", "denied", "shadow_denied", "banned"];
-/// With two in reserve. A source beyond them would be counted slowly.
+/// The number of sources whose counters are registered once: today's, and two spare ones. The counter of a further
+/// source would be looked up at each use.
 const SOURCES: usize = 6;
 
 /// The counters of a policy's decisions. A clone begins without any, because its policy may get another name.

@@ -1,6 +1,6 @@
 //! The rules for the Lua files that a program can check; see "Rules" in `lua/README.md`.
 //!
-//! Part of `make lint`. The checks read tokens, not a syntax tree: a name counts as declared where a `local`, a
+//! The checks read tokens, not a syntax tree: a name counts as declared where a `local`, a
 //! parameter or a loop of the same file declares it, or where a file under `include/` declares it.
 
 use std::{collections::BTreeSet, fs, path::Path};

@@ -354,7 +354,7 @@ pub(super) fn only(
     expected: &'static str,
 ) -> Answer<Vec<Key>> {
     Answer::ready(match named.raw() {
-        Some(identity) if is_possible(&identity) => Ok(vec![Key::new(&identity)]),
+        Some(identity) if is_possible(&identity) => Ok(vec![Key::of_bytes(&identity)]),
         _ => Err(impossible(expected)),
     })
 }

@@ -32,8 +32,6 @@ use super::{
 /// ```
 /// use tower_ratelimit::Key;
 ///
-/// assert_eq!(Key::new("alice"), Key::new(b"alice"));
-/// assert_eq!(Key::new(("acme", 7)), Key::join([&Key::new("acme"), &Key::new(7)]));
 /// assert_ne!(Key::new("a{b}"), Key::new("ab"));
 /// // Joined parts stay apart.
 /// let joined = Key::join([&Key::new("ab"), &Key::new("c")]);
@@ -88,11 +86,57 @@ impl Origin {
 }
 
 impl Key {
-    /// The key of `identity`: text or other bytes, a number, an address, a UUID's 16 bytes, or a tuple of these, which
-    /// are [joined](Self::join). It takes what `Key::from` takes.
+    /// The key of `identity`. It takes these values and references to them, which make the same key:
+    ///
+    /// | identity | key |
+    /// |---|---|
+    /// | text: `&str`, `String`, `Box<str>`, `Arc<str>`, `Cow<str>` | the text as it is. It is not parsed: `"2001:DB8::1"` and the address `2001:db8::1` are two keys |
+    /// | bytes: `&[u8]`, `Vec<u8>`, an array | the bytes as they are. They are the key of a text if they are that text in UTF-8; for a UUID's bytes, use [`from_uuid`](Self::from_uuid) |
+    /// | an integer of any size | its decimal text |
+    /// | an `IpAddr`, `Ipv4Addr` or `Ipv6Addr` | its text; of an IPv4-mapped IPv6 address, the IPv4 address. [`PeerIp`](crate::PeerIp) groups IPv6 addresses by network, this does not |
+    /// | a tuple of 2 to 4 of these, by value | the parts [joined](Self::join) |
+    /// | a [`Key`] | itself |
+    ///
+    /// To add a type of your program, implement `From<YourType> for Key`.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::net::IpAddr;
+    /// use tower_ratelimit::Key;
+    ///
+    /// assert_eq!(Key::new("alice"), Key::new(b"alice"));
+    /// assert_eq!(Key::new(7), Key::new("7"));
+    /// let address: IpAddr = "::ffff:192.0.2.1".parse().unwrap();
+    /// assert_eq!(Key::new(address), Key::new("192.0.2.1"));
+    /// assert_eq!(Key::new(("acme", 7)), Key::join([&Key::new("acme"), &Key::new(7)]));
+    /// ```
     #[must_use]
     pub fn new(identity: impl Into<Self>) -> Self {
         identity.into()
+    }
+
+    /// The key of the UUID with these bytes, such as `uuid.into_bytes()`. It is the key of the UUID's text in lower case.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::Key;
+    ///
+    /// let uuid = 0x67e55044_10b1_426f_9247_bb680e5fe0c8_u128.to_be_bytes();
+    /// assert_eq!(Key::from_uuid(uuid), Key::new("67e55044-10b1-426f-9247-bb680e5fe0c8"));
+    /// assert_ne!(Key::from_uuid(uuid), Key::new(uuid));
+    /// ```
+    #[must_use]
+    pub fn from_uuid(bytes: [u8; 16]) -> Self {
+        let mut text = String::with_capacity(36);
+        for (i, byte) in bytes.iter().enumerate() {
+            if matches!(i, 4 | 6 | 8 | 10) {
+                text.push('-');
+            }
+            push_hex(&mut text, &[*byte]);
+        }
+        Self::new(text)
     }
 
     pub(super) fn of_bytes(identity: &[u8]) -> Self {

@@ -97,7 +97,7 @@ fn read_unmarked(text: &str, depth: usize) -> Result<Key, Error> {
             "a `%` in it begins neither a byte in hex, nor a mark, nor a whole hash: write `%25` for a percent sign",
         ));
     }
-    Ok(Key::new(&decode(text.as_bytes())))
+    Ok(Key::of_bytes(&decode(text.as_bytes())))
 }
 
 fn invalid(problem: &str) -> Error {

@@ -29,6 +29,7 @@ mod http_layer;
 mod identity;
 mod kept_futures;
 mod key_extractors;
+mod key_forms;
 mod keyed_layer;
 mod leases;
 mod live_policies;

@@ -9,7 +9,7 @@ use super::{
     repeat::Differ,
     text::decode,
 };
-use crate::base::{Answer, Error};
+use crate::base::{Answer, Error, ErrorKind, valid};
 
 /// The value of a cookie, such as a session cookie, percent-decoded.
 ///
@@ -76,12 +76,23 @@ impl Cookie {
     /// # Panics
     ///
     /// If `name` is empty, or contains a character that the name of a cookie cannot contain: a control or non-ASCII
-    /// character, a space, `"`, `,`, `;` or `=`.
+    /// character, a space, `"`, `,`, `;` or `=`. [`try_new`](Self::try_new) gives an error instead.
     #[track_caller]
     pub fn new(name: &str) -> Self {
+        valid(Self::try_new(name))
+    }
+
+    /// The fallible form of [`new`](Self::new), for a name read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) where [`new`](Self::new) panics.
+    pub fn try_new(name: &str) -> Result<Self, Error> {
         let is_valid = |byte: u8| byte.is_ascii_graphic() && !b"=;,\"".contains(&byte);
-        assert!(!name.is_empty() && name.bytes().all(is_valid), "{name:?} is not the name of a cookie");
-        Self { name: name.into(), raw: false, repeat: Repeat::Reject }
+        if name.is_empty() || !name.bytes().all(is_valid) {
+            return Err(Error::new(ErrorKind::InvalidConfig, format!("{name:?} is not the name of a cookie")));
+        }
+        Ok(Self { name: name.into(), raw: false, repeat: Repeat::Reject })
     }
 
     /// Compares names and returns values without percent-decoding. Defaults to decoding.

@@ -144,7 +144,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///
     /// # Panics
     ///
-    /// If `secret` is shorter than 16 bytes.
+    /// If `secret` is shorter than 16 bytes. [`try_hashed`](Self::try_hashed) gives an error instead.
     ///
     /// # Example
     ///
@@ -168,9 +168,21 @@ pub trait KeyExtractor: Send + Sync + 'static {
     where
         Self: Sized,
     {
-        let secret = Secret::new(secret.as_ref());
+        valid(self.try_hashed(secret))
+    }
+
+    /// The fallible form of [`hashed`](Self::hashed), for a secret read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) where [`hashed`](Self::hashed) panics.
+    fn try_hashed(self, secret: impl AsRef<[u8]>) -> Result<impl KeyExtractor, Error>
+    where
+        Self: Sized,
+    {
+        let secret = Secret::new(secret.as_ref())?;
         let change = move |key: Key| Answer::ready(Ok(key.with_hash(&secret)));
-        Changed { extractor: self, change: Arc::new(change), looks_up: false }
+        Ok(Changed { extractor: self, change: Arc::new(change), looks_up: false })
     }
 
     /// Matches the requests of `identities`, to [exempt](crate::RateLimitLayer::exempt) or to
@@ -193,7 +205,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///
     /// If any of `identities` could never occur in a request, such as a network, an address with a port, or a header's
     /// value with a space at its end; or if the extractor looks keys up or does not implement [`keys_of`](Self::keys_of).
-    /// [`try_any_of`](Self::try_any_of) returns an error instead.
+    /// [`try_any_of`](Self::try_any_of) gives an error instead.
     ///
     /// # Example
     ///
@@ -222,13 +234,12 @@ pub trait KeyExtractor: Send + Sync + 'static {
         valid(self.try_any_of(identities))
     }
 
-    /// [`any_of`](Self::any_of) for identities that are not known to be valid, such as identities from a configuration
-    /// file.
+    /// The fallible form of [`any_of`](Self::any_of), for identities read from a configuration.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig), in the cases in which [`any_of`](Self::any_of) panics. The message
-    /// names the identity by its place among `identities`.
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) where [`any_of`](Self::any_of) panics. The message names
+    /// the identity by its place among `identities`.
     ///
     /// # Example
     ///

@@ -98,18 +98,18 @@ impl Header {
     ///
     /// # Panics
     ///
-    /// If `name` is not a valid header name. [`try_new`](Self::try_new) returns an error instead, and a
+    /// If `name` is not a valid header name. [`try_new`](Self::try_new) gives an error instead, and a
     /// [`HeaderName`] can be converted with [`From`].
     #[track_caller]
     pub fn new(name: &str) -> Self {
         valid(Self::try_new(name))
     }
 
-    /// [`new`](Self::new) for a name that is not known to be valid, such as one from a configuration file.
+    /// The fallible form of [`new`](Self::new), for a name read from a configuration.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig): `name` is not a valid header name.
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) where [`new`](Self::new) panics.
     pub fn try_new(name: &str) -> Result<Self, Error> {
         header_name(name).map(Self::from)
     }

@@ -496,7 +496,7 @@ mod tests {
 
     #[test]
     fn a_stored_key_is_the_same_key_without_what_its_text_does_not_show() {
-        let secret = Secret::new(&[7; 32]);
+        let secret = Secret::new(&[7; 32]).unwrap();
         let long = Key::new("x".repeat(200));
         let short = Key::new("alice");
         for key in [

@@ -3,6 +3,8 @@ use std::{fmt, sync::Arc};
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 
+use crate::base::Error;
+
 /// A secret that turns identities into hashes which disclose nothing without it.
 #[derive(Clone)]
 pub(crate) struct Secret(Arc<Inner>);
@@ -17,16 +19,14 @@ struct Inner {
 const SHORTEST: usize = 16;
 
 impl Secret {
-    /// # Panics
-    ///
-    /// If `secret` is shorter than 16 bytes.
-    #[track_caller]
-    pub(crate) fn new(secret: &[u8]) -> Self {
-        assert!(secret.len() >= SHORTEST, "a secret must have at least 16 bytes: use 32 random ones");
+    pub(crate) fn new(secret: &[u8]) -> Result<Self, Error> {
+        if secret.len() < SHORTEST {
+            return Err(Error::invalid("a secret must have at least 16 bytes: use 32 random ones"));
+        }
         let Ok(mac) = Hmac::new_from_slice(secret) else {
             unreachable!("HMAC takes keys of any length");
         };
-        Self(Arc::new(Inner { secret: secret.into(), mac }))
+        Ok(Self(Arc::new(Inner { secret: secret.into(), mac })))
     }
 
     /// 128 bits of the HMAC-SHA256 of `text`.

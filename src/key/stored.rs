@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn every_stored_form_is_read_again() {
-        let secret = Secret::new(&[7; 32]);
+        let secret = Secret::new(&[7; 32]).unwrap();
         let plain = ["", "alice", "a b", "100%", "{x}", "%(a%|b%)", "José", "\u{1f}", &"x".repeat(200)];
         let mut keys: Vec<Key> = plain.iter().map(Key::new).collect();
         keys.push(Key::new(b"\xff\0"));

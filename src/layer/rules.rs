@@ -130,17 +130,17 @@ impl Rules {
     ///
     /// If `route` is invalid, or cannot be in one table with another route: a parameter and a catch-all at the same
     /// place, such as `/{page}` and `/{*rest}`. The message states what to write. [`try_route`](Self::try_route)
-    /// returns an error instead.
+    /// gives an error instead.
     #[track_caller]
     pub fn route(self, route: &str, rule: Rule) -> Self {
         valid(self.try_route(route, rule))
     }
 
-    /// [`route`](Self::route) for a route that is not known to be valid, such as one from a configuration file.
+    /// The fallible form of [`route`](Self::route), for a route read from a configuration.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig), in the cases in which [`route`](Self::route) panics.
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) where [`route`](Self::route) panics.
     ///
     /// # Example
     ///

@@ -76,70 +76,76 @@ fn an_invalid_cookie_name_panics_when_the_extractor_is_built() {
 
 #[test]
 fn an_invalid_value_of_a_configuration_is_an_error_or_a_panic_with_the_same_message() {
-    let client = || ClientIp::behind(TrustedProxies::hops(1));
-    let rows: [(&str, fn(), &str); 11] = [
-        ("header", || drop(Header::new("a b")), "\"a b\" is not a header name"),
-        ("empty header", || drop(Header::new("")), "\"\" is not a header name"),
-        ("cookie", || drop(Cookie::new("a;b")), "\"a;b\" is not the name of a cookie"),
-        (
-            "forwarding header",
-            || drop(ClientIp::behind(TrustedProxies::hops(1)).header("x:y")),
-            "\"x:y\" is not a header name",
-        ),
-        ("no hops", || drop(TrustedProxies::hops(0)), "the number of trusted proxies must be 1 to 64"),
-        ("too many hops", || drop(TrustedProxies::hops(65)), "the number of trusted proxies must be 1 to 64"),
-        (
-            "no bits of a peer",
-            || drop(PeerIp::new().ipv6_prefix(0)),
-            "an IPv6 prefix must have 1 to 128 bits",
-        ),
-        (
-            "too many bits of a peer",
-            || drop(PeerIp::new().ipv6_prefix(129)),
-            "an IPv6 prefix must have 1 to 128 bits",
-        ),
-        (
-            "no bits of a client",
-            || drop(ClientIp::behind(TrustedProxies::hops(1)).ipv6_prefix(0)),
-            "an IPv6 prefix must have 1 to 128 bits",
-        ),
-        (
-            "secret",
-            || drop(Key::new("all").hashed([7; 15])),
-            "a secret must have at least 16 bytes: use 32 random ones",
-        ),
-        (
-            "identity",
-            || drop(Header::new("x").any_of([""])),
-            "identity 1: no request has this identity: it must be the value of a header, without whitespace around it",
-        ),
-    ];
-    for (name, panicking, message) in rows {
-        let panic = std::panic::catch_unwind(panicking).expect_err(name);
-        assert_eq!(
-            panic
-                .downcast_ref::<String>()
-                .map(String::as_str)
-                .or_else(|| panic.downcast_ref::<&str>().copied()),
-            Some(message),
-            "{name}"
-        );
+    fn client() -> ClientIp {
+        ClientIp::behind(TrustedProxies::hops(1))
     }
-    let fallible = [
-        (Header::try_new("x y").map(drop), "\"x y\" is not a header name"),
+    type Row = (&'static str, fn(), fn() -> Result<(), Error>);
+    const PREFIX: &str = "an IPv6 prefix must have 1 to 128 bits";
+    const HOPS: &str = "the number of trusted proxies must be 1 to 64";
+    const SECRET: &str = "a secret must have at least 16 bytes: use 32 random ones";
+    let rows: [Row; 14] = [
         (
-            Header::new("x").try_any_of([""]).map(drop),
+            "\"a b\" is not a header name",
+            || drop(Header::new("a b")),
+            || Header::try_new("a b").map(drop),
+        ),
+        ("\"\" is not a header name", || drop(Header::new("")), || Header::try_new("").map(drop)),
+        (
+            "\"a;b\" is not the name of a cookie",
+            || drop(Cookie::new("a;b")),
+            || Cookie::try_new("a;b").map(drop),
+        ),
+        ("\"\" is not the name of a cookie", || drop(Cookie::new("")), || Cookie::try_new("").map(drop)),
+        (
+            "\"x:y\" is not a header name",
+            || drop(client().header("x:y")),
+            || client().try_header("x:y").map(drop),
+        ),
+        (HOPS, || drop(TrustedProxies::hops(0)), || TrustedProxies::try_hops(0).map(drop)),
+        (HOPS, || drop(TrustedProxies::hops(65)), || TrustedProxies::try_hops(65).map(drop)),
+        (
+            PREFIX,
+            || drop(PeerIp::new().ipv6_prefix(0)),
+            || PeerIp::new().try_ipv6_prefix(0).map(drop),
+        ),
+        (
+            PREFIX,
+            || drop(PeerIp::new().ipv6_prefix(129)),
+            || PeerIp::new().try_ipv6_prefix(129).map(drop),
+        ),
+        (PREFIX, || drop(client().ipv6_prefix(0)), || client().try_ipv6_prefix(0).map(drop)),
+        (
+            SECRET,
+            || drop(Key::new("all").hashed([7; 15])),
+            || Key::new("all").try_hashed([7; 15]).map(drop),
+        ),
+        (
+            SECRET,
+            || drop(Headers::default().partition_key("short")),
+            || Headers::default().try_partition_key("short").map(drop),
+        ),
+        (
             "identity 1: no request has this identity: it must be the value of a header, without whitespace around it",
+            || drop(Header::new("x").any_of([""])),
+            || Header::new("x").try_any_of([""]).map(drop),
+        ),
+        (
+            "identity 2: no request has this identity: it must be a bearer token without whitespace",
+            || drop(Bearer::new().any_of(["a", "b c"])),
+            || Bearer::new().try_any_of(["a", "b c"]).map(drop),
         ),
     ];
-    for (result, message) in fallible {
-        let error = result.expect_err(message);
+    for (message, panicking, fallible) in rows {
+        let panic = std::panic::catch_unwind(panicking).expect_err(message);
+        assert_eq!(panic.downcast_ref::<String>().map(String::as_str), Some(message));
+        let error = fallible().expect_err(message);
         assert_eq!((error.kind(), error.to_string().as_str()), (ErrorKind::InvalidConfig, message));
     }
-    assert!(Header::try_new("x-api-key").is_ok());
-    drop((Cookie::new("__Host-session.id"), client().header("Fly-Client-IP")));
-    drop((TrustedProxies::hops(1), TrustedProxies::hops(64)));
-    drop((PeerIp::new().ipv6_prefix(1), client().ipv6_prefix(128), Key::new("all").hashed([7; 16])));
+    assert!(Header::try_new("x-api-key").is_ok() && Cookie::try_new("s").is_ok());
+    assert!(TrustedProxies::try_hops(64).is_ok() && client().try_header("forwarded").is_ok());
+    assert!(PeerIp::new().try_ipv6_prefix(128).is_ok() && client().try_ipv6_prefix(1).is_ok());
+    assert!(Key::new("all").try_hashed([7; 16]).is_ok());
+    assert!(Headers::default().try_partition_key([7; 16]).is_ok());
 }
 
 /// Converts identities to lower case, and does not implement `keys_of`.

@@ -157,7 +157,7 @@ impl ClientIp {
     ///
     /// # Panics
     ///
-    /// If `name` is not a valid header name.
+    /// If `name` is not a valid header name. [`try_header`](Self::try_header) gives an error instead.
     ///
     /// # Example
     ///
@@ -174,9 +174,18 @@ impl ClientIp {
     /// # }
     /// ```
     #[track_caller]
-    pub fn header(mut self, name: &str) -> Self {
-        self.header = valid(ForwardingHeader::named(name));
-        self
+    pub fn header(self, name: &str) -> Self {
+        valid(self.try_header(name))
+    }
+
+    /// The fallible form of [`header`](Self::header), for a name read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) where [`header`](Self::header) panics.
+    pub fn try_header(mut self, name: &str) -> Result<Self, Error> {
+        self.header = ForwardingHeader::named(name)?;
+        Ok(self)
     }
 
     /// Sets the prefix length of the IPv6 networks that are counted. Defaults to 64.
@@ -185,11 +194,20 @@ impl ClientIp {
     ///
     /// # Panics
     ///
-    /// If `bits` is 0 or above 128.
+    /// If `bits` is 0 or above 128. [`try_ipv6_prefix`](Self::try_ipv6_prefix) gives an error instead.
     #[track_caller]
-    pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
-        self.prefix = Prefix::new(bits);
-        self
+    pub fn ipv6_prefix(self, bits: u8) -> Self {
+        valid(self.try_ipv6_prefix(bits))
+    }
+
+    /// The fallible form of [`ipv6_prefix`](Self::ipv6_prefix), for a number read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) where [`ipv6_prefix`](Self::ipv6_prefix) panics.
+    pub fn try_ipv6_prefix(mut self, bits: u8) -> Result<Self, Error> {
+        self.prefix = Prefix::new(bits)?;
+        Ok(self)
     }
 
     /// Turns off the warning about [requests without a usable header](#requests-without-a-usable-header), if such

@@ -4,7 +4,7 @@ use http::{Extensions, HeaderName, header::FORWARDED, request::Parts};
 
 use super::{prefix::Prefix, proxies::Networks, warn_once::Warning};
 use crate::{
-    base::{Answer, Error, ErrorKind},
+    base::{Answer, Error, ErrorKind, valid},
     key::{Key, KeyExtractor},
 };
 
@@ -99,11 +99,20 @@ impl PeerIp {
     ///
     /// # Panics
     ///
-    /// If `bits` is 0 or above 128.
+    /// If `bits` is 0 or above 128. [`try_ipv6_prefix`](Self::try_ipv6_prefix) gives an error instead.
     #[track_caller]
-    pub const fn ipv6_prefix(mut self, bits: u8) -> Self {
-        self.prefix = Prefix::new(bits);
-        self
+    pub fn ipv6_prefix(self, bits: u8) -> Self {
+        valid(self.try_ipv6_prefix(bits))
+    }
+
+    /// The fallible form of [`ipv6_prefix`](Self::ipv6_prefix), for a number read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) where [`ipv6_prefix`](Self::ipv6_prefix) panics.
+    pub fn try_ipv6_prefix(mut self, bits: u8) -> Result<Self, Error> {
+        self.prefix = Prefix::new(bits)?;
+        Ok(self)
     }
 
     /// Turns [the warning](#the-warning) off, for a limit that is meant to be per peer, such as a limit for each proxy.

@@ -17,13 +17,11 @@ const SIX_TO_FOUR: u128 = 0x2002 << 112;
 impl Prefix {
     pub(super) const DEFAULT: Self = Self(64);
 
-    /// # Panics
-    ///
-    /// If `bits` is 0 or above 128.
-    #[track_caller]
-    pub(super) const fn new(bits: u8) -> Self {
-        assert!(matches!(bits, 1..=128), "an IPv6 prefix must have 1 to 128 bits");
-        Self(bits)
+    pub(super) fn new(bits: u8) -> Result<Self, Error> {
+        match bits {
+            1..=128 => Ok(Self(bits)),
+            _ => Err(Error::invalid("an IPv6 prefix must have 1 to 128 bits")),
+        }
     }
 
     /// The key of `address`. A link-local IPv6 address has a separate key.
@@ -120,7 +118,7 @@ mod tests {
             Row { name: "v6, all bits", address: "2001:db8::1", prefix: 128, key: "2001:db8::1/128" },
         ];
         for Row { name, address, prefix, key } in rows {
-            let prefix = Prefix::new(prefix);
+            let prefix = Prefix::new(prefix).unwrap();
             assert_eq!(prefix.key(address.parse().unwrap()).as_str(), key, "{name}");
         }
     }

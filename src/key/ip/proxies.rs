@@ -2,7 +2,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use ipnet::{IpNet, Ipv4Net};
 
-use crate::base::{Error, ErrorKind};
+use crate::base::{Error, ErrorKind, valid};
 
 /// How many hops of a list are read, from the right.
 pub(super) const MAX_HOPS: usize = 64;
@@ -69,11 +69,23 @@ impl TrustedProxies {
     ///
     /// # Panics
     ///
-    /// If `count` is 0 or above 64. Without proxies use [`PeerIp`](crate::PeerIp).
+    /// If `count` is 0 or above 64. Without proxies use [`PeerIp`](crate::PeerIp). [`try_hops`](Self::try_hops) gives
+    /// an error instead.
     #[track_caller]
-    pub const fn hops(count: usize) -> Self {
-        assert!(matches!(count, 1..=MAX_HOPS), "the number of trusted proxies must be 1 to 64");
-        Self(Trust::Hops(count))
+    pub fn hops(count: usize) -> Self {
+        valid(Self::try_hops(count))
+    }
+
+    /// The fallible form of [`hops`](Self::hops), for a number read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`hops`](Self::hops) panics.
+    pub fn try_hops(count: usize) -> Result<Self, Error> {
+        match count {
+            1..=MAX_HOPS => Ok(Self(Trust::Hops(count))),
+            _ => Err(Error::invalid("the number of trusted proxies must be 1 to 64")),
+        }
     }
 
     /// Also trusts a peer on a Unix socket, such as an nginx on the same host.

@@ -1,6 +1,9 @@
 use http::{HeaderName, header::RETRY_AFTER};
 
-use crate::key::Secret;
+use crate::{
+    base::{Error, valid},
+    key::Secret,
+};
 
 pub(super) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 pub(super) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
@@ -284,7 +287,7 @@ impl Headers {
     ///
     /// # Panics
     ///
-    /// If `secret` is shorter than 16 bytes.
+    /// If `secret` is shorter than 16 bytes. [`try_partition_key`](Self::try_partition_key) gives an error instead.
     ///
     /// # Example
     ///
@@ -308,9 +311,18 @@ impl Headers {
     /// ```
     #[must_use]
     #[track_caller]
-    pub fn partition_key(mut self, secret: impl AsRef<[u8]>) -> Self {
-        self.partition_key = Some(Secret::new(secret.as_ref()));
-        self
+    pub fn partition_key(self, secret: impl AsRef<[u8]>) -> Self {
+        valid(self.try_partition_key(secret))
+    }
+
+    /// The fallible form of [`partition_key`](Self::partition_key), for a secret read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`partition_key`](Self::partition_key) panics.
+    pub fn try_partition_key(mut self, secret: impl AsRef<[u8]>) -> Result<Self, Error> {
+        self.partition_key = Some(Secret::new(secret.as_ref())?);
+        Ok(self)
     }
 
     /// The names of the headers that responses carry with these settings, `Retry-After` among them.

@@ -54,10 +54,6 @@ macro_rules! pointer {
             fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {
                 (**self).keys_of(named)
             }
-
-            fn check_keys_of(&self) -> Result<(), Error> {
-                (**self).check_keys_of()
-            }
         }
     };
 }
@@ -98,10 +94,6 @@ impl<K: KeyExtractor> KeyExtractor for Changed<K> {
                 changed(keys).await
             }),
         }
-    }
-
-    fn check_keys_of(&self) -> Result<(), Error> {
-        self.extractor.check_keys_of()
     }
 }
 
@@ -149,10 +141,6 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
             },
         )
     }
-
-    fn check_keys_of(&self) -> Result<(), Error> {
-        self.first.check_keys_of().and_then(|()| self.second.check_keys_of())
-    }
 }
 
 /// The error of the function that changes an identity, as one of an identity that a request cannot have. A failure of
@@ -164,10 +152,10 @@ fn of_identity(error: Error) -> Error {
     error
 }
 
-/// The values of all `answers`. Ready if each of them is.
+/// The values of all `answers`. Ready if each of them is, or if one of them is an error.
 fn all<T: Send + 'static>(answers: impl IntoIterator<Item = Answer<T>>) -> Answer<Vec<T>> {
     let answers: Vec<_> = answers.into_iter().map(Answer::now).collect();
-    if answers.iter().all(Result::is_ok) {
+    if answers.iter().all(Result::is_ok) || answers.iter().flatten().any(Result::is_err) {
         return Answer::ready(answers.into_iter().flatten().collect());
     }
     Answer::pending(async move {
@@ -223,12 +211,6 @@ macro_rules! tuple {
                 let extractors: &[&dyn KeyExtractor] = &[$($part),+];
                 joined_keys(named, extractors)
             }
-
-            fn check_keys_of(&self) -> Result<(), Error> {
-                let ($($part,)+) = self;
-                $($part.check_keys_of()?;)+
-                Ok(())
-            }
         }
     };
 }
@@ -241,7 +223,11 @@ tuple!(A B C D);
 fn joined_keys(named: &Key, extractors: &[&dyn KeyExtractor]) -> Answer<Vec<Key>> {
     let parts = named.parts().filter(|parts| parts.len() == extractors.len());
     let Some(parts) = parts else {
-        return Answer::ready(Err(impossible("a tuple, or a `Key::join`, of one identity for each part")));
+        // An extractor without `keys_of` is a mistake of the program, which no other identity avoids.
+        let mut errors = extractors.iter().filter_map(|extractor| extractor.keys_of(named).now().ok()?.err());
+        let mistake = errors.find(|error| error.kind() == ErrorKind::InvalidConfig);
+        let impossible = || impossible("a tuple, or a `Key::join`, of one identity for each part");
+        return Answer::ready(Err(mistake.unwrap_or_else(impossible)));
     };
     let keys = parts.into_iter().zip(extractors).map(|(part, extractor)| {
         if part.is_final() { Answer::ready(Ok(vec![part])) } else { extractor.keys_of(&part) }

@@ -57,8 +57,11 @@ pub trait KeyExtractor: Send + Sync + 'static {
     fn extract(&self, request: &Parts) -> Answer<Key>;
 
     /// Whether this extractor looks keys up, so that a client can cause lookups with invented identities. A layer
-    /// [warns](crate::RateLimitLayer::warnings) if nothing limits that. Defaults to `false`.
-    #[doc(hidden)]
+    /// [warns](crate::RateLimitLayer::warnings) of such an extractor if no other rule limits the same requests. Defaults
+    /// to `false`.
+    ///
+    /// For a closure, the type of its result decides: see [`IntoKey::LOOKED_UP`]. An extractor that calls another one
+    /// returns what the other one returns.
     fn looks_up(&self) -> bool {
         false
     }
@@ -309,12 +312,37 @@ pub trait KeyExtractor: Send + Sync + 'static {
         )))
     }
 
-    /// Fails if this extractor, or one that it consists of, does not implement [`keys_of`](Self::keys_of).
-    #[doc(hidden)]
-    fn check_keys_of(&self) -> Result<(), Error> {
-        match self.keys_of(&Key::new("")).now() {
-            Ok(Err(error)) if error.kind() == ErrorKind::InvalidConfig => Err(error),
-            _ => Ok(()),
+    /// The keys that an operator means by `text`: an identity as a client sends it, or a key as the store has it.
+    ///
+    /// [`Key::from_stored`] reads the text, so a percent sign is written as `%25`. A stored key that only an extractor or
+    /// a layer can have made, such as `%>203.0.113.7` or a hash, is returned as it is. Any other text is an identity, and
+    /// its keys are those of [`keys_of`](Self::keys_of).
+    ///
+    /// # Errors
+    ///
+    /// The same as [`Key::from_stored`] and [`keys_of`](Self::keys_of).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Header, Key, KeyExtractor, PeerIp};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// assert_eq!(PeerIp::new().keys_of_text("2001:db8::1").await?, [Key::new("2001:db8::/64")]);
+    ///
+    /// let hashed = Header::new("x-api-key").hashed("32 random bytes from the config.");
+    /// let keys = hashed.keys_of_text("k1").await?;
+    /// assert_ne!(keys, [Key::new("k1")]);
+    /// assert_eq!(hashed.keys_of_text(keys[0].as_str()).await?, keys);
+    /// # Ok(())
+    /// # }
+    /// ```
+    fn keys_of_text(&self, text: &str) -> Answer<Vec<Key>> {
+        match Key::from_stored(text) {
+            Ok(key) if key.is_made() => Answer::ready(Ok(vec![key])),
+            Ok(key) => self.keys_of(&key),
+            Err(error) => Answer::ready(Err(error)),
         }
     }
 }

@@ -4,7 +4,9 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     Key,
-    text::{EMPTY, FIRST, OPEN, decode, encode_around_percent, is_hash, parts, push_hex, split_marks},
+    text::{
+        EMPTY, FIRST, OPEN, PREFLIGHT, decode, encode_around_percent, is_hash, parts, push_hex, split_marks,
+    },
 };
 use crate::base::{Error, ErrorKind};
 
@@ -12,7 +14,9 @@ use crate::base::{Error, ErrorKind};
 const MAX_DEPTH: usize = 24;
 
 impl Key {
-    /// The key with the stored form `text`: the inverse of [`as_str`](Self::as_str), for those who read keys in Redis.
+    /// The key with the stored form `text`: the inverse of [`as_str`](Self::as_str), for a key that an operator types or
+    /// that was read in Redis. If the operator may also type an identity as a client sends it, use
+    /// [`KeyExtractor::keys_of_text`](crate::KeyExtractor::keys_of_text).
     ///
     /// See [the forms of a stored key](crate::key#the-stored-form). Characters that these forms encode may also stand for
     /// themselves, so an identity without `%` can be written as it is. For `%` itself, write `%25`.
@@ -40,20 +44,29 @@ impl Key {
     /// # Ok(())
     /// # }
     /// ```
-    #[doc(hidden)]
     pub fn from_stored(text: &str) -> Result<Self, Error> {
         read(&encode_around_percent(text), 0)
     }
 
-    /// Whether the stored form has a mark or a hash that says how the key was made. No client sends such an identity.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn is_made(&self) -> bool {
-        self.is_final() || self.as_str().starts_with(super::text::PREFLIGHT)
+    /// Whether only an extractor or a layer can have made this key, because its text has a mark or is a hash. No client
+    /// sends such an identity.
+    pub(super) fn is_made(&self) -> bool {
+        self.is_final() || self.as_str().starts_with(PREFLIGHT)
     }
 
-    /// 64 bits of the SHA-256 of the stored form, as 16 hex digits: for logs, which must not show a key.
-    #[doc(hidden)]
+    /// 64 bits of the SHA-256 of the [stored form](Self::as_str), as 16 hex digits: the `key_hash` of log lines, of
+    /// [`DecisionEvent::key_hash`](crate::layer::DecisionEvent::key_hash) and in the output of `ratelimit-admin`.
+    ///
+    /// Use it in logs, which must not show a key. It is not a secret: if an identity has few possible values, such as an
+    /// IPv4 address, it can be found from the digest by trying all of them.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::Key;
+    ///
+    /// assert_eq!(Key::new("alice").digest(), "2bd806c97f0e00af");
+    /// ```
     #[must_use]
     pub fn digest(&self) -> String {
         let mut digest = String::with_capacity(16);

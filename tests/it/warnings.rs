@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use http::request::Parts;
 use tower_ratelimit::{
-    Key, KeyExtractor, MemoryStore, Policy, Quota, RateLimitLayer, Rule,
+    Answer, Key, KeyExtractor, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rule,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, TokenBucket},
     key::MatchedRoute,
     layer::Rules,
@@ -144,6 +145,34 @@ fn a_layer_warns_of_units_that_no_call_of_a_handler_reaches() {
             None => assert!(warnings.is_empty(), "{name}: {warnings:?}"),
         }
     }
+}
+
+#[test]
+fn a_layer_warns_of_lookups_by_an_extractor_of_a_program() {
+    /// Looks the account of an API key up.
+    struct Accounts;
+
+    impl KeyExtractor for Accounts {
+        fn extract(&self, _: &Parts) -> Answer<Key> {
+            Answer::pending(async { Ok(Key::new("account")) })
+        }
+
+        fn looks_up(&self) -> bool {
+            true
+        }
+    }
+
+    let policy = |name| Policy::new(name, Quota::per_minute(5));
+    let warns = |extractor: Box<dyn KeyExtractor>| {
+        let layer = RateLimitLayer::new(MemoryStore::new(), policy("api"), extractor);
+        let warnings = layer.warnings();
+        let limited = layer.and(Rule::new(policy("per-address"), PeerIp::new()));
+        assert!(limited.warnings().is_empty(), "{:?}", limited.warnings());
+        warnings.iter().any(|warning| warning.contains("looks up clients"))
+    };
+    assert!(warns(Box::new(Accounts)));
+    assert!(warns(Box::new((Accounts.hashed([7; 16]), PeerIp::new().or(Key::new("all"))))));
+    assert!(!warns(Box::new(PeerIp::new())));
 }
 
 #[test]

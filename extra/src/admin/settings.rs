@@ -43,13 +43,12 @@ impl Settings {
         if key.is_empty() {
             return Err(Problem::bad_request("the path has no key: write `%25` for the empty identity"));
         }
-        let key = Key::from_stored(key)?;
         let extractor = self.extractors.iter().find(|(name, _)| name == policy.name());
-        match extractor {
-            // A mark or a hash is of a key that was read in the store.
-            Some((_, extractor)) if !key.is_made() => Ok((policy, only(extractor.keys_of(&key).await?)?)),
-            _ => Ok((policy, key)),
-        }
+        let key = match extractor {
+            Some((_, extractor)) => only(extractor.keys_of_text(key).await?)?,
+            None => Key::from_stored(key)?,
+        };
+        Ok((policy, key))
     }
 }
 

@@ -305,8 +305,10 @@ impl KeyExtractor for Own {
 #[test]
 fn an_extractor_without_keys_of_is_rejected_when_the_router_is_made_wherever_it_is_used() {
     let header = || Header::new("x-api-key");
-    let extractors: [Box<dyn KeyExtractor>; 8] = [
+    let looked_up = (|_: &Parts| "alice").map(|_: &str| StoreAnswer::<Key>::pending(std::future::pending()));
+    let extractors: [Box<dyn KeyExtractor>; 9] = [
         Box::new(Own),
+        Box::new(looked_up.or(Own)),
         Box::new(Own.hashed([7; 32])),
         Box::new(Own.map(|_: &str| -> u8 { panic!("not called when the service starts") })),
         Box::new(Own.or(header())),

@@ -47,12 +47,12 @@
 /// }
 ///
 /// let two = KeyState::new(100, 2);
-/// let at = |now, state| Input { arguments: &[3, 60], now, state, holder: None };
+/// let at = |now, state| Input::new(&[3, 60], now, state);
 /// assert_eq!(PerWindow.decide(&at(100, None), 2), Evaluation::admit(1, 60).mark(100).write(two.clone(), 60));
 /// assert_eq!(PerWindow.decide(&at(110, Some(&two)), 2), Evaluation::deny(Some(50), 1, 50));
 /// assert_eq!(PerWindow.decide(&at(110, Some(&two)), 4), Evaluation::deny(None, 1, 50));
 ///
-/// let receipt = Receipt { made: 100, mark: 100 };
+/// let receipt = Receipt::new(100, 100);
 /// let one = Update::Keep(KeyState::new(100, 1));
 /// assert_eq!(PerWindow.refund(&at(110, Some(&two)), 1, Some(receipt)), Some(one));
 /// assert_eq!(PerWindow.refund(&at(160, Some(&two)), 1, Some(receipt)), None);
@@ -90,11 +90,12 @@ pub trait Twin: Send + Sync {
 /// }
 ///
 /// let state = KeyState::new(100, 2);
-/// let input = Input { arguments: &[], now: 130, state: Some(&state), holder: None };
+/// let input = Input::new(&[], 130, Some(&state));
 /// assert_eq!((used(&input, 60), used(&input, 30)), (2, 0));
-/// assert_eq!(used(&Input { state: None, ..input }, 60), 0);
+/// assert_eq!(used(&Input::new(&[], 130, None), 60), 0);
 /// ```
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Input<'a> {
     /// The result of [`Algorithm::arguments`](super::Algorithm::arguments).
     pub arguments: &'a [u64],
@@ -105,6 +106,14 @@ pub struct Input<'a> {
     /// The holder of the units as 32 hexadecimal digits, if they are in use until they are
     /// [released](super::Replenishment::OnRelease).
     pub holder: Option<&'a str>,
+}
+
+impl<'a> Input<'a> {
+    /// An input without a holder, as for a test of a twin.
+    #[must_use]
+    pub const fn new(arguments: &'a [u64], now: u64, state: Option<&'a KeyState>) -> Self {
+        Self { arguments, now, state, holder: None }
+    }
 }
 
 /// The state of a key: a time, a count, and more if the algorithm needs it.
@@ -121,6 +130,7 @@ pub struct Input<'a> {
 /// assert_eq!(KeyState::new(0, 0), KeyState::default());
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct KeyState {
     /// A time in microseconds since 1970.
     pub time: u64,
@@ -252,6 +262,7 @@ impl Evaluation {
 /// assert_eq!(refunded(&KeyState::new(100, 3), 3), Update::Remove);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Update {
     /// The state matters for `lifetime` more microseconds, at least 1.
     Write {
@@ -278,14 +289,23 @@ pub enum Update {
 ///     receipt.mark == window.time
 /// }
 ///
-/// let charged = Receipt { made: 130, mark: 100 };
+/// let charged = Receipt::new(130, 100);
 /// assert!(still_counts(charged, &KeyState::new(100, 2)));
 /// assert!(!still_counts(charged, &KeyState::new(160, 2)));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Receipt {
     /// When it was made, in microseconds of the store's clock.
     pub made: u64,
     /// What else the algorithm needs to find the charge: its [mark](Evaluation::mark).
     pub mark: u64,
+}
+
+impl Receipt {
+    /// The receipt of a charge with this time and mark, as for a test of a twin.
+    #[must_use]
+    pub const fn new(made: u64, mark: u64) -> Self {
+        Self { made, mark }
+    }
 }

@@ -31,7 +31,6 @@ use crate::{algorithm::twin::Receipt, base::random::random, key::Key, policy::Po
 /// # }
 /// ```
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct Charge {
     policy: Policy,
     key: Key,

@@ -20,7 +20,7 @@ use crate::{algorithm::twin::Receipt, base::time::micros, key::Key, policy::Poli
 ///
 /// let wait = Duration::from_secs(1);
 /// assert!(!Verdict::Delay(wait).is_denied());
-/// assert_eq!(Verdict::Deny { retry_after: Some(wait) }.retry_after(), Some(wait));
+/// assert_eq!(Verdict::deny(Some(wait)).retry_after(), Some(wait));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -29,7 +29,8 @@ pub enum Verdict {
     Allow,
     /// Admitted, and charged as for `Allow`. The request may go on after this delay; a layer waits for it.
     Delay(Duration),
-    /// Denied, and nothing was charged.
+    /// Denied, and nothing was charged. [`Verdict::deny`] makes it.
+    #[non_exhaustive]
     Deny {
         /// The shortest wait, to the microsecond, after which the same request is admitted if the key is not charged in
         /// the meantime; under [`Concurrency`](crate::algorithm::Concurrency), until permits expire, though they may be
@@ -40,6 +41,12 @@ pub enum Verdict {
 }
 
 impl Verdict {
+    /// A denial with this wait, for a custom store. `None` if waiting cannot help.
+    #[must_use]
+    pub const fn deny(retry_after: Option<Duration>) -> Self {
+        Self::Deny { retry_after }
+    }
+
     /// Whether the request is denied.
     #[must_use]
     pub const fn is_denied(&self) -> bool {

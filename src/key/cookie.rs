@@ -90,7 +90,10 @@ impl Cookie {
     pub fn try_new(name: &str) -> Result<Self, Error> {
         let is_valid = |byte: u8| byte.is_ascii_graphic() && !b"=;,\"".contains(&byte);
         if name.is_empty() || !name.bytes().all(is_valid) {
-            return Err(Error::new(ErrorKind::InvalidConfig, format!("{name:?} is not the name of a cookie")));
+            return Err(Error::new(
+                ErrorKind::InvalidConfig,
+                format!("{name:?} is not the name of a cookie"),
+            ));
         }
         Ok(Self { name: name.into(), raw: false, repeat: Repeat::Reject })
     }

@@ -34,6 +34,7 @@ use crate::base::{Error, ErrorKind};
 /// # Ok::<(), tower_ratelimit::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Enforcement {
     /// Requests over the limit are rejected. The default.
     #[default]

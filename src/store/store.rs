@@ -32,7 +32,7 @@ use crate::{
 ///
 /// impl Store for DenyAll {
 ///     fn decide(&self, _: Action, charges: &[Charge]) -> Answer<Decision> {
-///         let verdict = Verdict::Deny { retry_after: Some(Duration::from_secs(7)) };
+///         let verdict = Verdict::deny(Some(Duration::from_secs(7)));
 ///         let outcome = |charge: &Charge| Outcome::new(charge, verdict, 0, Duration::from_secs(7));
 ///         Answer::ready(Ok(Decision::new(charges.iter().map(outcome))))
 ///     }

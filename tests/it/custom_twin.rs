@@ -246,7 +246,9 @@ fn guests(input: &Input<'_>) -> (u64, String) {
 }
 
 fn with_text(time: u64, count: u64, text: String) -> KeyState {
-    KeyState { text: Some(text), ..KeyState::new(time, count) }
+    let mut state = KeyState::new(time, count);
+    state.text = Some(text);
+    state
 }
 
 fn guest(input: &Input<'_>, units: u64) -> String {

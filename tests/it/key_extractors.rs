@@ -84,11 +84,7 @@ fn an_invalid_value_of_a_configuration_is_an_error_or_a_panic_with_the_same_mess
     const HOPS: &str = "the number of trusted proxies must be 1 to 64";
     const SECRET: &str = "a secret must have at least 16 bytes: use 32 random ones";
     let rows: [Row; 14] = [
-        (
-            "\"a b\" is not a header name",
-            || drop(Header::new("a b")),
-            || Header::try_new("a b").map(drop),
-        ),
+        ("\"a b\" is not a header name", || drop(Header::new("a b")), || Header::try_new("a b").map(drop)),
         ("\"\" is not a header name", || drop(Header::new("")), || Header::try_new("").map(drop)),
         (
             "\"a;b\" is not the name of a cookie",
@@ -103,22 +99,10 @@ fn an_invalid_value_of_a_configuration_is_an_error_or_a_panic_with_the_same_mess
         ),
         (HOPS, || drop(TrustedProxies::hops(0)), || TrustedProxies::try_hops(0).map(drop)),
         (HOPS, || drop(TrustedProxies::hops(65)), || TrustedProxies::try_hops(65).map(drop)),
-        (
-            PREFIX,
-            || drop(PeerIp::new().ipv6_prefix(0)),
-            || PeerIp::new().try_ipv6_prefix(0).map(drop),
-        ),
-        (
-            PREFIX,
-            || drop(PeerIp::new().ipv6_prefix(129)),
-            || PeerIp::new().try_ipv6_prefix(129).map(drop),
-        ),
+        (PREFIX, || drop(PeerIp::new().ipv6_prefix(0)), || PeerIp::new().try_ipv6_prefix(0).map(drop)),
+        (PREFIX, || drop(PeerIp::new().ipv6_prefix(129)), || PeerIp::new().try_ipv6_prefix(129).map(drop)),
         (PREFIX, || drop(client().ipv6_prefix(0)), || client().try_ipv6_prefix(0).map(drop)),
-        (
-            SECRET,
-            || drop(Key::new("all").hashed([7; 15])),
-            || Key::new("all").try_hashed([7; 15]).map(drop),
-        ),
+        (SECRET, || drop(Key::new("all").hashed([7; 15])), || Key::new("all").try_hashed([7; 15]).map(drop)),
         (
             SECRET,
             || drop(Headers::default().partition_key("short")),

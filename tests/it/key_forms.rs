@@ -204,7 +204,8 @@ async fn a_type_of_a_program_is_a_key_wherever_a_value_is_one() {
 async fn no_value_is_a_missing_identity() {
     let error = None::<u64>.into_key().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MissingIdentity);
-    let error = Err::<u64, _>(Error::new(ErrorKind::UnknownIdentity, "no account")).into_key().await.unwrap_err();
+    let error =
+        Err::<u64, _>(Error::new(ErrorKind::UnknownIdentity, "no account")).into_key().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::UnknownIdentity);
 }
 

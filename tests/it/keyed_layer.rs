@@ -111,7 +111,7 @@ pub(crate) fn store_that(says: fn(usize) -> Verdict) -> (impl Store, Arc<AtomicU
 }
 
 pub(crate) const fn deny(seconds: u64) -> Verdict {
-    Verdict::Deny { retry_after: Some(Duration::from_secs(seconds)) }
+    Verdict::deny(Some(Duration::from_secs(seconds)))
 }
 
 #[tokio::test(start_paused = true)]
@@ -153,7 +153,7 @@ async fn the_longest_wait_bounds_all_waits_together_and_ignores_delays() {
         },
         Row {
             name: "never",
-            says: |_| Verdict::Deny { retry_after: None },
+            says: |_| Verdict::deny(None),
             patience: 9,
             admitted: false,
             asked: 1,

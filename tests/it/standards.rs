@@ -550,9 +550,8 @@ async fn jitter_of_any_length_is_bounded_and_names_no_wait_where_none_helps() {
     let policy = Policy::new("p", Quota::per_minute(1));
     let limited = layer(policy.clone()).retry_after_jitter(Duration::MAX);
     ask(&limited, get()).await;
-    let store = Says(|charge: &Charge| {
-        Outcome::new(charge, Verdict::Deny { retry_after: Some(Duration::MAX) }, 0, Duration::MAX)
-    });
+    let store =
+        Says(|charge: &Charge| Outcome::new(charge, Verdict::deny(Some(Duration::MAX)), 0, Duration::MAX));
     let longest = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(1)), Key::new("all"));
     for layer in [limited.clone(), longest.retry_after_jitter(Duration::MAX)] {
         let denied = ask(&layer, get()).await;
@@ -566,9 +565,8 @@ async fn jitter_of_any_length_is_bounded_and_names_no_wait_where_none_helps() {
 
 #[tokio::test]
 async fn retry_after_is_bounded() {
-    let store = Says(|charge: &Charge| {
-        Outcome::new(charge, Verdict::Deny { retry_after: Some(Duration::MAX) }, 0, Duration::MAX)
-    });
+    let store =
+        Says(|charge: &Charge| Outcome::new(charge, Verdict::deny(Some(Duration::MAX)), 0, Duration::MAX));
     let layer = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(1)), Key::new("all"));
     let denied = ask(&layer, get()).await;
     assert_eq!(denied.headers()["retry-after"], "2147483647");

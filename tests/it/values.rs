@@ -47,7 +47,7 @@ fn decisions_are_equal_if_their_outcomes_are_equal() {
         Outcome::new(&charge, verdict, remaining, Duration::from_secs(seconds)).granting(1)
     };
     let decision = |outcome: Outcome| Decision::new([outcome]);
-    let deny = Verdict::Deny { retry_after: None };
+    let deny = Verdict::deny(None);
     assert_eq!(decision(outcome(Verdict::Allow, 4, 1)), decision(outcome(Verdict::Allow, 4, 1)));
     assert_ne!(decision(outcome(Verdict::Allow, 4, 1)), decision(outcome(deny, 4, 1)));
     assert_ne!(decision(outcome(Verdict::Allow, 4, 1)), decision(outcome(Verdict::Allow, 3, 1)));

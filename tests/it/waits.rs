@@ -35,7 +35,7 @@ async fn a_wait_is_as_long_as_needed_and_never_longer_than_the_patience() {
         asked: usize,
         seconds: u64,
     }
-    let never = Verdict::Deny { retry_after: None };
+    let never = Verdict::deny(None);
     let row = |name, says, patience, expected, asked, seconds| Row {
         name,
         says,
@@ -55,7 +55,7 @@ async fn a_wait_is_as_long_as_needed_and_never_longer_than_the_patience() {
         row("too late", then_now, 1, deny(2), 1, 0),
         row("two seconds each time", |_| deny(2), 5, deny(2), 3, 4),
         row("no patience", |_| deny(0), 0, deny(0), 1, 0),
-        row("never", |_| Verdict::Deny { retry_after: None }, 9, never, 1, 0),
+        row("never", |_| Verdict::deny(None), 9, never, 1, 0),
         row("delayed", |_| delay(3), 3, Verdict::Allow, 1, 3),
         row("denied and delayed", then_delayed, 6, Verdict::Allow, 2, 5),
         // The last question is the refund.

@@ -173,8 +173,7 @@ fn closed() -> RateLimitLayer {
 }
 
 fn denying(wait: Duration) -> RateLimitLayer {
-    let deny =
-        move |charge: &Charge| Outcome::new(charge, Verdict::Deny { retry_after: Some(wait) }, 0, wait);
+    let deny = move |charge: &Charge| Outcome::new(charge, Verdict::deny(Some(wait)), 0, wait);
     RateLimitLayer::new(Says(deny), Policy::new("calls", Quota::per_hour(1)), Key::new("all"))
 }
 

@@ -223,7 +223,7 @@ impl Ledger {
                 self.violated(asked, format_args!("is about {outcome:?}"));
             }
             let full = rule.replenished_in(limit).max(outcome.banned_for().unwrap_or_default());
-            if let (Verdict::Deny { retry_after: Some(wait) }, None, Kind::Bucket, true) =
+            if let (Verdict::Deny { retry_after: Some(wait), .. }, None, Kind::Bucket, true) =
                 (outcome.verdict(), outcome.banned_for(), rule.kind, by_store && !is_repeated)
             {
                 // What was charged within the limit does not become a debt under a smaller quota.

@@ -80,7 +80,7 @@ impl fmt::Display for Words {
         match self.0 {
             Verdict::Allow => f.write_str("admitted"),
             Verdict::Delay(delay) => write!(f, "admitted after {}", Span(delay)),
-            Verdict::Deny { retry_after: Some(wait) } => write!(f, "denied; admitted in {}", Span(wait)),
+            Verdict::Deny { retry_after: Some(wait), .. } => write!(f, "denied; admitted in {}", Span(wait)),
             _ => f.write_str("denied; waiting does not help"),
         }
     }

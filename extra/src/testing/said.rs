@@ -45,8 +45,8 @@ impl fmt::Display for Said {
             Verdict::Delay(delay) => {
                 write!(f, "admitted with {} units after {} µs", self.granted, delay.as_micros())?;
             }
-            Verdict::Deny { retry_after: Some(wait) } => write!(f, "denied for {} µs", wait.as_micros())?,
-            Verdict::Deny { retry_after: None } => f.write_str("denied without a retry time")?,
+            Verdict::Deny { retry_after: Some(wait), .. } => write!(f, "denied for {} µs", wait.as_micros())?,
+            Verdict::Deny { retry_after: None, .. } => f.write_str("denied without a retry time")?,
             other => write!(f, "{other:?}")?,
         }
         write!(f, "; {} units remain, reset in {} µs", self.remaining, self.reset.as_micros())

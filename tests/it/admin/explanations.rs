@@ -114,7 +114,7 @@ async fn an_explanation_says_that_the_store_failed_and_what_decides() {
 
     let local = Explanation::of(&limiter, &policy(FailureMode::default()), &key, 9).await.unwrap();
     assert_eq!(local.decision().failure().unwrap().kind(), ErrorKind::StoreUnreachable);
-    assert_eq!(local.decision().verdict(), Verdict::Deny { retry_after: None });
+    assert_eq!(local.decision().verdict(), Verdict::deny(None));
     assert!(
         local.to_string().ends_with("the store failed, and this process counts: secret of the store\n"),
         "{local}"

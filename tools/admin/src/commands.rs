@@ -282,7 +282,7 @@ fn row(policy: &Policy, key: &Key, outcome: Option<&Outcome>) -> Vec<String> {
                 }
                 Verdict::Allow => "admitted".to_owned(),
                 Verdict::Delay(delay) => format!("admitted after {}ms", delay.as_millis()),
-                Verdict::Deny { retry_after: Some(wait) } => {
+                Verdict::Deny { retry_after: Some(wait), .. } => {
                     format!("denied, admitted in {}", span(wait))
                 }
                 _ => "denied".to_owned(),

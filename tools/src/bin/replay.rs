@@ -331,8 +331,8 @@ fn verdict(request: &Request, decision: &Decision) -> Value {
         "limit": outcome.map(|outcome| outcome.policy().capacity()),
         "remaining": outcome.map(|outcome| outcome.remaining()),
         "retry_after_us": match decision.verdict() {
-            Verdict::Deny { retry_after: Some(wait) } => json!(micros(wait)),
-            Verdict::Deny { retry_after: None } => json!("never"),
+            Verdict::Deny { retry_after: Some(wait), .. } => json!(micros(wait)),
+            Verdict::Deny { retry_after: None, .. } => json!("never"),
             _ => Value::Null,
         },
         "reset_after_us": outcome.map(|outcome| micros(outcome.reset_after())),

@@ -39,6 +39,12 @@ enum State<T> {
     Shared(Arc<dyn Shared<T>>, bool),
 }
 
+/// A value, or what it comes from later.
+pub(crate) enum Now<T, P> {
+    Ready(T),
+    Later(P),
+}
+
 type Later<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
 /// A result that an answer shares with what makes it. So the answer needs no allocation.

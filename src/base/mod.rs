@@ -19,11 +19,12 @@ pub use self::{
     error::{Error, ErrorKind},
     quota::{Quota, duration_text, parse_duration},
 };
-#[cfg(feature = "redis")]
-pub(crate) use self::{answer::Shared, error::Fault};
 pub(crate) use self::{
+    answer::Now,
     delayed::{DelayedService, unready},
     error::valid,
     outage::Outage,
     under_way::{Guard, UnderWay},
 };
+#[cfg(feature = "redis")]
+pub(crate) use self::{answer::Shared, error::Fault};

@@ -16,21 +16,29 @@ use http::{
 };
 
 use super::{
-    config::Config,
+    context::RequestContext,
     event::DecisionEvent,
     rule::{Rule, matches_any},
+    settle::refunded_if_cancelled,
 };
 use crate::{
-    base::{Answer, Error},
+    base::{Answer, Error, Now},
     decision::{Charge, Charges, Decision},
     key::Key,
     limiter::{Deciding, Undecided},
+    policy::Enforcement,
     response::Rejection,
 };
 
+/// A request that is not admitted or rejected yet.
+#[derive(Clone, Copy)]
+pub(super) struct Admit<'a> {
+    pub(super) context: &'a RequestContext,
+    pub(super) request: &'a Parts,
+}
+
 /// What to do with a request.
 pub(super) enum Admission {
-    Pending(Waiting),
     /// Wait for the decision's delay, if it has one, then call the service. There is no decision if the request is exempt,
     /// if no rule limits it, or if the layer only reports and the store could not decide.
     Admitted(Option<Decision>),
@@ -52,7 +60,7 @@ pub(super) enum Waiting {
 /// The result of identifying the client.
 pub(super) enum Identity {
     Exempt,
-    /// The request is blocked, or a blocklist could not be checked. Rejected while the layer only reports, too.
+    /// The request is blocked, or a blocklist could not be checked. It is rejected even if the layer only reports.
     // Boxed because it is rare, and every request moves this type.
     Rejected(Box<Rejection>),
     /// The key under the only rule.
@@ -72,37 +80,65 @@ pub(super) struct Found {
     cost: OnceCell<u64>,
 }
 
-impl Found {
-    const fn new(rule: usize, key: Key) -> Self {
-        Self { rule, key, cost: OnceCell::new() }
-    }
-
-    fn cost(&self, rule: &Rule, request: &Parts) -> u64 {
-        *self.cost.get_or_init(|| rule.cost_of(request))
-    }
-}
-
-impl Config {
-    /// Identifies the client of `request`. Matchers and extractors run in order, and only if they are needed. If one is
-    /// pending, those after it start too, while the request can be read, and are awaited in order.
-    ///
-    /// `charging` is whether the keys are for charges: those that are known immediately are charges then, and a denial that
-    /// the store knows makes it unnecessary to await pending keys.
+impl Admit<'_> {
+    /// Whether to call the service.
     #[inline]
-    pub(super) fn identify(&self, request: &Parts, charging: bool) -> Answer<Identity> {
-        if self.blocked.is_empty() && self.exempt.is_empty() {
+    pub(super) fn poll(self, waiting: &mut Waiting, cx: &mut Context<'_>) -> Poll<Admission> {
+        loop {
+            let identity = match waiting {
+                Waiting::Start => match self.identify().now() {
+                    Ok(identity) => identity,
+                    Err(identity) => {
+                        *waiting = Waiting::Identity(identity);
+                        continue;
+                    }
+                },
+                Waiting::Identity(identity) => ready!(Pin::new(identity).poll(cx)),
+                Waiting::Decision(charge, unidentified) => {
+                    let decided = ready!(self.context.config.limiter.poll_charge(charge, cx));
+                    return Poll::Ready(self.decided(decided, unidentified.take()));
+                }
+            };
+            // A single call site, so that the compiler inlines it.
+            match self.identified(identity) {
+                Now::Ready(admission) => return Poll::Ready(admission),
+                Now::Later(next) => *waiting = next,
+            }
+        }
+    }
+
+    /// Identifies the client. Matchers and extractors run in order, and only if they are needed. If one is pending, those
+    /// after it start too, while the request can be read, and are awaited in order.
+    ///
+    /// Keys that are known immediately become charges. If the store knows a denial of these, pending keys are not awaited.
+    #[inline]
+    fn identify(self) -> Answer<Identity> {
+        self.unless_matched(Self::charges_or_keys)
+    }
+
+    /// Identifies the client, and finds the keys of all rules. Charges nothing, and asks the store for no denial.
+    pub(super) fn find_keys(self) -> Answer<Identity> {
+        self.unless_matched(Self::all_keys)
+    }
+
+    /// `keys`, unless the request is blocked or exempt.
+    #[inline]
+    fn unless_matched(self, keys: impl FnOnce(Self) -> Answer<Identity>) -> Answer<Identity> {
+        let config = &self.context.config;
+        if config.blocked.is_empty() && config.exempt.is_empty() {
             // The common case.
-            return self.keys(request, charging);
+            return keys(self);
         }
         let rejected = |rejection: Rejection| Identity::Rejected(rejection.into());
-        let blocked = self.blocked(request);
+        let blocked = self.blocked();
         let is_blocked = matches!(blocked.peek(), Some(Ok(Some(_))));
-        let exempt = if is_blocked { Answer::ready(Ok(true)) } else { matches_any(&self.exempt, request) };
+        let exempt =
+            if is_blocked { Answer::ready(Ok(true)) } else { matches_any(&config.exempt, self.request) };
         match exempt.peek() {
             Some(Ok(true)) => blocked.map(move |rejection| rejection.map_or(Identity::Exempt, rejected)),
-            Some(_) if blocked.is_ready() => self.keys(request, charging),
+            Some(_) if blocked.is_ready() => keys(self),
             _ => {
-                let keys = self.keys(request, false);
+                let keys = self.all_keys();
                 Answer::pending(async move {
                     match blocked.await? {
                         Some(rejection) => Ok(rejected(rejection)),
@@ -115,49 +151,43 @@ impl Config {
     }
 
     /// The rejection if the request is blocked, or a blocklist could not be checked.
-    fn blocked(&self, request: &Parts) -> Answer<Option<Rejection>> {
-        matches_any(&self.blocked, request).then(|blocked| match blocked {
+    fn blocked(self) -> Answer<Option<Rejection>> {
+        matches_any(&self.context.config.blocked, self.request).then(|blocked| match blocked {
             Ok(is_blocked) => Ok(is_blocked.then_some(Rejection::Blocked)),
             // Rejected, or a client could evade a list by sending its header twice.
             Err(error) => Ok(Some(Rejection::Unidentified(error))),
         })
     }
 
-    /// The keys of the request under the rules that apply to it and do not skip it.
+    /// The charges of the rules whose keys and policies are known immediately, and the keys of the others.
     #[inline]
-    fn keys(&self, request: &Parts, charging: bool) -> Answer<Identity> {
-        let preflight = is_preflight(request);
-        match (&self.routes, &*self.rules.rules) {
+    fn charges_or_keys(self) -> Answer<Identity> {
+        let config = &self.context.config;
+        match (&config.routes, &*config.rules.rules) {
             (None, [(_, rule)]) if rule.skipped.is_empty() => {
                 // The common case.
-                rule.key(request, preflight).then(|key| Ok(Identity::Known(key?)))
+                rule.key(self.request, is_preflight(self.request)).then(|key| Ok(Identity::Known(key?)))
             }
-            (None, rules) => self.keys_of(0..rules.len(), request, preflight, charging),
-            (Some(routes), _) => match routes.of(request) {
-                Ok(rules) => self.keys_of(rules.iter().copied(), request, preflight, charging),
+            (None, rules) => self.charges_or_keys_of(0..rules.len()),
+            (Some(routes), _) => match routes.of(self.request) {
+                Ok(rules) => self.charges_or_keys_of(rules.iter().copied()),
                 Err(error) => Answer::ready(Err(error)),
             },
         }
     }
 
-    fn keys_of(
-        &self,
-        rules: impl Iterator<Item = usize>,
-        request: &Parts,
-        preflight: bool,
-        charging: bool,
-    ) -> Answer<Identity> {
-        let key_of = |(at, rule): (usize, &Rule)| {
-            rule.key_unless_skipped(request, preflight).map(move |key| key.map(|key| Found::new(at, key)))
-        };
-        let mut rules = rules.filter_map(|at| Some((at, self.rule(at)?)));
+    fn charges_or_keys_of(self, rules: impl Iterator<Item = usize>) -> Answer<Identity> {
+        let Self { context, request } = self;
+        let preflight = is_preflight(request);
+        let mut rules = rules.filter_map(|at| Some((at, context.rule(at)?)));
         let mut charges = Gathered::with_capacity(rules.size_hint().1.unwrap_or_default());
         // The common case: every key is known immediately, and every policy.
-        let mut other = None;
-        while charging && let Some((at, rule)) = rules.next() {
+        let other = loop {
+            let Some((at, rule)) = rules.next() else {
+                return Answer::ready(Identity::of(charges, Gathered::with_capacity(0)));
+            };
             let Some(policy) = rule.policy.constant().filter(|_| rule.skipped.is_empty()) else {
-                other = Some(key_of((at, rule)));
-                break;
+                break found(at, rule, request, preflight);
             };
             match rule.key(request, preflight).now() {
                 Ok(key) => {
@@ -167,187 +197,130 @@ impl Config {
                         return Answer::ready(Err(error));
                     }
                 }
-                Err(pending) => {
-                    other = Some(pending.map(move |key| Some(Found::new(at, key))));
-                    break;
-                }
+                Err(pending) => break pending.map(move |key| Some(Found::new(at, key))),
             }
+        };
+        let others = rules.map(|(at, rule)| found(at, rule, request, preflight));
+        match gather(iter::once(other).chain(others)) {
+            Now::Ready(keys) => Answer::ready(keys.and_then(|keys| Identity::of(charges, keys))),
+            Now::Later(pending) => unless_denied(self.early_denial(&charges, pending.known()), || {
+                pending.finish().and_then(|keys| Identity::of(charges, keys))
+            }),
         }
-        if other.is_none() && charging {
-            return Answer::ready(Identity::of(charges, Gathered::with_capacity(0)));
-        }
-        match gather(other.into_iter().chain(rules.map(key_of))) {
-            Ok(keys) => Answer::ready(keys.and_then(|keys| Identity::of(charges, keys))),
-            Err(pending) => {
-                let denial = match charging {
-                    true => self.early_denial(&charges, pending.known(), request),
-                    false => Answer::ready(Ok(None)),
-                };
-                unless_denied(denial, || pending.finish().and_then(|keys| Identity::of(charges, keys)))
-            }
+    }
+
+    /// The keys of the request under the rules that apply to it and do not skip it.
+    fn all_keys(self) -> Answer<Identity> {
+        let Self { context, request } = self;
+        let rules = match context.applicable(request) {
+            Ok(rules) => rules,
+            Err(error) => return Answer::ready(Err(error)),
+        };
+        let preflight = is_preflight(request);
+        let rules = rules.into_iter().filter_map(|at| Some((at, context.rule(at)?)));
+        let identity = |keys| Identity::of(Gathered::with_capacity(0), keys);
+        match gather(rules.map(|(at, rule)| found(at, rule, request, preflight))) {
+            Now::Ready(keys) => Answer::ready(keys.and_then(identity)),
+            Now::Later(pending) => pending.finish().and_then(identity),
         }
     }
 
     /// The denial of the request by the rules whose keys are known. So a client that is over one limit causes no lookup
     /// for another one.
     fn early_denial<'a>(
-        &self,
+        self,
         charges: &Gathered<Charge>,
         keys: impl Iterator<Item = &'a Found>,
-        request: &Parts,
     ) -> Answer<Option<Decision>> {
         let of_keys = keys.filter_map(|found| {
-            let rule = self.rule(found.rule)?;
-            Some(Charge::of(rule.policy.known()?, found.key.clone(), found.cost(rule, request)))
+            let rule = self.context.rule(found.rule)?;
+            let cost = found.cost(rule, self.request);
+            Some(Charge::of(rule.policy.known()?, found.key.clone(), cost))
         });
         self.denial_of(charges.values.iter().cloned().chain(of_keys))
     }
 
-    fn denial_of(&self, charges: impl Iterator<Item = Charge>) -> Answer<Option<Decision>> {
-        match &self.routes {
-            Some(_) => self.limiter.early_denial(merged(charges.collect()).into_iter()),
-            None => self.limiter.early_denial(charges),
+    fn denial_of(self, charges: impl Iterator<Item = Charge>) -> Answer<Option<Decision>> {
+        let config = &self.context.config;
+        match &config.routes {
+            Some(_) => config.limiter.early_denial(merged(charges.collect()).into_iter()),
+            None => config.limiter.early_denial(charges),
         }
-    }
-}
-
-/// A denial, or `others`, which are then awaited. A lookup among them does not start before.
-fn unless_denied(
-    denial: Answer<Option<Decision>>,
-    others: impl FnOnce() -> Answer<Identity>,
-) -> Answer<Identity> {
-    let denied = |decision: Decision| Ok(Identity::Denied(decision.into()));
-    match denial.now() {
-        Ok(Ok(Some(decision))) => Answer::ready(denied(decision)),
-        Ok(_) => others(),
-        Err(denial) => {
-            let others = others();
-            Answer::pending(async move {
-                match denial.await {
-                    Ok(Some(decision)) => denied(decision),
-                    _ => others.await,
-                }
-            })
-        }
-    }
-}
-
-/// Whether the request is a CORS preflight: a browser asks whether it may send another request.
-fn is_preflight(request: &Parts) -> bool {
-    request.method == Method::OPTIONS
-        && request.headers.contains_key(ORIGIN)
-        && request.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
-}
-
-impl Identity {
-    fn of(mut charges: Gathered<Charge>, keys: Gathered<Found>) -> Result<Self, Error> {
-        let Gathered { values, unidentified } = keys;
-        match charges.unidentified.or(unidentified) {
-            Some(error) if charges.values.is_empty() && values.is_empty() => Err(*error),
-            unidentified => {
-                charges.unidentified = unidentified;
-                Ok(Self::Applicable(charges, values))
-            }
-        }
-    }
-}
-
-/// A request that is not admitted or rejected yet.
-#[derive(Clone, Copy)]
-pub(super) struct Admit<'a> {
-    pub(super) config: &'a Config,
-    pub(super) request: &'a Parts,
-    /// Whether the request is admitted in any case.
-    pub(super) report_only: bool,
-}
-
-impl Admit<'_> {
-    /// What to do next, once the request need no longer wait for that.
-    #[inline]
-    pub(super) fn poll(self, waiting: &mut Waiting, cx: &mut Context<'_>) -> Poll<Admission> {
-        let identity = match waiting {
-            Waiting::Start => match self.config.identify(self.request, true).now() {
-                Ok(identity) => identity,
-                Err(identity) => return Poll::Ready(Admission::Pending(Waiting::Identity(identity))),
-            },
-            Waiting::Identity(identity) => ready!(Pin::new(identity).poll(cx)),
-            Waiting::Decision(charge, unidentified) => {
-                let decided = ready!(self.config.limiter.poll_charge(charge, cx));
-                return Poll::Ready(self.decided(decided, unidentified.take()));
-            }
-        };
-        // Once, because two calls would not be inlined.
-        Poll::Ready(self.identified(identity))
     }
 
     #[inline]
-    fn identified(self, identity: Result<Identity, Error>) -> Admission {
-        let config = self.config;
-        match identity {
+    fn identified(self, identity: Result<Identity, Error>) -> Now<Admission, Waiting> {
+        let admission = match identity {
             Ok(Identity::Known(key)) => {
-                match config.rule(0).and_then(|rule| Some((rule, rule.policy.constant()?))) {
+                return match self.context.rule(0).and_then(|rule| Some((rule, rule.policy.constant()?))) {
                     // The common case.
                     Some((rule, policy)) => {
                         let charge = Charge::of(policy.clone(), key, rule.cost_of(self.request));
                         self.charge(charge, None)
                     }
                     None => self.charge_all(Gathered::with_capacity(1), vec![Found::new(0, key)]),
-                }
+                };
             }
-            Ok(Identity::Applicable(charges, keys)) if keys.is_empty() => self.charged(Ok(charges)),
-            Ok(Identity::Applicable(charges, keys)) => self.charge_all(charges, keys),
+            Ok(Identity::Applicable(charges, keys)) if keys.is_empty() => return self.charged(Ok(charges)),
+            Ok(Identity::Applicable(charges, keys)) => return self.charge_all(charges, keys),
             Ok(Identity::Denied(decision)) => self.reject(Rejection::Denied(*decision)),
             Ok(Identity::Exempt) => self.exempt(),
-            Ok(Identity::Rejected(rejection)) => Admit { report_only: false, ..self }.reject(*rejection),
+            Ok(Identity::Rejected(rejection)) => self.reject_under(Enforcement::On, *rejection),
             Err(error) => self.reject(Rejection::Unidentified(error)),
-        }
+        };
+        Now::Ready(admission)
     }
 
     /// Charges `keys` under their rules, after `charges`.
-    fn charge_all(self, charges: Gathered<Charge>, keys: Vec<Found>) -> Admission {
+    fn charge_all(self, charges: Gathered<Charge>, keys: Vec<Found>) -> Now<Admission, Waiting> {
         let answers = keys.into_iter().filter_map(|found| {
-            let rule = self.config.rule(found.rule)?;
+            let rule = self.context.rule(found.rule)?;
             let cost = found.cost(rule, self.request);
             Some(rule.charge(found.rule, found.key, cost, self.request))
         });
         match gather(answers) {
-            Ok(others) => self.charged(others.map(|others| charges.with(others))),
-            Err(pending) => {
+            Now::Ready(others) => self.charged(others.map(|others| charges.with(others))),
+            Now::Later(pending) => {
                 let known = charges.values.iter().chain(pending.known()).cloned();
-                let denial = self.config.denial_of(known);
+                let denial = self.denial_of(known);
                 let all = |others| Identity::Applicable(charges.with(others), Vec::new());
                 let identity = unless_denied(denial, || pending.finish().map(all));
-                Admission::Pending(Waiting::Identity(identity))
+                Now::Later(Waiting::Identity(identity))
             }
         }
     }
 
-    fn charged(self, charges: Result<Gathered<Charge>, Error>) -> Admission {
-        match charges {
+    fn charged(self, charges: Result<Gathered<Charge>, Error>) -> Now<Admission, Waiting> {
+        let admission = match charges {
             Ok(Gathered { values, unidentified }) if values.is_empty() => match unidentified {
                 Some(error) => self.reject(Rejection::Unidentified(*error)),
                 None => self.exempt(),
             },
             Ok(Gathered { values, unidentified }) => {
-                let values = if self.config.routes.is_some() { merged(values) } else { values };
-                self.charge(values, unidentified)
+                let values = if self.context.config.routes.is_some() { merged(values) } else { values };
+                return self.charge(values, unidentified);
             }
             // As for an error of a key extractor, regardless of its kind.
             Err(error) => self.reject(Rejection::Unidentified(error)),
-        }
+        };
+        Now::Ready(admission)
     }
 
     #[inline]
-    fn charge(self, charges: impl Into<Charges>, unidentified: Option<Box<Error>>) -> Admission {
-        let config = self.config;
-        match config.limiter.charge(charges) {
+    fn charge(
+        self,
+        charges: impl Into<Charges>,
+        unidentified: Option<Box<Error>>,
+    ) -> Now<Admission, Waiting> {
+        let limiter = &self.context.config.limiter;
+        match limiter.charge(charges) {
             // A store in memory has decided, so the service is called without waiting.
-            Ok(decided) => self.decided(decided, unidentified),
+            Ok(decided) => Now::Ready(self.decided(decided, unidentified)),
             Err(mut charge) => {
-                if let Some(refunded) = config.refunded_if_cancelled(unidentified.is_some()) {
-                    charge = Undecided::watch(&config.limiter, charge, refunded).into();
+                if let Some(refunded) = refunded_if_cancelled(self.context, unidentified.is_some()) {
+                    charge = Undecided::watch(limiter, charge, refunded).into();
                 }
-                Admission::Pending(Waiting::Decision(charge, unidentified))
+                Now::Later(Waiting::Decision(charge, unidentified))
             }
         }
     }
@@ -355,15 +328,15 @@ impl Admit<'_> {
     /// Calls the function of `on_decision`. The decision that it sees holds no permit, because it may keep the decision.
     #[inline]
     fn report_admitted(self, decision: &mut Decision) {
-        if self.config.on_decision.is_some() {
+        if self.context.config.on_decision.is_some() {
             let permit = decision.take_permit();
-            self.config.report(|| DecisionEvent::admitted(decision, self.request));
+            self.context.config.report(|| DecisionEvent::admitted(decision, self.request));
             decision.hold(permit);
         }
     }
 
     fn exempt(self) -> Admission {
-        self.config.report(|| DecisionEvent::exempt(self.request));
+        self.context.config.report(|| DecisionEvent::exempt(self.request));
         Admission::Admitted(None)
     }
 
@@ -387,27 +360,105 @@ impl Admit<'_> {
 
     /// Rejects the request, unless the layer only reports.
     fn reject(self, rejection: Rejection) -> Admission {
-        let event = DecisionEvent::rejected(&rejection, Some(self.request), !self.report_only);
-        self.config.rejected(&event, &rejection, self.report_only);
-        if self.report_only {
+        self.reject_under(self.context.enforcement, rejection)
+    }
+
+    fn reject_under(self, enforcement: Enforcement, rejection: Rejection) -> Admission {
+        let event = DecisionEvent::rejected(&rejection, Some(self.request), enforcement);
+        self.context.config.rejected(&event, &rejection, enforcement);
+        if enforcement == Enforcement::ReportOnly {
             return Admission::Admitted(rejection.decision().cloned());
         }
-        Admission::Rejected(self.config.jitter(rejection), None)
+        Admission::Rejected(self.context.jitter(rejection), None)
     }
 
     /// Rejects a request that is charged, and whose client another rule cannot identify. Admits it if the layer only reports.
     fn charged_without_identity(self, error: Error, mut decision: Decision) -> Admission {
-        let rejection = Rejection::Unidentified(error);
+        let (rejection, enforcement) = (Rejection::Unidentified(error), self.context.enforcement);
         // Neither what `on_decision` keeps nor the response's extensions get the permit.
         let permit = decision.take_permit();
-        let mut event = DecisionEvent::rejected(&rejection, Some(self.request), !self.report_only);
+        let mut event = DecisionEvent::rejected(&rejection, Some(self.request), enforcement);
         event.decision = Some(&decision);
-        self.config.rejected(&event, &rejection, self.report_only);
-        if self.report_only {
+        self.context.config.rejected(&event, &rejection, enforcement);
+        if enforcement == Enforcement::ReportOnly {
             decision.hold(permit);
             return Admission::Admitted(Some(decision));
         }
         Admission::Rejected(rejection, Some(Box::new(decision)))
+    }
+}
+
+impl Identity {
+    fn of(mut charges: Gathered<Charge>, keys: Gathered<Found>) -> Result<Self, Error> {
+        let Gathered { values, unidentified } = keys;
+        match charges.unidentified.or(unidentified) {
+            Some(error) if charges.values.is_empty() && values.is_empty() => Err(*error),
+            unidentified => {
+                charges.unidentified = unidentified;
+                Ok(Self::Applicable(charges, values))
+            }
+        }
+    }
+
+    /// The keys, of which [`Admit::find_keys`] makes no charges. None for an exempt request.
+    ///
+    /// # Errors
+    ///
+    /// The rejection of a request that is blocked, or that a rule cannot identify.
+    pub(super) fn into_keys(self) -> Result<Vec<Found>, Rejection> {
+        match self {
+            Self::Exempt => Ok(Vec::new()),
+            Self::Rejected(rejection) => Err(*rejection),
+            Self::Denied(decision) => Err(Rejection::Denied(*decision)),
+            Self::Known(key) => Ok(vec![Found::new(0, key)]),
+            Self::Applicable(charges, keys) => match charges.unidentified {
+                Some(error) => Err(Rejection::Unidentified(*error)),
+                None => Ok(keys),
+            },
+        }
+    }
+}
+
+impl Found {
+    const fn new(rule: usize, key: Key) -> Self {
+        Self { rule, key, cost: OnceCell::new() }
+    }
+
+    fn cost(&self, rule: &Rule, request: &Parts) -> u64 {
+        *self.cost.get_or_init(|| rule.cost_of(request))
+    }
+}
+
+/// The key of `request` under the rule with the number `at`, unless the rule skips the request.
+fn found(at: usize, rule: &Rule, request: &Parts, preflight: bool) -> Answer<Option<Found>> {
+    rule.key_unless_skipped(request, preflight).map(move |key| key.map(|key| Found::new(at, key)))
+}
+
+/// Whether the request is a CORS preflight: a browser asks whether it may send another request.
+fn is_preflight(request: &Parts) -> bool {
+    request.method == Method::OPTIONS
+        && request.headers.contains_key(ORIGIN)
+        && request.headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+/// A denial, or `others`, which are then awaited. A lookup among them does not start before.
+fn unless_denied(
+    denial: Answer<Option<Decision>>,
+    others: impl FnOnce() -> Answer<Identity>,
+) -> Answer<Identity> {
+    let denied = |decision: Decision| Ok(Identity::Denied(decision.into()));
+    match denial.now() {
+        Ok(Ok(Some(decision))) => Answer::ready(denied(decision)),
+        Ok(_) => others(),
+        Err(denial) => {
+            let others = others();
+            Answer::pending(async move {
+                match denial.await {
+                    Ok(Some(decision)) => denied(decision),
+                    _ => others.await,
+                }
+            })
+        }
     }
 }
 
@@ -444,7 +495,7 @@ struct Pending<T> {
 /// The values of `answers`, or the first error of the server. Answers after that are not started.
 fn gather<T>(
     mut answers: impl Iterator<Item = Answer<Option<T>>>,
-) -> Result<Result<Gathered<T>, Error>, Pending<T>> {
+) -> Now<Result<Gathered<T>, Error>, Pending<T>> {
     // Nearly all answers are values.
     let most = answers.size_hint().1.unwrap_or_default();
     let mut gathered = Gathered::with_capacity(most);
@@ -452,25 +503,20 @@ fn gather<T>(
         match answer.now() {
             Ok(result) => {
                 if let Err(error) = gathered.add(result) {
-                    return Ok(Err(error));
+                    return Now::Ready(Err(error));
                 }
             }
             Err(pending) => {
-                // All now, because the request is not there later.
+                // Started while the request can be read.
                 let rest = iter::once(pending).chain(answers).collect();
-                return Err(Pending { first: gathered, rest });
+                return Now::Later(Pending { first: gathered, rest });
             }
         }
     }
-    Ok(Ok(gathered))
+    Now::Ready(Ok(gathered))
 }
 
 impl<T> Gathered<T> {
-    /// The values, if all rules can identify the client.
-    pub(super) fn complete(self) -> Result<Vec<T>, Error> {
-        self.unidentified.map_or(Ok(self.values), |error| Err(*error))
-    }
-
     fn with_capacity(most: usize) -> Self {
         Self { values: Vec::with_capacity(most), unidentified: None }
     }

@@ -1,9 +1,6 @@
-//! The settings of a layer, shared by all of its services: what they do to requests and responses, and which of them are
-//! probably not meant.
+//! The settings of a layer, shared by all of its services, and warnings of settings that are probably mistakes.
 
 use std::{fmt, sync::Arc, time::Duration};
-
-use http::{Extensions, Response, request::Parts, response};
 
 use super::{
     event::DecisionEvent,
@@ -13,15 +10,11 @@ use super::{
     rules::Rules,
 };
 use crate::{
-    base::{Error, random::random_time},
-    decision::Decision,
+    base::Error,
     key::Matcher,
-    limiter::{Limited, Limiter, Reservation},
+    limiter::Limiter,
     policy::{Enforcement, EnforcementSwitch, Policy},
-    response::{
-        GrpcStatus, HeaderWriter, Headers, ProblemDetails, Rejection, RejectionBody, RequestHead,
-        ResponseMapper, is_grpc, is_read, mark_request, reject, replace,
-    },
+    response::{GrpcStatus, HeaderWriter, Headers, ProblemDetails, Rejection, ResponseMapper},
 };
 
 // Aligned as the fields of a policy are, because every request changes the reference count.
@@ -48,11 +41,11 @@ pub(super) struct Config {
     pub(super) notices: Arc<Notices>,
 }
 
-/// A mapper, and whether it reads the request, which every request would ask.
+/// A mapper, and whether it reads the request: kept, so no request calls the mapper for it.
 #[derive(Clone)]
 pub(super) struct Mapper {
-    maps: Arc<dyn ResponseMapper>,
-    reads_request: bool,
+    pub(super) maps: Arc<dyn ResponseMapper>,
+    pub(super) reads_request: bool,
 }
 
 impl<M: ResponseMapper> From<M> for Mapper {
@@ -101,59 +94,9 @@ impl Config {
         Ok(config)
     }
 
-    pub(super) fn rule(&self, at: usize) -> Option<&Rule> {
-        self.rules.rules.get(at).map(|(_, rule)| rule)
-    }
-
     /// The policies that are not chosen per request, as they are now.
     pub(super) fn known_policies(&self) -> impl Iterator<Item = Policy> {
         self.rules.rules.iter().filter_map(|(_, rule)| rule.policy.known())
-    }
-
-    /// The limiter of a request.
-    pub(super) fn limiter(&self, report_only: bool) -> Arc<Limiter> {
-        if report_only { Arc::new(self.limiter.under(Enforcement::ReportOnly)) } else { self.limiter.clone() }
-    }
-
-    /// Inserts what the handler of an admitted request may extract. If the layer only reports, also marks a request over
-    /// the limit with a header.
-    pub(super) fn annotate(
-        &self,
-        request: &mut Parts,
-        decision: Option<&Decision>,
-        reservation: Option<&Reservation>,
-        report_only: bool,
-    ) {
-        if report_only {
-            mark_request(request, decision);
-        }
-        let limiter = self.limiter(report_only);
-        let Some(decision) = decision else {
-            return self.annotate_uncharged(&mut request.extensions, limiter);
-        };
-        let reservation = reservation.cloned().map(Box::new).or_else(|| self.reserve_nothing());
-        let limited = Limited { decision: decision.clone(), limiter, reservation };
-        if let Some(outer) = request.extensions.insert(limited) {
-            self.notices.charged_twice(&outer.decision, decision);
-            if let Some(limited) = request.extensions.get_mut::<Limited>() {
-                limited.reservation = both(outer.reservation, limited.reservation.take());
-            }
-        }
-    }
-
-    /// Inserts what the handler of a request may extract that this layer does not charge, unless an outer layer does.
-    pub(super) fn annotate_uncharged(&self, extensions: &mut Extensions, limiter: Arc<Limiter>) {
-        let mut outer = extensions.get_mut::<Limited>();
-        let reserved = outer.as_mut().and_then(|outer| outer.reservation.take());
-        let reservation = both(reserved, self.reserve_nothing());
-        match outer {
-            // The handler charges more to the decision of an outer layer, so it needs the limiter of that layer.
-            Some(outer) if outer.decision.is_limited() => outer.reservation = reservation,
-            _ => {
-                let decision = Decision::not_limited();
-                extensions.insert(Limited { decision, limiter, reservation });
-            }
-        }
     }
 
     /// Calls the function of `on_decision`.
@@ -163,87 +106,19 @@ impl Config {
         }
     }
 
-    /// Counts, reports and logs a rejection. If `report_only`, the request was admitted.
-    pub(super) fn rejected(&self, event: &DecisionEvent<'_>, rejection: &Rejection, report_only: bool) {
+    /// Counts, reports and logs a rejection of a request with this `enforcement`.
+    pub(super) fn rejected(
+        &self,
+        event: &DecisionEvent<'_>,
+        rejection: &Rejection,
+        enforcement: Enforcement,
+    ) {
         #[cfg(feature = "metrics")]
         if event.is_rejected {
             metric!(rejected(event.kind.as_str()));
         }
         self.report(|| *event);
-        self.notices.rejected(rejection, report_only);
-    }
-
-    /// Adds the jitter to the wait of a denial.
-    pub(super) fn jitter(&self, rejection: Rejection) -> Rejection {
-        match rejection {
-            Rejection::Denied(decision) if !self.jitter.is_zero() => {
-                Rejection::Denied(decision.with_jitter(random_time(self.jitter)))
-            }
-            other => other,
-        }
-    }
-
-    fn mapper(&self, is_call: bool) -> &Mapper {
-        if is_call { &self.grpc } else { &self.mapper }
-    }
-
-    /// The response to a rejected request, with the headers of the decision that has charged it, if there is one.
-    pub(super) fn reject(
-        &self,
-        rejection: &Rejection,
-        charged: Option<Box<Decision>>,
-        request: &Parts,
-    ) -> Response<RejectionBody> {
-        let mut response = reject(&*self.mapper(is_grpc(request)).maps, rejection, request, &self.headers);
-        if let Some(decision) = charged {
-            self.headers.decorate(&mut response, *decision, false, is_read(&request.extensions));
-        }
-        response
-    }
-
-    /// What must be kept of a request that is with the service, in case the service rejects it.
-    #[inline]
-    pub(super) fn keep(&self, request: &Parts) -> RequestHead {
-        let is_call = is_grpc(request);
-        RequestHead::of(request, is_call, self.mapper(is_call).reads_request)
-    }
-
-    /// The response to a request that the service has rejected with the response `returned`. `is_read` is whether an outer
-    /// layer reads the decision in its extensions.
-    pub(super) fn replace(
-        &self,
-        rejection: Rejection,
-        kept: RequestHead,
-        returned: response::Parts,
-        decision: Option<Decision>,
-        report_only: bool,
-        is_read: bool,
-    ) -> Response<RejectionBody> {
-        self.rejected(&DecisionEvent::rejected_by_service(&rejection), &rejection, report_only);
-        let (rejection, request) = (self.jitter(rejection), kept.into_parts());
-        let mapper = &*self.mapper(is_grpc(&request)).maps;
-        let in_millis = self.headers.headers().millis();
-        let mut response = replace(mapper, &rejection, &request, returned, in_millis);
-        // An exempt request has no decision but the service's.
-        let marks = report_only && decision.is_some();
-        if let Some(decision) = decision.or_else(|| rejection.decision().cloned()) {
-            self.headers.decorate(&mut response, decision, marks, is_read);
-        }
-        response
-    }
-
-    /// Adds the headers to the inner service's response.
-    // Inlined because it mostly passes its arguments on.
-    #[inline(always)]
-    pub(super) fn decorate<B>(
-        &self,
-        response: &mut Response<B>,
-        decision: Decision,
-        report_only: bool,
-        is_read: bool,
-    ) {
-        log!(trace, policy = decision.binding().map(|outcome| outcome.policy().name()), "admitted");
-        self.headers.decorate(response, decision, report_only, is_read);
+        self.notices.rejected(rejection, enforcement);
     }
 
     /// What to warn of before the first request.
@@ -332,14 +207,6 @@ impl Config {
                 log!(warn, "{warning}");
             }
         }
-    }
-}
-
-/// The reservation of the rules of two layers.
-fn both(outer: Option<Box<Reservation>>, inner: Option<Box<Reservation>>) -> Option<Box<Reservation>> {
-    match (outer, inner) {
-        (Some(outer), Some(inner)) => Some(Box::new(outer.and(*inner))),
-        (outer, inner) => outer.or(inner),
     }
 }
 

@@ -5,6 +5,7 @@ use http::request::Parts;
 use crate::{
     base::Error,
     decision::{Decision, Outcome, Verdict},
+    policy::Enforcement,
     response::Rejection,
 };
 
@@ -158,8 +159,12 @@ impl<'a> DecisionEvent<'a> {
         Self { kind: DecisionKind::Exempt, is_rejected: false, decision: None, error: None, request }
     }
 
-    /// A request that is rejected, or would be if the layer did not only report.
-    pub(super) fn rejected(rejection: &'a Rejection, request: Option<&'a Parts>, is_rejected: bool) -> Self {
+    /// A request that a layer with this `enforcement` rejects, or would if it did not only report.
+    pub(super) fn rejected(
+        rejection: &'a Rejection,
+        request: Option<&'a Parts>,
+        enforcement: Enforcement,
+    ) -> Self {
         let (kind, decision, error) = match rejection {
             Rejection::Denied(decision) if decision.is_banned() => {
                 (DecisionKind::Banned, Some(decision), None)
@@ -169,12 +174,13 @@ impl<'a> DecisionEvent<'a> {
             Rejection::Unidentified(error) => (DecisionKind::Unidentified, None, Some(error)),
             Rejection::Unavailable(error) => (DecisionKind::Unavailable, None, Some(error)),
         };
+        let is_rejected = enforcement == Enforcement::On;
         Self { kind, is_rejected, decision, error, request }
     }
 
     /// A request that the service has rejected.
     pub(super) fn rejected_by_service(rejection: &'a Rejection) -> Self {
-        Self { kind: DecisionKind::RejectedByService, ..Self::rejected(rejection, None, true) }
+        Self { kind: DecisionKind::RejectedByService, ..Self::rejected(rejection, None, Enforcement::On) }
     }
 
     /// The name of the [binding](Decision::binding) policy: the denying policy, or otherwise the one with the smallest share

@@ -4,7 +4,13 @@ use http::request::Parts;
 use tower_layer::Layer;
 
 use super::{
-    admit::Identity, config::Config, event::DecisionEvent, rule::Rule, rules::Rules, service::RateLimit,
+    admit::{Admit, Found},
+    config::Config,
+    context::RequestContext,
+    event::DecisionEvent,
+    rule::Rule,
+    rules::Rules,
+    service::RateLimit,
 };
 use crate::{
     base::{Answer, Error, valid},
@@ -518,30 +524,22 @@ impl RateLimitLayer {
     /// ```
     #[doc(hidden)]
     pub async fn charges(&self, request: &Parts) -> Result<Vec<(Charge, Key)>, Rejection> {
-        let config = &self.config;
-        if config.enforcement.get() == Enforcement::Off {
+        let context = RequestContext::new(self.config.clone(), &request.extensions);
+        if context.enforcement == Enforcement::Off {
             return Ok(Vec::new());
         }
-        let identity = config.identify(request, false).await.map_err(Rejection::Unidentified)?;
-        let found: Vec<(&Rule, Key)> = match identity {
-            Identity::Exempt => return Ok(Vec::new()),
-            Identity::Rejected(rejection) => return Err(*rejection),
-            Identity::Denied(decision) => return Err(Rejection::Denied(*decision)),
-            Identity::Known(key) => config.rule(0).into_iter().zip([key]).collect(),
-            Identity::Applicable(charges, keys) => {
-                charges.complete().map_err(Rejection::Unidentified)?;
-                keys.into_iter().filter_map(|found| Some((config.rule(found.rule)?, found.key))).collect()
-            }
-        };
+        let keys = Admit { context: &context, request }.find_keys();
+        let keys = keys.await.map_err(Rejection::Unidentified)?.into_keys()?;
         let mut charges: Vec<(Charge, Key)> = Vec::new();
-        for (rule, key) in found {
+        for Found { rule, key, .. } in keys {
+            let Some(rule) = context.rule(rule) else { continue };
             let charge = rule
                 .charge(0, key.clone(), rule.cost_of(request), request)
                 .await
                 .map_err(Rejection::Unidentified)?;
             let Some(charge) = charge else { continue };
             // As for a request.
-            if config.routes.is_none() || !charges.iter_mut().any(|(one, _)| one.merge(&charge)) {
+            if self.config.routes.is_none() || !charges.iter_mut().any(|(one, _)| one.merge(&charge)) {
                 charges.push((charge, key));
             }
         }

@@ -3,6 +3,7 @@
 mod admit;
 mod body;
 mod config;
+mod context;
 mod event;
 mod extensions;
 #[cfg(feature = "axum")]

@@ -7,6 +7,7 @@ use http::StatusCode;
 use crate::{
     base::{ErrorKind, Outage},
     decision::{Decision, Outcome, Verdict},
+    policy::Enforcement,
     response::Rejection,
 };
 
@@ -29,8 +30,8 @@ pub(super) fn is_first(flag: &AtomicBool) -> bool {
 }
 
 impl Notices {
-    /// Logs a rejection. If `report_only`, the request was admitted.
-    pub(super) fn rejected(&self, rejection: &Rejection, report_only: bool) {
+    /// Logs a rejection of a request with this `enforcement`.
+    pub(super) fn rejected(&self, rejection: &Rejection, enforcement: Enforcement) {
         match rejection {
             Rejection::Unidentified(error) | Rejection::Unavailable(error)
                 if matches!(error.kind(), ErrorKind::MissingSetup | ErrorKind::InvalidConfig) =>
@@ -58,7 +59,7 @@ impl Notices {
                     status = rejection.status().as_u16(),
                     policy = binding().map(|outcome| outcome.policy().name()),
                     key_hash = binding().map(|outcome| outcome.key().digest()),
-                    report_only = report_only,
+                    report_only = enforcement == Enforcement::ReportOnly,
                     "denied"
                 );
             }

@@ -15,14 +15,15 @@ use super::{
     admit::{Admission, Admit, Waiting},
     body::ResponseBody,
     config::Config,
-    settle::{Settling, Unsettled},
+    context::RequestContext,
+    settle::{Settling, Unsettled, reservation},
 };
 use crate::{
     base::{DelayedService, unready},
     decision::{Decision, Permit},
     limiter::Refund,
     policy::Enforcement,
-    response::{Rejection, RequestHead, is_read, note_refund},
+    response::{Rejection, RequestHead, note_refund},
 };
 
 /// A service behind a rate limit, made by [`RateLimitLayer`](crate::RateLimitLayer).
@@ -83,11 +84,9 @@ where
         // Call the service that is ready. Its clone, which may not be ready, stays behind.
         let clone = self.inner.clone();
         let mut ready = mem::replace(&mut self.inner, clone);
-        let config = self.config.clone();
-        let (enforcement, is_read) = (config.enforcement.get(), is_read(request.extensions()));
-        let state = if enforcement == Enforcement::Off {
-            let limiter = Arc::new(config.limiter.under(Enforcement::Off));
-            config.annotate_uncharged(request.extensions_mut(), limiter);
+        let context = RequestContext::new(self.config.clone(), request.extensions());
+        let state = if context.enforcement == Enforcement::Off {
+            context.annotate_uncharged(request.extensions_mut(), reservation(&context, None));
             State::Respond {
                 future: ready.call(request),
                 decision: None,
@@ -99,7 +98,7 @@ where
             let (request, body) = request.into_parts();
             State::Wait { waiting: Waiting::Start, call: Some(Call { service: ready, request, body }) }
         };
-        ResponseFuture { state, config, report_only: enforcement == Enforcement::ReportOnly, is_read }
+        ResponseFuture { state, context }
     }
 }
 
@@ -116,11 +115,7 @@ pin_project! {
     {
         #[pin]
         state: State<S, ReqBody, S::Future, S::Response>,
-        config: Arc<Config>,
-        // Whether the request is admitted in any case. A switch may change this for later requests.
-        report_only: bool,
-        // Whether an outer layer reads the decision in the extensions of the response.
-        is_read: bool,
+        context: RequestContext,
     }
 }
 
@@ -183,8 +178,7 @@ impl<S, ReqBody> Call<S, ReqBody> {
         call: &mut Option<Self>,
         mut decision: Option<Decision>,
         unsettled: Option<Box<Unsettled>>,
-        config: &Config,
-        report_only: bool,
+        context: &RequestContext,
     ) -> State<S, ReqBody, F, R>
     where
         S: Service<Request<ReqBody>, Future = F, Response = R>,
@@ -192,9 +186,8 @@ impl<S, ReqBody> Call<S, ReqBody> {
         let Some(Self { request, .. }) = call else { unreachable!("{MOVED}") };
         // The extensions get no permit, because they may outlive the response.
         let permit = decision.as_mut().and_then(Decision::take_permit);
-        let kept = Some(config.keep(request));
-        let reservation = unsettled.as_ref().and_then(|unsettled| unsettled.reservation());
-        config.annotate(request, decision.as_ref(), reservation, report_only);
+        let kept = Some(context.keep(request));
+        context.annotate(request, decision.as_ref(), reservation(context, unsettled.as_deref()));
         let Self { mut service, request, body } = take(call);
         let future = service.call(Request::from_parts(request, body));
         State::Respond { future, decision, permit, kept, unsettled }
@@ -209,35 +202,30 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let (report_only, is_read) = (*this.report_only, *this.is_read);
+        let context = &*this.context;
         loop {
             let next = match this.state.as_mut().project() {
                 StateProj::Wait { waiting, call } => {
                     let Some(Call { request, .. }) = call else {
                         panic!("ResponseFuture polled after completion")
                     };
-                    let admit = Admit { config: this.config, request: &*request, report_only };
-                    match ready!(admit.poll(waiting, cx)) {
-                        Admission::Pending(next) => {
-                            *waiting = next;
-                            continue;
-                        }
+                    match ready!(Admit { context, request: &*request }.poll(waiting, cx)) {
                         Admission::Admitted(decision) => {
                             // Before the delay, during which the request may be cancelled.
-                            let unsettled = decision.as_ref().and_then(|decision| {
-                                Unsettled::new(this.config, request, decision, report_only)
-                            });
+                            let unsettled = decision
+                                .as_ref()
+                                .and_then(|decision| Unsettled::new(context, request, decision));
                             if let Some(delay) = decision.as_ref().and_then(Decision::delay) {
                                 let Call { service, request, body } = take(call);
                                 let service = DelayedService::after(delay, unready(service));
                                 let call = Some(Box::new(Call { service, request, body }));
                                 State::Delay { call, decision, unsettled }
                             } else {
-                                Call::serve(call, decision, unsettled, this.config, report_only)
+                                Call::serve(call, decision, unsettled, context)
                             }
                         }
                         Admission::Rejected(rejection, charged) => {
-                            let response = this.config.reject(&rejection, charged, request);
+                            let response = context.reject(&rejection, charged, request);
                             *call = None;
                             return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
                         }
@@ -254,7 +242,7 @@ where
                     let Call { service, request, body } = *take(call);
                     let mut call = Some(Call { service: service.into_service(), request, body });
                     let decision = decision.take().map(Decision::after_delay);
-                    Call::serve(&mut call, decision, unsettled.take(), this.config, report_only)
+                    Call::serve(&mut call, decision, unsettled.take(), context)
                 }
                 StateProj::Respond { future, decision, permit, kept, unsettled } => {
                     Unsettled::set_running(unsettled, true);
@@ -274,19 +262,12 @@ where
                         && let Some(rejection) = response.extensions_mut().remove::<Rejection>()
                     {
                         *permit = None;
-                        // It counts.
+                        // The request stays charged: the service rejected it itself.
                         if let Some(unsettled) = unsettled.take() {
                             unsettled.keep();
                         }
                         let returned = response.into_parts().0;
-                        let response = this.config.replace(
-                            rejection,
-                            kept,
-                            returned,
-                            decision.take(),
-                            report_only,
-                            is_read,
-                        );
+                        let response = context.replace(rejection, kept, returned, decision.take());
                         return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
                     }
                     // Moved to the body: the extensions may be dropped before it ends.
@@ -295,7 +276,7 @@ where
                     let Some(unsettled) = unsettled.take() else {
                         // Not through `Responded`, because moving a response takes time.
                         if let Some(decision) = decision.take() {
-                            this.config.decorate(&mut response, decision, report_only, is_read);
+                            context.decorate(&mut response, decision);
                         }
                         return Poll::Ready(Ok(
                             response.map(|body| ResponseBody::service(body, permits, None))
@@ -304,7 +285,7 @@ where
                     let (response, refund, settling) = unsettled.responded(response);
                     let responded = Responded { response, decision: decision.take(), permits, settling };
                     let Some(refund) = refund else {
-                        return Poll::Ready(Ok(responded.finish(this.config, report_only, is_read)));
+                        return Poll::Ready(Ok(responded.finish(context)));
                     };
                     State::Refund { refund, responded: Some(Box::new(responded)) }
                 }
@@ -316,7 +297,7 @@ where
                         // The handler's decision is older than the refund.
                         note_refund(responded.response.extensions_mut(), &refunded);
                     }
-                    return Poll::Ready(Ok(responded.finish(this.config, report_only, is_read)));
+                    return Poll::Ready(Ok(responded.finish(context)));
                 }
             };
             this.state.set(next);
@@ -326,10 +307,10 @@ where
 
 impl<B> Responded<Response<B>> {
     /// The response with its headers.
-    fn finish(self, config: &Config, report_only: bool, is_read: bool) -> Response<ResponseBody<B>> {
+    fn finish(self, context: &RequestContext) -> Response<ResponseBody<B>> {
         let Self { mut response, decision, permits, settling } = self;
         if let Some(decision) = decision {
-            config.decorate(&mut response, decision, report_only, is_read);
+            context.decorate(&mut response, decision);
         }
         response.map(|body| ResponseBody::service(body, permits, settling))
     }

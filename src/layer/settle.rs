@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::{Response, request};
 
 use super::{
-    config::Config,
+    context::RequestContext,
     rule::{CountIf, Rule, Settles},
 };
 use crate::{
@@ -13,82 +13,7 @@ use crate::{
     limiter::{Limiter, Refund, Reservation},
 };
 
-impl Config {
-    /// Whether a charge may be settled after the decision.
-    #[inline]
-    fn settles(&self) -> bool {
-        self.refunds_cancelled || self.settles
-    }
-
-    /// The places of the rules whose charge is refunded if the request is cancelled before its decision. An estimate of a
-    /// request that `is_unidentified` stays charged, as all of it does. `None` if no rule's charge is refunded.
-    #[inline]
-    pub(super) fn refunded_if_cancelled(&self, is_unidentified: bool) -> Option<Vec<usize>> {
-        if !self.settles() {
-            return None;
-        }
-        let is_refunded = |rule: &Rule| {
-            self.refunds_cancelled || !is_unidentified && rule.settles == Some(Settles::HandlerOrRefund)
-        };
-        let rules = self.rules.rules.iter().enumerate();
-        let refunded: Vec<_> = rules.filter(|(_, (_, rule))| is_refunded(rule)).map(|(at, _)| at).collect();
-        Some(refunded).filter(|refunded| !refunded.is_empty())
-    }
-
-    /// A reservation that covers nothing, for a handler that extracts one. `None` if no rule reserves units.
-    #[inline]
-    pub(super) fn reserve_nothing(&self) -> Option<Box<Reservation>> {
-        if self.settles { self.reserve(&self.limiter, |_, _| None).map(Box::new) } else { None }
-    }
-
-    /// A reservation of what `charged` returns for the rules with the same unit and end. For a unit of which nothing is
-    /// charged, it covers nothing. `None` if no rule reserves units.
-    fn reserve(
-        &self,
-        limiter: &Limiter,
-        charged: impl Fn(Option<&'static str>, Settles) -> Option<Decision>,
-    ) -> Option<Reservation> {
-        let mut groups: Vec<(Option<&'static str>, Settles)> = Vec::new();
-        for (_, rule) in self.rules.rules.iter().filter(|(_, rule)| rule.reserves()) {
-            let group = (rule.unit, rule.settles?);
-            if !groups.contains(&group) {
-                groups.push(group);
-            }
-        }
-        let part = |(unit, settles)| {
-            let decision = charged(unit, settles).unwrap_or_else(Decision::not_limited);
-            let part = Reservation::of(limiter, &decision, unit);
-            if settles == Settles::HandlerOrRefund { part.or_refund() } else { part }
-        };
-        groups.into_iter().map(part).reduce(Reservation::and)
-    }
-
-    /// The outcomes of `decision`, which has charged `request`, each with its rules.
-    fn charged<'a>(
-        &'a self,
-        request: &request::Parts,
-        decision: &'a Decision,
-    ) -> Vec<(&'a Outcome, &'a Rule)> {
-        let applicable: Vec<usize> = match &self.routes {
-            Some(routes) => routes.of(request).unwrap_or_default().into_owned(),
-            None => (0..self.rules.rules.len()).collect(),
-        };
-        let known = |at: usize| self.rule(at).and_then(|rule| rule.policy.known());
-        // Nearly always one rule: others are of another reading of the path, see `Routes::of`.
-        let rules_of = |outcome: &'a Outcome| {
-            let made_by = outcome.charge().rule();
-            let is_same = move |at: usize| {
-                let policy = known(made_by).filter(|policy| policy.name() == outcome.policy().name());
-                policy.is_some_and(|policy| known(at).is_some_and(|other| other.name() == policy.name()))
-            };
-            let its = applicable.iter().copied().filter(move |at| *at == made_by || is_same(*at));
-            its.filter_map(|at| self.rule(at)).map(move |rule| (outcome, rule)).collect::<Vec<_>>()
-        };
-        decision.all_outcomes().iter().flat_map(rules_of).collect()
-    }
-}
-
-/// What is not settled yet of an admitted request.
+/// Pending refunds and reservations of an admitted request.
 pub(super) struct Unsettled {
     limiter: Arc<Limiter>,
     decision: Decision,
@@ -106,24 +31,22 @@ impl Unsettled {
     /// the layer only reports.
     #[inline]
     pub(super) fn new(
-        config: &Config,
+        context: &RequestContext,
         request: &request::Parts,
         decision: &Decision,
-        report_only: bool,
     ) -> Option<Box<Self>> {
-        if config.settles() { Self::of_charge(config, request, decision, report_only) } else { None }
+        if settles(context) { Self::of_charge(context, request, decision) } else { None }
     }
 
     fn of_charge(
-        config: &Config,
+        context: &RequestContext,
         request: &request::Parts,
         decision: &Decision,
-        report_only: bool,
     ) -> Option<Box<Self>> {
         if decision.is_denied() {
             return None;
         }
-        let (limiter, charged) = (config.limiter(report_only), config.charged(request, decision));
+        let (limiter, charged) = (context.limiter(), charged(context, request, decision));
         let of_rules = |is_meant: &dyn Fn(&Rule) -> bool| {
             let has = |outcome: &Outcome| {
                 charged
@@ -132,7 +55,7 @@ impl Unsettled {
             };
             decision.of_outcomes(has).filter(|decision| !decision.is_denied())
         };
-        let reservation = config.reserve(&limiter, |unit, settles| {
+        let reservation = reserve(context, &limiter, |unit, settles| {
             of_rules(&|rule| rule.unit == unit && rule.settles == Some(settles))
         });
         let of_bytes = of_rules(&|rule| rule.settles == Some(Settles::Bytes));
@@ -151,15 +74,10 @@ impl Unsettled {
             limiter,
             decision: decision.clone(),
             counted: charged.iter().filter_map(counted).collect(),
-            refunds: config.refunds_cancelled,
+            refunds: context.config.refunds_cancelled,
             is_running: false,
             settling,
         }))
-    }
-
-    /// The reservation for the handler.
-    pub(super) fn reservation(&self) -> Option<&Reservation> {
-        self.settling.as_ref()?.reservation.as_ref()
     }
 
     /// Notes whether the service runs.
@@ -227,7 +145,7 @@ impl Drop for Unsettled {
 
 /// The reservations of a request until its response's body ends.
 pub(super) struct Settling {
-    /// The handler's reservation. It ends with its last handle, which this is.
+    /// The handler's reservation. Usually the last handle: dropping it ends the reservation.
     reservation: Option<Reservation>,
     meter: Option<Meter>,
 }
@@ -267,4 +185,82 @@ impl Drop for Meter {
     fn drop(&mut self) {
         drop(self.reservation.extend_to(self.bytes));
     }
+}
+
+/// Whether a charge may be settled after the decision.
+#[inline]
+fn settles(context: &RequestContext) -> bool {
+    context.config.refunds_cancelled || context.config.settles
+}
+
+/// The places of the rules whose charge is refunded if the request is cancelled before its decision. An estimate of a
+/// request that `is_unidentified` stays charged, as all of it does. `None` if no rule's charge is refunded.
+#[inline]
+pub(super) fn refunded_if_cancelled(context: &RequestContext, is_unidentified: bool) -> Option<Vec<usize>> {
+    if !settles(context) {
+        return None;
+    }
+    let is_refunded = |rule: &Rule| {
+        context.config.refunds_cancelled || !is_unidentified && rule.settles == Some(Settles::HandlerOrRefund)
+    };
+    let rules = context.config.rules.rules.iter().enumerate();
+    let refunded: Vec<_> = rules.filter(|(_, (_, rule))| is_refunded(rule)).map(|(at, _)| at).collect();
+    Some(refunded).filter(|refunded| !refunded.is_empty())
+}
+
+/// The reservation for the handler of a request. It covers nothing if the request is not charged under a rule that
+/// reserves units. `None` if there is no such rule.
+#[inline]
+pub(super) fn reservation(
+    context: &RequestContext,
+    unsettled: Option<&Unsettled>,
+) -> Option<Box<Reservation>> {
+    if !context.config.settles {
+        return None;
+    }
+    let charged = unsettled.and_then(|unsettled| unsettled.settling.as_ref()?.reservation.clone());
+    charged.or_else(|| reserve(context, &context.config.limiter, |_, _| None)).map(Box::new)
+}
+
+/// A reservation of what `charged` returns for the rules with the same unit and end. For a unit of which nothing is
+/// charged, it covers nothing. `None` if no rule reserves units.
+fn reserve(
+    context: &RequestContext,
+    limiter: &Limiter,
+    charged: impl Fn(Option<&'static str>, Settles) -> Option<Decision>,
+) -> Option<Reservation> {
+    let mut groups: Vec<(Option<&'static str>, Settles)> = Vec::new();
+    for (_, rule) in context.config.rules.rules.iter().filter(|(_, rule)| rule.reserves()) {
+        let group = (rule.unit, rule.settles?);
+        if !groups.contains(&group) {
+            groups.push(group);
+        }
+    }
+    let part = |(unit, settles)| {
+        let decision = charged(unit, settles).unwrap_or_else(Decision::not_limited);
+        let part = Reservation::of(limiter, &decision, unit);
+        if settles == Settles::HandlerOrRefund { part.or_refund() } else { part }
+    };
+    groups.into_iter().map(part).reduce(Reservation::and)
+}
+
+/// The outcomes of `decision`, which has charged `request`, each with its rules.
+fn charged<'a>(
+    context: &'a RequestContext,
+    request: &request::Parts,
+    decision: &'a Decision,
+) -> Vec<(&'a Outcome, &'a Rule)> {
+    let applicable = context.applicable(request).unwrap_or_default();
+    let known = |at: usize| context.rule(at).and_then(|rule| rule.policy.known());
+    // Nearly always one rule: others are of another reading of the path, see `Routes::of`.
+    let rules_of = |outcome: &'a Outcome| {
+        let made_by = outcome.charge().rule();
+        let is_same = move |at: usize| {
+            let policy = known(made_by).filter(|policy| policy.name() == outcome.policy().name());
+            policy.is_some_and(|policy| known(at).is_some_and(|other| other.name() == policy.name()))
+        };
+        let its = applicable.iter().copied().filter(move |at| *at == made_by || is_same(*at));
+        its.filter_map(|at| context.rule(at)).map(move |rule| (outcome, rule)).collect::<Vec<_>>()
+    };
+    decision.all_outcomes().iter().flat_map(rules_of).collect()
 }

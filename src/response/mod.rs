@@ -22,6 +22,6 @@ pub use self::{
 };
 pub(crate) use self::{
     grpc::is_grpc,
-    headers::{HeaderWriter, is_read, mark_request, note_refund},
+    headers::{HeaderWriter, is_read, mark_request, mark_response, note_refund},
     reject::{RequestHead, reject, replace},
 };

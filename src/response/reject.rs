@@ -200,18 +200,15 @@ pub(crate) enum RequestHead {
 }
 
 impl RequestHead {
-    /// What a mapper that reads the head or not needs of `request`, which is a gRPC call or not.
+    /// What identifies HEAD requests and gRPC calls. `is_call` is [`is_grpc`].
     #[inline]
-    pub(crate) fn of(request: &Parts, is_call: bool, reads_head: bool) -> Self {
-        if reads_head {
-            return Self::whole(request);
-        }
+    pub(crate) fn kind(request: &Parts, is_call: bool) -> Self {
         let grpc_type = is_call.then(|| grpc_type(&request.headers));
         Self::Kind { is_head: request.method == Method::HEAD, grpc_type }
     }
 
     #[cold]
-    fn whole(request: &Parts) -> Self {
+    pub(crate) fn whole(request: &Parts) -> Self {
         Self::Whole(Box::new(request.clone()))
     }
 

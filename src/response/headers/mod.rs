@@ -6,7 +6,7 @@ mod headers;
 mod write;
 
 pub use self::headers::{Dialect, Headers};
-pub(crate) use self::write::{HeaderWriter, is_read, mark_request, note_refund};
+pub(crate) use self::write::{HeaderWriter, is_read, mark_request, mark_response, note_refund};
 pub(super) use self::{
     headers::RETRY_AFTER_MS,
     write::{add_wait, insert_new},

@@ -58,24 +58,15 @@ impl HeaderWriter {
         &self.headers
     }
 
-    /// Adds the headers of `decision` to the response of the service, and if `marks` the mark of a denial. Inserts the
-    /// decision into the extensions of the response if it `is_read` there, or if a decision is there already.
-    pub(crate) fn decorate<B>(
-        &self,
-        response: &mut Response<B>,
-        mut decision: Decision,
-        marks: bool,
-        is_read: bool,
-    ) {
+    /// Adds the headers of `decision` to the response of the service. Inserts the decision into the extensions of the
+    /// response if it `is_read` there, or if a decision is there already.
+    pub(crate) fn decorate<B>(&self, response: &mut Response<B>, mut decision: Decision, is_read: bool) {
         let status = response.status();
         let inner = response.extensions_mut().remove::<Decision>();
         let is_read = is_read || inner.is_some();
         let shown = if inner.is_some() { response.extensions_mut().remove::<Shown>() } else { None };
         let headers = response.headers_mut();
         let latest = latest_t(headers);
-        if marks && fits(headers, &decision) {
-            append(headers, X_EXCEEDED, value(exceeded(&decision)));
-        }
         let before = inner.as_ref().is_some_and(|inner| inner.report() == Report::Done);
         let wrote = match inner {
             None => self.write(headers, status, &decision, latest, None, |_| true),
@@ -339,6 +330,13 @@ pub(crate) fn mark_request(request: &mut Parts, decision: Option<&Decision>) {
     if !marks.is_empty() {
         append(&mut request.headers, X_EXCEEDED, value(marks.clone()));
         request.extensions.insert(Exceeded(marks));
+    }
+}
+
+/// Marks the response to a request that `decision` denied, of a layer that only reports.
+pub(crate) fn mark_response(headers: &mut HeaderMap, decision: &Decision) {
+    if fits(headers, decision) {
+        append(headers, X_EXCEEDED, value(exceeded(decision)));
     }
 }
 

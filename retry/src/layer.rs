@@ -1,3 +1,5 @@
+//! A layer that keeps request bodies for retries.
+
 use std::{
     mem,
     task::{Context, Poll},
@@ -6,7 +8,7 @@ use std::{
 use http::{Request, Response};
 use tower::{
     Layer, Service,
-    retry::{Retry, future::ResponseFuture},
+    retry::{Retry, future},
     util::MapRequest,
 };
 
@@ -102,6 +104,23 @@ pub struct BufferedRetry<S> {
     layer: BufferedRetryLayer,
 }
 
+impl<S> BufferedRetry<S> {
+    /// The inner service.
+    pub const fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The inner service, to change it.
+    pub const fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The inner service, without the retries.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
 impl<S, B, R> Service<Request<B>> for BufferedRetry<S>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone,
@@ -109,11 +128,7 @@ where
 {
     type Response = Response<R>;
     type Error = S::Error;
-    type Future = ResponseFuture<
-        RetryPolicy,
-        MapRequest<S, fn(Request<ReplayBody<B>>) -> Request<B>>,
-        Request<ReplayBody<B>>,
-    >;
+    type Future = ResponseFuture<S, B>;
 
     fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(context)
@@ -128,3 +143,10 @@ where
         Retry::new(self.layer.policy.clone(), MapRequest::new(ready, rebuild)).call(request)
     }
 }
+
+/// The response future of [`BufferedRetry`](crate::BufferedRetry). It resolves to the last try's response or error.
+pub type ResponseFuture<S, B> = future::ResponseFuture<
+    RetryPolicy,
+    MapRequest<S, fn(Request<ReplayBody<B>>) -> Request<B>>,
+    Request<ReplayBody<B>>,
+>;

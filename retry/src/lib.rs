@@ -127,6 +127,11 @@ mod details;
 mod layer;
 mod policy;
 
+/// The response future.
+pub mod future {
+    pub use crate::layer::ResponseFuture;
+}
+
 pub use self::{
     body::{BufferedBody, ReplayBody, RetryBody},
     layer::{BufferedRetry, BufferedRetryLayer},

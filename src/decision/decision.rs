@@ -292,7 +292,7 @@ impl Decision {
     ///
     /// assert!(limiter.check(&policy, &partner, 1).await?.is_allowed());
     /// let delayed = limiter.check(&policy, &partner, 1).await?;
-    /// assert!(!delayed.is_allowed() && !delayed.verdict().is_denied());
+    /// assert!(!delayed.is_allowed() && !delayed.is_denied());
     /// assert_eq!(delayed.delay(), Some(Duration::from_millis(100)));
     /// # Ok(())
     /// # }
@@ -306,7 +306,8 @@ impl Decision {
     }
 
     /// Whether the request is denied. Nothing was charged then.
-    pub(crate) fn is_denied(&self) -> bool {
+    #[must_use]
+    pub fn is_denied(&self) -> bool {
         self.verdict().is_denied()
     }
 

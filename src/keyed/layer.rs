@@ -1,3 +1,5 @@
+//! The layer for requests that are not HTTP.
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use tower_layer::Layer;

@@ -3,4 +3,9 @@
 mod layer;
 mod service;
 
+/// The response future.
+pub mod future {
+    pub use super::service::ResponseFuture;
+}
+
 pub use self::{layer::KeyedRateLimitLayer, service::KeyedRateLimit};

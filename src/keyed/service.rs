@@ -1,3 +1,5 @@
+//! The service of a keyed layer.
+
 use std::{
     error::Error as StdError,
     fmt,
@@ -35,6 +37,23 @@ pub struct KeyedRateLimit<S, R> {
 /// Returns the charges of a request.
 pub(super) type Charges<R> = Arc<dyn Fn(&R) -> Answer<Vec<Charge>> + Send + Sync>;
 
+impl<S, R> KeyedRateLimit<S, R> {
+    /// The inner service.
+    pub const fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The inner service, to change it.
+    pub const fn get_mut(&mut self) -> &mut S {
+        &mut self.inner
+    }
+
+    /// The inner service, without the rate limit.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
 impl<S, R> Service<R> for KeyedRateLimit<S, R>
 where
     S: Service<R, Future: Send, Error: Into<BoxError>> + Clone + Send + 'static,
@@ -42,7 +61,7 @@ where
 {
     type Response = S::Response;
     type Error = BoxError;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, BoxError>> + Send>>;
+    type Future = ResponseFuture<S::Response>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         self.inner.poll_ready(cx).map_err(Into::into)
@@ -54,7 +73,7 @@ where
         let mut service = mem::replace(&mut self.inner, clone);
         let (limiter, patience) = (self.limiter.clone(), self.patience);
         let charges = (self.charges)(&request);
-        Box::pin(async move {
+        ResponseFuture(Box::pin(async move {
             let charges = charges.await.map_err(Rejection::Unidentified)?;
             let (mut waited, mut is_ready) = (WaitState::new(patience), true);
             // A ready service must not be kept during a wait.
@@ -77,7 +96,26 @@ where
             let response = response.await.map_err(Into::into);
             drop(decision);
             response
-        })
+        }))
+    }
+}
+
+/// The response future of [`KeyedRateLimit`](super::KeyedRateLimit). It resolves to the inner service's response, or to a
+/// rejection.
+#[must_use = "futures do nothing unless polled"]
+pub struct ResponseFuture<T>(Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>);
+
+impl<T> Future for ResponseFuture<T> {
+    type Output = Result<T, BoxError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+impl<T> fmt::Debug for ResponseFuture<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }
 }
 

@@ -1,3 +1,5 @@
+//! The body of a response, which settles what remains of a request's charge when it ends.
+
 use std::{
     error::Error as StdError,
     fmt,
@@ -11,7 +13,10 @@ use http_body_util::Either;
 use pin_project_lite::pin_project;
 
 use super::settle::Settling;
-use crate::{decision::Permit, response::RejectionBody};
+use crate::{
+    decision::Permit,
+    response::{AnyBody, BodyError, RejectionBody},
+};
 
 pin_project! {
     /// The response body of a [`RateLimit`](crate::layer::RateLimit) service: the inner service's body, or a
@@ -45,7 +50,7 @@ pin_project! {
     /// ```
     pub struct ResponseBody<B> {
         #[pin]
-        inner: Either<B, RejectionBody>,
+        inner: Either<B, AnyBody>,
         // The layer's permit and the handler's. They are released when the body ends, fails or is dropped.
         permits: [Option<Permit>; 2],
         settling: Option<Box<Settling>>,
@@ -61,8 +66,8 @@ impl<B> ResponseBody<B> {
         Self { inner: Either::Left(body), permits, settling }
     }
 
-    pub(super) const fn rejection(body: RejectionBody) -> Self {
-        Self { inner: Either::Right(body), permits: [None, None], settling: None }
+    pub(super) fn rejection(body: RejectionBody) -> Self {
+        Self { inner: Either::Right(body.into_any()), permits: [None, None], settling: None }
     }
 }
 
@@ -79,7 +84,7 @@ where
 {
     type Data = Bytes;
     // Not `B::Error`: a response mapper's body may fail with another error.
-    type Error = Box<dyn StdError + Send + Sync>;
+    type Error = BodyError;
 
     fn poll_frame(
         self: Pin<&mut Self>,
@@ -99,7 +104,7 @@ where
             }
             Poll::Pending => {}
         }
-        frame
+        frame.map_err(BodyError::new)
     }
 
     fn is_end_stream(&self) -> bool {

@@ -321,8 +321,9 @@ impl RateLimitLayer {
     /// it while the service runs. Pass one switch, as `&switch`, to all layers that you want to change together.
     /// Defaults to [`On`](crate::policy::Enforcement::On).
     ///
-    /// `tower::util::option_layer` cannot turn the layer off: it needs the same response type with and without the
-    /// layer, and this layer wraps the body.
+    /// To leave the layer out of a `Router` at startup, use `option_layer` of `axum_extra::middleware`.
+    /// `tower::util::option_layer` needs the same response type with and without the layer, and this layer wraps the
+    /// body.
     ///
     /// # Example
     ///

@@ -18,6 +18,11 @@ mod rules;
 mod service;
 mod settle;
 
+/// The response future.
+pub mod future {
+    pub use super::service::ResponseFuture;
+}
+
 pub use self::{
     body::ResponseBody,
     event::{DecisionEvent, DecisionKind},

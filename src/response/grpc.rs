@@ -6,10 +6,7 @@ use std::fmt::Write as _;
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, header::CONTENT_TYPE, request::Parts};
 
-use super::{
-    mapper::{RejectionBody, ResponseMapper},
-    rejection::Rejection,
-};
+use super::{body::RejectionBody, mapper::ResponseMapper, rejection::Rejection};
 use crate::base::time::millis_up;
 
 /// Whether the client speaks gRPC or grpc-web, and understands no other response. Both are POST requests: another

@@ -1,16 +1,15 @@
-use std::{
-    error::Error as StdError,
-    fmt,
-    pin::Pin,
-    task::{Context, Poll},
-};
+//! What makes the response to a rejected request.
 
+#[cfg(not(feature = "axum"))]
+use std::error::Error as StdError;
+
+#[cfg(not(feature = "axum"))]
 use bytes::Bytes;
 use http::{Response, request::Parts};
-use http_body::{Body, Frame, SizeHint};
-use http_body_util::{BodyExt as _, Either, Full, combinators::UnsyncBoxBody};
+#[cfg(not(feature = "axum"))]
+use http_body::Body;
 
-use super::rejection::Rejection;
+use super::{body::RejectionBody, rejection::Rejection};
 
 /// Makes the response to a rejected request.
 ///
@@ -176,71 +175,5 @@ where
 {
     fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RejectionBody> {
         self(rejection, request).into_response().map(RejectionBody::new)
-    }
-}
-
-/// The body of a rejection: any body of bytes.
-///
-/// A custom type that implements [`ResponseMapper`](crate::response::ResponseMapper) returns it:
-///
-/// ```
-/// use http::{Response, request::Parts};
-/// use tower_ratelimit::{response::{RejectionBody, ResponseMapper}, Rejection};
-///
-/// struct Plain;
-///
-/// impl ResponseMapper for Plain {
-///     fn response(&self, rejection: &Rejection, _: &Parts) -> Response<RejectionBody> {
-///         let mut response = Response::new(RejectionBody::new(rejection.to_string()));
-///         *response.status_mut() = rejection.status();
-///         response
-///     }
-/// }
-/// ```
-pub struct RejectionBody(Either<Full<Bytes>, UnsyncBoxBody<Bytes, Box<dyn StdError + Send + Sync>>>);
-
-impl RejectionBody {
-    /// A body with the content of `body`.
-    pub fn new<B>(body: B) -> Self
-    where
-        B: Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<Box<dyn StdError + Send + Sync>>,
-    {
-        Self(Either::Right(body.map_err(Into::into).boxed_unsync()))
-    }
-
-    /// Without the allocation that [`new`](Self::new) makes for a body of any type.
-    pub(super) fn of_text(text: String) -> Self {
-        Self(Either::Left(Full::from(text)))
-    }
-
-    pub(super) fn empty() -> Self {
-        Self::of_text(String::new())
-    }
-}
-
-impl Body for RejectionBody {
-    type Data = Bytes;
-    type Error = Box<dyn StdError + Send + Sync>;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
-        Pin::new(&mut self.0).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.0.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.0.size_hint()
-    }
-}
-
-impl fmt::Debug for RejectionBody {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RejectionBody").finish_non_exhaustive()
     }
 }

@@ -3,6 +3,7 @@
 //! [`Headers`] chooses the headers. A [`ResponseMapper`] makes the response to a [`Rejection`]: [`ProblemDetails`] for HTTP
 //! and [`GrpcStatus`] for gRPC, or your own.
 
+mod body;
 mod grpc;
 mod headers;
 mod mapper;
@@ -13,15 +14,17 @@ mod rejection;
 mod tonic;
 mod words;
 
-pub use self::{
-    grpc::GrpcStatus,
-    headers::{Dialect, Headers},
-    mapper::{RejectionBody, ResponseMapper, from_fn},
-    problem::ProblemDetails,
-    rejection::Rejection,
-};
 pub(crate) use self::{
+    body::AnyBody,
     grpc::is_grpc,
     headers::{HeaderWriter, is_read, mark_request, mark_response, note_refund},
     reject::{RequestHead, reject, replace},
+};
+pub use self::{
+    body::{BodyError, RejectionBody},
+    grpc::GrpcStatus,
+    headers::{Dialect, Headers},
+    mapper::{ResponseMapper, from_fn},
+    problem::ProblemDetails,
+    rejection::Rejection,
 };

@@ -1,10 +1,6 @@
 use http::{HeaderValue, Response, StatusCode, header::CONTENT_TYPE, request::Parts};
 
-use super::{
-    mapper::{RejectionBody, ResponseMapper},
-    rejection::Rejection,
-    words::push_wait,
-};
+use super::{body::RejectionBody, mapper::ResponseMapper, rejection::Rejection, words::push_wait};
 use crate::{decision::Decision, policy::push_quoted};
 
 /// The default [`ResponseMapper`]: `application/problem+json` (RFC 9457), with the problem types of

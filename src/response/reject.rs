@@ -15,9 +15,10 @@ use http::{
 use http_body::Body as _;
 
 use super::{
+    body::RejectionBody,
     grpc::{grpc_type, is_grpc},
     headers::{HeaderWriter, RETRY_AFTER_MS, add_wait, insert_new},
-    mapper::{RejectionBody, ResponseMapper},
+    mapper::ResponseMapper,
     problem::ProblemDetails,
     rejection::Rejection,
 };

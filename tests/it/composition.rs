@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use axum_extra::middleware::option_layer;
 use bytes::Bytes;
 use futures_util::{FutureExt as _, future::BoxFuture};
 use http::{HeaderName, Method, Request, Response, request::Parts};
@@ -486,4 +487,17 @@ async fn requests_dropped_at_any_moment_leave_redis_connections_in_step() {
     // Exactly the remaining units are admitted.
     assert!(limiter.check(&dropped, &Key::new("all"), left + 1).await.unwrap().verdict().is_denied());
     assert!(!limiter.check(&dropped, &Key::new("all"), left).await.unwrap().verdict().is_denied());
+}
+
+#[tokio::test]
+async fn an_optional_layer_of_axum_extra_limits_a_router_if_there_is_one() {
+    for (limit, second) in [(Some(layer(1)), 429), (None, 200)] {
+        let route = axum::routing::get(async || HELLO);
+        let app = axum::Router::new().route("/", route).layer(option_layer(limit));
+        let ask = async || app.clone().oneshot(get().map(axum::body::Body::from)).await.unwrap();
+        let first = ask().await;
+        assert_eq!(first.status(), 200);
+        assert_eq!(first.into_body().collect().await.unwrap().to_bytes(), HELLO);
+        assert_eq!(ask().await.status(), second);
+    }
 }

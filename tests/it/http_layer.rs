@@ -26,7 +26,8 @@ use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, Limiter, MemoryStore, PeerIp,
     Policy, PolicySource, Quota, RateLimitLayer, RedisStore, Rule, Verdict,
     decision::Outcome,
-    layer::{RateLimit, ResponseBody},
+    keyed,
+    layer::{self, RateLimit, ResponseBody},
     policy::Enforcement,
     store::{Action, Store},
 };
@@ -69,8 +70,22 @@ fn public_types_can_be_shared_between_threads() {
     shared::<Decision>();
     shared::<Error>();
     sent::<<RateLimit<Router> as Service<Request<axum::body::Body>>>::Future>();
+    sent::<layer::future::ResponseFuture<Router, axum::body::Body>>();
+    sent::<keyed::future::ResponseFuture<String>>();
     sent::<ResponseBody<axum::body::Body>>();
     sent::<Answer<Decision>>();
+}
+
+#[test]
+fn the_inner_service_can_be_read_changed_and_taken_out() {
+    let policy = Policy::new("p", Quota::per_hour(1));
+    let mut http = RateLimitLayer::new(MemoryStore::new(), policy.clone(), Key::new("all")).layer(1);
+    let mut keyed =
+        keyed::KeyedRateLimitLayer::new(MemoryStore::new(), policy, |(): &()| Key::new("all")).layer(1);
+    *http.get_mut() += 1;
+    *keyed.get_mut() += 1;
+    assert_eq!((*http.get_ref(), http.into_inner()), (2, 2));
+    assert_eq!((*keyed.get_ref(), keyed.into_inner()), (2, 2));
 }
 
 #[test]

@@ -18,7 +18,7 @@ use http_body_util::{BodyExt as _, Full, StreamBody, combinators::UnsyncBoxBody}
 use tokio::sync::mpsc;
 use tokio_stream::{StreamExt as _, wrappers::ReceiverStream};
 use tonic::{Code, transport::Channel};
-use tower::{ServiceBuilder, ServiceExt as _, service_fn};
+use tower::{Layer as _, ServiceBuilder, ServiceExt as _, service_fn};
 use tower_ratelimit::{MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rule};
 use tower_ratelimit_retry::{BufferedRetryLayer, RetryPolicy};
 
@@ -42,6 +42,13 @@ fn frames<const N: usize>(frames: [Next; N]) -> Body {
 
 fn full(text: &'static str) -> Body {
     Full::from(text).map_err(|never| match never {}).boxed_unsync()
+}
+
+#[test]
+fn the_inner_service_can_be_read_changed_and_taken_out() {
+    let mut service = BufferedRetryLayer::new(RetryPolicy::new()).layer(1);
+    *service.get_mut() += 1;
+    assert_eq!((*service.get_ref(), service.into_inner()), (2, 2));
 }
 
 /// What the server reads of a body: the text of each frame, trailers by their number, errors.

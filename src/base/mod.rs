@@ -1,7 +1,6 @@
 //! What every other part uses: errors, quotas, results that may come later, time, locks.
 
 mod answer;
-mod delayed;
 mod error;
 mod outage;
 mod quota;
@@ -21,7 +20,6 @@ pub use self::{
 };
 pub(crate) use self::{
     answer::Now,
-    delayed::{DelayedService, unready},
     error::valid,
     outage::Outage,
     under_way::{Guard, UnderWay},

@@ -15,13 +15,12 @@ use tokio::time::sleep;
 use tower_service::Service;
 
 use crate::{
-    base::{Answer, unready},
+    base::Answer,
     decision::Charge,
+    layer::unready,
     limiter::{Limiter, WaitState},
     response::Rejection,
 };
-
-type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// A service behind a rate limit, made by [`KeyedRateLimitLayer`](super::KeyedRateLimitLayer), which has an example.
 ///
@@ -33,6 +32,8 @@ pub struct KeyedRateLimit<S, R> {
     pub(super) charges: Charges<R>,
     pub(super) patience: Duration,
 }
+
+type BoxError = Box<dyn StdError + Send + Sync>;
 
 /// Returns the charges of a request.
 pub(super) type Charges<R> = Arc<dyn Fn(&R) -> Answer<Vec<Charge>> + Send + Sync>;

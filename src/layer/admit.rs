@@ -17,7 +17,7 @@ use http::{
 
 use super::{
     context::RequestContext,
-    event::DecisionEvent,
+    observe::DecisionEvent,
     rule::{Rule, matches_any},
     settle::refunded_if_cancelled,
 };
@@ -126,7 +126,6 @@ impl Admit<'_> {
     fn unless_matched(self, keys: impl FnOnce(Self) -> Answer<Identity>) -> Answer<Identity> {
         let config = &self.context.config;
         if config.blocked.is_empty() && config.exempt.is_empty() {
-            // The common case.
             return keys(self);
         }
         let rejected = |rejection: Rejection| Identity::Rejected(rejection.into());
@@ -154,7 +153,7 @@ impl Admit<'_> {
     fn blocked(self) -> Answer<Option<Rejection>> {
         matches_any(&self.context.config.blocked, self.request).then(|blocked| match blocked {
             Ok(is_blocked) => Ok(is_blocked.then_some(Rejection::Blocked)),
-            // Rejected, or a client could evade a list by sending its header twice.
+            // The request is rejected, or a client could evade a list by sending its header twice.
             Err(error) => Ok(Some(Rejection::Unidentified(error))),
         })
     }
@@ -165,7 +164,6 @@ impl Admit<'_> {
         let config = &self.context.config;
         match (&config.routes, &*config.rules.rules) {
             (None, [(_, rule)]) if rule.skipped.is_empty() => {
-                // The common case.
                 rule.key(self.request, is_preflight(self.request)).then(|key| Ok(Identity::Known(key?)))
             }
             (None, rules) => self.charges_or_keys_of(0..rules.len()),
@@ -181,7 +179,7 @@ impl Admit<'_> {
         let preflight = is_preflight(request);
         let mut rules = rules.filter_map(|at| Some((at, context.rule(at)?)));
         let mut charges = Gathered::with_capacity(rules.size_hint().1.unwrap_or_default());
-        // The common case: every key is known immediately, and every policy.
+        // Usually, every key and every policy is known immediately.
         let other = loop {
             let Some((at, rule)) = rules.next() else {
                 return Answer::ready(Identity::of(charges, Gathered::with_capacity(0)));
@@ -253,7 +251,6 @@ impl Admit<'_> {
         let admission = match identity {
             Ok(Identity::Known(key)) => {
                 return match self.context.rule(0).and_then(|rule| Some((rule, rule.policy.constant()?))) {
-                    // The common case.
                     Some((rule, policy)) => {
                         let charge = Charge::of(policy.clone(), key, rule.cost_of(self.request));
                         self.charge(charge, None)
@@ -300,7 +297,7 @@ impl Admit<'_> {
                 let values = if self.context.config.routes.is_some() { merged(values) } else { values };
                 return self.charge(values, unidentified);
             }
-            // As for an error of a key extractor, regardless of its kind.
+            // The kind does not matter: the request is rejected as after an error of a key extractor.
             Err(error) => self.reject(Rejection::Unidentified(error)),
         };
         Now::Ready(admission)
@@ -328,24 +325,24 @@ impl Admit<'_> {
     /// Calls the function of `on_decision`. The decision that it sees holds no permit, because it may keep the decision.
     #[inline]
     fn report_admitted(self, decision: &mut Decision) {
-        if self.context.config.on_decision.is_some() {
+        if self.context.config.observer.on_decision.is_some() {
             let permit = decision.take_permit();
-            self.context.config.report(|| DecisionEvent::admitted(decision, self.request));
+            self.context.config.observer.report(|| DecisionEvent::admitted(decision, self.request));
             decision.hold(permit);
         }
     }
 
     fn exempt(self) -> Admission {
-        self.context.config.report(|| DecisionEvent::exempt(self.request));
+        self.context.config.observer.report(|| DecisionEvent::exempt(self.request));
         Admission::Admitted(None)
     }
 
-    /// With an error, another rule cannot identify the client.
+    /// Reads the store's decision. `unidentified` is why another rule cannot identify the client.
     #[inline]
     fn decided(self, decided: Result<Decision, Error>, unidentified: Option<Box<Error>>) -> Admission {
         let mut decision = match decided {
             Ok(decision) => decision,
-            // Regardless of its kind: clients must not see the text of a store.
+            // The kind does not matter: clients must not see the text of a store.
             Err(error) => return self.reject(Rejection::Unavailable(error)),
         };
         match unidentified {
@@ -365,7 +362,7 @@ impl Admit<'_> {
 
     fn reject_under(self, enforcement: Enforcement, rejection: Rejection) -> Admission {
         let event = DecisionEvent::rejected(&rejection, Some(self.request), enforcement);
-        self.context.config.rejected(&event, &rejection, enforcement);
+        self.context.config.observer.rejected(&event, &rejection, enforcement);
         if enforcement == Enforcement::ReportOnly {
             return Admission::Admitted(rejection.decision().cloned());
         }
@@ -375,11 +372,12 @@ impl Admit<'_> {
     /// Rejects a request that is charged, and whose client another rule cannot identify. Admits it if the layer only reports.
     fn charged_without_identity(self, error: Error, mut decision: Decision) -> Admission {
         let (rejection, enforcement) = (Rejection::Unidentified(error), self.context.enforcement);
-        // Neither what `on_decision` keeps nor the response's extensions get the permit.
+        // The function of `on_decision` may keep the decision, and so may the response's extensions, so neither gets the
+        // permit.
         let permit = decision.take_permit();
         let mut event = DecisionEvent::rejected(&rejection, Some(self.request), enforcement);
         event.decision = Some(&decision);
-        self.context.config.rejected(&event, &rejection, enforcement);
+        self.context.config.observer.rejected(&event, &rejection, enforcement);
         if enforcement == Enforcement::ReportOnly {
             decision.hold(permit);
             return Admission::Admitted(Some(decision));
@@ -507,7 +505,7 @@ fn gather<T>(
                 }
             }
             Err(pending) => {
-                // Started while the request can be read.
+                // The other answers start immediately, while the request can be read.
                 let rest = iter::once(pending).chain(answers).collect();
                 return Now::Later(Pending { first: gathered, rest });
             }
@@ -521,7 +519,7 @@ impl<T> Gathered<T> {
         Self { values: Vec::with_capacity(most), unidentified: None }
     }
 
-    /// With the values of the rules after these.
+    /// Appends the values of the rules after these.
     fn with(mut self, mut others: Self) -> Self {
         self.values.append(&mut others.values);
         Self { unidentified: self.unidentified.or(others.unidentified), ..self }

@@ -3,8 +3,7 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
-    event::DecisionEvent,
-    notices::{Notices, is_first},
+    observe::Observer,
     routes::{Routes, Scope},
     rule::{Rule, Settles},
     rules::Rules,
@@ -14,7 +13,7 @@ use crate::{
     key::Matcher,
     limiter::Limiter,
     policy::{Enforcement, EnforcementSwitch, Policy},
-    response::{GrpcStatus, HeaderWriter, Headers, ProblemDetails, Rejection, ResponseMapper},
+    response::{GrpcStatus, HeaderWriter, Headers, ProblemDetails, ResponseMapper},
 };
 
 // Aligned as the fields of a policy are, because every request changes the reference count.
@@ -37,8 +36,7 @@ pub(super) struct Config {
     /// The longest random time that is added to a wait.
     pub(super) jitter: Duration,
     pub(super) refunds_cancelled: bool,
-    pub(super) on_decision: Option<Arc<dyn Fn(&DecisionEvent<'_>) + Send + Sync>>,
-    pub(super) notices: Arc<Notices>,
+    pub(super) observer: Observer,
 }
 
 /// A mapper, and whether it reads the request: kept, so no request calls the mapper for it.
@@ -74,8 +72,7 @@ impl Config {
             grpc: GrpcStatus::default().into(),
             jitter: Duration::ZERO,
             refunds_cancelled: false,
-            on_decision: None,
-            notices: Arc::default(),
+            observer: Observer::default(),
         };
         defaults.with_rules(rules)
     }
@@ -89,7 +86,8 @@ impl Config {
         rules.check()?;
         let routes = rules.routes().map(Arc::new);
         let settles = rules.rules.iter().any(|(_, rule)| rule.settles_some());
-        let config = Self { rules, settles, routes, notices: Arc::default(), ..self.clone() };
+        let config =
+            Self { rules, settles, routes, observer: self.observer.of_other_layer(), ..self.clone() };
         config.known_policies().try_for_each(|policy| config.limiter.accept(&policy))?;
         Ok(config)
     }
@@ -97,28 +95,6 @@ impl Config {
     /// The policies that are not chosen per request, as they are now.
     pub(super) fn known_policies(&self) -> impl Iterator<Item = Policy> {
         self.rules.rules.iter().filter_map(|(_, rule)| rule.policy.known())
-    }
-
-    /// Calls the function of `on_decision`.
-    pub(super) fn report<'a>(&self, event: impl FnOnce() -> DecisionEvent<'a>) {
-        if let Some(on_decision) = &self.on_decision {
-            on_decision(&event());
-        }
-    }
-
-    /// Counts, reports and logs a rejection of a request with this `enforcement`.
-    pub(super) fn rejected(
-        &self,
-        event: &DecisionEvent<'_>,
-        rejection: &Rejection,
-        enforcement: Enforcement,
-    ) {
-        #[cfg(feature = "metrics")]
-        if event.is_rejected {
-            metric!(rejected(event.kind.as_str()));
-        }
-        self.report(|| *event);
-        self.notices.rejected(rejection, enforcement);
     }
 
     /// What to warn of before the first request.
@@ -200,7 +176,7 @@ impl Config {
 
     /// Logs the warnings when the first service is wrapped, and shows the counters of the policies.
     pub(super) fn warn_once(&self) {
-        if is_first(&self.notices.settings) {
+        if self.observer.is_first_look() {
             #[cfg(feature = "metrics")]
             self.limiter.count_from_zero(self.known_policies());
             for warning in self.warnings() {

@@ -6,7 +6,7 @@ use http::{Extensions, Response, request::Parts, response};
 
 use super::{
     config::{Config, Mapper},
-    event::DecisionEvent,
+    observe::DecisionEvent,
     rule::Rule,
 };
 use crate::{
@@ -36,6 +36,7 @@ impl RequestContext {
     }
 
     /// Whether the layer only reports, so it admits every request that is not blocked.
+    #[inline]
     pub(super) fn only_reports(&self) -> bool {
         self.enforcement == Enforcement::ReportOnly
     }
@@ -81,7 +82,7 @@ impl RequestContext {
         };
         let limited = Limited { decision: decision.clone(), limiter: self.limiter(), reservation };
         if let Some(outer) = request.extensions.insert(limited) {
-            self.config.notices.charged_twice(&outer.decision, decision);
+            self.config.observer.charged_twice(&outer.decision, decision);
             if let Some(limited) = request.extensions.get_mut::<Limited>() {
                 limited.reservation = both(outer.reservation, limited.reservation.take());
             }
@@ -153,7 +154,7 @@ impl RequestContext {
         decision: Option<Decision>,
     ) -> Response<RejectionBody> {
         let event = DecisionEvent::rejected_by_service(&rejection);
-        self.config.rejected(&event, &rejection, self.enforcement);
+        self.config.observer.rejected(&event, &rejection, self.enforcement);
         let (rejection, request) = (self.jitter(rejection), kept.into_parts());
         let (mapper, headers) = (&*self.mapper(is_grpc(&request)).maps, &self.config.headers);
         let mut response = replace(mapper, &rejection, &request, returned, headers.headers().millis());

@@ -1,3 +1,5 @@
+//! The layer: its settings as methods.
+
 use std::{sync::Arc, time::Duration};
 
 use http::request::Parts;
@@ -7,7 +9,7 @@ use super::{
     admit::{Admit, Found},
     config::Config,
     context::RequestContext,
-    event::DecisionEvent,
+    observe::DecisionEvent,
     rule::Rule,
     rules::Rules,
     service::RateLimit,
@@ -435,7 +437,7 @@ impl RateLimitLayer {
     /// # }
     /// ```
     pub fn on_decision(self, function: impl Fn(&DecisionEvent<'_>) + Send + Sync + 'static) -> Self {
-        self.with(|config| config.on_decision = Some(Arc::new(function)))
+        self.with(|config| config.observer.on_decision = Some(Arc::new(function)))
     }
 
     /// Likely misconfigurations of this layer, each with a suggested fix. The first [`layer`](Layer::layer) call logs
@@ -539,7 +541,7 @@ impl RateLimitLayer {
                 .await
                 .map_err(Rejection::Unidentified)?;
             let Some(charge) = charge else { continue };
-            // As for a request.
+            // A request merges such charges too.
             if self.config.routes.is_none() || !charges.iter_mut().any(|(one, _)| one.merge(&charge)) {
                 charges.push((charge, key));
             }

@@ -4,19 +4,19 @@ mod admit;
 mod body;
 mod config;
 mod context;
-mod event;
-mod extensions;
-#[cfg(feature = "axum")]
-mod extract;
+mod delayed;
+mod handlers;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod layer;
-mod notices;
+mod observe;
 mod pattern;
 mod routes;
 mod rule;
 mod rules;
 mod service;
 mod settle;
+
+pub(crate) use self::delayed::unready;
 
 /// The response future.
 pub mod future {
@@ -25,8 +25,8 @@ pub mod future {
 
 pub use self::{
     body::ResponseBody,
-    event::{DecisionEvent, DecisionKind},
     layer::RateLimitLayer,
+    observe::{DecisionEvent, DecisionKind},
     rule::Rule,
     rules::Rules,
     service::RateLimit,

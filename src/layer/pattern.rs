@@ -8,21 +8,21 @@ use crate::{
     key::percent_decode,
 };
 
-/// The methods that a text can name: those registered with IANA, and two that are widely used.
-const METHODS: &str = "ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET HEAD LABEL LINK LOCK MERGE \
-    MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE MOVE OPTIONS ORDERPATCH PATCH POST PROPFIND PROPPATCH PURGE PUT \
-    QUERY REBIND REPORT SEARCH TRACE UNBIND UNCHECKOUT UNLINK UNLOCK UPDATE UPDATEREDIRECTREF VERSION-CONTROL";
-
 /// Which requests a route of a table matches.
 #[derive(Clone, Debug)]
 pub(super) struct Pattern {
-    /// As the user writes it.
+    /// The pattern as the user writes it.
     pub(super) text: String,
     /// None: every method.
     pub(super) methods: Vec<Method>,
     /// The path, with other names of its parameters, as it is written and with each combination of the [changes](CHANGES).
     pub(super) forms: Vec<String>,
 }
+
+/// The methods that a text can name: those registered with IANA, and two that are widely used.
+const METHODS: &str = "ACL BASELINE-CONTROL BIND CHECKIN CHECKOUT CONNECT COPY DELETE GET HEAD LABEL LINK LOCK MERGE \
+    MKACTIVITY MKCALENDAR MKCOL MKREDIRECTREF MKWORKSPACE MOVE OPTIONS ORDERPATCH PATCH POST PROPFIND PROPPATCH PURGE PUT \
+    QUERY REBIND REPORT SEARCH TRACE UNBIND UNCHECKOUT UNLINK UNLOCK UPDATE UPDATEREDIRECTREF VERSION-CONTROL";
 
 impl Pattern {
     /// Reads a path, or one or more methods and a path.
@@ -46,7 +46,7 @@ impl Pattern {
         self.methods.is_empty() || has(method) || (is_as_get && has(&Method::GET))
     }
 
-    /// Whether `path` is a way to write this one.
+    /// Whether `path` is one of this pattern's normalized forms.
     pub(super) fn reads_as(&self, path: &str) -> bool {
         self.forms.iter().any(|form| form == path)
     }

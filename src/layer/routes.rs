@@ -10,7 +10,7 @@ use http::{Method, request::Parts};
 use matchit::Router;
 
 use super::{
-    notices::is_first,
+    observe::is_first,
     pattern::{Pattern, readings},
 };
 use crate::base::Error;
@@ -20,9 +20,9 @@ use crate::base::Error;
 pub(super) enum Scope {
     /// All requests.
     Every,
-    /// Those that match a route.
+    /// The requests that match a route.
     Route(Pattern),
-    /// Those that match no route.
+    /// The requests that match no route.
     Otherwise,
 }
 
@@ -41,11 +41,10 @@ pub(super) struct Routes {
 /// The routes of one method.
 #[derive(Clone)]
 struct Paths {
-    /// As they are written.
+    /// The routes as the user writes them.
     written: Router<Vec<usize>>,
-    /// The routes as those see them who change paths, with whether they are decoded: a router for each combination of
-    /// changes that makes a difference, so none for nearly every table. Apart, because a changed route may be more
-    /// specific than another one.
+    /// One router for each distinct normalization of the routes, and whether it percent-decodes. Usually empty. The
+    /// routers are separate, because a normalized route may be more specific than a written one.
     changed: Vec<(Router<Vec<usize>>, bool)>,
 }
 
@@ -201,14 +200,14 @@ impl Paths {
         Self { written, changed: routers.collect() }
     }
 
-    /// The rules of the changed routes that `path` matches, also of the decoded ones if it `decodes`.
+    /// The rules of the normalized routes that `path` matches. The decoded routes count only if `decodes`.
     fn changed(&self, path: &str, decodes: bool) -> impl Iterator<Item = &[usize]> {
         let routers = self.changed.iter().filter(move |(_, is_decoded)| decodes || !is_decoded);
         routers.filter_map(move |(router, _)| Some(&**router.at(path).ok()?.value))
     }
 }
 
-/// The path as the client sent it, also in a nested router of axum, which removes its prefix.
+/// The path as the client sent it. A nested router of axum removes its prefix from the request's path.
 fn full_path(request: &Parts) -> &str {
     #[cfg(feature = "axum")]
     if let Some(axum::extract::OriginalUri(uri)) = request.extensions.get() {

@@ -343,7 +343,7 @@ impl Rule {
 
     /// Whether `other` is a clone of this rule.
     pub(super) fn is(&self, other: &Self) -> bool {
-        // The policy belongs to the key: both are set once.
+        // `new` sets key and policy together, so equal keys mean equal policies.
         Arc::ptr_eq(&self.key, &other.key)
             && is_same(&self.cost, &other.cost)
             && is_same(&self.counts, &other.counts)
@@ -356,7 +356,7 @@ impl Rule {
     /// The key of `request`, in the separate budget of preflights if `preflight`.
     #[inline]
     pub(super) fn key(&self, request: &Parts, preflight: bool) -> Answer<Key> {
-        // Not through the implementation for the pointer.
+        // Calls the extractor, not the implementation for the pointer to it, which calls the extractor.
         let key = (*self.key).extract(request);
         if preflight { preflight_key(key, request) } else { key }
     }
@@ -367,7 +367,7 @@ impl Rule {
             Ok(Ok(true)) => Answer::ready(Ok(None)),
             Ok(_) => self.key(request, preflight).map(Some),
             Err(skipped) => {
-                // Called now, because the request is not there later, and awaited only if it is needed.
+                // The extractor reads the request, so it is called immediately. Its answer is awaited only if needed.
                 let key = self.key(request, preflight);
                 Answer::pending(async move {
                     let is_skipped = matches!(skipped.await, Ok(true));
@@ -404,7 +404,7 @@ pub(super) fn matches_any(matchers: &[Matcher], request: &Parts) -> Answer<bool>
         match matcher(request).now() {
             Ok(Ok(true)) => return Answer::ready(Ok(true)),
             Ok(result) => matched = or_failed(matched, result),
-            // Those after it start too, while the request can be read.
+            // The matchers after it start too, while the request can be read.
             Err(answer) => pending.push(answer),
         }
     }

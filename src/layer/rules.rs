@@ -1,3 +1,5 @@
+//! A table of routes and their rules.
+
 use std::fmt;
 
 use super::{

@@ -1,3 +1,5 @@
+//! The service of a layer, as a state machine.
+
 use std::{
     fmt,
     future::Future,
@@ -16,10 +18,10 @@ use super::{
     body::ResponseBody,
     config::Config,
     context::RequestContext,
+    delayed::{DelayedService, unready},
     settle::{Settling, Unsettled, reservation},
 };
 use crate::{
-    base::{DelayedService, unready},
     decision::{Decision, Permit},
     limiter::Refund,
     policy::Enforcement,
@@ -155,7 +157,7 @@ pin_project! {
             #[pin]
             future: F,
             decision: Option<Decision>,
-            // Kept until the response's body ends.
+            // Held until the response's body ends.
             permit: Option<Permit>,
             // What a mapper reads of the request if the service rejects it.
             kept: Option<RequestHead>,
@@ -272,7 +274,7 @@ where
                             return Poll::Ready(Err(error));
                         }
                     };
-                    // A layer that is off leaves it to the one around it.
+                    // A layer that is off leaves the rejection to the layer around it.
                     if let Some(kept) = kept.take()
                         && let Some(rejection) = response.extensions_mut().remove::<Rejection>()
                     {
@@ -285,11 +287,11 @@ where
                         let response = context.replace(rejection, kept, returned, decision.take());
                         return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
                     }
-                    // Moved to the body: the extensions may be dropped before it ends.
+                    // The body holds the permit, because the extensions may be dropped before it ends.
                     let handler_permit = response.extensions_mut().get_mut().and_then(Decision::take_permit);
                     let permits = [permit.take(), handler_permit];
                     let Some(unsettled) = unsettled.take() else {
-                        // Not through `Responded`, because moving a response takes time.
+                        // `Responded` would move the response once more, which takes time.
                         if let Some(decision) = decision.take() {
                             context.decorate(&mut response, decision);
                         }

@@ -17,7 +17,7 @@ use crate::{
 pub(super) struct Unsettled {
     limiter: Arc<Limiter>,
     decision: Decision,
-    /// The charges that count only with some responses. With several functions, those for which one returns true.
+    /// The charges that count only with some responses. A charge counts if one of its functions returns true.
     counted: Vec<(Charge, CountIf)>,
     /// Whether to refund the charge if this is dropped.
     refunds: bool,
@@ -136,7 +136,7 @@ impl Drop for Unsettled {
         // A panic may be caught before this is dropped, or unwind through it.
         let has_panicked = self.is_running || std::thread::panicking();
         if self.refunds && !has_panicked {
-            // What a handler recorded as used is not charged either.
+            // The units that a handler recorded as used are not charged either.
             self.settling.iter().for_each(|settling| settling.fix(&self.decision));
             drop(Refund::of(&self.limiter, &self.decision));
         }
@@ -172,7 +172,7 @@ impl Settling {
 struct Meter {
     reservation: Reservation,
     bytes: u64,
-    /// What is charged already.
+    /// The bytes that are charged already.
     charged: u64,
 }
 
@@ -252,7 +252,7 @@ fn charged<'a>(
 ) -> Vec<(&'a Outcome, &'a Rule)> {
     let applicable = context.applicable(request).unwrap_or_default();
     let known = |at: usize| context.rule(at).and_then(|rule| rule.policy.known());
-    // Nearly always one rule: others are of another reading of the path, see `Routes::of`.
+    // Usually one rule: another one belongs to another reading of the path, see `Routes::of`.
     let rules_of = |outcome: &'a Outcome| {
         let made_by = outcome.charge().rule();
         let is_same = move |at: usize| {

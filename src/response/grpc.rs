@@ -1,51 +1,13 @@
-//! gRPC: which requests are calls, and the response to a rejected one.
+//! The response to a rejected gRPC call.
 
 use std::fmt::Write as _;
 
 #[cfg(feature = "tonic")]
 use base64::{Engine as _, engine::general_purpose::STANDARD_NO_PAD};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Response, header::CONTENT_TYPE, request::Parts};
+use http::{HeaderName, HeaderValue, Response, header::CONTENT_TYPE, request::Parts};
 
-use super::{body::RejectionBody, mapper::ResponseMapper, rejection::Rejection};
+use super::{body::RejectionBody, head::grpc_type, mapper::ResponseMapper, rejection::Rejection};
 use crate::base::time::millis_up;
-
-/// Whether the client speaks gRPC or grpc-web, and understands no other response. Both are POST requests: another
-/// request with that content type would be rejected with a 200 that caches may keep.
-pub(crate) fn is_grpc(request: &Parts) -> bool {
-    request.method == Method::POST && is_grpc_type(&request.headers)
-}
-
-/// Whether the content type of a request or a response is gRPC or grpc-web.
-pub(super) fn is_grpc_type(headers: &HeaderMap) -> bool {
-    const GRPC: &[u8] = b"application/grpc";
-    let Some(kind) = headers.get(CONTENT_TYPE) else { return false };
-    let kind = kind.as_bytes();
-    kind.get(..GRPC.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(GRPC))
-        && matches!(kind.get(GRPC.len()), None | Some(b'+' | b'-' | b';' | b' '))
-}
-
-/// The specific types first.
-const GRPC_TYPES: [&str; 5] = [
-    "application/grpc-web-text+proto",
-    "application/grpc-web-text",
-    "application/grpc-web+proto",
-    "application/grpc-web",
-    "application/grpc",
-];
-
-/// The content type of the response. grpc-web clients expect the type of their request, one of those that exist.
-pub(super) fn grpc_type(request: &HeaderMap) -> &'static str {
-    let kind = request.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
-    let begins = |known: &&str| {
-        kind.get(..known.len()).is_some_and(|kind| kind.eq_ignore_ascii_case(known.as_bytes()))
-    };
-    GRPC_TYPES.into_iter().find(begins).unwrap_or("application/grpc")
-}
-
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
-const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
-pub(super) const GRPC_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
-const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 /// The default [`ResponseMapper`] for gRPC calls, which are POST requests with the content type `application/grpc` or
 /// a variant of it: HTTP 200 with a gRPC status in the headers and no body.
@@ -171,6 +133,11 @@ impl GrpcStatus {
         self
     }
 }
+
+const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+pub(super) const GRPC_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+const GRPC_PUSHBACK: HeaderName = HeaderName::from_static("grpc-retry-pushback-ms");
 
 impl ResponseMapper for GrpcStatus {
     fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RejectionBody> {

@@ -5,6 +5,7 @@
 
 mod body;
 mod grpc;
+mod head;
 mod headers;
 mod mapper;
 mod problem;
@@ -16,9 +17,9 @@ mod words;
 
 pub(crate) use self::{
     body::AnyBody,
-    grpc::is_grpc,
+    head::{RequestHead, is_grpc},
     headers::{HeaderWriter, is_read, mark_request, mark_response, note_refund},
-    reject::{RequestHead, reject, replace},
+    reject::{reject, replace},
 };
 pub use self::{
     body::{BodyError, RejectionBody},

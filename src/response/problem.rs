@@ -1,3 +1,5 @@
+//! The response to a rejected HTTP request.
+
 use http::{HeaderValue, Response, StatusCode, header::CONTENT_TYPE, request::Parts};
 
 use super::{body::RejectionBody, mapper::ResponseMapper, rejection::Rejection, words::push_wait};

@@ -16,39 +16,12 @@ use http_body::Body as _;
 
 use super::{
     body::RejectionBody,
-    grpc::{grpc_type, is_grpc},
+    head::is_grpc,
     headers::{HeaderWriter, RETRY_AFTER_MS, add_wait, insert_new},
     mapper::ResponseMapper,
     problem::ProblemDetails,
     rejection::Rejection,
 };
-
-/// Headers that describe the replaced body, that let a cache keep the response, or that the layer sets.
-const REPLACED: [HeaderName; 23] = [
-    AGE,
-    CACHE_CONTROL,
-    CONTENT_LOCATION,
-    EXPIRES,
-    HeaderName::from_static("edge-control"),
-    HeaderName::from_static("surrogate-control"),
-    HeaderName::from_static("x-accel-expires"),
-    RETRY_AFTER_MS,
-    CONTENT_DISPOSITION,
-    CONTENT_ENCODING,
-    CONTENT_LANGUAGE,
-    CONTENT_LENGTH,
-    CONTENT_RANGE,
-    CONTENT_TYPE,
-    ETAG,
-    HeaderName::from_static("content-digest"),
-    HeaderName::from_static("digest"),
-    HeaderName::from_static("repr-digest"),
-    LAST_MODIFIED,
-    RETRY_AFTER,
-    TRAILER,
-    TRANSFER_ENCODING,
-    HeaderName::from_static("content-md5"),
-];
 
 /// The response to a request that the layer rejects.
 pub(crate) fn reject(
@@ -91,7 +64,7 @@ pub(crate) fn replace(
         add_wait(headers, decision.advised_wait(), in_millis);
     }
     finish(&mut response, request);
-    // The mapper's own win.
+    // The mapper's own extensions win.
     let mut extensions = returned.extensions;
     extensions.extend(mem::take(response.extensions_mut()));
     *response.extensions_mut() = extensions;
@@ -101,16 +74,43 @@ pub(crate) fn replace(
     response
 }
 
+/// Headers that describe the replaced body, that let a cache keep the response, or that the layer sets.
+const REPLACED: [HeaderName; 23] = [
+    AGE,
+    CACHE_CONTROL,
+    CONTENT_LOCATION,
+    EXPIRES,
+    HeaderName::from_static("edge-control"),
+    HeaderName::from_static("surrogate-control"),
+    HeaderName::from_static("x-accel-expires"),
+    RETRY_AFTER_MS,
+    CONTENT_DISPOSITION,
+    CONTENT_ENCODING,
+    CONTENT_LANGUAGE,
+    CONTENT_LENGTH,
+    CONTENT_RANGE,
+    CONTENT_TYPE,
+    ETAG,
+    HeaderName::from_static("content-digest"),
+    HeaderName::from_static("digest"),
+    HeaderName::from_static("repr-digest"),
+    LAST_MODIFIED,
+    RETRY_AFTER,
+    TRAILER,
+    TRANSFER_ENCODING,
+    HeaderName::from_static("content-md5"),
+];
+
 fn mapped(
     mapper: &dyn ResponseMapper,
     rejection: &Rejection,
     request: &Parts,
     in_millis: bool,
 ) -> Response<RejectionBody> {
-    // Chosen first, so that the mapper's clones have the wait of the header.
+    // The wait is chosen first, so that the mapper's clones of the rejection have the wait of the header.
     let wait = if let Rejection::Unavailable(_) = rejection { rejection.wait() } else { None };
     let mut response = mapper.response(rejection, request);
-    // Left by a mapper that returns the rejection's own response. An outer layer would map it again.
+    // A mapper that returns the rejection's own response leaves it. An outer layer would map it again.
     response.extensions_mut().remove::<Rejection>();
     if response.status() == StatusCode::OK && !is_grpc(request) {
         // The mapper has set no status. A client would take the rejection for a success.
@@ -123,8 +123,7 @@ fn mapped(
 }
 
 fn finish(response: &mut Response<RejectionBody>, request: &Parts) {
-    // Regardless of the status: the response is about one client at one moment, and caches keep some statuses by
-    // default.
+    // The response is about one client at one moment, and caches keep some statuses by default.
     insert_new(response.headers_mut(), CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if request.method == Method::HEAD {
         // The length of the content that GET would get.
@@ -191,39 +190,11 @@ impl Rejection {
     }
 }
 
-/// What a mapper reads of a request that is with the service, in case the service rejects it.
-#[derive(Debug)]
-pub(crate) enum RequestHead {
-    /// All that the default mappers read.
-    Kind { is_head: bool, grpc_type: Option<&'static str> },
-    /// The whole head, for a mapper that reads it.
-    Whole(Box<Parts>),
-}
-
-impl RequestHead {
-    /// What identifies HEAD requests and gRPC calls. `is_call` is [`is_grpc`].
-    #[inline]
-    pub(crate) fn kind(request: &Parts, is_call: bool) -> Self {
-        let grpc_type = is_call.then(|| grpc_type(&request.headers));
-        Self::Kind { is_head: request.method == Method::HEAD, grpc_type }
-    }
-
-    #[cold]
-    pub(crate) fn whole(request: &Parts) -> Self {
-        Self::Whole(Box::new(request.clone()))
-    }
-
-    pub(crate) fn into_parts(self) -> Parts {
-        let (mut parts, ()) = Request::new(()).into_parts();
-        match self {
-            Self::Whole(whole) => parts = *whole,
-            Self::Kind { is_head: true, .. } => parts.method = Method::HEAD,
-            Self::Kind { grpc_type: Some(kind), .. } => {
-                parts.method = Method::POST;
-                parts.headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
-            }
-            Self::Kind { .. } => {}
-        }
-        parts
+/// The response of [`Rejection::into_http`], which the layer in front of the handler replaces with its mapper's
+/// response.
+#[cfg(feature = "axum")]
+impl axum::response::IntoResponse for Rejection {
+    fn into_response(self) -> axum::response::Response {
+        self.into_http().map(axum::body::Body::new)
     }
 }

@@ -1,3 +1,5 @@
+//! Why a request is rejected.
+
 use std::{error::Error as StdError, fmt, time::Duration};
 
 use http::StatusCode;
@@ -5,11 +7,8 @@ use http::StatusCode;
 use super::words::push_wait;
 use crate::{
     base::{Error, ErrorKind, time::seconds_up},
-    decision::{Decision, Verdict},
+    decision::Decision,
 };
-
-const TOO_MUCH: &str = "the cost of the request exceeds the quota; waiting does not help";
-const BLOCKED: &str = "the client is blocked; waiting does not help";
 
 /// Why a request is rejected.
 ///
@@ -111,45 +110,8 @@ impl Rejection {
     }
 }
 
-impl Decision {
-    /// Returns this decision if the request may go on now, and a [`Rejection`] if it is denied. For handlers that use a
-    /// [`Limiter`](crate::Limiter).
-    ///
-    /// # Errors
-    ///
-    /// * [`Rejection::Denied`] with the decision.
-    /// * [`Rejection::Unavailable`], with the status 500, if a queue delays the request, which is already charged: use
-    ///   [`Limiter::wait`](crate::Limiter::wait), or wait for [`Decision::delay`] instead of calling this.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, Rejection};
-    ///
-    /// async fn export(limiter: &Limiter, exports: &Policy, user: &Key) -> Result<&'static str, Rejection> {
-    ///     limiter.check(exports, user, 1).await?.into_result()?;
-    ///     Ok("exported")
-    /// }
-    ///
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() {
-    /// let limiter = Limiter::new(MemoryStore::new());
-    /// let (exports, alice) = (Policy::new("exports", Quota::per_hour(1)), Key::new("alice"));
-    /// assert!(export(&limiter, &exports, &alice).await.is_ok());
-    /// let rejection = export(&limiter, &exports, &alice).await.unwrap_err();
-    /// assert_eq!((rejection.status().as_u16(), rejection.retry_after_seconds()), (429, Some(3600)));
-    /// # }
-    /// ```
-    pub fn into_result(self) -> Result<Self, Rejection> {
-        match self.verdict() {
-            Verdict::Allow => Ok(self),
-            Verdict::Delay(_) => Err(Rejection::Unavailable(Error::invalid(
-                "a queue delays the request, which the handler must wait for: use `Limiter::wait`",
-            ))),
-            Verdict::Deny { .. } => Err(Rejection::Denied(self)),
-        }
-    }
-}
+const TOO_MUCH: &str = "the cost of the request exceeds the quota; waiting does not help";
+const BLOCKED: &str = "the client is blocked; waiting does not help";
 
 /// A failure of a [`Limiter`](crate::Limiter) or of a [`KeyExtractor`](crate::KeyExtractor).
 impl From<Error> for Rejection {

@@ -8,29 +8,6 @@ use tonic_types::{ErrorDetails, QuotaViolation, StatusExt as _};
 use super::{grpc::GrpcStatus, rejection::Rejection};
 use crate::{base::Error, decision::Decision};
 
-/// The most violations in one status. Each takes about 130 bytes, and a third more in base64.
-const MAX_VIOLATIONS: usize = 16;
-
-/// A `RetryInfo` with the wait, and a `QuotaFailure` with a violation for each policy that denied.
-fn details(decision: &Decision, name_identities: bool) -> ErrorDetails {
-    let mut details = ErrorDetails::new();
-    if let Some(wait) = decision.advised_wait() {
-        details.set_retry_info(Some(wait.max(Duration::from_millis(1))));
-    }
-    let denied = decision.outcomes().iter().filter(|outcome| outcome.is_denied());
-    let violations = denied.take(MAX_VIOLATIONS).map(|outcome| {
-        let subject = if name_identities { outcome.key().as_str() } else { "" };
-        let policy = outcome.policy();
-        let what = if outcome.is_banned() { "banned".to_owned() } else { format!("over {}", policy.quota()) };
-        let mut violation = QuotaViolation::new(subject, what);
-        violation.quota_id = policy.name().to_owned();
-        violation.quota_value = i64::try_from(outcome.capacity()).unwrap_or(i64::MAX);
-        violation
-    });
-    details.set_quota_failure(violations.collect::<Vec<_>>());
-    details
-}
-
 impl GrpcStatus {
     /// The status of `rejection`: for handlers that reject a call themselves and adjust the status as the layer does.
     /// `Status::from(rejection)` is the status with default settings.
@@ -91,4 +68,27 @@ impl From<Error> for Status {
     fn from(error: Error) -> Self {
         Rejection::from(error).into()
     }
+}
+
+/// The most violations in one status. Each takes about 130 bytes, and a third more in base64.
+const MAX_VIOLATIONS: usize = 16;
+
+/// A `RetryInfo` with the wait, and a `QuotaFailure` with a violation for each policy that denied.
+fn details(decision: &Decision, name_identities: bool) -> ErrorDetails {
+    let mut details = ErrorDetails::new();
+    if let Some(wait) = decision.advised_wait() {
+        details.set_retry_info(Some(wait.max(Duration::from_millis(1))));
+    }
+    let denied = decision.outcomes().iter().filter(|outcome| outcome.is_denied());
+    let violations = denied.take(MAX_VIOLATIONS).map(|outcome| {
+        let subject = if name_identities { outcome.key().as_str() } else { "" };
+        let policy = outcome.policy();
+        let what = if outcome.is_banned() { "banned".to_owned() } else { format!("over {}", policy.quota()) };
+        let mut violation = QuotaViolation::new(subject, what);
+        violation.quota_id = policy.name().to_owned();
+        violation.quota_value = i64::try_from(outcome.capacity()).unwrap_or(i64::MAX);
+        violation
+    });
+    details.set_quota_failure(violations.collect::<Vec<_>>());
+    details
 }

@@ -12,10 +12,10 @@ use crate::{
     response::rejection::MAX_RETRY_AFTER,
 };
 
-/// Whether the service has sent the dictionary of draft 07: followed by a list, it would be neither.
+/// Whether the service has sent the dictionary of draft 07. Appending our list would make the header invalid in both forms.
 #[inline]
 pub(super) fn has_dictionary(headers: &HeaderMap) -> bool {
-    // Nearly no response has the header, and `get_all` takes three times as many instructions to find none.
+    // `get_all` takes three times as many instructions to find no header, and nearly no response has one.
     headers.contains_key(RATELIMIT) && headers.get_all(RATELIMIT).iter().any(is_dictionary)
 }
 
@@ -79,7 +79,7 @@ pub(super) fn limit_items<'a>(
         } else {
             items.push_str(", ");
         }
-        // Not with a loop or `concat`, which take twice as many instructions: every response has this.
+        // A loop or `concat` takes twice as many instructions, and every response has this header.
         items.push_str(name);
         items.push_str(R);
         items.push_str(remaining);

@@ -1,29 +1,11 @@
+//! Which headers a layer adds to responses.
+
 use http::{HeaderName, header::RETRY_AFTER};
 
 use crate::{
     base::{Error, valid},
     key::Secret,
 };
-
-pub(super) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
-pub(super) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-pub(super) const RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
-pub(super) const RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
-pub(super) const RATELIMIT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
-pub(super) const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
-pub(super) const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
-pub(super) const X_USED: HeaderName = HeaderName::from_static("x-ratelimit-used");
-pub(super) const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
-/// Lists the policies that denied the request, of layers that only report.
-pub(super) const X_EXCEEDED: HeaderName = HeaderName::from_static("x-ratelimit-exceeded");
-
-/// `Retry-After` in milliseconds, as some clients of APIs read it.
-pub(in crate::response) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
-
-/// The headers of drafts 04 to 06, but for `RateLimit-Policy`.
-pub(super) const DRAFT_06: [HeaderName; 3] = [RATELIMIT_LIMIT, RATELIMIT_REMAINING, RATELIMIT_RESET];
-/// The `X-RateLimit-*` headers.
-pub(super) const LEGACY: [HeaderName; 4] = [X_LIMIT, X_REMAINING, X_USED, X_RESET];
 
 /// Which rate limit headers responses carry, and which responses carry them. [`Dialect`] shows the headers.
 ///
@@ -371,3 +353,23 @@ impl Default for Headers {
         Self::new(Dialect::Ietf)
     }
 }
+
+pub(super) const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
+pub(super) const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+pub(super) const RATELIMIT_LIMIT: HeaderName = HeaderName::from_static("ratelimit-limit");
+pub(super) const RATELIMIT_REMAINING: HeaderName = HeaderName::from_static("ratelimit-remaining");
+pub(super) const RATELIMIT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
+pub(super) const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
+pub(super) const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
+pub(super) const X_USED: HeaderName = HeaderName::from_static("x-ratelimit-used");
+pub(super) const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
+/// Lists the policies that denied the request, of layers that only report.
+pub(super) const X_EXCEEDED: HeaderName = HeaderName::from_static("x-ratelimit-exceeded");
+
+/// `Retry-After` in milliseconds, as some clients of APIs read it.
+pub(in crate::response) const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
+
+/// The headers of drafts 04 to 06, but for `RateLimit-Policy`.
+pub(super) const DRAFT_06: [HeaderName; 3] = [RATELIMIT_LIMIT, RATELIMIT_REMAINING, RATELIMIT_RESET];
+/// The `X-RateLimit-*` headers.
+pub(super) const LEGACY: [HeaderName; 4] = [X_LIMIT, X_REMAINING, X_USED, X_RESET];

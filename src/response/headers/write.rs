@@ -23,21 +23,12 @@ use crate::{
     limiter::Limited,
     policy::Policy,
     response::{
-        grpc::{GRPC_DETAILS, is_grpc_type},
+        grpc::GRPC_DETAILS,
+        head::is_grpc_type,
         rejection::{MAX_RETRY_AFTER, whole_seconds},
     },
     store::ManualClock,
 };
-
-/// gRPC clients accept a header block of 8 KiB, and close the connection over a larger block. Less, because servers add
-/// other headers.
-const MAX_BLOCK: usize = 7 * 1024;
-
-/// Whether an outer layer or a middleware reads the decision from the extensions of the response. `request` has the
-/// extensions of the request.
-pub(crate) fn is_read(request: &Extensions) -> bool {
-    request.get::<Limited>().is_some() || request.get::<Decision>().is_some()
-}
 
 /// Adds the headers that its [`Headers`] ask for.
 #[derive(Clone, Debug)]
@@ -171,7 +162,7 @@ impl HeaderWriter {
             }
             Some(_) => {}
         }
-        if settings.ietf.is_some_and(|dialect| dialect != Dialect::Ietf) || settings.legacy.is_some() {
+        if !matches!(settings.ietf, None | Some(Dialect::Ietf)) || settings.legacy.is_some() {
             match shown {
                 None => self.write_one(headers, decision, latest, &mut wrote),
                 Some(shown) => {
@@ -295,6 +286,12 @@ impl Shown {
     }
 }
 
+/// Whether an outer layer or a middleware has left a decision in the request, and so will read the decision from the
+/// response's extensions. `request` are the request's extensions.
+pub(crate) fn is_read(request: &Extensions) -> bool {
+    request.get::<Limited>().is_some() || request.get::<Decision>().is_some()
+}
+
 /// Updates the decision that a handler has inserted into `extensions`, if it is to be reported, with a later refund.
 pub(crate) fn note_refund(extensions: &mut Extensions, refund: &Decision) {
     if let Some(decision) = extensions.get_mut::<Decision>()
@@ -303,6 +300,10 @@ pub(crate) fn note_refund(extensions: &mut Extensions, refund: &Decision) {
         *decision = decision.updated(refund);
     }
 }
+
+/// gRPC clients accept a header block of 8 KiB, and close the connection over a larger block. Less, because servers add
+/// other headers.
+const MAX_BLOCK: usize = 7 * 1024;
 
 /// Whether the headers of `decision` surely fit into the header block, which is bounded for gRPC responses alone.
 #[inline]
@@ -313,7 +314,7 @@ fn fits(headers: &HeaderMap, decision: &Decision) -> bool {
         || block_size(headers) + decision.outcomes().iter().map(size).sum::<usize>() <= MAX_BLOCK
 }
 
-/// As HTTP/2 counts it: with 32 bytes more for each header.
+/// The size of a header block as HTTP/2 counts it: with 32 bytes more for each header.
 fn block_size(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
 }
@@ -373,8 +374,7 @@ pub(in crate::response) fn insert_new(headers: &mut HeaderMap, name: HeaderName,
     }
 }
 
-/// `number` in digits. `HeaderValue::from` fills a larger buffer and drops it later: 124 of the 7,629 instructions of a
-/// denial.
+/// `number` in digits. `HeaderValue::from` fills a larger buffer and drops it later.
 fn number(number: u64) -> HeaderValue {
     HeaderValue::from_str(itoa::Buffer::new().format(number)).unwrap_or_else(|_| number.into())
 }

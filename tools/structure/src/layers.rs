@@ -43,7 +43,7 @@ const ROWS: &[&[&str]] = &[
 /// Foreign crates, and the files that may name them.
 const FOREIGN: &[(&[&str], &[&str])] = &[
     (&["redis", "bb8", "bb8_redis", "rustls"], &["store/redis/", "lib.rs"]),
-    (&["tower", "tower_layer", "tower_service"], &["base/delayed.rs", "layer/", "keyed/"]),
+    (&["tower", "tower_layer", "tower_service"], &["layer/", "keyed/"]),
     (&["http", "http_body", "http_body_util"], &["key/", "policy/source.rs", "response/", "layer/"]),
     (&["metrics"], &["metrics/"]),
     (&["matchit"], &["layer/"]),

@@ -1,3 +1,5 @@
+//! A service that is called after a delay.
+
 use std::{
     pin::Pin,
     task::{Context, Poll, ready},
@@ -8,7 +10,7 @@ use tokio::time::{Sleep, sleep};
 use tower_service::Service;
 
 /// Waits for the delay of an admitted request, and then for the service to be ready.
-pub(crate) struct DelayedService<S> {
+pub(super) struct DelayedService<S> {
     service: S,
     delay: Duration,
     /// Created at the first poll, because a service may be called outside a runtime.
@@ -19,12 +21,12 @@ pub(crate) struct DelayedService<S> {
 
 impl<S> DelayedService<S> {
     /// Waits `delay`, then for `service`.
-    pub(crate) const fn after(delay: Duration, service: S) -> Self {
+    pub(super) const fn after(delay: Duration, service: S) -> Self {
         Self { service, delay, sleep: None, elapsed: delay.is_zero() }
     }
 
     /// Ready when the delay is over and the service is ready. Then call [`into_service`](Self::into_service).
-    pub(crate) fn poll<R>(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>>
+    pub(super) fn poll<R>(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>>
     where
         S: Service<R>,
     {
@@ -36,7 +38,7 @@ impl<S> DelayedService<S> {
         self.service.poll_ready(cx)
     }
 
-    pub(crate) fn into_service(self) -> S {
+    pub(super) fn into_service(self) -> S {
         self.service
     }
 }

@@ -1,9 +1,17 @@
-use std::fmt;
+//! What an operator learns of requests: the events of `on_decision`, the metric of rejections, and the log.
 
-use http::request::Parts;
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use http::{StatusCode, request::Parts};
 
 use crate::{
-    base::Error,
+    base::{Error, ErrorKind, Outage},
     decision::{Decision, Outcome, Verdict},
     policy::Enforcement,
     response::Rejection,
@@ -209,5 +217,149 @@ impl fmt::Debug for DecisionEvent<'_> {
             .field("decision", &self.decision)
             .field("error", &self.error)
             .finish_non_exhaustive()
+    }
+}
+
+/// Whom a layer tells about its requests: the function of `on_decision`, the metrics, and the log.
+#[derive(Clone, Default)]
+pub(super) struct Observer {
+    pub(super) on_decision: Option<Arc<dyn Fn(&DecisionEvent<'_>) + Send + Sync>>,
+    notices: Arc<Notices>,
+}
+
+impl Observer {
+    /// An observer with the same function, for a layer that logs its own mistakes and outages.
+    pub(super) fn of_other_layer(&self) -> Self {
+        Self { on_decision: self.on_decision.clone(), notices: Arc::default() }
+    }
+
+    /// Calls the function of `on_decision`.
+    pub(super) fn report<'a>(&self, event: impl FnOnce() -> DecisionEvent<'a>) {
+        if let Some(on_decision) = &self.on_decision {
+            on_decision(&event());
+        }
+    }
+
+    /// Counts, reports and logs a rejection of a request with this `enforcement`.
+    pub(super) fn rejected(
+        &self,
+        event: &DecisionEvent<'_>,
+        rejection: &Rejection,
+        enforcement: Enforcement,
+    ) {
+        #[cfg(feature = "metrics")]
+        if event.is_rejected {
+            metric!(rejected(event.kind.as_str()));
+        }
+        self.report(|| *event);
+        self.notices.rejected(rejection, enforcement);
+    }
+
+    /// Logs once that two layers charge a request under one policy: `outer` is the decision of the outer one.
+    pub(super) fn charged_twice(&self, outer: &Decision, decision: &Decision) {
+        self.notices.charged_twice(outer, decision);
+    }
+
+    /// Whether this is the first look at the layer's settings.
+    pub(super) fn is_first_look(&self) -> bool {
+        is_first(&self.notices.settings)
+    }
+}
+
+/// What was logged already, because a layer logs it once.
+#[derive(Default)]
+struct Notices {
+    /// Whether the settings were looked at.
+    settings: AtomicBool,
+    setup_error: AtomicBool,
+    cost: AtomicBool,
+    charged_twice: AtomicBool,
+    /// The outage of the extractors, if there is one.
+    outage: Outage,
+}
+
+/// Whether this is the first call for `flag`.
+pub(super) fn is_first(flag: &AtomicBool) -> bool {
+    // Usually, this is one load.
+    !flag.load(Ordering::Relaxed) && !flag.swap(true, Ordering::Relaxed)
+}
+
+impl Notices {
+    fn rejected(&self, rejection: &Rejection, enforcement: Enforcement) {
+        match rejection {
+            Rejection::Unidentified(error) | Rejection::Unavailable(error)
+                if matches!(error.kind(), ErrorKind::MissingSetup | ErrorKind::InvalidConfig) =>
+            {
+                // Logged once, because every request meets the same error.
+                if is_first(&self.setup_error) {
+                    log!(error, error = %error, "the rate limit is misconfigured; requests are rejected with 500");
+                }
+            }
+            Rejection::Unidentified(error) if rejection.status() == StatusCode::INTERNAL_SERVER_ERROR => {
+                if self.outage.failed() {
+                    log!(warn, error = %error, "outage of client identification; requests are rejected with 500");
+                } else {
+                    log!(debug, error = %error, "the client cannot be identified");
+                }
+            }
+            _ => {
+                if let Some(decision) = rejection.decision() {
+                    self.cost(decision);
+                }
+                // The closure runs only if the line is logged.
+                let binding = || rejection.decision().and_then(Decision::binding);
+                log!(
+                    debug,
+                    status = rejection.status().as_u16(),
+                    policy = binding().map(|outcome| outcome.policy().name()),
+                    key_hash = binding().map(|outcome| outcome.key().digest()),
+                    report_only = enforcement == Enforcement::ReportOnly,
+                    "denied"
+                );
+            }
+        }
+    }
+
+    fn charged_twice(&self, outer: &Decision, decision: &Decision) {
+        let charged = !outer.is_denied() && !decision.is_denied();
+        if !charged || self.charged_twice.load(Ordering::Relaxed) {
+            return;
+        }
+        let is_same = |one: &&Outcome| {
+            let same = |other: &Outcome| other.granted() > 0 && other.charge().is_of_same_count(one.charge());
+            one.granted() > 0 && outer.outcomes().iter().any(same)
+        };
+        let twice = decision.outcomes().iter().find(is_same);
+        if let Some(outcome) = twice
+            && is_first(&self.charged_twice)
+        {
+            log!(
+                warn,
+                policy = outcome.policy().name(),
+                "two rate limit layers count a request under the policy {:?}, so it is charged twice; remove one of the \
+                 layers, or give each policy its own name",
+                outcome.policy().name()
+            );
+        }
+    }
+
+    /// Logs once that a request costs more than a policy ever admits.
+    fn cost(&self, decision: &Decision) {
+        let is_too_much = |outcome: &&Outcome| outcome.charge().cost() > outcome.policy().capacity();
+        if matches!(decision.verdict(), Verdict::Deny { retry_after: None, .. })
+            // If the store failed, another capacity may have denied the request.
+            && decision.failure().is_none()
+            && let Some(outcome) = decision.binding().filter(is_too_much)
+            && is_first(&self.cost)
+        {
+            log!(
+                warn,
+                policy = outcome.policy().name(),
+                "a request costs more than the policy {:?} admits in one step, which is {}, so it is always denied: \
+                 lower its cost, or raise the burst, or the limit if the quota has no burst",
+                outcome.policy().name(),
+                outcome.policy().capacity()
+            );
+        }
     }
 }

@@ -5,7 +5,8 @@
 //! and of the core in `src/`:
 //!
 //! * no file imports a layer above its own,
-//! * a foreign crate is named only where it belongs.
+//! * a foreign crate is named only where it belongs,
+//! * no type has `impl` blocks in more than two files.
 //!
 //! ```text
 //! cargo run -p structure            # prints what is wrong, and fails
@@ -22,6 +23,7 @@
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that talks to a person")]
 
+mod impls;
 mod imports;
 mod layers;
 mod lines;
@@ -50,6 +52,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     let mut problems = graph.cycles();
     problems.extend(layers::check(&graph));
     problems.extend(layers::foreign(&source));
+    problems.extend(impls::check(&source));
     for (name, folder) in sizes::published(&root)?.into_iter().skip(1) {
         let cycles = imports::graph(&Crate::read(&folder)?).cycles();
         problems.extend(cycles.into_iter().map(|cycle| format!("{name}: {cycle}")));
@@ -184,5 +187,27 @@ mod tests {
         let found = layers::foreign(&source);
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].starts_with("limiter/mod.rs:1 names the crate http"), "{found:?}");
+    }
+
+    #[test]
+    fn a_type_with_impl_blocks_in_three_files_is_found() {
+        let rows = [
+            ("inherent", "impl crate::key::Key {}", 1),
+            ("of a foreign trait", "use crate::key::Key; impl Clone for Key {}", 1),
+            ("in an inner module", "use crate::key::Key; mod a { use super::Key; impl Clone for Key {} }", 1),
+            ("a trait of the file", "use crate::key::Key; trait Has {} impl Has for &Key {}", 0),
+            ("another type of that name", "struct Key; impl Key {}", 0),
+            ("a unit test", "#[cfg(test)] mod tests { use crate::key::Key; impl Key {} }", 0),
+        ];
+        for (i, (name, third, problems)) in rows.into_iter().enumerate() {
+            let files = [
+                ("lib.rs", "mod key; mod second; mod third;"),
+                ("key.rs", "pub struct Key; impl Key {}"),
+                ("second.rs", "use crate::key::Key; impl Drop for Key {}"),
+                ("third.rs", third),
+            ];
+            let found = impls::check(&crate_of(&format!("impls-{i}"), &files));
+            assert_eq!(found.len(), problems, "{name}: {found:?}");
+        }
     }
 }

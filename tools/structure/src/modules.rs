@@ -97,7 +97,7 @@ impl Crate {
             return Some(Target { file, name: module.last().cloned().unwrap_or_default() });
         };
         let source = &self.files[file];
-        if source.defines.contains(name) {
+        if source.defines(name) {
             return Some(Target { file, name: name.clone() });
         }
         let (_, stands_for) = source.reexports.iter().find(|(known, _)| known == name)?;
@@ -117,6 +117,13 @@ impl Crate {
             }
             _ => None,
         }
+    }
+}
+
+impl Source {
+    /// Whether it has an item with this name.
+    pub(crate) fn defines(&self, name: &str) -> bool {
+        self.defines.iter().any(|own| own == name)
     }
 }
 

@@ -184,12 +184,10 @@ pub mod internal {
     #[cfg(feature = "serde")]
     pub use crate::base::serde_text::deserialize as deserialize_text;
     pub use crate::base::{duration_text, parse_duration};
-    #[cfg(feature = "redis")]
-    pub use crate::store::redis::LeaseStatus;
     pub use crate::{
         algorithm::penalty::Strikes,
         policy::settings::PolicySettings,
-        store::{Extent, StoredKeys},
+        store::list::{Extent, StoredKeys},
     };
 }
 

@@ -61,6 +61,8 @@ pub(super) enum Tie {
     Holder([u64; 2]),
     /// The charge was made: its receipt, for a refund.
     Receipt(Receipt),
+    /// It is peeked at for an operator, who can wait: a deadline that it misses does not count as a failure for requests.
+    Patient,
     /// The charge was denied because its key is banned, for this many more microseconds.
     Banned(u64),
 }
@@ -154,6 +156,20 @@ impl Charge {
             Tie::Receipt(receipt) => Some(receipt),
             _ => None,
         }
+    }
+
+    /// Marks the charge as one that an operator peeks at, unless it needs a permit.
+    pub(crate) const fn patiently(mut self) -> Self {
+        if matches!(self.tie, Tie::None) {
+            self.tie = Tie::Patient;
+        }
+        self
+    }
+
+    /// Whether an operator peeks at it.
+    #[cfg(feature = "redis")]
+    pub(crate) const fn is_patient(&self) -> bool {
+        matches!(self.tie, Tie::Patient)
     }
 
     /// Marks the charge as denied because its key is banned for `rest` more microseconds.

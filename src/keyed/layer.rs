@@ -74,7 +74,7 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
         key: impl Fn(&R) -> K + Send + Sync + 'static,
     ) -> Self {
         let (limiter, known) = (store.into(), policy.clone());
-        valid(limiter.accept(&known));
+        valid(limiter.supports(&known));
         let charge = move |request: &R| {
             let policy = policy.clone();
             key(request).into_key().map(move |key| vec![Charge::of(policy, key, 1)])

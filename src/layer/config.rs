@@ -88,7 +88,7 @@ impl Config {
         let settles = rules.rules.iter().any(|(_, rule)| rule.settles_some());
         let config =
             Self { rules, settles, routes, observer: self.observer.of_other_layer(), ..self.clone() };
-        config.known_policies().try_for_each(|policy| config.limiter.accept(&policy))?;
+        config.known_policies().try_for_each(|policy| config.limiter.supports(&policy))?;
         Ok(config)
     }
 

@@ -21,10 +21,11 @@ impl Limiter {
         if charges.is_empty() || charges.len() > MAX_CHARGES || has_duplicate_key(&charges) {
             return Answer::ready(Ok(None));
         }
-        if let Some(denial) = self.shared.store.known_denial(&charges) {
+        let Some(backend) = self.shared.store.backend() else { return Answer::ready(Ok(None)) };
+        if let Some(denial) = backend.0.known_denial(&charges) {
             return Answer::ready(counted(Action::Charge, Ok(denial)).map(Some));
         }
-        if !self.shared.store.has_denied(&charges) {
+        if !backend.0.has_denied(&charges) {
             return Answer::ready(Ok(None));
         }
         let (limiter, rules) = (self.clone(), charges.iter().map(Charge::rule).collect());

@@ -9,7 +9,7 @@ use crate::{
     base::{Answer, Error},
     decision::{Charge, Claim, Decision, DecisionSource},
     store::{
-        Action, LocalCounts, Store,
+        Action, DecideOne, LocalCounts, Store,
         outage::{is_local, is_mistake, mode},
     },
 };
@@ -17,8 +17,8 @@ use crate::{
 /// What the clones of a limiter share.
 pub(super) struct Shared {
     pub(super) store: Arc<dyn Store>,
-    /// Whether the store decides in this process.
-    pub(super) is_in_process: bool,
+    /// Decides one charge in this process. `None` if the store may fail.
+    pub(super) decide_one: Option<DecideOne>,
     /// What decides while the store fails.
     pub(super) local: Arc<LocalCounts<dyn Store>>,
     pub(super) background: Arc<Background>,
@@ -188,7 +188,7 @@ mod tests {
         let charge = Charge::new(&Policy::new("api", Quota::per_day(9)), &Key::new("alice"), 1);
         let store = Arc::new(reconciled.clone());
         let (local, background) = (LocalCounts::new(false), Background::new());
-        let shared = Shared { store, is_in_process: false, local, background };
+        let shared = Shared { store, decide_one: None, local, background };
         let complete = |decided| shared.complete(Action::Charge, slice::from_ref(&charge), decided);
         assert!(complete(Err(Error::new(ErrorKind::StoreSuspended, "not sent"))).is_ok());
         let rows = [

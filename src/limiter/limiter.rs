@@ -135,18 +135,41 @@ impl Limiter {
     /// A limiter with the counts in `store`.
     #[must_use]
     pub fn new(store: impl Store) -> Self {
-        let (is_in_process, local) =
-            (store.is_in_process(), store.local_counts().unwrap_or_else(|| LocalCounts::new(false)));
+        let backend = store.backend();
+        let local = backend.and_then(|backend| backend.0.local_counts());
+        let local = local.unwrap_or_else(|| LocalCounts::new(false));
+        // A store around another one may fail, and sees every decision.
+        let unwrapped = backend.filter(|_| store.inner().is_none());
+        let decide_one = unwrapped.and_then(|backend| backend.0.decide_one());
         let background = Background::new();
         let user = Some(Arc::new(User(background.clone())));
-        let shared = Shared { store: Arc::new(store), is_in_process, local, background };
+        let shared = Shared { store: Arc::new(store), decide_one, local, background };
         Self { shared: Arc::new(shared), user, enforcement: Enforcement::On }
     }
 
-    /// This limiter under another enforcement. A new limiter enforces. One in a handler has the enforcement that its
-    /// layer had when the request arrived. A layer takes over the enforcement of its limiter, unless it [sets its
-    /// own](crate::RateLimitLayer::enforcement).
-    #[doc(hidden)]
+    /// This limiter under another [`Enforcement`]. Defaults to [`On`](Enforcement::On) for a new limiter; in a handler, to
+    /// the enforcement that the layer had when the request arrived.
+    ///
+    /// So a handler can enforce a limit under a layer that only reports, and the other way around. A layer takes over the
+    /// enforcement of its limiter, unless it [sets its own](crate::RateLimitLayer::enforcement).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, policy::Enforcement};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let (policy, alice) = (Policy::new("api", Quota::per_hour(5)), Key::new("alice"));
+    /// assert!(!limiter.check(&policy, &alice, 6).await?.is_allowed());
+    ///
+    /// let reporting = limiter.under(Enforcement::ReportOnly);
+    /// let decision = reporting.check(&policy, &alice, 6).await?;
+    /// assert!(decision.is_allowed() && decision.outcomes()[0].verdict().is_denied());
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn under(&self, enforcement: Enforcement) -> Self {
         Self { enforcement, ..self.clone() }
@@ -441,14 +464,13 @@ impl Limiter {
     /// # Errors
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig) if it does not.
-    #[doc(hidden)]
-    pub fn accept(&self, policy: &Policy) -> Result<(), Error> {
-        self.shared.store.accept(policy)
+    pub fn supports(&self, policy: &Policy) -> Result<(), Error> {
+        self.shared.store.backend().map_or(Ok(()), |backend| backend.0.supports(policy))
     }
 
     /// The clock that a test has set in place of the store's.
     pub(crate) fn manual_clock(&self) -> Option<ManualClock> {
-        self.shared.store.manual_clock()
+        self.shared.store.backend()?.0.manual_clock()
     }
 
     /// Shows the counters of `policies`, failures and rejections at 0.
@@ -456,7 +478,7 @@ impl Limiter {
     pub(crate) fn count_from_zero(&self, policies: impl Iterator<Item = Policy>) {
         crate::metrics::record::count_from_zero();
         policies.for_each(|policy| {
-            crate::decision::metrics::count_policy_from_zero(&policy, !self.shared.is_in_process)
+            crate::decision::metrics::count_policy_from_zero(&policy, self.shared.decide_one.is_none())
         });
     }
 
@@ -496,13 +518,13 @@ impl Limiter {
     }
 
     fn begin(&self, action: Action, charges: Charges) -> Begun {
-        let Shared { store, is_in_process, background, .. } = &*self.shared;
+        let Shared { store, decide_one, background, .. } = &*self.shared;
         background.check_overdue();
         let charges = match charges {
             // Nothing to check.
             Charges::One(charge) if !charge.needs_permit() => {
-                if *is_in_process {
-                    return Deciding::counting(action, store.decide_one(action, charge));
+                if let Some(decide_one) = decide_one {
+                    return Deciding::counting(action, decide_one(action, charge));
                 }
                 let answer = store.decide(action, slice::from_ref(&charge));
                 return self.complete(action, Charges::One(charge), answer);
@@ -511,7 +533,7 @@ impl Limiter {
             Charges::Many(charges) => charges,
         };
         let (answer, charges) = self.ask(action, charges);
-        if *is_in_process {
+        if decide_one.is_some() {
             return Deciding::counting(action, answer);
         }
         self.complete(action, Charges::Many(charges), answer)

@@ -8,7 +8,10 @@ use crate::{
     decision::{Charge, Decision, Outcome},
     key::Key,
     policy::{MAX_BAN, Policy},
-    store::{Action, Store},
+    store::{
+        Action,
+        list::{Extent, StoredKeys},
+    },
 };
 
 /// The calls for operators, from [`Limiter::operator`]: reset, refund, ban or unban a key. Cloning is cheap. To see the
@@ -70,11 +73,35 @@ impl Operator {
         self.0.decide(Action::Refund, Charge::new(policy, key, units))
     }
 
-    /// The store, for what operators look at. No [`FailureMode`](crate::FailureMode) applies to its answers.
-    #[doc(hidden)]
+    /// The name under which the store keeps the count of `key` under `policy`: the key in Redis. `None` if the store has no
+    /// such names, as a [`MemoryStore`](crate::MemoryStore).
     #[must_use]
-    pub fn store(&self) -> &dyn Store {
-        &*self.0.shared.store
+    pub fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
+        self.0.shared.store.backend()?.0.stored_name(policy, key)
+    }
+
+    /// The keys that the store has under `policies`. No [`FailureMode`](crate::FailureMode) applies.
+    ///
+    /// # Errors
+    ///
+    /// The failure of the store, and [`InvalidConfig`](ErrorKind::InvalidConfig) if it cannot list its keys.
+    // Hidden because `BanList` of `tower-ratelimit-extra` and the command `ratelimit-admin` are the API for lists.
+    #[doc(hidden)]
+    pub fn stored_keys(&self, policies: &[Policy], extent: Extent) -> Answer<StoredKeys> {
+        match self.0.shared.store.backend() {
+            Some(backend) => backend.0.stored_keys(policies, extent),
+            None => Answer::ready(Err(Error::invalid(
+                "this store cannot list its keys: use a `RedisStore` or a `MemoryStore`",
+            ))),
+        }
+    }
+
+    /// Peeks at a unit of `key` under `policy`, without a [`FailureMode`](crate::FailureMode). A deadline that the peek
+    /// misses does not count as a failure for requests.
+    // Hidden because only a list of many keys needs it: `Limiter::peek` is the API.
+    #[doc(hidden)]
+    pub fn peek_patiently(&self, policy: &Policy, key: &Key) -> Answer<Decision> {
+        self.0.shared.store.decide(Action::Peek, &[Charge::new(policy, key, 1).patiently()])
     }
 
     /// Bans `key` under `policy` for `time` from now. This replaces a ban that it already has.

@@ -304,7 +304,7 @@ impl Policy {
         &self.0.counters
     }
 
-    /// `name:algorithm`, the policy's part of the [name](crate::store::Store::stored_name) under which a store keeps a
+    /// `name:algorithm`, the policy's part of the [name](crate::Operator::stored_name) under which a store keeps a
     /// count. The name of the policy is encoded as an identity is.
     #[doc(hidden)]
     #[must_use]

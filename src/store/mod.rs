@@ -1,6 +1,8 @@
 //! Where the counts are kept: [`MemoryStore`] in one process, `RedisStore` for all instances.
 
+mod action;
 mod clock;
+pub(crate) mod list;
 mod memory;
 pub(crate) mod outage;
 #[cfg(feature = "redis")]
@@ -8,17 +10,17 @@ pub(crate) mod redis;
 #[expect(clippy::module_inception, reason = "the module's main trait")]
 mod store;
 
-pub(crate) use self::outage::LocalCounts;
 #[cfg(feature = "redis")]
-pub use self::redis::{ProbeReport, RedisStore, RedisStoreBuilder, Servers};
+use self::action::Counts;
 #[cfg(feature = "redis")]
-use self::store::Counts;
-pub use self::{
-    clock::ManualClock,
-    memory::MemoryStore,
-    store::{Action, Extent, Store, StoredKeys},
-};
+pub use self::redis::{LeaseStatus, ProbeReport, RedisStore, RedisStoreBuilder, Servers};
+pub use self::{action::Action, clock::ManualClock, memory::MemoryStore, store::Store};
 use self::{
+    action::{PenaltyCharge, Spec, StateChange},
     clock::StoreClock,
-    store::{PenaltyCharge, Spec, StateChange},
+    store::BackendRef,
+};
+pub(crate) use self::{
+    outage::LocalCounts,
+    store::{Backend, DecideOne},
 };

@@ -75,7 +75,9 @@ const METHODS: &[(&str, fn(Subject) -> Kept)] = &[
     ("drain", |on| kept(async move { on.limiter.drain(DEADLINE).await })),
     ("probe", |on| kept(async move { on.store.probe().await })),
     ("probe_policy", |on| kept(async move { on.store.probe_policy(&on.policy).await })),
-    ("stored_keys", |on| kept(async move { on.store.stored_keys(&[on.policy], Extent::Seen(1_000)).await })),
+    ("stored_keys", |on| {
+        kept(async move { on.limiter.operator().stored_keys(&[on.policy], Extent::Seen(1_000)).await })
+    }),
     ("drain of the store", |on| kept(on.store.drain())),
 ];
 

@@ -9,7 +9,6 @@ use tower_ratelimit::{
     Quota, RateLimitLayer, Rule,
     algorithm::{Algorithm, Evaluation, Input, KeyState, Receipt, Replenishment, Twin, Update},
     keyed::KeyedRateLimitLayer,
-    store::Store,
 };
 use tower_ratelimit_extra::testing::TwinTest;
 
@@ -139,7 +138,7 @@ async fn a_mistake_of_a_twin_is_an_error_that_names_it_and_charges_nothing() {
     for (name, zero, returned, message) in rows {
         let store = MemoryStore::new();
         let (policy, key) = (mistaken(zero, returned, None), Key::new("alice"));
-        let error = store.accept(&policy).expect_err(name);
+        let error = Limiter::new(store.clone()).supports(&policy).expect_err(name);
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{name}");
         assert!(error.to_string().contains(message), "{name}: {error}");
 

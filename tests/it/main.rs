@@ -12,6 +12,7 @@ mod connect_errors;
 mod custom_algorithm;
 mod custom_twin;
 mod debits;
+mod decorated_store;
 mod deny_cache;
 mod differential;
 #[path = "../each_store/mod.rs"]

@@ -121,8 +121,8 @@ fn a_list_of_a_runtime_that_is_not_driven_delays_none_of_another() {
     let server = RedisServer::start();
     let (idle, driven) = (current_thread(), current_thread());
     let store = driven.block_on(settings().connect(&server.url())).unwrap();
-    let policies = [closed("p")];
-    let list = || Box::pin(store.stored_keys(&policies, Extent::Seen(1_000)));
+    let (policies, operator) = ([closed("p")], Limiter::new(store).operator());
+    let list = || Box::pin(operator.stored_keys(&policies, Extent::Seen(1_000)));
     let stuck = leave(&idle, [list()], 0);
     assert_eq!(stuck.len(), 1);
     let listed = driven.block_on(async { tokio::time::timeout(PATIENT, list()).await });
@@ -459,7 +459,7 @@ fn without_a_runtime_each_method_returns_an_error() {
         ("drain", outside!(|on| on.0.drain(PATIENT))),
         ("probe", outside!(|on| on.1.probe())),
         ("probe_policy", outside!(|on| on.1.probe_policy(&on.2))),
-        ("stored_keys", outside!(|on| on.1.stored_keys(&[on.2], Extent::Seen(10)))),
+        ("stored_keys", outside!(|on| on.0.operator().stored_keys(&[on.2], Extent::Seen(10)))),
         ("drain of the store", outside!(|on| on.1.drain())),
     ];
     for (name, method) in methods {

@@ -56,7 +56,7 @@ impl Admin {
             if fixed[..at].iter().any(|other| other.name() == name) {
                 panic!("two policies to administer are named {name:?}: give each its own name");
             }
-            if let Err(error) = limiter.accept(policy) {
+            if let Err(error) = limiter.supports(policy) {
                 panic!("{error}");
             }
         }

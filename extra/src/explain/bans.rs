@@ -6,9 +6,7 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
 };
-use tower_ratelimit::{
-    Answer, Charge, Decision, Error, ErrorKind, Key, Limiter, Operator, Policy, internal::Extent,
-};
+use tower_ratelimit::{Answer, Decision, Error, ErrorKind, Key, Limiter, Operator, Policy, internal::Extent};
 
 /// The most bans that a list has.
 const MOST_LISTED: usize = 10_000;
@@ -80,8 +78,7 @@ impl BanList {
             return Err(Error::new(ErrorKind::InvalidConfig, message));
         };
         let operator = limiter.operator();
-        let found =
-            operator.store().stored_keys(slice::from_ref(counted_by), Extent::Found(MOST_SEEN)).await?;
+        let found = operator.stored_keys(slice::from_ref(counted_by), Extent::Found(MOST_SEEN)).await?;
         let (mut keys, mut bans) = (found.keys.into_iter().map(|(_, key)| key), Vec::new());
         let mut is_complete = found.is_complete;
         loop {
@@ -89,13 +86,14 @@ impl BanList {
             let mut peeked = Vec::with_capacity(CHUNK);
             for key in keys.by_ref().take(CHUNK) {
                 // Only the ban. What the key was charged does not matter, nor whether the policy is a shadow.
-                let charge = Charge::new(counted_by, &key, 1);
-                match peek(&operator, &charge).now() {
+                let patient_peek =
+                    |answer| patient_peek(operator.clone(), counted_by.clone(), key.clone(), answer);
+                match operator.peek_patiently(counted_by, &key).now() {
                     Ok(Err(error)) if may_pass(&error) => {
-                        drop(peeks.spawn(patient_peek(operator.clone(), charge, Answer::ready(Err(error)))))
+                        drop(peeks.spawn(patient_peek(Answer::ready(Err(error)))))
                     }
                     Ok(ready) => peeked.push((key, ready)),
-                    Err(pending) => drop(peeks.spawn(patient_peek(operator.clone(), charge, pending))),
+                    Err(pending) => drop(peeks.spawn(patient_peek(pending))),
                 }
             }
             peeked.extend(peeks.join_all().await);
@@ -122,23 +120,20 @@ impl BanList {
     }
 }
 
-fn peek(operator: &Operator, charge: &Charge) -> Answer<Decision> {
-    operator.store().peek_patiently(slice::from_ref(charge))
-}
-
-/// The `answer` to a peek at the key of `charge`, which is repeated while the store is unavailable: a list takes seconds, and
+/// The `answer` to a peek at `key`, which is repeated while the store is unavailable: a list takes seconds, and
 /// must not fail because Redis pauses for longer than the deadline of a request.
 async fn patient_peek(
     operator: Operator,
-    charge: Charge,
+    policy: Policy,
+    key: Key,
     answer: Answer<Decision>,
 ) -> (Key, Result<Decision, Error>) {
     let (began, mut peeked) = (Instant::now(), answer.await);
     while peeked.as_ref().is_err_and(may_pass) && began.elapsed() < PATIENCE {
         sleep(PAUSE).await;
-        peeked = peek(&operator, &charge).await;
+        peeked = operator.peek_patiently(&policy, &key).await;
     }
-    (charge.key().clone(), peeked)
+    (key, peeked)
 }
 
 /// Whether the store did not answer, so that another peek may succeed.

@@ -119,7 +119,7 @@ async fn explain(limiter: &Limiter, asked: Vec<(Charge, Option<String>)>) -> Res
         let may_owe =
             decision.failure().is_none() && outcome.as_ref().is_some_and(|one| one.remaining() == 0);
         let owed = if may_owe { owed(limiter, policy, key).await? } else { 0 };
-        let stored_name = limiter.operator().store().stored_name(policy, key);
+        let stored_name = limiter.operator().stored_name(policy, key);
         explained.push(ExplainedCharge { charge, identity, stored_name, outcome, owed });
     }
     Ok(Explanation { charges: explained, decision })

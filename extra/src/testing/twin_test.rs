@@ -1,9 +1,6 @@
 use std::{collections::VecDeque, time::Duration};
 
-use tower_ratelimit::{
-    policy::Policy,
-    store::{ManualClock, MemoryStore, RedisStore, Store as _},
-};
+use tower_ratelimit::{Limiter, ManualClock, MemoryStore, Policy, RedisStore};
 
 use super::{
     contest::Contest,
@@ -95,7 +92,7 @@ impl TwinTest {
             .await
             .map_err(TwinTestError::setup)?;
         let memory = MemoryStore::with_clock(clock.clone());
-        memory.accept(&self.policy).map_err(TwinTestError::setup)?;
+        Limiter::new(memory.clone()).supports(&self.policy).map_err(TwinTestError::setup)?;
         let mut contest = Contest::new(redis, memory, clock, self.policy.clone(), self.exact_retry);
         let result = self.steps_of(seed, &mut contest).await;
         let cleaned = contest.clear().await.map_err(TwinTestError::setup);

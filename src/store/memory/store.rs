@@ -20,7 +20,10 @@ use crate::{
     decision::{Charge, Decision, Outcome, Verdict},
     key::Key,
     policy::Policy,
-    store::{Action, Extent, ManualClock, PenaltyCharge, Store, StoreClock, StoredKeys},
+    store::{
+        Action, Backend, BackendRef, DecideOne, LocalCounts, ManualClock, PenaltyCharge, Store, StoreClock,
+        list::{Extent, StoredKeys},
+    },
 };
 
 /// Counts in the memory of this process: for a service with one instance, for tests, and for development without Redis.
@@ -211,12 +214,26 @@ impl Store for MemoryStore {
         })
     }
 
-    fn is_in_process(&self) -> bool {
-        true
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        let location = self.location(policy, key);
+        lock(&self.shards[location.shard].0).remove(&location);
+        Answer::ready(Ok(()))
     }
 
-    fn manual_clock(&self) -> Option<ManualClock> {
-        self.clock.manual().cloned()
+    fn backend(&self) -> Option<BackendRef<'_>> {
+        Some(BackendRef(self))
+    }
+}
+
+impl Backend for MemoryStore {
+    fn decide_one(&self) -> Option<DecideOne> {
+        let store = self.clone();
+        Some(Box::new(move |action, charge| {
+            Answer::ready(match action {
+                Action::Charge if is_counted_alone(&charge) => store.charge_one(charge),
+                _ => store.decide_all(action, &[charge]),
+            })
+        }))
     }
 
     fn known_denial(&self, charges: &[Charge]) -> Option<Decision> {
@@ -236,17 +253,13 @@ impl Store for MemoryStore {
         Some(decided)
     }
 
-    fn decide_one(&self, action: Action, charge: Charge) -> Answer<Decision> {
-        Answer::ready(match action {
-            Action::Charge if is_counted_alone(&charge) => self.charge_one(charge),
-            _ => self.decide_all(action, &[charge]),
-        })
+    // The table is asked for each known denial.
+    fn has_denied(&self, _: &[Charge]) -> bool {
+        false
     }
 
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        let location = self.location(policy, key);
-        lock(&self.shards[location.shard].0).remove(&location);
-        Answer::ready(Ok(()))
+    fn stored_name(&self, _: &Policy, _: &Key) -> Option<String> {
+        None
     }
 
     fn stored_keys(&self, policies: &[Policy], _: Extent) -> Answer<StoredKeys> {
@@ -260,7 +273,15 @@ impl Store for MemoryStore {
         Answer::ready(Ok(StoredKeys { keys, others: 0, is_complete: true }))
     }
 
-    fn accept(&self, policy: &Policy) -> Result<(), Error> {
+    fn local_counts(&self) -> Option<Arc<LocalCounts<dyn Store>>> {
+        None
+    }
+
+    fn manual_clock(&self) -> Option<ManualClock> {
+        self.clock.manual().cloned()
+    }
+
+    fn supports(&self, policy: &Policy) -> Result<(), Error> {
         for cost in [0, 1] {
             let charge = Charge::new(policy, &Key::new("%try-out"), cost);
             if Counting::of(&charge)?.is_custom() {

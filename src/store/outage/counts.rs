@@ -26,8 +26,7 @@ pub(super) const MAX_KEYS: usize = 100_000;
 /// What this process counts while a store fails. Shared by all limiters on the store.
 ///
 /// `S` is `dyn Store`. It is a parameter because the trait names this type.
-#[expect(unnameable_types, reason = "shared by the limiters of this crate")]
-pub struct LocalCounts<S: ?Sized> {
+pub(crate) struct LocalCounts<S: ?Sized> {
     /// Made when the store fails for the first time.
     pub(super) counts: OnceLock<Arc<S>>,
     /// Policies, and the share of each.

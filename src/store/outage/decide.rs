@@ -90,7 +90,7 @@ impl LocalCounts<dyn Store> {
     pub(crate) fn set_ban(&self, policy: &Policy, key: &Key, time: u64) {
         if let Some(counts) = self.counts.get().filter(|_| is_local(policy.failure_mode())) {
             // Done immediately. Only the user's twin of an algorithm may fail, and it does not affect the ban.
-            drop(counts.decide_one(Action::Ban, Charge::new(&self.share(policy), key, time)));
+            drop(counts.decide(Action::Ban, &[Charge::new(&self.share(policy), key, time)]));
         }
     }
 
@@ -124,7 +124,7 @@ impl LocalCounts<dyn Store> {
         if let Some(counts) = self.counts.get() {
             let _owing = lock(&self.owing);
             let state = |action, units| {
-                let decided = counts.decide_one(action, local.made.clone().with_cost(units)).now();
+                let decided = counts.decide(action, &[local.made.clone().with_cost(units)]).now();
                 decided.ok()?.ok()?.all_outcomes().first().cloned()
             };
             let here = local.units.as_ref().map_or(units, |owed| owed.local().min(units));

@@ -106,7 +106,7 @@ impl LocalCounts<dyn Store> {
             let Some((name, owed)) = owing.charges.swap_remove_index(place) else { return };
             // Units that have been replenished no longer count.
             let peek = Charge::new(&owed.share, &name.1, 0);
-            let Ok(Ok(local)) = counts.decide_one(Action::Peek, peek).now() else { return };
+            let Ok(Ok(local)) = counts.decide(Action::Peek, &[peek]).now() else { return };
             let counted = owed.share.capacity().saturating_sub(local.remaining().unwrap_or_default());
             let units = owed.units.send(counted);
             let sent = owing.send(&owed.policy, &name.1);
@@ -140,7 +140,7 @@ impl LocalCounts<dyn Store> {
             let (taken, surplus) = owed.units.charged(charged.charge(), charged.granted());
             // What the store did not take still counts here, or every outage would be a new quota. Units that were
             // admitted during the call do, too.
-            drop(counts.decide_one(Action::Refund, Charge::new(&owed.share, &name.1, taken)));
+            drop(counts.decide(Action::Refund, &[Charge::new(&owed.share, &name.1, taken)]));
             let Some(surplus) = charged.refund(charged.claim_refund(surplus).units) else { return };
             owing.refunds.push_front(surplus);
         }

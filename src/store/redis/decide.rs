@@ -25,19 +25,13 @@ use crate::{
     decision::{Charge, Charges, Decision},
     key::Key,
     policy::Policy,
-    store::{Action, Extent, LocalCounts, ManualClock, Store, StoredKeys},
+    store::{
+        Action, Backend, BackendRef, LocalCounts, ManualClock, Store,
+        list::{Extent, StoredKeys},
+    },
 };
 
 impl Store for RedisStore {
-    fn known_denial(&self, charges: &[Charge]) -> Option<Decision> {
-        self.deny_cache.as_ref()?.lookup(charges, self.clock.micros())
-    }
-
-    fn has_denied(&self, charges: &[Charge]) -> bool {
-        let deny_cache = self.deny_cache.as_ref();
-        deny_cache.is_some_and(|deny_cache| deny_cache.has_denied(charges, self.clock.micros()))
-    }
-
     // A plain charge takes the short way: the deny cache, a job of this charge, and the short script. Only the others look up
     // a lease, or bring charges against penalties.
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
@@ -79,21 +73,13 @@ impl Store for RedisStore {
             || lease.as_ref().is_some_and(|lease| lease.returned().frees_units());
         let denial = deny_cache.map(|deny_cache| DenyObserver::new(deny_cache, now, frees_units));
         let job = Job { lease, denial, ..self.job(action, charges.into(), script) };
-        if action == Action::Refund { self.refund(job) } else { job.decide() }
-    }
-
-    fn peek_patiently(&self, charges: &[Charge]) -> Answer<Decision> {
-        match self.scripts.script_for(charges) {
-            Ok(script) => {
-                let job = self.job(Action::Peek, charges.into(), script);
+        match action {
+            Action::Refund => self.refund(job),
+            Action::Peek if job.charges.iter().any(Charge::is_patient) => {
                 Job { deadline: self.deadline.max(PROBE_TIMEOUT), is_patient: true, ..job }.decide()
             }
-            Err(error) => Answer::ready(Err(error)),
+            _ => job.decide(),
         }
-    }
-
-    fn manual_clock(&self) -> Option<ManualClock> {
-        self.clock.manual().cloned()
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
@@ -120,18 +106,6 @@ impl Store for RedisStore {
         })
     }
 
-    fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
-        Some(self.names.name(policy, key))
-    }
-
-    fn local_counts(&self) -> Option<Arc<LocalCounts<dyn Store>>> {
-        Some(self.local.clone())
-    }
-
-    fn stored_keys(&self, policies: &[Policy], extent: Extent) -> Answer<StoredKeys> {
-        Answer::pending(self.clone().list(policies.to_vec(), extent))
-    }
-
     /// Returns all units on lease. Otherwise other instances cannot use the units for up to [`Policy::lease_bound`].
     ///
     /// It takes at most a second and a half, regardless of the deadline of a decision. That includes up to half a second for
@@ -156,7 +130,38 @@ impl Store for RedisStore {
         })
     }
 
-    fn accept(&self, policy: &Policy) -> Result<(), Error> {
+    fn backend(&self) -> Option<BackendRef<'_>> {
+        Some(BackendRef(self))
+    }
+}
+
+impl Backend for RedisStore {
+    fn known_denial(&self, charges: &[Charge]) -> Option<Decision> {
+        self.deny_cache.as_ref()?.lookup(charges, self.clock.micros())
+    }
+
+    fn has_denied(&self, charges: &[Charge]) -> bool {
+        let deny_cache = self.deny_cache.as_ref();
+        deny_cache.is_some_and(|deny_cache| deny_cache.has_denied(charges, self.clock.micros()))
+    }
+
+    fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
+        Some(self.names.name(policy, key))
+    }
+
+    fn stored_keys(&self, policies: &[Policy], extent: Extent) -> Answer<StoredKeys> {
+        Answer::pending(self.clone().list(policies.to_vec(), extent))
+    }
+
+    fn local_counts(&self) -> Option<Arc<LocalCounts<dyn Store>>> {
+        Some(self.local.clone())
+    }
+
+    fn manual_clock(&self) -> Option<ManualClock> {
+        self.clock.manual().cloned()
+    }
+
+    fn supports(&self, policy: &Policy) -> Result<(), Error> {
         self.scripts.register(policy)
     }
 }

@@ -9,7 +9,7 @@ use super::{
 use crate::{
     base::{Error, Fault},
     policy::Policy,
-    store::{Extent, StoredKeys},
+    store::list::{Extent, StoredKeys},
 };
 
 impl RedisStore {

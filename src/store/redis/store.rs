@@ -170,7 +170,8 @@ impl RedisStore {
     }
 
     /// The units on [lease](Policy::leased) in this store now. Under traffic, the value may be stale immediately.
-    #[doc(hidden)]
+    ///
+    /// After [`Limiter::drain`](crate::Limiter::drain), no units are on lease unless it failed.
     #[must_use]
     pub fn lease_status(&self) -> LeaseStatus {
         self.leases.status()
@@ -179,6 +180,7 @@ impl RedisStore {
     /// The reply to a command other than a decision, within `timeout`, or within the deadline of a decision and half a
     /// second. It is not sent while the circuit breaker is open. Its failure is not an outage of the store, but on a
     /// single server, a command without a reply in time counts for the circuit breaker.
+    // Hidden because its types are of the crate `redis`, which no other method than `build` exposes.
     #[doc(hidden)]
     pub fn ask_if_available(&self, command: Cmd, timeout: Option<Duration>) -> Answer<Value> {
         let timeout = timeout.unwrap_or_else(|| self.deadline.min(PROBE_TIMEOUT));
@@ -186,7 +188,6 @@ impl RedisStore {
     }
 
     /// The [prefix](RedisStoreBuilder::prefix) of every key.
-    #[doc(hidden)]
     #[must_use]
     pub fn prefix(&self) -> &str {
         self.names.prefix()

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Mutex};
 use tower_ratelimit::{
     Answer, Charge, Error, ErrorKind, FailureMode, ManualClock, RedisStore,
     decision::DecisionSource,
-    internal::{Extent, StoredKeys},
+    internal::Extent,
     store::{Action, Store},
 };
 use tower_ratelimit_extra::explain::BanList;
@@ -198,11 +198,11 @@ async fn one_list_is_made_at_a_time_for_a_store() {
     let () = server.command(&["CONFIG", "SET", "slowlog-max-len", "100000"]);
     let () = server.command(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]);
     let lists = (0..8).map(|number| {
-        let (limiter, store, policy) = (limiter.clone(), store.clone(), policy.clone());
+        let (limiter, policy) = (limiter.clone(), policy.clone());
         tokio::spawn(async move {
             match number % 2 {
                 0 => drop(BanList::of(&limiter, &policy).await.unwrap()),
-                _ => drop(store.stored_keys(&[policy], Extent::Seen(100_000)).await.unwrap()),
+                _ => drop(limiter.operator().stored_keys(&[policy], Extent::Seen(100_000)).await.unwrap()),
             }
         })
     });
@@ -251,8 +251,8 @@ impl Store for Pausing {
         self.store.reset(policy, key)
     }
 
-    fn stored_keys(&self, policies: &[Policy], extent: Extent) -> Answer<StoredKeys> {
-        self.store.stored_keys(policies, extent)
+    fn inner(&self) -> Option<&dyn Store> {
+        Some(&self.store)
     }
 }
 

@@ -5,8 +5,7 @@ use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tower_ratelimit::{
-    Decision, Error, ErrorKind, Key, Limiter, Policy, RedisStore, Verdict, decision::Outcome,
-    internal::Extent, store::Store as _,
+    Decision, Error, ErrorKind, Key, Limiter, Policy, Verdict, decision::Outcome, internal::Extent,
 };
 use tower_ratelimit_extra::{
     config::PolicySummary,
@@ -39,12 +38,7 @@ pub(crate) async fn run(options: Options) -> Result<String, Failure> {
             return Err(error.into());
         }
     }
-    let admin = Admin {
-        limiter: Limiter::new(store.clone()),
-        store,
-        policies: policies.current(),
-        json: options.json,
-    };
+    let admin = Admin { limiter: Limiter::new(store), policies: policies.current(), json: options.json };
     match options.command {
         // Done above.
         Command::Acl => Ok(String::new()),
@@ -60,7 +54,6 @@ pub(crate) async fn run(options: Options) -> Result<String, Failure> {
 }
 
 struct Admin {
-    store: RedisStore,
     limiter: Limiter,
     policies: Vec<Policy>,
     json: bool,
@@ -152,7 +145,7 @@ impl Admin {
         // A key that is banned is not always charged too.
         let bans = policies.iter().map(|policy| policy.bans().unwrap_or(policy));
         let counted_by: Vec<Policy> = policies.iter().chain(bans).cloned().collect();
-        let found = self.store.stored_keys(&counted_by, Extent::Seen(scan)).await?;
+        let found = self.limiter.operator().stored_keys(&counted_by, Extent::Seen(scan)).await?;
         let keys: BTreeSet<_> =
             found.keys.into_iter().map(|(place, key)| (place % policies.len(), key)).collect();
         let mut states = Vec::with_capacity(limit.min(keys.len()));
@@ -171,7 +164,7 @@ impl Admin {
                         "policy": PolicySummary::of(policy),
                         "key": key.as_str(),
                         "identity": key.identity(),
-                        "stored_as": self.store.stored_name(policy, key),
+                        "stored_as": self.limiter.operator().stored_name(policy, key),
                         "error": text_of(error),
                     }),
                 };
@@ -221,9 +214,9 @@ impl Admin {
 
     /// `shown` of a key without a charge, with the names of those that have one.
     async fn with_note(&self, shown: String, policy: &Policy, key: &Key) -> String {
-        let names = other_names(&self.store, policy, key).await;
+        let names = other_names(&self.limiter, policy, key).await;
         if !self.json {
-            let name = self.store.stored_name(policy, key).unwrap_or_default();
+            let name = self.limiter.operator().stored_name(policy, key).unwrap_or_default();
             return shown + &note(&name, &names);
         }
         let Ok(Value::Object(mut shown)) = serde_json::from_str(&shown) else { return shown };

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use tower_ratelimit::{
-    Error, ErrorKind, Key, Limiter, Policy, Quota, RedisStore,
+    Error, ErrorKind, Key, Limiter, Policy, Quota,
     algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    store::Store as _,
 };
 use tower_ratelimit_extra::explain::Explanation;
 
@@ -25,17 +24,17 @@ pub(crate) fn is_charged(explanation: &Explanation) -> bool {
 
 /// The names in Redis under which `key` is charged for `policy` by other algorithms than its own. The service may count by
 /// one of them if the file of policies is wrong. Charges nothing, and needs no permission to list keys.
-pub(crate) async fn other_names(store: &RedisStore, policy: &Policy, key: &Key) -> Vec<String> {
-    let (limiter, mut names) = (Limiter::new(store.clone()), Vec::new());
+pub(crate) async fn other_names(limiter: &Limiter, policy: &Policy, key: &Key) -> Vec<String> {
+    let mut names = Vec::new();
     for other in by_each_algorithm(policy).into_iter().flatten() {
         if other.algorithm_name() == policy.algorithm_name() {
             continue;
         }
-        let exists = match Explanation::of(&limiter, &other, key, 1).await {
+        let exists = match Explanation::of(limiter, &other, key, 1).await {
             Ok(explanation) => explanation.decision().failure().is_none() && is_charged(&explanation),
             Err(error) => error.kind() == ErrorKind::ForeignValue,
         };
-        names.extend(exists.then(|| store.stored_name(&other, key)).flatten());
+        names.extend(exists.then(|| limiter.operator().stored_name(&other, key)).flatten());
     }
     names
 }

@@ -16,7 +16,7 @@ const ROWS: &[&[&str]] = &[
     &["key/"],
     &["policy/"],
     &["decision/"],
-    &["store/clock.rs", "store/outage/counts.rs", "store/store.rs"],
+    &["store/action.rs", "store/clock.rs", "store/list.rs", "store/outage/counts.rs", "store/store.rs"],
     &[
         "store/memory/",
         "store/outage/",

@@ -252,10 +252,12 @@ async fn sweep(leases: Weak<Leases>, runtime: Id) {
     }
 }
 
-/// The units on lease in an instance.
+/// The units on [lease](crate::Policy::leased) in this process: see
+/// [`RedisStore::lease_status`](crate::RedisStore::lease_status).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LeaseStatus {
-    /// The keys with units on lease here, under all policies.
+    /// The keys with units on lease, under all policies.
     pub keys: usize,
     /// The units on lease that are not spent yet.
     pub units: u64,

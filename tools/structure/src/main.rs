@@ -1,6 +1,7 @@
 //! Checks the structure of the published crates:
 //!
 //! * no import cycle between files,
+//! * the table in docs/architecture.md lists the foreign crates whose types are public,
 //!
 //! and of the core in `src/`:
 //!
@@ -28,10 +29,11 @@ mod imports;
 mod layers;
 mod lines;
 mod modules;
+mod public;
 mod rooms;
 mod sizes;
 
-use std::{env, error::Error, path::Path, process::ExitCode};
+use std::{env, error::Error, fs, path::Path, process::ExitCode};
 
 use modules::Crate;
 
@@ -53,9 +55,15 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     problems.extend(layers::check(&graph));
     problems.extend(layers::foreign(&source));
     problems.extend(impls::check(&source));
-    for (name, folder) in sizes::published(&root)?.into_iter().skip(1) {
-        let cycles = imports::graph(&Crate::read(&folder)?).cycles();
-        problems.extend(cycles.into_iter().map(|cycle| format!("{name}: {cycle}")));
+    let table = fs::read_to_string(root.join("docs/architecture.md"))?;
+    for (i, (name, folder)) in sizes::published(&root)?.into_iter().enumerate() {
+        let source = Crate::read(&folder)?;
+        let manifest = fs::read_to_string(folder.with_file_name("Cargo.toml"))?;
+        problems.extend(public::check(&name, &source, &manifest, &table));
+        if i > 0 {
+            let cycles = imports::graph(&source).cycles();
+            problems.extend(cycles.into_iter().map(|cycle| format!("{name}: {cycle}")));
+        }
     }
     for problem in &problems {
         eprintln!("{problem}");
@@ -69,8 +77,6 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
 
 #[cfg(test)]
 mod tests {
-    use std::{env, fs};
-
     use super::*;
 
     /// A crate of `files` in a separate folder.
@@ -136,6 +142,50 @@ mod tests {
                 "| extra | 1 | 1 | 1 | 1 | lib.rs: 1 | lib.rs: 1 |"
             ]
         );
+    }
+
+    #[test]
+    fn a_foreign_crate_that_a_public_item_names_must_be_in_the_table() {
+        let table = "| crate | `core` | `other` |\n|---|---|---|\n| `http-body` 1 | bodies | |\n| `bytes` 1 | | bodies |\n";
+        let manifest = "[dependencies]\nhttp-body = \"1\"\nbytes.workspace = true\n\n[dev-dependencies]\ntower = \"1\"\n";
+        let rows = [
+            ("a function", "pub fn f(_: &[bytes::Bytes]) {}", true),
+            ("an import", "use bytes::Bytes; pub fn f() -> impl Iterator<Item = Bytes> {}", true),
+            ("an import of the crate", "use bytes as b; pub const N: Option<b::Bytes> = None;", true),
+            ("an import of another module", "use crate::all::Bytes; pub enum E { A(Bytes) }", true),
+            ("a re-export", "pub use bytes;", true),
+            ("a field", "pub struct S { pub b: bytes::Bytes }", true),
+            ("a bound", "pub trait T: bytes::Buf {}", true),
+            ("a method", "pub struct S; impl S { pub fn f(&self, _: bytes::Bytes) {} }", true),
+            ("an associated type", "pub struct S; impl Iterator for S { type Item = bytes::Bytes; }", true),
+            ("a trait that is implemented", "pub struct S; impl bytes::Buf for S {}", true),
+            ("a trait that is derived", "use bytes::Buf; #[derive(Buf)] pub struct S;", true),
+            ("an item in a macro", "pin_project! { pub struct S { pub b: bytes::Bytes } }", true),
+            (
+                "an implementation in a macro",
+                "macro_rules! m { ($t:ty) => { impl bytes::Buf for $t {} } }",
+                true,
+            ),
+            ("a body", "pub fn f() { bytes::f(); }", false),
+            ("a private field", "pub struct S(bytes::Bytes);", false),
+            ("a private item", "pub(crate) fn f(_: bytes::Bytes) {}", false),
+            ("a private method", "pub struct S; impl S { fn f(&self, _: bytes::Bytes) {} }", false),
+            ("a private type", "struct S; impl bytes::Buf for S {}", false),
+            ("a private trait", "trait T {} impl T for bytes::Bytes {}", false),
+            ("a hidden item", "#[doc(hidden)] pub fn f(_: bytes::Bytes) {}", false),
+            ("a unit test", "#[cfg(test)] mod tests { pub fn f(_: bytes::Bytes) {} }", false),
+        ];
+        for (name, code, is_found) in rows {
+            let all = "pub(crate) use bytes::Bytes; pub fn f(_: http_body::Frame) {}";
+            let source = crate_of("public", &[("all.rs", all), ("lib.rs", &format!("mod all; {code}"))]);
+            let problems = public::check("core", &source, manifest, table);
+            let expected = "core: lib.rs:1 is public and names the crate bytes";
+            assert_eq!(problems.len(), usize::from(is_found), "{name}: {problems:?}");
+            assert!(problems.iter().all(|problem| problem.starts_with(expected)), "{name}: {problems:?}");
+        }
+        let source = crate_of("public", &[("lib.rs", "pub fn f() {}")]);
+        let expected = "core: docs/architecture.md lists the crate http_body, and no public item names it";
+        assert_eq!(public::check("core", &source, manifest, table), [expected]);
     }
 
     #[test]

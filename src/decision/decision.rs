@@ -3,20 +3,6 @@ use std::{fmt, sync::Arc, time::Duration};
 use super::{Outcome, Verdict, charge::OneOrMany};
 use crate::base::Error;
 
-/// Whether the headers of a response already report the decision in its extensions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Report {
-    /// Not yet: a handler inserted the decision, for the layer in front of it to report.
-    Pending,
-    /// No: a layer inserted the decision, and wrote no headers.
-    Omitted,
-    /// Yes: a layer inserted the decision, and the response's headers name its policies.
-    Done,
-}
-
-/// A permit for units in use, which are released when the last clone is dropped.
-pub(crate) type Permit = Arc<dyn Send + Sync>;
-
 /// The result for a request under all its policies: admitted only if every policy admits. Cloning is cheap.
 ///
 /// # In a layer
@@ -78,7 +64,7 @@ struct Decided {
     verdict: Verdict,
     /// Outcomes of shadow policies come last.
     outcomes: OneOrMany<Outcome>,
-    /// How many are of shadow policies. A decision has at most 256.
+    /// The number of outcomes of shadow policies.
     shadows: u16,
     failure: Option<Arc<Error>>,
     /// The random wait that is added to the shortest one, in what the client sees.
@@ -86,14 +72,28 @@ struct Decided {
     source: DecisionSource,
 }
 
+/// Whether the headers of a response already report the decision in its extensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Report {
+    /// They do not yet: a handler inserted the decision, for the layer in front of it to report.
+    Pending,
+    /// They do not: a layer inserted the decision, and wrote no headers.
+    Omitted,
+    /// They do: a layer inserted the decision, and the response's headers name its policies.
+    Done,
+}
+
+/// A permit for units in use, which are released when the last clone is dropped.
+pub(crate) type Permit = Arc<dyn Send + Sync>;
+
 impl Decision {
     /// A decision over `outcomes`, for your own stores, in the order of their charges. It admits if every outcome whose
     /// policy is not a [shadow](crate::Policy::shadow) admits.
     #[must_use]
     pub fn new(outcomes: impl IntoIterator<Item = Outcome>) -> Self {
-        // Of a `Vec`, this is the same allocation.
+        // Collecting a `Vec` into a `Vec` reuses its allocation.
         let mut outcomes: Vec<Outcome> = outcomes.into_iter().collect();
-        // The usual case.
+        // This test avoids the sort below for nearly all decisions.
         if outcomes.iter().all(|outcome| outcome.verdict() == Verdict::Allow && !outcome.is_shadow()) {
             return Self::from_parts(Verdict::Allow, OneOrMany::Many(outcomes), 0);
         }
@@ -114,19 +114,16 @@ impl Decision {
     }
 
     /// A decision over one outcome: [`new`](Self::new) in a single allocation.
-    #[cfg(feature = "redis")]
-    #[inline]
-    pub(crate) fn of_one(outcome: Outcome) -> Self {
-        if outcome.is_shadow() { Self::new([outcome]) } else { Self::of_one_enforced(outcome) }
-    }
-
-    /// [`of_one`](Self::of_one), of a policy that is enforced.
+    // Inlined because a call would copy the outcome once more.
     #[inline(always)]
-    pub(crate) fn of_one_enforced(outcome: Outcome) -> Self {
+    pub(crate) fn one(outcome: Outcome) -> Self {
+        if outcome.is_shadow() {
+            return Self::new([outcome]);
+        }
         Self::from_parts(outcome.verdict(), OneOrMany::One(outcome), 0)
     }
 
-    // Inlined because a call would copy the outcome once more.
+    // Inlined for the same reason.
     #[inline(always)]
     fn from_parts(verdict: Verdict, outcomes: OneOrMany<Outcome>, shadows: u16) -> Self {
         let decided = Arc::new(Decided {
@@ -161,7 +158,7 @@ impl Decision {
         self.permit.take()
     }
 
-    /// An admission without any count, because the store failed and the failure modes admit.
+    /// An admission without outcomes, because the store failed and the failure modes admit.
     pub(crate) fn failed_open(failure: Error) -> Self {
         Self::new([]).failed(Some(Arc::new(failure)), DecisionSource::FailureMode)
     }
@@ -181,7 +178,7 @@ impl Decision {
         if self.is_denied() { self.with(|decided| decided.verdict = Verdict::Allow) } else { self }
     }
 
-    /// This decision when its delay is over.
+    /// This decision after its delay: the request is admitted.
     pub(crate) fn after_delay(self) -> Self {
         if self.delay().is_some() { self.with(|decided| decided.verdict = Verdict::Allow) } else { self }
     }
@@ -207,7 +204,7 @@ impl Decision {
         self.with(|decided| decided.jitter = jitter)
     }
 
-    /// The wait that the client sees.
+    /// The wait that the client sees, with the jitter.
     pub(crate) fn advised_wait(&self) -> Option<Duration> {
         let mut wait = self.retry_after()?;
         if self.outcomes().iter().any(|outcome| outcome.policy().has_permits()) {
@@ -415,12 +412,12 @@ impl Decision {
         self.of_policies(|known| known == name)
     }
 
-    /// The decision of the policies whose name `is_meant`. `None` if none took part.
+    /// The decision of the policies for whose names `is_meant` holds. `None` if none of them took part.
     pub(crate) fn of_policies(&self, is_meant: impl Fn(&str) -> bool) -> Option<Self> {
         self.of_outcomes(|outcome| is_meant(outcome.policy().name()))
     }
 
-    /// The decision of the outcomes that are meant. `None` if no outcome is.
+    /// The decision of the outcomes for which `is_meant` holds. `None` if there are none.
     pub(crate) fn of_outcomes(&self, is_meant: impl Fn(&Outcome) -> bool) -> Option<Self> {
         let outcomes = self.all_outcomes().iter().filter(|outcome| is_meant(outcome)).cloned();
         let alone = Self::new(outcomes).failed(self.decided.failure.clone(), self.source());
@@ -433,7 +430,7 @@ impl Decision {
     #[inline]
     pub fn binding(&self) -> Option<&Outcome> {
         match self.outcomes() {
-            // The usual case.
+            // Without this arm, the comparison is called for the many decisions with one outcome.
             [one] => Some(one),
             // `max_by` returns the last of equals, so this returns the first.
             all => all.iter().rev().max_by(|a, b| a.cmp_binding(b)),

@@ -149,7 +149,7 @@ impl MemoryStore {
         if !outcome.is_denied() {
             outcome = outcome.with_receipt(Receipt { made: now, mark: charged.mark });
         }
-        Ok(Decision::of_one_enforced(outcome))
+        Ok(Decision::one(outcome))
     }
 
     fn decide_all(&self, action: Action, charges: &[Charge]) -> Result<Decision, Error> {
@@ -191,7 +191,7 @@ impl MemoryStore {
 
 /// Whether nothing but the counts of the key decides over the charge. This process has no leases.
 fn is_counted_alone(charge: &Charge) -> bool {
-    !charge.policy().has_penalty() && !charge.is_shadow()
+    charge.policy().bans().is_none() && !charge.is_shadow()
 }
 
 fn outcome(charge: Charge, admission: Admission, gauge: Gauge, cost: u64) -> Outcome {

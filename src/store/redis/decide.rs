@@ -313,7 +313,7 @@ mod tests {
                     true => Outcome::new(charge, Verdict::Deny { retry_after: Some(second) }, 0, second),
                     false => Outcome::new(charge, Verdict::Allow, 500, second),
                 };
-                let decision = Decision::of_one(outcome);
+                let decision = Decision::one(outcome);
                 job.settled(&decision, leased);
                 job.end();
                 Ok(decision)

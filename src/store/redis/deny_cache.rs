@@ -105,7 +105,7 @@ impl DenyCache {
             } else if !is_later && now < cached.final_until && covers(&cached.decision, charges) {
                 let elapsed = Duration::from_micros(now - cached.received_at);
                 let decision = match (cached.decision.all_outcomes(), charges) {
-                    ([outcome], [charge]) => Decision::of_one(after(outcome, charge, elapsed)),
+                    ([outcome], [charge]) => Decision::one(after(outcome, charge, elapsed)),
                     (outcomes, charges) => {
                         let pairs = outcomes.iter().zip(charges);
                         Decision::new(pairs.map(|(outcome, charge)| after(outcome, charge, elapsed)))

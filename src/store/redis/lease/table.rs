@@ -110,7 +110,7 @@ impl LeaseTable {
         drop(shard);
         let outcome = Outcome::new(charge, Verdict::Allow, remaining, Duration::from_micros(reset));
         let outcome = outcome.granting(charge.cost()).with_lease_receipt(receipt);
-        Spent::Decided(Decision::of_one(outcome).made_by(DecisionSource::Lease), is_low)
+        Spent::Decided(Decision::one(outcome).made_by(DecisionSource::Lease), is_low)
     }
 
     /// What to lease in addition to the cost of `charge`, and what to return: `None` for a key that is not hot, or whose lease

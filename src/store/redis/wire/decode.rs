@@ -77,11 +77,9 @@ fn admitted(job: &Job, records: &Records) -> Option<Decision> {
         Some((count, Receipt { made, mark }))
     };
     // Outcomes are made where they are needed, because a closure that returns them would copy them.
-    if let [charge] = &job.charges[..]
-        && !charge.is_shadow()
-    {
+    if let [charge] = &job.charges[..] {
         let (count, receipt) = count(0, charge)?;
-        return Some(Decision::of_one_enforced(count.outcome(charge).with_receipt(receipt)));
+        return Some(Decision::one(count.outcome(charge).with_receipt(receipt)));
     }
     let mut outcomes = Vec::with_capacity(job.charges.len());
     for (place, charge) in job.charges.iter().enumerate() {
@@ -198,7 +196,7 @@ fn decided(job: &Job, records: &Records) -> Option<Decision> {
         Some(own.fold(outcome, |outcome, (_, rest)| outcome.banning(*rest)))
     };
     if let [charge] = charges {
-        return outcome((0, charge)).map(Decision::of_one);
+        return outcome((0, charge)).map(Decision::one);
     }
     charges.iter().enumerate().map(outcome).collect::<Option<Vec<Outcome>>>().map(Decision::new)
 }
@@ -207,7 +205,7 @@ fn decided(job: &Job, records: &Records) -> Option<Decision> {
 fn leased(charge: &Charge, lease: &LeaseRequest, records: &Records) -> Option<Reply> {
     let (count, _) = count(Action::Charge, charge, &records.get(0)?)?;
     if count.verdict.is_denied() {
-        let decision = Decision::of_one(count.outcome(charge));
+        let decision = Decision::one(count.outcome(charge));
         return Some(Reply::Decided(decision, Some(Leased::default())));
     }
     let [units, lifetime, name, mark, _] = records.get(1)?;
@@ -217,7 +215,7 @@ fn leased(charge: &Charge, lease: &LeaseRequest, records: &Records) -> Option<Re
     // Leased units can be charged too, in this process.
     let remaining = count.remaining.saturating_add(units);
     let outcome = Count { verdict: Verdict::Allow, remaining, ..count }.outcome(charge);
-    Some(Reply::Decided(Decision::of_one(outcome.with_lease_receipt(receipt)), Some(leased)))
+    Some(Reply::Decided(Decision::one(outcome.with_lease_receipt(receipt)), Some(leased)))
 }
 
 /// What a record says of a charge.

@@ -116,6 +116,17 @@
 //! | `tonic` | gRPC rejections carry `RetryInfo` and `QuotaFailure`; [`Rejection`] becomes a `tonic::Status`; [`PeerIp`] reads tonic's connect info | no |
 //! | `tonic-tls` | [`PeerIp`] reads the address of TLS streams that you pass to tonic | no |
 //! | `tracing` | logs: denials at debug, admissions at trace, the start of an outage at warn, setup errors once at error | yes |
+//!
+//! Cargo turns a feature on for the whole program if any dependency asks for it. These features then change what a program
+//! does without a change of its code; all others only add items:
+//!
+//! | name | what changes |
+//! |---|---|
+//! | `axum` | A table of [routes](layer::Rules) matches the path in axum's `OriginalUri`, if a request has one: inside a nested router, the path with the prefix. [`PeerIp`] prefers axum's `ConnectInfo` to a `SocketAddr` in the request's extensions. A closure as a [`ResponseMapper`](response::ResponseMapper) may return anything that is `IntoResponse`, so the compiler may ask for its return type |
+//! | `cluster` | [`RedisStoreBuilder::build`](store::RedisStoreBuilder::build) rejects a pool of connections to a Redis Cluster, which it cannot recognize without the feature |
+//! | `metrics`, `tracing` | metrics are recorded, logs are written |
+//! | `tls-rustls` | If the program has installed no crypto provider of rustls when a store is made for a `rediss://` URL, ring is installed for the process; with `tls-rustls-no-provider` alone, this is an error |
+//! | `tonic`, `tonic-tls` | The rejection of a denied gRPC call has the header `grpc-status-details-bin`. [`PeerIp`] prefers tonic's connect info to a `SocketAddr` in the request's extensions |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 /// Logs if the feature `tracing` is on. Never pass an identity.

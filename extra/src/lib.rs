@@ -11,8 +11,9 @@
 //! | `testing` | `testing` | tests that compare a custom algorithm's Lua file with its Rust twin on random steps |
 //!
 //! Other features add to these: `metrics` and `tracing` record what happens, `redis` shares state between instances, and
-//! `tonic` measures gRPC services. `redis`, `tracing` and the default features of
-//! `tower-ratelimit` are on by default.
+//! `tonic` measures gRPC services. `redis`, `tracing` and the default features of `tower-ratelimit` are on by default. If
+//! another dependency turns a feature of this crate on, only logs and metrics are added; `tonic` also turns on the same
+//! feature of the core, which [changes](tower_ratelimit#features) what gRPC clients receive.
 //!
 //! # Versions
 //!

@@ -188,3 +188,19 @@ fn percent_encoded(message: &str) -> String {
     }
     encoded
 }
+
+#[cfg(test)]
+mod tests {
+    use http::Request;
+
+    use super::*;
+    use crate::decision::Decision;
+
+    #[test]
+    fn a_denied_call_has_details_with_the_feature_tonic_and_not_without_it() {
+        let (call, ()) = Request::post("/").body(()).unwrap().into_parts();
+        let response = GrpcStatus::default().response(&Rejection::Denied(Decision::new([])), &call);
+        assert_eq!(response.headers()[GRPC_STATUS], "8");
+        assert_eq!(response.headers().contains_key("grpc-status-details-bin"), cfg!(feature = "tonic"));
+    }
+}

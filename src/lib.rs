@@ -192,14 +192,7 @@ pub use self::{
 /// What `tower-ratelimit-extra` and the tools use of exactly this version. It is not part of the API.
 #[doc(hidden)]
 pub mod internal {
-    #[cfg(feature = "serde")]
-    pub use crate::base::serde_text::deserialize as deserialize_text;
-    pub use crate::base::{duration_text, parse_duration};
-    pub use crate::{
-        algorithm::penalty::Strikes,
-        policy::settings::PolicySettings,
-        store::list::{Extent, StoredKeys},
-    };
+    pub use crate::store::list::{Extent, StoredKeys};
 }
 
 /// Compiles the programs in the README.

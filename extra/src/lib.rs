@@ -60,7 +60,6 @@ pub mod adaptive;
 #[cfg(feature = "admin")]
 #[cfg_attr(docsrs, doc(cfg(feature = "admin")))]
 pub mod admin;
-mod base;
 #[cfg(feature = "serde")]
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 pub mod config;
@@ -73,6 +72,8 @@ pub mod live;
 #[cfg(feature = "lookup")]
 #[cfg_attr(docsrs, doc(cfg(feature = "lookup")))]
 pub mod lookup;
+#[cfg(any(feature = "adaptive", feature = "lookup"))]
+mod outage;
 #[cfg(all(feature = "redis", any(feature = "adaptive", feature = "live")))]
 mod redis_hash;
 #[cfg(feature = "testing")]

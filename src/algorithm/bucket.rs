@@ -30,6 +30,10 @@ impl<T: HasBucket> Counter for T {
         (!bucket.stepped && bucket.initial == bucket.burst).then_some(bucket.burst + replenished)
     }
 
+    fn queues(&self, arguments: &[u64]) -> bool {
+        Self::bucket(arguments).wait > 0
+    }
+
     fn lease_recovery(&self, arguments: &[u64], units: u64) -> Option<u64> {
         let bucket = Self::bucket(arguments);
         // A queue delays each request behind the requests before it, so the server must know when those are made.

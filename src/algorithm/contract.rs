@@ -208,13 +208,7 @@ pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Whether it queues requests: admits them after a delay.
-    #[doc(hidden)]
-    fn queues(&self) -> bool {
-        false
-    }
-
-    /// Returns the Rust form of a built-in algorithm. Only this crate has those.
+    /// Returns the Rust form of a built-in algorithm. Hidden, because only this crate can make a `Counter`.
     #[doc(hidden)]
     fn counter(&self) -> Option<&dyn Counter> {
         None

@@ -50,6 +50,11 @@ pub trait Counter: Send + Sync {
         None
     }
 
+    /// Returns whether it queues requests: admits them after a delay.
+    fn queues(&self, _arguments: &[u64]) -> bool {
+        false
+    }
+
     /// Returns about how many microseconds one charge, or one refund, takes in Redis at worst. Measured with full
     /// batches. Bounds how long one batch blocks Redis.
     fn redis_micros(&self, _arguments: &[u64], _refund: bool) -> u64 {

@@ -160,10 +160,6 @@ impl Algorithm for LeakyBucket {
     fn replenishment(&self, _: &Quota) -> Replenishment {
         Replenishment::Evenly
     }
-
-    fn queues(&self) -> bool {
-        self.queue.is_some_and(|queue| !queue.max_wait.is_zero())
-    }
 }
 
 impl HasBucket for LeakyBucket {

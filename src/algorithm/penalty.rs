@@ -16,18 +16,17 @@ use crate::base::{Error, Quota};
 const MOST_BANS: u64 = 60;
 
 /// When a key is banned, and for how long. All times are microseconds.
-#[allow(missing_docs, reason = "not part of the API")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Strikes {
-    /// The denials that ban a key; 0 for none.
-    pub after: u64,
-    /// How long a window lasts in which they count.
-    pub within: u64,
-    /// How long the first ban lasts.
-    pub first: u64,
-    pub longest: u64,
-    /// How long bans are remembered after their end.
-    pub remembered: u64,
+pub(crate) struct Strikes {
+    /// The number of denials that ban a key; 0 for none.
+    pub(crate) after: u64,
+    /// The length of the window in which denials count.
+    pub(crate) within: u64,
+    /// The length of the first ban.
+    pub(crate) first: u64,
+    pub(crate) longest: u64,
+    /// The time after the end of a ban for which it is remembered.
+    pub(crate) remembered: u64,
 }
 
 impl Strikes {

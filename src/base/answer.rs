@@ -34,7 +34,7 @@ enum State<T> {
     /// `None` after the answer was polled.
     Ready(Option<Result<T, Error>>),
     Pending(Later<T>),
-    /// And whether it was begun.
+    /// The shared result, and whether it was begun.
     #[cfg(feature = "redis")]
     Shared(Arc<dyn Shared<T>>, bool),
 }
@@ -47,7 +47,7 @@ pub(crate) enum Now<T, P> {
 
 type Later<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
-/// A result that an answer shares with what makes it. So the answer needs no allocation.
+/// A result that an answer shares with its producer, so that the answer needs no allocation.
 #[cfg(feature = "redis")]
 pub(crate) trait Shared<T>: Send + Sync {
     /// Called when the answer is first polled. Returns a future that the answer polls instead, if it must do more than wait.
@@ -79,21 +79,26 @@ impl<T> Answer<T> {
     }
 
     /// The result if it is ready; otherwise the answer itself.
-    ///
-    /// # Errors
-    ///
-    /// The answer, if it is not ready.
-    #[doc(hidden)]
     #[inline]
-    pub fn now(self) -> Result<Result<T, Error>, Self> {
+    pub(crate) fn now(self) -> Result<Result<T, Error>, Self> {
         match self.0 {
             State::Ready(Some(result)) => Ok(result),
             state => Err(Self(state)),
         }
     }
 
-    /// The result if it is ready.
-    pub(crate) const fn peek(&self) -> Option<&Result<T, Error>> {
+    /// The result, if it is ready. This polls nothing.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Answer, Key, KeyExtractor, PeerIp};
+    ///
+    /// assert!(PeerIp::new().keys_of(&Key::new("192.0.2.1")).if_ready().is_some_and(Result::is_ok));
+    /// assert!(Answer::pending(async { Ok(7) }).if_ready().is_none());
+    /// ```
+    #[must_use]
+    pub const fn if_ready(&self) -> Option<&Result<T, Error>> {
         match &self.0 {
             State::Ready(Some(result)) => Some(result),
             _ => None,
@@ -171,7 +176,7 @@ impl From<bool> for Answer<bool> {
     }
 }
 
-// Only the content of the box is pinned.
+// An answer may move, because only the content of the box is pinned.
 impl<T> Unpin for Answer<T> {}
 
 impl<T> Future for Answer<T> {

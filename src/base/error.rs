@@ -224,7 +224,7 @@ impl Error {
     }
 }
 
-/// A value that a program has in its source.
+/// The value of a setting in a program's source, where an invalid one is a mistake of the programmer.
 ///
 /// # Panics
 ///
@@ -266,8 +266,8 @@ impl StdError for Error {
 }
 
 #[cfg(feature = "redis")]
-/// Why a store failed, if that is known: the server answered with an error, or something was measured. Code decides by
-/// it, never by the text, which `store::redis::codes` has for it.
+/// Why a store failed, if the reason is known from the server's answer or from a measurement. Code decides by this value,
+/// never by the text, which is in `store::redis::codes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The key's slot is on another node, or migrates to it.
@@ -275,7 +275,7 @@ pub(crate) enum Fault {
     Ask,
     ClusterDown,
     NoReplicas,
-    /// Another one that ends without a change of the configuration.
+    /// A temporary failure other than those above.
     Temporary,
     NoAuth,
     WrongPass,
@@ -292,18 +292,18 @@ pub(crate) enum Fault {
     NotListening,
     /// A round trip takes longer than the deadline.
     Slow,
-    /// Another reason, or one that is not known.
+    /// A reason that is none of these, or is unknown.
     Other,
 }
 
 #[cfg(feature = "redis")]
 impl Fault {
-    /// Whether it ends without a change of the configuration.
+    /// Whether the failure ends without a change of the configuration.
     pub(crate) const fn is_temporary(self) -> bool {
         matches!(self, Self::Ask | Self::ClusterDown | Self::NoReplicas | Self::Temporary)
     }
 
-    /// Whether it concerns a single key or algorithm, and the server decides about others.
+    /// Whether the failure is of a single key or algorithm, while the server decides about others.
     pub(crate) const fn is_of_one_decision(self) -> bool {
         matches!(self, Self::ForeignValue | Self::Algorithm)
     }

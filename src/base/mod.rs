@@ -16,12 +16,13 @@ pub(crate) use self::serde_text::{from_text, to_text};
 pub use self::{
     answer::Answer,
     error::{Error, ErrorKind},
-    quota::{Quota, duration_text, parse_duration},
+    quota::Quota,
 };
 pub(crate) use self::{
     answer::Now,
     error::valid,
     outage::Outage,
+    quota::duration_text,
     under_way::{Guard, UnderWay},
 };
 #[cfg(feature = "redis")]

@@ -57,9 +57,9 @@ use super::error::{Error, ErrorKind};
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Quota {
     limit: u64,
-    /// Microseconds.
+    /// The period in microseconds.
     period: u64,
-    /// 0 if none was set.
+    /// 0 if no burst was set.
     burst: u64,
 }
 
@@ -200,8 +200,42 @@ impl Quota {
         Self { limit, burst, ..self }
     }
 
-    /// Whether a burst was set.
-    #[doc(hidden)]
+    /// A length of time in the form of a quota's text, such as `90s` in `5/90s`: for configuration files that have other
+    /// times beside quotas. It has no bounds.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) with the text and the form.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::Quota;
+    ///
+    /// assert_eq!(Quota::parse_period("10 min")?, Duration::from_secs(600));
+    /// assert!(Quota::parse_period("10").is_err());
+    /// # Ok::<(), tower_ratelimit::Error>(())
+    /// ```
+    pub fn parse_period(text: &str) -> Result<Duration, Error> {
+        micros(text).map(Duration::from_micros).ok_or_else(|| {
+            let message =
+                format!("invalid duration `{text}`: write a whole number and a unit, such as `90s`");
+            Error::new(ErrorKind::InvalidConfig, message)
+        })
+    }
+
+    /// Whether a burst was set, even if it equals the limit. An [`Algorithm`](crate::algorithm::Algorithm) that has no
+    /// bursts, such as one that counts in windows, returns an error for such a quota.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::Quota;
+    ///
+    /// assert!(Quota::per_second(10).burst(10).has_burst());
+    /// assert!(!Quota::per_second(10).has_burst());
+    /// ```
     #[must_use]
     pub const fn has_burst(&self) -> bool {
         self.burst != 0
@@ -274,9 +308,10 @@ impl FromStr for Quota {
     }
 }
 
-/// The limit, the period in microseconds and the burst. A number too large is the largest, and out of bounds.
+/// The limit, the period in microseconds and the burst. A number above `u64::MAX` becomes this bound, which no quota
+/// allows.
 fn split(text: &str) -> Option<(u64, u64, Option<u64>)> {
-    // The positions in both are the same.
+    // ASCII letters keep their length, so positions in `lower` are valid in `text`.
     let lower = text.to_ascii_lowercase();
     let (limit, rest) = match lower.find('/') {
         Some(slash) => (slash, slash + 1),
@@ -316,18 +351,6 @@ fn unit_micros(unit: &str) -> Option<u64> {
     UNITS.iter().find(is).filter(|_| unit != "M").map(|(micros, ..)| *micros)
 }
 
-/// A length of time as a quota's period is written, such as `90s`.
-///
-/// # Errors
-///
-/// [`InvalidConfig`](ErrorKind::InvalidConfig) with the text and the form.
-pub fn parse_duration(text: &str) -> Result<Duration, Error> {
-    micros(text).map(Duration::from_micros).ok_or_else(|| {
-        let message = format!("invalid duration `{text}`: write a whole number and a unit, such as `90s`");
-        Error::new(ErrorKind::InvalidConfig, message)
-    })
-}
-
 /// As [`from_str`](Quota::from_str) reads it: `100/min`, `5/90s`, `10/s burst 20`.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -346,7 +369,7 @@ impl fmt::Display for Quota {
 /// A unit of time: its microseconds, the name of one, the unit after a number, and how else it is written.
 type Unit = (u64, &'static str, &'static str, &'static [&'static str]);
 
-/// The last one is read and not written.
+/// The units of time, from the largest to the smallest. A week comes last, because it is read and never written.
 const UNITS: [Unit; 7] = [
     (86_400 * SECOND, "day", "d", &["day", "days"]),
     (3_600 * SECOND, "h", "h", &["hour", "hours"]),
@@ -358,13 +381,12 @@ const UNITS: [Unit; 7] = [
 ];
 
 /// A length of time in the form of a configuration, such as `90s`.
-#[must_use]
-pub fn duration_text(micros: u64) -> String {
+pub(crate) fn duration_text(micros: u64) -> String {
     let (unit, _, name, _) = largest_unit(micros);
     format!("{}{name}", micros / unit)
 }
 
-/// The largest unit of which `micros` are a whole number. Every number is one of microseconds.
+/// The largest unit of which `micros` are a whole number: at least microseconds.
 fn largest_unit(micros: u64) -> Unit {
     UNITS.into_iter().find(|(unit, ..)| micros.is_multiple_of(*unit)).unwrap_or(UNITS[5])
 }

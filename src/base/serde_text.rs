@@ -5,11 +5,7 @@ use std::{fmt, marker::PhantomData, str::FromStr};
 use serde::de::{Deserializer, Visitor};
 
 /// The value that `T` reads from a string. `expected` completes "invalid type: integer `5`, expected ...".
-///
-/// # Errors
-///
-/// The one of `T`, or the deserializer's.
-pub fn deserialize<'de, D, T>(deserializer: D, expected: &'static str) -> Result<T, D::Error>
+pub(crate) fn deserialize<'de, D, T>(deserializer: D, expected: &'static str) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,
     T: FromStr<Err: fmt::Display>,

@@ -35,12 +35,12 @@ pub struct Charge {
     policy: Policy,
     key: Key,
     cost: u64,
-    tie: Tie,
-    /// The place of the layer's rule that made it.
+    trace: Trace,
+    /// The index of the layer's rule that made the charge.
     rule: u16,
 }
 
-/// The most rules of a layer, whose places a charge notes.
+/// The most rules of a layer: a charge has 16 bits for the index of its rule.
 pub(crate) const MOST_RULES: usize = 1 << 16;
 
 /// Charges are equal if their policy, key and cost are. The holder of a [permit](crate::algorithm::Concurrency) is not
@@ -53,17 +53,18 @@ impl PartialEq for Charge {
 
 impl Eq for Charge {}
 
-/// What is known of a charge beside its policy, key and cost.
+/// A holder, receipt or ban of a charge.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Tie {
+pub(super) enum Trace {
     None,
-    /// The holder of its permit, if its units are in use until they are released.
+    /// The holder of the charge's permit, under a policy with permits.
     Holder([u64; 2]),
-    /// The charge was made: its receipt, for a refund.
+    /// The receipt of a charge that was made, for a refund.
     Receipt(Receipt),
-    /// It is peeked at for an operator, who can wait: a deadline that it misses does not count as a failure for requests.
+    /// A mark of an operator's peek. An operator can wait, so a deadline that it misses does not count as a failure for
+    /// requests.
     Patient,
-    /// The charge was denied because its key is banned, for this many more microseconds.
+    /// The rest of the ban because of which the charge was denied, in microseconds.
     Banned(u64),
 }
 
@@ -78,22 +79,22 @@ impl Charge {
 
     #[inline]
     pub(crate) fn of(policy: Policy, key: Key, cost: u64) -> Self {
-        let tie = if policy.has_permits() { Tie::Holder(next_holder()) } else { Tie::None };
-        Self { policy, key: key.stored(), cost, tie, rule: 0 }
+        let trace = if policy.has_permits() { Trace::Holder(next_holder()) } else { Trace::None };
+        Self { policy, key: key.stored(), cost, trace, rule: 0 }
     }
 
-    /// Notes the layer's rule that made it, of [`MOST_RULES`].
+    /// Notes the index of the layer's rule that made the charge, below [`MOST_RULES`].
     pub(crate) const fn by_rule(mut self, rule: usize) -> Self {
         self.rule = rule as u16;
         self
     }
 
-    /// The place of the layer's rule that made it, 0 if no layer did.
+    /// The index of the layer's rule that made the charge; 0 if no layer did.
     pub(crate) fn rule(&self) -> usize {
         self.rule.into()
     }
 
-    /// The same charge with its own holder: a charge that is made twice needs two permits.
+    /// The same charge with a new holder: a charge that is made twice needs two permits.
     pub(crate) fn with_new_holder(&self) -> Self {
         Self::of(self.policy.clone(), self.key.clone(), self.cost).by_rule(self.rule())
     }
@@ -116,8 +117,16 @@ impl Charge {
         self.cost
     }
 
-    /// Sets the cost. The charge stays the same one for a refund and for the renewal of a permit.
-    #[doc(hidden)]
+    /// Sets the cost. The charge keeps its receipt and its permit, so a store can refund or renew a part of it.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Charge, Key, Policy, Quota};
+    ///
+    /// let charge = Charge::new(&Policy::new("uploads", Quota::per_hour(100)), &Key::new("alice"), 60);
+    /// assert_eq!(charge.with_cost(5).cost(), 5);
+    /// ```
     #[must_use]
     pub const fn with_cost(mut self, cost: u64) -> Self {
         self.cost = cost;
@@ -145,23 +154,23 @@ impl Charge {
 
     /// Marks the charge as made, so it can be refunded. A permit is found by its holder instead.
     pub(super) const fn set_receipt(&mut self, receipt: Receipt) {
-        if matches!(self.tie, Tie::None) {
-            self.tie = Tie::Receipt(receipt);
+        if matches!(self.trace, Trace::None) {
+            self.trace = Trace::Receipt(receipt);
         }
     }
 
     /// The receipt of the charge to refund; `None` for an operator's refund of the latest units.
     pub(crate) const fn receipt(&self) -> Option<Receipt> {
-        match self.tie {
-            Tie::Receipt(receipt) => Some(receipt),
+        match self.trace {
+            Trace::Receipt(receipt) => Some(receipt),
             _ => None,
         }
     }
 
     /// Marks the charge as one that an operator peeks at, unless it needs a permit.
     pub(crate) const fn patiently(mut self) -> Self {
-        if matches!(self.tie, Tie::None) {
-            self.tie = Tie::Patient;
+        if matches!(self.trace, Trace::None) {
+            self.trace = Trace::Patient;
         }
         self
     }
@@ -169,44 +178,53 @@ impl Charge {
     /// Whether an operator peeks at it.
     #[cfg(feature = "redis")]
     pub(crate) const fn is_patient(&self) -> bool {
-        matches!(self.tie, Tie::Patient)
+        matches!(self.trace, Trace::Patient)
     }
 
     /// Marks the charge as denied because its key is banned for `rest` more microseconds.
     pub(super) const fn set_ban(&mut self, rest: u64) {
-        self.tie = Tie::Banned(rest);
+        self.trace = Trace::Banned(rest);
     }
 
     /// The microseconds until the ban ends because of which the charge was denied.
     pub(super) const fn ban(&self) -> Option<u64> {
-        match self.tie {
-            Tie::Banned(rest) => Some(rest),
+        match self.trace {
+            Trace::Banned(rest) => Some(rest),
             _ => None,
         }
     }
 
-    /// Whether its denial denies nothing: the policy is a [shadow](Policy::shadow) for this key.
-    #[doc(hidden)]
+    /// Whether the policy is a [shadow](Policy::shadow) for this key: its denial does not deny the request.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Charge, Key, Policy, Quota};
+    ///
+    /// let strict = Policy::new("strict", Quota::per_hour(1));
+    /// assert!(!Charge::new(&strict, &Key::new("alice"), 1).is_shadow());
+    /// assert!(Charge::new(&strict.shadow(), &Key::new("alice"), 1).is_shadow());
+    /// ```
     #[must_use]
     #[inline]
     pub fn is_shadow(&self) -> bool {
         !self.policy.is_enforced_for(&self.key)
     }
 
-    /// Whether the units are in use until they are released.
+    /// Whether the units are a permit, in use until it is released.
     pub(crate) fn needs_permit(&self) -> bool {
         self.policy.has_permits()
     }
 
     pub(crate) const fn holder(&self) -> u128 {
-        match self.tie {
-            Tie::Holder([high, low]) => (high as u128) << 64 | low as u128,
+        match self.trace {
+            Trace::Holder([high, low]) => (high as u128) << 64 | low as u128,
             _ => 0,
         }
     }
 
-    /// The cost as the algorithms see it: at most one unit above the capacity. Every larger cost is denied just the
-    /// same, and this bounds the arithmetic.
+    /// The cost as the algorithms see it: at most one unit above the capacity, which bounds their arithmetic. A larger cost
+    /// is denied in the same way.
     pub(crate) fn bounded_cost(&self) -> u64 {
         self.cost.min(self.policy.capacity().saturating_add(1))
     }
@@ -225,7 +243,7 @@ fn next_holder() -> [u64; 2] {
 /// The charges of a decision.
 pub(crate) type Charges = OneOrMany<Charge>;
 
-/// Parts of a decision. A single one, which most decisions have, needs no allocation, nor does none.
+/// Parts of a decision. One part, which most decisions have, needs no allocation.
 #[derive(Clone, Debug)]
 pub(crate) enum OneOrMany<T> {
     One(T),

@@ -22,13 +22,13 @@ pub(crate) struct Reconciliation(Mutex<Units>);
 
 #[derive(Debug, Default)]
 struct Units {
-    /// Not charged to the store: they are owed, or the store had no room for them.
+    /// The units that are not charged to the store: they are owed, or the store had no room for them.
     here: u64,
-    /// On their way to the store.
+    /// The units on their way to the store.
     sent: u64,
-    /// Of `sent`, refunded on the way.
+    /// The units of `sent` that were refunded on the way.
     undone: u64,
-    /// What the store charged and is not refunded.
+    /// The charge in the store, with the units that are not refunded.
     charged: Option<Charge>,
 }
 

@@ -7,7 +7,7 @@ use crate::{
     policy::{FailureMode, Policy},
 };
 
-/// An action has ended. Only charges count as decisions.
+/// Counts an action that has ended, and its failure. Only charges count as decisions.
 pub(crate) fn decided(is_charge: bool, decided: &Result<Decision, Error>) {
     if let Some(error) = decided.as_ref().map_or_else(Some, Decision::failure) {
         record::store_failed(error.kind());
@@ -19,14 +19,14 @@ pub(crate) fn decided(is_charge: bool, decided: &Result<Decision, Error>) {
 
 /// Shows the counters that decisions of `policy` can have, at 0: a rate does not see the first value of a counter.
 pub(crate) fn count_policy_from_zero(policy: &Policy, is_in_redis: bool) {
-    let mode = policy.failure_mode();
+    let mode = policy.settings().failure_mode;
     let show = |source, verdict| policy.counters().add(policy.name(), verdict, label(source), 0);
     let verdicts = [
         (Counted::Admitted, true),
-        (Counted::Delayed, policy.counting().queues()),
+        (Counted::Delayed, policy.queues()),
         (Counted::Denied, policy.settings().enforced > 0.0),
         (Counted::ShadowDenied, policy.settings().enforced < 1.0),
-        (Counted::Banned, policy.has_penalty()),
+        (Counted::Banned, policy.bans().is_some()),
     ];
     for (verdict, _) in verdicts.into_iter().filter(|(_, is_possible)| *is_possible) {
         show(DecisionSource::Store, verdict);
@@ -45,7 +45,7 @@ pub(crate) fn count_policy_from_zero(policy: &Policy, is_in_redis: bool) {
     }
 }
 
-/// Of decisions that the failure mode makes.
+/// The counters of decisions that the failure mode makes.
 static WITHOUT_POLICY: PolicyCounters = PolicyCounters::new();
 
 const fn label(source: DecisionSource) -> Source {

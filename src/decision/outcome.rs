@@ -95,7 +95,7 @@ pub struct Outcome {
     granted: u64,
     remaining: u64,
     reset_after: Duration,
-    /// How many of the units were refunded, shared by all clones. Made on first use: few outcomes are refunded or
+    /// The number of refunded units, shared by all clones. Allocated on first use, because few outcomes are refunded or
     /// cloned.
     refunded: OnceLock<Arc<Refunded>>,
 }
@@ -103,11 +103,11 @@ pub struct Outcome {
 #[derive(Debug, Default)]
 struct Refunded {
     units: AtomicU64,
-    /// If the charge was made in this process.
+    /// The charge in this process, if the store did not make it.
     local: Option<LocalCharge>,
 }
 
-// Written out so a refund of one clone counts for all.
+// Not derived, because a refund of one clone counts for all.
 impl Clone for Outcome {
     fn clone(&self) -> Self {
         Self {
@@ -153,6 +153,7 @@ impl Outcome {
         Self::of(charge.clone(), verdict, remaining, reset_after)
     }
 
+    /// The same as [`new`](Self::new), without the two reference counts of a cloned charge.
     pub(crate) const fn of(charge: Charge, verdict: Verdict, remaining: u64, reset_after: Duration) -> Self {
         Self { charge, verdict, granted: 0, remaining, reset_after, refunded: OnceLock::new() }
     }
@@ -169,7 +170,7 @@ impl Outcome {
     pub(crate) fn with_lease_receipt(self, lease: Receipt) -> Self {
         let policy = self.charge.policy();
         // Only built-in algorithms are leased.
-        let Some(counter) = policy.counting().counter() else { return self };
+        let Some(counter) = policy.settings().algorithm.counter() else { return self };
         let mark = counter.mark_of_leased(policy.arguments(), lease.mark, self.granted);
         self.with_receipt(Receipt { mark, ..lease })
     }
@@ -259,7 +260,7 @@ impl Outcome {
         self
     }
 
-    /// Whether the policy denied because it [bans](Policy::penalty) the key. Even if it is this denial that bans it.
+    /// Whether the policy denied because it [bans](Policy::penalty) the key. The denial that triggers a ban counts too.
     pub(crate) const fn is_banned(&self) -> bool {
         self.charge.ban().is_some()
     }

@@ -130,10 +130,10 @@ impl Admit<'_> {
         }
         let rejected = |rejection: Rejection| Identity::Rejected(rejection.into());
         let blocked = self.blocked();
-        let is_blocked = matches!(blocked.peek(), Some(Ok(Some(_))));
+        let is_blocked = matches!(blocked.if_ready(), Some(Ok(Some(_))));
         let exempt =
             if is_blocked { Answer::ready(Ok(true)) } else { matches_any(&config.exempt, self.request) };
-        match exempt.peek() {
+        match exempt.if_ready() {
             Some(Ok(true)) => blocked.map(move |rejection| rejection.map_or(Identity::Exempt, rejected)),
             Some(_) if blocked.is_ready() => keys(self),
             _ => {
@@ -541,7 +541,7 @@ impl<T> Gathered<T> {
 impl<T: Send + 'static> Pending<T> {
     /// The values that are known.
     fn known(&self) -> impl Iterator<Item = &T> {
-        let rest = self.rest.iter().filter_map(|answer| answer.peek()?.as_ref().ok()?.as_ref());
+        let rest = self.rest.iter().filter_map(|answer| answer.if_ready()?.as_ref().ok()?.as_ref());
         self.first.values.iter().chain(rest)
     }
 

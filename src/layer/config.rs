@@ -161,7 +161,7 @@ impl Config {
     fn queue_warning(&self) -> Option<String> {
         let known =
             || self.rules.rules.iter().filter_map(|(scope, rule)| Some((rule.policy.known()?, scope)));
-        known().filter(|(queue, _)| queue.counting().queues()).find_map(|(queue, scope)| {
+        known().filter(|(queue, _)| queue.queues()).find_map(|(queue, scope)| {
             let is_beside = |other: &Scope| self.routes.is_none() || scope.meets(other);
             let (permits, _) = known().find(|(other, its)| other.has_permits() && is_beside(its))?;
             Some(format!(

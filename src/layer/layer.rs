@@ -525,7 +525,6 @@ impl RateLimitLayer {
     /// # Ok(())
     /// # }
     /// ```
-    #[doc(hidden)]
     pub async fn charges(&self, request: &Parts) -> Result<Vec<(Charge, Key)>, Rejection> {
         let context = RequestContext::new(self.config.clone(), &request.extensions);
         if context.enforcement == Enforcement::Off {

@@ -347,7 +347,7 @@ impl Background {
             late.unwrap_or_default()
         };
         // A store in memory releases immediately.
-        if wait.is_zero() && matches!(request.release().peek(), Some(Ok(_))) {
+        if wait.is_zero() && matches!(request.release().if_ready(), Some(Ok(_))) {
             return self.remove(number);
         }
         let job = request.clone().into_release(wait);

@@ -7,7 +7,7 @@ use crate::{
     base::{Answer, Error, ErrorKind, time::micros},
     decision::{Charge, Decision, Outcome},
     key::Key,
-    policy::{MAX_BAN, Policy},
+    policy::{Enforcement, MAX_BAN, Policy},
     store::{
         Action,
         list::{Extent, StoredKeys},
@@ -71,6 +71,40 @@ impl Operator {
     /// [`Limiter::check`].
     pub fn refund_latest(&self, policy: &Policy, key: &Key, units: u64) -> Answer<Decision> {
         self.0.decide(Action::Refund, Charge::new(policy, key, units))
+    }
+
+    /// The units of [debt](Policy::debt) that `key` has not paid off under `policy`. 0 while the store fails, because only
+    /// the store counts debts.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`Limiter::peek`].
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
+    /// let (tokens, alice) = (Policy::new("tokens", Quota::per_hour(1_000)).debt(500), Key::new("alice"));
+    ///
+    /// let request = limiter.check(&tokens, &alice, 1).await?;
+    /// limiter.debit(&request, 1_199).await?;
+    /// assert_eq!(limiter.operator().owed(&tokens, &alice).await?, 200);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn owed(&self, policy: &Policy, key: &Key) -> Result<u64, Error> {
+        let debt = policy.settings().debt;
+        if debt == 0 {
+            return Ok(0);
+        }
+        // The unused room for debt; the policy of debits has no bans.
+        let room = self.0.under(Enforcement::On).peek(policy.debits(), key, 0).await?;
+        let room = room.all_outcomes().first().filter(|_| room.failure().is_none());
+        Ok(room.map_or(0, |room| debt.saturating_sub(room.remaining())))
     }
 
     /// The name under which the store keeps the count of `key` under `policy`: the key in Redis. `None` if the store has no
@@ -178,7 +212,7 @@ impl Operator {
 }
 
 fn with_penalty(policy: &Policy) -> Result<(), Error> {
-    if policy.has_penalty() {
+    if policy.bans().is_some() {
         return Ok(());
     }
     let message = format!(

@@ -87,7 +87,7 @@ crate::base::from_text! { Enforcement => "\"on\", \"report-only\" or \"off\"" }
 #[cfg(feature = "serde")]
 crate::base::to_text!(Enforcement);
 
-/// In the order of their numbers.
+/// All positions, in the order of their numbers.
 const POSITIONS: [Enforcement; 3] = [Enforcement::On, Enforcement::ReportOnly, Enforcement::Off];
 
 /// Turns enforcement off and on while the service runs, for all layers that share the switch.
@@ -175,8 +175,21 @@ impl EnforcementSwitch {
         self.0.moved(Some(before), Some(enforcement as u8));
     }
 
-    /// Whether there is another handle on the switch, such as a layer's.
-    #[doc(hidden)]
+    /// Whether there is another handle on the switch, such as a layer's. A task that moves the switch can end once there
+    /// is none.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, policy::EnforcementSwitch};
+    ///
+    /// let switch = EnforcementSwitch::default();
+    /// let policy = Policy::new("all", Quota::per_hour(1));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all")).enforcement(&switch);
+    /// assert!(switch.is_shared());
+    /// drop(layer);
+    /// assert!(!switch.is_shared());
+    /// ```
     #[must_use]
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1

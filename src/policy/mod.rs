@@ -2,14 +2,14 @@
 #![doc = include_str!("options.md")]
 #![doc = include_str!("counts.md")]
 
-mod counting;
 mod enforcement;
 mod failure_mode;
 mod options;
+mod parameters;
 mod penalty;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod policy;
-pub(crate) mod settings;
+mod settings;
 mod source;
 mod warnings;
 
@@ -18,6 +18,7 @@ pub use self::{
     failure_mode::FailureMode,
     penalty::Penalty,
     policy::Policy,
+    settings::PolicySettings,
     source::{IntoPolicy, PolicySource},
 };
 pub(crate) use self::{penalty::MAX_BAN, policy::push_quoted};

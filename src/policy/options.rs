@@ -1,9 +1,47 @@
-//! The optional settings of a policy: a shadow or a share of the keys, room for debts, leases.
+//! The optional settings of a policy: failure mode, unit, shadow and rollout, debt, leases, penalty; and warnings of
+//! settings that are probably mistakes.
 
-use super::policy::Policy;
+use super::{FailureMode, Penalty, policy::Policy, warnings};
 use crate::base::{Error, valid};
 
 impl Policy {
+    /// Sets what happens to a request if the store makes no decision in time. Defaults to [`FailureMode::Local`].
+    ///
+    /// If several policies are decided together and one is [`Closed`](FailureMode::Closed), the request is rejected.
+    /// Otherwise the policies that are [`Local`](FailureMode::Local) decide.
+    #[must_use]
+    pub fn on_store_failure(self, mode: FailureMode) -> Self {
+        self.with_independent(|settings| settings.failure_mode = mode)
+    }
+
+    /// Declares the units as bytes of content: `RateLimit-Policy` then has the quota unit `content-bytes`. Without it,
+    /// clients assume that a unit is a request. It does not change what is charged.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::{Request, Response};
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let bytes = Policy::new("bytes", Quota::per_minute(100_000)).content_bytes();
+    /// let rule = Rule::new(bytes, Key::new("all")).response_bytes();
+    /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), rule);
+    /// let download = layer.layer(tower::service_fn(|_: Request<()>| async {
+    ///     Ok::<_, std::convert::Infallible>(Response::new(String::from("hello")))
+    /// }));
+    /// let response = download.oneshot(Request::new(())).await?;
+    /// assert_eq!(response.headers()["ratelimit-policy"], r#""bytes";q=100000;qu="content-bytes";w=60"#);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn content_bytes(self) -> Self {
+        self.with_independent(|settings| settings.content_bytes = true)
+    }
+
     /// Makes this a shadow policy: it decides, counts and is reported, but never denies. Use it to see what a new limit
     /// would deny before you enforce it.
     ///
@@ -179,6 +217,102 @@ impl Policy {
     pub fn try_leased(self, most: u64) -> Result<Self, Error> {
         self.with(|settings| settings.lease = Some(most))
     }
+
+    /// Bans a key temporarily after too many denials, over all instances. Defaults to no penalty.
+    ///
+    /// A ban denies every request of the key that costs something, and its CORS preflights, regardless of the remaining
+    /// quota. It charges nothing, like any other denial. [`Decision::banned_for`](crate::Decision::banned_for) has the
+    /// remaining time. Clients get the problem type `abnormal-usage-detected`, and `Retry-After` states the remaining
+    /// time.
+    ///
+    /// [Penalties](crate::policy#penalties) explains which denials count, bans by hand, and what a failure of the store
+    /// changes.
+    ///
+    /// # Panics
+    ///
+    /// If the numbers are out of bounds (1 to 1,000,000 denials within 1 ms to 400 days, bans of 1 ms to 3650 days),
+    /// the longest ban is shorter than the first, a [manual](Penalty::manual) penalty has a time, or the policy is
+    /// [leased](Self::leased). [`try_penalty`](Self::try_penalty) gives an error instead.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{algorithm::SlidingLog, policy::Penalty, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let clock = ManualClock::new();
+    /// let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
+    /// let (minute, hour, day) = (Duration::from_secs(60), Duration::from_secs(3_600), Duration::from_secs(86_400));
+    /// let login = Policy::new("login", Quota::per_minute(5))
+    ///     .algorithm(SlidingLog::new())
+    ///     .penalty(Penalty::after(10, 10 * minute).ban(hour).up_to(day));
+    /// let mallory = Key::new("203.0.113.7");
+    ///
+    /// for _ in 0..5 + 9 {
+    ///     assert!(limiter.check(&login, &mallory, 1).await?.banned_for().is_none());
+    /// }
+    /// assert!(limiter.check(&login, &mallory, 1).await?.banned_for().is_some());
+    /// clock.advance(minute);
+    /// let banned = limiter.check(&login, &mallory, 1).await?;
+    /// assert_eq!(banned.banned_for(), Some(59 * minute));
+    ///
+    /// limiter.operator().unban(&login, &mallory).await?;
+    /// assert!(limiter.check(&login, &mallory, 1).await?.is_allowed());
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    #[track_caller]
+    pub fn penalty(self, penalty: Penalty) -> Self {
+        valid(self.try_penalty(penalty))
+    }
+
+    /// The fallible form of [`penalty`](Self::penalty), for a penalty read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`penalty`](Self::penalty) panics.
+    pub fn try_penalty(self, penalty: Penalty) -> Result<Self, Error> {
+        self.with(|settings| settings.penalty = Some(penalty))
+    }
+
+    /// Likely mistakes in this valid policy, each with what to write instead. A [layer](crate::RateLimitLayer::warnings)
+    /// logs them; a test of a service's policies can assert that the list is empty.
+    ///
+    /// * Headers cannot express the period, because they count whole seconds.
+    /// * The name suggests a login, and the algorithm admits nearly twice the limit within one period.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{algorithm::SlidingLog, Policy, Quota};
+    ///
+    /// let login = Policy::new("login", Quota::per_minute(5));
+    /// let [warning] = &login.warnings()[..] else { panic!("there is one") };
+    /// assert!(warning.contains("up to 9 units in 60s") && warning.contains("SlidingLog"));
+    /// assert!(login.algorithm(SlidingLog::new()).warnings().is_empty());
+    /// ```
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        warnings::of(self)
+    }
+
+    /// Whether each denial must reach the store, because the penalty counts it.
+    pub(crate) fn counts_denials(&self) -> bool {
+        self.settings().penalty.is_some_and(Penalty::is_automatic)
+    }
+
+    /// The policy with the same bans, which counts no denials.
+    pub(crate) fn with_manual_bans(&self) -> Self {
+        self.with_independent(|settings| settings.penalty = settings.penalty.map(|_| Penalty::manual()))
+    }
+
+    /// The policy without its penalty.
+    pub(crate) fn without_penalty(&self) -> Self {
+        self.with_independent(|settings| settings.penalty = None)
+    }
 }
 
 #[cfg(test)]
@@ -189,7 +323,6 @@ mod tests {
     use crate::{
         algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog},
         base::{ErrorKind, Quota},
-        policy::Penalty,
     };
 
     #[test]
@@ -214,7 +347,7 @@ mod tests {
         for (name, policy, message) in rows {
             assert_eq!(policy.unwrap_err().to_string(), message, "{name}");
         }
-        // The one that is set first.
+        // The algorithm may be set after the debt.
         let queue = Policy::new("queue", Quota::per_second(1)).debt(3);
         assert!(queue.try_algorithm(Concurrency::new()).is_err());
     }

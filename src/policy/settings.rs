@@ -1,34 +1,61 @@
 //! The settings of a policy.
 
-use super::FailureMode;
+use std::sync::Arc;
+
+use super::{FailureMode, Penalty};
 use crate::{
-    algorithm::penalty::Strikes,
+    algorithm::{Algorithm, Gcra},
     base::{Error, Quota},
 };
 
-const MAX_LEASED: u64 = 1_000_000_000_000;
-/// What the share of keys is measured in, for which a policy is enforced.
-pub(super) const EVERY_KEY: u32 = 1_000_000;
-
-/// All settings of a policy except its name and its algorithm.
-#[allow(missing_docs, reason = "named as the setters of `Policy`")]
-#[derive(Clone, Debug, PartialEq)]
+/// All settings of a [`Policy`](crate::Policy) except its name: to show them, or to change several of them in one step
+/// with [`Policy::with_settings`](crate::Policy::with_settings).
+///
+/// # Example
+///
+/// ```
+/// use tower_ratelimit::{FailureMode, Policy, Quota};
+///
+/// let api = Policy::new("api", Quota::per_second(1_000)).leased(50).debt(200);
+/// let settings = api.settings();
+/// assert_eq!((settings.lease, settings.debt, settings.enforced), (Some(50), 200, 1.0));
+/// assert_eq!((settings.algorithm.name(), settings.failure_mode.to_string()), ("gcra", "local".to_owned()));
+/// assert!(settings.penalty.is_none() && !settings.content_bytes);
+/// ```
+#[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct PolicySettings {
+    /// The limit per period, and the burst.
     pub quota: Quota,
-    pub on_store_failure: FailureMode,
+    /// What counts the quota. `Debug` shows its options. See [`Policy::algorithm`](crate::Policy::algorithm).
+    pub algorithm: Arc<dyn Algorithm>,
+    /// What happens to a request if the store makes no decision in time. See
+    /// [`Policy::on_store_failure`](crate::Policy::on_store_failure).
+    pub failure_mode: FailureMode,
+    /// The most units of a key that an instance leases. `None` if it leases none. See
+    /// [`Policy::leased`](crate::Policy::leased).
     pub lease: Option<u64>,
+    /// The units that debits can charge beyond what remains. See [`Policy::debt`](crate::Policy::debt).
     pub debt: u64,
-    pub penalty: Option<Strikes>,
+    /// When a key is banned. `None` if it never is. See [`Policy::penalty`](crate::Policy::penalty).
+    pub penalty: Option<Penalty>,
+    /// Whether the units are bytes of content. See [`Policy::content_bytes`](crate::Policy::content_bytes).
     pub content_bytes: bool,
-    /// The share of the keys for which it is not a shadow.
+    /// The share of the keys for which the policy is enforced, from 0 to 1. See
+    /// [`Policy::rollout`](crate::Policy::rollout).
     pub enforced: f64,
 }
+
+const MAX_LEASED: u64 = 1_000_000_000_000;
+/// The number of equal parts into which keys are divided, some of which a [rollout](crate::Policy::rollout) enforces.
+pub(super) const EVERY_KEY: u32 = 1_000_000;
 
 impl PolicySettings {
     pub(super) fn new(quota: Quota) -> Self {
         Self {
             quota,
-            on_store_failure: FailureMode::default(),
+            algorithm: Arc::new(Gcra::new()),
+            failure_mode: FailureMode::default(),
             lease: None,
             debt: 0,
             penalty: None,
@@ -37,7 +64,19 @@ impl PolicySettings {
         }
     }
 
-    /// Checks all but the quota and the debt. `can_lease` is whether the units of the algorithm can be leased exactly.
+    /// Whether all settings but the algorithm are equal: only its name and arguments show whether algorithms are equal.
+    pub(super) fn agrees_with(&self, other: &Self) -> bool {
+        let values = |all: &Self| {
+            let Self { quota, algorithm: _, failure_mode, lease, debt, penalty, content_bytes, enforced } =
+                *all;
+            let strikes = penalty.map(|penalty| penalty.strikes().ok());
+            (quota, failure_mode, lease, debt, strikes, content_bytes, enforced)
+        };
+        values(self) == values(other)
+    }
+
+    /// Checks all settings but the quota, the debt and the penalty, which are checked where their numbers are computed.
+    /// `can_lease` is whether the units of the algorithm can be leased exactly.
     pub(super) fn check(&self, can_lease: bool) -> Result<(), Error> {
         let problem = match self.lease {
             Some(most) if most == 0 || most > MAX_LEASED => {
@@ -62,7 +101,7 @@ impl PolicySettings {
         Err(Error::invalid(problem))
     }
 
-    /// For how many of [`EVERY_KEY`] the policy is enforced.
+    /// The number of the [`EVERY_KEY`] parts of the keys for which the policy is enforced.
     pub(super) fn enforced_keys(&self) -> u32 {
         // From 0 to 1, so it fits.
         (self.enforced * f64::from(EVERY_KEY)).round() as u32

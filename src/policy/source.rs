@@ -70,7 +70,7 @@ enum Source {
     },
 }
 
-/// An immediate error: the request lacks what the policy is chosen by.
+/// The closure of a source. An immediate error means that the request lacks the value by which the policy is chosen.
 type Choose = dyn Fn(&Parts, &Key) -> Result<Answer<Option<Policy>>, Error> + Send + Sync;
 
 impl PolicySource {
@@ -298,8 +298,22 @@ impl PolicySource {
         Self(Source::Watched(policy))
     }
 
-    /// A receiver of the policy of all requests. `None` if the policy depends on the request.
-    #[doc(hidden)]
+    /// A receiver of the policy that all requests fall under, now and after each change: to show the active policy, or to
+    /// derive other values from it. `None` if the policy depends on the request.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tokio::sync::watch;
+    /// use tower_ratelimit::{Policy, PolicySource, Quota};
+    ///
+    /// let (sender, receiver) = watch::channel(Policy::new("api", Quota::per_hour(1)));
+    /// let active = PolicySource::watched(receiver).receiver().expect("one policy for all requests");
+    /// sender.send_replace(Policy::new("api", Quota::per_hour(3)));
+    /// assert_eq!(active.borrow().quota(), Quota::per_hour(3));
+    ///
+    /// assert!(PolicySource::per_request(|_, _| None::<Policy>).receiver().is_none());
+    /// ```
     #[must_use]
     pub fn receiver(&self) -> Option<watch::Receiver<Policy>> {
         match &self.0 {

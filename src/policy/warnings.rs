@@ -1,66 +1,47 @@
-//! Policies that are valid, and probably not what was meant.
+//! Warns of policies that are valid, and probably not what the programmer meant.
 
 use std::time::Duration;
 
 use super::policy::Policy;
 use crate::base::Quota;
 
-/// Words of names of policies that protect a secret, where twice the limit is twice the guesses.
+/// The texts of [`Policy::warnings`].
+pub(super) fn of(policy: &Policy) -> Vec<String> {
+    [of_window(policy), of_login(policy)].into_iter().flatten().collect()
+}
+
+/// Words in the names of policies that protect a secret: twice the limit would admit twice the guesses.
 const LOGINS: [&str; 9] =
     ["login", "log-in", "signin", "sign-in", "password", "passcode", "otp", "2fa", "mfa"];
 
-impl Policy {
-    /// What is valid and probably not meant, each with what to write instead. A
-    /// [layer](crate::RateLimitLayer::warnings) logs them; a test of a service's policies can assert that the list is
-    /// empty.
-    ///
-    /// * Headers cannot express the period, because they count whole seconds.
-    /// * The name suggests a login, and the algorithm admits nearly twice the limit within one period.
-    ///
-    /// # Example
-    ///
-    /// ```
-    /// use tower_ratelimit::{algorithm::SlidingLog, Policy, Quota};
-    ///
-    /// let login = Policy::new("login", Quota::per_minute(5));
-    /// let [warning] = &login.warnings()[..] else { panic!("there is one") };
-    /// assert!(warning.contains("up to 9 units in 60s") && warning.contains("SlidingLog"));
-    /// assert!(login.algorithm(SlidingLog::new()).warnings().is_empty());
-    /// ```
-    #[doc(hidden)]
-    #[must_use]
-    pub fn warnings(&self) -> Vec<String> {
-        [self.window_warning(), self.login_warning()].into_iter().flatten().collect()
+fn of_window(policy: &Policy) -> Option<String> {
+    let period = policy.quota().period();
+    if policy.has_permits() || period.subsec_nanos() == 0 {
+        return None;
     }
+    let shown = if period < Duration::from_secs(1) { "none" } else { "one that is rounded up" };
+    let quota = whole_seconds(policy.quota());
+    Some(format!(
+        "the policy {:?} has a period of {period:?}, which headers cannot express, so clients see {shown}: write the \
+         quota with a period of whole seconds{quota}",
+        policy.name()
+    ))
+}
 
-    fn window_warning(&self) -> Option<String> {
-        let period = self.quota().period();
-        if self.has_permits() || period.subsec_nanos() == 0 {
-            return None;
-        }
-        let shown = if period < Duration::from_secs(1) { "none" } else { "one that is rounded up" };
-        let quota = whole_seconds(self.quota());
-        Some(format!(
-            "the policy {:?} has a period of {period:?}, which headers cannot express, so clients see {shown}: write the \
-             quota with a period of whole seconds{quota}",
-            self.name()
-        ))
+fn of_login(policy: &Policy) -> Option<String> {
+    let (quota, limit) = (policy.quota(), policy.quota().limit());
+    let counter = policy.settings().algorithm.counter()?;
+    let most = counter.most_within_period(policy.arguments(), &quota)?;
+    let period = quota.period();
+    // One unit more is not worth a warning.
+    if most <= limit + 1 || !is_of_login(policy.name()) {
+        return None;
     }
-
-    fn login_warning(&self) -> Option<String> {
-        let (quota, limit) = (self.quota(), self.quota().limit());
-        let most = self.counting().counter()?.most_within_period(self.arguments(), &quota)?;
-        let period = quota.period();
-        // One unit more is not worth a warning.
-        if most <= limit + 1 || !is_of_login(self.name()) {
-            return None;
-        }
-        Some(format!(
-            "the policy {:?} admits up to {most} units in {period:?}, and its limit is {limit}: count it by SlidingLog, or \
-             give it a burst of 1",
-            self.name()
-        ))
-    }
+    Some(format!(
+        "the policy {:?} admits up to {most} units in {period:?}, and its limit is {limit}: count it by SlidingLog, or \
+         give it a burst of 1",
+        policy.name()
+    ))
 }
 
 /// Whether one of [`LOGINS`] is among the words of a name such as `failed-logins`, `failed_login` or `failedLogins`.
@@ -78,7 +59,7 @@ fn is_of_login(name: &str) -> bool {
     LOGINS.iter().any(|login| ["-", "s-"].iter().any(|end| words.contains(&format!("-{login}{end}"))))
 }
 
-/// `, such as 50/s`, for a period that divides a second.
+/// An equal quota per second, such as `, such as 50/s`, if the period divides a second. Otherwise empty.
 fn whole_seconds(quota: Quota) -> String {
     const SECOND: u64 = 1_000_000;
     let period = quota.period_micros();

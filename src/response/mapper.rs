@@ -123,7 +123,6 @@ pub trait ResponseMapper: Send + Sync + 'static {
     /// [rejects](crate::Rejection::into_http) the request. The copy includes the extensions, so their values are
     /// dropped only when the service has answered. If `false`, such a rejection is mapped with a head that has only the
     /// method HEAD, or the method and the content type of a gRPC call.
-    #[doc(hidden)]
     fn reads_request(&self) -> bool {
         true
     }

@@ -230,7 +230,7 @@ async fn every_store_counts_the_denials_of_random_requests_alike() {
                 (&policies[random.usize(..policies.len())], &identities[random.usize(..identities.len())]);
             let what = format!("seed {seed}, {name}, step {step}");
             match random.u8(..20) {
-                0 if policy.has_penalty() => {
+                0 if policy.settings().penalty.is_some() => {
                     limiter.operator().unban(policy, key).await.unwrap();
                     memory.operator().unban(policy, key).await.unwrap();
                 }

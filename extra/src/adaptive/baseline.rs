@@ -34,7 +34,7 @@ const DRAIN: f64 = 0.8;
 /// The part of the share that is left at least.
 const LARGEST_DRAIN: f64 = 0.25;
 
-/// What to do after a window.
+/// The step after a window.
 #[derive(Debug, PartialEq)]
 pub(super) enum Step {
     /// React to a latency that is this multiple of the baseline.
@@ -47,7 +47,7 @@ impl Baseline {
     /// The step after a window in which `share` was active, and limited the service or not.
     pub(super) fn step(&mut self, share: f64, window: &Window, limits: bool) -> Step {
         let Some(typical) = window.typical() else { return Step::Set(share) };
-        // What clients ended does not show how quick the service is.
+        // Requests that clients ended do not show how quick the service is.
         let measured = window.has_answers().then_some(typical);
         let now = Instant::now();
         if let Some(Drain { resume, empty_at }) = self.drain {

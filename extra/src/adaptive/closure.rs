@@ -3,7 +3,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use tower_ratelimit::Error;
 
 use super::source::{Bounds, LARGEST_CUT, Source};
-use crate::base::Outage;
+use crate::outage::Outage;
 
 /// A share never rises by more than this part of the full quota in one step.
 const LARGEST_RISE: f64 = 0.1;

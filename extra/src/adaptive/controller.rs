@@ -16,7 +16,7 @@ pub(super) trait Law: Send {
     /// The share is reduced for another reason.
     fn interrupt(&mut self) {}
 
-    /// Whether it measures the service with a share that it chooses, which must then be active.
+    /// Whether the law measures the service with a share of its choice, which must then be active.
     #[cfg(feature = "redis")]
     fn needs_own_share(&self) -> bool {
         false
@@ -25,7 +25,7 @@ pub(super) trait Law: Send {
     /// The time after which requests are late, if none has been answered since they began. `None` if it is not known yet.
     fn patience(&self) -> Option<Duration>;
 
-    /// What is wrong with the settings.
+    /// Checks the settings.
     fn check(&self) -> Result<(), Error>;
 }
 
@@ -95,7 +95,7 @@ impl<L: Law> Controller<L> {
             return Some(self.share);
         }
         let used = used(window, bounds);
-        // What a rate admitted is unknown. A full one may limit nothing.
+        // The meter does not know what a rate admitted, and a full rate may limit nothing.
         let limits = used.map_or(self.share < 1.0, |used| used >= REACHED * self.share);
         let next = self.law.next(self.share, window, limits);
         let may_rise = used.is_none_or(|used| used * USED >= self.share);

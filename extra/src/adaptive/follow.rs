@@ -30,7 +30,7 @@ pub(super) struct Follower {
     pub(super) shares: watch::Sender<f64>,
 }
 
-/// What happens before the next interval.
+/// An event before the next interval.
 enum Event {
     /// No handle and no source of the policy is left.
     Unused,

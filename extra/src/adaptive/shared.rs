@@ -3,13 +3,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
-use tower_ratelimit::{Error, ErrorKind, policy::Policy, store::RedisStore};
+use tower_ratelimit::{Error, ErrorKind, Key, policy::Policy, store::RedisStore};
 
 use super::source::INTERVALS;
-use crate::{
-    base::{Outage, random},
-    redis_hash::RedisHash,
-};
+use crate::{outage::Outage, redis_hash::RedisHash};
 
 /// This instance's place among the others.
 pub(super) struct Shares {
@@ -38,7 +35,7 @@ struct Seen {
     has_stopped: bool,
 }
 
-/// What an instance publishes: its share, a number that changes with every entry, and its interval in milliseconds.
+/// The entry that an instance publishes: its share, a number that changes with every entry, and its interval in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Entry {
     share: f64,
@@ -56,7 +53,7 @@ const EXPIRY: u32 = 4;
 
 impl Shares {
     pub(super) fn new(store: &RedisStore, policy: &Policy, interval: Duration) -> Self {
-        let own = format!("{:016x}", random());
+        let own = format!("{:016x}", fastrand::u64(..));
         Self {
             store: store.clone(),
             table: table_of(store, policy),
@@ -132,9 +129,10 @@ impl Shares {
     }
 }
 
-/// The table of the instances that share `policy`.
+/// The table of the instances that share `policy`. The policy's name is encoded as a key, and its colons too.
 fn table_of(store: &RedisStore, policy: &Policy) -> RedisHash {
-    RedisHash::new(store, &format!("adaptive:{}", policy.label()))
+    let name = Key::new(policy.name()).as_str().replace(':', "%3A");
+    RedisHash::new(store, &format!("adaptive:{name}:{}", policy.settings().algorithm.name()))
 }
 
 impl Roll {

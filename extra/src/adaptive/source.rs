@@ -17,11 +17,11 @@ pub(crate) trait Source: Send {
         false
     }
 
-    /// What is wrong with the settings.
+    /// Checks the settings.
     fn check(&self) -> Result<(), Error>;
 }
 
-/// What every source of a policy keeps to.
+/// The bounds that every source of a policy keeps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     pub(crate) floor: f64,

@@ -88,7 +88,7 @@ impl Admin {
         let is_known = self.0.extractors.iter().any(|(known, _)| known == policy);
         assert!(!is_known, "the keys of the policy {policy:?} already have an extractor: pass only one");
         // Any other error is only about this identity.
-        if let Ok(Err(error)) = extractor.keys_of(&Key::new("")).now()
+        if let Some(Err(error)) = extractor.keys_of(&Key::new("")).if_ready()
             && error.kind() == ErrorKind::InvalidConfig
         {
             panic!("the extractor of the policy {policy:?} finds no keys: {error}");

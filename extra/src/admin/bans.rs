@@ -79,7 +79,7 @@ fn done() -> Response {
 }
 
 fn with_penalty(policy: &Policy) -> Result<(), Problem> {
-    if policy.has_penalty() {
+    if policy.settings().penalty.is_some() {
         return Ok(());
     }
     let detail = "no key can be banned under a policy without a penalty: add `.penalty(Penalty::manual())` to it, or \

@@ -1,4 +1,4 @@
-//! What the routes do.
+//! The handlers of the routes.
 
 use std::sync::Arc;
 

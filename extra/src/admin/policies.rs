@@ -83,7 +83,7 @@ impl From<Vec<Policy>> for Policies {
     }
 }
 
-/// Those active when a request arrives.
+/// The policies that are active when a request arrives.
 #[cfg(feature = "live")]
 #[cfg_attr(docsrs, doc(cfg(feature = "live")))]
 impl From<LivePolicies> for Policies {

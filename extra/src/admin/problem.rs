@@ -29,7 +29,7 @@ impl Problem {
         if error.kind() == ErrorKind::ForeignValue {
             return Self::of(error, failure);
         }
-        let mode = policy.failure_mode();
+        let mode = policy.settings().failure_mode;
         let detail = format!(
             "the store has not answered, and the failure mode `{mode}` decides until then: {failure}"
         );

@@ -19,7 +19,7 @@ pub(super) fn reply(status: StatusCode, content_type: &'static str, value: &impl
     let mut response = Response::new(Body::from(body));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    // It is soon out of date, and shows identities.
+    // A state is soon out of date, and it shows identities.
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
 }

@@ -1,4 +1,4 @@
-//! What a request asks for: its path, its query and its body.
+//! The parts of a request: path, query and body.
 
 use std::{collections::HashMap, fmt::Display};
 
@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
 
-/// What the path names. The router may be nested under a path that names more, even by the same names, of which a map keeps
-/// the last.
+/// The parameters of the path. The router may be nested under a path with parameters of the same names, of which a map
+/// keeps the last.
 pub(super) type PathNames = Result<Path<HashMap<String, String>>, PathRejection>;
 
 pub(super) struct Names {

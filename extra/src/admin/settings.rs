@@ -1,4 +1,4 @@
-//! What the handlers share.
+//! The settings that the handlers share.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::{policies::Policies, problem::Problem, request::Names};
 pub(super) struct Settings {
     pub(super) limiter: Limiter,
     pub(super) policies: Policies,
-    /// Those that find the keys of policies, by the policies' names.
+    /// The extractors that find the keys of policies, with the policies' names.
     pub(super) extractors: Vec<(String, Arc<dyn KeyExtractor>)>,
     pub(super) switch: Option<EnforcementSwitch>,
 }

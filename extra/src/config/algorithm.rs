@@ -8,10 +8,9 @@ use tower_ratelimit::{
     algorithm::{
         Algorithm, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket,
     },
-    internal::deserialize_text,
 };
 
-use super::table::{Span, Table};
+use super::table::{Span, Table, deserialize_text};
 
 /// An algorithm, by its name and with its options.
 #[derive(Debug, Deserialize)]

@@ -67,17 +67,18 @@ impl PolicyChanges {
     ///
     /// The entries do not fit together, such as a burst and an algorithm that counts in windows.
     pub(crate) fn apply(self, policy: &Policy) -> Result<Policy, Error> {
-        let algorithm = match self.algorithm {
-            None => policy.counting().clone(),
-            Some(None) => Arc::new(Gcra::new()),
-            Some(Some(TextOrTable(table))) => table.algorithm()?,
-        };
         let mut settings = policy.settings().clone();
+        if let Some(algorithm) = self.algorithm {
+            settings.algorithm = match algorithm {
+                None => Arc::new(Gcra::new()),
+                Some(TextOrTable(table)) => table.algorithm()?,
+            };
+        }
         if let Some(quota) = self.quota {
             settings.quota = quota;
         }
         if let Some(mode) = self.on_store_failure {
-            settings.on_store_failure = mode.unwrap_or_default();
+            settings.failure_mode = mode.unwrap_or_default();
         }
         if let Some(lease) = self.lease {
             settings.lease = lease;
@@ -86,8 +87,7 @@ impl PolicyChanges {
             settings.debt = debt.unwrap_or_default();
         }
         if let Some(penalty) = self.penalty {
-            let penalty = penalty.map(|TextOrTable(PenaltyEntry(penalty))| penalty.strikes());
-            settings.penalty = penalty.transpose()?;
+            settings.penalty = penalty.map(|TextOrTable(PenaltyEntry(penalty))| penalty);
         }
         if let Some(bytes) = self.content_bytes {
             settings.content_bytes = bytes.unwrap_or_default();
@@ -95,6 +95,6 @@ impl PolicyChanges {
         if let Some(share) = self.enforced {
             settings.enforced = share.unwrap_or(1.0);
         }
-        policy.with_settings(algorithm, settings)
+        policy.with_settings(settings)
     }
 }

@@ -9,6 +9,4 @@ mod table;
 
 #[cfg(all(feature = "live", feature = "redis"))]
 pub(crate) use self::entries::PolicyChanges;
-pub use self::policy::PolicyConfig;
-#[doc(hidden)]
-pub use self::summary::PolicySummary;
+pub use self::{policy::PolicyConfig, summary::PolicySummary};

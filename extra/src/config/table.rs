@@ -6,10 +6,7 @@ use serde::{
     Deserialize, Deserializer,
     de::{MapAccess, Visitor, value::MapAccessDeserializer},
 };
-use tower_ratelimit::{
-    Error,
-    internal::{deserialize_text, parse_duration},
-};
+use tower_ratelimit::{Error, Quota};
 
 /// An entry that is a table, or a text in its place.
 #[derive(Debug)]
@@ -46,6 +43,32 @@ impl<'de, T: Table> Visitor<'de> for TableVisitor<T> {
     }
 }
 
+/// The value that `T` reads from a string. `expected` completes "invalid type: integer `5`, expected ...".
+pub(super) fn deserialize_text<'de, D, T>(deserializer: D, expected: &'static str) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err = Error>,
+{
+    deserializer.deserialize_str(TextVisitor { expected, value: PhantomData })
+}
+
+struct TextVisitor<T> {
+    expected: &'static str,
+    value: PhantomData<T>,
+}
+
+impl<T: FromStr<Err = Error>> Visitor<'_> for TextVisitor<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.expected)
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<T, E> {
+        text.parse().map_err(E::custom)
+    }
+}
+
 /// A length of time, such as `90s`.
 #[derive(Debug)]
 pub(super) struct Span(pub(super) Duration);
@@ -54,7 +77,7 @@ impl FromStr for Span {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        parse_duration(text).map(Self)
+        Quota::parse_period(text).map(Self)
     }
 }
 

@@ -6,15 +6,15 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
 };
-use tower_ratelimit::{Answer, Decision, Error, ErrorKind, Key, Limiter, Operator, Policy, internal::Extent};
+use tower_ratelimit::{Decision, Error, ErrorKind, Key, Limiter, Operator, Policy, internal::Extent};
 
 /// The most bans that a list has.
 const MOST_LISTED: usize = 10_000;
 /// About how many keys with denials or bans are looked at, at most.
 const MOST_SEEN: usize = 100_000;
-/// How many of them are looked at concurrently.
+/// The number of keys that are looked at concurrently.
 const CHUNK: usize = 128;
-/// For how long a store may be unavailable until the list fails.
+/// The time for which a store may be unavailable until the list fails.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// The pause before a key is looked at again.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -83,20 +83,11 @@ impl BanList {
         let mut is_complete = found.is_complete;
         loop {
             let mut peeks = JoinSet::new();
-            let mut peeked = Vec::with_capacity(CHUNK);
             for key in keys.by_ref().take(CHUNK) {
-                // Only the ban. What the key was charged does not matter, nor whether the policy is a shadow.
-                let patient_peek =
-                    |answer| patient_peek(operator.clone(), counted_by.clone(), key.clone(), answer);
-                match operator.peek_patiently(counted_by, &key).now() {
-                    Ok(Err(error)) if may_pass(&error) => {
-                        drop(peeks.spawn(patient_peek(Answer::ready(Err(error)))))
-                    }
-                    Ok(ready) => peeked.push((key, ready)),
-                    Err(pending) => drop(peeks.spawn(patient_peek(pending))),
-                }
+                // Peeks only at the ban: neither the charged units nor a shadow matter.
+                peeks.spawn(patient_peek(operator.clone(), counted_by.clone(), key));
             }
-            peeked.extend(peeks.join_all().await);
+            let peeked = peeks.join_all().await;
             if peeked.is_empty() {
                 return Ok(Self::longest(bans, is_complete));
             }
@@ -120,20 +111,17 @@ impl BanList {
     }
 }
 
-/// The `answer` to a peek at `key`, which is repeated while the store is unavailable: a list takes seconds, and
-/// must not fail because Redis pauses for longer than the deadline of a request.
-async fn patient_peek(
-    operator: Operator,
-    policy: Policy,
-    key: Key,
-    answer: Answer<Decision>,
-) -> (Key, Result<Decision, Error>) {
-    let (began, mut peeked) = (Instant::now(), answer.await);
-    while peeked.as_ref().is_err_and(may_pass) && began.elapsed() < PATIENCE {
+/// Peeks at `key`, again and again while the store is unavailable: a list takes seconds, and must not fail because Redis
+/// pauses for longer than the deadline of a request.
+async fn patient_peek(operator: Operator, policy: Policy, key: Key) -> (Key, Result<Decision, Error>) {
+    let began = Instant::now();
+    loop {
+        let peeked = operator.peek_patiently(&policy, &key).await;
+        if !peeked.as_ref().is_err_and(may_pass) || began.elapsed() >= PATIENCE {
+            return (key, peeked);
+        }
         sleep(PAUSE).await;
-        peeked = operator.peek_patiently(&policy, &key).await;
     }
-    (key, peeked)
 }
 
 /// Whether the store did not answer, so that another peek may succeed.

@@ -105,10 +105,10 @@ impl Explanation {
     }
 }
 
-/// Explains charges, each with its identity if that is known.
+/// Explains charges, each with its identity if it is known.
 async fn explain(limiter: &Limiter, asked: Vec<(Charge, Option<String>)>) -> Result<Explanation, Error> {
     let charges: Vec<Charge> = asked.iter().map(|(charge, _)| charge.clone()).collect();
-    // An operator sees the truth, even in a handler of a layer that only reports.
+    // The decision is the enforced one, even in a handler of a layer that only reports.
     let decision = limiter.under(Enforcement::On).peek_all(&charges).await?;
     let mut explained = Vec::with_capacity(asked.len());
     for (charge, identity) in asked {
@@ -118,22 +118,10 @@ async fn explain(limiter: &Limiter, asked: Vec<(Charge, Option<String>)>) -> Res
             outcomes.find(|one| one.charge().key() == key && one.policy().name() == policy.name()).cloned();
         let may_owe =
             decision.failure().is_none() && outcome.as_ref().is_some_and(|one| one.remaining() == 0);
-        let owed = if may_owe { owed(limiter, policy, key).await? } else { 0 };
-        let stored_name = limiter.operator().stored_name(policy, key);
+        let operator = limiter.operator();
+        let owed = if may_owe { operator.owed(policy, key).await? } else { 0 };
+        let stored_name = operator.stored_name(policy, key);
         explained.push(ExplainedCharge { charge, identity, stored_name, outcome, owed });
     }
     Ok(Explanation { charges: explained, decision })
-}
-
-/// The units of debt that `key` has not paid off under `policy`. 0 while the store fails.
-async fn owed(limiter: &Limiter, policy: &Policy, key: &Key) -> Result<u64, Error> {
-    let debt = policy.settings().debt;
-    if debt == 0 {
-        return Ok(0);
-    }
-    // What remains of the room for debt, also of a key that is banned.
-    let room = limiter.under(Enforcement::On).peek(policy.debits(), key, 0).await?;
-    // What this process counts for a store that has just failed knows of no debt.
-    let known = room.outcomes().iter().chain(room.shadows()).next().filter(|_| room.failure().is_none());
-    Ok(known.map_or(0, |room| debt.saturating_sub(room.remaining())))
 }

@@ -32,7 +32,7 @@ use crate::config::PolicyConfig;
 const MAX_BYTES: u64 = 1 << 20;
 /// The time between two reads that must agree, or the file is still being written.
 const SETTLE: Duration = Duration::from_millis(50);
-/// How often a file is read that changes all the time.
+/// The number of reads of a file that changes all the time.
 const ATTEMPTS: usize = 10;
 /// A file system that takes longer is not waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -63,7 +63,7 @@ impl PolicyFile {
         Ok((Self { path, settled: content.clone(), late: None }, content))
     }
 
-    /// How errors and logs name it.
+    /// The name of the file in errors and logs.
     pub(super) fn name(&self) -> String {
         self.path.display().to_string()
     }

@@ -10,16 +10,15 @@ use tokio::{
 use tower_ratelimit::{Error, ErrorKind, policy::Enforcement};
 
 use super::{parsed::Parsed, set::Set};
-use crate::base::random_time;
 
-/// How long the task may outlive the last handle.
+/// The longest time for which the task outlives the last handle.
 const LINGER: Duration = Duration::from_millis(500);
 
 /// Where policies are read from.
 pub(crate) trait Origin: Send + 'static {
     type Content: PartialEq + Send + Sync + 'static;
 
-    /// Its content now.
+    /// The current content of the origin.
     fn read(&mut self) -> impl Future<Output = Result<Self::Content, Error>> + Send;
 
     /// Where `content` moves the switch, even if the rest of it is invalid or waits. `None` if it must be valid as a whole.
@@ -47,7 +46,7 @@ pub(super) struct Follower<O: Origin> {
 /// The latest content, if it could not be applied. After it, every change may be the correction.
 struct Rejected<C> {
     content: Arc<C>,
-    /// What the content says. A valid one is applied again: a policy that was missing may no longer be in use.
+    /// The result of the content. A valid one is applied again, because a policy that it lacks may no longer be in use.
     parsed: Result<Parsed, Error>,
 }
 
@@ -108,7 +107,7 @@ impl<O: Origin> Follower<O> {
 
     /// Follows the origin until `set` is no longer used.
     pub(super) fn run(mut self, set: Arc<Set>) -> impl Future<Output = ()> + Send {
-        // Not in the future, which a runtime may drop before it polls it.
+        // Done outside of the future, which a runtime may drop before it polls it.
         let followed = Followed(set);
         async move {
             let Followed(set) = &followed;
@@ -145,7 +144,7 @@ impl Drop for Followed {
 
 /// `interval`, up to a tenth shorter or longer, so that instances which start together do not read together.
 fn jittered(interval: Duration) -> Duration {
-    interval - interval / 10 + random_time(interval / 5)
+    interval - interval / 10 + (interval / 5).mul_f64(fastrand::f64())
 }
 
 /// The runtime that the task runs on.
@@ -166,15 +165,12 @@ pub(super) fn unfinished(error: &JoinError) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    };
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use parking_lot::Mutex;
     use tokio::task::spawn_blocking;
 
     use super::*;
-    use crate::base::lock;
     use tower_ratelimit::{Quota, policy::Policy};
 
     /// Names of policies. `!` is an error.
@@ -188,7 +184,7 @@ mod tests {
         type Content = &'static str;
 
         async fn read(&mut self) -> Result<&'static str, Error> {
-            Ok(*lock(&self.content))
+            Ok(*self.content.lock())
         }
 
         fn parse(&self, content: Arc<&'static str>) -> JoinHandle<Result<Parsed, Error>> {
@@ -212,7 +208,7 @@ mod tests {
         let in_use = set.follow("b").unwrap();
         let mut follower = Follower::new(names.clone(), None);
         let mut poll = async |content| {
-            *lock(&names.content) = content;
+            *names.content.lock() = content;
             follower.poll(&set).await;
             (names.parsed.load(Ordering::Relaxed), set.error().map(|error| error.to_string()))
         };

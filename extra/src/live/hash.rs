@@ -26,7 +26,7 @@ const MAX_VALUE: usize = 4_096;
 /// Reads the fields, which change the default policies.
 #[derive(Debug)]
 pub(crate) struct PolicyHash {
-    /// How errors name it.
+    /// The name of the hash in errors.
     name: String,
     defaults: BTreeMap<String, Policy>,
 }
@@ -56,7 +56,7 @@ impl PolicyHash {
         &self.name
     }
 
-    /// What an empty hash says.
+    /// The result of an empty hash.
     pub(crate) fn defaults(&self) -> Parsed {
         let (policies, enforcement) = (self.defaults.clone(), Enforcement::default());
         Parsed { policies, enforcement, is_empty: true }
@@ -87,7 +87,7 @@ impl PolicyHash {
         })
     }
 
-    /// What `fields` say.
+    /// The policies and the switch that `fields` describe.
     pub(crate) fn parse(&self, fields: &Fields) -> Result<Parsed, Error> {
         if fields.len() > MAX_FIELDS {
             let message = format!("{}: more than {MAX_FIELDS} fields: is it a hash of policies?", self.name);

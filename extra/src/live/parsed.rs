@@ -7,7 +7,7 @@ use tower_ratelimit::policy::{Enforcement, Policy};
 /// All that a file or a hash says, read without an error.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Parsed {
-    /// By name.
+    /// The policies by their names.
     pub(super) policies: BTreeMap<String, Policy>,
     pub(super) enforcement: Enforcement,
     /// Whether the origin has no content, so that the policies are defaults.

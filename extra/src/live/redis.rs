@@ -92,7 +92,7 @@ impl LivePolicies {
     }
 }
 
-/// How long the first read may take: a connection may have to be made.
+/// The longest time of the first read, which may have to connect.
 const FIRST_READ: Duration = Duration::from_millis(1_500);
 
 struct PoliciesInRedis {

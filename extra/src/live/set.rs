@@ -1,13 +1,6 @@
-use std::{
-    collections::BTreeMap,
-    mem,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::BTreeMap, mem, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 use tower_ratelimit::{
     Error, ErrorKind,
@@ -15,33 +8,31 @@ use tower_ratelimit::{
 };
 
 use super::{error_place::list, parsed::Parsed, text::changes};
-use crate::base::{lock, micros};
 
-/// How often the origin is read, unless the handle sets another interval.
+/// The time between two reads of the origin, unless the handle sets another one.
 const INTERVAL: Duration = Duration::from_millis(500);
 /// A shorter pause would only keep a core busy.
 const MIN_INTERVAL: Duration = Duration::from_millis(10);
 /// After this time an error that came and went is logged again.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
-/// How many errors are remembered for that.
+/// The number of errors that are remembered for that.
 const MOST_LOGGED: usize = 8;
 
 /// The active policies, shared by the handles and the task that follows the origin.
 #[derive(Debug)]
 pub(crate) struct Set {
-    /// How errors and logs name the origin.
+    /// The name of the origin in errors and logs.
     origin: String,
     state: Mutex<State>,
     /// The number of accepted changes. The handles are its receivers.
     version: watch::Sender<u64>,
     enforcement: EnforcementSwitch,
-    /// Microseconds.
-    interval: AtomicU64,
+    interval: Mutex<Duration>,
 }
 
 #[derive(Debug)]
 struct State {
-    /// By name. The sources are receivers.
+    /// The policies by their names. Their sources are receivers.
     policies: BTreeMap<String, watch::Sender<Policy>>,
     /// The content of the origin. The switch may have been moved since.
     enforcement: Enforcement,
@@ -68,7 +59,7 @@ impl Set {
             state: Mutex::new(state),
             version: watch::Sender::new(0),
             enforcement: EnforcementSwitch::new(first.enforcement),
-            interval: AtomicU64::new(micros(INTERVAL)),
+            interval: Mutex::new(INTERVAL),
         }
     }
 
@@ -79,12 +70,12 @@ impl Set {
 
     /// The policy `name` as it is now.
     pub(super) fn policy(&self, name: &str) -> Result<Policy, Error> {
-        // Without a receiver: an update must not fail because a policy was read at that moment.
+        // Reads without a receiver, because an update must not fail while a policy is read.
         self.find(name, |policy| policy.borrow().clone())
     }
 
     fn find<T>(&self, name: &str, take: impl FnOnce(&watch::Sender<Policy>) -> T) -> Result<T, Error> {
-        let state = lock(&self.state);
+        let state = self.state.lock();
         state.policies.get(name).map(take).ok_or_else(|| {
             let known = match list(state.policies.keys().map(String::as_str)) {
                 none if none.is_empty() => "it has no policies".to_owned(),
@@ -96,7 +87,7 @@ impl Set {
     }
 
     pub(super) fn policies(&self) -> Vec<Policy> {
-        lock(&self.state).policies.values().map(|policy| policy.borrow().clone()).collect()
+        self.state.lock().policies.values().map(|policy| policy.borrow().clone()).collect()
     }
 
     pub(super) fn versions(&self) -> watch::Receiver<u64> {
@@ -104,7 +95,7 @@ impl Set {
     }
 
     pub(super) fn error(&self) -> Option<Error> {
-        lock(&self.state).error.clone()
+        self.state.lock().error.clone()
     }
 
     pub(super) const fn enforcement(&self) -> &EnforcementSwitch {
@@ -112,18 +103,18 @@ impl Set {
     }
 
     pub(super) fn interval(&self) -> Duration {
-        Duration::from_micros(self.interval.load(Ordering::Relaxed))
+        *self.interval.lock()
     }
 
     pub(super) fn set_interval(&self, interval: Duration) {
-        self.interval.store(micros(interval.max(MIN_INTERVAL)), Ordering::Relaxed);
+        *self.interval.lock() = interval.max(MIN_INTERVAL);
     }
 
     /// Whether there is a handle, a source, or a layer with the switch.
     pub(super) fn is_used(&self) -> bool {
         self.version.receiver_count() > 0
             || self.enforcement.is_shared()
-            || lock(&self.state).policies.values().any(is_in_use)
+            || self.state.lock().policies.values().any(is_in_use)
     }
 
     /// Applies `update`, all or nothing.
@@ -132,7 +123,7 @@ impl Set {
     ///
     /// A policy that is in use is missing.
     pub(super) fn apply(&self, update: Parsed) -> Result<(), Error> {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let is_missing = |name: &String| !update.policies.contains_key(name);
         let missing = state.policies.iter().find(|(name, policy)| is_missing(name) && is_in_use(policy));
         if let Some((name, _)) = missing {
@@ -177,7 +168,7 @@ impl Set {
 
     /// Moves the switch, independently of the policies.
     pub(super) fn switch(&self, enforcement: Enforcement) {
-        if self.moves(&mut lock(&self.state), enforcement) {
+        if self.moves(&mut self.state.lock(), enforcement) {
             self.version.send_modify(|version| *version += 1);
         }
     }
@@ -186,7 +177,7 @@ impl Set {
     fn moves(&self, state: &mut State, new: Enforcement) -> bool {
         let is_changed = mem::replace(&mut state.enforcement, new) != new;
         if is_changed {
-            // An operator may have moved it since.
+            // An operator may have moved the switch since the last read.
             let old = self.enforcement.get();
             self.enforcement.set(new);
             if old != new {
@@ -219,7 +210,7 @@ impl Set {
 
     /// Records that the origin was read and nothing is wrong.
     pub(super) fn succeeded(&self) {
-        let _failed = lock(&self.state).error.take().is_some();
+        let _failed = self.state.lock().error.take().is_some();
         #[cfg(feature = "metrics")]
         failed_sources_changed(-i64::from(_failed));
     }
@@ -228,7 +219,7 @@ impl Set {
     /// that does not drop its layers before its runtime.
     pub(super) fn stopped(&self, cause: &str) {
         let message = format!("{} is not read any more: {cause}", self.origin);
-        self.record(&mut lock(&self.state), Error::new(ErrorKind::MissingSetup, message));
+        self.record(&mut self.state.lock(), Error::new(ErrorKind::MissingSetup, message));
     }
 
     /// Records `error`. Returns the one before.
@@ -241,7 +232,7 @@ impl Set {
 
     /// Records that `error` keeps the old policies. Logs it unless it is the one of the latest read.
     pub(super) fn failed(&self, error: Error) {
-        let (mut state, text) = (lock(&self.state), error.to_string());
+        let (mut state, text) = (self.state.lock(), error.to_string());
         let before = self.record(&mut state, error);
         let continues = before.is_some_and(|before| before.to_string() == text);
         state.logged.retain(|(_, at)| at.elapsed() < REPORT_EVERY);
@@ -257,7 +248,7 @@ impl Set {
 /// later.
 #[cfg(feature = "metrics")]
 fn failed_sources_changed(change: i64) {
-    use std::sync::atomic::AtomicI64;
+    use std::sync::atomic::{AtomicI64, Ordering};
 
     static FAILED: AtomicI64 = AtomicI64::new(0);
     let failed = FAILED.fetch_add(change, Ordering::Relaxed) + change;
@@ -277,7 +268,10 @@ fn is_in_use(policy: &watch::Sender<Policy>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::{sync::atomic::AtomicBool, thread};
+    use std::{
+        sync::atomic::{AtomicBool, Ordering},
+        thread,
+    };
 
     use super::*;
     use tower_ratelimit::Quota;

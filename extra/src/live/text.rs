@@ -1,9 +1,6 @@
-//! How a log shows a change of a policy.
+//! The text of a log for a changed policy.
 
-use tower_ratelimit::{
-    Policy,
-    internal::{Strikes, duration_text},
-};
+use tower_ratelimit::Policy;
 
 /// The settings that differ, each as `name old -> new`. Empty if both policies are equal.
 pub(super) fn changes(old: &Policy, new: &Policy) -> String {
@@ -16,24 +13,16 @@ fn rows(policy: &Policy) -> [(&'static str, String); 9] {
     let settings = policy.settings();
     [
         ("quota", settings.quota.to_string()),
-        ("algorithm", policy.algorithm_name().to_owned()),
-        // They are in the text for debugging only.
-        ("options", format!("{:?}", policy.counting())),
+        ("algorithm", settings.algorithm.name().to_owned()),
+        // Only `Debug` shows the options of an algorithm.
+        ("options", format!("{:?}", settings.algorithm)),
         ("lease", settings.lease.unwrap_or_default().to_string()),
         ("debt", settings.debt.to_string()),
-        ("penalty", settings.penalty.map_or_else(|| "none".to_owned(), text_of)),
+        ("penalty", settings.penalty.map_or_else(|| "none".to_owned(), |penalty| penalty.to_string())),
         ("content_bytes", settings.content_bytes.to_string()),
         ("enforced", settings.enforced.to_string()),
-        ("failure mode", settings.on_store_failure.to_string()),
+        ("failure mode", settings.failure_mode.to_string()),
     ]
-}
-
-fn text_of(Strikes { after, within, first, longest, .. }: Strikes) -> String {
-    if after == 0 {
-        return "manual".to_owned();
-    }
-    let [within, first, longest] = [within, first, longest].map(duration_text);
-    format!("(after {after} in {within}, ban {first} up to {longest})")
 }
 
 #[cfg(test)]
@@ -54,7 +43,7 @@ mod tests {
             (Policy::new("login", Quota::per_minute(10)).debt(20), "quota 5/min -> 10/min, debt 0 -> 20"),
             (old().shadow().leased(5), "lease 0 -> 5, enforced 1 -> 0"),
             (old().penalty(Penalty::manual()), "penalty none -> manual"),
-            (old().penalty(penalty), "penalty none -> (after 3 in 1min, ban 1min up to 1h)"),
+            (old().penalty(penalty), "penalty none -> ban 1min up to 1h after 3 denials in 1min"),
         ];
         for (new, expected) in rows {
             assert_eq!(changes(&old(), &new), expected);

@@ -23,7 +23,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// How long after its lookup a value serves at most.
+    /// The longest time after its lookup for which a value is used.
     pub(super) const fn lifetime(&self) -> Duration {
         self.ttl.saturating_add(self.stale_for)
     }

@@ -1,15 +1,9 @@
 //! The values of a lookup and the lookups that run.
 
-use std::{
-    borrow::Borrow,
-    collections::HashMap,
-    hash::Hash,
-    sync::{Arc, Mutex},
-    thread,
-    time::Duration,
-};
+use std::{borrow::Borrow, collections::HashMap, hash::Hash, sync::Arc, thread, time::Duration};
 
 use moka::sync::Cache;
+use parking_lot::Mutex;
 use tokio::{
     runtime::{Handle, Id},
     sync::watch,
@@ -18,7 +12,7 @@ use tokio::{
 use tower_ratelimit::{Answer, Error, ErrorKind};
 
 use super::settings::Settings;
-use crate::base::{Outage, lock};
+use crate::outage::Outage;
 
 /// The shortest time from a background lookup that failed to the next one of the same key.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -29,8 +23,8 @@ const MAX_LIFETIME: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 pub(super) struct Shared<K, V> {
     pub(super) find: Arc<dyn Fn(K) -> Answer<V> + Send + Sync>,
     pub(super) settings: Settings,
-    /// It bounds the number of values. Expiry is decided here, because a test cannot pause the clock of the cache: it
-    /// only drops what nothing asks for.
+    /// The found values, at most a fixed number. Expiry is decided in this file, because a test cannot pause the clock of
+    /// the cache: the cache only drops values that no request needs.
     values: Cache<K, Found<V>>,
     /// The keys that have no value, apart, so that guessed keys displace no values.
     misses: Cache<K, Missed>,
@@ -98,7 +92,7 @@ where
         if let Some(error) = self.missed(key) {
             return Answer::ready(Err(error));
         }
-        // Not started before the answer is awaited: a layer may find out that it needs no answer.
+        // The lookup starts when the answer is awaited, because a layer may not need the answer.
         Answer::pending(self.clone().wait(key.to_owned()))
     }
 
@@ -136,7 +130,7 @@ where
             Error::new(ErrorKind::MissingSetup, "a `Lookup` needs a Tokio runtime: await it inside of one")
         })?;
         let (sender, running) = {
-            let mut all = lock(&self.running);
+            let mut all = self.running.lock();
             let all = all.entry(runtime.id()).or_default();
             if let Some(running) = all.get(key) {
                 return Ok(Ask::Wait(running.clone()));
@@ -160,7 +154,7 @@ where
             all.insert(key.clone(), running.clone());
             (sender, running)
         };
-        // Not under the lock: a runtime that ends drops the task here.
+        // The lock is free here, because a runtime that ends drops the task in this call.
         let lookup = OneLookup { shared: self.clone(), runtime: runtime.id(), key: key.clone(), sender };
         runtime.spawn(lookup.run());
         Ok(Ask::Wait(running))
@@ -245,7 +239,7 @@ where
             self.shared.ended(&self.key, &result);
             self.sender.send_replace(Some(result));
         }
-        let all = &mut *lock(&self.shared.running);
+        let all = &mut *self.shared.running.lock();
         if let Some(running) = all.get_mut(&self.runtime) {
             running.remove(&self.key);
             if running.is_empty() {

@@ -44,7 +44,7 @@ struct Charged {
     left: u64,
 }
 
-/// What both stores said about the charges of one decision.
+/// The outcomes of one decision, on which both stores agree.
 pub(super) struct Agreed {
     is_allowed: bool,
     pub(super) said: Vec<Said>,

@@ -13,7 +13,7 @@ pub(super) enum Problem {
     Found(Box<Report>),
 }
 
-/// What went wrong at a step.
+/// A finding, with the steps that led to it.
 #[derive(Clone)]
 pub(super) struct Report {
     pub(super) algorithm: String,
@@ -29,7 +29,7 @@ pub(super) struct Report {
 pub(super) struct Finding {
     /// `None` for a disagreement.
     pub(super) broken: Option<&'static str>,
-    /// What was requested, and when.
+    /// The request and its time.
     pub(super) requested: String,
     pub(super) redis: String,
     pub(super) memory: String,

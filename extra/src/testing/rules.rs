@@ -82,7 +82,7 @@ impl Contest {
         }
     }
 
-    /// What a key's state decides now.
+    /// The decisions that a key's state leads to now.
     pub(super) async fn peeks(&mut self, step: &Step, key: u64) -> Result<Vec<Said>, Finding> {
         let mut said = Vec::new();
         for cost in [0, 1, self.policy.capacity()] {

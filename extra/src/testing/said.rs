@@ -5,7 +5,7 @@ use tower_ratelimit::{
     decision::{Decision, Outcome, Verdict},
 };
 
-/// What a store said about one charge.
+/// A store's outcome of one charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Said {
     pub(super) verdict: Verdict,
@@ -53,7 +53,7 @@ impl fmt::Display for Said {
     }
 }
 
-/// What a store decided, in words.
+/// A store's decision, in words.
 pub(super) fn in_words(decided: &Result<Decision, Error>) -> String {
     match decided {
         Ok(decision) => {

@@ -3,7 +3,6 @@ use std::fmt;
 use tower_ratelimit::{policy::Policy, store::Action};
 
 use super::random::Random;
-use crate::base::micros;
 
 /// The number of keys.
 pub(super) const KEYS: u64 = 3;
@@ -59,8 +58,13 @@ impl Step {
     }
 }
 
+/// The quota's period in microseconds, at most 400 days.
+pub(super) fn period_micros(policy: &Policy) -> u64 {
+    policy.quota().period().as_micros() as u64
+}
+
 fn time(random: &mut Random, policy: &Policy) -> u64 {
-    let (period, limit) = (micros(policy.quota().period()), policy.quota().limit());
+    let (period, limit) = (period_micros(policy), policy.quota().limit());
     match random.up_to(9) {
         0 => 1,
         1 => period / limit,

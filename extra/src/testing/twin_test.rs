@@ -6,9 +6,8 @@ use super::{
     contest::Contest,
     failure::{Report, TwinTestError},
     random::Random,
-    step::Step,
+    step::{Step, period_micros},
 };
-use crate::base::{micros, random};
 
 /// Compares the Lua file of an algorithm with its twin in Rust, by random steps.
 ///
@@ -46,9 +45,8 @@ impl TwinTest {
     pub fn new(policy: &Policy) -> Self {
         let mut settings = policy.settings().clone();
         (settings.enforced, settings.lease, settings.penalty) = (1.0, None, None);
-        // What is left is as valid as before.
-        let plain = policy.with_settings(policy.counting().clone(), settings);
-        let policy = plain.unwrap_or_else(|_| policy.clone());
+        // This cannot fail: the other settings are valid without these three.
+        let policy = policy.with_settings(settings).unwrap_or_else(|_| policy.clone());
         Self { policy, steps: 2_000, seed: None, exact_retry: true }
     }
 
@@ -79,11 +77,11 @@ impl TwinTest {
     ///
     /// The first disagreement or broken rule, as a report; or why the test could not run.
     pub async fn run(&self, url: &str) -> Result<(), TwinTestError> {
-        let seed = self.seed.unwrap_or_else(random);
+        let seed = self.seed.unwrap_or_else(|| fastrand::u64(..));
         let clock = ManualClock::new();
         let redis = RedisStore::builder()
             // Other tests may use the server too.
-            .prefix(format!("twin-test-{:016x}", random()))
+            .prefix(format!("twin-test-{:016x}", fastrand::u64(..)))
             .deadline(Duration::from_secs(10))
             // Every decision is made by the Lua file.
             .deny_cache(Duration::ZERO)
@@ -104,7 +102,7 @@ impl TwinTest {
         let mut before = VecDeque::new();
         for step in 1..=self.steps {
             if step % STEPS_OF_A_ROUND == 1 {
-                let periods = random.up_to(10 * micros(self.policy.quota().period()));
+                let periods = random.up_to(10 * period_micros(&self.policy));
                 contest.start(Duration::from_micros(periods)).await.map_err(TwinTestError::setup)?;
                 before.clear();
             }
@@ -113,7 +111,7 @@ impl TwinTest {
                 Ok(said) if said.is_empty() => before.push_back(format!("{step}: {taken}")),
                 Ok(said) => before.push_back(format!("{step}: {taken}: {said}")),
                 Err(finding) => {
-                    let algorithm = self.policy.algorithm_name().to_owned();
+                    let algorithm = self.policy.settings().algorithm.name().to_owned();
                     return Err(TwinTestError::found(Report {
                         algorithm,
                         seed,

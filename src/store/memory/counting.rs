@@ -22,7 +22,7 @@ enum Form<'a> {
 
 impl<'a> Counting<'a> {
     pub(super) fn of(charge: &'a Charge) -> Result<Self, Error> {
-        let algorithm = &**charge.policy().counting();
+        let algorithm = &*charge.policy().settings().algorithm;
         let form = match algorithm.counter() {
             Some(counter) => Form::BuiltIn(counter),
             None => Form::Custom(algorithm.twin().ok_or_else(|| without_twin(algorithm))?),

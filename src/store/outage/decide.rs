@@ -49,7 +49,7 @@ impl LocalCounts<dyn Store> {
     }
 
     fn decide_locally(&self, action: Action, charges: &[Charge], error: Error, hold: Hold<'_>) -> Decision {
-        let is_local = |charge: &&Charge| is_local(charge.policy().failure_mode());
+        let is_local = |charge: &&Charge| is_local(charge.policy().settings().failure_mode);
         let charges: Vec<&Charge> = charges.iter().filter(is_local).collect();
         let shares: Vec<Charge> = charges
             .iter()
@@ -88,7 +88,7 @@ impl LocalCounts<dyn Store> {
     /// Bans `key` in this process for `time` microseconds, if keys are counted here, for the rest of this outage and for
     /// later ones. 0 ends its ban.
     pub(crate) fn set_ban(&self, policy: &Policy, key: &Key, time: u64) {
-        if let Some(counts) = self.counts.get().filter(|_| is_local(policy.failure_mode())) {
+        if let Some(counts) = self.counts.get().filter(|_| is_local(policy.settings().failure_mode)) {
             // Done immediately. Only the user's twin of an algorithm may fail, and it does not affect the ban.
             drop(counts.decide(Action::Ban, &[Charge::new(&self.share(policy), key, time)]));
         }
@@ -100,7 +100,7 @@ impl LocalCounts<dyn Store> {
         if let Some((_, share)) = shares.iter().find(|(known, _)| known.is(policy)) {
             return share.clone();
         }
-        if policy.failure_mode() == (FailureMode::Local { instances: 0 }) {
+        if policy.settings().failure_mode == (FailureMode::Local { instances: 0 }) {
             self.warn_if_unknown();
         }
         let share = policy.local_share(self.instances());
@@ -194,7 +194,7 @@ pub(crate) const fn is_local(mode: FailureMode) -> bool {
 /// The strictest failure mode of the policies.
 pub(crate) fn mode(charges: &[Charge]) -> FailureMode {
     let enforced = || charges.iter().filter(|charge| !charge.is_shadow());
-    let modes = || enforced().map(|charge| charge.policy().failure_mode());
+    let modes = || enforced().map(|charge| charge.policy().settings().failure_mode);
     modes()
         .find(|mode| *mode == FailureMode::Closed)
         .or_else(|| modes().find(|mode| is_local(*mode)))

@@ -238,7 +238,7 @@ impl Scripts {
 
     /// Registers the policy's algorithm if it is a custom one.
     pub(crate) fn register(&self, policy: &Policy) -> Result<(), Error> {
-        let algorithm = policy.counting();
+        let algorithm = &policy.settings().algorithm;
         if !policy.is_custom() {
             return Ok(());
         }

@@ -93,13 +93,6 @@ async fn what_cannot_be_banned_is_an_error_that_says_what_to_write() {
     }
 }
 
-#[test]
-fn a_policy_knows_its_penalty() {
-    let (penalty, quota) = (Penalty::manual(), Quota::per_second(1_000));
-    let leased = Policy::new("p", quota).leased(10);
-    assert!(Policy::new("p", quota).penalty(penalty).has_penalty() && !leased.has_penalty());
-}
-
 #[tokio::test]
 async fn a_list_with_room_for_fewer_bans_has_the_longest_and_says_so() {
     const BANS: u64 = 10_001;

@@ -1,4 +1,4 @@
-//! What the commands do. Each returns what is printed.
+//! The commands. Each returns the text to print.
 
 use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
 
@@ -69,7 +69,7 @@ impl Admin {
 
     async fn reset(&self, policy: &str, key: &str) -> Result<String, Failure> {
         let (policy, key) = self.target(policy, key)?;
-        // A value that cannot be read is reset too.
+        // A reset also removes a value that cannot be read.
         let before = self.explain(policy, &key, 1).await;
         self.limiter.operator().reset(policy, &key).await.map_err(Failure::of_change)?;
         let state = self.state_after_change(policy, &key).await;
@@ -82,7 +82,7 @@ impl Admin {
 
     async fn refund(&self, policy: &str, key: &str, units: u64) -> Result<String, Failure> {
         let (policy, key) = self.target(policy, key)?;
-        if policy.algorithm_name() == "concurrency" {
+        if policy.has_permits() {
             return Err(Failure::Usage(
                 "permits are not refunded, their holders release them: `reset` releases all of them"
                     .to_owned(),
@@ -108,7 +108,7 @@ impl Admin {
     async fn bans(&self, policy: Option<&str>) -> Result<String, Failure> {
         let policies: Vec<&Policy> = match policy {
             Some(name) => vec![self.policy(name)?],
-            None => self.policies.iter().filter(|policy| policy.has_penalty()).collect(),
+            None => self.policies.iter().filter(|policy| policy.settings().penalty.is_some()).collect(),
         };
         let (mut bans, mut is_complete) = (Vec::new(), true);
         for policy in policies {
@@ -142,7 +142,7 @@ impl Admin {
             Some(name) => vec![self.policy(name)?.clone()],
             None => self.policies.clone(),
         };
-        // A key that is banned is not always charged too.
+        // A banned key may have no charge.
         let bans = policies.iter().map(|policy| policy.bans().unwrap_or(policy));
         let counted_by: Vec<Policy> = policies.iter().chain(bans).cloned().collect();
         let found = self.limiter.operator().stored_keys(&counted_by, Extent::Seen(scan)).await?;

@@ -123,7 +123,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether it changes what is in Redis.
+    /// Whether the command changes a value in Redis.
     pub(crate) const fn is_change(&self) -> bool {
         matches!(self, Self::Reset { .. } | Self::Refund { .. } | Self::Ban { .. } | Self::Unban { .. })
     }

@@ -8,7 +8,7 @@ use tower_ratelimit::{
 };
 use tower_ratelimit_extra::explain::Explanation;
 
-/// So long that what is charged under a name still counts.
+/// A period so long that every charge under a name still counts.
 const PERIOD: Duration = Duration::from_secs(30 * 86_400);
 
 /// Whether anything was charged to the key that `explanation` is about. A key that is fully replenished is as one that does
@@ -27,7 +27,7 @@ pub(crate) fn is_charged(explanation: &Explanation) -> bool {
 pub(crate) async fn other_names(limiter: &Limiter, policy: &Policy, key: &Key) -> Vec<String> {
     let mut names = Vec::new();
     for other in by_each_algorithm(policy).into_iter().flatten() {
-        if other.algorithm_name() == policy.algorithm_name() {
+        if other.settings().algorithm.name() == policy.settings().algorithm.name() {
             continue;
         }
         let exists = match Explanation::of(limiter, &other, key, 1).await {
@@ -52,7 +52,7 @@ fn by_each_algorithm(policy: &Policy) -> [Result<Policy, Error>; 7] {
     ]
 }
 
-/// What an operator should know of a key without a charge, as a line of text.
+/// A line of text for the operator about a key without a charge.
 pub(crate) fn note(name: &str, others: &[String]) -> String {
     match others {
         [] => format!("nothing is charged to {name}, nor to the key under another built-in algorithm\n"),

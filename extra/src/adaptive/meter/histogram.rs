@@ -3,8 +3,6 @@ use std::{
     time::Duration,
 };
 
-use crate::base::micros;
-
 /// Bits of a time that a bucket tells apart, after the first one. A bucket is a sixteenth of its power of two wide.
 const BITS: u32 = 4;
 const STEPS: usize = 1 << BITS;
@@ -17,7 +15,7 @@ const BUCKETS: usize = bucket(LARGEST) + 1;
 #[derive(Debug)]
 pub(super) struct Histogram([AtomicU64; BUCKETS]);
 
-/// How many numbers were in each bucket at a moment, or between two.
+/// The number of entries in each bucket at a moment, or between two moments.
 #[derive(Clone, Debug)]
 pub(super) struct Counts(Box<[u64]>);
 
@@ -27,7 +25,7 @@ impl Histogram {
     }
 
     pub(super) fn record(&self, time: Duration) {
-        self.record_number(micros(time));
+        self.record_number(bounded_micros(time));
     }
 
     pub(super) fn record_number(&self, number: u64) {
@@ -48,9 +46,9 @@ impl Counts {
         self.0.iter().sum()
     }
 
-    /// How many times are above `time`, to the bucket.
+    /// The number of times above `time`, to the precision of a bucket.
     pub(super) fn above(&self, time: Duration) -> u64 {
-        self.0[bucket(micros(time).min(LARGEST)) + 1..].iter().sum()
+        self.0[bucket(bounded_micros(time)) + 1..].iter().sum()
     }
 
     /// The median: the middle of its bucket. `None` without a time.
@@ -88,6 +86,11 @@ impl Counts {
 }
 
 /// The bucket of a number, such as a time in microseconds, at most [`LARGEST`].
+/// The whole microseconds of `time`, at most [`LARGEST`].
+fn bounded_micros(time: Duration) -> u64 {
+    time.as_micros().min(LARGEST.into()) as u64
+}
+
 const fn bucket(number: u64) -> usize {
     if number < STEPS as u64 {
         return number as usize;

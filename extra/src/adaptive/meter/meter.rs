@@ -113,7 +113,7 @@ pub(super) enum Ended {
     Unserved,
 }
 
-/// What a meter had measured at a moment.
+/// The state of a meter at a moment.
 #[derive(Debug)]
 pub(crate) struct Mark {
     at: Instant,
@@ -158,7 +158,7 @@ impl LoadMeter {
         self.0.in_flight.load(Relaxed)
     }
 
-    /// What has been measured until now.
+    /// The current state of the meter.
     pub(crate) fn mark(&self) -> Mark {
         let totals = &*self.0;
         Mark {
@@ -172,7 +172,7 @@ impl LoadMeter {
         }
     }
 
-    /// What has been measured since `mark`, and where the next window begins.
+    /// The measurements since `mark`, and the start of the next window.
     pub(crate) fn since(&self, mark: &Mark) -> (Window, Mark) {
         let now = self.mark();
         let found = now.found.since(&mark.found);

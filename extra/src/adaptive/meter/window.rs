@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use super::histogram::Counts;
 
-/// What a meter measured between two moments.
+/// The measurements between two moments.
 #[derive(Debug)]
 pub(crate) struct Window {
     pub(super) elapsed: Duration,

@@ -70,7 +70,7 @@ async fn shard_by_shard(
         part.deadline = until.saturating_duration_since(Instant::now());
         // A banned request counts for nothing, so a denial is counted once no later shard bans it.
         let may_be_banned =
-            by_shard[place + 1..].iter().flatten().any(|&later| job.charges[later].policy().has_penalty());
+            by_shard[place + 1..].iter().flatten().any(|&later| job.charges[later].policy().bans().is_some());
         // Only a part with penalties: the count keeps it apart from other decisions.
         if may_be_banned && !part.penalties.is_empty() {
             part.counts = Counts::Later;

@@ -1,0 +1,86 @@
+//! The numbers that an algorithm computes from a policy's quota.
+
+use std::{sync::Arc, time::Duration};
+
+use crate::{
+    algorithm::{self, Algorithm, Replenishment},
+    base::{Error, Quota},
+};
+
+/// The numbers by which a policy counts.
+#[derive(Clone)]
+pub(super) struct Parameters {
+    /// The quota and the algorithm's options, as the Lua file and its Rust twin take them.
+    pub(super) arguments: Arc<[u64]>,
+    pub(super) capacity: u64,
+    pub(super) replenishment: Replenishment,
+    /// The estimated microseconds of Redis for the slowest charge and the slowest refund. `None` for a custom algorithm.
+    #[cfg(feature = "redis")]
+    pub(super) redis_micros: Option<[u64; 2]>,
+}
+
+/// Above every quota's capacity, and exact in Lua.
+const MAX_CAPACITY: u64 = 1 << 44;
+
+impl Parameters {
+    pub(super) fn new(algorithm: &dyn Algorithm, quota: &Quota) -> Result<Self, Error> {
+        let arguments: Arc<[u64]> = algorithm.arguments(quota)?.into();
+        let capacity = algorithm.capacity(quota);
+        if !(1..=MAX_CAPACITY).contains(&capacity) {
+            return Err(Error::invalid("an algorithm's capacity must be from 1 to 2^44"));
+        }
+        Ok(Self {
+            capacity,
+            replenishment: algorithm.replenishment(quota),
+            #[cfg(feature = "redis")]
+            redis_micros: algorithm
+                .counter()
+                .map(|counter| [false, true].map(|refund| counter.redis_micros(&arguments, refund))),
+            arguments,
+        })
+    }
+
+    /// Makes room for `units` of debt. Returns the parameters of debits.
+    pub(super) fn make_room(
+        &mut self,
+        algorithm: &dyn Algorithm,
+        quota: &Quota,
+        units: u64,
+    ) -> Result<Self, Error> {
+        let capacity = self.capacity.saturating_add(units);
+        if capacity > MAX_CAPACITY || quota.try_burst(quota.capacity().saturating_add(units)).is_err() {
+            return Err(Error::invalid(
+                "the debt is too large: quota and debt together must be within the bounds of a burst",
+            ));
+        }
+        let with_debt = algorithm.counter().and_then(|counter| counter.with_debt(&self.arguments, units));
+        let Some([own, debits]) = with_debt else {
+            return Err(Error::invalid(
+                "this algorithm allows no debt: leave out `debt`, or use another built-in algorithm than `Concurrency`",
+            ));
+        };
+        self.arguments = own.into();
+        Ok(Self { arguments: debits.into(), capacity, ..self.clone() })
+    }
+
+    /// See [`Policy::lease_bound`](crate::Policy::lease_bound).
+    pub(super) fn lease_recovery(&self, algorithm: &dyn Algorithm, lease: Option<u64>) -> Option<Duration> {
+        // No lease holds more units than the key's capacity.
+        let most = lease?.min(self.capacity);
+        let recovery = algorithm.counter()?.lease_recovery(&self.arguments, most)?;
+        Some(Duration::from_micros(recovery))
+    }
+}
+
+/// Checks the algorithm's name. State is stored under it, so a custom algorithm must not have the name of a built-in one.
+pub(super) fn check(algorithm: &dyn Algorithm) -> Result<(), Error> {
+    let name = algorithm.name();
+    let legible = name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
+    if name.is_empty() || name.len() > 32 || !legible {
+        return Err(Error::invalid("an algorithm's name must be 1 to 32 of a to z, 0 to 9 and -"));
+    }
+    if algorithm.counter().is_none() && algorithm::built_in().iter().any(|ours| ours.name() == name) {
+        return Err(Error::invalid("a custom algorithm needs a name that no built-in one has"));
+    }
+    Ok(())
+}

@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
 };
+use support::day;
 
 use tokio::task::JoinSet;
 use tower_ratelimit::{
@@ -24,8 +25,7 @@ const IDENTITIES: [&str; 3] = ["alice", "bob", "carol"];
 #[tokio::test]
 async fn nothing_of_a_denied_decision_is_refunded() {
     for (name, [limiter, _]) in pairs("denied").await {
-        let policy =
-            |name: &str, limit| Policy::new(name, Quota::per_day(limit)).algorithm(FixedWindow::anchored());
+        let policy = |name: &str, limit| day(name, limit);
         let (large, small) = (policy("large", 10), policy("small", 1));
         for number in 0..20 {
             let [alice, bob] = ["alice", "bob"].map(|identity| Key::new(format!("{identity}-{number}")));

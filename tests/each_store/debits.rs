@@ -2,7 +2,9 @@
 
 use tower_ratelimit::{Charge, Key, Reservation};
 
-use crate::{each_store::penalties::day, stores::stores};
+use support::day;
+
+use crate::stores::stores;
 
 #[tokio::test]
 async fn one_policy_of_a_decision_is_debited_on_each_store() {

@@ -4,6 +4,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
     time::Duration,
 };
+use support::current_thread;
 
 use proptest::{
     prelude::*,
@@ -184,7 +185,7 @@ fn an_explanation_says_what_a_check_then_does() {
 }
 
 fn random_histories(cases: u32, limiter: impl Fn(ManualClock) -> Limiter) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = current_thread();
     let _guard = runtime.enter();
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let clock = ManualClock::new();

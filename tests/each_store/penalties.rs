@@ -1,10 +1,11 @@
 //! Penalties, on each store.
 
 use std::time::Duration;
+use support::day;
 
 use tower_ratelimit::{
     Charge, Decision, Key, Limiter, MemoryStore, Policy, Quota,
-    algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    algorithm::{Concurrency, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     decision::DecisionSource,
     policy::Penalty,
 };
@@ -14,11 +15,6 @@ use crate::stores::stores;
 
 pub(crate) const MINUTE: Duration = Duration::from_secs(60);
 pub(crate) const HOUR: Duration = Duration::from_secs(3_600);
-
-/// `limit` units a day, whose windows do not end during a test.
-pub(crate) fn day(name: &str, limit: u64) -> Policy {
-    Policy::new(name, Quota::per_day(limit)).algorithm(FixedWindow::anchored())
-}
 
 /// Bans for an hour after three denials.
 pub(crate) fn three() -> Penalty {

@@ -2,7 +2,9 @@
 
 use tower_ratelimit::{Charge, Decision, Key, Policy, Quota, algorithm::SlidingLog};
 
-use crate::{each_store::penalties::day, stores::stores};
+use support::day;
+
+use crate::stores::stores;
 
 fn remaining(decision: &Decision) -> (Vec<u64>, Vec<u64>) {
     let of = |outcomes: &[tower_ratelimit::decision::Outcome]| {

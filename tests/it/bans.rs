@@ -1,22 +1,17 @@
 //! Bans and exemptions fail closed: a request whose identity cannot be read is rejected, and never exempt.
 
 use std::net::SocketAddr;
+use support::inner::{ask, layer};
 
 use http::{Request, StatusCode, request::Parts};
-use support::inner::ask;
 use tower_ratelimit::{
-    Answer, ClientIp, Error, ErrorKind, Header, Key, KeyExtractor, MemoryStore, PeerIp, Policy, Quota,
-    RateLimitLayer, TrustedProxies,
+    Answer, ClientIp, Error, ErrorKind, Header, Key, KeyExtractor, PeerIp, RateLimitLayer, TrustedProxies,
     key::{Cookie, Repeat},
     policy::Enforcement,
 };
 
 fn method(parts: &Parts) -> String {
     parts.method.to_string()
-}
-
-fn layer(limit: u64) -> RateLimitLayer {
-    RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(limit)), Key::new("all"))
 }
 
 fn request(peer: &str, lines: &[(&str, &[u8])]) -> Request<String> {

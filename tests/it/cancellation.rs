@@ -4,18 +4,15 @@ use std::{convert::Infallible, time::Duration};
 
 use futures_util::FutureExt as _;
 use http::{Request, Response};
-use support::{RedisServer, eventually, inner::text, settings};
+use support::{RedisServer, day, eventually, inner::text, settings};
 use tokio::task::JoinSet;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Decision, FailureMode, Header, Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore, Reservation,
-    algorithm::FixedWindow,
+    Decision, FailureMode, Header, Key, Limiter, Policy, RateLimitLayer, RedisStore, Reservation,
 };
 
 fn policy() -> Policy {
-    Policy::new("p", Quota::per_day(1_000))
-        .algorithm(FixedWindow::anchored())
-        .on_store_failure(FailureMode::Closed)
+    day("p", 1_000).on_store_failure(FailureMode::Closed)
 }
 
 async fn store(server: &RedisServer) -> RedisStore {
@@ -127,7 +124,7 @@ async fn settlements_that_are_cancelled_under_load_are_all_charged() {
     const RESERVATIONS: usize = 100;
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
-    let tokens = Policy::new("tokens", Quota::per_day(1_000_000)).algorithm(FixedWindow::anchored());
+    let tokens = day("tokens", 1_000_000);
     for callers in [0, 1, 16, 200] {
         let mut others = JoinSet::new();
         for caller in 0..callers {

@@ -20,7 +20,11 @@ use futures_util::{FutureExt as _, future::BoxFuture};
 use http::{HeaderName, Method, Request, Response, request::Parts};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
-use support::{RedisServer, store};
+use support::{
+    Fake, RedisServer,
+    inner::{get, layer},
+    store, units_left,
+};
 use tokio::{task::JoinSet, time::Instant};
 use tower::{
     BoxError, Layer, Service, ServiceBuilder, ServiceExt, load_shed::error::Overloaded,
@@ -32,19 +36,9 @@ use tower_http::{
     decompression::DecompressionLayer,
 };
 use tower_ratelimit::{
-    Answer, Charge, Decision, Header, Key, KeyExtractor, Limiter, ManualClock, MemoryStore, Policy, Quota,
-    RateLimitLayer, Rule,
-    algorithm::LeakyBucket,
-    store::{Action, Store},
+    Answer, Header, Key, KeyExtractor, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer,
+    Rule, algorithm::LeakyBucket, store::Action,
 };
-
-fn layer(limit: u64) -> RateLimitLayer {
-    RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(limit)), Key::new("all"))
-}
-
-fn get() -> Request<String> {
-    Request::get("/").body(String::new()).unwrap()
-}
 
 const HELLO: &str = "hello, which is long enough for tower-http to compress it, so it is said twice: hello";
 
@@ -175,7 +169,7 @@ async fn a_timeout_on_either_side_releases_the_permits() {
         let inside = ServiceBuilder::new().layer(limit()).timeout(soon).service(Strict::new().0);
         assert!(inside.oneshot(slow()).await.unwrap_err().is::<Elapsed>());
     }
-    assert_eq!(remaining(&limiter, &policy).await, 1);
+    assert_eq!(units_left(&limiter, &policy).await, 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -350,14 +344,10 @@ async fn the_body_of_a_request_is_never_polled() {
 
 // Dropped requests.
 
-async fn remaining(limiter: &Limiter, policy: &Policy) -> u64 {
-    limiter.peek(policy, &Key::new("all"), 0).await.unwrap().remaining().unwrap()
-}
-
 /// Waits until `policy` has `expected` units left, with a time limit: permits are released in the background.
 async fn comes_to(limiter: &Limiter, policy: &Policy, expected: u64) -> bool {
     for _ in 0..300 {
-        if remaining(limiter, policy).await == expected {
+        if units_left(limiter, policy).await == expected {
             return true;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -379,11 +369,9 @@ impl KeyExtractor for Unknown {
 }
 
 /// A store that charges immediately and returns the decision later.
-struct Late(MemoryStore);
-
-impl Store for Late {
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        let answer = self.0.decide(action, charges);
+fn late(store: MemoryStore) -> Fake {
+    Fake::new(store, |store, action, charges| {
+        let answer = store.decide(action, charges);
         if action != Action::Charge {
             return answer;
         }
@@ -391,11 +379,7 @@ impl Store for Late {
             tokio::time::sleep(Duration::from_millis(100)).await;
             answer.await
         })
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        self.0.reset(policy, key)
-    }
+    })
 }
 
 #[tokio::test]
@@ -419,7 +403,7 @@ async fn a_request_dropped_in_any_state_leaves_at_most_its_charge_and_no_permit(
     for Row { name, known, late, policy, charged } in rows {
         let memory = MemoryStore::new();
         let counts = Limiter::new(memory.clone());
-        let store = if late { Limiter::new(Late(memory)) } else { Limiter::new(memory) };
+        let store = if late { Limiter::new(self::late(memory)) } else { Limiter::new(memory) };
         let layer = RateLimitLayer::new(store, in_flight(3), Key::new("all"));
         let layer = if known {
             layer.and(Rule::new(policy.clone(), Key::new("all")))
@@ -428,7 +412,7 @@ async fn a_request_dropped_in_any_state_leaves_at_most_its_charge_and_no_permit(
         };
         // So that the queue delays the next request.
         assert!(!counts.check(&policy, &Key::new("all"), 1).await.unwrap().verdict().is_denied(), "{name}");
-        let before = remaining(&counts, &policy).await;
+        let before = units_left(&counts, &policy).await;
 
         let (inner, calls) = Strict::new();
         let request = Request::get("/slow").body(String::new()).unwrap();
@@ -436,12 +420,12 @@ async fn a_request_dropped_in_any_state_leaves_at_most_its_charge_and_no_permit(
         assert!((&mut dropped).now_or_never().is_none(), "{name}");
         assert_eq!(calls.load(Ordering::Relaxed), usize::from(name == "in the service"), "{name}");
         let used = if known { 1 } else { 0 };
-        assert_eq!(remaining(&counts, &in_flight(3)).await, 3 - used, "{name}");
+        assert_eq!(units_left(&counts, &in_flight(3)).await, 3 - used, "{name}");
         drop(dropped);
 
         assert!(comes_to(&counts, &in_flight(3), 3).await, "{name}");
         let left = before - charged;
-        assert_eq!(remaining(&counts, &policy).await, left, "{name}");
+        assert_eq!(units_left(&counts, &policy).await, left, "{name}");
         for _ in 0..left {
             assert!(
                 !counts.check(&policy, &Key::new("all"), 1).await.unwrap().verdict().is_denied(),
@@ -482,7 +466,7 @@ async fn requests_dropped_at_any_moment_leave_redis_connections_in_step() {
     let called = calls.load(Ordering::Relaxed) as u64;
     assert!(called > 0 && called < 200, "{called} of 200 reached the service");
     assert!(comes_to(&limiter, &in_flight(500), 500).await);
-    let left = remaining(&limiter, &dropped).await;
+    let left = units_left(&limiter, &dropped).await;
     assert!((800..=1_000 - called).contains(&left), "{left} left, {called} called");
     // Exactly the remaining units are admitted.
     assert!(limiter.check(&dropped, &Key::new("all"), left + 1).await.unwrap().verdict().is_denied());

@@ -9,12 +9,14 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use support::{RedisServer, eventually, inner, pool, settings, store, within};
+use support::{
+    Fake, RedisServer, day, eventually, inner, memory_and_redis, pool, settings, store, units_left, within,
+};
 use tokio::sync::mpsc;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
     Charge, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer,
-    algorithm::{Concurrency, FixedWindow},
+    algorithm::Concurrency,
     store::{Action, Store},
 };
 
@@ -24,18 +26,10 @@ fn policy(limit: u64, lease: Duration) -> Policy {
 
 const LEASE: Duration = Duration::from_secs(30);
 
-async fn remaining(limiter: &Limiter, policy: &Policy) -> u64 {
-    limiter.peek(policy, &Key::new("all"), 0).await.unwrap().remaining().unwrap()
-}
-
-async fn stores(server: &RedisServer) -> [(&'static str, Limiter); 2] {
-    [("memory", Limiter::new(MemoryStore::new())), ("redis", Limiter::new(store(server).await))]
-}
-
 #[tokio::test]
 async fn a_decision_holds_its_units_until_its_last_clone_is_dropped() {
     let server = RedisServer::start();
-    for (name, limiter) in stores(&server).await {
+    for (name, limiter) in memory_and_redis(&server).await {
         let (policy, key) = (policy(3, LEASE), Key::new("all"));
         let two = limiter.check(&policy, &key, 2).await.unwrap();
         let one = limiter.check(&policy, &key, 1).await.unwrap();
@@ -45,18 +39,18 @@ async fn a_decision_holds_its_units_until_its_last_clone_is_dropped() {
         drop(denied);
         let clone = two.clone();
         drop(two);
-        assert_eq!(remaining(&limiter, &policy).await, 0, "{name}");
+        assert_eq!(units_left(&limiter, &policy).await, 0, "{name}");
         drop(clone);
-        assert!(eventually(async || remaining(&limiter, &policy).await == 2).await, "{name}");
+        assert!(eventually(async || units_left(&limiter, &policy).await == 2).await, "{name}");
         drop(one);
-        assert!(eventually(async || remaining(&limiter, &policy).await == 3).await, "{name}");
+        assert!(eventually(async || units_left(&limiter, &policy).await == 3).await, "{name}");
     }
 }
 
 #[tokio::test]
 async fn a_response_holds_its_unit_until_its_body_ends_fails_or_is_dropped() {
     let server = RedisServer::start();
-    for (name, limiter) in stores(&server).await {
+    for (name, limiter) in memory_and_redis(&server).await {
         for ending in ["ends", "fails", "is dropped"] {
             let policy = policy(1, LEASE);
             let (frames, body) = mpsc::unbounded_channel::<Result<http_body::Frame<Bytes>, std::io::Error>>();
@@ -74,7 +68,7 @@ async fn a_response_holds_its_unit_until_its_body_ends_fails_or_is_dropped() {
             let (head, mut body) = response.into_parts();
             frames.send(Ok(http_body::Frame::data("a".into()))).unwrap();
             body.frame().await.unwrap().unwrap();
-            assert_eq!(remaining(&limiter, &policy).await, 0, "{name}");
+            assert_eq!(units_left(&limiter, &policy).await, 0, "{name}");
             match ending {
                 "ends" => {
                     drop(frames);
@@ -86,7 +80,7 @@ async fn a_response_holds_its_unit_until_its_body_ends_fails_or_is_dropped() {
                 }
                 _ => drop(body),
             }
-            assert!(eventually(async || remaining(&limiter, &policy).await == 1).await, "{name}, {ending}");
+            assert!(eventually(async || units_left(&limiter, &policy).await == 1).await, "{name}, {ending}");
             drop(head);
         }
     }
@@ -114,11 +108,11 @@ async fn permits_that_a_handler_passes_on_are_held_until_its_body_ends() {
         };
         let Ok(response) = layer.layer(handler).oneshot(inner::get()).await;
         let (head, body) = response.into_parts();
-        assert_eq!(remaining(&limiter, &exports).await, 0, "{name}");
-        assert_eq!(remaining(&limiter, &requests).await, 8 + u64::from(name == "exempt"), "{name}");
+        assert_eq!(units_left(&limiter, &exports).await, 0, "{name}");
+        assert_eq!(units_left(&limiter, &requests).await, 8 + u64::from(name == "exempt"), "{name}");
         body.collect().await.unwrap();
-        assert!(eventually(async || remaining(&limiter, &exports).await == 1).await, "{name}");
-        assert!(eventually(async || remaining(&limiter, &requests).await == 9).await, "{name}");
+        assert!(eventually(async || units_left(&limiter, &exports).await == 1).await, "{name}");
+        assert!(eventually(async || units_left(&limiter, &requests).await == 9).await, "{name}");
         drop(head);
     }
 }
@@ -204,7 +198,7 @@ async fn a_shorter_period_does_not_shorten_the_permits_of_requests_that_run() {
             clock.advance(Duration::from_millis(1_500));
         }
         drop(running);
-        assert!(eventually(async || remaining(&limiter, &short).await == 1).await, "{name}");
+        assert!(eventually(async || units_left(&limiter, &short).await == 1).await, "{name}");
     }
 }
 
@@ -274,7 +268,7 @@ async fn a_permit_that_a_denial_removed_as_expired_stays_expired_when_the_clock_
 #[tokio::test]
 async fn a_check_that_is_dropped_before_it_is_done_leaves_no_permit() {
     let server = RedisServer::start();
-    for (name, limiter) in stores(&server).await {
+    for (name, limiter) in memory_and_redis(&server).await {
         let policy = policy(4, LEASE);
         for _ in 0..20 {
             let mut check = Box::pin(limiter.check(&policy, &Key::new("all"), 1));
@@ -284,23 +278,23 @@ async fn a_check_that_is_dropped_before_it_is_done_leaves_no_permit() {
             })
             .await;
         }
-        assert!(eventually(async || remaining(&limiter, &policy).await == 4).await, "{name}");
+        assert!(eventually(async || units_left(&limiter, &policy).await == 4).await, "{name}");
     }
 }
 
 #[tokio::test]
 async fn two_decisions_on_one_charge_hold_two_permits() {
     let server = RedisServer::start();
-    for (name, limiter) in stores(&server).await {
+    for (name, limiter) in memory_and_redis(&server).await {
         let policy = policy(2, LEASE);
         let charge = [Charge::new(&policy, &Key::new("all"), 1)];
         let held = [limiter.check_all(&charge).await.unwrap(), limiter.check_all(&charge).await.unwrap()];
         assert!(!limiter.check_all(&charge).await.unwrap().is_allowed(), "{name}");
         let [first, second] = held;
         drop(first);
-        assert!(eventually(async || remaining(&limiter, &policy).await == 1).await, "{name}");
+        assert!(eventually(async || units_left(&limiter, &policy).await == 1).await, "{name}");
         drop(second);
-        assert!(eventually(async || remaining(&limiter, &policy).await == 2).await, "{name}");
+        assert!(eventually(async || units_left(&limiter, &policy).await == 2).await, "{name}");
     }
 }
 
@@ -324,17 +318,17 @@ async fn a_charge_that_reaches_a_store_twice_holds_its_permits_once() {
 #[tokio::test]
 async fn a_denial_by_another_policy_holds_no_permit() {
     let server = RedisServer::start();
-    for (name, limiter) in stores(&server).await {
+    for (name, limiter) in memory_and_redis(&server).await {
         let in_flight = policy(2, LEASE);
-        let daily = Policy::new("daily", Quota::per_day(1)).algorithm(FixedWindow::anchored());
+        let daily = day("daily", 1);
         let key = Key::new("all");
         let both = || [Charge::new(&in_flight, &key, 1), Charge::new(&daily, &key, 1)];
         let first = limiter.check_all(&both()).await.unwrap();
         assert!(first.is_allowed(), "{name}");
         assert!(!limiter.check_all(&both()).await.unwrap().is_allowed(), "{name}");
-        assert_eq!(remaining(&limiter, &in_flight).await, 1, "{name}");
+        assert_eq!(units_left(&limiter, &in_flight).await, 1, "{name}");
         drop(first);
-        assert!(eventually(async || remaining(&limiter, &in_flight).await == 2).await, "{name}");
+        assert!(eventually(async || units_left(&limiter, &in_flight).await == 2).await, "{name}");
     }
 }
 
@@ -366,7 +360,7 @@ async fn never_more_concurrent_tasks_than_the_limit() {
         });
     }
     tasks.join_all().await;
-    assert!(eventually(async || remaining(&instances[0], &policy).await == 7).await);
+    assert!(eventually(async || units_left(&instances[0], &policy).await == 7).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -389,25 +383,25 @@ async fn exactly_the_limit_of_simultaneous_checks_is_admitted() {
 #[tokio::test]
 async fn units_that_were_not_granted_are_not_held() {
     let server = RedisServer::start();
-    for (name, limiter) in stores(&server).await {
+    for (name, limiter) in memory_and_redis(&server).await {
         let policy = policy(3, LEASE);
         let key = Key::new("all");
         let all = limiter.check_up_to(&policy, &key, u64::MAX).await.unwrap();
         assert_eq!(all.outcomes()[0].granted(), 3, "{name}");
         assert!(!limiter.check(&policy, &key, u64::MAX).await.unwrap().is_allowed(), "{name}");
         drop(all);
-        assert!(eventually(async || remaining(&limiter, &policy).await == 3).await, "{name}");
+        assert!(eventually(async || units_left(&limiter, &policy).await == 3).await, "{name}");
     }
 }
 
 #[tokio::test]
 async fn a_permit_can_be_dropped_on_a_thread_without_a_runtime() {
     let server = RedisServer::start();
-    for (name, limiter) in stores(&server).await {
+    for (name, limiter) in memory_and_redis(&server).await {
         let policy = policy(1, LEASE);
         let held = limiter.check(&policy, &Key::new("all"), 1).await.unwrap();
         std::thread::spawn(move || drop(held)).join().unwrap();
-        assert!(eventually(async || remaining(&limiter, &policy).await == 1).await, "{name}");
+        assert!(eventually(async || units_left(&limiter, &policy).await == 1).await, "{name}");
     }
 }
 
@@ -622,23 +616,12 @@ async fn one_task_renews_all_permits_and_none_is_left_when_they_are_released() {
 
 #[tokio::test]
 async fn a_released_permit_keeps_no_store_alive() {
-    struct Owned(MemoryStore, #[expect(dead_code, reason = "counted")] std::sync::Arc<()>);
-
-    impl Store for Owned {
-        fn decide(
-            &self,
-            action: Action,
-            charges: &[Charge],
-        ) -> tower_ratelimit::Answer<tower_ratelimit::Decision> {
-            self.0.decide(action, charges)
-        }
-        fn reset(&self, policy: &Policy, key: &Key) -> tower_ratelimit::Answer<()> {
-            self.0.reset(policy, key)
-        }
-    }
-
     let store = std::sync::Arc::new(());
-    let limiter = Limiter::new(Owned(MemoryStore::new(), store.clone()));
+    let owned = store.clone();
+    let limiter = Limiter::new(Fake::new(MemoryStore::new(), move |store, action, charges| {
+        let _ = &owned;
+        store.decide(action, charges)
+    }));
     let held = limiter.check(&Policy::concurrency("exports", 1), &Key::new("all"), 1).await.unwrap();
     drop((held, limiter));
     assert_eq!(std::sync::Arc::strong_count(&store), 1);

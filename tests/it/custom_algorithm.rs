@@ -7,7 +7,7 @@ pub(crate) mod example;
 use std::time::Duration;
 
 use example::DayAndNight;
-use support::{RedisServer, settings, store};
+use support::{RedisServer, day, settings, store};
 use tower_ratelimit::{
     Charge, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
     algorithm::{Algorithm, FixedWindow},
@@ -29,7 +29,7 @@ async fn the_example_is_decided_together_with_a_built_in_algorithm() {
     let memory = MemoryStore::with_clock(clock.clone());
     for limiter in [Limiter::new(redis), Limiter::new(memory)] {
         clock.set(ManualClock::new().now());
-        let daily = Policy::new("daily", Quota::per_day(23)).algorithm(FixedWindow::anchored());
+        let daily = day("daily", 23);
         let key = Key::new("acme");
         let both = [Charge::new(&reports(), &key, 1), Charge::new(&daily, &key, 1)];
         let admitted = async || {

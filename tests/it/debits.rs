@@ -13,13 +13,15 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use support::{Down, PATIENT, RedisServer, eventually, settings, store};
-use tokio::{sync::Semaphore, task::JoinSet};
+use support::{
+    Down, Fake, PATIENT, RedisServer, current_thread, eventually, fails, memory_and_redis, settings, store,
+};
+use tokio::task::JoinSet;
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy,
-    Quota, Reservation,
+    Charge, Decision, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
+    Reservation,
     algorithm::{Algorithm, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    store::{Action, Store},
+    store::Action,
 };
 
 const PERIOD: Duration = Duration::from_secs(100);
@@ -316,7 +318,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 #[test]
 fn the_count_is_right_after_debits_refunds_and_settlements_in_any_order() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = current_thread();
     let server = RedisServer::start();
     let redis = Limiter::new(runtime.block_on(store(&server)));
     let memory = Limiter::new(MemoryStore::new());
@@ -372,42 +374,22 @@ async fn concurrent_settlements_are_all_counted() {
     }
 }
 
-/// A store in memory. Its debits fail, unsent, while `fails` is set.
-#[derive(Clone, Default)]
-struct Unsteady {
-    counts: MemoryStore,
-    fails: Arc<AtomicBool>,
-}
-
-impl Store for Unsteady {
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        if self.fails.load(Relaxed) && action != Action::Peek {
-            return Answer::ready(Err(Error::new(ErrorKind::StoreUnreachable, "not sent")));
-        }
-        self.counts.decide(action, charges)
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        self.counts.reset(policy, key)
-    }
-}
-
 #[tokio::test]
 async fn a_settlement_that_was_not_sent_can_be_made_again() {
     for mode in [FailureMode::Closed, FailureMode::Open] {
         for cost in [3, 30] {
-            let store = Unsteady::default();
+            let store = Fake::default();
             let limiter = Limiter::new(store.clone());
             let policy = Policy::new("tokens", Quota::per_day(100))
                 .algorithm(FixedWindow::anchored())
                 .on_store_failure(mode);
             let decision = limiter.check(&policy, &Key::new("alice"), 10).await.unwrap();
             let reservation = Reservation::new(&limiter, &decision);
-            store.fails.store(true, Relaxed);
+            store.fail(ErrorKind::StoreUnreachable);
             let settled = reservation.settle(cost).await;
             let failed = settled.map_or(true, |decision| decision.failure().is_some());
             assert!(failed, "{mode:?}, {cost}");
-            store.fails.store(false, Relaxed);
+            store.fail(None);
             for _ in 0..2 {
                 reservation.settle(cost).await.unwrap();
             }
@@ -419,17 +401,17 @@ async fn a_settlement_that_was_not_sent_can_be_made_again() {
 
 #[tokio::test]
 async fn a_debit_while_the_store_fails_is_charged_in_process_and_reconciled() {
-    let store = Unsteady::default();
+    let store = Fake::default();
     let limiter = Limiter::new(store.clone());
     let policy = Policy::new("tokens", Quota::per_day(100)).algorithm(FixedWindow::anchored()).debt(20);
     let alice = Key::new("alice");
     let decision = limiter.check(&policy, &alice, 10).await.unwrap();
-    store.fails.store(true, Relaxed);
+    store.fail(ErrorKind::StoreUnreachable);
     let debited = limiter.debit(&decision, 500).await.unwrap();
     // The local count starts from zero, and has no room for debt.
     assert_eq!((debited.outcomes()[0].granted(), debited.remaining()), (100, Some(0)));
     assert!(!limiter.check(&policy, &alice, 1).await.unwrap().is_allowed());
-    store.fails.store(false, Relaxed);
+    store.fail(None);
     let denied = async || !limiter.check(&policy, &alice, 1).await.unwrap().is_allowed();
     assert!(eventually(denied).await);
 }
@@ -549,9 +531,7 @@ async fn a_reservation_that_is_dropped_settles_at_what_was_recorded_last() {
         ("only a debit", &[Extend(70)], [70, 0]),
         ("on another handle", &[Clone, Record(7)], [7, 7]),
     ];
-    for (store, limiter) in
-        [("memory", Limiter::new(MemoryStore::new())), ("redis", Limiter::new(store(&server).await))]
-    {
+    for (store, limiter) in memory_and_redis(&server).await {
         for (name, steps, expected) in &rows {
             for (or_refund, expected) in [false, true].into_iter().zip(expected) {
                 let policy =
@@ -580,39 +560,9 @@ async fn a_reservation_that_is_dropped_settles_at_what_was_recorded_last() {
     }
 }
 
-/// Calls to `Controlled` end in their order, one for each permit.
-#[derive(Clone)]
-struct Controlled {
-    store: MemoryStore,
-    permits: Arc<Semaphore>,
-}
-
-impl Controlled {
-    fn new() -> Self {
-        Self { store: MemoryStore::new(), permits: Arc::new(Semaphore::new(0)) }
-    }
-}
-
-impl Store for Controlled {
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        if !matches!(action, Action::Debit | Action::Refund) {
-            return self.store.decide(action, charges);
-        }
-        let (controlled, charges) = (self.clone(), charges.to_vec());
-        Answer::pending(async move {
-            controlled.permits.acquire().await.unwrap().forget();
-            controlled.store.decide(action, &charges).await
-        })
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        self.store.reset(policy, key)
-    }
-}
-
 #[tokio::test]
 async fn calls_that_are_made_while_one_is_under_way_share_the_next_one() {
-    let store = Controlled::new();
+    let (store, permits) = Fake::gated(MemoryStore::new(), &[Action::Debit, Action::Refund]);
     let limiter = Limiter::new(store.clone());
     let policy = Policy::new("tokens", Quota::per_day(1_000)).algorithm(FixedWindow::anchored());
     let key = Key::new("alice");
@@ -621,25 +571,25 @@ async fn calls_that_are_made_while_one_is_under_way_share_the_next_one() {
     let first = reservation.extend_to(20);
     let others: Vec<_> = (3..=90).map(|part| reservation.extend_to(part * 10)).collect();
     let last = reservation.settle(800);
-    store.permits.add_permits(1);
+    permits.add_permits(1);
     assert_eq!(first.await.unwrap().remaining(), Some(980));
     // One call for all others.
-    store.permits.add_permits(1);
+    permits.add_permits(1);
     for other in others {
         assert_eq!(other.await.unwrap().remaining(), Some(200));
     }
     assert_eq!(last.await.unwrap().remaining(), Some(200));
-    assert_eq!(store.permits.available_permits(), 0);
+    assert_eq!(permits.available_permits(), 0);
 }
 
 #[test]
 fn a_settlement_waits_neither_for_an_answer_that_is_kept_nor_for_a_runtime_that_is_not_driven() {
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = || current_thread();
     let (driven, left) = (runtime(), runtime());
     for (name, first_in) in [("kept", None), ("not driven", Some(&left))] {
         for settled_in in [None, Some(&driven)] {
-            let store = Controlled::new();
-            store.permits.add_permits(9);
+            let (store, permits) = Fake::gated(MemoryStore::new(), &[Action::Debit, Action::Refund]);
+            permits.add_permits(9);
             let limiter = Limiter::new(store.clone());
             let policy = Policy::new("tokens", Quota::per_day(100)).algorithm(FixedWindow::anchored());
             let decision = driven.block_on(limiter.check(&policy, &Key::new("alice"), 10)).unwrap();
@@ -667,7 +617,7 @@ fn a_settlement_waits_neither_for_an_answer_that_is_kept_nor_for_a_runtime_that_
 
 #[tokio::test(start_paused = true)]
 async fn drain_waits_for_reservations_and_their_calls_and_for_no_longer_than_the_deadline() {
-    let store = Controlled::new();
+    let (store, permits) = Fake::gated(MemoryStore::new(), &[Action::Debit, Action::Refund]);
     let limiter = Limiter::new(store.clone());
     let policy = Policy::new("tokens", Quota::per_day(100)).algorithm(FixedWindow::anchored());
     let key = Key::new("alice");
@@ -691,7 +641,7 @@ async fn drain_waits_for_reservations_and_their_calls_and_for_no_longer_than_the
     drop(reservation);
     late(1).await;
     assert_eq!(left().await, Some(90));
-    store.permits.add_permits(1);
+    permits.add_permits(1);
     limiter.drain(PATIENT).await.unwrap();
     assert_eq!(left().await, Some(70));
 
@@ -701,7 +651,7 @@ async fn drain_waits_for_reservations_and_their_calls_and_for_no_longer_than_the
     drop(same.0.settle(same.1));
     late(1).await;
     drop(less.0.settle(less.1));
-    store.permits.add_permits(1);
+    permits.add_permits(1);
     limiter.drain(PATIENT).await.unwrap();
     assert_eq!(left().await, Some(66));
     drop((same, less));
@@ -751,27 +701,6 @@ fn a_reservation_settles_on_the_runtime_of_its_drop_or_else_on_the_one_where_it_
     assert_eq!(left("unsent"), Some(70));
 }
 
-/// Makes debits and refunds, and loses the answers while `loses` is set.
-#[derive(Clone, Default)]
-struct Lossy {
-    counts: MemoryStore,
-    loses: Arc<AtomicBool>,
-}
-
-impl Store for Lossy {
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        let answer = self.counts.decide(action, charges);
-        if self.loses.load(Relaxed) && matches!(action, Action::Debit | Action::Refund) {
-            return Answer::ready(Err(Error::new(ErrorKind::StoreTimeout, "lost")));
-        }
-        answer
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        self.counts.reset(policy, key)
-    }
-}
-
 #[tokio::test]
 async fn units_that_may_have_been_charged_or_refunded_are_neither_debited_again_nor_refunded() {
     // The total whose answer is lost, a later one, and what is charged then of an estimate of 100. The call was made.
@@ -785,7 +714,14 @@ async fn units_that_may_have_been_charged_or_refunded_are_neither_debited_again_
     ];
     for mode in [FailureMode::Closed, FailureMode::Open] {
         for (name, lost, later, expected) in rows {
-            let store = Lossy::default();
+            let loses = Arc::new(AtomicBool::new(false));
+            let is_lost = loses.clone();
+            // Makes debits and refunds, and loses their answers.
+            let store = Fake::new(MemoryStore::new(), move |store, action, charges| {
+                let answer = store.decide(action, charges);
+                let is_lost = is_lost.load(Relaxed) && matches!(action, Action::Debit | Action::Refund);
+                if is_lost { fails(ErrorKind::StoreTimeout) } else { answer }
+            });
             let limiter = Limiter::new(store.clone());
             let policy = Policy::new("tokens", Quota::per_day(1_000))
                 .algorithm(FixedWindow::anchored())
@@ -793,10 +729,10 @@ async fn units_that_may_have_been_charged_or_refunded_are_neither_debited_again_
             let key = Key::new("alice");
             let decision = limiter.check(&policy, &key, 100).await.unwrap();
             let reservation = Reservation::new(&limiter, &decision);
-            store.loses.store(true, Relaxed);
+            loses.store(true, Relaxed);
             let settled = reservation.settle(lost).await;
             assert!(settled.map_or(true, |decision| decision.failure().is_some()), "{name}, {mode:?}");
-            store.loses.store(false, Relaxed);
+            loses.store(false, Relaxed);
             reservation.settle(later).await.unwrap();
             let left = limiter.peek(&policy, &key, 0).await.unwrap().remaining().unwrap();
             assert_eq!(1_000 - left, expected, "{name}, {mode:?}");

@@ -17,7 +17,7 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use support::{RedisPool, RedisServer, pool, settings};
+use support::{RedisPool, RedisServer, current_thread, pool, settings};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
     Verdict,
@@ -737,7 +737,7 @@ fn said(decision: &Decision) -> Vec<Said> {
 /// Runs random sequences of steps under policies drawn from `rules`.
 fn contest(default_steps: usize, rules: impl Strategy<Value = Vec<Rule>>) {
     // One thread, so that the decisions of a batch have an order.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = current_thread();
     let server = RedisServer::start();
     let pool = runtime.block_on(pool(&server));
     let steps_wanted =
@@ -836,7 +836,7 @@ fn several_policies_with_penalties_agree_to_the_microsecond() {
 /// Random limits are rarely so large: a cell that takes in two others counts no more units than fit into its bytes.
 #[test]
 fn cells_of_a_trillion_units_agree_after_they_became_wider() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = current_thread();
     let server = RedisServer::start();
     let pool = runtime.block_on(pool(&server));
     let (limit, period) = (800_000_000_000, 60_000_000);

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use support::{
     RedisServer,
     http::{Tally, app, hammer, serve},
-    store,
+    memory_and_redis, store,
 };
 use tower_ratelimit::{
     FailureMode, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
@@ -92,8 +92,7 @@ fn one_instance_in_memory_admits_exactly_the_limit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn several_policies_are_charged_together_or_not_at_all() {
     let server = RedisServer::start();
-    let limiters =
-        [("memory", Limiter::new(MemoryStore::new())), ("redis", Limiter::new(store(&server).await))];
+    let limiters = memory_and_redis(&server).await;
     for (name, limiter) in limiters {
         // Each key of `one` admits 10, `all` admits 25: together 25, and no unit is lost.
         let (one, all) = (Policy::new("one", Quota::per_day(10)), Policy::new("all", Quota::per_day(25)));

@@ -8,21 +8,13 @@ use std::{
     time::Duration,
 };
 
-use tokio::{runtime::Builder, sync::Semaphore};
+use tokio::sync::Semaphore;
 
-use support::{Down, RedisServer, eventually, http, settings};
+use support::{Down, Fake, RedisServer, current_thread, day, eventually, fails, http, settings};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, PeerIp, Policy,
-    Quota, RateLimitLayer, RedisStore, Verdict,
-    algorithm::{Algorithm, FixedWindow},
-    decision::{DecisionSource, Outcome},
-    store::{Action, Store},
+    Quota, RateLimitLayer, RedisStore, algorithm::Algorithm, decision::DecisionSource, store::Action,
 };
-
-fn window(name: &str, limit: u64) -> Policy {
-    // Nothing is replenished during a test.
-    Policy::new(name, Quota::per_day(limit)).algorithm(FixedWindow::anchored())
-}
 
 /// Calls to a server that does not answer fail after this time, so a breaker opens soon.
 async fn store(server: &RedisServer) -> RedisStore {
@@ -68,7 +60,7 @@ async fn a_share_of_each_local_policy_is_enforced_while_the_store_fails() {
     for (name, mode, expected) in rows {
         let limiter = Limiter::new(Down);
         for (algorithm, policy) in [
-            ("window", window("p", 8)),
+            ("window", day("p", 8)),
             ("gcra", Policy::new("p", Quota::per_day(8))),
             ("burst", Policy::new("q", Quota::per_day(100).burst(8))),
         ] {
@@ -82,7 +74,7 @@ async fn a_share_of_each_local_policy_is_enforced_while_the_store_fails() {
 #[tokio::test]
 async fn a_local_decision_is_complete_and_names_its_failure() {
     let limiter = Limiter::new(Down);
-    let (policy, key) = (window("p", 4).on_store_failure(FailureMode::Local { instances: 2 }), Key::new("a"));
+    let (policy, key) = (day("p", 4).on_store_failure(FailureMode::Local { instances: 2 }), Key::new("a"));
     let decision = limiter.check(&policy, &key, 1).await.unwrap();
     assert_eq!(decision.failure().unwrap().kind(), ErrorKind::StoreUnreachable);
     assert_eq!((decision.remaining(), decision.outcomes()[0].granted()), (Some(1), 1));
@@ -102,9 +94,9 @@ async fn a_local_decision_is_complete_and_names_its_failure() {
 async fn the_strictest_mode_of_several_policies_decides() {
     let limiter = Limiter::new(Down);
     let key = Key::new("alice");
-    let local = |name, limit| window(name, limit);
-    let open = window("open", 1).on_store_failure(FailureMode::Open);
-    let closed = window("closed", 1).on_store_failure(FailureMode::Closed);
+    let local = |name, limit| day(name, limit);
+    let open = day("open", 1).on_store_failure(FailureMode::Open);
+    let closed = day("closed", 1).on_store_failure(FailureMode::Closed);
     let check = async |policies: &[&Policy]| {
         let charges: Vec<_> = policies.iter().map(|policy| Charge::new(policy, &key, 1)).collect();
         limiter.check_all(&charges).await
@@ -163,7 +155,7 @@ async fn an_algorithm_without_a_twin_is_counted_by_gcra() {
 async fn an_outage_limits_over_http_and_grants_no_second_quota() {
     let mut server = RedisServer::start();
     let store = store(&server).await;
-    let policy = window("api", 5);
+    let policy = day("api", 5);
     let app = http::serve(http::app(RateLimitLayer::new(store, policy, PeerIp::new()))).await;
     server.kill();
     let client = http::Client::new();
@@ -202,7 +194,7 @@ async fn a_permit_that_is_dropped_during_an_outage_is_released_afterwards() {
 async fn what_was_admitted_during_an_outage_is_charged_afterwards() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
-    let (policy, alice) = (window("api", 20), Key::new("alice"));
+    let (policy, alice) = (day("api", 20), Key::new("alice"));
     let exhausted = Key::new("carol");
     assert_eq!(admitted(&limiter, &policy, &alice, 3).await, 3);
     server.signal("STOP");
@@ -221,57 +213,56 @@ async fn what_was_admitted_during_an_outage_is_charged_afterwards() {
     assert!(eventually(is_charged).await, "3 and 4 units, and 20 units, but {remaining:?} remain");
 }
 
-/// A store that fails as its fields define, and counts the reconciled units.
-#[derive(Clone, Default)]
+/// A store whose decisions and whose reconciliation fail independently, and the units that it has reconciled.
+#[derive(Clone)]
 struct Unsteady {
+    store: Fake,
     /// The failure of decisions.
     decisions: Arc<Mutex<Option<ErrorKind>>>,
     reconciling: Arc<AtomicBool>,
-    /// Reconciling waits for a permit of it.
-    gate: Option<Arc<Semaphore>>,
     reconciled: Arc<AtomicU64>,
-    /// The keys of the calls that reconcile.
-    asked: Arc<Mutex<Vec<Key>>>,
 }
 
 impl Unsteady {
+    fn new() -> Self {
+        Self::over(Fake::default())
+    }
+
+    /// Reconciling asks `store`.
+    fn over(store: Fake) -> Self {
+        let decisions = Arc::<Mutex<Option<ErrorKind>>>::default();
+        let (reconciling, reconciled) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (failure, fails_now, units) = (decisions.clone(), reconciling.clone(), reconciled.clone());
+        let store = Fake::new(store, move |store, action, charges| match *failure.lock().unwrap() {
+            Some(kind) if action != Action::ChargeUpTo => fails(kind),
+            None if action != Action::ChargeUpTo => Answer::ready(Ok(Decision::new([]))),
+            _ if fails_now.load(Relaxed) => fails(ErrorKind::StoreSuspended),
+            _ => {
+                let (answer, units, cost) = (store.decide(action, charges), units.clone(), charges[0].cost());
+                Answer::pending(async move {
+                    let decision = answer.await?;
+                    units.fetch_add(cost, Relaxed);
+                    Ok(decision)
+                })
+            }
+        });
+        Self { store, decisions, reconciling, reconciled }
+    }
+
+    fn limiter(&self) -> Limiter {
+        Limiter::new(self.store.clone())
+    }
+
     fn fail(&self, kind: impl Into<Option<ErrorKind>>) {
         *self.decisions.lock().unwrap() = kind.into();
     }
 }
 
-impl Store for Unsteady {
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        if action != Action::ChargeUpTo {
-            let failure = *self.decisions.lock().unwrap();
-            return Answer::ready(
-                failure.map_or_else(|| Ok(Decision::new([])), |kind| Err(Error::new(kind, "failed"))),
-            );
-        }
-        self.asked.lock().unwrap().push(charges[0].key().clone());
-        if self.reconciling.load(Relaxed) {
-            return Answer::ready(Err(Error::new(ErrorKind::StoreSuspended, "not sent")));
-        }
-        let (store, charge) = (self.clone(), charges[0].clone());
-        Answer::pending(async move {
-            if let Some(gate) = &store.gate {
-                gate.acquire().await.unwrap().forget();
-            }
-            store.reconciled.fetch_add(charge.cost(), Relaxed);
-            let taken = Outcome::new(&charge, Verdict::Allow, 0, Duration::ZERO).granting(charge.cost());
-            Ok(Decision::new([taken]))
-        })
-    }
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
-    }
-}
-
 #[tokio::test]
 async fn what_could_not_be_reconciled_is_reconciled_later() {
-    let store = Unsteady::default();
-    let limiter = Limiter::new(store.clone());
-    let (policy, alice) = (window("api", 20), Key::new("alice"));
+    let store = Unsteady::new();
+    let limiter = store.limiter();
+    let (policy, alice) = (day("api", 20), Key::new("alice"));
     store.fail(ErrorKind::StoreSuspended);
     store.reconciling.store(true, Relaxed);
     assert_eq!(admitted(&limiter, &policy, &alice, 3).await, 3);
@@ -289,8 +280,8 @@ async fn what_could_not_be_reconciled_is_reconciled_later() {
 
 #[tokio::test]
 async fn units_that_were_replenished_during_an_outage_are_not_reconciled() {
-    let store = Unsteady::default();
-    let limiter = Limiter::new(store.clone());
+    let store = Unsteady::new();
+    let limiter = store.limiter();
     let policy = Policy::new("api", Quota::per_second(100));
     store.fail(ErrorKind::StoreSuspended);
     assert_eq!(admitted(&limiter, &policy, &Key::new("alice"), 100).await, 100);
@@ -316,9 +307,9 @@ async fn what_the_store_certainly_did_not_charge_is_reconciled() {
         (ErrorKind::StoreReply, 0),
     ];
     for (kind, expected) in rows {
-        let store = Unsteady::default();
-        let limiter = Limiter::new(store.clone());
-        let (policy, alice) = (window("api", 20), Key::new("alice"));
+        let store = Unsteady::new();
+        let limiter = store.limiter();
+        let (policy, alice) = (day("api", 20), Key::new("alice"));
         store.fail(kind);
         assert_eq!(admitted(&limiter, &policy, &alice, 3).await, 3);
         store.fail(None);
@@ -332,15 +323,15 @@ async fn what_the_store_certainly_did_not_charge_is_reconciled() {
 
 #[tokio::test]
 async fn what_was_admitted_under_a_raised_quota_is_reconciled() {
-    let store = Unsteady::default();
-    let limiter = Limiter::new(store.clone());
+    let store = Unsteady::new();
+    let limiter = store.limiter();
     let alice = Key::new("alice");
     store.fail(ErrorKind::StoreSuspended);
     for (limit, expected) in [(3, 3), (20, 17)] {
-        assert_eq!(admitted(&limiter, &window("api", limit), &alice, 30).await, expected);
+        assert_eq!(admitted(&limiter, &day("api", limit), &alice, 30).await, expected);
     }
     store.fail(None);
-    limiter.check(&window("api", 20), &alice, 1).await.unwrap();
+    limiter.check(&day("api", 20), &alice, 1).await.unwrap();
     for _ in 0..10 {
         tokio::task::yield_now().await;
     }
@@ -349,9 +340,9 @@ async fn what_was_admitted_under_a_raised_quota_is_reconciled() {
 
 #[tokio::test]
 async fn drain_charges_what_was_admitted_in_an_outage_or_fails() {
-    let store = Unsteady::default();
-    let limiter = Limiter::new(store.clone());
-    let (policy, alice) = (window("api", 20), Key::new("alice"));
+    let store = Unsteady::new();
+    let limiter = store.limiter();
+    let (policy, alice) = (day("api", 20), Key::new("alice"));
     store.fail(ErrorKind::StoreSuspended);
     store.reconciling.store(true, Relaxed);
     assert_eq!(admitted(&limiter, &policy, &alice, 3).await, 3);
@@ -365,9 +356,10 @@ async fn drain_charges_what_was_admitted_in_an_outage_or_fails() {
 
 #[tokio::test]
 async fn units_that_are_admitted_while_others_are_reconciled_still_count() {
-    let store = Unsteady { gate: Some(Arc::new(Semaphore::new(0))), ..Unsteady::default() };
-    let limiter = Limiter::new(store.clone());
-    let (policy, alice) = (window("api", 20), Key::new("alice"));
+    let (gated, gate) = Fake::gated(MemoryStore::new(), &[Action::ChargeUpTo]);
+    let store = Unsteady::over(gated);
+    let limiter = store.limiter();
+    let (policy, alice) = (day("api", 20), Key::new("alice"));
     store.fail(ErrorKind::StoreSuspended);
     assert_eq!(admitted(&limiter, &policy, &alice, 15).await, 15);
     store.fail(None);
@@ -375,48 +367,32 @@ async fn units_that_are_admitted_while_others_are_reconciled_still_count() {
     tokio::task::yield_now().await;
     store.fail(ErrorKind::StoreSuspended);
     assert_eq!(admitted(&limiter, &policy, &alice, 5).await, 5);
-    store.gate.as_ref().unwrap().add_permits(1);
+    gate.add_permits(1);
     assert!(eventually(async || store.reconciled.load(Relaxed) == 15).await);
     tokio::task::yield_now().await;
     assert_eq!(admitted(&limiter, &policy, &alice, 30).await, 15);
 }
 
-/// A store of which one part is down: every call for the key "down" fails. Counts the calls that reconcile this
-/// key.
-#[derive(Clone)]
-struct PartlyDown {
-    counts: MemoryStore,
-    is_down: Arc<AtomicBool>,
-    calls: Arc<AtomicU64>,
-}
-
-impl Store for PartlyDown {
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        if charges[0].key() != &Key::new("down") || !self.is_down.load(Relaxed) {
-            return self.counts.decide(action, charges);
-        }
-        self.calls.fetch_add((action == Action::ChargeUpTo).into(), Relaxed);
-        Answer::ready(Err(Error::new(ErrorKind::StoreSuspended, "not sent")))
-    }
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        self.counts.reset(policy, key)
-    }
-}
-
 #[tokio::test]
 async fn what_is_owed_to_a_part_of_the_store_is_not_sent_again_for_each_admission() {
-    let counts = MemoryStore::new();
-    let store = PartlyDown { counts, is_down: Arc::new(true.into()), calls: Arc::default() };
+    let is_down = Arc::new(AtomicBool::new(true));
+    let fails_now = is_down.clone();
+    let store = Fake::new(MemoryStore::new(), move |store, action, charges| {
+        if charges[0].key() == &Key::new("down") && fails_now.load(Relaxed) {
+            return fails(ErrorKind::StoreSuspended);
+        }
+        store.decide(action, charges)
+    });
     let limiter = Limiter::new(store.clone());
-    let (policy, down, up) = (window("api", 10_000), Key::new("down"), Key::new("up"));
+    let (policy, down, up) = (day("api", 10_000), Key::new("down"), Key::new("up"));
     for _ in 0..1_000 {
         assert_eq!(admitted(&limiter, &policy, &down, 1).await, 1);
         assert_eq!(admitted(&limiter, &policy, &up, 1).await, 1);
         tokio::task::yield_now().await;
     }
-    let calls = store.calls.load(Relaxed);
+    let calls = store.asked(Action::ChargeUpTo).iter().filter(|key| **key == down).count();
     assert!((1..=1_000).contains(&calls), "{calls} calls for 1,000 units");
-    store.is_down.store(false, Relaxed);
+    is_down.store(false, Relaxed);
     limiter.drain(Duration::from_secs(60)).await.unwrap();
     for key in [&down, &up] {
         assert_eq!(limiter.peek(&policy, key, 0).await.unwrap().remaining(), Some(9_000), "{key:?}");
@@ -425,12 +401,13 @@ async fn what_is_owed_to_a_part_of_the_store_is_not_sent_again_for_each_admissio
 
 #[test]
 fn a_round_that_ends_with_its_runtime_loses_only_the_calls_under_way_and_repeats_none() {
-    let store = Unsteady { gate: Some(Arc::new(Semaphore::new(0))), ..Unsteady::default() };
-    let limiter = Limiter::new(store.clone());
-    let policy = window("api", 20);
-    let runtime = || Builder::new_current_thread().enable_all().build().unwrap();
+    let (gated, gate) = Fake::gated(MemoryStore::new(), &[Action::ChargeUpTo]);
+    let store = Unsteady::over(gated);
+    let limiter = store.limiter();
+    let policy = day("api", 20);
+    let runtime = || current_thread();
     let mut keys: Vec<_> = (0..1_000).map(|i| Key::new(i.to_string())).collect();
-    let asked = || store.asked.lock().unwrap().clone();
+    let asked = || store.store.asked(Action::ChargeUpTo);
     runtime().block_on(async {
         store.fail(ErrorKind::StoreSuspended);
         for key in &keys {
@@ -445,7 +422,7 @@ fn a_round_that_ends_with_its_runtime_loses_only_the_calls_under_way_and_repeats
     let under_way = asked().len();
     assert!(under_way < keys.len());
     assert!(keys.starts_with(&asked()), "the oldest first");
-    store.gate.as_ref().unwrap().add_permits(keys.len());
+    gate.add_permits(keys.len());
     runtime().block_on(limiter.drain(Duration::from_secs(60))).unwrap();
     assert_eq!(store.reconciled.load(Relaxed), (keys.len() - under_way) as u64);
     let mut asked = asked();
@@ -458,7 +435,7 @@ fn a_round_that_ends_with_its_runtime_loses_only_the_calls_under_way_and_repeats
 async fn a_server_that_is_down_is_not_asked_until_it_answers_a_probe() {
     let mut server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
-    let policy = window("api", 1_000_000);
+    let policy = day("api", 1_000_000);
     assert_eq!(admitted(&limiter, &policy, &Key::new("alice"), 3).await, 3);
     server.kill();
     suspended(&limiter, &policy).await;
@@ -474,7 +451,7 @@ async fn a_server_that_is_down_is_not_asked_until_it_answers_a_probe() {
 async fn a_frozen_server_is_sent_a_few_calls_and_then_probes() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
-    let policy = window("api", 1_000_000).on_store_failure(FailureMode::Open);
+    let policy = day("api", 1_000_000).on_store_failure(FailureMode::Open);
     assert_eq!(admitted(&limiter, &policy, &Key::new("alice"), 3).await, 3);
     let () = server.command(&["CONFIG", "RESETSTAT"]);
     server.signal("STOP");
@@ -495,7 +472,7 @@ async fn decisions_of_a_demoted_server_fail_immediately() {
     // A decision that waited for its deadline would fail with another kind.
     let limiter = Limiter::new(store(&server).await);
     let () = server.command(&["REPLICAOF", "127.0.0.1", "1"]);
-    let policy = window("api", 1_000_000);
+    let policy = day("api", 1_000_000);
     let mut running = tokio::task::JoinSet::new();
     for _ in 0..32 {
         let (limiter, policy) = (limiter.clone(), policy.clone());
@@ -515,7 +492,7 @@ async fn decisions_of_a_demoted_server_fail_immediately() {
 async fn error_replies_do_not_open_the_breaker() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
-    let policy = window("api", 10);
+    let policy = day("api", 10);
     let () = server.command(&["CONFIG", "SET", "maxmemory", "1"]);
     for _ in 0..20 {
         let failure = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
@@ -523,68 +500,30 @@ async fn error_replies_do_not_open_the_breaker() {
     }
 }
 
-/// Fails while `is_down`. A charge that reconciles waits for a permit of the gate before it reaches the counts.
-#[derive(Clone)]
-struct Gated {
-    counts: MemoryStore,
-    is_down: Arc<AtomicBool>,
-    gate: Arc<Semaphore>,
-    asked: Arc<AtomicU64>,
-}
-
-impl Gated {
-    fn new() -> Self {
-        let (is_down, gate) = (Arc::new(true.into()), Arc::new(Semaphore::new(0)));
-        Self { counts: MemoryStore::new(), is_down, gate, asked: Arc::default() }
-    }
-
-    fn failure() -> Error {
-        Error::new(ErrorKind::StoreSuspended, "not sent")
-    }
-}
-
-impl Store for Gated {
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        if self.is_down.load(Relaxed) {
-            return Answer::ready(Err(Self::failure()));
-        }
-        if action != Action::ChargeUpTo {
-            return self.counts.decide(action, charges);
-        }
-        self.asked.fetch_add(1, Relaxed);
-        let (store, charges) = (self.clone(), charges.to_vec());
-        Answer::pending(async move {
-            store.gate.acquire().await.unwrap().forget();
-            store.counts.decide(action, &charges).await
-        })
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        if self.is_down.load(Relaxed) {
-            Answer::ready(Err(Self::failure()))
-        } else {
-            self.counts.reset(policy, key)
-        }
-    }
+/// A store that is down, and where reconciliation waits for a permit of the gate.
+fn gated() -> (Fake, Arc<Semaphore>) {
+    let (store, gate) = Fake::gated(MemoryStore::new(), &[Action::ChargeUpTo]);
+    store.fail(ErrorKind::StoreSuspended);
+    (store, gate)
 }
 
 #[tokio::test]
 async fn a_reset_ends_what_is_being_reconciled() {
-    let store = Gated::new();
+    let (store, gate) = gated();
     let limiter = Limiter::new(store.clone());
-    let (policy, alice) = (window("api", 10), Key::new("alice"));
+    let (policy, alice) = (day("api", 10), Key::new("alice"));
     assert_eq!(admitted(&limiter, &policy, &alice, 10).await, 10);
-    store.is_down.store(false, Relaxed);
+    store.fail(None);
     // The store decides again, and is charged what it missed.
     limiter.check(&policy, &Key::new("bob"), 1).await.unwrap();
-    assert!(eventually(async || store.asked.load(Relaxed) == 1).await);
+    assert!(eventually(async || store.asked(Action::ChargeUpTo).len() == 1).await);
     let operator = limiter.operator();
     let (policy_of_reset, key) = (policy.clone(), alice.clone());
     let reset = tokio::spawn(async move { operator.reset(&policy_of_reset, &key).await });
     for _ in 0..10 {
         tokio::task::yield_now().await;
     }
-    store.gate.add_permits(1);
+    gate.add_permits(1);
     reset.await.unwrap().unwrap();
     limiter.drain(Duration::from_secs(10)).await.unwrap();
     assert_eq!(limiter.peek(&policy, &alice, 0).await.unwrap().remaining(), Some(10));
@@ -592,32 +531,31 @@ async fn a_reset_ends_what_is_being_reconciled() {
 
 #[tokio::test]
 async fn a_reset_during_an_outage_fails_and_forgets_what_this_process_has_counted() {
-    let store = Gated::new();
+    let (store, gate) = gated();
     let limiter = Limiter::new(store.clone());
-    let (policy, alice) = (window("api", 10), Key::new("alice"));
+    let (policy, alice) = (day("api", 10), Key::new("alice"));
     assert_eq!(admitted(&limiter, &policy, &alice, 10).await, 10);
     assert_eq!(admitted(&limiter, &policy, &alice, 1).await, 0);
     let failed = limiter.operator().reset(&policy, &alice).await.unwrap_err();
     assert_eq!(failed.kind(), ErrorKind::StoreSuspended);
     assert_eq!(admitted(&limiter, &policy, &alice, 10).await, 10);
     // The store is charged for the requests after the reset.
-    store.is_down.store(false, Relaxed);
-    store.gate.add_permits(10);
+    store.fail(None);
+    gate.add_permits(10);
     limiter.drain(Duration::from_secs(10)).await.unwrap();
     assert_eq!(limiter.peek(&policy, &alice, 0).await.unwrap().remaining(), Some(0));
 }
 
 #[tokio::test]
 async fn a_reset_forgets_refunds_that_are_still_to_be_sent() {
-    let store = Gated::new();
-    store.is_down.store(false, Relaxed);
+    let store = Fake::default();
     let limiter = Limiter::new(store.clone());
     // Its refunds do not detect a reset.
     let (policy, alice) = (Policy::new("api", Quota::per_day(10)), Key::new("alice"));
     let before = limiter.check(&policy, &alice, 6).await.unwrap();
-    store.is_down.store(true, Relaxed);
+    store.fail(ErrorKind::StoreSuspended);
     limiter.refund(&before, 6).await.unwrap();
-    store.is_down.store(false, Relaxed);
+    store.fail(None);
     limiter.operator().reset(&policy, &alice).await.unwrap();
     // A later request's units.
     limiter.check(&policy, &alice, 7).await.unwrap();

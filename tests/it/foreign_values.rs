@@ -9,7 +9,7 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use support::{RedisServer, settings, state};
+use support::{RedisServer, current_thread, settings, state};
 use tower_ratelimit::{
     Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, Policy, Quota,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
@@ -329,7 +329,7 @@ fn cases() -> u32 {
 
 #[test]
 fn any_value_under_a_key_is_decided_or_is_the_error_of_a_foreign_value() {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = current_thread();
     let server = RedisServer::start();
     let client = Client::new(&server);
     let limiter = || async {

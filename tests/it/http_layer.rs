@@ -15,9 +15,9 @@ use std::{
 use axum::{Router, routing::get};
 use http::{Request, Response};
 use support::{
-    Counted, Says,
+    Counted, Fake, Says,
     http::serve,
-    inner::{ask, get as get_request},
+    inner::{ask, get as get_request, layer},
 };
 use tower::{
     BoxError, Layer, Service, ServiceBuilder, ServiceExt, buffer::BufferLayer, limit::ConcurrencyLimitLayer,
@@ -29,12 +29,8 @@ use tower_ratelimit::{
     keyed,
     layer::{self, RateLimit, ResponseBody},
     policy::Enforcement,
-    store::{Action, Store},
+    store::Store,
 };
-
-fn layer(limit: u64) -> RateLimitLayer {
-    RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(limit)), Key::new("all"))
-}
 
 // Two uses that users of other crates ask for: a function that returns a layer, and a struct with a layer.
 
@@ -292,24 +288,12 @@ fn two_policies_of_one_name_panic_when_the_layer_is_built() {
 
 #[tokio::test]
 async fn every_error_of_a_store_is_503_and_shows_nothing_of_it() {
-    /// Fails with one kind of error.
-    struct Fails(ErrorKind);
-
-    impl Store for Fails {
-        fn decide(&self, _: Action, _: &[Charge]) -> Answer<Decision> {
-            Answer::ready(Err(Error::new(self.0, "secret of the store")))
-        }
-        fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-            Answer::ready(Ok(()))
-        }
-    }
-
     let rows =
         [(ErrorKind::MissingSetup, 500), (ErrorKind::InvalidIdentity, 503), (ErrorKind::StoreReply, 503)];
     for (kind, status) in rows {
         let policy = Policy::new("api", Quota::per_day(1)).on_store_failure(FailureMode::Closed);
         let app = Router::new().route("/", get(async || "hello")).layer(RateLimitLayer::new(
-            Fails(kind),
+            Fake::failing(kind),
             policy,
             Key::new("all"),
         ));

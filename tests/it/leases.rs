@@ -14,7 +14,7 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use support::{PATIENT, RedisPool, RedisServer, eventually, pool, settings};
+use support::{PATIENT, RedisPool, RedisServer, current_thread, day, eventually, pool, settings};
 use tower_ratelimit::{
     Charge, Decision, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore,
     algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket},
@@ -339,7 +339,7 @@ async fn live(server: &RedisServer, redis: &RedisPool, rule: Rule, steps: Vec<St
 }
 
 fn lives(kind: Kind) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = current_thread();
     let server = RedisServer::start();
     let redis = runtime.block_on(pool(&server));
     let cases = std::env::var("LEASES_CASES").map_or(25, |cases| cases.parse().unwrap());
@@ -396,7 +396,7 @@ async fn many_tasks_on_two_instances_admit_exactly_the_limit_with_few_calls() {
     let server = RedisServer::start();
     let limit = 40_000;
     let policies = [
-        Policy::new("window", Quota::per_day(limit)).algorithm(FixedWindow::anchored()),
+        day("window", limit),
         Policy::new("cells", Quota::per_day(limit)).algorithm(SlidingWindow::new()),
         // Less than one unit is replenished in a day.
         Policy::new("gcra", Quota::new(1, Duration::from_secs(75_000)).burst(limit)),
@@ -512,7 +512,7 @@ async fn the_lease_of_a_crashed_instance_is_free_after_the_documented_time() {
 async fn leases_on_a_key_are_fetched_one_at_a_time_and_nothing_is_lost_with_a_dropped_request() {
     let server = RedisServer::start();
     let limit = 10_000;
-    let policy = Policy::new("p", Quota::per_day(limit)).algorithm(FixedWindow::anchored()).leased(50);
+    let policy = day("p", limit).leased(50);
     let busy = instance(&server).await;
     let other = instance(&server).await;
     let key = Key::new("alice");
@@ -574,7 +574,7 @@ async fn an_instance_that_shuts_down_can_return_its_leases() {
 async fn reset_and_refund_account_for_leased_units() {
     let server = RedisServer::start();
     let policies = [
-        Policy::new("window", Quota::per_day(1_000)).algorithm(FixedWindow::anchored()),
+        day("window", 1_000),
         Policy::new("cells", Quota::per_day(1_000)).algorithm(SlidingWindow::new()),
         Policy::new("gcra", Quota::per_day(1).burst(1_000)),
     ];
@@ -639,7 +639,7 @@ async fn a_lease_that_is_returned_during_a_reset_refunds_nothing_after_it() {
 async fn a_refund_that_is_dropped_while_it_waits_loses_no_lease() {
     let server = RedisServer::start();
     let limit = 1_000;
-    let policy = Policy::new("p", Quota::per_day(limit)).algorithm(FixedWindow::anchored()).leased(100);
+    let policy = day("p", limit).leased(100);
     let busy = instance(&server).await;
     let admitted = warm_up(&busy, &policy).await;
     // A call is pending, so the next operation waits.
@@ -659,7 +659,7 @@ async fn a_remembered_denial_ends_when_a_request_returns_a_lease() {
     let server = RedisServer::start();
     let (redis, clock) = (pool(&server).await, ManualClock::new());
     let busy = Instance::new(&redis, &clock);
-    let policy = Policy::new("p", Quota::per_day(1_000)).algorithm(FixedWindow::anchored()).leased(100);
+    let policy = day("p", 1_000).leased(100);
     let key = Key::new("alice");
     warm_up(&busy, &policy).await;
     // All units that are not leased.

@@ -12,7 +12,7 @@ use std::{
 
 use futures_util::{FutureExt as _, future::join_all};
 use http::{Request, request::Parts};
-use support::{RedisServer, eventually, inner::ask, store};
+use support::{RedisServer, current_thread, eventually, inner::ask, store};
 use tokio::{
     sync::Semaphore,
     time::{Instant, advance, sleep},
@@ -482,7 +482,7 @@ fn a_runtime_that_ends_does_not_fail_the_callers_of_another() {
     let database = Database::new();
     database.is(Mood::Hangs);
     let lookup = database.lookup().timeout(seconds(60));
-    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = || current_thread();
     let (ends, stays) = (runtime(), runtime());
     let [waiting] = ends.block_on(async {
         let mut waiting = lookup.get("a");
@@ -502,7 +502,7 @@ fn without_a_runtime_the_error_says_so() {
     let error = lookup.get("a").now_or_never().unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::MissingSetup);
     // It is enough that the answer is awaited in one.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = current_thread();
     assert_eq!(runtime.block_on(lookup.get("a")).unwrap(), 1);
     assert_eq!(error.to_string(), "a `Lookup` needs a Tokio runtime: await it inside of one");
 }
@@ -541,7 +541,7 @@ async fn a_request_falls_under_the_policy_for_failures_while_the_database_hangs(
 #[test]
 fn debug_shows_neither_keys_nor_values() {
     let lookup = Lookup::new(|secret: String| async move { Ok::<_, Infallible>(secret) }).ttl(seconds(5));
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = current_thread();
     runtime.block_on(lookup.get("secret")).unwrap();
     let shown = format!("{lookup:?}");
     assert!(shown.contains("ttl: 5s") && !shown.contains("secret"), "{shown}");

@@ -4,12 +4,11 @@ use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
+use support::{Fake, RedisServer, decides_after, eventually, fails, fails_after, settings, store};
 
-use support::{RedisServer, eventually, settings, store};
 use tokio::time::sleep;
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy,
-    Quota,
+    Charge, Decision, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
     algorithm::Concurrency,
     store::{Action, Store},
 };
@@ -98,44 +97,36 @@ async fn renewals_after_a_reset_exceed_the_limit_and_nothing_is_granted_until_en
     }
 }
 
-/// Renewals reach it late. The caller of each waits, or sees that it failed.
-struct Late {
-    counts: MemoryStore,
-    is_failure: bool,
-    seen: Arc<Mutex<Vec<&'static str>>>,
-}
-
-impl Store for Late {
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+/// A store that renewals reach late, and what it has done. The caller of each renewal waits, or sees that it failed.
+fn late(is_failure: bool) -> (Limiter, Arc<Mutex<Vec<&'static str>>>) {
+    let done = Arc::<Mutex<Vec<_>>>::default();
+    let seen = done.clone();
+    let store = Fake::new(MemoryStore::new(), move |store, action, charges| {
         if action != Action::Renew {
             if action == Action::Refund {
-                self.seen.lock().unwrap().push("released");
+                seen.lock().unwrap().push("released");
             }
-            return self.counts.decide(action, charges);
+            return store.decide(action, charges);
         }
-        let (counts, charges, seen) = (self.counts.clone(), charges.to_vec(), self.seen.clone());
-        let renewed = async move {
+        let seen = seen.clone();
+        let wait = async move {
             sleep(Duration::from_millis(1_500)).await;
             seen.lock().unwrap().push("renewed");
-            counts.decide(Action::Renew, &charges).await
         };
-        if self.is_failure {
+        let renewed = decides_after(wait, store, action, charges);
+        if is_failure {
             tokio::spawn(renewed);
-            return Answer::ready(Err(Error::new(ErrorKind::StoreTimeout, "late")));
+            return fails(ErrorKind::StoreTimeout);
         }
-        Answer::pending(renewed)
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        self.counts.reset(policy, key)
-    }
+        renewed
+    });
+    (Limiter::new(store), done)
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_release_waits_for_a_renewal_that_may_be_under_way() {
     for is_failure in [false, true] {
-        let seen = Arc::default();
-        let limiter = Limiter::new(Late { counts: MemoryStore::new(), is_failure, seen: Arc::clone(&seen) });
+        let (limiter, seen) = late(is_failure);
         let policy = Policy::concurrency("jobs", 1);
         let running = limiter.check(&policy, &Key::new("all"), 1).await.unwrap();
         assert!(running.is_allowed());
@@ -150,9 +141,7 @@ async fn a_release_waits_for_a_renewal_that_may_be_under_way() {
 
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_failed_is_soon_sent_again() {
-    let seen = Arc::default();
-    let limiter =
-        Limiter::new(Late { counts: MemoryStore::new(), is_failure: true, seen: Arc::clone(&seen) });
+    let (limiter, seen) = late(true);
     let policy = Policy::concurrency("jobs", 1);
     let _running = limiter.check(&policy, &Key::new("all"), 1).await.unwrap();
     sleep(Duration::from_secs(20)).await;
@@ -162,8 +151,7 @@ async fn a_renewal_that_failed_is_soon_sent_again() {
 #[tokio::test(start_paused = true)]
 async fn drain_waits_for_the_release_of_a_permit_whose_renewal_is_under_way() {
     for is_failure in [false, true] {
-        let seen = Arc::default();
-        let limiter = Limiter::new(Late { counts: MemoryStore::new(), is_failure, seen: Arc::clone(&seen) });
+        let (limiter, seen) = late(is_failure);
         let running = limiter.check(&Policy::concurrency("jobs", 1), &Key::new("all"), 1).await.unwrap();
         sleep(Duration::from_secs(11)).await;
         drop(running);
@@ -172,35 +160,15 @@ async fn drain_waits_for_the_release_of_a_permit_whose_renewal_is_under_way() {
     }
 }
 
-/// Renewals fail after some time.
-struct NeverRenewed {
-    counts: MemoryStore,
-    takes: Duration,
-}
-
-impl Store for NeverRenewed {
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        if action != Action::Renew {
-            return self.counts.decide(action, charges);
-        }
-        let takes = self.takes;
-        Answer::pending(async move {
-            sleep(takes).await;
-            Err(Error::new(ErrorKind::StoreTimeout, "no answer"))
-        })
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        self.counts.reset(policy, key)
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_permit_whose_renewals_fail_is_released() {
     for takes in [10, 70, 150] {
         let takes = Duration::from_millis(takes);
-        let counts = MemoryStore::new();
-        let limiter = Limiter::new(NeverRenewed { counts, takes });
+        let limiter =
+            Limiter::new(Fake::new(MemoryStore::new(), move |store, action, charges| match action {
+                Action::Renew => fails_after(sleep(takes), ErrorKind::StoreTimeout),
+                _ => store.decide(action, charges),
+            }));
         let quota = Quota::new(1, Duration::from_millis(300));
         let policy = Policy::new("jobs", quota).algorithm(Concurrency::new());
         let running = limiter.check(&policy, &Key::new("all"), 1).await.unwrap();

@@ -5,19 +5,20 @@ use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
+use support::{Down, Fake, RedisServer, fails, fails_after, settings};
+use tokio::task::yield_now;
 
 use http::{Request, Response};
-use support::{RedisServer, settings};
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter,
-    ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, Rejection, Rule,
+    Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, ManualClock,
+    MemoryStore, Policy, Quota, RateLimitLayer, Rejection, Rule,
     algorithm::LeakyBucket,
     decision::DecisionSource,
     layer::{DecisionEvent, DecisionKind, ResponseBody, Rules},
     policy::Enforcement,
     response::RejectionBody,
-    store::{Action, Store},
+    store::Store,
 };
 use tower_ratelimit_extra::explain::Explanation;
 
@@ -119,19 +120,9 @@ impl Events {
 }
 
 /// A store that never decides, neither immediately nor later.
-struct Broken {
-    later: bool,
-}
-
-impl Store for Broken {
-    fn decide(&self, _: Action, _: &[Charge]) -> Answer<Decision> {
-        let error = Error::new(ErrorKind::StoreTimeout, "no answer");
-        if self.later { Answer::pending(async { Err(error) }) } else { Answer::ready(Err(error)) }
-    }
-
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
-    }
+fn broken(later: bool) -> Fake {
+    let kind = ErrorKind::StoreTimeout;
+    Fake::new(Down, move |_, _, _| if later { fails_after(yield_now(), kind) } else { fails(kind) })
 }
 
 fn policy(limit: u64) -> Policy {
@@ -212,7 +203,7 @@ async fn a_store_that_fails_is_seen_as_what_the_failure_mode_makes_of_it() {
         let rows = [(FailureMode::Open, 200, open), (FailureMode::Closed, 503, closed)];
         for (mode, status, expected) in rows {
             let events = Events::default();
-            let layer = layer(Broken { later }, policy(1).on_store_failure(mode));
+            let layer = layer(broken(later), policy(1).on_store_failure(mode));
             let service = layer.on_decision(events.function()).layer(service_fn(answer));
             assert_eq!(send(&service, "/", Some("alice")).await, status, "{mode:?}, later: {later}");
             assert_eq!(events.take(), [expected], "{mode:?}, later: {later}");
@@ -242,7 +233,7 @@ async fn report_only_changes_only_whether_the_client_is_rejected() {
     ];
     assert_eq!(events.take(), expected);
 
-    let closed = layer(Broken { later: true }, policy(1).on_store_failure(FailureMode::Closed));
+    let closed = layer(broken(true), policy(1).on_store_failure(FailureMode::Closed));
     let closed =
         closed.enforcement(Enforcement::ReportOnly).on_decision(events.function()).layer(service_fn(answer));
     assert_eq!(send(&closed, "/", Some("alice")).await, 200);

@@ -5,27 +5,23 @@ use std::{convert::Infallible, net::SocketAddr, time::Duration};
 use http::{Request, Response, StatusCode};
 use http_body_util::BodyExt as _;
 use support::{
-    eventually,
+    Fake, day, eventually, fails,
     inner::{ask, ask_for, get},
 };
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, Limiter, ManualClock, MemoryStore,
-    PeerIp, Policy, Quota, RateLimitLayer, Reservation, Rule,
+    Charge, Decision, ErrorKind, FailureMode, Header, Key, Limiter, ManualClock, MemoryStore, PeerIp, Policy,
+    Quota, RateLimitLayer, Reservation, Rule,
     algorithm::{Concurrency, FixedWindow, LeakyBucket},
     keyed::KeyedRateLimitLayer,
     policy::{Enforcement, Penalty},
-    store::{Action, Store},
+    store::Action,
 };
 use tower_ratelimit_extra::explain::Explanation;
 
 use crate::stores::{on_a_clock, stores};
 
 const LONG: Duration = Duration::from_secs(30);
-
-fn day(name: &str, limit: u64) -> Policy {
-    Policy::new(name, Quota::per_day(limit)).algorithm(FixedWindow::anchored())
-}
 
 fn all() -> Key {
     Key::new("all")
@@ -117,27 +113,14 @@ async fn what_a_shadow_denies_is_not_reserved_under_it() {
     }
 }
 
-/// Makes charges, and cannot be reached for anything else.
-struct FailsLater(MemoryStore);
-
-impl Store for FailsLater {
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        match action {
-            Action::Charge => self.0.decide(action, charges),
-            _ => Answer::ready(Err(Error::new(ErrorKind::StoreUnreachable, "gone"))),
-        }
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        self.0.reset(policy, key)
-    }
-}
-
 #[tokio::test]
 async fn a_settlement_that_fails_rejects_no_request_while_the_layer_only_reports() {
     let tokens = day("tokens", 1_000).on_store_failure(FailureMode::Closed);
     let status = async |enforcement| {
-        let store = Limiter::new(FailsLater(MemoryStore::new()));
+        let store = Fake::new(MemoryStore::new(), |store, action, charges| match action {
+            Action::Charge => store.decide(action, charges),
+            _ => fails(ErrorKind::StoreUnreachable),
+        });
         let rule = Rule::new(tokens.clone(), Key::new("all")).reserve();
         let layer = RateLimitLayer::with_rules(store, rule).enforcement(enforcement);
         let service = layer.layer(service_fn(async |request: Request<String>| {

@@ -7,23 +7,19 @@ use std::{
     collections::BTreeSet,
     future::Future,
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
 
 use futures_util::future::join_all;
-use support::{RedisServer, settings, within};
+use support::{Fake, RedisServer, settings, within};
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy,
-    Quota, RedisStore, Reservation,
+    Decision, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore,
+    Reservation,
     algorithm::{
         Algorithm, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket,
     },
     policy::{Penalty, PolicySettings},
-    store::{Action, Store},
 };
 use tower_ratelimit_extra::explain::Explanation;
 
@@ -294,30 +290,11 @@ fn the_table_has_a_row_for_each_setting_and_each_row_changes_only_that() {
     }
 }
 
-/// A store that can be down.
-struct Switch<S> {
-    store: S,
-    is_down: Arc<AtomicBool>,
-}
-
-impl<S: Store> Store for Switch<S> {
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        if self.is_down.load(Relaxed) {
-            return Answer::ready(Err(Error::new(ErrorKind::StoreUnreachable, "down")));
-        }
-        self.store.decide(action, charges)
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        self.store.reset(policy, key)
-    }
-}
-
 /// A limiter over a store, and its store.
 struct Instance {
     limiter: Limiter,
     redis: Option<RedisStore>,
-    is_down: Arc<AtomicBool>,
+    store: Fake,
     clock: ManualClock,
 }
 
@@ -465,7 +442,7 @@ async fn denials(case: Case) {
 }
 
 async fn outages(case: Case) {
-    case.instance.is_down.store(true, Relaxed);
+    case.instance.store.fail(ErrorKind::StoreUnreachable);
     case.charge(6).await;
     let share = |policy: &Policy| match policy.settings().failure_mode {
         FailureMode::Local { instances: 2 } => policy.capacity() / 2,
@@ -477,7 +454,7 @@ async fn outages(case: Case) {
     let here = share(&policy) - peeked.remaining().unwrap();
     let expected = if case.effect == Effect::New { 0 } else { share(&policy).min(6) };
     assert_eq!(here, expected, "{}, in process", case.what);
-    case.instance.is_down.store(false, Relaxed);
+    case.instance.store.fail(None);
     case.instance.limiter.drain(Duration::from_secs(60)).await.unwrap();
     case.assert_counted(6).await;
 }
@@ -576,17 +553,16 @@ async fn instance(
     clock: &ManualClock,
     of: &str,
 ) -> Instance {
-    let is_down = Arc::new(AtomicBool::new(false));
-    let (limiter, redis) = match server {
-        None => (Limiter::new(Switch { store: memory.clone(), is_down: is_down.clone() }), None),
+    let (store, redis) = match server {
+        None => (Fake::over(memory.clone()), None),
         Some(server) => {
             let store = settings().deny_cache(Duration::ZERO);
             let store = if of == "leased units" { store } else { store.manual_clock(clock.clone()) };
             let redis = store.connect(&server.url()).await.unwrap();
-            (Limiter::new(Switch { store: redis.clone(), is_down: is_down.clone() }), Some(redis))
+            (Fake::over(redis.clone()), Some(redis))
         }
     };
-    Instance { limiter, redis, is_down, clock: clock.clone() }
+    Instance { limiter: Limiter::new(store.clone()), redis, store, clock: clock.clone() }
 }
 
 /// Runs the cases of a column, each with its own key and its own two instances.

@@ -13,17 +13,15 @@ use std::{
 
 use futures_util::FutureExt as _;
 use http::{Request, Response};
-use support::{PATIENT, RedisServer, eventually, settings};
+use support::{Fake, PATIENT, RedisServer, current_thread, eventually, settings};
 use tokio::{
     runtime::{Builder, Runtime},
     time::timeout,
 };
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer,
-    RedisStore, Reservation,
-    algorithm::Concurrency,
-    store::{Action, Store},
+    Answer, Decision, Error, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer,
+    RedisStore, Reservation, algorithm::Concurrency, store::Action,
 };
 
 /// A permit that is not released is in use for two hours.
@@ -37,10 +35,6 @@ fn key() -> Key {
 
 fn multi_thread() -> Runtime {
     Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
-}
-
-fn current_thread() -> Runtime {
-    Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 /// A new connection and a new store, as in the next process.
@@ -145,24 +139,9 @@ fn a_permit_that_is_dropped_while_its_runtime_is_not_driven_is_released_with_the
     assert_eq!(runtime.block_on(free(&server, &policy)), Some(1));
 }
 
-/// Counts renewals.
-#[derive(Clone)]
-struct Renewals(Arc<MemoryStore>, Arc<AtomicUsize>);
-
-impl Store for Renewals {
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        self.1.fetch_add(usize::from(action == Action::Renew), Ordering::Relaxed);
-        self.0.decide(action, charges)
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        self.0.reset(policy, key)
-    }
-}
-
 #[test]
 fn a_permit_of_a_runtime_that_has_ended_is_renewed_by_one_in_which_decisions_are_made() {
-    let store = Renewals(Arc::new(MemoryStore::with_clock(ManualClock::new())), Arc::default());
+    let store = Fake::over(MemoryStore::with_clock(ManualClock::new()));
     let limiter = Limiter::new(store.clone());
     let policy = Policy::new("jobs", Quota::new(2, Duration::from_millis(30))).algorithm(Concurrency::new());
     let first = current_thread();
@@ -172,9 +151,9 @@ fn a_permit_of_a_runtime_that_has_ended_is_renewed_by_one_in_which_decisions_are
     current_thread().block_on(async {
         let renewed = async || {
             limiter.peek(&policy, &key(), 0).await.unwrap();
-            store.1.load(Ordering::Relaxed) >= 3
+            store.asked(Action::Renew).len() >= 3
         };
-        assert!(eventually(renewed).await, "{} renewals", store.1.load(Ordering::Relaxed));
+        assert!(eventually(renewed).await, "{:?}", store.asked(Action::Renew));
     });
     drop(held);
     assert!(current_thread().block_on(limiter.check(&policy, &key(), 2)).unwrap().is_allowed());
@@ -218,31 +197,23 @@ fn a_drain_waits_for_a_release_while_redis_is_unavailable_and_names_it() {
 }
 
 /// Does not answer calls of one kind in the first runtime. Counts those it answers in others.
-struct SilentInOne {
-    store: MemoryStore,
-    silent: (Action, tokio::runtime::Id),
-    answered: Arc<AtomicUsize>,
-}
-
-impl Store for SilentInOne {
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        let (mut decided, (silent, runtime)) = (self.store.decide(action, charges), self.silent);
+fn silent_in(runtime: &Runtime, silent: Action) -> (Limiter, Arc<AtomicUsize>) {
+    let (runtime, answered) = (runtime.handle().id(), Arc::<AtomicUsize>::default());
+    let counted = answered.clone();
+    let store = Fake::new(MemoryStore::new(), move |store, action, charges| {
+        let (mut decided, counted) = (store.decide(action, charges), counted.clone());
         if action != silent {
             return decided;
         }
-        let answered = self.answered.clone();
         Answer::pending(poll_fn(move |cx| {
             if tokio::runtime::Handle::current().id() == runtime {
                 return Poll::Pending;
             }
-            answered.fetch_add(1, Ordering::Relaxed);
+            counted.fetch_add(1, Ordering::Relaxed);
             decided.poll_unpin(cx)
         }))
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        self.store.reset(policy, key)
-    }
+    });
+    (Limiter::new(store), answered)
 }
 
 /// Makes work in the background that is not done in the current runtime.
@@ -277,10 +248,7 @@ fn a_limiter_whose_work_no_runtime_can_finish_keeps_no_store() {
         for end in ["its runtime ends first", "it is dropped first", "it is dropped in another runtime"] {
             let case = format!("{work}, {end}");
             let (first, second) = (current_thread(), current_thread());
-            let answered = Arc::new(AtomicUsize::new(0));
-            let silent = (silent, first.handle().id());
-            let limiter =
-                Limiter::new(SilentInOne { store: MemoryStore::new(), silent, answered: answered.clone() });
+            let (limiter, answered) = silent_in(&first, silent);
             first.block_on(begin(work, &limiter));
             assert!(Arc::strong_count(&answered) > 1, "{case}");
             match end {

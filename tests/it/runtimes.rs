@@ -4,7 +4,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, LazyLock,
+        LazyLock,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -12,29 +12,21 @@ use std::{
 };
 
 use futures_util::FutureExt as _;
-use support::{PATIENT, RedisServer, eventually, settings, within};
+use support::{Fake, PATIENT, RedisServer, current_thread, day, eventually, settings, within};
 use tokio::{
     runtime::{Builder, Runtime},
     task::{JoinSet, yield_now},
     time::sleep,
 };
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota,
-    RedisStore, Reservation,
-    algorithm::FixedWindow,
-    internal::Extent,
-    policy::Penalty,
-    store::{Action, Store},
+    Error, ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore, Reservation,
+    algorithm::FixedWindow, internal::Extent, policy::Penalty, store::Store,
 };
 use tower_ratelimit_extra::explain::{BanList, Explanation};
 use tower_ratelimit_extra::lookup::Lookup;
 
 fn closed(name: &str) -> Policy {
     Policy::new(name, Quota::per_day(1_000_000)).on_store_failure(FailureMode::Closed)
-}
-
-fn current_thread() -> Runtime {
-    Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 fn multi_thread() -> Runtime {
@@ -263,9 +255,7 @@ fn runtimes_of_all_kinds_decide_at_the_same_time_and_exactly() {
     let server = RedisServer::start();
     let first = current_thread();
     let limiter = limiter(&server, &first);
-    let limited = Policy::new("limited", Quota::per_day(500))
-        .algorithm(FixedWindow::anchored())
-        .on_store_failure(FailureMode::Closed);
+    let limited = day("limited", 500).on_store_failure(FailureMode::Closed);
     let ask = async |limiter: Limiter, limited: Policy| {
         let mut admitted = 0;
         for _ in 0..200 {
@@ -314,35 +304,19 @@ fn a_store_in_a_static_decides_in_one_runtime_after_the_other_and_keeps_nothing_
     let _: Result<(), _> = redis::cmd("SHUTDOWN").arg("NOSAVE").query(&mut SERVER.connection());
 }
 
-/// A store that counts in this process, and can be down.
-#[derive(Clone)]
-struct Unsteady(MemoryStore, Arc<AtomicBool>);
-
-impl Store for Unsteady {
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        if self.1.load(Ordering::Relaxed) {
-            return Answer::ready(Err(Error::new(ErrorKind::StoreUnreachable, "not sent")));
-        }
-        self.0.decide(action, charges)
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        self.0.reset(policy, key)
-    }
-}
-
 #[test]
 fn what_is_owed_is_not_lost_with_the_runtime_in_which_the_store_answers_first() {
     for (ends, drains) in [(true, true), (true, false), (false, true), (false, false)] {
-        let store = Unsteady(MemoryStore::new(), Arc::new(true.into()));
+        let store = Fake::default();
+        store.fail(ErrorKind::StoreUnreachable);
         let limiter = Limiter::new(store.clone());
         // Nothing is replenished in the meantime.
-        let policy = Policy::new("p", Quota::per_day(100)).algorithm(FixedWindow::anchored());
+        let policy = day("p", 100);
         let alice = Key::new("alice");
         for _ in 0..5 {
             assert!(current_thread().block_on(limiter.check(&policy, &alice, 1)).unwrap().is_allowed());
         }
-        store.1.store(false, Ordering::Relaxed);
+        store.fail(None);
         let first = current_thread();
         let decided = first.block_on(async { limiter.check(&policy, &Key::new("bob"), 1).await });
         assert!(decided.unwrap().failure().is_none());
@@ -467,7 +441,7 @@ fn without_a_runtime_each_method_returns_an_error() {
         assert_eq!(error, Some(ErrorKind::MissingSetup), "{name}");
     }
     // A refund that was not sent is not used up, also of a policy that is local in an outage.
-    let local = Policy::new("local", Quota::per_day(5)).algorithm(FixedWindow::anchored());
+    let local = day("local", 5);
     let made = runtime.block_on(limiter.check(&local, &key, 2)).unwrap();
     let refund = limiter.refund(&made, 2).now_or_never().unwrap();
     assert_eq!(refund.unwrap_err().kind(), ErrorKind::MissingSetup);

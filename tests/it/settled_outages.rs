@@ -7,13 +7,11 @@ use std::{
     },
     time::Duration,
 };
+use support::{Fake, day, fails, units_left};
 
 use tokio::{task::JoinSet, time::sleep};
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota,
-    Reservation,
-    algorithm::FixedWindow,
-    store::{Action, Store},
+    Answer, Charge, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, Reservation,
 };
 use tower_ratelimit_extra::explain::Explanation;
 
@@ -31,32 +29,33 @@ struct Unsteady {
     random: Arc<Mutex<fastrand::Rng>>,
 }
 
-impl Store for Unsteady {
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        let (store, charges) = (self.clone(), charges.to_vec());
-        let (time, is_lost, is_made) = {
-            let mut random = store.random.lock().unwrap();
-            (Duration::from_millis(random.u64(..30)), random.u8(..100) < store.loses, random.bool())
+impl Unsteady {
+    fn limiter(&self) -> Limiter {
+        let Self { is_down, loses, lost, random, .. } = self.clone();
+        let wait = move || {
+            let mut random = random.lock().unwrap();
+            (Duration::from_millis(random.u64(..30)), random.u8(..100) < loses, random.bool())
         };
-        Answer::pending(async move {
-            sleep(time).await;
-            if store.is_down.load(Relaxed) {
-                return Err(Error::new(ErrorKind::StoreUnreachable, "not sent"));
-            }
-            if !is_lost {
-                return store.counts.decide(action, &charges).await;
-            }
-            let most = charges.iter().map(Charge::cost).max().unwrap_or_default();
-            store.lost.fetch_add(most, Relaxed);
-            if is_made {
-                store.counts.decide(action, &charges).await?;
-            }
-            Err(Error::new(ErrorKind::StoreTimeout, "lost"))
-        })
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        self.counts.reset(policy, key)
+        Limiter::new(Fake::new(self.counts.clone(), move |counts, action, charges| {
+            let (time, is_lost, is_made) = wait();
+            let (counts, charges) = (counts.clone(), charges.to_vec());
+            let (is_down, lost) = (is_down.clone(), lost.clone());
+            Answer::pending(async move {
+                sleep(time).await;
+                if is_down.load(Relaxed) {
+                    return fails(ErrorKind::StoreUnreachable).await;
+                }
+                if !is_lost {
+                    return counts.decide(action, &charges).await;
+                }
+                let most = charges.iter().map(Charge::cost).max().unwrap_or_default();
+                lost.fetch_add(most, Relaxed);
+                if is_made {
+                    counts.decide(action, &charges).await?;
+                }
+                fails(ErrorKind::StoreTimeout).await
+            })
+        }))
     }
 }
 
@@ -75,7 +74,7 @@ fn steady(seed: u64) -> Unsteady {
 async fn only_what_is_debited_in_an_outage_becomes_debt() {
     for debited in [10, 0] {
         let store = steady(debited);
-        let limiter = Limiter::new(store.clone());
+        let limiter = store.limiter();
         let policy = Policy::new("p", Quota::per_day(100))
             .debt(500)
             .on_store_failure(FailureMode::Local { instances: 1 });
@@ -140,12 +139,9 @@ async fn schedule(seed: u64) {
         lost: Arc::default(),
         random: Arc::new(Mutex::new(random.fork())),
     };
-    let limiter = Limiter::new(store.clone());
-    let policies = ["tokens", "rows"].map(|name| {
-        Policy::new(name, Quota::per_day(LIMIT))
-            .algorithm(FixedWindow::anchored())
-            .on_store_failure(FailureMode::Local { instances: 1 })
-    });
+    let limiter = store.limiter();
+    let policies =
+        ["tokens", "rows"].map(|name| day(name, LIMIT).on_store_failure(FailureMode::Local { instances: 1 }));
     let mut users = JoinSet::new();
     for _ in 0..random.usize(1..=6) {
         users.spawn(use_some(limiter.clone(), policies.clone(), random.fork()));
@@ -168,8 +164,7 @@ async fn schedule(seed: u64) {
     }
     let expected: u64 = seen.iter().map(|(total, _)| total).sum();
     for policy in &policies {
-        let charge = Charge::new(policy, &Key::new("all"), 0);
-        let left = store.counts.decide(Action::Peek, &[charge]).await.unwrap().remaining().unwrap();
+        let left = units_left(&Limiter::new(store.counts.clone()), policy).await;
         let (charged, lost) = (LIMIT - left, store.lost.load(Relaxed));
         assert!(
             charged.abs_diff(expected) <= lost,

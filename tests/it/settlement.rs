@@ -18,7 +18,9 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, StreamBody};
-use support::{PATIENT, RedisServer, eventually, http::serve, store};
+use support::{
+    Fake, PATIENT, RedisServer, day, eventually, http::serve, memory_and_redis, store, units_left,
+};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -26,28 +28,13 @@ use tokio::{
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Answer, Charge, Decision, Key, Limiter, ManualClock, MemoryStore, Policy, PolicySource, Quota,
-    RateLimitLayer, Reservation, Rule,
-    algorithm::{FixedWindow, LeakyBucket},
-    layer::Rules,
-    store::{Action, Store},
+    Key, Limiter, ManualClock, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer, Reservation, Rule,
+    algorithm::LeakyBucket, layer::Rules, store::Action,
 };
 
-fn day(name: &str, limit: u64) -> Policy {
-    Policy::new(name, Quota::per_day(limit)).algorithm(FixedWindow::anchored())
-}
-
-async fn limiters(server: &RedisServer) -> [(&'static str, Limiter); 2] {
-    [("memory", Limiter::new(MemoryStore::new())), ("redis", Limiter::new(store(server).await))]
-}
-
-async fn left(limiter: &Limiter, policy: &Policy) -> u64 {
-    limiter.peek(policy, &Key::new("all"), 0).await.unwrap().remaining().unwrap()
-}
-
 async fn becomes(limiter: &Limiter, policy: &Policy, expected: u64, name: &str) {
-    let is = eventually(async || left(limiter, policy).await == expected).await;
-    assert!(is, "{name}: {expected} must remain, {} do", left(limiter, policy).await);
+    let is = eventually(async || units_left(limiter, policy).await == expected).await;
+    assert!(is, "{name}: {expected} must remain, {} do", units_left(limiter, policy).await);
 }
 
 fn rule(policy: &Policy) -> Rule {
@@ -71,7 +58,7 @@ async fn echo(request: Request<String>) -> Result<Response<String>, Infallible> 
 #[tokio::test]
 async fn only_responses_that_count_are_charged() {
     let server = RedisServer::start();
-    for (name, limiter) in limiters(&server).await {
+    for (name, limiter) in memory_and_redis(&server).await {
         let policy = day("failures", 2);
         let rule = rule(&policy).count_if(|response| response.status == StatusCode::UNAUTHORIZED);
         let service = ruled(&limiter, rule).layer(service_fn(echo));
@@ -86,7 +73,7 @@ async fn only_responses_that_count_are_charged() {
         }
         // The refund is made before the response is sent, which shows it.
         assert_eq!(remaining, ["r=2", "r=2", "r=1", "r=1", "r=1", "r=0", "r=0"], "{name}");
-        assert_eq!(left(&limiter, &policy).await, 0, "{name}");
+        assert_eq!(units_left(&limiter, &policy).await, 0, "{name}");
     }
 }
 
@@ -94,7 +81,7 @@ async fn only_responses_that_count_are_charged() {
 #[tokio::test]
 async fn a_rule_counts_only_the_responses_that_count_for_it() {
     let server = RedisServer::start();
-    for (name, limiter) in limiters(&server).await {
+    for (name, limiter) in memory_and_redis(&server).await {
         let [all, failed, created, shared] = ["all", "failed", "created", "shared"].map(|name| day(name, 9));
         let chosen = created.clone();
         let chosen = PolicySource::per_request(move |_, _| chosen.clone());
@@ -119,7 +106,7 @@ async fn a_rule_counts_only_the_responses_that_count_for_it() {
             service.clone().oneshot(request).await.unwrap();
             let mut remaining = Vec::new();
             for policy in [&all, &failed, &created, &shared] {
-                remaining.push(left(&limiter, policy).await);
+                remaining.push(units_left(&limiter, policy).await);
             }
             assert_eq!(remaining, expected, "{name}: {path} {status}");
         }
@@ -136,7 +123,7 @@ async fn a_rule_counts_only_the_responses_that_count_for_it() {
 #[tokio::test]
 async fn of_two_rules_that_choose_their_policies_each_counts_by_its_own_function() {
     let server = RedisServer::start();
-    for (name, limiter) in limiters(&server).await {
+    for (name, limiter) in memory_and_redis(&server).await {
         let plan = day("plan", 9);
         let chosen = |key: &'static str| {
             let plan = plan.clone();
@@ -160,12 +147,12 @@ async fn of_two_rules_that_choose_their_policies_each_counts_by_its_own_function
 #[tokio::test]
 async fn a_request_whose_service_fails_does_not_count() {
     let server = RedisServer::start();
-    for (name, limiter) in limiters(&server).await {
+    for (name, limiter) in memory_and_redis(&server).await {
         let policy = day("failing", 2);
         let fails = service_fn(|_: Request<String>| async { Err::<Response<String>, _>("failed") });
         let service = layer(&limiter, &policy).layer(fails);
         service.oneshot(Request::new(String::new())).await.unwrap_err();
-        assert_eq!(left(&limiter, &policy).await, 1, "{name}: without `count_if` it counts");
+        assert_eq!(units_left(&limiter, &policy).await, 1, "{name}: without `count_if` it counts");
         let service = ruled(&limiter, rule(&policy).count_if(|_| true)).layer(fails);
         service.oneshot(Request::new(String::new())).await.unwrap_err();
         becomes(&limiter, &policy, 1, name).await;
@@ -175,7 +162,7 @@ async fn a_request_whose_service_fails_does_not_count() {
 #[tokio::test]
 async fn a_cancelled_request_is_refunded_under_refund_cancelled_only() {
     let server = RedisServer::start();
-    for (name, limiter) in limiters(&server).await {
+    for (name, limiter) in memory_and_redis(&server).await {
         for refunds in [false, true] {
             let policy = day(&format!("cancelled-{refunds}"), 5);
             let built = layer(&limiter, &policy);
@@ -191,11 +178,11 @@ async fn a_cancelled_request_is_refunded_under_refund_cancelled_only() {
             // A request that is answered is charged.
             let service =
                 if refunds { layer(&limiter, &policy).refund_cancelled() } else { layer(&limiter, &policy) };
-            let before = left(&limiter, &policy).await;
+            let before = units_left(&limiter, &policy).await;
             service.layer(service_fn(echo)).oneshot(Request::new("200".into())).await.unwrap();
             // A refund in the background would be sent before the second look.
-            left(&limiter, &policy).await;
-            assert_eq!(left(&limiter, &policy).await, before - 1, "{name}");
+            units_left(&limiter, &policy).await;
+            assert_eq!(units_left(&limiter, &policy).await, before - 1, "{name}");
         }
     }
 }
@@ -203,12 +190,12 @@ async fn a_cancelled_request_is_refunded_under_refund_cancelled_only() {
 #[tokio::test]
 async fn a_request_that_is_cancelled_during_its_delay_is_refunded() {
     let server = RedisServer::start();
-    for (name, limiter) in limiters(&server).await {
+    for (name, limiter) in memory_and_redis(&server).await {
         let policy = Policy::new("queued", Quota::per_day(1))
             .algorithm(LeakyBucket::queue(Duration::from_secs(30 * 86_400)));
         let key = Key::new("all");
         assert!(!limiter.check(&policy, &key, 1).await.unwrap().verdict().is_denied());
-        let before = left(&limiter, &policy).await;
+        let before = units_left(&limiter, &policy).await;
         let mut service = layer(&limiter, &policy).refund_cancelled().layer(service_fn(echo));
         let waits = tokio::spawn(service.ready().await.unwrap().call(Request::new("200".into())));
         becomes(&limiter, &policy, before - 1, name).await;
@@ -232,7 +219,7 @@ async fn a_request_that_is_cancelled_during_its_decision_is_refunded() {
         becomes(&limiter, &policy, 4, "charged").await;
         drop(response);
         limiter.drain(PATIENT).await.unwrap();
-        assert_eq!(left(&limiter, &policy).await, if refunds { 5 } else { 4 });
+        assert_eq!(units_left(&limiter, &policy).await, if refunds { 5 } else { 4 });
     }
 }
 
@@ -255,8 +242,8 @@ async fn an_estimate_is_refunded_if_its_request_is_cancelled_during_the_decision
         becomes(&limiter, &plain, 80, "charged").await;
         drop(response);
         limiter.drain(PATIENT).await.unwrap();
-        let remaining = [left(&limiter, &kept).await, left(&limiter, &refunded).await];
-        assert_eq!((remaining, left(&limiter, &plain).await), ([of_kept, of_refunded], 80));
+        let remaining = [units_left(&limiter, &kept).await, units_left(&limiter, &refunded).await];
+        assert_eq!((remaining, units_left(&limiter, &plain).await), ([of_kept, of_refunded], 80));
     }
     // Of a request that one rule cannot identify, the charge under the others stays, or guesses would be free.
     let guess = ruled(&limiter, estimate(&refunded).reserve_or_refund())
@@ -267,7 +254,7 @@ async fn an_estimate_is_refunded_if_its_request_is_cancelled_during_the_decision
     becomes(&limiter, &refunded, 60, "guessed").await;
     drop(response);
     limiter.drain(PATIENT).await.unwrap();
-    assert_eq!(left(&limiter, &refunded).await, 60);
+    assert_eq!(units_left(&limiter, &refunded).await, 60);
 }
 
 #[tokio::test(start_paused = true)]
@@ -276,12 +263,12 @@ async fn the_units_of_a_delayed_request_are_reserved() {
     let policy =
         Policy::new("queued", Quota::per_second(100)).algorithm(LeakyBucket::queue(Duration::from_secs(1)));
     assert!(limiter.check(&policy, &Key::new("all"), 1).await.unwrap().is_allowed());
-    let before = left(&limiter, &policy).await;
+    let before = units_left(&limiter, &policy).await;
     let service = ruled(&limiter, rule(&policy).reserve_or_refund()).layer(service_fn(echo));
     let response = service.oneshot(Request::new("200".into())).await.unwrap();
-    assert_eq!(left(&limiter, &policy).await, before - 1);
+    assert_eq!(units_left(&limiter, &policy).await, before - 1);
     drop(response);
-    assert_eq!(left(&limiter, &policy).await, before);
+    assert_eq!(units_left(&limiter, &policy).await, before);
 }
 
 /// A service that is ready once, and then fails.
@@ -309,58 +296,31 @@ async fn a_request_whose_service_fails_after_the_delay_does_not_count() {
     let policy =
         Policy::new("queued", Quota::per_second(100)).algorithm(LeakyBucket::queue(Duration::from_secs(1)));
     limiter.check(&policy, &Key::new("all"), 1).await.unwrap();
-    let before = left(&limiter, &policy).await;
+    let before = units_left(&limiter, &policy).await;
     let service = ruled(&limiter, rule(&policy).count_if(|_| true)).layer(FailsLater(Arc::default()));
     let failed = service.oneshot(Request::new(String::new())).await;
     assert_eq!(failed.unwrap_err(), "failed");
     becomes(&limiter, &policy, before, "memory").await;
 }
 
-/// A store in process whose calls for one action are made when they are awaited to the end, as those that wait for a
-/// connection.
-struct SlowCalls {
-    store: MemoryStore,
-    action: Action,
-    calls: Arc<Notify>,
-}
-
-impl Store for SlowCalls {
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        if action != self.action {
-            return self.store.decide(action, charges);
-        }
-        let (store, calls, charges) = (self.store.clone(), self.calls.clone(), charges.to_vec());
-        Answer::pending(async move {
-            calls.notified().await;
-            store.decide(action, &charges).await
-        })
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        self.store.reset(policy, key)
-    }
-}
-
 #[tokio::test]
 async fn the_refund_of_a_response_is_made_although_the_client_leaves() {
-    let refunds = Arc::new(Notify::new());
-    let (store, calls) = (MemoryStore::new(), refunds.clone());
-    let limiter = Limiter::new(SlowCalls { store, action: Action::Refund, calls });
+    let (store, refunds) = Fake::gated(MemoryStore::new(), &[Action::Refund]);
+    let limiter = Limiter::new(store);
     let policy = day("failures", 5);
     let mut service = ruled(&limiter, rule(&policy).count_if(|_| false)).layer(service_fn(echo));
     let mut response = Box::pin(service.ready().await.unwrap().call(Request::new("200".into())));
     assert!(response.as_mut().now_or_never().is_none(), "the refund is under way");
-    assert_eq!(left(&limiter, &policy).await, 4);
+    assert_eq!(units_left(&limiter, &policy).await, 4);
     drop(response);
-    refunds.notify_one();
+    refunds.add_permits(1);
     becomes(&limiter, &policy, 5, "refunded").await;
 }
 
 #[tokio::test]
 async fn a_response_that_does_not_count_ends_the_debits_of_its_reservation() {
-    let debits = Arc::new(Notify::new());
-    let (store, calls) = (MemoryStore::new(), debits.clone());
-    let limiter = Limiter::new(SlowCalls { store, action: Action::Debit, calls });
+    let (store, debits) = Fake::gated(MemoryStore::new(), &[Action::Debit]);
+    let limiter = Limiter::new(store);
     let policy = day("tokens", 100);
     let handler = service_fn(async |request: Request<String>| {
         let reservation = Reservation::from_extensions(request.extensions()).unwrap();
@@ -369,13 +329,13 @@ async fn a_response_that_does_not_count_ends_the_debits_of_its_reservation() {
     });
     let rule = rule(&policy).cost(|_| 10).reserve().count_if(|_| false);
     ruled(&limiter, rule).layer(handler).oneshot(Request::new(String::new())).await.unwrap();
-    assert_eq!(left(&limiter, &policy).await, 100, "the estimate is refunded");
+    assert_eq!(units_left(&limiter, &policy).await, 100, "the estimate is refunded");
     // The debit that was under way is made, and no other one.
-    debits.notify_one();
+    debits.add_permits(1);
     becomes(&limiter, &policy, 90, "debited").await;
-    debits.notify_one();
+    debits.add_permits(1);
     limiter.drain(PATIENT).await.unwrap();
-    assert_eq!(left(&limiter, &policy).await, 90);
+    assert_eq!(units_left(&limiter, &policy).await, 90);
 }
 
 #[tokio::test]
@@ -401,7 +361,7 @@ async fn a_reservation_charges_no_more_once_its_request_is_refunded() {
         }
         assert!(request.await.map_or(true, |response| response.is_err()));
         limiter.drain(PATIENT).await.unwrap();
-        assert_eq!(left(&limiter, &policy).await, 100, "{body}, {counts}");
+        assert_eq!(units_left(&limiter, &policy).await, 100, "{body}, {counts}");
     }
 }
 
@@ -420,14 +380,14 @@ async fn what_a_reservation_has_debited_is_refunded_under_or_refund_only() {
         let service = ruled(&limiter, rule).refund_cancelled().layer(fails);
         service.oneshot(Request::new(String::new())).await.unwrap_err();
         limiter.drain(PATIENT).await.unwrap();
-        assert_eq!(left(&limiter, &policy).await, expected);
+        assert_eq!(units_left(&limiter, &policy).await, expected);
     }
 }
 
 #[tokio::test]
 async fn a_rejection_that_the_handler_returns_counts() {
     let server = RedisServer::start();
-    for (name, limiter) in limiters(&server).await {
+    for (name, limiter) in memory_and_redis(&server).await {
         let policy = day("rejected", 5);
         let service = ruled(&limiter, rule(&policy).count_if(|response| response.status.is_success()))
             .refund_cancelled()
@@ -439,8 +399,8 @@ async fn a_rejection_that_the_handler_returns_counts() {
         let rejected = service.oneshot(Request::new(String::new())).await.unwrap();
         assert_eq!(rejected.status(), StatusCode::TOO_MANY_REQUESTS, "{name}");
         // A refund in the background would be sent before the second look.
-        left(&limiter, &policy).await;
-        assert_eq!(left(&limiter, &policy).await, 4, "{name}");
+        units_left(&limiter, &policy).await;
+        assert_eq!(units_left(&limiter, &policy).await, 4, "{name}");
     }
 }
 
@@ -459,7 +419,11 @@ async fn an_outer_layer_counts_by_the_response_that_an_inner_one_made_of_a_rejec
         })));
         service.oneshot(Request::new(String::new())).await.unwrap();
         limiter.drain(PATIENT).await.unwrap();
-        assert_eq!((left(&limiter, &outer).await, left(&limiter, &inner).await), (remaining, 4), "{counts}");
+        assert_eq!(
+            (units_left(&limiter, &outer).await, units_left(&limiter, &inner).await),
+            (remaining, 4),
+            "{counts}"
+        );
     }
 }
 
@@ -490,7 +454,7 @@ async fn a_handler_settles_what_the_layer_has_reserved() {
         ("later", "later", 30, 30),
         ("ignored", "ignore", 50, 100),
     ];
-    for (name, limiter) in limiters(&server).await {
+    for (name, limiter) in memory_and_redis(&server).await {
         for (row, body, kept, refunded) in rows {
             for (or_refund, expected) in [(false, kept), (true, refunded)] {
                 let context = format!("{name}, {row}, {or_refund}");
@@ -503,7 +467,11 @@ async fn a_handler_settles_what_the_layer_has_reserved() {
                     built.layer(service_fn(reserve)).oneshot(Request::new(body.into())).await.unwrap();
                 assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "done", "{context}");
                 becomes(&limiter, &tokens, expected, &context).await;
-                assert_eq!(left(&limiter, &requests).await, 8, "{context}: the other policy is not touched");
+                assert_eq!(
+                    units_left(&limiter, &requests).await,
+                    8,
+                    "{context}: the other policy is not touched"
+                );
             }
         }
     }
@@ -521,7 +489,7 @@ fn download(parts: usize) -> Download {
 #[tokio::test]
 async fn the_bytes_of_a_body_are_charged_as_they_are_sent() {
     let server = RedisServer::start();
-    for (name, limiter) in limiters(&server).await {
+    for (name, limiter) in memory_and_redis(&server).await {
         let policy = day("bytes", 1_000_000).debt(500_000);
         let built = ruled(&limiter, rule(&policy).response_bytes());
         let service = |parts| {
@@ -547,7 +515,7 @@ async fn the_bytes_of_a_body_are_charged_as_they_are_sent() {
         // No body: the unit for the request stays charged.
         drop(service(0).oneshot(Request::new(())).await.unwrap());
         limiter.drain(PATIENT).await.unwrap();
-        assert_eq!(left(&limiter, &policy).await, 299_999, "{name}");
+        assert_eq!(units_left(&limiter, &policy).await, 299_999, "{name}");
 
         // A response beyond what remains is sent as a whole, and the debt is bounded.
         let response = service(7).oneshot(Request::new(())).await.unwrap();
@@ -648,7 +616,7 @@ async fn a_request_whose_bytes_are_charged_pays_the_larger_of_its_cost_and_its_b
         ("GET /large", 50_000),
     ];
     let mut charged = Vec::new();
-    for (name, limiter) in limiters(&redis).await {
+    for (name, limiter) in memory_and_redis(&redis).await {
         for (request, expected) in rows {
             let policy = day(&request.replace(['/', ' '], "-"), 1_000_000);
             let rule = rule(&policy).cost(|_| 1_000).response_bytes();
@@ -656,7 +624,7 @@ async fn a_request_whose_bytes_are_charged_pays_the_larger_of_its_cost_and_its_b
             let slow = Arc::default();
             end(serve(endings(built, &slow)).await, request, &slow).await;
             limiter.drain(PATIENT).await.unwrap();
-            let units = 1_000_000 - left(&limiter, &policy).await;
+            let units = 1_000_000 - units_left(&limiter, &policy).await;
             charged.push((name, request, units, expected));
         }
     }
@@ -667,14 +635,14 @@ async fn a_request_whose_bytes_are_charged_pays_the_larger_of_its_cost_and_its_b
 async fn refund_cancelled_refunds_no_request_whose_handler_panics() {
     let redis = RedisServer::start();
     let mut charged = Vec::new();
-    for (name, limiter) in limiters(&redis).await {
+    for (name, limiter) in memory_and_redis(&redis).await {
         for (request, expected) in [("GET /slow", 0), ("GET /panic", 1), ("GET /small", 1)] {
             let policy = day(&request.replace(['/', ' '], "-"), 100);
             let slow = Arc::default();
             let app = endings(layer(&limiter, &policy).refund_cancelled(), &slow);
             end(serve(app).await, request, &slow).await;
             limiter.drain(PATIENT).await.unwrap();
-            charged.push((name, request, 100 - left(&limiter, &policy).await, expected));
+            charged.push((name, request, 100 - units_left(&limiter, &policy).await, expected));
         }
         // A layer outside that catches the panic drops the request later.
         let policy = day("caught", 100);
@@ -685,7 +653,7 @@ async fn refund_cancelled_refunds_no_request_whose_handler_panics() {
         let request = tokio::spawn(AssertUnwindSafe(service.oneshot(Request::new(()))).catch_unwind());
         assert!(request.await.unwrap().is_err());
         limiter.drain(PATIENT).await.unwrap();
-        charged.push((name, "caught", 100 - left(&limiter, &policy).await, 1));
+        charged.push((name, "caught", 100 - units_left(&limiter, &policy).await, 1));
     }
     assert!(charged.iter().all(|(_, _, units, expected)| units == expected), "{charged:?}");
 }
@@ -706,7 +674,7 @@ async fn a_client_that_leaves_a_stream_is_charged_what_it_was_sent() {
     }
 
     let redis = RedisServer::start();
-    for (name, limiter) in limiters(&redis).await {
+    for (name, limiter) in memory_and_redis(&redis).await {
         for or_refund in [false, true] {
             let tokens = day(&format!("tokens {or_refund}"), 1_000);
             let rule = rule(&tokens).cost(|_| 100);
@@ -723,10 +691,10 @@ async fn a_client_that_leaves_a_stream_is_charged_what_it_was_sent() {
             while received.windows(5).filter(|part| part == b"word ").count() < 3 {
                 assert!(connection.read_buf(&mut received).await.unwrap() > 0);
             }
-            assert_eq!(left(&limiter, &tokens).await, 900, "{name}");
+            assert_eq!(units_left(&limiter, &tokens).await, 900, "{name}");
             drop(connection);
             limiter.drain(PATIENT).await.unwrap();
-            assert_eq!(left(&limiter, &tokens).await, 1_000 - 13, "{name}, {or_refund}");
+            assert_eq!(units_left(&limiter, &tokens).await, 1_000 - 13, "{name}, {or_refund}");
         }
     }
 }

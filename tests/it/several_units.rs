@@ -4,32 +4,28 @@ use std::{convert::Infallible, time::Duration};
 
 use futures_util::{FutureExt as _, future::join_all};
 use http::{Request, Response};
-use support::{Counted, Down, PATIENT, RedisServer, store};
+use support::{Counted, Down, PATIENT, RedisServer, day, memory_and_redis};
 use tokio::time::timeout;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
-    Charge, Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, PolicySource, Quota,
-    RateLimitLayer, Reservation, Rule, algorithm::FixedWindow, layer::Rules, policy::Enforcement,
+    Charge, Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, PolicySource, RateLimitLayer,
+    Reservation, Rule, layer::Rules, policy::Enforcement,
 };
 
 const LIMIT: u64 = 10_000_000;
-
-fn policy(name: &str, limit: u64) -> Policy {
-    Policy::new(name, Quota::per_day(limit)).algorithm(FixedWindow::anchored())
-}
 
 fn key() -> Key {
     Key::new("all")
 }
 
 async fn used(limiter: &Limiter, name: &str) -> u64 {
-    LIMIT - limiter.peek(&policy(name, LIMIT), &key(), 0).await.unwrap().remaining().unwrap()
+    LIMIT - limiter.peek(&day(name, LIMIT), &key(), 0).await.unwrap().remaining().unwrap()
 }
 
 /// A rule for `unit`. If `is_dynamic`, its policy is looked up for each request, and has another name than the rule's
 /// unit.
 fn rule(unit: &'static str, is_dynamic: bool, refunds: bool) -> Rule {
-    let plan = policy(if unit == "tokens" { "token-plan" } else { "money-plan" }, LIMIT);
+    let plan = day(if unit == "tokens" { "token-plan" } else { "money-plan" }, LIMIT);
     let source: PolicySource =
         if is_dynamic { PolicySource::per_request(move |_, _| Some(plan.clone())) } else { plan.into() };
     let rule = Rule::new(source, key()).cost(move |_| if unit == "tokens" { 400 } else { 20 }).unit(unit);
@@ -69,9 +65,7 @@ async fn what_stays_charged_is_what_was_used_for_each_unit_in_one_layer_or_two()
     let server = RedisServer::start();
     for is_dynamic in [false, true] {
         for layers in [1, 2] {
-            for (name, limiter) in
-                [("memory", Limiter::new(MemoryStore::new())), ("redis", Limiter::new(store(&server).await))]
-            {
+            for (name, limiter) in memory_and_redis(&server).await {
                 let name = format!("{name}, dynamic: {is_dynamic}, {layers} layers");
                 let (tokens, money) =
                     (rule("tokens", is_dynamic, true), rule("micro-dollars", is_dynamic, true));
@@ -129,7 +123,7 @@ async fn what_stays_charged_is_what_was_used_for_each_unit_in_one_layer_or_two()
 #[tokio::test]
 async fn settling_in_one_unit_settles_the_rules_of_all_layers() {
     let limiter = Limiter::new(MemoryStore::new());
-    let reserving = |name| Rule::new(policy(name, 1_000), key()).cost(|_| 20).reserve_or_refund();
+    let reserving = |name| Rule::new(day(name, 1_000), key()).cost(|_| 20).reserve_or_refund();
     let [inner, outer] =
         ["inner", "outer"].map(|name| RateLimitLayer::with_rules(limiter.clone(), reserving(name)));
     let service = outer.layer(inner.layer(service_fn(|request: Request<()>| async move {
@@ -193,7 +187,7 @@ async fn charging<F: Future<Output = Decision> + Send + 'static>(
     enforcement: Enforcement,
     charge: impl Fn(Reservation) -> F + Clone + Send + 'static,
 ) -> Decision {
-    let addresses = Rule::new(policy("addresses", 2), key());
+    let addresses = Rule::new(day("addresses", 2), key());
     let (tokens, money) = (rule("tokens", true, false), rule("micro-dollars", true, false));
     let around = RateLimitLayer::with_rules(limiter.clone(), tokens.clone());
     let rules = Rules::new().every(addresses).every(money);
@@ -224,11 +218,9 @@ async fn charging<F: Future<Output = Decision> + Send + 'static>(
 async fn a_handler_charges_more_to_the_rules_of_a_unit_and_to_no_other() {
     let server = RedisServer::start();
     for layers in [1, 2] {
-        for (name, limiter) in
-            [("memory", Limiter::new(MemoryStore::new())), ("redis", Limiter::new(store(&server).await))]
-        {
+        for (name, limiter) in memory_and_redis(&server).await {
             let name = format!("{name}, {layers} layers");
-            limiter.operator().reset(&policy("addresses", 2), &key()).await.unwrap();
+            limiter.operator().reset(&day("addresses", 2), &key()).await.unwrap();
             let spent = async || (used(&limiter, "token-plan").await, used(&limiter, "money-plan").await);
             let before = spent().await;
             charging(&limiter, layers, Enforcement::On, |reservation| async move {
@@ -254,7 +246,7 @@ async fn a_handler_charges_more_to_the_rules_of_a_unit_and_to_no_other() {
             .await;
             let end = spent().await;
             assert_eq!((end.0 - after.0, end.1 - after.1), (410, 50), "{name}");
-            let requests = limiter.peek(&policy("addresses", 2), &key(), 0).await.unwrap().remaining();
+            let requests = limiter.peek(&day("addresses", 2), &key(), 0).await.unwrap().remaining();
             assert_eq!(requests, Some(0), "each request counts once: {name}");
         }
     }
@@ -281,7 +273,7 @@ async fn more_is_charged_and_denied_as_the_layer_enforces_it() {
 #[tokio::test]
 async fn more_is_charged_without_a_unit_if_one_rule_reserves() {
     let limiter = Limiter::new(MemoryStore::new());
-    let reserved = limiter.check(&policy("token-plan", LIMIT), &key(), 400).await.unwrap();
+    let reserved = limiter.check(&day("token-plan", LIMIT), &key(), 400).await.unwrap();
     let reservation = Reservation::new(&limiter, &reserved).or_refund();
     assert!(reservation.charge_more(100).await.unwrap().is_allowed());
     assert_eq!(used(&limiter, "token-plan").await, 500);
@@ -296,7 +288,7 @@ async fn more_is_charged_without_a_unit_if_one_rule_reserves() {
 async fn more_is_denied_in_an_outage_by_the_failure_mode() {
     for (mode, expected) in [(FailureMode::default(), Some(false)), (FailureMode::Open, Some(true))] {
         let limiter = Limiter::new(Down);
-        let plan = policy("tokens", 100).on_store_failure(mode);
+        let plan = day("tokens", 100).on_store_failure(mode);
         let reserved = limiter.check(&plan, &key(), 60).await.unwrap();
         let reservation = Reservation::new(&limiter, &reserved);
         let more = reservation.charge_more(60).await;
@@ -328,7 +320,7 @@ async fn a_denial_of_one_unit_refunds_what_the_others_were_charged_and_no_estima
 async fn a_denial_of_one_unit_keeps_the_total_that_another_handle_has_set_during_the_charge() {
     for (name, total) in [("settle", 30), ("extend", 130), ("charge more", 107), ("settle to more", 500)] {
         let limiter = Limiter::new(Counted::new(MemoryStore::new()));
-        let (tokens, money) = (policy("tokens", LIMIT), policy("money", LIMIT));
+        let (tokens, money) = (day("tokens", LIMIT), day("money", LIMIT));
         let charges = [Charge::new(&tokens, &key(), 100), Charge::new(&money, &key(), 20)];
         let decision = limiter.check_all(&charges).await.unwrap();
         let part = |name| Reservation::of_unit(&limiter, &decision.for_policy(name).unwrap(), name);

@@ -3,15 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use http::{Request, Response, StatusCode};
-use support::{Down, RedisServer, inner::ask_for, store};
+use support::{Down, RedisServer, day, inner::ask_for, store};
 use tower_ratelimit::{
     Charge, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Rule,
-    algorithm::FixedWindow,
 };
-
-fn day(name: &str, limit: u64) -> Policy {
-    Policy::new(name, Quota::per_day(limit)).algorithm(FixedWindow::anchored())
-}
 
 #[tokio::test]
 async fn a_share_of_the_keys_is_denied_the_same_ones_on_every_instance() {

@@ -18,7 +18,7 @@ use redis::{
     aio::{ConnectionLike, MultiplexedConnection},
 };
 use support::{
-    Down, PATIENT, RedisServer, closes_received, eventually, http as client,
+    Down, PATIENT, RedisServer, closes_received, current_thread, day, eventually, http as client,
     inner::{ask, get},
     settings, store,
 };
@@ -28,7 +28,6 @@ use tokio::{
 };
 use tower_ratelimit::{
     ErrorKind, FailureMode, Key, Limiter, PeerIp, Policy, Quota, RateLimitLayer, RedisStore, Rejection,
-    algorithm::FixedWindow,
     bb8_redis::{
         RedisConnectionManager,
         bb8::{ManageConnection, Pool},
@@ -39,9 +38,7 @@ use tower_ratelimit::{
 /// A closed policy, so that a failed decision is an error and not an admission.
 fn closed(limit: u64) -> Policy {
     // A window, so that no units are replenished during the test and charges can be counted.
-    Policy::new("closed", Quota::per_day(limit))
-        .algorithm(FixedWindow::anchored())
-        .on_store_failure(FailureMode::Closed)
+    day("closed", limit).on_store_failure(FailureMode::Closed)
 }
 
 /// No decision takes as long, on any machine: a pool would wait for 30 s.
@@ -380,7 +377,7 @@ fn checks_of_idle_connections_continue_after_their_runtime_ends() {
         runtime.block_on(closes_received(&server));
     };
     kill(&["TYPE", "normal", "SKIPME", "yes"]);
-    let short = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let short = current_thread();
     short.block_on(async {
         assert!(limiter.check(&policy, &Key::new("alice"), 1).now_or_never().is_none());
     });
@@ -424,7 +421,7 @@ fn a_runtime_that_is_not_driven_delays_no_deadline_of_another_one() {
     let server = RedisServer::start();
     let policy = closed(1_000_000);
     for yields in [0, 1, 10] {
-        let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = || current_thread();
         let (idle, busy) = (runtime(), runtime());
         let limiter =
             busy.block_on(async { Limiter::new(RedisStore::connect(&server.url()).await.unwrap()) });

@@ -12,14 +12,14 @@ use std::{
 use futures_util::FutureExt as _;
 use http::{Request, request::Parts};
 use support::{
-    PATIENT, RedisServer, eventually,
+    PATIENT, RedisServer, day, eventually,
     inner::{ask, ask_and_read},
     settings, store,
 };
 use tower_ratelimit::{
     Answer, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, ManualClock,
     MemoryStore, PeerIp, Policy, PolicySource, Quota, RateLimitLayer, Rule,
-    algorithm::{Concurrency, FixedWindow},
+    algorithm::Concurrency,
     key::from_extension,
     layer::{DecisionEvent, DecisionKind, Rules},
     policy::{Enforcement, Penalty},
@@ -27,10 +27,6 @@ use tower_ratelimit::{
 use tower_ratelimit_extra::lookup::Lookup;
 
 const LIMIT: u64 = 15;
-
-fn day(name: &str, limit: u64) -> Policy {
-    Policy::new(name, Quota::per_day(limit)).algorithm(FixedWindow::anchored())
-}
 
 fn per_ip() -> Rule {
     Rule::new(day("per-ip", LIMIT), PeerIp::new())

@@ -6,13 +6,13 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use support::{Counted, RedisServer, settings};
+use support::{Counted, Down, Fake, RedisServer, day, fails, fails_after, settings};
 use tokio::time::Instant;
 use tower::{ServiceBuilder, ServiceExt as _};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota,
     Verdict,
-    algorithm::{FixedWindow, LeakyBucket, SlidingLog},
+    algorithm::{LeakyBucket, SlidingLog},
     decision::Outcome,
     keyed::KeyedRateLimitLayer,
     policy::Penalty,
@@ -89,60 +89,32 @@ async fn a_wait_for_a_permit_ends_immediately_if_the_key_is_banned() {
     assert_eq!(started.elapsed(), Duration::ZERO);
 }
 
-/// Delays charges by ten seconds, and fails to refund them.
-struct NoRefunds;
-
-impl Store for NoRefunds {
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        if action == Action::Refund {
-            return Answer::ready(Err(Error::new(ErrorKind::StoreTimeout, "late")));
-        }
-        let delayed = |charge| Outcome::new(charge, delay(10), 0, Duration::ZERO);
-        Answer::ready(Ok(Decision::new(charges.iter().map(delayed))))
-    }
-
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_is_too_late_is_not_admitted_if_its_refund_fails() {
     let policy = Policy::new("p", Quota::per_hour(1)).on_store_failure(FailureMode::Open);
-    let decided = Limiter::new(NoRefunds).wait(&policy, &Key::new("all"), 1, Duration::from_secs(1)).await;
+    // Delays charges by ten seconds, and fails to refund them.
+    let store = Fake::new(Down, |_, action, charges| match action {
+        Action::Refund => fails(ErrorKind::StoreTimeout),
+        _ => Answer::ready(Ok(Decision::new(
+            charges.iter().map(|charge| Outcome::new(charge, delay(10), 0, Duration::ZERO)),
+        ))),
+    });
+    let decided = Limiter::new(store).wait(&policy, &Key::new("all"), 1, Duration::from_secs(1)).await;
     let denied = decided.unwrap();
     assert!(denied.verdict().is_denied() && denied.failure().is_some());
     assert_eq!(denied.retry_after(), Some(Duration::from_secs(9)));
 }
 
 /// Every tenth answer of the store is late, although it has charged.
-struct OftenLate<S> {
-    store: S,
-    asked: AtomicUsize,
-}
-
-impl<S> OftenLate<S> {
-    const fn new(store: S) -> Self {
-        Self { store, asked: AtomicUsize::new(0) }
-    }
-}
-
-impl<S: Store> Store for OftenLate<S> {
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        let is_late = self.asked.fetch_add(1, Ordering::Relaxed) % 10 == 9;
-        let answer = self.store.decide(action, charges);
-        if !is_late {
+fn often_late(store: impl Store) -> Limiter {
+    let asked = AtomicUsize::new(0);
+    Limiter::new(Fake::new(store, move |store, action, charges| {
+        let answer = store.decide(action, charges);
+        if asked.fetch_add(1, Ordering::Relaxed) % 10 != 9 {
             return answer;
         }
-        Answer::pending(async {
-            drop(answer.await);
-            Err(Error::new(ErrorKind::StoreTimeout, "the answer took 60 ms"))
-        })
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        self.store.reset(policy, key)
-    }
+        fails_after(async { drop(answer.await) }, ErrorKind::StoreTimeout)
+    }))
 }
 
 /// Every failure mode, and a queue whose calls a partner counts that admits a little more.
@@ -153,7 +125,7 @@ async fn answers_that_are_late_let_no_call_through_that_the_partner_denies() {
     for mode in [FailureMode::default(), FailureMode::Open, FailureMode::Closed] {
         let queue = LeakyBucket::queue(patience);
         let pace = Policy::new("pace", Quota::per_minute(99)).algorithm(queue).on_store_failure(mode);
-        let limiter = Limiter::new(OftenLate::new(MemoryStore::new()));
+        let limiter = often_late(MemoryStore::new());
         let limit = Policy::new("limit", Quota::per_minute(100)).algorithm(SlidingLog::new());
         let (partner, key) = (Limiter::new(MemoryStore::new()), Key::new("partner"));
         let work = || async {
@@ -175,12 +147,9 @@ async fn answers_that_are_late_let_no_call_through_that_the_partner_denies() {
 async fn waits_over_late_answers_admit_no_more_than_the_limit_on_each_store() {
     let server = RedisServer::start();
     let redis = settings().connect(&server.url()).await.unwrap();
-    let limiters = [
-        ("memory", Limiter::new(OftenLate::new(MemoryStore::new()))),
-        ("redis", Limiter::new(OftenLate::new(redis))),
-    ];
+    let limiters = [("memory", often_late(MemoryStore::new())), ("redis", often_late(redis))];
     for (name, limiter) in limiters {
-        let daily = |name| Policy::new(name, Quota::per_day(200)).algorithm(FixedWindow::anchored());
+        let daily = |name| day(name, 200);
         let patience = Duration::from_secs(60);
         let mut units = 0;
         for _ in 0..100 {
@@ -218,7 +187,7 @@ async fn the_failure_mode_decides_when_the_patience_ends_or_the_store_stays_unav
     for (kinds, waited) in [(passes, patience), (stays, Duration::ZERO)] {
         for kind in kinds {
             for (mode, admitted) in [(FailureMode::Open, true), (FailureMode::Closed, false)] {
-                let store = Counted::new(Fails(kind));
+                let store = Counted::new(Fake::failing(kind));
                 let policy = Policy::new("p", Quota::per_hour(1)).on_store_failure(mode);
                 let started = Instant::now();
                 let decided = Limiter::new(store.clone()).wait(&policy, &Key::new("all"), 1, patience).await;
@@ -243,7 +212,7 @@ async fn the_failure_mode_decides_when_the_patience_ends_or_the_store_stays_unav
 /// Units of the share, and then its wait.
 #[tokio::test(start_paused = true)]
 async fn a_wait_in_an_outage_is_as_long_as_the_share_of_the_instance_requires() {
-    let limiter = Limiter::new(Fails(ErrorKind::StoreSuspended));
+    let limiter = Limiter::new(Fake::failing(ErrorKind::StoreSuspended));
     let policy = Policy::new("p", Quota::per_minute(60).burst(1));
     let started = Instant::now();
     for _ in 0..3 {
@@ -251,20 +220,6 @@ async fn a_wait_in_an_outage_is_as_long_as_the_share_of_the_instance_requires() 
         assert!(turn.is_allowed() && turn.failure().is_some());
     }
     assert_eq!(started.elapsed().as_secs(), 2);
-}
-
-/// A store that fails.
-#[derive(Clone)]
-struct Fails(ErrorKind);
-
-impl Store for Fails {
-    fn decide(&self, _: Action, _: &[Charge]) -> Answer<Decision> {
-        Answer::ready(Err(Error::new(self.0, "it fails")))
-    }
-
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
-    }
 }
 
 #[tokio::test]

@@ -4,7 +4,10 @@ use std::{pin::Pin, time::Duration};
 
 use futures_util::FutureExt as _;
 use http::{Request, StatusCode, request::Parts};
-use support::inner::{ask as ask_layer, ask_and_read};
+use support::{
+    day,
+    inner::{ask as ask_layer, ask_and_read},
+};
 use tokio_stream::Stream;
 use tonic::{
     Code, Status,
@@ -22,7 +25,7 @@ use tower_ratelimit::{
 };
 
 use crate::{
-    each_store::penalties::{HOUR, MINUTE, day},
+    each_store::penalties::{HOUR, MINUTE},
     grpc::greeter::{
         HelloReply, HelloRequest,
         greeter_client::GreeterClient,

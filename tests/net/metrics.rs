@@ -5,20 +5,21 @@
 mod example;
 
 use std::{collections::BTreeMap, convert::Infallible, io, net::SocketAddr, time::Duration};
+use support::{Down, Fake, RedisServer, fails, fails_after, settings};
+use tokio::task::yield_now;
 
 use axum::{body::Body, extract::ConnectInfo};
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use prometheus_parse::{Scrape, Value};
-use support::{RedisServer, settings};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, Limiter, ManualClock, MemoryStore,
-    Policy, Quota, RateLimitLayer,
+    Charge, ErrorKind, FailureMode, Header, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
+    RateLimitLayer,
     algorithm::LeakyBucket,
     policy::{Enforcement, EnforcementSwitch, Penalty},
-    store::{Action, Store},
+    store::Store,
 };
 use tower_ratelimit_extra::adaptive::Adaptive;
 use tower_ratelimit_extra::live::LivePolicies;
@@ -163,23 +164,6 @@ async fn a_recorder_that_is_installed_late_counts_from_then_on() {
     }
 }
 
-/// A store that never decides, neither immediately nor later.
-struct Broken {
-    later: bool,
-    kind: ErrorKind,
-}
-
-impl Store for Broken {
-    fn decide(&self, _: Action, _: &[Charge]) -> Answer<Decision> {
-        let error = Error::new(self.kind, "no answer");
-        if self.later { Answer::pending(async { Err(error) }) } else { Answer::ready(Err(error)) }
-    }
-
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
-    }
-}
-
 #[tokio::test]
 async fn failures_of_the_store_and_rejections_are_counted_by_their_cause() {
     let (_guard, handle) = record(PrometheusBuilder::new());
@@ -190,7 +174,9 @@ async fn failures_of_the_store_and_rejections_are_counted_by_their_cause() {
     ];
     for (later, kind, mode) in rows {
         let policy = Policy::new("api", Quota::per_hour(9)).on_store_failure(mode);
-        let layer = RateLimitLayer::new(Broken { later, kind }, policy, Header::new("x-user"))
+        let store =
+            Fake::new(Down, move |_, _, _| if later { fails_after(yield_now(), kind) } else { fails(kind) });
+        let layer = RateLimitLayer::new(store, policy, Header::new("x-user"))
             .block(|parts| parts.uri.path() == "/blocked");
         let service = layer
             .layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) }));

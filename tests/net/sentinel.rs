@@ -11,12 +11,12 @@ use std::{
 use support::{
     RedisServer,
     certificates::Authority,
+    day,
     redis_sentinel::{PRIMARY, SentinelGroup},
     settings, within,
 };
 use tower_ratelimit::{
     ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore,
-    algorithm::FixedWindow,
     store::{RedisStoreBuilder, Servers},
 };
 
@@ -100,9 +100,7 @@ async fn is_followed_before_the_old_primary_is_demoted(
     settings: impl Fn() -> RedisStoreBuilder,
 ) -> Vec<ErrorKind> {
     const LIMIT: u64 = 100_000;
-    let policy = Policy::new("p", Quota::per_day(LIMIT))
-        .algorithm(FixedWindow::anchored())
-        .on_store_failure(FailureMode::Closed);
+    let policy = day("p", LIMIT).on_store_failure(FailureMode::Closed);
     let (mut limiters, stop) = (Vec::new(), Arc::new(AtomicBool::new(false)));
     for _ in 0..2 {
         limiters

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use support::{
-    RedisServer, eventually,
+    RedisServer, day, eventually,
     redis_cluster::RedisCluster,
     redis_sentinel::{PRIMARY, SentinelGroup},
     settings,
@@ -15,7 +15,7 @@ use tower_ratelimit_extra::{
     live::LivePolicies,
 };
 
-use crate::each_store::penalties::{day, provoke, texts, three};
+use crate::each_store::penalties::{provoke, texts, three};
 
 /// So often that a test does not wait, and not so often that the server does nothing else.
 const OFTEN: Duration = Duration::from_millis(20);

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use support::{RedisServer, eventually, redis_cluster::RedisCluster, settings};
+use support::{RedisServer, day, eventually, redis_cluster::RedisCluster, settings};
 use tokio::task::JoinHandle;
 use tower_ratelimit::{
     FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
@@ -111,9 +111,7 @@ async fn counts_stay_within_the_old_and_the_new_limit(
 }
 
 fn policy() -> Policy {
-    Policy::new("api", Quota::per_day(200))
-        .algorithm(FixedWindow::anchored())
-        .on_store_failure(FailureMode::Closed)
+    day("api", 200).on_store_failure(FailureMode::Closed)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

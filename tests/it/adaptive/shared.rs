@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use support::{RedisServer, eventually, settings, store};
+use support::{RedisServer, current_thread, eventually, settings, store};
 use tokio::sync::watch;
 use tower_ratelimit::{
     ErrorKind, Key, Limiter, Policy, PolicySource, Quota, RedisStore, algorithm::FixedWindow,
@@ -76,7 +76,7 @@ async fn an_instance_that_dies_counts_for_some_intervals_only() {
     // The other instance has its own runtime, which is shut down without notice.
     let url = server.url();
     let other = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = current_thread();
         let busy = runtime.block_on(async {
             let busy = instance(&settings().connect(&url).await.unwrap(), 0.5);
             assert!(becomes(&[&busy], 0.75).await, "{busy:?}");

@@ -1,20 +1,12 @@
 //! What an explanation says is what a check then does.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::time::Duration;
 
 use serde_json::json;
-use support::{Down, RedisServer, settings};
+use support::{Down, Fake, RedisServer, fails, settings};
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, KeyExtractor as _, Limiter, ManualClock,
-    MemoryStore, Policy, Quota, Verdict,
-    policy::Penalty,
-    store::{Action, Store},
+    Answer, Charge, Decision, ErrorKind, FailureMode, Key, KeyExtractor as _, Limiter, ManualClock,
+    MemoryStore, Policy, Quota, Verdict, policy::Penalty, store::Action,
 };
 use tower_ratelimit_extra::explain::Explanation;
 
@@ -133,29 +125,12 @@ async fn an_explanation_says_that_the_store_failed_and_what_decides() {
     assert_eq!(closed.unwrap_err().kind(), ErrorKind::StoreUnreachable);
 }
 
-/// A store that fails all decisions over charges, and counts what is reconciled.
-#[derive(Clone, Default)]
-struct Failing(Arc<AtomicUsize>);
-
-impl Store for Failing {
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        if charges.is_empty() {
-            return Answer::ready(Ok(Decision::new([])));
-        }
-        if action == Action::ChargeUpTo {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-        Answer::ready(Err(Error::new(ErrorKind::StoreSuspended, "not sent")))
-    }
-
-    fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
-        Answer::ready(Ok(()))
-    }
-}
-
 #[tokio::test]
 async fn an_explanation_during_an_outage_hands_nothing_back() {
-    let store = Failing::default();
+    let store = Fake::new(Down, |_, _, charges| match charges {
+        [] => Answer::ready(Ok(Decision::new([]))),
+        _ => fails(ErrorKind::StoreSuspended),
+    });
     let limiter = Limiter::new(store.clone());
     let (policy, alice) = (Policy::new("p", Quota::per_day(2)).debt(5), Key::new("alice"));
     // Owed to the store.
@@ -167,7 +142,7 @@ async fn an_explanation_during_an_outage_hands_nothing_back() {
             tokio::task::yield_now().await;
         }
     }
-    assert_eq!(store.0.load(Ordering::Relaxed), 0);
+    assert_eq!(store.asked(Action::ChargeUpTo), []);
 }
 
 #[tokio::test]

@@ -6,16 +6,15 @@ use axum::{Router, routing::get};
 use http::{Method, Request, request::Parts};
 use serde_json::{Value, json};
 use support::{
-    Directory, Down, RedisServer,
+    Directory, Down, Fake, RedisServer,
     http::{Client, serve},
     settings, store,
 };
 use tower_ratelimit::{
-    Answer as StoreAnswer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor,
-    Limiter, ManualClock, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, RedisStore,
+    Error, ErrorKind, FailureMode, Header, Key, KeyExtractor, Limiter, ManualClock, MemoryStore, PeerIp,
+    Policy, Quota, RateLimitLayer, RedisStore,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     policy::{Enforcement, EnforcementSwitch, Penalty},
-    store::{Action, Store},
 };
 use tower_ratelimit_extra::{
     admin::{self, Admin, Policies},
@@ -585,25 +584,6 @@ async fn a_frozen_redis_is_not_called_busy() {
     assert!(busy.is_empty(), "{busy:#?}\nof\n{details:#?}");
 }
 
-/// A store that always fails so.
-#[derive(Clone)]
-struct Fails(ErrorKind);
-
-impl Fails {
-    fn answer<T>(&self) -> StoreAnswer<T> {
-        StoreAnswer::ready(Err(Error::new(self.0, "no answer")))
-    }
-}
-
-impl Store for Fails {
-    fn decide(&self, _: Action, _: &[Charge]) -> StoreAnswer<Decision> {
-        self.answer()
-    }
-    fn reset(&self, _: &Policy, _: &Key) -> StoreAnswer<()> {
-        self.answer()
-    }
-}
-
 #[tokio::test]
 async fn a_failed_change_says_whether_it_may_have_been_made() {
     let rows = [
@@ -627,16 +607,16 @@ async fn a_failed_change_says_whether_it_may_have_been_made() {
     for (kind, may_have_charged) in rows {
         for mode in [FailureMode::default(), FailureMode::Open, FailureMode::Closed] {
             let policy = login().penalty(Penalty::manual()).on_store_failure(mode);
-            let operator = Operator::of(admin::router(Fails(kind), policy)).await;
+            let operator = Operator::of(admin::router(Fake::failing(kind), policy)).await;
             for (method, path, body, is_change) in requests.clone() {
                 let (status, _, problem) = operator.ask(method.clone(), path, body).await;
                 let detail = problem["detail"].as_str().unwrap();
                 let is_foreign = kind == ErrorKind::ForeignValue;
                 assert_eq!(status, if is_foreign { 409 } else { 503 }, "{kind:?}, {method} {path}");
                 let end = if is_change && may_have_charged {
-                    "no answer; the change may have been made"
+                    "secret of the store; the change may have been made"
                 } else {
-                    "no answer"
+                    "secret of the store"
                 };
                 assert!(detail.ends_with(end), "{kind:?}, {mode}, {method} {path}: {detail}");
             }

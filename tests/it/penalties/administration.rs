@@ -1,9 +1,10 @@
 //! Bans by operators, and the list of bans.
 
-use std::{collections::HashMap, sync::Mutex};
+use std::{collections::HashMap, future::ready, sync::Mutex};
+use support::{Down, Fake, eventually, fails, fails_after};
 
 use tower_ratelimit::{
-    Answer, Charge, Error, ErrorKind, FailureMode, ManualClock, RedisStore,
+    Charge, Error, ErrorKind, FailureMode, ManualClock, RedisStore,
     decision::DecisionSource,
     internal::Extent,
     store::{Action, Store},
@@ -12,7 +13,6 @@ use tower_ratelimit_extra::explain::BanList;
 
 use super::*;
 use crate::each_store::penalties::texts;
-use support::{Down, eventually};
 
 fn is_invalid(result: Result<impl std::fmt::Debug, Error>, expected: &str) {
     let error = result.unwrap_err();
@@ -215,46 +215,28 @@ async fn one_list_is_made_at_a_time_for_a_store() {
 }
 
 /// Bans in memory. The first answers to peeks at a key are failures.
-struct Pausing {
-    store: MemoryStore,
-    failures: usize,
-    failed: Mutex<HashMap<String, usize>>,
-}
-
-impl Store for Pausing {
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+fn pausing(failures: usize) -> Fake {
+    let failed = Mutex::<HashMap<Key, usize>>::default();
+    Fake::new(MemoryStore::new(), move |store, action, charges| {
         if action == Action::Peek {
-            let mut failed = self.failed.lock().unwrap();
-            let failed = failed.entry(charges[0].key().as_str().to_owned()).or_default();
+            let mut failed = failed.lock().unwrap();
+            let failed = failed.entry(charges[0].key().clone()).or_default();
             *failed += 1;
-            if *failed <= self.failures {
+            if *failed <= failures {
                 let kinds = [ErrorKind::StoreTimeout, ErrorKind::StoreSuspended, ErrorKind::StoreBusy];
-                let failure = Err(Error::new(kinds[*failed % kinds.len()], "Redis pauses"));
-                return if failed.is_multiple_of(2) {
-                    Answer::ready(failure)
-                } else {
-                    Answer::pending(async { failure })
-                };
+                let kind = kinds[*failed % kinds.len()];
+                return if failed.is_multiple_of(2) { fails(kind) } else { fails_after(ready(()), kind) };
             }
         }
-        self.store.decide(action, charges)
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        self.store.reset(policy, key)
-    }
-
-    fn inner(&self) -> Option<&dyn Store> {
-        Some(&self.store)
-    }
+        store.decide(action, charges)
+    })
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_list_of_bans_outlasts_a_pause_of_the_store_that_a_request_would_not() {
     let policy = Policy::new("api", Quota::per_second(10)).penalty(Penalty::manual());
     for (failures, is_listed) in [(0, true), (10, true), (usize::MAX, false)] {
-        let failed = Mutex::default();
-        let limiter = Limiter::new(Pausing { store: MemoryStore::new(), failures, failed });
+        let limiter = Limiter::new(pausing(failures));
         for number in 0..300 {
             let key = Key::new(number.to_string());
             limiter.operator().ban(&policy, &key, Duration::from_secs(3_600)).await.unwrap();

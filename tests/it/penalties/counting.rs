@@ -2,16 +2,13 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+    atomic::{AtomicUsize, Ordering},
 };
 
-use tower_ratelimit::{
-    Answer, Charge, Error, ErrorKind, FailureMode, ManualClock, Verdict,
-    store::{Action, Store},
-};
+use tower_ratelimit::{ErrorKind, FailureMode, ManualClock, Verdict, store::Action};
 
 use super::*;
-use support::{Down, eventually};
+use support::{Down, Fake, eventually};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn two_instances_count_together_exactly() {
@@ -95,45 +92,20 @@ async fn the_denials_are_counted_in_process_while_the_store_fails() {
     }
 }
 
-/// A store in memory that fails at times.
-#[derive(Clone, Default)]
-struct Unsteady {
-    store: MemoryStore,
-    is_down: Arc<AtomicBool>,
-    reconciled: Arc<AtomicUsize>,
-}
-
-impl Store for Unsteady {
-    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        if self.is_down.load(Ordering::Relaxed) {
-            return Answer::ready(Err(Error::new(ErrorKind::StoreSuspended, "not sent")));
-        }
-        let decided = self.store.decide(action, charges);
-        if action == Action::ChargeUpTo {
-            self.reconciled.fetch_add(1, Ordering::Relaxed);
-        }
-        decided
-    }
-
-    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        self.store.reset(policy, key)
-    }
-}
-
 #[tokio::test]
 async fn reconciliation_after_an_outage_is_not_a_denial() {
-    let store = Unsteady::default();
+    let store = Fake::default();
     let limiter = Limiter::new(store.clone());
     let (policy, alice) = (day("p", 2).penalty(Penalty::after(1, HOUR)), Key::new("alice"));
     for _ in 0..2 {
         assert!(ask(&limiter, &policy, &alice).await.is_allowed());
     }
-    store.is_down.store(true, Ordering::Relaxed);
+    store.fail(ErrorKind::StoreSuspended);
     assert!(ask(&limiter, &policy, &alice).await.is_allowed());
-    store.is_down.store(false, Ordering::Relaxed);
+    store.fail(None);
     assert!(ask(&limiter, &policy, &Key::new("bob")).await.is_allowed());
     // Nothing remains for what is reconciled.
-    assert!(eventually(async || store.reconciled.load(Ordering::Relaxed) > 0).await);
+    assert!(eventually(async || !store.asked(Action::ChargeUpTo).is_empty()).await);
     let peeked = limiter.peek(&policy, &alice, 1).await.unwrap();
     assert!(!peeked.is_allowed() && peeked.banned_for().is_none(), "{peeked:?}");
     assert!(ask(&limiter, &policy, &alice).await.banned_for().is_some());
@@ -163,11 +135,11 @@ async fn every_key_of_a_penalty_has_a_ttl_as_long_as_it_matters() {
 
 #[tokio::test]
 async fn a_ban_of_an_outage_applies_in_the_next_one_unless_an_operator_ends_it() {
-    let store = Unsteady::default();
+    let store = Fake::default();
     let limiter = Limiter::new(store.clone());
     let (alice, bob) = (Key::new("alice"), Key::new("bob"));
     let policy = day("p", 2).penalty(Penalty::after(1, HOUR));
-    let fail = |is_down| store.is_down.store(is_down, Ordering::Relaxed);
+    let fail = |is_down: bool| store.fail(is_down.then_some(ErrorKind::StoreSuspended));
     let is_banned = async |key| limiter.peek(&policy, key, 1).await.unwrap().banned_for().is_some();
     // Nothing is counted in this process yet, so this is a ban in the store only.
     limiter.operator().ban(&policy, &bob, HOUR).await.unwrap();

@@ -7,11 +7,11 @@ mod while_banned;
 
 use std::time::Duration;
 
-use support::{RedisServer, settings, state, store};
+use support::{RedisServer, day, settings, state, store};
 use tower_ratelimit::{
     Decision, Key, Limiter, MemoryStore, Policy, Quota, algorithm::FixedWindow, policy::Penalty,
 };
 
-use crate::each_store::penalties::{HOUR, MINUTE, ask, day, provoke, three};
+use crate::each_store::penalties::{HOUR, MINUTE, ask, provoke, three};
 
 const DAY: Duration = Duration::from_secs(86_400);

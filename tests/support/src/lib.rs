@@ -28,13 +28,17 @@ pub mod stores;
 pub use directory::Directory;
 pub use pool::{RedisPool, pool};
 pub use redis_server::RedisServer;
-pub use stores::{Counted, Down, Says};
+pub use stores::{Counted, Down, Fake, Says, decides_after, fails, fails_after};
 
 use std::{sync::LazyLock, time::Duration};
 
-use tokio::time::Instant;
-
-use tower_ratelimit::{RedisStore, store::RedisStoreBuilder};
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::Instant,
+};
+use tower_ratelimit::{
+    Key, Limiter, MemoryStore, Policy, Quota, RedisStore, algorithm::FixedWindow, store::RedisStoreBuilder,
+};
 
 /// So long that no decision is late on a busy machine.
 pub const PATIENT: Duration = Duration::from_secs(20);
@@ -47,6 +51,26 @@ pub fn settings() -> RedisStoreBuilder {
 /// A store on `server` that waits for its decisions.
 pub async fn store(server: &RedisServer) -> RedisStore {
     settings().connect(&server.url()).await.unwrap()
+}
+
+/// A limiter on each store.
+pub async fn memory_and_redis(server: &RedisServer) -> [(&'static str, Limiter); 2] {
+    [("memory", Limiter::new(MemoryStore::new())), ("redis", Limiter::new(store(server).await))]
+}
+
+/// A policy whose units are not replenished during a test.
+pub fn day(name: &str, limit: u64) -> Policy {
+    Policy::new(name, Quota::per_day(limit)).algorithm(FixedWindow::anchored())
+}
+
+/// The units that remain of the key "all".
+pub async fn units_left(limiter: &Limiter, policy: &Policy) -> u64 {
+    limiter.peek(policy, &Key::new("all"), 0).await.unwrap().remaining().unwrap()
+}
+
+/// A runtime that is driven only inside `block_on`.
+pub fn current_thread() -> Runtime {
+    Builder::new_current_thread().enable_all().build().unwrap()
 }
 
 /// The value in Redis of a key with this state, see `lua/include/state.lua`. A script takes only whole numbers.
@@ -104,7 +128,12 @@ pub mod inner {
     use ::http::{Request, Response};
     use http_body_util::BodyExt as _;
     use tower::{Layer, ServiceExt, service_fn};
-    use tower_ratelimit::{Decision, RateLimitLayer, layer::ResponseBody};
+    use tower_ratelimit::{Decision, Key, MemoryStore, Policy, Quota, RateLimitLayer, layer::ResponseBody};
+
+    /// Admits `limit` requests of all clients together.
+    pub fn layer(limit: u64) -> RateLimitLayer {
+        RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(limit)), Key::new("all"))
+    }
 
     /// Answers `request` with `response` if `layer` admits it.
     pub async fn ask_for(

@@ -61,6 +61,7 @@ mod shadow;
 mod shaping;
 mod standards;
 mod store_failure;
+mod stored_states;
 mod stores;
 mod twin_test;
 mod unidentified;

@@ -1,28 +1,41 @@
 # `make test` installs Redis if necessary and runs the fast tests. A change must also pass `make lint` and `make test-all`.
 
-.PHONY: test test-all test-alerts test-faults test-long test-oldest test-servers test-simulation fuzz lint lint-words bench bench-instructions bench-peers request-path
+.PHONY: test test-all test-alerts test-faults test-long test-net test-nightly test-oldest test-programs test-servers test-simulation fuzz lint lint-words bench bench-instructions bench-peers request-path
 SHELL := bash
 # Gives dependencies the same features in each command, so that they are compiled once: see the package's manifest.
 SHARED := --package tests-features --features tests-features/direct
+CRATES := tower-ratelimit tower-ratelimit-extra tower-ratelimit-retry
+# What the doc tests are built with.
+DOCUMENTED = --package tower-ratelimit --package tower-ratelimit-extra --package tests
+# Of `test-long` and `test-nightly`. Each run has another one, which it prints: `make test-long SEED=7` repeats it.
+SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 
 # The crate, its docs, and what needs no more than one Redis server.
 test:
 	@.ci/get-redis
 	@.ci/timed "unit tests, it" .ci/cargo-test --package tower-ratelimit --package tower-ratelimit-extra --package tests \
 		$(BESIDE) --lib --test it
-	@.ci/timed "doc tests" cargo test --package tower-ratelimit --package tower-ratelimit-extra \
-		--package tests $(BESIDE) --doc
+	@.ci/timed "doc tests" cargo test $(DOCUMENTED) --doc
 
-# `make test`; then all features, TLS, Sentinel, Cluster, gRPC, the programs of this workspace and of the guides, nginx in
-# front of a service, the simulation of faults, five times the random steps of the differential tests, and the tests of
-# the published packages.
+# `make test`, with the doc tests of all features; then TLS, Sentinel, Cluster, gRPC, the programs of this workspace and of
+# the guides, nginx in front of a service, the simulation of faults, and the published packages.
 test-all: BESIDE = $(SHARED)
+test-all: DOCUMENTED = --workspace --exclude tests --all-features
 test-all: test
 	@.ci/get-nginx
 	@.ci/timed "all features, net, sim, programs" .ci/cargo-test --workspace --exclude tests --all-features --tests
-	@.ci/timed "doc tests, all features" cargo test --workspace --exclude tests --all-features --doc
-	@DIFFERENTIAL_STEPS=10000 .ci/timed "differential" .ci/cargo-test --package tower-ratelimit --package tests $(SHARED) --test it -- \
-		differential:: concurrency_policy::redis_memory_and_model
+	@.ci/timed "packages" .ci/package
+
+# The rest of `make test-all` in two parts, for machines that work side by side.
+test-net:
+	@.ci/get-redis
+	@.ci/timed "all features, net" .ci/cargo-test $(CRATES:%=--package %) --package tests-net --all-features --lib --test net
+	@.ci/timed "doc tests, all features" cargo test $(CRATES:%=--package %) --package tests-net --all-features --doc
+
+test-programs:
+	@.ci/get-redis
+	@.ci/get-nginx
+	@.ci/timed "sim, programs" .ci/cargo-test --workspace $(patsubst %,--exclude %,$(CRATES) tests tests-net) --all-features --tests
 	@.ci/timed "packages" .ci/package
 
 # The random tests and the failure tests with many more cases: the stores against each other and against a naive model,
@@ -31,7 +44,8 @@ test-all: test
 # number of cases for `make test` too.
 test-long:
 	@.ci/get-redis
-	REFUND_CASES=$${REFUND_CASES:-20000} HOSTILE_CASES=$${HOSTILE_CASES:-20000} \
+	@echo "to repeat this run: make $(MAKECMDGOALS) SEED=$(SEED)"
+	PROPTEST_RNG_SEED=$(SEED) REFUND_CASES=$${REFUND_CASES:-20000} HOSTILE_CASES=$${HOSTILE_CASES:-20000} \
 	DIFFERENTIAL_STEPS=$${DIFFERENTIAL_STEPS:-300000} LEASES_CASES=$${LEASES_CASES:-400} LIVE_STEPS=$${LIVE_STEPS:-2000} \
 	cargo test --release --package tests --package tests-net --test it --test net -- --nocapture \
 		cluster:: concurrency_policy:: differential:: each_store:: hostile:: leases:: live_policies:: refunds:: \
@@ -54,6 +68,11 @@ test-faults:
 test-simulation:
 	@.ci/get-redis
 	SIMULATION_SEEDS=$${SIMULATION_SEEDS:-10000} cargo test --release -p tests-sim -- --nocapture
+
+# The random tests of `test-long` and the simulation, with cases that no earlier run had.
+test-nightly: test-long
+	SIMULATION_FIRST=$(SEED) SIMULATION_SEEDS=$${SIMULATION_SEEDS:-10000} RANDOM_ROUTES=$(SEED),20000 \
+		cargo test --release -p tests -p tests-sim --test it --test sim -- --nocapture random_routes:: invariants_hold
 
 # `make test-all` on Redis 6.2, the oldest supported version. Needs python3, a C compiler and make to build it. This build
 # has no TLS.

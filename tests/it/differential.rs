@@ -4,7 +4,8 @@
 //! DIFFERENTIAL_STEPS=1000000 cargo test --release -p tests differential::
 //! ```
 //!
-//! runs that many steps with each algorithm instead of 2,000; `make test-all` takes 10,000, `make test-long` 300,000.
+//! runs that many steps with each algorithm instead of 2,000; `make test-long` takes 300,000. `PROPTEST_RNG_SEED=7` makes
+//! the steps of a run the same as in another one.
 
 use std::{
     mem,
@@ -31,13 +32,7 @@ use tower_ratelimit::{
 enum Step {
     Advance(u64),
     SetBack(u64),
-    /// A decision under one policy, or under all of them together.
-    Ask {
-        policy: Option<usize>,
-        key: usize,
-        cost: u64,
-        ask: Ask,
-    },
+    Ask(Asked),
     Reset {
         policy: usize,
         key: usize,
@@ -69,7 +64,7 @@ enum Step {
     Together(Vec<Asked>),
 }
 
-/// A decision of a batch: under one policy, or under all of them.
+/// A decision under one policy, or under all of them together.
 #[derive(Clone, Debug)]
 struct Asked {
     policy: Option<usize>,
@@ -325,7 +320,7 @@ fn steps(rules: &[Rule]) -> impl Strategy<Value = Vec<Step>> + use<> {
     let asked = (proptest::option::weighted(0.8, 0..policies), 0..=KEYS.len(), cost.clone(), what.clone())
         .prop_map(|(policy, key, cost, ask)| Asked { policy, key, cost, ask });
     let ask = (proptest::option::weighted(0.8, 0..policies), 0..KEYS.len(), cost, what)
-        .prop_map(|(policy, key, cost, ask)| Step::Ask { policy, key, cost, ask });
+        .prop_map(|(policy, key, cost, ask)| Step::Ask(Asked { policy, key, cost, ask }));
     let ban = (0..policies, 0..KEYS.len(), prop_oneof![Just(0), 1_000..100_000_000_u64])
         .prop_map(|(policy, key, time)| Step::Ban { policy, key, time });
     let set_quota = (0..policies, limit(), 1..4_u64).prop_map(|(policy, limit, stretch)| Step::SetQuota {
@@ -434,9 +429,11 @@ impl Contest {
             // A real clock is not set back. Redis drops the counts of a key that expired before its quota was slowed down.
             Step::SetBack(_) | Step::SetQuota { .. } | Step::SwitchQuota { .. } if self.has_real_clock => {}
             Step::SetBack(by) => self.clock.step_back(Duration::from_micros(by)),
-            Step::Ask { policy: Some(policy), ask: Ask::Refund, .. } if self.forgets(policy) => {}
-            Step::Ask { policy: Some(policy), key, cost, ask } => self.ask(&[policy], key, cost, ask).await,
-            Step::Ask { policy: None, key, cost, ask } => {
+            Step::Ask(Asked { policy: Some(policy), ask: Ask::Refund, .. }) if self.forgets(policy) => {}
+            Step::Ask(Asked { policy: Some(policy), key, cost, ask }) => {
+                self.ask(&[policy], key, cost, ask).await
+            }
+            Step::Ask(Asked { policy: None, key, cost, ask }) => {
                 let all = self.all_policies();
                 // The others do not support several policies in one decision.
                 let ask = if matches!(ask, Ask::Peek | Ask::Debit) { ask } else { Ask::Take };
@@ -842,7 +839,7 @@ fn cells_of_a_trillion_units_agree_after_they_became_wider() {
     let (limit, period) = (800_000_000_000, 60_000_000);
     let counting = Counting::Cells(1);
     let rule = Rule { counting, limit, period, burst: limit, debt: 0, shadow: false, penalty: None };
-    let ask = |cost, ask| Step::Ask { policy: None, key: 0, cost, ask };
+    let ask = |cost, ask| Step::Ask(Asked { policy: None, key: 0, cost, ask });
     let steps = [
         ask(limit, Ask::Take),
         Step::Advance(period * 3 / 2),

@@ -137,8 +137,8 @@ impl Store for Fake {
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
         self.failure().unwrap_or_else(|| self.store.reset(policy, key))
     }
-    fn stored_keys(&self, policies: &[Policy], extent: Extent) -> Answer<StoredKeys> {
-        self.failure().unwrap_or_else(|| self.store.stored_keys(policies, extent))
+    fn inner(&self) -> Option<&dyn Store> {
+        Some(&self.store)
     }
 }
 

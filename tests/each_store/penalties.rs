@@ -325,7 +325,7 @@ async fn an_operator_bans_and_unbans() {
 }
 
 #[tokio::test]
-async fn a_key_that_is_banned_under_a_shadow_is_listed_and_banned_when_the_policy_is_enforced() {
+async fn a_key_banned_under_a_shadow_is_listed_and_banned_once_the_policy_is_enforced() {
     for (name, limiter) in stores("penalty-of-shadow").await {
         let (policy, bob) = (day("p", 1).penalty(Penalty::manual()), Key::new("bob"));
         let (shadow, half) = (policy.clone().shadow(), policy.clone().rollout(0.5));

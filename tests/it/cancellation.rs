@@ -33,7 +33,7 @@ async fn ask(layer: RateLimitLayer, user: usize) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_request_that_is_dropped_while_its_batch_is_under_way_gives_no_other_one_its_decision() {
+async fn a_request_dropped_while_its_batch_is_under_way_gives_no_other_its_decision() {
     const USERS: usize = 24;
     let server = RedisServer::start();
     let store = store(&server).await;

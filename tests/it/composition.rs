@@ -104,7 +104,7 @@ where
 }
 
 #[tokio::test]
-async fn the_layer_works_over_and_under_towers_layers_and_a_denial_keeps_none_of_their_permits() {
+async fn the_layer_works_over_and_under_towers_layers_and_denials_keep_no_permit() {
     macro_rules! orders {
         ($($name:literal: $stack:expr),* $(,)?) => {$(
             let (inner, calls) = Strict::new();
@@ -246,7 +246,7 @@ fn from_page(method: Method) -> Request<axum::body::Body> {
 }
 
 #[tokio::test]
-async fn a_page_reads_rejections_only_inside_of_cors_and_preflights_are_not_charged_to_its_quota() {
+async fn a_page_reads_rejections_only_inside_of_cors_and_pays_for_no_preflight() {
     for outside in [true, false] {
         let app = axum::Router::new().route("/", axum::routing::get(async || "hello"));
         let app = if outside { app.layer(layer(2)).layer(cors()) } else { app.layer(cors()).layer(layer(2)) };

@@ -154,7 +154,7 @@ async fn a_permit_is_renewed_while_it_is_held_and_expires_when_its_holder_is_kil
 }
 
 #[tokio::test]
-async fn a_late_renewal_exceeds_the_limit_and_a_late_release_does_not_affect_other_holders() {
+async fn a_late_renewal_exceeds_the_limit_and_a_late_release_affects_no_other_holder() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
@@ -242,7 +242,7 @@ async fn permits_under_two_periods_expire_after_their_own() {
 }
 
 #[tokio::test]
-async fn a_permit_that_a_denial_removed_as_expired_stays_expired_when_the_clock_steps_back() {
+async fn a_permit_removed_as_expired_stays_expired_when_the_clock_steps_back() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();

@@ -583,7 +583,7 @@ async fn calls_that_are_made_while_one_is_under_way_share_the_next_one() {
 }
 
 #[test]
-fn a_settlement_waits_neither_for_an_answer_that_is_kept_nor_for_a_runtime_that_is_not_driven() {
+fn a_settlement_waits_neither_for_a_kept_answer_nor_for_an_idle_runtime() {
     let runtime = || current_thread();
     let (driven, left) = (runtime(), runtime());
     for (name, first_in) in [("kept", None), ("not driven", Some(&left))] {
@@ -658,7 +658,7 @@ async fn drain_waits_for_reservations_and_their_calls_and_for_no_longer_than_the
 }
 
 #[test]
-fn a_reservation_settles_on_the_runtime_of_its_drop_or_else_on_the_one_where_it_was_made() {
+fn a_reservation_settles_on_the_runtime_of_its_drop_or_else_where_it_was_made() {
     let server = RedisServer::start();
     let runtime = || tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
     let (first, second) = (runtime().unwrap(), runtime().unwrap());
@@ -702,7 +702,7 @@ fn a_reservation_settles_on_the_runtime_of_its_drop_or_else_on_the_one_where_it_
 }
 
 #[tokio::test]
-async fn units_that_may_have_been_charged_or_refunded_are_neither_debited_again_nor_refunded() {
+async fn units_of_a_lost_answer_are_neither_debited_again_nor_refunded() {
     // The total whose answer is lost, a later one, and what is charged then of an estimate of 100. The call was made.
     let rows = [
         ("a debit, once more", 300, 300, 300),

@@ -400,7 +400,7 @@ async fn what_is_owed_to_a_part_of_the_store_is_not_sent_again_for_each_admissio
 }
 
 #[test]
-fn a_round_that_ends_with_its_runtime_loses_only_the_calls_under_way_and_repeats_none() {
+fn a_round_that_ends_with_its_runtime_loses_only_calls_under_way_and_repeats_none() {
     let (gated, gate) = Fake::gated(MemoryStore::new(), &[Action::ChargeUpTo]);
     let store = Unsteady::over(gated);
     let limiter = store.limiter();

@@ -253,7 +253,7 @@ async fn a_handler_without_a_reserving_layer_is_answered_with_500() {
 }
 
 #[tokio::test]
-async fn under_report_only_a_handler_is_admitted_by_a_store_that_fails_and_learns_its_mistakes() {
+async fn under_report_only_a_failing_store_admits_a_handler_which_learns_its_mistakes() {
     async fn ask(limiter: Limiter) -> Result<String, Rejection> {
         let closed = Policy::new("closed", Quota::per_day(1)).on_store_failure(FailureMode::Closed);
         let (key, charge) = (Key::new("all"), |cost| Charge::new(&closed, &Key::new("all"), cost));

@@ -175,7 +175,7 @@ async fn no_store_is_called_when_nothing_is_charged() {
 }
 
 #[tokio::test]
-async fn the_decision_is_in_the_extensions_of_the_request_and_of_a_response_whose_request_had_one() {
+async fn the_decision_is_in_the_extensions_of_the_request_and_if_one_was_of_the_response() {
     let handler = async |decision: Decision| decision.outcomes()[0].remaining().to_string();
     let app = Router::new().route("/", get(handler)).layer(layer(2));
     for (is_read, status, remaining) in [(false, 200, 1), (true, 200, 0), (false, 429, 0), (true, 429, 0)] {

@@ -167,7 +167,7 @@ async fn an_extractor_type_without_keys_of_cannot_be_used_in_a_ban() {
 }
 
 #[tokio::test]
-async fn the_keys_of_an_identity_that_is_looked_up_are_awaited_and_any_of_says_that_it_does_not_wait() {
+async fn looked_up_keys_of_an_identity_are_awaited_and_any_of_says_it_does_not_wait() {
     let lookup = |id: &str| {
         let id = id.to_owned();
         Answer::pending(async move {

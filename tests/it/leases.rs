@@ -509,7 +509,7 @@ async fn the_lease_of_a_crashed_instance_is_free_after_the_documented_time() {
 }
 
 #[tokio::test]
-async fn leases_on_a_key_are_fetched_one_at_a_time_and_nothing_is_lost_with_a_dropped_request() {
+async fn leases_on_a_key_are_fetched_one_at_a_time_and_survive_a_dropped_request() {
     let server = RedisServer::start();
     let limit = 10_000;
     let policy = day("p", limit).leased(50);

@@ -178,7 +178,7 @@ async fn a_file_that_moves_the_switch_is_logged_with_the_position_that_the_switc
 }
 
 #[tokio::test]
-async fn changes_of_live_policies_are_logged_as_old_and_new_and_what_weakens_limits_at_warn() {
+async fn changes_of_live_policies_are_logged_and_what_weakens_limits_at_warn() {
     let server = RedisServer::start();
     let store = store(&server).await;
     let defaults = [
@@ -472,7 +472,7 @@ async fn a_peer_that_the_server_does_not_provide_is_an_error_and_no_warning_of_a
 }
 
 #[tokio::test]
-async fn a_trusted_proxy_without_a_usable_forwarding_header_is_one_warning_that_says_what_to_do() {
+async fn a_trusted_proxy_without_a_usable_header_is_one_warning_that_says_what_to_do() {
     let networks = || ClientIp::behind(TrustedProxies::cidrs(["10.0.0.0/8"]).unwrap());
     let hops = || ClientIp::behind(TrustedProxies::hops(2));
     let real = || networks().header("x-real-ip");
@@ -533,7 +533,7 @@ async fn two_layers_of_which_one_charges_nothing_cause_no_warning() {
 }
 
 #[tokio::test]
-async fn an_outage_of_a_lookup_and_of_its_policy_source_is_one_line_each_without_the_cause() {
+async fn an_outage_of_a_lookup_and_its_policy_source_is_one_line_each_without_the_cause() {
     let accounts = Lookup::new(|_: String| async { Err::<Policy, _>("no row for secret-alice") });
     let tiers =
         PolicySource::per_request(move |_: &http::request::Parts, _: &Key| accounts.get("secret-alice"))
@@ -739,7 +739,7 @@ async fn a_start_is_one_line_about_the_server() {
 
 /// Each row: where the layer is, the route in its table, and the requests. Then the number of warnings.
 #[tokio::test]
-async fn a_route_without_the_prefix_of_its_nested_router_is_one_warning_with_the_full_path() {
+async fn a_route_without_the_prefix_of_its_router_is_one_warning_with_the_full_path() {
     let rows: [(&str, &str, &[&str], Option<&str>); 9] = [
         ("nested", "/login", &["/api/login", "/api/login", "/api/orders/7"], Some(r#"such as "/api/login""#)),
         ("nested", "/orders/{id}", &["/api/orders/s3cret"], Some(r#"such as "/api/orders/{order}""#)),

@@ -66,7 +66,7 @@ async fn jobs_that_run_keep_their_permits_when_the_clock_of_the_store_steps_forw
 }
 
 #[tokio::test]
-async fn renewals_after_a_reset_exceed_the_limit_and_nothing_is_granted_until_enough_are_released() {
+async fn renewals_after_a_reset_exceed_the_limit_and_others_wait_for_releases() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();

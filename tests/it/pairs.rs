@@ -47,7 +47,7 @@ async fn a_wait_that_is_only_reported_ends_admitted() {
 }
 
 #[tokio::test]
-async fn a_reported_request_waits_for_its_place_in_a_queue_though_another_rule_cannot_identify_it() {
+async fn a_reported_request_waits_in_a_queue_though_another_rule_cannot_identify_it() {
     let queue = Policy::new("calls", Quota::per_second(100)).algorithm(LeakyBucket::queue(LONG));
     let layer = RateLimitLayer::new(MemoryStore::new(), queue, all())
         .and(Rule::new(day("keys", 1), Header::new("x-api-key")))

@@ -118,7 +118,7 @@ async fn the_acl_rule_is_enough_for_a_probe_and_info_for_the_eviction_policy() {
 }
 
 #[tokio::test]
-async fn the_acl_rule_is_enough_for_another_database_and_the_error_without_it_names_the_command() {
+async fn the_acl_rule_suffices_for_another_database_and_its_error_names_the_command() {
     let server = RedisServer::start();
     let in_database = |url: &str, number: u8| match url.split_once('?') {
         Some((address, options)) => format!("{}/{number}?{options}", address.trim_end_matches('/')),
@@ -154,7 +154,7 @@ async fn an_absent_server_is_an_error_of_a_probe_and_not_of_a_lazy_store() {
 }
 
 #[tokio::test]
-async fn a_round_trip_that_takes_longer_than_the_deadline_is_a_problem_that_names_the_setting() {
+async fn a_round_trip_longer_than_the_deadline_is_a_problem_that_names_the_setting() {
     let server = RedisServer::start();
     let url = format!("redis://{}", far(server.port(), jitter(60..61)).await);
     let rows = [(50, true), (2_000, false)];

@@ -108,7 +108,7 @@ fn a_permit_of_a_runtime_that_has_ended_is_released_by_the_next_one() {
 
 /// A program that is not async, and awaits each call with `block_on`.
 #[test]
-fn a_permit_that_is_dropped_while_its_runtime_is_not_driven_is_released_with_the_next_decisions() {
+fn a_permit_dropped_in_an_idle_runtime_is_released_with_the_next_decisions() {
     let server = RedisServer::start();
     let policy = jobs(1);
     let runtime = current_thread();
@@ -140,7 +140,7 @@ fn a_permit_that_is_dropped_while_its_runtime_is_not_driven_is_released_with_the
 }
 
 #[test]
-fn a_permit_of_a_runtime_that_has_ended_is_renewed_by_one_in_which_decisions_are_made() {
+fn a_permit_of_an_ended_runtime_is_renewed_by_one_that_makes_decisions() {
     let store = Fake::over(MemoryStore::with_clock(ManualClock::new()));
     let limiter = Limiter::new(store.clone());
     let policy = Policy::new("jobs", Quota::new(2, Duration::from_millis(30))).algorithm(Concurrency::new());

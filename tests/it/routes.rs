@@ -389,7 +389,7 @@ async fn one_rule_on_two_readings_of_a_path_is_charged_once() {
 
 /// Each rule alone is fine: only some spellings of a path get both.
 #[tokio::test]
-async fn two_rules_with_one_policy_on_two_readings_of_a_path_are_charged_once_at_the_larger_cost() {
+async fn two_rules_on_two_readings_of_a_path_are_charged_once_at_the_larger_cost() {
     let pages = || policy("pages", 90);
     let peer = "203.0.113.7:1".parse::<SocketAddr>().unwrap();
     let chosen = || PolicySource::per_request(move |_, _| pages());

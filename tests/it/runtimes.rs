@@ -280,7 +280,7 @@ fn runtimes_of_all_kinds_decide_at_the_same_time_and_exactly() {
 }
 
 #[test]
-fn a_store_in_a_static_decides_in_one_runtime_after_the_other_and_keeps_nothing_of_those_that_ended() {
+fn a_store_in_a_static_decides_in_one_runtime_after_another_and_keeps_nothing() {
     static SERVER: LazyLock<RedisServer> = LazyLock::new(RedisServer::start);
     static LIMITER: LazyLock<Limiter> =
         LazyLock::new(|| Limiter::new(settings().connect_lazy(SERVER.url()).unwrap()));

@@ -224,7 +224,7 @@ async fn a_request_that_is_cancelled_during_its_decision_is_refunded() {
 }
 
 #[tokio::test]
-async fn an_estimate_is_refunded_if_its_request_is_cancelled_during_the_decision_under_or_refund_only() {
+async fn an_estimate_cancelled_during_the_decision_is_refunded_under_or_refund_only() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let (kept, refunded, plain) = (day("kept", 100), day("refunded", 100), day("plain", 100));

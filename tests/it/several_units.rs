@@ -317,7 +317,7 @@ async fn a_denial_of_one_unit_refunds_what_the_others_were_charged_and_no_estima
 
 /// The first unit is charged and the charge of the second one is pending, while another handle sets a total.
 #[tokio::test]
-async fn a_denial_of_one_unit_keeps_the_total_that_another_handle_has_set_during_the_charge() {
+async fn a_denial_of_one_unit_keeps_a_total_that_another_handle_sets_during_it() {
     for (name, total) in [("settle", 30), ("extend", 130), ("charge more", 107), ("settle to more", 500)] {
         let limiter = Limiter::new(Counted::new(MemoryStore::new()));
         let (tokens, money) = (day("tokens", LIMIT), day("money", LIMIT));

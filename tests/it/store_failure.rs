@@ -482,7 +482,7 @@ async fn an_error_of_one_decision_does_not_affect_others_in_its_batch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_failure_mode_decides_while_a_server_is_down_and_a_restarted_server_is_used_again() {
+async fn the_failure_mode_decides_until_a_server_that_is_down_has_restarted() {
     let mut server = RedisServer::start();
     let limiter = Limiter::new(RedisStore::connect(&server.url()).await.unwrap());
     let open = Policy::new("open", Quota::per_day(1_000_000)).on_store_failure(FailureMode::Open);

@@ -11,7 +11,7 @@ use tower_ratelimit::{
 };
 
 #[test]
-fn a_policy_warns_of_a_period_that_headers_cannot_express_and_of_a_login_limit_that_is_exceeded() {
+fn a_policy_warns_of_a_period_unfit_for_headers_and_of_a_login_limit_exceeded() {
     let millis = |millis| Quota::new(5, Duration::from_millis(millis));
     let minute = Quota::per_minute(5);
     let queue = |wait| LeakyBucket::queue(Duration::from_secs(wait));

@@ -375,7 +375,7 @@ async fn a_refund_is_shown_even_if_the_handler_returns_its_own_decision() {
 }
 
 #[tokio::test]
-async fn a_denial_for_lack_of_permits_asks_for_a_second_and_other_denials_for_their_whole_wait() {
+async fn a_denial_for_lack_of_permits_asks_for_a_second_and_others_for_their_wait() {
     let slots =
         || Policy::new("slots", Quota::new(1, 30 * Duration::from_secs(1))).algorithm(Concurrency::new());
     let minute = Duration::from_secs(60);

@@ -88,7 +88,7 @@ async fn three_decisions_wait_for_a_server_that_accepts_connections_and_never_an
 
 /// Decisions begin while others wait, as in a service.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_decision_waits_that_begins_after_the_third_failure_of_a_server_that_is_stopped() {
+async fn no_decision_waits_after_the_third_failure_of_a_stopped_server() {
     for connections in [1, 8] {
         let server = RedisServer::start();
         let store = settings().pool_size(connections).connect(&server.url()).await.unwrap();

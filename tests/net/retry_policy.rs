@@ -604,7 +604,7 @@ fn a_wait_above_the_longest_is_not_waited_for() {
 }
 
 #[test]
-fn a_header_that_cannot_be_read_means_a_wait_of_a_second_or_more_within_the_longest_wait() {
+fn an_unreadable_header_means_a_wait_of_a_second_or_more_within_the_longest() {
     let rows = [
         ("the cap", RetryPolicy::new().jitter(0), waits(10)),
         ("the longest wait", RetryPolicy::new().jitter(0).max_wait(Duration::from_secs(3)), waits(3)),
@@ -778,7 +778,7 @@ async fn ask_in_turn(policies: &[RetryPolicy], bodies: &[&str]) -> (Vec<u16>, us
 }
 
 #[test]
-fn while_a_server_denies_everything_retries_are_a_fifth_of_the_requests_and_ten_a_second() {
+fn while_a_server_denies_all_retries_are_a_fifth_of_the_requests_and_ten_a_second() {
     // All of it takes less than ten seconds: 1000 requests, 100 retries, and 200 more for the requests.
     let short = |policy: RetryPolicy| policy.backoff(Duration::from_micros(1), Duration::from_micros(1));
     let policy = short(RetryPolicy::new());
@@ -830,7 +830,7 @@ proptest! {
     }
 
     #[test]
-    fn a_429_with_a_header_that_cannot_be_read_is_never_retried_sooner_than_the_cap_of_the_backoff(
+    fn a_429_with_an_unreadable_header_is_not_retried_before_the_cap_of_the_backoff(
         name in prop::sample::select(vec![
             "retry-after", "retry-after-ms", "x-ms-retry-after-ms", "x-ratelimit-retry-after", "ratelimit",
             "ratelimit-reset", "x-ratelimit-reset", "x-ratelimit-reset-after", "x-ratelimit-reset-tokens",

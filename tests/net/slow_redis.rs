@@ -57,7 +57,7 @@ async fn requests_do_not_wait_for_a_redis_that_is_often_slower_than_the_deadline
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_list_of_bans_is_complete_and_opens_no_breaker_if_its_reads_are_later_than_the_deadline() {
+async fn a_list_of_bans_later_than_the_deadline_is_complete_and_opens_no_breaker() {
     const BANS: usize = 300;
     let server = RedisServer::start();
     let delay = Arc::new(AtomicU64::new(0));

@@ -383,7 +383,7 @@ async fn falls(policy: &AdaptivePolicy, time: Duration) -> (f64, u32) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_full_limit_that_is_reached_is_lowered_for_a_moment_every_ten_seconds_to_measure_the_service() {
+async fn a_reached_full_limit_is_lowered_every_ten_seconds_to_measure_the_service() {
     for gradient in [true, false] {
         // 50 ms, or 5 ms for each request in flight.
         for (most, clients, is_probed) in [(13, 20, true), (100, 13, false)] {

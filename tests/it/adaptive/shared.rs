@@ -202,7 +202,7 @@ async fn a_limit_on_the_requests_in_flight_of_all_instances_is_the_mean_share() 
 }
 
 #[tokio::test]
-async fn a_shared_limit_on_the_requests_in_flight_rises_on_an_instance_that_uses_little_of_it() {
+async fn a_shared_limit_in_flight_rises_on_an_instance_that_uses_little_of_it() {
     let server = RedisServer::start();
     let (here, there) = (store(&server).await, store(&server).await);
     let meter = LoadMeter::new();

@@ -301,7 +301,7 @@ impl KeyExtractor for Own {
 }
 
 #[test]
-fn an_extractor_without_keys_of_is_rejected_when_the_router_is_made_wherever_it_is_used() {
+fn an_extractor_without_keys_of_is_rejected_when_the_router_is_made() {
     let header = || Header::new("x-api-key");
     let looked_up = (|_: &Parts| "alice").map(|_: &str| StoreAnswer::<Key>::pending(std::future::pending()));
     let extractors: [Box<dyn KeyExtractor>; 9] = [
@@ -384,7 +384,7 @@ async fn a_value_of_another_program_is_a_conflict_that_a_reset_ends() {
 }
 
 #[tokio::test]
-async fn no_valid_setup_and_no_mistake_of_an_operator_is_answered_as_a_failure_of_the_server() {
+async fn no_valid_setup_and_no_mistake_of_an_operator_counts_as_a_failure_of_the_server() {
     let server = RedisServer::start();
     let redis = settings().manual_clock(ManualClock::new()).connect(&server.url()).await.unwrap();
     let hour = || Quota::per_hour(5);
@@ -678,7 +678,7 @@ fn two_policies_of_one_name_are_rejected_when_the_router_is_made() {
 
 #[test]
 #[should_panic(expected = "no policy to administer is named \"logn\": name one of [\"login\"]")]
-fn an_extractor_for_a_policy_that_does_not_exist_is_rejected_when_the_router_is_made() {
+fn an_extractor_for_an_unknown_policy_is_rejected_when_the_router_is_made() {
     let _ = Admin::new(MemoryStore::new(), login()).keys_of("logn", PeerIp::new());
 }
 

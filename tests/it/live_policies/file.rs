@@ -326,7 +326,7 @@ fn processor_time() -> Duration {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_large_file_is_parsed_outside_the_threads_of_the_runtime_and_an_invalid_one_only_once() {
+async fn a_large_file_is_parsed_outside_the_runtime_and_an_invalid_one_only_once() {
     let directory = Directory::new();
     let path = directory.file("limits.toml");
     fs::write(&path, file_of(&[("api", "1/h")])).unwrap();

@@ -79,7 +79,7 @@ async fn operators_change_policies_and_return_to_the_defaults() {
 }
 
 #[tokio::test]
-async fn a_json_object_with_all_entries_replaces_the_default_and_one_of_another_name_adds_a_policy() {
+async fn a_complete_json_object_replaces_the_default_or_adds_a_policy_of_another_name() {
     let server = RedisServer::start();
     let store = store(&server).await;
     let live = live(&store).await;
@@ -509,7 +509,7 @@ async fn while_redis_is_down_the_policies_stay() {
 }
 
 #[tokio::test]
-async fn while_the_breaker_is_open_the_hash_is_not_read_and_later_it_is_without_a_decision() {
+async fn the_hash_is_not_read_while_the_breaker_is_open_and_later_without_a_decision() {
     let server = RedisServer::start();
     let store = settings().deadline(Duration::from_millis(50)).connect(&server.url()).await.unwrap();
     let live = live(&store).await;

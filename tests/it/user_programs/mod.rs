@@ -4,7 +4,6 @@
 
 mod api;
 mod from_others;
-mod gateway;
 mod messages;
 mod shop;
 mod tenants;

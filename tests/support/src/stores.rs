@@ -26,7 +26,7 @@ pub fn fails_after(wait: impl Future<Output = ()> + Send + 'static, kind: ErrorK
     })
 }
 
-/// What `store` decides, once it is asked after a wait.
+/// What `store` decides after a wait.
 pub fn decides_after(
     wait: impl Future<Output = ()> + Send + 'static,
     store: &Arc<dyn Store>,

@@ -303,7 +303,8 @@ impl KeyExtractor for Own {
 #[test]
 fn an_extractor_without_keys_of_is_rejected_when_the_router_is_made() {
     let header = || Header::new("x-api-key");
-    let looked_up = (|_: &Parts| "alice").map(|_: &str| StoreAnswer::<Key>::pending(std::future::pending()));
+    let looked_up =
+        (|_: &Parts| "alice").map(|_: &str| tower_ratelimit::Answer::<Key>::pending(std::future::pending()));
     let extractors: [Box<dyn KeyExtractor>; 9] = [
         Box::new(Own),
         Box::new(looked_up.or(Own)),

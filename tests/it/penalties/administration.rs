@@ -4,10 +4,8 @@ use std::{collections::HashMap, future::ready, sync::Mutex};
 use support::{Down, Fake, eventually, fails, fails_after};
 
 use tower_ratelimit::{
-    Charge, Error, ErrorKind, FailureMode, ManualClock, RedisStore,
-    decision::DecisionSource,
-    internal::Extent,
-    store::{Action, Store},
+    Charge, Error, ErrorKind, FailureMode, ManualClock, RedisStore, decision::DecisionSource,
+    internal::Extent, store::Action,
 };
 use tower_ratelimit_extra::explain::BanList;
 

@@ -9,7 +9,6 @@ use tokio::sync::Semaphore;
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, Key, MemoryStore, Policy,
     decision::Outcome,
-    internal::{Extent, StoredKeys},
     store::{Action, Store},
 };
 
@@ -138,7 +137,7 @@ impl Store for Fake {
         self.failure().unwrap_or_else(|| self.store.reset(policy, key))
     }
     fn inner(&self) -> Option<&dyn Store> {
-        Some(&self.store)
+        Some(&*self.store)
     }
 }
 

@@ -80,10 +80,10 @@ impl<T> Answer<T> {
 
     /// The result if it is ready; otherwise the answer itself.
     #[inline]
-    pub(crate) fn now(self) -> Result<Result<T, Error>, Self> {
+    pub(crate) fn now(self) -> Now<Result<T, Error>, Self> {
         match self.0 {
-            State::Ready(Some(result)) => Ok(result),
-            state => Err(Self(state)),
+            State::Ready(Some(result)) => Now::Ready(result),
+            state => Now::Later(Self(state)),
         }
     }
 
@@ -157,8 +157,8 @@ impl<T> Answer<T> {
         T: Send + 'static,
     {
         match self.now() {
-            Ok(result) => Answer::ready(change(result)),
-            Err(pending) => Answer::pending(async move { change(pending.await) }),
+            Now::Ready(result) => Answer::ready(change(result)),
+            Now::Later(pending) => Answer::pending(async move { change(pending.await) }),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::{
     IntoKey, Key, KeyExtractor,
     extractor::{Changed, Or, impossible},
 };
-use crate::base::{Answer, Error, ErrorKind};
+use crate::base::{Answer, Error, ErrorKind, Now};
 
 /// This key for all requests: a limit on the service as a whole.
 impl KeyExtractor for Key {
@@ -65,9 +65,9 @@ pointer!(Box);
 impl<K: KeyExtractor> KeyExtractor for Changed<K> {
     fn extract(&self, request: &Parts) -> Answer<Key> {
         match self.extractor.extract(request).now() {
-            Ok(Ok(key)) => (self.change)(key),
-            Ok(Err(error)) => Answer::ready(Err(error)),
-            Err(pending) => {
+            Now::Ready(Ok(key)) => (self.change)(key),
+            Now::Ready(Err(error)) => Answer::ready(Err(error)),
+            Now::Later(pending) => {
                 let change = self.change.clone();
                 Answer::pending(async move {
                     let changed = change(pending.await?);
@@ -87,9 +87,9 @@ impl<K: KeyExtractor> KeyExtractor for Changed<K> {
             all(keys.into_iter().map(|key| change(key).then(|changed| changed.map_err(of_identity))))
         };
         match self.extractor.keys_of(named).now() {
-            Ok(Ok(keys)) => changed(keys),
-            Ok(Err(error)) => Answer::ready(Err(error)),
-            Err(pending) => Answer::pending(async move {
+            Now::Ready(Ok(keys)) => changed(keys),
+            Now::Ready(Err(error)) => Answer::ready(Err(error)),
+            Now::Later(pending) => Answer::pending(async move {
                 let keys = pending.await?;
                 changed(keys).await
             }),
@@ -100,10 +100,10 @@ impl<K: KeyExtractor> KeyExtractor for Changed<K> {
 impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
     fn extract(&self, request: &Parts) -> Answer<Key> {
         match self.first.extract(request).now() {
-            Ok(Ok(key)) => Answer::ready(Ok(key.of_first())),
-            Ok(Err(error)) if is_missing(&error) => self.second.extract(request).then(of_second),
-            Ok(Err(error)) => Answer::ready(Err(error)),
-            Err(first) => {
+            Now::Ready(Ok(key)) => Answer::ready(Ok(key.of_first())),
+            Now::Ready(Err(error)) if is_missing(&error) => self.second.extract(request).then(of_second),
+            Now::Ready(Err(error)) => Answer::ready(Err(error)),
+            Now::Later(first) => {
                 // It is called now, because the request is not there later, and awaited only if it is needed.
                 let second = self.second.extract(request);
                 Answer::pending(async move {
@@ -154,17 +154,19 @@ fn of_identity(error: Error) -> Error {
 
 /// The values of all `answers`. Ready if each of them is, or if one of them is an error.
 fn all<T: Send + 'static>(answers: impl IntoIterator<Item = Answer<T>>) -> Answer<Vec<T>> {
-    let answers: Vec<_> = answers.into_iter().map(Answer::now).collect();
-    if answers.iter().all(Result::is_ok) || answers.iter().flatten().any(Result::is_err) {
-        return Answer::ready(answers.into_iter().flatten().collect());
+    let answers: Vec<Answer<T>> = answers.into_iter().collect();
+    let results = || answers.iter().map(Answer::if_ready);
+    if results().all(|result| result.is_some()) || results().flatten().any(Result::is_err) {
+        let result = |answer: Answer<T>| match answer.now() {
+            Now::Ready(result) => Some(result),
+            Now::Later(_) => None,
+        };
+        return Answer::ready(answers.into_iter().filter_map(result).collect());
     }
     Answer::pending(async move {
         let mut values = Vec::with_capacity(answers.len());
         for answer in answers {
-            values.push(match answer {
-                Ok(value) => value?,
-                Err(pending) => pending.await?,
-            });
+            values.push(answer.await?);
         }
         Ok(values)
     })
@@ -186,16 +188,16 @@ macro_rules! tuple {
             fn extract(&self, request: &Parts) -> Answer<Key> {
                 let ($($part,)+) = self;
                 $(let $part = match $part.extract(request).now() {
-                    Ok(Err(error)) => return Answer::ready(Err(error)),
+                    Now::Ready(Err(error)) => return Answer::ready(Err(error)),
                     part => part,
                 };)+
-                if let ($(Ok(Ok($part)),)+) = ($(&$part,)+) {
+                if let ($(Now::Ready(Ok($part)),)+) = ($(&$part,)+) {
                     return Answer::ready(Ok(Key::join([$($part),+])));
                 }
                 Answer::pending(async move {
                     $(let $part = match $part {
-                        Ok(part) => part?,
-                        Err(part) => part.await?,
+                        Now::Ready(part) => part?,
+                        Now::Later(part) => part.await?,
                     };)+
                     Ok(Key::join([$(&$part),+]))
                 })
@@ -224,8 +226,11 @@ fn joined_keys(named: &Key, extractors: &[&dyn KeyExtractor]) -> Answer<Vec<Key>
     let parts = named.parts().filter(|parts| parts.len() == extractors.len());
     let Some(parts) = parts else {
         // An extractor without `keys_of` is a mistake of the program, which no other identity avoids.
-        let mut errors = extractors.iter().filter_map(|extractor| extractor.keys_of(named).now().ok()?.err());
-        let mistake = errors.find(|error| error.kind() == ErrorKind::InvalidConfig);
+        let mistake = |extractor: &&dyn KeyExtractor| match extractor.keys_of(named).now() {
+            Now::Ready(Err(error)) if error.kind() == ErrorKind::InvalidConfig => Some(error),
+            _ => None,
+        };
+        let mistake = extractors.iter().find_map(mistake);
         let impossible = || impossible("a tuple, or a `Key::join`, of one identity for each part");
         return Answer::ready(Err(mistake.unwrap_or_else(impossible)));
     };

@@ -3,7 +3,7 @@ use std::{any::type_name, sync::Arc};
 use http::request::Parts;
 
 use super::{IntoKey, Key, Secret};
-use crate::base::{Answer, Error, ErrorKind, valid};
+use crate::base::{Answer, Error, ErrorKind, Now, valid};
 
 /// Finds the [`Key`] of a request, which identifies who is limited.
 ///
@@ -262,8 +262,14 @@ pub trait KeyExtractor: Send + Sync + 'static {
     {
         let mut keys = Vec::new();
         for (i, named) in identities.into_iter().map(Into::into).enumerate() {
-            let found = if named.is_final() { Ok(Ok(vec![named])) } else { self.keys_of(&named).now() };
-            let found = found.unwrap_or_else(|_| Err(looked_up())).map_err(|error| {
+            let found = match named.is_final() {
+                true => Ok(vec![named]),
+                false => match self.keys_of(&named).now() {
+                    Now::Ready(found) => found,
+                    Now::Later(_) => Err(looked_up()),
+                },
+            };
+            let found = found.map_err(|error| {
                 Error::new(ErrorKind::InvalidConfig, format!("identity {}: {error}", i + 1))
             })?;
             keys.extend(found.into_iter().map(Key::stored));

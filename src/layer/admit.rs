@@ -87,8 +87,8 @@ impl Admit<'_> {
         loop {
             let identity = match waiting {
                 Waiting::Start => match self.identify().now() {
-                    Ok(identity) => identity,
-                    Err(identity) => {
+                    Now::Ready(identity) => identity,
+                    Now::Later(identity) => {
                         *waiting = Waiting::Identity(identity);
                         continue;
                     }
@@ -188,14 +188,14 @@ impl Admit<'_> {
                 break found(at, rule, request, preflight);
             };
             match rule.key(request, preflight).now() {
-                Ok(key) => {
+                Now::Ready(key) => {
                     let charge = |key| Charge::of(policy.clone(), key, rule.cost_of(request)).by_rule(at);
                     let charge = key.map(|key| Some(charge(key)));
                     if let Err(error) = charges.add(charge) {
                         return Answer::ready(Err(error));
                     }
                 }
-                Err(pending) => break pending.map(move |key| Some(Found::new(at, key))),
+                Now::Later(pending) => break pending.map(move |key| Some(Found::new(at, key))),
             }
         };
         let others = rules.map(|(at, rule)| found(at, rule, request, preflight));
@@ -312,8 +312,8 @@ impl Admit<'_> {
         let limiter = &self.context.config.limiter;
         match limiter.charge(charges) {
             // A store in memory has decided, so the service is called without waiting.
-            Ok(decided) => Now::Ready(self.decided(decided, unidentified)),
-            Err(mut charge) => {
+            Now::Ready(decided) => Now::Ready(self.decided(decided, unidentified)),
+            Now::Later(mut charge) => {
                 if let Some(refunded) = refunded_if_cancelled(self.context, unidentified.is_some()) {
                     charge = Undecided::watch(limiter, charge, refunded).into();
                 }
@@ -446,9 +446,9 @@ fn unless_denied(
 ) -> Answer<Identity> {
     let denied = |decision: Decision| Ok(Identity::Denied(decision.into()));
     match denial.now() {
-        Ok(Ok(Some(decision))) => Answer::ready(denied(decision)),
-        Ok(_) => others(),
-        Err(denial) => {
+        Now::Ready(Ok(Some(decision))) => Answer::ready(denied(decision)),
+        Now::Ready(_) => others(),
+        Now::Later(denial) => {
             let others = others();
             Answer::pending(async move {
                 match denial.await {
@@ -499,12 +499,12 @@ fn gather<T>(
     let mut gathered = Gathered::with_capacity(most);
     while let Some(answer) = answers.next() {
         match answer.now() {
-            Ok(result) => {
+            Now::Ready(result) => {
                 if let Err(error) = gathered.add(result) {
                     return Now::Ready(Err(error));
                 }
             }
-            Err(pending) => {
+            Now::Later(pending) => {
                 // The other answers start immediately, while the request can be read.
                 let rest = iter::once(pending).chain(answers).collect();
                 return Now::Later(Pending { first: gathered, rest });

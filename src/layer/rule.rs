@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use http::{request::Parts, response};
 
 use crate::{
-    base::{Answer, Error, ErrorKind},
+    base::{Answer, Error, ErrorKind, Now},
     decision::Charge,
     key::{Key, KeyExtractor, Matcher, matcher, preflight_key},
     policy::PolicySource,
@@ -364,9 +364,9 @@ impl Rule {
     /// [`key`](Self::key), or `None` if the rule skips the request.
     pub(super) fn key_unless_skipped(&self, request: &Parts, preflight: bool) -> Answer<Option<Key>> {
         match matches_any(&self.skipped, request).now() {
-            Ok(Ok(true)) => Answer::ready(Ok(None)),
-            Ok(_) => self.key(request, preflight).map(Some),
-            Err(skipped) => {
+            Now::Ready(Ok(true)) => Answer::ready(Ok(None)),
+            Now::Ready(_) => self.key(request, preflight).map(Some),
+            Now::Later(skipped) => {
                 // The extractor reads the request, so it is called immediately. Its answer is awaited only if needed.
                 let key = self.key(request, preflight);
                 Answer::pending(async move {
@@ -402,10 +402,10 @@ pub(super) fn matches_any(matchers: &[Matcher], request: &Parts) -> Answer<bool>
     let (mut matched, mut pending) = (Ok(false), Vec::new());
     for matcher in matchers {
         match matcher(request).now() {
-            Ok(Ok(true)) => return Answer::ready(Ok(true)),
-            Ok(result) => matched = or_failed(matched, result),
+            Now::Ready(Ok(true)) => return Answer::ready(Ok(true)),
+            Now::Ready(result) => matched = or_failed(matched, result),
             // The matchers after it start too, while the request can be read.
-            Err(answer) => pending.push(answer),
+            Now::Later(answer) => pending.push(answer),
         }
     }
     if pending.is_empty() {

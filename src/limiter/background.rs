@@ -28,7 +28,7 @@ use tokio::{
 };
 
 use crate::{
-    base::{Answer, ErrorKind, Guard, UnderWay, sync::lock, time::micros},
+    base::{Answer, ErrorKind, Guard, Now, UnderWay, sync::lock, time::micros},
     decision::{Charge, Decision, Outcome, Permit},
     store::{Action, Store},
 };
@@ -106,7 +106,7 @@ pub(crate) struct Work {
 impl Work {
     /// Waits for `answer` in the background.
     pub(crate) fn finish(self, answer: Answer<Decision>) {
-        if let Err(pending) = answer.now() {
+        if let Now::Later(pending) = answer.now() {
             let background = self.background.clone();
             let call = async move {
                 // The failure mode has decided what a failure means.
@@ -500,7 +500,7 @@ impl PermitRequest {
     pub(super) fn release_later(self, answer: Answer<Decision>) {
         let (background, runtime) = (self.background.clone(), Handle::try_current().ok());
         let number = self.release_after(MAX_REPLY_TIME, runtime.as_ref());
-        if let (Some(runtime), Err(answer)) = (runtime, answer.now()) {
+        if let (Some(runtime), Now::Later(answer)) = (runtime, answer.now()) {
             // If the runtime ends before the answer, the release is due by then.
             runtime.spawn(async move {
                 match answer.await {

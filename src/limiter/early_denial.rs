@@ -6,7 +6,7 @@ use super::{
     limiter::{Limiter, MAX_CHARGES, has_duplicate_key},
 };
 use crate::{
-    base::Answer,
+    base::{Answer, Now},
     decision::{Charge, Decision},
     store::Action,
 };
@@ -31,8 +31,8 @@ impl Limiter {
         let (limiter, rules) = (self.clone(), charges.iter().map(Charge::rule).collect());
         Answer::pending(async move {
             let decided = match limiter.charge(charges) {
-                Ok(decided) => decided,
-                Err(charge) => Undecided::watch(&limiter, charge, rules).await,
+                Now::Ready(decided) => decided,
+                Now::Later(charge) => Undecided::watch(&limiter, charge, rules).await,
             };
             match decided {
                 Ok(decision) if decision.is_denied() => Ok(Some(decision)),

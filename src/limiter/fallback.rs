@@ -6,7 +6,7 @@ use tokio::runtime::Handle;
 
 use super::background::{Background, PermitRequest};
 use crate::{
-    base::{Answer, Error},
+    base::{Answer, Error, Now},
     decision::{Charge, Claim, Decision, DecisionSource},
     store::{
         Action, DecideOne, LocalCounts, Store,
@@ -102,9 +102,9 @@ impl Pending {
         let can_settle = self.permits.is_none() || Handle::try_current().is_ok();
         self.polled = answer.is_ready();
         let answer = match answer.now() {
-            Ok(decided) if can_settle => return Answer::ready(self.settle(decided)),
-            Ok(decided) => Answer::ready(decided),
-            Err(answer) => answer,
+            Now::Ready(decided) if can_settle => return Answer::ready(self.settle(decided)),
+            Now::Ready(decided) => Answer::ready(decided),
+            Now::Later(answer) => answer,
         };
         self.answer = Some(answer);
         Answer::pending(async move {

@@ -1,5 +1,3 @@
-#![expect(clippy::result_large_err, reason = "the `Err` of `Begun` is a charge under way, not a failure")]
-
 use std::{
     fmt,
     future::Future,
@@ -14,7 +12,7 @@ use super::{
     fallback::{Pending, Shared, User, counted},
 };
 use crate::{
-    base::{Answer, Error, ErrorKind},
+    base::{Answer, Error, ErrorKind, Now},
     decision::{Charge, Charges, Decision, Outcome},
     key::Key,
     policy::{Enforcement, Policy},
@@ -29,14 +27,16 @@ pub(crate) struct Deciding {
 }
 
 /// A decision, or a charge that is under way.
-type Begun = Result<Result<Decision, Error>, Deciding>;
+type Begun = Now<Result<Decision, Error>, Deciding>;
 
 impl Deciding {
     #[inline]
     fn counting(action: Action, answer: Answer<Decision>) -> Begun {
         match answer.now() {
-            Ok(decided) => Ok(counted(action, decided)),
-            Err(answer) => Err(Self::from(answer.then(move |decided| counted(action, decided)))),
+            Now::Ready(decided) => Now::Ready(counted(action, decided)),
+            Now::Later(answer) => {
+                Now::Later(Self::from(answer.then(move |decided| counted(action, decided))))
+            }
         }
     }
 }
@@ -508,9 +508,9 @@ impl Limiter {
 
     pub(super) fn decide(&self, action: Action, charges: impl Into<Charges>) -> Answer<Decision> {
         match self.begin(action, charges.into()) {
-            Ok(decided) => Answer::ready(decided),
-            Err(Deciding { answer, charges: None }) => answer,
-            Err(Deciding { answer, charges: Some(charges) }) => {
+            Now::Ready(decided) => Answer::ready(decided),
+            Now::Later(Deciding { answer, charges: None }) => answer,
+            Now::Later(Deciding { answer, charges: Some(charges) }) => {
                 let shared = self.shared.clone();
                 answer.then(move |decided| shared.complete(action, &charges, decided))
             }
@@ -560,8 +560,8 @@ impl Limiter {
     #[inline(always)]
     fn complete(&self, action: Action, charges: Charges, answer: Answer<Decision>) -> Begun {
         match answer.now() {
-            Ok(decided) => Ok(self.shared.complete(action, &charges, decided)),
-            Err(answer) => Err(Deciding { answer, charges: Some(charges) }),
+            Now::Ready(decided) => Now::Ready(self.shared.complete(action, &charges, decided)),
+            Now::Later(answer) => Now::Later(Deciding { answer, charges: Some(charges) }),
         }
     }
 

@@ -10,7 +10,7 @@ use futures_util::future::join;
 
 use super::{account::Account, background::Work, limiter::Limiter};
 use crate::{
-    base::{Answer, Error, ErrorKind, sync::lock},
+    base::{Answer, Error, ErrorKind, Now, sync::lock},
     decision::{Decision, OneOrMany},
 };
 
@@ -437,10 +437,12 @@ impl Reservation {
                     Ok(earlier?.updated(&later?))
                 };
                 match (earlier.now(), later.now()) {
-                    (Ok(earlier), Ok(later)) => Answer::ready(both(earlier, later)),
-                    (Ok(earlier), Err(later)) => later.then(move |later| both(earlier, later)),
-                    (Err(earlier), Ok(later)) => earlier.then(move |earlier| both(earlier, later)),
-                    (Err(earlier), Err(later)) => Answer::pending(async move {
+                    (Now::Ready(earlier), Now::Ready(later)) => Answer::ready(both(earlier, later)),
+                    (Now::Ready(earlier), Now::Later(later)) => later.then(move |later| both(earlier, later)),
+                    (Now::Later(earlier), Now::Ready(later)) => {
+                        earlier.then(move |earlier| both(earlier, later))
+                    }
+                    (Now::Later(earlier), Now::Later(later)) => Answer::pending(async move {
                         let (earlier, later) = join(earlier, later).await;
                         both(earlier, later)
                     }),

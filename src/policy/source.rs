@@ -5,7 +5,7 @@ use tokio::sync::watch;
 
 use super::Policy;
 use crate::{
-    base::{Answer, Error, ErrorKind, Outage},
+    base::{Answer, Error, ErrorKind, Now, Outage},
     key::Key,
 };
 
@@ -234,9 +234,9 @@ impl PolicySource {
                 first => first?,
             };
             Ok(match first.now() {
-                Ok(chosen) if is_needed(&chosen) => return other.choose(request, key),
-                Ok(chosen) => Answer::ready(chosen),
-                Err(first) => {
+                Now::Ready(chosen) if is_needed(&chosen) => return other.choose(request, key),
+                Now::Ready(chosen) => Answer::ready(chosen),
+                Now::Later(first) => {
                     // Called now, because the request is not there later, and awaited only if it is needed.
                     let (other, is_needed) = (other.policy(request, key), is_needed.clone());
                     Answer::pending(async move {

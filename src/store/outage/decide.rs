@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use super::{LocalCounts, counts::MAX_KEYS};
 use crate::{
-    base::{Error, ErrorKind, sync::lock},
+    base::{Error, ErrorKind, Now, sync::lock},
     decision::{Charge, Decision, LocalCharge, Outcome, Permit, Verdict},
     key::Key,
     policy::{FailureMode, Policy},
@@ -58,7 +58,7 @@ impl LocalCounts<dyn Store> {
         let counts = self.counts.get_or_init(|| Arc::new(MemoryStore::new().capacity(MAX_KEYS)));
         let owing = &mut *lock(&self.owing);
         // A twin of the user's may fail.
-        let Ok(Ok(local)) = counts.decide(action, &shares).now() else {
+        let Now::Ready(Ok(local)) = counts.decide(action, &shares).now() else {
             return Decision::failed_open(error);
         };
         let charged = !local.is_denied() && action != Action::Peek;
@@ -124,8 +124,8 @@ impl LocalCounts<dyn Store> {
         if let Some(counts) = self.counts.get() {
             let _owing = lock(&self.owing);
             let state = |action, units| {
-                let decided = counts.decide(action, &[local.made.clone().with_cost(units)]).now();
-                decided.ok()?.ok()?.all_outcomes().first().cloned()
+                let decided = counts.decide(action, &[local.made.clone().with_cost(units)]);
+                decided.if_ready()?.as_ref().ok()?.all_outcomes().first().cloned()
             };
             let here = local.units.as_ref().map_or(units, |owed| owed.local().min(units));
             if let (Some(before), Some(after)) = (state(Action::Peek, 0), state(Action::Refund, here)) {

@@ -14,7 +14,7 @@ use tokio::{
 
 use super::LocalCounts;
 use crate::{
-    base::sync::lock,
+    base::{Now, sync::lock},
     decision::Charge,
     store::{Action, Store},
 };
@@ -106,7 +106,7 @@ impl LocalCounts<dyn Store> {
             let Some((name, owed)) = owing.charges.swap_remove_index(place) else { return };
             // Units that have been replenished no longer count.
             let peek = Charge::new(&owed.share, &name.1, 0);
-            let Ok(Ok(local)) = counts.decide(Action::Peek, &[peek]).now() else { return };
+            let Now::Ready(Ok(local)) = counts.decide(Action::Peek, &[peek]).now() else { return };
             let counted = owed.share.capacity().saturating_sub(local.remaining().unwrap_or_default());
             let units = owed.units.send(counted);
             let sent = owing.send(&owed.policy, &name.1);

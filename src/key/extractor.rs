@@ -322,7 +322,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///
     /// [`Key::from_stored`] reads the text, so a percent sign is written as `%25`. A stored key that only an extractor or
     /// a layer can have made, such as `%>203.0.113.7` or a hash, is returned as it is. Any other text is an identity, and
-    /// its keys are those of [`keys_of`](Self::keys_of).
+    /// [`keys_of`](Self::keys_of) finds its keys.
     ///
     /// # Errors
     ///

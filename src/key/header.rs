@@ -124,7 +124,7 @@ impl Header {
     #[inline]
     fn key(&self, request: &Parts) -> Result<Key, Error> {
         if matches!(self.place, Place::Header) && !has_repeated(request) {
-            // The common case.
+            // Few requests repeat a header, so the others skip the search for repeated values.
             return self.key_of(request.headers.get(&self.name).map(|value| value.as_bytes().trim_ascii()));
         }
         self.key_of_several(request)

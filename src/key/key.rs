@@ -45,7 +45,7 @@ pub struct Key(Repr);
 #[derive(Clone)]
 enum Repr {
     Text(Text),
-    /// With what the text does not show.
+    /// A text, and details that are not stored.
     Detailed(Arc<Details>),
 }
 
@@ -54,14 +54,14 @@ struct Details {
     origin: Origin,
 }
 
-/// What is known about a key and not stored.
+/// Details of a key that are not stored.
 #[derive(Clone, Default)]
 struct Origin {
     /// The identity, if the text does not show it.
     identity: Option<Identity>,
-    /// Whether the identity, or a part's identity, must not be stored. The text has a hash under a secret instead.
+    /// Whether the identity, or a part's identity, must not be stored, so that the text has a hash under a secret.
     secret: bool,
-    /// Whether the client could not be determined and the key is its proxy's key.
+    /// Whether the key is the proxy's key, because the client could not be determined.
     assumed: bool,
 }
 
@@ -318,7 +318,7 @@ impl Key {
         }
     }
 
-    /// The key as it is kept: without an identity that its text does not show.
+    /// The key as decisions and stores keep it: without an identity that its text does not show.
     pub(crate) fn stored(self) -> Self {
         match self.0 {
             Repr::Detailed(details) => Self(Repr::Text(details.text.clone())),
@@ -337,14 +337,14 @@ impl Key {
         [FIRST, SECOND, KEYED].iter().any(|mark| text.starts_with(mark)) || self.raw().is_none()
     }
 
-    /// The key of a client that could not be determined. This key is its proxy's key.
+    /// Notes that this key is a proxy's key, because its client could not be determined.
     pub(crate) fn assumed(self) -> Self {
         let mut origin = self.to_origin();
         origin.assumed = true;
         Self::with_origin(self.text().clone(), origin)
     }
 
-    /// A key that shows nothing of this one without `secret`.
+    /// Replaces the text by a hash that discloses nothing without `secret`.
     pub(super) fn with_hash(&self, secret: &Secret) -> Self {
         let mut hashed = KEYED.to_owned();
         push_hex(&mut hashed, &secret.mac(self.as_str()));
@@ -354,7 +354,7 @@ impl Key {
         Self::with_origin(Text::from(hashed.as_str()), origin)
     }
 
-    /// The key if the first of two extractors found it: this one, unless it looks like a key of the second.
+    /// Marks a key of the first extractor of an `or`, if it could be mistaken for a key of the second.
     pub(crate) fn of_first(self) -> Self {
         if [FIRST, SECOND].iter().any(|mark| self.as_bytes().starts_with(mark.as_bytes())) {
             return self.marked(FIRST);
@@ -362,12 +362,12 @@ impl Key {
         self
     }
 
-    /// The key if the second of two extractors found it. No key of the first is equal to it.
+    /// Marks a key of the second extractor of an `or`, so that no key of the first is equal to it.
     pub(crate) fn of_second(&self) -> Self {
         self.marked(SECOND)
     }
 
-    /// The key of a CORS preflight. No key of another request is equal to it.
+    /// Marks the key of a CORS preflight, so that no key of another request is equal to it.
     pub(crate) fn of_preflight(&self) -> Self {
         self.marked(PREFLIGHT)
     }
@@ -384,14 +384,14 @@ impl Key {
         self.split_preflight().1.starts_with(PREFLIGHT.as_bytes())
     }
 
-    /// The key of the client, if this is one of a preflight.
+    /// The client's key, if this is the key of a preflight.
     #[inline]
     pub(crate) fn client(&self) -> Option<Self> {
         let (mark, client) = self.split_preflight();
         if mark.is_empty() { None } else { str::from_utf8(client).ok().map(Self::of_text) }
     }
 
-    /// The key, which a function made of `source`, as one that the same extractor of an `or` found.
+    /// Marks a key that a function made of `source` like `source`, which an extractor of an `or` found.
     pub(super) fn made_of(self, source: &Self) -> Self {
         let (marks, _) = split_marks(source.as_str());
         let key = if marks.is_empty() { self } else { self.marked(marks) };
@@ -491,7 +491,7 @@ mod tests {
         assert_eq!(key.as_str().len(), 34);
         assert_eq!(key, Key::new(&long));
         assert_ne!(key, Key::new(&other));
-        assert_eq!(Key::new(&[b'a'; 96]).as_str().len(), 96);
+        assert_eq!(Key::new([b'a'; 96]).as_str().len(), 96);
     }
 
     #[test]
@@ -547,7 +547,7 @@ mod tests {
     #[test]
     fn no_identity_passes_for_a_hash_a_join_or_an_alternative() {
         let joined = Key::join([&Key::new("a"), &Key::new("b")]);
-        let hashed = Key::new(&[b'a'; 97]);
+        let hashed = Key::new([b'a'; 97]);
         for made in [&joined, &hashed, &Key::new("b").of_second(), &Key::new("")] {
             assert_ne!(made, &Key::new(made.as_str()));
         }

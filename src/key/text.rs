@@ -80,8 +80,8 @@ impl Text {
         }
     }
 
-    /// A hash of few instructions, whose low bits depend on all bytes. Clients can make texts collide. Two of these take fewer
-    /// instructions than a hash that each charge carries along.
+    /// A fast hash whose low bits depend on all bytes. Clients can make texts collide. Computing it twice is faster than
+    /// keeping it with each charge.
     #[cfg(feature = "redis")]
     #[inline]
     pub(super) fn quick_hash(&self, seed: u64) -> u64 {
@@ -97,7 +97,7 @@ impl Text {
             bytes.last_chunk().map_or(hash, |word| step(hash, word))
         }
         match self {
-            // All of the bytes, which takes no branch.
+            // It hashes the unused bytes too, because a slice of the used ones would take a branch.
             Self::Short { bytes, .. } => of_words(bytes, seed),
             Self::Long(text) => of_words(text.as_bytes(), seed),
         }
@@ -105,7 +105,7 @@ impl Text {
 
     pub(super) fn as_str(&self) -> &str {
         match self {
-            // It is made of ASCII only.
+            // The text is ASCII, so it is valid UTF-8.
             Self::Short { .. } => str::from_utf8(self.as_bytes()).unwrap_or_default(),
             Self::Long(text) => text,
         }
@@ -122,7 +122,7 @@ impl PartialEq for Text {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
-            // A third of the time of comparing slices, on every lookup in a table.
+            // Arrays of a fixed length compare faster than slices, and every lookup in a table compares texts.
             (Self::Short { length: a, bytes: x }, Self::Short { length: b, bytes: y }) => a == b && x == y,
             _ => self.as_bytes() == other.as_bytes(),
         }
@@ -176,7 +176,7 @@ fn stands_for_itself(byte: u8) -> bool {
     TABLE[usize::from(byte)]
 }
 
-/// The ASCII bytes that do not [stand for themselves](stands_for_itself). All other bytes above ASCII do not either.
+/// The ASCII bytes that do not [stand for themselves](stands_for_itself). `percent_encode` encodes all bytes above ASCII.
 const ENCODED: AsciiSet = CONTROLS.add(b' ').add(b'{').add(b'}').add(b'%');
 
 /// `identity` in printable ASCII without braces and spaces.

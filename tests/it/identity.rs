@@ -287,7 +287,7 @@ fn every_part_and_kind_of_key_is_identified() {
     assert_eq!(text(&Key::new("")).unwrap(), "");
     assert_eq!(text(&long).unwrap(), "x".repeat(200));
     assert_eq!(text(&Key::join([&a, &long])).unwrap(), format!("a b\u{1f}{}", "x".repeat(200)));
-    assert_eq!(text(&Key::new(&[0xff])), None);
+    assert_eq!(text(&Key::new([0xff])), None);
     // The end of a part that contains the separator is unknown.
     assert_eq!(text(&Key::join([&Key::new("a\u{1f}b"), &a])), None);
 }

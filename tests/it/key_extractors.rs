@@ -57,7 +57,7 @@ async fn a_cookie_is_taken_with_its_quotes_up_to_8_kib() {
         ("quotes are part of it", br#"s="1""#, Ok(Key::new("\"1\""))),
         ("the case of the name counts", b"S=1", Err(ErrorKind::MissingIdentity)),
         ("not UTF-8", b"s=\xff", Err(ErrorKind::InvalidIdentity)),
-        ("the longest", &longest, Ok(Key::new(&[b'a'; 8_192]))),
+        ("the longest", &longest, Ok(Key::new([b'a'; 8_192]))),
         ("too long", &too_long, Err(ErrorKind::InvalidIdentity)),
     ];
     for (name, line, expected) in rows {

@@ -242,18 +242,22 @@ mod tests {
     #[test]
     fn a_type_with_impl_blocks_in_three_files_is_found() {
         let rows = [
-            ("inherent", "impl crate::key::Key {}", 1),
-            ("of a foreign trait", "use crate::key::Key; impl Clone for Key {}", 1),
-            ("in an inner module", "use crate::key::Key; mod a { use super::Key; impl Clone for Key {} }", 1),
-            ("a trait of the file", "use crate::key::Key; trait Has {} impl Has for &Key {}", 0),
-            ("another type of that name", "struct Key; impl Key {}", 0),
-            ("a unit test", "#[cfg(test)] mod tests { use crate::key::Key; impl Key {} }", 0),
+            ("inherent", "impl crate::quota::Quota {}", 1),
+            ("of a foreign trait", "use crate::quota::Quota; impl Clone for Quota {}", 1),
+            (
+                "in an inner module",
+                "use crate::quota::Quota; mod a { use super::Quota; impl Clone for Quota {} }",
+                1,
+            ),
+            ("a trait of the file", "use crate::quota::Quota; trait Has {} impl Has for &Quota {}", 0),
+            ("another type of that name", "struct Quota; impl Quota {}", 0),
+            ("a unit test", "#[cfg(test)] mod tests { use crate::quota::Quota; impl Quota {} }", 0),
         ];
         for (i, (name, third, problems)) in rows.into_iter().enumerate() {
             let files = [
-                ("lib.rs", "mod key; mod second; mod third;"),
-                ("key.rs", "pub struct Key; impl Key {}"),
-                ("second.rs", "use crate::key::Key; impl Drop for Key {}"),
+                ("lib.rs", "mod quota; mod second; mod third;"),
+                ("quota.rs", "pub struct Quota; impl Quota {}"),
+                ("second.rs", "use crate::quota::Quota; impl Drop for Quota {}"),
                 ("third.rs", third),
             ];
             let found = impls::check(&crate_of(&format!("impls-{i}"), &files));

@@ -47,7 +47,7 @@ async fn round(limiter: &Limiter, policy: &Policy, nodes: &[RedisServer], caller
         running.spawn(async move {
             while started.elapsed() < ROUND {
                 let key = Key::new(format!("user-{}", next.fetch_add(7919, Ordering::Relaxed) % KEYS));
-                if limiter.check(&policy, &key, 1).await.is_ok_and(|decision| decision.is_allowed()) {
+                if limiter.check(&policy, &key, 1).await.is_ok_and(|decision| decision.is_admitted()) {
                     made.fetch_add(1, Ordering::Relaxed);
                 }
             }

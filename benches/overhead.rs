@@ -14,7 +14,7 @@ use std::{
 use criterion::{Criterion, criterion_group, criterion_main};
 use http::{Request, Response};
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_ratelimit::{Headers, Key, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
+use tower_ratelimit::{Key, MemoryStore, PeerIp, Policy, Quota, RateLimitHeaders, RateLimitLayer};
 
 fn request() -> Request<()> {
     let peer: SocketAddr = ([203, 0, 113, 7], 4711).into();
@@ -55,11 +55,11 @@ fn overhead(criterion: &mut Criterion) {
         bencher.iter_custom(|requests| runtime.block_on(many(&mut service, requests)));
     });
     group.bench_function("allowed, no headers", |bencher| {
-        let mut service = allow(Headers::off()).layer(service_fn(hello));
+        let mut service = allow(RateLimitHeaders::off()).layer(service_fn(hello));
         bencher.iter_custom(|requests| runtime.block_on(many(&mut service, requests)));
     });
     group.bench_function("allowed", |bencher| {
-        let mut service = allow(Headers::default()).layer(service_fn(hello));
+        let mut service = allow(RateLimitHeaders::default()).layer(service_fn(hello));
         bencher.iter_custom(|requests| runtime.block_on(many(&mut service, requests)));
     });
     group.bench_function("allowed, by address", |bencher| {

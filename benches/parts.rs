@@ -11,12 +11,12 @@ use futures_util::FutureExt as _;
 use http::{Request, Response, request::Parts};
 use tower::{Layer, Service, service_fn};
 use tower_ratelimit::{
-    Charge, ClientIp, Header, Headers, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, Quota,
-    RateLimitLayer, Rejection, Rule, TrustedProxies,
+    Charge, ClientIp, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, Quota,
+    RateLimitHeaders, RateLimitLayer, Rejection, Rule,
     algorithm::{
         Algorithm, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket,
     },
-    key::Cookie,
+    key::{Cookie, TrustedProxies},
     layer::Rules,
     response::{Dialect, GrpcStatus, ProblemDetails, ResponseMapper},
 };
@@ -129,10 +129,10 @@ fn answer(criterion: &mut Criterion, group: &str, layer: &RateLimitLayer, name: 
 /// Includes the rest of the layer: subtract the time of "none".
 fn headers(criterion: &mut Criterion) {
     let rows = [
-        ("none", Headers::off()),
-        ("ietf", Headers::default()),
-        ("ietf and legacy, delta", Headers::default().and(Dialect::LegacyDelta)),
-        ("ietf and legacy, epoch", Headers::default().and(Dialect::LegacyEpoch)),
+        ("none", RateLimitHeaders::off()),
+        ("ietf", RateLimitHeaders::default()),
+        ("ietf and legacy, delta", RateLimitHeaders::default().and(Dialect::LegacyDelta)),
+        ("ietf and legacy, epoch", RateLimitHeaders::default().and(Dialect::LegacyEpoch)),
     ];
     for (name, headers) in rows {
         let policy = Policy::new("p", quota(PLENTY));

@@ -39,7 +39,7 @@ use std::{env, error::Error, net::SocketAddr};
 
 use axum::{Router, routing::get};
 use tokio::net::TcpListener;
-use tower_ratelimit::{ClientIp, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, TrustedProxies};
+use tower_ratelimit::{ClientIp, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, key::TrustedProxies};
 
 pub(crate) fn app(limiter: impl Into<Limiter>, proxies: TrustedProxies) -> Router {
     let policy = Policy::new("per-client", Quota::per_minute(2));

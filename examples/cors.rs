@@ -33,11 +33,11 @@ use axum::{Router, response::Html, routing::get};
 use http::{HeaderName, Method};
 use tokio::net::TcpListener;
 use tower_http::cors::{Any, CorsLayer};
-use tower_ratelimit::{Headers, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
+use tower_ratelimit::{Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitHeaders, RateLimitLayer};
 
 pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     let policy = Policy::new("per-ip", Quota::per_minute(1));
-    let headers = Headers::default();
+    let headers = RateLimitHeaders::default();
     let limit = RateLimitLayer::new(limiter, policy, PeerIp::new()).headers(headers.clone());
     let cors = CorsLayer::new()
         .allow_origin(Any)

@@ -80,7 +80,7 @@ impl ResponseMapper for Page {
 
 /// The layer only reports: a client over the limit gets fewer results instead of a rejection.
 async fn search(decision: Decision) -> &'static str {
-    if decision.is_allowed() { "ten results\n" } else { "one result, from the cache\n" }
+    if decision.is_admitted() { "ten results\n" } else { "one result, from the cache\n" }
 }
 
 pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {

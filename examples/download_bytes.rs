@@ -32,6 +32,7 @@ use std::{env, error::Error as StdError, net::SocketAddr};
 
 use axum::{Router, extract::Path, routing::get};
 use tokio::net::TcpListener;
+use tower_ratelimit::policy::QuotaUnit;
 use tower_ratelimit::{Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rule};
 
 /// A file of this many bytes, up to 10 MB.
@@ -41,7 +42,9 @@ async fn file(Path(size): Path<usize>) -> Vec<u8> {
 
 pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     // The debt bounds how long a client waits after one large response: at most ten minutes here.
-    let bytes = Policy::new("bytes", Quota::per_minute(1_000_000)).debt(10_000_000).content_bytes();
+    let bytes = Policy::new("bytes", Quota::per_minute(1_000_000))
+        .max_debt(10_000_000)
+        .quota_unit(QuotaUnit::ContentBytes);
     let layer = RateLimitLayer::with_rules(limiter, Rule::new(bytes, PeerIp::new()).response_bytes());
     Router::new().route("/files/{size}", get(file)).layer(layer)
 }

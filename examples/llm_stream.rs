@@ -96,7 +96,7 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     let estimated = Rule::new(tokens(), Header::new(API_KEY))
         .cost(|request| 2 + max_tokens(&request.headers))
         .reserve_or_refund();
-    let layer = RateLimitLayer::new(limiter.clone(), requests, Header::new(API_KEY)).and(estimated);
+    let layer = RateLimitLayer::new(limiter.clone(), requests, Header::new(API_KEY)).rule(estimated);
     Router::new().route("/stream", post(complete).layer(layer)).route("/left", get(left)).with_state(limiter)
 }
 

@@ -52,7 +52,7 @@ use tower_ratelimit::{
 const API_KEY: &str = "x-api-key";
 
 fn tokens() -> Policy {
-    Policy::new("tokens", Quota::per_hour(1_000)).debt(200)
+    Policy::new("tokens", Quota::per_hour(1_000)).max_debt(200)
 }
 
 /// The most tokens that the answer may have.
@@ -92,7 +92,7 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     let estimated = Rule::new(tokens(), Header::new(API_KEY))
         .cost(|request| max_tokens(&request.headers))
         .reserve_or_refund();
-    let layer = RateLimitLayer::new(limiter.clone(), requests, Header::new(API_KEY)).and(estimated);
+    let layer = RateLimitLayer::new(limiter.clone(), requests, Header::new(API_KEY)).rule(estimated);
     Router::new()
         .route("/complete", post(complete).layer(layer))
         .route("/left", get(left))

@@ -117,14 +117,14 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     let exact = |name, failures| {
         Policy::new(name, Quota::per_minute(failures))
             .algorithm(SlidingLog::new())
-            .on_store_failure(FailureMode::Closed)
+            .failure_mode(FailureMode::Closed)
     };
     let address = exact("address", 4).penalty(penalty);
     let user = exact("user", 2);
     let failed = |response: &http::response::Parts| response.status == StatusCode::UNAUTHORIZED;
     let user = Rule::new(user, from_extension(|login: &Login| login.user.clone())).count_if(failed);
     let layer =
-        RateLimitLayer::with_rules(limiter, Rule::new(address, PeerIp::new()).count_if(failed)).and(user);
+        RateLimitLayer::with_rules(limiter, Rule::new(address, PeerIp::new()).count_if(failed)).rule(user);
     Router::new().route("/login", post(log_in).layer(layer).layer(middleware::from_fn(read_login)))
 }
 

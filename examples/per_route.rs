@@ -79,7 +79,7 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
         .route("/reports", get(async || "report\n").route_layer(per_plan(limiter.clone())))
         // Only this limit applies, because the router's limit exempts the path.
         .route("/login", post(async || "in\n").route_layer(per_ip("login", Quota::per_minute(1))))
-        .layer(per_ip("router", Quota::per_minute(60)).exempt(MatchedRoute::new().any_of(["/login"])))
+        .layer(per_ip("router", Quota::per_minute(60)).exempt_if(MatchedRoute::new().any_of(["/login"])))
 }
 
 /// The limit depends on the plan of the client. The policies are built once.

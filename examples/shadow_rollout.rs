@@ -108,7 +108,7 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     let old = Policy::new("old", Quota::per_hour(100));
     let (sender, new) = watch::channel(Policy::new("new", Quota::per_hour(2)).shadow());
     let layer = RateLimitLayer::new(limiter, old, Header::new("x-api-key"))
-        .and(Rule::new(PolicySource::watched(new), Header::new("x-api-key")))
+        .rule(Rule::new(PolicySource::watched(new), Header::new("x-api-key")))
         .on_decision(move |event| counted.count(event));
     Router::new()
         .route("/", get(async || "hello\n").layer(layer))

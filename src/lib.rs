@@ -59,7 +59,7 @@
 //! | How are units counted? [`Algorithm`](algorithm::Algorithm) | [`Gcra`](algorithm::Gcra), [`FixedWindow`](algorithm::FixedWindow), [`SlidingLog`](algorithm::SlidingLog) and more | a Lua file, and a twin in Rust for [`MemoryStore`] | [`algorithm`], with a guide to choosing one |
 //! | Where are the counts? [`Store`](store::Store) | [`RedisStore`], [`MemoryStore`] | the trait | [`store`] |
 //! | What if the store is unavailable? [`FailureMode`] | count in this process, admit, or reject with 503 | | [`policy`] |
-//! | What does the client see? [`ResponseMapper`](response::ResponseMapper), [`Headers`] | [`ProblemDetails`](response::ProblemDetails), [`GrpcStatus`](response::GrpcStatus), IETF and legacy headers | a closure | [`response`] |
+//! | What does the client see? [`ResponseMapper`](response::ResponseMapper), [`RateLimitHeaders`] | [`ProblemDetails`](response::ProblemDetails), [`GrpcStatus`](response::GrpcStatus), IETF and legacy headers | a closure | [`response`] |
 //!
 //! The crate `tower-ratelimit-extra` has what fewer services need: policies in configuration files, policies that change
 //! while the service runs, quotas that follow the load, cached lookups, a router for operators, and tests of custom
@@ -99,7 +99,7 @@
 //! * If a reply misses the deadline, the request may have been charged.
 //! * Policies with different keys are decided atomically on one Redis server. In a Redis Cluster they are decided one
 //!   after the other; if one denies, the charges before it are refunded.
-//! * With [leases](Policy::leased), one instance may hold unused units while another denies requests.
+//! * With [leases](Policy::max_lease), one instance may hold unused units while another denies requests.
 //!
 //! # Features
 //!
@@ -177,16 +177,21 @@ pub mod store;
 pub use bb8_redis;
 
 #[cfg(feature = "redis")]
-pub use self::store::RedisStore;
+pub use self::store::redis::RedisStore;
 pub use self::{
     base::{Answer, Error, ErrorKind, Quota},
-    decision::{Charge, Decision, Verdict},
-    key::{ClientIp, Header, Key, KeyExtractor, Parts, PeerIp, TrustedProxies},
-    layer::{RateLimitLayer, Rule},
+    decision::{charge::Charge, decision::Decision},
+    key::{
+        extractor::KeyExtractor,
+        header::Header,
+        ip::{ClientIp, PeerIp},
+        key::Key,
+    },
+    layer::{layer::RateLimitLayer, rule::Rule},
     limiter::{Limiter, Operator, Reservation},
-    policy::{FailureMode, Policy, PolicySource},
-    response::{Headers, Rejection},
-    store::{ManualClock, MemoryStore},
+    policy::{failure_mode::FailureMode, policy::Policy, source::PolicySource},
+    response::{headers::RateLimitHeaders, rejection::Rejection},
+    store::memory::MemoryStore,
 };
 
 /// What `tower-ratelimit-extra` and the tools use of exactly this version. It is not part of the API.

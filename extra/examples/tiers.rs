@@ -140,7 +140,7 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
 
     // A request whose API key is unknown is charged under this one.
     let per_ip = Rule::new(Policy::new("per-ip", Quota::per_minute(6)), PeerIp::new());
-    let rules = Rules::new().every(per_ip).route("/", Rule::new(tier, account.or(PeerIp::new())));
+    let rules = Rules::new().always(per_ip).route("/", Rule::new(tier, account.or(PeerIp::new())));
     Router::new()
         .route("/", get(async || "hello\n"))
         .route(

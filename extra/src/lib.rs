@@ -37,7 +37,7 @@
 //!
 //! limiter.check(&api, &alice, 5).await?;
 //! let explanation = Explanation::of(&limiter, &api, &alice, 1).await?;
-//! assert!(!explanation.decision().is_allowed());
+//! assert!(!explanation.decision().is_admitted());
 //! # Ok(())
 //! # }
 //! # #[cfg(not(feature = "explain"))]

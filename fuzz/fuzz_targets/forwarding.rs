@@ -10,7 +10,7 @@ use std::{
 
 use http::{HeaderMap, HeaderValue, Request, request::Parts};
 use libfuzzer_sys::fuzz_target;
-use tower_ratelimit::{ClientIp, Error, ErrorKind, Key, KeyExtractor, PeerIp, TrustedProxies};
+use tower_ratelimit::{ClientIp, Error, ErrorKind, Key, KeyExtractor, PeerIp, key::TrustedProxies};
 
 const PEERS: [Option<&str>; 5] = [
     None,

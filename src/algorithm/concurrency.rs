@@ -64,10 +64,10 @@ use crate::base::{Error, Quota};
 /// let tenant = Key::new("acme");
 ///
 /// let running = limiter.check(&exports, &tenant, 1).await?;
-/// assert!(running.is_allowed());
-/// assert!(!limiter.check(&exports, &tenant, 1).await?.is_allowed());
+/// assert!(running.is_admitted());
+/// assert!(!limiter.check(&exports, &tenant, 1).await?.is_admitted());
 /// drop(running);
-/// assert!(limiter.check(&exports, &tenant, 1).await?.is_allowed());
+/// assert!(limiter.check(&exports, &tenant, 1).await?.is_admitted());
 /// # Ok(())
 /// # }
 /// ```

@@ -99,8 +99,8 @@ use crate::base::{Error, Quota};
 /// ```
 /// use std::time::Duration;
 /// use tower_ratelimit::{
-///     Error, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
-///     algorithm::{Algorithm, Evaluation, Input, KeyState, Twin},
+///     Error, Key, Limiter, MemoryStore, Policy, Quota,
+///     algorithm::{Algorithm, Evaluation, Input, KeyState, Twin}, store::ManualClock,
 /// };
 ///
 /// /// Counts the units of each hour of the clock.

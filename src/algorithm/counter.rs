@@ -61,12 +61,12 @@ pub trait Counter: Send + Sync {
         8
     }
 
-    /// Returns the mark of a charge of `cost` units that were spent from a lease with the mark `leased`.
+    /// Returns the mark of a charge of `cost` units that were spent from a lease with the mark `max_lease`.
     fn mark_of_leased(&self, _arguments: &[u64], leased: u64, _cost: u64) -> u64 {
         leased
     }
 
-    /// The arguments of a policy with `debt`, and those that its debits count by: the same with so much more room. `None`
+    /// The arguments of a policy with `max_debt`, and those that its debits count by: the same with so much more room. `None`
     /// if the algorithm allows no debt. Defaults to more room in the first argument, the limit.
     fn with_debt(&self, arguments: &[u64], debt: u64) -> Option<[Vec<u64>; 2]> {
         let mut debits = arguments.to_vec();

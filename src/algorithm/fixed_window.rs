@@ -31,7 +31,7 @@ use crate::base::{Error, Quota};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::{algorithm::FixedWindow, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+/// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, algorithm::FixedWindow, store::ManualClock};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -42,9 +42,9 @@ use crate::base::{Error, Quota};
 /// let policy = Policy::new("daily", Quota::per_day(1)).algorithm(berlin);
 /// let key = Key::new("alice");
 ///
-/// assert!(limiter.check(&policy, &key, 1).await?.is_allowed());
+/// assert!(limiter.check(&policy, &key, 1).await?.is_admitted());
 /// let denied = limiter.check(&policy, &key, 1).await?;
-/// assert!(!denied.is_allowed());
+/// assert!(!denied.is_admitted());
 /// // It is 01:00 in Berlin: the day ends in 23 hours.
 /// assert_eq!(denied.retry_after(), Some(Duration::from_secs(23 * 3_600)));
 ///

@@ -23,7 +23,7 @@ use crate::base::{Error, Quota};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::{algorithm::Gcra, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+/// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, algorithm::Gcra, store::ManualClock};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -32,9 +32,9 @@ use crate::base::{Error, Quota};
 /// let policy = Policy::new("api", Quota::per_second(3).burst(2)).algorithm(Gcra::new());
 /// let key = Key::new("alice");
 ///
-/// assert!(limiter.check(&policy, &key, 2).await?.is_allowed());
+/// assert!(limiter.check(&policy, &key, 2).await?.is_admitted());
 /// let denied = limiter.check(&policy, &key, 1).await?;
-/// assert!(!denied.is_allowed());
+/// assert!(!denied.is_admitted());
 /// // A third of a second, rounded up to the microsecond.
 /// assert_eq!(denied.retry_after(), Some(Duration::from_micros(333_334)));
 /// # Ok(())

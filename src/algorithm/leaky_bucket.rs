@@ -38,7 +38,8 @@ use crate::base::{Error, Quota};
 /// ```
 /// use std::time::Duration;
 /// use tower_ratelimit::{
-///     algorithm::LeakyBucket, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, Verdict,
+///     Key, Limiter, MemoryStore, Policy, Quota, algorithm::LeakyBucket, decision::Verdict,
+///     store::ManualClock,
 /// };
 ///
 /// # #[tokio::main(flavor = "current_thread")]
@@ -50,7 +51,7 @@ use crate::base::{Error, Quota};
 /// let key = Key::new("alice");
 ///
 /// let half = Duration::from_millis(500);
-/// assert_eq!(limiter.check(&policy, &key, 1).await?.verdict(), Verdict::Allow);
+/// assert_eq!(limiter.check(&policy, &key, 1).await?.verdict(), Verdict::Admit);
 /// assert_eq!(limiter.check(&policy, &key, 1).await?.verdict(), Verdict::Delay(half));
 /// assert_eq!(limiter.check(&policy, &key, 1).await?.verdict(), Verdict::Delay(2 * half));
 /// let denied = limiter.check(&policy, &key, 1).await?;
@@ -94,7 +95,7 @@ impl LeakyBucket {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tower_ratelimit::{algorithm::LeakyBucket, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, algorithm::LeakyBucket, store::ManualClock};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tower_ratelimit::Error> {

@@ -23,7 +23,7 @@
 //! | [`SlidingLog`] | 15 bytes per admitted request that still counts | LLEN, LINDEX; those and RPUSH, PEXPIRE |
 //!
 //! A key of [`Gcra`], [`TokenBucket`] or [`LeakyBucket`] takes up to 50 bytes more while units are
-//! [leased](crate::Policy::leased), and after a refund, until none of the key's charges can be refunded any more.
+//! [leased](crate::Policy::max_lease), and after a refund, until none of the key's charges can be refunded any more.
 //!
 //! If you know the algorithm as a Redis recipe, see [`recipes`]. To see what a policy would have denied, run
 //! `cargo run -p tools --bin replay` in the repository over an access log.

@@ -29,7 +29,7 @@ use crate::base::{Error, Quota};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::{algorithm::SlidingLog, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+/// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, algorithm::SlidingLog, store::ManualClock};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -38,11 +38,11 @@ use crate::base::{Error, Quota};
 /// let policy = Policy::new("codes", Quota::per_minute(2)).algorithm(SlidingLog::new());
 /// let key = Key::new("alice");
 ///
-/// assert!(limiter.check(&policy, &key, 1).await?.is_allowed());
+/// assert!(limiter.check(&policy, &key, 1).await?.is_admitted());
 /// clock.advance(Duration::from_secs(50));
-/// assert!(limiter.check(&policy, &key, 1).await?.is_allowed());
+/// assert!(limiter.check(&policy, &key, 1).await?.is_admitted());
 /// let denied = limiter.check(&policy, &key, 1).await?;
-/// assert!(!denied.is_allowed());
+/// assert!(!denied.is_admitted());
 /// // In ten seconds the first request is a minute old.
 /// assert_eq!(denied.retry_after(), Some(Duration::from_secs(10)));
 /// # Ok(())

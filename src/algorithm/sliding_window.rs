@@ -31,7 +31,7 @@ use crate::base::{Error, Quota};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::{algorithm::SlidingWindow, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+/// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, algorithm::SlidingWindow, store::ManualClock};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -41,13 +41,13 @@ use crate::base::{Error, Quota};
 /// let key = Key::new("alice");
 ///
 /// clock.advance(Duration::from_secs(59));
-/// assert!(limiter.check(&policy, &key, 60).await?.is_allowed());
+/// assert!(limiter.check(&policy, &key, 60).await?.is_admitted());
 /// // A fixed window would admit 60 more now. Here all of the last minute still counts.
 /// clock.advance(Duration::from_secs(1));
-/// assert!(!limiter.check(&policy, &key, 1).await?.is_allowed());
+/// assert!(!limiter.check(&policy, &key, 1).await?.is_admitted());
 /// // Half a minute later, half of it counts.
 /// clock.advance(Duration::from_secs(30));
-/// assert!(limiter.check(&policy, &key, 30).await?.is_allowed());
+/// assert!(limiter.check(&policy, &key, 30).await?.is_admitted());
 /// # Ok(())
 /// # }
 /// ```

@@ -27,7 +27,7 @@ use crate::base::{Error, Quota};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::{algorithm::TokenBucket, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+/// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, algorithm::TokenBucket, store::ManualClock};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -38,9 +38,9 @@ use crate::base::{Error, Quota};
 /// let policy = Policy::new("jobs", Quota::per_minute(100)).algorithm(bucket);
 /// let key = Key::new("alice");
 ///
-/// assert!(limiter.check(&policy, &key, 20).await?.is_allowed());
+/// assert!(limiter.check(&policy, &key, 20).await?.is_admitted());
 /// let denied = limiter.check(&policy, &key, 1).await?;
-/// assert!(!denied.is_allowed());
+/// assert!(!denied.is_admitted());
 /// assert_eq!(denied.retry_after(), Some(Duration::from_secs(6)));
 /// clock.advance(Duration::from_secs(6));
 /// assert_eq!(limiter.peek(&policy, &key, 0).await?.outcomes()[0].remaining(), 10);

@@ -63,7 +63,7 @@ impl Clone for Pause {
 /// | `MissingSetup` | 500 | no | the server lacks what an extractor or the store needs | add what the message names |
 /// | `IdentityUnavailable` | 500 | no | the identity cannot be looked up now | check the database behind it |
 /// | `StoreTimeout` | 503 | maybe | no answer within the deadline | check the store's load and network |
-/// | `StoreBusy` | 503 | no | too many decisions wait for the store | more capacity, or [leases](crate::Policy::leased) |
+/// | `StoreBusy` | 503 | no | too many decisions wait for the store | more capacity, or [leases](crate::Policy::max_lease) |
 /// | `StoreSuspended` | 503 | no | the circuit breaker is open | see the [`source`](StdError::source) |
 /// | `StoreUnreachable` | 503 | no | no connection | check address, TLS, password and network |
 /// | `StoreDisconnected` | 503 | maybe | the connection broke | check the store |

@@ -25,8 +25,8 @@ use crate::{algorithm::twin::Receipt, base::random::random, key::Key, policy::Po
 /// let uploads = Policy::new("uploads", Quota::per_hour(100));
 /// let charge = Charge::new(&uploads, &Key::new("alice"), 60);
 /// assert_eq!((charge.policy().name(), charge.cost()), ("uploads", 60));
-/// assert!(limiter.check_all(&[charge.clone()]).await?.is_allowed());
-/// assert!(!limiter.check_all(&[charge]).await?.is_allowed());
+/// assert!(limiter.check_all(&[charge.clone()]).await?.is_admitted());
+/// assert!(!limiter.check_all(&[charge]).await?.is_admitted());
 /// # Ok(())
 /// # }
 /// ```

@@ -27,7 +27,7 @@ use crate::base::Error;
 /// # Example
 ///
 /// ```
-/// use tower_ratelimit::{Charge, Key, Limiter, MemoryStore, Policy, Quota, Verdict};
+/// use tower_ratelimit::{Charge, Key, Limiter, MemoryStore, Policy, Quota, decision::Verdict};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -37,12 +37,12 @@ use crate::base::Error;
 /// let both = [Charge::new(&burst, &key, 1), Charge::new(&daily, &key, 1)];
 ///
 /// let admitted = limiter.check_all(&both).await?;
-/// assert_eq!(admitted.verdict(), Verdict::Allow);
+/// assert_eq!(admitted.verdict(), Verdict::Admit);
 /// // The binding policy of an admitted request is the one with the smallest share left.
 /// assert_eq!(admitted.binding().unwrap().policy().name(), "burst");
 ///
 /// let denied = limiter.check_all(&both).await?;
-/// assert!(!denied.is_allowed());
+/// assert!(!denied.is_admitted());
 /// // "daily" would have admitted the request, and was not charged either.
 /// assert_eq!(denied.outcomes()[1].remaining(), 8);
 /// // There is no outage, and no shadow policy.
@@ -94,8 +94,8 @@ impl Decision {
         // Collecting a `Vec` into a `Vec` reuses its allocation.
         let mut outcomes: Vec<Outcome> = outcomes.into_iter().collect();
         // This test avoids the sort below for nearly all decisions.
-        if outcomes.iter().all(|outcome| outcome.verdict() == Verdict::Allow && !outcome.is_shadow()) {
-            return Self::from_parts(Verdict::Allow, OneOrMany::Many(outcomes), 0);
+        if outcomes.iter().all(|outcome| outcome.verdict() == Verdict::Admit && !outcome.is_shadow()) {
+            return Self::from_parts(Verdict::Admit, OneOrMany::Many(outcomes), 0);
         }
         let shadows = outcomes.iter().filter(|outcome| outcome.is_shadow()).count();
         if shadows > 0 {
@@ -103,12 +103,12 @@ impl Decision {
         }
         let enforced = outcomes.len() - shadows;
         let severity = |verdict: &Verdict| match *verdict {
-            Verdict::Allow => (0, Duration::ZERO),
+            Verdict::Admit => (0, Duration::ZERO),
             Verdict::Delay(delay) => (1, delay),
             Verdict::Deny { retry_after } => (2, retry_after.unwrap_or(Duration::MAX)),
         };
         let verdicts = outcomes[..enforced].iter().map(Outcome::verdict);
-        let verdict = verdicts.max_by_key(severity).unwrap_or(Verdict::Allow);
+        let verdict = verdicts.max_by_key(severity).unwrap_or(Verdict::Admit);
         let shadows = u16::try_from(shadows).unwrap_or(u16::MAX);
         Self::from_parts(verdict, OneOrMany::Many(outcomes), shadows)
     }
@@ -175,12 +175,12 @@ impl Decision {
 
     /// This decision, changed to admit regardless of its outcomes.
     pub(crate) fn admitted(self) -> Self {
-        if self.is_denied() { self.with(|decided| decided.verdict = Verdict::Allow) } else { self }
+        if self.is_denied() { self.with(|decided| decided.verdict = Verdict::Admit) } else { self }
     }
 
     /// This decision after its delay: the request is admitted.
     pub(crate) fn after_delay(self) -> Self {
-        if self.delay().is_some() { self.with(|decided| decided.verdict = Verdict::Allow) } else { self }
+        if self.delay().is_some() { self.with(|decided| decided.verdict = Verdict::Admit) } else { self }
     }
 
     /// Sets what made the decision, if it is not the store.
@@ -267,8 +267,8 @@ impl Decision {
     /// [`delay`](Self::delay): wait for the delay first, or use [`Limiter::wait`](crate::Limiter::wait). A layer waits
     /// before it calls the service, so the decision that a handler gets from it has no delay.
     #[must_use]
-    pub fn is_allowed(&self) -> bool {
-        matches!(self.verdict(), Verdict::Allow)
+    pub fn is_admitted(&self) -> bool {
+        matches!(self.verdict(), Verdict::Admit)
     }
 
     /// The delay after which an admitted request may go on. The request is already charged. `None` if the request may
@@ -278,7 +278,7 @@ impl Decision {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tower_ratelimit::{Key, Limiter, ManualClock, MemoryStore, Policy, Quota, algorithm::LeakyBucket};
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, algorithm::LeakyBucket, store::ManualClock};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -287,9 +287,9 @@ impl Decision {
     /// let policy = Policy::new("calls", Quota::per_second(10)).algorithm(queue);
     /// let partner = Key::new("partner");
     ///
-    /// assert!(limiter.check(&policy, &partner, 1).await?.is_allowed());
+    /// assert!(limiter.check(&policy, &partner, 1).await?.is_admitted());
     /// let delayed = limiter.check(&policy, &partner, 1).await?;
-    /// assert!(!delayed.is_allowed() && !delayed.is_denied());
+    /// assert!(!delayed.is_admitted() && !delayed.is_denied());
     /// assert_eq!(delayed.delay(), Some(Duration::from_millis(100)));
     /// # Ok(())
     /// # }
@@ -499,7 +499,7 @@ pub enum DecisionSource {
     Store,
     /// The deny cache of a [`RedisStore`](crate::store::RedisStore): Redis has denied the key, and the wait is not over.
     DenyCache,
-    /// Units that a [`RedisStore`](crate::store::RedisStore) has on [lease](crate::Policy::leased).
+    /// Units that a [`RedisStore`](crate::store::RedisStore) has on [lease](crate::Policy::max_lease).
     Lease,
     /// This process, under [`FailureMode::Local`](crate::FailureMode::Local), because the store
     /// [failed](super::Decision::failure).
@@ -549,13 +549,13 @@ mod tests {
     fn the_strictest_verdict_holds() {
         let delay = |seconds| Verdict::Delay(Duration::from_secs(seconds));
         let rows = [
-            ("all admit", vec![Verdict::Allow, Verdict::Allow], Verdict::Allow),
-            ("one denies", vec![Verdict::Allow, deny(Some(1)), Verdict::Allow], deny(Some(1))),
+            ("all admit", vec![Verdict::Admit, Verdict::Admit], Verdict::Admit),
+            ("one denies", vec![Verdict::Admit, deny(Some(1)), Verdict::Admit], deny(Some(1))),
             ("the longer wait", vec![deny(Some(1)), deny(Some(2))], deny(Some(2))),
             ("never is longest", vec![deny(None), deny(Some(2))], deny(None)),
-            ("the longer delay", vec![delay(2), delay(1), Verdict::Allow], delay(2)),
+            ("the longer delay", vec![delay(2), delay(1), Verdict::Admit], delay(2)),
             ("a denial beats a delay", vec![delay(2), deny(Some(1))], deny(Some(1))),
-            ("no outcome", vec![], Verdict::Allow),
+            ("no outcome", vec![], Verdict::Admit),
         ];
         for (name, verdicts, expected) in rows {
             let decision = Decision::new(verdicts.into_iter().map(|verdict| outcome("p", 1, 0, verdict)));
@@ -568,15 +568,15 @@ mod tests {
         let rows = [
             (
                 "less left",
-                vec![outcome("a", 10, 5, Verdict::Allow), outcome("b", 100, 20, Verdict::Allow)],
+                vec![outcome("a", 10, 5, Verdict::Admit), outcome("b", 100, 20, Verdict::Admit)],
                 "b",
             ),
             (
                 "the first of equals",
-                vec![outcome("a", 10, 5, Verdict::Allow), outcome("b", 2, 1, Verdict::Allow)],
+                vec![outcome("a", 10, 5, Verdict::Admit), outcome("b", 2, 1, Verdict::Admit)],
                 "a",
             ),
-            ("a denial", vec![outcome("a", 10, 0, Verdict::Allow), outcome("b", 10, 9, deny(Some(1)))], "b"),
+            ("a denial", vec![outcome("a", 10, 0, Verdict::Admit), outcome("b", 10, 9, deny(Some(1)))], "b"),
             ("the longest", vec![outcome("a", 1, 0, deny(Some(9))), outcome("b", 1, 0, deny(Some(1)))], "a"),
             ("never", vec![outcome("a", 1, 0, deny(Some(9))), outcome("b", 1, 0, deny(None))], "b"),
         ];

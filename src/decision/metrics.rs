@@ -37,7 +37,7 @@ pub(crate) fn count_policy_from_zero(policy: &Policy, is_in_redis: bool) {
             show(DecisionSource::Local, verdict);
         }
     }
-    if is_in_redis && policy.settings().lease.is_some() {
+    if is_in_redis && policy.settings().max_lease.is_some() {
         show(DecisionSource::Lease, Counted::Admitted);
     }
     if is_in_redis && mode == FailureMode::Open {
@@ -63,7 +63,7 @@ fn count(decision: &Decision) {
             // Another policy denied, so this one was not charged.
             _ if decision.is_denied() => continue,
             Verdict::Delay(_) => Counted::Delayed,
-            Verdict::Allow => Counted::Admitted,
+            Verdict::Admit => Counted::Admitted,
         };
         outcome.policy().counters().add(outcome.policy().name(), verdict, source, 1);
     }

@@ -16,7 +16,7 @@ use crate::{algorithm::twin::Receipt, base::time::micros, key::Key, policy::Poli
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::Verdict;
+/// use tower_ratelimit::decision::Verdict;
 ///
 /// let wait = Duration::from_secs(1);
 /// assert!(!Verdict::Delay(wait).is_denied());
@@ -26,8 +26,8 @@ use crate::{algorithm::twin::Receipt, base::time::micros, key::Key, policy::Poli
 #[non_exhaustive]
 pub enum Verdict {
     /// Admitted now, and charged if the whole [`Decision`](super::Decision) is admitted and was not a peek.
-    Allow,
-    /// Admitted, and charged as for `Allow`. The request may go on after this delay; a layer waits for it.
+    Admit,
+    /// Admitted, and charged as for `Admit`. The request may go on after this delay; a layer waits for it.
     Delay(Duration),
     /// Denied, and nothing was charged. [`Verdict::deny`] makes it.
     #[non_exhaustive]
@@ -147,7 +147,7 @@ impl Claim {
 }
 
 impl Outcome {
-    /// An outcome of `charge`, for your own stores. It grants 0 units; see [`granting`](Self::granting).
+    /// An outcome of `charge`, for your own stores. It grants 0 units; see [`with_granted`](Self::with_granted).
     #[must_use]
     pub fn new(charge: &Charge, verdict: Verdict, remaining: u64, reset_after: Duration) -> Self {
         Self::of(charge.clone(), verdict, remaining, reset_after)
@@ -181,10 +181,10 @@ impl Outcome {
         self
     }
 
-    /// This outcome of a debit, as one of `policy`: without its room for `debt`.
+    /// This outcome of a debit, as one of `policy`: without its room for `max_debt`.
     pub(crate) fn of_debit(mut self, policy: &Policy, debt: u64) -> Self {
         self.charge = self.charge.under(policy);
-        (self.verdict, self.remaining) = (Verdict::Allow, self.remaining.saturating_sub(debt));
+        (self.verdict, self.remaining) = (Verdict::Admit, self.remaining.saturating_sub(debt));
         self
     }
 
@@ -235,7 +235,7 @@ impl Outcome {
 
     /// Sets the units granted. Defaults to 0.
     #[must_use]
-    pub const fn granting(mut self, units: u64) -> Self {
+    pub const fn with_granted(mut self, units: u64) -> Self {
         self.granted = units;
         self
     }

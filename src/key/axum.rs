@@ -26,7 +26,7 @@ use crate::base::{Answer, Error, ErrorKind};
 ///   continues with the next extractor.
 /// * Any other status: [`IdentityUnavailable`](ErrorKind::IdentityUnavailable), answered with 500.
 ///
-/// A request with a missing identity is not [blocked](crate::RateLimitLayer::block). If an axum extractor rejects a
+/// A request with a missing identity is not [blocked](crate::RateLimitLayer::block_if). If an axum extractor rejects a
 /// malformed header, a blocked client can evade the blocklist by sending one. Use [`Header`](crate::Header),
 /// [`Bearer`](crate::key::Bearer) or [`Cookie`](crate::key::Cookie) for blocklists: they distinguish a missing header from an
 /// invalid one.

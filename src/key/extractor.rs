@@ -36,7 +36,7 @@ use crate::base::{Answer, Error, ErrorKind, Now, valid};
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not find the key of a request",
-    note = "closures must write their argument's type, `|parts: &tower_ratelimit::Parts| ...`, or be passed to \
+    note = "closures must write their argument's type, `|parts: &http::request::Parts| ...`, or be passed to \
             `tower_ratelimit::key::from_fn`",
     note = "and return a value that implements `IntoKey`: a `Key`, a `String`, a number, a tuple of these, or an \
             `Option`, a `Result<_, tower_ratelimit::Error>` or an `Answer` of one; not text borrowed from the request"
@@ -188,8 +188,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
         Ok(Changed { extractor: self, change: Arc::new(change), looks_up: false })
     }
 
-    /// Matches the requests of `identities`, to [exempt](crate::RateLimitLayer::exempt) or to
-    /// [block](crate::RateLimitLayer::block) them.
+    /// Matches the requests of `identities`, to [exempt](crate::RateLimitLayer::exempt_if) or to
+    /// [block](crate::RateLimitLayer::block_if) them.
     ///
     /// Pass an identity as the client sends it, not as it is stored:
     ///
@@ -202,7 +202,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// | a closure, [`from_extension`](crate::key::from_extension), [`from_extractor`](crate::key::from_extractor) | the key that the closure returns | |
     ///
     /// To match single IPv6 addresses, or networks, use [`PeerIp::within`](crate::PeerIp::within). To exempt by only
-    /// one extractor of an `or`, use that extractor: `.exempt(PeerIp::new().any_of(["192.0.2.1"]))`.
+    /// one extractor of an `or`, use that extractor: `.exempt_if(PeerIp::new().any_of(["192.0.2.1"]))`.
     ///
     /// # Panics
     ///

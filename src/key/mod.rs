@@ -70,38 +70,29 @@ mod axum;
 mod combine;
 mod cookie;
 mod extension;
-mod extractor;
+pub(crate) mod extractor;
 mod grpc;
-mod header;
+pub(crate) mod header;
 mod host;
 mod into_key;
-mod ip;
+pub(crate) mod ip;
 #[expect(clippy::module_inception, reason = "the module's main type")]
-mod key;
+pub(crate) mod key;
 mod repeat;
 mod secret;
 mod stored;
 mod text;
 
-/// The head of a request, which extractors, cost functions and mappers see.
-pub use http::request::Parts;
-
 #[cfg(feature = "axum")]
 pub use self::axum::{MatchedRoute, from_extractor};
 pub use self::{
-    cookie::Cookie,
-    extension::from_extension,
-    extractor::{KeyExtractor, from_fn},
-    grpc::GrpcMethod,
-    header::{Bearer, Header},
-    into_key::IntoKey,
-    ip::{ClientIp, PeerIp, TrustedProxies},
-    key::Key,
-    repeat::Repeat,
+    cookie::Cookie, extension::from_extension, extractor::from_fn, grpc::GrpcMethod, header::Bearer,
+    into_key::IntoKey, ip::TrustedProxies, repeat::Repeat,
 };
 pub(crate) use self::{
-    extractor::{Matcher, matcher},
+    extractor::{KeyExtractor, Matcher, matcher},
     ip::preflight_key,
+    key::Key,
     secret::Secret,
     text::decode as percent_decode,
 };

@@ -12,8 +12,8 @@ use crate::{
     base::Error,
     key::Matcher,
     limiter::Limiter,
-    policy::{Enforcement, EnforcementSwitch, Policy},
-    response::{GrpcStatus, HeaderWriter, Headers, ProblemDetails, ResponseMapper},
+    policy::{Enforcement, EnforcementSwitch, Policy, QuotaUnit},
+    response::{GrpcStatus, HeaderWriter, ProblemDetails, RateLimitHeaders, ResponseMapper},
 };
 
 // Aligned as the fields of a policy are, because every request changes the reference count.
@@ -67,7 +67,7 @@ impl Config {
             enforcement: limiter.enforcement().into(),
             exempt: Vec::new(),
             blocked: Vec::new(),
-            headers: HeaderWriter::new(Headers::default(), limiter.manual_clock()),
+            headers: HeaderWriter::new(RateLimitHeaders::default(), limiter.manual_clock()),
             mapper: ProblemDetails::default().into(),
             grpc: GrpcStatus::default().into(),
             jitter: Duration::ZERO,
@@ -116,11 +116,11 @@ impl Config {
             }
             if let Some(policy) = policy
                 && rule.settles == Some(Settles::Bytes)
-                && !policy.settings().content_bytes
+                && policy.settings().quota_unit != QuotaUnit::ContentBytes
             {
                 warnings.push(format!(
                     "the layer charges bytes under the policy {:?}, and its headers say requests: add \
-                     Policy::content_bytes",
+                     Policy::quota_unit",
                     policy.name()
                 ));
             }

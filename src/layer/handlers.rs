@@ -52,7 +52,7 @@ impl Decision {
     /// ```
     pub fn into_result(self) -> Result<Self, Rejection> {
         match self.verdict() {
-            Verdict::Allow => Ok(self),
+            Verdict::Admit => Ok(self),
             Verdict::Delay(_) => Err(Rejection::Unavailable(Error::invalid(
                 "a queue delays the request, which the handler must wait for: use `Limiter::wait`",
             ))),

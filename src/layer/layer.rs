@@ -20,7 +20,7 @@ use crate::{
     key::{Key, KeyExtractor, matcher},
     limiter::Limiter,
     policy::{Enforcement, EnforcementSwitch, PolicySource},
-    response::{HeaderWriter, Headers, Rejection, ResponseMapper},
+    response::{HeaderWriter, RateLimitHeaders, Rejection, ResponseMapper},
 };
 
 /// Puts a rate limit in front of a service. It needs a store, a policy and a key.
@@ -32,8 +32,8 @@ use crate::{
 ///
 /// # What happens to a request
 ///
-/// 1. A [blocked](Self::block) request is rejected, and so is one whose blocklist check fails. An
-///    [exempt](Self::exempt) request goes straight to the service.
+/// 1. A [blocked](Self::block_if) request is rejected, and so is one whose blocklist check fails. An
+///    [exempt](Self::exempt_if) request goes straight to the service.
 /// 2. Each rule determines the request's key, policy and cost. If a key is missing or unusable, the request is rejected
 ///    with 400, with 401 if the identity is unknown, or with 500 if the server is not set up for it. If no rule limits
 ///    the request, it goes straight to the service. A CORS preflight has [a separate budget](Self#cors-preflights).
@@ -41,7 +41,7 @@ use crate::{
 ///    [atomic for each key](crate::guide::redis#cluster).
 /// 4. If the request is admitted, the service is called. It finds the decision with
 ///    [`Decision::from_extensions`](crate::Decision::from_extensions), or extracts it in axum. The response gets the
-///    [`Headers`].
+///    [`RateLimitHeaders`].
 /// 5. If the request is denied, the client gets the [`response`](Self::response): 429, or `RESOURCE_EXHAUSTED` over
 ///    gRPC. The service is not called, the body is not read, and nothing is charged.
 ///
@@ -126,8 +126,8 @@ use crate::{
 /// use http::{Request, Response, request::Parts};
 /// use tower::{Layer, ServiceExt};
 /// use tower_ratelimit::{
-///     Header, Headers, MemoryStore, Policy, Quota, RateLimitLayer, Rejection, policy::EnforcementSwitch,
-///     response::{Dialect, GrpcStatus},
+///     Header, MemoryStore, Policy, Quota, RateLimitHeaders, RateLimitLayer, Rejection,
+///     policy::EnforcementSwitch, response::{Dialect, GrpcStatus},
 /// };
 ///
 /// # #[tokio::main(flavor = "current_thread")]
@@ -135,9 +135,9 @@ use crate::{
 /// let switch = EnforcementSwitch::default();
 /// let policy = Policy::new("api", Quota::per_hour(1));
 /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Header::new("x-api-key"))
-///     .exempt(|parts| parts.uri.path() == "/health")
+///     .exempt_if(|parts| parts.uri.path() == "/health")
 ///     .enforcement(&switch)
-///     .headers(Headers::new(Dialect::LegacyDelta))
+///     .headers(RateLimitHeaders::new(Dialect::LegacyDelta))
 ///     .retry_after_jitter(Duration::from_secs(10))
 ///     .response(|rejection: &Rejection, _: &Parts| {
 ///         let mut response = Response::new(rejection.to_string());
@@ -229,7 +229,7 @@ impl RateLimitLayer {
     /// let rule = |name: &str, quota| Rule::new(Policy::new(name, quota), Key::new("all"));
     /// let search = RateLimitLayer::with_rules(MemoryStore::new(), rule("search", Quota::per_hour(1)))
     ///     .response(|rejection: &Rejection, _: &Parts| Json(rejection.to_string()));
-    /// let export = search.sibling(rule("export", Quota::per_day(1)));
+    /// let export = search.with_same_settings(rule("export", Quota::per_day(1)));
     /// let app = Router::new()
     ///     .route("/search", get(async || "found").layer(search))
     ///     .route("/export", get(async || "exported").layer(export));
@@ -247,7 +247,7 @@ impl RateLimitLayer {
     /// # fn main() {}
     /// ```
     #[track_caller]
-    pub fn sibling(&self, rules: impl Into<Rules>) -> Self {
+    pub fn with_same_settings(&self, rules: impl Into<Rules>) -> Self {
         Self::of(self.config.with_rules(rules.into()))
     }
 
@@ -265,20 +265,20 @@ impl RateLimitLayer {
     /// Where [`with_rules`](Self::with_rules) panics, for example if the layer already has a policy of that name: a
     /// client could not tell them apart.
     #[track_caller]
-    pub fn and(self, rule: Rule) -> Self {
-        let rules = self.config.rules.clone().every(rule);
+    pub fn rule(self, rule: Rule) -> Self {
+        let rules = self.config.rules.clone().always(rule);
         Self::of(self.config.with_rules(rules))
     }
 
-    /// Exempts the requests that `exempt` matches, in addition to the matchers of earlier calls. Defaults to none.
+    /// Exempts the requests that `exempt_if` matches, in addition to the matchers of earlier calls. Defaults to none.
     ///
-    /// `exempt` is a closure over the request's head that returns a `bool`, or an [`Answer`] that resolves to one.
+    /// `exempt_if` is a closure over the request's head that returns a `bool`, or an [`Answer`] that resolves to one.
     /// To match identities or addresses, use [`KeyExtractor::any_of`], [`PeerIp::within`](crate::PeerIp::within) or
     /// [`ClientIp::within`](crate::ClientIp::within). In a nested router of axum, `parts.uri` is without the router's
     /// prefix, unlike the [routes](Rules#routes) of a table.
     ///
     /// An exempt request is not counted. Its handler gets a [`Decision`](crate::Decision) that admits and has no
-    /// outcomes, unless an outer layer made one. If `exempt` fails, for example because the identity is missing or
+    /// outcomes, unless an outer layer made one. If `exempt_if` fails, for example because the identity is missing or
     /// its lookup failed, the request is not exempt.
     ///
     /// # Example
@@ -289,21 +289,24 @@ impl RateLimitLayer {
     /// # fn main() -> Result<(), tower_ratelimit::Error> {
     /// let policy = Policy::new("per-ip", Quota::per_second(10));
     /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, PeerIp::new())
-    ///     .exempt(|parts| parts.uri.path() == "/health")
-    ///     .exempt(PeerIp::new().within(["192.0.2.0/24", "2001:db8::/32"])?)
-    ///     .exempt(Header::new("x-api-key").any_of(["partner-1", "partner-2"]))
-    ///     .block(PeerIp::new().within(["203.0.113.66"])?);
+    ///     .exempt_if(|parts| parts.uri.path() == "/health")
+    ///     .exempt_if(PeerIp::new().within(["192.0.2.0/24", "2001:db8::/32"])?)
+    ///     .exempt_if(Header::new("x-api-key").any_of(["partner-1", "partner-2"]))
+    ///     .block_if(PeerIp::new().within(["203.0.113.66"])?);
     /// # drop(layer);
     /// # Ok(())
     /// # }
     /// ```
-    pub fn exempt<M: Into<Answer<bool>>>(self, exempt: impl Fn(&Parts) -> M + Send + Sync + 'static) -> Self {
+    pub fn exempt_if<M: Into<Answer<bool>>>(
+        self,
+        exempt: impl Fn(&Parts) -> M + Send + Sync + 'static,
+    ) -> Self {
         self.with(|config| config.exempt.push(matcher(exempt)))
     }
 
     /// Rejects the requests that `blocked` matches, in addition to the matchers of earlier calls: with 429, the problem
     /// type `abnormal-usage-detected`, and no `Retry-After`. `blocked` is a closure like that of
-    /// [`exempt`](Self::exempt). Exempt requests and CORS preflights are blocked too. The store is not used. Defaults to
+    /// [`exempt_if`](Self::exempt_if). Exempt requests and CORS preflights are blocked too. The store is not used. Defaults to
     /// none.
     ///
     /// A request for which `blocked` fails is also rejected, even if it is exempt or the layer [only
@@ -315,7 +318,10 @@ impl RateLimitLayer {
     ///
     /// To ban clients temporarily, automatically or by hand, see
     /// [`Policy::penalty`](crate::Policy::penalty).
-    pub fn block<M: Into<Answer<bool>>>(self, blocked: impl Fn(&Parts) -> M + Send + Sync + 'static) -> Self {
+    pub fn block_if<M: Into<Answer<bool>>>(
+        self,
+        blocked: impl Fn(&Parts) -> M + Send + Sync + 'static,
+    ) -> Self {
         self.with(|config| config.blocked.push(matcher(blocked)))
     }
 
@@ -369,7 +375,7 @@ impl RateLimitLayer {
     }
 
     /// Sets the headers of responses. Defaults to [`Dialect::Ietf`](crate::response::Dialect::Ietf).
-    pub fn headers(self, headers: Headers) -> Self {
+    pub fn headers(self, headers: RateLimitHeaders) -> Self {
         self.with(|config| config.headers = HeaderWriter::new(headers, config.limiter.manual_clock()))
     }
 
@@ -383,7 +389,7 @@ impl RateLimitLayer {
     ///
     /// `mapper` is a type, a function, or a closure `|rejection: &Rejection, request: &Parts| -> http::Response<_>`. It
     /// also answers a [`Rejection`](crate::Rejection) that a handler returns. To set it for several layers, see
-    /// [`sibling`](Self::sibling).
+    /// [`with_same_settings`](Self::with_same_settings).
     pub fn response(self, mapper: impl ResponseMapper) -> Self {
         self.with(|config| config.mapper = mapper.into())
     }
@@ -420,7 +426,7 @@ impl RateLimitLayer {
     /// let log = seen.clone();
     /// let policy = Policy::new("api", Quota::per_hour(1));
     /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all"))
-    ///     .exempt(|parts| parts.uri.path() == "/health")
+    ///     .exempt_if(|parts| parts.uri.path() == "/health")
     ///     .on_decision(move |event| {
     ///         log.lock().unwrap().push((event.policy().map(String::from), event.kind.as_str()));
     ///     });
@@ -466,7 +472,7 @@ impl RateLimitLayer {
     ///
     /// let bytes = Rule::new(Policy::new("bytes", Quota::per_minute(1_000_000)), Key::new("all")).response_bytes();
     /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), bytes);
-    /// assert!(layer.warnings()[0].contains("Policy::content_bytes"));
+    /// assert!(layer.warnings()[0].contains("Policy::quota_unit"));
     /// ```
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
@@ -475,7 +481,7 @@ impl RateLimitLayer {
 
     /// Accepts the [warnings](Self::warnings) whose text contains `text`: they are neither listed nor logged. If no
     /// warning contains it, that is a warning instead, so the list does not outlive its reasons. A
-    /// [sibling](Self::sibling) has other rules and accepts no warnings.
+    /// [sibling](Self::with_same_settings) has other rules and accepts no warnings.
     ///
     /// # Example
     ///
@@ -497,11 +503,11 @@ impl RateLimitLayer {
     /// operators, and for tests of a table of [routes](Rules).
     ///
     /// Empty if the layer does not limit the request: it is [off](Self::enforcement), the request is
-    /// [exempt](Self::exempt), or no rule has a policy for it.
+    /// [exempt](Self::exempt_if), or no rule has a policy for it.
     ///
     /// # Errors
     ///
-    /// The rejection of a request whose client is [blocked](Self::block) or cannot be identified.
+    /// The rejection of a request whose client is [blocked](Self::block_if) or cannot be identified.
     ///
     /// # Example
     ///
@@ -512,7 +518,7 @@ impl RateLimitLayer {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let rule = |name: &str| Rule::new(Policy::new(name, Quota::per_minute(5)), Header::new("x-api-key"));
-    /// let rules = Rules::new().every(rule("all")).route("POST /search", rule("search"));
+    /// let rules = Rules::new().always(rule("all")).route("POST /search", rule("search"));
     /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), rules);
     ///
     /// let (request, ()) = Request::post("/search").header("x-api-key", "k-ann").body(())?.into_parts();

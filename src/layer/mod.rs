@@ -7,11 +7,11 @@ mod context;
 mod delayed;
 mod handlers;
 #[expect(clippy::module_inception, reason = "the module's main type")]
-mod layer;
+pub(crate) mod layer;
 mod observe;
 mod pattern;
 mod routes;
-mod rule;
+pub(crate) mod rule;
 mod rules;
 mod service;
 mod settle;
@@ -25,9 +25,7 @@ pub mod future {
 
 pub use self::{
     body::ResponseBody,
-    layer::RateLimitLayer,
     observe::{DecisionEvent, DecisionKind},
-    rule::Rule,
     rules::Rules,
     service::RateLimit,
 };

@@ -29,7 +29,8 @@ use crate::{
 /// use http::{Request, Response};
 /// use tower::{Layer, ServiceExt};
 /// use tower_ratelimit::{
-///     Key, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, layer::{DecisionEvent, DecisionKind},
+///     Key, MemoryStore, Policy, Quota, RateLimitLayer, layer::{DecisionEvent, DecisionKind},
+///     store::ManualClock,
 /// };
 ///
 /// /// A line for each denial, without the client's identity.
@@ -106,9 +107,9 @@ pub enum DecisionKind {
     Denied,
     /// A policy denies the request because it [bans](crate::Policy::penalty) the key.
     Banned,
-    /// The layer [blocks](crate::RateLimitLayer::block) the request.
+    /// The layer [blocks](crate::RateLimitLayer::block_if) the request.
     Blocked,
-    /// The layer [exempts](crate::RateLimitLayer::exempt) the request, or no rule limits it.
+    /// The layer [exempts](crate::RateLimitLayer::exempt_if) the request, or no rule limits it.
     Exempt,
     /// The client could not be identified: see [`Rejection::Unidentified`].
     Unidentified,

@@ -15,7 +15,7 @@ use crate::{
 ///
 /// [`RateLimitLayer::new`](crate::RateLimitLayer::new) makes a layer with one rule from a policy and a key.
 /// [`RateLimitLayer::with_rules`](crate::RateLimitLayer::with_rules) takes a `Rule` or a table of them. Add more with
-/// [`and`](crate::RateLimitLayer::and). All rules are decided in one atomic step; in a Redis Cluster, rules with
+/// [`and`](crate::RateLimitLayer::rule). All rules are decided in one atomic step; in a Redis Cluster, rules with
 /// different keys are decided [one after the other](crate::guide::redis#cluster).
 ///
 /// # Example
@@ -80,7 +80,7 @@ impl Rule {
     }
 
     /// Sets the cost of a request in units. Defaults to 1. A cost of 0 charges nothing and is admitted, unless the
-    /// store is unavailable and the policy is [`Closed`](crate::FailureMode::Closed): use [`skip`](Self::skip) to leave
+    /// store is unavailable and the policy is [`Closed`](crate::FailureMode::Closed): use [`skip_if`](Self::skip_if) to leave
     /// requests out. A cost above the policy's capacity is denied, unless the store is unavailable and the policy is
     /// [`Open`](crate::FailureMode::Open).
     pub fn cost(mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
@@ -91,7 +91,7 @@ impl Rule {
     /// Skips the requests that `skipped` matches: this rule does not limit them, and their key is not extracted. Other
     /// rules of the layer still apply. Can be called several times. Defaults to none.
     ///
-    /// `skipped` is a closure like that of [`exempt`](crate::RateLimitLayer::exempt). If it fails, for example because
+    /// `skipped` is a closure like that of [`exempt_if`](crate::RateLimitLayer::exempt_if). If it fails, for example because
     /// the identity is missing or its lookup failed, the request is not skipped. A request that all rules skip goes
     /// straight to the service, like an exempt one.
     ///
@@ -120,7 +120,7 @@ impl Rule {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn skip<M: Into<Answer<bool>>>(
+    pub fn skip_if<M: Into<Answer<bool>>>(
         mut self,
         skipped: impl Fn(&Parts) -> M + Send + Sync + 'static,
     ) -> Self {
@@ -283,13 +283,13 @@ impl Rule {
     }
 
     /// Charges the bytes of each response's body, as they are sent. Give the policy
-    /// [`content_bytes`](crate::Policy::content_bytes), so its headers report bytes.
+    /// [`quota_unit`](crate::Policy::quota_unit), so its headers report bytes.
     ///
     /// A request is admitted if its [cost](Self::cost), by default one unit, remains. It is charged its cost, or the
     /// bytes of the body if they are more. The body is charged every 256 KiB and at its end, and always sent
     /// completely.
     ///
-    /// Bytes beyond the quota become the policy's [debt](crate::Policy::debt): the client's next request is denied
+    /// Bytes beyond the quota become the policy's [debt](crate::Policy::max_debt): the client's next request is denied
     /// until it is paid off. A policy has no debt unless you set its bound; without one, bytes beyond the quota are not
     /// charged.
     ///
@@ -306,7 +306,7 @@ impl Rule {
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let bytes = Policy::new("bytes", Quota::per_minute(100_000)).content_bytes().debt(1_000_000);
+    /// let bytes = Policy::new("bytes", Quota::per_minute(100_000)).quota_unit(QuotaUnit::ContentBytes).max_debt(1_000_000);
     /// let rule = Rule::new(bytes, Key::new("all")).response_bytes();
     /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), rule);
     /// let download = layer.layer(tower::service_fn(|_: Request<()>| async {

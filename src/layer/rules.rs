@@ -16,13 +16,13 @@ use crate::{
 ///
 /// Make the layer with [`RateLimitLayer::with_rules`](crate::RateLimitLayer::with_rules). All rules that apply to a
 /// request are decided in one atomic step; in a Redis Cluster, [per key](crate::guide::redis#cluster). If no rule
-/// applies, the request goes straight to the service, like an [exempt](crate::RateLimitLayer::exempt) one.
+/// applies, the request goes straight to the service, like an [exempt](crate::RateLimitLayer::exempt_if) one.
 ///
 /// | rule added with | applies to |
 /// |---|---|
 /// | [`route`](Self::route) | requests that match the route |
-/// | [`every`](Self::every) | all requests |
-/// | [`otherwise`](Self::otherwise) | requests that match no route |
+/// | [`always`](Self::always) | all requests |
+/// | [`fallback`](Self::fallback) | requests that match no route |
 ///
 /// # Routes
 ///
@@ -53,7 +53,7 @@ use crate::{
 /// written, and with each combination of percent-encoded characters decoded (except slashes), `.` and `..` resolved,
 /// repeated slashes merged, and slashes at the start and the end trimmed. For example, `/login/`, `//login` and
 /// `/%6Cogin` get the rules of `/login`, in addition to the rules of the route they match as written, or of
-/// [`otherwise`](Self::otherwise). Routes with the same normalized form are one route. If two of these rules have the
+/// [`fallback`](Self::fallback). Routes with the same normalized form are one route. If two of these rules have the
 /// same key and policy, the larger cost is charged, and a response counts if it [counts](Rule::count_if) for one of
 /// them.
 ///
@@ -63,7 +63,7 @@ use crate::{
 /// Limits of this matching:
 ///
 /// * **Case.** Paths are case-sensitive, as in axum: `/Login` is not `/login`. If your router ignores case, use
-///   [`every`](Self::every), or a layer inside the router.
+///   [`always`](Self::always), or a layer inside the router.
 /// * **Prefixes.** For nested routers of axum, write the full path, as the client sends it.
 /// * **Rewritten paths.** If a middleware outside axum's outermost router rewrites the path, write the rewritten path.
 ///   If a middleware inside that router does, write the path that the client sends. If it appends a slash,
@@ -72,7 +72,7 @@ use crate::{
 /// * **Nested services that resolve `..` themselves**, such as a proxy behind `nest_service("/svc", ..)`, may read
 ///   `/svc/../login` as their `/login`. Put a layer around the nested service, or reject such paths in front of it.
 /// * **CORS preflights** are OPTIONS requests: `/login` matches the preflight of a POST, `POST /login` does not. To
-///   limit all preflights, use [`every`](Self::every) or [`otherwise`](Self::otherwise).
+///   limit all preflights, use [`always`](Self::always) or [`fallback`](Self::fallback).
 /// * **Methods in headers**, such as `X-HTTP-Method-Override`, are not read. If your service reads them, write routes
 ///   without methods.
 ///
@@ -92,8 +92,8 @@ use crate::{
 /// let rules = Rules::new()
 ///     .route("/search", per_client("search", Quota::per_hour(1)))
 ///     .route("POST /orders/{id}", per_client("orders", Quota::per_hour(2)))
-///     .every(per_client("all", Quota::per_hour(100)))
-///     .otherwise(per_client("rest", Quota::per_hour(3)));
+///     .always(per_client("all", Quota::per_hour(100)))
+///     .fallback(per_client("rest", Quota::per_hour(3)));
 /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), rules);
 /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
 ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
@@ -161,7 +161,7 @@ impl Rules {
                 ErrorKind::InvalidConfig,
                 format!(
                     "the route {route:?} is invalid: the table has {other:?}, and no table tells a parameter and the rest of \
-                     the path at the same place apart; write the routes under it one by one, or use `otherwise`"
+                     the path at the same place apart; write the routes under it one by one, or use `fallback`"
                 ),
             ));
         }
@@ -169,12 +169,12 @@ impl Rules {
     }
 
     /// Adds `rule` for all requests.
-    pub fn every(self, rule: Rule) -> Self {
+    pub fn always(self, rule: Rule) -> Self {
         self.add(Scope::Every, rule)
     }
 
     /// Adds `rule` for the requests that match no route.
-    pub fn otherwise(self, rule: Rule) -> Self {
+    pub fn fallback(self, rule: Rule) -> Self {
         self.add(Scope::Otherwise, rule)
     }
 
@@ -222,7 +222,7 @@ impl Rules {
     pub(super) fn check(&self) -> Result<(), Error> {
         let invalid = |message: String| Err(Error::new(ErrorKind::InvalidConfig, message));
         if self.rules.is_empty() {
-            return invalid("the table has no rule: add one with `route`, `every` or `otherwise`".into());
+            return invalid("the table has no rule: add one with `route`, `always` or `fallback`".into());
         }
         if self.rules.len() > MOST_RULES {
             return invalid(format!(
@@ -257,7 +257,7 @@ impl Rules {
 /// A table with one rule, for all requests.
 impl From<Rule> for Rules {
     fn from(rule: Rule) -> Self {
-        Self::new().every(rule)
+        Self::new().always(rule)
     }
 }
 

@@ -118,7 +118,7 @@ impl Work {
     }
 }
 
-/// The runtime of the caller; outside a runtime, `otherwise`.
+/// The runtime of the caller; outside a runtime, `fallback`.
 pub(super) fn runtime(otherwise: Option<&Handle>) -> Option<Handle> {
     Handle::try_current().ok().or_else(|| otherwise.cloned())
 }

@@ -17,7 +17,7 @@ impl Limiter {
     /// * every settlement and refund in the background has ended, including settlements and refunds of an outage;
     /// * every permit whose decision was dropped is released;
     /// * what was admitted in process during an outage is charged to the store;
-    /// * units on [lease](crate::Policy::leased) are returned to the store.
+    /// * units on [lease](crate::Policy::max_lease) are returned to the store.
     ///
     /// This covers the reservations and refunds of this limiter, its clones and the layers built with them, but not the
     /// ones of another limiter on the same store: build all layers with clones of one limiter. Leases are returned for

@@ -64,7 +64,7 @@ impl From<Answer<Decision>> for Deciding {
 /// | look without charging | [`peek`](Self::peek), [`peek_all`](Self::peek_all) | denies |
 /// | charge more to all of a request's keys, before the work | [`charge_more`](Self::charge_more) | denies, charges nothing |
 /// | charge more under some rules of a layer | [`Reservation::charge_more`](crate::Reservation::charge_more) | denies, charges nothing |
-/// | charge the actual cost to a request's keys, after the work | [`debit`](Self::debit) | charges what remains, and [debt](Policy::debt); admits |
+/// | charge the actual cost to a request's keys, after the work | [`debit`](Self::debit) | charges what remains, and [debt](Policy::max_debt); admits |
 /// | charge an estimate first, the cost later | [`Reservation`](crate::Reservation) | the check denies; the settlement is a debit or a refund |
 /// | return units | [`refund`](Self::refund) | |
 /// | reset, ban or unban a key | [`operator`](Self::operator) | |
@@ -99,25 +99,25 @@ impl From<Answer<Decision>> for Deciding {
 ///
 /// // The first 60 mails are admitted, the next 60 are denied.
 /// let first = limiter.check(&mails, &tenant, 60).await?;
-/// assert!(first.is_allowed());
+/// assert!(first.is_admitted());
 /// assert_eq!(first.outcomes()[0].remaining(), 40);
-/// assert!(!limiter.check(&mails, &tenant, 60).await?.is_allowed());
+/// assert!(!limiter.check(&mails, &tenant, 60).await?.is_admitted());
 ///
 /// // A peek charges nothing.
-/// assert!(limiter.peek(&mails, &tenant, 40).await?.is_allowed());
+/// assert!(limiter.peek(&mails, &tenant, 40).await?.is_admitted());
 /// assert_eq!(limiter.peek(&mails, &tenant, 0).await?.outcomes()[0].remaining(), 40);
 ///
 /// // Two policies, all or nothing: the day has room for 100, the hour does not.
 /// let daily = Policy::new("daily", Quota::per_day(1_000));
 /// let both = [Charge::new(&mails, &tenant, 100), Charge::new(&daily, &tenant, 100)];
-/// assert!(!limiter.peek_all(&both).await?.is_allowed());
-/// assert!(!limiter.check_all(&both).await?.is_allowed());
+/// assert!(!limiter.peek_all(&both).await?.is_admitted());
+/// assert!(!limiter.check_all(&both).await?.is_admitted());
 /// assert_eq!(limiter.peek(&daily, &tenant, 0).await?.remaining(), Some(1_000));
 /// // As many as remain.
 /// assert_eq!(limiter.check_up_to(&mails, &tenant, 100).await?.outcomes()[0].granted(), 40);
 ///
 /// limiter.operator().reset(&mails, &tenant).await?;
-/// assert!(limiter.check(&mails, &tenant, 100).await?.is_allowed());
+/// assert!(limiter.check(&mails, &tenant, 100).await?.is_admitted());
 /// # Ok(())
 /// # }
 /// ```
@@ -162,11 +162,11 @@ impl Limiter {
     /// # async fn main() -> Result<(), tower_ratelimit::Error> {
     /// let limiter = Limiter::new(MemoryStore::new());
     /// let (policy, alice) = (Policy::new("api", Quota::per_hour(5)), Key::new("alice"));
-    /// assert!(!limiter.check(&policy, &alice, 6).await?.is_allowed());
+    /// assert!(!limiter.check(&policy, &alice, 6).await?.is_admitted());
     ///
     /// let reporting = limiter.under(Enforcement::ReportOnly);
     /// let decision = reporting.check(&policy, &alice, 6).await?;
-    /// assert!(decision.is_allowed() && decision.outcomes()[0].verdict().is_denied());
+    /// assert!(decision.is_admitted() && decision.outcomes()[0].verdict().is_denied());
     /// # Ok(())
     /// # }
     /// ```
@@ -203,7 +203,7 @@ impl Limiter {
     /// Charges `key` with `cost` units under `policy`, or denies and charges nothing.
     ///
     /// A [`MemoryStore`](crate::MemoryStore) decides before this method returns. A [`RedisStore`](crate::RedisStore)
-    /// decides when the future is polled, except for units on [lease](Policy::leased) and denials from the deny cache. A
+    /// decides when the future is polled, except for units on [lease](Policy::max_lease) and denials from the deny cache. A
     /// future that is dropped early may have charged.
     ///
     /// # Errors
@@ -311,7 +311,7 @@ impl Limiter {
     /// Charges `units` more units to every key of `decision`, under the same policies, regardless of what remains. For
     /// a cost that is known only after the work is done: the bytes of a response, the tokens of a model.
     ///
-    /// It charges what remains, and beyond that as much as the policy allows as [debt](Policy::debt). So it always
+    /// It charges what remains, and beyond that as much as the policy allows as [debt](Policy::max_debt). So it always
     /// admits; [`Outcome::granted`] is the number of units charged, and later requests are denied until the units are
     /// replenished. [`charge_more`](Self::charge_more) instead denies, and charges nothing, if too few units remain.
     /// Permits of a [`Concurrency`](crate::algorithm::Concurrency) policy are not debited, nor is a
@@ -339,9 +339,9 @@ impl Limiter {
     /// let request = limiter.check(&bytes, &alice, 1).await?;
     /// let response = "x".repeat(2_000);
     /// let debited = limiter.debit(&request, response.len() as u64).await?;
-    /// assert!(debited.is_allowed());
+    /// assert!(debited.is_admitted());
     /// assert_eq!((debited.outcomes()[0].granted(), debited.remaining()), (999, Some(0)));
-    /// assert!(!limiter.check(&bytes, &alice, 1).await?.is_allowed());
+    /// assert!(!limiter.check(&bytes, &alice, 1).await?.is_admitted());
     /// # Ok(())
     /// # }
     /// ```
@@ -392,7 +392,7 @@ impl Limiter {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tower_ratelimit::{algorithm::FixedWindow, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, algorithm::FixedWindow, store::ManualClock};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -594,7 +594,7 @@ fn of_policies(policies: &[Policy], debited: Decision) -> Decision {
     // While the store fails, there is no room for debt.
     let is_local = debited.failure().is_some();
     debited.map(|outcome: Outcome| match policies.iter().find(|one| one.debits() == outcome.policy()) {
-        Some(policy) => outcome.of_debit(policy, if is_local { 0 } else { policy.settings().debt }),
+        Some(policy) => outcome.of_debit(policy, if is_local { 0 } else { policy.settings().max_debt }),
         None => outcome,
     })
 }

@@ -73,7 +73,7 @@ impl Operator {
         self.0.decide(Action::Refund, Charge::new(policy, key, units))
     }
 
-    /// The units of [debt](Policy::debt) that `key` has not paid off under `policy`. 0 while the store fails, because only
+    /// The units of [debt](Policy::max_debt) that `key` has not paid off under `policy`. 0 while the store fails, because only
     /// the store counts debts.
     ///
     /// # Errors
@@ -83,12 +83,12 @@ impl Operator {
     /// # Example
     ///
     /// ```
-    /// use tower_ratelimit::{Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, store::ManualClock};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tower_ratelimit::Error> {
     /// let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
-    /// let (tokens, alice) = (Policy::new("tokens", Quota::per_hour(1_000)).debt(500), Key::new("alice"));
+    /// let (tokens, alice) = (Policy::new("tokens", Quota::per_hour(1_000)).max_debt(500), Key::new("alice"));
     ///
     /// let request = limiter.check(&tokens, &alice, 1).await?;
     /// limiter.debit(&request, 1_199).await?;
@@ -97,7 +97,7 @@ impl Operator {
     /// # }
     /// ```
     pub async fn owed(&self, policy: &Policy, key: &Key) -> Result<u64, Error> {
-        let debt = policy.settings().debt;
+        let debt = policy.settings().max_debt;
         if debt == 0 {
             return Ok(0);
         }
@@ -170,7 +170,7 @@ impl Operator {
     /// assert!(limiter.check(&api, &mallory, 1).await?.banned_for().is_some());
     ///
     /// operator.unban(&api, &mallory).await?;
-    /// assert!(limiter.check(&api, &mallory, 1).await?.is_allowed());
+    /// assert!(limiter.check(&api, &mallory, 1).await?.is_admitted());
     /// # Ok(())
     /// # }
     /// ```

@@ -45,7 +45,7 @@ use crate::{
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
 /// let limiter = Limiter::new(MemoryStore::new());
-/// let tokens = Policy::new("tokens", Quota::per_hour(1_000)).debt(500);
+/// let tokens = Policy::new("tokens", Quota::per_hour(1_000)).max_debt(500);
 /// let alice = Key::new("alice");
 ///
 /// // A request may produce up to 400 tokens.
@@ -234,7 +234,7 @@ impl Reservation {
     /// [debits](Limiter::debit) what is missing. The decision shows what remains afterwards.
     ///
     /// It takes effect when it is called, even if the answer is dropped. A later call replaces the total. A debit
-    /// charges at most what remains and what the policy allows as [debt](crate::Policy::debt); a later call with a
+    /// charges at most what remains and what the policy allows as [debt](crate::Policy::max_debt); a later call with a
     /// higher total tries to charge the rest. A lower total refunds only units that were charged, by the estimate or by
     /// one of the reservation's latest 16 debits. A refund and a debit are two calls to the store, as are the calls for
     /// rules of several layers or units.

@@ -17,7 +17,7 @@ impl Limiter {
     /// Waits for at most `patience` until `cost` units are available to `key` under `policy`, and charges them. For
     /// jobs and outgoing calls.
     ///
-    /// Await it in a Tokio runtime. If the decision [`is_allowed`](Decision::is_allowed), the caller may go on now. If it is
+    /// Await it in a Tokio runtime. If the decision [`is_admitted`](Decision::is_admitted), the caller may go on now. If it is
     /// denied, nothing was charged. If the units will not be available within the patience, this returns without waiting for
     /// them; the denial has the remaining wait. A cost above the capacity is denied immediately.
     ///
@@ -67,7 +67,7 @@ impl Limiter {
     ///
     /// for _ in 0..3 {
     ///     // The second and the third wait for 10 ms.
-    ///     assert!(limiter.wait(&calls, &partner, 1, Duration::from_secs(5)).await?.is_allowed());
+    ///     assert!(limiter.wait(&calls, &partner, 1, Duration::from_secs(5)).await?.is_admitted());
     /// }
     /// // More than the burst is denied immediately.
     /// assert!(limiter.wait(&calls, &partner, 2, Duration::from_secs(5)).await?.verdict().is_denied());

@@ -8,7 +8,7 @@
 //! | `ratelimit_decision_duration_seconds` | histogram | | the time that a decision waited for Redis, until its reply or its deadline |
 //! | `ratelimit_batch_decisions` | histogram | | decisions in one call of the script |
 //! | `ratelimit_queue_length` | histogram | | decisions that wait to be sent, recorded by each decision that has to wait |
-//! | `ratelimit_leased_keys` | gauge | | keys with units on [lease](crate::Policy::leased), as of the last 100 ms |
+//! | `ratelimit_leased_keys` | gauge | | keys with units on [lease](crate::Policy::max_lease), as of the last 100 ms |
 //! | `ratelimit_leased_units` | gauge | | units on lease that are not spent, as of the last 100 ms |
 //! | `ratelimit_open_breakers` | gauge | | circuit breakers that are open |
 //! | `ratelimit_enforcement_switches` | gauge | `position` | [switches](crate::policy::EnforcementSwitch) of this process |

@@ -39,7 +39,7 @@ pub enum Enforcement {
     /// Requests over the limit are rejected. The default.
     #[default]
     On,
-    /// Every request is admitted, except those that are [blocked](crate::RateLimitLayer::block) and those whose
+    /// Every request is admitted, except those that are [blocked](crate::RateLimitLayer::block_if) and those whose
     /// blocklist check fails. Requests over the limit are marked.
     ///
     /// A marked request has a denial as the [`Decision`](crate::Decision) in its extensions, and is not charged. The
@@ -50,7 +50,7 @@ pub enum Enforcement {
     /// requests that the store could not decide, are admitted unmarked. To report on only one of several policies, use
     /// [`Policy::shadow`](crate::Policy::shadow), or give it its own layer.
     ReportOnly,
-    /// Every request reaches the service and is not counted, even a [blocked](crate::RateLimitLayer::block) one. The
+    /// Every request reaches the service and is not counted, even a [blocked](crate::RateLimitLayer::block_if) one. The
     /// limiter of a request admits and charges nothing.
     Off,
 }

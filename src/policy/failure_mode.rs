@@ -19,19 +19,19 @@ use crate::base::{Error, ErrorKind};
 /// // No Redis listens on this port.
 /// let limiter = Limiter::new(RedisStore::builder().connect_lazy("redis://127.0.0.1:1")?);
 /// let api = Policy::new("api", Quota::per_minute(1));
-/// let assets = Policy::new("assets", Quota::per_second(10)).on_store_failure(FailureMode::Open);
+/// let assets = Policy::new("assets", Quota::per_second(10)).failure_mode(FailureMode::Open);
 /// let login = Policy::new("login", Quota::per_minute(5))
 ///     .algorithm(SlidingLog::new())
-///     .on_store_failure("closed".parse()?);
+///     .failure_mode("closed".parse()?);
 ///
 /// // Counted in this process.
 /// let alice = Key::new("alice");
 /// let admitted = limiter.check(&api, &alice, 1).await?;
-/// assert!(admitted.is_allowed() && admitted.failure().is_some());
-/// assert!(!limiter.check(&api, &alice, 1).await?.is_allowed());
+/// assert!(admitted.is_admitted() && admitted.failure().is_some());
+/// assert!(!limiter.check(&api, &alice, 1).await?.is_admitted());
 /// // Not counted.
 /// let admitted = limiter.check(&assets, &alice, 1).await?;
-/// assert!(admitted.is_allowed() && admitted.outcomes().is_empty());
+/// assert!(admitted.is_admitted() && admitted.outcomes().is_empty());
 /// assert!(limiter.check(&login, &Key::new("alice"), 1).await.is_err());
 /// # Ok(())
 /// # }
@@ -55,7 +55,7 @@ pub enum FailureMode {
     ///   HTTP/2 connection, gets only that instance's share in an outage. Set `instances: 1` if that is worse for you
     ///   than over-admission.
     /// * **Afterwards**: what was admitted and still counts is charged to the store once it answers, up to what remains
-    ///   there, where units on [lease](crate::Policy::leased) count as spent. The rest still counts in the process, so
+    ///   there, where units on [lease](crate::Policy::max_lease) count as spent. The rest still counts in the process, so
     ///   the next outage does not grant a new quota. Decisions that were sent but got no answer are left out, because
     ///   the store [may have charged](crate::ErrorKind::may_have_charged) them. For the same reason, the reconciling
     ///   charge is repeated only if it was not sent.

@@ -3,22 +3,27 @@
 #![doc = include_str!("counts.md")]
 
 mod enforcement;
-mod failure_mode;
+pub(crate) mod failure_mode;
 mod options;
 mod parameters;
 mod penalty;
 #[expect(clippy::module_inception, reason = "the module's main type")]
-mod policy;
+pub(crate) mod policy;
+mod quota_unit;
 mod settings;
-mod source;
+pub(crate) mod source;
 mod warnings;
 
 pub use self::{
     enforcement::{Enforcement, EnforcementSwitch},
-    failure_mode::FailureMode,
     penalty::Penalty,
-    policy::Policy,
+    quota_unit::QuotaUnit,
     settings::PolicySettings,
-    source::{IntoPolicy, PolicySource},
+    source::IntoPolicy,
 };
-pub(crate) use self::{penalty::MAX_BAN, policy::push_quoted};
+pub(crate) use self::{
+    failure_mode::FailureMode,
+    penalty::MAX_BAN,
+    policy::{Policy, push_quoted},
+    source::PolicySource,
+};

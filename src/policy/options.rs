@@ -1,7 +1,7 @@
 //! The optional settings of a policy: failure mode, unit, shadow and rollout, debt, leases, penalty; and warnings of
 //! settings that are probably mistakes.
 
-use super::{FailureMode, Penalty, policy::Policy, warnings};
+use super::{FailureMode, Penalty, QuotaUnit, policy::Policy, warnings};
 use crate::base::{Error, valid};
 
 impl Policy {
@@ -10,23 +10,23 @@ impl Policy {
     /// If several policies are decided together and one is [`Closed`](FailureMode::Closed), the request is rejected.
     /// Otherwise the policies that are [`Local`](FailureMode::Local) decide.
     #[must_use]
-    pub fn on_store_failure(self, mode: FailureMode) -> Self {
+    pub fn failure_mode(self, mode: FailureMode) -> Self {
         self.with_independent(|settings| settings.failure_mode = mode)
     }
 
-    /// Declares the units as bytes of content: `RateLimit-Policy` then has the quota unit `content-bytes`. Without it,
-    /// clients assume that a unit is a request. It does not change what is charged.
+    /// What a unit of the quota is, for the header `RateLimit-Policy`. Defaults to
+    /// [`Requests`](QuotaUnit::Requests), as clients assume. It does not change what is charged.
     ///
     /// # Example
     ///
     /// ```
     /// use http::{Request, Response};
     /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule, policy::QuotaUnit};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let bytes = Policy::new("bytes", Quota::per_minute(100_000)).content_bytes();
+    /// let bytes = Policy::new("bytes", Quota::per_minute(100_000)).quota_unit(QuotaUnit::ContentBytes);
     /// let rule = Rule::new(bytes, Key::new("all")).response_bytes();
     /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), rule);
     /// let download = layer.layer(tower::service_fn(|_: Request<()>| async {
@@ -38,8 +38,8 @@ impl Policy {
     /// # }
     /// ```
     #[must_use]
-    pub fn content_bytes(self) -> Self {
-        self.with_independent(|settings| settings.content_bytes = true)
+    pub fn quota_unit(self, unit: QuotaUnit) -> Self {
+        self.with_independent(|settings| settings.quota_unit = unit)
     }
 
     /// Makes this a shadow policy: it decides, counts and is reported, but never denies. Use it to see what a new limit
@@ -49,7 +49,7 @@ impl Policy {
     /// of the request are enforced as usual. Clients see no trace of a shadow policy. Its outcome is in
     /// [`Decision::shadows`](crate::Decision::shadows), for [`on_decision`](crate::RateLimitLayer::on_decision), and the
     /// metric `ratelimit_decisions_total` counts its denials with the verdict `shadow_denied`. It has no leases, and its
-    /// [failure mode](Self::on_store_failure) does not apply.
+    /// [failure mode](Self::failure_mode) does not apply.
     ///
     /// Counts are kept when a policy becomes a shadow or is enforced again.
     ///
@@ -64,9 +64,9 @@ impl Policy {
     /// let strict = Policy::new("strict", Quota::per_hour(1)).shadow();
     /// let alice = Key::new("alice");
     ///
-    /// assert!(limiter.check(&strict, &alice, 1).await?.is_allowed());
+    /// assert!(limiter.check(&strict, &alice, 1).await?.is_admitted());
     /// let decision = limiter.check(&strict, &alice, 1).await?;
-    /// assert!(decision.is_allowed());
+    /// assert!(decision.is_admitted());
     /// assert!(decision.shadows()[0].verdict().is_denied());
     /// # Ok(())
     /// # }
@@ -101,8 +101,8 @@ impl Policy {
     ///     limiter.check(&strict, &Key::new(client), 1).await?;
     ///     let second = limiter.check(&strict, &Key::new(client), 1).await?;
     ///     // For the other keys, a shadow denies.
-    ///     assert_ne!(second.is_allowed(), second.shadows().is_empty());
-    ///     enforced += u32::from(!second.is_allowed());
+    ///     assert_ne!(second.is_admitted(), second.shadows().is_empty());
+    ///     enforced += u32::from(!second.is_admitted());
     /// }
     /// assert!((200..300).contains(&enforced));
     /// # Ok(())
@@ -138,7 +138,7 @@ impl Policy {
     /// # Panics
     ///
     /// If the algorithm allows no debt ([`Concurrency`](crate::algorithm::Concurrency), or a custom one), or quota and
-    /// debt together are above the bounds of a [`Quota`](crate::Quota). [`try_debt`](Self::try_debt) gives an error
+    /// debt together are above the bounds of a [`Quota`](crate::Quota). [`try_max_debt`](Self::try_max_debt) gives an error
     /// instead.
     ///
     /// # Example
@@ -149,7 +149,7 @@ impl Policy {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tower_ratelimit::Error> {
     /// let limiter = Limiter::new(MemoryStore::new());
-    /// let tokens = Policy::new("tokens", Quota::per_hour(1_000)).debt(500);
+    /// let tokens = Policy::new("tokens", Quota::per_hour(1_000)).max_debt(500);
     /// let alice = Key::new("alice");
     ///
     /// let request = limiter.check(&tokens, &alice, 1).await?;
@@ -164,17 +164,17 @@ impl Policy {
     /// ```
     #[must_use]
     #[track_caller]
-    pub fn debt(self, units: u64) -> Self {
-        valid(self.try_debt(units))
+    pub fn max_debt(self, units: u64) -> Self {
+        valid(self.try_max_debt(units))
     }
 
-    /// The fallible form of [`debt`](Self::debt), for a debt read from a configuration.
+    /// The fallible form of [`max_debt`](Self::max_debt), for a debt read from a configuration.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`debt`](Self::debt) panics.
-    pub fn try_debt(self, units: u64) -> Result<Self, Error> {
-        self.with(|settings| settings.debt = units)
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`max_debt`](Self::max_debt) panics.
+    pub fn try_max_debt(self, units: u64) -> Result<Self, Error> {
+        self.with(|settings| settings.max_debt = units)
     }
 
     /// Lets each instance lease up to `most` units of a hot key from Redis in one call, and spend them in
@@ -191,7 +191,7 @@ impl Policy {
     /// If `most` is 0 or above 1,000,000,000,000, or the units of the algorithm cannot be leased exactly:
     /// [`SlidingLog`](crate::algorithm::SlidingLog), [`LeakyBucket::queue`](crate::algorithm::LeakyBucket::queue),
     /// [`Concurrency`](crate::algorithm::Concurrency), or a custom one; or the policy has a
-    /// [penalty](Self::penalty). [`try_leased`](Self::try_leased) gives an error instead.
+    /// [penalty](Self::penalty). [`try_max_lease`](Self::try_max_lease) gives an error instead.
     ///
     /// # Example
     ///
@@ -199,23 +199,23 @@ impl Policy {
     /// use std::time::Duration;
     /// use tower_ratelimit::{Policy, Quota};
     ///
-    /// let api = Policy::new("api", Quota::per_second(50_000)).leased(1_000);
+    /// let api = Policy::new("api", Quota::per_second(50_000)).max_lease(1_000);
     /// // One second, plus 20 ms to replenish 1,000 units at 50 per millisecond.
     /// assert_eq!(api.lease_bound(), Some(Duration::from_millis(1_020)));
     /// ```
     #[must_use]
     #[track_caller]
-    pub fn leased(self, most: u64) -> Self {
-        valid(self.try_leased(most))
+    pub fn max_lease(self, most: u64) -> Self {
+        valid(self.try_max_lease(most))
     }
 
-    /// The fallible form of [`leased`](Self::leased), for a lease read from a configuration.
+    /// The fallible form of [`max_lease`](Self::max_lease), for a lease read from a configuration.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`leased`](Self::leased) panics.
-    pub fn try_leased(self, most: u64) -> Result<Self, Error> {
-        self.with(|settings| settings.lease = Some(most))
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`max_lease`](Self::max_lease) panics.
+    pub fn try_max_lease(self, most: u64) -> Result<Self, Error> {
+        self.with(|settings| settings.max_lease = Some(most))
     }
 
     /// Bans a key temporarily after too many denials, over all instances. Defaults to no penalty.
@@ -232,13 +232,16 @@ impl Policy {
     ///
     /// If the numbers are out of bounds (1 to 1,000,000 denials within 1 ms to 400 days, bans of 1 ms to 3650 days),
     /// the longest ban is shorter than the first, a [manual](Penalty::manual) penalty has a time, or the policy is
-    /// [leased](Self::leased). [`try_penalty`](Self::try_penalty) gives an error instead.
+    /// [leased](Self::max_lease). [`try_penalty`](Self::try_penalty) gives an error instead.
     ///
     /// # Example
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tower_ratelimit::{algorithm::SlidingLog, policy::Penalty, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+    /// use tower_ratelimit::{
+    ///     Key, Limiter, MemoryStore, Policy, Quota, algorithm::SlidingLog, policy::Penalty,
+    ///     store::ManualClock,
+    /// };
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -259,7 +262,7 @@ impl Policy {
     /// assert_eq!(banned.banned_for(), Some(59 * minute));
     ///
     /// limiter.operator().unban(&login, &mallory).await?;
-    /// assert!(limiter.check(&login, &mallory, 1).await?.is_allowed());
+    /// assert!(limiter.check(&login, &mallory, 1).await?.is_admitted());
     /// # Ok(())
     /// # }
     /// ```
@@ -330,17 +333,17 @@ mod tests {
         let rows = [
             (
                 "permits",
-                Policy::concurrency("permits", 5).try_debt(1),
-                "this algorithm allows no debt: leave out `debt`, or use another built-in algorithm than `Concurrency`",
+                Policy::concurrency("permits", 5).try_max_debt(1),
+                "this algorithm allows no debt: leave out `max_debt`, or use another built-in algorithm than `Concurrency`",
             ),
             (
                 "too large",
-                Policy::new("large", Quota::per_second(1)).try_debt(u64::MAX),
+                Policy::new("large", Quota::per_second(1)).try_max_debt(u64::MAX),
                 "the debt is too large: quota and debt together must be within the bounds of a burst",
             ),
             (
                 "takes a century",
-                Policy::new("slow", Quota::per_day(1)).try_debt(40_000),
+                Policy::new("slow", Quota::per_day(1)).try_max_debt(40_000),
                 "the debt is too large: quota and debt together must be within the bounds of a burst",
             ),
         ];
@@ -348,7 +351,7 @@ mod tests {
             assert_eq!(policy.unwrap_err().to_string(), message, "{name}");
         }
         // The algorithm may be set after the debt.
-        let queue = Policy::new("queue", Quota::per_second(1)).debt(3);
+        let queue = Policy::new("queue", Quota::per_second(1)).max_debt(3);
         assert!(queue.try_algorithm(Concurrency::new()).is_err());
     }
 
@@ -357,23 +360,23 @@ mod tests {
         let queue = LeakyBucket::queue(Duration::from_secs(1));
         let policy = || Policy::new("p", Quota::per_second(10));
         let rows = [
-            ("log", policy().leased(5).try_algorithm(SlidingLog::new())),
-            ("log", policy().algorithm(SlidingLog::new()).try_leased(5)),
-            ("queue", policy().leased(5).try_algorithm(queue)),
-            ("queue", policy().algorithm(queue).try_leased(5)),
-            ("in use", policy().leased(5).try_algorithm(Concurrency::new())),
-            ("in use", policy().algorithm(Concurrency::new()).try_leased(5)),
-            ("nothing", policy().try_leased(0)),
-            ("too much", policy().try_leased(u64::MAX)),
+            ("log", policy().max_lease(5).try_algorithm(SlidingLog::new())),
+            ("log", policy().algorithm(SlidingLog::new()).try_max_lease(5)),
+            ("queue", policy().max_lease(5).try_algorithm(queue)),
+            ("queue", policy().algorithm(queue).try_max_lease(5)),
+            ("in use", policy().max_lease(5).try_algorithm(Concurrency::new())),
+            ("in use", policy().algorithm(Concurrency::new()).try_max_lease(5)),
+            ("nothing", policy().try_max_lease(0)),
+            ("too much", policy().try_max_lease(u64::MAX)),
         ];
         for (name, built) in rows {
             let error = built.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{name}");
-            assert!(error.to_string().contains("leave out `leased`"), "{name}: {error}");
+            assert!(error.to_string().contains("leave out `max_lease`"), "{name}: {error}");
         }
         let either = [
-            policy().leased(5).algorithm(FixedWindow::anchored()),
-            policy().algorithm(FixedWindow::anchored()).leased(5),
+            policy().max_lease(5).algorithm(FixedWindow::anchored()),
+            policy().algorithm(FixedWindow::anchored()).max_lease(5),
         ];
         for policy in either {
             let bound = policy.lease_bound().unwrap();
@@ -381,16 +384,16 @@ mod tests {
         }
         assert_eq!(policy().lease_bound(), None);
         // A lease never holds more units than the limit.
-        let bound = Policy::new("p", Quota::per_minute(100)).leased(1_000_000).lease_bound().unwrap();
+        let bound = Policy::new("p", Quota::per_minute(100)).max_lease(1_000_000).lease_bound().unwrap();
         assert_eq!(bound, Duration::from_secs(61));
     }
 
     #[test]
     fn a_policy_with_a_penalty_cannot_be_leased() {
         let (penalty, quota) = (Penalty::manual(), Quota::per_second(1_000));
-        let leased = Policy::new("p", quota).leased(10);
+        let leased = Policy::new("p", quota).max_lease(10);
         let punishing = Policy::new("p", quota).penalty(penalty);
-        for built in [leased.try_penalty(penalty), punishing.try_leased(10)] {
+        for built in [leased.try_penalty(penalty), punishing.try_max_lease(10)] {
             let error = built.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
             assert!(error.to_string().contains("leave out `leased` or `penalty`"), "{error}");

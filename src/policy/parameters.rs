@@ -56,7 +56,7 @@ impl Parameters {
         let with_debt = algorithm.counter().and_then(|counter| counter.with_debt(&self.arguments, units));
         let Some([own, debits]) = with_debt else {
             return Err(Error::invalid(
-                "this algorithm allows no debt: leave out `debt`, or use another built-in algorithm than `Concurrency`",
+                "this algorithm allows no debt: leave out `max_debt`, or use another built-in algorithm than `Concurrency`",
             ));
         };
         self.arguments = own.into();

@@ -3,7 +3,7 @@ use std::{fmt, hash::BuildHasher as _, sync::Arc, time::Duration};
 use sha2::{Digest as _, Sha256};
 
 use super::{
-    FailureMode, Penalty,
+    FailureMode, Penalty, QuotaUnit,
     parameters::{Parameters, check},
     settings::{EVERY_KEY, PolicySettings},
 };
@@ -34,7 +34,7 @@ use crate::{
 ///
 /// let daily = Policy::new("daily", Quota::per_day(10_000))
 ///     .algorithm(FixedWindow::aligned())
-///     .on_store_failure(FailureMode::Closed);
+///     .failure_mode(FailureMode::Closed);
 /// assert_eq!(daily.to_string(), "10000/day, fixed-window, failure mode closed");
 ///
 /// // A header could not carry this name.
@@ -132,10 +132,10 @@ impl Policy {
     /// let tenant = Key::new("acme");
     ///
     /// let running = limiter.check(&exports, &tenant, 1).await?;
-    /// assert!(running.is_allowed());
-    /// assert!(!limiter.check(&exports, &tenant, 1).await?.is_allowed());
+    /// assert!(running.is_admitted());
+    /// assert!(!limiter.check(&exports, &tenant, 1).await?.is_admitted());
     /// drop(running);
-    /// assert!(limiter.check(&exports, &tenant, 1).await?.is_allowed());
+    /// assert!(limiter.check(&exports, &tenant, 1).await?.is_admitted());
     /// # Ok(())
     /// # }
     /// ```
@@ -180,12 +180,12 @@ impl Policy {
     /// ```
     /// use tower_ratelimit::{Policy, Quota, policy::Penalty};
     ///
-    /// let leased = Policy::new("api", Quota::per_second(1_000)).leased(50);
+    /// let leased = Policy::new("api", Quota::per_second(1_000)).max_lease(50);
     /// // A policy with a lease cannot have a penalty.
     /// assert!(leased.clone().try_penalty(Penalty::manual()).is_err());
     ///
     /// let mut settings = leased.settings().clone();
-    /// (settings.lease, settings.penalty) = (None, Some(Penalty::manual()));
+    /// (settings.max_lease, settings.penalty) = (None, Some(Penalty::manual()));
     /// let banning = leased.with_settings(settings)?;
     /// assert_eq!(banning, Policy::new("api", Quota::per_second(1_000)).penalty(Penalty::manual()));
     /// # Ok::<(), tower_ratelimit::Error>(())
@@ -214,13 +214,14 @@ impl Policy {
         let algorithm = settings.algorithm.clone();
         let strikes = settings.penalty.map(Penalty::strikes).transpose()?;
         let mut parameters = Parameters::new(&*algorithm, &settings.quota)?;
-        settings.check(parameters.lease_recovery(&*algorithm, settings.lease).is_some())?;
+        settings.check(parameters.lease_recovery(&*algorithm, settings.max_lease).is_some())?;
         settings.enforced = f64::from(settings.enforced_keys()) / f64::from(EVERY_KEY);
-        let debits = match settings.debt {
+        let debits = match settings.max_debt {
             0 => None,
             units => {
                 let parameters = parameters.make_room(&*algorithm, &settings.quota, units)?;
-                let settings = PolicySettings { lease: None, debt: 0, penalty: None, ..settings.clone() };
+                let settings =
+                    PolicySettings { max_lease: None, max_debt: 0, penalty: None, ..settings.clone() };
                 let inner = Inner::new(name.clone(), settings, parameters);
                 Some(Self(Arc::new(Inner { counts_debits: true, ..inner })))
             }
@@ -358,12 +359,12 @@ impl Policy {
         self.0.counts_debits
     }
 
-    /// How long units [leased](Self::leased) by an instance stay charged after it crashes, loses its connection to
+    /// How long units [leased](Self::max_lease) by an instance stay charged after it crashes, loses its connection to
     /// Redis, or shuts down without [`Limiter::drain`](crate::Limiter::drain). A window counts them until it ends. A
     /// bucket keeps them charged for up to a second, and then replenishes them. `None` if the policy leases no units.
     #[must_use]
     pub fn lease_bound(&self) -> Option<Duration> {
-        self.0.parameters.lease_recovery(&*self.0.settings.algorithm, self.0.settings.lease)
+        self.0.parameters.lease_recovery(&*self.0.settings.algorithm, self.0.settings.max_lease)
     }
 
     /// Whether both are clones of one.
@@ -403,7 +404,7 @@ impl Policy {
         let FailureMode::Local { instances } = self.settings().failure_mode else { return self.clone() };
         let instances = if instances == 0 { seen } else { instances };
         let quota = self.quota().share_of(instances.max(1));
-        let mut settings = PolicySettings { quota, lease: None, debt: 0, ..self.0.settings.clone() };
+        let mut settings = PolicySettings { quota, max_lease: None, max_debt: 0, ..self.0.settings.clone() };
         if settings.algorithm.counter().is_none() && settings.algorithm.twin().is_none() {
             settings.algorithm = Arc::new(Gcra::new());
         }
@@ -511,13 +512,13 @@ impl fmt::Display for Policy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let settings = self.settings();
         write!(f, "{}, {}", settings.quota, self.algorithm_name())?;
-        if settings.content_bytes {
-            f.write_str(", of bytes")?;
+        if settings.quota_unit != QuotaUnit::Requests {
+            write!(f, ", of {}", settings.quota_unit)?;
         }
-        if settings.debt > 0 {
-            write!(f, ", debt up to {}", settings.debt)?;
+        if settings.max_debt > 0 {
+            write!(f, ", debt up to {}", settings.max_debt)?;
         }
-        if let Some(lease) = settings.lease {
+        if let Some(lease) = settings.max_lease {
             write!(f, ", leases up to {lease}")?;
         }
         if settings.penalty.is_some() {
@@ -549,21 +550,24 @@ mod tests {
         let quota = Quota::per_second(9);
         let plain = || Policy::new("p", quota);
         let rows = [
-            plain().leased(2),
+            plain().max_lease(2),
             Policy::concurrency("p", 9),
-            plain().debt(2),
+            plain().max_debt(2),
             plain().penalty(Penalty::manual()),
             plain().shadow(),
             plain().rollout(0.5),
-            plain().leased(2).debt(2),
+            plain().max_lease(2).max_debt(2),
         ];
         for policy in rows {
-            let changed =
-                policy.clone().on_store_failure(FailureMode::Open).content_bytes().with_quota(quota);
+            let changed = policy
+                .clone()
+                .failure_mode(FailureMode::Open)
+                .quota_unit(QuotaUnit::ContentBytes)
+                .with_quota(quota);
             let (changed, before) = (changed.unwrap(), policy.settings().clone());
             assert_eq!(policy.has_permits(), changed.has_permits());
-            let (failure_mode, content_bytes) = (FailureMode::Open, true);
-            let expected = PolicySettings { quota, failure_mode, content_bytes, ..before };
+            let (failure_mode, quota_unit) = (FailureMode::Open, QuotaUnit::ContentBytes);
+            let expected = PolicySettings { quota, failure_mode, quota_unit, ..before };
             assert!(changed.settings().agrees_with(&expected), "{changed}");
         }
     }

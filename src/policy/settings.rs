@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{FailureMode, Penalty};
+use super::{FailureMode, Penalty, QuotaUnit};
 use crate::{
     algorithm::{Algorithm, Gcra},
     base::{Error, Quota},
@@ -14,13 +14,13 @@ use crate::{
 /// # Example
 ///
 /// ```
-/// use tower_ratelimit::{FailureMode, Policy, Quota};
+/// use tower_ratelimit::{Policy, Quota, policy::QuotaUnit};
 ///
-/// let api = Policy::new("api", Quota::per_second(1_000)).leased(50).debt(200);
+/// let api = Policy::new("api", Quota::per_second(1_000)).max_lease(50).max_debt(200);
 /// let settings = api.settings();
-/// assert_eq!((settings.lease, settings.debt, settings.enforced), (Some(50), 200, 1.0));
+/// assert_eq!((settings.max_lease, settings.max_debt, settings.enforced), (Some(50), 200, 1.0));
 /// assert_eq!((settings.algorithm.name(), settings.failure_mode.to_string()), ("gcra", "local".to_owned()));
-/// assert!(settings.penalty.is_none() && !settings.content_bytes);
+/// assert!(settings.penalty.is_none() && settings.quota_unit == QuotaUnit::Requests);
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -30,17 +30,17 @@ pub struct PolicySettings {
     /// What counts the quota. `Debug` shows its options. See [`Policy::algorithm`](crate::Policy::algorithm).
     pub algorithm: Arc<dyn Algorithm>,
     /// What happens to a request if the store makes no decision in time. See
-    /// [`Policy::on_store_failure`](crate::Policy::on_store_failure).
+    /// [`Policy::failure_mode`](crate::Policy::failure_mode).
     pub failure_mode: FailureMode,
     /// The most units of a key that an instance leases. `None` if it leases none. See
-    /// [`Policy::leased`](crate::Policy::leased).
-    pub lease: Option<u64>,
-    /// The units that debits can charge beyond what remains. See [`Policy::debt`](crate::Policy::debt).
-    pub debt: u64,
+    /// [`Policy::max_lease`](crate::Policy::max_lease).
+    pub max_lease: Option<u64>,
+    /// The units that debits can charge beyond what remains. See [`Policy::max_debt`](crate::Policy::max_debt).
+    pub max_debt: u64,
     /// When a key is banned. `None` if it never is. See [`Policy::penalty`](crate::Policy::penalty).
     pub penalty: Option<Penalty>,
-    /// Whether the units are bytes of content. See [`Policy::content_bytes`](crate::Policy::content_bytes).
-    pub content_bytes: bool,
+    /// The unit of the quota. See [`Policy::quota_unit`](crate::Policy::quota_unit).
+    pub quota_unit: QuotaUnit,
     /// The share of the keys for which the policy is enforced, from 0 to 1. See
     /// [`Policy::rollout`](crate::Policy::rollout).
     pub enforced: f64,
@@ -56,10 +56,10 @@ impl PolicySettings {
             quota,
             algorithm: Arc::new(Gcra::new()),
             failure_mode: FailureMode::default(),
-            lease: None,
-            debt: 0,
+            max_lease: None,
+            max_debt: 0,
             penalty: None,
-            content_bytes: false,
+            quota_unit: QuotaUnit::Requests,
             enforced: 1.0,
         }
     }
@@ -67,10 +67,18 @@ impl PolicySettings {
     /// Whether all settings but the algorithm are equal: only its name and arguments show whether algorithms are equal.
     pub(super) fn agrees_with(&self, other: &Self) -> bool {
         let values = |all: &Self| {
-            let Self { quota, algorithm: _, failure_mode, lease, debt, penalty, content_bytes, enforced } =
-                *all;
+            let Self {
+                quota,
+                algorithm: _,
+                failure_mode,
+                max_lease,
+                max_debt,
+                penalty,
+                quota_unit,
+                enforced,
+            } = *all;
             let strikes = penalty.map(|penalty| penalty.strikes().ok());
-            (quota, failure_mode, lease, debt, strikes, content_bytes, enforced)
+            (quota, failure_mode, max_lease, max_debt, strikes, quota_unit, enforced)
         };
         values(self) == values(other)
     }
@@ -78,12 +86,12 @@ impl PolicySettings {
     /// Checks all settings but the quota, the debt and the penalty, which are checked where their numbers are computed.
     /// `can_lease` is whether the units of the algorithm can be leased exactly.
     pub(super) fn check(&self, can_lease: bool) -> Result<(), Error> {
-        let problem = match self.lease {
+        let problem = match self.max_lease {
             Some(most) if most == 0 || most > MAX_LEASED => {
                 "a lease must be of 1 to 1,000,000,000,000 units: leave out `leased` for no lease"
             }
             Some(_) if !can_lease => {
-                "the units of this algorithm cannot be leased exactly: leave out `leased`, \
+                "the units of this algorithm cannot be leased exactly: leave out `max_lease`, \
                  or use `Gcra`, `TokenBucket`, `LeakyBucket::meter`, `FixedWindow` or `SlidingWindow`"
             }
             Some(_) if self.penalty.is_some() => {

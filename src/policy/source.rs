@@ -22,7 +22,7 @@ use crate::{
 /// * What the closure returns cannot borrow from the request, so copy what an `async` block needs into it:
 ///   `Answer::pending(async move { .. })`.
 /// * If the policy is `None`, the rule charges nothing. If no rule of the layer charges anything, the request goes
-///   straight to the service, like an [exempt](crate::RateLimitLayer::exempt) one.
+///   straight to the service, like an [exempt](crate::RateLimitLayer::exempt_if) one.
 /// * An error rejects the request, as an error of a [`KeyExtractor`](crate::KeyExtractor) does. For an API key that no
 ///   account has, return an error of the kind [`UnknownIdentity`](ErrorKind::UnknownIdentity), which is rejected with
 ///   401.

@@ -62,7 +62,7 @@ use crate::base::time::millis_up;
 /// ```
 /// use http::Request;
 /// use tower::{Layer, ServiceExt};
-/// use tower_ratelimit::{Key, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, response::GrpcStatus};
+/// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, response::GrpcStatus, store::ManualClock};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -18,7 +18,7 @@ use super::{body::RejectionBody, rejection::Rejection};
 /// `http::Response` with any body of bytes or, with the feature `axum`, anything that is `IntoResponse`.
 ///
 /// The mapper sets status, body and content type. The layer adds what the mapper did not set: the rejection's status if
-/// the response has 200 and the request is not a gRPC call, `Retry-After` and the [`Headers`](crate::Headers) of a
+/// the response has 200 and the request is not a gRPC call, `Retry-After` and the [`RateLimitHeaders`](crate::RateLimitHeaders) of a
 /// denial, the `Retry-After` of a 503, and `Cache-Control: no-store`. It removes the body in response to HEAD.
 ///
 /// The mapper also answers a rejection that the service itself returns: see
@@ -33,7 +33,8 @@ use super::{body::RejectionBody, rejection::Rejection};
 /// # #[cfg(feature = "axum")]
 /// # fn main() {
 /// use axum::{Json, response::IntoResponse};
-/// use tower_ratelimit::{Key, MemoryStore, Parts, Policy, Quota, RateLimitLayer, Rejection, response};
+/// use http::request::Parts;
+/// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rejection, response};
 ///
 /// fn slow_down(rejection: &Rejection, _: &Parts) -> impl IntoResponse + use<> {
 ///     Json(rejection.retry_after_seconds())

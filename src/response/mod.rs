@@ -1,16 +1,16 @@
 //! What a client sees: headers on every response, and the rejections.
 //!
-//! [`Headers`] chooses the headers. A [`ResponseMapper`] makes the response to a [`Rejection`]: [`ProblemDetails`] for HTTP
+//! [`RateLimitHeaders`] chooses the headers. A [`ResponseMapper`] makes the response to a [`Rejection`]: [`ProblemDetails`] for HTTP
 //! and [`GrpcStatus`] for gRPC, or your own.
 
 mod body;
 mod grpc;
 mod head;
-mod headers;
+pub(crate) mod headers;
 mod mapper;
 mod problem;
 mod reject;
-mod rejection;
+pub(crate) mod rejection;
 #[cfg(feature = "tonic")]
 mod tonic;
 mod words;
@@ -18,14 +18,14 @@ mod words;
 pub(crate) use self::{
     body::AnyBody,
     head::{RequestHead, is_grpc},
-    headers::{HeaderWriter, is_read, mark_request, mark_response, note_refund},
+    headers::{HeaderWriter, RateLimitHeaders, is_read, mark_request, mark_response, note_refund},
     reject::{reject, replace},
+    rejection::Rejection,
 };
 pub use self::{
     body::{BodyError, RejectionBody},
     grpc::GrpcStatus,
-    headers::{Dialect, Headers},
+    headers::Dialect,
     mapper::{ResponseMapper, from_fn},
     problem::ProblemDetails,
-    rejection::Rejection,
 };

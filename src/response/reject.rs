@@ -138,7 +138,7 @@ impl Rejection {
     /// The response of [`ProblemDetails`], with `Retry-After`: for a service that rejects a request itself.
     ///
     /// The innermost layer in front of the service replaces it with the response of its
-    /// [`ResponseMapper`](crate::response::ResponseMapper), and adds its [`Headers`](crate::Headers). Another status
+    /// [`ResponseMapper`](crate::response::ResponseMapper), and adds its [`RateLimitHeaders`](crate::RateLimitHeaders). Another status
     /// and further headers that the service sets are kept. With the feature `axum`, a handler returns the rejection
     /// itself; it becomes this response.
     ///

@@ -39,7 +39,7 @@ pub enum Rejection {
     /// [`MissingIdentity`](ErrorKind::MissingIdentity), [`InvalidIdentity`](ErrorKind::InvalidIdentity) and
     /// [`UnknownIdentity`](ErrorKind::UnknownIdentity), and the server's for every other kind.
     Unidentified(Error),
-    /// The layer [blocks](crate::RateLimitLayer::block) the request.
+    /// The layer [blocks](crate::RateLimitLayer::block_if) the request.
     Blocked,
     /// The store made no decision, and the policy's failure mode is [`Closed`](crate::FailureMode::Closed): 503. If the
     /// error is [`InvalidConfig`](ErrorKind::InvalidConfig) or [`MissingSetup`](ErrorKind::MissingSetup), the service is not

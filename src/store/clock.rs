@@ -22,7 +22,7 @@ use crate::base::time::micros;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::{Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+/// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, store::ManualClock};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -31,12 +31,12 @@ use crate::base::time::micros;
 /// let policy = Policy::new("login", Quota::per_minute(1));
 /// let key = Key::new("alice");
 ///
-/// assert!(limiter.check(&policy, &key, 1).await?.is_allowed());
-/// assert!(!limiter.check(&policy, &key, 1).await?.is_allowed());
+/// assert!(limiter.check(&policy, &key, 1).await?.is_admitted());
+/// assert!(!limiter.check(&policy, &key, 1).await?.is_admitted());
 /// clock.advance(Duration::from_secs(60));
-/// assert!(limiter.check(&policy, &key, 1).await?.is_allowed());
+/// assert!(limiter.check(&policy, &key, 1).await?.is_admitted());
 /// clock.set(clock.now() + Duration::from_secs(60));
-/// assert!(limiter.check(&policy, &key, 1).await?.is_allowed());
+/// assert!(limiter.check(&policy, &key, 1).await?.is_admitted());
 /// # Ok(())
 /// # }
 /// ```

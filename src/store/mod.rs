@@ -3,7 +3,7 @@
 mod action;
 mod clock;
 pub(crate) mod list;
-mod memory;
+pub(crate) mod memory;
 pub(crate) mod outage;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
@@ -13,14 +13,15 @@ mod store;
 #[cfg(feature = "redis")]
 use self::action::Counts;
 #[cfg(feature = "redis")]
-pub use self::redis::{LeaseStatus, ProbeReport, RedisStore, RedisStoreBuilder, Servers};
-pub use self::{action::Action, clock::ManualClock, memory::MemoryStore, store::Store};
+pub use self::redis::{LeaseStatus, ProbeReport, RedisStoreBuilder, Servers};
+pub use self::{action::Action, clock::ManualClock, store::Store};
 use self::{
     action::{PenaltyCharge, Spec, StateChange},
     clock::StoreClock,
     store::BackendRef,
 };
 pub(crate) use self::{
+    memory::MemoryStore,
     outage::LocalCounts,
     store::{Backend, DecideOne},
 };

@@ -32,7 +32,7 @@ use crate::{
 /// several times.
 ///
 /// `decide` is called for every decision of a limiter or layer, even if the inner store makes it in this process, from
-/// units on [lease](Policy::leased) or its deny cache:
+/// units on [lease](Policy::max_lease) or its deny cache:
 ///
 /// * charges, peeks, debits and refunds, and each try of a [wait](crate::Limiter::wait);
 /// * every renewal of a permit ([`Action::Renew`]) and its release ([`Action::Refund`]);
@@ -69,7 +69,7 @@ use crate::{
 ///     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
 ///         let denials = self.denials.clone();
 ///         self.store.decide(action, charges).map(move |decision| {
-///             denials.fetch_add(u64::from(!decision.is_allowed()), Ordering::Relaxed);
+///             denials.fetch_add(u64::from(!decision.is_admitted()), Ordering::Relaxed);
 ///             decision
 ///         })
 ///     }
@@ -99,8 +99,8 @@ use crate::{
 /// ```
 /// use std::time::Duration;
 /// use tower_ratelimit::{
-///     decision::Outcome, store::{Action, Store}, Answer, Charge, Decision, Key, Limiter, Policy, Quota,
-///     Verdict,
+///     Answer, Charge, Decision, Key, Limiter, Policy, Quota, decision::{Outcome, Verdict},
+///     store::{Action, Store},
 /// };
 ///
 /// struct DenyAll;
@@ -147,7 +147,7 @@ pub trait Store: Send + Sync + 'static {
         None
     }
 
-    /// Returns what this process holds in advance, such as units on [lease](Policy::leased).
+    /// Returns what this process holds in advance, such as units on [lease](Policy::max_lease).
     /// [`Limiter::drain`](crate::Limiter::drain) calls it before the process ends. Defaults to the
     /// [inner](Self::inner) store's, or to `Ok`.
     ///

@@ -33,7 +33,7 @@ async fn nothing_of_a_denied_decision_is_refunded() {
             limiter.check(&small, &bob, 1).await.unwrap();
             let both = [Charge::new(&large, &alice, 3), Charge::new(&small, &bob, 1)];
             let denied = limiter.check_all(&both).await.unwrap();
-            assert!(!denied.is_allowed());
+            assert!(!denied.is_admitted());
             limiter.refund(&denied, 3).await.unwrap();
             let remaining = limiter.peek(&large, &alice, 0).await.unwrap().remaining();
             assert_eq!(remaining, Some(5), "{name}, {number}");
@@ -53,17 +53,17 @@ enum Also {
 fn policies(random: &mut fastrand::Rng) -> Vec<Policy> {
     let build: [fn(Policy) -> Policy; 8] = [
         |policy| policy,
-        |policy| policy.algorithm(TokenBucket::new()).debt(7),
+        |policy| policy.algorithm(TokenBucket::new()).max_debt(7),
         |policy| policy.algorithm(LeakyBucket::meter()),
         |policy| policy.algorithm(FixedWindow::anchored()).shadow(),
         |policy| policy.algorithm(FixedWindow::anchored()),
-        |policy| policy.algorithm(SlidingLog::new()).debt(3),
+        |policy| policy.algorithm(SlidingLog::new()).max_debt(3),
         |policy| policy.algorithm(SlidingWindow::new().segments(4)).rollout(0.5),
         |policy| policy.algorithm(SlidingLog::new()),
     ];
     let policy = |(number, build): (usize, &fn(Policy) -> Policy)| {
         let quota = Quota::new(random.u64(10..100), std::time::Duration::from_secs(400 * 86_400));
-        build(Policy::new(&format!("p{number}"), quota).on_store_failure(FailureMode::Closed))
+        build(Policy::new(&format!("p{number}"), quota).failure_mode(FailureMode::Closed))
     };
     build.iter().enumerate().map(policy).collect()
 }
@@ -126,7 +126,7 @@ async fn counts_equal_a_model(name: &str, limiters: [Limiter; 2], also: Also, on
             for _ in 0..DECISIONS {
                 let charges = charges(&mut random, &policies, one_identity);
                 let decision = limiter.check_all(&charges).await.unwrap();
-                if !decision.is_allowed() {
+                if !decision.is_admitted() {
                     model.lock().unwrap().unfit.push(charges);
                     continue;
                 }

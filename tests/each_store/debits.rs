@@ -8,7 +8,8 @@ use crate::stores::stores;
 
 #[tokio::test]
 async fn one_policy_of_a_decision_is_debited_on_each_store() {
-    let (requests, tokens, total) = (day("requests", 10), day("tokens", 100), day("total", 1_000).debt(50));
+    let (requests, tokens, total) =
+        (day("requests", 10), day("tokens", 100), day("total", 1_000).max_debt(50));
     for (name, limiter) in stores("debits").await {
         let alice = Key::new("alice");
         let charges = [
@@ -35,7 +36,7 @@ async fn one_policy_of_a_decision_is_debited_on_each_store() {
 
 #[tokio::test]
 async fn a_reservation_ends_at_its_last_total_on_each_store() {
-    let (tokens, total) = (day("tokens", 150), day("total", 1_000).debt(50));
+    let (tokens, total) = (day("tokens", 150), day("total", 1_000).max_debt(50));
     for (name, limiter) in stores("totals").await {
         let keys = [Key::new("alice"), Key::new("all")];
         let charges = [Charge::new(&tokens, &keys[0], 100), Charge::new(&total, &keys[1], 100)];

@@ -11,10 +11,11 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 use tower_ratelimit::{
-    Charge, Decision, Key, Limiter, ManualClock, Policy, Quota,
+    Charge, Decision, Key, Limiter, Policy, Quota,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     decision::Outcome,
     policy::Penalty,
+    store::ManualClock,
 };
 use tower_ratelimit_extra::explain::Explanation;
 
@@ -26,17 +27,17 @@ fn policies() -> Vec<Policy> {
     let policy = |name: &str| Policy::new(name, Quota::new(10, PERIOD));
     vec![
         policy("gcra"),
-        policy("debt").debt(5),
+        policy("debt").max_debt(5),
         policy("tokens").algorithm(TokenBucket::new().refill_every(PERIOD / 5)),
         policy("meter").algorithm(LeakyBucket::meter()),
         policy("queue").algorithm(LeakyBucket::queue(Duration::from_secs(3))),
         policy("window").algorithm(FixedWindow::anchored()),
-        policy("cells").algorithm(SlidingWindow::new().segments(5)).debt(3),
+        policy("cells").algorithm(SlidingWindow::new().segments(5)).max_debt(3),
         policy("log").algorithm(SlidingLog::new()),
         policy("shadow").shadow(),
         policy("half").rollout(0.5),
         policy("bans").penalty(Penalty::after(3, PERIOD / 2).ban(PERIOD)),
-        policy("debt-and-bans").debt(5).penalty(Penalty::after(2, PERIOD)),
+        policy("debt-and-bans").max_debt(5).penalty(Penalty::after(2, PERIOD)),
     ]
 }
 

@@ -43,7 +43,7 @@ impl Subject {
         let policy = closed("kept");
         let charged = limiter.check(&policy, &key(), 1).await.unwrap();
         let banning = closed("banning").penalty(Penalty::after(1_000, Duration::from_secs(60)));
-        Self { store, limiter, leased: closed("leased").leased(1_000), policy, banning, charged }
+        Self { store, limiter, leased: closed("leased").max_lease(1_000), policy, banning, charged }
     }
 }
 
@@ -86,7 +86,7 @@ fn key() -> Key {
 }
 
 fn closed(name: &str) -> Policy {
-    Policy::new(name, Quota::per_day(1_000_000)).on_store_failure(FailureMode::Closed)
+    Policy::new(name, Quota::per_day(1_000_000)).failure_mode(FailureMode::Closed)
 }
 
 fn kept(future: impl Future<Output: Send> + Send + 'static) -> Kept {

@@ -31,7 +31,7 @@ pub(crate) async fn provoke(limiter: &Limiter, policy: &Policy, key: &Key) -> (u
     loop {
         match ask(limiter, policy, key).await {
             decision if decision.banned_for().is_some() => return (admitted, denied),
-            decision if decision.is_allowed() => admitted += 1,
+            decision if decision.is_admitted() => admitted += 1,
             _ => denied += 1,
         }
         assert!(admitted + denied < 1_000, "never banned");
@@ -52,11 +52,11 @@ async fn fewer_denials_do_not_ban_and_the_last_one_does() {
         let mut seen = Vec::new();
         for _ in 0..6 {
             let decision = ask(&limiter, &policy, &alice).await;
-            seen.push((decision.is_allowed(), decision.banned_for().is_some()));
+            seen.push((decision.is_admitted(), decision.banned_for().is_some()));
         }
         let (admitted, denied, banned) = ((true, false), (false, false), (false, true));
         assert_eq!(seen, [admitted, admitted, denied, denied, banned, banned], "{name}");
-        assert!(ask(&limiter, &policy, &bob).await.is_allowed(), "{name}");
+        assert!(ask(&limiter, &policy, &bob).await.is_admitted(), "{name}");
         // The same policy without its penalty, and again with it.
         assert!(ask(&limiter, &day("login", 2), &alice).await.banned_for().is_none(), "{name}");
         assert!(
@@ -76,7 +76,7 @@ async fn every_algorithm_can_have_a_penalty() {
             Policy::new("meter", quota).algorithm(LeakyBucket::meter()),
             Policy::new("log", quota).algorithm(SlidingLog::new()),
             Policy::new("cells", quota).algorithm(SlidingWindow::new()),
-            Policy::new("debt", quota).debt(3),
+            Policy::new("debt", quota).max_debt(3),
         ];
         for policy in policies.map(|policy| policy.penalty(three())) {
             let (kind, alice) = (policy.name().to_owned(), Key::new("alice"));
@@ -96,8 +96,8 @@ async fn only_denials_of_requests_that_cost_something_count() {
         let first = limiter.check(&policy, &alice, 2).await.unwrap();
         for _ in 0..5 {
             assert!(limiter.peek(&policy, &alice, 1).await.unwrap().banned_for().is_none(), "{name}");
-            assert!(limiter.check(&policy, &alice, 0).await.unwrap().is_allowed(), "{name}");
-            assert!(limiter.debit(&first, 1).await.unwrap().is_allowed(), "{name}");
+            assert!(limiter.check(&policy, &alice, 0).await.unwrap().is_admitted(), "{name}");
+            assert!(limiter.debit(&first, 1).await.unwrap().is_admitted(), "{name}");
             limiter.refund(&first, 0).await.unwrap();
         }
         // Each of these is one denial, even if the cost could never be admitted.
@@ -108,7 +108,7 @@ async fn only_denials_of_requests_that_cost_something_count() {
         // Waiting helps against the ban, and not against the cost.
         assert_eq!((banned.banned_for(), banned.retry_after()), (Some(HOUR), None), "{name}");
         // A request that costs nothing is admitted, and a refund is made.
-        assert!(limiter.check(&policy, &alice, 0).await.unwrap().is_allowed(), "{name}");
+        assert!(limiter.check(&policy, &alice, 0).await.unwrap().is_admitted(), "{name}");
         assert_eq!(limiter.refund(&first, 2).await.unwrap().remaining(), Some(2), "{name}");
         let peeked = limiter.peek(&policy, &alice, 1).await.unwrap();
         assert!(peeked.banned_for().is_some() && peeked.remaining() == Some(0), "{name}: {peeked:?}");
@@ -121,18 +121,18 @@ async fn a_shadow_neither_counts_denials_nor_bans() {
     for (name, limiter) in stores("penalty-shadow").await {
         let policy = day("p", 1).penalty(three());
         for _ in 0..9 {
-            assert!(ask(&limiter, &policy.clone().shadow(), &alice).await.is_allowed(), "{name}");
+            assert!(ask(&limiter, &policy.clone().shadow(), &alice).await.is_admitted(), "{name}");
         }
         assert_eq!(provoke(&limiter, &policy, &alice).await, (0, 2), "{name}");
         let shadow = ask(&limiter, &policy.clone().shadow(), &alice).await;
-        assert!(shadow.is_allowed() && shadow.shadows()[0].banned_for().is_none(), "{name}: {shadow:?}");
+        assert!(shadow.is_admitted() && shadow.shadows()[0].banned_for().is_none(), "{name}: {shadow:?}");
         // The denials of a shadow do not count for other policies either.
         let both = [
             Charge::new(&day("q", 9).penalty(three()), &alice, 1),
             Charge::new(&day("s", 1).shadow(), &alice, 1),
         ];
         for _ in 0..6 {
-            assert!(limiter.check_all(&both).await.unwrap().is_allowed(), "{name}");
+            assert!(limiter.check_all(&both).await.unwrap().is_admitted(), "{name}");
         }
     }
 }
@@ -280,11 +280,11 @@ async fn the_most_charges_of_a_decision_can_all_have_penalties() {
         let bucket = || TokenBucket::new().refill_every(HOUR).starting_at(1);
         let policy = |number: u32| {
             let quota = Quota::per_hour(9);
-            Policy::new(&format!("p{number}"), quota).algorithm(bucket()).debt(3).penalty(three())
+            Policy::new(&format!("p{number}"), quota).algorithm(bucket()).max_debt(3).penalty(three())
         };
         let charges: Vec<Charge> = (0..256).map(|number| Charge::new(&policy(number), &alice, 1)).collect();
         let decision = limiter.check_all(&charges).await.unwrap();
-        assert!(decision.is_allowed() && decision.failure().is_none(), "{name}: {:?}", decision.failure());
+        assert!(decision.is_admitted() && decision.failure().is_none(), "{name}: {:?}", decision.failure());
         for denials in 1..=3 {
             let decision = limiter.check_all(&charges).await.unwrap();
             assert!(decision.failure().is_none(), "{name}: {:?}", decision.failure());
@@ -312,7 +312,7 @@ async fn an_operator_bans_and_unbans() {
         limiter.operator().reset(&policy, &alice).await.unwrap();
         assert!(ask(&limiter, &policy, &alice).await.banned_for().is_some(), "{name}");
         limiter.operator().unban(&policy, &alice).await.unwrap();
-        assert!(ask(&limiter, &policy, &alice).await.is_allowed(), "{name}");
+        assert!(ask(&limiter, &policy, &alice).await.is_admitted(), "{name}");
         // No number of denials bans.
         for _ in 0..30 {
             assert!(ask(&limiter, &policy, &alice).await.banned_for().is_none(), "{name}");
@@ -330,7 +330,7 @@ async fn a_key_banned_under_a_shadow_is_listed_and_banned_once_the_policy_is_enf
         let (policy, bob) = (day("p", 1).penalty(Penalty::manual()), Key::new("bob"));
         let (shadow, half) = (policy.clone().shadow(), policy.clone().rollout(0.5));
         limiter.operator().ban(&shadow, &bob, HOUR).await.unwrap();
-        assert!(ask(&limiter, &shadow, &bob).await.is_allowed(), "{name}");
+        assert!(ask(&limiter, &shadow, &bob).await.is_admitted(), "{name}");
         for policy in [&shadow, &half, &policy] {
             assert_eq!(texts(&BanList::of(&limiter, policy).await.unwrap()), ["bob"], "{name}");
         }
@@ -408,7 +408,7 @@ async fn a_ban_holds_for_preflights_and_their_denials_count_for_it() {
             limiter.operator().ban(&policy, &client, HOUR).await.unwrap();
             for _ in 0..2 {
                 let decision = ask(&limiter, &policy, &preflight).await;
-                assert!(decision.banned_for().is_some() && !decision.is_allowed(), "{name}, {identity}");
+                assert!(decision.banned_for().is_some() && !decision.is_admitted(), "{name}, {identity}");
             }
             let bans = BanList::of(&limiter, &policy).await;
             assert!(bans.is_err() || texts(&bans.unwrap()).contains(&client.as_str()), "{name}, {identity}");
@@ -417,14 +417,14 @@ async fn a_ban_holds_for_preflights_and_their_denials_count_for_it() {
             assert_eq!(provoke(&limiter, &policy, &preflight).await, (3, 2), "{name}, {identity}");
             assert!(ask(&limiter, &policy, &client).await.banned_for().is_some(), "{name}, {identity}");
             limiter.operator().unban(&policy, &client).await.unwrap();
-            assert!(ask(&limiter, &policy, &client).await.is_allowed(), "{name}, {identity}");
+            assert!(ask(&limiter, &policy, &client).await.is_admitted(), "{name}, {identity}");
             assert!(ask(&limiter, &policy, &preflight).await.banned_for().is_none(), "{name}, {identity}");
             // Both in one decision.
             let charges = [Charge::new(&policy, &client, 1), Charge::new(&policy, &preflight, 1)];
-            assert!(!limiter.check_all(&charges).await.unwrap().is_allowed(), "{name}, {identity}");
+            assert!(!limiter.check_all(&charges).await.unwrap().is_admitted(), "{name}, {identity}");
             limiter.operator().reset(&policy, &preflight).await.unwrap();
             limiter.operator().unban(&policy, &client).await.unwrap();
-            assert!(limiter.check_all(&charges).await.unwrap().is_allowed(), "{name}, {identity}");
+            assert!(limiter.check_all(&charges).await.unwrap().is_admitted(), "{name}, {identity}");
         }
     }
 }

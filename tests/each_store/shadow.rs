@@ -27,7 +27,7 @@ async fn a_shadow_counts_and_denies_nothing() {
         }
         for _ in 0..3 {
             let decision = limiter.check(&policy, &key, 1).await.unwrap();
-            assert!(decision.is_allowed() && decision.binding().is_none(), "{name}");
+            assert!(decision.is_admitted() && decision.binding().is_none(), "{name}");
             let [shadow] = decision.shadows() else { panic!("{name}: {decision:?}") };
             assert!(
                 shadow.verdict().is_denied() && shadow.verdict().retry_after().is_some(),
@@ -35,8 +35,8 @@ async fn a_shadow_counts_and_denies_nothing() {
             );
         }
         // Enforced, it continues with these counts.
-        assert!(!limiter.check(&day("new", 2), &key, 1).await.unwrap().is_allowed(), "{name}");
-        assert!(limiter.check(&day("new", 3), &key, 1).await.unwrap().is_allowed(), "{name}");
+        assert!(!limiter.check(&day("new", 2), &key, 1).await.unwrap().is_admitted(), "{name}");
+        assert!(limiter.check(&day("new", 3), &key, 1).await.unwrap().is_admitted(), "{name}");
     }
 }
 
@@ -54,16 +54,16 @@ async fn other_policies_are_enforced_as_always() {
         ];
         for left in [(vec![2, 3], vec![1]), (vec![1, 2], vec![0]), (vec![0, 1], vec![0])] {
             let decision = limiter.check_all(&charges).await.unwrap();
-            assert!(decision.is_allowed(), "{name}: {decision:?}");
+            assert!(decision.is_admitted(), "{name}: {decision:?}");
             assert_eq!(remaining(&decision), left, "{name}");
         }
         let denied = limiter.check_all(&charges).await.unwrap();
-        assert!(!denied.is_allowed(), "{name}");
+        assert!(!denied.is_admitted(), "{name}");
         assert_eq!(denied.binding().unwrap().policy().name(), "window", "{name}");
         assert_eq!(remaining(&denied), (vec![0, 1], vec![0]), "{name}");
         // What is denied is not charged to a shadow that has room.
         let roomy = [Charge::new(&day("roomy", 9).shadow(), &all, 1), charges[1].clone()];
-        assert!(!limiter.check_all(&roomy).await.unwrap().is_allowed(), "{name}");
+        assert!(!limiter.check_all(&roomy).await.unwrap().is_admitted(), "{name}");
         let left = limiter.peek(&day("roomy", 9), &all, 0).await.unwrap().remaining();
         assert_eq!(left, Some(9), "{name}");
         // A refund is one of the shadow too.

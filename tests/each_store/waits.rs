@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tower_ratelimit::{Key, ManualClock, Policy, Quota, algorithm::LeakyBucket};
+use tower_ratelimit::{Key, Policy, Quota, algorithm::LeakyBucket, store::ManualClock};
 
 use crate::stores::{on_a_clock, stores};
 
@@ -20,7 +20,7 @@ async fn each_wait_ends_with_an_admission_on_each_store() {
         for policy in &policies {
             let waits = (0..5).map(|_| async {
                 let decision = limiter.wait(policy, &Key::new("all"), 1, LONG).await.unwrap();
-                assert!(decision.is_allowed() && decision.delay().is_none(), "{name}: {decision:?}");
+                assert!(decision.is_admitted() && decision.delay().is_none(), "{name}: {decision:?}");
             });
             futures_util::future::join_all(waits).await;
         }
@@ -39,7 +39,7 @@ async fn a_permit_that_is_released_ends_a_wait_on_each_store() {
             tokio::task::yield_now().await;
             drop(held);
         });
-        assert!(waited.unwrap().is_allowed(), "{name}");
+        assert!(waited.unwrap().is_admitted(), "{name}");
     }
 }
 
@@ -52,7 +52,7 @@ async fn a_wait_that_ends_without_an_admission_charges_nothing_on_each_store() {
         let clock = ManualClock::new();
         let (limiter, key) = (limiter(clock.clone()), Key::new("alice"));
         let left = async |policy| limiter.peek(policy, &key, 0).await.unwrap().remaining();
-        assert!(limiter.wait(&bucket, &key, 10, Duration::ZERO).await.unwrap().is_allowed(), "{name}");
+        assert!(limiter.wait(&bucket, &key, 10, Duration::ZERO).await.unwrap().is_admitted(), "{name}");
 
         // Longer than the patience, and impossible.
         let unit = Duration::from_millis(100);
@@ -69,7 +69,7 @@ async fn a_wait_that_ends_without_an_admission_charges_nothing_on_each_store() {
         assert_eq!(left(&bucket).await, Some(10), "{name}");
 
         // A delay that is too long is refunded.
-        assert!(limiter.wait(&queue, &key, 1, Duration::ZERO).await.unwrap().is_allowed(), "{name}");
+        assert!(limiter.wait(&queue, &key, 1, Duration::ZERO).await.unwrap().is_admitted(), "{name}");
         let before = left(&queue).await;
         for _ in 0..3 {
             let denied = limiter.wait(&queue, &key, 1, Duration::ZERO).await.unwrap();

@@ -55,7 +55,7 @@ async fn ask(processes: &[Process], policy: &Policy, key: &str, time: Duration) 
     while started.elapsed() < time {
         for process in processes {
             let decision = process.limiter.check(policy, &key, 1).await;
-            admitted += u64::from(decision.is_ok_and(|decision| decision.is_allowed()));
+            admitted += u64::from(decision.is_ok_and(|decision| decision.is_admitted()));
         }
         sleep(Duration::from_micros(500)).await;
     }
@@ -64,7 +64,7 @@ async fn ask(processes: &[Process], policy: &Policy, key: &str, time: Duration) 
 
 async fn row(name: &str, mode: FailureMode, promises: &mut Promises) {
     let server = RedisServer::start();
-    let policy = Policy::new("p", Quota::per_day(LIMIT)).on_store_failure(mode);
+    let policy = Policy::new("p", Quota::per_day(LIMIT)).failure_mode(mode);
     let traffic = Policy::new("traffic", Quota::per_day(1_000_000));
     let mut processes = Vec::new();
     for _ in 0..3 {

@@ -68,7 +68,7 @@ async fn row(
     promises: &mut Promises,
 ) {
     let server = RedisServer::start();
-    let policy = Policy::new("p", Quota::per_day(LIMIT)).algorithm(algorithm).on_store_failure(mode);
+    let policy = Policy::new("p", Quota::per_day(LIMIT)).algorithm(algorithm).failure_mode(mode);
     let key = Key::new("alice");
     let (phase, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let mut instances = JoinSet::new();
@@ -84,7 +84,7 @@ async fn row(
                     (limiter.clone(), policy.clone(), key.clone(), phase.load(Ordering::Relaxed));
                 running.spawn(async move {
                     let decision = limiter.check(&policy, &key, 1).await;
-                    (phase, decision.is_ok_and(|decision| decision.is_allowed()))
+                    (phase, decision.is_ok_and(|decision| decision.is_admitted()))
                 });
                 sleep(PAUSE).await;
             }

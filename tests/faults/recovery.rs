@@ -157,7 +157,7 @@ impl Fault for AllNodes {
 }
 
 async fn check(limiter: &Limiter) -> Result<(), Error> {
-    let policy = Policy::new("p", Quota::per_day(1_000_000)).on_store_failure(FailureMode::Closed);
+    let policy = Policy::new("p", Quota::per_day(1_000_000)).failure_mode(FailureMode::Closed);
     limiter.check(&policy, &Key::new("alice"), 1).await.map(drop)
 }
 

@@ -57,15 +57,14 @@ struct Policies {
 
 impl Policies {
     fn new() -> Self {
-        let closed =
-            |name: &str| Policy::new(name, Quota::per_day(LIMIT)).on_store_failure(FailureMode::Closed);
+        let closed = |name: &str| Policy::new(name, Quota::per_day(LIMIT)).failure_mode(FailureMode::Closed);
         Self {
             exact: [
                 closed("window").algorithm(FixedWindow::anchored()),
                 closed("log").algorithm(SlidingLog::default()),
-                closed("leased").algorithm(FixedWindow::anchored()).leased(50),
+                closed("leased").algorithm(FixedWindow::anchored()).max_lease(50),
             ],
-            permits: Policy::concurrency("permits", PERMITS).on_store_failure(FailureMode::Closed),
+            permits: Policy::concurrency("permits", PERMITS).failure_mode(FailureMode::Closed),
             local: Policy::new("local", Quota::per_minute(1_000)),
         }
     }
@@ -170,7 +169,7 @@ async fn request(limiter: &Limiter, policies: &Policies, counts: &Counts, rng: &
             choice @ 0..=4 => {
                 let (policy, key) = (usize::from(choice) % 3, rng.usize(..KEYS));
                 let decision = limiter.check(&policies.exact[policy], &Key::new(key.to_string()), 1).await;
-                let is_admitted = decision.as_ref().is_ok_and(|decision| decision.is_allowed());
+                let is_admitted = decision.as_ref().is_ok_and(|decision| decision.is_admitted());
                 if is_admitted && counts.admitted[policy][key].fetch_add(1, Ordering::Relaxed) >= LIMIT {
                     counts.above.fetch_add(1, Ordering::Relaxed);
                 }
@@ -179,7 +178,7 @@ async fn request(limiter: &Limiter, policies: &Policies, counts: &Counts, rng: &
             5 => {
                 let decision = limiter.check(&policies.permits, &Key::new("all"), 1).await;
                 let Ok(decision) = decision else { return true };
-                if decision.is_allowed() {
+                if decision.is_admitted() {
                     if counts.held.fetch_add(1, Ordering::Relaxed) >= PERMITS {
                         counts.above.fetch_add(1, Ordering::Relaxed);
                     }

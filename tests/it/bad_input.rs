@@ -130,7 +130,7 @@ async fn unusual_identities_are_counted_separately() {
             for identity in identities {
                 let decision = limiter.check(&policy, &Key::new(identity), 1).await.unwrap();
                 assert_eq!(
-                    decision.is_allowed(),
+                    decision.is_admitted(),
                     verdict,
                     "{:?}",
                     String::from_utf8_lossy(&identity[..identity.len().min(9)])
@@ -164,11 +164,11 @@ async fn the_largest_cost_is_always_denied_and_charges_nothing() {
             let key = Key::new("alice");
             for cost in [u64::MAX, u64::MAX - 1, policy.capacity() + 1] {
                 let decision = limiter.check(&policy, &key, cost).await.unwrap();
-                assert!(!decision.is_allowed());
+                assert!(!decision.is_admitted());
                 assert_eq!(decision.retry_after(), None, "{} {cost}", policy.name());
                 assert_eq!(decision.outcomes()[0].remaining(), policy.capacity());
             }
-            assert!(limiter.check(&policy, &key, policy.capacity()).await.unwrap().is_allowed());
+            assert!(limiter.check(&policy, &key, policy.capacity()).await.unwrap().is_admitted());
         }
     }
 }
@@ -176,11 +176,11 @@ async fn the_largest_cost_is_always_denied_and_charges_nothing() {
 #[tokio::test]
 async fn a_decision_has_at_most_256_charges() {
     let server = RedisServer::start();
-    let policy = Policy::new("p", Quota::per_hour(9)).on_store_failure(FailureMode::Closed);
+    let policy = Policy::new("p", Quota::per_hour(9)).failure_mode(FailureMode::Closed);
     for limiter in [Limiter::new(MemoryStore::new()), Limiter::new(store(&server).await)] {
         let charges: Vec<_> =
             (0..257).map(|i| tower_ratelimit::Charge::new(&policy, &Key::new(format!("k{i}")), 1)).collect();
-        assert!(limiter.check_all(&charges[..256]).await.unwrap().is_allowed());
+        assert!(limiter.check_all(&charges[..256]).await.unwrap().is_admitted());
         let error = limiter.check_all(&charges).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig);
         assert!(error.to_string().contains("split it"), "{error}");
@@ -215,7 +215,10 @@ async fn services_with_different_prefixes_share_no_key() {
     for (prefix, name) in [("shop", "eu:login"), ("shop:eu", "login"), ("shop", "eu%3Alogin")] {
         let limiter = Limiter::new(settings().prefix(prefix).connect(&server.url()).await.unwrap());
         let policy = Policy::new(name, Quota::per_day(1));
-        assert!(limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().is_allowed(), "{prefix} {name}");
+        assert!(
+            limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().is_admitted(),
+            "{prefix} {name}"
+        );
     }
 }
 
@@ -225,7 +228,7 @@ async fn the_longest_deadline_is_accepted() {
     let limiter =
         Limiter::new(settings().deadline(std::time::Duration::MAX).connect(&server.url()).await.unwrap());
     let decision = limiter.check(&Policy::new("p", Quota::per_day(1)), &Key::new("alice"), 1).await.unwrap();
-    assert!(decision.is_allowed() && decision.failure().is_none());
+    assert!(decision.is_admitted() && decision.failure().is_none());
 }
 
 #[tokio::test]

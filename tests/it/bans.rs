@@ -5,8 +5,8 @@ use support::inner::{ask, layer};
 
 use http::{Request, StatusCode, request::Parts};
 use tower_ratelimit::{
-    Answer, ClientIp, Error, ErrorKind, Header, Key, KeyExtractor, PeerIp, RateLimitLayer, TrustedProxies,
-    key::{Cookie, Repeat},
+    Answer, ClientIp, Error, ErrorKind, Header, Key, KeyExtractor, PeerIp, RateLimitLayer,
+    key::{Cookie, Repeat, TrustedProxies},
     policy::Enforcement,
 };
 
@@ -48,89 +48,96 @@ async fn an_identity_that_cannot_be_read_does_not_evade_a_ban() {
     let joined = || Key::join([&Key::new("bad"), &Key::new("GET")]);
     type Lines = &'static [(&'static str, &'static [u8])];
     let rows: Vec<(&str, RateLimitLayer, Lines, u16)> = vec![
-        ("blocked", layer(9).block(api_key().any_of(["bad"])), &[(KEY, b"bad")], 429),
-        ("another", layer(9).block(api_key().any_of(["bad"])), &[(KEY, b"good")], 200),
-        ("missing", layer(9).block(api_key().any_of(["bad"])), &[], 200),
-        ("twice", layer(9).block(api_key().any_of(["bad"])), &[(KEY, b"bad"), (KEY, b"bad")], 429),
-        ("twice, differing", layer(9).block(api_key().any_of(["bad"])), &[(KEY, b"bad"), (KEY, b"x")], 400),
-        ("twice, one empty", layer(9).block(api_key().any_of(["bad"])), &[(KEY, b"bad"), (KEY, b"")], 400),
-        ("empty", layer(9).block(api_key().any_of(["bad"])), &[(KEY, b"")], 400),
-        ("not UTF-8", layer(9).block(api_key().any_of(["bad"])), &[(KEY, b"\xff")], 400),
-        ("cookie", layer(9).block(session().any_of(["bad"])), &[(COOKIE, b"session=bad")], 429),
+        ("blocked", layer(9).block_if(api_key().any_of(["bad"])), &[(KEY, b"bad")], 429),
+        ("another", layer(9).block_if(api_key().any_of(["bad"])), &[(KEY, b"good")], 200),
+        ("missing", layer(9).block_if(api_key().any_of(["bad"])), &[], 200),
+        ("twice", layer(9).block_if(api_key().any_of(["bad"])), &[(KEY, b"bad"), (KEY, b"bad")], 429),
+        (
+            "twice, differing",
+            layer(9).block_if(api_key().any_of(["bad"])),
+            &[(KEY, b"bad"), (KEY, b"x")],
+            400,
+        ),
+        ("twice, one empty", layer(9).block_if(api_key().any_of(["bad"])), &[(KEY, b"bad"), (KEY, b"")], 400),
+        ("empty", layer(9).block_if(api_key().any_of(["bad"])), &[(KEY, b"")], 400),
+        ("not UTF-8", layer(9).block_if(api_key().any_of(["bad"])), &[(KEY, b"\xff")], 400),
+        ("cookie", layer(9).block_if(session().any_of(["bad"])), &[(COOKIE, b"session=bad")], 429),
         (
             "cookie twice",
-            layer(9).block(session().any_of(["bad"])),
+            layer(9).block_if(session().any_of(["bad"])),
             &[(COOKIE, b"session=bad; session=x")],
             400,
         ),
         (
             "cookie twice, one empty",
-            layer(9).block(session().any_of(["bad"])),
+            layer(9).block_if(session().any_of(["bad"])),
             &[(COOKIE, b"session=bad; session=")],
             400,
         ),
         (
             "cookie twice, equal",
-            layer(9).block(session().any_of(["bad"])),
+            layer(9).block_if(session().any_of(["bad"])),
             &[(COOKIE, b"session=bad"), (COOKIE, b"session=b%61d")],
             429,
         ),
         (
             "cookie twice, the last",
-            layer(9).block(session().on_repeat(Repeat::Last).any_of(["bad"])),
+            layer(9).block_if(session().on_repeat(Repeat::Last).any_of(["bad"])),
             &[(COOKIE, b"session=x; session=bad")],
             429,
         ),
         // As without the cookie.
-        ("cookie empty", layer(9).block(session().any_of(["bad"])), &[(COOKIE, b"session=")], 200),
+        ("cookie empty", layer(9).block_if(session().any_of(["bad"])), &[(COOKIE, b"session=")], 200),
         (
             "part of a tuple",
-            layer(9).block((api_key(), method).any_of([joined()])),
+            layer(9).block_if((api_key(), method).any_of([joined()])),
             &[(KEY, b"bad"), (KEY, b"x")],
             400,
         ),
-        ("tuple without the part", layer(9).block((api_key(), method).any_of([joined()])), &[], 200),
-        ("first of two", layer(9).block(either().any_of(["bad"])), &[(KEY, b""), (OLD, b"bad")], 400),
-        ("second of two", layer(9).block(either().any_of(["bad"])), &[(OLD, b"bad"), (OLD, b"x")], 400),
-        ("neither of two", layer(9).block(either().any_of(["bad"])), &[], 200),
-        ("hashed", layer(9).block(api_key().hashed([7; 32]).any_of(["bad"])), &[(KEY, b"")], 400),
-        ("later", layer(9).block(later(api_key()).any_of(["bad"])), &[(KEY, b"bad"), (KEY, b"x")], 400),
-        ("later, blocked", layer(9).block(later(api_key()).any_of(["bad"])), &[(KEY, b"bad")], 429),
-        ("later, missing", layer(9).block(later(api_key()).any_of(["bad"])), &[], 200),
+        ("tuple without the part", layer(9).block_if((api_key(), method).any_of([joined()])), &[], 200),
+        ("first of two", layer(9).block_if(either().any_of(["bad"])), &[(KEY, b""), (OLD, b"bad")], 400),
+        ("second of two", layer(9).block_if(either().any_of(["bad"])), &[(OLD, b"bad"), (OLD, b"x")], 400),
+        ("neither of two", layer(9).block_if(either().any_of(["bad"])), &[], 200),
+        ("hashed", layer(9).block_if(api_key().hashed([7; 32]).any_of(["bad"])), &[(KEY, b"")], 400),
+        ("later", layer(9).block_if(later(api_key()).any_of(["bad"])), &[(KEY, b"bad"), (KEY, b"x")], 400),
+        ("later, blocked", layer(9).block_if(later(api_key()).any_of(["bad"])), &[(KEY, b"bad")], 429),
+        ("later, missing", layer(9).block_if(later(api_key()).any_of(["bad"])), &[], 200),
         (
             "address twice",
-            layer(9).block(ip().within(["203.0.113.0/24"]).unwrap()),
+            layer(9).block_if(ip().within(["203.0.113.0/24"]).unwrap()),
             &[(REAL, b"203.0.113.9"), (REAL, b"1.2.3.4")],
             400,
         ),
         (
             "report only",
-            layer(9).block(api_key().any_of(["bad"])).enforcement(Enforcement::ReportOnly),
+            layer(9).block_if(api_key().any_of(["bad"])).enforcement(Enforcement::ReportOnly),
             &[(KEY, b"")],
             400,
         ),
         (
             "later, report only",
-            layer(9).block(later(api_key()).any_of(["bad"])).enforcement(Enforcement::ReportOnly),
+            layer(9).block_if(later(api_key()).any_of(["bad"])).enforcement(Enforcement::ReportOnly),
             &[(KEY, b"")],
             400,
         ),
-        ("and exempt", layer(9).block(api_key().any_of(["bad"])).exempt(|_| true), &[(KEY, b"")], 400),
+        ("and exempt", layer(9).block_if(api_key().any_of(["bad"])).exempt_if(|_| true), &[(KEY, b"")], 400),
         (
             "later, and exempt later",
-            layer(9).block(later(api_key()).any_of(["bad"])).exempt(later(Key::new("all")).any_of(["all"])),
+            layer(9)
+                .block_if(later(api_key()).any_of(["bad"]))
+                .exempt_if(later(Key::new("all")).any_of(["all"])),
             &[(KEY, b"bad")],
             429,
         ),
         (
             "and banned by a later ban",
-            layer(9).block(api_key().any_of(["bad"])).block(|_| true),
+            layer(9).block_if(api_key().any_of(["bad"])).block_if(|_| true),
             &[(KEY, b"")],
             429,
         ),
         (
             "and banned by a ban that comes later",
-            layer(9).block(api_key().any_of(["bad"])).block(later(Key::new("all")).any_of(["all"])),
+            layer(9).block_if(api_key().any_of(["bad"])).block_if(later(Key::new("all")).any_of(["all"])),
             &[(KEY, b"")],
             429,
         ),
@@ -150,8 +157,8 @@ async fn a_ban_that_the_server_cannot_decide_admits_nothing() {
     for kind in [ErrorKind::MissingSetup, ErrorKind::IdentityUnavailable, ErrorKind::InvalidConfig] {
         let fails = move |_: &Parts| Err::<Key, _>(Error::new(kind, "it cannot be decided"));
         let layers = [
-            layer(9).block(fails.any_of(["bad"])),
-            layer(9).block(later(fails).any_of(["bad"])).enforcement(Enforcement::ReportOnly),
+            layer(9).block_if(fails.any_of(["bad"])),
+            layer(9).block_if(later(fails).any_of(["bad"])).enforcement(Enforcement::ReportOnly),
         ];
         for layer in layers {
             let status = ask(&layer, request(PEER, &[])).await.status();
@@ -159,7 +166,7 @@ async fn a_ban_that_the_server_cannot_decide_admits_nothing() {
         }
     }
     // A request without a peer address.
-    let layer = layer(9).block(PeerIp::new().within(["203.0.113.0/24"]).unwrap());
+    let layer = layer(9).block_if(PeerIp::new().within(["203.0.113.0/24"]).unwrap());
     assert_eq!(ask(&layer, Request::get("/").body(String::new()).unwrap()).await.status(), 500);
 }
 
@@ -167,7 +174,7 @@ async fn a_ban_that_the_server_cannot_decide_admits_nothing() {
 async fn an_identity_that_cannot_be_read_is_not_exempt() {
     let exempt = || Header::new("x-api-key").any_of(["partner"]);
     let twice: &[(&str, &[u8])] = &[("x-api-key", b"partner"), ("x-api-key", b"other")];
-    let layer = layer(1).exempt(exempt()).exempt(|_| false);
+    let layer = layer(1).exempt_if(exempt()).exempt_if(|_| false);
     assert_eq!(ask(&layer, request(PEER, &[("x-api-key", b"partner")])).await.status(), 200);
     assert_eq!(ask(&layer, request(PEER, twice)).await.status(), 200);
     assert_eq!(ask(&layer, request(PEER, twice)).await.status(), 429);
@@ -259,13 +266,13 @@ async fn a_client_that_was_not_identified_matches_no_exemption() {
             }
         }
         // A ban applies to the identified client. Without one, it applies to the known address.
-        let ban = layer(9).block(client.clone().within(networks).unwrap());
+        let ban = layer(9).block_if(client.clone().within(networks).unwrap());
         let status = ask(&ban, request(peer, &lines)).await.status();
         let admitted = name.ends_with("outside");
         if (status == 200) != admitted {
             wrong.push(format!("{name}: {status} under a ban"));
         }
-        let ban = layer(9).block(client.within(["198.51.100.0/24"]).unwrap());
+        let ban = layer(9).block_if(client.within(["198.51.100.0/24"]).unwrap());
         assert_eq!(ask(&ban, request(peer, &lines)).await.status(), 200, "{name}: another's ban");
     }
     assert_eq!(wrong, [""; 0]);

@@ -12,7 +12,7 @@ use tower_ratelimit::{
 };
 
 fn policy() -> Policy {
-    day("p", 1_000).on_store_failure(FailureMode::Closed)
+    day("p", 1_000).failure_mode(FailureMode::Closed)
 }
 
 async fn store(server: &RedisServer) -> RedisStore {

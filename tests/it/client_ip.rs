@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use http::{HeaderValue, Request, request::Parts};
 use proptest::prelude::*;
-use tower_ratelimit::{ClientIp, Error, ErrorKind, Key, KeyExtractor, PeerIp, TrustedProxies};
+use tower_ratelimit::{ClientIp, Error, ErrorKind, Key, KeyExtractor, PeerIp, key::TrustedProxies};
 
 /// A request from `peer`, if any, with the header lines `lines`.
 fn request<N: AsRef<str>, V: AsRef<[u8]>>(

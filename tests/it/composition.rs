@@ -36,8 +36,9 @@ use tower_http::{
     decompression::DecompressionLayer,
 };
 use tower_ratelimit::{
-    Answer, Header, Key, KeyExtractor, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer,
-    Rule, algorithm::LeakyBucket, store::Action,
+    Answer, Header, Key, KeyExtractor, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Rule,
+    algorithm::LeakyBucket,
+    store::{Action, ManualClock},
 };
 
 const HELLO: &str = "hello, which is long enough for tower-http to compress it, so it is said twice: hello";
@@ -406,9 +407,9 @@ async fn a_request_dropped_in_any_state_leaves_at_most_its_charge_and_no_permit(
         let store = if late { Limiter::new(self::late(memory)) } else { Limiter::new(memory) };
         let layer = RateLimitLayer::new(store, in_flight(3), Key::new("all"));
         let layer = if known {
-            layer.and(Rule::new(policy.clone(), Key::new("all")))
+            layer.rule(Rule::new(policy.clone(), Key::new("all")))
         } else {
-            layer.and(Rule::new(policy.clone(), Unknown))
+            layer.rule(Rule::new(policy.clone(), Unknown))
         };
         // So that the queue delays the next request.
         assert!(!counts.check(&policy, &Key::new("all"), 1).await.unwrap().verdict().is_denied(), "{name}");
@@ -442,7 +443,7 @@ async fn requests_dropped_at_any_moment_leave_redis_connections_in_step() {
     let limiter = Limiter::new(store(&server).await);
     let dropped = Policy::new("dropped", Quota::per_hour(1_000));
     let layer = RateLimitLayer::new(limiter.clone(), in_flight(500), Key::new("all"))
-        .and(Rule::new(dropped.clone(), Key::new("all")));
+        .rule(Rule::new(dropped.clone(), Key::new("all")));
     let (inner, calls) = Strict::new();
     let service = layer.layer(inner);
     let slow = || Request::get("/slow").body(String::new()).unwrap();

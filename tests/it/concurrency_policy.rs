@@ -15,9 +15,9 @@ use support::{
 use tokio::sync::mpsc;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Charge, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer,
+    Charge, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
     algorithm::Concurrency,
-    store::{Action, Store},
+    store::{Action, ManualClock, Store},
 };
 
 fn policy(limit: u64, lease: Duration) -> Policy {
@@ -33,7 +33,7 @@ async fn a_decision_holds_its_units_until_its_last_clone_is_dropped() {
         let (policy, key) = (policy(3, LEASE), Key::new("all"));
         let two = limiter.check(&policy, &key, 2).await.unwrap();
         let one = limiter.check(&policy, &key, 1).await.unwrap();
-        assert!(two.is_allowed() && one.is_allowed(), "{name}");
+        assert!(two.is_admitted() && one.is_admitted(), "{name}");
         let denied = limiter.check(&policy, &key, 1).await.unwrap();
         assert!(denied.retry_after().is_some_and(|wait| wait <= LEASE), "{name}");
         drop(denied);
@@ -92,7 +92,10 @@ async fn permits_that_a_handler_passes_on_are_held_until_its_body_ends() {
     let (requests, exports) = (policy(9, LEASE), Policy::concurrency("exports", 1));
     let layers = [
         ("counted", RateLimitLayer::new(limiter.clone(), requests.clone(), Key::new("all"))),
-        ("exempt", RateLimitLayer::new(limiter.clone(), requests.clone(), Key::new("all")).exempt(|_| true)),
+        (
+            "exempt",
+            RateLimitLayer::new(limiter.clone(), requests.clone(), Key::new("all")).exempt_if(|_| true),
+        ),
     ];
     for (name, layer) in layers {
         let handler = {
@@ -134,7 +137,7 @@ async fn a_permit_is_renewed_while_it_is_held_and_expires_when_its_holder_is_kil
             runtime.block_on(async {
                 let store = settings().connect(&url).await.unwrap();
                 let held = Limiter::new(store).check(&policy, &Key::new("all"), 1).await.unwrap();
-                assert!(held.is_allowed());
+                assert!(held.is_admitted());
                 taken.send(()).unwrap();
                 tokio::task::spawn_blocking(move || killed.recv()).await.unwrap().unwrap();
                 // As with SIGKILL, nothing is dropped and nothing is released.
@@ -146,11 +149,11 @@ async fn a_permit_is_renewed_while_it_is_held_and_expires_when_its_holder_is_kil
     is_taken.await.unwrap();
     for _ in 0..10 {
         tokio::time::sleep(Duration::from_millis(300)).await;
-        assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+        assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
     }
     kill.send(()).unwrap();
     instance.join().unwrap();
-    assert!(eventually(async || limiter.check(&policy, &key, 1).await.unwrap().is_allowed()).await);
+    assert!(eventually(async || limiter.check(&policy, &key, 1).await.unwrap().is_admitted()).await);
 }
 
 #[tokio::test]
@@ -165,15 +168,15 @@ async fn a_late_renewal_exceeds_the_limit_and_a_late_release_affects_no_other_ho
         let [late, present] = [(); 2].map(|()| Charge::new(&policy, &key, 1));
         let decide =
             async |action, charge: &Charge| store.decide(action, std::slice::from_ref(charge)).await.unwrap();
-        assert!(decide(Action::Charge, &late).await.is_allowed());
+        assert!(decide(Action::Charge, &late).await.is_admitted());
         clock.advance(LEASE);
-        assert!(decide(Action::Charge, &present).await.is_allowed(), "{name}");
+        assert!(decide(Action::Charge, &present).await.is_admitted(), "{name}");
         decide(Action::Renew, &late).await;
         // Both are in use, so one release frees nothing.
         assert_eq!(decide(Action::Refund, &late).await.remaining(), Some(0), "{name}");
         assert_eq!(decide(Action::Refund, &late).await.remaining(), Some(0), "{name}");
         decide(Action::Renew, &late).await;
-        assert!(!decide(Action::Charge, &Charge::new(&policy, &key, 1)).await.is_allowed(), "{name}");
+        assert!(!decide(Action::Charge, &Charge::new(&policy, &key, 1)).await.is_admitted(), "{name}");
         assert_eq!(decide(Action::Refund, &late).await.remaining(), Some(0), "{name}");
         assert_eq!(decide(Action::Refund, &present).await.remaining(), Some(1), "{name}");
     }
@@ -190,11 +193,11 @@ async fn a_shorter_period_does_not_shorten_the_permits_of_requests_that_run() {
     let key = Key::new("all");
     for (name, limiter) in [("memory", Limiter::new(memory)), ("redis", Limiter::new(redis))] {
         let running = limiter.check(&long, &key, 1).await.unwrap();
-        assert!(running.is_allowed(), "{name}");
+        assert!(running.is_admitted(), "{name}");
         for _ in 0..3 {
             // A denial must not write an earlier expiry, nor may a later decision count with one.
             let denied = limiter.check(&short, &key, 1).await.unwrap();
-            assert!(!denied.is_allowed(), "{name}: two requests run under a limit of 1");
+            assert!(!denied.is_admitted(), "{name}: two requests run under a limit of 1");
             clock.advance(Duration::from_millis(1_500));
         }
         drop(running);
@@ -219,7 +222,7 @@ async fn permits_under_two_periods_expire_after_their_own() {
         let none = |policy| Charge::new(policy, &key, 0);
         // One call decides both.
         let both = tokio::join!(decide(Action::Charge, &first), decide(Action::Charge, &second));
-        assert!(both.0.is_allowed() && both.1.is_allowed(), "{name}");
+        assert!(both.0.is_admitted() && both.1.is_admitted(), "{name}");
         let full = decide(Action::Peek, &none(&short)).await;
         assert_eq!((full.remaining(), full.outcomes()[0].reset_after()), (Some(1), LEASE), "{name}");
         clock.advance(LEASE / 10);
@@ -254,12 +257,12 @@ async fn a_permit_removed_as_expired_stays_expired_when_the_clock_steps_back() {
         let decide = async |action, policy: &Policy, cost| {
             store.decide(action, &[Charge::new(policy, &key, cost)]).await.unwrap()
         };
-        assert!(decide(Action::Charge, &short, 1).await.is_allowed(), "{name}");
+        assert!(decide(Action::Charge, &short, 1).await.is_admitted(), "{name}");
         clock.advance(LEASE);
-        assert!(decide(Action::Charge, &long, 1).await.is_allowed(), "{name}");
+        assert!(decide(Action::Charge, &long, 1).await.is_admitted(), "{name}");
         // The first permit has expired, and the second one lasts too long, so the denial rewrites the state.
         clock.step_back(LEASE / 2);
-        assert!(!decide(Action::Charge, &long, 5).await.is_allowed(), "{name}");
+        assert!(!decide(Action::Charge, &long, 5).await.is_admitted(), "{name}");
         clock.step_back(LEASE / 2);
         assert_eq!(decide(Action::Peek, &long, 0).await.remaining(), Some(4), "{name}");
     }
@@ -289,7 +292,7 @@ async fn two_decisions_on_one_charge_hold_two_permits() {
         let policy = policy(2, LEASE);
         let charge = [Charge::new(&policy, &Key::new("all"), 1)];
         let held = [limiter.check_all(&charge).await.unwrap(), limiter.check_all(&charge).await.unwrap()];
-        assert!(!limiter.check_all(&charge).await.unwrap().is_allowed(), "{name}");
+        assert!(!limiter.check_all(&charge).await.unwrap().is_admitted(), "{name}");
         let [first, second] = held;
         drop(first);
         assert!(eventually(async || units_left(&limiter, &policy).await == 1).await, "{name}");
@@ -308,7 +311,7 @@ async fn a_charge_that_reaches_a_store_twice_holds_its_permits_once() {
         let (policy, key) = (policy(5, LEASE), Key::new("all"));
         let charge = [Charge::new(&policy, &key, 2)];
         for _ in 0..2 {
-            assert!(store.decide(Action::Charge, &charge).await.unwrap().is_allowed(), "{name}");
+            assert!(store.decide(Action::Charge, &charge).await.unwrap().is_admitted(), "{name}");
         }
         let peeked = store.decide(Action::Peek, &[Charge::new(&policy, &key, 0)]).await.unwrap();
         assert_eq!(peeked.remaining(), Some(3), "{name}");
@@ -324,8 +327,8 @@ async fn a_denial_by_another_policy_holds_no_permit() {
         let key = Key::new("all");
         let both = || [Charge::new(&in_flight, &key, 1), Charge::new(&daily, &key, 1)];
         let first = limiter.check_all(&both()).await.unwrap();
-        assert!(first.is_allowed(), "{name}");
-        assert!(!limiter.check_all(&both()).await.unwrap().is_allowed(), "{name}");
+        assert!(first.is_admitted(), "{name}");
+        assert!(!limiter.check_all(&both()).await.unwrap().is_admitted(), "{name}");
         assert_eq!(units_left(&limiter, &in_flight).await, 1, "{name}");
         drop(first);
         assert!(eventually(async || units_left(&limiter, &in_flight).await == 2).await, "{name}");
@@ -346,7 +349,7 @@ async fn never_more_concurrent_tasks_than_the_limit() {
             while worked < 5 {
                 let decision = limiter.check(&policy, &Key::new("all"), 1).await.unwrap();
                 assert!(decision.failure().is_none());
-                if !decision.is_allowed() {
+                if !decision.is_admitted() {
                     tokio::time::sleep(Duration::from_millis(1)).await;
                     continue;
                 }
@@ -377,7 +380,7 @@ async fn exactly_the_limit_of_simultaneous_checks_is_admitted() {
     // All decisions are kept, so that no permit is released.
     let decisions = asking.join_all().await;
     assert!(decisions.iter().all(|decision| decision.failure().is_none()));
-    assert_eq!(decisions.iter().filter(|decision| decision.is_allowed()).count(), 23);
+    assert_eq!(decisions.iter().filter(|decision| decision.is_admitted()).count(), 23);
 }
 
 #[tokio::test]
@@ -388,7 +391,7 @@ async fn units_that_were_not_granted_are_not_held() {
         let key = Key::new("all");
         let all = limiter.check_up_to(&policy, &key, u64::MAX).await.unwrap();
         assert_eq!(all.outcomes()[0].granted(), 3, "{name}");
-        assert!(!limiter.check(&policy, &key, u64::MAX).await.unwrap().is_allowed(), "{name}");
+        assert!(!limiter.check(&policy, &key, u64::MAX).await.unwrap().is_admitted(), "{name}");
         drop(all);
         assert!(eventually(async || units_left(&limiter, &policy).await == 3).await, "{name}");
     }
@@ -580,7 +583,7 @@ fn a_permit_that_is_granted_from_outside_the_runtime_is_renewed() {
     let policy = Policy::new("exports", Quota::new(1, period)).algorithm(Concurrency::new());
     // `check` is called here, outside the runtime, and awaited inside.
     let held = runtime.block_on(limiter.check(&policy, &key, 1)).unwrap();
-    assert!(held.is_allowed());
+    assert!(held.is_admitted());
     // More than a period in all, with a renewal in between. Each renewal restarts the period.
     for _ in 0..3 {
         clock.advance(period / 2);
@@ -590,10 +593,10 @@ fn a_permit_that_is_granted_from_outside_the_runtime_is_renewed() {
         };
         assert!(runtime.block_on(eventually(renewed)));
     }
-    assert!(!runtime.block_on(limiter.check(&policy, &key, 1)).unwrap().is_allowed());
+    assert!(!runtime.block_on(limiter.check(&policy, &key, 1)).unwrap().is_admitted());
     drop(held);
     // A renewal under way releases it at its end.
-    let released = async || limiter.check(&policy, &key, 1).await.unwrap().is_allowed();
+    let released = async || limiter.check(&policy, &key, 1).await.unwrap().is_admitted();
     assert!(runtime.block_on(eventually(released)));
 }
 

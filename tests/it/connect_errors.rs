@@ -219,7 +219,7 @@ async fn a_unix_socket_takes_its_user_and_database_from_the_query() {
         |password: &str| format!("redis+unix://{}?user=limiter&pass={password}&db=3", path.to_str().unwrap());
     let limiter = Limiter::new(settings().connect(&url("p%40ss%231")).await.unwrap());
     let policy = Policy::new("p", Quota::per_hour(1));
-    assert!(limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().is_allowed());
+    assert!(limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().is_admitted());
     let keyspace: String = server.command(&["INFO", "keyspace"]);
     assert!(keyspace.contains("db3:keys=1"), "{keyspace}");
     let error = settings().connect(&url("hunter2")).await.unwrap_err();

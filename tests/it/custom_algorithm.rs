@@ -9,8 +9,9 @@ use std::time::Duration;
 use example::DayAndNight;
 use support::{RedisServer, day, settings, store};
 use tower_ratelimit::{
-    Charge, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
+    Charge, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota,
     algorithm::{Algorithm, FixedWindow},
+    store::ManualClock,
 };
 
 pub(crate) fn reports() -> Policy {
@@ -34,7 +35,7 @@ async fn the_example_is_decided_together_with_a_built_in_algorithm() {
         let both = [Charge::new(&reports(), &key, 1), Charge::new(&daily, &key, 1)];
         let admitted = async || {
             let mut admitted = 0;
-            while limiter.check_all(&both).await.unwrap().is_allowed() {
+            while limiter.check_all(&both).await.unwrap().is_admitted() {
                 admitted += 1;
             }
             admitted
@@ -73,7 +74,7 @@ impl Algorithm for Lua {
 }
 
 fn policy(name: &'static str, lua: &'static str) -> Policy {
-    Policy::new("p", Quota::per_hour(5)).algorithm(Lua(name, lua)).on_store_failure(FailureMode::Closed)
+    Policy::new("p", Quota::per_hour(5)).algorithm(Lua(name, lua)).failure_mode(FailureMode::Closed)
 }
 
 #[tokio::test]
@@ -152,7 +153,7 @@ async fn a_lua_file_that_denies_a_cost_of_0_is_an_error() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
     let denies = policy("mine", "return { decide = function() return 9, 0, 9 end }");
-    assert!(!limiter.check(&denies, &Key::new("alice"), 1).await.unwrap().is_allowed());
+    assert!(!limiter.check(&denies, &Key::new("alice"), 1).await.unwrap().is_admitted());
     let error = limiter.peek(&denies, &Key::new("alice"), 0).await.unwrap_err();
     assert!(error.to_string().contains("the algorithm mine must admit a cost of 0"), "{error}");
 }
@@ -276,7 +277,7 @@ async fn a_forgotten_local_changes_nothing_for_the_other_policies_of_a_decision(
     let lua = "return { decide = function(_, cost) \
                ttl, pack, now, manual_time, value_of, NEVER = 0, 0, 0, 1, 0, 0 \
                return 0, 4, 3, 0, 0, 9, 1, cost end }";
-    let hourly = Policy::new("hourly", Quota::per_hour(3)).on_store_failure(FailureMode::Closed);
+    let hourly = Policy::new("hourly", Quota::per_hour(3)).failure_mode(FailureMode::Closed);
     let charges = [policy("mine", lua), hourly].map(|policy| Charge::new(&policy, &Key::new("alice"), 1));
     for remaining in [2, 1] {
         let decision = limiter.check_all(&charges).await.unwrap();

@@ -5,10 +5,11 @@ use std::time::Duration;
 use crate::custom_algorithm::reports;
 use support::{RedisServer, eventually, inner, settings};
 use tower_ratelimit::{
-    Charge, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, PolicySource,
-    Quota, RateLimitLayer, Rule,
+    Charge, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, PolicySource, Quota,
+    RateLimitLayer, Rule,
     algorithm::{Algorithm, Evaluation, Input, KeyState, Receipt, Replenishment, Twin, Update},
     keyed::KeyedRateLimitLayer,
+    store::ManualClock,
 };
 use tower_ratelimit_extra::testing::TwinTest;
 
@@ -42,7 +43,7 @@ fn a_memory_store_panics_for_an_algorithm_without_a_twin_of_a_further_rule() {
     let plain = || Policy::new("plain", Quota::per_hour(5));
     let layer = || {
         let _ = RateLimitLayer::new(MemoryStore::new(), plain(), Key::new("all"))
-            .and(Rule::new(without_twin(), Key::new("all")));
+            .rule(Rule::new(without_twin(), Key::new("all")));
     };
     let keyed = || {
         let _ = KeyedRateLimitLayer::new(MemoryStore::new(), without_twin(), |_: &u8| "all");
@@ -64,7 +65,7 @@ async fn a_layer_over_a_memory_store_decides_a_custom_algorithm_with_a_twin() {
     clock.advance(Duration::from_secs(12 * 3_600));
     let store = MemoryStore::with_clock(clock.clone());
     let other = Policy::new("other", Quota::per_hour(9));
-    let layer = RateLimitLayer::new(store, reports(), Key::new("all")).and(Rule::new(other, Key::new("all")));
+    let layer = RateLimitLayer::new(store, reports(), Key::new("all")).rule(Rule::new(other, Key::new("all")));
     for _ in 0..5 {
         assert_eq!(inner::ask(&layer, inner::get()).await.status(), 200);
     }
@@ -110,7 +111,7 @@ impl Twin for Mistaken {
 fn mistaken(zero: bool, returned: Evaluation, update: Option<Update>) -> Policy {
     Policy::new("p", Quota::per_hour(5))
         .algorithm(Mistaken { zero, returned, update })
-        .on_store_failure(FailureMode::Closed)
+        .failure_mode(FailureMode::Closed)
 }
 
 #[tokio::test]
@@ -301,7 +302,7 @@ async fn the_permits_of_a_custom_algorithm_are_held_renewed_and_released_on_both
         let two = limiter.check(&seats, &key, 2).await.unwrap();
         let one = limiter.check(&seats, &key, 1).await.unwrap();
         assert_eq!(one.remaining(), Some(0));
-        assert!(!limiter.check(&seats, &key, 1).await.unwrap().is_allowed());
+        assert!(!limiter.check(&seats, &key, 1).await.unwrap().is_admitted());
         drop(two);
         let free = async || limiter.peek(&seats, &key, 0).await.unwrap().remaining();
         assert!(eventually(async || free().await == Some(2)).await);

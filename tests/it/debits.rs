@@ -18,10 +18,9 @@ use support::{
 };
 use tokio::task::JoinSet;
 use tower_ratelimit::{
-    Charge, Decision, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
-    Reservation,
+    Charge, Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, Reservation,
     algorithm::{Algorithm, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    store::Action,
+    store::{Action, ManualClock},
 };
 
 const PERIOD: Duration = Duration::from_secs(100);
@@ -55,9 +54,9 @@ async fn units_within_a_larger_quota_do_not_become_a_debt_of_a_smaller_one() {
     for (name, policy, wait) in rows {
         for (store, limiter) in both(&server, &clock).await {
             let key = Key::new(name);
-            let roomy = policy.clone().debt(5_000);
+            let roomy = policy.clone().max_debt(5_000);
             let used = roomy.capacity() - u64::from(name == "starts low");
-            assert!(limiter.check(&roomy, &key, used).await.unwrap().is_allowed(), "{name}, {store}");
+            assert!(limiter.check(&roomy, &key, used).await.unwrap().is_admitted(), "{name}, {store}");
             let lowered = roomy.with_quota(small).unwrap();
             let denied = limiter.check(&lowered, &key, 1).await.unwrap();
             assert_eq!(denied.retry_after(), Some(wait), "{name}, {store}");
@@ -83,7 +82,7 @@ async fn a_debt_stays_owed_under_another_quota() {
     ];
     for (name, policy) in rows {
         for (store, limiter) in both(&server, &clock).await {
-            let (key, policy) = (Key::new(name), policy.clone().debt(200));
+            let (key, policy) = (Key::new(name), policy.clone().max_debt(200));
             let lowered = policy.with_quota(small).unwrap();
             let wait = async |policy: &Policy| {
                 limiter.check(policy, &key, 1).await.unwrap().retry_after().map(|wait| wait.as_millis())
@@ -104,8 +103,8 @@ async fn a_debt_stays_owed_under_another_quota() {
             assert_eq!(debited.outcomes()[0].granted(), 110, "{name}, {store}");
             assert_eq!(wait(&lowered).await, Some(201 * 1_200), "{name}, {store}");
             // With less room for debts, what is above is not owed.
-            assert_eq!(wait(&lowered.clone().debt(40)).await, Some(41 * 1_200), "{name}, {store}");
-            assert_eq!(wait(&lowered.debt(0)).await, Some(1_200), "{name}, {store}");
+            assert_eq!(wait(&lowered.clone().max_debt(40)).await, Some(41 * 1_200), "{name}, {store}");
+            assert_eq!(wait(&lowered.max_debt(0)).await, Some(1_200), "{name}, {store}");
         }
     }
 }
@@ -127,7 +126,7 @@ async fn a_debit_charges_what_remains_and_the_debt_and_no_more() {
     for (name, policy, unit) in rows {
         for debt in [0, 5] {
             let clock = ManualClock::new();
-            let policy = policy.clone().debt(debt);
+            let policy = policy.clone().max_debt(debt);
             for (store, limiter) in both(&server, &clock).await {
                 let context = format!("{name}, debt {debt}, {store}");
                 let key = Key::new(format!("{name}-{debt}"));
@@ -139,11 +138,11 @@ async fn a_debit_charges_what_remains_and_the_debt_and_no_more() {
                 let left = remaining - 3;
                 assert_eq!(debited.remaining(), Some(left), "{context}");
                 let debited = limiter.debit(&request, 1_000_000).await.unwrap();
-                assert!(debited.is_allowed(), "{context}");
+                assert!(debited.is_admitted(), "{context}");
                 let granted = |decision: &Decision| decision.outcomes()[0].granted();
                 assert_eq!((granted(&debited), debited.remaining()), (left + debt, Some(0)), "{context}");
                 let nothing = limiter.debit(&request, 1).await.unwrap();
-                assert!(nothing.is_allowed() && granted(&nothing) == 0, "{context}");
+                assert!(nothing.is_admitted() && granted(&nothing) == 0, "{context}");
 
                 let denied = limiter.check(&policy, &key, 1).await.unwrap();
                 let wait = denied.retry_after().unwrap_or_else(|| panic!("{context}: {denied:?}"));
@@ -153,7 +152,7 @@ async fn a_debit_charges_what_remains_and_the_debt_and_no_more() {
                     assert!(wait >= PERIOD / 2, "{context}: {wait:?}");
                 }
                 clock.advance(wait);
-                assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed(), "{context}");
+                assert!(limiter.check(&policy, &key, 1).await.unwrap().is_admitted(), "{context}");
                 clock.step_back(wait);
             }
         }
@@ -231,8 +230,8 @@ async fn count_is_right(limiter: &Limiter, policy: &Policy, key: &Key, steps: &[
         match *step {
             Step::Reserve(units) => {
                 let decision = limiter.check(policy, key, units).await.unwrap();
-                assert_eq!(decision.is_allowed(), used + units <= LIMIT, "{step:?} with {used} used");
-                if decision.is_allowed() {
+                assert_eq!(decision.is_admitted(), used + units <= LIMIT, "{step:?} with {used} used");
+                if decision.is_admitted() {
                     used += units;
                     let reservation = Reservation::new(limiter, &decision);
                     let refunds = units % 2 == 0;
@@ -272,7 +271,7 @@ async fn count_is_right(limiter: &Limiter, policy: &Policy, key: &Key, steps: &[
             Step::Debit(which, units) => {
                 let Some(request) = requests.get(which % number) else { continue };
                 debit(&mut used, units);
-                assert!(limiter.debit(&request.decision, units).await.unwrap().is_allowed());
+                assert!(limiter.debit(&request.decision, units).await.unwrap().is_admitted());
             }
             Step::Refund(which, units) => {
                 let Some(request) = requests.get_mut(which % number) else { continue };
@@ -324,8 +323,8 @@ fn the_count_is_right_after_debits_refunds_and_settlements_in_any_order() {
     let memory = Limiter::new(MemoryStore::new());
     let day = Quota::per_day(LIMIT);
     let policies = [
-        Policy::new("log", day).algorithm(SlidingLog::new()).debt(DEBT),
-        Policy::new("window", day).algorithm(FixedWindow::anchored()).debt(DEBT),
+        Policy::new("log", day).algorithm(SlidingLog::new()).max_debt(DEBT),
+        Policy::new("window", day).algorithm(FixedWindow::anchored()).max_debt(DEBT),
     ];
     let config = Config { cases: 60, failure_persistence: None, ..Config::default() };
     let case = std::cell::Cell::new(0);
@@ -382,7 +381,7 @@ async fn a_settlement_that_was_not_sent_can_be_made_again() {
             let limiter = Limiter::new(store.clone());
             let policy = Policy::new("tokens", Quota::per_day(100))
                 .algorithm(FixedWindow::anchored())
-                .on_store_failure(mode);
+                .failure_mode(mode);
             let decision = limiter.check(&policy, &Key::new("alice"), 10).await.unwrap();
             let reservation = Reservation::new(&limiter, &decision);
             store.fail(ErrorKind::StoreUnreachable);
@@ -403,16 +402,16 @@ async fn a_settlement_that_was_not_sent_can_be_made_again() {
 async fn a_debit_while_the_store_fails_is_charged_in_process_and_reconciled() {
     let store = Fake::default();
     let limiter = Limiter::new(store.clone());
-    let policy = Policy::new("tokens", Quota::per_day(100)).algorithm(FixedWindow::anchored()).debt(20);
+    let policy = Policy::new("tokens", Quota::per_day(100)).algorithm(FixedWindow::anchored()).max_debt(20);
     let alice = Key::new("alice");
     let decision = limiter.check(&policy, &alice, 10).await.unwrap();
     store.fail(ErrorKind::StoreUnreachable);
     let debited = limiter.debit(&decision, 500).await.unwrap();
     // The local count starts from zero, and has no room for debt.
     assert_eq!((debited.outcomes()[0].granted(), debited.remaining()), (100, Some(0)));
-    assert!(!limiter.check(&policy, &alice, 1).await.unwrap().is_allowed());
+    assert!(!limiter.check(&policy, &alice, 1).await.unwrap().is_admitted());
     store.fail(None);
-    let denied = async || !limiter.check(&policy, &alice, 1).await.unwrap().is_allowed();
+    let denied = async || !limiter.check(&policy, &alice, 1).await.unwrap().is_admitted();
     assert!(eventually(denied).await);
 }
 
@@ -474,7 +473,7 @@ async fn a_reservation_is_charged_the_last_total_not_what_was_granted_before() {
                         Settle(units) => reservation.settle(units).await.unwrap(),
                         Extend(units) => reservation.extend_to(units).await.unwrap(),
                     };
-                    assert!(settled.is_allowed(), "{name}, {algorithm}, {store}");
+                    assert!(settled.is_admitted(), "{name}, {algorithm}, {store}");
                     let left = limiter.peek(&policy, &key, 0).await.unwrap().remaining().unwrap();
                     charged.push(limit - left);
                 }
@@ -535,7 +534,7 @@ async fn a_reservation_that_is_dropped_settles_at_what_was_recorded_last() {
         for (name, steps, expected) in &rows {
             for (or_refund, expected) in [false, true].into_iter().zip(expected) {
                 let policy =
-                    Policy::new("p", Quota::per_day(100)).algorithm(FixedWindow::anchored()).debt(30);
+                    Policy::new("p", Quota::per_day(100)).algorithm(FixedWindow::anchored()).max_debt(30);
                 let key = Key::new(format!("{name} {or_refund}"));
                 let decision = limiter.check(&policy, &key, 50).await.unwrap();
                 let reservation = Reservation::new(&limiter, &decision);
@@ -725,7 +724,7 @@ async fn units_of_a_lost_answer_are_neither_debited_again_nor_refunded() {
             let limiter = Limiter::new(store.clone());
             let policy = Policy::new("tokens", Quota::per_day(1_000))
                 .algorithm(FixedWindow::anchored())
-                .on_store_failure(mode);
+                .failure_mode(mode);
             let key = Key::new("alice");
             let decision = limiter.check(&policy, &key, 100).await.unwrap();
             let reservation = Reservation::new(&limiter, &decision);
@@ -775,7 +774,7 @@ async fn each_policy_of_a_reservation_ends_at_the_total() {
 #[tokio::test]
 async fn a_debit_in_an_outage_shows_what_remains_here() {
     let limiter = Limiter::new(Down);
-    let policy = Policy::new("ten", Quota::new(10, PERIOD)).debt(5);
+    let policy = Policy::new("ten", Quota::new(10, PERIOD)).max_debt(5);
     let charged = limiter.check(&policy, &Key::new("alice"), 2).await.unwrap();
     assert!(charged.failure().is_some());
     let debited = limiter.debit(&charged, 3).await.unwrap();

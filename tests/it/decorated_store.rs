@@ -12,13 +12,13 @@ use std::{
 use http::request::Parts;
 use support::{PATIENT, RedisServer, eventually, inner, settings, store};
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Headers, Key, KeyExtractor as _, Limiter,
-    ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Rule,
+    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, KeyExtractor as _, Limiter, MemoryStore,
+    Policy, Quota, RateLimitHeaders, RateLimitLayer, RedisStore, Rule,
     algorithm::{Algorithm, Concurrency, FixedWindow},
     layer::Rules,
     policy::Penalty,
     response::Dialect,
-    store::{Action, Store},
+    store::{Action, ManualClock, Store},
 };
 use tower_ratelimit_extra::explain::{BanList, Explanation};
 
@@ -94,7 +94,7 @@ fn window(name: &str, limit: u64) -> Policy {
 async fn admitted(limiter: &Limiter, policy: &Policy, key: &Key, requests: usize) -> usize {
     let mut admitted = 0;
     for _ in 0..requests {
-        admitted += usize::from(limiter.check(policy, key, 1).await.unwrap().is_allowed());
+        admitted += usize::from(limiter.check(policy, key, 1).await.unwrap().is_admitted());
     }
     admitted
 }
@@ -146,7 +146,7 @@ async fn renewals_and_the_release_of_a_permit_are_seen() {
 async fn decisions_of_a_lease_are_seen_and_a_drain_returns_its_units() {
     let server = RedisServer::start();
     let store = store(&server).await;
-    let policy = window("hot", 1_000_000_000).leased(1_000);
+    let policy = window("hot", 1_000_000_000).max_lease(1_000);
     for nested in nestings("redis", &store) {
         let mut requests = 0;
         while store.lease_status().units == 0 {
@@ -173,8 +173,8 @@ async fn a_client_over_its_limit_causes_no_lookup() {
             })
         };
         let rules = Rules::new()
-            .every(Rule::new(window("client", 1), nested.key()))
-            .every(Rule::new(window("tenant", 9), looked_up));
+            .always(Rule::new(window("client", 1), nested.key()))
+            .always(Rule::new(window("tenant", 9), looked_up));
         let layer = RateLimitLayer::with_rules(nested.limiter.clone(), rules);
         // A Redis store knows of a denial once it has made it.
         let mut statuses = Vec::new();
@@ -225,7 +225,7 @@ async fn the_limit_of_an_outage_is_divided_by_the_instances() {
     let _held = others.check(&announcements, &Key::new("%instances"), 3).await.unwrap();
     let store = impatient(&server).await;
     assert_eq!(store.instances(), Some(3));
-    let policy = window("api", 9).on_store_failure(FailureMode::Local { instances: 0 });
+    let policy = window("api", 9).failure_mode(FailureMode::Local { instances: 0 });
     let nestings = nestings("redis", &store);
     server.kill();
     for nested in nestings {
@@ -293,7 +293,7 @@ async fn the_manual_clock_of_the_inner_store_sets_the_time_in_headers() {
     let reset = (clock.now() + Duration::from_secs(86_400)).as_secs().to_string();
     for nested in nestings("memory", &memory).into_iter().chain(nestings("redis", &redis)) {
         let layer = RateLimitLayer::new(nested.limiter.clone(), window("api", 9), nested.key())
-            .headers(Headers::new(Dialect::LegacyEpoch));
+            .headers(RateLimitHeaders::new(Dialect::LegacyEpoch));
         let response = inner::ask(&layer, inner::get()).await;
         assert_eq!(response.headers()["x-ratelimit-reset"], reset.as_str(), "{}", nested.name);
     }
@@ -327,16 +327,16 @@ async fn fails_and_returns<S: Store + Clone>(name: &str, store: S) {
     let fails = Arc::new(AtomicBool::new(true));
     for nested in nestings(name, &Failing { store, fails: fails.clone() }) {
         let (limiter, key) = (&nested.limiter, nested.key());
-        let closed = window("closed", 2).on_store_failure(FailureMode::Closed);
-        let open = window("open", 2).on_store_failure(FailureMode::Open);
-        let local = window("local", 4).on_store_failure(FailureMode::Local { instances: 2 });
+        let closed = window("closed", 2).failure_mode(FailureMode::Closed);
+        let open = window("open", 2).failure_mode(FailureMode::Open);
+        let local = window("local", 4).failure_mode(FailureMode::Local { instances: 2 });
         fails.store(true, Relaxed);
         let error = limiter.check(&closed, &key, 1).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::StoreUnreachable, "{}", nested.name);
         assert_eq!(admitted(limiter, &open, &key, 5).await, 5, "{}", nested.name);
         assert_eq!(admitted(limiter, &local, &key, 5).await, 2, "{}", nested.name);
         fails.store(false, Relaxed);
-        assert!(limiter.check(&closed, &key, 1).await.unwrap().is_allowed());
+        assert!(limiter.check(&closed, &key, 1).await.unwrap().is_admitted());
         limiter.drain(PATIENT).await.unwrap();
         assert!(nested.decisions().contains(&Action::ChargeUpTo), "{}", nested.name);
         let remaining = limiter.peek(&local, &key, 0).await.unwrap().remaining();

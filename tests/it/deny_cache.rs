@@ -10,9 +10,9 @@ use std::{
 use support::{RedisServer, settings, store};
 use tokio::time::sleep;
 use tower_ratelimit::{
-    Charge, Key, Limiter, ManualClock, Policy, Quota, RedisStore,
+    Charge, Key, Limiter, Policy, Quota, RedisStore,
     algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    store::Store as _,
+    store::{ManualClock, Store as _},
 };
 
 #[tokio::test]
@@ -34,7 +34,7 @@ async fn a_denied_key_is_checked_in_redis_once_a_second_and_its_wait_runs_down()
     for policy in policies {
         let name = policy.name().to_owned();
         for _ in 0..2 {
-            assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed(), "{name}");
+            assert!(limiter.check(&policy, &key, 1).await.unwrap().is_admitted(), "{name}");
         }
         let denied = limiter.check(&policy, &key, 1).await.unwrap();
         let before = server.script_calls();
@@ -49,11 +49,11 @@ async fn a_denied_key_is_checked_in_redis_once_a_second_and_its_wait_runs_down()
         // The script calls of the peeks.
         assert_eq!(server.script_calls() - before, 9, "{name}");
         clock.advance(Duration::from_millis(100));
-        assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed(), "{name}");
+        assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_admitted(), "{name}");
         assert_eq!(server.script_calls() - before, 10, "{name}");
         // The wait is exact to the microsecond.
         clock.advance(denied.retry_after().unwrap() - Duration::from_secs(1));
-        assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed(), "{name}");
+        assert!(limiter.check(&policy, &key, 1).await.unwrap().is_admitted(), "{name}");
     }
 }
 
@@ -67,9 +67,9 @@ async fn a_wait_of_less_than_the_bound_ends_it() {
     for _ in 0..10 {
         let denied = limiter.check(&policy, &key, 1).await.unwrap();
         clock.advance(denied.retry_after().unwrap() - Duration::from_micros(1));
-        assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+        assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
         clock.advance(Duration::from_micros(1));
-        assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+        assert!(limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
     }
 }
 
@@ -80,9 +80,9 @@ async fn refunds_and_resets_through_the_same_store_take_effect_immediately() {
     let (here, there) = (Limiter::new(store.clone()), Limiter::new(store));
     let (policy, key) = (Policy::new("p", Quota::per_day(1)), Key::new("alice"));
     let full = async || {
-        assert!(here.check(&policy, &key, 1).await.unwrap().is_allowed());
+        assert!(here.check(&policy, &key, 1).await.unwrap().is_admitted());
         for _ in 0..2 {
-            assert!(!here.check(&policy, &key, 1).await.unwrap().is_allowed());
+            assert!(!here.check(&policy, &key, 1).await.unwrap().is_admitted());
         }
     };
     full().await;
@@ -91,10 +91,10 @@ async fn refunds_and_resets_through_the_same_store_take_effect_immediately() {
     there.operator().refund_latest(&policy, &key, 1).await.unwrap();
     full().await;
     let raised = Policy::new("p", Quota::per_day(2));
-    assert!(here.check(&raised, &key, 1).await.unwrap().is_allowed());
+    assert!(here.check(&raised, &key, 1).await.unwrap().is_admitted());
     // A remembered denial does not affect other keys or policies.
-    assert!(here.check(&policy, &Key::new("bob"), 1).await.unwrap().is_allowed());
-    assert!(here.check(&Policy::new("q", Quota::per_day(1)), &key, 1).await.unwrap().is_allowed());
+    assert!(here.check(&policy, &Key::new("bob"), 1).await.unwrap().is_admitted());
+    assert!(here.check(&Policy::new("q", Quota::per_day(1)), &key, 1).await.unwrap().is_admitted());
 }
 
 #[tokio::test]
@@ -106,14 +106,14 @@ async fn refunds_and_resets_by_another_instance_take_effect_within_the_bound() {
     let (policy, key) = (Policy::new("p", Quota::per_day(1)), Key::new("alice"));
     for refund in [true, false] {
         here.check(&policy, &key, 1).await.unwrap();
-        assert!(!here.check(&policy, &key, 1).await.unwrap().is_allowed());
+        assert!(!here.check(&policy, &key, 1).await.unwrap().is_admitted());
         if refund {
             there.operator().refund_latest(&policy, &key, 1).await.unwrap();
         } else {
             there.operator().reset(&policy, &key).await.unwrap();
         }
         sleep(Duration::from_millis(201)).await;
-        assert!(here.check(&policy, &key, 1).await.unwrap().is_allowed());
+        assert!(here.check(&policy, &key, 1).await.unwrap().is_admitted());
     }
 }
 
@@ -131,10 +131,10 @@ async fn only_denials_that_cannot_end_early_are_remembered() {
 
     // The permit of another instance. Its release is not visible to this store.
     let held = Limiter::new(store(&server).await).check(&slots, &key, 1).await.unwrap();
-    assert!(!limiter.check(&slots, &key, 1).await.unwrap().is_allowed());
+    assert!(!limiter.check(&slots, &key, 1).await.unwrap().is_admitted());
     drop(held);
     let freed = async {
-        while !limiter.check(&slots, &key, 1).await.unwrap().is_allowed() {
+        while !limiter.check(&slots, &key, 1).await.unwrap().is_admitted() {
             tokio::task::yield_now().await;
         }
     };
@@ -142,18 +142,18 @@ async fn only_denials_that_cannot_end_early_are_remembered() {
     tokio::time::timeout(Duration::from_millis(500), freed).await.unwrap();
 
     limiter.check(&dear, &key, 4).await.unwrap();
-    assert!(!limiter.check(&dear, &key, 2).await.unwrap().is_allowed());
+    assert!(!limiter.check(&dear, &key, 2).await.unwrap().is_admitted());
     let before = server.script_calls();
-    assert!(!limiter.check(&dear, &key, 2).await.unwrap().is_allowed());
+    assert!(!limiter.check(&dear, &key, 2).await.unwrap().is_admitted());
     assert_eq!(server.script_calls() - before, 1);
-    assert!(limiter.check(&dear, &key, 1).await.unwrap().is_allowed());
-    assert!(!limiter.check(&dear, &key, 1).await.unwrap().is_allowed());
+    assert!(limiter.check(&dear, &key, 1).await.unwrap().is_admitted());
+    assert!(!limiter.check(&dear, &key, 1).await.unwrap().is_admitted());
     let before = server.script_calls();
     let larger = limiter.check(&dear, &key, 2).await.unwrap();
     assert_eq!(server.script_calls() - before, 1);
     // Five units a day, so the wait for two is longer than for one.
     assert!(larger.retry_after() > Some(Duration::from_secs(86_400 / 5 + 1)));
-    assert!(!limiter.check(&dear, &key, 2).await.unwrap().is_allowed());
+    assert!(!limiter.check(&dear, &key, 2).await.unwrap().is_admitted());
     assert_eq!(server.script_calls() - before, 2);
 }
 
@@ -163,7 +163,7 @@ async fn a_denial_of_several_policies_is_remembered() {
     let limiter = Limiter::new(store(&server).await);
     let (a, b) = (Policy::new("a", Quota::per_day(9)), Policy::new("b", Quota::per_day(1)));
     let both = [Charge::new(&a, &Key::new("alice"), 1), Charge::new(&b, &Key::new("all"), 1)];
-    assert!(limiter.check_all(&both).await.unwrap().is_allowed());
+    assert!(limiter.check_all(&both).await.unwrap().is_admitted());
     let denied = limiter.check_all(&both).await.unwrap();
     let before = server.script_calls();
     let again = limiter.check_all(&both).await.unwrap();
@@ -175,7 +175,7 @@ async fn a_denial_of_several_policies_is_remembered() {
     }
     // Other charges need their own decision, even if the outcome is the same.
     let other = [Charge::new(&a, &Key::new("bob"), 1), both[1].clone()];
-    assert!(!limiter.check_all(&other).await.unwrap().is_allowed());
+    assert!(!limiter.check_all(&other).await.unwrap().is_admitted());
     assert_eq!(server.script_calls(), before + 1);
 }
 
@@ -187,10 +187,10 @@ async fn a_denial_from_before_the_clock_stepped_back_ends_with_any_decision_on_i
     let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
     let (policy, key) = (Policy::new("api", Quota::per_minute(1)), Key::new("alice"));
     let step = Duration::from_millis(10);
-    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
-    assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
+    assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
     clock.step_back(step);
-    assert!(!limiter.check_up_to(&policy, &key, 1).await.unwrap().is_allowed());
+    assert!(!limiter.check_up_to(&policy, &key, 1).await.unwrap().is_admitted());
     clock.advance(step);
     let denied = limiter.check(&policy, &key, 1).await.unwrap();
     assert_eq!(denied.retry_after(), Some(Duration::from_secs(60) - step));
@@ -204,7 +204,7 @@ async fn the_deny_cache_can_be_turned_off() {
     limiter.check(&policy, &key, 1).await.unwrap();
     let before = server.script_calls();
     for _ in 0..5 {
-        assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+        assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
     }
     assert_eq!(server.script_calls() - before, 5);
 }
@@ -220,7 +220,7 @@ async fn more_denied_keys_than_the_cache_holds_are_still_denied() {
         for some in 0..20 {
             let ask = (0..1_000).map(|i| limiter.check(&policy, &Key::new(format!("{some}:{i}")), 1));
             for decision in futures_util::future::join_all(ask).await {
-                assert_eq!(decision.unwrap().is_allowed(), round == 0);
+                assert_eq!(decision.unwrap().is_admitted(), round == 0);
             }
         }
     }
@@ -233,13 +233,13 @@ async fn a_denial_whose_reply_was_slow_ends_when_its_wait_does() {
     let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
     let policy = Policy::new("p", Quota::new(1, Duration::from_millis(500)));
     let key = Key::new("alice");
-    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
     let mut slow = limiter.check(&policy, &key, 1);
     assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut slow).poll(cx).is_pending())).await);
     clock.advance(Duration::from_millis(400));
-    assert!(!slow.await.unwrap().is_allowed());
+    assert!(!slow.await.unwrap().is_admitted());
     clock.advance(Duration::from_millis(100));
-    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
 }
 
 #[tokio::test]
@@ -248,12 +248,12 @@ async fn a_denial_that_arrives_during_a_reset_ends_with_it() {
     let store = store(&server).await;
     let limiter = Limiter::new(store.clone());
     let (policy, key) = (Policy::new("p", Quota::per_day(1)), Key::new("alice"));
-    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
     // Begun, and not sent before it is polled.
     let reset = store.reset(&policy, &key);
-    assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+    assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
     reset.await.unwrap();
-    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
 }
 
 #[tokio::test]
@@ -262,10 +262,10 @@ async fn a_debit_ends_a_denial_only_if_it_becomes_debt() {
     let clock = ManualClock::new();
     let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
     for (debt, calls) in [(0, 0), (5, 1)] {
-        let policy = Policy::new("p", Quota::per_day(1)).debt(debt);
+        let policy = Policy::new("p", Quota::per_day(1)).max_debt(debt);
         let key = Key::new(format!("{debt}"));
         let charged = limiter.check(&policy, &key, 1).await.unwrap();
-        assert!(charged.is_allowed() && !limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+        assert!(charged.is_admitted() && !limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
         limiter.debit(&charged, 1).await.unwrap();
         limiter.check_up_to(&policy, &key, 1).await.unwrap();
         let before = server.script_calls();

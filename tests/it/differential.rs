@@ -20,12 +20,11 @@ use proptest::{
 };
 use support::{RedisPool, RedisServer, current_thread, pool, settings};
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, ErrorKind, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
-    Verdict,
+    Answer, Charge, Decision, Error, ErrorKind, Key, Limiter, MemoryStore, Policy, Quota,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    decision::Outcome,
+    decision::{Outcome, Verdict},
     policy::Penalty as PolicyPenalty,
-    store::RedisStoreBuilder,
+    store::{ManualClock, RedisStoreBuilder},
 };
 
 #[derive(Clone, Debug)]
@@ -224,7 +223,7 @@ fn policy(name: &str, rule: Rule) -> Policy {
             Policy::new(name, quota).algorithm(SlidingWindow::new().segments(cells))
         }
     };
-    let mut policy = policy.debt(rule.debt);
+    let mut policy = policy.max_debt(rule.debt);
     if let Some(Penalty { after, within, first, longest }) = rule.penalty {
         let [within, first, longest] = [within, first, longest].map(Duration::from_micros);
         policy = policy.penalty(PolicyPenalty::after(after, within).ban(first).up_to(longest));
@@ -708,7 +707,7 @@ impl Contest {
 
 /// A decision that admitted `charges`, to debit.
 fn admitted(charges: &[Charge]) -> Decision {
-    Decision::new(charges.iter().map(|charge| Outcome::new(charge, Verdict::Allow, 0, Duration::ZERO)))
+    Decision::new(charges.iter().map(|charge| Outcome::new(charge, Verdict::Admit, 0, Duration::ZERO)))
 }
 
 fn starts_below_its_burst(rule: &Rule) -> bool {

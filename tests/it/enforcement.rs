@@ -54,7 +54,7 @@ async fn one_switch_is_for_all_layers_that_share_it() {
     let switch = EnforcementSwitch::new(Enforcement::Off);
     let first = RateLimitLayer::new(MemoryStore::new(), once(), Key::new("a")).enforcement(&switch);
     let layers = [
-        first.sibling(Rule::new(Policy::new("other", Quota::per_hour(1)), Key::new("b"))),
+        first.with_same_settings(Rule::new(Policy::new("other", Quota::per_hour(1)), Key::new("b"))),
         first,
         RateLimitLayer::new(MemoryStore::new(), once(), Key::new("c")).enforcement(switch.clone()),
     ];
@@ -75,8 +75,9 @@ async fn one_switch_is_for_all_layers_that_share_it() {
 #[tokio::test]
 async fn blocked_requests_are_rejected_unless_the_switch_is_off() {
     let switch = EnforcementSwitch::default();
-    let layer =
-        RateLimitLayer::new(MemoryStore::new(), once(), Key::new("all")).block(|_| true).enforcement(&switch);
+    let layer = RateLimitLayer::new(MemoryStore::new(), once(), Key::new("all"))
+        .block_if(|_| true)
+        .enforcement(&switch);
     for (enforcement, status) in ALL.into_iter().zip([429, 429, 200]) {
         switch.set(enforcement);
         assert_eq!(ask(&layer, get()).await.status(), status, "{enforcement}");

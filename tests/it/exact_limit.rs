@@ -39,7 +39,7 @@ fn policies() -> impl Strategy<Value = Vec<Policy>> {
             _ => policy.algorithm(FixedWindow::aligned().utc_offset_west(since_midnight() / 2)),
         };
         // A failure of the store must not look like an admission.
-        let closed = |policy: Policy| policy.on_store_failure(FailureMode::Closed);
+        let closed = |policy: Policy| policy.failure_mode(FailureMode::Closed);
         policies.enumerate().map(count).map(closed).collect()
     })
 }
@@ -104,7 +104,7 @@ async fn several_policies_are_charged_together_or_not_at_all() {
                         tower_ratelimit::Charge::new(&one, &format!("key{}", i % 4).into(), 1),
                         tower_ratelimit::Charge::new(&all, &"everybody".into(), 1),
                     ];
-                    limiter.check_all(&charges).await.unwrap().is_allowed()
+                    limiter.check_all(&charges).await.unwrap().is_admitted()
                 }
             })
             .collect();

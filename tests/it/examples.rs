@@ -56,7 +56,7 @@ use tokio::{
     net::TcpStream,
 };
 use tower::ServiceExt as _;
-use tower_ratelimit::{Limiter, ManualClock, MemoryStore, TrustedProxies};
+use tower_ratelimit::{Limiter, MemoryStore, key::TrustedProxies, store::ManualClock};
 use tower_ratelimit_extra::live::LivePolicies;
 
 /// A store whose clock stands still, so that the numbers are exact.

@@ -24,7 +24,7 @@ async fn store(server: &RedisServer) -> RedisStore {
 async fn admitted(limiter: &Limiter, policy: &Policy, key: &Key, requests: usize) -> usize {
     let mut admitted = 0;
     for _ in 0..requests {
-        admitted += usize::from(limiter.check(policy, key, 1).await.unwrap().is_allowed());
+        admitted += usize::from(limiter.check(policy, key, 1).await.unwrap().is_admitted());
     }
     admitted
 }
@@ -64,7 +64,7 @@ async fn a_share_of_each_local_policy_is_enforced_while_the_store_fails() {
             ("gcra", Policy::new("p", Quota::per_day(8))),
             ("burst", Policy::new("q", Quota::per_day(100).burst(8))),
         ] {
-            let policy = policy.on_store_failure(mode);
+            let policy = policy.failure_mode(mode);
             let key = Key::new(algorithm);
             assert_eq!(admitted(&limiter, &policy, &key, 20).await, expected, "{name}, {algorithm}");
         }
@@ -74,7 +74,7 @@ async fn a_share_of_each_local_policy_is_enforced_while_the_store_fails() {
 #[tokio::test]
 async fn a_local_decision_is_complete_and_names_its_failure() {
     let limiter = Limiter::new(Down);
-    let (policy, key) = (day("p", 4).on_store_failure(FailureMode::Local { instances: 2 }), Key::new("a"));
+    let (policy, key) = (day("p", 4).failure_mode(FailureMode::Local { instances: 2 }), Key::new("a"));
     let decision = limiter.check(&policy, &key, 1).await.unwrap();
     assert_eq!(decision.failure().unwrap().kind(), ErrorKind::StoreUnreachable);
     assert_eq!((decision.remaining(), decision.outcomes()[0].granted()), (Some(1), 1));
@@ -83,7 +83,7 @@ async fn a_local_decision_is_complete_and_names_its_failure() {
     let up_to = limiter.check_up_to(&policy, &key, 5).await.unwrap();
     assert_eq!(up_to.outcomes()[0].granted(), 1);
     let denied = limiter.check(&policy, &key, 1).await.unwrap();
-    assert!(!denied.is_allowed() && denied.retry_after().is_some());
+    assert!(!denied.is_admitted() && denied.retry_after().is_some());
     // A refund returns what this process counted.
     let refunded = limiter.refund(&decision, 1).await.unwrap();
     assert_eq!((refunded.source(), refunded.remaining()), (DecisionSource::Local, Some(1)));
@@ -95,8 +95,8 @@ async fn the_strictest_mode_of_several_policies_decides() {
     let limiter = Limiter::new(Down);
     let key = Key::new("alice");
     let local = |name, limit| day(name, limit);
-    let open = day("open", 1).on_store_failure(FailureMode::Open);
-    let closed = day("closed", 1).on_store_failure(FailureMode::Closed);
+    let open = day("open", 1).failure_mode(FailureMode::Open);
+    let closed = day("closed", 1).failure_mode(FailureMode::Closed);
     let check = async |policies: &[&Policy]| {
         let charges: Vec<_> = policies.iter().map(|policy| Charge::new(policy, &key, 1)).collect();
         limiter.check_all(&charges).await
@@ -105,7 +105,7 @@ async fn the_strictest_mode_of_several_policies_decides() {
     let (many, few) = (local("many", 9), local("few", 2));
     for expected in [true, true, false, false] {
         let decision = check(&[&many, &open, &few]).await.unwrap();
-        assert_eq!(decision.is_allowed(), expected);
+        assert_eq!(decision.is_admitted(), expected);
         assert_eq!(
             decision.outcomes().iter().map(|one| one.policy().name()).collect::<Vec<_>>(),
             ["many", "few"]
@@ -122,10 +122,10 @@ async fn permits_are_counted_locally_and_released() {
     let (policy, key) = (Policy::concurrency("running", 2), Key::new("alice"));
     let held =
         [limiter.check(&policy, &key, 1).await.unwrap(), limiter.check(&policy, &key, 1).await.unwrap()];
-    assert!(held.iter().all(|decision| decision.is_allowed() && decision.failure().is_some()));
-    assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+    assert!(held.iter().all(|decision| decision.is_admitted() && decision.failure().is_some()));
+    assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
     drop(held);
-    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
 }
 
 /// An algorithm without a twin.
@@ -451,13 +451,13 @@ async fn a_server_that_is_down_is_not_asked_until_it_answers_a_probe() {
 async fn a_frozen_server_is_sent_a_few_calls_and_then_probes() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
-    let policy = day("api", 1_000_000).on_store_failure(FailureMode::Open);
+    let policy = day("api", 1_000_000).failure_mode(FailureMode::Open);
     assert_eq!(admitted(&limiter, &policy, &Key::new("alice"), 3).await, 3);
     let () = server.command(&["CONFIG", "RESETSTAT"]);
     server.signal("STOP");
     suspended(&limiter, &policy).await;
     for i in 0..10_000 {
-        assert!(limiter.check(&policy, &Key::new(i.to_string()), 1).await.unwrap().is_allowed());
+        assert!(limiter.check(&policy, &Key::new(i.to_string()), 1).await.unwrap().is_admitted());
     }
     server.signal("CONT");
     back(&limiter, &policy).await;

@@ -27,14 +27,14 @@ fn now() -> u64 {
 fn policies() -> Vec<(&'static str, Policy)> {
     let slow = Quota::new(1, Duration::from_secs(400 * 86_400));
     let fast = Quota::new(1_000_000_000_000, Duration::from_millis(1));
-    let of = |quota| Policy::new("p", quota).on_store_failure(FailureMode::Closed);
+    let of = |quota| Policy::new("p", quota).failure_mode(FailureMode::Closed);
     let day = || of(Quota::per_day(5));
     let second = Duration::from_secs(1);
     vec![
         ("gcra", day()),
         ("gcra", of(slow)),
         ("gcra", of(fast)),
-        ("gcra", day().debt(3)),
+        ("gcra", day().max_debt(3)),
         ("leaky-bucket", day().algorithm(LeakyBucket::meter())),
         ("leaky-bucket", of(Quota::per_second(5)).algorithm(LeakyBucket::queue(second))),
         ("token-bucket", day().algorithm(TokenBucket::new().starting_at(1))),
@@ -44,7 +44,7 @@ fn policies() -> Vec<(&'static str, Policy)> {
         ("sliding-window", of(Quota::per_second(5)).algorithm(SlidingWindow::new().segments(5))),
         ("sliding-window", day().algorithm(SlidingWindow::new())),
         ("sliding-log", day().algorithm(SlidingLog::new())),
-        ("concurrency", Policy::concurrency("p", 5).on_store_failure(FailureMode::Closed)),
+        ("concurrency", Policy::concurrency("p", 5).failure_mode(FailureMode::Closed)),
         ("penalty", day().penalty(Penalty::after(2, second).ban(second).up_to(60 * second))),
     ]
 }
@@ -260,7 +260,7 @@ async fn a_value_that_could_not_be_read_again_is_kept() {
     let client = Client::new(&server);
     let limiter = settings().deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap();
     let limiter = Limiter::new(limiter);
-    let policy = Policy::new("p", Quota::per_day(5)).on_store_failure(FailureMode::Closed);
+    let policy = Policy::new("p", Quota::per_day(5)).failure_mode(FailureMode::Closed);
     let key = Key::new("alice");
     let lease_slot = now() / 500_000 - 10;
     let value = state(now() as f64, 0.0, format!("{lease_slot},0,4;0;0;{},9,0", 1_u64 << 45));
@@ -281,7 +281,7 @@ async fn a_state_of_another_version_is_kept_and_fails_only_the_decisions_on_its_
     let server = RedisServer::start();
     let limiter = settings().deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap();
     let limiter = Limiter::new(limiter);
-    let policy = Policy::new("p", Quota::per_day(5)).on_store_failure(FailureMode::Local { instances: 1 });
+    let policy = Policy::new("p", Quota::per_day(5)).failure_mode(FailureMode::Local { instances: 1 });
     let (alice, bob) = (Key::new("alice"), Key::new("bob"));
     let charge = Charge::new(&policy, &alice, 1);
     let beside = Charge::new(&policy, &bob, 1);
@@ -299,7 +299,7 @@ async fn a_state_of_another_version_is_kept_and_fails_only_the_decisions_on_its_
         for asked in [
             limiter.check(&policy, &alice, 1).await,
             limiter.check_all(&[beside.clone(), charge.clone()]).await,
-            limiter.check(&policy.clone().leased(2), &alice, 1).await,
+            limiter.check(&policy.clone().max_lease(2), &alice, 1).await,
         ] {
             let decision = asked.unwrap();
             let kind = decision.failure().map(Error::kind);

@@ -16,10 +16,11 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 use tower_http::compression::CompressionLayer;
 use tower_ratelimit::{
-    Charge, Decision, Error, ErrorKind, Headers, Key, Limiter, ManualClock, MemoryStore, Policy,
-    PolicySource, Quota, RateLimitLayer, Rejection, Rule,
+    Charge, Decision, Error, ErrorKind, Key, Limiter, MemoryStore, Policy, PolicySource, Quota,
+    RateLimitHeaders, RateLimitLayer, Rejection, Rule,
     policy::Enforcement,
     response::{Dialect, GrpcStatus, ProblemDetails, RejectionBody, ResponseMapper},
+    store::ManualClock,
 };
 
 fn layer(name: &str) -> RateLimitLayer {
@@ -78,7 +79,7 @@ async fn a_handlers_rejection_is_answered_by_the_mapper_of_the_layer() {
     assert_eq!(values(&rejection, "cache-control"), ["no-store"]);
     assert_eq!(values(&rejection, "ratelimit"), [r#""api";r=98, "exports";r=0;t=3600"#]);
     assert_eq!(values(&rejection, "ratelimit-policy"), [r#""api";q=100;w=60, "exports";q=1;w=3600"#]);
-    assert!(!rejection.extensions().get::<Decision>().unwrap().is_allowed());
+    assert!(!rejection.extensions().get::<Decision>().unwrap().is_admitted());
     let said: Value = serde_json::from_str(&text(rejection).await).unwrap();
     let why = "over the rate limit; try again in 1 hour";
     assert_eq!(said, json!({ "path": "/export", "agent": "tester", "user": 7, "why": why }));
@@ -160,7 +161,7 @@ async fn only_the_innermost_layer_answers() {
 #[tokio::test]
 async fn a_mapper_that_returns_the_rejection_is_not_answered_by_an_outer_layer() {
     let policy = Policy::new("inner", Quota::per_minute(100));
-    let inner = layer("inner").sibling(Rule::new(policy, Key::new("all")).cost(|_| 101));
+    let inner = layer("inner").with_same_settings(Rule::new(policy, Key::new("all")).cost(|_| 101));
     let inner = inner.response(|rejection: &Rejection, _: &Parts| rejection.clone());
     let app = Router::new().route("/export", get(export)).layer(inner).layer(layer("outer").response(ours));
     let rejection = ask(&app, request("GET")).await;
@@ -170,12 +171,12 @@ async fn a_mapper_that_returns_the_rejection_is_not_answered_by_an_outer_layer()
 
 #[tokio::test]
 async fn an_exempt_and_a_reported_request_are_answered_in_the_format_of_the_layer() {
-    let exempt = layer("api").exempt(|_| true).response(ours);
+    let exempt = layer("api").exempt_if(|_| true).response(ours);
     let rows = [
         ("exempt", exempt, r#""exports";r=0;t=3600"#),
         (
             "exempt and report only",
-            layer("api").enforcement(Enforcement::ReportOnly).exempt(|_| true).response(ours),
+            layer("api").enforcement(Enforcement::ReportOnly).exempt_if(|_| true).response(ours),
             r#""exports";r=0;t=3600"#,
         ),
         (
@@ -336,10 +337,12 @@ async fn settings_apply_to_every_sibling_and_its_own_settings_win() {
     let limits = RateLimitLayer::new(store, Policy::new("first", Quota::per_hour(1)), Key::new("all"))
         .response(ours)
         .grpc_response(aborted)
-        .headers(Headers::new(Dialect::LegacyDelta))
-        .exempt(|parts| parts.uri.path() == "/health")
-        .block(|parts| parts.headers.contains_key("x-blocked"));
-    let one = |name: &str| limits.sibling(Rule::new(Policy::new(name, Quota::per_hour(1)), Key::new("all")));
+        .headers(RateLimitHeaders::new(Dialect::LegacyDelta))
+        .exempt_if(|parts| parts.uri.path() == "/health")
+        .block_if(|parts| parts.headers.contains_key("x-blocked"));
+    let one = |name: &str| {
+        limits.with_same_settings(Rule::new(Policy::new(name, Quota::per_hour(1)), Key::new("all")))
+    };
     let health = get(async || "up");
     let app = |layer| {
         Router::new()
@@ -363,7 +366,7 @@ async fn settings_apply_to_every_sibling_and_its_own_settings_win() {
     blocked.headers_mut().insert("x-blocked", "1".parse().unwrap());
     assert_eq!(ask(&common, blocked).await.status(), 429);
 
-    let own = app(one("own").response(|_: &Rejection, _: &Parts| "own").headers(Headers::off()));
+    let own = app(one("own").response(|_: &Rejection, _: &Parts| "own").headers(RateLimitHeaders::off()));
     // The layers share a store, and each policy has its own counts.
     assert_eq!(ask(&own, request("GET")).await.status(), 200);
     let rejection = ask(&own, request("GET")).await;
@@ -371,8 +374,9 @@ async fn settings_apply_to_every_sibling_and_its_own_settings_win() {
     assert_eq!(text(rejection).await, "own");
     let limiter = limits.limiter();
     let charge = Charge::new(&Policy::new("own", Quota::per_hour(1)), &Key::new("all"), 1);
-    assert!(!limiter.peek_all(&[charge]).await.unwrap().is_allowed());
-    let off = limits.clone().enforcement(Enforcement::Off).sibling(Rule::new(exports(), Key::new("b")));
+    assert!(!limiter.peek_all(&[charge]).await.unwrap().is_admitted());
+    let off =
+        limits.clone().enforcement(Enforcement::Off).with_same_settings(Rule::new(exports(), Key::new("b")));
     assert_eq!(ask(&app(off), request("GET")).await.status(), 200);
 }
 
@@ -406,7 +410,7 @@ async fn a_policy_from_the_extensions_is_used_and_a_missing_one_is_an_error_of_t
 
     // With several rules, a missing policy does not deny requests under the others.
     let several = RateLimitLayer::new(MemoryStore::new(), exports(), Key::new("all"))
-        .and(Rule::new(plans(), Key::new("all")));
+        .rule(Rule::new(plans(), Key::new("all")));
     let several = Router::new().route("/export", get(async || "")).layer(several);
     assert_eq!(ask(&several, with(None)).await.status(), 500);
     assert_eq!(ask(&several, with(Some("gold"))).await.status(), 200);
@@ -430,7 +434,7 @@ async fn a_disabled_layer_changes_no_response() {
 #[tokio::test]
 async fn a_disabled_layer_leaves_a_rejection_to_the_layer_around_it() {
     let disabled = layer("inner").enforcement(Enforcement::Off);
-    let outer = layer("outer").response(ours).headers(Headers::new(Dialect::LegacyDelta));
+    let outer = layer("outer").response(ours).headers(RateLimitHeaders::new(Dialect::LegacyDelta));
     let app = Router::new().route("/export", get(export)).layer(disabled).layer(outer);
     assert_eq!(ask(&app, request("GET")).await.status(), 200);
     let rejected = ask(&app, request("GET")).await;

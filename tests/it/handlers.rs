@@ -8,9 +8,9 @@ use http_body_util::BodyExt as _;
 use support::Down;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
-    Charge, Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
-    Rejection, Reservation, Rule,
-    policy::{Enforcement, EnforcementSwitch, Penalty, PolicySource},
+    Charge, Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, PolicySource, Quota,
+    RateLimitLayer, Rejection, Reservation, Rule,
+    policy::{Enforcement, EnforcementSwitch, Penalty},
 };
 use tower_ratelimit_extra::explain::Explanation;
 
@@ -38,9 +38,9 @@ fn rows() -> Vec<Row> {
     let plain = |layer| layer;
     let report_only = |layer: RateLimitLayer| layer.enforcement(Enforcement::ReportOnly);
     let off = |layer: RateLimitLayer| layer.enforcement(EnforcementSwitch::new(Enforcement::Off));
-    let exempt = |layer: RateLimitLayer| layer.exempt(|_| true);
+    let exempt = |layer: RateLimitLayer| layer.exempt_if(|_| true);
     let penalty = Penalty::after(1, std::time::Duration::from_secs(60));
-    let failing = |mode| tokens().on_store_failure(mode);
+    let failing = |mode| tokens().failure_mode(mode);
     vec![
         row("charged", tokens(), plain),
         row("`ReportOnly`, within the limit", tokens(), report_only),
@@ -50,7 +50,7 @@ fn rows() -> Vec<Row> {
         row("`Off`", tokens(), off),
         row("exempt", tokens(), exempt),
         row("exempt, and `ReportOnly`", tokens(), |layer| {
-            layer.exempt(|_| true).enforcement(Enforcement::ReportOnly)
+            layer.exempt_if(|_| true).enforcement(Enforcement::ReportOnly)
         }),
         row("its `PolicySource` returned `None`", Policy::new("none", Quota::per_day(1)), plain),
         outage(row("the store fails, `Open`", failing(FailureMode::Open), plain)),
@@ -110,7 +110,7 @@ async fn handle(
             if units == ESTIMATE { "the estimate" } else { "nothing" }
         }
         "Decision" => match decision.remaining() {
-            _ if !decision.is_allowed() => "denied",
+            _ if !decision.is_admitted() => "denied",
             _ if decision.failure().is_some() => "admitted, with the failure",
             None if decision.shadows().is_empty() => "not limited",
             _ => "admitted",
@@ -118,7 +118,7 @@ async fn handle(
         "Option<Decision>" => optional.map_or("`None`", |_| "`Some`"),
         "check" => {
             let other = Policy::new("other", Quota::per_day(1));
-            if limiter.check(&other, &Key::new("all"), 2).await?.is_allowed() { "admits" } else { "denies" }
+            if limiter.check(&other, &Key::new("all"), 2).await?.is_admitted() { "admits" } else { "denies" }
         }
         "charge_more" => {
             limiter.charge_more(&decision, 5).await?.into_result()?;
@@ -217,7 +217,7 @@ async fn handlers_get_all_that_they_extract_beside_a_decision_that_a_middleware_
 #[tokio::test]
 async fn a_layer_that_does_not_charge_leaves_what_an_outer_layer_has_reserved() {
     for (name, build) in [
-        ("exempt", (|layer| layer.exempt(|_| true)) as fn(RateLimitLayer) -> RateLimitLayer),
+        ("exempt", (|layer| layer.exempt_if(|_| true)) as fn(RateLimitLayer) -> RateLimitLayer),
         ("off", |layer| layer.enforcement(Enforcement::Off)),
         ("over the limit", |layer| layer.enforcement(Enforcement::ReportOnly)),
     ] {
@@ -255,7 +255,7 @@ async fn a_handler_without_a_reserving_layer_is_answered_with_500() {
 #[tokio::test]
 async fn under_report_only_a_failing_store_admits_a_handler_which_learns_its_mistakes() {
     async fn ask(limiter: Limiter) -> Result<String, Rejection> {
-        let closed = Policy::new("closed", Quota::per_day(1)).on_store_failure(FailureMode::Closed);
+        let closed = Policy::new("closed", Quota::per_day(1)).failure_mode(FailureMode::Closed);
         let (key, charge) = (Key::new("all"), |cost| Charge::new(&closed, &Key::new("all"), cost));
         let failed = limiter.check(&closed, &key, 1).await?.into_result()?;
         assert!(failed.failure().is_some());

@@ -33,7 +33,7 @@ use tower_ratelimit::{
 };
 
 fn closed(name: &str, limit: u64) -> Policy {
-    Policy::new(name, Quota::per_day(limit)).on_store_failure(FailureMode::Closed)
+    Policy::new(name, Quota::per_day(limit)).failure_mode(FailureMode::Closed)
 }
 
 /// All texts of an error: `Display` and `Debug`, of the error and of its sources.
@@ -211,7 +211,7 @@ async fn a_grant_of_more_units_than_requested_is_not_a_lease() {
         .await;
         let store = settings().connect_lazy(&url).unwrap();
         let limiter = Limiter::new(store.clone());
-        let policy = closed("hot", 1_000_000).leased(10);
+        let policy = closed("hot", 1_000_000).max_lease(10);
         let mut failed = 0;
         for _ in 0..300 {
             if let Err(error) = limiter.check(&policy, &Key::new("hot"), 1).await {
@@ -261,7 +261,7 @@ fn every_reply_of_a_server_becomes_a_decision_or_an_error() {
             runtime.block_on(async {
                 for policy in [
                     closed("plain", 100),
-                    closed("hot", 100).leased(10),
+                    closed("hot", 100).max_lease(10),
                     closed("log", 100).algorithm(SlidingLog::new()),
                     Policy::concurrency("held", 5),
                 ] {
@@ -333,7 +333,7 @@ async fn a_value_of_another_program_under_a_key_is_an_error_and_is_not_changed()
     ]);
     let mut tried = 0;
     for (algorithm, policy) in &policies {
-        let policy = policy.clone().on_store_failure(FailureMode::Closed);
+        let policy = policy.clone().failure_mode(FailureMode::Closed);
         let name = format!("rl:p:{algorithm}:{{alice}}");
         for value in &foreign {
             let words: Vec<&str> =
@@ -393,10 +393,10 @@ async fn a_demoted_primary_is_left_as_soon_as_its_name_points_to_another_server(
         leads_to.store(old.port(), Ordering::Relaxed);
         let limiter = Limiter::new(settings().connect(&url).await.unwrap());
         let plain = closed("p", 1_000_000);
-        let policy = if leased { plain.leased(100) } else { plain };
+        let policy = if leased { plain.max_lease(100) } else { plain };
         let check = async || limiter.check(&policy, &Key::new("alice"), 1).await;
         for _ in 0..50 {
-            assert!(check().await.unwrap().is_allowed());
+            assert!(check().await.unwrap().is_admitted());
         }
         let () = new.command(&["REPLICAOF", "127.0.0.1", &old.port().to_string()]);
         let linked = async || {
@@ -438,7 +438,7 @@ async fn a_refund_of_leased_units_keeps_its_deadline_while_redis_hangs() {
     let settings = settings().deadline(Duration::from_millis(50));
     let store = settings.connect(&server.url()).await.unwrap();
     let limiter = Limiter::new(store.clone());
-    let policy = closed("hot", 1_000_000_000).leased(1_000);
+    let policy = closed("hot", 1_000_000_000).max_lease(1_000);
     let mut last = None;
     while store.lease_status().keys == 0 {
         last = limiter.check(&policy, &Key::new("hot"), 1).await.ok();
@@ -475,7 +475,7 @@ async fn a_batch_holds_no_more_decisions_than_fit_into_two_milliseconds() {
         ("cells-300", closed("cells-300", 1_000_000).algorithm(cells(300)), 16, 48),
         ("cells-1000", closed("cells-1000", 1_000_000).algorithm(cells(1_000)), 8, 20),
         ("log", closed("log", 1_000_000).algorithm(SlidingLog::new()), 32, 125),
-        ("held", Policy::concurrency("held", 1_000_000).on_store_failure(FailureMode::Closed), 24, 100),
+        ("held", Policy::concurrency("held", 1_000_000).failure_mode(FailureMode::Closed), 24, 100),
     ];
     for (name, policy, least, most) in rows {
         let () = server.command(&["SLOWLOG", "RESET"]);
@@ -503,7 +503,7 @@ async fn invented_identities_make_no_more_keys_than_a_limit_on_the_address_admit
     let server = RedisServer::start();
     let layer =
         RateLimitLayer::new(store(&server).await, Policy::new("address", Quota::per_day(100)), PeerIp::new())
-            .and(Rule::new(Policy::new("key", Quota::per_day(5)), Header::new("x-api-key")));
+            .rule(Rule::new(Policy::new("key", Quota::per_day(5)), Header::new("x-api-key")));
     let service = layer.layer(tower::service_fn(|_: http::Request<String>| async {
         Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
     }));
@@ -531,7 +531,7 @@ async fn under_volatile_ttl_a_flood_of_identities_frees_no_exhausted_key() {
         let limiter = Limiter::new(store);
         let policy = closed("p", 3);
         let exhausted = Key::new("exhausted");
-        assert!(limiter.check(&policy, &exhausted, 3).await.unwrap().is_allowed());
+        assert!(limiter.check(&policy, &exhausted, 3).await.unwrap().is_admitted());
         let flood = async |from: usize, to: usize| {
             let mut running = JoinSet::new();
             for task in 0..16 {
@@ -545,7 +545,7 @@ async fn under_volatile_ttl_a_flood_of_identities_frees_no_exhausted_key() {
             running.join_all().await;
         };
         flood(0, 64_000).await;
-        let is_denied = async || !limiter.check(&policy, &exhausted, 1).await.unwrap().is_allowed();
+        let is_denied = async || !limiter.check(&policy, &exhausted, 1).await.unwrap().is_admitted();
         let mut denied = is_denied().await;
         // Which keys are evicted is partly random.
         for more in 1..5 {
@@ -563,7 +563,7 @@ async fn under_volatile_ttl_a_flood_of_identities_frees_no_exhausted_key() {
 async fn a_denied_concurrency_decision_reads_only_as_many_holders_as_units_are_missing() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
-    let policy = Policy::concurrency("held", 2_000).on_store_failure(FailureMode::Closed);
+    let policy = Policy::concurrency("held", 2_000).failure_mode(FailureMode::Closed);
     let key = Key::new("all");
     let mut held = Vec::new();
     for _ in 0..2_000 {
@@ -575,8 +575,8 @@ async fn a_denied_concurrency_decision_reads_only_as_many_holders_as_units_are_m
         .spawn();
     let Ok(mut monitor) = commands else { panic!("redis-cli comes with redis-server") };
     sleep(Duration::from_millis(300)).await;
-    assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
-    assert!(!limiter.check(&policy, &key, 7).await.unwrap().is_allowed());
+    assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
+    assert!(!limiter.check(&policy, &key, 7).await.unwrap().is_admitted());
     sleep(Duration::from_millis(300)).await;
     monitor.kill().unwrap();
     let seen = String::from_utf8(monitor.wait_with_output().unwrap().stdout).unwrap();
@@ -599,7 +599,7 @@ async fn a_decision_that_is_only_partly_written_is_an_error_and_admits_nothing()
     let url = server.url().replace("//", "//narrow:secret@");
     let limiter = Limiter::new(settings().connect(&url).await.unwrap());
     let window = closed("window", 10).algorithm(FixedWindow::anchored());
-    let held = Policy::concurrency("held", 5).on_store_failure(FailureMode::Closed);
+    let held = Policy::concurrency("held", 5).failure_mode(FailureMode::Closed);
     let key = Key::new("alice");
     for asked in 1..=3 {
         let both = [Charge::new(&window, &key, 1), Charge::new(&held, &key, 1)];
@@ -620,7 +620,7 @@ async fn a_concurrency_charge_that_is_sent_twice_holds_its_permits_once() {
         let policy = Policy::concurrency("held", 10);
         let charge = [Charge::new(&policy, &Key::new("all"), 4)];
         for _ in 0..2 {
-            assert!(store.decide(Action::Charge, &charge).await.unwrap().is_allowed());
+            assert!(store.decide(Action::Charge, &charge).await.unwrap().is_admitted());
         }
         let held = store.decide(Action::Peek, &charge).await.unwrap();
         assert_eq!(held.remaining(), Some(6));

@@ -24,8 +24,8 @@ use tower::{
 };
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, Limiter, MemoryStore, PeerIp,
-    Policy, PolicySource, Quota, RateLimitLayer, RedisStore, Rule, Verdict,
-    decision::Outcome,
+    Policy, PolicySource, Quota, RateLimitLayer, RedisStore, Rule,
+    decision::{Outcome, Verdict},
     keyed,
     layer::{self, RateLimit, ResponseBody},
     policy::Enforcement,
@@ -151,7 +151,7 @@ async fn the_service_that_was_ready_is_called_once_and_keeps_its_error() {
 }
 
 fn admit(charge: &Charge) -> Outcome {
-    Outcome::new(charge, Verdict::Allow, 1, Duration::ZERO)
+    Outcome::new(charge, Verdict::Admit, 1, Duration::ZERO)
 }
 
 #[tokio::test]
@@ -168,9 +168,9 @@ async fn no_store_is_called_when_nothing_is_charged() {
     let limiter = Limiter::new(store.clone());
     // The same as after a store failure.
     let nothing = Decision::new([]);
-    assert!(limiter.charge_more(&nothing, 5).await.unwrap().is_allowed());
-    assert!(limiter.refund(&nothing, 5).await.unwrap().is_allowed());
-    assert!(limiter.check_all(&[]).await.unwrap().is_allowed());
+    assert!(limiter.charge_more(&nothing, 5).await.unwrap().is_admitted());
+    assert!(limiter.refund(&nothing, 5).await.unwrap().is_admitted());
+    assert!(limiter.check_all(&[]).await.unwrap().is_admitted());
     assert_eq!(store.asked(), 0);
 }
 
@@ -202,7 +202,7 @@ async fn the_limiter_of_a_request_is_the_one_that_decided() {
     let (outside, inside) = (MemoryStore::new(), MemoryStore::new());
     let undecided = Policy::new("inner", Quota::per_hour(9));
     let inner_layers = [
-        ("exempt", layer(&inside, "inner").exempt(|_| true)),
+        ("exempt", layer(&inside, "inner").exempt_if(|_| true)),
         (
             "report only",
             RateLimitLayer::new(inside.clone(), undecided, Header::new("x-api-key"))
@@ -212,7 +212,7 @@ async fn the_limiter_of_a_request_is_the_one_that_decided() {
     let outer = Policy::new("outer", Quota::per_hour(9));
     for (left, (name, inner)) in [6, 3].into_iter().zip(inner_layers) {
         let handler = async |decision: Decision, limiter: Limiter| {
-            assert!(limiter.charge_more(&decision, 2).await.unwrap().is_allowed());
+            assert!(limiter.charge_more(&decision, 2).await.unwrap().is_admitted());
         };
         let app = Router::new().route("/", get(handler)).layer(inner).layer(layer(&outside, "outer"));
         let request = Request::get("/").body(axum::body::Body::empty()).unwrap();
@@ -224,7 +224,7 @@ async fn the_limiter_of_a_request_is_the_one_that_decided() {
 
 #[tokio::test]
 async fn exempt_requests_are_not_counted_and_get_no_headers() {
-    let layer = layer(1).exempt(|parts| parts.uri.path() == "/health");
+    let layer = layer(1).exempt_if(|parts| parts.uri.path() == "/health");
     let health = || Request::get("/health").body(String::new()).unwrap();
     ask(&layer, get_request()).await;
     assert_eq!(ask(&layer, get_request()).await.status(), 429);
@@ -283,7 +283,7 @@ async fn a_delayed_request_waits_and_then_reaches_the_service() {
 #[test]
 #[should_panic(expected = "two policies named \"p\"")]
 fn two_policies_of_one_name_panic_when_the_layer_is_built() {
-    let _ = layer(1).and(Rule::new(Policy::new("p", Quota::per_hour(2)), PeerIp::new()));
+    let _ = layer(1).rule(Rule::new(Policy::new("p", Quota::per_hour(2)), PeerIp::new()));
 }
 
 #[tokio::test]
@@ -291,7 +291,7 @@ async fn every_error_of_a_store_is_503_and_shows_nothing_of_it() {
     let rows =
         [(ErrorKind::MissingSetup, 500), (ErrorKind::InvalidIdentity, 503), (ErrorKind::StoreReply, 503)];
     for (kind, status) in rows {
-        let policy = Policy::new("api", Quota::per_day(1)).on_store_failure(FailureMode::Closed);
+        let policy = Policy::new("api", Quota::per_day(1)).failure_mode(FailureMode::Closed);
         let app = Router::new().route("/", get(async || "hello")).layer(RateLimitLayer::new(
             Fake::failing(kind),
             policy,

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use support::inner::ask_and_read;
 use tower_ratelimit::{
     Answer, ClientIp, Decision, ErrorKind, Header, Key, KeyExtractor, MemoryStore, PeerIp, Policy,
-    PolicySource, Quota, RateLimitLayer, TrustedProxies,
-    key::{Bearer, Cookie, MatchedRoute, Repeat},
+    PolicySource, Quota, RateLimitLayer,
+    key::{Bearer, Cookie, MatchedRoute, Repeat, TrustedProxies},
 };
 
 fn head(request: http::request::Builder) -> Parts {

@@ -15,11 +15,11 @@ use support::{
 };
 use tower::{Layer as _, ServiceExt};
 use tower_ratelimit::{
-    Answer, Charge, ClientIp, Decision, Error, ErrorKind, FailureMode, Header, Headers, Key, KeyExtractor,
-    Limiter, ManualClock, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Rule,
-    TrustedProxies,
+    Answer, Charge, ClientIp, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor, Limiter,
+    MemoryStore, PeerIp, Policy, Quota, RateLimitHeaders, RateLimitLayer, Rejection, Rule,
     decision::Outcome,
-    key::{Bearer, Cookie, GrpcMethod, MatchedRoute, from_extension, from_extractor},
+    key::{Bearer, Cookie, GrpcMethod, MatchedRoute, TrustedProxies, from_extension, from_extractor},
+    store::ManualClock,
 };
 
 fn limit(name: &str, limit: u64, key: impl KeyExtractor) -> RateLimitLayer {
@@ -105,8 +105,8 @@ fn an_invalid_value_of_a_configuration_is_an_error_or_a_panic_with_the_same_mess
         (SECRET, || drop(Key::new("all").hashed([7; 15])), || Key::new("all").try_hashed([7; 15]).map(drop)),
         (
             SECRET,
-            || drop(Headers::default().partition_key("short")),
-            || Headers::default().try_partition_key("short").map(drop),
+            || drop(RateLimitHeaders::default().partition_key("short")),
+            || RateLimitHeaders::default().try_partition_key("short").map(drop),
         ),
         (
             "identity 1: no request has this identity: it must be the value of a header, without whitespace around it",
@@ -129,7 +129,7 @@ fn an_invalid_value_of_a_configuration_is_an_error_or_a_panic_with_the_same_mess
     assert!(TrustedProxies::try_hops(64).is_ok() && client().try_header("forwarded").is_ok());
     assert!(PeerIp::new().try_ipv6_prefix(128).is_ok() && client().try_ipv6_prefix(1).is_ok());
     assert!(Key::new("all").try_hashed([7; 16]).is_ok());
-    assert!(Headers::default().try_partition_key([7; 16]).is_ok());
+    assert!(RateLimitHeaders::default().try_partition_key([7; 16]).is_ok());
 }
 
 /// Converts identities to lower case, and does not implement `keys_of`.
@@ -434,7 +434,7 @@ fn a_short_secret_panics_when_the_extractor_is_built() {
 fn a_secret_is_not_shown_by_debug() {
     let secret = "0123456789abcdef";
     let key = Header::new("x-api-key").hashed(secret);
-    let fields = Headers::default().partition_key(secret);
+    let fields = RateLimitHeaders::default().partition_key(secret);
     let layer = limit("p", 1, key).headers(fields.clone());
     let shown = format!("{fields:?} {layer:?}");
     // Neither as text nor as numbers.
@@ -445,10 +445,10 @@ fn a_secret_is_not_shown_by_debug() {
 async fn identities_can_be_exempt_or_banned_and_a_ban_comes_first() {
     let api_key = || Header::new("x-api-key");
     let layer = limit("p", 1, Key::new("all"))
-        .exempt(api_key().any_of(["partner", "both"]))
-        .exempt(from_extractor(vec![("t1", "admin")], |User(name)| name).any_of(["admin"]))
-        .block(api_key().any_of(["mallory", "both"]))
-        .block(|parts| parts.uri.path() == "/admin");
+        .exempt_if(api_key().any_of(["partner", "both"]))
+        .exempt_if(from_extractor(vec![("t1", "admin")], |User(name)| name).any_of(["admin"]))
+        .block_if(api_key().any_of(["mallory", "both"]))
+        .block_if(|parts| parts.uri.path() == "/admin");
     let with = |name: &str, value: &str| Request::get("/").header(name, value).body(String::new()).unwrap();
     assert_eq!(ask(&layer, with("x-api-key", "anyone")).await.status(), 200);
     assert_eq!(ask(&layer, with("x-api-key", "anyone")).await.status(), 429);
@@ -470,7 +470,7 @@ async fn identities_can_be_exempt_or_banned_and_a_ban_comes_first() {
 #[tokio::test]
 async fn any_number_of_identities_in_any_order_can_be_exempt() {
     let names = ["d", "a", "e", "c", "b"];
-    let layer = limit("p", 1, Key::new("all")).exempt(Header::new("x-api-key").any_of(names));
+    let layer = limit("p", 1, Key::new("all")).exempt_if(Header::new("x-api-key").any_of(names));
     let with = |name: &str| Request::get("/").header("x-api-key", name).body(String::new()).unwrap();
     ask(&layer, with("f")).await;
     for name in names {
@@ -483,8 +483,8 @@ async fn any_number_of_identities_in_any_order_can_be_exempt() {
 async fn a_ban_may_depend_on_an_async_extractor() {
     let user = || from_extractor(vec![("t1", "mallory"), ("t2", "bob")], |User(name)| name);
     let layer = limit("p", 9, Key::new("all"))
-        .block(user().any_of(["mallory"]))
-        .exempt(|parts| parts.uri.path() == "/health");
+        .block_if(user().any_of(["mallory"]))
+        .exempt_if(|parts| parts.uri.path() == "/health");
     let with = |path: &str, token: &str| {
         Request::get(path).header("authorization", token).body(String::new()).unwrap()
     };
@@ -508,14 +508,14 @@ async fn a_ban_applies_to_preflights_too_even_if_it_is_async() {
     };
     for (named, status) in [("mallory", 429), ("another", 200)] {
         let layers = [
-            limit("p", 9, Key::new("all")).block(immediate.any_of([named])),
-            limit("p", 9, Key::new("all")).block(later.any_of([named])),
+            limit("p", 9, Key::new("all")).block_if(immediate.any_of([named])),
+            limit("p", 9, Key::new("all")).block_if(later.any_of([named])),
             limit("p", 1, Key::new("all"))
-                .exempt(|parts| parts.method == Method::OPTIONS)
-                .block(immediate.any_of([named])),
+                .exempt_if(|parts| parts.method == Method::OPTIONS)
+                .block_if(immediate.any_of([named])),
             limit("p", 1, Key::new("all"))
-                .exempt(|parts| parts.method == Method::OPTIONS)
-                .block(later.any_of([named])),
+                .exempt_if(|parts| parts.method == Method::OPTIONS)
+                .block_if(later.any_of([named])),
         ];
         for layer in layers {
             for _ in 0..3 {
@@ -581,7 +581,7 @@ async fn identities_are_named_as_the_client_sends_them_regardless_of_their_key()
 #[tokio::test]
 async fn addresses_can_be_exempt_by_their_network() {
     let layer = limit("per-ip", 1, PeerIp::new())
-        .exempt(PeerIp::new().within(["192.0.2.0/24", "2001:db8::/32"]).unwrap());
+        .exempt_if(PeerIp::new().within(["192.0.2.0/24", "2001:db8::/32"]).unwrap());
     let from = |peer: &str| {
         let peer: std::net::SocketAddr = peer.parse().unwrap();
         Request::get("/").extension(peer).body(String::new()).unwrap()
@@ -635,9 +635,9 @@ async fn each_extractor_matcher_and_cost_function_runs_once_per_request() {
             1
         });
         let layer = RateLimitLayer::with_rules(MemoryStore::with_clock(ManualClock::new()), first)
-            .and(Rule::new(policy("b"), key(3, is_late(3))))
-            .block(key(0, is_late(0)).any_of(["no-client"]))
-            .exempt(key(1, is_late(1)).any_of(["no-client"]));
+            .rule(Rule::new(policy("b"), key(3, is_late(3))))
+            .block_if(key(0, is_late(0)).any_of(["no-client"]))
+            .exempt_if(key(1, is_late(1)).any_of(["no-client"]));
         let response = ask(&layer, Request::get("/").body(String::new()).unwrap()).await;
         assert_eq!(response.headers()["ratelimit"], r#""a";r=8;t=3200, "b";r=8;t=3200"#);
         assert_eq!(counts.each_ref().map(|count| count.swap(0, Ordering::Relaxed)), [1; 5], "{late:b}");
@@ -656,7 +656,7 @@ async fn handlers_extract_the_decision_and_the_limiter_and_fail_if_they_are_miss
     let app = Router::new()
         .route("/", get(handler))
         .route("/strict", get(async |_: Decision| "strict"))
-        .layer(limit("p", 9, Key::new("all")).exempt(|parts| parts.uri.query().is_some()))
+        .layer(limit("p", 9, Key::new("all")).exempt_if(|parts| parts.uri.query().is_some()))
         .route("/bare", get(handler))
         .route("/bare-strict", get(async |_: Decision| "strict"));
     let ask = async |path: &str| {
@@ -687,7 +687,7 @@ async fn a_denial_by_a_handler_writes_the_headers_once_and_as_the_layer_does() {
     assert_eq!(response.status(), 429);
     let fields: Vec<_> = response.headers().get_all("ratelimit").iter().collect();
     assert_eq!(fields, [r#""p";r=3"#]);
-    assert!(!response.extensions().get::<Decision>().unwrap().is_allowed());
+    assert!(!response.extensions().get::<Decision>().unwrap().is_admitted());
 }
 
 #[tokio::test]
@@ -727,7 +727,7 @@ async fn further_charges_and_refunds_apply_to_every_key_of_the_decision() {
     let more = limiter.charge_more(&decision, 3).await.unwrap();
     assert_eq!(left(&more), [1, 5]);
     // The further charge is all or nothing.
-    assert!(!limiter.charge_more(&decision, 2).await.unwrap().is_allowed());
+    assert!(!limiter.charge_more(&decision, 2).await.unwrap().is_admitted());
     assert_eq!(left(&limiter.refund(&more, 2).await.unwrap()), [3, 7]);
     assert_eq!(left(&limiter.peek_all(&charges).await.unwrap()), [3, 7]);
 }
@@ -736,11 +736,11 @@ async fn further_charges_and_refunds_apply_to_every_key_of_the_decision() {
 async fn no_further_charge_is_sent_after_a_store_failure() {
     let store = Counted::new(Down);
     let limiter = Limiter::new(store.clone());
-    let policy = Policy::new("p", Quota::per_hour(5)).on_store_failure(FailureMode::Open);
+    let policy = Policy::new("p", Quota::per_hour(5)).failure_mode(FailureMode::Open);
     let decision = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
     for later in [limiter.charge_more(&decision, 2).await, limiter.refund(&decision, 1).await] {
         let later = later.unwrap();
-        assert!(later.is_allowed());
+        assert!(later.is_admitted());
         // Nothing was refunded either.
         assert_eq!(later.failure().unwrap().kind(), ErrorKind::StoreUnreachable);
     }
@@ -756,7 +756,7 @@ async fn a_handlers_charge_on_another_key_leaves_the_clients_own_item() {
                 limiter.check(&policy(), &Key::new("another-client"), others).await?.into_result()?;
             Ok::<_, Rejection>((charged, "done"))
         };
-        for headers in [Headers::default(), Headers::default().tightest_only()] {
+        for headers in [RateLimitHeaders::default(), RateLimitHeaders::default().binding_only()] {
             let layer = limit("p", 9, Key::new("all")).headers(headers);
             let app = Router::new().route("/", get(handler)).layer(layer);
             let response = app.oneshot(Request::get("/").body(Body::empty()).unwrap()).await.unwrap();
@@ -766,7 +766,7 @@ async fn a_handlers_charge_on_another_key_leaves_the_clients_own_item() {
                 response.headers().get_all("ratelimit").iter().map(|v| v.to_str().unwrap()).collect();
             assert_eq!(fields, [if status == 200 { r#""p";r=8;t=3200"# } else { r#""p";r=8"# }]);
             let decision = response.extensions().get::<Decision>().unwrap();
-            assert_eq!((decision.outcomes().len(), decision.is_allowed()), (2, status == 200));
+            assert_eq!((decision.outcomes().len(), decision.is_admitted()), (2, status == 200));
         }
     }
 }

@@ -20,7 +20,10 @@ use tokio::{
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_ratelimit::{
     Answer, Charge, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, Rejection,
-    Verdict, algorithm::LeakyBucket, decision::Outcome, keyed::KeyedRateLimitLayer, store::Store,
+    algorithm::LeakyBucket,
+    decision::{Outcome, Verdict},
+    keyed::KeyedRateLimitLayer,
+    store::Store,
 };
 
 fn policy(limit: u64) -> Policy {
@@ -86,7 +89,7 @@ async fn several_policies_are_charged_together_at_their_costs_or_not_at_all() {
 #[tokio::test(start_paused = true)]
 async fn an_unavailable_store_rejects_requests_only_under_a_closed_policy() {
     for (mode, admitted) in [(FailureMode::Open, true), (FailureMode::Closed, false)] {
-        let policy = policy(1).on_store_failure(mode);
+        let policy = policy(1).failure_mode(mode);
         let layer =
             KeyedRateLimitLayer::new(Down, policy, |_: &&'static str| "all").wait(Duration::from_secs(9));
         match layer.layer(service_fn(length)).oneshot("abc").await {
@@ -124,7 +127,7 @@ async fn the_longest_wait_bounds_all_waits_together_and_ignores_delays() {
         asked: usize,
         seconds: u64,
     }
-    let immediate_next_time = |asked| if asked == 0 { deny(1) } else { Verdict::Allow };
+    let immediate_next_time = |asked| if asked == 0 { deny(1) } else { Verdict::Admit };
     let rows = [
         Row {
             name: "two more seconds each time",
@@ -256,11 +259,11 @@ async fn the_wait_for_a_permit_is_bounded_and_impossible_costs_do_not_wait() {
 async fn a_request_that_waits_leaves_the_inner_service_to_others() {
     let waits = |asked: usize| match asked {
         0 | 1 => deny(3_600),
-        _ => Verdict::Allow,
+        _ => Verdict::Admit,
     };
     let delays = |asked: usize| match asked {
         0 | 1 => Verdict::Delay(Duration::from_secs(3_600)),
-        _ => Verdict::Allow,
+        _ => Verdict::Admit,
     };
     for (name, says) in [("wait", waits as fn(usize) -> Verdict), ("delay", delays)] {
         let layer = KeyedRateLimitLayer::new(store_that(says).0, policy(1), |_: &u8| "all")
@@ -312,7 +315,7 @@ async fn a_queue_delays_and_a_permit_is_held_until_the_response() {
         layer.layer(service_fn(move |_: &'static str| {
             let (limiter, slots) = (inner.clone(), slots.clone());
             async move {
-                Ok::<_, Infallible>(limiter.peek(&slots, &Key::new("all"), 1).await.unwrap().is_allowed())
+                Ok::<_, Infallible>(limiter.peek(&slots, &Key::new("all"), 1).await.unwrap().is_admitted())
             }
         }));
     // The only permit is in use during the call, and free after it.
@@ -328,7 +331,7 @@ async fn a_permit_is_released_with_the_response_even_if_the_future_is_kept() {
     let mut service = layer.layer(service_fn(length));
     let mut call = Box::pin(service.ready().await.unwrap().call("abc"));
     assert_eq!(call.as_mut().await.unwrap(), 3);
-    assert!(limiter.peek(&slots, &Key::new("all"), 1).await.unwrap().is_allowed());
+    assert!(limiter.peek(&slots, &Key::new("all"), 1).await.unwrap().is_admitted());
     drop(call);
 }
 

@@ -16,10 +16,10 @@ use proptest::{
 };
 use support::{PATIENT, RedisPool, RedisServer, current_thread, day, eventually, pool, settings};
 use tower_ratelimit::{
-    Charge, Decision, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore,
+    Charge, Decision, Key, Limiter, MemoryStore, Policy, Quota, RedisStore,
     algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket},
     decision::DecisionSource,
-    store::Store as _,
+    store::{ManualClock, Store as _},
 };
 
 /// One of several instances: its own store, over a shared pool.
@@ -130,7 +130,7 @@ impl Rule {
             Kind::Aligned => Policy::new("p", quota).algorithm(FixedWindow::aligned()),
             Kind::Cells(cells) => Policy::new("p", quota).algorithm(SlidingWindow::new().segments(cells)),
         };
-        (plain.clone().leased(self.most), plain)
+        (plain.clone().max_lease(self.most), plain)
     }
 
     const fn is_bucket(&self) -> bool {
@@ -298,7 +298,7 @@ async fn live(server: &RedisServer, redis: &RedisPool, rule: Rule, steps: Vec<St
                 for _ in 0..times {
                     let decision = instances[instance].take(policy, cost).await;
                     seen.asked += 1;
-                    if decision.is_allowed() {
+                    if decision.is_admitted() {
                         seen.admitted += 1;
                         let place = judge.admit(server, time(), passed, cost);
                         assert!(decision.remaining().unwrap() < policy.capacity());
@@ -385,7 +385,7 @@ async fn instance(server: &RedisServer) -> Instance {
 async fn warm_up(instance: &Instance, policy: &Policy) -> u64 {
     let mut admitted = 0;
     while !instance.has_leases() {
-        admitted += u64::from(instance.take(policy, 1).await.is_allowed());
+        admitted += u64::from(instance.take(policy, 1).await.is_admitted());
         instance.settled().await;
     }
     admitted
@@ -402,7 +402,7 @@ async fn many_tasks_on_two_instances_admit_exactly_the_limit_with_few_calls() {
         Policy::new("gcra", Quota::new(1, Duration::from_secs(75_000)).burst(limit)),
     ];
     for policy in policies {
-        let policy = policy.leased(500);
+        let policy = policy.max_lease(500);
         let instances = [instance(&server).await, instance(&server).await];
         let before = server.script_calls();
         let run = async |tasks: usize, times: usize| {
@@ -413,7 +413,7 @@ async fn many_tasks_on_two_instances_admit_exactly_the_limit_with_few_calls() {
                     let (mut admitted, mut leased) = (0, 0);
                     for _ in 0..times {
                         let decision = instance.take(&policy, 1).await;
-                        admitted += u64::from(decision.is_allowed());
+                        admitted += u64::from(decision.is_admitted());
                         leased += u64::from(decision.source() == DecisionSource::Lease);
                         tokio::task::yield_now().await;
                     }
@@ -456,7 +456,7 @@ async fn an_idle_key_returns_its_lease_and_a_dropped_store_leaves_no_task() {
     ];
     let other = instance(&server).await;
     for policy in policies {
-        let policy = policy.leased(100);
+        let policy = policy.max_lease(100);
         let busy = instance(&server).await;
         let admitted = warm_up(&busy, &policy).await;
         let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
@@ -490,7 +490,7 @@ async fn the_lease_of_a_crashed_instance_is_free_after_the_documented_time() {
     ];
     for policy in policies {
         let name = policy.name().to_owned();
-        let policy = policy.leased(64);
+        let policy = policy.max_lease(64);
         let bound = policy.lease_bound().unwrap();
         let other = Instance::new(&redis, &clock);
         let crashed = Instance::new(&redis, &clock);
@@ -512,7 +512,7 @@ async fn the_lease_of_a_crashed_instance_is_free_after_the_documented_time() {
 async fn leases_on_a_key_are_fetched_one_at_a_time_and_survive_a_dropped_request() {
     let server = RedisServer::start();
     let limit = 10_000;
-    let policy = day("p", limit).leased(50);
+    let policy = day("p", limit).max_lease(50);
     let busy = instance(&server).await;
     let other = instance(&server).await;
     let key = Key::new("alice");
@@ -524,12 +524,12 @@ async fn leases_on_a_key_are_fetched_one_at_a_time_and_survive_a_dropped_request
             let _ = check.now_or_never();
         }
         drop(checks);
-        admitted += u64::from(busy.take(&policy, 1).await.is_allowed());
+        admitted += u64::from(busy.take(&policy, 1).await.is_admitted());
         // Never more than one lease: Redis has charged the spent units, the units of dropped requests, and one lease.
         let charged = limit - other.remaining(&policy).await;
         assert!(charged >= admitted && charged <= 9 * (round as u64 + 1) + 50, "{charged} of {admitted}");
     }
-    assert!(busy.take(&policy, 1).await.is_allowed());
+    assert!(busy.take(&policy, 1).await.is_admitted());
     let before = other.remaining(&policy).await;
     assert!(eventually(async || !busy.has_leases()).await);
     busy.settled().await;
@@ -547,15 +547,15 @@ async fn an_instance_that_shuts_down_can_return_its_leases() {
     let (leaving, other) = (instance(&server).await, instance(&server).await);
     let of = |name, algorithm: FixedWindow| Policy::new(name, Quota::per_day(1_000)).algorithm(algorithm);
     let policies = [
-        of("anchored", FixedWindow::anchored()).leased(100),
-        of("aligned", FixedWindow::aligned()).leased(100),
-        Policy::new("gcra", Quota::per_day(1).burst(1_000)).leased(100),
+        of("anchored", FixedWindow::anchored()).max_lease(100),
+        of("aligned", FixedWindow::aligned()).max_lease(100),
+        Policy::new("gcra", Quota::per_day(1).burst(1_000)).max_lease(100),
     ];
     let mut taken = Vec::new();
     for policy in &policies {
         let mut admitted = 0;
         while other.remaining(policy).await == 1_000 - admitted {
-            admitted += u64::from(leaving.take(policy, 1).await.is_allowed());
+            admitted += u64::from(leaving.take(policy, 1).await.is_admitted());
             leaving.settled().await;
         }
         taken.push(admitted);
@@ -580,11 +580,11 @@ async fn reset_and_refund_account_for_leased_units() {
     ];
     for policy in policies {
         let (key, name) = (Key::new("alice"), policy.name().to_owned());
-        let policy = policy.leased(100);
+        let policy = policy.max_lease(100);
         let (busy, other) = (instance(&server).await, instance(&server).await);
         let mut admitted = warm_up(&busy, &policy).await;
         for _ in 0..20 {
-            admitted += u64::from(busy.take(&policy, 1).await.is_allowed());
+            admitted += u64::from(busy.take(&policy, 1).await.is_admitted());
             busy.settled().await;
         }
         assert!(busy.has_leases(), "{name}");
@@ -597,8 +597,8 @@ async fn reset_and_refund_account_for_leased_units() {
         assert!(!busy.has_leases(), "{name}");
         assert_eq!(other.remaining(&policy).await, 1_000, "{name}");
         // The whole limit is available, and no more.
-        assert!(busy.take(&policy, 1_000).await.is_allowed(), "{name}");
-        assert!(!other.take(&policy, 1).await.is_allowed(), "{name}");
+        assert!(busy.take(&policy, 1_000).await.is_admitted(), "{name}");
+        assert!(!other.take(&policy, 1).await.is_admitted(), "{name}");
     }
 }
 
@@ -615,19 +615,19 @@ async fn a_lease_that_is_returned_during_a_reset_refunds_nothing_after_it() {
         Policy::new("gcra", quota),
     ];
     for policy in policies {
-        let (policy, key) = (policy.leased(100), Key::new("alice"));
+        let (policy, key) = (policy.max_lease(100), Key::new("alice"));
         for dropped in [true, false] {
             let busy = Instance::new(&redis, &clock);
             warm_up(&busy, &policy).await;
             // More units than the rest of the lease, so sending it returns the lease.
             let late = busy.limiter.check(&policy, &key, 100);
             busy.limiter.operator().reset(&policy, &key).await.unwrap();
-            assert!(busy.take(&policy, 1_000).await.is_allowed());
+            assert!(busy.take(&policy, 1_000).await.is_admitted());
             if dropped {
                 drop(late);
                 busy.settled().await;
             } else {
-                assert!(!late.await.unwrap().is_allowed());
+                assert!(!late.await.unwrap().is_admitted());
             }
             assert_eq!(busy.remaining(&policy).await, 0, "{}, {dropped}", policy.name());
             busy.limiter.operator().reset(&policy, &key).await.unwrap();
@@ -639,7 +639,7 @@ async fn a_lease_that_is_returned_during_a_reset_refunds_nothing_after_it() {
 async fn a_refund_that_is_dropped_while_it_waits_loses_no_lease() {
     let server = RedisServer::start();
     let limit = 1_000;
-    let policy = day("p", limit).leased(100);
+    let policy = day("p", limit).max_lease(100);
     let busy = instance(&server).await;
     let admitted = warm_up(&busy, &policy).await;
     // A call is pending, so the next operation waits.
@@ -648,7 +648,7 @@ async fn a_refund_that_is_dropped_while_it_waits_loses_no_lease() {
     let mut refund = busy.limiter.operator().refund_latest(&policy, &Key::new("alice"), 0);
     assert!((&mut refund).now_or_never().is_none());
     drop(refund);
-    assert!(other.await.unwrap().is_allowed());
+    assert!(other.await.unwrap().is_admitted());
     let back = async || busy.remaining(&policy).await == limit - admitted;
     assert!(eventually(back).await);
 }
@@ -659,18 +659,18 @@ async fn a_remembered_denial_ends_when_a_request_returns_a_lease() {
     let server = RedisServer::start();
     let (redis, clock) = (pool(&server).await, ManualClock::new());
     let busy = Instance::new(&redis, &clock);
-    let policy = day("p", 1_000).leased(100);
+    let policy = day("p", 1_000).max_lease(100);
     let key = Key::new("alice");
     warm_up(&busy, &policy).await;
     // All units that are not leased.
     busy.limiter.check_up_to(&policy, &key, 1_000).await.unwrap();
     let both =
         [Charge::new(&policy, &key, 1), Charge::new(&Policy::new("q", Quota::per_day(1_000)), &key, 1)];
-    assert!(!busy.limiter.check_all(&both).await.unwrap().is_allowed());
+    assert!(!busy.limiter.check_all(&both).await.unwrap().is_admitted());
     assert!(busy.has_leases());
-    assert!(!busy.take(&policy, 100).await.is_allowed());
+    assert!(!busy.take(&policy, 100).await.is_admitted());
     assert!(!busy.has_leases());
-    assert!(busy.limiter.check_all(&both).await.unwrap().is_allowed());
+    assert!(busy.limiter.check_all(&both).await.unwrap().is_admitted());
 }
 
 /// The remaining units reported by an instance include the rest of its lease.
@@ -679,7 +679,7 @@ async fn a_decision_from_a_lease_reports_the_remaining_units_as_of_the_last_call
     let server = RedisServer::start();
     let redis = pool(&server).await;
     let clock = ManualClock::new();
-    let policy = Policy::new("p", Quota::per_minute(1_000)).algorithm(FixedWindow::anchored()).leased(20);
+    let policy = Policy::new("p", Quota::per_minute(1_000)).algorithm(FixedWindow::anchored()).max_lease(20);
     let busy = Instance::new(&redis, &clock);
     for taken in 1..=200 {
         let decision = busy.take(&policy, 1).await;
@@ -698,7 +698,7 @@ async fn no_more_than_the_limit_is_reported_as_remaining_after_redis_lost_its_da
     let server = RedisServer::start();
     // The clock stands still, so a lease that is fetched ahead joins the one before.
     let instance = Instance::new(&pool(&server).await, &ManualClock::new());
-    let policy = Policy::new("gcra", Quota::per_day(100)).leased(100);
+    let policy = Policy::new("gcra", Quota::per_day(100)).max_lease(100);
     while !instance.has_leases() {
         instance.take(&policy, 1).await;
     }
@@ -713,12 +713,12 @@ async fn no_more_than_the_limit_is_reported_as_remaining_after_redis_lost_its_da
 #[tokio::test]
 async fn a_memory_store_ignores_leases() {
     let limiter = Limiter::new(MemoryStore::new());
-    let policy = Policy::new("p", Quota::per_day(100)).leased(50);
+    let policy = Policy::new("p", Quota::per_day(100)).max_lease(50);
     for left in (0..100).rev() {
         let decision = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
         assert_eq!(decision.remaining(), Some(left));
     }
-    assert!(!limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().is_allowed());
+    assert!(!limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().is_admitted());
 }
 
 #[tokio::test]
@@ -726,7 +726,7 @@ async fn units_on_lease_are_not_spent_after_the_clock_was_set_back() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let instance = Instance::new(&pool(&server).await, &clock);
-    let policy = Policy::new("p", Quota::per_day(100_000)).leased(500);
+    let policy = Policy::new("p", Quota::per_day(100_000)).max_lease(500);
     warm_up(&instance, &policy).await;
     clock.advance(Duration::from_millis(20));
     assert_eq!(instance.take(&policy, 1).await.source(), DecisionSource::Lease);
@@ -741,9 +741,9 @@ async fn a_lease_leaves_most_of_what_remains_to_other_instances() {
     let server = RedisServer::start();
     let (pool, clock) = (pool(&server).await, ManualClock::new());
     let [one, other] = [Instance::new(&pool, &clock), Instance::new(&pool, &clock)];
-    let policy = Policy::new("p", Quota::per_day(1_000)).leased(1_000);
+    let policy = Policy::new("p", Quota::per_day(1_000)).max_lease(1_000);
     for _ in 0..900 {
-        assert!(one.take(&policy, 1).await.is_allowed());
+        assert!(one.take(&policy, 1).await.is_admitted());
         one.settled().await;
     }
     assert!(one.has_leases());
@@ -756,7 +756,7 @@ async fn a_lease_leaves_most_of_what_remains_to_other_instances() {
 async fn a_lease_that_arrives_during_a_reset_is_not_spent_after_it() {
     let server = RedisServer::start();
     let instance = Instance::new(&pool(&server).await, &ManualClock::new());
-    let (policy, key) = (Policy::new("p", Quota::per_day(100_000)).leased(500), Key::new("alice"));
+    let (policy, key) = (Policy::new("p", Quota::per_day(100_000)).max_lease(500), Key::new("alice"));
 
     // Begun, and not sent before it is polled.
     let reset = instance.store.reset(&policy, &key);
@@ -768,7 +768,7 @@ async fn a_lease_that_arrives_during_a_reset_is_not_spent_after_it() {
     let mut taking = instance.limiter.check(&policy, &key, 1);
     assert!(poll_fn(|cx| Poll::Ready(Pin::new(&mut taking).poll(cx).is_pending())).await);
     instance.limiter.operator().reset(&policy, &key).await.unwrap();
-    assert!(taking.await.unwrap().is_allowed());
+    assert!(taking.await.unwrap().is_admitted());
     assert!(!instance.has_leases());
 }
 
@@ -777,7 +777,7 @@ async fn drain_waits_for_a_lease_whose_request_is_gone() {
     let server = RedisServer::start();
     let (pool, clock) = (pool(&server).await, ManualClock::new());
     let [instance, other] = [(); 2].map(|()| Instance::new(&pool, &clock));
-    let (policy, key) = (Policy::new("p", Quota::per_day(100_000)).leased(500), Key::new("alice"));
+    let (policy, key) = (Policy::new("p", Quota::per_day(100_000)).max_lease(500), Key::new("alice"));
     warm_up(&instance, &policy).await;
     instance.limiter.operator().reset(&policy, &key).await.unwrap();
     let () = server.command(&["CLIENT", "PAUSE", "60000", "WRITE"]);
@@ -799,7 +799,7 @@ async fn a_second_drain_does_not_hide_that_leases_were_not_returned() {
     let server = RedisServer::start();
     let (pool, clock) = (pool(&server).await, ManualClock::new());
     let instance = Instance::new(&pool, &clock);
-    let policy = Policy::new("p", Quota::per_day(100_000)).leased(500);
+    let policy = Policy::new("p", Quota::per_day(100_000)).max_lease(500);
     warm_up(&instance, &policy).await;
     assert!(instance.has_leases());
     server.signal("STOP");
@@ -817,7 +817,7 @@ async fn the_units_of_a_crashed_instance_begin_to_drain_exactly_when_its_lease_e
     let server = RedisServer::start();
     let (pool, clock) = (pool(&server).await, ManualClock::new());
     // A thousand a second, so the bucket is empty long before the lease ends.
-    let policy = Policy::new("fast", Quota::new(100, Duration::from_millis(100))).leased(50);
+    let policy = Policy::new("fast", Quota::new(100, Duration::from_millis(100))).max_lease(50);
     let [crashed, other] = [(); 2].map(|()| Instance::new(&pool, &clock));
     warm_up(&crashed, &policy).await;
     let leased = u32::try_from(crashed.store.lease_status().units).unwrap();
@@ -834,14 +834,14 @@ async fn the_units_of_a_crashed_instance_begin_to_drain_exactly_when_its_lease_e
     clock.advance(leased * unit - Duration::from_micros(1));
     assert!(peek(100).await.verdict().is_denied());
     clock.advance(Duration::from_micros(1));
-    assert!(peek(100).await.is_allowed());
+    assert!(peek(100).await.is_admitted());
 }
 
 #[tokio::test]
 async fn a_debt_beside_leased_units_stays_owed_and_leased_units_do_not_become_one() {
     let server = RedisServer::start();
     let (pool, clock) = (pool(&server).await, ManualClock::new());
-    let policy = Policy::new("hourly", Quota::per_hour(1_000)).leased(50).debt(200);
+    let policy = Policy::new("hourly", Quota::per_hour(1_000)).max_lease(50).max_debt(200);
     let lowered = policy.with_quota(Quota::per_hour(10)).unwrap();
     let [leasing, other] = [(); 2].map(|()| Instance::new(&pool, &clock));
     warm_up(&leasing, &policy).await;

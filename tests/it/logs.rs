@@ -22,7 +22,8 @@ use tokio::{net::TcpListener, time::sleep};
 use tower::{Layer as _, ServiceExt as _};
 use tower_ratelimit::{
     ClientIp, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, MemoryStore, PeerIp,
-    Policy, PolicySource, Quota, RateLimitLayer, RedisStore, Rule, TrustedProxies,
+    Policy, PolicySource, Quota, RateLimitLayer, RedisStore, Rule,
+    key::TrustedProxies,
     layer::Rules,
     policy::{Enforcement, EnforcementSwitch, Penalty},
 };
@@ -185,7 +186,7 @@ async fn changes_of_live_policies_are_logged_and_what_weakens_limits_at_warn() {
         Policy::new("api", Quota::per_hour(2)),
         Policy::new("login", Quota::per_minute(5))
             .penalty(Penalty::manual())
-            .on_store_failure(FailureMode::Closed),
+            .failure_mode(FailureMode::Closed),
     ];
     let (lines, _guard) = listen();
     let live = LivePolicies::redis(&store, defaults).await.unwrap().poll_every(Duration::from_millis(20));
@@ -198,10 +199,9 @@ async fn changes_of_live_policies_are_logged_and_what_weakens_limits_at_warn() {
     };
     edit(&["HSET", "rl:policies", "api", "3/h", "export", "{\"quota\":\"1/s\"}"]);
     logged("INFO", "api: quota 2/h -> 3/h, export: added (1/s, gcra, failure mode local)").await;
-    edit(&["HSET", "rl:policies", "login", r#"{"penalty":null,"on_store_failure":"open","enforced":0.5}"#]);
+    edit(&["HSET", "rl:policies", "login", r#"{"penalty":null,"failure_mode":"open","enforced":0.5}"#]);
     logged("INFO", "login: penalty manual -> none, enforced 1 -> 0.5, failure mode closed -> open").await;
-    let window =
-        r#"{"algorithm":{"name":"fixed-window","aligned":true},"lease":3,"debt":1,"content_bytes":true}"#;
+    let window = r#"{"algorithm":{"name":"fixed-window","aligned":true},"max_lease":3,"max_debt":1,"quota_unit": "content-bytes"}"#;
     edit(&["HSET", "rl:policies", "api", window]);
     edit(&["HDEL", "rl:policies", "export"]);
     logged("INFO", "export: removed").await;
@@ -520,8 +520,9 @@ async fn two_layers_of_which_one_charges_nothing_cause_no_warning() {
     let policy = || Policy::new("api", Quota::per_day(1));
     let reporting =
         RateLimitLayer::new(store, policy(), Key::new("all")).enforcement(Enforcement::ReportOnly);
-    let free =
-        reporting.sibling(Rule::new(policy(), Key::new("all")).cost(|_| 0)).enforcement(Enforcement::On);
+    let free = reporting
+        .with_same_settings(Rule::new(policy(), Key::new("all")).cost(|_| 0))
+        .enforcement(Enforcement::On);
     let service = tower::service_fn(async |_: Request<String>| {
         Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
     });
@@ -540,7 +541,7 @@ async fn an_outage_of_a_lookup_and_its_policy_source_is_one_line_each_without_th
             .or_on_error(Policy::new("fallback", Quota::per_day(9)));
     // The second rule limits what the lookup cannot tell apart, so there is no warning of that.
     let rest = Rule::new(Policy::new("rest", Quota::per_day(9)), Key::new("all"));
-    let layer = RateLimitLayer::new(MemoryStore::new(), tiers, Key::new("all")).and(rest);
+    let layer = RateLimitLayer::new(MemoryStore::new(), tiers, Key::new("all")).rule(rest);
     let (lines, _guard) = listen();
     for _ in 0..5 {
         assert_eq!(ask(&layer, get()).await.status(), 200);
@@ -605,8 +606,7 @@ async fn a_cost_that_is_never_admitted_is_logged_once() {
     let all = || Key::new("all");
     let second = Policy::new("second", Quota::per_second(10));
     // The share of one instance is 5, and the policy admits 20.
-    let local =
-        Policy::new("local", Quota::per_second(20)).on_store_failure(FailureMode::Local { instances: 4 });
+    let local = Policy::new("local", Quota::per_second(20)).failure_mode(FailureMode::Local { instances: 4 });
     let layer = RateLimitLayer::with_rules(Down, Rule::new(local, all()).cost(|_| 6));
     assert_eq!(ask(&layer, get()).await.status(), 429);
     assert_eq!(lines.with("admits in one step"), 0, "{}", lines.text());
@@ -619,7 +619,7 @@ async fn a_cost_that_is_never_admitted_is_logged_once() {
 
 /// A policy whose decisions fail while Redis is unavailable.
 fn closed() -> Policy {
-    Policy::new("api", Quota::per_day(1_000_000)).on_store_failure(FailureMode::Closed)
+    Policy::new("api", Quota::per_day(1_000_000)).failure_mode(FailureMode::Closed)
 }
 
 #[tokio::test]
@@ -779,12 +779,12 @@ async fn a_route_without_the_prefix_of_its_router_is_one_warning_with_the_full_p
     }
 }
 
-/// A table with `otherwise` warns too.
+/// A table with `fallback` warns too.
 #[tokio::test]
 async fn a_route_without_its_prefix_is_a_warning_even_if_other_rules_apply() {
     let (lines, _guard) = listen();
     let rule = |name: &str| Rule::new(Policy::new(name, Quota::per_hour(9)), Key::new("all"));
-    let rules = Rules::new().route("/login", rule("login")).otherwise(rule("rest")).every(rule("all"));
+    let rules = Rules::new().route("/login", rule("login")).fallback(rule("rest")).always(rule("all"));
     let layer = RateLimitLayer::with_rules(MemoryStore::new(), rules);
     let app =
         Router::new().nest("/api", Router::new().route("/login", post(async || "welcome")).layer(layer));

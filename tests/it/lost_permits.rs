@@ -8,9 +8,9 @@ use support::{Fake, RedisServer, decides_after, eventually, fails, fails_after, 
 
 use tokio::time::sleep;
 use tower_ratelimit::{
-    Charge, Decision, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
+    Charge, Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota,
     algorithm::Concurrency,
-    store::{Action, Store},
+    store::{Action, ManualClock, Store},
 };
 
 /// Renewed every two seconds.
@@ -19,7 +19,7 @@ const PERIOD: Duration = Duration::from_secs(6);
 fn policy(limit: u64) -> Policy {
     Policy::new("jobs", Quota::new(limit, PERIOD))
         .algorithm(Concurrency::new())
-        .on_store_failure(FailureMode::Closed)
+        .failure_mode(FailureMode::Closed)
 }
 
 async fn remaining(limiter: &Limiter, policy: &Policy) -> Option<u64> {
@@ -35,10 +35,10 @@ async fn jobs_that_run_keep_their_permits_when_redis_restarts_without_its_data()
     for _ in 0..5 {
         running.push(one.check(&policy, &key, 1).await.unwrap());
     }
-    assert!(running.iter().all(Decision::is_allowed));
+    assert!(running.iter().all(Decision::is_admitted));
     server.restart();
     assert!(eventually(async || remaining(&other, &policy).await == Some(0)).await);
-    assert!(!other.check(&policy, &key, 1).await.unwrap().is_allowed());
+    assert!(!other.check(&policy, &key, 1).await.unwrap().is_admitted());
     running.pop();
     assert!(eventually(async || remaining(&other, &policy).await == Some(1)).await);
     drop(running);
@@ -55,11 +55,11 @@ async fn jobs_that_run_keep_their_permits_when_the_clock_of_the_store_steps_forw
     for (name, limiter) in stores {
         let (policy, key) = (policy(2), Key::new("all"));
         let running = limiter.check(&policy, &key, 2).await.unwrap();
-        assert!(running.is_allowed(), "{name}");
+        assert!(running.is_admitted(), "{name}");
         clock.advance(10 * PERIOD);
         assert_eq!(remaining(&limiter, &policy).await, Some(2), "{name}");
         assert!(eventually(async || remaining(&limiter, &policy).await == Some(0)).await, "{name}");
-        assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_allowed(), "{name}");
+        assert!(!limiter.check(&policy, &key, 1).await.unwrap().is_admitted(), "{name}");
         drop(running);
         assert!(eventually(async || remaining(&limiter, &policy).await == Some(2)).await, "{name}");
     }
@@ -76,7 +76,7 @@ async fn renewals_after_a_reset_exceed_the_limit_and_others_wait_for_releases() 
         let (policy, key) = (policy(2), Key::new("all"));
         let decide = async |action, charge: &Charge| {
             let decision = store.decide(action, std::slice::from_ref(charge)).await.unwrap();
-            (decision.is_allowed(), decision.remaining().unwrap())
+            (decision.is_admitted(), decision.remaining().unwrap())
         };
         let [first, second, third] = [2, 2, 1].map(|cost| Charge::new(&policy, &key, cost));
         assert_eq!(decide(Action::Charge, &first).await, (true, 0), "{name}");
@@ -129,7 +129,7 @@ async fn a_release_waits_for_a_renewal_that_may_be_under_way() {
         let (limiter, seen) = late(is_failure);
         let policy = Policy::concurrency("jobs", 1);
         let running = limiter.check(&policy, &Key::new("all"), 1).await.unwrap();
-        assert!(running.is_allowed());
+        assert!(running.is_admitted());
         // The renewal is sent after ten seconds.
         sleep(Duration::from_secs(11)).await;
         drop(running);

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use support::RedisServer;
 use tower_ratelimit::{
-    Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
+    Key, Limiter, MemoryStore, Policy, Quota,
     algorithm::{FixedWindow, Gcra},
+    store::ManualClock,
 };
 
 fn stranger(i: u64) -> Key {
@@ -18,7 +19,7 @@ async fn a_flood_of_identities_stays_within_the_capacity() {
     let limiter = Limiter::new(store.clone());
     let policy = Policy::new("p", Quota::per_day(10));
     for i in 0..50_000 {
-        assert!(limiter.check(&policy, &stranger(i), 1).await.unwrap().is_allowed());
+        assert!(limiter.check(&policy, &stranger(i), 1).await.unwrap().is_admitted());
     }
     assert!((1_000..=1_600).contains(&store.key_count()), "{}", store.key_count());
 }
@@ -85,7 +86,7 @@ async fn new_keys_remove_none_that_matters_again_after_a_manual_clock_was_set_ba
     clock.step_back(Duration::from_secs(2));
     let mut forgotten = 0;
     for i in 0..2_000 {
-        forgotten += u32::from(limiter.check(&policy, &stranger(i), 1).await.unwrap().is_allowed());
+        forgotten += u32::from(limiter.check(&policy, &stranger(i), 1).await.unwrap().is_admitted());
     }
     assert_eq!(forgotten, 0);
 }
@@ -97,11 +98,11 @@ async fn a_key_that_matters_longer_outlives_a_flood_of_keys_that_do_not() {
     let (long, short) =
         (Policy::new("long", Quota::per_day(1)), Policy::new("short", Quota::per_minute(100)));
     let alice = Key::new("alice");
-    assert!(limiter.check(&long, &alice, 1).await.unwrap().is_allowed());
+    assert!(limiter.check(&long, &alice, 1).await.unwrap().is_admitted());
     for i in 0..50_000 {
         limiter.check(&short, &stranger(i), 1).await.unwrap();
     }
-    assert!(!limiter.check(&long, &alice, 1).await.unwrap().is_allowed());
+    assert!(!limiter.check(&long, &alice, 1).await.unwrap().is_admitted());
 }
 
 #[tokio::test]
@@ -111,8 +112,8 @@ async fn clones_share_their_counts_and_a_reset_forgets_one_key_of_one_policy() {
     let (a, b) = (Policy::new("a", Quota::per_day(1)), Policy::new("b", Quota::per_day(1)));
     let (alice, bob) = (Key::new("alice"), Key::new("bob"));
     for (policy, key) in [(&a, &alice), (&a, &bob), (&b, &alice)] {
-        assert!(one.check(policy, key, 1).await.unwrap().is_allowed());
-        assert!(!other.check(policy, key, 1).await.unwrap().is_allowed());
+        assert!(one.check(policy, key, 1).await.unwrap().is_admitted());
+        assert!(!other.check(policy, key, 1).await.unwrap().is_admitted());
     }
     other.operator().reset(&a, &alice).await.unwrap();
     let left = async |policy, key| one.peek(policy, key, 0).await.unwrap().outcomes()[0].remaining();
@@ -135,11 +136,11 @@ async fn a_slower_quota_does_not_restore_expired_charges() {
             ]
         };
         for (before, after) in policies(fast).into_iter().zip(policies(Quota::per_day(5))) {
-            assert!(limiter.check(&before, &Key::new("alice"), 5).await.unwrap().is_allowed());
+            assert!(limiter.check(&before, &Key::new("alice"), 5).await.unwrap().is_admitted());
             // Until the charges have expired. The clocks tested here are real ones.
             tokio::time::sleep(Duration::from_millis(20)).await;
             let decision = limiter.check(&after, &Key::new("alice"), 5).await.unwrap();
-            assert!(decision.is_allowed(), "{name}, {}", before.name());
+            assert!(decision.is_admitted(), "{name}, {}", before.name());
         }
     }
 }

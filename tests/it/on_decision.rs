@@ -11,14 +11,14 @@ use tokio::task::yield_now;
 use http::{Request, Response};
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
 use tower_ratelimit::{
-    Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, ManualClock,
-    MemoryStore, Policy, Quota, RateLimitLayer, Rejection, Rule,
+    Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, MemoryStore,
+    Policy, Quota, RateLimitLayer, Rejection, Rule,
     algorithm::LeakyBucket,
     decision::DecisionSource,
     layer::{DecisionEvent, DecisionKind, ResponseBody, Rules},
     policy::Enforcement,
     response::RejectionBody,
-    store::Store,
+    store::{ManualClock, Store},
 };
 use tower_ratelimit_extra::explain::Explanation;
 
@@ -50,7 +50,7 @@ async fn an_event_that_is_kept_holds_no_permit() {
     let exports = Rule::new(Policy::concurrency("exports", 1), Key::new("all"));
     let users = Rule::new(Policy::new("users", Quota::per_hour(9)), Header::new("x-user"));
     let events = kept.clone();
-    let layer = RateLimitLayer::with_rules(limiter, Rules::new().every(exports).every(users))
+    let layer = RateLimitLayer::with_rules(limiter, Rules::new().always(exports).always(users))
         .on_decision(move |event: &DecisionEvent<'_>| events.lock().unwrap().extend(event.decision.cloned()));
     let service = layer
         .layer(service_fn(|_: Request<String>| async { Ok::<_, Infallible>(Response::new(String::new())) }));
@@ -74,7 +74,7 @@ async fn an_event_has_the_hash_of_the_key_that_explanations_have() {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
     let policy = Policy::new("api", Quota::per_hour(1));
     let layer = RateLimitLayer::new(limiter.clone(), policy.clone(), Header::new("x-user").hashed(SECRET))
-        .exempt(|parts| parts.uri.path() == "/health")
+        .exempt_if(|parts| parts.uri.path() == "/health")
         .on_decision({
             let hashes = hashes.clone();
             move |event: &DecisionEvent<'_>| hashes.lock().unwrap().push((event.kind, event.key_hash()))
@@ -131,8 +131,8 @@ fn policy(limit: u64) -> Policy {
 
 fn layer(store: impl Into<Limiter>, policy: Policy) -> RateLimitLayer {
     RateLimitLayer::new(store, policy, Header::new("x-user"))
-        .block(|parts| parts.uri.path() == "/blocked")
-        .exempt(|parts| parts.uri.path() == "/exempt")
+        .block_if(|parts| parts.uri.path() == "/blocked")
+        .exempt_if(|parts| parts.uri.path() == "/exempt")
 }
 
 fn memory() -> MemoryStore {
@@ -203,7 +203,7 @@ async fn a_store_that_fails_is_seen_as_what_the_failure_mode_makes_of_it() {
         let rows = [(FailureMode::Open, 200, open), (FailureMode::Closed, 503, closed)];
         for (mode, status, expected) in rows {
             let events = Events::default();
-            let layer = layer(broken(later), policy(1).on_store_failure(mode));
+            let layer = layer(broken(later), policy(1).failure_mode(mode));
             let service = layer.on_decision(events.function()).layer(service_fn(answer));
             assert_eq!(send(&service, "/", Some("alice")).await, status, "{mode:?}, later: {later}");
             assert_eq!(events.take(), [expected], "{mode:?}, later: {later}");
@@ -233,7 +233,7 @@ async fn report_only_changes_only_whether_the_client_is_rejected() {
     ];
     assert_eq!(events.take(), expected);
 
-    let closed = layer(broken(true), policy(1).on_store_failure(FailureMode::Closed));
+    let closed = layer(broken(true), policy(1).failure_mode(FailureMode::Closed));
     let closed =
         closed.enforcement(Enforcement::ReportOnly).on_decision(events.function()).layer(service_fn(answer));
     assert_eq!(send(&closed, "/", Some("alice")).await, 200);
@@ -305,7 +305,7 @@ async fn redis_the_deny_cache_and_leases_are_told_apart() {
     assert_eq!(limiter.check_all(&both[..1]).await.unwrap().source(), DecisionSource::DenyCache);
     assert_eq!(limiter.peek(&single, &Key::new("alice"), 1).await.unwrap().source(), DecisionSource::Store);
 
-    let leased = Policy::new("leased", Quota::per_hour(1_000)).leased(100);
+    let leased = Policy::new("leased", Quota::per_hour(1_000)).max_lease(100);
     // The clock stands still, so the key is hot from the third request on.
     for _ in 0..3 {
         assert_eq!(source(&leased).await, (true, DecisionSource::Store));

@@ -10,12 +10,12 @@ use support::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Charge, Decision, ErrorKind, FailureMode, Header, Key, Limiter, ManualClock, MemoryStore, PeerIp, Policy,
-    Quota, RateLimitLayer, Reservation, Rule,
+    Charge, Decision, ErrorKind, FailureMode, Header, Key, Limiter, MemoryStore, PeerIp, Policy, Quota,
+    RateLimitLayer, Reservation, Rule,
     algorithm::{Concurrency, FixedWindow, LeakyBucket},
     keyed::KeyedRateLimitLayer,
     policy::{Enforcement, Penalty},
-    store::Action,
+    store::{Action, ManualClock},
 };
 use tower_ratelimit_extra::explain::Explanation;
 
@@ -38,10 +38,10 @@ async fn a_wait_that_is_only_reported_ends_admitted() {
     let queue = Policy::new("calls", Quota::per_minute(1)).algorithm(LeakyBucket::queue(LONG * 10));
     for (name, limiter) in stores("wait-reported").await {
         let report = limiter.under(Enforcement::ReportOnly);
-        assert!(report.wait(&queue, &all(), 1, Duration::ZERO).await.unwrap().is_allowed());
+        assert!(report.wait(&queue, &all(), 1, Duration::ZERO).await.unwrap().is_admitted());
         let before = left(&limiter, &queue).await;
         let decision = report.wait(&queue, &all(), 1, Duration::ZERO).await.unwrap();
-        assert!(decision.is_allowed(), "{name}: {decision:?}");
+        assert!(decision.is_admitted(), "{name}: {decision:?}");
         assert_eq!(left(&limiter, &queue).await, before, "{name}");
     }
 }
@@ -50,7 +50,7 @@ async fn a_wait_that_is_only_reported_ends_admitted() {
 async fn a_reported_request_waits_in_a_queue_though_another_rule_cannot_identify_it() {
     let queue = Policy::new("calls", Quota::per_second(100)).algorithm(LeakyBucket::queue(LONG));
     let layer = RateLimitLayer::new(MemoryStore::new(), queue, all())
-        .and(Rule::new(day("keys", 1), Header::new("x-api-key")))
+        .rule(Rule::new(day("keys", 1), Header::new("x-api-key")))
         .enforcement(Enforcement::ReportOnly);
     let service = layer.layer(service_fn(async |request: Request<String>| {
         let decision = Decision::from_extensions(request.extensions()).unwrap();
@@ -87,13 +87,13 @@ async fn a_layer_enforces_as_its_limiter_does_unless_it_is_set() {
 
 #[tokio::test]
 async fn a_reservation_of_a_denial_that_is_only_reported_covers_nothing() {
-    let (tokens, requests) = (day("tokens", 100).debt(500), day("requests", 9));
+    let (tokens, requests) = (day("tokens", 100).max_debt(500), day("requests", 9));
     for (name, limiter) in stores("reported-reservation").await {
         limiter.check(&tokens, &all(), 100).await.unwrap();
         let report = limiter.under(Enforcement::ReportOnly);
         let charges = [Charge::new(&tokens, &all(), 400), Charge::new(&requests, &all(), 2)];
         let reported = report.check_all(&charges).await.unwrap();
-        assert!(reported.is_allowed());
+        assert!(reported.is_admitted());
         Reservation::new(&report, &reported).settle(5).await.unwrap();
         let owed = Explanation::of(&limiter, &tokens, &all(), 0).await.unwrap().charges()[0].owed();
         assert_eq!((owed, left(&limiter, &requests).await), (0, 9), "{name}");
@@ -102,7 +102,7 @@ async fn a_reservation_of_a_denial_that_is_only_reported_covers_nothing() {
 
 #[tokio::test]
 async fn what_a_shadow_denies_is_not_reserved_under_it() {
-    let tokens = day("tokens", 100).debt(500).shadow();
+    let tokens = day("tokens", 100).max_debt(500).shadow();
     for (name, limiter) in stores("reserved-shadow").await {
         limiter.check(&tokens, &all(), 100).await.unwrap();
         let denied = limiter.check(&tokens, &all(), 50).await.unwrap();
@@ -115,7 +115,7 @@ async fn what_a_shadow_denies_is_not_reserved_under_it() {
 
 #[tokio::test]
 async fn a_settlement_that_fails_rejects_no_request_while_the_layer_only_reports() {
-    let tokens = day("tokens", 1_000).on_store_failure(FailureMode::Closed);
+    let tokens = day("tokens", 1_000).failure_mode(FailureMode::Closed);
     let status = async |enforcement| {
         let store = Fake::new(MemoryStore::new(), |store, action, charges| match action {
             Action::Charge => store.decide(action, charges),
@@ -232,11 +232,11 @@ async fn a_penalty_does_not_count_the_tries_of_a_request_that_waits() {
             tokio::time::sleep(Duration::from_millis(200)).await;
             drop(held);
         });
-        assert!(waited.unwrap().is_allowed(), "{name}");
+        assert!(waited.unwrap().is_admitted(), "{name}");
         // Most of them are denied more than once.
         let waits = (0..6).map(|_| limiter.wait(&calls, &key, 1, LONG));
         for decision in futures_util::future::join_all(waits).await {
-            assert!(decision.unwrap().is_allowed(), "{name}");
+            assert!(decision.unwrap().is_admitted(), "{name}");
         }
         // Those whose patience ends count, as any other denial.
         let day = day("day", 1).penalty(penalty);
@@ -264,7 +264,7 @@ async fn an_aligned_window_binds_while_instances_disagree_about_its_period() {
         for order in [[&hour, &minute], [&minute, &hour]] {
             let mut admitted = 0;
             for policy in order.into_iter().cycle().take(60) {
-                admitted += u32::from(limiter.check(policy, &all(), 1).await.unwrap().is_allowed());
+                admitted += u32::from(limiter.check(policy, &all(), 1).await.unwrap().is_admitted());
             }
             assert_eq!(admitted, 10, "{name}");
             // Each window ends by its own period.

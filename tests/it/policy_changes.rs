@@ -13,13 +13,14 @@ use std::{
 
 use futures_util::future::join_all;
 use support::{Fake, RedisServer, settings, within};
+use tower_ratelimit::policy::QuotaUnit;
 use tower_ratelimit::{
-    Decision, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore,
-    Reservation,
+    Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RedisStore, Reservation,
     algorithm::{
         Algorithm, Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket,
     },
     policy::{Penalty, PolicySettings},
+    store::ManualClock,
 };
 use tower_ratelimit_extra::explain::Explanation;
 
@@ -48,11 +49,11 @@ enum Setting {
 /// each of them.
 fn parts(policy: &Policy) -> Vec<(Setting, String)> {
     let PolicySettings {
-        quota, algorithm, failure_mode, lease, debt, penalty, content_bytes, enforced, ..
+        quota, algorithm, failure_mode, max_lease, max_debt, penalty, quota_unit, enforced, ..
     } = policy.settings();
     let known = format!(
-        "PolicySettings {{ quota: {quota:?}, algorithm: {algorithm:?}, failure_mode: {failure_mode:?}, lease: {lease:?}, \
-         debt: {debt:?}, penalty: {penalty:?}, content_bytes: {content_bytes:?}, enforced: {enforced:?} }}"
+        "PolicySettings {{ quota: {quota:?}, algorithm: {algorithm:?}, failure_mode: {failure_mode:?}, max_lease: {max_lease:?}, \
+         max_debt: {max_debt:?}, penalty: {penalty:?}, quota_unit: {quota_unit:?}, enforced: {enforced:?} }}"
     );
     assert_eq!(format!("{:?}", policy.settings()), known);
     vec![
@@ -62,10 +63,10 @@ fn parts(policy: &Policy) -> Vec<(Setting, String)> {
         (Setting::Limit, format!("{}, {}", quota.limit(), quota.capacity())),
         (Setting::Period, format!("{:?}", quota.period())),
         (Setting::FailureMode, format!("{failure_mode}")),
-        (Setting::Lease, format!("{lease:?}")),
-        (Setting::Debt, format!("{debt}")),
+        (Setting::Lease, format!("{max_lease:?}")),
+        (Setting::Debt, format!("{max_debt}")),
         (Setting::Penalty, format!("{penalty:?}")),
-        (Setting::Unit, format!("{content_bytes}")),
+        (Setting::Unit, format!("{quota_unit}")),
         (Setting::Enforced, format!("{enforced}")),
     ]
 }
@@ -139,16 +140,16 @@ const CHANGES: &[Change] = &[
         name: "the debt, raised",
         settings: &[Setting::Debt],
         pairs: |policy| {
-            let more = policy.settings().debt + 5;
-            vec![(Some(policy.clone()), with(policy, |settings| settings.debt = more))]
+            let more = policy.settings().max_debt + 5;
+            vec![(Some(policy.clone()), with(policy, |settings| settings.max_debt = more))]
         },
     },
     Change {
         name: "the debt, lowered",
         settings: &[Setting::Debt],
         pairs: |policy| {
-            let old = with(policy, |settings| settings.debt = 5);
-            [2, 0].map(|less| (old.clone(), with(policy, |settings| settings.debt = less))).to_vec()
+            let old = with(policy, |settings| settings.max_debt = 5);
+            [2, 0].map(|less| (old.clone(), with(policy, |settings| settings.max_debt = less))).to_vec()
         },
     },
     Change {
@@ -156,8 +157,8 @@ const CHANGES: &[Change] = &[
         settings: &[Setting::Lease],
         pairs: |policy| {
             let (leased, plain) = (
-                with(policy, |settings| settings.lease = Some(50)),
-                with(policy, |settings| settings.lease = None),
+                with(policy, |settings| settings.max_lease = Some(50)),
+                with(policy, |settings| settings.max_lease = None),
             );
             vec![(plain.clone(), leased.clone()), (leased, plain)]
         },
@@ -187,7 +188,7 @@ const CHANGES: &[Change] = &[
         settings: &[Setting::FailureMode],
         pairs: |policy| {
             let mode = FailureMode::Local { instances: 2 };
-            vec![(Some(policy.clone()), Some(policy.clone().on_store_failure(mode)))]
+            vec![(Some(policy.clone()), Some(policy.clone().failure_mode(mode)))]
         },
     },
     Change {
@@ -203,7 +204,9 @@ const CHANGES: &[Change] = &[
     Change {
         name: "the unit",
         settings: &[Setting::Unit],
-        pairs: |policy| vec![(Some(policy.clone()), Some(policy.clone().content_bytes()))],
+        pairs: |policy| {
+            vec![(Some(policy.clone()), Some(policy.clone().quota_unit(QuotaUnit::ContentBytes)))]
+        },
     },
     Change {
         name: "the algorithm",
@@ -325,7 +328,7 @@ impl Case {
     /// Charges units, which are admitted.
     async fn charge(&self, units: u64) -> Decision {
         let decision = self.instance.limiter.check(&self.old, &self.key, units).await.unwrap();
-        assert!(decision.is_allowed(), "{}", self.what);
+        assert!(decision.is_admitted(), "{}", self.what);
         decision
     }
 
@@ -390,7 +393,7 @@ async fn debts(case: Case) {
     let policy = case.new.clone().rollout(1.0);
     let explained = Explanation::of(&case.instance.limiter, &policy, &case.key, 0).await.unwrap();
     let (owed, used) = (explained.charges()[0].owed(), case.used(&case.new).await);
-    let (capacity, debt) = (case.new.capacity(), case.new.settings().debt);
+    let (capacity, debt) = (case.new.capacity(), case.new.settings().max_debt);
     let is_bucket = matches!(case.old.settings().algorithm.name(), "gcra" | "token-bucket" | "leaky-bucket");
     let expected = match case.effect {
         Effect::New | Effect::Paused => (0, 0),
@@ -473,8 +476,7 @@ fn is_enforced(policy: &Policy) -> bool {
 }
 
 fn counts() -> Vec<Policy> {
-    let policy =
-        Policy::new("p", Quota::new(LIMIT, HOUR)).on_store_failure(FailureMode::Local { instances: 1 });
+    let policy = Policy::new("p", Quota::new(LIMIT, HOUR)).failure_mode(FailureMode::Local { instances: 1 });
     vec![
         policy.clone(),
         policy.clone().algorithm(TokenBucket::new()),
@@ -504,20 +506,20 @@ const COLUMNS: &[Column] = &[
         name: "leased units",
         policies: || {
             // So slow that no unit is replenished while leased units are returned, by the real clock.
-            let policy = Policy::new("p", Quota::new(1_000, 240 * HOUR)).leased(50);
+            let policy = Policy::new("p", Quota::new(1_000, 240 * HOUR)).max_lease(50);
             vec![
                 policy.clone(),
                 policy.clone().algorithm(FixedWindow::anchored()),
                 policy.algorithm(SlidingWindow::new()),
             ]
         },
-        is_made: |policy| policy.settings().lease.is_some() && is_enforced(policy),
+        is_made: |policy| policy.settings().max_lease.is_some() && is_enforced(policy),
         check: |case| Box::pin(leases(case)),
     },
     Column {
         name: "debts",
-        policies: || counts().into_iter().map(|policy| policy.debt(5)).collect(),
-        is_made: |policy| policy.settings().debt >= 3,
+        policies: || counts().into_iter().map(|policy| policy.max_debt(5)).collect(),
+        is_made: |policy| policy.settings().max_debt >= 3,
         check: |case| Box::pin(debts(case)),
     },
     Column {

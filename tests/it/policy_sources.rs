@@ -124,7 +124,7 @@ async fn rules_without_a_policy_are_left_out_of_the_atomic_step() {
         for (place, limiter) in [Limiter::new(MemoryStore::new()), redis.clone()].into_iter().enumerate() {
             let key = format!("{row}-{place}");
             let layer = RateLimitLayer::new(limiter.clone(), first.clone(), Key::new(key.clone()))
-                .and(Rule::new(second.clone(), Key::new(key.clone())));
+                .rule(Rule::new(second.clone(), Key::new(key.clone())));
             assert_eq!(outcome(&layer, get()).await.1, names, "{name}");
             assert_eq!(outcome(&layer, get()).await.0, again, "{name}");
             // A denial charges none of them.
@@ -274,18 +274,18 @@ async fn a_ban_or_exemption_of_an_unknown_identity_is_not_decided() {
     let who = || |_: &Parts| Err::<Key, _>(unknown());
     let all = layer(MemoryStore::new(), policy("api", 9).into());
     let rows = [
-        ("blocklist", all.clone().block(who().any_of(["a"])), 401),
+        ("blocklist", all.clone().block_if(who().any_of(["a"])), 401),
         (
             "blocklist of a layer that only reports",
-            all.clone().block(who().any_of(["a"])).enforcement(Enforcement::ReportOnly),
+            all.clone().block_if(who().any_of(["a"])).enforcement(Enforcement::ReportOnly),
             401,
         ),
-        ("exemption", all.clone().exempt(who().any_of(["a"])), 200),
+        ("exemption", all.clone().exempt_if(who().any_of(["a"])), 200),
     ];
     for (name, layer, status) in rows {
         assert_eq!(ask(&layer, get()).await.status(), status, "{name}");
     }
-    assert_eq!(outcome(&all.exempt(who().any_of(["a"])), get()).await.2, DecisionKind::Admitted);
+    assert_eq!(outcome(&all.exempt_if(who().any_of(["a"])), get()).await.2, DecisionKind::Admitted);
 }
 
 #[tokio::test]
@@ -313,7 +313,7 @@ async fn a_request_that_is_dropped_while_its_policy_is_looked_up_is_not_charged(
     let limiter = Limiter::new(MemoryStore::new());
     let hangs = source(|| Answer::pending(pending::<Result<Policy, Error>>()));
     let layer = RateLimitLayer::new(limiter.clone(), policy("a", 5), Key::new("all"))
-        .and(Rule::new(hangs, Key::new("all")));
+        .rule(Rule::new(hangs, Key::new("all")));
     let late = tokio::time::timeout(Duration::from_millis(20), ask(&layer, get())).await;
     assert!(late.is_err());
     assert_eq!(limiter.peek(&policy("a", 5), &Key::new("all"), 0).await.unwrap().remaining(), Some(5));
@@ -343,54 +343,54 @@ async fn a_rule_skips_what_matches_its_exemption_and_needs_no_key_for_it() {
     let key = ("x-api-key", "k1");
     type Row<'a> = (&'static str, Rule, Request<String>, (u16, &'a str));
     let rows: [Row<'_>; 12] = [
-        ("applies", by_key().skip(is_public), ask_for("/", &[key]), (200, "all by-key")),
-        ("skipped", by_key().skip(is_public), ask_for("/public", &[key]), (200, "all")),
-        ("skipped, no key", by_key().skip(is_public), ask_for("/public", &[]), (200, "all")),
-        ("applies, no key", by_key().skip(is_public), ask_for("/", &[]), (400, "")),
-        ("skipped by header", by_key().skip(partner()), ask_for("/", &[("x-partner", "p1")]), (200, "all")),
-        ("skipped later", by_key().skip(late_partner()), ask_for("/", &[("x-partner", "p1")]), (200, "all")),
+        ("applies", by_key().skip_if(is_public), ask_for("/", &[key]), (200, "all by-key")),
+        ("skipped", by_key().skip_if(is_public), ask_for("/public", &[key]), (200, "all")),
+        ("skipped, no key", by_key().skip_if(is_public), ask_for("/public", &[]), (200, "all")),
+        ("applies, no key", by_key().skip_if(is_public), ask_for("/", &[]), (400, "")),
+        ("skipped by header", by_key().skip_if(partner()), ask_for("/", &[("x-partner", "p1")]), (200, "all")),
+        ("skipped later", by_key().skip_if(late_partner()), ask_for("/", &[("x-partner", "p1")]), (200, "all")),
         (
             "applies later",
-            by_key().skip(late_partner()),
+            by_key().skip_if(late_partner()),
             ask_for("/", &[("x-partner", "p2"), key]),
             (200, "all by-key"),
         ),
         (
             "applies later, no key",
-            by_key().skip(late_partner()),
+            by_key().skip_if(late_partner()),
             ask_for("/", &[("x-partner", "p2")]),
             (400, ""),
         ),
-        ("matcher misses its header", by_key().skip(partner()), ask_for("/", &[key]), (200, "all by-key")),
+        ("matcher misses its header", by_key().skip_if(partner()), ask_for("/", &[key]), (200, "all by-key")),
         (
             "matcher cannot read its header",
-            by_key().skip(partner()),
+            by_key().skip_if(partner()),
             ask_for("/", &[("x-partner", "p1"), ("x-partner", "p2"), key]),
             (200, "all by-key"),
         ),
         (
             "second matcher",
-            by_key().skip(is_public).skip(partner()),
+            by_key().skip_if(is_public).skip_if(partner()),
             ask_for("/", &[("x-partner", "p1")]),
             (200, "all"),
         ),
         (
             "second matcher, later",
-            by_key().skip(late_partner()).skip(is_public),
+            by_key().skip_if(late_partner()).skip_if(is_public),
             ask_for("/public", &[]),
             (200, "all"),
         ),
     ];
     for (name, rule, request, (status, names)) in rows {
-        let seen = outcome(&all().and(rule), request).await;
+        let seen = outcome(&all().rule(rule), request).await;
         assert_eq!((seen.0, &*seen.1.join(" ")), (status, names), "{name}");
     }
 }
 
 #[tokio::test]
 async fn a_request_that_all_rules_skip_is_served_without_a_decision() {
-    let skipped = |name| Rule::new(policy(name, 1), Key::new("all")).skip(|_| true);
-    let layer = layer(MemoryStore::new(), source(|| None::<Policy>)).and(skipped("a")).and(skipped("b"));
+    let skipped = |name| Rule::new(policy(name, 1), Key::new("all")).skip_if(|_| true);
+    let layer = layer(MemoryStore::new(), source(|| None::<Policy>)).rule(skipped("a")).rule(skipped("b"));
     for _ in 0..3 {
         assert_eq!(outcome(&layer, get()).await, (200, vec![], DecisionKind::Exempt));
     }

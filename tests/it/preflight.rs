@@ -115,15 +115,15 @@ async fn costs_chosen_policies_exemptions_and_permits_apply_to_preflights_too() 
     let tiers = PolicySource::per_request(|_: &Parts, _: &Key| Policy::new("chosen", Quota::per_hour(4)));
     let tiers = Rule::new(tiers, Header::new("x-api-key")).cost(|_| 2);
     let layer = RateLimitLayer::with_rules(MemoryStore::new(), tiers)
-        .and(Rule::new(Policy::concurrency("in-flight", 1), Key::new("all")))
-        .exempt(PeerIp::new().within(["203.0.113.8"]).unwrap());
+        .rule(Rule::new(Policy::concurrency("in-flight", 1), Key::new("all")))
+        .exempt_if(PeerIp::new().within(["203.0.113.8"]).unwrap());
     let requests = [A, A, A, B, B, B, B].map(|peer| preflight(peer, &[]));
     assert_eq!(statuses(&layer, requests).await, [200, 200, 429, 200, 200, 200, 200]);
 }
 
 #[tokio::test]
 async fn preflights_can_be_exempt() {
-    let exempt = layer(1, PeerIp::new()).exempt(|parts| parts.method == Method::OPTIONS);
+    let exempt = layer(1, PeerIp::new()).exempt_if(|parts| parts.method == Method::OPTIONS);
     let requests = (0..4).map(|_| preflight(A, &[]));
     assert_eq!(statuses(&exempt, requests).await, [200; 4]);
 }
@@ -135,7 +135,7 @@ async fn a_handler_that_charges_more_for_a_preflight_charges_the_quota_of_prefli
     let layer = RateLimitLayer::new(limiter.clone(), policy.clone(), PeerIp::new());
     let response = ask_and_read(&layer, preflight(A, &[])).await;
     let decision = response.extensions().get::<Decision>().unwrap();
-    assert!(limiter.charge_more(decision, 4).await.unwrap().is_allowed());
+    assert!(limiter.charge_more(decision, 4).await.unwrap().is_admitted());
     let own = limiter.peek(&policy, &Key::new("203.0.113.7"), 0).await.unwrap();
     assert_eq!(own.remaining(), Some(5));
     assert_eq!(statuses(&layer, [preflight(A, &[])]).await, [429]);

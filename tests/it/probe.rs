@@ -187,7 +187,7 @@ async fn a_probe_reports_a_primary_that_was_demoted_and_still_accepts_writes() {
     assert!(eventually(is_reported).await);
     // Its decisions do not show it.
     let limiter = Limiter::new(store.clone());
-    let policy = Policy::new("p", Quota::per_day(1_000)).on_store_failure(FailureMode::Closed);
+    let policy = Policy::new("p", Quota::per_day(1_000)).failure_mode(FailureMode::Closed);
     let decides = async || limiter.check(&policy, &Key::new("alice"), 1).await.is_ok();
     assert!(eventually(decides).await);
 }

@@ -152,7 +152,7 @@ fn service(rng: &mut Rng, setup: Setup) -> (Boxed, Vec<Route>) {
         router = router.route(&route.path, method.layer(Extension(name)));
         routes.push(route);
     }
-    let layer = RateLimitLayer::with_rules(MemoryStore::new(), rules.otherwise(rule("otherwise")));
+    let layer = RateLimitLayer::with_rules(MemoryStore::new(), rules.fallback(rule("otherwise")));
     let fallback = || any(served).layer(Extension(String::from("otherwise")));
     let app = if setup == Setup::AroundNestedService {
         Router::new().nest_service(prefix, router).fallback(fallback())

@@ -12,8 +12,9 @@ use proptest::{
 };
 use support::{RedisServer, settings};
 use tower_ratelimit::{
-    Charge, Decision, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
+    Charge, Decision, Key, Limiter, MemoryStore, Policy, Quota,
     algorithm::{Algorithm, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    store::ManualClock,
 };
 
 fn policy(name: &str, quota: Quota, algorithm: impl Algorithm) -> (String, Policy) {

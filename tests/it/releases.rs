@@ -20,8 +20,10 @@ use tokio::{
 };
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
-    Answer, Decision, Error, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer,
-    RedisStore, Reservation, algorithm::Concurrency, store::Action,
+    Answer, Decision, Error, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
+    Reservation,
+    algorithm::Concurrency,
+    store::{Action, ManualClock},
 };
 
 /// A permit that is not released is in use for two hours.
@@ -55,7 +57,7 @@ fn after_a_drain_no_permit_of_a_dropped_decision_is_in_use() {
             build().block_on(async {
                 let limiter = limiter(&server).await;
                 let held = limiter.check(&policy, &key(), 5).await.unwrap();
-                assert!(held.is_allowed(), "{name}, {round}: a permit is still in use");
+                assert!(held.is_admitted(), "{name}, {round}: a permit is still in use");
                 drop(held);
                 limiter.drain(PATIENT).await.unwrap();
             });
@@ -90,7 +92,7 @@ fn a_permit_of_a_runtime_that_has_ended_is_released_by_the_next_one() {
         let (first, second) = (current_thread(), current_thread());
         let limiter = first.block_on(limiter(&server));
         let held = first.block_on(limiter.check(&policy, &key(), 1)).unwrap();
-        assert!(held.is_allowed());
+        assert!(held.is_admitted());
         drop(first);
         // Outside of each runtime.
         drop(held);
@@ -100,7 +102,9 @@ fn a_permit_of_a_runtime_that_has_ended_is_released_by_the_next_one() {
                 assert_eq!(free(&server, &policy).await, Some(1));
             }
             // The first decision may still be denied.
-            assert!(eventually(async || limiter.check(&policy, &key(), 1).await.unwrap().is_allowed()).await);
+            assert!(
+                eventually(async || limiter.check(&policy, &key(), 1).await.unwrap().is_admitted()).await
+            );
             limiter.drain(PATIENT).await.unwrap();
         });
     }
@@ -114,7 +118,7 @@ fn a_permit_dropped_in_an_idle_runtime_is_released_with_the_next_decisions() {
     let runtime = current_thread();
     let limiter = runtime.block_on(limiter(&server));
     for _ in 0..3 {
-        let admitted = async || limiter.check(&policy, &key(), 1).await.ok().filter(Decision::is_allowed);
+        let admitted = async || limiter.check(&policy, &key(), 1).await.ok().filter(Decision::is_admitted);
         let mut held = None;
         assert!(runtime.block_on(eventually(async || {
             held = admitted().await;
@@ -131,7 +135,7 @@ fn a_permit_dropped_in_an_idle_runtime_is_released_with_the_next_decisions() {
             held = current_thread()
                 .block_on(limiter.check(&policy, &key(), 1))
                 .ok()
-                .filter(Decision::is_allowed);
+                .filter(Decision::is_admitted);
         }
         drop(held);
     }
@@ -146,7 +150,7 @@ fn a_permit_of_an_ended_runtime_is_renewed_by_one_that_makes_decisions() {
     let policy = Policy::new("jobs", Quota::new(2, Duration::from_millis(30))).algorithm(Concurrency::new());
     let first = current_thread();
     let held = first.block_on(limiter.check(&policy, &key(), 1)).unwrap();
-    assert!(held.is_allowed());
+    assert!(held.is_admitted());
     drop(first);
     current_thread().block_on(async {
         let renewed = async || {
@@ -156,7 +160,7 @@ fn a_permit_of_an_ended_runtime_is_renewed_by_one_that_makes_decisions() {
         assert!(eventually(renewed).await, "{:?}", store.asked(Action::Renew));
     });
     drop(held);
-    assert!(current_thread().block_on(limiter.check(&policy, &key(), 2)).unwrap().is_allowed());
+    assert!(current_thread().block_on(limiter.check(&policy, &key(), 2)).unwrap().is_admitted());
 }
 
 #[test]

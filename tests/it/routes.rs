@@ -59,7 +59,7 @@ async fn the_most_specific_route_of_the_method_applies_with_all_its_rules() {
             .route("/login", rule("login"))
             .route("/login", rule("login-too"))
             .route("POST /login", rule("login-post"))
-            .every(rule("every"))
+            .always(rule("every"))
             .route("GET /orders/{id}", rule("order-get"))
             .route("POST /orders/{order}", rule("order-post"))
             .route("/orders/new", rule("new"))
@@ -74,8 +74,8 @@ async fn the_most_specific_route_of_the_method_applies_with_all_its_rules() {
             .route("PUT|PATCH /cache", rule("write"))
             .route("/{{id}}", rule("braces"))
             .route("/", rule("root"))
-            .otherwise(rule("otherwise"))
-            .otherwise(rule("otherwise-too")),
+            .fallback(rule("otherwise"))
+            .fallback(rule("otherwise-too")),
     );
     let otherwise = "every otherwise otherwise-too";
     for (name, method, path, expected) in [
@@ -121,12 +121,12 @@ async fn tables_without_routes_or_without_a_rule_for_the_request() {
     let rows: [Row; 8] = [
         ("one rule", table(one("a")), "/", "a"),
         ("one rule, directly", RateLimitLayer::with_rules(MemoryStore::new(), rule("a")), "/", "a"),
-        ("no route", table(one("a").otherwise(rule("b"))), "/", "a b"),
+        ("no route", table(one("a").fallback(rule("b"))), "/", "a b"),
         ("no rule for it", table(Rules::new().route("/a", rule("a"))), "/", ""),
         ("a rule for it", table(Rules::new().route("/a", rule("a"))), "/a", "a"),
-        ("and one more", table(Rules::new().route("/a", rule("a"))).and(rule("b")), "/", "b"),
-        ("and one more on the route", table(Rules::new().route("/a", rule("a"))).and(rule("b")), "/a", "a b"),
-        ("a sibling", common.sibling(Rules::new().route("/a", rule("a"))), "/a", "a"),
+        ("and one more", table(Rules::new().route("/a", rule("a"))).rule(rule("b")), "/", "b"),
+        ("and one more on the route", table(Rules::new().route("/a", rule("a"))).rule(rule("b")), "/a", "a b"),
+        ("a sibling", common.with_same_settings(Rules::new().route("/a", rule("a"))), "/a", "a"),
     ];
     for (name, layer, path, expected) in rows {
         assert_eq!(names(&layer, "GET", path).await, expected, "{name}");
@@ -166,7 +166,7 @@ async fn no_spelling_of_a_path_evades_a_rule() {
             "beside the rest",
             Rules::new().route("/login", at_most(1, "login")).route("/{*rest}", rule("rest")),
         ),
-        ("beside otherwise", Rules::new().route("/login", at_most(1, "login")).otherwise(rule("otherwise"))),
+        ("beside otherwise", Rules::new().route("/login", at_most(1, "login")).fallback(rule("otherwise"))),
     ] {
         let layer = table(rules);
         let mut admitted = 0;
@@ -183,7 +183,7 @@ async fn no_spelling_of_a_path_evades_a_rule() {
 /// A path costs a bounded time, regardless of its length. One that would cost more is rejected.
 #[tokio::test]
 async fn no_length_of_a_path_evades_a_rule() {
-    let layer = table(Rules::new().route("/login", at_most(1, "login")).otherwise(at_most(1_000, "rest")));
+    let layer = table(Rules::new().route("/login", at_most(1, "login")).fallback(at_most(1_000, "rest")));
     let status = async |path: String| {
         let request = Request::get(path).body(String::new()).unwrap();
         ask(&layer, request).await.status().as_u16()
@@ -223,7 +223,7 @@ async fn a_path_that_can_be_read_in_two_ways_has_the_rules_of_both() {
             .route("/caf%C3%A9/{id}", rule("cafe"))
             .route("/docs", rule("docs"))
             .route("/docs/", rule("docs-too"))
-            .otherwise(rule("otherwise")),
+            .fallback(rule("otherwise")),
     );
     for (name, path, expected) in [
         ("one way", "/login", "login"),
@@ -291,7 +291,7 @@ async fn axums_routers_are_limited_by_the_full_path_wherever_the_layer_is() {
 #[tokio::test]
 async fn a_slash_that_a_middleware_removes_evades_no_rule() {
     let login = || Router::new().route("/login", post(async || "in")).route("/", get(async || "home"));
-    let rules = || table(Rules::new().route("POST /login", at_most(1, "login")).otherwise(rule("otherwise")));
+    let rules = || table(Rules::new().route("POST /login", at_most(1, "login")).fallback(rule("otherwise")));
     // The layer is outside of the middleware and sees the path of the client, or inside.
     let outside = rules().layer(NormalizePathLayer::trim_trailing_slash().layer(login()));
     let inside = NormalizePathLayer::trim_trailing_slash().layer(login().layer(rules()));
@@ -335,7 +335,7 @@ async fn all_rules_of_a_route_are_decided_in_one_step_on_both_stores() {
             Rules::new()
                 .route("/login", at_most(2, "login"))
                 .route("/signup", at_most(1, "signup"))
-                .every(at_most(10, "every")),
+                .always(at_most(10, "every")),
         );
         let status = async |path: &str| {
             ask(&layer, Request::get(path).body(String::new()).unwrap()).await.status().as_u16()
@@ -378,7 +378,7 @@ async fn one_rule_on_several_routes_has_one_count() {
 async fn one_rule_on_two_readings_of_a_path_is_charged_once() {
     let limiter = Limiter::new(MemoryStore::new());
     let pages = at_most(9, "pages");
-    let rules = Rules::new().route("/login", pages.clone()).route("/{page}", pages.clone()).otherwise(pages);
+    let rules = Rules::new().route("/login", pages.clone()).route("/{page}", pages.clone()).fallback(pages);
     let layer = RateLimitLayer::with_rules(limiter.clone(), rules);
     for (charged, path) in (1..).zip(["/login", "/%6Cogin", "/login/", "/./login/", "//x"]) {
         assert_eq!(names(&layer, "GET", path).await, "pages", "{path}");
@@ -404,7 +404,7 @@ async fn two_rules_on_two_readings_of_a_path_are_charged_once_at_the_larger_cost
     ];
     for (name, on_route, otherwise, charged) in rows {
         let limiter = Limiter::new(MemoryStore::new());
-        let rules = Rules::new().route("/a", on_route).otherwise(otherwise);
+        let rules = Rules::new().route("/a", on_route).fallback(otherwise);
         let layer = RateLimitLayer::with_rules(limiter.clone(), rules);
         let mut expected = 90;
         for (path, charged) in ["/a", "/a/"].into_iter().zip(charged) {
@@ -459,7 +459,7 @@ async fn a_response_counts_if_it_counts_for_one_of_the_rules_with_its_policy() {
         let limiter = Limiter::new(MemoryStore::new());
         let layer = RateLimitLayer::with_rules(
             limiter.clone(),
-            Rules::new().route("/a", on_route).otherwise(otherwise),
+            Rules::new().route("/a", on_route).fallback(otherwise),
         );
         let service = layer.layer(service_fn(async |request: Request<String>| {
             let status: u16 = request.body().parse().unwrap();
@@ -478,7 +478,7 @@ async fn a_response_counts_if_it_counts_for_one_of_the_rules_with_its_policy() {
 async fn a_request_has_a_reservation_if_one_of_the_rules_with_its_policy_reserves() {
     let limiter = Limiter::new(MemoryStore::new());
     let estimated = || at_most(90, "pages").cost(|_| 10);
-    let rules = Rules::new().otherwise(estimated()).route("/a", estimated().reserve());
+    let rules = Rules::new().fallback(estimated()).route("/a", estimated().reserve());
     let layer = RateLimitLayer::with_rules(limiter.clone(), rules);
     let service = layer.layer(service_fn(async |request: Request<String>| {
         let reservation = Reservation::from_extensions(request.extensions()).unwrap();
@@ -498,7 +498,7 @@ async fn only_the_keys_of_rules_that_apply_are_needed_and_rules_can_skip() {
     let by_key = || Rule::new(policy("by-key", 9), Header::new("x-api-key"));
     let layer = table(
         Rules::new()
-            .route("/api/{*rest}", by_key().skip(|parts| parts.uri.path() == "/api/status"))
+            .route("/api/{*rest}", by_key().skip_if(|parts| parts.uri.path() == "/api/status"))
             .route("/open", rule("open")),
     );
     for (path, status) in [("/api/x", 400), ("/api/status", 200), ("/open", 200), ("/elsewhere", 200)] {
@@ -513,7 +513,7 @@ async fn a_preflight_is_an_options_request_and_charges_a_separate_budget() {
     let rules = Rules::new()
         .route("POST /login", at_most(1, "post"))
         .route("/login", at_most(2, "any"))
-        .otherwise(at_most(1, "otherwise"));
+        .fallback(at_most(1, "otherwise"));
     let layer = RateLimitLayer::with_rules(limiter.clone(), rules);
     let preflight = |path: &str| {
         let request = Request::options(path).header("origin", "https://example.org");
@@ -597,7 +597,7 @@ fn an_invalid_route_is_an_error_that_says_what_to_write() {
             error,
             format!(
                 "the route {route:?} is invalid: the table has {other:?}, and no table tells a parameter and the rest of \
-                 the path at the same place apart; write the routes under it one by one, or use `otherwise`"
+                 the path at the same place apart; write the routes under it one by one, or use `fallback`"
             )
         );
     }
@@ -613,24 +613,24 @@ fn policies_of_a_table_that_cannot_be_told_apart_are_a_panic_when_the_layer_is_m
     let differ = "the table has two policies named \"a\" that differ: give each its own name";
     type Row = (&'static str, Rules, Option<&'static str>);
     let a = || Rules::new().route("/a", rule("a"));
-    let crowded = (0..=65_536).fold(Rules::new(), |rules, _| rules.every(rule("a")));
+    let crowded = (0..=65_536).fold(Rules::new(), |rules, _| rules.always(rule("a")));
     let rows: [Row; 12] = [
         ("too many", crowded, Some("the table has more than 65536 rules: split it into several layers")),
         (
             "no rule",
             Rules::new(),
-            Some("the table has no rule: add one with `route`, `every` or `otherwise`"),
+            Some("the table has no rule: add one with `route`, `always` or `fallback`"),
         ),
         ("the same route", a().route("/a", rule("a")), Some(twice)),
         ("the same route, written otherwise", a().route("/%61/", rule("a")), Some(twice)),
         ("the same route, one method", a().route("POST /a", rule("a")), Some(twice)),
         ("GET and HEAD", Rules::new().route("GET /a", rule("a")).route("HEAD /a", rule("a")), Some(twice)),
-        ("every", a().every(rule("a")), Some(twice)),
-        ("otherwise twice", Rules::new().otherwise(rule("a")).otherwise(rule("a")), Some(twice)),
+        ("every", a().always(rule("a")), Some(twice)),
+        ("otherwise twice", Rules::new().fallback(rule("a")).fallback(rule("a")), Some(twice)),
         ("other routes, other policy", a().route("/b", other()), Some(differ)),
         ("other routes, same policy", a().route("/b", rule("a")), None),
         ("other methods", Rules::new().route("GET /a", rule("a")).route("POST /a", rule("a")), None),
-        ("otherwise", a().otherwise(rule("a")), None),
+        ("otherwise", a().fallback(rule("a")), None),
     ];
     for (name, rules, message) in rows {
         let made = catch_unwind(AssertUnwindSafe(|| drop(table(rules))));

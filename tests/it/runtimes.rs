@@ -26,7 +26,7 @@ use tower_ratelimit_extra::explain::{BanList, Explanation};
 use tower_ratelimit_extra::lookup::Lookup;
 
 fn closed(name: &str) -> Policy {
-    Policy::new(name, Quota::per_day(1_000_000)).on_store_failure(FailureMode::Closed)
+    Policy::new(name, Quota::per_day(1_000_000)).failure_mode(FailureMode::Closed)
 }
 
 fn multi_thread() -> Runtime {
@@ -87,7 +87,7 @@ fn a_runtime_that_is_not_driven_fails_no_decision_of_another() {
             assert_eq!(driven.block_on(decide(&limiter, 50)), NONE, "{turns} turns, connected: {connected}");
             // It goes on when it is driven again.
             for stuck in stuck {
-                assert!(idle.block_on(stuck).unwrap().is_allowed());
+                assert!(idle.block_on(stuck).unwrap().is_admitted());
             }
         }
     }
@@ -177,7 +177,7 @@ fn block(runtime: &Runtime, threads: usize, time: Duration, other: &Runtime, lim
         assert!(decisions > 0);
     });
     for own in own {
-        assert!(runtime.block_on(own).unwrap().unwrap().is_allowed(), "time in which it was blocked counts");
+        assert!(runtime.block_on(own).unwrap().unwrap().is_admitted(), "time in which it was blocked counts");
     }
 }
 
@@ -217,7 +217,7 @@ fn a_runtime_that_is_blocked_while_it_connects_fails_no_decision() {
                     thread::sleep(Duration::from_secs(3));
                     own.await.unwrap()
                 });
-                assert!(decided.unwrap().is_allowed(), "after {yields} yields");
+                assert!(decided.unwrap().is_admitted(), "after {yields} yields");
             });
         }
     });
@@ -255,12 +255,12 @@ fn runtimes_of_all_kinds_decide_at_the_same_time_and_exactly() {
     let server = RedisServer::start();
     let first = current_thread();
     let limiter = limiter(&server, &first);
-    let limited = day("limited", 500).on_store_failure(FailureMode::Closed);
+    let limited = day("limited", 500).failure_mode(FailureMode::Closed);
     let ask = async |limiter: Limiter, limited: Policy| {
         let mut admitted = 0;
         for _ in 0..200 {
             let decision = limiter.check(&limited, &Key::new("all"), 1).await.unwrap();
-            admitted += usize::from(decision.is_allowed());
+            admitted += usize::from(decision.is_admitted());
         }
         admitted
     };
@@ -291,7 +291,7 @@ fn a_store_in_a_static_decides_in_one_runtime_after_another_and_keeps_nothing() 
             // It ends with decisions in flight.
             drop(leave(&runtime, (0..8).map(|_| check()), round));
         }
-        assert!(runtime.block_on(check()).unwrap().is_allowed(), "round {round}");
+        assert!(runtime.block_on(check()).unwrap().is_admitted(), "round {round}");
         runtime.shutdown_timeout(PATIENT);
     }
     let runtime = current_thread();
@@ -314,7 +314,7 @@ fn what_is_owed_is_not_lost_with_the_runtime_in_which_the_store_answers_first() 
         let policy = day("p", 100);
         let alice = Key::new("alice");
         for _ in 0..5 {
-            assert!(current_thread().block_on(limiter.check(&policy, &alice, 1)).unwrap().is_allowed());
+            assert!(current_thread().block_on(limiter.check(&policy, &alice, 1)).unwrap().is_admitted());
         }
         store.fail(None);
         let first = current_thread();
@@ -354,14 +354,14 @@ fn leases_of_a_runtime_that_is_driven_are_returned_independently_of_others() {
     let store = driven.block_on(settings().connect(&server.url())).unwrap();
     let limiter = Limiter::new(store.clone());
     // Nothing is replenished in the meantime.
-    let policy = closed("leased").algorithm(FixedWindow::anchored()).leased(100);
+    let policy = closed("leased").algorithm(FixedWindow::anchored()).max_lease(100);
     // Returns how many it charged.
     let lease = async |key: &str, checks: u64, until_leased: bool| {
         for check in 0..checks {
             if until_leased && store.lease_status().units > 0 {
                 return check;
             }
-            assert!(limiter.check(&policy, &Key::new(key), 1).await.unwrap().is_allowed());
+            assert!(limiter.check(&policy, &Key::new(key), 1).await.unwrap().is_admitted());
         }
         checks
     };
@@ -408,7 +408,7 @@ fn without_a_runtime_each_method_returns_an_error() {
     let limiter = Limiter::new(store.clone());
     let (policy, key) = (closed("p"), Key::new("a"));
     let charged = runtime.block_on(limiter.check(&policy, &key, 1)).unwrap();
-    let leased = closed("leased").leased(100);
+    let leased = closed("leased").max_lease(100);
     let banning = policy.clone().penalty(Penalty::manual());
     // Each call has its own copies, so that its future can be kept.
     macro_rules! outside {
@@ -448,7 +448,7 @@ fn without_a_runtime_each_method_returns_an_error() {
     assert_eq!(runtime.block_on(limiter.refund(&made, 2)).unwrap().remaining(), Some(5));
     let lazily = RedisStore::builder().connect_lazy(server.url()).unwrap();
     let decided = runtime.block_on(Limiter::new(lazily).check(&policy, &key, 1));
-    assert!(decided.unwrap().is_allowed(), "a store may be made outside a runtime");
+    assert!(decided.unwrap().is_admitted(), "a store may be made outside a runtime");
     let connected = RedisStore::connect(&server.url()).now_or_never();
     assert_eq!(connected.unwrap().unwrap_err().kind(), ErrorKind::MissingSetup);
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 use support::{RedisServer, settings, store, within};
 
 use tower_ratelimit::{
-    Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, Policy, Quota,
+    Error, ErrorKind, FailureMode, Key, Limiter, Policy, Quota,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    store::ManualClock,
 };
 use tower_ratelimit_extra::adaptive::Adaptive;
 use tower_ratelimit_extra::live::LivePolicies;
@@ -37,7 +38,7 @@ fn muldiv_is_exact_up_to_2_to_the_45() {
 
 /// A policy of each algorithm that supports the quota.
 fn each(name: &str, quota: Quota) -> Vec<(&'static str, Policy)> {
-    let policy = || Policy::new(name, quota).on_store_failure(FailureMode::Closed);
+    let policy = || Policy::new(name, quota).failure_mode(FailureMode::Closed);
     let mut all = vec![
         ("gcra", policy()),
         ("token bucket", policy().algorithm(TokenBucket::new())),
@@ -391,7 +392,7 @@ async fn the_printed_acl_rule_is_sufficient_and_each_of_its_commands_is_needed()
         // Permits are renewed and released.
         let short = Policy::new("short", Quota::new(2, Duration::from_secs(3)))
             .algorithm(Concurrency::new())
-            .on_store_failure(FailureMode::Closed);
+            .failure_mode(FailureMode::Closed);
         let held = limiter.check(&short, &key, 1).await?;
         let holders = || {
             server.command::<Vec<String>>(&[

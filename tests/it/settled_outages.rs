@@ -76,13 +76,13 @@ async fn only_what_is_debited_in_an_outage_becomes_debt() {
         let store = steady(debited);
         let limiter = store.limiter();
         let policy = Policy::new("p", Quota::per_day(100))
-            .debt(500)
-            .on_store_failure(FailureMode::Local { instances: 1 });
+            .max_debt(500)
+            .failure_mode(FailureMode::Local { instances: 1 });
         let key = Key::new("alice");
-        assert!(limiter.check(&policy, &key, 100).await.unwrap().is_allowed());
+        assert!(limiter.check(&policy, &key, 100).await.unwrap().is_admitted());
         store.is_down.store(true, Relaxed);
         let here = limiter.check(&policy, &key, 60).await.unwrap();
-        assert!(here.is_allowed());
+        assert!(here.is_admitted());
         limiter.debit(&here, debited).await.unwrap();
         store.is_down.store(false, Relaxed);
         limiter.drain(Duration::from_secs(60)).await.unwrap();
@@ -99,7 +99,7 @@ async fn use_some(limiter: Limiter, policies: [Policy; 2], mut random: fastrand:
     let mut total = random.u64(1..50);
     let charges = policies.map(|policy| Charge::new(&policy, &Key::new("all"), total));
     let decision = limiter.check_all(&charges).await.unwrap();
-    assert!(decision.is_allowed());
+    assert!(decision.is_admitted());
     let mut did = vec![format!("{total}, {:?}", decision.failure().map(Error::kind))];
     let reservation = Reservation::new(&limiter, &decision);
     if random.u8(..8) == 0 {
@@ -141,7 +141,7 @@ async fn schedule(seed: u64) {
     };
     let limiter = store.limiter();
     let policies =
-        ["tokens", "rows"].map(|name| day(name, LIMIT).on_store_failure(FailureMode::Local { instances: 1 }));
+        ["tokens", "rows"].map(|name| day(name, LIMIT).failure_mode(FailureMode::Local { instances: 1 }));
     let mut users = JoinSet::new();
     for _ in 0..random.usize(1..=6) {
         users.spawn(use_some(limiter.clone(), policies.clone(), random.fork()));

@@ -28,8 +28,10 @@ use tokio::{
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Key, Limiter, ManualClock, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer, Reservation, Rule,
-    algorithm::LeakyBucket, layer::Rules, store::Action,
+    Key, Limiter, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer, Reservation, Rule,
+    algorithm::LeakyBucket,
+    layer::Rules,
+    store::{Action, ManualClock},
 };
 
 async fn becomes(limiter: &Limiter, policy: &Policy, expected: u64, name: &str) {
@@ -86,7 +88,7 @@ async fn a_rule_counts_only_the_responses_that_count_for_it() {
         let chosen = created.clone();
         let chosen = PolicySource::per_request(move |_, _| chosen.clone());
         let rules = Rules::new()
-            .every(rule(&all))
+            .always(rule(&all))
             .route("/a", rule(&failed).count_if(|response| response.status == StatusCode::UNAUTHORIZED))
             .route("/a", Rule::new(chosen, Key::new("all")).count_if(|response| response.status == 201))
             // The same policy on two routes, counted in two ways.
@@ -131,7 +133,7 @@ async fn of_two_rules_that_choose_their_policies_each_counts_by_its_own_function
         };
         let errors = chosen("errors").count_if(|response| response.status.is_client_error());
         let layer =
-            RateLimitLayer::with_rules(limiter.clone(), Rules::new().every(chosen("requests")).every(errors));
+            RateLimitLayer::with_rules(limiter.clone(), Rules::new().always(chosen("requests")).always(errors));
         for status in [200, 404, 200] {
             let service = layer.layer(service_fn(move |_: Request<String>| async move {
                 Ok::<_, Infallible>(Response::builder().status(status).body(String::new()).unwrap())
@@ -230,10 +232,10 @@ async fn an_estimate_cancelled_during_the_decision_is_refunded_under_or_refund_o
     let (kept, refunded, plain) = (day("kept", 100), day("refunded", 100), day("plain", 100));
     let estimate = |policy: &Policy| rule(policy).cost(|_| 20);
     let layer = ruled(&limiter, estimate(&kept).reserve())
-        .and(estimate(&refunded).reserve_or_refund())
-        .and(estimate(&plain));
+        .rule(estimate(&refunded).reserve_or_refund())
+        .rule(estimate(&plain));
     // The last one denies, so nothing is charged, and nothing of another request may be refunded.
-    let denied = layer.clone().and(rule(&day("denies", 1)).cost(|_| 2));
+    let denied = layer.clone().rule(rule(&day("denies", 1)).cost(|_| 2));
     limiter.check(&refunded, &Key::new("all"), 20).await.unwrap();
     for (layer, [of_kept, of_refunded]) in [(layer, [80, 80]), (denied, [80, 80])] {
         let mut service = layer.layer(service_fn(echo));
@@ -247,7 +249,7 @@ async fn an_estimate_cancelled_during_the_decision_is_refunded_under_or_refund_o
     }
     // Of a request that one rule cannot identify, the charge under the others stays, or guesses would be free.
     let guess = ruled(&limiter, estimate(&refunded).reserve_or_refund())
-        .and(Rule::new(day("keys", 5), tower_ratelimit::Header::new("x-api-key")));
+        .rule(Rule::new(day("keys", 5), tower_ratelimit::Header::new("x-api-key")));
     let mut service = guess.layer(service_fn(echo));
     let mut response = Box::pin(service.ready().await.unwrap().call(Request::new("200".into())));
     assert!(response.as_mut().now_or_never().is_none());
@@ -262,7 +264,7 @@ async fn the_units_of_a_delayed_request_are_reserved() {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
     let policy =
         Policy::new("queued", Quota::per_second(100)).algorithm(LeakyBucket::queue(Duration::from_secs(1)));
-    assert!(limiter.check(&policy, &Key::new("all"), 1).await.unwrap().is_allowed());
+    assert!(limiter.check(&policy, &Key::new("all"), 1).await.unwrap().is_admitted());
     let before = units_left(&limiter, &policy).await;
     let service = ruled(&limiter, rule(&policy).reserve_or_refund()).layer(service_fn(echo));
     let response = service.oneshot(Request::new("200".into())).await.unwrap();
@@ -462,7 +464,7 @@ async fn a_handler_settles_what_the_layer_has_reserved() {
                     (day(&format!("requests {context}"), 9), day(&format!("tokens {context}"), 100));
                 let rule = rule(&tokens).cost(|_| 50);
                 let rule = if or_refund { rule.reserve_or_refund() } else { rule.reserve() };
-                let built = layer(&limiter, &requests).and(rule);
+                let built = layer(&limiter, &requests).rule(rule);
                 let response =
                     built.layer(service_fn(reserve)).oneshot(Request::new(body.into())).await.unwrap();
                 assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "done", "{context}");
@@ -490,7 +492,7 @@ fn download(parts: usize) -> Download {
 async fn the_bytes_of_a_body_are_charged_as_they_are_sent() {
     let server = RedisServer::start();
     for (name, limiter) in memory_and_redis(&server).await {
-        let policy = day("bytes", 1_000_000).debt(500_000);
+        let policy = day("bytes", 1_000_000).max_debt(500_000);
         let built = ruled(&limiter, rule(&policy).response_bytes());
         let service = |parts| {
             let service = service_fn(move |_: Request<()>| async move {
@@ -537,7 +539,7 @@ async fn a_permit_is_held_as_always_beside_a_reservation() {
     let permits = Policy::concurrency("permits", 1);
     let bytes = rule(&policy).response_bytes().count_if(|response| response.status.is_success());
     let built = ruled(&limiter, bytes)
-        .and(rule(&permits).count_if(|response| response.status.is_success()))
+        .rule(rule(&permits).count_if(|response| response.status.is_success()))
         .refund_cancelled();
     let service = built.layer(service_fn(|_: Request<()>| async {
         Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(vec![0; 10])))
@@ -620,7 +622,7 @@ async fn a_request_whose_bytes_are_charged_pays_the_larger_of_its_cost_and_its_b
         for (request, expected) in rows {
             let policy = day(&request.replace(['/', ' '], "-"), 1_000_000);
             let rule = rule(&policy).cost(|_| 1_000).response_bytes();
-            let built = layer(&limiter, &day("requests", 100)).and(rule);
+            let built = layer(&limiter, &day("requests", 100)).rule(rule);
             let slow = Arc::default();
             end(serve(endings(built, &slow)).await, request, &slow).await;
             limiter.drain(PATIENT).await.unwrap();
@@ -679,7 +681,7 @@ async fn a_client_that_leaves_a_stream_is_charged_what_it_was_sent() {
             let tokens = day(&format!("tokens {or_refund}"), 1_000);
             let rule = rule(&tokens).cost(|_| 100);
             let rule = if or_refund { rule.reserve_or_refund() } else { rule.reserve() };
-            let built = layer(&limiter, &day("requests", 100)).and(rule);
+            let built = layer(&limiter, &day("requests", 100)).rule(rule);
             let words = Arc::new(Semaphore::new(3));
             let handler = {
                 let words = words.clone();

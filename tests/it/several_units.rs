@@ -69,7 +69,7 @@ async fn what_stays_charged_is_what_was_used_for_each_unit_in_one_layer_or_two()
                 let name = format!("{name}, dynamic: {is_dynamic}, {layers} layers");
                 let (tokens, money) =
                     (rule("tokens", is_dynamic, true), rule("micro-dollars", is_dynamic, true));
-                let both = Rules::new().every(tokens.clone()).every(money.clone());
+                let both = Rules::new().always(tokens.clone()).always(money.clone());
                 let inner = RateLimitLayer::with_rules(
                     limiter.clone(),
                     if layers == 1 { both } else { money.into() },
@@ -143,7 +143,7 @@ async fn settling_in_one_unit_settles_the_rules_of_all_layers() {
 #[tokio::test]
 async fn a_number_without_its_unit_is_an_error_and_refunds_nothing() {
     let limiter = Limiter::new(MemoryStore::new());
-    let layer = RateLimitLayer::with_rules(limiter.clone(), rule("tokens", false, true)).and(rule(
+    let layer = RateLimitLayer::with_rules(limiter.clone(), rule("tokens", false, true)).rule(rule(
         "micro-dollars",
         false,
         true,
@@ -169,7 +169,7 @@ async fn a_number_without_its_unit_is_an_error_and_refunds_nothing() {
 async fn a_unit_of_which_a_request_is_charged_nothing_can_be_settled() {
     let limiter = Limiter::new(MemoryStore::new());
     let layer = RateLimitLayer::with_rules(limiter.clone(), rule("tokens", true, false))
-        .and(rule("micro-dollars", true, false).skip(|_| true));
+        .rule(rule("micro-dollars", true, false).skip_if(|_| true));
     let service = layer.layer(service_fn(|request: Request<()>| async move {
         let reservation = Reservation::from_extensions(request.extensions()).unwrap();
         reservation.settle_each([("tokens", 5), ("micro-dollars", 1)]).await.unwrap();
@@ -190,8 +190,8 @@ async fn charging<F: Future<Output = Decision> + Send + 'static>(
     let addresses = Rule::new(day("addresses", 2), key());
     let (tokens, money) = (rule("tokens", true, false), rule("micro-dollars", true, false));
     let around = RateLimitLayer::with_rules(limiter.clone(), tokens.clone());
-    let rules = Rules::new().every(addresses).every(money);
-    let rules = if layers == 1 { rules.every(tokens) } else { rules };
+    let rules = Rules::new().always(addresses).always(money);
+    let rules = if layers == 1 { rules.always(tokens) } else { rules };
     let around = around.enforcement(if layers == 1 { Enforcement::Off } else { enforcement });
     let layer = RateLimitLayer::with_rules(limiter.clone(), rules).enforcement(enforcement);
     let service = around.layer(layer.layer(service_fn(move |request: Request<()>| {
@@ -225,7 +225,7 @@ async fn a_handler_charges_more_to_the_rules_of_a_unit_and_to_no_other() {
             let before = spent().await;
             charging(&limiter, layers, Enforcement::On, |reservation| async move {
                 let more = reservation.charge_more_each([("tokens", 99)]).await.unwrap();
-                assert!(more.is_allowed());
+                assert!(more.is_admitted());
                 more
             })
             .await;
@@ -237,10 +237,10 @@ async fn a_handler_charges_more_to_the_rules_of_a_unit_and_to_no_other() {
                 for units in
                     [[("tokens", 7), ("micro-dollars", LIMIT)], [("tokens", LIMIT), ("micro-dollars", 7)]]
                 {
-                    assert!(!reservation.charge_more_each(units).await.unwrap().is_allowed());
+                    assert!(!reservation.charge_more_each(units).await.unwrap().is_admitted());
                 }
                 let both = [("tokens", 50), ("micro-dollars", 30)];
-                assert!(reservation.charge_more_each(both).await.unwrap().is_allowed());
+                assert!(reservation.charge_more_each(both).await.unwrap().is_admitted());
                 reservation.settle_each([("tokens", 410)]).await.unwrap()
             })
             .await;
@@ -261,7 +261,7 @@ async fn more_is_charged_and_denied_as_the_layer_enforces_it() {
             let limiter = Limiter::new(MemoryStore::new());
             charging(&limiter, layers, enforcement, move |reservation| async move {
                 let too_much = reservation.charge_more_each([("tokens", LIMIT)]).await.unwrap();
-                assert_eq!(too_much.is_allowed(), enforcement != Enforcement::On, "{enforcement:?}");
+                assert_eq!(too_much.is_admitted(), enforcement != Enforcement::On, "{enforcement:?}");
                 reservation.charge_more_each([("tokens", 49)]).await.unwrap()
             })
             .await;
@@ -275,7 +275,7 @@ async fn more_is_charged_without_a_unit_if_one_rule_reserves() {
     let limiter = Limiter::new(MemoryStore::new());
     let reserved = limiter.check(&day("token-plan", LIMIT), &key(), 400).await.unwrap();
     let reservation = Reservation::new(&limiter, &reserved).or_refund();
-    assert!(reservation.charge_more(100).await.unwrap().is_allowed());
+    assert!(reservation.charge_more(100).await.unwrap().is_admitted());
     assert_eq!(used(&limiter, "token-plan").await, 500);
     // What was charged more belongs to the estimate.
     drop(reservation);
@@ -288,12 +288,12 @@ async fn more_is_charged_without_a_unit_if_one_rule_reserves() {
 async fn more_is_denied_in_an_outage_by_the_failure_mode() {
     for (mode, expected) in [(FailureMode::default(), Some(false)), (FailureMode::Open, Some(true))] {
         let limiter = Limiter::new(Down);
-        let plan = day("tokens", 100).on_store_failure(mode);
+        let plan = day("tokens", 100).failure_mode(mode);
         let reserved = limiter.check(&plan, &key(), 60).await.unwrap();
         let reservation = Reservation::new(&limiter, &reserved);
         let more = reservation.charge_more(60).await;
-        assert_eq!(more.ok().map(|more| more.is_allowed()), expected, "{mode:?}");
-        assert!(reservation.charge_more(40).await.unwrap().is_allowed(), "{mode:?}");
+        assert_eq!(more.ok().map(|more| more.is_admitted()), expected, "{mode:?}");
+        assert!(reservation.charge_more(40).await.unwrap().is_admitted(), "{mode:?}");
     }
 }
 
@@ -307,7 +307,7 @@ async fn a_denial_of_one_unit_refunds_what_the_others_were_charged_and_no_estima
     let service = outer.layer(inner.layer(service_fn(|request: Request<()>| async move {
         let reservation = Reservation::from_extensions(request.extensions()).unwrap();
         let too_much = [("tokens", LIMIT), ("micro-dollars", LIMIT)];
-        assert!(!reservation.charge_more_each(too_much).await.unwrap().is_allowed());
+        assert!(!reservation.charge_more_each(too_much).await.unwrap().is_admitted());
         Ok::<_, Infallible>(Response::new(String::new()))
     })));
     drop(service.oneshot(Request::new(())).await.unwrap());
@@ -338,7 +338,7 @@ async fn a_denial_of_one_unit_keeps_a_total_that_another_handle_sets_during_it()
             _ => reservation.settle_each([("tokens", total)]),
         };
         set.await.unwrap();
-        assert!(!more.await.unwrap().is_allowed(), "{name}");
+        assert!(!more.await.unwrap().is_admitted(), "{name}");
         assert_eq!((used(&limiter, "tokens").await, used(&limiter, "money").await), (total, 20), "{name}");
     }
 }

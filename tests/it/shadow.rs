@@ -23,7 +23,7 @@ async fn a_share_of_the_keys_is_denied_the_same_ones_on_every_instance() {
                 limiter.check(&policy, key, 1).await.unwrap();
                 let decision = limiter.check(&policy, key, 1).await.unwrap();
                 assert_eq!(decision.outcomes().len() + decision.shadows().len(), 1);
-                if !decision.is_allowed() {
+                if !decision.is_admitted() {
                     own.push(number);
                 }
             }
@@ -52,7 +52,7 @@ async fn clients_see_nothing_of_a_shadow_and_on_decision_does() {
         let seen = denials.clone();
         let limit = if name == "admitted" { 100 } else { 1 };
         let layer = RateLimitLayer::new(MemoryStore::new(), day("enforced", limit), Key::new("all"))
-            .and(Rule::new(day("hidden", 1).shadow(), Key::new("all")))
+            .rule(Rule::new(day("hidden", 1).shadow(), Key::new("all")))
             .on_decision(move |event| {
                 let shadows = event.decision.unwrap().shadows();
                 let denied = shadows.iter().filter(|shadow| shadow.verdict().is_denied());
@@ -75,16 +75,16 @@ async fn a_shadow_has_no_say_while_the_store_fails() {
     let limiter = Limiter::new(Down);
     let alice = Key::new("alice");
     for mode in [FailureMode::Closed, FailureMode::Local { instances: 1 }, FailureMode::Open] {
-        let shadow = day("shadow", 1).on_store_failure(mode).shadow();
+        let shadow = day("shadow", 1).failure_mode(mode).shadow();
         for _ in 0..3 {
             let alone = limiter.check(&shadow, &alice, 1).await.unwrap();
-            assert!(alone.is_allowed() && alone.failure().is_some(), "{mode:?}");
+            assert!(alone.is_admitted() && alone.failure().is_some(), "{mode:?}");
         }
         let local = day(&format!("local-{mode:?}"), 2);
         let both = [Charge::new(&shadow, &alice, 1), Charge::new(&local, &alice, 1)];
         let mut admitted = 0;
         for _ in 0..5 {
-            admitted += u64::from(limiter.check_all(&both).await.unwrap().is_allowed());
+            admitted += u64::from(limiter.check_all(&both).await.unwrap().is_admitted());
         }
         assert_eq!(admitted, 2, "{mode:?}");
     }
@@ -95,10 +95,10 @@ async fn a_hot_key_of_a_shadow_is_not_leased_and_its_denials_are_not_cached() {
     let server = RedisServer::start();
     let redis: RedisStore = store(&server).await;
     let limiter = Limiter::new(redis.clone());
-    let policy = Policy::new("hot", Quota::per_day(50)).leased(1_000).shadow();
+    let policy = Policy::new("hot", Quota::per_day(50)).max_lease(1_000).shadow();
     for _ in 0..500 {
         let decision = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
-        assert!(decision.is_allowed());
+        assert!(decision.is_admitted());
     }
     assert_eq!(redis.lease_status().units, 0);
     assert!(server.script_calls() >= 500, "{}", server.script_calls());

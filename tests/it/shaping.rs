@@ -11,7 +11,8 @@ use support::{RedisServer, inner::get, settings};
 use tokio::{task::JoinSet, time::Instant};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, Verdict, algorithm::LeakyBucket,
+    Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, algorithm::LeakyBucket, decision::Verdict,
+    store::ManualClock,
 };
 
 fn fifty_a_second(max_wait: Duration) -> Policy {
@@ -94,7 +95,7 @@ async fn across_two_instances_the_order_of_admission_is_the_order_of_departure()
     let policy = fifty_a_second(Duration::from_secs(2));
     for i in 0..101_u32 {
         let decision = instances[i as usize % 2].check(&policy, &Key::new("all"), 1).await.unwrap();
-        let expected = if i == 0 { Verdict::Allow } else { Verdict::Delay(SPACING * i) };
+        let expected = if i == 0 { Verdict::Admit } else { Verdict::Delay(SPACING * i) };
         assert_eq!(decision.verdict(), expected);
     }
     let denied = instances[0].check(&policy, &Key::new("all"), 1).await.unwrap();

@@ -13,12 +13,13 @@ use support::{
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Headers, Key, Limiter, ManualClock,
-    MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Rule, Verdict,
+    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, Limiter, MemoryStore, PeerIp,
+    Policy, Quota, RateLimitHeaders, RateLimitLayer, Rejection, Rule,
     algorithm::{FixedWindow, SlidingLog, SlidingWindow, TokenBucket},
-    decision::Outcome,
+    decision::{Outcome, Verdict},
     policy::Enforcement,
     response::Dialect,
+    store::ManualClock,
 };
 
 const HOSTILE: &str = r#"a "quoted" \ {name}, ;q=1"#;
@@ -61,7 +62,7 @@ fn problem(body: &str) -> Value {
 #[tokio::test]
 async fn the_list_headers_are_canonical_structured_fields() {
     let layer = layer(Policy::new(HOSTILE, Quota::per_minute(5)))
-        .and(Rule::new(Policy::new("subsecond", Quota::new(7, Duration::from_millis(500))), Key::new("all")));
+        .rule(Rule::new(Policy::new("subsecond", Quota::new(7, Duration::from_millis(500))), Key::new("all")));
     let response = ask(&layer, get()).await;
     let policies = items(response.headers(), "ratelimit-policy");
     assert_eq!(policies[0], (HOSTILE.into(), vec![("q".into(), 5), ("w".into(), 60)]));
@@ -73,7 +74,7 @@ async fn the_list_headers_are_canonical_structured_fields() {
 
 #[tokio::test]
 async fn integers_beyond_the_standard_are_clamped() {
-    let store = Says(|charge: &Charge| Outcome::new(charge, Verdict::Allow, u64::MAX, Duration::MAX));
+    let store = Says(|charge: &Charge| Outcome::new(charge, Verdict::Admit, u64::MAX, Duration::MAX));
     let layer = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(1)), Key::new("all"));
     let response = ask(&layer, get()).await;
     let limits = items(response.headers(), "ratelimit");
@@ -91,8 +92,8 @@ fn a_policy_name_that_no_header_can_carry_is_an_error_and_others_are_escaped() {
 #[tokio::test]
 async fn the_policy_header_stays_the_same_and_in_order() {
     let both = layer(Policy::new("wide", Quota::per_day(100)))
-        .and(Rule::new(Policy::new("narrow", Quota::per_minute(2)), Key::new("all")));
-    let tightest = both.clone().headers(Headers::default().tightest_only());
+        .rule(Rule::new(Policy::new("narrow", Quota::per_minute(2)), Key::new("all")));
+    let tightest = both.clone().headers(RateLimitHeaders::default().binding_only());
     for _ in 0..4 {
         let all = ask(&both, get()).await;
         assert_eq!(all.headers()["ratelimit-policy"], r#""wide";q=100;w=86400, "narrow";q=2;w=60"#);
@@ -170,7 +171,7 @@ async fn no_t_exceeds_a_retry_after_that_was_set_before() {
         let response = ask_for(&layer(daily()), get(), denied(wait)).await;
         assert_eq!(response.headers()["retry-after"], wait, "{name}");
         assert_eq!(response.headers()["ratelimit"], list, "{name}");
-        let older = layer(daily()).headers(Headers::new(Dialect::IetfDraft07));
+        let older = layer(daily()).headers(RateLimitHeaders::new(Dialect::IetfDraft07));
         let response = ask_for(&older, get(), denied(wait)).await;
         assert_eq!(response.headers()["ratelimit"], dictionary, "{name}");
     }
@@ -203,7 +204,7 @@ async fn headers_of_an_inner_service_are_appended_to_and_never_replaced() {
             .unwrap()
     };
     let layer = layer(Policy::new("outer", Quota::per_minute(5)))
-        .headers(Headers::default().and(Dialect::LegacyDelta));
+        .headers(RateLimitHeaders::default().and(Dialect::LegacyDelta));
     let response = ask_for(&layer, get(), inner).await;
     let values =
         |name| response.headers().get_all(name).iter().map(|v| v.to_str().unwrap()).collect::<Vec<_>>();
@@ -241,7 +242,7 @@ async fn a_partition_key_is_a_keyed_hash_and_off_by_default() {
     let of = async |secret: &str, key: &str| {
         let store = MemoryStore::with_clock(ManualClock::new());
         let layer = RateLimitLayer::new(store, Policy::new("p", Quota::per_hour(4)), Key::new(key))
-            .headers(Headers::default().partition_key(secret));
+            .headers(RateLimitHeaders::default().partition_key(secret));
         let response = ask(&layer, get()).await;
         assert!(!response.headers()["ratelimit-policy"].to_str().unwrap().contains("pk"));
         let text = response.headers()["ratelimit"].to_str().unwrap().to_owned();
@@ -266,8 +267,8 @@ async fn a_partition_key_is_the_first_96_bits_and_on_every_item() {
     // The hash of "user-4" contains a character that is not in every base64 alphabet.
     let pk = "pk=:ppSViGGL/d/6iBFh:";
     let layer = layer(Policy::new("narrow", Quota::per_hour(1)))
-        .and(Rule::new(Policy::new("wide", Quota::per_day(9)), Key::new("user-4")))
-        .headers(Headers::default().partition_key("0123456789abcdef"));
+        .rule(Rule::new(Policy::new("wide", Quota::per_day(9)), Key::new("user-4")))
+        .headers(RateLimitHeaders::default().partition_key("0123456789abcdef"));
     for status in [200, 429] {
         let response = ask(&layer, get()).await;
         assert_eq!(response.status(), status);
@@ -280,18 +281,18 @@ async fn a_partition_key_is_the_first_96_bits_and_on_every_item() {
 #[test]
 #[should_panic(expected = "at least 16 bytes")]
 fn a_partition_key_with_a_short_secret_panics() {
-    let _ = Headers::default().partition_key("15 bytes of it!");
+    let _ = RateLimitHeaders::default().partition_key("15 bytes of it!");
 }
 
 #[tokio::test]
 async fn the_headers_of_older_drafts_describe_the_policy_that_binds() {
     let both = |headers| {
         layer(Policy::new("wide", Quota::per_day(100)))
-            .and(Rule::new(Policy::new("narrow", Quota::per_minute(2)), Key::new("all")))
-            .and(Rule::new(Policy::new("same number", Quota::per_hour(100)), Key::new("all")))
+            .rule(Rule::new(Policy::new("narrow", Quota::per_minute(2)), Key::new("all")))
+            .rule(Rule::new(Policy::new("same number", Quota::per_hour(100)), Key::new("all")))
             .headers(headers)
     };
-    let seventh = both(Headers::new(Dialect::IetfDraft07));
+    let seventh = both(RateLimitHeaders::new(Dialect::IetfDraft07));
     let response = ask(&seventh, get()).await;
     assert_eq!(response.headers()["ratelimit"], "limit=2, remaining=1, reset=30");
     assert_eq!(response.headers()["ratelimit-policy"], "100;w=86400, 2;w=60");
@@ -303,14 +304,15 @@ async fn the_headers_of_older_drafts_describe_the_policy_that_binds() {
     assert_eq!(denied.headers()["ratelimit"], "limit=2, remaining=0, reset=30");
     assert_eq!(denied.headers()["retry-after"], "30");
 
-    let response = ask(&both(Headers::new(Dialect::IetfDraft06)), get()).await;
+    let response = ask(&both(RateLimitHeaders::new(Dialect::IetfDraft06)), get()).await;
     for (name, value) in [("limit", "2"), ("remaining", "1"), ("reset", "30")] {
         assert_eq!(response.headers()[format!("ratelimit-{name}")], value);
     }
     assert_eq!(response.headers()["ratelimit-policy"], "100;w=86400, 2;w=60");
     assert!(!response.headers().contains_key("ratelimit"));
     // The headers of an inner service are not changed.
-    for headers in [Headers::new(Dialect::IetfDraft06), Headers::new(Dialect::IetfDraft07)] {
+    for headers in [RateLimitHeaders::new(Dialect::IetfDraft06), RateLimitHeaders::new(Dialect::IetfDraft07)]
+    {
         let inner = || {
             let names = ["ratelimit", "ratelimit-limit"];
             names
@@ -354,7 +356,9 @@ async fn the_headers_of_older_drafts_agree_with_each_other_and_with_retry_after(
         ("nothing left", Quota::per_minute(2), 2, "limit=2, remaining=0, reset=30", "2;w=60"),
     ];
     for (name, quota, cost, numbers, policy) in rows {
-        for headers in [Headers::new(Dialect::IetfDraft06), Headers::new(Dialect::IetfDraft07)] {
+        for headers in
+            [RateLimitHeaders::new(Dialect::IetfDraft06), RateLimitHeaders::new(Dialect::IetfDraft07)]
+        {
             let rule = costing(Policy::new("p", quota), cost);
             let layer = RateLimitLayer::with_rules(MemoryStore::with_clock(ManualClock::new()), rule)
                 .headers(headers.clone());
@@ -363,20 +367,21 @@ async fn the_headers_of_older_drafts_agree_with_each_other_and_with_retry_after(
             assert_eq!(response.headers()["ratelimit-policy"], policy, "{name}, {headers:?}");
         }
     }
-    for headers in [Headers::new(Dialect::IetfDraft06), Headers::new(Dialect::IetfDraft07)] {
+    for headers in [RateLimitHeaders::new(Dialect::IetfDraft06), RateLimitHeaders::new(Dialect::IetfDraft07)]
+    {
         let policy = Policy::new("p", Quota::per_hour(5));
         let hourly = layer(policy.clone()).headers(headers.clone());
         assert_eq!(ask(&hourly, get()).await.status(), 200);
         // Denied with units left: there is no window, so reset is the time until full replenishment.
-        let denied = ask(&hourly.sibling(costing(policy.clone(), 5)), get()).await;
+        let denied = ask(&hourly.with_same_settings(costing(policy.clone(), 5)), get()).await;
         assert_eq!(three(denied.headers()), "limit=5, remaining=4, reset=720");
         assert_eq!(denied.headers()["retry-after"], "720");
-        ask(&hourly.sibling(costing(policy, 4)), get()).await;
+        ask(&hourly.with_same_settings(costing(policy, 4)), get()).await;
         let denied = ask(&hourly, get()).await;
         assert_eq!(three(denied.headers()), "limit=5, remaining=0, reset=720");
         assert_eq!(denied.headers()["retry-after"], "720");
 
-        let store = Says(|charge: &Charge| Outcome::new(charge, Verdict::Allow, u64::MAX, Duration::MAX));
+        let store = Says(|charge: &Charge| Outcome::new(charge, Verdict::Admit, u64::MAX, Duration::MAX));
         let largest = RateLimitLayer::new(store, Policy::new("p", Quota::per_day(7)), Key::new("all"));
         let response = ask(&largest.headers(headers.clone()), get()).await;
         assert_eq!(three(response.headers()), "limit=7, remaining=999999999999999, reset=999999999999999");
@@ -406,9 +411,9 @@ async fn a_legacy_reset_is_an_epoch_or_a_delta_and_never_both() {
         (before, field("x-ratelimit-reset"), seconds_since_epoch())
     };
     // All four units are replenished after three quarters of an hour.
-    let (_, delta, _) = used(Headers::new(Dialect::LegacyDelta)).await;
+    let (_, delta, _) = used(RateLimitHeaders::new(Dialect::LegacyDelta)).await;
     assert_eq!(delta, 2_700);
-    let (before, epoch, after) = used(Headers::new(Dialect::LegacyEpoch)).await;
+    let (before, epoch, after) = used(RateLimitHeaders::new(Dialect::LegacyEpoch)).await;
     assert!((before + 2_700..=after + 2_701).contains(&epoch), "{epoch}");
 }
 
@@ -417,7 +422,7 @@ fn two_dialects_with_the_same_header_names_are_a_mistake() {
     for (one, other) in
         [(Dialect::LegacyDelta, Dialect::LegacyEpoch), (Dialect::IetfDraft07, Dialect::IetfDraft06)]
     {
-        let both = std::panic::catch_unwind(|| Headers::new(one).and(other)).unwrap_err();
+        let both = std::panic::catch_unwind(|| RateLimitHeaders::new(one).and(other)).unwrap_err();
         assert!(both.downcast_ref::<String>().unwrap().contains("the same header names"));
     }
 }
@@ -427,10 +432,10 @@ async fn headers_can_be_kept_off_redirects_and_off_successes() {
     let policy = || Policy::new("p", Quota::per_hour(2));
     let moved = || Response::builder().status(302).body(String::new()).unwrap();
     let rows = [
-        ("the default", Headers::default(), [true, false, true]),
-        ("on redirects too", Headers::default().on_redirects(), [true, true, true]),
-        ("denials only", Headers::default().on_rejections_only(), [false, false, true]),
-        ("off", Headers::off(), [false, false, false]),
+        ("the default", RateLimitHeaders::default(), [true, false, true]),
+        ("on redirects too", RateLimitHeaders::default().on_redirects(), [true, true, true]),
+        ("denials only", RateLimitHeaders::default().on_rejections_only(), [false, false, true]),
+        ("off", RateLimitHeaders::off(), [false, false, false]),
     ];
     for (name, headers, expected) in rows {
         let layer = layer(policy()).headers(headers);
@@ -459,8 +464,8 @@ async fn a_response_with_no_room_for_more_headers_is_sent_without_ours() {
         }
         response
     };
-    let layer =
-        layer(Policy::new("p", Quota::per_hour(2))).headers(Headers::default().and(Dialect::LegacyDelta));
+    let layer = layer(Policy::new("p", Quota::per_hour(2)))
+        .headers(RateLimitHeaders::default().and(Dialect::LegacyDelta));
     let response = ask_for(&layer, get(), full).await;
     assert_eq!(response.status(), 200);
     assert!(response.headers().contains_key("x-1") && !response.headers().contains_key("ratelimit"));
@@ -469,7 +474,7 @@ async fn a_response_with_no_room_for_more_headers_is_sent_without_ours() {
 
 #[tokio::test]
 async fn each_rejection_has_its_status() {
-    let closed = Policy::new("p", Quota::per_hour(1)).on_store_failure(FailureMode::Closed);
+    let closed = Policy::new("p", Quota::per_hour(1)).failure_mode(FailureMode::Closed);
     let policy = || Policy::new("p", Quota::per_hour(1));
     let key = || Key::new("all");
     let limited = layer(policy());
@@ -558,7 +563,7 @@ async fn jitter_of_any_length_is_bounded_and_names_no_wait_where_none_helps() {
         let wait: u64 = denied.headers()["retry-after"].to_str().unwrap().parse().unwrap();
         assert!((60..=2_147_483_647).contains(&wait), "{wait}");
     }
-    let too_much = ask(&limited.sibling(costing(policy, 2)), get()).await;
+    let too_much = ask(&limited.with_same_settings(costing(policy, 2)), get()).await;
     assert_eq!(too_much.status(), 429);
     assert!(!too_much.headers().contains_key("retry-after"));
 }
@@ -589,7 +594,7 @@ async fn temporary_rejections_are_not_stored_by_caches() {
     let limited = layer(Policy::new("p", Quota::per_hour(1)));
     assert!(!ask(&limited, get()).await.headers().contains_key("cache-control"));
     assert_eq!(ask(&limited, get()).await.headers()["cache-control"], "no-store");
-    let closed = Policy::new("p", Quota::per_hour(1)).on_store_failure(FailureMode::Closed);
+    let closed = Policy::new("p", Quota::per_hour(1)).failure_mode(FailureMode::Closed);
     let down = RateLimitLayer::new(Down, closed, Key::new("all"));
     assert_eq!(ask(&down, get()).await.headers()["cache-control"], "no-store");
 }
@@ -629,8 +634,8 @@ async fn a_request_that_is_not_a_post_is_never_grpc() {
 #[tokio::test]
 async fn the_body_is_a_problem_that_names_exactly_the_policies_that_denied() {
     let layer = layer(Policy::new(HOSTILE, Quota::per_hour(1)))
-        .and(Rule::new(Policy::new("wide", Quota::per_hour(100)), Key::new("all")))
-        .and(Rule::new(Policy::new("narrow", Quota::per_day(1)), Key::new("all")));
+        .rule(Rule::new(Policy::new("wide", Quota::per_hour(100)), Key::new("all")))
+        .rule(Rule::new(Policy::new("narrow", Quota::per_day(1)), Key::new("all")));
     ask(&layer, get()).await;
     let denied = ask(&layer, get()).await;
     assert_eq!(denied.headers()["content-type"], "application/problem+json");
@@ -700,7 +705,7 @@ async fn a_denied_request_is_charged_nothing() {
     let limiter = Limiter::new(MemoryStore::with_clock(clock));
     let (narrow, wide) = (Policy::new("narrow", Quota::per_hour(1)), Policy::new("wide", Quota::per_hour(9)));
     let layer = RateLimitLayer::new(limiter.clone(), narrow, Key::new("all"))
-        .and(Rule::new(wide.clone(), Key::new("all")));
+        .rule(Rule::new(wide.clone(), Key::new("all")));
     for _ in 0..5 {
         ask(&layer, get()).await;
     }
@@ -724,7 +729,7 @@ async fn a_mapper_decides_the_body_and_the_layer_adds_what_must_hold() {
     assert_eq!(denied.headers()["retry-after"], "60");
     assert_eq!(denied.headers()["cache-control"], "no-store");
     assert_eq!(denied.headers()["ratelimit"], r#""p";r=0;t=60"#);
-    assert!(denied.extensions().get::<Decision>().is_some_and(|decision| !decision.is_allowed()));
+    assert!(denied.extensions().get::<Decision>().is_some_and(|decision| !decision.is_admitted()));
     assert_eq!(text(denied).await, r#"{"path":"/"}"#);
 
     // Headers that the mapper sets are not changed.
@@ -754,12 +759,12 @@ async fn a_layer_that_only_reports_admits_and_marks_in_extension_and_header() {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
     let narrow = Policy::new("narrow", Quota::per_hour(1));
     let layer = RateLimitLayer::new(limiter.clone(), narrow, Key::new("all"))
-        .and(Rule::new(Policy::new("wide", Quota::per_hour(9)), Key::new("all")))
+        .rule(Rule::new(Policy::new("wide", Quota::per_hour(9)), Key::new("all")))
         .enforcement(Enforcement::ReportOnly);
     let seen = async |request: Request<String>| {
         let inner = tower::service_fn(|request: Request<String>| async move {
             let denied = Decision::from_extensions(request.extensions())
-                .is_some_and(|decision| !decision.is_allowed());
+                .is_some_and(|decision| !decision.is_admitted());
             let field = request.headers().get("x-ratelimit-exceeded").map(|v| v.to_str().unwrap().to_owned());
             Ok::<_, std::convert::Infallible>(Response::new(format!("{denied} {field:?}")))
         });
@@ -779,15 +784,15 @@ async fn a_layer_that_only_reports_admits_and_marks_in_extension_and_header() {
     // A missing identity is not rejected, but a blocklist is enforced.
     let strict = RateLimitLayer::new(limiter, wide, Header::new("x-api-key"))
         .enforcement(Enforcement::ReportOnly)
-        .block(|_| true);
+        .block_if(|_| true);
     assert_eq!(ask(&strict, get()).await.status(), 429);
 }
 
 #[tokio::test]
 async fn the_mark_of_a_layer_that_only_reports_lists_all_policies_that_denied_as_strings() {
     let layer = layer(Policy::new(HOSTILE, Quota::per_hour(1)))
-        .and(Rule::new(Policy::new("wide", Quota::per_hour(9)), Key::new("all")))
-        .and(Rule::new(Policy::new("narrow", Quota::per_day(1)), Key::new("all")))
+        .rule(Rule::new(Policy::new("wide", Quota::per_hour(9)), Key::new("all")))
+        .rule(Rule::new(Policy::new("narrow", Quota::per_day(1)), Key::new("all")))
         .enforcement(Enforcement::ReportOnly);
     ask(&layer, get()).await;
     let marked = ask(&layer, get()).await;
@@ -797,7 +802,7 @@ async fn the_mark_of_a_layer_that_only_reports_lists_all_policies_that_denied_as
 
 #[tokio::test]
 async fn a_layer_that_only_reports_admits_undecided_requests_without_a_mark() {
-    let policy = || Policy::new("p", Quota::per_hour(1)).on_store_failure(FailureMode::Closed);
+    let policy = || Policy::new("p", Quota::per_hour(1)).failure_mode(FailureMode::Closed);
     let memory = MemoryStore::new;
     let later = |_: &Parts| {
         Answer::<Key>::pending(async {
@@ -855,7 +860,7 @@ async fn two_layers_that_only_report_keep_each_others_mark() {
 #[tokio::test]
 async fn a_request_keeps_the_marks_of_all_layers_that_it_passed() {
     let limits = |name, limit| layer(Policy::new(name, Quota::per_hour(limit)));
-    let undecided = Policy::new("middle", Quota::per_hour(1)).on_store_failure(FailureMode::Open);
+    let undecided = Policy::new("middle", Quota::per_hour(1)).failure_mode(FailureMode::Open);
     // With a layer between them that enforces, and one that cannot decide.
     let rows = [
         (
@@ -920,15 +925,15 @@ async fn a_limit_without_headers_does_not_suppress_the_headers_of_an_outer_limit
     let api = |limit| layer(Policy::new("api", Quota::per_hour(limit)));
     let rows = [
         ("on", api(3), vec![r#""api";r=2;t=2400"#]),
-        ("off", api(3).headers(Headers::off()), vec![r#""api";r=4;t=2880"#]),
+        ("off", api(3).headers(RateLimitHeaders::off()), vec![r#""api";r=4;t=2880"#]),
         (
             "denials only",
-            api(3).headers(Headers::default().on_rejections_only()),
+            api(3).headers(RateLimitHeaders::default().on_rejections_only()),
             vec![r#""api";r=4;t=2880"#],
         ),
         (
             "another name, off",
-            layer(Policy::new("b", Quota::per_hour(3))).headers(Headers::off()),
+            layer(Policy::new("b", Quota::per_hour(3))).headers(RateLimitHeaders::off()),
             vec![r#""api";r=4;t=2880"#],
         ),
     ];
@@ -950,7 +955,7 @@ async fn the_t_of_a_fixed_window_is_its_rest() {
     let layer = RateLimitLayer::new(MemoryStore::with_clock(clock.clone()), policy.clone(), Key::new("all"));
     for (cost, seconds, expected) in [(7, 0, "r=3;t=3600"), (1, 600, "r=2;t=3000"), (1, 2_940, "r=1;t=60")] {
         clock.advance(Duration::from_secs(seconds));
-        let response = ask(&layer.sibling(costing(policy.clone(), cost)), get()).await;
+        let response = ask(&layer.with_same_settings(costing(policy.clone(), cost)), get()).await;
         assert_eq!(response.headers()["ratelimit"], format!(r#""p";{expected}"#), "{seconds}");
     }
 }
@@ -965,9 +970,9 @@ async fn the_t_of_a_bucket_that_one_step_fills_is_the_rest_of_the_step() {
         let policy = Policy::new("p", quota).algorithm(algorithm);
         let layer =
             RateLimitLayer::new(MemoryStore::with_clock(clock.clone()), policy.clone(), Key::new("all"));
-        ask(&layer.sibling(costing(policy.clone(), 2)), get()).await;
+        ask(&layer.with_same_settings(costing(policy.clone(), 2)), get()).await;
         clock.advance(Duration::from_secs(4));
-        let response = ask(&layer.sibling(costing(policy, 1)), get()).await;
+        let response = ask(&layer.with_same_settings(costing(policy, 1)), get()).await;
         assert_eq!(response.headers()["ratelimit"], format!(r#""p";{expected}"#), "{step}");
     }
 }

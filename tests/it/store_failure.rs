@@ -38,7 +38,7 @@ use tower_ratelimit::{
 /// A closed policy, so that a failed decision is an error and not an admission.
 fn closed(limit: u64) -> Policy {
     // A window, so that no units are replenished during the test and charges can be counted.
-    day("closed", limit).on_store_failure(FailureMode::Closed)
+    day("closed", limit).failure_mode(FailureMode::Closed)
 }
 
 /// No decision takes as long, on any machine: a pool would wait for 30 s.
@@ -73,7 +73,7 @@ async fn load(limiter: &Limiter, policy: &Policy, tasks: usize, checks: usize) -
             for _ in 0..checks {
                 let asked = Instant::now();
                 match limiter.check(&policy, &Key::new("alice"), 1).await {
-                    Ok(decision) if decision.is_allowed() => counts.admitted += 1,
+                    Ok(decision) if decision.is_admitted() => counts.admitted += 1,
                     Ok(_) => counts.denied += 1,
                     Err(error) => {
                         counts.failed += 1;
@@ -214,7 +214,7 @@ async fn leases_over_killed_connections_never_exceed_the_limit_and_lose_few_unit
     let server = RedisServer::start();
     let instances = [Limiter::new(store(&server).await), Limiter::new(store(&server).await)];
     let (limit, most) = (100_000, 500);
-    let policy = closed(limit).leased(most);
+    let policy = closed(limit).max_lease(most);
     let loads: Vec<_> = instances
         .iter()
         .map(|limiter| {
@@ -437,7 +437,7 @@ fn a_runtime_that_is_not_driven_delays_no_deadline_of_another_one() {
         let bounded = |check| busy.block_on(async { timeout(Duration::from_secs(20), check).await });
         // Another lane opens. It may wait for a connection that the idle runtime was making.
         match bounded(Box::pin(check())).expect("no lane answers it") {
-            Ok(decision) => assert!(decision.is_allowed(), "{yields} yields"),
+            Ok(decision) => assert!(decision.is_admitted(), "{yields} yields"),
             Err(error) => {
                 let kinds = [ErrorKind::StoreBusy, ErrorKind::StoreTimeout];
                 assert!(kinds.contains(&error.kind()), "{yields} yields: {error}");
@@ -485,7 +485,7 @@ async fn an_error_of_one_decision_does_not_affect_others_in_its_batch() {
 async fn the_failure_mode_decides_until_a_server_that_is_down_has_restarted() {
     let mut server = RedisServer::start();
     let limiter = Limiter::new(RedisStore::connect(&server.url()).await.unwrap());
-    let open = Policy::new("open", Quota::per_day(1_000_000)).on_store_failure(FailureMode::Open);
+    let open = Policy::new("open", Quota::per_day(1_000_000)).failure_mode(FailureMode::Open);
     let closed = closed(1_000_000);
 
     let loaded = {
@@ -500,7 +500,7 @@ async fn the_failure_mode_decides_until_a_server_that_is_down_has_restarted() {
     assert!(counts.failed > 0);
 
     let admitted = limiter.check(&open, &Key::new("alice"), 1).await.unwrap();
-    assert!(admitted.is_allowed());
+    assert!(admitted.is_admitted());
     assert!(admitted.outcomes().is_empty());
     let failure = admitted.failure().unwrap().kind();
     let failures = [ErrorKind::StoreTimeout, ErrorKind::StoreUnreachable, ErrorKind::StoreSuspended];
@@ -520,7 +520,7 @@ async fn decisions_do_not_wait_for_a_server_that_cannot_be_reached() {
     let mut server = RedisServer::start();
     let limiter =
         Limiter::new(settings().deadline(Duration::from_secs(3_600)).connect(&server.url()).await.unwrap());
-    assert!(limiter.check(&closed(1_000), &Key::new("alice"), 1).await.unwrap().is_allowed());
+    assert!(limiter.check(&closed(1_000), &Key::new("alice"), 1).await.unwrap().is_admitted());
     server.kill();
     let mut callers = JoinSet::new();
     for _ in 0..50 {
@@ -539,7 +539,7 @@ async fn an_unavailable_store_is_200_without_headers_or_503_over_http() {
     let mut server = RedisServer::start();
     let store = RedisStore::connect(&server.url()).await.unwrap();
     let layer = |policy| RateLimitLayer::new(store.clone(), policy, PeerIp::new());
-    let open = Policy::new("open", Quota::per_day(1)).on_store_failure(FailureMode::Open);
+    let open = Policy::new("open", Quota::per_day(1)).failure_mode(FailureMode::Open);
     let open = client::serve(client::app(layer(open))).await;
     let closed = client::serve(client::app(layer(closed(1)))).await;
     server.kill();
@@ -638,7 +638,7 @@ async fn an_error_reply_of_redis_is_a_failure_and_no_panic() {
     assert_eq!(error.kind(), ErrorKind::ForeignValue);
     assert!(error.to_string().contains("the limiter did not write"), "{error}");
     let () = server.command(&["DEL", "rl:closed:fixed-window:{alice}"]);
-    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
 
     let () = server.command(&["CONFIG", "SET", "maxmemory", "1"]);
     let error = limiter.check(&policy, &key, 1).await.unwrap_err();
@@ -649,5 +649,5 @@ async fn an_error_reply_of_redis_is_a_failure_and_no_panic() {
     let error = limiter.check(&policy, &key, 1).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StoreFailed);
     let () = server.command(&["REPLICAOF", "NO", "ONE"]);
-    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
 }

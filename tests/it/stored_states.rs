@@ -16,9 +16,10 @@ use std::{
 
 use support::{PATIENT, RedisServer, settings};
 use tower_ratelimit::{
-    Decision, FailureMode, Key, Limiter, ManualClock, Policy, Quota,
+    Decision, FailureMode, Key, Limiter, Policy, Quota,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     policy::Penalty,
+    store::ManualClock,
 };
 use tower_ratelimit_extra::explain::Explanation;
 
@@ -40,7 +41,7 @@ enum Step {
 
 /// What makes the state of each policy, at the end without a wait.
 fn policies() -> Vec<(&'static str, Policy, Vec<Step>)> {
-    let of = |name, quota| Policy::new(name, quota).on_store_failure(FailureMode::Closed);
+    let of = |name, quota| Policy::new(name, quota).failure_mode(FailureMode::Closed);
     let ten = |name| of(name, Quota::per_minute(10));
     let some = || vec![Charge(3), Wait(2 * SECOND), Charge(2), Wait(SECOND)];
     let refunded = || vec![Charge(3), Wait(SECOND), Charge(2), Refund(1), Wait(SECOND)];
@@ -53,30 +54,30 @@ fn policies() -> Vec<(&'static str, Policy, Vec<Step>)> {
         ("gcra", ten("gcra"), some()),
         ("gcra, burst", of("gcra, burst", Quota::per_minute(7).burst(20)), some()),
         ("gcra, refunded", ten("gcra, refunded"), refunded()),
-        ("gcra, debt", ten("gcra, debt").debt(20), owing()),
+        ("gcra, debt", ten("gcra, debt").max_debt(20), owing()),
         ("gcra, raised", ten("gcra, raised"), raised()),
-        ("gcra, leased", of("gcra, leased", Quota::per_hour(1_000)).leased(50), vec![Charge(1); 200]),
+        ("gcra, leased", of("gcra, leased", Quota::per_hour(1_000)).max_lease(50), vec![Charge(1); 200]),
         ("meter", ten("meter").algorithm(LeakyBucket::meter()), some()),
         ("queue", ten("queue").algorithm(LeakyBucket::queue(30 * SECOND)), some()),
         ("tokens", ten("tokens").algorithm(TokenBucket::new()), some()),
         ("tokens, in steps", ten("tokens, in steps").algorithm(bucket), some()),
         ("anchored", ten("anchored").algorithm(window.clone()), some()),
         ("anchored, refunded", ten("anchored, refunded").algorithm(window.clone()), refunded()),
-        ("anchored, debt", ten("anchored, debt").algorithm(window.clone()).debt(20), owing()),
+        ("anchored, debt", ten("anchored, debt").algorithm(window.clone()).max_debt(20), owing()),
         (
             "anchored, leased",
-            of("anchored, leased", Quota::per_hour(1_000)).algorithm(window).leased(50),
+            of("anchored, leased", Quota::per_hour(1_000)).algorithm(window).max_lease(50),
             vec![Charge(1); 200],
         ),
         ("aligned", ten("aligned").algorithm(FixedWindow::aligned()), some()),
         ("log", ten("log").algorithm(log.clone()), some()),
         ("log, refunded", ten("log, refunded").algorithm(log.clone()), refunded()),
-        ("log, debt", ten("log, debt").algorithm(log).debt(20), owing()),
+        ("log, debt", ten("log, debt").algorithm(log).max_debt(20), owing()),
         ("segments", ten("segments").algorithm(cells.clone()), some()),
         ("segments, refunded", ten("segments, refunded").algorithm(cells.clone()), refunded()),
-        ("segments, debt", ten("segments, debt").algorithm(cells.clone()).debt(20), owing()),
+        ("segments, debt", ten("segments, debt").algorithm(cells.clone()).max_debt(20), owing()),
         ("segments, raised", ten("segments, raised").algorithm(cells), raised()),
-        ("permits", Policy::concurrency("permits", 10).on_store_failure(FailureMode::Closed), some()),
+        ("permits", Policy::concurrency("permits", 10).failure_mode(FailureMode::Closed), some()),
         (
             "penalty, denials",
             ten("penalty, denials").penalty(penalty),

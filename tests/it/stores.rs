@@ -3,7 +3,7 @@
 use std::{sync::LazyLock, time::Duration};
 
 use support::{RedisServer, settings};
-use tower_ratelimit::{Limiter, ManualClock, MemoryStore};
+use tower_ratelimit::{Limiter, MemoryStore, store::ManualClock};
 
 /// No test stops it or counts its commands. Each uses its own prefix.
 static SERVER: LazyLock<RedisServer> = LazyLock::new(RedisServer::start);

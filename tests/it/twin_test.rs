@@ -62,7 +62,7 @@ async fn it_tests_the_algorithm_without_the_policys_other_settings() {
         ("shadow", plain().shadow()),
         ("rollout", plain().rollout(0.5)),
         ("penalty", plain().penalty(Penalty::after(2, minute))),
-        ("lease", plain().leased(5)),
+        ("lease", plain().max_lease(5)),
     ];
     for (name, policy) in rows {
         let report = TwinTest::new(&policy).steps(400).run(&server.url()).await;

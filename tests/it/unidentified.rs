@@ -17,12 +17,13 @@ use support::{
     settings, store,
 };
 use tower_ratelimit::{
-    Answer, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, ManualClock,
-    MemoryStore, PeerIp, Policy, PolicySource, Quota, RateLimitLayer, Rule,
+    Answer, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, MemoryStore,
+    PeerIp, Policy, PolicySource, Quota, RateLimitLayer, Rule,
     algorithm::Concurrency,
     key::from_extension,
     layer::{DecisionEvent, DecisionKind, Rules},
     policy::{Enforcement, Penalty},
+    store::ManualClock,
 };
 use tower_ratelimit_extra::lookup::Lookup;
 
@@ -98,8 +99,8 @@ async fn guesses_of_api_keys_are_limited_by_address_and_cause_no_lookups_beyond_
             limiter.operator().reset(&day("per-ip", LIMIT), &Key::new("203.0.113.7")).await.unwrap();
             let (lookup, queries) = accounts();
             let rules = match order {
-                "address first" => Rules::new().every(per_ip()).route("/api", per_account(&lookup)),
-                _ => Rules::new().route("/api", per_account(&lookup)).every(per_ip()),
+                "address first" => Rules::new().always(per_ip()).route("/api", per_account(&lookup)),
+                _ => Rules::new().route("/api", per_account(&lookup)).always(per_ip()),
             };
             let layer = RateLimitLayer::with_rules(limiter.clone(), rules);
             let guesses = (0..100).map(|guess| request(Some(&format!("guess-{name}-{guess}"))));
@@ -140,7 +141,7 @@ async fn every_fault_of_a_client_is_charged_and_answered_with_the_headers_of_its
                 rules.reverse();
             }
             let [one, other] = rules;
-            let layer = RateLimitLayer::with_rules(store, one).and(other);
+            let layer = RateLimitLayer::with_rules(store, one).rule(other);
             for used in 1..=LIMIT {
                 let response = ask(&layer, request(key)).await;
                 assert_eq!(response.status(), status, "{name}");
@@ -173,9 +174,9 @@ async fn a_failure_of_the_server_charges_nothing_and_stays_500() {
     ];
     for (name, rule) in rows {
         let limiter = Limiter::new(MemoryStore::new());
-        let layer = RateLimitLayer::with_rules(limiter.clone(), per_ip()).and(rule);
+        let layer = RateLimitLayer::with_rules(limiter.clone(), per_ip()).rule(rule);
         // A client's fault beside it changes nothing.
-        let layer = layer.and(Rule::new(day("api", 9), Header::new("x-api-key")));
+        let layer = layer.rule(Rule::new(day("api", 9), Header::new("x-api-key")));
         assert_eq!(statuses(&layer, (0..20).map(|_| request(None))).await, [(500, 20)], "{name}");
         let left = limiter.peek(&day("per-ip", LIMIT), &Key::new("203.0.113.7"), 0).await.unwrap();
         assert_eq!(left.remaining(), Some(LIMIT), "{name}");
@@ -187,7 +188,7 @@ async fn a_layer_that_only_reports_admits_it_and_shows_the_decision() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let log = seen.clone();
     let layer = RateLimitLayer::with_rules(MemoryStore::new(), per_ip())
-        .and(Rule::new(day("api", 9), Header::new("x-api-key")))
+        .rule(Rule::new(day("api", 9), Header::new("x-api-key")))
         .enforcement(Enforcement::ReportOnly)
         .on_decision(move |event: &DecisionEvent<'_>| {
             let policy = event.policy().map(String::from);
@@ -196,7 +197,7 @@ async fn a_layer_that_only_reports_admits_it_and_shows_the_decision() {
     for _ in 0..LIMIT {
         let response = ask_and_read(&layer, request(None)).await;
         assert_eq!(response.status(), 200);
-        assert!(response.extensions().get::<Decision>().unwrap().is_allowed());
+        assert!(response.extensions().get::<Decision>().unwrap().is_admitted());
     }
     let marked = ask(&layer, request(None)).await;
     assert_eq!(marked.status(), 200);
@@ -216,7 +217,7 @@ async fn denials_without_a_lookup_count_for_a_ban() {
         let (lookup, queries) = accounts();
         let strict = day("per-ip", 2).penalty(Penalty::after(3, Duration::from_secs(3_600)));
         let layer = RateLimitLayer::with_rules(limiter, Rule::new(strict, PeerIp::new()));
-        let layer = layer.and(per_account(&lookup));
+        let layer = layer.rule(per_account(&lookup));
         let mut seen = Vec::new();
         for guess in 0..8 {
             let response = ask_and_read(&layer, request(Some(&format!("{name}-{guess}")))).await;
@@ -244,7 +245,7 @@ async fn a_denied_address_causes_no_lookups_under_any_rule() {
         ("cost", rule(day("per-ip", LIMIT)).cost(|_| 2), LIMIT / 2, false),
         ("cost and penalty", rule(penalty()).cost(|_| 2), LIMIT / 2, true),
         ("cost above the capacity", rule(day("per-ip", LIMIT)).cost(|_| LIMIT + 1), 0, false),
-        ("network", rule(day("per-ip", LIMIT)).skip(|_| false), LIMIT, false),
+        ("network", rule(day("per-ip", LIMIT)).skip_if(|_| false), LIMIT, false),
     ];
     for in_redis in [false, true] {
         for (name, rule, admitted, bans) in &rows {
@@ -259,10 +260,10 @@ async fn a_denied_address_causes_no_lookups_under_any_rule() {
                 };
                 let (lookup, queries) = accounts();
                 let rules = match order {
-                    "first" => Rules::new().every(rule.clone()).every(per_account(&lookup)),
-                    "last" => Rules::new().every(per_account(&lookup)).every(rule.clone()),
-                    "a route, first" => Rules::new().every(rule.clone()).route("/api", per_account(&lookup)),
-                    _ => Rules::new().route("/api", per_account(&lookup)).every(rule.clone()),
+                    "first" => Rules::new().always(rule.clone()).always(per_account(&lookup)),
+                    "last" => Rules::new().always(per_account(&lookup)).always(rule.clone()),
+                    "a route, first" => Rules::new().always(rule.clone()).route("/api", per_account(&lookup)),
+                    _ => Rules::new().route("/api", per_account(&lookup)).always(rule.clone()),
                 };
                 let layer = RateLimitLayer::with_rules(limiter.clone(), rules);
                 let mut seen = Vec::new();
@@ -308,7 +309,7 @@ async fn a_denied_request_is_at_most_one_call_to_redis() {
     for (name, rule, expected) in rows {
         let store = settings().manual_clock(ManualClock::new()).connect(&server.url()).await.unwrap();
         let (lookup, _) = accounts();
-        let layer = RateLimitLayer::with_rules(store, rule).and(per_account(&lookup));
+        let layer = RateLimitLayer::with_rules(store, rule).rule(per_account(&lookup));
         for guess in ["a", "b", "c"] {
             let _ = ask(&layer, request(Some(guess))).await;
         }
@@ -331,7 +332,7 @@ async fn an_address_that_is_no_longer_denied_is_charged_once() {
     let key = Key::new("203.0.113.7");
     let (lookup, _) = accounts();
     let address = Rule::new(policy.clone(), PeerIp::new()).cost(|_| 2);
-    let layer = RateLimitLayer::with_rules(here, address).and(per_account(&lookup));
+    let layer = RateLimitLayer::with_rules(here, address).rule(per_account(&lookup));
     let guesses = (0..5).map(|guess| request(Some(&format!("guess-{guess}"))));
     assert_eq!(statuses(&layer, guesses).await, [(401, 3), (429, 2)]);
     there.operator().reset(&policy, &key).await.unwrap();
@@ -353,7 +354,7 @@ async fn a_request_that_is_cancelled_before_its_account_is_looked_up_is_not_char
     let policy = day("per-ip", 6).penalty(Penalty::after(50, Duration::from_secs(3_600)));
     let (lookup, queries) = accounts();
     let address = Rule::new(policy.clone(), PeerIp::new()).cost(|_| 2);
-    let layer = RateLimitLayer::with_rules(here.clone(), address).and(per_account(&lookup));
+    let layer = RateLimitLayer::with_rules(here.clone(), address).rule(per_account(&lookup));
     let guesses = (0..5).map(|guess| request(Some(&format!("guess-{guess}"))));
     assert_eq!(statuses(&layer, guesses).await, [(401, 3), (429, 2)]);
     let key = Key::new("203.0.113.7");
@@ -379,16 +380,16 @@ async fn a_request_that_is_cancelled_before_its_account_is_looked_up_is_not_char
 async fn a_permit_of_a_rejected_request_is_released_and_a_closed_store_answers_503() {
     let slots = Policy::new("slots", Quota::per_second(1)).algorithm(Concurrency::new());
     let layer = RateLimitLayer::with_rules(MemoryStore::new(), Rule::new(slots, PeerIp::new()))
-        .and(Rule::new(day("api", 9), Header::new("x-api-key")));
+        .rule(Rule::new(day("api", 9), Header::new("x-api-key")));
     let mut kept = Vec::new();
     for _ in 0..3 {
         let response = ask(&layer, request(None)).await;
         assert_eq!(response.status(), 400);
         kept.push(response);
     }
-    let closed = day("per-ip", LIMIT).on_store_failure(FailureMode::Closed);
+    let closed = day("per-ip", LIMIT).failure_mode(FailureMode::Closed);
     let layer = RateLimitLayer::with_rules(support::Down, Rule::new(closed, PeerIp::new()))
-        .and(Rule::new(day("api", 9), Header::new("x-api-key")));
+        .rule(Rule::new(day("api", 9), Header::new("x-api-key")));
     assert_eq!(ask(&layer, request(None)).await.status(), 503);
 }
 
@@ -405,12 +406,12 @@ fn a_lookup_whose_guesses_nothing_limits_is_a_warning() {
         ("a key that is looked up", account().into(), 1),
         ("a policy that is looked up", tier().into(), 1),
         ("no lookup", without.into(), 0),
-        ("with a limit on addresses", Rules::from(account()).every(per_ip()), 0),
-        ("two that are looked up", Rules::from(account()).every(tier()), 2),
-        ("on a route", Rules::new().route("/api", account()).every(per_ip()), 0),
+        ("with a limit on addresses", Rules::from(account()).always(per_ip()), 0),
+        ("two that are looked up", Rules::from(account()).always(tier()), 2),
+        ("on a route", Rules::new().route("/api", account()).always(per_ip()), 0),
         ("on the same route", Rules::new().route("POST /api", account()).route("/api/", per_ip()), 0),
         ("on another method", Rules::new().route("/api", account()).route("POST /api", per_ip()), 1),
-        ("on another route", Rules::new().route("/api", account()).otherwise(per_ip()), 1),
+        ("on another route", Rules::new().route("/api", account()).fallback(per_ip()), 1),
     ];
     for (name, rules, expected) in table {
         let warnings = RateLimitLayer::with_rules(MemoryStore::new(), rules).warnings();

@@ -4,11 +4,13 @@ use std::{collections::HashSet, time::Duration};
 
 use proptest::prelude::*;
 use serde_json::json;
+use tower_ratelimit::policy::QuotaUnit;
 use tower_ratelimit::{
-    Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
-    Rejection, Rule, Verdict,
+    Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, Rejection,
+    Rule,
     algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    decision::Outcome,
+    decision::{Outcome, Verdict},
+    store::ManualClock,
 };
 use tower_ratelimit_extra::config::PolicyConfig;
 
@@ -23,8 +25,8 @@ fn policies_are_equal_if_they_decide_the_same() {
         ("another period", Policy::new("p", Quota::per_minute(5)), false),
         ("another burst", Policy::new("p", Quota::per_second(5).burst(9)), false),
         ("another algorithm", policy().algorithm(FixedWindow::anchored()), false),
-        ("another failure mode", policy().on_store_failure(FailureMode::Closed), false),
-        ("leased", policy().leased(3), false),
+        ("another failure mode", policy().failure_mode(FailureMode::Closed), false),
+        ("leased", policy().max_lease(3), false),
     ];
     for (name, other, equal) in rows {
         assert_eq!(policy() == other, equal, "{name}");
@@ -44,16 +46,16 @@ fn policies_are_equal_if_they_decide_the_same() {
 fn decisions_are_equal_if_their_outcomes_are_equal() {
     let charge = Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("a"), 1);
     let outcome = |verdict, remaining, seconds| {
-        Outcome::new(&charge, verdict, remaining, Duration::from_secs(seconds)).granting(1)
+        Outcome::new(&charge, verdict, remaining, Duration::from_secs(seconds)).with_granted(1)
     };
     let decision = |outcome: Outcome| Decision::new([outcome]);
     let deny = Verdict::deny(None);
-    assert_eq!(decision(outcome(Verdict::Allow, 4, 1)), decision(outcome(Verdict::Allow, 4, 1)));
-    assert_ne!(decision(outcome(Verdict::Allow, 4, 1)), decision(outcome(deny, 4, 1)));
-    assert_ne!(decision(outcome(Verdict::Allow, 4, 1)), decision(outcome(Verdict::Allow, 3, 1)));
-    assert_ne!(decision(outcome(Verdict::Allow, 4, 1)), decision(outcome(Verdict::Allow, 4, 2)));
-    assert_ne!(decision(outcome(Verdict::Allow, 4, 1)), Decision::new([]));
-    assert_eq!(HashSet::from([Verdict::Allow, deny, deny]).len(), 2);
+    assert_eq!(decision(outcome(Verdict::Admit, 4, 1)), decision(outcome(Verdict::Admit, 4, 1)));
+    assert_ne!(decision(outcome(Verdict::Admit, 4, 1)), decision(outcome(deny, 4, 1)));
+    assert_ne!(decision(outcome(Verdict::Admit, 4, 1)), decision(outcome(Verdict::Admit, 3, 1)));
+    assert_ne!(decision(outcome(Verdict::Admit, 4, 1)), decision(outcome(Verdict::Admit, 4, 2)));
+    assert_ne!(decision(outcome(Verdict::Admit, 4, 1)), Decision::new([]));
+    assert_eq!(HashSet::from([Verdict::Admit, deny, deny]).len(), 2);
 }
 
 const INVALID_MODE: &str = "invalid failure mode `shut`: write `local`, `local/4` with the number of instances, `open` or \
@@ -219,10 +221,14 @@ fn a_configuration_file_describes_every_built_in_algorithm() {
         assert_eq!(serde_json::from_value::<PolicyConfig>(read).unwrap().0, expected, "{algorithm}");
     }
     let all = json!({
-        "name": "p", "quota": "5/s", "on_store_failure": "closed", "lease": 3, "debt": 4, "enforced": 0.25, "content_bytes": true
+        "name": "p", "quota": "5/s", "failure_mode": "closed", "max_lease": 3, "max_debt": 4, "enforced": 0.25, "quota_unit": "content-bytes"
     });
-    let expected =
-        policy("5/s").on_store_failure(FailureMode::Closed).leased(3).debt(4).rollout(0.25).content_bytes();
+    let expected = policy("5/s")
+        .failure_mode(FailureMode::Closed)
+        .max_lease(3)
+        .max_debt(4)
+        .rollout(0.25)
+        .quota_unit(QuotaUnit::ContentBytes);
     assert_eq!(serde_json::from_value::<PolicyConfig>(all).unwrap().0, expected);
 }
 
@@ -240,7 +246,7 @@ fn an_invalid_configuration_file_is_an_error_that_says_what_to_do() {
             with("on_store_failur", json!("open")),
             "unknown field `on_store_failur`, expected one of `name`, `quota`",
         ),
-        (with("on_store_failure", json!("shut")), INVALID_MODE),
+        (with("failure_mode", json!("shut")), INVALID_MODE),
         (with("quota", json!("5")), "invalid quota `5`: write it as"),
         (with("name", json!("día")), "policy `día`: a policy's name must be printable ASCII"),
         (with("lease", json!(0)), "policy `daily`: a lease must be of 1 to 1,000,000,000,000 units"),
@@ -295,9 +301,9 @@ fn an_invalid_constant_panics_at_its_call_site() {
         || assert_eq!(Quota::per_second(1).burst(0).limit(), 1),
         || drop(Policy::new("", Quota::per_second(1))),
         || drop(Policy::new("p", Quota::per_second(1).burst(2)).algorithm(FixedWindow::anchored())),
-        || drop(Policy::new("p", Quota::per_second(1)).leased(0)),
+        || drop(Policy::new("p", Quota::per_second(1)).max_lease(0)),
         || drop(Policy::concurrency("p", 0)),
-        || drop(tower_ratelimit::Headers::default().partition_key("short")),
+        || drop(tower_ratelimit::RateLimitHeaders::default().partition_key("short")),
     ];
     for (row, build) in rows.into_iter().enumerate() {
         assert!(place(build).ends_with("values.rs"), "{row}");

@@ -11,9 +11,8 @@ use tokio::time::Instant;
 use tower::{ServiceBuilder, ServiceExt as _};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota,
-    Verdict,
     algorithm::{LeakyBucket, SlidingLog},
-    decision::Outcome,
+    decision::{Outcome, Verdict},
     keyed::KeyedRateLimitLayer,
     policy::Penalty,
     store::{Action, Store},
@@ -45,19 +44,19 @@ async fn a_wait_is_as_long_as_needed_and_never_longer_than_the_patience() {
         seconds,
     };
     let (now, then_now, then_delayed): (fn(usize) -> _, fn(usize) -> _, fn(usize) -> _) = (
-        |_| Verdict::Allow,
-        |asked| if asked == 0 { deny(2) } else { Verdict::Allow },
+        |_| Verdict::Admit,
+        |asked| if asked == 0 { deny(2) } else { Verdict::Admit },
         |asked| if asked == 0 { deny(2) } else { delay(3) },
     );
     let rows = [
-        row("no wait needed", now, 0, Verdict::Allow, 1, 0),
-        row("after one wait", then_now, 2, Verdict::Allow, 2, 2),
+        row("no wait needed", now, 0, Verdict::Admit, 1, 0),
+        row("after one wait", then_now, 2, Verdict::Admit, 2, 2),
         row("too late", then_now, 1, deny(2), 1, 0),
         row("two seconds each time", |_| deny(2), 5, deny(2), 3, 4),
         row("no patience", |_| deny(0), 0, deny(0), 1, 0),
         row("never", |_| Verdict::deny(None), 9, never, 1, 0),
-        row("delayed", |_| delay(3), 3, Verdict::Allow, 1, 3),
-        row("denied and delayed", then_delayed, 6, Verdict::Allow, 2, 5),
+        row("delayed", |_| delay(3), 3, Verdict::Admit, 1, 3),
+        row("denied and delayed", then_delayed, 6, Verdict::Admit, 2, 5),
         // The last question is the refund.
         row("the delay is too long", |_| delay(3), 1, deny(2), 2, 0),
         row("the delay is too long after a wait", then_delayed, 4, deny(1), 3, 2),
@@ -68,7 +67,7 @@ async fn a_wait_is_as_long_as_needed_and_never_longer_than_the_patience() {
         let started = Instant::now();
         let patience = Duration::from_secs(patience);
         let decision = Limiter::new(store).wait(&policy, &Key::new("all"), 1, patience).await.unwrap();
-        assert_eq!(decision.is_allowed(), expected == Verdict::Allow, "{name}");
+        assert_eq!(decision.is_admitted(), expected == Verdict::Admit, "{name}");
         // A timer of tokio's is up to a millisecond late.
         let rounded = |wait: Duration| Duration::from_secs(wait.as_secs_f64().round() as u64);
         assert_eq!(decision.retry_after().map(rounded), expected.retry_after(), "{name}");
@@ -91,7 +90,7 @@ async fn a_wait_for_a_permit_ends_immediately_if_the_key_is_banned() {
 
 #[tokio::test(start_paused = true)]
 async fn a_turn_that_is_too_late_is_not_admitted_if_its_refund_fails() {
-    let policy = Policy::new("p", Quota::per_hour(1)).on_store_failure(FailureMode::Open);
+    let policy = Policy::new("p", Quota::per_hour(1)).failure_mode(FailureMode::Open);
     // Delays charges by ten seconds, and fails to refund them.
     let store = Fake::new(Down, |_, action, charges| match action {
         Action::Refund => fails(ErrorKind::StoreTimeout),
@@ -124,7 +123,7 @@ async fn answers_that_are_late_let_no_call_through_that_the_partner_denies() {
     let patience = Duration::from_secs(600);
     for mode in [FailureMode::default(), FailureMode::Open, FailureMode::Closed] {
         let queue = LeakyBucket::queue(patience);
-        let pace = Policy::new("pace", Quota::per_minute(99)).algorithm(queue).on_store_failure(mode);
+        let pace = Policy::new("pace", Quota::per_minute(99)).algorithm(queue).failure_mode(mode);
         let limiter = often_late(MemoryStore::new());
         let limit = Policy::new("limit", Quota::per_minute(100)).algorithm(SlidingLog::new());
         let (partner, key) = (Limiter::new(MemoryStore::new()), Key::new("partner"));
@@ -132,8 +131,8 @@ async fn answers_that_are_late_let_no_call_through_that_the_partner_denies() {
             let mut denied = 0;
             for _ in 0..1_000 / WORKERS {
                 let turn = limiter.wait(&pace, &key, 1, patience).await.unwrap();
-                assert!(turn.is_allowed() && turn.failure().is_none(), "{mode}: {turn:?}");
-                denied += usize::from(!partner.check(&limit, &key, 1).await.unwrap().is_allowed());
+                assert!(turn.is_admitted() && turn.failure().is_none(), "{mode}: {turn:?}");
+                denied += usize::from(!partner.check(&limit, &key, 1).await.unwrap().is_admitted());
             }
             denied
         };
@@ -188,12 +187,12 @@ async fn the_failure_mode_decides_when_the_patience_ends_or_the_store_stays_unav
         for kind in kinds {
             for (mode, admitted) in [(FailureMode::Open, true), (FailureMode::Closed, false)] {
                 let store = Counted::new(Fake::failing(kind));
-                let policy = Policy::new("p", Quota::per_hour(1)).on_store_failure(mode);
+                let policy = Policy::new("p", Quota::per_hour(1)).failure_mode(mode);
                 let started = Instant::now();
                 let decided = Limiter::new(store.clone()).wait(&policy, &Key::new("all"), 1, patience).await;
                 match decided {
                     Ok(decision) => {
-                        assert!(admitted && decision.is_allowed() && decision.failure().is_some())
+                        assert!(admitted && decision.is_admitted() && decision.failure().is_some())
                     }
                     Err(error) => assert_eq!((admitted, error.kind()), (false, kind)),
                 }
@@ -217,7 +216,7 @@ async fn a_wait_in_an_outage_is_as_long_as_the_share_of_the_instance_requires() 
     let started = Instant::now();
     for _ in 0..3 {
         let turn = limiter.wait(&policy, &Key::new("all"), 1, Duration::from_secs(5)).await.unwrap();
-        assert!(turn.is_allowed() && turn.failure().is_some());
+        assert!(turn.is_admitted() && turn.failure().is_some());
     }
     assert_eq!(started.elapsed().as_secs(), 2);
 }
@@ -227,7 +226,7 @@ async fn a_delayed_decision_is_neither_allowed_nor_denied_and_no_handler_goes_on
     let (store, _) = store_that(|_| delay(3));
     let policy = Policy::new("p", Quota::per_hour(1));
     let decision = Limiter::new(store).check(&policy, &Key::new("all"), 1).await.unwrap();
-    assert!(!decision.is_allowed() && !decision.verdict().is_denied());
+    assert!(!decision.is_admitted() && !decision.verdict().is_denied());
     assert_eq!((decision.delay(), decision.retry_after()), (Some(Duration::from_secs(3)), None));
     let rejection = decision.into_result().unwrap_err();
     let cause = std::error::Error::source(&rejection).unwrap().to_string();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http::request::Parts;
+use tower_ratelimit::policy::QuotaUnit;
 use tower_ratelimit::{
     Answer, Key, KeyExtractor, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rule,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, TokenBucket},
@@ -67,8 +68,11 @@ fn a_layer_warns_of_bytes_that_headers_call_requests() {
         (layer(Box::new(Key::new("all"))), None),
         (layer(Box::new(MatchedRoute::new())), None),
         (ruled(rule().reserve()), None),
-        (ruled(rule().response_bytes()), Some("add Policy::content_bytes")),
-        (ruled(Rule::new(policy().content_bytes(), Key::new("all")).response_bytes()), None),
+        (ruled(rule().response_bytes()), Some("add Policy::quota_unit")),
+        (
+            ruled(Rule::new(policy().quota_unit(QuotaUnit::ContentBytes), Key::new("all")).response_bytes()),
+            None,
+        ),
     ];
     for (at, (layer, expected)) in rows.into_iter().enumerate() {
         let warnings = layer.warnings();
@@ -91,12 +95,12 @@ fn a_layer_warns_of_requests_that_hold_permits_while_they_wait_in_a_queue() {
     };
     let permits = || Rule::new(Policy::concurrency("jobs", 5), Key::new("all"));
     let rows = [
-        ("both", Rules::new().every(queue()).every(permits()), true),
-        ("in the other order", Rules::new().every(permits()).every(queue()), true),
-        ("a meter", Rules::new().every(meter()).every(permits()), false),
+        ("both", Rules::new().always(queue()).always(permits()), true),
+        ("in the other order", Rules::new().always(permits()).always(queue()), true),
+        ("a meter", Rules::new().always(meter()).always(permits()), false),
         ("permits alone", permits().into(), false),
         ("a queue alone", queue().into(), false),
-        ("permits of all routes", Rules::new().route("/a", queue()).every(permits()), true),
+        ("permits of all routes", Rules::new().route("/a", queue()).always(permits()), true),
         ("of the same route", Rules::new().route("/a", queue()).route("/a", permits()), true),
         ("of other routes", Rules::new().route("/a", queue()).route("/b", permits()), false),
     ];
@@ -118,9 +122,9 @@ fn a_layer_warns_of_units_that_no_call_of_a_handler_reaches() {
     let reserves = |rule: Rule| Rules::from(rule.reserve());
     let rows = [
         ("a unit that is reserved", reserves(tokens()), None),
-        ("two units", reserves(tokens()).every(money().reserve_or_refund()), None),
-        ("no unit", reserves(rule("one")).every(rule("two").reserve()), None),
-        ("a limit without a unit", reserves(tokens()).every(rule("requests")), None),
+        ("two units", reserves(tokens()).always(money().reserve_or_refund()), None),
+        ("no unit", reserves(rule("one")).always(rule("two").reserve()), None),
+        ("a limit without a unit", reserves(tokens()).always(rule("requests")), None),
         (
             "not reserved",
             tokens().into(),
@@ -133,13 +137,13 @@ fn a_layer_warns_of_units_that_no_call_of_a_handler_reaches() {
         ),
         (
             "one without a unit",
-            reserves(tokens()).every(rule("calls").reserve()),
+            reserves(tokens()).always(rule("calls").reserve()),
             Some(r#"the policy "calls" reserves without a unit"#),
         ),
     ];
     for (name, rules, expected) in rows {
         let mut warnings = RateLimitLayer::with_rules(MemoryStore::new(), rules).warnings();
-        warnings.retain(|warning| !warning.contains("content_bytes"));
+        warnings.retain(|warning| !warning.contains("quota_unit"));
         match expected {
             Some(text) => assert!(warnings.len() == 1 && warnings[0].contains(text), "{name}: {warnings:?}"),
             None => assert!(warnings.is_empty(), "{name}: {warnings:?}"),
@@ -166,7 +170,7 @@ fn a_layer_warns_of_lookups_by_an_extractor_of_a_program() {
     let warns = |extractor: Box<dyn KeyExtractor>| {
         let layer = RateLimitLayer::new(MemoryStore::new(), policy("api"), extractor);
         let warnings = layer.warnings();
-        let limited = layer.and(Rule::new(policy("per-address"), PeerIp::new()));
+        let limited = layer.rule(Rule::new(policy("per-address"), PeerIp::new()));
         assert!(limited.warnings().is_empty(), "{:?}", limited.warnings());
         warnings.iter().any(|warning| warning.contains("looks up clients"))
     };
@@ -184,7 +188,7 @@ fn a_warning_that_is_accepted_is_left_out_and_one_that_does_not_occur_is_a_warni
     let accepting = layer.accept_warning("admits up to 9 units");
     assert!(accepting.warnings().is_empty());
     // Another warning stays.
-    let more = accepting.clone().and(rule("tokens").unit("tokens"));
+    let more = accepting.clone().rule(rule("tokens").unit("tokens"));
     assert!(
         more.warnings().len() == 1 && more.warnings()[0].contains("is not reserved"),
         "{:?}",
@@ -192,7 +196,7 @@ fn a_warning_that_is_accepted_is_left_out_and_one_that_does_not_occur_is_a_warni
     );
 
     // All warnings with the text are accepted.
-    let two = accepting.clone().and(rule("password"));
+    let two = accepting.clone().rule(rule("password"));
     assert!(two.warnings().is_empty(), "{:?}", two.warnings());
 
     let needless = accepting.accept_warning("looks up clients").warnings();
@@ -208,6 +212,6 @@ fn a_warning_that_is_accepted_is_left_out_and_one_that_does_not_occur_is_a_warni
 fn a_sibling_accepts_warnings_for_its_own_rules() {
     let rule = |name: &str| Rule::new(Policy::new(name, Quota::per_minute(5)), Key::new("all"));
     let layer = RateLimitLayer::with_rules(MemoryStore::new(), rule("login")).accept_warning("up to 9 units");
-    assert!(layer.sibling(rule("api")).warnings().is_empty());
-    assert_eq!(layer.sibling(rule("password")).warnings().len(), 1);
+    assert!(layer.with_same_settings(rule("api")).warnings().is_empty());
+    assert_eq!(layer.with_same_settings(rule("password")).warnings().len(), 1);
 }

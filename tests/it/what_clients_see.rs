@@ -4,6 +4,7 @@
 use std::{convert::Infallible, time::Duration};
 
 use axum::{Router, body::Body, response::IntoResponse, routing::get as get_route};
+use http::request::Parts;
 use http::{HeaderMap, Request, Response};
 use proptest::prelude::*;
 use support::{
@@ -13,11 +14,12 @@ use support::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Decision, Error, ErrorKind, FailureMode, Headers, Key, Limiter, ManualClock, MemoryStore, Parts, Policy,
-    Quota, RateLimitLayer, Rejection, Rule,
+    Decision, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RateLimitHeaders,
+    RateLimitLayer, Rejection, Rule,
     algorithm::{Concurrency, FixedWindow},
     policy::Penalty,
     response::Dialect,
+    store::ManualClock,
 };
 
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -67,7 +69,7 @@ async fn an_hour_before_midnight_every_dialect_states_that_the_day_ends_in_an_ho
         let daily = || Policy::new("daily", Quota::per_day(100)).algorithm(algorithm);
         for dialect in ONE_VALUE {
             let clock = ManualClock::new();
-            let layer = limit(&clock, daily()).headers(Headers::new(dialect).and(match dialect {
+            let layer = limit(&clock, daily()).headers(RateLimitHeaders::new(dialect).and(match dialect {
                 Dialect::LegacyDelta | Dialect::LegacyEpoch => Dialect::Ietf,
                 _ => Dialect::LegacyDelta,
             }));
@@ -96,7 +98,7 @@ async fn the_end_of_a_window_is_stated_on_redis_and_of_a_denial_with_units_left(
         let response = ask(&layer, get()).await;
         assert_eq!(field(response.headers(), "ratelimit"), r#""daily";r=99;t=3600"#, "{name}");
         let costly = Rule::new(policy.clone(), Key::new("all")).cost(|_| 100);
-        let denied = ask(&layer.sibling(costly), get()).await;
+        let denied = ask(&layer.with_same_settings(costly), get()).await;
         assert_eq!(denied.status(), 429, "{name}");
         assert_eq!(field(denied.headers(), "ratelimit"), r#""daily";r=99;t=3600"#, "{name}");
         assert_eq!(field(denied.headers(), "retry-after"), "3600", "{name}");
@@ -175,7 +177,7 @@ async fn the_reset_as_a_time_follows_the_clock_of_the_store() {
     let memory = MemoryStore::with_clock(clock.clone());
     for (name, limiter) in [("memory", Limiter::new(memory)), ("redis", Limiter::new(redis))] {
         let layer = RateLimitLayer::new(limiter, hourly.clone(), key.clone());
-        let layer = layer.headers(Headers::new(Dialect::LegacyEpoch));
+        let layer = layer.headers(RateLimitHeaders::new(Dialect::LegacyEpoch));
         clock.set(Duration::from_secs(1_767_308_400));
         for status in [200, 429] {
             let response = ask(&layer, get()).await;
@@ -226,7 +228,7 @@ async fn the_tightest_limit_of_several_layers_is_shown_in_any_order() {
         let clock = ManualClock::new();
         let part = |name: &str, quota: &str| {
             let layer = limit(&clock, Policy::new(name, quota.parse().unwrap()));
-            Part::Limit(layer.headers(Headers::new(dialect)))
+            Part::Limit(layer.headers(RateLimitHeaders::new(dialect)))
         };
         let loose = || part("loose", "9/h");
         let tight = || part("tight", "2/h");
@@ -257,7 +259,9 @@ async fn the_tightest_limit_of_several_layers_is_shown_in_any_order() {
 async fn the_quotas_of_all_layers_are_listed_once_in_the_older_drafts() {
     for dialect in [Dialect::IetfDraft07, Dialect::IetfDraft06] {
         let part = |name: &str, quota: &str| {
-            Part::Limit(still(Policy::new(name, quota.parse().unwrap())).headers(Headers::new(dialect)))
+            Part::Limit(
+                still(Policy::new(name, quota.parse().unwrap())).headers(RateLimitHeaders::new(dialect)),
+            )
         };
         let service = stack([part("inner", "9/h"), part("outer", "2/min"), part("same", "2/min")]);
         let response = call(&service).await;
@@ -284,7 +288,7 @@ async fn the_fields_of_another_service_stay_wherever_it_stands() {
         let clock = ManualClock::new();
         let part = |quota: &str| {
             let policy = Policy::new(quota, quota.parse().unwrap());
-            Part::Limit(limit(&clock, policy).headers(Headers::new(dialect)))
+            Part::Limit(limit(&clock, policy).headers(RateLimitHeaders::new(dialect)))
         };
         let theirs = [Some(7), Some(6)];
         let orders = [
@@ -313,18 +317,18 @@ async fn the_lists_of_several_layers_both_stand() {
 async fn a_layer_without_headers_keeps_the_headers_of_other_layers() {
     for dialect in ONE_VALUE {
         let clock = ManualClock::new();
-        let part = |quota: &str, headers: Headers| {
+        let part = |quota: &str, headers: RateLimitHeaders| {
             Part::Limit(limit(&clock, Policy::new(quota, quota.parse().unwrap())).headers(headers))
         };
-        let shown = || Headers::new(dialect);
+        let shown = || RateLimitHeaders::new(dialect);
         let rows = [
             (
                 "the middle one is off",
-                vec![part("5/h", shown()), part("1/h", Headers::off()), part("9/h", shown())],
+                vec![part("5/h", shown()), part("1/h", RateLimitHeaders::off()), part("9/h", shown())],
                 5,
             ),
-            ("the outer one is off", vec![part("5/h", shown()), part("1/h", Headers::off())], 5),
-            ("the inner one is off", vec![part("1/h", Headers::off()), part("9/h", shown())], 9),
+            ("the outer one is off", vec![part("5/h", shown()), part("1/h", RateLimitHeaders::off())], 5),
+            ("the inner one is off", vec![part("1/h", RateLimitHeaders::off()), part("9/h", shown())], 9),
         ];
         for (name, order, expected) in rows {
             let response = call(&stack(order)).await;
@@ -399,8 +403,8 @@ async fn a_denial_for_lack_of_permits_asks_for_a_second_and_others_for_their_wai
         let limiter = Limiter::new(MemoryStore::with_clock(clock));
         let mut rules = policies.iter().map(|policy| Rule::new(policy.clone(), Key::new("all")));
         let first = rules.next().unwrap();
-        let layer = rules.fold(RateLimitLayer::with_rules(limiter.clone(), first), RateLimitLayer::and);
-        let layer = layer.headers(Headers::default().and(Dialect::LegacyDelta));
+        let layer = rules.fold(RateLimitLayer::with_rules(limiter.clone(), first), RateLimitLayer::rule);
+        let layer = layer.headers(RateLimitHeaders::default().and(Dialect::LegacyDelta));
         let running = ask(&layer, get()).await;
         assert_eq!(running.status(), 200, "{name}");
         let denied = ask(&layer, get()).await;
@@ -427,7 +431,7 @@ async fn a_denial_for_lack_of_permits_asks_for_a_second_and_others_for_their_wai
 
 #[tokio::test]
 async fn a_rejection_states_the_wait_of_the_header_of_an_unavailable_store() {
-    let closed = || Policy::new("p", Quota::per_hour(1)).on_store_failure(FailureMode::Closed);
+    let closed = || Policy::new("p", Quota::per_hour(1)).failure_mode(FailureMode::Closed);
     let said = |rejection: &Rejection, _: &Parts| {
         // A clone that is made first states the same.
         let clone = rejection.clone();
@@ -527,9 +531,10 @@ async fn redirects_carry_headers_only_on_request_and_an_unmodified_response_does
     for (status, by_default, on_request) in rows {
         for dialect in [Dialect::Ietf, Dialect::LegacyDelta] {
             let answer = move || Response::builder().status(status).body(String::new()).unwrap();
-            for (headers, expected) in
-                [(Headers::new(dialect), by_default), (Headers::new(dialect).on_redirects(), on_request)]
-            {
+            for (headers, expected) in [
+                (RateLimitHeaders::new(dialect), by_default),
+                (RateLimitHeaders::new(dialect).on_redirects(), on_request),
+            ] {
                 let layer = still(Policy::new("p", Quota::per_hour(9))).headers(headers);
                 let response = support::inner::ask_for(&layer, get(), answer).await;
                 let has =
@@ -550,7 +555,7 @@ async fn the_wait_in_milliseconds_is_sent_on_request_and_agrees_with_retry_after
     ];
     for (name, quota, seconds, millis) in rows {
         let plain = still(Policy::new("p", quota));
-        let layer = still(Policy::new("p", quota)).headers(Headers::off().retry_after_ms());
+        let layer = still(Policy::new("p", quota)).headers(RateLimitHeaders::off().retry_after_ms());
         for (layer, sent) in [(plain, None), (layer, Some(millis))] {
             assert!(!ask(&layer, get()).await.headers().contains_key("retry-after-ms"), "{name}");
             let denied = ask(&layer, get()).await;
@@ -559,12 +564,12 @@ async fn the_wait_in_milliseconds_is_sent_on_request_and_agrees_with_retry_after
             assert_eq!(value, sent, "{name}");
         }
     }
-    let names = Headers::default().retry_after_ms().names();
+    let names = RateLimitHeaders::default().retry_after_ms().names();
     assert!(names.iter().any(|name| name == "retry-after-ms"));
 
     // Of an unavailable store, and of a rejection that a handler returns.
-    let closed = Policy::new("p", Quota::per_hour(1)).on_store_failure(FailureMode::Closed);
-    let headers = || Headers::default().retry_after_ms();
+    let closed = Policy::new("p", Quota::per_hour(1)).failure_mode(FailureMode::Closed);
+    let headers = || RateLimitHeaders::default().retry_after_ms();
     let down = RateLimitLayer::new(Down, closed, Key::new("all")).headers(headers());
     let unavailable = ask(&down, get()).await;
     let handler = async || {

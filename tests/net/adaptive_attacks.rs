@@ -23,7 +23,7 @@ use tokio::{
     task::JoinSet,
     time::{advance, sleep},
 };
-use tower_ratelimit::{Key, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer};
+use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, store::ManualClock};
 use tower_ratelimit_extra::adaptive::{Adaptive, AdaptivePolicy, Aimd, Gradient, LoadMeter, Signal, Vegas};
 
 const MILLI: Duration = Duration::from_millis(1);

@@ -20,8 +20,9 @@ use tokio::{
     time::sleep,
 };
 use tower_ratelimit::{
-    Charge, ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore, Verdict,
+    Charge, ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore,
     algorithm::{FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    decision::Verdict,
     store::{Servers, Store as _},
 };
 use tower_ratelimit_extra::live::LivePolicies;
@@ -31,7 +32,7 @@ async fn store(cluster: &RedisCluster) -> RedisStore {
 }
 
 pub(crate) fn closed(name: &str, limit: u64) -> Policy {
-    Policy::new(name, Quota::per_day(limit)).on_store_failure(FailureMode::Closed)
+    Policy::new(name, Quota::per_day(limit)).failure_mode(FailureMode::Closed)
 }
 
 /// The default number of shards.
@@ -99,7 +100,7 @@ async fn load_with(
                     break;
                 }
                 match limiter.check(&policy, &key, 1).await {
-                    Ok(decision) if decision.is_allowed() => counts.admitted += 1,
+                    Ok(decision) if decision.is_admitted() => counts.admitted += 1,
                     Ok(_) => counts.denied += 1,
                     Err(error) => {
                         eprintln!("{error}");
@@ -148,7 +149,7 @@ async fn moved_and_ask_redirects_are_followed_while_slots_move() {
     let key = key_of(&cluster, 0);
     let policy = closed("moved", 30_000).algorithm(FixedWindow::anchored());
     // The key exists before the first migration begins.
-    assert!(limiters[0].check(&policy, &key, 1).await.unwrap().is_allowed());
+    assert!(limiters[0].check(&policy, &key, 1).await.unwrap().is_admitted());
     let slot = slot_of(&cluster, 0, &key);
     let stop = Arc::new(AtomicBool::new(false));
     let moves = {
@@ -197,7 +198,7 @@ async fn every_algorithm_admits_exactly_the_limit_over_all_nodes_and_instances()
         closed("leaky", 100).algorithm(LeakyBucket::meter()),
         closed("log", 100).algorithm(SlidingLog::new()),
         closed("sliding", 100).algorithm(SlidingWindow::new()),
-        closed("leased", 100).leased(20),
+        closed("leased", 100).max_lease(20),
     ];
     for policy in &policies {
         for node in 0..3 {
@@ -208,7 +209,7 @@ async fn every_algorithm_admits_exactly_the_limit_over_all_nodes_and_instances()
                 for store in &stores {
                     store.drain().await.unwrap();
                 }
-                while limiters[0].check(policy, &key, 1).await.unwrap().is_allowed() {
+                while limiters[0].check(policy, &key, 1).await.unwrap().is_admitted() {
                     counts.admitted += 1;
                     counts.denied -= 1;
                 }
@@ -250,7 +251,7 @@ async fn decisions_of_one_shard_share_calls() {
     let policy = closed("our-pool", 1_000);
     let keys = keys_of_one_shard(&cluster, 1, 64);
     // Also the scripts are loaded now.
-    assert!(limiter.check(&policy, &keys[0], 1).await.unwrap().is_allowed());
+    assert!(limiter.check(&policy, &keys[0], 1).await.unwrap().is_admitted());
     let before = calls();
     let counts = load_on_all(std::slice::from_ref(&limiter), &policy, &keys, 20, &stopped()).await;
     let decisions: u64 = counts.iter().map(|counts| counts.admitted).sum();
@@ -303,7 +304,7 @@ async fn migrate_under_load(mut cluster: RedisCluster, limiters: [Limiter; 2]) {
     let policy = closed("moved", 1_000).algorithm(FixedWindow::anchored());
     let keys = keys_of_one_shard(&cluster, 0, 30);
     for key in &keys[..20] {
-        assert!(limiters[0].check(&policy, key, 1).await.unwrap().is_allowed());
+        assert!(limiters[0].check(&policy, key, 1).await.unwrap().is_admitted());
     }
     let slot = slot_of(&cluster, 0, &keys[0]);
     let stop = Arc::new(AtomicBool::new(false));
@@ -348,7 +349,7 @@ async fn two_identities_in_two_slots_are_decided_all_or_nothing() {
 
     for admitted in 1..=2 {
         let decision = limiter.check_all(&both).await.unwrap();
-        assert!(decision.is_allowed());
+        assert!(decision.is_admitted());
         let remaining: Vec<_> = decision.outcomes().iter().map(|outcome| outcome.remaining()).collect();
         assert_eq!(remaining, [5 - admitted, 2 - admitted]);
         assert_eq!(left().await, (5 - admitted, 2 - admitted));
@@ -356,17 +357,17 @@ async fn two_identities_in_two_slots_are_decided_all_or_nothing() {
     // The second one denies: the charge of the first is refunded, and the decision reports that.
     for _ in 0..10 {
         let decision = limiter.check_all(&both).await.unwrap();
-        assert!(!decision.is_allowed());
+        assert!(!decision.is_admitted());
         let remaining: Vec<_> = decision.outcomes().iter().map(|outcome| outcome.remaining()).collect();
         assert_eq!(remaining, [3, 0]);
-        assert_eq!(decision.outcomes()[0].verdict(), Verdict::Allow);
+        assert_eq!(decision.outcomes()[0].verdict(), Verdict::Admit);
         assert_eq!(decision.binding().unwrap().policy().name(), "user");
         assert_eq!(left().await, (3, 0));
     }
     // The first one denies: the second is not charged and reports its remaining units.
     let dear = [Charge::new(&by_address, &address, 4), Charge::new(&by_user, &Key::new("other"), 1)];
     let decision = limiter.check_all(&dear).await.unwrap();
-    assert!(!decision.is_allowed());
+    assert!(!decision.is_admitted());
     assert_eq!(decision.outcomes()[1].remaining(), 2);
     assert_eq!(left().await, (3, 0));
     // Refund both.
@@ -383,19 +384,19 @@ async fn a_denial_by_the_second_identity_is_remembered_too() {
     let (by_address, by_user) = (closed("address", 1_000), closed("user", 1));
     let (address, user) = (key_of(&cluster, 0), key_of(&cluster, 1));
     let both = [Charge::new(&by_address, &address, 1), Charge::new(&by_user, &user, 1)];
-    assert!(limiter.check_all(&both).await.unwrap().is_allowed());
-    assert!(!limiter.check_all(&both).await.unwrap().is_allowed());
+    assert!(limiter.check_all(&both).await.unwrap().is_admitted());
+    assert!(!limiter.check_all(&both).await.unwrap().is_admitted());
     let before = cluster.nodes[1].script_calls();
     for _ in 0..20 {
         let decision = limiter.check_all(&both).await.unwrap();
-        assert!(!decision.is_allowed());
+        assert!(!decision.is_admitted());
         assert_eq!(decision.outcomes()[0].remaining(), 999);
     }
     // One call a second, if the machine is that slow.
     assert!(cluster.nodes[1].script_calls() < before + 10);
     // A reset takes effect immediately.
     limiter.operator().reset(&by_user, &user).await.unwrap();
-    assert!(limiter.check_all(&both).await.unwrap().is_allowed());
+    assert!(limiter.check_all(&both).await.unwrap().is_admitted());
 }
 
 #[tokio::test]
@@ -405,11 +406,11 @@ async fn a_denial_stands_when_a_later_identity_is_unavailable() {
     let policies = [closed("first", 10), closed("second", 1), closed("third", 10)];
     let charges: Vec<_> =
         (0..3).map(|node| Charge::new(&policies[node], &key_of(&cluster, node), 1)).collect();
-    assert!(limiter.check_all(&charges).await.unwrap().is_allowed());
+    assert!(limiter.check_all(&charges).await.unwrap().is_admitted());
     cluster.nodes[2].kill();
     for _ in 0..5 {
         let decision = limiter.check_all(&charges).await.unwrap();
-        assert!(!decision.is_allowed());
+        assert!(!decision.is_admitted());
         let names: Vec<_> = decision.outcomes().iter().map(|outcome| outcome.policy().name()).collect();
         assert_eq!(names, ["first", "second"]);
     }
@@ -440,7 +441,7 @@ async fn charges_of_a_late_decision_are_refunded_at_its_deadline() {
     let (by_address, by_user) = (closed("address", 150), closed("user", 1_000));
     let (address, user) = (key_of(&cluster, 0), key_of(&cluster, 1));
     let charges = [Charge::new(&by_address, &address, 1), Charge::new(&by_user, &user, 1)];
-    assert!(limiter.check_all(&charges).await.unwrap().is_allowed());
+    assert!(limiter.check_all(&charges).await.unwrap().is_admitted());
     cluster.nodes[1].signal("STOP");
     let stop = Arc::new(AtomicBool::new(false));
     let mut running = JoinSet::new();
@@ -448,7 +449,7 @@ async fn charges_of_a_late_decision_are_refunded_at_its_deadline() {
         let (limiter, charges, stop) = (limiter.clone(), charges.clone(), stop.clone());
         running.spawn(async move {
             while !stop.load(Ordering::Relaxed) {
-                assert!(!limiter.check_all(&charges).await.is_ok_and(|decision| decision.is_allowed()));
+                assert!(!limiter.check_all(&charges).await.is_ok_and(|decision| decision.is_admitted()));
             }
         });
     }
@@ -480,13 +481,13 @@ async fn a_denial_is_not_remembered_when_only_some_of_a_refund_fails() {
     let (by_address, by_user) = (closed("address", 1), closed("user", 1));
     let both = [Charge::new(&by_address, &address, 1), Charge::new(&by_user, &user, 1)];
     let decision = limiter.check_all(&both).await.unwrap();
-    assert!(decision.is_allowed());
-    assert!(!limiter.check(&by_address, &address, 1).await.unwrap().is_allowed());
+    assert!(decision.is_admitted());
+    assert!(!limiter.check(&by_address, &address, 1).await.unwrap().is_admitted());
     cluster.nodes[1].kill();
     assert!(limiter.refund(&decision, 1).await.is_err());
     // The rest of the refund goes on if the deadline passes first.
-    let is_allowed = async || limiter.check(&by_address, &address, 1).await.unwrap().is_allowed();
-    assert!(eventually(is_allowed).await);
+    let is_admitted = async || limiter.check(&by_address, &address, 1).await.unwrap().is_admitted();
+    assert!(eventually(is_admitted).await);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -504,7 +505,7 @@ async fn concurrent_decisions_over_two_slots_never_admit_more_than_either_limit(
         running.spawn(async move {
             let mut admitted = 0;
             for _ in 0..20 {
-                admitted += u64::from(limiter.check_all(&charges).await.unwrap().is_allowed());
+                admitted += u64::from(limiter.check_all(&charges).await.unwrap().is_admitted());
             }
             admitted
         });
@@ -519,14 +520,14 @@ async fn permits_of_two_identities_are_released_when_one_denies() {
     let cluster = RedisCluster::shared();
     let limiter =
         Limiter::new(settings().prefix("in-use").connect(Servers::cluster(cluster.urls())).await.unwrap());
-    let running = Policy::concurrency("running", 3).on_store_failure(FailureMode::Closed);
+    let running = Policy::concurrency("running", 3).failure_mode(FailureMode::Closed);
     let rate = closed("rate", 1);
     let (alice, all) = (key_of(cluster, 0), key_of(cluster, 1));
     let charges = || [Charge::new(&running, &alice, 1), Charge::new(&rate, &all, 1)];
     let admitted = limiter.check_all(&charges()).await.unwrap();
-    assert!(admitted.is_allowed());
+    assert!(admitted.is_admitted());
     for _ in 0..5 {
-        assert!(!limiter.check_all(&charges()).await.unwrap().is_allowed());
+        assert!(!limiter.check_all(&charges()).await.unwrap().is_admitted());
     }
     assert_eq!(limiter.peek(&running, &alice, 1).await.unwrap().remaining(), Some(2));
 }
@@ -541,14 +542,14 @@ async fn a_lost_node_fails_only_its_own_keys_until_it_is_back() {
     let policy = closed("lost", 1_000_000);
     let keys: Vec<Key> = (0..3).map(|node| key_of(&cluster, node)).collect();
     for key in &keys {
-        assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
+        assert!(limiter.check(&policy, key, 1).await.unwrap().is_admitted());
     }
     cluster.nodes[1].kill();
     let mut lost = 0;
     for _ in 0..20 {
         for (node, key) in keys.iter().enumerate() {
             match limiter.check(&policy, key, 1).await {
-                Ok(decision) => assert!(decision.is_allowed() && node != 1),
+                Ok(decision) => assert!(decision.is_admitted() && node != 1),
                 Err(error) => {
                     assert_eq!(node, 1, "{error}");
                     lost += 1;
@@ -569,7 +570,7 @@ async fn a_node_that_hangs_under_load_fails_only_its_own_keys() {
     let policy = closed("hung", 1_000_000);
     let keys: Vec<Key> = (0..3).map(|node| key_of(&cluster, node)).collect();
     for key in &keys {
-        assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
+        assert!(limiter.check(&policy, key, 1).await.unwrap().is_admitted());
     }
     cluster.nodes[1].signal("STOP");
     let stop = Arc::new(AtomicBool::new(false));
@@ -602,7 +603,7 @@ fn a_store_outlives_the_runtime_that_connected_it() {
     let first = tokio::runtime::Runtime::new().unwrap();
     let limiter = Limiter::new(first.block_on(store(&cluster)));
     let (policy, key) = (closed("runtimes", 100), Key::new("a"));
-    assert!(first.block_on(limiter.check(&policy, &key, 1)).unwrap().is_allowed());
+    assert!(first.block_on(limiter.check(&policy, &key, 1)).unwrap().is_admitted());
     drop(first);
     let second = tokio::runtime::Runtime::new().unwrap();
     assert!(second.block_on(comes_back(&limiter, &policy, &key)));
@@ -628,7 +629,7 @@ async fn a_failover_is_followed_and_keeps_replicated_charges() {
         );
         let (policy, key, other) = (closed("promoted", 10), key_of(&cluster, 0), key_of(&cluster, 1));
         for _ in 0..4 {
-            assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+            assert!(limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
         }
         // Earlier charges have reached the replica. `WAIT` alone waits only for writes on its connection.
         let replicated: u64 = cluster.nodes[0].command(&["WAIT", "1", "10000"]);
@@ -727,7 +728,7 @@ async fn a_refund_is_not_sent_twice_when_its_connection_breaks() {
     let (_cluster, store, cut) = store_that_is_cut().await;
     let (limiter, key) = (Limiter::new(store), Key::new("a"));
     let policy = closed("refunded", 100);
-    assert!(limiter.check(&policy, &key, 50).await.unwrap().is_allowed());
+    assert!(limiter.check(&policy, &key, 50).await.unwrap().is_admitted());
     for refunds in 1..=5 {
         cut.store(true, Ordering::Relaxed);
         let error = limiter.operator().refund_latest(&policy, &key, 1).await.unwrap_err();
@@ -743,9 +744,9 @@ async fn a_refund_is_not_sent_twice_when_its_connection_breaks() {
 async fn a_permit_is_released_when_its_connection_breaks() {
     let (_cluster, store, cut) = store_that_is_cut().await;
     let (limiter, key) = (Limiter::new(store), Key::new("a"));
-    let running = Policy::concurrency("running", 1).on_store_failure(FailureMode::Closed);
+    let running = Policy::concurrency("running", 1).failure_mode(FailureMode::Closed);
     drop(limiter.check(&running, &key, 1).await.unwrap());
-    let is_free = async || limiter.peek(&running, &key, 1).await.is_ok_and(|decision| decision.is_allowed());
+    let is_free = async || limiter.peek(&running, &key, 1).await.is_ok_and(|decision| decision.is_admitted());
     assert!(within(RECOVERY, is_free).await);
     cut.store(true, Ordering::Relaxed);
     assert!(
@@ -765,10 +766,10 @@ async fn a_late_rollback_refunds_nothing_in_the_next_window() {
     let period = Duration::from_secs(2);
     let window = Policy::new("window", Quota::new(3_000, period))
         .algorithm(FixedWindow::aligned())
-        .on_store_failure(FailureMode::Closed);
+        .failure_mode(FailureMode::Closed);
     let nothing_left = closed("nothing-left", 1);
     let (one, other) = (Key::new("one"), Key::new("other"));
-    assert!(limiter.check(&nothing_left, &other, 1).await.unwrap().is_allowed());
+    assert!(limiter.check(&nothing_left, &other, 1).await.unwrap().is_admitted());
     let both = [Charge::new(&window, &one, 1), Charge::new(&nothing_left, &other, 1)];
     for _ in 0..2 {
         let time = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -778,7 +779,7 @@ async fn a_late_rollback_refunds_nothing_in_the_next_window() {
         for _ in 0..1_500 {
             let (limiter, both) = (limiter.clone(), both.clone());
             running.spawn(async move {
-                assert!(!limiter.check_all(&both).await.is_ok_and(|said| said.is_allowed()))
+                assert!(!limiter.check_all(&both).await.is_ok_and(|said| said.is_admitted()))
             });
         }
         // Wait for the next window, then use all of its units.
@@ -790,7 +791,7 @@ async fn a_late_rollback_refunds_nothing_in_the_next_window() {
             loads.spawn(async move {
                 let mut admitted = 0;
                 for _ in 0..120 {
-                    if limiter.check(&window, &one, 1).await.is_ok_and(|said| said.is_allowed()) {
+                    if limiter.check(&window, &one, 1).await.is_ok_and(|said| said.is_admitted()) {
                         // Requests admitted after the end of this window belong to the next one.
                         admitted += u64::from(time().as_micros() / period.as_micros() == edge);
                     }
@@ -836,12 +837,12 @@ async fn every_operation_works_under_the_acl_rule() {
     let limiter = Limiter::new(settings().connect_lazy(Servers::cluster(&urls)).unwrap());
     let policy = closed("acl", 1);
     for key in &keys {
-        assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
-        assert!(!limiter.check(&policy, key, 1).await.unwrap().is_allowed());
+        assert!(limiter.check(&policy, key, 1).await.unwrap().is_admitted());
+        assert!(!limiter.check(&policy, key, 1).await.unwrap().is_admitted());
         limiter.operator().refund_latest(&policy, key, 1).await.unwrap();
-        assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
+        assert!(limiter.check(&policy, key, 1).await.unwrap().is_admitted());
         limiter.operator().reset(&policy, key).await.unwrap();
-        assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
+        assert!(limiter.check(&policy, key, 1).await.unwrap().is_admitted());
     }
     // The rule covers loading the script too.
     let store = RedisStore::connect(Servers::cluster(&urls)).await.unwrap();
@@ -890,7 +891,7 @@ async fn a_decision_may_take_as_long_as_the_deadline_allows() {
     let cluster = RedisCluster::one_node(&[]);
     let limiter = Limiter::new(store(&cluster).await);
     let (policy, alice) = (closed("p", 10), Key::new("alice"));
-    assert!(limiter.check(&policy, &alice, 1).await.unwrap().is_allowed());
+    assert!(limiter.check(&policy, &alice, 1).await.unwrap().is_admitted());
     // No command of a client is answered.
     let () = cluster.nodes[0].command(&["CLIENT", "PAUSE", "1200", "ALL"]);
     let decision = limiter.check(&policy, &alice, 1).await.unwrap();

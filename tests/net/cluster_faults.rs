@@ -76,7 +76,7 @@ async fn a_node_that_hangs_stalls_no_other_node_while_slots_move() {
         let policy = closed("p", 1_000_000).algorithm(FixedWindow::anchored());
         let keys = [0, 1, 2].map(|node| key_on(&cluster, shards, node));
         for key in &keys {
-            assert!(limiter.check(&policy, key, 1).await.unwrap().is_allowed());
+            assert!(limiter.check(&policy, key, 1).await.unwrap().is_admitted());
         }
         let slot = slot_of(&cluster, 0, &keys[0]);
         if is_cut {
@@ -115,7 +115,7 @@ async fn a_decision_is_not_charged_twice_when_its_connection_breaks() {
     let (_cluster, store, cut) = store_that_is_cut().await;
     let (limiter, key) = (Limiter::new(store), Key::new("a"));
     let policy = closed("once", 100).algorithm(FixedWindow::anchored());
-    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_allowed());
+    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
     for charged in 2..=6 {
         cut.store(true, Ordering::Relaxed);
         let error = limiter.check(&policy, &key, 1).await.unwrap_err();
@@ -165,7 +165,7 @@ fn charge_all(
         while !stop.load(Ordering::Relaxed) {
             let asked = Instant::now();
             match limiter.check_all(&charges).await {
-                Ok(decision) => admitted += u64::from(decision.is_allowed()),
+                Ok(decision) => admitted += u64::from(decision.is_admitted()),
                 Err(error) => {
                     eprintln!("{error}");
                     failed.push(asked.elapsed());
@@ -188,7 +188,7 @@ async fn several_policies_of_one_identity_are_decided_all_or_nothing_while_its_s
         let policies =
             ["one", "two", "three"].map(|name| closed(name, 1_000_000).algorithm(FixedWindow::anchored()));
         let charges = policies.each_ref().map(|policy| Charge::new(policy, &key, 1));
-        assert!(limiter.check_all(&charges).await.unwrap().is_allowed());
+        assert!(limiter.check_all(&charges).await.unwrap().is_admitted());
         let slot = slot_of(&cluster, 0, &key);
         let stop = Arc::new(AtomicBool::new(false));
         let running: Vec<_> = (0..8).map(|_| charge_all(&limiter, &charges, &stop)).collect();

@@ -42,12 +42,13 @@ use tonic_types::{StatusExt as _, pb};
 use tonic_web::{GrpcWebClientLayer, GrpcWebLayer};
 use tower::{Layer, ServiceBuilder, ServiceExt as _};
 use tower_ratelimit::{
-    Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, ManualClock,
-    MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rejection, Reservation, Rule, Verdict,
-    decision::Outcome,
+    Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, MemoryStore,
+    PeerIp, Policy, Quota, RateLimitLayer, Rejection, Reservation, Rule,
+    decision::{Outcome, Verdict},
     key::GrpcMethod,
     policy::Enforcement,
     response::{GrpcStatus, ResponseMapper as _},
+    store::ManualClock,
 };
 use tower_ratelimit_extra::adaptive::LoadMeter;
 use {
@@ -111,7 +112,7 @@ fn one() -> RateLimitLayer {
 
 /// [`one`] with calls that cost more than it ever admits.
 fn too_dear() -> RateLimitLayer {
-    one().sibling(Rule::new(Policy::new("calls", Quota::per_hour(1)), Key::new("all")).cost(|_| 2))
+    one().with_same_settings(Rule::new(Policy::new("calls", Quota::per_hour(1)), Key::new("all")).cost(|_| 2))
 }
 
 async fn listen() -> (TcpListenerStream, SocketAddr) {
@@ -168,7 +169,7 @@ fn size(fields: &HeaderMap) -> usize {
 }
 
 fn closed() -> RateLimitLayer {
-    let policy = Policy::new("calls", Quota::per_hour(1)).on_store_failure(FailureMode::Closed);
+    let policy = Policy::new("calls", Quota::per_hour(1)).failure_mode(FailureMode::Closed);
     RateLimitLayer::new(Down, policy, Key::new("all"))
 }
 
@@ -194,7 +195,7 @@ async fn a_rejection_is_a_status_in_headers_that_end_the_stream() {
 async fn each_rejection_has_its_code() {
     let spent = "over the rate limit; try again in 1 hour";
     let no_peer = |_: &Parts| Err::<Key, _>(Error::new(ErrorKind::MissingSetup, "no peer"));
-    let blocked = layer(Quota::per_hour(9), Key::new("all")).block(|_| true);
+    let blocked = layer(Quota::per_hour(9), Key::new("all")).block_if(|_| true);
     let table = [
         ("limited", one(), 2, Code::ResourceExhausted, spent),
         ("store down", closed(), 1, Code::Unavailable, "the rate limit is temporarily unavailable"),
@@ -257,7 +258,7 @@ impl Greeter for Costly {
         let limiter = Limiter::from_extensions(request.extensions()).cloned();
         let limiter = limiter.ok_or_else(|| Status::internal("no layer"))?;
         let name = request.into_inner().name;
-        let letters = Policy::new("letters", Quota::per_hour(5)).on_store_failure(self.0);
+        let letters = Policy::new("letters", Quota::per_hour(5)).failure_mode(self.0);
         limiter.check(&letters, &Key::new("all"), name.len() as u64).await?.into_result()?;
         Ok(tonic::Response::new(HelloReply { message: name }))
     }
@@ -355,7 +356,7 @@ async fn the_method_and_the_service_of_a_call_come_from_its_path() {
 
 #[tokio::test]
 async fn an_open_policy_serves_calls_while_the_store_is_unavailable() {
-    let policy = Policy::new("calls", Quota::per_hour(1)).on_store_failure(FailureMode::Open);
+    let policy = Policy::new("calls", Quota::per_hour(1)).failure_mode(FailureMode::Open);
     let server = serve(RateLimitLayer::new(Down, policy, Key::new("all"))).await;
     let mut client = client(server).await;
     for _ in 0..3 {
@@ -365,13 +366,13 @@ async fn an_open_policy_serves_calls_while_the_store_is_unavailable() {
 
 #[tokio::test]
 async fn a_tonic_handler_finds_all_it_may_ask_for_even_if_its_call_is_not_charged() {
-    let open = Policy::new("calls", Quota::per_hour(1)).on_store_failure(FailureMode::Open);
+    let open = Policy::new("calls", Quota::per_hour(1)).failure_mode(FailureMode::Open);
     let calls = || Rule::new(Policy::new("calls", Quota::per_hour(1)), Key::new("all"));
-    let reserving = |cost| one().sibling(calls().cost(move |_| cost).reserve());
+    let reserving = |cost| one().with_same_settings(calls().cost(move |_| cost).reserve());
     let rows = [
         ("charged", reserving(1)),
         ("off", reserving(1).enforcement(Enforcement::Off)),
-        ("exempt", reserving(1).exempt(|_| true)),
+        ("exempt", reserving(1).exempt_if(|_| true)),
         ("over the limit, report only", reserving(2).enforcement(Enforcement::ReportOnly)),
         ("open", RateLimitLayer::with_rules(Down, Rule::new(open, Key::new("all")).reserve())),
     ];
@@ -417,8 +418,8 @@ async fn a_message_that_is_too_long_is_cut_between_characters() {
 async fn the_details_name_the_wait_and_each_policy_that_denied() {
     let layers = |grpc| {
         one()
-            .and(Rule::new(Policy::new("wide", Quota::per_day(100)), Key::new("all")))
-            .and(Rule::new(Policy::new("narrow", Quota::per_day(1)), Key::new("jo")))
+            .rule(Rule::new(Policy::new("wide", Quota::per_day(100)), Key::new("all")))
+            .rule(Rule::new(Policy::new("narrow", Quota::per_day(1)), Key::new("jo")))
             .grpc_response(grpc)
     };
     for (grpc, subjects) in
@@ -498,7 +499,7 @@ fn many() -> RateLimitLayer {
         one().grpc_response(GrpcStatus::default().retry_pushback().name_identities()),
         |layer, n| {
             let name = format!("{n:03}{}", "\"".repeat(61));
-            layer.and(Rule::new(Policy::new(&name, Quota::per_hour(1)), Key::new("i".repeat(100))))
+            layer.rule(Rule::new(Policy::new(&name, Quota::per_hour(1)), Key::new("i".repeat(100))))
         },
     )
 }

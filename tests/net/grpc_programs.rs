@@ -19,9 +19,13 @@ use tonic::{
 use tonic_types::StatusExt as _;
 use tower::{ServiceBuilder, ServiceExt as _};
 use tower_ratelimit::{
-    ClientIp, Decision, Error, ErrorKind, Key, KeyExtractor, Limiter, ManualClock, MemoryStore, PeerIp,
-    Policy, Quota, RateLimitLayer, Rejection, Rule, TrustedProxies, Verdict, algorithm::FixedWindow,
-    key::GrpcMethod, policy::Penalty,
+    ClientIp, Decision, Error, ErrorKind, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, Quota,
+    RateLimitLayer, Rejection, Rule,
+    algorithm::FixedWindow,
+    decision::Verdict,
+    key::{GrpcMethod, TrustedProxies},
+    policy::Penalty,
+    store::ManualClock,
 };
 
 use crate::{
@@ -50,7 +54,7 @@ mod greetings {
         ) -> Result<tonic::Response<HelloReply>, Status> {
             let limiter = Limiter::from_extensions(request.extensions()).cloned();
             let limiter = limiter.ok_or_else(|| Status::internal("no rate limit layer"))?;
-            let admitted = Decision::from_extensions(request.extensions()).is_some_and(Decision::is_allowed);
+            let admitted = Decision::from_extensions(request.extensions()).is_some_and(Decision::is_admitted);
             let name = request.into_inner().name;
             if name.is_empty() || !admitted {
                 return Err(Status::invalid_argument("a greeting needs a name"));
@@ -58,7 +62,7 @@ mod greetings {
             // A unit for each letter. A denial is a status with details.
             let letters = limiter.check(&self.letters, &Key::new("all"), name.len() as u64).await;
             let letters = letters.map_err(Rejection::from)?.into_result()?;
-            debug_assert_eq!(letters.verdict(), Verdict::Allow);
+            debug_assert_eq!(letters.verdict(), Verdict::Admit);
             Ok(tonic::Response::new(HelloReply { message: name }))
         }
 
@@ -78,7 +82,7 @@ async fn a_grpc_service_has_limits_per_method_and_handlers_with_custom_statuses(
     let calls = Policy::new("calls", Quota::per_hour(3));
     let store = MemoryStore::with_clock(ManualClock::new());
     let per_method = RateLimitLayer::new(store, calls, (PeerIp::new(), GrpcMethod::new()))
-        .exempt(GrpcMethod::service().any_of(["grpc.health.v1.Health"]));
+        .exempt_if(GrpcMethod::service().any_of(["grpc.health.v1.Health"]));
     let letters = Policy::new("letters", Quota::per_day(5));
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -113,7 +117,7 @@ async fn a_banned_call_of_grpc_learns_when_the_ban_ends() {
         .penalty(Penalty::after(2, MINUTE).ban(HOUR));
     let store = MemoryStore::with_clock(ManualClock::new());
     let layer =
-        RateLimitLayer::new(store, login, Key::new("all")).and(Rule::new(day("daily", 9), Key::new("all")));
+        RateLimitLayer::new(store, login, Key::new("all")).rule(Rule::new(day("daily", 9), Key::new("all")));
     let call = || Request::post("/").header("content-type", "application/grpc").body(String::new()).unwrap();
     for _ in 0..2 {
         ask_layer(&layer, call()).await;

@@ -20,7 +20,7 @@ use tower_ratelimit::{
 };
 
 fn closed() -> Policy {
-    Policy::new("closed", Quota::per_day(1_000_000)).on_store_failure(FailureMode::Closed)
+    Policy::new("closed", Quota::per_day(1_000_000)).failure_mode(FailureMode::Closed)
 }
 
 /// A deadline in which a busy machine answers.

@@ -16,10 +16,10 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use support::http::{app, serve};
 use tokio::{net::TcpStream, time::timeout};
 use tower_ratelimit::{
-    ClientIp, Header, Key, KeyExtractor, ManualClock, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
-    Rule, TrustedProxies,
-    key::{Bearer, Cookie, GrpcMethod, MatchedRoute, from_extractor, from_fn},
+    ClientIp, Header, Key, KeyExtractor, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rule,
+    key::{Bearer, Cookie, GrpcMethod, MatchedRoute, TrustedProxies, from_extractor, from_fn},
     layer::Rules,
+    store::ManualClock,
 };
 
 /// How a request is sent.
@@ -190,14 +190,14 @@ async fn each_extractor_and_rule_holds_alike_over_both_versions_of_http() {
         (
             "blocked hosts",
             app,
-            keyed_by(store(), Key::new("all")).block(host().any_of(["Shop.example:443"])),
+            keyed_by(store(), Key::new("all")).block_if(host().any_of(["Shop.example:443"])),
             spellings(),
             vec![429, 429, 429, 429, 429, 200],
         ),
         (
             "exempt hosts",
             app,
-            keyed_by(store(), Key::new("all")).exempt(host().any_of(["shop.example"])),
+            keyed_by(store(), Key::new("all")).exempt_if(host().any_of(["shop.example"])),
             [spellings(), vec![of_host("other.example")]].concat(),
             vec![200, 200, 200, 200, 200, 200, 429],
         ),
@@ -287,21 +287,21 @@ async fn each_extractor_and_rule_holds_alike_over_both_versions_of_http() {
         (
             "exempt by path",
             routed,
-            keyed_by(store(), Key::new("all")).exempt(|request| request.uri.path() == "/users/1"),
+            keyed_by(store(), Key::new("all")).exempt_if(|request| request.uri.path() == "/users/1"),
             ["/users/1", "/users/1", "/users/2", "/users/2"].map(send).into(),
             vec![200, 200, 200, 429],
         ),
         (
             "skipped by path",
             routed,
-            ruled(Rules::new().every(per_client("all").skip(|request| request.uri.path() == "/users/1"))),
+            ruled(Rules::new().always(per_client("all").skip_if(|request| request.uri.path() == "/users/1"))),
             ["/users/1", "/users/1", "/users/2", "/users/2"].map(send).into(),
             vec![200, 200, 200, 429],
         ),
         (
             "routes",
             routed,
-            ruled(Rules::new().route("GET /users/{id}", per_client("users")).otherwise(per_client("rest"))),
+            ruled(Rules::new().route("GET /users/{id}", per_client("users")).fallback(per_client("rest"))),
             vec![
                 send("/users/1"),
                 send("/users/2").by(Method::HEAD),
@@ -327,7 +327,7 @@ async fn each_extractor_and_rule_holds_alike_over_both_versions_of_http() {
         (
             "WebSocket",
             routed,
-            ruled(Rules::new().route("GET /ws", per_client("ws")).otherwise(per_client("rest"))),
+            ruled(Rules::new().route("GET /ws", per_client("ws")).fallback(per_client("rest"))),
             vec![send("/ws").websocket(), send("/ws").websocket(), send("/")],
             vec![200, 429, 200],
         ),

@@ -15,11 +15,10 @@ use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use prometheus_parse::{Scrape, Value};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
-    Charge, ErrorKind, FailureMode, Header, Key, Limiter, ManualClock, MemoryStore, Policy, Quota,
-    RateLimitLayer,
+    Charge, ErrorKind, FailureMode, Header, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
     algorithm::LeakyBucket,
     policy::{Enforcement, EnforcementSwitch, Penalty},
-    store::Store,
+    store::{ManualClock, Store},
 };
 use tower_ratelimit_extra::adaptive::Adaptive;
 use tower_ratelimit_extra::live::LivePolicies;
@@ -104,7 +103,7 @@ async fn decisions_are_counted_for_each_policy_that_was_charged_or_that_denied()
     let key = Key::new("alice");
     let both = [Charge::new(&burst, &key, 1), Charge::new(&daily, &key, 1)];
     let admitted = limiter.check_all(&both).await.unwrap();
-    assert!(!limiter.check_all(&both).await.unwrap().is_allowed());
+    assert!(!limiter.check_all(&both).await.unwrap().is_admitted());
     // These are not decisions.
     limiter.peek_all(&both).await.unwrap();
     limiter.refund(&admitted, 1).await.unwrap();
@@ -173,11 +172,11 @@ async fn failures_of_the_store_and_rejections_are_counted_by_their_cause() {
         (true, ErrorKind::StoreUnreachable, FailureMode::Open),
     ];
     for (later, kind, mode) in rows {
-        let policy = Policy::new("api", Quota::per_hour(9)).on_store_failure(mode);
+        let policy = Policy::new("api", Quota::per_hour(9)).failure_mode(mode);
         let store =
             Fake::new(Down, move |_, _, _| if later { fails_after(yield_now(), kind) } else { fails(kind) });
         let layer = RateLimitLayer::new(store, policy, Header::new("x-user"))
-            .block(|parts| parts.uri.path() == "/blocked");
+            .block_if(|parts| parts.uri.path() == "/blocked");
         let service = layer
             .layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::new())) }));
         for path in ["/", "/blocked"] {
@@ -223,7 +222,7 @@ async fn redis_shows_its_batches_its_queue_its_leases_and_who_decided() {
     // Not the first one, which found no lane open.
     assert!((50.0..102.0).contains(&waited), "{waited} of 102 decisions waited");
 
-    let leased = Policy::new("leased", Quota::per_hour(1_000)).leased(100);
+    let leased = Policy::new("leased", Quota::per_hour(1_000)).max_lease(100);
     let by_lease = async || {
         limiter.check(&leased, &Key::new("alice"), 1).await.unwrap();
         let decisions = counted(&handle, "ratelimit_decisions_total");
@@ -275,12 +274,12 @@ async fn the_counters_of_a_layers_policies_start_at_zero() {
     let policies = [
         hour("plain", 1),
         hour("shadow", 1).shadow(),
-        hour("penalty", 1).penalty(Penalty::manual()).on_store_failure(FailureMode::Closed),
-        hour("leased", 9).leased(2).on_store_failure(FailureMode::Open),
-        hour("meter", 1).algorithm(LeakyBucket::meter()).on_store_failure(FailureMode::Closed),
+        hour("penalty", 1).penalty(Penalty::manual()).failure_mode(FailureMode::Closed),
+        hour("leased", 9).max_lease(2).failure_mode(FailureMode::Open),
+        hour("meter", 1).algorithm(LeakyBucket::meter()).failure_mode(FailureMode::Closed),
         hour("queue", 1)
             .algorithm(LeakyBucket::queue(Duration::from_secs(9)))
-            .on_store_failure(FailureMode::Closed),
+            .failure_mode(FailureMode::Closed),
     ];
     let (_guard, handle) = record(PrometheusBuilder::new());
     for policy in policies {

@@ -26,7 +26,7 @@ fn policies(mode: FailureMode) -> Vec<Policy> {
         Policy::new("sliding-window", quota).algorithm(SlidingWindow::new()),
         Policy::new("sliding-log", quota).algorithm(SlidingLog::new()),
     ];
-    all.into_iter().map(|policy| policy.on_store_failure(mode)).collect()
+    all.into_iter().map(|policy| policy.failure_mode(mode)).collect()
 }
 
 async fn limiters(server: &RedisServer, count: usize) -> Vec<Limiter> {
@@ -43,7 +43,7 @@ async fn limiters(server: &RedisServer, count: usize) -> Vec<Limiter> {
 async fn exhaust(limiters: &[Limiter], policy: &Policy, key: &Key) -> u64 {
     let mut admitted = 0;
     for limiter in limiters {
-        while limiter.check(policy, key, 1).await.unwrap().is_allowed() {
+        while limiter.check(policy, key, 1).await.unwrap().is_admitted() {
             admitted += 1;
         }
     }
@@ -141,7 +141,7 @@ async fn remains(limiter: &Limiter, policy: &Policy, key: &Key, expected: u64) {
 
 async fn charged(limiter: &Limiter, policy: &Policy, key: &Key, units: u64) -> Decision {
     let decision = limiter.check(policy, key, units).await.unwrap();
-    assert!(decision.is_allowed(), "{}", policy.name());
+    assert!(decision.is_admitted(), "{}", policy.name());
     decision
 }
 

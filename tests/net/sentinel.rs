@@ -24,7 +24,7 @@ use tower_ratelimit::{
 const PROMOTION: Duration = Duration::from_secs(60);
 
 fn policy() -> Policy {
-    Policy::new("p", Quota::per_hour(1000)).on_store_failure(FailureMode::Closed)
+    Policy::new("p", Quota::per_hour(1000)).failure_mode(FailureMode::Closed)
 }
 
 async fn decides_again(limiter: &Limiter) -> bool {
@@ -84,7 +84,7 @@ fn load(
         let (mut admitted, mut failures) = (0, Vec::new());
         while !stop.load(Relaxed) {
             match limiter.check(&policy, &Key::new("alice"), 1).await {
-                Ok(decision) => admitted += u64::from(decision.is_allowed()),
+                Ok(decision) => admitted += u64::from(decision.is_admitted()),
                 Err(error) => failures.push(error.kind()),
             }
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -100,7 +100,7 @@ async fn is_followed_before_the_old_primary_is_demoted(
     settings: impl Fn() -> RedisStoreBuilder,
 ) -> Vec<ErrorKind> {
     const LIMIT: u64 = 100_000;
-    let policy = day("p", LIMIT).on_store_failure(FailureMode::Closed);
+    let policy = day("p", LIMIT).failure_mode(FailureMode::Closed);
     let (mut limiters, stop) = (Vec::new(), Arc::new(AtomicBool::new(false)));
     for _ in 0..2 {
         limiters

@@ -24,7 +24,7 @@ const DEADLINE: Duration = Duration::from_millis(50);
 
 /// How `requests` requests ended, one every two milliseconds. `None` is an answer of Redis.
 async fn ends(limiter: &Limiter, requests: usize) -> HashMap<Option<ErrorKind>, usize> {
-    let policy = Policy::new("p", Quota::per_day(1_000_000)).on_store_failure(FailureMode::Closed);
+    let policy = Policy::new("p", Quota::per_day(1_000_000)).failure_mode(FailureMode::Closed);
     let mut tick = interval(Duration::from_millis(2));
     tick.set_missed_tick_behavior(MissedTickBehavior::Burst);
     let mut running = JoinSet::new();
@@ -66,9 +66,8 @@ async fn a_list_of_bans_later_than_the_deadline_is_complete_and_opens_no_breaker
     // A deadline in which a busy machine answers.
     let settings = || RedisStore::builder().deadline(Duration::from_secs(2));
     let limiter = Limiter::new(settings().connect(&server.url()).await.unwrap());
-    let policy = Policy::new("p", Quota::per_day(1_000))
-        .penalty(Penalty::manual())
-        .on_store_failure(FailureMode::Closed);
+    let policy =
+        Policy::new("p", Quota::per_day(1_000)).penalty(Penalty::manual()).failure_mode(FailureMode::Closed);
     for key in 0..BANS {
         let key = Key::new(key.to_string());
         limiter.operator().ban(&policy, &key, Duration::from_secs(3_600)).await.unwrap();

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use support::{redis_cluster::RedisCluster, settings};
-use tower_ratelimit::{Limiter, ManualClock, store::Servers};
+use tower_ratelimit::{
+    Limiter,
+    store::{ManualClock, Servers},
+};
 
 pub(crate) async fn stores(prefix: &str) -> Vec<(&'static str, Limiter)> {
     let settings = settings().prefix(format!("{prefix}-many")).cluster_shards(1_024);

@@ -33,7 +33,7 @@ async fn decides(store: RedisStore) {
     for admitted in [true, false] {
         let decision = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
         assert!(decision.failure().is_none(), "{:?}", decision.failure());
-        assert_eq!(decision.is_allowed(), admitted);
+        assert_eq!(decision.is_admitted(), admitted);
     }
 }
 

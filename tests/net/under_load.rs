@@ -12,9 +12,9 @@ use std::{
 use support::{RedisServer, day, eventually, redis_cluster::RedisCluster, settings};
 use tokio::task::JoinHandle;
 use tower_ratelimit::{
-    FailureMode, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
+    FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    store::Servers,
+    store::{ManualClock, Servers},
 };
 use tower_ratelimit_extra::live::LivePolicies;
 
@@ -111,14 +111,14 @@ async fn counts_stay_within_the_old_and_the_new_limit(
 }
 
 fn policy() -> Policy {
-    day("api", 200).on_store_failure(FailureMode::Closed)
+    day("api", 200).failure_mode(FailureMode::Closed)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_instances_follow_an_operator_under_load_and_lose_no_counts() {
     let server = RedisServer::start();
     for (name, prefix, policy) in
-        [("one server", "exact", policy()), ("one server, leased", "leased", policy().leased(20))]
+        [("one server", "exact", policy()), ("one server, leased", "leased", policy().max_lease(20))]
     {
         let store = async || settings().prefix(prefix).connect(&server.url()).await.unwrap();
         let (key, stores) = (format!("{prefix}:policies"), [store().await, store().await]);
@@ -139,8 +139,7 @@ async fn two_instances_follow_an_operator_under_load_in_a_cluster() {
 async fn a_bucket_admits_no_more_than_the_largest_burst_and_rate_while_its_quota_changes() {
     let server = RedisServer::start();
     let store = async || settings().connect(&server.url()).await.unwrap();
-    let policy =
-        |limit: u64| Policy::new("api", Quota::per_second(limit)).on_store_failure(FailureMode::Closed);
+    let policy = |limit: u64| Policy::new("api", Quota::per_second(limit)).failure_mode(FailureMode::Closed);
     let began = Instant::now();
     let default = policy(50);
     let instances =
@@ -166,7 +165,7 @@ async fn no_algorithm_admits_more_than_the_larger_limit_while_instances_disagree
     let quota = |limit| Policy::new("p", Quota::per_hour(limit));
     let rows: [(&str, fn(Policy) -> Policy); 10] = [
         ("GCRA", |policy| policy),
-        ("a debt", |policy| policy.debt(2)),
+        ("a debt", |policy| policy.max_debt(2)),
         ("tokens", |policy| policy.algorithm(TokenBucket::new())),
         ("a new bucket", |policy| policy.algorithm(TokenBucket::new().starting_at(2))),
         ("a meter", |policy| policy.algorithm(LeakyBucket::meter())),
@@ -185,7 +184,7 @@ async fn no_algorithm_admits_more_than_the_larger_limit_while_instances_disagree
             let mut admitted = Vec::new();
             for policy in [&small, &large].into_iter().cycle().take(60) {
                 let decision = limiter.check(policy, &Key::new(name), 1).await.unwrap();
-                admitted.extend(decision.is_allowed().then_some(decision));
+                admitted.extend(decision.is_admitted().then_some(decision));
             }
             let expected = if name == "a new bucket" { 7 } else { 8 };
             assert_eq!(admitted.len(), expected, "{name}");
@@ -205,18 +204,18 @@ async fn a_lowered_bucket_does_not_wait_for_units_beyond_it_and_a_raised_one_cou
         let key = Key::new("alice");
         let take = async |policy: &Policy, cost| limiter.check(policy, &key, cost).await.unwrap();
         let minutes = |minutes: u64| Duration::from_secs(minutes * 60);
-        assert!(take(&large, 8).await.is_allowed());
+        assert!(take(&large, 8).await.is_admitted());
         assert_eq!(take(&small, 1).await.retry_after(), Some(minutes(20)));
         clock.advance(minutes(5));
         assert_eq!(take(&small, 1).await.retry_after(), Some(minutes(15)), "the time that was named stays");
         clock.advance(minutes(15));
-        assert!(take(&small, 1).await.is_allowed());
-        assert!(!take(&small, 1).await.is_allowed());
+        assert!(take(&small, 1).await.is_admitted());
+        assert!(!take(&small, 1).await.is_admitted());
         clock.advance(minutes(60));
-        assert!(take(&small, 3).await.is_allowed(), "an hour without charges replenishes the burst");
+        assert!(take(&small, 3).await.is_admitted(), "an hour without charges replenishes the burst");
         // 12 units were charged, of which 4 were replenished at the rate of the smaller quota.
         let denied = take(&large, 1).await;
-        assert_eq!((denied.is_allowed(), denied.remaining()), (false, Some(0)));
+        assert_eq!((denied.is_admitted(), denied.remaining()), (false, Some(0)));
         clock.advance(minutes(15));
         assert_eq!(take(&large, 0).await.remaining(), Some(2));
         // All of it drains, and the key with it.

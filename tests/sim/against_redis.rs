@@ -5,9 +5,10 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 use redis::Value;
 use tower_ratelimit::store::Store as _;
 use tower_ratelimit::{
-    Charge, Decision, Key, Limiter, ManualClock, Policy, Quota, RedisStore,
+    Charge, Decision, Key, Limiter, Policy, Quota, RedisStore,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     bb8_redis::bb8::Pool,
+    store::ManualClock,
 };
 
 use super::{
@@ -191,7 +192,7 @@ async fn every_script_decides_as_in_redis_and_leaves_the_same_data() {
         Policy::new("log", quota).algorithm(SlidingLog::new()),
         Policy::new("cells", quota).algorithm(SlidingWindow::new().segments(6)),
         Policy::new("permits", Quota::per_hour(12)).algorithm(Concurrency::new()),
-        Policy::new("leased", Quota::new(500, Duration::from_secs(3))).leased(40),
+        Policy::new("leased", Quota::new(500, Duration::from_secs(3))).max_lease(40),
     ];
     let permits = policies[8].clone();
     let mut random = Random::new(11);

@@ -131,13 +131,13 @@ pub(super) async fn permits_keep_their_period(shared: &Shared, network: &Network
     }
     sleep(SETTLED).await;
     for policy in &permits.policies {
-        let Some(held) = ask(policy).await.ok().filter(Decision::is_allowed) else {
+        let Some(held) = ask(policy).await.ok().filter(Decision::is_admitted) else {
             return network.log.violated(format_args!("no permit of {policy:?} after the faults"));
         };
         let step = longest / 10;
         for number in 0..25 {
             let other = &permits.policies[number % permits.policies.len()];
-            let is_admitted = ask(other).await.is_ok_and(|decision| decision.is_allowed());
+            let is_admitted = ask(other).await.is_ok_and(|decision| decision.is_admitted());
             let counted = instance.limiter.peek(all, &permits.key, 0).await.ok();
             let counted = counted.and_then(|counted| counted.remaining()).map(|remaining| 1_000 - remaining);
             if is_admitted != (other.quota().limit() > 1) || counted.is_none_or(|counted| counted < 1) {

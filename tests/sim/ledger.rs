@@ -9,8 +9,8 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 use tower_ratelimit::{
-    Decision, Error, ErrorKind, FailureMode, Verdict,
-    decision::{DecisionSource, Outcome},
+    Decision, Error, ErrorKind, FailureMode,
+    decision::{DecisionSource, Outcome, Verdict},
 };
 
 use super::{

@@ -85,7 +85,7 @@ impl Permits {
         let (limit, period) = (random.between(1, 4), millis(random));
         let policy = |limit, millis| {
             let quota = Quota::new(limit, Duration::from_millis(millis));
-            Policy::new("slots", quota).algorithm(Concurrency::new()).on_store_failure(mode)
+            Policy::new("slots", quota).algorithm(Concurrency::new()).failure_mode(mode)
         };
         let mut policies = vec![policy(limit, period)];
         for _ in 0..random.below(4) {
@@ -125,7 +125,7 @@ impl Permits {
         let (failure, is_granted, is_by_store) = match answer {
             Ok(decision) => {
                 let is_by_store = decision.source() == DecisionSource::Store;
-                (decision.failure(), decision.is_allowed(), is_by_store)
+                (decision.failure(), decision.is_admitted(), is_by_store)
             }
             Err(error) => (Some(error), false, false),
         };

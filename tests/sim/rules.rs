@@ -45,7 +45,7 @@ impl Rule {
         kind: Kind,
         mode: FailureMode,
     ) -> Self {
-        let make = |quota| make(quota).on_store_failure(mode);
+        let make = |quota| make(quota).failure_mode(mode);
         Self {
             policy: make(quota),
             changed: make(other),
@@ -61,7 +61,7 @@ impl Rule {
     }
 
     fn with_debt(self, debt: u64) -> Self {
-        Self { policy: self.policy.debt(debt), changed: self.changed.debt(debt), debt, ..self }
+        Self { policy: self.policy.max_debt(debt), changed: self.changed.max_debt(debt), debt, ..self }
     }
 
     fn with_penalty(self, strikes: Strikes) -> Self {
@@ -216,7 +216,7 @@ pub(super) fn rules(random: &mut Random, instances: usize) -> Vec<Rule> {
     ));
     let hot = quotas(random, [100, 1_500], DAY);
     let most = random.between(8, 100);
-    let leased = |quota| Policy::new("hot", quota).leased(most);
+    let leased = |quota| Policy::new("hot", quota).max_lease(most);
     let hot = match random.below(3) {
         0 => Rule::new(leased, hot, Kind::Bucket, mode),
         1 => Rule::new(|quota| leased(quota).algorithm(FixedWindow::anchored()), hot, Kind::Window, mode),

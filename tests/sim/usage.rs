@@ -52,8 +52,8 @@ impl Usage {
         let policy = |name| {
             Policy::new(name, Quota::new(LIMIT, DAY))
                 .algorithm(FixedWindow::anchored())
-                .debt(LIMIT)
-                .on_store_failure(FailureMode::Local { instances: instances as u32 })
+                .max_debt(LIMIT)
+                .failure_mode(FailureMode::Local { instances: instances as u32 })
         };
         Self { policies: UNITS.map(policy), clients: Mutex::new(vec![Client::default(); CLIENTS as usize]) }
     }

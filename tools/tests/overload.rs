@@ -107,7 +107,7 @@ async fn aimd_converges_to_a_fair_share() {
             while started.elapsed() < Duration::from_secs(100 - instance * 20) {
                 sleep(Duration::from_millis(2)).await;
                 let decision = limiter.check(&policy.policy(), &key, 1).await.unwrap();
-                if decision.is_allowed() {
+                if decision.is_admitted() {
                     let (measured, database) = (meter.begin(), database.clone());
                     if started.elapsed() > Duration::from_secs(60 - instance * 20) {
                         admitted += 1;

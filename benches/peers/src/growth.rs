@@ -128,7 +128,7 @@ type MakePolicy = Box<dyn Fn(&'static str, Limit) -> Result<Policy, tower_rateli
 fn policy(algorithm: impl Algorithm + Copy) -> MakePolicy {
     Box::new(move |name, limit| {
         let policy = Policy::new(name, Quota::try_new(limit.count.into(), limit.period)?);
-        Ok(policy.algorithm(algorithm).on_store_failure(FailureMode::Closed))
+        Ok(policy.algorithm(algorithm).failure_mode(FailureMode::Closed))
     })
 }
 

@@ -1,7 +1,7 @@
 use std::fmt;
 
 use tokio::sync::watch;
-use tower_ratelimit::policy::{Policy, PolicySource};
+use tower_ratelimit::{Policy, PolicySource};
 
 /// A policy whose quota follows its signals, from [`Adaptive::start`](super::Adaptive::start). Cloning gives another handle.
 ///

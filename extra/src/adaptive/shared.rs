@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
-use tower_ratelimit::{Error, ErrorKind, Key, policy::Policy, store::RedisStore};
+use tower_ratelimit::{Error, ErrorKind, Key, Policy, RedisStore};
 
 use super::source::INTERVALS;
 use crate::{outage::Outage, redis_hash::RedisHash};

@@ -4,11 +4,7 @@ use axum::{
     Router,
     routing::{get, post},
 };
-use tower_ratelimit::{
-    ErrorKind, Limiter,
-    key::{Key, KeyExtractor},
-    policy::{EnforcementSwitch, Policy},
-};
+use tower_ratelimit::{ErrorKind, Key, KeyExtractor, Limiter, Policy, policy::EnforcementSwitch};
 
 use super::{
     bans::{ban, bans, unban},

@@ -8,7 +8,10 @@ use axum::{
 };
 use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
-use tower_ratelimit::policy::{Enforcement, EnforcementSwitch, Policy};
+use tower_ratelimit::{
+    Policy,
+    policy::{Enforcement, EnforcementSwitch},
+};
 
 use super::{
     problem::{Problem, of_change},

@@ -25,7 +25,7 @@
 //!
 //! let reset = Request::delete("/limits/policies/login/keys/alice").body(Body::empty())?;
 //! assert_eq!(admin.oneshot(reset).await?.status(), 204);
-//! assert!(limiter.check(&login, &Key::new("alice"), 5).await?.is_allowed());
+//! assert!(limiter.check(&login, &Key::new("alice"), 5).await?.is_admitted());
 //! # Ok(())
 //! # }
 //! ```

@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc};
 
-use tower_ratelimit::{Error, policy::Policy};
+use tower_ratelimit::{Error, Policy};
 
 #[cfg(feature = "live")]
 use crate::live::LivePolicies;

@@ -3,11 +3,7 @@
 use std::sync::Arc;
 
 use http::StatusCode;
-use tower_ratelimit::{
-    Limiter,
-    key::{Key, KeyExtractor},
-    policy::{EnforcementSwitch, Policy},
-};
+use tower_ratelimit::{Key, KeyExtractor, Limiter, Policy, policy::EnforcementSwitch};
 
 use super::{policies::Policies, problem::Problem, request::Names};
 

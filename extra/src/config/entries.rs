@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, de::Unexpected};
+use tower_ratelimit::policy::QuotaUnit;
 use tower_ratelimit::{Error, FailureMode, Policy, Quota, algorithm::Gcra};
 
 use super::{
@@ -21,17 +22,17 @@ pub(crate) struct PolicyChanges {
     #[serde(default, deserialize_with = "entry")]
     algorithm: Entry<TextOrTable<AlgorithmTable>>,
     #[serde(default, deserialize_with = "entry")]
-    on_store_failure: Entry<FailureMode>,
+    failure_mode: Entry<FailureMode>,
     #[serde(default, deserialize_with = "entry")]
-    lease: Entry<u64>,
+    max_lease: Entry<u64>,
     #[serde(default, deserialize_with = "entry")]
-    debt: Entry<u64>,
+    max_debt: Entry<u64>,
     #[serde(default, deserialize_with = "entry")]
     penalty: Entry<TextOrTable<PenaltyEntry>>,
     #[serde(default, deserialize_with = "entry")]
     enforced: Entry<f64>,
     #[serde(default, deserialize_with = "entry")]
-    content_bytes: Entry<bool>,
+    quota_unit: Entry<QuotaUnit>,
 }
 
 /// An entry: `None` if the table leaves it out, `Some(None)` if it is `null`, which stands for its default.
@@ -77,20 +78,20 @@ impl PolicyChanges {
         if let Some(quota) = self.quota {
             settings.quota = quota;
         }
-        if let Some(mode) = self.on_store_failure {
+        if let Some(mode) = self.failure_mode {
             settings.failure_mode = mode.unwrap_or_default();
         }
-        if let Some(lease) = self.lease {
-            settings.lease = lease;
+        if let Some(lease) = self.max_lease {
+            settings.max_lease = lease;
         }
-        if let Some(debt) = self.debt {
-            settings.debt = debt.unwrap_or_default();
+        if let Some(debt) = self.max_debt {
+            settings.max_debt = debt.unwrap_or_default();
         }
         if let Some(penalty) = self.penalty {
             settings.penalty = penalty.map(|TextOrTable(PenaltyEntry(penalty))| penalty);
         }
-        if let Some(bytes) = self.content_bytes {
-            settings.content_bytes = bytes.unwrap_or_default();
+        if let Some(unit) = self.quota_unit {
+            settings.quota_unit = unit.unwrap_or_default();
         }
         if let Some(share) = self.enforced {
             settings.enforced = share.unwrap_or(1.0);

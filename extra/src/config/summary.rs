@@ -1,4 +1,5 @@
 use serde::Serialize;
+use tower_ratelimit::policy::QuotaUnit;
 use tower_ratelimit::{FailureMode, Policy, Quota};
 
 /// The settings of a policy as a table, for pages and logs. It cannot be read as a policy again, because it lacks the
@@ -15,8 +16,8 @@ use tower_ratelimit::{FailureMode, Policy, Quota};
 /// assert_eq!(
 ///     serde_json::to_value(summary)?,
 ///     serde_json::json!({
-///         "name": "login", "quota": "5/min", "algorithm": "gcra", "capacity": 5, "debt": 0, "lease": 0,
-///         "has_penalty": false, "content_bytes": false, "enforced": 1.0, "on_store_failure": "local",
+///         "name": "login", "quota": "5/min", "algorithm": "gcra", "capacity": 5, "max_debt": 0, "max_lease": 0,
+///         "has_penalty": false, "quota_unit": "requests", "enforced": 1.0, "failure_mode": "local",
 ///     })
 /// );
 /// # Ok(())
@@ -28,12 +29,12 @@ pub struct PolicySummary {
     quota: Quota,
     algorithm: String,
     capacity: u64,
-    debt: u64,
-    lease: u64,
+    max_debt: u64,
+    max_lease: u64,
     has_penalty: bool,
-    content_bytes: bool,
+    quota_unit: QuotaUnit,
     enforced: f64,
-    on_store_failure: FailureMode,
+    failure_mode: FailureMode,
 }
 
 impl PolicySummary {
@@ -46,12 +47,12 @@ impl PolicySummary {
             quota: settings.quota,
             algorithm: settings.algorithm.name().to_owned(),
             capacity: policy.capacity(),
-            debt: settings.debt,
-            lease: settings.lease.unwrap_or_default(),
+            max_debt: settings.max_debt,
+            max_lease: settings.max_lease.unwrap_or_default(),
             has_penalty: settings.penalty.is_some(),
-            content_bytes: settings.content_bytes,
+            quota_unit: settings.quota_unit,
             enforced: settings.enforced,
-            on_store_failure: settings.failure_mode,
+            failure_mode: settings.failure_mode,
         }
     }
 }

@@ -10,7 +10,7 @@ impl Explanation {
     /// The explanation does not foresee a ban: if the denial would make a [penalty](Policy::penalty) ban the key, it
     /// shows the wait without the ban. The store decides, even if this process could answer from a lease or the [deny
     /// cache](tower_ratelimit::store::RedisStoreBuilder::deny_cache). So an instance with the key in its deny cache may
-    /// deny it for up to a second more, and one with units on [lease](Policy::leased) may still admit it.
+    /// deny it for up to a second more, and one with units on [lease](Policy::max_lease) may still admit it.
     ///
     /// An explanation prints as text. With the feature `serde`, it can be serialized.
     ///
@@ -22,7 +22,7 @@ impl Explanation {
     /// # Example
     ///
     /// ```
-    /// use tower_ratelimit::{Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, store::ManualClock};
     /// use tower_ratelimit_extra::explain::Explanation;
     ///
     /// # #[tokio::main(flavor = "current_thread")]
@@ -33,7 +33,7 @@ impl Explanation {
     /// limiter.check(&login, &alice, 5).await?;
     ///
     /// let explanation = Explanation::of(&limiter, &login, &alice, 1).await?;
-    /// assert!(!explanation.decision().is_allowed());
+    /// assert!(!explanation.decision().is_admitted());
     /// assert_eq!(explanation.charges()[0].outcome().unwrap().remaining(), 0);
     /// assert_eq!(
     ///     explanation.to_string(),
@@ -64,12 +64,12 @@ impl Explanation {
     /// each. It charges nothing.
     ///
     /// `None` if the layer does not limit the request: the layer is [off](RateLimitLayer::enforcement), the request is
-    /// [exempt](RateLimitLayer::exempt), or no rule has a policy for it. If the layer [only
+    /// [exempt](RateLimitLayer::exempt_if), or no rule has a policy for it. If the layer [only
     /// reports](tower_ratelimit::policy::Enforcement::ReportOnly), it admits requests that are denied here.
     ///
     /// # Errors
     ///
-    /// The rejection, if the client is [blocked](RateLimitLayer::block) or cannot be identified, or if the store cannot
+    /// The rejection, if the client is [blocked](RateLimitLayer::block_if) or cannot be identified, or if the store cannot
     /// decide.
     ///
     /// # Example

@@ -1,10 +1,6 @@
 use std::fmt;
 
-use tower_ratelimit::{
-    decision::{Charge, Decision, Outcome},
-    key::Key,
-    policy::Policy,
-};
+use tower_ratelimit::{Charge, Decision, Key, Policy, decision::Outcome};
 
 /// What a [`Limiter`](tower_ratelimit::Limiter) would decide about a key now, and why. [`of`](Self::of) makes it, with
 /// an example.
@@ -23,8 +19,8 @@ use tower_ratelimit::{
 ///   "failure": null,
 ///   "charges": [{
 ///     "policy": {
-///       "name": "login", "quota": "5/min", "algorithm": "gcra", "capacity": 5, "debt": 0, "lease": 0, "has_penalty": false,
-///       "content_bytes": false, "enforced": 1.0, "on_store_failure": "local"
+///       "name": "login", "quota": "5/min", "algorithm": "gcra", "capacity": 5, "max_debt": 0, "max_lease": 0, "has_penalty": false,
+///       "quota_unit": "requests", "enforced": 1.0, "failure_mode": "local"
 ///     },
 ///     "key": "alice",
 ///     "identity": "alice",
@@ -131,7 +127,7 @@ impl ExplainedCharge {
         self.outcome.as_ref()
     }
 
-    /// The units of [debt](Policy::debt) that are not paid off.
+    /// The units of [debt](Policy::max_debt) that are not paid off.
     #[must_use]
     pub const fn owed(&self) -> u64 {
         self.owed

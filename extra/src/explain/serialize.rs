@@ -78,7 +78,7 @@ impl Serialize for ExplainedCharge {
 
 const fn name(verdict: Verdict) -> &'static str {
     match verdict {
-        Verdict::Allow => "admitted",
+        Verdict::Admit => "admitted",
         Verdict::Delay(_) => "delayed",
         _ => "denied",
     }

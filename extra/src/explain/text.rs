@@ -78,7 +78,7 @@ struct Words(Verdict);
 impl fmt::Display for Words {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Verdict::Allow => f.write_str("admitted"),
+            Verdict::Admit => f.write_str("admitted"),
             Verdict::Delay(delay) => write!(f, "admitted after {}", Span(delay)),
             Verdict::Deny { retry_after: Some(wait), .. } => write!(f, "denied; admitted in {}", Span(wait)),
             _ => f.write_str("denied; waiting does not help"),

@@ -171,7 +171,7 @@ mod tests {
     use tokio::task::spawn_blocking;
 
     use super::*;
-    use tower_ratelimit::{Quota, policy::Policy};
+    use tower_ratelimit::{Policy, Quota};
 
     /// Names of policies. `!` is an error.
     #[derive(Clone, Default)]

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tower_ratelimit::{
-    Error, ErrorKind, Quota,
-    policy::{Enforcement, Policy},
-};
+use tower_ratelimit::{Error, ErrorKind, Policy, Quota, policy::Enforcement};
 
 use super::{
     error_place::{Entry, list},

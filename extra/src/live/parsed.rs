@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tower_ratelimit::policy::{Enforcement, Policy};
+use tower_ratelimit::{Policy, policy::Enforcement};
 
 /// All that a file or a hash says, read without an error.
 #[derive(Clone, Debug, Default)]

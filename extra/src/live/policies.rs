@@ -1,10 +1,7 @@
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::sync::watch;
-use tower_ratelimit::{
-    Error,
-    policy::{EnforcementSwitch, Policy, PolicySource},
-};
+use tower_ratelimit::{Error, Policy, PolicySource, policy::EnforcementSwitch};
 
 use super::{
     file::PolicyFile,
@@ -93,7 +90,7 @@ impl LivePolicies {
     /// name = "login"
     /// quota = "5/min"
     /// algorithm = "sliding-log"
-    /// on_store_failure = "closed"
+    /// failure_mode = "closed"
     ///
     /// [[policies]]
     /// name = "api"

@@ -31,7 +31,7 @@ impl LivePolicies {
     /// ```text
     /// redis-cli HSET rl:policies login "10/min burst 20"
     /// redis-cli HSET rl:policies login '{"enforced":0.1}'      # the rest as in the default
-    /// redis-cli HSET rl:policies export '{"quota":"100/day","algorithm":"fixed-window","on_store_failure":"closed"}'
+    /// redis-cli HSET rl:policies export '{"quota":"100/day","algorithm":"fixed-window","failure_mode":"closed"}'
     /// redis-cli HDEL rl:policies login      # the default again
     /// redis-cli HSET rl:policies @enforcement off
     /// ```

@@ -3,8 +3,8 @@ use std::{collections::BTreeMap, mem, time::Duration};
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
 use tower_ratelimit::{
-    Error, ErrorKind,
-    policy::{Enforcement, EnforcementSwitch, Policy},
+    Error, ErrorKind, Policy,
+    policy::{Enforcement, EnforcementSwitch},
 };
 
 use super::{error_place::list, parsed::Parsed, text::changes};

@@ -16,10 +16,10 @@ fn rows(policy: &Policy) -> [(&'static str, String); 9] {
         ("algorithm", settings.algorithm.name().to_owned()),
         // Only `Debug` shows the options of an algorithm.
         ("options", format!("{:?}", settings.algorithm)),
-        ("lease", settings.lease.unwrap_or_default().to_string()),
-        ("debt", settings.debt.to_string()),
+        ("max_lease", settings.max_lease.unwrap_or_default().to_string()),
+        ("max_debt", settings.max_debt.to_string()),
         ("penalty", settings.penalty.map_or_else(|| "none".to_owned(), |penalty| penalty.to_string())),
-        ("content_bytes", settings.content_bytes.to_string()),
+        ("quota_unit", settings.quota_unit.to_string()),
         ("enforced", settings.enforced.to_string()),
         ("failure mode", settings.failure_mode.to_string()),
     ]
@@ -40,8 +40,11 @@ mod tests {
         let penalty = Penalty::after(3, minute).up_to(60 * minute);
         let rows = [
             (old(), ""),
-            (Policy::new("login", Quota::per_minute(10)).debt(20), "quota 5/min -> 10/min, debt 0 -> 20"),
-            (old().shadow().leased(5), "lease 0 -> 5, enforced 1 -> 0"),
+            (
+                Policy::new("login", Quota::per_minute(10)).max_debt(20),
+                "quota 5/min -> 10/min, max_debt 0 -> 20",
+            ),
+            (old().shadow().max_lease(5), "max_lease 0 -> 5, enforced 1 -> 0"),
             (old().penalty(Penalty::manual()), "penalty none -> manual"),
             (old().penalty(penalty), "penalty none -> ban 1min up to 1h after 3 denials in 1min"),
         ];

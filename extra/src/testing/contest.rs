@@ -2,11 +2,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tower_ratelimit::{
-    Error, ErrorKind, Quota,
-    decision::{Charge, Decision, Outcome},
-    key::Key,
-    policy::Policy,
-    store::{Action, ManualClock, MemoryStore, RedisStore, Store as _},
+    Charge, Decision, Error, ErrorKind, Key, MemoryStore, Policy, Quota, RedisStore,
+    decision::Outcome,
+    store::{Action, ManualClock, Store as _},
 };
 
 use super::{
@@ -46,7 +44,7 @@ struct Charged {
 
 /// The outcomes of one decision, on which both stores agree.
 pub(super) struct Agreed {
-    is_allowed: bool,
+    is_admitted: bool,
     pub(super) said: Vec<Said>,
 }
 
@@ -166,7 +164,7 @@ impl Contest {
         let other = Charge::new(&self.other, &self.keys[key as usize], 1);
         let charges = [self.charge(key, cost), other];
         let agreed = self.ask(step, Action::Charge, &charges).await?;
-        if !agreed.is_allowed {
+        if !agreed.is_admitted {
             self.changed_nothing(step, key, &before).await?;
         }
         Ok(agreed.in_words())
@@ -276,7 +274,7 @@ impl Contest {
             let left = redis.granted();
             self.charged.push(Charged { redis: redis.clone(), memory: memory.clone(), left });
         }
-        Ok(Agreed { is_allowed: !redis.verdict().is_denied(), said: said(redis) })
+        Ok(Agreed { is_admitted: !redis.verdict().is_denied(), said: said(redis) })
     }
 
     pub(super) fn finding(

@@ -1,8 +1,8 @@
 use std::{cmp::Reverse, fmt, time::Duration};
 
 use tower_ratelimit::{
-    Error,
-    decision::{Decision, Outcome, Verdict},
+    Decision, Error,
+    decision::{Outcome, Verdict},
 };
 
 /// A store's outcome of one charge.
@@ -41,7 +41,7 @@ impl Said {
 impl fmt::Display for Said {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.verdict {
-            Verdict::Allow => write!(f, "admitted with {} units", self.granted)?,
+            Verdict::Admit => write!(f, "admitted with {} units", self.granted)?,
             Verdict::Delay(delay) => {
                 write!(f, "admitted with {} units after {} µs", self.granted, delay.as_micros())?;
             }

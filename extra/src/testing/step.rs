@@ -1,6 +1,6 @@
 use std::fmt;
 
-use tower_ratelimit::{policy::Policy, store::Action};
+use tower_ratelimit::{Policy, store::Action};
 
 use super::random::Random;
 

@@ -1,6 +1,6 @@
 use std::{collections::VecDeque, time::Duration};
 
-use tower_ratelimit::{Limiter, ManualClock, MemoryStore, Policy, RedisStore};
+use tower_ratelimit::{Limiter, MemoryStore, Policy, RedisStore, store::ManualClock};
 
 use super::{
     contest::Contest,
@@ -44,7 +44,7 @@ impl TwinTest {
     /// A test of the algorithm of `policy` with its quota. A penalty, a lease and a rollout are not tested.
     pub fn new(policy: &Policy) -> Self {
         let mut settings = policy.settings().clone();
-        (settings.enforced, settings.lease, settings.penalty) = (1.0, None, None);
+        (settings.enforced, settings.max_lease, settings.penalty) = (1.0, None, None);
         // This cannot fail: the other settings are valid without these three.
         let policy = policy.with_settings(settings).unwrap_or_else(|_| policy.clone());
         Self { policy, steps: 2_000, seed: None, exact_retry: true }

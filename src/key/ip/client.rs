@@ -64,9 +64,9 @@ use crate::{
 ///   share one limit.
 /// * Each `ClientIp`, together with its clones, logs one warning. Health checks sent by the proxy cause it too; call
 ///   [`without_warning`](Self::without_warning) to turn it off.
-/// * The request is not [exempt](crate::RateLimitLayer::exempt), even if the proxy's address is: otherwise a client
+/// * The request is not [exempt](crate::RateLimitLayer::exempt_if), even if the proxy's address is: otherwise a client
 ///   could become exempt by making the header invalid. To exempt the proxy's health checks, match their path.
-/// * A [blocklist](crate::RateLimitLayer::block) with the proxy's address rejects the request with 400.
+/// * A [blocklist](crate::RateLimitLayer::block_if) with the proxy's address rejects the request with 400.
 ///
 /// # Errors
 ///
@@ -102,7 +102,7 @@ use crate::{
 /// ```
 /// use std::net::SocketAddr;
 /// use http::Request;
-/// use tower_ratelimit::{ClientIp, Key, KeyExtractor, TrustedProxies};
+/// use tower_ratelimit::{ClientIp, Key, KeyExtractor, key::TrustedProxies};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -163,7 +163,7 @@ impl ClientIp {
     ///
     /// ```
     /// use http::Request;
-    /// use tower_ratelimit::{ClientIp, Key, KeyExtractor, TrustedProxies};
+    /// use tower_ratelimit::{ClientIp, Key, KeyExtractor, key::TrustedProxies};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -228,8 +228,8 @@ impl ClientIp {
     }
 
     /// Matches the requests whose client is in one of `networks`, such as `10.0.0.0/8`. An address without a prefix
-    /// length matches only itself. For [`RateLimitLayer::exempt`](crate::RateLimitLayer::exempt) and
-    /// [`RateLimitLayer::block`](crate::RateLimitLayer::block); see [`PeerIp::within`](crate::PeerIp::within) for an
+    /// length matches only itself. For [`RateLimitLayer::exempt_if`](crate::RateLimitLayer::exempt_if) and
+    /// [`RateLimitLayer::block_if`](crate::RateLimitLayer::block_if); see [`PeerIp::within`](crate::PeerIp::within) for an
     /// example.
     ///
     /// The whole address is compared, not the IPv6 network that it is counted under.

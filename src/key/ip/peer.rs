@@ -141,8 +141,8 @@ impl PeerIp {
     }
 
     /// Matches the requests whose peer is in one of `networks`, such as `10.0.0.0/8`. An address without a prefix length
-    /// is the network of that address. For [`RateLimitLayer::exempt`](crate::RateLimitLayer::exempt) and
-    /// [`RateLimitLayer::block`](crate::RateLimitLayer::block).
+    /// is the network of that address. For [`RateLimitLayer::exempt_if`](crate::RateLimitLayer::exempt_if) and
+    /// [`RateLimitLayer::block_if`](crate::RateLimitLayer::block_if).
     ///
     /// The whole address counts, not its IPv6 network. If the server does not know its peers, a request is not exempt, and a
     /// blocklist rejects it with 500.

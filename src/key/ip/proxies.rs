@@ -15,7 +15,7 @@ pub(super) const MAX_HOPS: usize = 64;
 /// ```
 /// use std::net::SocketAddr;
 /// use http::Request;
-/// use tower_ratelimit::{ClientIp, TrustedProxies};
+/// use tower_ratelimit::{ClientIp, key::TrustedProxies};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let request = || Request::get("/").header("x-forwarded-for", "203.0.113.7");

@@ -6,9 +6,12 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
 
-use super::headers::{DRAFT_06, Headers, LEGACY, RATELIMIT, RATELIMIT_POLICY};
+use super::headers::{DRAFT_06, LEGACY, RATELIMIT, RATELIMIT_POLICY, RateLimitHeaders};
 use crate::{
-    algorithm::Replenishment, base::time::seconds_up, decision::Outcome, policy::Policy,
+    algorithm::Replenishment,
+    base::time::seconds_up,
+    decision::Outcome,
+    policy::{Policy, QuotaUnit},
     response::rejection::MAX_RETRY_AFTER,
 };
 
@@ -35,7 +38,10 @@ pub(super) fn policy_item(policy: &Policy) -> String {
     } else {
         window(policy)
     };
-    let unit = if policy.settings().content_bytes { ";qu=\"content-bytes\"" } else { "" };
+    let unit = match policy.settings().quota_unit {
+        QuotaUnit::Requests => "",
+        QuotaUnit::ContentBytes => ";qu=\"content-bytes\"",
+    };
     [policy.quoted_name(), ";q=", limit, unit, &window].concat()
 }
 
@@ -56,7 +62,7 @@ pub(super) fn limit_items<'a>(
     outcomes: impl Iterator<Item = &'a Outcome>,
     denied: bool,
     latest: u64,
-    headers: &Headers,
+    headers: &RateLimitHeaders,
 ) -> Option<HeaderValue> {
     let (most, mut items) = (outcomes.size_hint().1.unwrap_or(1), String::new());
     for outcome in outcomes {

@@ -48,7 +48,7 @@ use crate::{
 /// ```
 /// use http::{Request, Response};
 /// use tower::{Layer, ServiceExt};
-/// use tower_ratelimit::{Headers, Key, MemoryStore, Policy, Quota, RateLimitLayer, response::Dialect};
+/// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitHeaders, RateLimitLayer, response::Dialect};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -57,7 +57,7 @@ use crate::{
 ///     Policy::new("api", Quota::per_minute(2)),
 ///     Key::new("all"),
 /// )
-/// .headers(Headers::new(Dialect::Ietf).and(Dialect::LegacyDelta));
+/// .headers(RateLimitHeaders::new(Dialect::Ietf).and(Dialect::LegacyDelta));
 /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
 ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
 /// }));
@@ -81,14 +81,14 @@ use crate::{
 /// ```
 /// use http::{Request, Response};
 /// use tower::{Layer, ServiceExt};
-/// use tower_ratelimit::{Headers, Key, MemoryStore, Policy, Quota, RateLimitLayer, response::Dialect};
+/// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitHeaders, RateLimitLayer, response::Dialect};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let denials = || Headers::new(Dialect::Ietf).on_rejections_only();
-/// let ietf = || Headers::new(Dialect::Ietf).tightest_only().on_redirects();
+/// let denials = || RateLimitHeaders::new(Dialect::Ietf).on_rejections_only();
+/// let ietf = || RateLimitHeaders::new(Dialect::Ietf).binding_only().on_redirects();
 /// for (headers, admitted_has, denied_has) in
-///     [(ietf(), true, true), (denials(), false, true), (Headers::off(), false, false)]
+///     [(ietf(), true, true), (denials(), false, true), (RateLimitHeaders::off(), false, false)]
 /// {
 ///     let policy = Policy::new("api", Quota::per_hour(1));
 ///     let layer = RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all")).headers(headers);
@@ -105,17 +105,17 @@ use crate::{
 /// # }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Headers {
+pub struct RateLimitHeaders {
     pub(super) ietf: Option<Dialect>,
     pub(super) legacy: Option<Dialect>,
     pub(super) successes: bool,
     pub(super) redirects: bool,
     pub(super) millis: bool,
-    pub(super) tightest_only: bool,
+    pub(super) binding_only: bool,
     pub(super) partition_key: Option<Secret>,
 }
 
-/// A form of the rate limit headers, for [`Headers::new`].
+/// A form of the rate limit headers, for [`RateLimitHeaders::new`].
 ///
 /// | dialect | on the wire | used by |
 /// |---|---|---|
@@ -128,9 +128,9 @@ pub struct Headers {
 /// # Example
 ///
 /// ```
-/// use tower_ratelimit::{Headers, response::Dialect};
+/// use tower_ratelimit::{RateLimitHeaders, response::Dialect};
 ///
-/// let both = Headers::new(Dialect::Ietf).and(Dialect::LegacyDelta);
+/// let both = RateLimitHeaders::new(Dialect::Ietf).and(Dialect::LegacyDelta);
 /// assert!(both.names().iter().any(|name| name == "x-ratelimit-remaining"));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -149,7 +149,7 @@ pub enum Dialect {
     LegacyDelta,
 }
 
-impl Headers {
+impl RateLimitHeaders {
     /// The headers of `dialect` on every response. The default is [`Dialect::Ietf`].
     #[must_use]
     pub fn new(dialect: Dialect) -> Self {
@@ -182,7 +182,7 @@ impl Headers {
             successes: true,
             redirects: false,
             millis: false,
-            tightest_only: false,
+            binding_only: false,
             partition_key: None,
         }
     }
@@ -232,13 +232,13 @@ impl Headers {
     /// ```
     /// use http::{Request, Response};
     /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{Headers, Key, ManualClock, MemoryStore, Policy, Quota, RateLimitLayer};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitHeaders, RateLimitLayer, store::ManualClock};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let store = MemoryStore::with_clock(ManualClock::new());
     /// let layer = RateLimitLayer::new(store, Policy::new("api", "4/s burst 1".parse::<Quota>()?), Key::new("all"))
-    ///     .headers(Headers::default().retry_after_ms());
+    ///     .headers(RateLimitHeaders::default().retry_after_ms());
     /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
     ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
     /// }));
@@ -258,8 +258,8 @@ impl Headers {
     /// Lists only the [binding](crate::Decision::binding) policy in `RateLimit`. `RateLimit-Policy` still lists every
     /// policy. Defaults to every policy in both.
     #[must_use]
-    pub fn tightest_only(mut self) -> Self {
-        self.tightest_only = true;
+    pub fn binding_only(mut self) -> Self {
+        self.binding_only = true;
         self
     }
 
@@ -276,11 +276,11 @@ impl Headers {
     /// ```
     /// use http::{Request, Response};
     /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{Headers, Key, MemoryStore, Policy, Quota, RateLimitLayer, response::Dialect};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitHeaders, RateLimitLayer, response::Dialect};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let headers = Headers::new(Dialect::Ietf).partition_key("32 random bytes from the config.");
+    /// let headers = RateLimitHeaders::new(Dialect::Ietf).partition_key("32 random bytes from the config.");
     /// let policy = Policy::new("api", Quota::per_hour(5));
     /// let layer = RateLimitLayer::new(MemoryStore::new(), policy, Key::new("all")).headers(headers);
     /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
@@ -316,11 +316,11 @@ impl Headers {
     ///
     /// ```
     /// use tower_http::cors::{Any, CorsLayer};
-    /// use tower_ratelimit::{Headers, response::Dialect};
+    /// use tower_ratelimit::{RateLimitHeaders, response::Dialect};
     ///
-    /// let names = Headers::new(Dialect::Ietf).names();
+    /// let names = RateLimitHeaders::new(Dialect::Ietf).names();
     /// assert_eq!(names, ["ratelimit", "ratelimit-policy", "retry-after"]);
-    /// let legacy = Headers::new(Dialect::LegacyDelta).names();
+    /// let legacy = RateLimitHeaders::new(Dialect::LegacyDelta).names();
     /// assert!(legacy.iter().any(|name| name == "x-ratelimit-remaining"));
     /// // The outer layer of the two.
     /// let cors = CorsLayer::new().allow_origin(Any).expose_headers(names);
@@ -348,7 +348,7 @@ impl Headers {
     }
 }
 
-impl Default for Headers {
+impl Default for RateLimitHeaders {
     fn default() -> Self {
         Self::new(Dialect::Ietf)
     }

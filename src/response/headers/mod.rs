@@ -5,7 +5,7 @@ mod dialects;
 mod headers;
 mod write;
 
-pub use self::headers::{Dialect, Headers};
+pub use self::headers::{Dialect, RateLimitHeaders};
 pub(crate) use self::write::{HeaderWriter, is_read, mark_request, mark_response, note_refund};
 pub(super) use self::{
     headers::RETRY_AFTER_MS,

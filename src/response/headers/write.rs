@@ -15,7 +15,7 @@ use super::{
         append, draft_06, draft_07, has_dictionary, latest_t, legacy, limit_items, list, numbers,
         policy_item, value,
     },
-    headers::{Dialect, Headers, LEGACY, RATELIMIT, RATELIMIT_POLICY, RETRY_AFTER_MS, X_EXCEEDED},
+    headers::{Dialect, LEGACY, RATELIMIT, RATELIMIT_POLICY, RETRY_AFTER_MS, RateLimitHeaders, X_EXCEEDED},
 };
 use crate::{
     base::time::{millis_up, wall_micros},
@@ -30,10 +30,10 @@ use crate::{
     store::ManualClock,
 };
 
-/// Adds the headers that its [`Headers`] ask for.
+/// Adds the headers that its [`RateLimitHeaders`] ask for.
 #[derive(Clone, Debug)]
 pub(crate) struct HeaderWriter {
-    headers: Headers,
+    headers: RateLimitHeaders,
     /// The clock that a test has set in place of the store's.
     clock: Option<ManualClock>,
     /// The `RateLimit-Policy` of the first response. Nearly every response has the same.
@@ -41,11 +41,11 @@ pub(crate) struct HeaderWriter {
 }
 
 impl HeaderWriter {
-    pub(crate) const fn new(headers: Headers, clock: Option<ManualClock>) -> Self {
+    pub(crate) const fn new(headers: RateLimitHeaders, clock: Option<ManualClock>) -> Self {
         Self { headers, clock, written: OnceLock::new() }
     }
 
-    pub(crate) const fn headers(&self) -> &Headers {
+    pub(crate) const fn headers(&self) -> &RateLimitHeaders {
         &self.headers
     }
 
@@ -118,7 +118,7 @@ impl HeaderWriter {
         }
     }
 
-    /// Adds the headers of `decision`. A value that no header can carry is left out. No `t` is larger than `latest`. Headers
+    /// Adds the headers of `decision`. A value that no header can carry is left out. No `t` is larger than `latest`. RateLimitHeaders
     /// with one value replace the headers of inner layers, which are `shown`.
     fn write(
         &self,
@@ -149,7 +149,7 @@ impl HeaderWriter {
                 let policies =
                     if outcomes.iter().all(&news) { self.cached(outcomes, policies) } else { policies() };
                 wrote.lists = append(headers, RATELIMIT_POLICY, policies);
-                let limits = match settings.tightest_only {
+                let limits = match settings.binding_only {
                     true => limit_items(
                         Some(binding).into_iter().filter(|one| news(one)),
                         denied,
@@ -227,7 +227,7 @@ impl Shown {
     /// What is shown after a layer with `settings` `wrote` the headers of `decision`. Another layer has `shown` some before.
     fn of(
         headers: &HeaderMap,
-        settings: &Headers,
+        settings: &RateLimitHeaders,
         wrote: Wrote,
         decision: &Decision,
         shown: Option<Self>,
@@ -257,7 +257,7 @@ impl Shown {
     }
 
     /// Removes the headers that a layer with `settings` writes, unless another service has set or changed them.
-    fn withdraw(&self, headers: &mut HeaderMap, settings: &Headers) {
+    fn withdraw(&self, headers: &mut HeaderMap, settings: &RateLimitHeaders) {
         let draft = settings.once_of_draft();
         if !draft.is_empty() && self.are_as_written(headers, &draft) {
             draft.iter().for_each(|name| drop(headers.remove(name)));

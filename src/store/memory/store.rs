@@ -50,23 +50,23 @@ use crate::{
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::{Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+/// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, store::ManualClock};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
 /// let limiter = Limiter::new(MemoryStore::new());
 /// let policy = Policy::new("api", Quota::per_hour(1));
 ///
-/// assert!(limiter.check(&policy, &Key::new("alice"), 1).await?.is_allowed());
-/// assert!(!limiter.check(&policy, &Key::new("alice"), 1).await?.is_allowed());
-/// assert!(limiter.check(&policy, &Key::new("bob"), 1).await?.is_allowed());
+/// assert!(limiter.check(&policy, &Key::new("alice"), 1).await?.is_admitted());
+/// assert!(!limiter.check(&policy, &Key::new("alice"), 1).await?.is_admitted());
+/// assert!(limiter.check(&policy, &Key::new("bob"), 1).await?.is_admitted());
 ///
 /// // With time under your control, and room for more keys.
 /// let clock = ManualClock::new();
 /// let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()).capacity(1_000_000));
-/// assert!(limiter.check(&policy, &Key::new("alice"), 1).await?.is_allowed());
+/// assert!(limiter.check(&policy, &Key::new("alice"), 1).await?.is_admitted());
 /// clock.advance(Duration::from_secs(3_600));
-/// assert!(limiter.check(&policy, &Key::new("alice"), 1).await?.is_allowed());
+/// assert!(limiter.check(&policy, &Key::new("alice"), 1).await?.is_admitted());
 /// # Ok(())
 /// # }
 /// ```
@@ -196,12 +196,12 @@ fn is_counted_alone(charge: &Charge) -> bool {
 
 fn outcome(charge: Charge, admission: Admission, gauge: Gauge, cost: u64) -> Outcome {
     let (verdict, granted) = match admission {
-        Admission::After(0) => (Verdict::Allow, cost),
+        Admission::After(0) => (Verdict::Admit, cost),
         Admission::After(delay) => (Verdict::Delay(Duration::from_micros(delay)), cost),
         Admission::Retry(wait) => (Verdict::Deny { retry_after: Some(Duration::from_micros(wait)) }, 0),
         Admission::Never => (Verdict::Deny { retry_after: None }, 0),
     };
-    Outcome::of(charge, verdict, gauge.remaining, Duration::from_micros(gauge.reset)).granting(granted)
+    Outcome::of(charge, verdict, gauge.remaining, Duration::from_micros(gauge.reset)).with_granted(granted)
 }
 
 impl Store for MemoryStore {

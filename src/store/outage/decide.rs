@@ -66,7 +66,7 @@ impl LocalCounts<dyn Store> {
         let outcomes = charges.iter().zip(local.all_outcomes()).map(|(charge, share)| {
             let (remaining, reset_after) = (share.remaining(), share.reset_after());
             let outcome =
-                Outcome::new(charge, share.verdict(), remaining, reset_after).granting(share.granted());
+                Outcome::new(charge, share.verdict(), remaining, reset_after).with_granted(share.granted());
             if let Some(rest) = share.banned_for() {
                 return outcome.banning(rest);
             }
@@ -119,7 +119,7 @@ impl LocalCounts<dyn Store> {
         units: u64,
     ) -> (Outcome, Option<Charge>) {
         let mut remains =
-            Outcome::new(charged.charge(), Verdict::Allow, charged.remaining(), charged.reset_after());
+            Outcome::new(charged.charge(), Verdict::Admit, charged.remaining(), charged.reset_after());
         let mut rest = units;
         if let Some(counts) = self.counts.get() {
             let _owing = lock(&self.owing);
@@ -136,7 +136,7 @@ impl LocalCounts<dyn Store> {
                 }
                 rest -= released;
                 remains =
-                    Outcome::new(charged.charge(), Verdict::Allow, after.remaining(), after.reset_after());
+                    Outcome::new(charged.charge(), Verdict::Admit, after.remaining(), after.reset_after());
             }
         }
         // With nothing to refund there, a charge of 0 shows what remains there.

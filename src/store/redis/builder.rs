@@ -14,7 +14,7 @@ use crate::{base::Error, store::ManualClock};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tower_ratelimit::{ManualClock, RedisStore};
+/// use tower_ratelimit::{RedisStore, store::ManualClock};
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), tower_ratelimit::Error> {
@@ -100,7 +100,7 @@ impl RedisStoreBuilder {
     /// that an automatic [penalty](crate::policy#penalties) must count are not cached; denials of a banned key are.
     ///
     /// A [reset](crate::Operator::reset), a [refund](crate::Operator::refund_latest), returned
-    /// [leased](crate::Policy::leased) units and a higher limit under the same name can end a denial early. They take
+    /// [leased](crate::Policy::max_lease) units and a higher limit under the same name can end a denial early. They take
     /// effect immediately if they happen through this store or its clones. If they happen on another instance, this
     /// store may keep denying for up to `longest`. If several policies decide a request, the remaining units reported
     /// for the policies that would admit may be out of date by up to `longest`.
@@ -121,7 +121,7 @@ impl RedisStoreBuilder {
     /// limits.
     ///
     /// Redis moves slots between nodes and cannot split them, so one primary decides for a whole shard. If a shard is
-    /// busier than a primary can serve, raise the number. If a single key is, use [leases](crate::Policy::leased).
+    /// busier than a primary can serve, raise the number. If a single key is, use [leases](crate::Policy::max_lease).
     ///
     /// ```
     /// use tower_ratelimit::{RedisStore, store::Servers};

@@ -228,7 +228,7 @@ impl RedisStore {
     /// returned first, and reports under way are awaited.
     fn refund(&self, job: Job) -> Answer<Decision> {
         let leases = self.leases.clone();
-        if !job.charges.iter().any(|charge| charge.policy().settings().lease.is_some()) {
+        if !job.charges.iter().any(|charge| charge.policy().settings().max_lease.is_some()) {
             return job.decide();
         }
         Answer::pending(async move {
@@ -248,7 +248,7 @@ impl RedisStore {
 /// The charge of a decision that may be made from a lease.
 fn leased(action: Action, charges: &[Charge]) -> Option<&Charge> {
     let [charge] = charges else { return None };
-    let is_leased = action == Action::Charge && charge.policy().settings().lease.is_some();
+    let is_leased = action == Action::Charge && charge.policy().settings().max_lease.is_some();
     (is_leased && charge.cost() > 0 && !charge.is_shadow()).then_some(charge)
 }
 
@@ -311,7 +311,7 @@ mod tests {
                 let second = Duration::from_secs(1);
                 let outcome = match self.denies.load(Ordering::Relaxed) {
                     true => Outcome::new(charge, Verdict::Deny { retry_after: Some(second) }, 0, second),
-                    false => Outcome::new(charge, Verdict::Allow, 500, second),
+                    false => Outcome::new(charge, Verdict::Admit, 500, second),
                 };
                 let decision = Decision::one(outcome);
                 job.settled(&decision, leased);
@@ -349,7 +349,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_refund_is_sent_after_the_report_of_the_units_spent_from_a_lease() {
         let (link, store) = controlled();
-        let policy = Policy::new("p", Quota::per_day(1_000)).leased(100);
+        let policy = Policy::new("p", Quota::per_day(1_000)).max_lease(100);
         let charge = Charge::new(&policy, &Key::new("alice"), 1);
         let sent = || lock(&link.sent).len();
         while sent() < 4 {
@@ -379,7 +379,7 @@ mod tests {
     async fn an_instance_that_spends_only_leased_units_is_announced() {
         let (link, store) = controlled_by(RedisStore::builder());
         link.permits.add_permits(Semaphore::MAX_PERMITS);
-        let policy = Policy::new("p", Quota::per_day(1_000_000)).leased(100);
+        let policy = Policy::new("p", Quota::per_day(1_000_000)).max_lease(100);
         let charge = [Charge::new(&policy, &Key::new("alice"), 1)];
         let mut sources = Vec::new();
         for _ in 0..5_500 {

@@ -292,7 +292,7 @@ fn after(cached: &Outcome, charge: &Charge, elapsed: Duration) -> Outcome {
         other => other,
     };
     let reset = cached.reset_after().saturating_sub(elapsed);
-    let outcome = Outcome::new(charge, verdict, cached.remaining(), reset).granting(cached.granted());
+    let outcome = Outcome::new(charge, verdict, cached.remaining(), reset).with_granted(cached.granted());
     match cached.banned_for() {
         Some(rest) => outcome.banning(rest.saturating_sub(elapsed)),
         None => outcome,

@@ -62,7 +62,7 @@ use crate::{
 /// deadline, and can be dropped.
 ///
 /// Some decisions need no call: an exhausted key is denied from the [`deny_cache`](RedisStoreBuilder::deny_cache), and
-/// a hot key can be charged from units on [lease](Policy::leased).
+/// a hot key can be charged from units on [lease](Policy::max_lease).
 ///
 /// # Failures
 ///
@@ -109,8 +109,8 @@ use crate::{
 /// let login = Policy::new("login", Quota::per_hour(1));
 ///
 /// // Over all instances:
-/// assert!(limiter.check(&login, &Key::new("alice"), 1).await?.is_allowed());
-/// assert!(!limiter.check(&login, &Key::new("alice"), 1).await?.is_allowed());
+/// assert!(limiter.check(&login, &Key::new("alice"), 1).await?.is_admitted());
+/// assert!(!limiter.check(&login, &Key::new("alice"), 1).await?.is_admitted());
 /// # Ok(())
 /// # }
 /// ```
@@ -169,7 +169,7 @@ impl RedisStore {
         self.decide_once(policy).await
     }
 
-    /// The units on [lease](Policy::leased) in this store now. Under traffic, the value may be stale immediately.
+    /// The units on [lease](Policy::max_lease) in this store now. Under traffic, the value may be stale immediately.
     ///
     /// After [`Limiter::drain`](crate::Limiter::drain), no units are on lease unless it failed.
     #[must_use]

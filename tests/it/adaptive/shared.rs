@@ -189,15 +189,15 @@ async fn a_limit_on_the_requests_in_flight_of_all_instances_is_the_mean_share() 
     for _ in 0..2 {
         for (limiter, policy) in [(&here, &busy), (&there, &idle)] {
             let decision = limiter.check(&policy.policy(), &key, 1).await.unwrap();
-            assert!(decision.is_allowed());
+            assert!(decision.is_admitted());
             held.push(decision);
         }
     }
     for (limiter, policy) in [(&here, &busy), (&there, &idle)] {
-        assert!(!limiter.check(&policy.policy(), &key, 1).await.unwrap().is_allowed());
+        assert!(!limiter.check(&policy.policy(), &key, 1).await.unwrap().is_admitted());
     }
     held.truncate(3);
-    let admitted = async || there.check(&idle.policy(), &key, 1).await.unwrap().is_allowed();
+    let admitted = async || there.check(&idle.policy(), &key, 1).await.unwrap().is_admitted();
     assert!(eventually(admitted).await);
 }
 

@@ -14,8 +14,9 @@ use support::{
 };
 use tokio::{sync::watch, time::sleep};
 use tower_ratelimit::{
-    ErrorKind, Key, ManualClock, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer,
+    ErrorKind, Key, MemoryStore, Policy, PolicySource, Quota, RateLimitLayer,
     algorithm::{FixedWindow, TokenBucket},
+    store::ManualClock,
 };
 use tower_ratelimit_extra::{
     adaptive::{Adaptive, Aimd, Gradient, LoadMeter},
@@ -96,7 +97,7 @@ async fn bursts_and_windows_are_scaled_and_keep_their_options() {
         (Policy::new("burst", Quota::per_second(10).burst(100)), "1/s burst 10"),
         (Policy::new("window", Quota::per_hour(10)).algorithm(FixedWindow::aligned()), "1/h"),
         (Policy::concurrency("in-flight", 50), "5/30s"),
-        (Policy::new("debt", Quota::per_hour(10)).debt(500).leased(4), "1/h"),
+        (Policy::new("debt", Quota::per_hour(10)).max_debt(500).max_lease(4), "1/h"),
         // At least one unit, and rounded up.
         (Policy::new("one", Quota::per_hour(1).burst(3)), "1/h burst 1"),
         (Policy::new("most", Quota::per_second(1_000_000_000_000)), "100000000000/s"),
@@ -223,15 +224,15 @@ async fn a_policy_that_changes_is_followed_immediately_and_the_share_stays() {
     sleep(hour * 2).await;
     let now = || (adaptive.share(), adaptive.policy());
     assert_eq!(now(), (0.5, Policy::new("api", Quota::per_hour(50))));
-    sender.send_replace(Policy::new("api", Quota::per_hour(10)).debt(3));
+    sender.send_replace(Policy::new("api", Quota::per_hour(10)).max_debt(3));
     sleep(Duration::from_millis(1)).await;
-    assert_eq!(now(), (0.5, Policy::new("api", Quota::per_hour(5)).debt(3)));
+    assert_eq!(now(), (0.5, Policy::new("api", Quota::per_hour(5)).max_debt(3)));
     // It cannot be counted at the floor: the old one stays, and a later one is used.
     let uneven = Quota::per_minute(6);
     let bucket = TokenBucket::new().refill_every(Duration::from_secs(10));
     sender.send_replace(Policy::new("api", uneven).algorithm(bucket));
     sleep(Duration::from_millis(1)).await;
-    assert_eq!(now(), (0.5, Policy::new("api", Quota::per_hour(5)).debt(3)));
+    assert_eq!(now(), (0.5, Policy::new("api", Quota::per_hour(5)).max_debt(3)));
     sender.send_replace(Policy::concurrency("api", 8));
     sleep(Duration::from_millis(1)).await;
     assert_eq!(now(), (0.5, Policy::concurrency("api", 4)));

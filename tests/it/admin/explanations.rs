@@ -5,8 +5,11 @@ use std::time::Duration;
 use serde_json::json;
 use support::{Down, Fake, RedisServer, fails, settings};
 use tower_ratelimit::{
-    Answer, Charge, Decision, ErrorKind, FailureMode, Key, KeyExtractor as _, Limiter, ManualClock,
-    MemoryStore, Policy, Quota, Verdict, policy::Penalty, store::Action,
+    Answer, Charge, Decision, ErrorKind, FailureMode, Key, KeyExtractor as _, Limiter, MemoryStore, Policy,
+    Quota,
+    decision::Verdict,
+    policy::Penalty,
+    store::{Action, ManualClock},
 };
 use tower_ratelimit_extra::explain::Explanation;
 
@@ -40,7 +43,7 @@ async fn an_explanation_names_the_key_in_redis_and_the_identity_that_was_passed(
 #[tokio::test]
 async fn an_explanation_is_read_by_people_and_by_programs() {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
-    let tokens = Policy::new("tokens", Quota::per_hour(100)).debt(50).on_store_failure(FailureMode::Open);
+    let tokens = Policy::new("tokens", Quota::per_hour(100)).max_debt(50).failure_mode(FailureMode::Open);
     let new = Policy::new("new", Quota::per_hour(1)).shadow();
     let exports = Policy::concurrency("exports", 2);
     let key = Key::new("a\u{1b}[2J b");
@@ -77,8 +80,8 @@ all together: denied; waiting does not help
     let tokens = &value["charges"][1];
     let expected = json!({
         "policy": {
-            "name": "tokens", "quota": "100/h", "algorithm": "gcra", "capacity": 100, "debt": 50, "lease": 0,
-            "has_penalty": false, "content_bytes": false, "enforced": 1.0, "on_store_failure": "open",
+            "name": "tokens", "quota": "100/h", "algorithm": "gcra", "capacity": 100, "max_debt": 50, "max_lease": 0,
+            "has_penalty": false, "quota_unit": "requests", "enforced": 1.0, "failure_mode": "open",
         },
         "key": "a%1B[2J%20b",
         "identity": "a\u{1b}[2J b",
@@ -102,7 +105,7 @@ all together: denied; waiting does not help
 async fn an_explanation_says_that_the_store_failed_and_what_decides() {
     let limiter = Limiter::new(Down);
     let key = Key::new("alice");
-    let policy = |mode| Policy::new("p", Quota::per_hour(5)).on_store_failure(mode);
+    let policy = |mode| Policy::new("p", Quota::per_hour(5)).failure_mode(mode);
 
     let local = Explanation::of(&limiter, &policy(FailureMode::default()), &key, 9).await.unwrap();
     assert_eq!(local.decision().failure().unwrap().kind(), ErrorKind::StoreUnreachable);
@@ -113,7 +116,7 @@ async fn an_explanation_says_that_the_store_failed_and_what_decides() {
     );
 
     let open = Explanation::of(&limiter, &policy(FailureMode::Open), &key, 9).await.unwrap();
-    assert!(open.decision().is_allowed() && open.charges()[0].outcome().is_none());
+    assert!(open.decision().is_admitted() && open.charges()[0].outcome().is_none());
     assert!(open.to_string().contains("its state is unknown"), "{open}");
     let value = serde_json::to_value(&open).unwrap();
     assert_eq!(
@@ -132,9 +135,9 @@ async fn an_explanation_during_an_outage_hands_nothing_back() {
         _ => fails(ErrorKind::StoreSuspended),
     });
     let limiter = Limiter::new(store.clone());
-    let (policy, alice) = (Policy::new("p", Quota::per_day(2)).debt(5), Key::new("alice"));
+    let (policy, alice) = (Policy::new("p", Quota::per_day(2)).max_debt(5), Key::new("alice"));
     // Owed to the store.
-    assert!(limiter.check(&policy, &alice, 2).await.unwrap().is_allowed());
+    assert!(limiter.check(&policy, &alice, 2).await.unwrap().is_admitted());
     for _ in 0..3 {
         let explanation = Explanation::of(&limiter, &policy, &alice, 1).await.unwrap();
         assert!(explanation.decision().failure().is_some());
@@ -148,7 +151,7 @@ async fn an_explanation_during_an_outage_hands_nothing_back() {
 #[tokio::test]
 async fn an_explanation_shows_a_ban_and_what_is_owed_during_it() {
     let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
-    let policy = Policy::new("p", Quota::per_hour(10)).debt(20).penalty(Penalty::manual());
+    let policy = Policy::new("p", Quota::per_hour(10)).max_debt(20).penalty(Penalty::manual());
     let key = Key::new("alice");
     let request = limiter.check(&policy, &key, 1).await.unwrap();
     limiter.debit(&request, 16).await.unwrap();
@@ -175,5 +178,5 @@ async fn charges_that_no_decision_can_have_are_an_error() {
     let twice = [Charge::new(&policy, &Key::new("a"), 1), Charge::new(&policy, &Key::new("a"), 1)];
     assert_eq!(Explanation::of_all(&limiter, &twice).await.unwrap_err().kind(), ErrorKind::InvalidConfig);
     let none = Explanation::of_all(&limiter, &[]).await.unwrap();
-    assert!(none.decision().is_allowed() && none.charges().is_empty());
+    assert!(none.decision().is_admitted() && none.charges().is_empty());
 }

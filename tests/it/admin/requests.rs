@@ -6,10 +6,11 @@ use support::{
     inner::{ask, get},
 };
 use tower_ratelimit::{
-    FailureMode, Header, Key, KeyExtractor as _, ManualClock, MemoryStore, PeerIp, Policy, PolicySource,
-    Quota, RateLimitLayer, Rejection, Rule,
+    FailureMode, Header, Key, KeyExtractor as _, MemoryStore, PeerIp, Policy, PolicySource, Quota,
+    RateLimitLayer, Rejection, Rule,
     layer::Rules,
     policy::{Enforcement, EnforcementSwitch},
+    store::ManualClock,
 };
 use tower_ratelimit_extra::explain::Explanation;
 
@@ -37,10 +38,10 @@ async fn the_rules_that_apply_are_named_with_their_keys() {
     });
     let rules = Rules::new()
         .route("POST /login", rule("login").cost(|_| 2))
-        .route("/skipped", rule("skipped").skip(|_| true))
-        .otherwise(Rule::new(free, Header::new("x-api-key").hashed("0123456789abcdef")));
-    let layer =
-        RateLimitLayer::with_rules(MemoryStore::new(), rules).exempt(|parts| parts.uri.path() == "/health");
+        .route("/skipped", rule("skipped").skip_if(|_| true))
+        .fallback(Rule::new(free, Header::new("x-api-key").hashed("0123456789abcdef")));
+    let layer = RateLimitLayer::with_rules(MemoryStore::new(), rules)
+        .exempt_if(|parts| parts.uri.path() == "/health");
     let hashed = "%*a6949588618bfddffa881161bfd2fd6d";
     let rows: [(&str, &[(&str, &str)]); 6] = [
         ("POST /login", &[("login", "user-4")]),
@@ -69,12 +70,12 @@ async fn the_rules_that_apply_are_named_with_their_keys() {
 async fn it_says_what_the_next_request_gets_and_charges_nothing() {
     let store = MemoryStore::with_clock(ManualClock::new());
     let layer = RateLimitLayer::new(store, policy("one"), Key::new("all"))
-        .and(Rule::new(policy("other"), Key::new("all")));
+        .rule(Rule::new(policy("other"), Key::new("all")));
     let parts = || request("GET /", None);
     for status in [200, 200, 429, 429] {
         for _ in 0..3 {
             let explanation = Explanation::of_request(&layer, &parts()).await.unwrap().unwrap();
-            assert_eq!(explanation.decision().is_allowed(), status == 200);
+            assert_eq!(explanation.decision().is_admitted(), status == 200);
         }
         assert_eq!(ask(&layer, get()).await.status(), status);
     }
@@ -85,13 +86,13 @@ async fn a_request_that_is_not_decided_is_explained_by_its_rejection() {
     let layer = || RateLimitLayer::new(MemoryStore::new(), policy("p"), Header::new("x-api-key"));
     let explain =
         async |layer: RateLimitLayer, key| Explanation::of_request(&layer, &request("GET /", key)).await;
-    let banned = layer().block(Header::new("x-api-key").any_of(["bad"]));
+    let banned = layer().block_if(Header::new("x-api-key").any_of(["bad"]));
     assert!(matches!(explain(banned.clone(), Some("bad")).await, Err(Rejection::Blocked)));
     assert!(explain(banned, Some("good")).await.unwrap().is_some());
     assert_eq!(explain(layer(), None).await.unwrap_err().status(), 400);
     let no_peer = RateLimitLayer::new(MemoryStore::new(), policy("p"), PeerIp::new());
     assert_eq!(explain(no_peer, None).await.unwrap_err().status(), 500);
-    let closed = policy("p").on_store_failure(FailureMode::Closed);
+    let closed = policy("p").failure_mode(FailureMode::Closed);
     let closed = RateLimitLayer::new(Down, closed, Header::new("x-api-key"));
     assert_eq!(explain(closed, Some("k")).await.unwrap_err().status(), 503);
 

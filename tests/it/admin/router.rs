@@ -11,10 +11,11 @@ use support::{
     settings, store,
 };
 use tower_ratelimit::{
-    Error, ErrorKind, FailureMode, Header, Key, KeyExtractor, Limiter, ManualClock, MemoryStore, PeerIp,
-    Policy, Quota, RateLimitLayer, RedisStore,
+    Error, ErrorKind, FailureMode, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, Quota,
+    RateLimitLayer, RedisStore,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     policy::{Enforcement, EnforcementSwitch, Penalty},
+    store::ManualClock,
 };
 use tower_ratelimit_extra::{
     admin::{self, Admin, Policies},
@@ -110,7 +111,7 @@ async fn every_route_does_what_it_says_on_either_store() {
         let refund = operator.ask(Method::POST, &format!("{path}/refund"), Some(r#"{"units": 2}"#)).await;
         assert_eq!(refund.0, 200, "{name}");
         assert_eq!(refund.2, json!({"remaining": 2, "capacity": 5, "reset_after": 36.0}), "{name}");
-        assert!(limiter.check(&login(), &alice, 2).await.unwrap().is_allowed(), "{name}");
+        assert!(limiter.check(&login(), &alice, 2).await.unwrap().is_admitted(), "{name}");
         // More than was charged.
         let refund = operator.ask(Method::POST, &format!("{path}/refund"), Some(r#"{"units": 99}"#)).await;
         assert_eq!(refund.2, json!({"remaining": 5, "capacity": 5, "reset_after": 0.0}), "{name}");
@@ -121,7 +122,7 @@ async fn every_route_does_what_it_says_on_either_store() {
             (204, String::new(), Value::Null),
             "{name}"
         );
-        assert!(limiter.check(&login(), &alice, 5).await.unwrap().is_allowed(), "{name}");
+        assert!(limiter.check(&login(), &alice, 5).await.unwrap().is_admitted(), "{name}");
 
         assert_eq!(operator.get("/enforcement").await, json!({"enforcement": "on"}), "{name}");
         for (text, position) in
@@ -160,7 +161,7 @@ async fn keys_are_banned_listed_and_unbanned_on_either_store() {
         assert_eq!(bans, expected, "{name}");
 
         assert_eq!(operator.ask(Method::DELETE, ban, None).await.0, 204, "{name}");
-        assert!(limiter.check(&policy, &Key::new("José"), 1).await.unwrap().is_allowed(), "{name}");
+        assert!(limiter.check(&policy, &Key::new("José"), 1).await.unwrap().is_admitted(), "{name}");
         assert_eq!(operator.get("/policies/login/bans").await["bans"].as_array().unwrap().len(), 1, "{name}");
 
         let seconds = |text: &str| format!(r#"{{"seconds": {text}}}"#);
@@ -400,10 +401,10 @@ async fn no_valid_setup_and_no_mistake_of_an_operator_counts_as_a_failure_of_the
             plain("meter").algorithm(LeakyBucket::meter()),
             plain("queue").algorithm(LeakyBucket::queue(Duration::from_secs(5))),
             Policy::concurrency("permits", 5).penalty(Penalty::manual()),
-            plain("debt").debt(1_000),
-            plain("leased").leased(2),
+            plain("debt").max_debt(1_000),
+            plain("leased").max_lease(2),
             plain("shadow").shadow().penalty(Penalty::after(2, Duration::from_secs(60))),
-            plain("closed").on_store_failure(FailureMode::Closed),
+            plain("closed").failure_mode(FailureMode::Closed),
         ]
     };
     for (store, limiter) in [("memory", stopped()), ("redis", Limiter::new(redis))] {
@@ -540,7 +541,7 @@ async fn every_mistake_is_answered_with_the_remedy() {
 #[tokio::test]
 async fn a_store_that_is_unavailable_is_answered_with_503() {
     for mode in [FailureMode::default(), FailureMode::Open, FailureMode::Closed] {
-        let operator = Operator::of(admin::router(Down, login().on_store_failure(mode))).await;
+        let operator = Operator::of(admin::router(Down, login().failure_mode(mode))).await;
         let key = "/policies/login/keys/alice";
         operator.problem(Method::GET, key, None, 503, "secret of the store").await;
         let units = Some(r#"{"units": 1}"#);
@@ -567,7 +568,7 @@ async fn a_frozen_redis_is_not_called_busy() {
     let server = RedisServer::start();
     // As operators have it: with the default deadline, and few connections.
     let store = RedisStore::builder().pool_size(2).connect(&server.url()).await.unwrap();
-    let policy = login().penalty(Penalty::manual()).on_store_failure(FailureMode::Closed);
+    let policy = login().penalty(Penalty::manual()).failure_mode(FailureMode::Closed);
     let operator = Operator::of(admin::router(store, policy)).await;
     server.signal("STOP");
     let key = "/policies/login/keys/alice";
@@ -607,7 +608,7 @@ async fn a_failed_change_says_whether_it_may_have_been_made() {
     ];
     for (kind, may_have_charged) in rows {
         for mode in [FailureMode::default(), FailureMode::Open, FailureMode::Closed] {
-            let policy = login().penalty(Penalty::manual()).on_store_failure(mode);
+            let policy = login().penalty(Penalty::manual()).failure_mode(mode);
             let operator = Operator::of(admin::router(Fake::failing(kind), policy)).await;
             for (method, path, body, is_change) in requests.clone() {
                 let (status, _, problem) = operator.ask(method.clone(), path, body).await;

@@ -244,8 +244,8 @@ async fn an_invalid_file_changes_nothing_and_says_what_to_do() {
         ),
         (
             "a wrong mode",
-            with("on_store_failure = \"shut\""),
-            "policy `login`: entry `on_store_failure`: invalid failure mode `shut`: write `local`",
+            with("failure_mode = \"shut\""),
+            "policy `login`: entry `failure_mode`: invalid failure mode `shut`: write `local`",
         ),
         (
             "two of a name",
@@ -358,8 +358,8 @@ async fn every_entry_of_a_policy_is_read_and_a_policy_that_is_not_in_use_can_be_
     let live = LivePolicies::file(&path).unwrap();
     let expected = Policy::new("daily", Quota::per_day(10_000))
         .algorithm(FixedWindow::aligned())
-        .on_store_failure(FailureMode::Closed)
-        .leased(100);
+        .failure_mode(FailureMode::Closed)
+        .max_lease(100);
     assert_eq!(live.current(), [expected]);
     replace(&path, &file_of(&[("api", "1/s")]));
     followed().await;

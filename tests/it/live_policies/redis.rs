@@ -8,6 +8,7 @@ use support::{
     inner::{ask, get},
     settings, store,
 };
+use tower_ratelimit::policy::QuotaUnit;
 use tower_ratelimit::{
     Error, ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RateLimitLayer, RedisStore,
     algorithm::{Algorithm, FixedWindow, Gcra, Replenishment},
@@ -85,7 +86,7 @@ async fn a_complete_json_object_replaces_the_default_or_adds_a_policy_of_another
     let live = live(&store).await;
     let whole = r#"{
         "quota": "100/day", "algorithm": { "name": "fixed-window", "utc_offset": "+01:00" },
-        "on_store_failure": "closed", "lease": 10, "debt": 4, "enforced": 0
+        "failure_mode": "closed", "max_lease": 10, "max_debt": 4, "enforced": 0
     }"#;
     set(&server, "login", whole);
     set(&server, "export", r#"{"quota":"1/s"}"#);
@@ -93,9 +94,9 @@ async fn a_complete_json_object_replaces_the_default_or_adds_a_policy_of_another
     let hour = Duration::from_secs(3_600);
     let login = Policy::new("login", Quota::per_day(100))
         .algorithm(FixedWindow::aligned().utc_offset_east(hour))
-        .on_store_failure(FailureMode::Closed)
-        .leased(10)
-        .debt(4)
+        .failure_mode(FailureMode::Closed)
+        .max_lease(10)
+        .max_debt(4)
         .shadow();
     let export = Policy::new("export", Quota::per_second(1));
     assert_eq!(live.current(), [defaults()[0].clone(), export, login], "{}", error(&live));
@@ -143,9 +144,9 @@ async fn a_quota_alone_keeps_the_algorithm_and_the_options_of_the_default() {
     set(&server, "window", "8/h");
     let build = |debt, own, window| {
         [
-            Policy::new("debt", Quota::per_hour(debt)).debt(3).rollout(0.5),
-            Policy::new("own", Quota::per_hour(own)).algorithm(Doubled).on_store_failure(FailureMode::Open),
-            Policy::new("window", Quota::per_hour(window)).algorithm(FixedWindow::aligned()).leased(5),
+            Policy::new("debt", Quota::per_hour(debt)).max_debt(3).rollout(0.5),
+            Policy::new("own", Quota::per_hour(own)).algorithm(Doubled).failure_mode(FailureMode::Open),
+            Policy::new("window", Quota::per_hour(window)).algorithm(FixedWindow::aligned()).max_lease(5),
         ]
     };
     let live = LivePolicies::redis(&store(&server).await, build(1, 1, 1)).await.unwrap().poll_every(OFTEN);
@@ -160,7 +161,7 @@ async fn a_quota_alone_keeps_the_algorithm_and_the_options_of_the_default() {
     // With the debt it is above the bounds.
     edit(&server, &["HSET", "rl:policies", "window", "8/h", "debt", "1_000_000/s burst 1_000_000_000_000"]);
     followed(&server).await;
-    assert!(error(&live).contains("field `debt`: the debt is too large"), "{}", error(&live));
+    assert!(error(&live).contains("field `max_debt`: the debt is too large"), "{}", error(&live));
     assert_eq!(live.current(), build(6, 7, 8));
 }
 
@@ -252,11 +253,11 @@ async fn a_json_object_changes_only_the_entries_that_it_has() {
     let server = RedisServer::start();
     let penalty = Penalty::after(3, Duration::from_secs(60));
     let login = Policy::new("login", Quota::per_minute(5))
-        .on_store_failure(FailureMode::Closed)
+        .failure_mode(FailureMode::Closed)
         .penalty(penalty)
-        .debt(2);
-    let own = Policy::new("own", Quota::per_hour(1)).algorithm(Doubled).content_bytes();
-    let window = Policy::new("window", Quota::per_hour(9)).algorithm(FixedWindow::aligned()).leased(5);
+        .max_debt(2);
+    let own = Policy::new("own", Quota::per_hour(1)).algorithm(Doubled).quota_unit(QuotaUnit::ContentBytes);
+    let window = Policy::new("window", Quota::per_hour(9)).algorithm(FixedWindow::aligned()).max_lease(5);
     let defaults = [login.clone(), own.clone(), window.clone()];
     let live = LivePolicies::redis(&store(&server).await, defaults.clone()).await.unwrap().poll_every(OFTEN);
     let hour = |limit| Quota::per_hour(limit);
@@ -267,28 +268,33 @@ async fn a_json_object_changes_only_the_entries_that_it_has() {
             "login",
             r#"{"quota":"1/h","enforced":0.5}"#,
             Policy::new("login", hour(1))
-                .on_store_failure(FailureMode::Closed)
+                .failure_mode(FailureMode::Closed)
                 .penalty(penalty)
-                .debt(2)
+                .max_debt(2)
                 .rollout(0.5),
         ),
         (
             "entries removed",
             "login",
-            r#"{"penalty":null,"debt":null,"on_store_failure":null}"#,
+            r#"{"penalty":null,"max_debt":null,"failure_mode":null}"#,
             Policy::new("login", Quota::per_minute(5)),
         ),
         (
             "an algorithm that only the service knows",
             "own",
             r#"{"quota":"3/h"}"#,
-            Policy::new("own", hour(3)).algorithm(Doubled).content_bytes(),
+            Policy::new("own", hour(3)).algorithm(Doubled).quota_unit(QuotaUnit::ContentBytes),
         ),
-        ("another algorithm", "own", r#"{"algorithm":"gcra"}"#, Policy::new("own", hour(1)).content_bytes()),
+        (
+            "another algorithm",
+            "own",
+            r#"{"algorithm":"gcra"}"#,
+            Policy::new("own", hour(1)).quota_unit(QuotaUnit::ContentBytes),
+        ),
         (
             "what only fits together",
             "window",
-            r#"{"quota":"9/h burst 10","algorithm":"gcra","lease":null,"penalty":"manual"}"#,
+            r#"{"quota":"9/h burst 10","algorithm":"gcra","max_lease":null,"penalty":"manual"}"#,
             Policy::new("window", hour(9).burst(10)).penalty(Penalty::manual()),
         ),
         ("nothing", "window", "{}", window.clone()),
@@ -377,19 +383,19 @@ async fn an_invalid_hash_changes_nothing_and_says_what_to_do() {
         (
             "a negative lease",
             "login",
-            r#"{"quota":"5/s","lease":-1}"#,
+            r#"{"quota":"5/s","max_lease":-1}"#,
             "field `login`: entry `lease`: invalid value: integer `-1`",
         ),
         (
             "a huge lease",
             "login",
-            r#"{"quota":"5/s","lease":1e30}"#,
+            r#"{"quota":"5/s","max_lease":1e30}"#,
             "field `login`: entry `lease`: invalid type: floating point",
         ),
         (
             "no lease",
             "login",
-            r#"{"quota":"5/s","lease":0}"#,
+            r#"{"quota":"5/s","max_lease":0}"#,
             "field `login`: a lease must be of 1 to 1,000,000,000,000 units",
         ),
         (
@@ -401,8 +407,8 @@ async fn an_invalid_hash_changes_nothing_and_says_what_to_do() {
         (
             "a wrong mode",
             "login",
-            r#"{"quota":"5/s","on_store_failure":"x"}"#,
-            "field `login`: entry `on_store_failure`: invalid failure mode `x`: write `local`",
+            r#"{"quota":"5/s","failure_mode":"x"}"#,
+            "field `login`: entry `failure_mode`: invalid failure mode `x`: write `local`",
         ),
         (
             "a typing error in a name",

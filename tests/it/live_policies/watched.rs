@@ -49,7 +49,7 @@ async fn counts_are_kept_unless_the_name_or_the_algorithm_changes() {
         ("another period", Policy::new("p", quota), 5),
         (
             "a debt, a mode and a share",
-            old.clone().debt(9).on_store_failure(FailureMode::Closed).rollout(0.5),
+            old.clone().max_debt(9).failure_mode(FailureMode::Closed).rollout(0.5),
             2,
         ),
         ("another algorithm", policy("p", 5).algorithm(SlidingLog::new()), 5),
@@ -74,7 +74,7 @@ async fn counts_are_kept_unless_the_name_or_the_algorithm_changes() {
 async fn a_watched_policy_is_one_of_several_rules() {
     let (sender, receiver) = watch::channel(policy("watched", 1));
     let layer = RateLimitLayer::new(MemoryStore::new(), policy("constant", 3), all())
-        .and(Rule::new(PolicySource::watched(receiver), all()));
+        .rule(Rule::new(PolicySource::watched(receiver), all()));
     let status = async || ask(&layer, get()).await.status().as_u16();
     assert_eq!([status().await, status().await], [200, 429]);
     sender.send_replace(policy("watched", 9));
@@ -89,5 +89,5 @@ async fn a_watched_policy_is_one_of_several_rules() {
 fn a_layer_checks_the_first_policy_of_a_channel() {
     let (_sender, receiver) = watch::channel(policy("p", 1));
     let _ = RateLimitLayer::new(MemoryStore::new(), policy("p", 3), all())
-        .and(Rule::new(PolicySource::watched(receiver), |_: &http::request::Parts| Key::new("a")));
+        .rule(Rule::new(PolicySource::watched(receiver), |_: &http::request::Parts| Key::new("a")));
 }

@@ -4,8 +4,10 @@ use std::{collections::HashMap, future::ready, sync::Mutex};
 use support::{Down, Fake, eventually, fails, fails_after};
 
 use tower_ratelimit::{
-    Charge, Error, ErrorKind, FailureMode, ManualClock, RedisStore, decision::DecisionSource,
-    internal::Extent, store::Action,
+    Charge, Error, ErrorKind, FailureMode, RedisStore,
+    decision::DecisionSource,
+    internal::Extent,
+    store::{Action, ManualClock},
 };
 use tower_ratelimit_extra::explain::BanList;
 
@@ -54,12 +56,12 @@ async fn another_instance_follows_within_the_time_of_its_deny_cache() {
         assert!(banned.banned_for().is_some() && banned.source() == source, "{banned:?}");
     }
     there.operator().unban(&policy, &alice).await.unwrap();
-    assert!(ask(&there, &policy, &alice).await.is_allowed());
+    assert!(ask(&there, &policy, &alice).await.is_admitted());
     clock.advance(millis(199));
     let cached = ask(&here, &policy, &alice).await;
     assert!(cached.banned_for().is_some() && cached.source() == DecisionSource::DenyCache, "{cached:?}");
     clock.advance(millis(1));
-    assert!(ask(&here, &policy, &alice).await.is_allowed());
+    assert!(ask(&here, &policy, &alice).await.is_admitted());
 }
 
 #[tokio::test]
@@ -76,7 +78,12 @@ async fn what_cannot_be_banned_is_an_error_that_says_what_to_write() {
     assert!(limiter.operator().ban(&policy, &alice, 3_650 * DAY).await.is_ok());
     // A store of a user that knows no bans.
     let says = support::Says(|charge: &Charge| {
-        tower_ratelimit::decision::Outcome::new(charge, tower_ratelimit::Verdict::Allow, 9, Duration::ZERO)
+        tower_ratelimit::decision::Outcome::new(
+            charge,
+            tower_ratelimit::decision::Verdict::Admit,
+            9,
+            Duration::ZERO,
+        )
     });
     is_invalid(
         Limiter::new(says.clone()).operator().ban(&policy, &alice, HOUR).await,
@@ -86,7 +93,7 @@ async fn what_cannot_be_banned_is_an_error_that_says_what_to_write() {
 
     // The failure mode does not apply.
     for mode in [FailureMode::Local { instances: 1 }, FailureMode::Open, FailureMode::Closed] {
-        let policy = policy.clone().on_store_failure(mode);
+        let policy = policy.clone().failure_mode(mode);
         assert!(Limiter::new(Down).operator().ban(&policy, &alice, HOUR).await.is_err(), "{mode:?}");
     }
 }

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use http::{Request, StatusCode};
 use tower_ratelimit::{
-    Headers, Key, RateLimitLayer, Rule, key::Header, layer::DecisionKind, policy::Enforcement,
+    Header, Key, RateLimitHeaders, RateLimitLayer, Rule, layer::DecisionKind, policy::Enforcement,
     response::Dialect,
 };
 use tower_ratelimit_extra::config::PolicyConfig;
@@ -13,11 +13,11 @@ use super::*;
 use support::inner::{ask as ask_layer, ask_and_read, get, text};
 
 fn layer() -> RateLimitLayer {
-    let store = MemoryStore::with_clock(tower_ratelimit::ManualClock::new());
+    let store = MemoryStore::with_clock(tower_ratelimit::store::ManualClock::new());
     let login = Policy::new("login", Quota::per_minute(1))
         .algorithm(FixedWindow::anchored())
         .penalty(Penalty::after(2, MINUTE).ban(HOUR));
-    RateLimitLayer::new(store, login, Key::new("all")).and(Rule::new(day("daily", 9), Key::new("all")))
+    RateLimitLayer::new(store, login, Key::new("all")).rule(Rule::new(day("daily", 9), Key::new("all")))
 }
 
 #[tokio::test]
@@ -51,9 +51,9 @@ async fn a_banned_client_gets_the_problem_of_abnormal_usage_and_the_rest_of_the_
 #[tokio::test]
 async fn other_dialects_of_headers_show_no_penalty_either() {
     for headers in [
-        Headers::new(Dialect::IetfDraft07),
-        Headers::new(Dialect::IetfDraft06),
-        Headers::new(Dialect::LegacyDelta),
+        RateLimitHeaders::new(Dialect::IetfDraft07),
+        RateLimitHeaders::new(Dialect::IetfDraft06),
+        RateLimitHeaders::new(Dialect::LegacyDelta),
     ] {
         let layer = layer().headers(headers);
         let mut answers = Vec::new();
@@ -76,7 +76,7 @@ async fn on_decision_reports_a_ban_with_its_decision() {
         let rest = event.decision.and_then(Decision::banned_for);
         log.lock().unwrap().push((event.kind, event.policy().map(str::to_owned), rest));
     });
-    let layer = layer.block(|parts| parts.headers.contains_key("x-bad"));
+    let layer = layer.block_if(|parts| parts.headers.contains_key("x-bad"));
     for _ in 0..3 {
         ask_layer(&layer, get()).await;
     }
@@ -191,7 +191,7 @@ fn a_penalty_is_read_from_a_configuration() {
         let error = policy(entry).unwrap_err().to_string();
         assert!(error.contains(expected), "{entry}: {error}");
     }
-    let leased = r#"{ "name": "login", "quota": "5/min", "lease": 9, "penalty": "manual" }"#;
+    let leased = r#"{ "name": "login", "quota": "5/min", "max_lease": 9, "penalty": "manual" }"#;
     let error = serde_json::from_str::<PolicyConfig>(leased).unwrap_err().to_string();
     assert!(error.contains("policy `login`: a policy with a penalty cannot be leased"), "{error}");
 }

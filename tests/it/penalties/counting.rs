@@ -5,7 +5,11 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use tower_ratelimit::{ErrorKind, FailureMode, ManualClock, Verdict, store::Action};
+use tower_ratelimit::{
+    ErrorKind, FailureMode,
+    decision::Verdict,
+    store::{Action, ManualClock},
+};
 
 use super::*;
 use support::{Down, Fake, eventually};
@@ -26,7 +30,7 @@ async fn two_instances_count_together_exactly() {
                     match ask(&limiter, &policy, &key).await {
                         decision if decision.banned_for().is_some() => {}
                         decision => {
-                            counts[usize::from(decision.is_allowed())].fetch_add(1, Ordering::Relaxed);
+                            counts[usize::from(decision.is_admitted())].fetch_add(1, Ordering::Relaxed);
                         }
                     }
                 }
@@ -66,7 +70,7 @@ async fn a_ban_grows_ends_and_is_forgotten() {
         // Denials that are too far apart do not ban.
         clock.advance(9 * HOUR);
         for _ in 0..9 {
-            assert!(ask(&limiter, &policy, &alice).await.is_allowed(), "{name}");
+            assert!(ask(&limiter, &policy, &alice).await.is_admitted(), "{name}");
             assert_eq!(ask(&limiter, &policy, &alice).await.banned_for(), None, "{name}");
             clock.advance(MINUTE);
         }
@@ -78,7 +82,7 @@ async fn the_denials_are_counted_in_process_while_the_store_fails() {
     let limiter = Limiter::new(Down);
     let alice = Key::new("alice");
     for mode in [FailureMode::Local { instances: 1 }, FailureMode::Local { instances: 2 }] {
-        let policy = day(&format!("{mode:?}"), 4).penalty(three()).on_store_failure(mode);
+        let policy = day(&format!("{mode:?}"), 4).penalty(three()).failure_mode(mode);
         let admitted = if mode == (FailureMode::Local { instances: 2 }) { 2 } else { 4 };
         assert_eq!(provoke(&limiter, &policy, &alice).await, (admitted, 2), "{mode:?}");
         let banned = ask(&limiter, &policy, &alice).await;
@@ -86,9 +90,9 @@ async fn the_denials_are_counted_in_process_while_the_store_fails() {
         assert!(banned.banned_for() <= Some(HOUR), "{banned:?}");
         assert!(matches!(banned.verdict(), Verdict::Deny { .. }));
     }
-    let open = day("open", 1).penalty(three()).on_store_failure(FailureMode::Open);
+    let open = day("open", 1).penalty(three()).failure_mode(FailureMode::Open);
     for _ in 0..9 {
-        assert!(ask(&limiter, &open, &alice).await.is_allowed());
+        assert!(ask(&limiter, &open, &alice).await.is_admitted());
     }
 }
 
@@ -98,16 +102,16 @@ async fn reconciliation_after_an_outage_is_not_a_denial() {
     let limiter = Limiter::new(store.clone());
     let (policy, alice) = (day("p", 2).penalty(Penalty::after(1, HOUR)), Key::new("alice"));
     for _ in 0..2 {
-        assert!(ask(&limiter, &policy, &alice).await.is_allowed());
+        assert!(ask(&limiter, &policy, &alice).await.is_admitted());
     }
     store.fail(ErrorKind::StoreSuspended);
-    assert!(ask(&limiter, &policy, &alice).await.is_allowed());
+    assert!(ask(&limiter, &policy, &alice).await.is_admitted());
     store.fail(None);
-    assert!(ask(&limiter, &policy, &Key::new("bob")).await.is_allowed());
+    assert!(ask(&limiter, &policy, &Key::new("bob")).await.is_admitted());
     // Nothing remains for what is reconciled.
     assert!(eventually(async || !store.asked(Action::ChargeUpTo).is_empty()).await);
     let peeked = limiter.peek(&policy, &alice, 1).await.unwrap();
-    assert!(!peeked.is_allowed() && peeked.banned_for().is_none(), "{peeked:?}");
+    assert!(!peeked.is_admitted() && peeked.banned_for().is_none(), "{peeked:?}");
     assert!(ask(&limiter, &policy, &alice).await.banned_for().is_some());
 }
 
@@ -173,7 +177,7 @@ async fn a_ban_of_an_outage_applies_in_the_next_one_unless_an_operator_ends_it()
         fail(false);
     }
     // A policy that is not counted here is not banned here.
-    let closed = policy.clone().on_store_failure(FailureMode::Closed);
+    let closed = policy.clone().failure_mode(FailureMode::Closed);
     limiter.operator().unban(&closed, &bob).await.unwrap();
     fail(true);
     assert!(is_banned(&bob).await);

@@ -1,6 +1,6 @@
 //! What a ban does to a request and to other policies.
 
-use tower_ratelimit::{Charge, ErrorKind, FailureMode, ManualClock, decision::DecisionSource};
+use tower_ratelimit::{Charge, ErrorKind, FailureMode, decision::DecisionSource, store::ManualClock};
 
 use super::*;
 
@@ -53,7 +53,7 @@ async fn a_denial_by_another_policy_is_not_cached_if_one_has_a_penalty() {
     limiter.check_all(&charges).await.unwrap();
     let before = server.script_calls();
     for _ in 0..5 {
-        assert!(!limiter.check_all(&charges).await.unwrap().is_allowed());
+        assert!(!limiter.check_all(&charges).await.unwrap().is_admitted());
     }
     assert_eq!(server.script_calls() - before, 5);
 }
@@ -62,7 +62,7 @@ async fn a_denial_by_another_policy_is_not_cached_if_one_has_a_penalty() {
 async fn a_value_of_another_program_is_kept_and_fails_the_decision() {
     let server = RedisServer::start();
     let limiter = Limiter::new(settings().deny_cache(Duration::ZERO).connect(&server.url()).await.unwrap());
-    let policy = day("p", 1).penalty(three()).on_store_failure(FailureMode::Closed);
+    let policy = day("p", 1).penalty(three()).failure_mode(FailureMode::Closed);
     let of_text = |text| Some(state(1_767_225_600_000_000.0, 3.0, text));
     for (kind, value) in [
         ("a hash", None),
@@ -95,10 +95,10 @@ async fn under_a_manual_penalty_ordinary_denials_are_cached() {
     let connect = async || settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
     let [here, there] = [Limiter::new(connect().await), Limiter::new(connect().await)];
     let (policy, alice) = (day("p", 1).penalty(Penalty::manual()), Key::new("alice"));
-    assert!(ask(&here, &policy, &alice).await.is_allowed());
+    assert!(ask(&here, &policy, &alice).await.is_admitted());
     assert_eq!(ask(&here, &policy, &alice).await.source(), DecisionSource::Store);
     let cached = ask(&here, &policy, &alice).await;
-    assert!(!cached.is_allowed() && cached.banned_for().is_none());
+    assert!(!cached.is_admitted() && cached.banned_for().is_none());
     assert_eq!(cached.source(), DecisionSource::DenyCache);
     // A ban by another instance is known when the denial is no longer cached, and a ban by this instance immediately.
     there.operator().ban(&policy, &alice, HOUR).await.unwrap();
@@ -109,7 +109,7 @@ async fn under_a_manual_penalty_ordinary_denials_are_cached() {
     here.operator().unban(&policy, &alice).await.unwrap();
     for is_banned in [false, true] {
         let denied = ask(&here, &policy, &alice).await;
-        assert_eq!((denied.banned_for().is_some(), denied.is_allowed()), (is_banned, false));
+        assert_eq!((denied.banned_for().is_some(), denied.is_admitted()), (is_banned, false));
         here.operator().ban(&policy, &alice, HOUR).await.unwrap();
     }
     // Another policy of the decision may count.
@@ -125,11 +125,10 @@ async fn a_number_of_bans_that_no_key_can_have_does_not_block_redis() {
     let server = RedisServer::start();
     let clock = ManualClock::new();
     let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
-    let policy = day("p", 1)
-        .penalty(Penalty::after(1, HOUR).ban(MINUTE).up_to(DAY))
-        .on_store_failure(FailureMode::Closed);
+    let policy =
+        day("p", 1).penalty(Penalty::after(1, HOUR).ban(MINUTE).up_to(DAY)).failure_mode(FailureMode::Closed);
     let alice = Key::new("alice");
-    assert!(ask(&limiter, &policy, &alice).await.is_allowed());
+    assert!(ask(&limiter, &policy, &alice).await.is_admitted());
     let micros = clock.now().as_micros();
     // The latest ban has just ended.
     let value = state(micros as f64, 0.0, format!("9007199254740991;{}", micros - 1));
@@ -147,16 +146,16 @@ async fn a_full_redis_denies_and_does_not_count_the_denial() {
     let memory = |bytes| server.command::<()>(&["CONFIG", "SET", "maxmemory", bytes]);
     for mode in [FailureMode::Open, FailureMode::Closed, FailureMode::Local { instances: 1 }] {
         let policy = |after| {
-            day(&format!("{mode}-{after}"), 1).penalty(Penalty::after(after, HOUR)).on_store_failure(mode)
+            day(&format!("{mode}-{after}"), 1).penalty(Penalty::after(after, HOUR)).failure_mode(mode)
         };
         for policy in [policy(1), policy(3)] {
             let name = policy.name();
-            assert!(ask(&limiter, &policy, &alice).await.is_allowed(), "{name}");
+            assert!(ask(&limiter, &policy, &alice).await.is_admitted(), "{name}");
             limiter.operator().ban(&policy, &bob, HOUR).await.unwrap();
             memory("1");
             // Alone, in one batch, and beside a policy that admits.
             let beside = [
-                Charge::new(&day("beside", 9).on_store_failure(mode), &alice, 1),
+                Charge::new(&day("beside", 9).failure_mode(mode), &alice, 1),
                 Charge::new(&policy, &alice, 1),
             ];
             let asked = (0..20).map(|_| limiter.check(&policy, &alice, 1));
@@ -166,7 +165,7 @@ async fn a_full_redis_denies_and_does_not_count_the_denial() {
             denied.push(limiter.check_all(&beside).await.unwrap());
             denied.push(limiter.check_up_to(&policy, &alice, 1).await.unwrap());
             for decision in denied {
-                assert!(!decision.is_allowed() && decision.banned_for().is_none(), "{name}: {decision:?}");
+                assert!(!decision.is_admitted() && decision.banned_for().is_none(), "{name}: {decision:?}");
                 assert!(decision.failure().is_none(), "{name}: {decision:?}");
                 assert!(decision.retry_after() > Some(23 * HOUR), "{name}: {decision:?}");
             }
@@ -192,9 +191,9 @@ async fn a_full_redis_denies_and_does_not_count_the_denial() {
 async fn a_read_only_server_fails_a_denial_that_must_be_counted() {
     let server = RedisServer::start();
     let limiter = Limiter::new(store(&server).await);
-    let policy = day("p", 1).penalty(three()).on_store_failure(FailureMode::Closed);
+    let policy = day("p", 1).penalty(three()).failure_mode(FailureMode::Closed);
     let alice = Key::new("alice");
-    assert!(ask(&limiter, &policy, &alice).await.is_allowed());
+    assert!(ask(&limiter, &policy, &alice).await.is_admitted());
     let () = server.command(&["REPLICAOF", "127.0.0.1", "1"]);
     let error = limiter.check(&policy, &alice, 1).await.unwrap_err();
     assert!(error.to_string().contains("READONLY"), "{error}");

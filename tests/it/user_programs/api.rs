@@ -8,14 +8,15 @@ use axum::{
     response::IntoResponse,
     routing::{get, post},
 };
+use http::request::Parts;
 use http::{Method, Request, Response, StatusCode};
 use serde_json::{Value, json};
 use support::{RedisServer, http as server};
 use tower_http::cors::CorsLayer;
 use tower_ratelimit::{
-    ClientIp, Error, ErrorKind, Header, Headers, Key, KeyExtractor as _, Limiter, ManualClock, MemoryStore,
-    Parts, Policy, PolicySource, Quota, RateLimitLayer, Rejection, Rule, TrustedProxies,
-    algorithm::SlidingLog, layer::Rules, policy::Penalty,
+    ClientIp, Error, ErrorKind, Header, Key, KeyExtractor as _, Limiter, MemoryStore, Policy, PolicySource,
+    Quota, RateLimitHeaders, RateLimitLayer, Rejection, Rule, algorithm::SlidingLog, key::TrustedProxies,
+    layer::Rules, policy::Penalty, store::ManualClock,
 };
 use tower_ratelimit_extra::lookup::Lookup;
 
@@ -50,12 +51,13 @@ fn app(limiter: impl Into<Limiter>) -> Result<Router, Error> {
     });
 
     let rules = Rules::new()
-        .every(per_ip)
+        .always(per_ip)
         .route("POST /login", failed)
         .route("/api/{*rest}", Rule::new(plan, account));
     let limit = RateLimitLayer::with_rules(limiter, rules).response(error_format);
-    let cors =
-        CorsLayer::new().allow_origin(tower_http::cors::Any).expose_headers(Headers::default().names());
+    let cors = CorsLayer::new()
+        .allow_origin(tower_http::cors::Any)
+        .expose_headers(RateLimitHeaders::default().names());
     Ok(Router::new()
         .route("/api/orders", get(async || "orders"))
         .route("/login", post(log_in))

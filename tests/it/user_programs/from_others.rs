@@ -5,25 +5,27 @@ use std::time::Duration;
 use axum::{Router, routing::get};
 use support::http::{Client, serve};
 use tower_ratelimit::{
-    FailureMode, Headers, ManualClock, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rule,
-    algorithm::FixedWindow, response::Dialect, store::Store,
+    FailureMode, MemoryStore, PeerIp, Policy, Quota, RateLimitHeaders, RateLimitLayer, Rule,
+    algorithm::FixedWindow,
+    response::Dialect,
+    store::{ManualClock, Store},
 };
 
 /// `GovernorConfigBuilder::default().per_second(2).burst_size(5)`: a request every two seconds.
 fn from_tower_governor(store: impl Store) -> RateLimitLayer {
     let policy = Policy::new("api", "1/2s burst 5".parse::<Quota>().unwrap());
-    RateLimitLayer::new(store, policy, PeerIp::new()).headers(Headers::new(Dialect::LegacyDelta))
+    RateLimitLayer::new(store, policy, PeerIp::new()).headers(RateLimitHeaders::new(Dialect::LegacyDelta))
 }
 
 /// `rateLimit({ windowMs: 15 * 60 * 1000, limit: 100, skipSuccessfulRequests: true, passOnStoreError: true, skip })`.
 fn from_express(store: impl Store) -> RateLimitLayer {
     let policy = Policy::new("default", "100/15min".parse::<Quota>().unwrap())
         .algorithm(FixedWindow::anchored())
-        .on_store_failure(FailureMode::Open);
+        .failure_mode(FailureMode::Open);
     let rule = Rule::new(policy, PeerIp::new()).count_if(|response| response.status.is_client_error());
     RateLimitLayer::with_rules(store, rule)
-        .exempt(|request| request.uri.path() == "/health")
-        .headers(Headers::new(Dialect::IetfDraft06))
+        .exempt_if(|request| request.uri.path() == "/health")
+        .headers(RateLimitHeaders::new(Dialect::IetfDraft06))
 }
 
 fn app(layer: RateLimitLayer) -> Router {

@@ -5,7 +5,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 use tower::BoxError;
-use tower_ratelimit::{Charge, Key, Limiter, ManualClock, MemoryStore, Policy, Quota};
+use tower_ratelimit::{Charge, Key, Limiter, MemoryStore, Policy, Quota, store::ManualClock};
 
 /// Answers each line with `ok`, or with the policy that denies it; after two denials the connection is closed.
 async fn serve(limiter: Limiter, stream: TcpStream, connection: u64) -> Result<(), BoxError> {
@@ -19,7 +19,7 @@ async fn serve(limiter: Limiter, stream: TcpStream, connection: u64) -> Result<(
     let (mut line, mut denials) = (String::new(), 0);
     while denials < 2 && lines.read_line(&mut line).await? > 0 {
         let decision = limiter.check_all(&charges).await?;
-        let denied_by = decision.binding().filter(|_| !decision.is_allowed());
+        let denied_by = decision.binding().filter(|_| !decision.is_admitted());
         denials += u32::from(denied_by.is_some());
         let answer = denied_by.map_or("ok", |outcome| outcome.policy().name()).to_owned() + "\n";
         lines.get_mut().write_all(answer.as_bytes()).await?;

@@ -14,9 +14,9 @@ use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 use tower_ratelimit::{
-    FailureMode, Header, Key, KeyExtractor as _, Limiter, ManualClock, MemoryStore, PeerIp, Policy,
-    PolicySource, Quota, RateLimitLayer, Rejection, Rule, algorithm::SlidingLog, key::GrpcMethod,
-    policy::Enforcement,
+    FailureMode, Header, Key, KeyExtractor as _, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota,
+    RateLimitLayer, Rejection, Rule, algorithm::SlidingLog, key::GrpcMethod, policy::Enforcement,
+    store::ManualClock,
 };
 
 mod program {
@@ -40,21 +40,21 @@ mod program {
         // At most two logins a minute. Logins are rejected while the store is unavailable.
         let login = Policy::new("login", Quota::per_minute(2))
             .algorithm(SlidingLog::new())
-            .on_store_failure(FailureMode::Closed);
-        let login = per_ip.sibling(Rule::new(login, PeerIp::new()));
+            .failure_mode(FailureMode::Closed);
+        let login = per_ip.with_same_settings(Rule::new(login, PeerIp::new()));
 
         let (plans, free) = (shop.plans.clone(), Policy::new("free", Quota::per_hour(1)));
         let plan = PolicySource::per_request(move |_: &Parts, key: &Key| {
             key.identity().and_then(|api_key| plans.get(&*api_key)).unwrap_or(&free).clone()
         });
-        let plan = per_ip.sibling(Rule::new(plan, Header::new("x-api-key")));
+        let plan = per_ip.with_same_settings(Rule::new(plan, Header::new("x-api-key")));
 
         Router::new()
             .route("/", get(async || "home"))
             .route("/login", post(async || "welcome").layer(login))
             .route("/reports", get(async || "report").layer(plan))
             .route("/import", post(import))
-            .layer(per_ip.exempt(|parts| parts.uri.path() == "/health"))
+            .layer(per_ip.exempt_if(|parts| parts.uri.path() == "/health"))
             .route("/health", get(async || "ok"))
             .with_state(shop)
     }
@@ -189,7 +189,7 @@ async fn the_switch_turns_every_limit_off() {
 async fn health_checks_over_grpc_are_not_limited() {
     let health = GrpcMethod::service().any_of(["grpc.health.v1.Health"]);
     let policy = Policy::new("calls", Quota::per_day(1));
-    let layer = RateLimitLayer::new(MemoryStore::new(), policy, GrpcMethod::new()).exempt(health);
+    let layer = RateLimitLayer::new(MemoryStore::new(), policy, GrpcMethod::new()).exempt_if(health);
     let call = async |path: &str| {
         let service = tower::service_fn(async |_: Request<String>| {
             Ok::<_, std::convert::Infallible>(Response::new(String::new()))

@@ -1,11 +1,12 @@
 //! Tenants from the claims of a token, an extractor and a mapper of the user's own.
 
 use axum::{Json, Router, middleware, routing::get};
+use http::request::Parts;
 use http::{Request, Response, StatusCode};
 use serde_json::json;
 use tower::ServiceExt as _;
 use tower_ratelimit::{
-    Answer, Error, ErrorKind, Key, KeyExtractor, Limiter, MemoryStore, Parts, Policy, PolicySource, Quota,
+    Answer, Error, ErrorKind, Key, KeyExtractor, Limiter, MemoryStore, Policy, PolicySource, Quota,
     RateLimitLayer, Rejection, Rule, key::from_extension,
 };
 
@@ -32,7 +33,7 @@ fn app(limiter: impl Into<Limiter>) -> Router {
     });
     let tenant = Rule::new(plan, from_extension(|claims: &Claims| claims.tenant.clone()));
     let limit = RateLimitLayer::with_rules(limiter, tenant)
-        .and(Rule::new(Policy::new("user", Quota::per_hour(2)), User))
+        .rule(Rule::new(Policy::new("user", Quota::per_hour(2)), User))
         .response(|rejection: &Rejection, request: &Parts| {
             Json(json!({ "path": request.uri.path(), "status": rejection.status().as_u16() }))
         });

@@ -26,7 +26,7 @@ where
 }
 
 async fn without_a_service(limiter: &Limiter) -> Result<bool, Error> {
-    Ok(limiter.wait(&calls(), &Key::new("all"), 1, PATIENCE).await?.is_allowed())
+    Ok(limiter.wait(&calls(), &Key::new("all"), 1, PATIENCE).await?.is_admitted())
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,9 @@ use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tower_ratelimit::{
-    Decision, Error, ErrorKind, Key, Limiter, Policy, Verdict, decision::Outcome, internal::Extent,
+    Decision, Error, ErrorKind, Key, Limiter, Policy,
+    decision::{Outcome, Verdict},
+    internal::Extent,
 };
 use tower_ratelimit_extra::{
     config::PolicySummary,
@@ -273,7 +275,7 @@ fn row(policy: &Policy, key: &Key, outcome: Option<&Outcome>) -> Vec<String> {
                 _ if outcome.banned_for().is_some() => {
                     format!("banned for {}", span(outcome.banned_for().unwrap_or_default()))
                 }
-                Verdict::Allow => "admitted".to_owned(),
+                Verdict::Admit => "admitted".to_owned(),
                 Verdict::Delay(delay) => format!("admitted after {}ms", delay.as_millis()),
                 Verdict::Deny { retry_after: Some(wait), .. } => {
                     format!("denied, admitted in {}", span(wait))

@@ -27,7 +27,7 @@ const POLICIES: &str = "
 [[policies]]
 name = 'login'
 quota = '5/week'
-on_store_failure = 'closed'
+failure_mode = 'closed'
 
 [[policies]]
 name = 'daily'
@@ -135,7 +135,7 @@ async fn a_client_is_shown_refunded_and_reset() {
     let refunded = operator.text(&["refund", "login", "alice", "3"]);
     assert!(refunded.contains("\n3 of 5 units remain; "), "{refunded}");
     assert!(refunded.ends_with("\na request of 1 unit is admitted\n"), "{refunded}");
-    assert!(limiter.peek(&login(), &alice, 3).await.unwrap().is_allowed());
+    assert!(limiter.peek(&login(), &alice, 3).await.unwrap().is_admitted());
     assert!(
         operator
             .text(&["show", "login", "alice", "--cost", "4"])
@@ -233,7 +233,7 @@ async fn json_equals_the_json_of_the_router() {
     let store = connect(&server).await;
     let limiter = Limiter::new(store);
     let operator = Operator::new(&["--redis", &server.url()]);
-    let closed = login().on_store_failure(tower_ratelimit::FailureMode::Closed);
+    let closed = login().failure_mode(tower_ratelimit::FailureMode::Closed);
     let expected = Explanation::of(&limiter, &closed, &Key::new("bob"), 1).await.unwrap();
     let mut expected = serde_json::to_value(&expected).unwrap();
     (expected["is_charged"], expected["charged_names"]) = (json!(false), json!([]));
@@ -329,7 +329,7 @@ async fn keys_are_banned_listed_and_unbanned() {
             .check(&policy, &Key::new("alice"), 1)
             .await
             .unwrap()
-            .is_allowed()
+            .is_admitted()
     );
     let (code, error) = operator.error(&["ban", "login", "alice", "1day"]);
     assert_eq!(code, 2);

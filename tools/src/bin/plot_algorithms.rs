@@ -13,8 +13,10 @@ use std::{error::Error, path::Path, time::Duration};
 
 use plotters::prelude::*;
 use tower_ratelimit::{
-    Key, Limiter, ManualClock, MemoryStore, Policy, Quota, Verdict,
+    Key, Limiter, MemoryStore, Policy, Quota,
     algorithm::{Algorithm, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    decision::Verdict,
+    store::ManualClock,
 };
 
 const END: f64 = 45.0;

@@ -31,8 +31,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tower_ratelimit::{
-    Decision, Key, Limiter, ManualClock, MemoryStore, Policy, Quota, RedisStore, Verdict,
+    Decision, Key, Limiter, MemoryStore, Policy, Quota, RedisStore,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    decision::Verdict,
+    store::ManualClock,
 };
 
 /// Shows which past requests a policy would have denied.

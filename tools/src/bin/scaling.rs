@@ -17,7 +17,7 @@ use std::{
 };
 
 use clap::Parser;
-use tower_ratelimit::{Key, Limiter, ManualClock, MemoryStore, Policy, Quota, algorithm::FixedWindow};
+use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, algorithm::FixedWindow, store::ManualClock};
 
 const MOST_IN_A_CALL: usize = 128;
 const REMEMBERED: u64 = 1_000_000;

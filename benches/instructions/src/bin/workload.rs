@@ -75,7 +75,7 @@ async fn service(contender: &str) -> Result<Contender, Failure> {
             let penalty = Penalty::after(1_000, Duration::from_secs(10)).ban(Duration::from_secs(60));
             RateLimitLayer::new(redis().await?, policy("bench").penalty(penalty), key())
         }
-        "leased" => RateLimitLayer::new(redis().await?, policy("bench").leased(1_000), key()),
+        "leased" => RateLimitLayer::new(redis().await?, policy("bench").max_lease(1_000), key()),
         "one-stored" => RateLimitLayer::new(redis().await?, lasting_policy("bench"), key()),
         "two-stored" => RateLimitLayer::new(redis().await?, lasting_policy("bench"), key())
             .and(Rule::new(lasting_policy("second"), key())),

@@ -43,6 +43,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
 fn limit(store: impl Into<Limiter>) -> Result<RateLimitLayer, Box<dyn Error>> {
     let quota = Quota::try_new(10_000_000, Duration::from_secs(365 * 24 * 60 * 60))?;
     // A store that fails must show as answers other than 2xx.
-    let policy = Policy::new("p", quota).on_store_failure(FailureMode::Closed);
+    let policy = Policy::new("p", quota).failure_mode(FailureMode::Closed);
     Ok(RateLimitLayer::new(store, policy, Header::new("x-api-key")))
 }

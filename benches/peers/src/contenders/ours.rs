@@ -43,13 +43,13 @@ pub(super) fn modes() -> Vec<Contender> {
             "tower-ratelimit, RedisStore, leased(10,000)",
             Role::OurLeased(10_000),
             |settings| settings,
-            |policy| policy.leased(10_000),
+            |policy| policy.max_lease(10_000),
         ),
         redis(
             "tower-ratelimit, RedisStore, leased(1000)",
             Role::OurLeased(1000),
             |settings| settings,
-            |policy| policy.leased(1000),
+            |policy| policy.max_lease(1000),
         ),
         redis(
             "tower-ratelimit, RedisStore, deny cache off",
@@ -117,7 +117,7 @@ fn limited(
 ) -> Result<Box<dyn Subject>, Box<dyn Error>> {
     let quota = Quota::try_new(setup.limit.count.into(), setup.limit.period)?;
     // A store that fails must show as wrong answers, and not as requests that were admitted without a decision.
-    let named = |name: &str| policy(Policy::new(name, quota).on_store_failure(FailureMode::Closed));
+    let named = |name: &str| policy(Policy::new(name, quota).failure_mode(FailureMode::Closed));
     let layer = RateLimitLayer::new(store, named("p"), Header::from(KEY));
     let layer = others.iter().fold(layer, |layer, name| layer.and(Rule::new(named(name), Header::from(KEY))));
     Ok(subject(layer.layer(Handler)))

@@ -252,7 +252,7 @@ async fn sweep(leases: Weak<Leases>, runtime: Id) {
     }
 }
 
-/// The units on [lease](crate::Policy::leased) in this process: see
+/// The units on [lease](crate::Policy::max_lease) in this process: see
 /// [`RedisStore::lease_status`](crate::RedisStore::lease_status).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]

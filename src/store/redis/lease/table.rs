@@ -108,8 +108,8 @@ impl LeaseTable {
         };
         let Some((remaining, reset, is_low, receipt)) = spent() else { return Spent::Hot };
         drop(shard);
-        let outcome = Outcome::new(charge, Verdict::Allow, remaining, Duration::from_micros(reset));
-        let outcome = outcome.granting(charge.cost()).with_lease_receipt(receipt);
+        let outcome = Outcome::new(charge, Verdict::Admit, remaining, Duration::from_micros(reset));
+        let outcome = outcome.with_granted(charge.cost()).with_lease_receipt(receipt);
         Spent::Decided(Decision::one(outcome).made_by(DecisionSource::Lease), is_low)
     }
 
@@ -122,7 +122,7 @@ impl LeaseTable {
         if entry.fetching {
             return None;
         }
-        let wanted = entry.wanted(requested_at, charge.policy().settings().lease.unwrap_or(0));
+        let wanted = entry.wanted(requested_at, charge.policy().settings().max_lease.unwrap_or(0));
         let (lease, left) = match &mut entry.lease {
             Some(lease) if ahead => {
                 let spent = mem::take(&mut lease.spent);
@@ -308,7 +308,7 @@ mod tests {
     impl Fixture {
         fn new() -> Self {
             let clock = ManualClock::new();
-            let policy = Policy::new("api", Quota::per_second(LIMIT)).leased(LEASED);
+            let policy = Policy::new("api", Quota::per_second(LIMIT)).max_lease(LEASED);
             let charge = Charge::new(&policy, &Key::new("alice"), 1);
             Self { table: LeaseTable::new(Clock::including_suspension(Some(clock.clone()))), clock, charge }
         }
@@ -334,7 +334,7 @@ mod tests {
         fn grant(&self, fetch: &(Fetch, Returned), name: u64, units: u64) -> Option<Returned> {
             let receipt = Receipt { made: 0, mark: 0 };
             let leased = Leased { units, lifetime: 1_000_000, name, receipt };
-            let outcome = Outcome::new(&self.charge, Verdict::Allow, LIMIT, Duration::from_secs(1));
+            let outcome = Outcome::new(&self.charge, Verdict::Admit, LIMIT, Duration::from_secs(1));
             self.table.complete(&fetch.0, &fetch.1, Some((leased, &outcome)))
         }
 
@@ -468,7 +468,7 @@ mod tests {
         let fetch = one.hot();
         let receipt = Receipt { made: 0, mark: 0 };
         let leased = Leased { units: 50, lifetime: MAX_LEASE_TIME, name: 7, receipt };
-        let outcome = Outcome::new(&one.charge, Verdict::Allow, LIMIT, Duration::from_secs(1));
+        let outcome = Outcome::new(&one.charge, Verdict::Admit, LIMIT, Duration::from_secs(1));
         assert!(one.table.complete(&fetch.0, &fetch.1, Some((leased, &outcome))).is_some());
         for _ in 0..9 {
             one.advance(100);

@@ -214,7 +214,7 @@ fn leased(charge: &Charge, lease: &LeaseRequest, records: &Records) -> Option<Re
     let leased = Leased { units, lifetime: integer(lifetime)?, name: integer(name)?, receipt };
     // Leased units can be charged too, in this process.
     let remaining = count.remaining.saturating_add(units);
-    let outcome = Count { verdict: Verdict::Allow, remaining, ..count }.outcome(charge);
+    let outcome = Count { verdict: Verdict::Admit, remaining, ..count }.outcome(charge);
     Some(Reply::Decided(Decision::one(outcome.with_lease_receipt(receipt)), Some(leased)))
 }
 
@@ -230,7 +230,7 @@ struct Count {
 impl Count {
     #[inline]
     fn outcome(self, charge: &Charge) -> Outcome {
-        Outcome::new(charge, self.verdict, self.remaining, self.reset_after).granting(self.granted)
+        Outcome::new(charge, self.verdict, self.remaining, self.reset_after).with_granted(self.granted)
     }
 }
 
@@ -244,7 +244,7 @@ fn count(action: Action, charge: &Charge, record: &Record) -> Option<(Count, u64
     let (verdict, mark) = match granted {
         0 if retry_or_mark == NEVER => (Verdict::Deny { retry_after: None }, 0),
         0 => (Verdict::Deny { retry_after: Some(micros(retry_or_mark)?) }, 0),
-        _ if delay.is_zero() => (Verdict::Allow, integer(retry_or_mark)?),
+        _ if delay.is_zero() => (Verdict::Admit, integer(retry_or_mark)?),
         _ => (Verdict::Delay(delay), integer(retry_or_mark)?),
     };
     let granted = granted.saturating_sub(1);
@@ -309,7 +309,7 @@ mod tests {
     fn records_become_verdicts() {
         let second = |seconds| Some(Duration::from_secs(seconds));
         let rows = [
-            ("admitted", [2.0, 4.0, 1e6, 0.0, 0.0], Verdict::Allow),
+            ("admitted", [2.0, 4.0, 1e6, 0.0, 0.0], Verdict::Admit),
             ("admitted after a delay", [2.0, 4.0, 1e6, 7.0, 2e6], Verdict::Delay(Duration::from_secs(2))),
             ("denied", [0.0, 4.0, 1e6, 3e6, 0.0], Verdict::Deny { retry_after: second(3) }),
             ("denied for good", [0.0, 4.0, 1e6, -1.0, 0.0], Verdict::Deny { retry_after: None }),

@@ -137,7 +137,8 @@ fn takes_of(jobs: &[&Job]) -> Option<&'static Arc<Script>> {
         }
         before = Some(policy);
         let name = policy.algorithm_name();
-        if policy.settings().debt > 0 || policy.bans().is_some() || *algorithm.get_or_insert(name) != name {
+        if policy.settings().max_debt > 0 || policy.bans().is_some() || *algorithm.get_or_insert(name) != name
+        {
             return None;
         }
     }

@@ -10,7 +10,7 @@ use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     process::{Child, Command},
 };
-use tower_ratelimit::{ClientIp, MemoryStore, Policy, Quota, RateLimitLayer, TrustedProxies};
+use tower_ratelimit::{ClientIp, MemoryStore, Policy, Quota, RateLimitLayer, key::TrustedProxies};
 
 /// nginx with the block of the guide.
 struct Nginx {

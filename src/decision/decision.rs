@@ -117,10 +117,9 @@ impl Decision {
     // Inlined because a call would copy the outcome once more.
     #[inline(always)]
     pub(crate) fn one(outcome: Outcome) -> Self {
-        if outcome.is_shadow() {
-            return Self::new([outcome]);
-        }
-        Self::from_parts(outcome.verdict(), OneOrMany::One(outcome), 0)
+        let is_shadow = outcome.is_shadow();
+        let verdict = if is_shadow { Verdict::Allow } else { outcome.verdict() };
+        Self::from_parts(verdict, OneOrMany::One(outcome), u16::from(is_shadow))
     }
 
     // Inlined for the same reason.
@@ -417,7 +416,7 @@ impl Decision {
         self.of_outcomes(|outcome| is_meant(outcome.policy().name()))
     }
 
-    /// The decision of the outcomes for which `is_meant` holds. `None` if there are none.
+    /// The decision of the outcomes for which `is_meant` holds. `None` if it holds for no outcome.
     pub(crate) fn of_outcomes(&self, is_meant: impl Fn(&Outcome) -> bool) -> Option<Self> {
         let outcomes = self.all_outcomes().iter().filter(|outcome| is_meant(outcome)).cloned();
         let alone = Self::new(outcomes).failed(self.decided.failure.clone(), self.source());

@@ -175,8 +175,8 @@ impl EnforcementSwitch {
         self.0.moved(Some(before), Some(enforcement as u8));
     }
 
-    /// Whether there is another handle on the switch, such as a layer's. A task that moves the switch can end once there
-    /// is none.
+    /// Whether there is another handle on the switch, such as a layer's. A task that moves the switch can end once no
+    /// other handle exists.
     ///
     /// # Example
     ///

@@ -205,12 +205,21 @@ fn expiry_after(interval: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use tower_ratelimit::Quota;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn entries(rows: &[(&str, &str)]) -> BTreeMap<Vec<u8>, Vec<u8>> {
         rows.iter().map(|(name, entry)| (name.as_bytes().to_vec(), entry.as_bytes().to_vec())).collect()
+    }
+
+    #[tokio::test]
+    async fn the_table_has_the_name_under_which_the_store_counts_the_policy() {
+        let store = RedisStore::builder().prefix("shop").connect_lazy("redis://127.0.0.1:1").unwrap();
+        let policy = Policy::new("a:b {c}", Quota::per_second(1));
+        assert_eq!(table_of(&store, &policy).key(), "shop:adaptive:a%3Ab%20%7Bc%7D:gcra");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::{
 
 use support::{PATIENT, RedisServer, settings};
 use tower_ratelimit::{
-    Decision, FailureMode, Key, Limiter, Policy, Quota,
+    Decision, Error, FailureMode, Key, Limiter, Policy, Quota,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     policy::Penalty,
     store::ManualClock,
@@ -61,21 +61,21 @@ fn policies() -> Vec<(&'static str, Policy, Vec<Step>)> {
         ("queue", ten("queue").algorithm(LeakyBucket::queue(30 * SECOND)), some()),
         ("tokens", ten("tokens").algorithm(TokenBucket::new()), some()),
         ("tokens, in steps", ten("tokens, in steps").algorithm(bucket), some()),
-        ("anchored", ten("anchored").algorithm(window.clone()), some()),
-        ("anchored, refunded", ten("anchored, refunded").algorithm(window.clone()), refunded()),
-        ("anchored, debt", ten("anchored, debt").algorithm(window.clone()).max_debt(20), owing()),
+        ("anchored", ten("anchored").algorithm(window), some()),
+        ("anchored, refunded", ten("anchored, refunded").algorithm(window), refunded()),
+        ("anchored, debt", ten("anchored, debt").algorithm(window).max_debt(20), owing()),
         (
             "anchored, leased",
             of("anchored, leased", Quota::per_hour(1_000)).algorithm(window).max_lease(50),
             vec![Charge(1); 200],
         ),
         ("aligned", ten("aligned").algorithm(FixedWindow::aligned()), some()),
-        ("log", ten("log").algorithm(log.clone()), some()),
-        ("log, refunded", ten("log, refunded").algorithm(log.clone()), refunded()),
+        ("log", ten("log").algorithm(log), some()),
+        ("log, refunded", ten("log, refunded").algorithm(log), refunded()),
         ("log, debt", ten("log, debt").algorithm(log).max_debt(20), owing()),
-        ("segments", ten("segments").algorithm(cells.clone()), some()),
-        ("segments, refunded", ten("segments, refunded").algorithm(cells.clone()), refunded()),
-        ("segments, debt", ten("segments, debt").algorithm(cells.clone()).max_debt(20), owing()),
+        ("segments", ten("segments").algorithm(cells), some()),
+        ("segments, refunded", ten("segments, refunded").algorithm(cells), refunded()),
+        ("segments, debt", ten("segments, debt").algorithm(cells).max_debt(20), owing()),
         ("segments, raised", ten("segments, raised").algorithm(cells), raised()),
         ("permits", Policy::concurrency("permits", 10).failure_mode(FailureMode::Closed), some()),
         (
@@ -124,7 +124,7 @@ fn unescaped(text: &str) -> Vec<u8> {
     let mut bytes = parts.next().unwrap().as_bytes().to_vec();
     for part in parts {
         bytes.push(u8::from_str_radix(&part[..2], 16).unwrap());
-        bytes.extend(part[2..].as_bytes());
+        bytes.extend(&part.as_bytes()[2..]);
     }
     bytes
 }
@@ -169,25 +169,32 @@ fn store(server: &RedisServer, line: &str) {
 async fn answers(server: &RedisServer, policy: &Policy, time: Duration) -> Vec<String> {
     let clock = ManualClock::new();
     let limiter = limiter(server, &clock).await;
-    let text = |decision: &Decision| {
-        let one = &decision.outcomes()[0];
-        let (reset, banned) = (one.reset_after(), one.banned_for());
-        format!(
-            "{:?}, {} remain, reset after {reset:?}, banned for {banned:?}",
-            one.verdict(),
-            one.remaining()
-        )
+    let text = |decision: Result<&Decision, Error>| match decision {
+        Ok(decision) => {
+            let one = &decision.outcomes()[0];
+            let (reset, banned) = (one.reset_after(), one.banned_for());
+            format!(
+                "{:?}, {} remain, reset after {reset:?}, banned for {banned:?}",
+                one.verdict(),
+                one.remaining()
+            )
+        }
+        Err(error) => error.to_string(),
     };
     let mut lines = Vec::new();
     for after in [0, 1, 5, 30, 61, 3_700] {
         clock.set(time + after * SECOND);
-        let explanation = Explanation::of(&limiter, policy, &key(), 4).await.unwrap();
-        let owed = explanation.charges()[0].owed();
-        lines.push(format!("after {after} s: {}, {owed} owed", text(explanation.decision())));
+        lines.push(match Explanation::of(&limiter, policy, &key(), 4).await {
+            Ok(explanation) => {
+                let owed = explanation.charges()[0].owed();
+                format!("after {after} s: {}, {owed} owed", text(Ok(explanation.decision())))
+            }
+            Err(error) => format!("after {after} s: {}", text(Err(error))),
+        });
     }
     clock.set(time + SECOND);
-    let charged = limiter.check(policy, &key(), 1).await.unwrap();
-    lines.push(format!("charged: {}", text(&charged)));
+    let charged = limiter.check(policy, &key(), 1).await;
+    lines.push(format!("charged: {}", charged.map_or_else(|error| text(Err(error)), |one| text(Ok(&one)))));
     lines
 }
 

@@ -47,7 +47,7 @@ use crate::{
 /// * calls that the inner store makes without a request: to lease and return units, to count instances, and to check
 ///   connections.
 ///
-/// If `decide` changes keys or policies, do not implement `inner`: the inner store would be asked for the denials of
+/// If `decide` changes keys or policies, do not implement `inner`: the inner store would then look for denials of
 /// keys that it does not have.
 ///
 /// # Examples

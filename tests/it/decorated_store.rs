@@ -299,7 +299,7 @@ async fn the_manual_clock_of_the_inner_store_sets_the_time_in_headers() {
     }
 }
 
-/// Fails while it is told to, although the inner store does not.
+/// Fails while `fails` is set, although the inner store does not.
 #[derive(Clone)]
 struct Failing<S> {
     store: S,

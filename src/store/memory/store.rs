@@ -253,7 +253,7 @@ impl Backend for MemoryStore {
         Some(decided)
     }
 
-    // The table is asked for each known denial.
+    // `known_denial` looks at the table itself, so it knows all.
     fn has_denied(&self, _: &[Charge]) -> bool {
         false
     }

@@ -6,7 +6,7 @@ use redis::RedisError;
 
 use super::{
     codes::parse,
-    explain::{explain, io_kind, is_server_error, tls_remedy},
+    safe_text::{explain, io_kind, is_server_error, tls_remedy},
 };
 use crate::base::{Error, ErrorKind, Fault};
 

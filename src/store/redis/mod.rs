@@ -6,13 +6,11 @@
 
 mod address;
 mod builder;
-mod clock;
 mod codes;
 mod connect;
 mod decide;
 mod deny_cache;
 mod error;
-mod explain;
 mod instances;
 mod job;
 mod lease;
@@ -23,6 +21,7 @@ mod opener;
 mod primary;
 mod probe;
 mod probe_report;
+mod safe_text;
 mod script;
 mod servers;
 mod store;

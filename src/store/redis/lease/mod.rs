@@ -11,6 +11,7 @@
 //! from an older one. A report is sent again only if it was certainly not sent. A report that fails is dropped, and the
 //! end of the lease settles it.
 
+mod clock;
 mod entry;
 mod send;
 mod table;

@@ -14,6 +14,7 @@ use tokio::{
 };
 
 use super::{
+    clock::Clock,
     entry::Returned,
     table::{Fetch, LeaseTable},
 };
@@ -25,7 +26,6 @@ use crate::{
     store::{
         Action, ManualClock,
         redis::{
-            clock::Clock,
             deny_cache::{DenyCache, DenyObserver},
             job::{Job, KeyNames, LeaseRequest, LeaseReturn, Leased, Observer},
             script::Script,

@@ -11,16 +11,16 @@ use std::{
     time::Duration,
 };
 
-use super::entry::{Entry, HOT_INTERVAL, Lease, Returned};
+use super::{
+    clock::Clock,
+    entry::{Entry, HOT_INTERVAL, Lease, Returned},
+};
 use crate::{
     base::{Guard, UnderWay, random::hasher, sync::lock, time::micros},
     decision::{Charge, Decision, DecisionSource, Outcome, Verdict},
     key::Key,
     policy::Policy,
-    store::redis::{
-        clock::Clock,
-        job::{LeaseReturn, Leased},
-    },
+    store::redis::job::{LeaseReturn, Leased},
 };
 
 pub(crate) struct LeaseTable {

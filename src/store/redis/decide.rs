@@ -68,18 +68,15 @@ impl Store for RedisStore {
             Ok(script) => script,
             Err(error) => return Answer::ready(Err(error)),
         };
+        if action == Action::Peek && charges.iter().any(Charge::is_patient) {
+            return self.peek_patiently(charges, script);
+        }
         let lease = hot.and_then(|(charge, hash)| self.leases.fetch(charge, hash, false));
         let frees_units = matches!(action, Action::Refund | Action::Ban)
             || lease.as_ref().is_some_and(|lease| lease.returned().frees_units());
         let denial = deny_cache.map(|deny_cache| DenyObserver::new(deny_cache, now, frees_units));
         let job = Job { lease, denial, ..self.job(action, charges.into(), script) };
-        match action {
-            Action::Refund => self.refund(job),
-            Action::Peek if job.charges.iter().any(Charge::is_patient) => {
-                Job { deadline: self.deadline.max(PROBE_TIMEOUT), is_patient: true, ..job }.decide()
-            }
-            _ => job.decide(),
-        }
+        if action == Action::Refund { self.refund(job) } else { job.decide() }
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
@@ -175,6 +172,13 @@ impl RedisStore {
             time,
             ..Job::new(action, charges, self.names.clone(), script, self.deadline, self.link.clone())
         }
+    }
+
+    // Apart from `decide`, which would copy each job once more.
+    #[cold]
+    fn peek_patiently(&self, charges: &[Charge], script: Arc<Script>) -> Answer<Decision> {
+        let job = self.job(Action::Peek, charges.into(), script);
+        Job { deadline: self.deadline.max(PROBE_TIMEOUT), is_patient: true, ..job }.decide()
     }
 
     /// The command that removes the count of a key.

@@ -172,7 +172,7 @@ fn hostile(criterion: &mut Criterion) {
     let of_address = |name| rule(name, Box::new(PeerIp::new()) as Box<dyn KeyExtractor>);
     let routes = || {
         let rules = Rules::new().route("POST /login", of_address("login"));
-        rules.route("/users/{id}", of_address("users")).every(of_address("all"))
+        rules.route("/users/{id}", of_address("users")).always(of_address("all"))
     };
     let filled = |filler: &str, bytes: usize| format!("/{}", filler.repeat(bytes / filler.len()));
     let long = |name: &str| "session=a; ".repeat(60_000 / 11).replace("session", name);

@@ -26,10 +26,10 @@
 //!     401
 //! curl -i -H 'authorization: Bearer correct-horse-battery' http://127.0.0.1:3001/limits/policies
 //!     200
-//!     {"policies":[{"name":"api","quota":"2/h","algorithm":"gcra","capacity":2,"max_debt":0,"max_lease":0,"has_penalty":true,"quota_unit": "requests","enforced":1.0,"failure_mode":"local"}],"warnings":[],"error":null}
+//!     {"policies":[{"name":"api","quota":"2/h","algorithm":"gcra","capacity":2,"max_debt":0,"max_lease":0,"has_penalty":true,"quota_unit":"requests","enforced":1.0,"failure_mode":"local"}],"warnings":[],"error":null}
 //! curl -i -H 'authorization: Bearer correct-horse-battery' http://127.0.0.1:3001/limits/policies/api/keys/k-ann
 //!     200
-//!     {"verdict":"denied","retry_after":1800.0,"source":"store","failure":null,"charges":[{"policy":{"name":"api","quota":"2/h","algorithm":"gcra","capacity":2,"max_debt":0,"max_lease":0,"has_penalty":true,"quota_unit": "requests","enforced":1.0,"failure_mode":"local"},"key":"k-ann","identity":"k-ann","key_hash":"02b757a429d88596","stored_as":null,"cost":1,"is_shadow":false,"verdict":"denied","delay":null,"retry_after":1800.0,"banned_for":null,"remaining":0,"reset_after":3600.0,"owed":0}]}
+//!     {"verdict":"denied","retry_after":1800.0,"source":"store","failure":null,"charges":[{"policy":{"name":"api","quota":"2/h","algorithm":"gcra","capacity":2,"max_debt":0,"max_lease":0,"has_penalty":true,"quota_unit":"requests","enforced":1.0,"failure_mode":"local"},"key":"k-ann","identity":"k-ann","key_hash":"02b757a429d88596","stored_as":null,"cost":1,"is_shadow":false,"verdict":"denied","delay":null,"retry_after":1800.0,"banned_for":null,"remaining":0,"reset_after":3600.0,"owed":0}]}
 //!
 //! curl -i -H 'authorization: Bearer correct-horse-battery' -H 'content-type: application/json' -d '{"units": 1}' http://127.0.0.1:3001/limits/policies/api/keys/k-ann/refund
 //!     200

@@ -80,7 +80,7 @@ impl LeakyBucket {
     /// Creates a queue: delays requests until it is their turn, and denies those that would wait longer than
     /// `max_wait`, which is at most 400 days and in whole microseconds.
     ///
-    /// A delayed request gets the verdict [`Delay`](crate::Verdict::Delay). The layer waits and then calls the
+    /// A delayed request gets the verdict [`Delay`](crate::decision::Verdict::Delay). The layer waits and then calls the
     /// service, and [`Limiter::wait`](crate::Limiter::wait) waits too. After a [`check`](crate::Limiter::check), your code
     /// must wait for the [delay](crate::Decision::delay). A request of several units leaves when the last of them may leave.
     #[must_use]

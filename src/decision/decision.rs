@@ -118,7 +118,7 @@ impl Decision {
     #[inline(always)]
     pub(crate) fn one(outcome: Outcome) -> Self {
         let is_shadow = outcome.is_shadow();
-        let verdict = if is_shadow { Verdict::Allow } else { outcome.verdict() };
+        let verdict = if is_shadow { Verdict::Admit } else { outcome.verdict() };
         Self::from_parts(verdict, OneOrMany::One(outcome), u16::from(is_shadow))
     }
 
@@ -496,9 +496,9 @@ impl fmt::Debug for Decision {
 pub enum DecisionSource {
     /// The store: Redis, a [`MemoryStore`](crate::MemoryStore), or your own.
     Store,
-    /// The deny cache of a [`RedisStore`](crate::store::RedisStore): Redis has denied the key, and the wait is not over.
+    /// The deny cache of a [`RedisStore`](crate::RedisStore): Redis has denied the key, and the wait is not over.
     DenyCache,
-    /// Units that a [`RedisStore`](crate::store::RedisStore) has on [lease](crate::Policy::max_lease).
+    /// Units that a [`RedisStore`](crate::RedisStore) has on [lease](crate::Policy::max_lease).
     Lease,
     /// This process, under [`FailureMode::Local`](crate::FailureMode::Local), because the store
     /// [failed](super::Decision::failure).

@@ -2,8 +2,8 @@
 //!
 //! | key | extractor |
 //! |---|---|
-//! | address of the client | [`PeerIp`]; behind proxies [`ClientIp`] |
-//! | header, cookie, bearer token | [`Header`], [`Cookie`], [`Bearer`] |
+//! | address of the client | [`PeerIp`](crate::PeerIp); behind proxies [`ClientIp`](crate::ClientIp) |
+//! | header, cookie, bearer token | [`Header`](crate::Header), [`Cookie`], [`Bearer`] |
 //! | matched route, gRPC method | [`MatchedRoute`], [`GrpcMethod`] |
 //! | value in the request's extensions | [`from_extension`] |
 //! | what an axum extractor returns | [`from_extractor`] |

@@ -94,7 +94,7 @@ use crate::{
 ///
 /// fn limits(store: MemoryStore) -> RateLimitLayer {
 ///     RateLimitLayer::new(store, Policy::new("burst", Quota::per_second(10)), Header::new("x-api-key"))
-///         .and(
+///         .rule(
 ///             Rule::new(
 ///                 Policy::new("daily", Quota::per_day(3)).algorithm(FixedWindow::anchored()),
 ///                 Header::new("x-api-key"),

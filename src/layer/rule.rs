@@ -31,7 +31,7 @@ use crate::{
 /// let upload = |parts: &Parts| if parts.uri.path() == "/upload" { 1 } else { 0 };
 /// let uploads = Rule::new(Policy::new("uploads", Quota::per_hour(2)), Key::new("all")).cost(upload);
 /// let per_key = Policy::new("per-key", Quota::per_hour(10));
-/// let layer = RateLimitLayer::new(MemoryStore::new(), per_key, Header::new("x-api-key")).and(uploads);
+/// let layer = RateLimitLayer::new(MemoryStore::new(), per_key, Header::new("x-api-key")).rule(uploads);
 ///
 /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
 ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
@@ -107,8 +107,8 @@ impl Rule {
     /// // Two requests an hour, only one of which may be something other than a download.
     /// let all = Policy::new("all", Quota::per_hour(2));
     /// let dynamic = Rule::new(Policy::new("dynamic", Quota::per_hour(1)), Key::new("all"))
-    ///     .skip(|parts| parts.uri.path().starts_with("/downloads/"));
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), all, Key::new("all")).and(dynamic);
+    ///     .skip_if(|parts| parts.uri.path().starts_with("/downloads/"));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), all, Key::new("all")).rule(dynamic);
     /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
     ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
     /// }));
@@ -161,7 +161,7 @@ impl Rule {
     /// let failed = Rule::new(policy, Key::new("all"))
     ///     .count_if(|response| response.status == StatusCode::UNAUTHORIZED);
     /// let all = Rule::new(Policy::new("all", Quota::per_hour(4)), Key::new("all"));
-    /// let rules = Rules::new().route("POST /login", failed).every(all);
+    /// let rules = Rules::new().route("POST /login", failed).always(all);
     /// let service = RateLimitLayer::with_rules(MemoryStore::new(), rules);
     /// let login = service.layer(tower::service_fn(|password: Request<String>| async move {
     ///     let status = if password.body() == "secret" { 200 } else { 401 };
@@ -215,7 +215,7 @@ impl Rule {
     /// let tokens = Policy::new("tokens", Quota::per_hour(1_000));
     /// let tokens = Rule::new(tokens, Key::new("all")).cost(|_| 400).reserve();
     /// let requests = Policy::new("requests", Quota::per_hour(10));
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), requests, Key::new("all")).and(tokens);
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), requests, Key::new("all")).rule(tokens);
     /// let app = Router::new().route("/", post(complete)).layer(layer);
     /// for remaining in [r#""tokens";r=600"#, r#""tokens";r=595"#] {
     ///     let response = app.clone().oneshot(Request::post("/").body(Body::from("hello")).unwrap()).await.unwrap();
@@ -302,11 +302,12 @@ impl Rule {
     /// use http::{Request, Response};
     /// use http_body_util::{BodyExt, Full};
     /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule, policy::QuotaUnit};
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let bytes = Policy::new("bytes", Quota::per_minute(100_000)).quota_unit(QuotaUnit::ContentBytes).max_debt(1_000_000);
+    /// let bytes = Policy::new("bytes", Quota::per_minute(100_000)).quota_unit(QuotaUnit::ContentBytes);
+    /// let bytes = bytes.max_debt(1_000_000);
     /// let rule = Rule::new(bytes, Key::new("all")).response_bytes();
     /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), rule);
     /// let download = layer.layer(tower::service_fn(|_: Request<()>| async {

@@ -278,7 +278,7 @@ impl Reservation {
     /// let limiter = Limiter::new(MemoryStore::new());
     /// let reserving = |policy: &Policy, estimate| Rule::new(policy.clone(), Key::new("all")).cost(move |_| estimate).reserve();
     /// let layer = RateLimitLayer::with_rules(limiter.clone(), reserving(&tokens, 400).unit("tokens"))
-    ///     .and(reserving(&money, 1_200).unit("micro-dollars"));
+    ///     .rule(reserving(&money, 1_200).unit("micro-dollars"));
     /// let app = Router::new().route("/", post(complete)).layer(layer);
     /// app.oneshot(Request::post("/").body(Body::from("hello")).unwrap()).await.unwrap();
     /// assert_eq!(limiter.peek(&tokens, &Key::new("all"), 0).await.unwrap().remaining(), Some(995));
@@ -361,7 +361,7 @@ impl Reservation {
     /// # pub async fn main() {
     /// let points = Rule::new(Policy::new("points", Quota::per_hour(60)), Key::new("all")).reserve();
     /// let requests = Policy::new("requests", Quota::per_hour(10));
-    /// let layer = RateLimitLayer::new(MemoryStore::new(), requests, Key::new("all")).and(points);
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), requests, Key::new("all")).rule(points);
     /// let app = Router::new().route("/", post(query)).layer(layer);
     /// let send = |query: &'static str| app.clone().oneshot(Request::post("/").body(Body::from(query)).unwrap());
     ///

@@ -396,7 +396,7 @@ mod tests {
         for built in [leased.try_penalty(penalty), punishing.try_max_lease(10)] {
             let error = built.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{error}");
-            assert!(error.to_string().contains("leave out `leased` or `penalty`"), "{error}");
+            assert!(error.to_string().contains("leave out `max_lease` or `penalty`"), "{error}");
         }
     }
 }

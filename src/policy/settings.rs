@@ -88,7 +88,7 @@ impl PolicySettings {
     pub(super) fn check(&self, can_lease: bool) -> Result<(), Error> {
         let problem = match self.max_lease {
             Some(most) if most == 0 || most > MAX_LEASED => {
-                "a lease must be of 1 to 1,000,000,000,000 units: leave out `leased` for no lease"
+                "a lease must be of 1 to 1,000,000,000,000 units: leave out `max_lease` for no lease"
             }
             Some(_) if !can_lease => {
                 "the units of this algorithm cannot be leased exactly: leave out `max_lease`, \
@@ -96,7 +96,7 @@ impl PolicySettings {
             }
             Some(_) if self.penalty.is_some() => {
                 "a policy with a penalty cannot be leased, because an instance would spend leased units of a banned key: \
-                 leave out `leased` or `penalty`"
+                 leave out `max_lease` or `penalty`"
             }
             _ if !(0.0..=1.0).contains(&self.enforced) => {
                 "the share of keys must be from 0 to 1: 0.25 enforces the policy for a quarter of them"

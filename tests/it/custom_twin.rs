@@ -65,7 +65,8 @@ async fn a_layer_over_a_memory_store_decides_a_custom_algorithm_with_a_twin() {
     clock.advance(Duration::from_secs(12 * 3_600));
     let store = MemoryStore::with_clock(clock.clone());
     let other = Policy::new("other", Quota::per_hour(9));
-    let layer = RateLimitLayer::new(store, reports(), Key::new("all")).rule(Rule::new(other, Key::new("all")));
+    let layer =
+        RateLimitLayer::new(store, reports(), Key::new("all")).rule(Rule::new(other, Key::new("all")));
     for _ in 0..5 {
         assert_eq!(inner::ask(&layer, inner::get()).await.status(), 200);
     }

@@ -49,7 +49,15 @@ enum Setting {
 /// each of them.
 fn parts(policy: &Policy) -> Vec<(Setting, String)> {
     let PolicySettings {
-        quota, algorithm, failure_mode, max_lease, max_debt, penalty, quota_unit, enforced, ..
+        quota,
+        algorithm,
+        failure_mode,
+        max_lease,
+        max_debt,
+        penalty,
+        quota_unit,
+        enforced,
+        ..
     } = policy.settings();
     let known = format!(
         "PolicySettings {{ quota: {quota:?}, algorithm: {algorithm:?}, failure_mode: {failure_mode:?}, max_lease: {max_lease:?}, \

@@ -347,8 +347,18 @@ async fn a_rule_skips_what_matches_its_exemption_and_needs_no_key_for_it() {
         ("skipped", by_key().skip_if(is_public), ask_for("/public", &[key]), (200, "all")),
         ("skipped, no key", by_key().skip_if(is_public), ask_for("/public", &[]), (200, "all")),
         ("applies, no key", by_key().skip_if(is_public), ask_for("/", &[]), (400, "")),
-        ("skipped by header", by_key().skip_if(partner()), ask_for("/", &[("x-partner", "p1")]), (200, "all")),
-        ("skipped later", by_key().skip_if(late_partner()), ask_for("/", &[("x-partner", "p1")]), (200, "all")),
+        (
+            "skipped by header",
+            by_key().skip_if(partner()),
+            ask_for("/", &[("x-partner", "p1")]),
+            (200, "all"),
+        ),
+        (
+            "skipped later",
+            by_key().skip_if(late_partner()),
+            ask_for("/", &[("x-partner", "p1")]),
+            (200, "all"),
+        ),
         (
             "applies later",
             by_key().skip_if(late_partner()),

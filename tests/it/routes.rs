@@ -125,7 +125,12 @@ async fn tables_without_routes_or_without_a_rule_for_the_request() {
         ("no rule for it", table(Rules::new().route("/a", rule("a"))), "/", ""),
         ("a rule for it", table(Rules::new().route("/a", rule("a"))), "/a", "a"),
         ("and one more", table(Rules::new().route("/a", rule("a"))).rule(rule("b")), "/", "b"),
-        ("and one more on the route", table(Rules::new().route("/a", rule("a"))).rule(rule("b")), "/a", "a b"),
+        (
+            "and one more on the route",
+            table(Rules::new().route("/a", rule("a"))).rule(rule("b")),
+            "/a",
+            "a b",
+        ),
         ("a sibling", common.with_same_settings(Rules::new().route("/a", rule("a"))), "/a", "a"),
     ];
     for (name, layer, path, expected) in rows {

@@ -132,8 +132,10 @@ async fn of_two_rules_that_choose_their_policies_each_counts_by_its_own_function
             Rule::new(PolicySource::per_request(move |_, _| Some(plan.clone())), Key::new(key))
         };
         let errors = chosen("errors").count_if(|response| response.status.is_client_error());
-        let layer =
-            RateLimitLayer::with_rules(limiter.clone(), Rules::new().always(chosen("requests")).always(errors));
+        let layer = RateLimitLayer::with_rules(
+            limiter.clone(),
+            Rules::new().always(chosen("requests")).always(errors),
+        );
         for status in [200, 404, 200] {
             let service = layer.layer(service_fn(move |_: Request<String>| async move {
                 Ok::<_, Infallible>(Response::builder().status(status).body(String::new()).unwrap())

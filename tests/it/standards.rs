@@ -61,8 +61,10 @@ fn problem(body: &str) -> Value {
 
 #[tokio::test]
 async fn the_list_headers_are_canonical_structured_fields() {
-    let layer = layer(Policy::new(HOSTILE, Quota::per_minute(5)))
-        .rule(Rule::new(Policy::new("subsecond", Quota::new(7, Duration::from_millis(500))), Key::new("all")));
+    let layer = layer(Policy::new(HOSTILE, Quota::per_minute(5))).rule(Rule::new(
+        Policy::new("subsecond", Quota::new(7, Duration::from_millis(500))),
+        Key::new("all"),
+    ));
     let response = ask(&layer, get()).await;
     let policies = items(response.headers(), "ratelimit-policy");
     assert_eq!(policies[0], (HOSTILE.into(), vec![("q".into(), 5), ("w".into(), 60)]));

@@ -131,7 +131,7 @@ impl Adaptive {
     /// * The mean suits requests that are spread over the instances: one overloaded instance in ten has a tenth of the
     ///   effect. With the smallest share, one sick instance would throttle all.
     /// * A new instance starts with the mean of the others. One that stops without notice counts for four more
-    ///   [intervals](Self::always), at least two seconds.
+    ///   [intervals](Self::every), at least two seconds.
     /// * While Redis is unavailable, each instance uses its own share.
     /// * A shared limit on the requests in flight covers all instances. So it also rises while this instance uses
     ///   little of it, and falls from the whole limit instead of from twice what is used.

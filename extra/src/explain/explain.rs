@@ -82,7 +82,7 @@ impl Explanation {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let rule = |name: &str| Rule::new(Policy::new(name, Quota::per_minute(5)), Header::new("x-api-key"));
-    /// let rules = Rules::new().every(rule("all")).route("POST /login", rule("login"));
+    /// let rules = Rules::new().always(rule("all")).route("POST /login", rule("login"));
     /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), rules);
     ///
     /// let (request, ()) = Request::post("/login").header("x-api-key", "k-ann").body(())?.into_parts();

@@ -40,7 +40,7 @@ use crate::{
 ///
 /// * The extensions contain no address. The message names the call that is missing.
 /// * The peer is a Unix socket, which has no address. Use [`ClientIp`](crate::ClientIp) with
-///   [`TrustedProxies::and_unix_socket`](crate::TrustedProxies::and_unix_socket). A Unix socket is recognized by
+///   [`TrustedProxies::and_unix_socket`](crate::key::TrustedProxies::and_unix_socket). A Unix socket is recognized by
 ///   tonic's `UdsConnectInfo`, and by the `SocketAddr` for Unix sockets of std or tokio (feature `axum`), alone or in
 ///   `ConnectInfo`.
 ///

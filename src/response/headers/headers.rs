@@ -143,7 +143,7 @@ pub enum Dialect {
     /// One header for each number, for the binding policy.
     IetfDraft06,
     /// The `X-RateLimit-*` headers for the binding policy, with the time of the reset by the clock of this machine, or by the
-    /// [`ManualClock`](crate::ManualClock) of the store.
+    /// [`ManualClock`](crate::store::ManualClock) of the store.
     LegacyEpoch,
     /// The `X-RateLimit-*` headers for the binding policy, with the wait until the reset.
     LegacyDelta,

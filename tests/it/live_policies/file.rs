@@ -236,11 +236,11 @@ async fn an_invalid_file_changes_nothing_and_says_what_to_do() {
             login("quota = \"6/min burst 9\"\nalgorithm = \"fixed-window\""),
             "policy `login`: a fixed window has no burst: leave out `burst`",
         ),
-        ("no lease", with("lease = 0"), "policy `login`: a lease must be of 1 to 1,000,000,000,000 units"),
+        ("no lease", with("max_lease = 0"), "policy `login`: a lease must be of 1 to 1,000,000,000,000 units"),
         (
             "a negative lease",
-            with("lease = -1"),
-            "policy `login`: entry `lease`: invalid value: integer `-1`",
+            with("max_lease = -1"),
+            "policy `login`: entry `max_lease`: invalid value: integer `-1`",
         ),
         (
             "a wrong mode",
@@ -353,7 +353,7 @@ async fn every_entry_of_a_policy_is_read_and_a_policy_that_is_not_in_use_can_be_
     let directory = Directory::new();
     let path = directory.file("limits.toml");
     let daily = "[[policies]]\nname = \"daily\"\nquota = \"10_000/day\"\nalgorithm = { name = \"fixed-window\", \
-                 aligned = true }\non_store_failure = \"closed\"\nlease = 100\n";
+                 aligned = true }\nfailure_mode = \"closed\"\nmax_lease = 100\n";
     fs::write(&path, daily).unwrap();
     let live = LivePolicies::file(&path).unwrap();
     let expected = Policy::new("daily", Quota::per_day(10_000))

@@ -161,7 +161,7 @@ async fn a_quota_alone_keeps_the_algorithm_and_the_options_of_the_default() {
     // With the debt it is above the bounds.
     edit(&server, &["HSET", "rl:policies", "window", "8/h", "debt", "1_000_000/s burst 1_000_000_000_000"]);
     followed(&server).await;
-    assert!(error(&live).contains("field `max_debt`: the debt is too large"), "{}", error(&live));
+    assert!(error(&live).contains("field `debt`: the debt is too large"), "{}", error(&live));
     assert_eq!(live.current(), build(6, 7, 8));
 }
 
@@ -384,13 +384,13 @@ async fn an_invalid_hash_changes_nothing_and_says_what_to_do() {
             "a negative lease",
             "login",
             r#"{"quota":"5/s","max_lease":-1}"#,
-            "field `login`: entry `lease`: invalid value: integer `-1`",
+            "field `login`: entry `max_lease`: invalid value: integer `-1`",
         ),
         (
             "a huge lease",
             "login",
             r#"{"quota":"5/s","max_lease":1e30}"#,
-            "field `login`: entry `lease`: invalid type: floating point",
+            "field `login`: entry `max_lease`: invalid type: floating point",
         ),
         (
             "no lease",

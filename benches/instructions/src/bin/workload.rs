@@ -67,10 +67,10 @@ async fn service(contender: &str) -> Result<Contender, Failure> {
             RateLimitLayer::new(MemoryStore::new(), Policy::new("bench", Quota::per_hour(1)), key())
         }
         "one" => RateLimitLayer::new(redis().await?, policy("bench"), key()),
-        "two" => RateLimitLayer::new(redis().await?, policy("bench"), key()).and(also("second")),
-        "three" => {
-            RateLimitLayer::new(redis().await?, policy("bench"), key()).and(also("second")).and(also("third"))
-        }
+        "two" => RateLimitLayer::new(redis().await?, policy("bench"), key()).rule(also("second")),
+        "three" => RateLimitLayer::new(redis().await?, policy("bench"), key())
+            .rule(also("second"))
+            .rule(also("third")),
         "penalty" => {
             let penalty = Penalty::after(1_000, Duration::from_secs(10)).ban(Duration::from_secs(60));
             RateLimitLayer::new(redis().await?, policy("bench").penalty(penalty), key())
@@ -78,7 +78,7 @@ async fn service(contender: &str) -> Result<Contender, Failure> {
         "leased" => RateLimitLayer::new(redis().await?, policy("bench").max_lease(1_000), key()),
         "one-stored" => RateLimitLayer::new(redis().await?, lasting_policy("bench"), key()),
         "two-stored" => RateLimitLayer::new(redis().await?, lasting_policy("bench"), key())
-            .and(Rule::new(lasting_policy("second"), key())),
+            .rule(Rule::new(lasting_policy("second"), key())),
         other => return Err(format!("there is no contender {other}").into()),
     };
     Ok(mapped(layer.layer(service_fn(handler))))

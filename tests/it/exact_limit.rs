@@ -6,11 +6,12 @@ use proptest::prelude::*;
 use support::{
     RedisServer,
     http::{Tally, app, hammer, serve},
-    memory_and_redis, store,
+    memory_and_redis, settings, store,
 };
 use tower_ratelimit::{
-    FailureMode, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
+    FailureMode, Key, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
     algorithm::{FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    store::ManualClock,
 };
 
 const CONNECTIONS: usize = 64;
@@ -166,5 +167,42 @@ async fn a_sliding_log_holds_in_every_span_over_two_instances() {
     assert!(stamps.len() as u64 > 2 * limit, "{}", stamps.len());
     for span in stamps.windows(usize::try_from(limit).unwrap() + 1) {
         assert!(span[span.len() - 1] - span[0] >= 50_000, "{span:?}");
+    }
+}
+
+/// The denial writes down the state that it has changed to the earlier time, also that of a key with a single unit.
+#[tokio::test]
+async fn the_retry_time_of_a_denial_holds_after_the_clock_stepped_back() {
+    let server = RedisServer::start();
+    let period = Duration::from_secs(100);
+    let algorithms: [(&str, Policy); 6] = [
+        ("gcra", Policy::new("gcra", Quota::new(1, period))),
+        ("tokens", Policy::new("tokens", Quota::new(1, period)).algorithm(TokenBucket::new())),
+        ("meter", Policy::new("meter", Quota::new(1, period)).algorithm(LeakyBucket::meter())),
+        ("window", Policy::new("window", Quota::new(1, period)).algorithm(FixedWindow::anchored())),
+        ("log", Policy::new("log", Quota::new(1, period)).algorithm(SlidingLog::new())),
+        (
+            "segments",
+            Policy::new("segments", Quota::new(1, period)).algorithm(SlidingWindow::new().segments(10)),
+        ),
+    ];
+    for (name, policy) in algorithms {
+        let clock = ManualClock::new();
+        let redis = settings().deny_cache(Duration::ZERO).manual_clock(clock.clone());
+        let limiters = [
+            ("memory", Limiter::new(MemoryStore::with_clock(clock.clone()))),
+            ("redis", Limiter::new(redis.connect(&server.url()).await.unwrap())),
+        ];
+        for (store, limiter) in limiters {
+            let ask = async || limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+            assert!(ask().await.is_admitted(), "{name}, {store}");
+            clock.step_back(period / 2);
+            let wait = ask().await.retry_after().unwrap();
+            clock.advance(wait - Duration::from_micros(1));
+            assert!(!ask().await.is_admitted(), "{name}, {store}: before {wait:?}");
+            clock.advance(Duration::from_micros(1));
+            assert!(ask().await.is_admitted(), "{name}, {store}: after {wait:?}");
+            clock.step_back(wait / 2);
+        }
     }
 }

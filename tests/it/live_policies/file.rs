@@ -236,7 +236,11 @@ async fn an_invalid_file_changes_nothing_and_says_what_to_do() {
             login("quota = \"6/min burst 9\"\nalgorithm = \"fixed-window\""),
             "policy `login`: a fixed window has no burst: leave out `burst`",
         ),
-        ("no lease", with("max_lease = 0"), "policy `login`: a lease must be of 1 to 1,000,000,000,000 units"),
+        (
+            "no lease",
+            with("max_lease = 0"),
+            "policy `login`: a lease must be of 1 to 1,000,000,000,000 units",
+        ),
         (
             "a negative lease",
             with("max_lease = -1"),

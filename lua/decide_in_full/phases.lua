@@ -1,6 +1,6 @@
 --[[
   A decision of any action, in three phases: it changes the states, for a refund, a renewal or a ban; it plans each charge; and
-  it charges all of them, or reports each as it is. What an action does is in the call: `Action::spec` in src/store/store.rs.
+  it charges all of them, or reports each as it is. What an action does is in the call: `Action::spec` in src/store/action.rs.
 
   The run of the decision is a table of
 

@@ -110,7 +110,7 @@
 //! | `metrics` | counters, histograms and gauges for any exporter of the facade `metrics`; their [`BUCKETS`](metrics::BUCKETS) | no |
 //! | `redis` | [`RedisStore`] on one server, and its [`ProbeReport`](store::ProbeReport) | yes |
 //! | `sentinel` | [`RedisStore`] on the primary of Redis Sentinel: [`Servers::sentinel`](store::Servers::sentinel) | no |
-//! | `serde` | [`Quota`], [`FailureMode`] and [`Enforcement`](policy::Enforcement) are read from configuration files; whole policies with `tower-ratelimit-extra` | no |
+//! | `serde` | [`Quota`], [`FailureMode`], [`QuotaUnit`](policy::QuotaUnit) and [`Enforcement`](policy::Enforcement) are read from configuration files; whole policies with `tower-ratelimit-extra` | no |
 //! | `tls-rustls` | [`RedisStore`] on `rediss://` URLs, with rustls and ring | no |
 //! | `tls-rustls-no-provider` | the same, with the crypto provider that your program installs | no |
 //! | `tonic` | gRPC rejections carry `RetryInfo` and `QuotaFailure`; [`Rejection`] becomes a `tonic::Status`; [`PeerIp`] reads tonic's connect info | no |

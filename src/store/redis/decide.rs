@@ -12,10 +12,15 @@ use tokio::{
 };
 
 use super::{
+    connect::{
+        ProbeReport,
+        probe::{decide_once, probe},
+    },
     deny_cache::DenyObserver,
     instances::{Instances, MOST as MOST_INSTANCES},
     job::Job,
     lease::Spent,
+    listing::list,
     script::Script,
     store::RedisStore,
     transport::{PROBE_TIMEOUT, current, deadline_in, in_task},
@@ -147,7 +152,7 @@ impl Backend for RedisStore {
     }
 
     fn stored_keys(&self, policies: &[Policy], extent: Extent) -> Answer<StoredKeys> {
-        Answer::pending(self.clone().list(policies.to_vec(), extent))
+        Answer::pending(list(self.clone(), policies.to_vec(), extent))
     }
 
     fn local_counts(&self) -> Option<Arc<LocalCounts<dyn Store>>> {
@@ -164,6 +169,54 @@ impl Backend for RedisStore {
 }
 
 impl RedisStore {
+    /// Checks whether the server can make the decisions of this store: its version and kind, its eviction policy, the round
+    /// trip, and the Redis user's permissions. Makes decisions on unused keys with the store's prefix and removes the keys.
+    ///
+    /// [`connect`](Self::connect) calls this, fails unless the report [can decide](ProbeReport::can_decide), and logs the
+    /// other findings at warn. Call it yourself after `connect_lazy`, or in a health check of a deployment. Each command takes
+    /// at most a second and a half.
+    ///
+    /// To see the eviction policy, the Redis user needs `+info`, which is not part of [`acl_rule`](Self::acl_rule). In a
+    /// Redis Cluster, the decisions are made on one node.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreUnreachable`](ErrorKind::StoreUnreachable), [`StoreTimeout`](ErrorKind::StoreTimeout) or
+    /// [`StoreBusy`](ErrorKind::StoreBusy) if the server does not answer; [`StoreFailed`](ErrorKind::StoreFailed) if it
+    /// answers PING with an error, for example because it requires a password;
+    /// [`StoreDisconnected`](ErrorKind::StoreDisconnected) or [`StoreReply`](ErrorKind::StoreReply) if the connection breaks
+    /// or a reply is not a decision. All other problems are in the report.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// use tower_ratelimit::RedisStore;
+    ///
+    /// # async fn example() -> Result<(), tower_ratelimit::Error> {
+    /// // Starts even without Redis, and prints what should be changed.
+    /// let store = RedisStore::builder().connect_lazy("redis://127.0.0.1:6379")?;
+    /// match store.probe().await {
+    ///     Ok(report) if report.findings().next().is_none() => {}
+    ///     Ok(report) => eprintln!("{report}"),
+    ///     Err(error) => eprintln!("starting without Redis: {error}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn probe(&self) -> Result<ProbeReport, Error> {
+        probe(self).await
+    }
+
+    /// Makes one decision under `policy` on an unused key, including the charge, and removes the key. Call it when the
+    /// service starts, to find errors in your own [`Algorithm`](crate::algorithm::Algorithm).
+    ///
+    /// # Errors
+    ///
+    /// [`StoreFailed`](crate::ErrorKind::StoreFailed) with the error of the Lua file, and every error of a decision.
+    pub async fn probe_policy(&self, policy: &Policy) -> Result<(), Error> {
+        decide_once(self, policy).await
+    }
+
     // Inlined because a call would copy the job once more.
     #[inline(always)]
     pub(super) fn job(&self, action: Action, charges: Charges, script: Arc<Script>) -> Job {
@@ -270,7 +323,7 @@ mod tests {
         base::{Quota, sync::lock},
         decision::{DecisionSource, Outcome, Verdict},
         store::redis::{
-            builder::RedisStoreBuilder,
+            connect::RedisStoreBuilder,
             job::{KeyNames, Leased, Maker, Reply},
             transport::{Found, Health, Link, Scan},
         },

@@ -12,45 +12,47 @@ use crate::{
     store::list::{Extent, StoredKeys},
 };
 
-impl RedisStore {
-    /// The keys under `policies`, in their order.
-    ///
-    /// A thousand keys take up to a millisecond of Redis, and other commands run between two thousands. A key that is charged
-    /// or expires in between may be among them or not. A store makes one list at a time in each runtime: others wait. The
-    /// Redis user needs `+scan`, which is not part of [`acl_rule`](Self::acl_rule).
-    ///
-    /// # Errors
-    ///
-    /// The same as [`probe`](Self::probe), with [`StoreTimeout`](crate::ErrorKind::StoreTimeout) if a step takes longer
-    /// than the deadline of a decision, or half a second if that is longer; and
-    /// [`StoreFailed`](crate::ErrorKind::StoreFailed) without the permission. In a Redis Cluster, all primaries must
-    /// answer.
-    pub(super) async fn list(self, policies: Vec<Policy>, extent: Extent) -> Result<StoredKeys, Error> {
-        let all = || self.names.pattern_of_all();
-        let scan = match extent {
-            Extent::Found(most) => {
-                let pattern = policies.first().map_or_else(all, |policy| self.names.pattern(policy));
-                Scan { pattern, most, looks: usize::MAX }
-            }
-            Extent::Seen(looks) => Scan { pattern: all(), most: usize::MAX, looks },
-        };
-        let scanned = self.link.clone().scan(scan, self.deadline.max(PROBE_TIMEOUT));
-        let Found { names, is_partial } = scanned.await.map_err(|error| match error.fault() {
-            Some(Fault::NoPermission) => {
-                Error::new(error.kind(), "keys cannot be listed: run ACL SETUSER <user> +scan")
-            }
-            _ => error,
-        })?;
-        // A key is found again if the table of Redis grows during the scan.
-        let (mut keys, mut others) = (BTreeSet::new(), BTreeSet::new());
-        for name in names {
-            let key = |(place, policy)| Some((place, self.names.key(&name, policy)?));
-            match policies.iter().enumerate().find_map(key) {
-                Some(key) => drop(keys.insert(key)),
-                None => drop(others.insert(name)),
-            }
+/// The keys under `policies`, in their order.
+///
+/// A thousand keys take up to a millisecond of Redis, and other commands run between two thousands. A key that is charged
+/// or expires in between may be among them or not. A store makes one list at a time in each runtime: others wait. The
+/// Redis user needs `+scan`, which is not part of [`acl_rule`](RedisStore::acl_rule).
+///
+/// # Errors
+///
+/// The same as [`probe`](RedisStore::probe), with [`StoreTimeout`](crate::ErrorKind::StoreTimeout) if a step takes longer
+/// than the deadline of a decision, or half a second if that is longer; and
+/// [`StoreFailed`](crate::ErrorKind::StoreFailed) without the permission. In a Redis Cluster, all primaries must
+/// answer.
+pub(super) async fn list(
+    store: RedisStore,
+    policies: Vec<Policy>,
+    extent: Extent,
+) -> Result<StoredKeys, Error> {
+    let all = || store.names.pattern_of_all();
+    let scan = match extent {
+        Extent::Found(most) => {
+            let pattern = policies.first().map_or_else(all, |policy| store.names.pattern(policy));
+            Scan { pattern, most, looks: usize::MAX }
         }
-        let keys = keys.into_iter().collect();
-        Ok(StoredKeys { keys, others: others.len(), is_complete: !is_partial })
+        Extent::Seen(looks) => Scan { pattern: all(), most: usize::MAX, looks },
+    };
+    let scanned = store.link.clone().scan(scan, store.deadline.max(PROBE_TIMEOUT));
+    let Found { names, is_partial } = scanned.await.map_err(|error| match error.fault() {
+        Some(Fault::NoPermission) => {
+            Error::new(error.kind(), "keys cannot be listed: run ACL SETUSER <user> +scan")
+        }
+        _ => error,
+    })?;
+    // A key is found again if the table of Redis grows during the scan.
+    let (mut keys, mut others) = (BTreeSet::new(), BTreeSet::new());
+    for name in names {
+        let key = |(place, policy)| Some((place, store.names.key(&name, policy)?));
+        match policies.iter().enumerate().find_map(key) {
+            Some(key) => drop(keys.insert(key)),
+            None => drop(others.insert(name)),
+        }
     }
+    let keys = keys.into_iter().collect();
+    Ok(StoredKeys { keys, others: others.len(), is_complete: !is_partial })
 }

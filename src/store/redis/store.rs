@@ -3,18 +3,16 @@ use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 use redis::{Cmd, Value};
 
 use super::{
-    builder::RedisStoreBuilder,
+    connect::{RedisStoreBuilder, Servers},
     deny_cache::DenyCache,
     instances::Instances,
     job::KeyNames,
     lease::{LeaseStatus, Leases},
     script::{Script, Scripts},
-    servers::Servers,
     transport::{Link, PROBE_TIMEOUT},
 };
 use crate::{
     base::{Answer, Error},
-    policy::Policy,
     store::{LocalCounts, Store, StoreClock},
 };
 
@@ -157,16 +155,6 @@ impl RedisStore {
     /// No message shows a password.
     pub async fn connect(servers: impl Into<Servers>) -> Result<Self, Error> {
         Self::builder().connect(servers).await
-    }
-
-    /// Makes one decision under `policy` on an unused key, including the charge, and removes the key. Call it when the
-    /// service starts, to find errors in your own [`Algorithm`](crate::algorithm::Algorithm).
-    ///
-    /// # Errors
-    ///
-    /// [`StoreFailed`](crate::ErrorKind::StoreFailed) with the error of the Lua file, and every error of a decision.
-    pub async fn probe_policy(&self, policy: &Policy) -> Result<(), Error> {
-        self.decide_once(policy).await
     }
 
     /// The units on [lease](Policy::max_lease) in this store now. Under traffic, the value may be stale immediately.

@@ -12,10 +12,7 @@ use redis::{
 use super::node::{CONNECT, NodeConnection};
 use crate::{
     base::Error,
-    store::redis::{
-        address::{connection_infos, is_tls, tcp_settings},
-        tls::TlsSettings,
-    },
+    store::redis::connect::{TlsSettings, connection_infos, is_tls, tcp_settings},
 };
 
 /// A client that tries again when a slot migrates or a connection could not be used, and one that does not.

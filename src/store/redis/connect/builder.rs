@@ -1,8 +1,10 @@
+//! The settings of a store in Redis.
+
 use std::time::Duration;
 
-#[cfg(feature = "cluster")]
-use super::job::Shards;
 use super::tls::TlsSettings;
+#[cfg(feature = "cluster")]
+use crate::store::redis::job::Shards;
 use crate::{base::Error, store::ManualClock};
 
 /// The settings of a [`RedisStore`](crate::RedisStore), from [`RedisStore::builder`](crate::RedisStore::builder).
@@ -49,7 +51,7 @@ pub struct RedisStoreBuilder {
 }
 
 impl RedisStoreBuilder {
-    pub(super) fn new() -> Self {
+    pub(in crate::store::redis) fn new() -> Self {
         Self {
             prefix: "rl".to_owned(),
             deadline: Duration::from_millis(50),

@@ -9,10 +9,10 @@ use tokio::task::JoinSet;
 #[cfg(feature = "tls-rustls-no-provider")]
 use {redis::ConnectionAddr, rustls::ClientConfig, std::sync::Arc};
 
+use super::tls::TlsSettings;
 #[cfg(feature = "tls-rustls-no-provider")]
 use super::{address::is_tls, tls_stream};
-use super::{tls::TlsSettings, transport::answered};
-use crate::base::Error;
+use crate::{base::Error, store::redis::transport::answered};
 
 /// Opens connections with the certificates of a store.
 #[derive(Clone)]

@@ -14,26 +14,31 @@ use super::primary::Primary;
 use super::{
     address::connection_info,
     builder::RedisStoreBuilder,
-    deny_cache::DenyCache,
-    error,
-    instances::Instances,
-    job::KeyNames,
-    lease::Leases,
     manager::{Manager, Source},
     opener::Opener,
-    script::Scripts,
+    probe::probe,
     servers::{Servers, Topology},
-    store::RedisStore,
-    transport::{COMMANDS, ConnectErrors, Health, Link, PROBE_TIMEOUT, Single, current},
 };
 #[cfg(feature = "cluster")]
-use super::{
+use crate::store::redis::{
     job::Shards,
     transport::cluster::{self, Clustered},
 };
 use crate::{
     base::{Error, ErrorKind},
-    store::{LocalCounts, StoreClock},
+    store::{
+        LocalCounts, StoreClock,
+        redis::{
+            deny_cache::DenyCache,
+            error,
+            instances::Instances,
+            job::KeyNames,
+            lease::Leases,
+            script::Scripts,
+            store::RedisStore,
+            transport::{COMMANDS, ConnectErrors, Health, Link, PROBE_TIMEOUT, Single, current},
+        },
+    },
 };
 
 /// Makes the first connection.
@@ -55,7 +60,8 @@ impl RedisStoreBuilder {
             connected.map_err(|cause| {
                 error::unreachable(&format!(" at {}", store.link.health().server), &cause)
             })?;
-            store.checked().await
+            check_server(&store).await?;
+            Ok(store)
         }))
         .await
     }
@@ -170,7 +176,7 @@ impl RedisStoreBuilder {
         Ok((store, Box::pin(async move { first.connect().await.map(drop) })))
     }
 
-    pub(super) fn with_link(self, link: Arc<dyn Link>, names: KeyNames) -> RedisStore {
+    pub(in crate::store::redis) fn with_link(self, link: Arc<dyn Link>, names: KeyNames) -> RedisStore {
         let instances = self.clock.is_none().then(|| Arc::new(Instances::new()));
         let clock = StoreClock::new(self.clock.clone(), 0);
         let deny_cache =
@@ -207,26 +213,24 @@ async fn in_real_time<T>(connecting: impl Future<Output = Result<T, Error>>) -> 
     })
 }
 
-impl RedisStore {
-    /// The store, if its server can make decisions. Logs the other findings.
-    async fn checked(self) -> Result<Self, Error> {
-        let report = self.probe().await?;
-        if let Some(error) = report.error {
-            return Err(Error::new(ErrorKind::StoreFailed, error));
-        }
-        for warning in report.warnings {
-            log!(warn, "{warning}");
-        }
-        if report.eviction_policy.is_none() {
-            log!(
-                warn,
-                "the eviction policy of Redis is unknown, so it may forget exhausted limits: run ACL SETUSER <user> +info \
-                 to have it checked, or see that CONFIG GET maxmemory-policy is volatile-ttl or noeviction"
-            );
-        }
-        self.look_for_instances().await;
-        Ok(self)
+/// Fails unless the server of `store` can make decisions. Logs the other findings.
+async fn check_server(store: &RedisStore) -> Result<(), Error> {
+    let report = probe(store).await?;
+    if let Some(error) = report.error {
+        return Err(Error::new(ErrorKind::StoreFailed, error));
     }
+    for warning in report.warnings {
+        log!(warn, "{warning}");
+    }
+    if report.eviction_policy.is_none() {
+        log!(
+            warn,
+            "the eviction policy of Redis is unknown, so it may forget exhausted limits: run ACL SETUSER <user> +info to \
+             have it checked, or see that CONFIG GET maxmemory-policy is volatile-ttl or noeviction"
+        );
+    }
+    store.look_for_instances().await;
+    Ok(())
 }
 
 fn pool<M>(health: &Arc<Health>, size: u32) -> Builder<M>

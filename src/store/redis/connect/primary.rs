@@ -27,13 +27,17 @@ use tokio::{
 
 use super::{
     address::{connection_infos, is_tls},
-    error::from_redis,
     opener::{Opened, Opener},
     tls::TlsSettings,
-    transport::{CONNECT_TIMEOUT, answered},
-    wire,
 };
-use crate::base::{Error, Fault, sync::lock, time::micros};
+use crate::{
+    base::{Error, Fault, sync::lock, time::micros},
+    store::redis::{
+        error::from_redis,
+        transport::{CONNECT_TIMEOUT, answered},
+        wire,
+    },
+};
 
 /// The time between two questions.
 const INTERVAL: Duration = Duration::from_secs(1);

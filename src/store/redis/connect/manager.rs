@@ -12,14 +12,16 @@ use redis::{
 };
 use tokio::time::Instant;
 
+use super::opener::{Opened, Opener};
 #[cfg(feature = "sentinel")]
 use super::primary::{Followed, Primary};
-use super::{
-    error::is_broken,
-    opener::{Opened, Opener},
-    transport::{COMMANDS, answered},
+use crate::{
+    base::{UnderWay, sync::lock},
+    store::redis::{
+        error::is_broken,
+        transport::{COMMANDS, answered},
+    },
 };
-use crate::base::{UnderWay, sync::lock};
 
 /// Where the server is.
 #[derive(Clone)]

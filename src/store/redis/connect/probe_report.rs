@@ -4,7 +4,7 @@ use std::{collections::HashMap, fmt, time::Duration};
 
 use redis::{Value, from_redis_value};
 
-use super::transport::slow_text;
+use crate::store::redis::transport::slow_text;
 
 /// What [`RedisStore::probe`](crate::RedisStore::probe) found. Its text is for an operator.
 ///

@@ -1,0 +1,23 @@
+//! From settings to a connected store: the builder, where the servers are, how a connection is opened, and the probe.
+
+mod address;
+mod builder;
+#[expect(clippy::module_inception, reason = "the module's main function")]
+mod connect;
+mod manager;
+mod opener;
+#[cfg(feature = "sentinel")]
+mod primary;
+pub(super) mod probe;
+mod probe_report;
+mod servers;
+mod tls;
+#[cfg(feature = "tls-rustls-no-provider")]
+mod tls_stream;
+
+#[cfg(feature = "cluster")]
+pub(super) use self::{
+    address::{connection_infos, is_tls, tcp_settings},
+    tls::TlsSettings,
+};
+pub use self::{builder::RedisStoreBuilder, probe_report::ProbeReport, servers::Servers};

@@ -6,7 +6,10 @@ use futures_util::future::join;
 use tokio::{runtime::Handle, time::timeout};
 
 use super::limiter::Limiter;
-use crate::base::{Error, ErrorKind};
+use crate::{
+    base::{Error, ErrorKind},
+    store::outage::reconcile,
+};
 
 impl Limiter {
     /// Completes what must still be sent to the store. Await it after the last request, before the process ends.
@@ -68,7 +71,7 @@ impl Limiter {
         }
         let settled = async {
             self.shared.background.finished().await;
-            self.shared.local.reconcile(&self.shared.store).await;
+            reconcile(&self.shared.local, &self.shared.store).await;
         };
         // A settlement leases no units, so neither depends on the other. In a task, so that leases are returned even if
         // this is dropped.

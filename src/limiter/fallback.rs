@@ -10,7 +10,7 @@ use crate::{
     decision::{Charge, Claim, Decision, DecisionSource},
     store::{
         Action, DecideOne, LocalCounts, Store,
-        outage::{is_local, is_mistake, mode},
+        outage::{is_local, is_mistake, mode, start_reconciling},
     },
 };
 
@@ -43,7 +43,7 @@ impl Shared {
     ) -> Result<Decision, Error> {
         // A lease and the deny cache answer while Redis is unavailable too.
         if decided.as_ref().is_ok_and(|decision| decision.source() == DecisionSource::Store) {
-            self.local.start_reconciling(&self.store);
+            start_reconciling(&self.local, &self.store);
         }
         let hold = |counts: &Arc<dyn Store>, made: &[Charge], decision: &Decision| {
             PermitRequest::of(counts, &self.background, made)?.grant(decision)

@@ -16,4 +16,5 @@ mod reconcile;
 pub(crate) use self::{
     counts::LocalCounts,
     decide::{is_local, is_mistake, mode},
+    reconcile::{reconcile, start_reconciling},
 };

@@ -24,126 +24,124 @@ const MOST_CONCURRENT: usize = 128;
 /// The pause after the start of a round's last call before the next round, unless `drain` waits for it.
 const PAUSE: Duration = Duration::from_millis(250);
 
-impl LocalCounts<dyn Store> {
-    /// Charges to `store`, which has just answered, what is owed to it, unless a call for that has just begun.
-    #[inline]
-    pub(crate) fn start_reconciling(self: &Arc<Self>, store: &Arc<dyn Store>) {
-        if self.owes.load(Ordering::Relaxed) {
-            self.reconcile_in_background(store);
-        }
+/// Charges to `store`, which has just answered, what is owed to it, unless a call for that has just begun.
+#[inline]
+pub(crate) fn start_reconciling(local: &Arc<LocalCounts<dyn Store>>, store: &Arc<dyn Store>) {
+    if local.owes.load(Ordering::Relaxed) {
+        reconcile_in_background(local, store);
     }
+}
 
-    fn reconcile_in_background(self: &Arc<Self>, store: &Arc<dyn Store>) {
-        let Ok(runtime) = Handle::try_current() else { return };
-        {
-            let owing = &mut *lock(&self.owing);
-            if owing.len() == 0 {
-                // A round under way may put something back.
-                return self.owes.store(self.reconciling.count() > 0, Ordering::Relaxed);
-            }
-            if owing.pause_until.is_some_and(|end| Instant::now() < end) {
-                return;
-            }
-            // Longer for each round whose calls hang, perhaps because its runtime is not driven.
-            let rounds = (self.reconciling.count() + 1).min(4) as u32;
-            owing.pause(PAUSE * rounds * rounds);
+fn reconcile_in_background(local: &Arc<LocalCounts<dyn Store>>, store: &Arc<dyn Store>) {
+    let Ok(runtime) = Handle::try_current() else { return };
+    {
+        let owing = &mut *lock(&local.owing);
+        if owing.len() == 0 {
+            // A round under way may put something back.
+            return local.owes.store(local.reconciling.count() > 0, Ordering::Relaxed);
         }
-        let (local, store) = (self.clone(), store.clone());
-        // The runtime may end, or not be driven: everything stays owed until the call for it is made.
-        runtime.spawn(async move {
-            let _under_way = local.reconciling.begin();
-            // They make room for what is charged.
-            let refunds = stream::iter(0..lock(&local.owing).refunds.len());
-            refunds.for_each_concurrent(MOST_CONCURRENT, |_| local.refund_next(&store)).await;
-            let charges = {
-                let charges = &mut lock(&local.owing).charges;
-                // From the end, where those that are not sent are put back. So the oldest go there.
-                charges.reverse();
-                stream::iter((0..charges.len()).rev())
-            };
-            charges.for_each_concurrent(MOST_CONCURRENT, |place| local.reconcile_one(&store, place)).await;
-        });
-    }
-
-    /// Charges to `store` what is owed to it, again until that succeeds.
-    pub(crate) async fn reconcile(self: &Arc<Self>, store: &Arc<dyn Store>) {
-        loop {
-            {
-                let owing = &mut *lock(&self.owing);
-                if self.reconciling.count() == 0 {
-                    if owing.len() == 0 {
-                        return;
-                    }
-                    owing.pause_until = None;
-                }
-            }
-            self.reconcile_in_background(store);
-            sleep(PAUSE / 10).await;
-        }
-    }
-
-    /// Refunds the next of what `store` charged. Remembers it again if it was not sent.
-    async fn refund_next(&self, store: &Arc<dyn Store>) {
-        let (refund, _sent) = {
-            let owing = &mut *lock(&self.owing);
-            owing.pause(PAUSE);
-            let Some(refund) = owing.refunds.pop_front() else { return };
-            let sent = owing.send(refund.policy(), refund.key());
-            (refund, sent)
-        };
-        let refunded = store.decide(Action::Refund, slice::from_ref(&refund)).await;
-        if refunded.is_err_and(|error| !error.kind().may_have_charged()) {
-            lock(&self.owing).refunds.push_back(refund);
-        }
-    }
-
-    /// Charges to `store` what it is owed at `place`. Remembers it again if it was not sent.
-    async fn reconcile_one(&self, store: &Arc<dyn Store>, place: usize) {
-        let Some(counts) = self.counts.get() else { return };
-        let (mut name, owed, units, _sent) = {
-            let owing = &mut *lock(&self.owing);
-            owing.pause(PAUSE);
-            let Some((name, owed)) = owing.charges.swap_remove_index(place) else { return };
-            // Units that have been replenished no longer count.
-            let peek = Charge::new(&owed.share, &name.1, 0);
-            let Now::Ready(Ok(local)) = counts.decide(Action::Peek, &[peek]).now() else { return };
-            let counted = owed.share.capacity().saturating_sub(local.remaining().unwrap_or_default());
-            let units = owed.units.send(counted);
-            let sent = owing.send(&owed.policy, &name.1);
-            (name, owed, units, sent)
-        };
-        if units == 0 {
+        if owing.pause_until.is_some_and(|end| Instant::now() < end) {
             return;
         }
-        // It is not a request, which could be denied and counted.
-        let charge = Charge::new(&owed.policy.without_penalty(), &name.1, units);
-        let charged = match store.decide(Action::ChargeUpTo, &[charge]).await {
-            Ok(decision) => decision.all_outcomes().first().cloned(),
-            // If it may have been charged, another attempt could charge it twice.
-            Err(error) if error.kind().may_have_charged() => None,
-            Err(_) => {
-                let owing = &mut *lock(&self.owing);
-                owed.units.not_charged();
-                // What is admitted from now on is charged together with it.
-                name.3 = 0;
-                if owing.charges.contains_key(&name) {
-                    owing.number += 1;
-                    name.3 = owing.number;
-                }
-                owing.charges.insert(name, owed);
-                return;
-            }
-        };
-        let Some(charged) = charged else { return owed.units.not_charged() };
-        {
-            let owing = &mut *lock(&self.owing);
-            let (taken, surplus) = owed.units.charged(charged.charge(), charged.granted());
-            // What the store did not take still counts here, or every outage would be a new quota. Units that were
-            // admitted during the call do, too.
-            drop(counts.decide(Action::Refund, &[Charge::new(&owed.share, &name.1, taken)]));
-            let Some(surplus) = charged.refund(charged.claim_refund(surplus).units) else { return };
-            owing.refunds.push_front(surplus);
-        }
-        self.refund_next(store).await;
+        // Longer for each round whose calls hang, perhaps because its runtime is not driven.
+        let rounds = (local.reconciling.count() + 1).min(4) as u32;
+        owing.pause(PAUSE * rounds * rounds);
     }
+    let (local, store) = (local.clone(), store.clone());
+    // The runtime may end, or not be driven: everything stays owed until the call for it is made.
+    runtime.spawn(async move {
+        let _under_way = local.reconciling.begin();
+        // They make room for what is charged.
+        let refunds = stream::iter(0..lock(&local.owing).refunds.len());
+        refunds.for_each_concurrent(MOST_CONCURRENT, |_| refund_next(&local, &store)).await;
+        let charges = {
+            let charges = &mut lock(&local.owing).charges;
+            // From the end, where those that are not sent are put back. So the oldest go there.
+            charges.reverse();
+            stream::iter((0..charges.len()).rev())
+        };
+        charges.for_each_concurrent(MOST_CONCURRENT, |place| reconcile_one(&local, &store, place)).await;
+    });
+}
+
+/// Charges to `store` what is owed to it, again until that succeeds.
+pub(crate) async fn reconcile(local: &Arc<LocalCounts<dyn Store>>, store: &Arc<dyn Store>) {
+    loop {
+        {
+            let owing = &mut *lock(&local.owing);
+            if local.reconciling.count() == 0 {
+                if owing.len() == 0 {
+                    return;
+                }
+                owing.pause_until = None;
+            }
+        }
+        reconcile_in_background(local, store);
+        sleep(PAUSE / 10).await;
+    }
+}
+
+/// Refunds the next of what `store` charged. Remembers it again if it was not sent.
+async fn refund_next(local: &LocalCounts<dyn Store>, store: &Arc<dyn Store>) {
+    let (refund, _sent) = {
+        let owing = &mut *lock(&local.owing);
+        owing.pause(PAUSE);
+        let Some(refund) = owing.refunds.pop_front() else { return };
+        let sent = owing.send(refund.policy(), refund.key());
+        (refund, sent)
+    };
+    let refunded = store.decide(Action::Refund, slice::from_ref(&refund)).await;
+    if refunded.is_err_and(|error| !error.kind().may_have_charged()) {
+        lock(&local.owing).refunds.push_back(refund);
+    }
+}
+
+/// Charges to `store` what it is owed at `place`. Remembers it again if it was not sent.
+async fn reconcile_one(local: &LocalCounts<dyn Store>, store: &Arc<dyn Store>, place: usize) {
+    let Some(counts) = local.counts.get() else { return };
+    let (mut name, owed, units, _sent) = {
+        let owing = &mut *lock(&local.owing);
+        owing.pause(PAUSE);
+        let Some((name, owed)) = owing.charges.swap_remove_index(place) else { return };
+        // Units that have been replenished no longer count.
+        let peek = Charge::new(&owed.share, &name.1, 0);
+        let Now::Ready(Ok(local)) = counts.decide(Action::Peek, &[peek]).now() else { return };
+        let counted = owed.share.capacity().saturating_sub(local.remaining().unwrap_or_default());
+        let units = owed.units.send(counted);
+        let sent = owing.send(&owed.policy, &name.1);
+        (name, owed, units, sent)
+    };
+    if units == 0 {
+        return;
+    }
+    // It is not a request, which could be denied and counted.
+    let charge = Charge::new(&owed.policy.without_penalty(), &name.1, units);
+    let charged = match store.decide(Action::ChargeUpTo, &[charge]).await {
+        Ok(decision) => decision.all_outcomes().first().cloned(),
+        // If it may have been charged, another attempt could charge it twice.
+        Err(error) if error.kind().may_have_charged() => None,
+        Err(_) => {
+            let owing = &mut *lock(&local.owing);
+            owed.units.not_charged();
+            // What is admitted from now on is charged together with it.
+            name.3 = 0;
+            if owing.charges.contains_key(&name) {
+                owing.number += 1;
+                name.3 = owing.number;
+            }
+            owing.charges.insert(name, owed);
+            return;
+        }
+    };
+    let Some(charged) = charged else { return owed.units.not_charged() };
+    {
+        let owing = &mut *lock(&local.owing);
+        let (taken, surplus) = owed.units.charged(charged.charge(), charged.granted());
+        // What the store did not take still counts here, or every outage would be a new quota. Units that were
+        // admitted during the call do, too.
+        drop(counts.decide(Action::Refund, &[Charge::new(&owed.share, &name.1, taken)]));
+        let Some(surplus) = charged.refund(charged.claim_refund(surplus).units) else { return };
+        owing.refunds.push_front(surplus);
+    }
+    refund_next(local, store).await;
 }

@@ -31,7 +31,7 @@ const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 /// Splits the reply to `jobs` into theirs, in their order. What denies, leases or fails is decoded now; the caller of a job
 /// decodes an admission with [`decision`].
 pub(crate) fn decode(reply: Value, jobs: &[&Job], mut each: impl FnMut(&Job, Result<Reply, Error>)) {
-    let expected = jobs.iter().map(|job| job.records()).sum::<usize>();
+    let expected = jobs.iter().map(|job| records_of(job)).sum::<usize>();
     let mut reader = Reader::new(reply, expected);
     for job in jobs {
         each(job, reader.as_mut().map_or_else(|| Err(unexpected()), |reader| reader.next(job)));
@@ -56,12 +56,10 @@ pub(crate) fn has_fault(reply: &RedisResult<Value>, fault: Fault) -> bool {
     }
 }
 
-impl Job {
-    /// The number of its records.
-    fn records(&self) -> usize {
-        // A lease has a record in addition to its charge's.
-        self.width() + usize::from(self.lease.is_some())
-    }
+/// The number of records of `job`.
+fn records_of(job: &Job) -> usize {
+    // A lease has a record in addition to its charge's.
+    job.width() + usize::from(job.lease.is_some())
 }
 
 type Record = [f64; 5];
@@ -143,7 +141,7 @@ impl Reader {
 
     /// The reply to the next job.
     fn next(&mut self, job: &Job) -> Result<Reply, Error> {
-        let next = self.records.first + job.records();
+        let next = self.records.first + records_of(job);
         let records =
             Records { reply: self.records.reply.clone(), first: mem::replace(&mut self.records.first, next) };
         if !self.errors.is_empty()

@@ -56,34 +56,32 @@ impl Call {
     }
 }
 
-impl Job {
-    /// The cost of one of its charges. A refund or a renewal may exceed the capacity, if that was lowered since.
-    fn cost(&self, charge: &Charge) -> u64 {
-        match self.action.spec().change {
-            None => charge.bounded_cost(),
-            // The charge against its penalty has the cost.
-            Some(StateChange::Ban) => 0,
-            Some(_) if charge.needs_permit() => charge.cost().min(MAX_PERMIT_UNITS),
-            Some(_) => charge.cost().min(MAX_REFUND),
-        }
+/// The cost of a charge of `job`. A refund or a renewal may exceed the capacity, if that was lowered since.
+fn cost(job: &Job, charge: &Charge) -> u64 {
+    match job.action.spec().change {
+        None => charge.bounded_cost(),
+        // The charge against its penalty has the cost.
+        Some(StateChange::Ban) => 0,
+        Some(_) if charge.needs_permit() => charge.cost().min(MAX_PERMIT_UNITS),
+        Some(_) => charge.cost().min(MAX_REFUND),
     }
+}
 
-    /// Whether both jobs differ only in their keys, so that they can share a run.
-    fn differs_only_in_keys(&self, other: &Self) -> bool {
-        let is_alike = |(one, other): (&Charge, &Charge)| {
-            one.policy().counts_as(other.policy())
-                && one.cost() == other.cost()
-                && one.is_shadow() == other.is_shadow()
-                && !one.needs_permit()
-        };
-        self.action == other.action
-            && self.lease.is_none()
-            && other.lease.is_none()
-            && !matches!(self.action, Action::Refund | Action::Ban)
-            && self.charges.len() == other.charges.len()
-            && self.counts == other.counts
-            && self.charges.iter().zip(&*other.charges).all(is_alike)
-    }
+/// Whether two jobs differ only in their keys, so that they can share a run.
+fn differ_only_in_keys(one: &Job, other: &Job) -> bool {
+    let is_alike = |(one, other): (&Charge, &Charge)| {
+        one.policy().counts_as(other.policy())
+            && one.cost() == other.cost()
+            && one.is_shadow() == other.is_shadow()
+            && !one.needs_permit()
+    };
+    one.action == other.action
+        && one.lease.is_none()
+        && other.lease.is_none()
+        && !matches!(one.action, Action::Refund | Action::Ban)
+        && one.charges.len() == other.charges.len()
+        && one.counts == other.counts
+        && one.charges.iter().zip(&*other.charges).all(is_alike)
 }
 
 /// Encodes the script call for `jobs`, which must be able to share a batch. `None` without jobs.
@@ -234,7 +232,7 @@ impl Numbers {
 
     /// For `lua/decide.lua`. Also returns the texts: the algorithms of the rules, then the holders.
     fn of_decisions<'a>(jobs: &[&'a Job], keys: &Keys<'_>) -> (Self, Vec<Cow<'a, str>>) {
-        let runs: Vec<&[&Job]> = jobs.chunk_by(|one, next| one.differs_only_in_keys(next)).collect();
+        let runs: Vec<&[&Job]> = jobs.chunk_by(|one, next| differ_only_in_keys(one, next)).collect();
         let firsts: Vec<&Job> = runs.iter().filter_map(|run| run.first().copied()).collect();
         let (rules, rule_of) = rules_of(&firsts);
         let mut rule_of = rule_of.into_iter();
@@ -269,7 +267,7 @@ impl Numbers {
                 } else {
                     0
                 };
-                numbers.extend(&[next_rule(), job.cost(charge), holder]);
+                numbers.extend(&[next_rule(), cost(job, charge), holder]);
                 match (job.action, charge.receipt()) {
                     (Action::Refund, Some(receipt)) => numbers.extend(&[receipt.made, receipt.mark]),
                     // In place of the time and the mark, as below.

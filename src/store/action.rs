@@ -14,31 +14,32 @@ pub enum Action {
     Debit,
     /// Decide as [`Charge`](Self::Charge) would now, and change nothing.
     Peek,
-    /// Refund the units that were charged and still count, up to the costs. For a policy with permits, release the
-    /// permit of the same charge.
+    /// Refund the units that were charged and still count, up to the costs. For a policy with permits,
+    /// release the permit of the same charge.
     Refund,
-    /// Renew the permits of the same charges, so they do not expire. Permits that the store has lost are in use again,
-    /// even above the limit.
+    /// Renew the permits of the same charges, so they do not expire. Permits that the store has lost are in
+    /// use again, even above the limit.
     Renew,
-    /// Ban the keys for `cost` microseconds from now, under policies with a [penalty](crate::Policy::penalty). A cost
-    /// of 0 ends the ban, and forgets earlier denials and bans. Charges nothing.
+    /// Ban the keys for `cost` microseconds from now, under policies with a
+    /// [penalty](crate::Policy::penalty). A cost of 0 ends the ban, and forgets earlier denials and bans.
+    /// Charges nothing.
     ///
-    /// The outcome is [banned](crate::decision::Outcome::banned_for) if the key is banned then. A store without bans
-    /// returns another one.
+    /// The outcome is [banned](crate::decision::Outcome::banned_for) if the key is banned then. A store
+    /// without bans returns another one.
     Ban,
 }
 
-/// What an action does. Each decision has three phases: the states are changed, the charges are planned, and they are
-/// charged. Calls of Redis have these fields as numbers, see `lua/README.md`.
+/// What an action does. Each decision has three phases: the states are changed, the charges are planned, and
+/// they are charged. Calls of Redis have these fields as numbers, see `lua/README.md`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Spec {
-    /// Changes each state before anything is planned. Then no units are.
+    /// Changes each state before the charges are planned. An action with a change plans no units.
     pub(crate) change: Option<StateChange>,
     /// Whether a penalty or a denial denies all charges, except those that are shadows.
     pub(crate) denies: bool,
     /// Whether admitted units are charged.
     pub(crate) charges: bool,
-    /// The units that are charged at least if not all remain. `None` if none are charged then.
+    /// The minimum to charge if fewer units than the cost remain. `None` if nothing is charged in that case.
     pub(crate) least: Option<u64>,
 }
 
@@ -72,18 +73,18 @@ impl Action {
     }
 }
 
-/// A charge against the [penalty](crate::Policy::penalty) of a policy. It reports whether the key is banned, and counts
-/// its denials.
+/// A charge against the [penalty](crate::Policy::penalty) of a policy. It reports whether the key is banned,
+/// and counts the denials of the key.
 #[derive(Clone, Debug)]
 pub(crate) struct PenaltyCharge {
-    /// The place of the charge that it belongs to.
+    /// The place of the charge whose policy has the penalty.
     pub(crate) place: usize,
     pub(crate) charge: Charge,
 }
 
 impl PenaltyCharge {
-    /// The penalties of `charges`, in their order. A preflight has the bans of its client. Their keys have the same
-    /// hash tag, so they are in the same slot of a Cluster.
+    /// The penalties of `charges`, in their order. A preflight is banned with its client. Both keys have the
+    /// same hash tag, so they are in the same slot of a Cluster.
     pub(crate) fn of(action: Action, charges: &[Charge]) -> OneOrMany<Self> {
         let Spec { change, denies, .. } = action.spec();
         let cost = |charge: &Charge| match change {
@@ -110,8 +111,8 @@ pub(crate) enum Counts {
     /// The denials of these charges.
     #[default]
     Own,
-    /// None: a later call counts them.
+    /// No denial: a later call counts them.
     Later,
-    /// One each, which was decided in an earlier call.
+    /// One denial for each penalty, which was decided in an earlier call.
     Earlier,
 }

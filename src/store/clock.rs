@@ -14,9 +14,9 @@ use crate::base::time::micros;
 
 /// A clock that moves only when you move it, for tests that must not sleep.
 ///
-/// Pass a clone to [`MemoryStore::with_clock`](crate::MemoryStore::with_clock) or to `RedisStoreBuilder::manual_clock`, and
-/// keep one: the store takes the time from it, so every decision is repeatable. The clock starts at 2026-01-01T00:00:00Z
-/// and counts whole microseconds.
+/// Pass a clone to [`MemoryStore::with_clock`](crate::MemoryStore::with_clock) or to
+/// `RedisStoreBuilder::manual_clock`, and keep one: the store takes the time from it, so every decision is
+/// repeatable. The clock starts at 2026-01-01T00:00:00Z and counts whole microseconds.
 ///
 /// # Example
 ///
@@ -114,10 +114,10 @@ impl Default for ManualClock {
 /// The clock of a store.
 #[derive(Clone)]
 pub(super) enum StoreClock {
-    /// Follows no correction of the wall clock, and stops while the machine is suspended.
+    /// A clock that follows no correction of the wall clock, and stops while the machine is suspended.
     Monotonic {
         started: Instant,
-        /// What it showed then, in microseconds.
+        /// The microseconds that the clock showed at `started`.
         start: u64,
     },
     Manual(ManualClock),
@@ -139,7 +139,7 @@ impl StoreClock {
         }
     }
 
-    /// `None` if it is monotonic.
+    /// The manual clock, or `None` for a monotonic one.
     pub(super) const fn manual(&self) -> Option<&ManualClock> {
         match self {
             Self::Monotonic { .. } => None,

@@ -17,22 +17,23 @@ use crate::{
 
 /// A store keeps the counts and decides whether they admit a request.
 ///
-/// A store is atomic: between its reading and its writing of a key's state, nothing else changes that key. A decision
-/// on several charges makes all of them or none. In a Redis Cluster, charges to different keys are made one after the
-/// other, and refunded if a later one is denied.
+/// A store is atomic: between its reading and its writing of a key's state, nothing else changes that key. A
+/// decision on several charges makes all of them or none. In a Redis Cluster, charges to different keys are
+/// made one after the other, and refunded if a later one is denied.
 ///
-/// The methods return an [`Answer`]. A store in memory returns one that is ready, so a decision needs no allocation and
-/// no task switch.
+/// The methods return an [`Answer`]. A store in memory returns one that is ready, so a decision needs no
+/// allocation and no task switch.
 ///
 /// # A store around another one
 ///
-/// Wrap a store to log slow decisions, to count denials, or to fail in a test. Implement [`decide`](Self::decide), [`reset`](Self::reset) and [`inner`](Self::inner), and everything else
-/// works as with the inner store: [shared counts in an outage](crate::Limiter#when-the-store-fails), the number of
-/// instances, leases, the checks of algorithms when a layer is built, and the tools for operators. Stores can be wrapped
-/// several times.
+/// Wrap a store to log slow decisions, to count denials, or to fail in a test. Implement
+/// [`decide`](Self::decide), [`reset`](Self::reset) and [`inner`](Self::inner), and everything else works as
+/// with the inner store: [shared counts in an outage](crate::Limiter#when-the-store-fails), the number of
+/// instances, leases, the checks of algorithms when a layer is built, and the tools for operators. Stores can
+/// be wrapped several times.
 ///
-/// `decide` is called for every decision of a limiter or layer, even if the inner store makes it in this process, from
-/// units on [lease](Policy::max_lease) or its deny cache:
+/// `decide` is called for every decision of a limiter or layer, even if the inner store makes it in this
+/// process, from units on [lease](Policy::max_lease) or its deny cache:
 ///
 /// * charges, peeks, debits and refunds, and each try of a [wait](crate::Limiter::wait);
 /// * every renewal of a permit ([`Action::Renew`]) and its release ([`Action::Refund`]);
@@ -44,11 +45,11 @@ use crate::{
 /// * denials that the inner store knows before a layer waits for a key or a policy that is looked up;
 /// * the search for the keys that an operator lists;
 /// * decisions of a [failure mode](crate::FailureMode), which follow a `decide` that failed;
-/// * calls that the inner store makes without a request: to lease and return units, to count instances, and to check
-///   connections.
+/// * calls that the inner store makes without a request: to lease and return units, to count instances, and
+///   to check connections.
 ///
-/// If `decide` changes keys or policies, do not implement `inner`: the inner store would then look for denials of
-/// keys that it does not have.
+/// If `decide` changes keys or policies, do not implement `inner`: the inner store would then look for
+/// denials of keys that it does not have.
 ///
 /// # Examples
 ///
@@ -131,18 +132,21 @@ use crate::{
     note = "to choose the store at run time, make a `Limiter` of it"
 )]
 pub trait Store: Send + Sync + 'static {
-    /// Carries out `action` on all of `charges` in one atomic step, and returns one outcome for each charge, in their
-    /// order. The answer is an error if the store could not decide; the failure mode of the policies then applies.
+    /// Carries out `action` on all of `charges` in one atomic step, and returns one outcome for each charge,
+    /// in their order. The answer is an error if the store could not decide; the failure mode of the policies
+    /// then applies.
     ///
     /// [`Limiter::wait`](crate::Limiter::wait) asks again after some kinds of errors. Fail with
-    /// [`StoreSuspended`](crate::ErrorKind::StoreSuspended) while the store is known to be unavailable: then it does not.
+    /// [`StoreSuspended`](crate::ErrorKind::StoreSuspended) while the store is known to be unavailable: then
+    /// it does not.
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision>;
 
     /// Removes everything that `key` was charged under `policy`.
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()>;
 
     /// The store that this one wraps: [what it does in addition](Self#a-store-around-another-one) to
-    /// [`decide`](Self::decide) is used as if it were not wrapped. Return the same store each time. Defaults to `None`.
+    /// [`decide`](Self::decide) is used as if it were not wrapped. Return the same store each time. Defaults
+    /// to `None`.
     fn inner(&self) -> Option<&dyn Store> {
         None
     }
@@ -158,8 +162,8 @@ pub trait Store: Send + Sync + 'static {
         self.inner().map_or_else(|| Answer::ready(Ok(())), |inner| inner.drain())
     }
 
-    // Hidden because only the stores of this crate can return one. It is a method of this trait because a `dyn Store` has
-    // no other way to it.
+    // Hidden because only the stores of this crate can return one. It is a method of this trait because a
+    // `dyn Store` has no other way to it.
     #[doc(hidden)]
     fn backend(&self) -> Option<BackendRef<'_>> {
         self.inner()?.backend()
@@ -174,35 +178,37 @@ pub struct BackendRef<'a>(pub(crate) &'a dyn Backend);
 /// Decides one charge, which it keeps instead of cloning it.
 pub(crate) type DecideOne = Box<dyn Fn(Action, Charge) -> Answer<Decision> + Send + Sync>;
 
-/// What the stores of this crate can do in addition to [`Store`]. A limiter uses it through any number of stores around
-/// them.
+/// What the stores of this crate can do in addition to [`Store`]. A limiter uses it through any number of
+/// stores around them.
 pub(crate) trait Backend {
-    /// [`decide`](Store::decide) for one charge, if the store decides in this process and cannot fail. Then no [failure
-    /// mode](crate::FailureMode) applies. Not used if another store is around it, which may fail and sees every decision.
+    /// [`decide`](Store::decide) for one charge, if the store decides in this process and cannot fail. Then
+    /// no [failure mode](crate::FailureMode) applies. Not used if another store is around it, which may fail
+    /// and sees every decision.
     fn decide_one(&self) -> Option<DecideOne> {
         None
     }
 
-    /// The denial of `charges`, if this process knows without asking another one that the store denies them. A denial
+    /// The denial of `charges`, if this process knows without a call that the store denies them. A denial
     /// that a [penalty](Policy::penalty) counts is counted. Nothing is charged.
     ///
-    /// A layer calls it before it waits for a key or a policy that is looked up, so clients that are over a limit cause
-    /// no lookups.
+    /// A layer calls it before it waits for a key or a policy that is looked up, so clients that are over a
+    /// limit cause no lookups.
     fn known_denial(&self, charges: &[Charge]) -> Option<Decision>;
 
-    /// Whether this process knows that the store has denied one of `charges`, and that it still does unless another process
-    /// has changed that. `charges` are decided then before anything is looked up for the request, so denials that the
-    /// store must count or compute cause no lookups either.
+    /// Whether this process knows that the store has denied one of `charges`, and still denies it unless
+    /// another process has changed that. In that case, `charges` are decided before anything is looked up for
+    /// the request, so denials that the store must count or compute cause no lookups either.
     fn has_denied(&self, charges: &[Charge]) -> bool;
 
-    /// The name under which the store keeps the count of `key` under `policy`. `None` if there is no such name.
+    /// The name under which the store keeps the count of `key` under `policy`. `None` if there is no such
+    /// name.
     fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String>;
 
     /// The keys that the store has under `policies`.
     fn stored_keys(&self, policies: &[Policy], extent: Extent) -> Answer<StoredKeys>;
 
-    /// What this process counts while the store fails, if all limiters on the store share it. `None` if each limiter and
-    /// its clones count separately.
+    /// What this process counts while the store fails, if all limiters on the store share it. `None` if each
+    /// limiter and its clones count separately.
     fn local_counts(&self) -> Option<Arc<LocalCounts<dyn Store>>>;
 
     /// The clock that a test has set in place of the store's.

@@ -1,3 +1,5 @@
+//! How the algorithm of a charge counts in this process.
+
 use crate::{
     algorithm::{
         Algorithm, Twin,
@@ -9,7 +11,7 @@ use crate::{
     decision::Charge,
 };
 
-/// The Rust form of a charge's algorithm.
+/// A charge, and its algorithm in Rust: a built-in one, or the twin of a custom one.
 pub(super) struct Counting<'a> {
     charge: &'a Charge,
     form: Form<'a>,
@@ -30,7 +32,7 @@ impl<'a> Counting<'a> {
         Ok(Self { charge, form })
     }
 
-    /// Whether the twin can make a mistake.
+    /// Whether the algorithm is a custom one, whose twin can make a mistake.
     pub(super) const fn is_custom(&self) -> bool {
         matches!(self.form, Form::Custom(_))
     }
@@ -53,8 +55,8 @@ impl<'a> Counting<'a> {
         }
     }
 
-    /// Makes `change`, of `units` units. A repair has the denied cost, 0 if another charge was denied. Returns the lifetime of
-    /// the state in microseconds, if that changed.
+    /// Applies `change` to `units` units. For a repair, `units` is the denied cost, or 0 if another charge
+    /// was denied. Returns the lifetime of the state in microseconds, if the state changed.
     pub(super) fn change(
         &self,
         state: &mut Option<State>,

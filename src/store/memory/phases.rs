@@ -1,3 +1,5 @@
+//! The phases of a decision over any charges, as in `lua/decide_in_full/phases.lua`.
+
 use super::{
     counting::Counting,
     shard::{Guards, Location},
@@ -17,18 +19,18 @@ use crate::{
 pub(super) struct Phases<'a> {
     pub(super) spec: Spec,
     pub(super) items: Vec<Item<'a>>,
-    /// The charges against penalties, and where they are counted.
+    /// The charges against penalties, and the places of their states.
     penalties: Vec<(&'a PenaltyCharge, &'a Location<'a>)>,
 }
 
-/// A charge, and where it is counted.
+/// A charge, and the place of its state.
 pub(super) struct Item<'a> {
     pub(super) charge: &'a Charge,
     counting: Counting<'a>,
     location: &'a Location<'a>,
 }
 
-/// What a charge would do.
+/// The plan for a charge.
 pub(super) struct Planned {
     pub(super) units: u64,
     pub(super) plan: Plan,
@@ -48,7 +50,8 @@ impl<'a> Phases<'a> {
         Ok(Self { spec, items, penalties })
     }
 
-    /// The first phase: refunds or renews the charges, or bans their keys for as many microseconds as their costs.
+    /// The first phase: refunds or renews the charges, or bans their keys for as many microseconds as their
+    /// costs.
     pub(super) fn change(&self, guards: &mut Guards<'_>) -> Result<(), Error> {
         if self.spec.change == Some(StateChange::Ban) {
             self.change_penalties(guards, |penalty, state, now| {
@@ -89,7 +92,8 @@ impl<'a> Phases<'a> {
         items.all(|(item, planned)| planned.is_admitted() || item.charge.is_shadow())
     }
 
-    /// The third phase: charges what `is_charged`, and rewrites the states that are stale.
+    /// The third phase: charges the units of each charge for which `is_charged` is true, and rewrites the
+    /// states that the clock made stale.
     pub(super) fn charge(
         &self,
         guards: &mut Guards<'_>,
@@ -110,8 +114,8 @@ impl<'a> Phases<'a> {
         Ok(())
     }
 
-    /// Counts each denial that `counts`, by the place of its charge, and rewrites the other states that the clock made stale.
-    /// A denial counts only if no key is banned.
+    /// Counts a denial for the penalty of each charge for whose place `counts` is true, and rewrites the
+    /// other states that the clock made stale. A denial counts only if no key is banned.
     pub(super) fn strike(&self, guards: &mut Guards<'_>, counts: impl Fn(usize) -> bool) {
         self.change_penalties(guards, |penalty, state, now| {
             let strikes = strikes(penalty);
@@ -121,7 +125,8 @@ impl<'a> Phases<'a> {
         });
     }
 
-    /// The microseconds until the ban of each key with a penalty ends, 0 if it is not banned, and the place of its charge.
+    /// For each charge with a penalty, its place and the microseconds until the ban of its key ends, 0
+    /// without a ban.
     pub(super) fn bans(&self, guards: &mut Guards<'_>) -> Vec<(usize, u64)> {
         let now = guards.now;
         let rest = |(penalty, location): &(&PenaltyCharge, &Location<'_>)| {

@@ -2,9 +2,9 @@
 //!
 //! # Why this table
 //!
-//! Nanoseconds to find one of 10,000 keys (20 bytes each) and change its 16 bytes of state, by one thread and by each
-//! of two threads; and bytes for each of 200,000 such keys. Medians of 5 runs on two virtual cores with other load, so
-//! differences of 10 ns mean nothing:
+//! Nanoseconds to find one of 10,000 keys (20 bytes each) and change its 16 bytes of state, by one thread and
+//! by each of two threads; and bytes for each of 200,000 such keys. Medians of 5 runs on two virtual cores
+//! with other load, so differences of 10 ns mean nothing:
 //!
 //! | table | 1 thread | 2 threads | bytes |
 //! |---|---|---|---|
@@ -22,13 +22,13 @@
 //! | quick_cache 0.7, SipHash | 78 | 126 | 149 |
 //! | moka 0.12, SipHash | 316 | 782 | 328 |
 //!
-//! No other map is significantly faster, and none does all that is needed. A decision over several charges holds the
-//! locks of all of them, taken in one order; dashmap, scc and papaya lock one entry at a time. Expired entries are
-//! removed a few at a time, which takes a table whose entries have gapless positions, as in `IndexMap`. The caches are
-//! bounded, but evict by last use; this table evicts what resets first.
+//! No other map is significantly faster, and none does all that is needed. A decision over several charges
+//! holds the locks of all of them, taken in one order; dashmap, scc and papaya lock one entry at a time.
+//! Expired entries are removed a few at a time, which takes a table whose entries have gapless positions, as
+//! in `IndexMap`. The caches are bounded, but evict by last use; this table evicts what resets first.
 //!
-//! SipHash costs 10 to 20 ns more, and stays because clients choose the keys: foldhash has only minimal resistance
-//! against keys that are made to collide.
+//! SipHash costs 10 to 20 ns more, and stays because clients choose the keys: foldhash has only minimal
+//! resistance against keys that are made to collide.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -39,35 +39,35 @@ use indexmap::{
 
 use crate::{algorithm::state::State, base::sync::lock, key::Key, policy::Policy, store::StoreClock};
 
-/// Keys per shard, within the bounds on the number of shards. A growing shard is locked while its table moves, so this
-/// bounds that time.
+/// Keys per shard, within the bounds on the number of shards. A growing shard is locked while its table
+/// moves, so this bounds that time.
 const KEYS_PER_SHARD: usize = 2_048;
 const MIN_SHARDS: usize = 16;
 const MAX_SHARDS: usize = 1_024;
-/// More than the policies of nearly all decisions, with their penalties, so that the policies of one identity do not evict one
-/// another.
+/// The least keys of a shard. Nearly all decisions have fewer policies and penalties than this, so the
+/// policies of one identity do not evict one another.
 const MIN_KEYS_PER_SHARD: usize = 16;
 pub(super) const DEFAULT_CAPACITY: usize = 200_000;
-/// Old entries checked for each new one.
+/// The number of old entries that are checked for each new one.
 const SWEEP_STEPS: usize = 4;
-/// Candidates for eviction when a new entry finds its shard full.
+/// The number of candidates for eviction when a new entry finds its shard full.
 const CANDIDATES: usize = 8;
-/// A smaller shard is not swept, which would gain nothing.
+/// A shard with fewer entries is not swept, because that would gain nothing.
 const MIN_SWEPT: usize = 8;
 
-/// Aligned to two cache lines, which processors fetch in pairs, so threads in neighboring shards do not slow each other
-/// down.
+/// A value aligned to two cache lines, which processors fetch in pairs, so threads in neighboring shards do
+/// not slow each other down.
 #[repr(align(128))]
 pub(super) struct CachePadded<T>(pub(super) T);
 
 pub(super) struct Shard {
-    /// Looked up by [`Location::hash`]; the map itself hashes nothing.
+    /// Entries are looked up by [`Location::hash`]; the map itself hashes nothing.
     entries: IndexMap<Name, Entry, ()>,
     capacity: usize,
     /// Where the next sweep continues.
     cursor: usize,
-    /// Whether expired state is ignored and removed. Under a manual clock it is kept, as in Redis, so the clock can step
-    /// back.
+    /// Whether expired state is ignored and removed. Under a manual clock it is kept, as in Redis, so the
+    /// clock can step back.
     expiring: bool,
 }
 
@@ -77,9 +77,9 @@ struct Name {
 }
 
 struct Entry {
-    /// `None` only during a change.
+    /// The state, `None` only while it is changed.
     state: Option<State>,
-    /// From then on the entry affects no decision.
+    /// The time from which the entry affects no decision.
     expires: u64,
 }
 
@@ -97,8 +97,8 @@ impl Shard {
         self.entries.len()
     }
 
-    /// Whether the entry has expired. Its state gives the same result, unless the quota was slowed down since; then
-    /// Redis has removed it too.
+    /// Whether the entry has expired. An expired state decides as a new one does, unless the quota was slowed
+    /// down in the meantime. In that case Redis has removed the state too.
     fn is_expired(&self, entry: &Entry, now: u64) -> bool {
         self.expiring && entry.expires <= now
     }
@@ -114,8 +114,8 @@ impl Shard {
         self.entries.keys().filter(|name| policy.shares_counts_with(&name.policy)).map(|name| &name.key)
     }
 
-    /// Calls `update` to read and change the state, with one lookup if the entry exists. `update` returns the remaining
-    /// lifetime of the state in microseconds if it changed it.
+    /// Calls `update` to read and change the state, with one lookup if the entry exists. `update` returns the
+    /// remaining lifetime of the state in microseconds if it changed it.
     #[inline]
     pub(super) fn update<T>(
         &mut self,
@@ -170,7 +170,8 @@ impl Shard {
         }
     }
 
-    /// Removes a few expired entries, if they expire. If the shard is full of live ones, evicts the one of a few that resets first.
+    /// Removes a few expired entries, unless expired state is kept. If the shard is full of live entries,
+    /// evicts the one among a few candidates that resets first.
     fn make_room(&mut self, now: u64) {
         if self.expiring && self.entries.len() >= MIN_SWEPT {
             for _ in 0..SWEEP_STEPS {
@@ -212,7 +213,7 @@ impl Drop for Shard {
 }
 
 pub(super) fn shards(capacity: usize, expiring: bool) -> Arc<[CachePadded<Mutex<Shard>>]> {
-    // Clamped first, because `next_power_of_two` overflows for the largest capacities.
+    // The number is clamped first, because `next_power_of_two` overflows for the largest capacities.
     let shards = (capacity / KEYS_PER_SHARD).clamp(MIN_SHARDS, MAX_SHARDS).next_power_of_two();
     let capacity = capacity.div_ceil(shards).max(MIN_KEYS_PER_SHARD);
     let shard = || Shard { entries: IndexMap::with_hasher(()), capacity, cursor: 0, expiring };
@@ -227,8 +228,8 @@ pub(super) struct Guards<'a> {
 }
 
 impl<'a> Guards<'a> {
-    /// Takes the locks in ascending order to prevent deadlocks. Reads `clock` under them: a decision must not see state from
-    /// the future.
+    /// Takes the locks in ascending order to prevent deadlocks. Reads `clock` while it holds them, because a
+    /// decision must not see state from the future.
     pub(super) fn lock(
         shards: &'a [CachePadded<Mutex<Shard>>],
         locations: &[Location<'_>],

@@ -1,3 +1,5 @@
+//! [`MemoryStore`]: finds the shards of a decision, and decides under their locks.
+
 use std::{
     collections::hash_map::RandomState,
     fmt,
@@ -26,25 +28,28 @@ use crate::{
     },
 };
 
-/// Counts in the memory of this process: for a service with one instance, for tests, and for development without Redis.
+/// Counts in the memory of this process: for a service with one instance, for tests, and for development
+/// without Redis.
 ///
-/// It decides as [`RedisStore`](crate::RedisStore) does, to the microsecond. Cloning gives another handle on the same
-/// counts.
+/// It decides as [`RedisStore`](crate::RedisStore) does, to the microsecond. Cloning gives another handle on
+/// the same counts.
 ///
 /// # Bounded
 ///
 /// The store holds about [`capacity`](Self::capacity) keys. A key of 20 bytes takes 115 to 150 bytes of
-/// memory. Some algorithms add to that: a sliding window or log 32 to 64 bytes, each segment of a sliding window 8, each
-/// request in a sliding log 32, and each request that holds permits 32.
+/// memory. Some algorithms add to that: a sliding window or log 32 to 64 bytes, each segment of a sliding
+/// window 8, each request in a sliding log 32, and each request that holds permits 32.
 ///
-/// New keys push out expired ones, except under a [manual clock](Self::with_clock), which can step back. If no key is
-/// expired, a new key evicts one of those nearest to their reset. So a client that can invent identities can have some
-/// of its counts evicted: also limit it by an identity that it cannot invent, such as its address.
+/// New keys push out expired ones, except under a [manual clock](Self::with_clock), which can step back. If
+/// no key is expired, a new key evicts one of those nearest to their reset. So a client that can invent
+/// identities can have some of its counts evicted: also limit it by an identity that it cannot invent, such
+/// as its address.
 ///
 /// # Time
 ///
-/// The store uses a monotonic clock that is set once, when the store is built, so a change of the wall clock changes no
-/// decision. [`aligned`](crate::algorithm::FixedWindow::aligned) windows follow the wall clock as it was then.
+/// The store uses a monotonic clock that is set once, when the store is built, so a change of the wall clock
+/// changes no decision. [`aligned`](crate::algorithm::FixedWindow::aligned) windows follow the wall clock as
+/// it was then.
 ///
 /// # Example
 ///
@@ -96,12 +101,12 @@ impl MemoryStore {
         Self { shards, hasher: RandomState::new(), clock }
     }
 
-    /// Returns an empty store with the clock of this one and room for about `keys` keys. Call it before cloning. A key
-    /// is one identity under one policy. Defaults to 200,000.
+    /// Returns an empty store with the clock of this one and room for about `keys` keys. Call it before
+    /// cloning. A key is one identity under one policy. Defaults to 200,000.
     ///
-    /// The store divides the capacity among 16 to 1024 shards of at least 16 keys each and rounds it up, so the
-    /// smallest store holds 256 keys. Shards fill unevenly, so keys are evicted before the
-    /// store is full: it holds about 1 % less at the default capacity, and 10 % less in the smallest store.
+    /// The store divides the capacity among 16 to 1024 shards of at least 16 keys each and rounds it up, so
+    /// the smallest store holds 256 keys. Shards fill unevenly, so keys are evicted before the store is full:
+    /// it holds about 1 % less at the default capacity, and 10 % less in the smallest store.
     #[must_use]
     pub fn capacity(mut self, keys: usize) -> Self {
         self.shards = shards(keys, self.clock.manual().is_none());
@@ -124,8 +129,8 @@ impl MemoryStore {
     #[inline]
     fn location<'a>(&self, policy: &'a Policy, key: &'a Key) -> Location<'a> {
         let hash = self.hash(key);
-        // One shard per identity, so all policies of one identity are behind one lock. The shard's own table uses the
-        // lowest and highest bits of the hash, so other bits select the shard.
+        // One shard per identity, so all policies of one identity are behind one lock. The shard's own table
+        // uses the lowest and highest bits of the hash, so other bits select the shard.
         let shard = (hash >> 32) as usize & (self.shards.len() - 1);
         Location { shard, hash: hash ^ policy.tag(), policy, key }
     }
@@ -136,7 +141,7 @@ impl MemoryStore {
         let cost = charge.bounded_cost();
         let location = self.location(charge.policy(), charge.key());
         let mut shard = lock(&self.shards[location.shard].0);
-        // Read under the lock: a decision must not see state from the future.
+        // The clock is read under the lock, because a decision must not see state from the future.
         let now = self.clock.micros();
         let charged = shard.update(&location, now, |state| {
             let charged = counting.charge(state, now, cost);
@@ -168,7 +173,7 @@ impl MemoryStore {
         let is_charged = spec.charges && !is_banned && phases.admits(&plans);
         phases.charge(&mut guards, &plans, is_charged)?;
         if spec.charges {
-            // A banned request counts for nothing.
+            // A denial of a banned key counts for no penalty.
             let is_denied = |place: usize| plans.get(place).is_some_and(|planned| !planned.is_admitted());
             phases.strike(&mut guards, |place| !is_banned && is_denied(place));
         }
@@ -189,7 +194,8 @@ impl MemoryStore {
     }
 }
 
-/// Whether nothing but the counts of the key decides over the charge. This process has no leases.
+/// Whether only the counts of the key decide over the charge. Leases do not matter, because this store has
+/// none.
 fn is_counted_alone(charge: &Charge) -> bool {
     charge.policy().bans().is_none() && !charge.is_shadow()
 }
@@ -244,7 +250,7 @@ impl Backend for MemoryStore {
         }
         let decided = self.decide_all(Action::Charge, charges).ok()?;
         if !decided.is_denied() {
-            // A unit was replenished since. The caller charges it together with others.
+            // A unit was replenished since the lookup. The caller charges it together with the other charges.
             let granted = |outcome: &Outcome| outcome.refund(outcome.granted());
             let undone: Vec<Charge> = decided.all_outcomes().iter().filter_map(granted).collect();
             let _ = self.decide_all(Action::Refund, &undone);
@@ -253,7 +259,7 @@ impl Backend for MemoryStore {
         Some(decided)
     }
 
-    // `known_denial` looks at the table itself, so it knows all.
+    // `known_denial` reads the counts themselves, so it knows every denial.
     fn has_denied(&self, _: &[Charge]) -> bool {
         false
     }
@@ -285,7 +291,7 @@ impl Backend for MemoryStore {
         for cost in [0, 1] {
             let charge = Charge::new(policy, &Key::new("%try-out"), cost);
             if Counting::of(&charge)?.is_custom() {
-                // Finds a mistake of the twin now instead of at the first request.
+                // A peek finds a mistake of the twin now, and not only at the first request.
                 self.decide_all(Action::Peek, &[charge])
                     .map_err(|error| Error::new(ErrorKind::InvalidConfig, error.to_string()))?;
             }

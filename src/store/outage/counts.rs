@@ -1,4 +1,4 @@
-//! What is counted in this process, and what is owed to the store.
+//! The counts of this process while the store fails, and what is owed to the store.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -27,48 +27,49 @@ pub(super) const MAX_KEYS: usize = 100_000;
 ///
 /// `S` is `dyn Store`. It is a parameter because the trait names this type.
 pub(crate) struct LocalCounts<S: ?Sized> {
-    /// Made when the store fails for the first time.
+    /// The store in this process that counts. It is made when the main store fails for the first time.
     pub(super) counts: OnceLock<Arc<S>>,
-    /// Policies, and the share of each.
+    /// The policies that were counted here, each with its share.
     pub(super) shares: Mutex<Vec<(Policy, Policy)>>,
-    /// Locked while a decision is made here, so it agrees with the counts.
+    /// Held for the whole of a local decision, so that `owing` and `counts` change together.
     pub(super) owing: Mutex<Owing>,
     /// Whether something may be owed.
     pub(super) owes: AtomicBool,
-    /// The tasks that reconcile.
+    /// The tasks that reconcile at the moment.
     pub(super) reconciling: UnderWay,
     /// The instances that the store last reported. 0 if it has not.
     instances: AtomicU32,
-    /// Whether to warn if the store has not reported them yet.
+    /// Whether to warn if the store has not reported the instances yet.
     is_to_warn: AtomicBool,
 }
 
 /// Charges and refunds that are still to be sent to the store.
 #[derive(Default)]
 pub(super) struct Owing {
-    /// What was admitted in this process: under each policy and key, and apart from it what was debited where there is
-    /// room for debt, because only that becomes debt. The number is not 0 if more was admitted during a call for it.
+    /// The units that were admitted in this process, by policy, key, whether they are debits, and a number.
+    /// Debits that may become debt are apart, because other units cannot become debt. The number is 0, except
+    /// for units that were put back after a failed call while newer units of the key were already owed.
     pub(super) charges: IndexMap<(Box<str>, Key, bool, u64), Owed>,
     /// The last number in `charges`.
     pub(super) number: u64,
     /// Refunds of what the store charged.
     pub(super) refunds: VecDeque<Charge>,
-    /// The calls under way for one of these, by the name of the policy and the key.
+    /// The calls under way for charges and refunds, by the name of the policy and the key.
     sent: HashMap<(Box<str>, Key), UnderWay>,
-    /// No task starts to reconcile before it.
+    /// The time before which no task starts to reconcile.
     pub(super) pause_until: Option<Instant>,
 }
 
 /// Units that a key was granted in this process.
 pub(super) struct Owed {
     pub(super) policy: Policy,
-    /// The share of the policy that counts them.
+    /// The share of the policy that counts the units in this process.
     pub(super) share: Policy,
     pub(super) units: Arc<Reconciliation>,
 }
 
 impl<S: ?Sized> LocalCounts<S> {
-    /// `reports` is whether the store reports how many instances use it.
+    /// Counts for a store; `reports` is whether that store reports how many instances use it.
     pub(crate) fn new(reports: bool) -> Arc<Self> {
         Arc::new(Self {
             counts: OnceLock::new(),
@@ -97,7 +98,7 @@ impl<S: ?Sized> LocalCounts<S> {
         }
     }
 
-    /// The store reports how many instances use it.
+    /// Notes how many instances use the store, as it reports.
     #[cfg(feature = "redis")]
     pub(crate) fn reported(&self, instances: u32) {
         if self.instances.swap(instances, Ordering::Relaxed) != instances {
@@ -116,7 +117,7 @@ impl Owing {
         self.pause_until = self.pause_until.max(Some(Instant::now() + time));
     }
 
-    /// Remembers what `share` granted in place of `charge`.
+    /// Remembers the units that `share` granted in place of `charge`. `None` without room for another key.
     pub(super) fn owe(&mut self, charge: &Charge, share: &Outcome) -> Option<Arc<Reconciliation>> {
         let is_full = self.len() >= MAX_KEYS;
         let policy = charge.policy();
@@ -125,7 +126,7 @@ impl Owing {
         let owed = match self.charges.entry(name) {
             Entry::Occupied(entry) => {
                 let owed = entry.into_mut();
-                // The quota has changed, and units above the old one still count.
+                // The quota has changed. Units above the old quota still count.
                 if !owed.share.is(share.policy()) {
                     (owed.policy, owed.share) = policy();
                 }
@@ -141,13 +142,14 @@ impl Owing {
         Some(owed.units.clone())
     }
 
-    /// Notes a call for something that leaves the table, until the guard is dropped.
+    /// Notes a call for units that leave the table, until the guard is dropped.
     pub(super) fn send(&mut self, policy: &Policy, key: &Key) -> Guard {
         self.sent.retain(|_, calls| calls.count() > 0);
         self.sent.entry((policy.label().into(), key.clone())).or_default().begin()
     }
 
-    /// Forgets what is owed for `key` under `policy`. Returns the calls under way for it, which may put something back.
+    /// Forgets what is owed for `key` under `policy`. Returns the calls under way for `key`, which may put
+    /// units back.
     pub(super) fn forget(&mut self, policy: &Policy, key: &Key) -> Option<UnderWay> {
         self.charges.retain(|(label, owed, ..), _| **label != *policy.label() || owed != key);
         self.refunds.retain(|refund| refund.policy().label() != policy.label() || refund.key() != key);

@@ -18,7 +18,7 @@ use crate::{
 
 /// The most shares that are kept. Further ones are computed for each decision.
 const MAX_SHARES: usize = 64;
-/// Longer than any connection waits for a reply.
+/// The longest wait for a call. No connection waits longer for a reply.
 const MAX_CALL_TIME: Duration = Duration::from_secs(2);
 
 /// Grants the permits of charges that this store has made with a decision.
@@ -57,7 +57,7 @@ impl LocalCounts<dyn Store> {
             .collect();
         let counts = self.counts.get_or_init(|| Arc::new(MemoryStore::new().capacity(MAX_KEYS)));
         let owing = &mut *lock(&self.owing);
-        // A twin of the user's may fail.
+        // The twin of a custom algorithm may fail.
         let Now::Ready(Ok(local)) = counts.decide(action, &shares).now() else {
             return Decision::failed_open(error);
         };
@@ -70,7 +70,7 @@ impl LocalCounts<dyn Store> {
             if let Some(rest) = share.banned_for() {
                 return outcome.banning(rest);
             }
-            // A permit is not charged but held.
+            // A permit is held and not charged.
             if !charged || share.granted() == 0 || charge.needs_permit() {
                 return outcome;
             }
@@ -85,11 +85,12 @@ impl LocalCounts<dyn Store> {
         decision
     }
 
-    /// Bans `key` in this process for `time` microseconds, if keys are counted here, for the rest of this outage and for
-    /// later ones. 0 ends its ban.
+    /// Bans `key` in this process for `time` microseconds, if keys are counted here, for the rest of this
+    /// outage and for later ones. 0 ends its ban.
     pub(crate) fn set_ban(&self, policy: &Policy, key: &Key, time: u64) {
         if let Some(counts) = self.counts.get().filter(|_| is_local(policy.settings().failure_mode)) {
-            // Done immediately. Only the user's twin of an algorithm may fail, and it does not affect the ban.
+            // The answer is ready. Only the twin of a custom algorithm may fail, which does not affect the
+            // ban.
             drop(counts.decide(Action::Ban, &[Charge::new(&self.share(policy), key, time)]));
         }
     }
@@ -110,8 +111,8 @@ impl LocalCounts<dyn Store> {
         share
     }
 
-    /// Refunds `units` units of `charged`, which was made in this process. Returns what remains here, and what is left to
-    /// refund of the charge to the store, if it was reconciled.
+    /// Refunds `units` units of `charged`, which was made in this process. Returns what remains here, and the
+    /// refund for the store, if the charge was reconciled.
     pub(crate) fn refund(
         &self,
         charged: &Outcome,
@@ -129,7 +130,7 @@ impl LocalCounts<dyn Store> {
             };
             let here = local.units.as_ref().map_or(units, |owed| owed.local().min(units));
             if let (Some(before), Some(after)) = (state(Action::Peek, 0), state(Action::Refund, here)) {
-                // Those that still counted.
+                // Only units that still counted were released.
                 let released = after.remaining().saturating_sub(before.remaining()).min(here);
                 if let Some(owed) = &local.units {
                     owed.release(released);
@@ -139,7 +140,7 @@ impl LocalCounts<dyn Store> {
                     Outcome::new(charged.charge(), Verdict::Admit, after.remaining(), after.reset_after());
             }
         }
-        // With nothing to refund there, a charge of 0 shows what remains there.
+        // If the store has nothing to refund, a charge of 0 shows what remains in the store.
         let of_store = local.units.as_ref().and_then(|owed| owed.refund(rest));
         (remains, of_store.map(|refund| refund.under(charged.policy())))
     }
@@ -156,8 +157,9 @@ impl LocalCounts<dyn Store> {
         self.decide_locally(Action::Peek, &nothing, error, &|_, _, _| None)
     }
 
-    /// Forgets what `key` was charged in this process under `policy`, and what is owed to the store for it. Waits for calls
-    /// that are under way for it: a charge that reached the store after a reset there would undo the reset.
+    /// Forgets what `key` was charged in this process under `policy`, and what is owed to the store for it.
+    /// Waits for the calls that are under way for `key`, because a charge that reached the store after a
+    /// reset would undo it.
     pub(crate) async fn forget(&self, policy: &Policy, key: &Key) {
         let Some(counts) = self.counts.get() else { return };
         let nothing = Charge::new(&self.share(policy), key, 0);
@@ -168,7 +170,7 @@ impl LocalCounts<dyn Store> {
                 drop(counts.reset(nothing.policy(), key));
                 owing.forget(policy, key)
             };
-            // Its runtime may not be driven.
+            // The wait is bounded, because the runtime of the call may not be driven.
             match call {
                 Some(call) if timeout(MAX_CALL_TIME, call.ended()).await.is_ok() => {}
                 _ => return,
@@ -177,12 +179,12 @@ impl LocalCounts<dyn Store> {
     }
 }
 
-/// Whether it refunds a decision, not any units of the key.
+/// Whether `refund` belongs to a decision, and is not an operator's refund of any units of the key.
 fn is_of_a_decision(refund: &Charge) -> bool {
     refund.cost() == 0 || refund.receipt().is_some()
 }
 
-/// Whether the error is one of the program, and not a failure of the store.
+/// Whether the program made a mistake, and the store did not fail.
 pub(crate) const fn is_mistake(error: &Error) -> bool {
     matches!(error.kind(), ErrorKind::InvalidConfig | ErrorKind::MissingSetup)
 }

@@ -1,13 +1,13 @@
-//! What decides while the store fails, and what the store is charged afterwards.
+//! Decides while the store fails, and charges the store afterwards.
 //!
-//! The [`FailureMode`](crate::FailureMode)s of the policies define it. Policies that are
-//! [`Local`](crate::FailureMode::Local) are counted in a store in this process, at this instance's share. When the store
-//! answers again, what was admitted during the outage and still counts is charged to it, and counts here only if the store
-//! had no room for it. So neither one outage nor several are a second quota. Units that are refunded are not charged, or
-//! refunded to the store.
+//! The [`FailureMode`](crate::FailureMode) of each policy defines how. Policies that are
+//! [`Local`](crate::FailureMode::Local) are counted in a store in this process, at this instance's share.
+//! When the store answers again, what was admitted during the outage and still counts is charged to it, and
+//! counts here only if the store had no room for it. So no number of outages adds up to a second quota.
+//! Refunded units are not charged, or are refunded to the store if it was already charged.
 //!
-//! The units of each key that is owed (`Reconciliation`) are shared with the outcomes that they belong to, in
-//! `decision/local.rs`.
+//! The units owed for a key are a `Reconciliation` (`decision/local.rs`), which the outcomes of their
+//! decisions share.
 
 mod counts;
 mod decide;

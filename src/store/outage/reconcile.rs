@@ -1,4 +1,4 @@
-//! Charges and refunds to the store what an outage left to do.
+//! After an outage, charges and refunds to the store what was admitted and refunded without it.
 
 use std::{
     slice,
@@ -24,7 +24,7 @@ const MOST_CONCURRENT: usize = 128;
 /// The pause after the start of a round's last call before the next round, unless `drain` waits for it.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Charges to `store`, which has just answered, what is owed to it, unless a call for that has just begun.
+/// Charges to `store`, which has just answered, what is owed to it, unless a round has just begun.
 #[inline]
 pub(crate) fn start_reconciling(local: &Arc<LocalCounts<dyn Store>>, store: &Arc<dyn Store>) {
     if local.owes.load(Ordering::Relaxed) {
@@ -37,26 +37,27 @@ fn reconcile_in_background(local: &Arc<LocalCounts<dyn Store>>, store: &Arc<dyn 
     {
         let owing = &mut *lock(&local.owing);
         if owing.len() == 0 {
-            // A round under way may put something back.
+            // A round under way may put units back.
             return local.owes.store(local.reconciling.count() > 0, Ordering::Relaxed);
         }
         if owing.pause_until.is_some_and(|end| Instant::now() < end) {
             return;
         }
-        // Longer for each round whose calls hang, perhaps because its runtime is not driven.
+        // The pause is longer for each round whose calls hang, perhaps because its runtime is not driven.
         let rounds = (local.reconciling.count() + 1).min(4) as u32;
         owing.pause(PAUSE * rounds * rounds);
     }
     let (local, store) = (local.clone(), store.clone());
-    // The runtime may end, or not be driven: everything stays owed until the call for it is made.
+    // The runtime may end, or not be driven, so everything stays owed until its call is made.
     runtime.spawn(async move {
         let _under_way = local.reconciling.begin();
-        // They make room for what is charged.
+        // Refunds first, because they make room for the charges.
         let refunds = stream::iter(0..lock(&local.owing).refunds.len());
         refunds.for_each_concurrent(MOST_CONCURRENT, |_| refund_next(&local, &store)).await;
         let charges = {
             let charges = &mut lock(&local.owing).charges;
-            // From the end, where those that are not sent are put back. So the oldest go there.
+            // The round goes from the end, where unsent charges are put back. Reversed, the oldest are at the
+            // end.
             charges.reverse();
             stream::iter((0..charges.len()).rev())
         };
@@ -81,7 +82,7 @@ pub(crate) async fn reconcile(local: &Arc<LocalCounts<dyn Store>>, store: &Arc<d
     }
 }
 
-/// Refunds the next of what `store` charged. Remembers it again if it was not sent.
+/// Sends the next refund to `store`. Puts it back if it was not sent.
 async fn refund_next(local: &LocalCounts<dyn Store>, store: &Arc<dyn Store>) {
     let (refund, _sent) = {
         let owing = &mut *lock(&local.owing);
@@ -96,7 +97,7 @@ async fn refund_next(local: &LocalCounts<dyn Store>, store: &Arc<dyn Store>) {
     }
 }
 
-/// Charges to `store` what it is owed at `place`. Remembers it again if it was not sent.
+/// Charges to `store` the units that it is owed at `place`. Puts them back if they were not sent.
 async fn reconcile_one(local: &LocalCounts<dyn Store>, store: &Arc<dyn Store>, place: usize) {
     let Some(counts) = local.counts.get() else { return };
     let (mut name, owed, units, _sent) = {
@@ -114,7 +115,7 @@ async fn reconcile_one(local: &LocalCounts<dyn Store>, store: &Arc<dyn Store>, p
     if units == 0 {
         return;
     }
-    // It is not a request, which could be denied and counted.
+    // Without the penalty, because no request is denied here whose denial could count.
     let charge = Charge::new(&owed.policy.without_penalty(), &name.1, units);
     let charged = match store.decide(Action::ChargeUpTo, &[charge]).await {
         Ok(decision) => decision.all_outcomes().first().cloned(),
@@ -123,7 +124,8 @@ async fn reconcile_one(local: &LocalCounts<dyn Store>, store: &Arc<dyn Store>, p
         Err(_) => {
             let owing = &mut *lock(&local.owing);
             owed.units.not_charged();
-            // What is admitted from now on is charged together with it.
+            // Units that are admitted later are charged together with these, unless newer ones are owed
+            // already.
             name.3 = 0;
             if owing.charges.contains_key(&name) {
                 owing.number += 1;
@@ -137,8 +139,8 @@ async fn reconcile_one(local: &LocalCounts<dyn Store>, store: &Arc<dyn Store>, p
     {
         let owing = &mut *lock(&local.owing);
         let (taken, surplus) = owed.units.charged(charged.charge(), charged.granted());
-        // What the store did not take still counts here, or every outage would be a new quota. Units that were
-        // admitted during the call do, too.
+        // Units that the store did not take still count here, or every outage would be a new quota. Units
+        // that were admitted during the call count, too.
         drop(counts.decide(Action::Refund, &[Charge::new(&owed.share, &name.1, taken)]));
         let Some(surplus) = charged.refund(charged.claim_refund(surplus).units) else { return };
         owing.refunds.push_front(surplus);

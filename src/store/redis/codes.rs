@@ -79,8 +79,8 @@ const PARTS: &[(&str, Fault, &str)] = &[
         "a key of the rate limit holds a value that the limiter did not write, which is kept; does another program, or \
          another version of the crate, use the prefix?",
     ),
-    // Errors of a script's commands, which have the code ERR: first up to Redis 7.0, then of later versions and of
-    // Valkey.
+    // Errors of a script's commands, which have the code ERR: first up to Redis 7.0, then of later versions
+    // and of Valkey.
     ("can't run this command", NoPermission, MAY_NOT_RUN),
     ("can't access at least one of the keys", NoPermission, NO_KEY),
     ("ACL failure in script: No permissions to access a key", NoPermission, NO_KEY),
@@ -103,13 +103,13 @@ const COMMANDS: &str = "AUTH CLIENT CLUSTER DEL EVAL EVALSHA EXISTS GET HELLO HG
                         PEXPIRE PING ROLE RPUSH SELECT SENTINEL SET TIME ZADD ZRANGEBYSCORE ZREM \
                         ZREMRANGEBYRANK ZREVRANGE ZSCORE";
 
-/// Why the server answered with the error `text`, and an explanation for an operator. It shows only what cannot be a secret:
-/// the code, the command, or what an algorithm raised.
+/// Why the server answered with the error `text`, and an explanation for an operator. The explanation shows
+/// only what cannot be a secret: the code, the command, or what an algorithm raised.
 pub(super) fn parse(text: &str) -> (Fault, String) {
     let text = text.trim();
     let plain = without_location(text);
     let plain = plain.strip_prefix("ERR ").unwrap_or(plain);
-    // First, because an algorithm may raise any words.
+    // This comes first, because an algorithm may raise any words.
     if let Some((_, raised)) = plain.split_once(ALGORITHM_CODE) {
         return (Algorithm, without_script(raised).trim_end().to_owned());
     }

@@ -1,4 +1,5 @@
-//! [`RedisStore`] as a store. It makes a decision from a lease or the deny cache if possible, otherwise with a job for Redis.
+//! [`RedisStore`] as a store. It makes a decision from a lease or the deny cache if possible, otherwise with
+//! a job for Redis.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -37,8 +38,8 @@ use crate::{
 };
 
 impl Store for RedisStore {
-    // A plain charge takes the short way: the deny cache, a job of this charge, and the short script. Only the others look up
-    // a lease, or bring charges against penalties.
+    // A plain charge takes the short way: the deny cache, a job of this charge, and the short script. Only
+    // the others look up a lease, or bring charges against penalties.
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         let now = self.clock.micros();
         if action.charges_units()
@@ -62,7 +63,7 @@ impl Store for RedisStore {
             }
         }
         let deny_cache = self.deny_cache.as_ref().filter(|_| !matches!(action, Action::Peek | Action::Renew));
-        // For the other actions too: a denial from before the clock stepped back ends.
+        // The lookup serves the other actions too: it ends a denial from before the clock stepped back.
         if let Some(deny_cache) = deny_cache
             && let Some(decision) = deny_cache.lookup(charges, now)
             && action == Action::Charge
@@ -93,9 +94,10 @@ impl Store for RedisStore {
             leases.table.forget(&policy, &key);
             deny_cache.iter().for_each(|deny_cache| deny_cache.invalidate(&policy, &key));
         };
-        // Also before the command, in case the caller never polls the answer.
+        // The denials are dropped before the command too, in case the caller never polls the answer.
         forget();
-        // In a task, because a denial of a decision before the reset may be stored until it ends.
+        // A task sends the command, because a denial from before the reset may be stored until the command
+        // has ended.
         Answer::pending(async move {
             current()?;
             in_task(async move {
@@ -108,18 +110,19 @@ impl Store for RedisStore {
         })
     }
 
-    /// Returns all units on lease. Otherwise other instances cannot use the units for up to [`Policy::lease_bound`].
+    /// Returns all units on lease. Otherwise other instances cannot use the units for up to
+    /// [`Policy::lease_bound`].
     ///
-    /// It takes at most a second and a half, regardless of the deadline of a decision. That includes up to half a second for
-    /// leases that are under way or already being returned. If it fails, some leases are not returned, and another call does
-    /// not return them: it fails too, until they have ended. Then their units count as used.
+    /// It takes at most a second and a half, regardless of the deadline of a decision. This includes up to
+    /// half a second for leases that are under way or already being returned. If it fails, some leases are
+    /// not returned: further calls fail too until these leases have ended, and their units count as used.
     fn drain(&self) -> Answer<()> {
         let leases = self.leases.clone();
         Answer::pending(async move {
             let runtime = current()?;
-            // A lease that is under way would be missed.
+            // Leases that are under way would be missed, so they are awaited first.
             leases.wait_until_idle().await;
-            // Concurrently, so they share batches.
+            // The jobs are sent concurrently, so they share batches.
             let jobs = leases.remove_all();
             let calls: Vec<_> = jobs.into_iter().map(|job| leases.spawn(job, &runtime)).collect();
             let mut result = Ok(());
@@ -169,23 +172,25 @@ impl Backend for RedisStore {
 }
 
 impl RedisStore {
-    /// Checks whether the server can make the decisions of this store: its version and kind, its eviction policy, the round
-    /// trip, and the Redis user's permissions. Makes decisions on unused keys with the store's prefix and removes the keys.
+    /// Checks whether the server can make the decisions of this store: its version and kind, its eviction
+    /// policy, the round trip, and the Redis user's permissions. Makes decisions on unused keys with the
+    /// store's prefix and removes the keys.
     ///
-    /// [`connect`](Self::connect) calls this, fails unless the report [can decide](ProbeReport::can_decide), and logs the
-    /// other findings at warn. Call it yourself after `connect_lazy`, or in a health check of a deployment. Each command takes
-    /// at most a second and a half.
+    /// [`connect`](Self::connect) calls this, fails unless the report [can decide](ProbeReport::can_decide),
+    /// and logs the other findings at warn. Call it yourself after `connect_lazy`, or in a health check of a
+    /// deployment. Each command takes at most a second and a half.
     ///
-    /// To see the eviction policy, the Redis user needs `+info`, which is not part of [`acl_rule`](Self::acl_rule). In a
-    /// Redis Cluster, the decisions are made on one node.
+    /// To see the eviction policy, the Redis user needs `+info`, which is not part of
+    /// [`acl_rule`](Self::acl_rule). In a Redis Cluster, the decisions are made on one node.
     ///
     /// # Errors
     ///
     /// [`StoreUnreachable`](ErrorKind::StoreUnreachable), [`StoreTimeout`](ErrorKind::StoreTimeout) or
-    /// [`StoreBusy`](ErrorKind::StoreBusy) if the server does not answer; [`StoreFailed`](ErrorKind::StoreFailed) if it
-    /// answers PING with an error, for example because it requires a password;
-    /// [`StoreDisconnected`](ErrorKind::StoreDisconnected) or [`StoreReply`](ErrorKind::StoreReply) if the connection breaks
-    /// or a reply is not a decision. All other problems are in the report.
+    /// [`StoreBusy`](ErrorKind::StoreBusy) if the server does not answer;
+    /// [`StoreFailed`](ErrorKind::StoreFailed) if it answers PING with an error, for example because it
+    /// requires a password; [`StoreDisconnected`](ErrorKind::StoreDisconnected) or
+    /// [`StoreReply`](ErrorKind::StoreReply) if the connection breaks or a reply is not a decision. All other
+    /// problems are in the report.
     ///
     /// # Example
     ///
@@ -207,12 +212,13 @@ impl RedisStore {
         probe(self).await
     }
 
-    /// Makes one decision under `policy` on an unused key, including the charge, and removes the key. Call it when the
-    /// service starts, to find errors in your own [`Algorithm`](crate::algorithm::Algorithm).
+    /// Makes one decision under `policy` on an unused key, including the charge, and removes the key. Call it
+    /// when the service starts, to find errors in your own [`Algorithm`](crate::algorithm::Algorithm).
     ///
     /// # Errors
     ///
-    /// [`StoreFailed`](crate::ErrorKind::StoreFailed) with the error of the Lua file, and every error of a decision.
+    /// [`StoreFailed`](crate::ErrorKind::StoreFailed) with the error of the Lua file, and every error of a
+    /// decision.
     pub async fn probe_policy(&self, policy: &Policy) -> Result<(), Error> {
         decide_once(self, policy).await
     }
@@ -227,7 +233,7 @@ impl RedisStore {
         }
     }
 
-    // Apart from `decide`, which would copy each job once more.
+    // A function apart, because inside of `decide` it would copy each job once more.
     #[cold]
     fn peek_patiently(&self, charges: &[Charge], script: Arc<Script>) -> Answer<Decision> {
         let job = self.job(Action::Peek, charges.into(), script);
@@ -241,7 +247,7 @@ impl RedisStore {
         command
     }
 
-    /// Announces this instance in the background. Call it with a charge, at a time at which that may be due.
+    /// Announces this instance in the background, if that is due. Called with a charge.
     #[cold]
     fn announce(&self, instances: &Instances, now: u64) {
         if instances.is_due(now)
@@ -281,19 +287,21 @@ impl RedisStore {
         }
     }
 
-    /// Refunds. Redis can refund units that were spent from a lease only once it knows of them, so the lease is
-    /// returned first, and reports under way are awaited.
+    /// Refunds. Redis can refund units that were spent from a lease only once it knows of them, so the lease
+    /// is returned first, and reports under way are awaited.
     fn refund(&self, job: Job) -> Answer<Decision> {
         let leases = self.leases.clone();
         if !job.charges.iter().any(|charge| charge.policy().settings().max_lease.is_some()) {
             return job.decide();
         }
         Answer::pending(async move {
-            // What returns the leases goes on if the refund is dropped. If it fails, the units return when the lease ends.
+            // Leases are returned even if the refund is dropped. If their return fails, the units are free
+            // when the lease ends.
             current()?;
             let (deadline, halfway) = (deadline_in(job.deadline), deadline_in(job.deadline / 2));
             for charge in &*job.charges {
-                // A report may be part of a decision that its caller keeps and does not poll. Then less is refunded.
+                // The wait is bounded, because a report may be part of a decision that its caller keeps and
+                // does not poll. Without the report, less is refunded.
                 let _ = timeout_at(halfway, leases.settle(charge.policy(), charge.key())).await;
             }
             let rest = deadline.saturating_duration_since(Instant::now());
@@ -329,7 +337,8 @@ mod tests {
         },
     };
 
-    /// Admits and leases everything, or denies it. Commands, and leases that are fetched ahead, end when they get a permit.
+    /// Admits and leases everything, or denies it. Commands, and leases that are fetched ahead, end when they
+    /// get a permit.
     struct Controlled {
         sent: Mutex<Vec<(Action, u64)>>,
         denies: AtomicBool,

@@ -1,27 +1,27 @@
 //! The deny cache: denies requests on an exhausted key without Redis, and knows which other keys are denied.
 //!
-//! A denial of one unit by a policy that had none left is *final*: until its wait is over, no instance can charge that key
-//! a unit, so the same request gets the same denial, with the rest of the wait. Five events end a
-//! denial early: a reset, a refund, returned leased units, a debit that became debt, and a policy of the same name with
-//! another quota. Events in
-//! the same store take effect immediately, events of other instances when the denial has been stored for
-//! [`DenyCache::max_age`]. A denial by several policies ends with such an event of each of them.
+//! A denial of one unit by a policy that had none left is *final*: until its wait is over, no instance can
+//! charge that key a unit, so the same request gets the same denial, with the rest of the wait. Five events
+//! end a denial early: a reset, a refund, returned leased units, a debit that became debt, and a policy of
+//! the same name with another quota. Events in the same store take effect immediately, events of other
+//! instances when the denial has been stored for [`DenyCache::max_age`]. A denial by several policies ends
+//! with such an event of each of them.
 //!
-//! A denial of a banned key is final until the ban ends: a ban is ended early by the same events. The wait for units in
-//! such a denial, if it is longer than the ban, is the one of the first denial, which also does not show a ban that another of
-//! its policies imposes later.
+//! A denial of a banned key is final until the ban ends: a ban is ended early by the same events. If the wait
+//! for units is longer than the ban, a repeated denial reports that wait as it was in the first denial, and
+//! it does not report a ban that another of its policies imposes later.
 //!
-//! Other denials are not final. Redis must count those by a policy whose penalty counts them. Denials of several units
-//! become longer if another request is charged some of the units in the meantime. A final denial that is older than the
-//! longest age may have ended. But all of them mean that Redis denies the key until their wait is over, unless one of the
-//! events ends that. So before a request waits for the lookup of another key, [`DenyCache::has_denied`] decides whether
-//! to ask Redis first.
+//! Other denials are not final. Redis must count those by a policy whose penalty counts them. Denials of
+//! several units become longer if another request is charged some of the units in the meantime. A final
+//! denial that is older than the longest age may have ended. Still, until the wait of any denial is over,
+//! Redis denies the key, unless one of the events ends that. So before a request waits for the lookup of
+//! another key, [`DenyCache::has_denied`] decides whether to ask Redis first.
 //!
-//! Denials for want of a permit are not stored, because it may be released at any moment.
+//! Denials for want of a permit are not stored, because a permit may be released at any moment.
 //!
-//! The table has a fixed number of cells. A cell holds the latest denial whose hash leads there. An overwritten denial
-//! only costs one more decision in Redis. A lookup takes no lock and writes nothing that threads share: all clients of an
-//! exhausted key read one cell.
+//! The table has a fixed number of cells. A cell holds the latest denial whose hash leads there. An
+//! overwritten denial only costs one more decision in Redis. A lookup takes no lock and writes nothing that
+//! threads share: all clients of an exhausted key read one cell.
 
 use std::{
     sync::{
@@ -52,20 +52,24 @@ pub(crate) struct DenyCache {
 
 #[derive(Default)]
 struct Cell {
-    /// Of the policy and the key of its latest denial, so a lookup of another one reads no more.
+    /// The hash of the policy and the key of the latest denial, so that a lookup of another key reads no more
+    /// than this.
     hash: AtomicU64,
     denial: ArcSwapOption<CachedDenial>,
-    /// The number of the latest invalidation of a key in this cell. Replies to earlier requests no longer hold.
+    /// The number of the latest invalidation of a key in this cell. Replies to earlier requests no longer
+    /// hold.
     invalidated: AtomicU64,
 }
 
 struct CachedDenial {
     decision: Decision,
-    /// How many invalidations there were when the request was sent.
+    /// The number of invalidations in the cache when the request was sent.
     invalidations: u64,
-    /// When the reply was received. Redis decided before that, so a wait counted from here is never too short.
+    /// When the reply was received. Redis decided before that, so a wait counted from here is never too
+    /// short.
     received_at: u64,
-    /// Until when the same request gets the same denial. Counted from before the request was sent, so never too late.
+    /// Until when the same request gets the same denial. Counted from before the request was sent, so never
+    /// too late.
     final_until: u64,
     /// Until when Redis denies the key, if none of the events ends that.
     denied_until: u64,
@@ -99,8 +103,8 @@ impl DenyCache {
                 || is_later && cached.received_at > self.clock.micros()
                 || !self.holds(cached);
             if is_over || cached.conflicts_with(charge) {
-                // The denial has ended, the clock stepped back, or the key is charged under another quota, and this request
-                // may change its counts. A newer denial stays.
+                // The denial has ended, the clock stepped back, or the key is charged under another quota,
+                // and this request may change its counts. A newer denial stays.
                 cell.denial.compare_and_swap(&loaded, None);
             } else if !is_later && now < cached.final_until && covers(&cached.decision, charges) {
                 let elapsed = Duration::from_micros(now - cached.received_at);
@@ -129,8 +133,8 @@ impl DenyCache {
         })
     }
 
-    /// Ends the denials of `key` under `policy`, also of replies that are stored afterwards. Call it after the store refunded
-    /// units.
+    /// Ends the denials of `key` under `policy`, including those in replies to earlier requests that are
+    /// stored afterwards. Call it after the store refunded units.
     pub(crate) fn invalidate(&self, policy: &Policy, key: &Key) {
         let number = self.invalidations.fetch_add(1, Ordering::AcqRel) + 1;
         self.cell(hash(policy, key)).invalidated.fetch_max(number, Ordering::AcqRel);
@@ -159,10 +163,10 @@ fn hash(policy: &Policy, key: &Key) -> u64 {
 pub(crate) struct DenyObserver {
     cache: Arc<DenyCache>,
     sent_at: u64,
-    /// How many there were by then.
+    /// The number of invalidations in the cache when the job was made.
     invalidations: u64,
-    /// Whether the job frees units that other requests can be charged. Then its keys are invalidated, regardless of the
-    /// decision.
+    /// Whether the job frees units that other requests can be charged. Then its keys are invalidated,
+    /// regardless of the decision.
     frees_units: bool,
 }
 
@@ -173,8 +177,8 @@ impl DenyObserver {
         Self { cache: cache.clone(), sent_at, invalidations, frees_units }
     }
 
-    /// Call it when Redis has made a decision over `charges`, or when it failed as a whole and may have been carried out in
-    /// part.
+    /// Call it when Redis has made a decision over `charges`, or when it failed as a whole and may have been
+    /// carried out in part.
     pub(crate) fn settled(&self, action: Action, charges: &[Charge], decision: Option<&Decision>) {
         match decision.filter(|_| !self.frees_units) {
             Some(decision) if action == Action::Charge => self.insert(decision),
@@ -242,8 +246,8 @@ impl DenyObserver {
         cell.denial.store(Some(Arc::new(cached)));
     }
 
-    /// An observer for a job that undoes a part of this one, which was charged and then denied. It does not end the denial,
-    /// which is another key's.
+    /// An observer for a job that undoes a part of this one, which was charged before another part was
+    /// denied. It does not end the denial, which belongs to another key.
     #[cfg(feature = "cluster")]
     pub(crate) fn undoing(&self) -> Self {
         Self::new(&self.cache, self.sent_at, true)
@@ -282,8 +286,8 @@ fn covers(decision: &Decision, charges: &[Charge]) -> bool {
         })
 }
 
-/// The outcome for `charge`, `elapsed` after `cached`. The values of the denying policies are exact, as nothing was
-/// charged to them. Outcomes of the other policies are as old as the denial.
+/// The outcome for `charge`, `elapsed` after `cached`. The values of the denying policies are exact, as
+/// nothing was charged to them. Outcomes of the other policies are as old as the denial.
 fn after(cached: &Outcome, charge: &Charge, elapsed: Duration) -> Outcome {
     let verdict = match cached.verdict() {
         Verdict::Deny { retry_after } => {

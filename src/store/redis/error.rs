@@ -10,7 +10,8 @@ use super::{
 };
 use crate::base::{Error, ErrorKind, Fault};
 
-/// The error of a server that answered with the error `text`, or of one decision in a batch, which the script caught.
+/// The error of a server that answered with the error `text`, or of one decision in a batch, which the script
+/// caught.
 pub(crate) fn from_server(text: &str) -> Error {
     let (fault, explanation) = parse(text);
     failed(fault, &explanation)
@@ -40,12 +41,13 @@ pub(crate) fn from_redis(error: &RedisError) -> Error {
     with_source(Error::new(kind, format!("{problem}: {explanation}")), error)
 }
 
-/// The error if a pool cannot make a connection.
+/// The error of a pool that cannot make a connection.
 pub(crate) fn not_connected(error: &RedisError) -> Error {
     if is_server_error(error) { from_redis(error) } else { unconnected("", error, "") }
 }
 
-/// The error if no connection can be made. `address`, such as " at 10.0.0.1:6379", must not contain a password.
+/// The error if no connection can be made. `address`, such as " at 10.0.0.1:6379", must not contain a
+/// password.
 pub(crate) fn unreachable(address: &str, error: &RedisError) -> Error {
     let remedy = match io_kind(error) {
         _ if tls_remedy(error).is_some() => "",
@@ -62,7 +64,8 @@ pub(crate) fn unreachable(address: &str, error: &RedisError) -> Error {
     unconnected(address, error, remedy)
 }
 
-/// The error with what the server said when the client introduced itself, or that no server listens.
+/// The error for a connection that could not be made: it has the fault that the server reported to the
+/// handshake, or none if no server listens.
 fn unconnected(address: &str, cause: &RedisError, remedy: &str) -> Error {
     let (fault, explanation) = explain(cause);
     let message = format!("cannot connect to Redis{address}: {explanation}{remedy}");
@@ -72,7 +75,7 @@ fn unconnected(address: &str, cause: &RedisError, remedy: &str) -> Error {
         None if io_kind(cause) == Some(std::io::ErrorKind::ConnectionRefused) => {
             error.with_fault(Fault::NotListening)
         }
-        // A handshake that failed is known, other than one that takes long.
+        // A TLS handshake that failed has a known cause, other than one that takes long.
         None if tls_remedy(cause).is_some() => error.with_fault(Fault::Other),
         None => error,
     }

@@ -1,7 +1,8 @@
 //! How many instances use the limits of one prefix.
 //!
-//! Each holds a permit of one policy, under one key for each prefix. So the scripts count them: by the clock of Redis, in a
-//! key with a TTL, without a command that decisions do not need.
+//! Each instance holds a permit of one internal policy, whose key is the same for all instances of a prefix.
+//! The scripts thereby count the instances by the clock of Redis, in a key with a TTL, with the commands that
+//! decisions need anyway.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -18,21 +19,21 @@ use crate::{
 
 /// The time between two announcements, and until the first one.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// After this time, a process without traffic no longer counts. One that ended does not either.
+/// The time after which a process that has ended, or has no traffic, no longer counts.
 const EXPIRY: Duration = Duration::from_secs(15);
 /// The most instances that are counted.
 pub(super) const MOST: u64 = 100_000;
 
 pub(super) struct Instances {
-    /// When to announce this instance, by the clock of the store, which starts with it.
+    /// When to announce this instance, by the clock of the store, which starts at 0 with the store.
     pub(super) due: AtomicU64,
-    /// What this instance holds.
+    /// The permit that this instance holds.
     pub(super) permit: Charge,
 }
 
 impl Instances {
     pub(super) fn new() -> Self {
-        // Its numbers are valid for the algorithm.
+        // The numbers of this quota are valid for the algorithm.
         let quota = Quota::new(MOST, EXPIRY);
         let policy = Policy::new("%instances", quota).algorithm(Concurrency::new());
         let permit = Charge::new(&policy, &Key::new("%instances"), 1);

@@ -14,16 +14,17 @@ use crate::{
 
 /// The keys under `policies`, in their order.
 ///
-/// A thousand keys take up to a millisecond of Redis, and other commands run between two thousands. A key that is charged
-/// or expires in between may be among them or not. A store makes one list at a time in each runtime: others wait. The
-/// Redis user needs `+scan`, which is not part of [`acl_rule`](RedisStore::acl_rule).
+/// A thousand keys take up to a millisecond of Redis, and other commands run between two thousands. The list
+/// may or may not have a key that is charged or expires in the meantime. A store makes one list at a time in
+/// each runtime: others wait. The Redis user needs `+scan`, which is not part of
+/// [`acl_rule`](RedisStore::acl_rule).
 ///
 /// # Errors
 ///
-/// The same as [`probe`](RedisStore::probe), with [`StoreTimeout`](crate::ErrorKind::StoreTimeout) if a step takes longer
-/// than the deadline of a decision, or half a second if that is longer; and
-/// [`StoreFailed`](crate::ErrorKind::StoreFailed) without the permission. In a Redis Cluster, all primaries must
-/// answer.
+/// The same as [`probe`](RedisStore::probe), with [`StoreTimeout`](crate::ErrorKind::StoreTimeout) if a step
+/// takes longer than the deadline of a decision, or half a second if that is longer; and
+/// [`StoreFailed`](crate::ErrorKind::StoreFailed) without the permission. In a Redis Cluster, all primaries
+/// must answer.
 pub(super) async fn list(
     store: RedisStore,
     policies: Vec<Policy>,
@@ -44,7 +45,7 @@ pub(super) async fn list(
         }
         _ => error,
     })?;
-    // A key is found again if the table of Redis grows during the scan.
+    // The sets remove duplicates: SCAN returns a key again if the table of Redis grows in the meantime.
     let (mut keys, mut others) = (BTreeSet::new(), BTreeSet::new());
     for name in names {
         let key = |(place, policy)| Some((place, store.names.key(&name, policy)?));

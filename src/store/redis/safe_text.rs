@@ -1,15 +1,16 @@
 //! Texts about errors of Redis that are safe to show.
 //!
-//! A server, or a proxy in front of it, may quote what it was sent: the password of `HELLO`, or the identities in keys.
-//! So a server's text is shown only if all of it is known to come from a script or from the server itself.
+//! A server, or a proxy in front of it, may quote what it was sent: the password of `HELLO`, or the
+//! identities in keys. So a server's text is shown only if all of it is known to come from a script or from
+//! the server itself.
 
 use redis::RedisError;
 
 use super::codes::parse;
 use crate::base::Fault;
 
-/// Why a server did not carry out a command or accept a connection, if it said so, and a description of the error without any
-/// text that the server chose.
+/// Why a server did not carry out a command or accept a connection, if it reported that, and a description of
+/// the error without any text that the server chose.
 pub(super) fn explain(error: &RedisError) -> (Option<Fault>, String) {
     let detail = error.detail().unwrap_or_default();
     let said = |text: &str| {

@@ -1,4 +1,5 @@
-//! The scripts that Redis runs, and which one a decision needs. They are assembled once from the files under `lua/` and identified by its hash.
+//! The scripts that Redis runs, and which one a decision needs. A script is assembled once from the files
+//! under `lua/`, and identified by its hash.
 //!
 //! The Lua files are compiled into the crate, so there are no files to install.
 
@@ -24,8 +25,8 @@ macro_rules! lua {
     };
 }
 
-/// A part of a script: a file, or a folder, whose files are the body of a function of its name. So what they declare is only
-/// created where it is needed.
+/// A part of a script: a file, or a folder, whose files are the body of a function of its name. The items
+/// that they declare are created only where they are needed.
 type Include = (&'static str, &'static [&'static str]);
 
 /// The include files, in an order in which each comes after those it uses.
@@ -58,7 +59,7 @@ const DECIDE: &[Include] = &[
     ),
     ("decide", &[lua!("decide")]),
 ];
-/// The driver of a call that is only takes.
+/// The driver of a call of which all decisions are takes.
 const TAKE: &str = lua!("take");
 
 /// The text of a script, and the hash that EVALSHA takes.
@@ -70,7 +71,8 @@ pub(crate) struct Script {
 impl Script {
     /// The script with the algorithms of this crate.
     ///
-    /// One script for all policies, so decisions of different policies can share a batch, and a server loads only one.
+    /// All policies have the same script, so decisions of different policies can share a batch, and a server
+    /// loads only one.
     pub(crate) fn built_in() -> &'static Arc<Self> {
         static SCRIPT: LazyLock<Arc<Script>> = LazyLock::new(|| Arc::new(Script::with_custom(&[])));
         &SCRIPT
@@ -80,7 +82,7 @@ impl Script {
     pub(crate) fn take(name: &str) -> Option<&'static Arc<Self>> {
         static SCRIPTS: LazyLock<BTreeMap<&str, Arc<Script>>> = LazyLock::new(|| {
             let algorithms = algorithm::built_in().iter().map(|algorithm| &**algorithm);
-            // A penalty is never decided alone.
+            // Penalties have no short script, because they are never decided alone.
             let short = algorithms
                 .filter(|algorithm| stores_a_string(*algorithm) && algorithm.name() != Strikes::NAME);
             short.map(|algorithm| (algorithm.name(), Arc::new(Script::of_takes(algorithm)))).collect()
@@ -101,8 +103,9 @@ impl Script {
         if !custom.is_empty() {
             push_code(&mut text, CHECKED);
         }
-        // Each file is the body of a separate function, which keeps its locals private. All of them are inside one
-        // function, because Redis runs the whole text at every call and a function that is not created costs nothing.
+        // Each file is the body of a separate function, which keeps its locals private. All of them are
+        // inside one function, because Redis runs the whole text at every call and a function that is not
+        // created costs nothing.
         text.push_str("local function make(name, brief)\n");
         for algorithm in algorithm::built_in() {
             text.push_str(&format!("if name == '{}' then\nreturn (function(brief)\n", algorithm.name()));
@@ -111,7 +114,8 @@ impl Script {
         }
         for algorithm in custom {
             let (name, lua) = (algorithm.name(), algorithm.lua());
-            // The file does not reach a key by these names, and a forgotten `local` changes nothing outside it.
+            // The file does not reach a key by these names, and a forgotten `local` changes nothing outside
+            // it.
             text.push_str(&format!(
                 "if name == '{name}' then\nlocal redis, call, KEYS, ARGV, _G, loadstring, getfenv, setfenv\n\
                  local pack, ttl, manual_time, text_of_error, read_state, value_of, decide_any\n\
@@ -188,7 +192,8 @@ fn add_used<'a>(used: &mut BTreeSet<&'a str>, lua: &'a str) {
     }
 }
 
-/// Appends `lua` without block comments and comment lines: more than half of the text, which the server does not need.
+/// Appends `lua` without block comments and comment lines: more than half of the text, which the server does
+/// not need.
 fn push_code(text: &mut String, lua: &str) {
     let mut in_block = false;
     let code = lua.lines().filter(|line| {
@@ -201,16 +206,17 @@ fn push_code(text: &mut String, lua: &str) {
     text.extend(code.flat_map(|line| [line, "\n"]));
 }
 
-/// The custom algorithms of a store, and one script for each set of them that is decided together. If the Lua of one
-/// does not compile, only its own decisions fail.
+/// The custom algorithms of a store, and one script for each set of them that is decided together. If the Lua
+/// of one does not compile, only its own decisions fail.
 #[derive(Default)]
 pub(crate) struct Scripts(RwLock<Registered>);
 
 #[derive(Default)]
 struct Registered {
-    /// By name.
+    /// The custom algorithms by name.
     custom: BTreeMap<String, Arc<dyn Algorithm>>,
-    /// By the sorted names of the custom algorithms, so all instances have the same scripts.
+    /// The scripts by the names of their custom algorithms, sorted so that all instances have the same
+    /// scripts.
     scripts: HashMap<Vec<String>, Arc<Script>>,
 }
 

@@ -1,3 +1,5 @@
+//! [`RedisStore`]: its parts, and what a program calls besides decisions.
+
 use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 
 use redis::{Cmd, Value};
@@ -16,30 +18,33 @@ use crate::{
     store::{LocalCounts, Store, StoreClock},
 };
 
-/// A store that keeps the counts in Redis (6.2 or later, 64-bit) or Valkey, shared by all instances of a service.
-/// Cloning gives another handle on the same connections.
+/// A store that keeps the counts in Redis (6.2 or later, 64-bit) or Valkey, shared by all instances of a
+/// service. Cloning gives another handle on the same connections.
 ///
-/// This page is about one server. For a Redis Cluster, use the feature `cluster` and `Servers::cluster`; for Redis
-/// Sentinel, the feature `sentinel` and `Servers::sentinel`. For TLS, use the feature `tls-rustls` and a `rediss://`
-/// URL. The guide [Redis](crate::guide::redis) has settings, sizes and permissions.
+/// This page is about one server. For a Redis Cluster, use the feature `cluster` and `Servers::cluster`; for
+/// Redis Sentinel, the feature `sentinel` and `Servers::sentinel`. For TLS, use the feature `tls-rustls` and
+/// a `rediss://` URL. The guide [Redis](crate::guide::redis) has settings, sizes and permissions.
 ///
-/// A decision is one `EVALSHA`, alone or together with others, so it is atomic. It uses the server's clock, so the
-/// clocks of instances may differ. If the server lost its scripts, by a restart or `SCRIPT FLUSH`, the first call is
-/// repeated as `EVAL` with the script's text, and no decision fails. In addition, while there are decisions, each
-/// instance announces itself every 5 seconds, and the store checks connections with `PING`.
+/// A decision is one `EVALSHA`, alone or together with others, so it is atomic. It uses the server's clock,
+/// so the clocks of instances may differ. If the server lost its scripts, by a restart or `SCRIPT FLUSH`, the
+/// first call is repeated as `EVAL` with the script's text, and no decision fails. In addition, while there
+/// are decisions, each instance announces itself every 5 seconds, and the store checks connections with
+/// `PING`.
 ///
 /// # Keys
 ///
-/// Keys have the form `prefix:policy:algorithm:{identity}`, or `prefix:policy:algorithm:{shard}:identity` in a Cluster.
-/// Each has a TTL. If the server's clock is set back, keys that are not used again expire later by that difference.
+/// Keys have the form `prefix:policy:algorithm:{identity}`, or `prefix:policy:algorithm:{shard}:identity` in
+/// a Cluster. Each has a TTL. If the server's clock is set back, keys that are not used again expire later by
+/// that difference.
 ///
-/// If a key holds another program's value, decisions on it fail with [`ForeignValue`](crate::ErrorKind::ForeignValue),
-/// and the value is never overwritten. Only a [reset](crate::Operator::reset) removes it.
+/// If a key holds another program's value, decisions on it fail with
+/// [`ForeignValue`](crate::ErrorKind::ForeignValue), and the value is never overwritten. Only a
+/// [reset](crate::Operator::reset) removes it.
 ///
 /// # Eviction
 ///
-/// Clients that can invent identities can fill Redis with keys. `maxmemory-policy` determines what happens when its
-/// memory is full:
+/// Clients that can invent identities can fill Redis with keys. `maxmemory-policy` determines what happens
+/// when its memory is full:
 ///
 /// | policy | what happens |
 /// |---|---|
@@ -47,52 +52,58 @@ use crate::{
 /// | `noeviction` | Every charge fails, and its policy's [`FailureMode`](crate::FailureMode) applies. Denials still work |
 /// | `allkeys-*`, `volatile-lru`, `volatile-lfu`, `volatile-random` | Can evict exhausted keys, whose clients are then admitted again |
 ///
-/// Use a separate Redis for the limits, or they compete for memory with other data. If clients can invent an identity,
-/// such as an API key that is not verified yet, add a policy on one that they cannot invent, such as their address.
-/// Policies are decided all or nothing, so a request denied because of its address creates no other keys.
+/// Use a separate Redis for the limits, or they compete for memory with other data. If clients can invent an
+/// identity, such as an API key that is not verified yet, add a policy on one that they cannot invent, such
+/// as their address. Policies are decided all or nothing, so a request denied because of its address creates
+/// no other keys.
 ///
 /// # Connections
 ///
-/// A *lane* carries one batch of decisions at a time to Redis. There are three lanes, and six over a slow network. A
-/// decision is sent immediately if a lane is free. While all lanes are in use, decisions wait and share the next batch,
-/// so throughput grows with load, and eight connections are enough. A batch has up to 128 decisions and blocks Redis
-/// for at most about 2 ms, even with slow algorithms. Each decision in it is all or nothing, has its own error and
-/// deadline, and can be dropped.
+/// A *lane* carries one batch of decisions at a time to Redis. There are three lanes, and six over a slow
+/// network. A decision is sent immediately if a lane is free. While all lanes are in use, decisions wait and
+/// share the next batch, so throughput grows with load, and eight connections are enough. A batch has up to
+/// 128 decisions and blocks Redis for at most about 2 ms, even with slow algorithms. Each decision in it is
+/// all or nothing, has its own error and deadline, and can be dropped.
 ///
-/// Some decisions need no call: an exhausted key is denied from the [`deny_cache`](RedisStoreBuilder::deny_cache), and
-/// a hot key can be charged from units on [lease](Policy::max_lease).
+/// Some decisions need no call: an exhausted key is denied from the
+/// [`deny_cache`](RedisStoreBuilder::deny_cache), and a hot key can be charged from units on
+/// [lease](Policy::max_lease).
 ///
 /// # Failures
 ///
-/// A decision takes at most the [`deadline`](RedisStoreBuilder::deadline), including the wait for a connection. A batch
-/// without a reply by then may have charged, and is never sent again. If Redis is so busy that a decision cannot be sent
-/// within the deadline, it fails with [`StoreBusy`](crate::ErrorKind::StoreBusy); if Redis answers nothing in that time,
-/// with [`StoreUnreachable`](crate::ErrorKind::StoreUnreachable). When a decision fails, its policy's
+/// A decision takes at most the [`deadline`](RedisStoreBuilder::deadline), including the wait for a
+/// connection. A batch without a reply by then may have charged, and is never sent again. If Redis is so busy
+/// that a decision cannot be sent within the deadline, it fails with
+/// [`StoreBusy`](crate::ErrorKind::StoreBusy); if Redis answers nothing in that time, with
+/// [`StoreUnreachable`](crate::ErrorKind::StoreUnreachable). When a decision fails, its policy's
 /// [`FailureMode`](crate::FailureMode) applies.
 ///
-/// If a connection breaks during a batch, the decisions of that batch fail. The store replaces the connection and checks
-/// the idle ones. If Redis had closed an idle connection, the batch is sent again on another one, except for refunds and
-/// decisions that lease units, which are never sent twice.
+/// If a connection breaks during a batch, the decisions of that batch fail. The store replaces the connection
+/// and checks the idle ones. If Redis had closed an idle connection, the batch is sent again on another one,
+/// except for refunds and decisions that lease units, which are never sent twice.
 ///
-/// With the feature `tracing`, the store logs the start of an outage at warn and its end at info, with its length.
+/// With the feature `tracing`, the store logs the start of an outage at warn and its end at info, with its
+/// length.
 ///
 /// # Runtimes
 ///
-/// A store can be used in several Tokio runtimes, one after the other or at the same time: in a `static`, with one
-/// runtime for each core, or in a second runtime for background work.
+/// A store can be used in several Tokio runtimes, one after the other or at the same time: in a `static`,
+/// with one runtime for each core, or in a second runtime for background work.
 ///
-/// * Each runtime has its own connections, up to [`pool_size`](RedisStoreBuilder::pool_size), and its own lanes, probes
-///   and timers. The first decision in a runtime opens its first connection. When the runtime ends, they are dropped.
-/// * Runtimes share the state of the circuit breaker, leases, the deny cache, and the units to be charged after an
-///   outage.
-/// * A runtime that is blocked, idle or shut down does not delay another runtime's decisions, except with [your own
-///   pool](RedisStoreBuilder::build), whose connections belong to the runtimes that made them.
-/// * A decision that is polled and then not polled again, as in `buffer_unordered` or `select!`, does not delay others.
-/// * An answer belongs to the runtime in which it is first polled. Time in which that runtime is blocked does not count
-///   against its deadline, except in a Cluster. A permit is renewed by the runtime of its decision: if that runtime is
-///   blocked or idle for longer than two thirds of the period, the permit may expire.
-/// * A decision that is polled outside a runtime fails with [`MissingSetup`](crate::ErrorKind::MissingSetup). A runtime
-///   without timers panics at the first use of the store: build it with `enable_all`.
+/// * Each runtime has its own connections, up to [`pool_size`](RedisStoreBuilder::pool_size), and its own
+///   lanes, probes and timers. The first decision in a runtime opens its first connection. When the runtime
+///   ends, they are dropped.
+/// * Runtimes share the state of the circuit breaker, leases, the deny cache, and the units to be charged
+///   after an outage.
+/// * A runtime that is blocked, idle or shut down does not delay another runtime's decisions, except with
+///   [your own pool](RedisStoreBuilder::build), whose connections belong to the runtimes that made them.
+/// * A decision that is polled and then not polled again, as in `buffer_unordered` or `select!`, does not
+///   delay others.
+/// * An answer belongs to the runtime in which it is first polled. Time in which that runtime is blocked does
+///   not count against its deadline, except in a Cluster. A permit is renewed by the runtime of its decision:
+///   if that runtime is blocked or idle for longer than two thirds of the period, the permit may expire.
+/// * A decision that is polled outside a runtime fails with [`MissingSetup`](crate::ErrorKind::MissingSetup).
+///   A runtime without timers panics at the first use of the store: build it with `enable_all`.
 /// * Under a paused clock (`start_paused`), deadlines pass before Redis answers. Test with
 ///   [`MemoryStore::with_clock`](crate::MemoryStore::with_clock) instead.
 ///
@@ -122,7 +133,7 @@ pub struct RedisStore {
     pub(super) deny_cache: Option<Arc<DenyCache>>,
     pub(super) leases: Arc<Leases>,
     pub(super) local: Arc<LocalCounts<dyn Store>>,
-    /// `None` with a manual clock.
+    /// Counts the instances; `None` with a manual clock.
     pub(super) instances: Option<Arc<Instances>>,
 }
 
@@ -135,9 +146,10 @@ impl RedisStore {
     /// Connects to the server at a URL, such as `redis://user:password@127.0.0.1:6379/0`, or to other
     /// [servers](Servers), with the default settings.
     ///
-    /// Fails if no server can be reached, or if Redis cannot make decisions, so configuration errors show when the
-    /// service starts. To find them, it runs a [probe](Self::probe), and logs other findings at warn, such as an
-    /// [eviction policy](Self#eviction) that loses exhausted limits. Each step takes at most a second and a half.
+    /// Fails if no server can be reached, or if Redis cannot make decisions, so configuration errors show
+    /// when the service starts. To find them, it runs a [probe](Self::probe), and logs other findings at
+    /// warn, such as an [eviction policy](Self#eviction) that loses exhausted limits. Each step takes at most
+    /// a second and a half.
     ///
     /// Most services should exit if this fails. To start without Redis, use
     /// [`connect_lazy`](RedisStoreBuilder::connect_lazy): until Redis answers, each policy's
@@ -145,19 +157,20 @@ impl RedisStore {
     ///
     /// # Errors
     ///
-    /// * [`InvalidConfig`](crate::ErrorKind::InvalidConfig): a URL is malformed or missing, or the URLs of a Redis
-    ///   Cluster or of sentinels differ in more than the address.
-    /// * [`StoreUnreachable`](crate::ErrorKind::StoreUnreachable): no server answers, or it does not accept the
-    ///   password.
-    /// * [`StoreFailed`](crate::ErrorKind::StoreFailed): the probe found that decisions fail. The message states what
-    ///   to change.
+    /// * [`InvalidConfig`](crate::ErrorKind::InvalidConfig): a URL is malformed or missing, or the URLs of a
+    ///   Redis Cluster or of sentinels differ in more than the address.
+    /// * [`StoreUnreachable`](crate::ErrorKind::StoreUnreachable): no server answers, or it does not accept
+    ///   the password.
+    /// * [`StoreFailed`](crate::ErrorKind::StoreFailed): the probe found that decisions fail. The message
+    ///   states what to change.
     ///
     /// No message shows a password.
     pub async fn connect(servers: impl Into<Servers>) -> Result<Self, Error> {
         Self::builder().connect(servers).await
     }
 
-    /// The units on [lease](Policy::max_lease) in this store now. Under traffic, the value may be stale immediately.
+    /// The units on [lease](Policy::max_lease) in this store now. Under traffic, the value may be stale
+    /// immediately.
     ///
     /// After [`Limiter::drain`](crate::Limiter::drain), no units are on lease unless it failed.
     #[must_use]
@@ -165,10 +178,10 @@ impl RedisStore {
         self.leases.status()
     }
 
-    /// The reply to a command other than a decision, within `timeout`, or within the deadline of a decision and half a
-    /// second. It is not sent while the circuit breaker is open. Its failure is not an outage of the store, but on a
-    /// single server, a command without a reply in time counts for the circuit breaker.
-    // Hidden because its types are of the crate `redis`, which no other method than `build` exposes.
+    /// The reply to a command other than a decision, within `timeout`, or within the deadline of a decision
+    /// and half a second. It is not sent while the circuit breaker is open. Its failure is not an outage of
+    /// the store, but on a single server, a command without a reply in time counts for the circuit breaker.
+    // Hidden because its types are from the crate `redis`, which only `build` exposes otherwise.
     #[doc(hidden)]
     pub fn ask_if_available(&self, command: Cmd, timeout: Option<Duration>) -> Answer<Value> {
         let timeout = timeout.unwrap_or_else(|| self.deadline.min(PROBE_TIMEOUT));
@@ -181,13 +194,14 @@ impl RedisStore {
         self.names.prefix()
     }
 
-    /// The number of instances that use the limits of this prefix, as last seen: those that had traffic in the last 15
-    /// seconds. `None` until Redis has reported it: to [`connect`](Self::connect), or to the first announcement, when
-    /// the store is 5 seconds old.
+    /// The number of instances that use the limits of this prefix, as last seen: those that had traffic in
+    /// the last 15 seconds. `None` until Redis has reported it: to [`connect`](Self::connect), or to the
+    /// first announcement, when the store is 5 seconds old.
     ///
-    /// While it charges, each instance announces itself in Redis every 5 seconds, and reads how many others have.
-    /// [`FailureMode::Local`](crate::FailureMode::Local) divides limits by this number, which does not change while
-    /// Redis is unavailable. With a [manual clock](RedisStoreBuilder::manual_clock), instances are not counted.
+    /// While it charges, each instance announces itself in Redis every 5 seconds, and reads how many others
+    /// have. [`FailureMode::Local`](crate::FailureMode::Local) divides limits by this number, which does not
+    /// change while Redis is unavailable. With a [manual clock](RedisStoreBuilder::manual_clock), instances
+    /// are not counted.
     ///
     /// ```no_run
     /// # async fn example() -> Result<(), tower_ratelimit::Error> {
@@ -202,10 +216,11 @@ impl RedisStore {
         Some(self.local.instances()).filter(|instances| *instances > 0)
     }
 
-    /// The minimum permissions that a Redis user needs for this store, as arguments of `ACL SETUSER`: keys under the
-    /// [prefix](RedisStoreBuilder::prefix), and the commands of the store and the built-in algorithms, with `+select` if
-    /// the URL has a database other than 0. Your own algorithm may need more, a list of keys or bans needs `+scan`, and
-    /// [`probe`](Self::probe) needs `+info` to see the eviction policy.
+    /// The minimum permissions that a Redis user needs for this store, as arguments of `ACL SETUSER`: keys
+    /// under the [prefix](RedisStoreBuilder::prefix), and the commands of the store and the built-in
+    /// algorithms, with `+select` if the URL has a database other than 0. Your own algorithm may need more, a
+    /// list of keys or bans needs `+scan`, and [`probe`](Self::probe) needs `+info` to see the eviction
+    /// policy.
     ///
     /// # Example
     ///
@@ -226,7 +241,7 @@ impl RedisStore {
         let store_commands = self.link.commands().iter().map(|command| (*command).to_owned());
         let commands: BTreeSet<String> =
             Script::all_built_in().flat_map(|script| script.commands()).collect();
-        // Of the hashes of `tower-ratelimit-extra`. The algorithms have `pexpire` too.
+        // The commands for the hashes of `tower-ratelimit-extra`. The algorithms have `pexpire` too.
         let of_hashes = ["hdel", "hgetall", "hset"].map(ToOwned::to_owned);
         for command in store_commands.chain(of_hashes).chain(commands) {
             rule.push_str(" +");

@@ -1,19 +1,19 @@
-//! The URL of a server, and what is wrong with one.
+//! Parses the URL of a server, and explains what is wrong with it.
 //!
-//! redis-rs quotes the password in some of its errors, so only its fixed texts are matched, and no text of a URL is shown
-//! before it is certain that it is not a part of the password.
+//! redis-rs quotes the password in some of its errors, so only its fixed texts are matched, and a text of a
+//! URL is shown only if it is certainly not a part of the password.
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisError, io::tcp::TcpSettings};
 
 use super::tls::TlsSettings;
 use crate::base::{Error, ErrorKind};
 
-/// Parses a Redis URL, for which `tls` must be meant.
+/// Parses a Redis URL. Fails if `tls` has certificates that the URL does not use.
 pub(crate) fn connection_info(url: &str, tls: &TlsSettings) -> Result<ConnectionInfo, Error> {
     let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
     check_tls(scheme, cfg!(feature = "tls-rustls-no-provider"))?;
-    // An unencoded `/`, `?` or `#` in the password ends the address early. The part before it would be taken for a
-    // host, which messages show.
+    // An unencoded `/`, `?` or `#` in the password ends the address early. The part before it would be taken
+    // for a host, which messages show.
     let address = url.split_once("://").map_or(url, |(_, address)| address);
     let end = address.find(['/', '?', '#']).unwrap_or(address.len());
     let is_socket = url.starts_with("unix:") || scheme.contains("unix");
@@ -42,14 +42,15 @@ fn has_no_such_port(address: &str) -> bool {
     number.is_some_and(|port| !port.parse::<u16>().is_ok_and(|port| port > 0))
 }
 
-/// Turns off Nagle's algorithm, which redis-rs leaves on. With it, a call that is sent while another one is under way
-/// on the same connection waits until the server has acknowledged that one: up to one more round trip.
+/// Turns off Nagle's algorithm, which redis-rs leaves on. With it, a call that is sent while another one is
+/// under way on the same connection waits until the server has acknowledged that one: up to one more round
+/// trip.
 pub(crate) fn tcp_settings() -> TcpSettings {
     TcpSettings::default().set_nodelay(true)
 }
 
-/// Parses the URLs of servers that belong together, and lists their addresses. Fails with the error `differ` unless all have
-/// the same user, password and database.
+/// Parses the URLs of servers that belong together, and lists their addresses. Fails with the error `differ`
+/// unless all have the same user, password and database.
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 pub(crate) fn connection_infos(
     urls: &[String],

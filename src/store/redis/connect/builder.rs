@@ -7,10 +7,11 @@ use super::tls::TlsSettings;
 use crate::store::redis::job::Shards;
 use crate::{base::Error, store::ManualClock};
 
-/// The settings of a [`RedisStore`](crate::RedisStore), from [`RedisStore::builder`](crate::RedisStore::builder).
+/// The settings of a [`RedisStore`](crate::RedisStore), from
+/// [`RedisStore::builder`](crate::RedisStore::builder).
 ///
-/// Finish with [`connect`](Self::connect), [`connect_lazy`](Self::connect_lazy) or [`build`](Self::build). They
-/// validate every setting and return an error, so values can come from configuration.
+/// Finish with [`connect`](Self::connect), [`connect_lazy`](Self::connect_lazy) or [`build`](Self::build).
+/// They validate every setting and return an error, so values can come from configuration.
 ///
 /// # Example
 ///
@@ -29,7 +30,8 @@ use crate::{base::Error, store::ManualClock};
 ///
 /// // For tests that use a real Redis without sleeping.
 /// let clock = ManualClock::new();
-/// let store = RedisStore::builder().pool_size(4).manual_clock(clock.clone()).connect_lazy("redis://127.0.0.1:6379")?;
+/// let settings = RedisStore::builder().pool_size(4).manual_clock(clock.clone());
+/// let store = settings.connect_lazy("redis://127.0.0.1:6379")?;
 /// # drop(store);
 ///
 /// let error = RedisStore::builder().prefix("sh{o}p").connect_lazy("redis://127.0.0.1:6379").unwrap_err();
@@ -65,8 +67,8 @@ impl RedisStoreBuilder {
         }
     }
 
-    /// The prefix of every key, followed by a colon: 1 to 64 printable ASCII characters without spaces and braces.
-    /// Defaults to `rl`. Services that share a server but not their limits need different prefixes.
+    /// The prefix of every key, followed by a colon: 1 to 64 printable ASCII characters without spaces and
+    /// braces. Defaults to `rl`. Services that share a server but not their limits need different prefixes.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
@@ -75,8 +77,8 @@ impl RedisStoreBuilder {
     /// The longest time for one decision, including the wait for a connection. After it, the policy's
     /// [`FailureMode`](crate::FailureMode) decides. Must be above zero. Defaults to 50 milliseconds.
     ///
-    /// Time in which the runtime is too busy to poll the decision does not count, so CPU starvation is not taken
-    /// for a slow Redis. In a Redis Cluster, it does count.
+    /// Time in which the runtime is too busy to poll the decision does not count, so CPU starvation is not
+    /// taken for a slow Redis. In a Redis Cluster, it does count.
     ///
     /// The deadline must be longer than a round trip to Redis. [`connect`](Self::connect) and
     /// [`probe`](crate::RedisStore::probe) compare the two.
@@ -85,45 +87,49 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// The maximum number of connections to one server in the pool of each [runtime](crate::RedisStore#runtimes). Must
-    /// be at least 1. Defaults to 8. Decisions use three connections, or six over a slow network, and other commands
-    /// one more; the others are spares while broken ones are replaced. With a Redis Cluster, each runtime always has
-    /// two connections to each node.
+    /// The maximum number of connections to one server in the pool of each
+    /// [runtime](crate::RedisStore#runtimes). Must be at least 1. Defaults to 8. Decisions use three
+    /// connections, or six over a slow network, and other commands one more; the others are spares while
+    /// broken ones are replaced. With a Redis Cluster, each runtime always has two connections to each node.
     pub const fn pool_size(mut self, connections: u32) -> Self {
         self.pool_size = connections;
         self
     }
 
-    /// The longest time for which the store repeats a denial without asking Redis again. Defaults to one second. Zero
-    /// turns this deny cache off.
+    /// The longest time for which the store repeats a denial without asking Redis again. Defaults to one
+    /// second. Zero turns this deny cache off.
     ///
-    /// Until its wait is over, an exhausted key is denied from memory, with the same verdict and the remaining wait.
-    /// The cache holds denials of requests that cost one unit, for up to 4096 keys, at about 270 bytes each. Denials
-    /// that an automatic [penalty](crate::policy#penalties) must count are not cached; denials of a banned key are.
+    /// Until its wait is over, an exhausted key is denied from memory, with the same verdict and the
+    /// remaining wait. The cache holds denials of requests that cost one unit, for up to 4096 keys, at about
+    /// 270 bytes each. Denials that an automatic [penalty](crate::policy#penalties) must count are not
+    /// cached; denials of a banned key are.
     ///
     /// A [reset](crate::Operator::reset), a [refund](crate::Operator::refund_latest), returned
-    /// [leased](crate::Policy::max_lease) units and a higher limit under the same name can end a denial early. They take
-    /// effect immediately if they happen through this store or its clones. If they happen on another instance, this
-    /// store may keep denying for up to `longest`. If several policies decide a request, the remaining units reported
-    /// for the policies that would admit may be out of date by up to `longest`.
+    /// [leased](crate::Policy::max_lease) units and a higher limit under the same name can end a denial
+    /// early. They take effect immediately if they happen through this store or its clones. If they happen on
+    /// another instance, this store may keep denying for up to `longest`. If several policies decide a
+    /// request, the remaining units reported for the policies that would admit may be out of date by up to
+    /// `longest`.
     pub const fn deny_cache(mut self, longest: Duration) -> Self {
         self.deny_cache = longest;
         self
     }
 
-    /// The number of shards into which the identities of a Redis Cluster are grouped, 1 to 1024. Defaults to 8. Has
-    /// no effect on a single server.
+    /// The number of shards into which the identities of a Redis Cluster are grouped, 1 to 1024. The default
+    /// is 8; a single server ignores it.
     ///
-    /// All keys of a shard are in one hash slot, so that its decisions can share calls. The slots of the shards are
-    /// evenly spaced. With fewer shards, batches are larger, so a decision costs the servers less. With more shards,
-    /// more primaries can share the load. Use two to four for each primary, in a multiple of the number of primaries.
+    /// All keys of a shard are in one hash slot, so that its decisions can share calls. The slots of the
+    /// shards are evenly spaced. With fewer shards, batches are larger, so a decision costs the servers less.
+    /// With more shards, more primaries can share the load. Use two to four for each primary, in a multiple
+    /// of the number of primaries.
     ///
-    /// **All instances need the same number.** The shard is part of the key, so changing the number resets every limit
-    /// once; the old keys expire. Until all instances have the new number, the old and the new ones have separate
-    /// limits.
+    /// **All instances need the same number.** The shard is part of the key, so changing the number resets
+    /// every limit once; the old keys expire. Until all instances have the new number, the old and the new
+    /// ones have separate limits.
     ///
-    /// Redis moves slots between nodes and cannot split them, so one primary decides for a whole shard. If a shard is
-    /// busier than a primary can serve, raise the number. If a single key is, use [leases](crate::Policy::max_lease).
+    /// Redis moves slots between nodes and cannot split them, so one primary decides for a whole shard. If a
+    /// shard is busier than a primary can serve, raise the number. If a single key is, use
+    /// [leases](crate::Policy::max_lease).
     ///
     /// ```
     /// use tower_ratelimit::{RedisStore, store::Servers};
@@ -148,17 +154,20 @@ impl RedisStoreBuilder {
     /// Trusts the certificates that `pem` contains, and no others, to sign the certificate of a server with a
     /// `rediss://` URL. Defaults to the certificates that the operating system trusts.
     ///
-    /// Set it if the server's certificate comes from a private authority. The server's certificate must be valid for
-    /// the host of the URL. The operating system's certificates are then not read, except for a Redis Cluster: redis-rs
-    /// opens those connections and reads the system's certificates first, so the system must have some.
+    /// Set it if the server's certificate comes from a private authority. The server's certificate must be
+    /// valid for the host of the URL. The operating system's certificates are then not read, except for a
+    /// Redis Cluster: redis-rs opens those connections and reads the system's certificates first, so the
+    /// system must have some.
     ///
     /// ```no_run
     /// use tower_ratelimit::RedisStore;
     ///
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let certificate = std::fs::read("/etc/redis/client.pem")?;
+    /// let key = std::fs::read("/etc/redis/client.key")?;
     /// let store = RedisStore::builder()
     ///     .tls_ca_certificate(std::fs::read("/etc/redis/ca.pem")?)
-    ///     .tls_client_certificate(std::fs::read("/etc/redis/client.pem")?, std::fs::read("/etc/redis/client.key")?)
+    ///     .tls_client_certificate(certificate, key)
     ///     .connect("rediss://:password@redis.internal:6379")
     ///     .await?;
     /// # Ok(())
@@ -167,9 +176,10 @@ impl RedisStoreBuilder {
     ///
     /// # The crypto provider
     ///
-    /// With the feature `tls-rustls`, the store uses the [`CryptoProvider`](rustls::crypto::CryptoProvider) that the
-    /// program has installed. Without one, it installs ring for the process. To use another provider, install it
-    /// before you build the store. The feature `tls-rustls-no-provider` does not compile ring and installs nothing.
+    /// With the feature `tls-rustls`, the store uses the [`CryptoProvider`](rustls::crypto::CryptoProvider)
+    /// that the program has installed. Without one, it installs ring for the process. To use another
+    /// provider, install it before you build the store. The feature `tls-rustls-no-provider` does not compile
+    /// ring and installs nothing.
     #[cfg(feature = "tls-rustls-no-provider")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tls-rustls")))]
     pub fn tls_ca_certificate(mut self, pem: impl Into<Vec<u8>>) -> Self {
@@ -177,9 +187,9 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Presents a certificate to a server with a `rediss://` URL: the certificate, followed by its intermediate ones,
-    /// and its private key, both in PEM. Defaults to none. Redis requires one unless its `tls-auth-clients` is `no` or
-    /// `optional`.
+    /// Presents a certificate to a server with a `rediss://` URL: the certificate, followed by its
+    /// intermediate ones, and its private key, both in PEM. Defaults to none. Redis requires one unless its
+    /// `tls-auth-clients` is `no` or `optional`.
     ///
     /// [`tls_ca_certificate`](Self::tls_ca_certificate) has an example.
     #[cfg(feature = "tls-rustls-no-provider")]

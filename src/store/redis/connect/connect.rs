@@ -49,12 +49,12 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// The same as [`RedisStore::connect`], and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is
-    /// invalid.
+    /// The same as [`RedisStore::connect`], and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a
+    /// setting is invalid.
     pub async fn connect(self, servers: impl Into<Servers>) -> Result<RedisStore, Error> {
         let (store, first_connection) = self.store_and_connection(servers.into())?;
         current()?;
-        // Too large for the stack of a caller that connects to many.
+        // Boxed, because it is too large for the stack of a caller that connects to many servers.
         in_real_time(Box::pin(async {
             let connected = first_connection.await;
             connected.map_err(|cause| {
@@ -68,12 +68,13 @@ impl RedisStoreBuilder {
 
     /// A store for `servers`, which connects on first use, so the servers may be unavailable.
     ///
-    /// A wrong password, a missing permission, or a certificate that the other side does not accept shows only in the log
-    /// and in each decision's [failure](crate::Decision::failure). Call [`probe`](RedisStore::probe) to find it when the
-    /// service starts.
+    /// A wrong password, a missing permission, or a certificate that the other side does not accept shows
+    /// only in the log and in each decision's [failure](crate::Decision::failure). Call
+    /// [`probe`](RedisStore::probe) to find it when the service starts.
     ///
-    /// With `rediss://`, and without a certificate set for a private authority, this reads the certificates of the operating
-    /// system, which takes some milliseconds. For a Redis Cluster, they are read whenever a connection is made.
+    /// With `rediss://`, and without a certificate set for a private authority, this reads the certificates
+    /// of the operating system, which takes some milliseconds. For a Redis Cluster, they are read whenever a
+    /// connection is made.
     ///
     /// # Errors
     ///
@@ -81,24 +82,25 @@ impl RedisStoreBuilder {
     ///
     /// * A setting is invalid, or a URL is malformed or missing.
     /// * The URLs of a Redis Cluster or of sentinels differ in more than the address.
-    /// * A URL is `rediss://`, and the feature `tls-rustls` is off, a certificate is invalid, or no certificate of an
-    ///   authority is set and the system has none.
+    /// * A URL is `rediss://`, and the feature `tls-rustls` is off, a certificate is invalid, or no
+    ///   certificate of an authority is set and the system has none.
     ///
     /// No message shows a password.
     pub fn connect_lazy(self, servers: impl Into<Servers>) -> Result<RedisStore, Error> {
         self.store_and_connection(servers.into()).map(|(store, _)| store)
     }
 
-    /// A store on your own pool of connections to one server: the pool of bb8-redis, or any bb8 pool of redis-rs
-    /// connections. [`pool_size`](Self::pool_size) does not apply.
+    /// A store on your own pool of connections to one server: the pool of bb8-redis, or any bb8 pool of
+    /// redis-rs connections. [`pool_size`](Self::pool_size) does not apply.
     ///
-    /// Turn off bb8's `test_on_check_out`, or every checkout costs a PING. Turn on `nodelay`, which redis-rs leaves off: if
-    /// other code uses the connections too, a call without it can wait for one more round trip. The store sends decisions
-    /// on up to three connections at a time, or six over a slow network, and other commands on one more. With a smaller
-    /// pool, decisions share fewer connections.
+    /// Turn off bb8's `test_on_check_out`, or every checkout costs a PING. Turn on `nodelay`, which redis-rs
+    /// leaves off: if other code uses the connections too, a call without it can wait for one more round
+    /// trip. The store sends decisions on up to three connections at a time, or six over a slow network, and
+    /// other commands on one more. With a smaller pool, decisions share fewer connections.
     ///
-    /// Build the pool in the Tokio runtime that uses the store, and use it in no other: all [runtimes](RedisStore#runtimes)
-    /// of the store share it, and its connections work only while the runtimes that opened them are driven.
+    /// Build the pool in the Tokio runtime that uses the store, and use it in no other: all
+    /// [runtimes](RedisStore#runtimes) of the store share it, and its connections work only while the
+    /// runtimes that opened them are driven.
     ///
     /// ```no_run
     /// use tower_ratelimit::{RedisStore, bb8_redis::{RedisConnectionManager, bb8::Pool}};
@@ -119,8 +121,8 @@ impl RedisStoreBuilder {
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid, or if the connections are to a Redis
-    /// Cluster: connect to `Servers::cluster` then.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid, or if the connections are
+    /// to a Redis Cluster: connect to `Servers::cluster` then.
     pub fn build<M>(self, pool: Pool<M>) -> Result<RedisStore, Error>
     where
         M: ManageConnection<Error = RedisError>,
@@ -140,7 +142,8 @@ impl RedisStoreBuilder {
         Ok(self.with_link(Arc::new(link), names))
     }
 
-    /// Checks all settings. Returns the store for `servers`, and what makes a first connection to them.
+    /// Checks all settings. Returns the store for `servers`, and a future that makes a first connection to
+    /// them.
     fn store_and_connection(self, servers: Servers) -> Result<(RedisStore, FirstConnection), Error> {
         self.check()?;
         let names = KeyNames::new(&self.prefix);
@@ -197,10 +200,11 @@ impl RedisStoreBuilder {
     }
 }
 
-/// By how much a clock may be ahead that is not paused.
+/// By how much Tokio's clock may be ahead of the real one without being paused.
 const CLOCK_TOLERANCE: Duration = Duration::from_millis(100);
 
-/// Waits for `connecting`. Under a paused clock, its timeouts are over before a server can answer.
+/// Waits for `connecting`, and explains an error that is due to a paused clock, whose timeouts are over
+/// before a server can answer.
 async fn in_real_time<T>(connecting: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
     let (started, real) = (tokio::time::Instant::now(), Instant::now());
     connecting.await.map_err(|error| {

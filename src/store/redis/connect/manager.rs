@@ -23,7 +23,7 @@ use crate::{
     },
 };
 
-/// Where the server is.
+/// How the server is found.
 #[derive(Clone)]
 pub(super) enum Source {
     /// At the address of a URL.
@@ -33,7 +33,7 @@ pub(super) enum Source {
     Primary(Arc<Primary>),
 }
 
-/// Of the connections in `CLIENT LIST`.
+/// The name of the connections in `CLIENT LIST`.
 const NAME: &str = "tower-ratelimit";
 
 /// Connects to the server of a `Source`.
@@ -45,7 +45,7 @@ pub(super) struct Manager {
 /// A connection to a server.
 pub(super) struct Connection {
     opened: Opened,
-    /// If sentinels named its server.
+    /// The primary that it leads to, if sentinels named the server.
     #[cfg(feature = "sentinel")]
     followed: Option<Followed>,
 }
@@ -55,7 +55,8 @@ impl Manager {
         Self { source, gate: Gate::default() }
     }
 
-    /// The same for another pool, whose attempts to connect do not wait for this one's.
+    /// A manager of the same server for another pool. The attempts of the two to connect do not wait for each
+    /// other.
     pub(super) fn for_another_pool(&self) -> Self {
         Self::new(self.source.clone())
     }
@@ -145,24 +146,25 @@ impl ConnectionLike for Connection {
     }
 }
 
-/// The most attempts under way while they fail.
+/// The most attempts that are under way while attempts fail.
 const MOST: usize = 2;
-/// The pause after an attempt that failed: first this one, then twice as long each time, up to the longer one.
+/// The pause after an attempt that failed. It doubles with each failure, up to `LONGEST_PAUSE`.
 const PAUSE: Duration = Duration::from_millis(25);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// Limits the attempts to connect to a server that does not accept them.
 ///
-/// A pool, and each connection that is being replaced, tries again separately. So while attempts fail, at most two are
-/// under way, with a pause after each that failed. Two, so that one that hangs does not delay the first that succeeds.
-/// All others fail immediately with the error of the last one, so no caller waits for its turn.
+/// A pool, and each connection that is being replaced, tries again separately. So while attempts fail, at
+/// most two are under way, with a pause after each failure. There are two so that an attempt that hangs does
+/// not delay the first success. All other attempts fail immediately with the error of the last one, so no
+/// caller waits for its turn.
 #[derive(Default)]
 struct Gate {
     under_way: UnderWay,
     failed: Mutex<Option<Failed>>,
 }
 
-/// The last attempt failed.
+/// The failure of the last attempt.
 struct Failed {
     error: RedisError,
     pause: Duration,

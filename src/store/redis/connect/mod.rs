@@ -1,4 +1,5 @@
-//! From settings to a connected store: the builder, where the servers are, how a connection is opened, and the probe.
+//! From settings to a connected store: the builder, where the servers are, how a connection is opened, and
+//! the probe.
 
 mod address;
 mod builder;

@@ -1,8 +1,8 @@
 //! Opens connections to servers and sentinels.
 //!
-//! With TLS, redis-rs reads the certificates of the system for each connection that it opens, on a thread of the runtime,
-//! even if it then uses others. That takes long, and fails where the system has none. So the stream is opened here, with
-//! settings that are made once, and redis-rs gets it.
+//! With TLS, redis-rs reads the certificates of the system for each connection that it opens, on a thread of
+//! the runtime, even if it then uses others. That takes long, and fails on a system without certificates. So
+//! the stream is opened here, with settings that are made once, and handed to redis-rs.
 
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisResult, aio::MultiplexedConnection};
 use tokio::task::JoinSet;
@@ -17,17 +17,18 @@ use crate::{base::Error, store::redis::transport::answered};
 /// Opens connections with the certificates of a store.
 #[derive(Clone)]
 pub(super) struct Opener {
-    /// If servers have TLS.
+    /// The settings of TLS, if the servers have it.
     #[cfg(feature = "tls-rustls-no-provider")]
     tls: Option<Arc<ClientConfig>>,
 }
 
-/// A connection, and its task, which ends with the set: a server that hangs would keep it. Without TLS, redis-rs has the task.
+/// A connection, and the task that drives it. The task ends when the set is dropped, even if the server
+/// hangs. Without TLS, redis-rs owns the task, and the set is empty.
 pub(super) type Opened = (MultiplexedConnection, JoinSet<()>);
 
 impl Opener {
     pub(super) fn new(tls: &TlsSettings, info: &ConnectionInfo) -> Result<Self, Error> {
-        // Only used with TLS.
+        // Both are only used with TLS.
         let _ = (tls, info);
         Ok(Self {
             #[cfg(feature = "tls-rustls-no-provider")]
@@ -36,8 +37,8 @@ impl Opener {
     }
 
     pub(super) async fn open(&self, info: &ConnectionInfo) -> RedisResult<Opened> {
-        // Without the timeouts of redis-rs: who sends a call knows its deadline, and the time in which a runtime does not
-        // run would count.
+        // The timeouts of redis-rs are off: the sender of a call knows its deadline, and they would count
+        // time in which the runtime does not run.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         #[cfg(feature = "tls-rustls-no-provider")]
         if let (ConnectionAddr::TcpTls { host, port, .. }, Some(tls)) = (info.addr(), &self.tls) {

@@ -1,8 +1,8 @@
 //! Follows the primary that the sentinels name.
 //!
-//! A planned failover closes no connection: for seconds, the old primary goes on to accept writes, which are lost. So
-//! while there is traffic, all sentinels are queried once a second, and connections to another server than the one that
-//! most of them name fail as if they had been closed, before anything is sent.
+//! A planned failover closes no connection: for seconds, the old primary goes on to accept writes, which are
+//! lost. So while there is traffic, all sentinels are queried once a second, and connections to another
+//! server than the one that most of them name fail as if they had been closed, before anything is sent.
 
 use std::{
     collections::HashMap,
@@ -39,11 +39,11 @@ use crate::{
     },
 };
 
-/// The time between two questions.
+/// The time between two rounds of questions to the sentinels.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The same after a reply that shows that the server may no longer be the primary.
+/// The shorter time after a reply that shows that the server may no longer be the primary.
 const SOON: Duration = Duration::from_millis(50);
-/// How long the others are awaited once a sentinel has answered.
+/// How long the other sentinels are awaited once one has answered.
 const PATIENCE: Duration = Duration::from_millis(300);
 
 /// The host and the port of a server.
@@ -52,14 +52,14 @@ type Address = (String, u16);
 /// A primary and the sentinels that know it.
 pub(super) struct Primary {
     name: String,
-    /// All but the address.
+    /// The settings of connections to the primary, whose address is replaced.
     template: ConnectionInfo,
     sentinels: Vec<Sentinel>,
     opener: Opener,
-    /// What most sentinels named last.
+    /// The address that most sentinels named last.
     named: ArcSwapOption<Address>,
     created: Instant,
-    /// When to ask again, in microseconds since then.
+    /// When to ask again, in microseconds since `created`.
     due: AtomicU64,
 }
 
@@ -75,17 +75,17 @@ pub(super) struct Followed {
     address: Address,
 }
 
-/// What the sentinels answered.
+/// The answers of the sentinels.
 #[derive(Default)]
 struct Votes {
-    /// `None`: it knows no such primary that is up.
+    /// The addresses. `None` is the answer of a sentinel that knows no such primary that is up.
     answers: Vec<Option<Address>>,
     error: Option<RedisError>,
 }
 
 impl Primary {
-    /// The primary that the sentinels at `urls` call `name`, and a description without passwords. The URLs have the addresses of the sentinels, and
-    /// the user, the password and the database of the primary.
+    /// The primary that the sentinels at `urls` call `name`, and a description without passwords. The URLs
+    /// have the addresses of the sentinels, and the user, the password and the database of the primary.
     pub(super) fn new(
         urls: &[String],
         name: String,
@@ -103,7 +103,7 @@ impl Primary {
                 "the name of the primary is empty: it is the first argument of `sentinel monitor` in sentinel.conf",
             ));
         }
-        // It is logged, and a URL may have a password.
+        // The name is logged, and a URL may have a password.
         if name.contains("://") {
             return Err(Error::invalid(
                 "the name of the primary is a URL: it must be the first argument of `sentinel monitor` in sentinel.conf, and \
@@ -180,7 +180,7 @@ impl Primary {
         self.template.clone().set_addr(address)
     }
 
-    /// From now on, connections to other servers are replaced.
+    /// Replaces the connections to servers other than `address` from now on.
     fn follow(&self, address: &Address) {
         let old = self.named.swap(Some(Arc::new(address.clone())));
         if let Some(old) = old.filter(|old| **old != *address) {
@@ -194,7 +194,7 @@ impl Primary {
         }
     }
 
-    /// Asks the sentinels in the background, if it is time to. Call it with each command.
+    /// Asks the sentinels in the background, if that is due. Call it with each command.
     fn ask_if_due(self: &Arc<Self>) {
         let now = micros(self.created.elapsed());
         let next = |due| (now >= due).then_some(now + micros(INTERVAL));
@@ -210,7 +210,7 @@ impl Primary {
         }
     }
 
-    /// The next command asks again.
+    /// Lets the next command ask again, because the primary may have been replaced.
     fn is_doubtful(&self) {
         self.due.fetch_min(micros(self.created.elapsed() + SOON), Ordering::Relaxed);
     }
@@ -232,7 +232,7 @@ impl Primary {
                 Ok(Err(error)) if votes.error.as_ref().is_none_or(|other| says_more(&error, other)) => {
                     votes.error = Some(error);
                 }
-                // Or the runtime was shut down.
+                // The cause is not closer, or the runtime was shut down.
                 _ => {}
             }
             if votes.is_decided(self.sentinels.len()) {
@@ -242,7 +242,8 @@ impl Primary {
         votes
     }
 
-    /// The address that the sentinel at `place` names, if it knows this primary and it is up.
+    /// The address that the sentinel at `place` names, if the sentinel knows this primary and describes it as
+    /// up.
     async fn ask_one(&self, place: usize) -> RedisResult<Option<Address>> {
         let Some(sentinel) = self.sentinels.get(place) else { return Ok(None) };
         let runtime = Handle::current().id();
@@ -292,7 +293,8 @@ impl Votes {
         self.answers.iter().flatten().max_by_key(|address| self.count(Some(address)))
     }
 
-    /// The address named by a majority of the sentinels that answered: by two or more, unless there is only one.
+    /// The address named by a majority of the sentinels that answered: by two or more, unless there is only
+    /// one.
     fn majority(&self, sentinels: usize) -> Option<Address> {
         let most = self.most()?;
         let votes = self.count(Some(most));
@@ -343,7 +345,8 @@ fn of_sentinel(error: RedisError) -> RedisError {
     io::Error::other(problem).into()
 }
 
-/// Whether `error` is nearer to the cause than `other`: a sentinel that does not answer is expected in an outage.
+/// Whether `error` is nearer to the cause than `other`: a sentinel that does not answer is expected in an
+/// outage.
 fn says_more(error: &RedisError, other: &RedisError) -> bool {
     other.is_io_error() && !error.is_io_error()
 }
@@ -354,8 +357,8 @@ mod tests {
 
     #[test]
     fn the_majority_of_the_sentinels_that_answer_is_followed() {
-        // The sentinels, their answers, the address that most name, and whether no other answer can change it. 0 is an
-        // answer without an address.
+        // The sentinels, their answers, the address that most name, and whether no other answer can change
+        // it. 0 is an answer without an address.
         let rows = [
             (3, vec![1, 1], Some(1), true),
             (3, vec![1, 2], None, false),

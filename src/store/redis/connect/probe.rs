@@ -1,4 +1,4 @@
-//! Finds out at start-up whether a server can make decisions, and what an operator should change.
+//! Finds out at startup whether a server can make decisions, and what an operator should change.
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
@@ -25,8 +25,8 @@ use crate::{
 pub(crate) async fn probe(store: &RedisStore) -> Result<ProbeReport, Error> {
     let mut report = ProbeReport::default();
     if !store.link.is_cluster() {
-        // A server that requires a password closes the connection of a client that sends a long script without one.
-        // Its reply to PING names the cause.
+        // A server that requires a password closes the connection of a client that sends a long script
+        // without one. Its reply to PING names the cause.
         ask(store, redis::cmd("PING")).await?;
         if let Some(hello) = answered(store, redis::cmd("HELLO")).await? {
             report.read_hello(&hello);
@@ -61,7 +61,8 @@ pub(crate) async fn probe(store: &RedisStore) -> Result<ProbeReport, Error> {
     Ok(report)
 }
 
-/// The least round trip of three commands. The first may have to wait for a connection, and the process for a thread.
+/// The least round trip of three commands, because the first may have to wait for a connection, and each for
+/// a thread.
 async fn round_trip(store: &RedisStore) -> Option<Duration> {
     let mut command = redis::cmd("PING");
     if store.link.is_cluster() {
@@ -84,7 +85,7 @@ async fn round_trip(store: &RedisStore) -> Option<Duration> {
 ///
 /// # Errors
 ///
-/// The error of the first one if the server did not answer.
+/// The error of the first decision, if the server did not answer it.
 async fn try_decisions(store: &RedisStore, report: &mut ProbeReport) -> Result<(), Error> {
     let quota = Quota::per_minute(10);
     if let Err(error) = decide_once(store, &Policy::new("%probe", quota)).await {
@@ -121,7 +122,7 @@ fn with_rule(store: &RedisStore, what: &str, error: &Error) -> String {
     }
 }
 
-/// Makes one decision on an unused key, without the shortcuts, and removes the key.
+/// Makes one decision on an unused key, without leases and the deny cache, and removes the key.
 pub(crate) async fn decide_once(store: &RedisStore, policy: &Policy) -> Result<(), Error> {
     static PROBES: AtomicU64 = AtomicU64::new(0);
     let unique = format!("%probe:{}:{}", std::process::id(), PROBES.fetch_add(1, Ordering::Relaxed));
@@ -131,11 +132,11 @@ pub(crate) async fn decide_once(store: &RedisStore, policy: &Policy) -> Result<(
     let job = Job { deadline: PROBE_TIMEOUT, ..store.job(Action::Charge, charges, script) };
     let call = wire::encode(&[&job]).ok_or_else(wire::unexpected)?;
     let evaluation = call.evaluation().ok_or_else(wire::unexpected)?;
-    // A server that has the script would not show that the user must not send it.
+    // EVAL comes first: EVALSHA would not show that the user may not send EVAL, if the server has the script.
     let reply = ask(store, evaluation).await?;
     match ask(store, call.command).await {
         Err(error) if error.fault() != Some(Fault::NoScript) => return Err(error),
-        // Its keys may be on another node by now, or scripts were flushed.
+        // The script may be missing: the key may be on another node by now, or scripts were flushed.
         _ => {}
     }
     let mut decided = Err(wire::unexpected());
@@ -145,7 +146,8 @@ pub(crate) async fn decide_once(store: &RedisStore, policy: &Policy) -> Result<(
     deleted.map(|_| ())
 }
 
-/// The reply, or `None` if the server does not allow or know the command, or if a node of a Redis Cluster is down.
+/// The reply, or `None` if the server does not allow or know the command, or if a node of a Redis Cluster is
+/// down.
 async fn answered(store: &RedisStore, command: Cmd) -> Result<Option<Value>, Error> {
     match ask(store, command).await {
         Ok(reply) => Ok(Some(reply)),
@@ -154,8 +156,8 @@ async fn answered(store: &RedisStore, command: Cmd) -> Result<Option<Value>, Err
     }
 }
 
-/// Runs a command, up to three times if the reply is late: a busy server must not keep a service from starting. A
-/// failure is not an outage.
+/// Runs a command, up to three times if the reply is late, because a busy server must not keep a service from
+/// starting. A failure is not noted as an outage.
 async fn ask(store: &RedisStore, command: Cmd) -> Result<Value, Error> {
     let mut tries = 1..TRIES;
     loop {
@@ -178,7 +180,7 @@ fn is_answer(error: &Error) -> bool {
 }
 
 fn wrong_topology(report: &ProbeReport) -> Option<&'static str> {
-    // One that accepts writes loses them when it synchronizes again, and counts apart from the primary.
+    // A replica that accepts writes loses them when it synchronizes again, and counts apart from the primary.
     if report.is_replica {
         return Some(
             "the server is a replica, which must not count, even if it accepts writes (replica-read-only no); connect to an \

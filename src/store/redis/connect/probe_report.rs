@@ -1,4 +1,4 @@
-//! What a probe found.
+//! The report of a probe: it reads the replies to HELLO and INFO, and describes what to change.
 
 use std::{collections::HashMap, fmt, time::Duration};
 
@@ -23,20 +23,20 @@ use crate::store::redis::transport::slow_text;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ProbeReport {
-    /// From HELLO, which every user may run, or from INFO.
+    /// The version from HELLO, which every user may run, or from INFO.
     pub(super) version: Option<String>,
-    /// `standalone`, `cluster` or `sentinel`.
+    /// The mode from HELLO: `standalone`, `cluster` or `sentinel`.
     pub(super) mode: Option<String>,
-    /// From HELLO.
+    /// Whether HELLO reports that the server is a replica.
     pub(super) is_replica: bool,
     pub(super) eviction_policy: Option<String>,
     /// Whether memory is limited, so that the eviction policy matters.
     pub(super) may_evict: bool,
-    /// The least of some commands.
+    /// The least round trip of some commands.
     pub(super) round_trip: Option<Duration>,
     /// Why no decision can be made, and what to change.
     pub(super) error: Option<String>,
-    /// What else to change.
+    /// Further problems, and what to change.
     pub(super) warnings: Vec<String>,
 }
 
@@ -46,8 +46,9 @@ impl ProbeReport {
         self.error.iter().chain(&self.warnings).map(String::as_str)
     }
 
-    /// `false` if no decision can be made until something is changed; [`connect`](crate::RedisStore::connect) then
-    /// fails. A failure that ends without a change, such as a server that is loading its data, is only a finding.
+    /// `false` if no decision can be made until something is changed; [`connect`](crate::RedisStore::connect)
+    /// then fails. A failure that ends without a change, such as a server that is loading its data, is only a
+    /// finding.
     #[must_use]
     pub const fn can_decide(&self) -> bool {
         self.error.is_none()
@@ -87,7 +88,7 @@ impl ProbeReport {
         }
     }
 
-    /// Adds what else to change, if decisions take `deadline` at most.
+    /// Adds the warnings, for decisions that take `deadline` at most.
     pub(super) fn warn(&mut self, deadline: Duration) {
         if let Some(version) = &self.version
             && parse(version).is_some_and(|version| version < (6, 2))
@@ -138,7 +139,8 @@ impl fmt::Display for ProbeReport {
     }
 }
 
-/// Whether the policy evicts keys without regard to their reset. `volatile-ttl` evicts those that are reset next.
+/// Whether the policy evicts keys without regard to their reset. `volatile-ttl` evicts those that are reset
+/// next.
 fn evicts_exhausted(policy: &str) -> bool {
     policy.starts_with("allkeys-") || policy.starts_with("volatile-") && policy != "volatile-ttl"
 }
@@ -152,7 +154,7 @@ fn text(value: &Value) -> Option<String> {
     from_redis_value(value.clone()).ok()
 }
 
-/// The value, if it is one word as Redis writes it. Something else may be what the server was sent.
+/// The value, if it is one word as Redis writes it. Any other text may quote what the server was sent.
 fn harmless(value: String) -> Option<String> {
     let is_word = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'-');
     ((1..=32).contains(&value.len()) && value.bytes().all(is_word)).then_some(value)

@@ -1,4 +1,4 @@
-//! The certificates for TLS that a store is given. What rustls makes of them is in `tls_stream`.
+//! The certificates for TLS that a store is given. `tls_stream` builds the settings of rustls from them.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use crate::base::Error;
 /// The certificates of a store, in PEM. Defaults to the system's certificates.
 #[derive(Clone, Default)]
 pub(crate) struct TlsSettings {
-    /// Of the authority that signed the server's certificate.
+    /// The certificate of the authority that signed the server's certificate.
     pub(crate) ca: Option<Vec<u8>>,
     /// The client's certificate and its private key.
     pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
@@ -41,19 +41,19 @@ impl TlsSettings {
     }
 }
 
-/// Installs ring unless the program has installed a provider. rustls panics if no provider is compiled in, or if
-/// several are compiled in and none is installed; redis-rs takes no provider as a setting.
+/// Installs ring unless the program has installed a provider. rustls panics if no provider is compiled in, or
+/// if several are compiled in and none is installed; redis-rs takes no provider as a setting.
 #[cfg(feature = "tls-rustls-no-provider")]
 fn ensure_provider() -> Option<()> {
     #[cfg(feature = "tls-rustls")]
     if CryptoProvider::get_default().is_none() {
-        // The error means that another thread was faster.
+        // An error means that another thread was faster.
         let _ = rustls::crypto::ring::default_provider().install_default();
     }
     CryptoProvider::get_default().map(|_| ())
 }
 
-/// Shows what is set and no part of it.
+/// Shows which certificates are set, and no part of them.
 impl fmt::Debug for TlsSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TlsSettings")

@@ -23,7 +23,8 @@ impl TlsSettings {
         if self.are_default() {
             return Ok(None);
         }
-        // redis-rs would only find some invalid certificates, or only when it connects.
+        // Checked here, because redis-rs finds some invalid certificates only when it connects, and others
+        // never.
         self.with_roots(self.own_roots()?.unwrap_or_else(RootCertStore::empty))?;
         let client_tls = self.client.clone();
         let client_tls =
@@ -31,14 +32,14 @@ impl TlsSettings {
         Ok(Some(redis::TlsCertificates { client_tls, root_cert: self.ca.clone() }))
     }
 
-    /// The settings of connections: with the certificates of the CA if there is one, and otherwise with the system's,
-    /// which takes milliseconds.
+    /// The settings of connections: with the certificates of the CA if there is one, and otherwise with the
+    /// system's, which takes milliseconds.
     pub(super) fn client_config(&self) -> Result<Arc<ClientConfig>, Error> {
         let roots = self.own_roots()?.map_or_else(system_roots, Ok)?;
         Ok(Arc::new(self.with_roots(roots)?))
     }
 
-    /// The certificates of the CA.
+    /// The certificates of the CA, `None` if none is set.
     fn own_roots(&self) -> Result<Option<RootCertStore>, Error> {
         let invalid = || {
             Error::invalid(
@@ -78,7 +79,7 @@ fn certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     (!all.is_empty()).then_some(all)
 }
 
-/// The certificates that the system trusts. One that cannot be read is left out.
+/// The certificates that the system trusts, without those that cannot be read.
 fn system_roots() -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -91,7 +92,8 @@ fn system_roots() -> Result<RootCertStore, Error> {
     Ok(roots)
 }
 
-/// A stream to `host`. The handshake begins only once the server accepts connections, because it costs much more.
+/// A stream to `host`. The handshake begins only once the server accepts connections, because it costs much
+/// more.
 pub(super) async fn open(host: &str, port: u16, tls: Arc<ClientConfig>) -> RedisResult<TlsStream<TcpStream>> {
     let tcp = connect(host, port).await?;
     tcp.set_nodelay(true)?;

@@ -1,3 +1,5 @@
+//! [`Job`], and the traits through which others make its decision and observe it.
+
 use std::{
     sync::{Arc, Mutex, MutexGuard},
     task::{Context, Poll, Waker, ready},
@@ -25,23 +27,24 @@ pub(crate) struct Job {
     pub(crate) charges: Charges,
     /// The charges against the penalties of the policies.
     pub(crate) penalties: OneOrMany<PenaltyCharge>,
-    /// Which denials they count.
+    /// Which denials the penalties count.
     pub(crate) counts: Counts,
     pub(crate) names: KeyNames,
-    /// The time of a manual clock, in microseconds; `None` for the server's clock.
+    /// The time of a manual clock, in microseconds, or `None` for the server's clock.
     pub(crate) time: Option<u64>,
     pub(crate) script: Arc<Script>,
     pub(crate) deadline: Duration,
-    /// Whether an operator waits for it, for longer than requests do. If it is late, no breaker opens.
+    /// Whether an operator waits for the decision, and longer than requests do. A late reply opens no
+    /// breaker.
     pub(crate) is_patient: bool,
-    /// What the deny cache learns of it.
+    /// The observer through which the deny cache learns of the decision.
     pub(crate) denial: Option<DenyObserver>,
     /// Units to lease and return. Only for a job with one charge.
     pub(crate) lease: Option<Box<LeaseRequest>>,
     pub(crate) result: Mutex<JobResult>,
-    /// What makes the decision.
+    /// The link that makes the decision.
     pub(crate) maker: Arc<dyn Maker>,
-    /// When it entered a queue. A `OnceLock` takes 36 more instructions.
+    /// When the job entered a queue. Not a `OnceLock`, which costs more at every decision.
     #[cfg(feature = "metrics")]
     pub(crate) entered: Mutex<Option<Instant>>,
 }
@@ -67,7 +70,7 @@ impl Shared<Decision> for Job {
     }
 }
 
-/// What the caller of a job waits for.
+/// The result for which the caller of a job waits.
 #[derive(Default)]
 pub(crate) struct JobResult {
     /// Whether the job is decided, or never will be.
@@ -103,7 +106,8 @@ impl LeaseRequest {
     }
 }
 
-/// Observes a job that leases or returns units. It is dropped when the job has ended: it is settled or never will be.
+/// Observes a job that leases or returns units. The observer is dropped when the job has ended, whether it
+/// was settled or never will be.
 pub(crate) trait Observer: Send {
     /// Called right before the job is sent. May change what is `returned`.
     fn sending(&mut self, returned: &mut LeaseReturn);
@@ -130,7 +134,7 @@ impl LeaseReturn {
 }
 
 impl Job {
-    /// By the server's clock, without observers.
+    /// A job by the server's clock, without observers.
     // Inlined because a call would copy the job once more.
     #[inline(always)]
     pub(crate) fn new(
@@ -160,7 +164,7 @@ impl Job {
         }
     }
 
-    /// The decision, which is made once this is polled.
+    /// The decision, which is made once the answer is polled.
     // Inlined because a call would copy the job once more.
     #[inline(always)]
     pub(crate) fn decide(self) -> Answer<Decision> {
@@ -188,7 +192,7 @@ impl Job {
         self.charges.iter().chain(self.penalties.iter().map(|penalty| &penalty.charge))
     }
 
-    /// How many there are.
+    /// The number of [all charges](Self::all_charges).
     pub(crate) fn width(&self) -> usize {
         self.charges.len() + self.penalties.len()
     }
@@ -202,10 +206,11 @@ impl Job {
         }
     }
 
-    /// Sets the decision for its caller, and notifies the observers of the reply. [`end`](Self::end) wakes the caller.
+    /// Sets the decision for its caller, and notifies the observers of the reply. [`end`](Self::end) wakes
+    /// the caller.
     pub(crate) fn answer(&self, reply: Result<Reply, Error>) {
         match &reply {
-            // There is nothing to observe.
+            // Observers learn nothing from an admission without a lease.
             Ok(Reply::Admitted(_)) => {}
             Ok(Reply::Decided(decision, leased)) => self.settled(decision, *leased),
             Err(_) => self.failed(),
@@ -213,10 +218,11 @@ impl Job {
         self.set(reply);
     }
 
-    /// Wakes the caller for its decision, or because it will get none. Call it when nothing will send the job any more.
+    /// Wakes the caller for its decision, or because it will get none. Call it when nothing will send the job
+    /// any more.
     pub(crate) fn end(&self) {
         let observer = self.lease.as_ref().and_then(|lease| lease.state().observer.take());
-        // Not under the lock: it may send a job.
+        // The observer is dropped outside of the lock, because that may send a job.
         drop(observer);
         self.wake();
     }
@@ -243,7 +249,7 @@ impl Job {
             result.is_final = true;
             result.caller.take()
         };
-        // Not under the lock: the caller may run here.
+        // The caller is woken outside of the lock, because it may run here.
         if let Some(caller) = caller {
             caller.wake();
         }
@@ -254,7 +260,8 @@ impl Job {
         !lock(&self.result).is_final
     }
 
-    /// Takes the reply, if there is one, or `None` if there will be none. Otherwise the caller is woken by `waker`.
+    /// Takes the reply, if there is one, or `None` if there will be none. Otherwise the caller is woken by
+    /// `waker`.
     pub(crate) fn poll(&self, waker: Option<&Waker>) -> Poll<Option<Result<Reply, Error>>> {
         let mut result = lock(&self.result);
         if result.is_final {
@@ -281,7 +288,7 @@ impl Job {
         }
     }
 
-    /// Notifies the observers that it failed as a whole and may have been carried out in part.
+    /// Notifies the observers that the job failed as a whole and may have been carried out in part.
     pub(crate) fn failed(&self) {
         if let Some(denial) = &self.denial {
             denial.settled(self.action, &self.charges, None);
@@ -295,14 +302,14 @@ impl Job {
         let needs_holders = |charge: &Charge| charge.needs_permit() && self.action != Action::Ban;
         let holders = |charge: &Charge| if needs_holders(charge) { charge.cost().min(1_000) } else { 0 };
         let micros = |charge: &Charge| charge.policy().redis_micros(refund) + holders(charge);
-        // Not `all_charges`, whose chain takes twice as many instructions.
+        // Not `all_charges`, because a sum over its chain is slower.
         let of_penalties: u64 = self.penalties.iter().map(|penalty| micros(&penalty.charge)).sum();
         self.charges.iter().map(micros).sum::<u64>() + of_penalties
     }
 
-    /// Whether the job may be sent again if it is unknown whether it was carried out. A repeated charge is admitted
-    /// once, or counts one more denial for a penalty, and a repeated release releases once. A repeated refund would
-    /// admit twice, and units of a repeated lease would be unavailable until it ends.
+    /// Whether the job may be sent again if it is unknown whether it was carried out. A repeated charge is
+    /// admitted once, or counts one more denial for a penalty, and a repeated release releases once. A
+    /// repeated refund would admit twice, and units of a repeated lease would be unavailable until it ends.
     pub(crate) fn may_be_repeated(&self) -> bool {
         self.lease.is_none()
             && (self.action != Action::Refund || self.charges.iter().all(Charge::needs_permit))
@@ -312,8 +319,9 @@ impl Job {
 /// The script's reply to one job.
 #[derive(Debug)]
 pub(crate) enum Reply {
-    /// Each charge fits, and none has a lease: the most frequent reply. Its caller decodes it: a lane has the replies to a
-    /// whole batch before the first caller runs, and allocators are slower where many values are allocated in a row.
+    /// Each charge fits, and none has a lease: the most frequent reply. Its caller decodes it: a lane has the
+    /// replies to a whole batch before the first caller runs, and allocators are slower where many values are
+    /// allocated in a row.
     Admitted(Records),
     /// Any other reply, with the lease for a job that requested one.
     Decided(Decision, Option<Leased>),

@@ -1,3 +1,5 @@
+//! The names of keys in Redis.
+
 use std::sync::Arc;
 
 #[cfg(feature = "cluster")]
@@ -8,7 +10,7 @@ use crate::{key::Key, policy::Policy};
 #[derive(Clone, Debug)]
 pub(crate) struct KeyNames {
     prefix: Arc<str>,
-    /// `None` without a Cluster.
+    /// The shards of a Cluster, `None` for a single server.
     #[cfg(feature = "cluster")]
     shards: Option<Arc<Shards>>,
 }
@@ -33,9 +35,9 @@ impl KeyNames {
         &self.prefix
     }
 
-    /// A Redis key: `prefix:policy:algorithm:{identity}`, or `prefix:policy:algorithm:{shard}:identity`. An identity
-    /// contains no braces, so these never collide. The mark of a preflight is behind the braces, so the key is in the slot of
-    /// its client, whose bans hold for it.
+    /// A Redis key: `prefix:policy:algorithm:{identity}`, or `prefix:policy:algorithm:{shard}:identity`. An
+    /// identity contains no braces, so these never collide. The mark of a preflight is behind the braces, so
+    /// the key is in its client's slot, and the client's bans hold for it.
     pub(crate) fn name(&self, policy: &Policy, key: &Key) -> String {
         let name = [self.start(policy).concat().as_bytes(), &self.end(key).concat()].concat();
         String::from_utf8(name).unwrap_or_default()
@@ -66,8 +68,8 @@ impl KeyNames {
         escaped(&self.prefix) + ":*"
     }
 
-    /// The key whose Redis key under `policy` is `name`: the reverse of [`name`](Self::name). `None` if no key has
-    /// this name.
+    /// The key whose Redis key under `policy` is `name`: the reverse of [`name`](Self::name). `None` if no
+    /// key has this name.
     pub(crate) fn key(&self, name: &[u8], policy: &Policy) -> Option<Key> {
         let name = str::from_utf8(name).ok()?;
         let rest = name.strip_prefix(&*self.start(policy).concat())?;

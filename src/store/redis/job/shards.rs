@@ -1,7 +1,7 @@
 //! Shards of a Redis Cluster: all keys of a shard are in one hash slot, so that they can share a call.
 //!
-//! The slot of the identity alone picks its shard. This is CRC16 (XMODEM), the hash of Redis Cluster: the
-//! same in all processes and versions. Changing it would move every key.
+//! The slot of the identity alone picks its shard. The slot is the CRC16 (XMODEM) of the identity, as in
+//! Redis Cluster: the same in all processes and versions. Another hash would move every key.
 
 use std::ops::Range;
 
@@ -10,18 +10,19 @@ use crate::key::Key;
 /// The hash slots of a Cluster.
 const SLOTS: usize = 16_384;
 
-/// Where the slot of a shard lies in its part of the slots. So shards are as even over the nodes as slots are, and tags
-/// have at most five digits, mostly two.
+/// Where the slot of a shard lies in its part of the slots. The shards are thereby spread over the nodes as
+/// evenly as the slots, and tags have at most five digits, mostly two.
 const MIDDLE: Range<usize> = SLOTS / 16 * 7..SLOTS / 16 * 9;
 
-/// Equal parts of the slots. The hash tag of a shard is the first number whose slot is in the middle of its part.
+/// Equal parts of the slots. The hash tag of a shard is the first number whose slot is in the middle of its
+/// part.
 #[derive(Debug)]
 pub(crate) struct Shards {
     tags: Box<[Box<str>]>,
 }
 
 impl Shards {
-    /// More would be of no use: a Cluster has at most about a thousand nodes.
+    /// The most shards. A Cluster has at most about a thousand nodes, so more shards would be of no use.
     pub(crate) const MAX: u16 = 1_024;
 
     /// `count` shards: 1 to [`MAX`](Self::MAX).

@@ -10,12 +10,12 @@ use crate::{
     store::{ManualClock, StoreClock},
 };
 
-/// One millisecond, which is small against the life of a lease.
+/// The lead of the wall clock that is ignored, in microseconds: small against the life of a lease.
 const DRIFT: u64 = 1_000;
 
-/// The clock of a store, plus the largest lead that the wall clock ever had over it. So it also counts the time during which
-/// the machine was suspended, if the wall clock is correct afterwards. It never goes back, and a correction of the wall clock
-/// can only move it forward, which ends leases early.
+/// The clock of a store, plus the largest lead that the wall clock ever had over it. The clock also counts
+/// the time during which the machine was suspended, if the wall clock is correct afterwards. It never goes
+/// back, and a correction of the wall clock can only move it forward, which ends leases early.
 ///
 /// A test can pause `time`, but not the clocks of `wall_start` and `real_start`.
 pub(crate) struct Clock {

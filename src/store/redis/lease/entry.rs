@@ -1,4 +1,5 @@
-//! A key that may have a lease: how many units to lease, and when to return them. All of that only affects efficiency.
+//! A key that may have a lease: how many units to lease, and when to return them. Both only affect
+//! efficiency.
 
 use crate::{
     algorithm::twin::Receipt,
@@ -7,16 +8,17 @@ use crate::{
     store::redis::job::LeaseReturn,
 };
 
-/// A key that was charged lately.
+/// A key that was charged recently.
 pub(super) struct Entry {
-    /// Of no units.
+    /// A charge of no units on the key.
     pub(super) charge: Charge,
     pub(super) lease: Option<Lease>,
-    /// How many units to lease next: the more, the faster the last ones were used up; 0 for a key that is not hot.
+    /// How many units to lease next: the faster the last lease was used up, the more. 0 for a key that is not
+    /// hot.
     pub(super) target: u64,
     /// When Redis was last asked to charge this key.
     pub(super) last_request: Option<u64>,
-    /// Whether a lease is being fetched. One at a time.
+    /// Whether a lease is being fetched. A key has at most one such call.
     pub(super) fetching: bool,
     /// The jobs that report spent units.
     pub(super) reports: UnderWay,
@@ -33,38 +35,41 @@ pub(super) struct Lease {
     pub(super) refill_below: u64,
     /// When the request for the lease was sent.
     pub(super) requested_at: u64,
-    /// How often the clock had been set back by then.
+    /// How often the clock had been set back when the request was sent.
     pub(super) set_back: u64,
     /// When the lease ends.
     pub(super) ends_at: u64,
     pub(super) last_spent: u64,
-    /// What remained in Redis beside the lease, and the microseconds until the quota is fully replenished.
+    /// The units that remained in Redis beside the lease, and the microseconds until the quota is fully
+    /// replenished.
     pub(super) remaining: u64,
     pub(super) reset: u64,
-    /// The receipt of its units, for refunds of what is spent.
+    /// The receipt of the units, for refunds of spent ones.
     pub(super) receipt: Receipt,
 }
 
-/// Units of a lease that are being returned, and how often the keys of its hash had been reset when they left the table.
+/// Units of a lease that are being returned. `resets` is how often keys with this hash had been reset when
+/// the units left the table.
 #[derive(Clone)]
 pub(super) struct Returned {
-    /// Of no units.
+    /// A charge of no units on the key.
     pub(super) charge: Charge,
     pub(super) lease: LeaseReturn,
     pub(super) hash: u64,
     pub(super) resets: u32,
-    /// Until the job has ended.
+    /// The report of spent units, which is under way until the job has ended.
     #[expect(dead_code, reason = "only dropped")]
     pub(super) report: Guard,
 }
 
-/// Microseconds between two requests to Redis for one key. Below the first, the next lease is larger; above the second,
-/// smaller. Returning the leases of colder keys would cost more than they save.
+/// Microseconds between two requests to Redis for one key. Below `HOT_INTERVAL`, the next lease is larger;
+/// above `COLD_INTERVAL`, it is smaller. Returning the leases of colder keys would cost more than they save.
 pub(super) const HOT_INTERVAL: u64 = 10_000;
 const COLD_INTERVAL: u64 = 50_000;
 /// A smaller lease saves little over charging its units one by one.
 const MIN_LEASE: u64 = 8;
-/// Microseconds. A lease is returned when nothing was spent from it for the first, or when it is older than the second.
+/// Microseconds. A lease is returned when nothing was spent from it for `MAX_IDLE`, or when it is older than
+/// `MAX_AGE`.
 const MAX_IDLE: u64 = 250_000;
 const MAX_AGE: u64 = 1_000_000;
 /// A lease that ends within this many microseconds is returned while that is possible.
@@ -91,7 +96,8 @@ impl Entry {
         self.target.min(most)
     }
 
-    /// Takes the lease if it is to be returned. It was too large.
+    /// Takes the lease if it is to be returned, because it is hardly used or ends soon. The next lease is
+    /// smaller.
     pub(super) fn take_unused(&mut self, now: u64, set_back: u64) -> Option<Lease> {
         let is_fetching = self.fetching;
         let is_unused = |lease: &mut Lease| {
@@ -107,7 +113,8 @@ impl Entry {
 }
 
 impl Lease {
-    /// Whether units may be spent. After the clock was set back, it is unknown what Redis has charged.
+    /// Whether units may be spent. They may not after the clock was set back, because what Redis has charged
+    /// is then unknown.
     pub(super) const fn is_active(&self, now: u64, set_back: u64) -> bool {
         self.requested_at <= now && now < self.ends_at && self.set_back == set_back
     }

@@ -34,25 +34,25 @@ use crate::{
     },
 };
 
-/// The leases of a store, and what sends their returns.
+/// The leases of a store, and the link over which they are returned.
 pub(crate) struct Leases {
     pub(crate) table: LeaseTable,
     link: Arc<dyn Link>,
     names: KeyNames,
     deny_cache: Option<Arc<DenyCache>>,
-    /// The tasks that return unused leases, one in each runtime: one of these may not be driven.
+    /// The tasks that return unused leases: one in each runtime, because a runtime may not be driven.
     sweeping: Mutex<HashMap<Id, JoinHandle<()>>>,
     /// The jobs that lease or return units.
     in_flight: UnderWay,
-    /// Why leases were not returned at last, and when they have ended in any case.
+    /// Why leases were not returned, by the last attempt, and when those leases have ended in any case.
     lost: Mutex<Option<(Error, Instant)>>,
     #[cfg(feature = "metrics")]
     leased: crate::metrics::record::Leased,
 }
 
-/// Between two searches for leases to return.
+/// The time between two searches for leases to return.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
-/// No lease lasts longer.
+/// The longest life of a lease.
 const MAX_LEASE: Duration = Duration::from_secs(2);
 /// The deadline of a return.
 const RETURN_DEADLINE: Duration = Duration::from_millis(500);
@@ -65,7 +65,8 @@ impl Leases {
         deny_cache: Option<Arc<DenyCache>>,
     ) -> Self {
         Self {
-            // Counts suspension: units that are spent after the lease's end would be spent twice.
+            // This clock counts suspension, because units that are spent after the lease's end would be spent
+            // twice.
             table: LeaseTable::new(Clock::including_suspension(clock)),
             link,
             names,
@@ -78,8 +79,8 @@ impl Leases {
         }
     }
 
-    /// Fetches a lease with a job for `charge`; `ahead` is whether enough units are left for now. `None` if there is nothing
-    /// to fetch.
+    /// Fetches a lease with a job for `charge`; `ahead` is whether enough units are left for now. `None` if
+    /// there is nothing to fetch.
     pub(crate) fn fetch(
         self: &Arc<Self>,
         charge: &Charge,
@@ -97,8 +98,8 @@ impl Leases {
         LeaseRequest::new(wanted, lease, observer)
     }
 
-    /// Returns the lease of a key to Redis in the background. Ends when Redis knows, or will never know, how many units of
-    /// the key's leases were spent.
+    /// Returns the lease of a key to Redis in the background. Waits until Redis knows, or will never know,
+    /// how many units of the key's leases were spent.
     pub(crate) async fn settle(self: &Arc<Self>, policy: &Policy, key: &Key) {
         if let Some((returned, reports, _next)) = self.table.remove(policy, key) {
             self.spawn_return(returned);
@@ -113,7 +114,8 @@ impl Leases {
         removed.into_iter().filter_map(|returned| self.return_job(returned)).collect()
     }
 
-    /// The result of returning all leases, or of the last time if leases were not returned and may not have ended.
+    /// The result of returning all leases: `result`, or the error of an earlier attempt whose leases may not
+    /// have ended.
     pub(crate) fn returned(&self, result: Result<(), Error>) -> Result<(), Error> {
         let mut lost = lock(&self.lost);
         if let Err(error) = result {
@@ -134,7 +136,7 @@ impl Leases {
     }
 
     fn spawn_return(self: &Arc<Self>, returned: Returned) {
-        // Outside a runtime it is not sent, and the end of the lease settles it.
+        // Outside a runtime, the return is not sent, and the end of the lease settles it.
         if let (Some(job), Ok(runtime)) = (self.return_job(returned), Handle::try_current()) {
             self.spawn(job, &runtime);
         }
@@ -146,8 +148,8 @@ impl Leases {
         runtime.spawn(async move { decision.await.map(|_| ()) })
     }
 
-    /// Waits until no job that leases or returns units is in flight, for half a second at most: under traffic there may
-    /// always be one.
+    /// Waits until no job that leases or returns units is in flight, for half a second at most: under traffic
+    /// there may always be one.
     pub(crate) async fn wait_until_idle(&self) {
         let _ = timeout(RETURN_DEADLINE, self.in_flight.ended()).await;
     }
@@ -156,7 +158,7 @@ impl Leases {
         if returned.lease.units == 0 {
             return None;
         }
-        // It only invalidates, so the time does not matter.
+        // The observer only invalidates denials, so the time does not matter.
         let denial = |cache| DenyObserver::new(cache, 0, true);
         let charges = Charges::One(returned.charge.clone());
         let (names, script) = (self.names.clone(), Script::built_in().clone());
@@ -171,7 +173,7 @@ impl Leases {
     fn start_sweeping(self: &Arc<Self>) {
         if let Ok(runtime) = Handle::try_current() {
             let mut sweeping = lock(&self.sweeping);
-            // Their runtimes have ended.
+            // Tasks that are finished belonged to runtimes that have ended.
             sweeping.retain(|_, task| !task.is_finished());
             let start = || runtime.spawn(sweep(Arc::downgrade(self), runtime.id()));
             sweeping.entry(runtime.id()).or_insert_with(start);
@@ -197,7 +199,7 @@ impl Leases {
 struct LeaseObserver {
     leases: Arc<Leases>,
     returned: Returned,
-    /// `None` once its units are stored, or if the job only returns some.
+    /// `None` once its units are stored, or if the job only returns units.
     fetch: Option<Fetch>,
     is_sent: bool,
     #[expect(dead_code, reason = "only dropped")]
@@ -206,8 +208,8 @@ struct LeaseObserver {
 
 impl Observer for LeaseObserver {
     fn sending(&mut self, returned: &mut LeaseReturn) {
-        // A lease that was removed before a reset is not returned. A job that was certainly not sent may be sent again, so this
-        // is found when it is sent.
+        // A lease that was removed before a reset is not returned. The check is made when the job is sent,
+        // because a job that was certainly not sent may be sent again.
         let resets = self.leases.table.resets(self.returned.hash);
         if mem::replace(&mut self.returned.resets, resets) != resets {
             *returned = LeaseReturn::default();
@@ -243,7 +245,7 @@ async fn sweep(leases: Weak<Leases>, runtime: Id) {
         let unused = leases.table.remove_unused();
         leases.report();
         unused.into_iter().for_each(|returned| leases.spawn_return(returned));
-        // Under the lock: what stores a lease afterwards starts another task.
+        // The task ends under the lock, so a lease that is stored afterwards starts another one.
         let mut sweeping = lock(&leases.sweeping);
         if leases.table.sizes().0 == 0 {
             sweeping.remove(&runtime);

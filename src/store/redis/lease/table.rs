@@ -25,24 +25,25 @@ use crate::{
 
 pub(crate) struct LeaseTable {
     shards: Box<[Mutex<Shard>]>,
-    /// How often a key with this hash was reset. Leases that are being fetched or returned then are void.
+    /// How often a key with this hash was reset. A reset voids the leases that are being fetched or returned.
     resets: Box<[AtomicU32]>,
-    /// When a key without an entry was last requested: the lower bits of the time, and the upper ones of the key's hash.
+    /// When a key without an entry was last requested: the lower bits of the time, and the upper bits of the
+    /// key's hash.
     requests: Box<[AtomicU64]>,
     hasher: RandomState,
     pub(super) clock: Clock,
 }
 
-/// By the hashes of their keys.
+/// Entries by the hashes of their keys.
 type Shard = BTreeMap<u64, Entry>;
 
-/// How a decision came out that may be made from a lease.
+/// The result of the attempt to decide from a lease.
 pub(crate) enum Spent {
-    /// From the lease. `true` if more units should be fetched.
+    /// The decision, made from the lease. `true` if more units should be fetched.
     Decided(Decision, bool),
     /// Redis decides, and may grant a lease.
     Hot,
-    /// The key was hardly requested: Redis decides it as one without leases.
+    /// The key was hardly requested, so Redis decides as for a policy without leases.
     Cold,
 }
 
@@ -55,10 +56,10 @@ pub(super) struct Fetch {
 }
 
 const SHARDS: usize = 64;
-/// If keys share a counter, a reset of one voids at most one lease of another, and only one that is being fetched or
-/// returned.
+/// The number of counters of resets. If keys share one, the reset of a key voids at most one lease of another
+/// key, and only while that is fetched or returned.
 const RESET_COUNTERS: usize = 1024;
-/// Keys that share a cell get their entries one after the other.
+/// The number of cells for requests. Keys that share a cell get their entries one after the other.
 const REQUEST_CELLS: usize = 4096;
 /// The bits of a cell that are a time, in microseconds: twelve days.
 const TIME_BITS: u64 = (1 << 40) - 1;
@@ -82,7 +83,8 @@ impl LeaseTable {
         self.hash(charge.policy(), charge.key())
     }
 
-    /// Spends the units of `charge` from a lease, if it has enough. Counts a request at the time `now` if the key has no entry.
+    /// Spends the units of `charge` from a lease, if it has enough. Counts a request at the time `now` if the
+    /// key has no entry.
     pub(crate) fn spend(&self, charge: &Charge, hash: u64, now: u64) -> Spent {
         let mut shard = self.shard(hash);
         let Some(entry) = shard.get_mut(&hash).filter(|entry| entry.is_of(charge)) else {
@@ -93,7 +95,7 @@ impl LeaseTable {
         };
         let mut spent = || {
             let lease = entry.lease.as_mut()?;
-            // Read under the lock, so it is not before the start of the lease.
+            // The clock is read under the lock, so the time is not before the start of the lease.
             let now = self.clock.micros();
             if !lease.is_active(now, self.clock.times_set_back()) {
                 return None;
@@ -102,7 +104,7 @@ impl LeaseTable {
             lease.spent += charge.cost();
             lease.last_spent = now;
             let is_low = lease.left < lease.refill_below && !entry.fetching;
-            // More if Redis lost its data since the units were leased.
+            // The sum exceeds the capacity if Redis lost its data after it leased the units.
             let remaining = lease.remaining.saturating_add(lease.left).min(charge.policy().capacity());
             Some((remaining, lease.reset.saturating_sub(now - lease.requested_at), is_low, lease.receipt))
         };
@@ -113,8 +115,8 @@ impl LeaseTable {
         Spent::Decided(Decision::one(outcome).made_by(DecisionSource::Lease), is_low)
     }
 
-    /// What to lease in addition to the cost of `charge`, and what to return: `None` for a key that is not hot, or whose lease
-    /// is being fetched. `ahead` is whether enough units are left for now.
+    /// What to lease in addition to the cost of `charge`, and what to return: `None` for a key that is not
+    /// hot, or whose lease is being fetched. `ahead` is whether enough units are left for now.
     pub(super) fn fetch(&self, charge: &Charge, hash: u64, ahead: bool) -> Option<(Fetch, Returned)> {
         let (set_back, requested_at) = (self.clock.times_set_back(), self.clock.micros());
         let mut shard = self.shard(hash);
@@ -138,21 +140,22 @@ impl LeaseTable {
         Some((Fetch { requested_at, set_back, wanted }, self.returned(hash, entry, lease)))
     }
 
-    /// Whether the key was requested shortly before. Only then it gets an entry: most keys never do.
+    /// Whether the key was requested shortly before. Only such a key gets an entry; most keys never do.
     fn is_frequent(&self, hash: u64, now: u64) -> bool {
         let cell = &self.requests[hash as usize % REQUEST_CELLS];
         let before = cell.load(Ordering::Relaxed);
         let is_recent = now.wrapping_sub(before) & TIME_BITS < HOT_INTERVAL;
         let is_same = (before ^ hash) & !TIME_BITS == 0;
-        // Another recent key stays at random, or hot keys that share a cell would replace each other at every request.
+        // Another recent key stays at random, or hot keys that share a cell would replace each other at every
+        // request.
         if is_same || !is_recent || now.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 0 {
             cell.store(hash & !TIME_BITS | now & TIME_BITS, Ordering::Relaxed);
         }
         is_same && is_recent
     }
 
-    /// Ends a fetch, and stores the units that Redis granted, unless the key was reset since the count of what the fetch has
-    /// `returned`. Returns the lease that they replace, which may have no units. `None` if nothing is stored.
+    /// Ends a fetch, and stores the units that Redis granted, unless the key was reset since `returned` was
+    /// counted. Returns the lease that they replace, which may have no units. `None` if nothing is stored.
     pub(super) fn complete(
         &self,
         fetch: &Fetch,
@@ -161,32 +164,32 @@ impl LeaseTable {
     ) -> Option<Returned> {
         let hash = returned.hash;
         let mut shard = self.shard(hash);
-        // An entry is not evicted during a fetch.
+        // The entry exists, because none is evicted during a fetch.
         let entry = shard.get_mut(&hash)?;
         entry.fetching = false;
         // After a reset, earlier charges no longer exist.
         let is_valid = returned.resets == self.resets(hash);
         let granted = granted.filter(|(granted, _)| granted.units > 0 && is_valid);
         let Some((granted, outcome)) = granted else {
-            // The limit has few units left.
+            // Without a grant, the limit has few units left, so none are fetched ahead.
             entry.lease.iter_mut().for_each(|lease| lease.refill_below = 0);
             return None;
         };
-        // This clock may be slower than the clock of Redis by 0.1 %, and the lease still ends in time.
+        // The lease ends in time even if this clock is slower than the clock of Redis by 0.1 %.
         let lifetime = granted.lifetime.min(MAX_LEASE_TIME);
         let ends_at = fetch.requested_at.saturating_add(lifetime - lifetime.div_ceil(1_000));
         let (same, replaced) = match entry.lease.take() {
             Some(previous) if previous.name == granted.name => (Some(previous), None),
             previous => (None, previous),
         };
-        // It is unknown which of the units are spent, so the earliest receipt counts.
+        // The earliest receipt counts, because it is unknown which of the units are spent.
         let receipt = same.as_ref().map_or(granted.receipt, |lease| lease.receipt);
         let (left, spent) = same.map_or((0, 0), |lease| (lease.left, lease.spent));
         entry.lease = Some(Lease {
             name: granted.name,
             left: left.saturating_add(granted.units),
             spent,
-            // Fetches more when half of them are spent.
+            // More units are fetched when half of these are spent.
             refill_below: left.saturating_add(granted.units) / 2,
             requested_at: fetch.requested_at,
             set_back: fetch.set_back,
@@ -210,8 +213,8 @@ impl LeaseTable {
         }
     }
 
-    /// Removes the lease of a key, which may have no units. Also returns its reports under way. The guard counts as a later
-    /// one.
+    /// Removes the lease of a key, which may have no units. Also returns the reports under way for the key,
+    /// and a guard that counts as a later report.
     pub(super) fn remove(&self, policy: &Policy, key: &Key) -> Option<(Returned, UnderWay, Guard)> {
         let hash = self.hash(policy, key);
         let mut shard = self.shard(hash);
@@ -232,7 +235,7 @@ impl LeaseTable {
         self.remove_each(Entry::take_unused)
     }
 
-    /// Removes the leases that `take` takes. It gets the time, and how often the clock was set back.
+    /// Removes the leases that `take` takes, which gets the time and how often the clock was set back.
     fn remove_each(&self, take: impl Fn(&mut Entry, u64, u64) -> Option<Lease>) -> Vec<Returned> {
         let mut removed = Vec::new();
         for shard in &self.shards {
@@ -282,7 +285,7 @@ fn insert(shard: &mut Shard, hash: u64, charge: &Charge, now: u64) {
     if shard.len() >= MAX_KEYS_PER_SHARD {
         shard.retain(|_, entry| !entry.is_idle());
     }
-    // It may be of another quota, or of a key with the same hash.
+    // The entry at this hash may belong to another quota or another key.
     let is_taken = shard.get(&hash).is_some_and(|other| !other.is_idle());
     if !is_taken && shard.len() < MAX_KEYS_PER_SHARD {
         let charge = Charge::new(charge.policy(), charge.key(), 0);

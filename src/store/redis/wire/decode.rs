@@ -1,4 +1,4 @@
-//! Decodes the script's records. No sentinel value leaves this file.
+//! Decodes the script's records. The protocol's special numbers, 0 and -1, become types here.
 //!
 //! Replies are not trusted: a number out of range fails its decision, and no other.
 
@@ -28,8 +28,8 @@ const NEVER: f64 = -1.0;
 /// The largest exact integer in Lua.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// Splits the reply to `jobs` into theirs, in their order. What denies, leases or fails is decoded now; the caller of a job
-/// decodes an admission with [`decision`].
+/// Splits the reply to `jobs` into a reply for each job, in their order. Denials, leases and errors are
+/// decoded now; the caller of a job decodes an admission with [`decision`].
 pub(crate) fn decode(reply: Value, jobs: &[&Job], mut each: impl FnMut(&Job, Result<Reply, Error>)) {
     let expected = jobs.iter().map(|job| records_of(job)).sum::<usize>();
     let mut reader = Reader::new(reply, expected);
@@ -115,14 +115,15 @@ impl Records {
 
 /// Reads a reply, job by job.
 struct Reader {
-    /// From the next record.
+    /// The records that are still to be read.
     records: Records,
     /// The errors of decisions: the number of the first record, then the text, in any order.
     errors: Vec<Value>,
 }
 
 impl Reader {
-    /// `None` if it is not a reply of the script with that many records. Then none of them can be trusted.
+    /// `None` if it is not a reply of the script with that many records. None of the records of such a reply
+    /// can be trusted.
     fn new(reply: Value, records: usize) -> Option<Self> {
         let (bytes, errors) = match reply {
             Value::BulkString(bytes) => (bytes, Vec::new()),
@@ -186,7 +187,7 @@ fn decided(job: &Job, records: &Records) -> Option<Decision> {
     let outcome = |(place, charge)| {
         let (count, mark) = count(place, charge)?;
         let mut outcome = count.outcome(charge);
-        // It is refundable if all of the decision is admitted.
+        // A charge is refundable if the whole decision is admitted.
         if is_admitted && !outcome.is_denied() && job.action.charges_units() {
             outcome = outcome.with_receipt(Receipt { made, mark });
         }
@@ -210,13 +211,13 @@ fn leased(charge: &Charge, lease: &LeaseRequest, records: &Records) -> Option<Re
     let units = integer(units).filter(|units| *units <= lease.wanted)?;
     let receipt = Receipt { made: records.time()?, mark: integer(mark)? };
     let leased = Leased { units, lifetime: integer(lifetime)?, name: integer(name)?, receipt };
-    // Leased units can be charged too, in this process.
+    // Leased units remain too, because they can be charged in this process.
     let remaining = count.remaining.saturating_add(units);
     let outcome = Count { verdict: Verdict::Admit, remaining, ..count }.outcome(charge);
     Some(Reply::Decided(Decision::one(outcome.with_lease_receipt(receipt)), Some(leased)))
 }
 
-/// What a record says of a charge.
+/// The content of the record of a charge.
 #[derive(Clone, Copy)]
 struct Count {
     verdict: Verdict,
@@ -232,7 +233,7 @@ impl Count {
     }
 }
 
-/// What the record of a charge says, and its mark.
+/// Reads the record of a charge, and its mark.
 #[inline]
 fn count(action: Action, charge: &Charge, record: &Record) -> Option<(Count, u64)> {
     let [granted, remaining, reset, retry_or_mark, delay] = *record;
@@ -256,7 +257,8 @@ fn count(action: Action, charge: &Charge, record: &Record) -> Option<(Count, u64
 
 /// `None` if the number is negative, too large or not whole.
 fn integer(number: f64) -> Option<u64> {
-    // Exact in this range. `fract` would be a call of the C library, and `as u64` takes three times as many instructions.
+    // The conversion is exact in this range. `fract` would be a call of the C library, and `as u64` is
+    // slower.
     let integer = number as i64;
     ((0.0..=MAX_EXACT).contains(&number) && integer as f64 == number).then_some(integer.cast_unsigned())
 }

@@ -1,3 +1,5 @@
+//! Encodes jobs as the call of a script.
+
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use redis::{Cmd, ErrorKind, RedisResult, RedisWrite as _, ServerErrorKind, Value};
@@ -11,9 +13,9 @@ use crate::{
     },
 };
 
-/// More than any key can be charged, and exact in Lua.
+/// The most units of a refund: more than any key can be charged, and exact in Lua.
 const MAX_REFUND: u64 = 1 << 50;
-/// More units than a permit can have.
+/// The most units of a change of permits: more than a permit can have.
 const MAX_PERMIT_UNITS: u64 = 1_000_000;
 /// How many of the last rules are searched for the next charge's.
 const RULE_LOOKBACK: usize = 8;
@@ -23,7 +25,7 @@ pub(crate) struct Call {
     pub(crate) command: Cmd,
     /// The script that the command calls, whose text is sent if the server does not have it.
     pub(crate) script: Option<Arc<Script>>,
-    /// Whether it may be sent again if it is almost certain that it was not sent.
+    /// Whether the call may be sent again if it was almost certainly not sent.
     pub(crate) may_repeat: bool,
     /// How long the callers wait.
     pub(crate) deadline: Duration,
@@ -35,7 +37,8 @@ impl Call {
         Self { command, script: None, may_repeat: true, deadline }
     }
 
-    /// The call with the text of its script, if `reply` says that the server does not have it. The server has it afterwards.
+    /// The call with the text of its script, if `reply` reports that the server does not have it. The server
+    /// has it afterwards.
     pub(crate) fn evaluation_after(&self, reply: &RedisResult<Value>) -> Option<Cmd> {
         let no_script = ErrorKind::Server(ServerErrorKind::NoScript);
         if reply.as_ref().is_err_and(|error| error.kind() == no_script) { self.evaluation() } else { None }
@@ -60,7 +63,7 @@ impl Call {
 fn cost(job: &Job, charge: &Charge) -> u64 {
     match job.action.spec().change {
         None => charge.bounded_cost(),
-        // The charge against its penalty has the cost.
+        // The charge against the penalty has the cost.
         Some(StateChange::Ban) => 0,
         Some(_) if charge.needs_permit() => charge.cost().min(MAX_PERMIT_UNITS),
         Some(_) => charge.cost().min(MAX_REFUND),
@@ -129,7 +132,7 @@ fn takes_of(jobs: &[&Job]) -> Option<&'static Arc<Script>> {
             return None;
         }
         let policy = charge.policy();
-        // The usual case: under the same policy as the one before.
+        // Most charges have the same policy as the one before.
         if before.is_some_and(|before| policy.is(before)) {
             continue;
         }
@@ -147,7 +150,8 @@ fn takes_of(jobs: &[&Job]) -> Option<&'static Arc<Script>> {
 struct Keys<'a> {
     /// Each key once.
     distinct: Vec<(&'a Job, &'a Charge)>,
-    /// For each charge, which of the keys it has, counted from 1; `None` if each has a separate one, in their order.
+    /// For each charge, the number of its key, counted from 1; `None` if the keys are distinct and in the
+    /// order of the charges.
     places: Option<Vec<usize>>,
 }
 
@@ -157,8 +161,8 @@ impl<'a> Keys<'a> {
         if count == 1 {
             return Self { distinct: each_charge(jobs).collect(), places: None };
         }
-        // The number of a key at the place of its hash, or at the next free one; 0 is free. A `HashMap` takes 70 more
-        // instructions for each key. Clients can make keys collide, but a call has at most 512 keys, so comparing them costs
+        // The number of a key at the place of its hash, or at the next free one; 0 is free. A `HashMap` is
+        // slower. Clients can make keys collide, but a call has at most 512 keys, so comparing them costs
         // little.
         let size = (2 * count).next_power_of_two();
         let mut known = vec![0_usize; size];
@@ -190,19 +194,19 @@ impl<'a> Keys<'a> {
 struct Numbers(Vec<u8>);
 
 impl Numbers {
-    /// Starts with the time of the decisions.
+    /// Numbers that start with the time of the decisions.
     fn new(jobs: &[&Job]) -> Self {
         let mut numbers = Self(Vec::with_capacity(128));
         numbers.push(jobs.first().and_then(|job| job.time).unwrap_or(0));
         numbers
     }
 
-    /// `number` is below 2^53, so it is exact.
+    /// Appends `number`, which is below 2^53, so it is exact.
     fn push(&mut self, number: u64) {
         self.0.extend((number as f64).to_le_bytes());
     }
 
-    /// `-number`, where another number could be.
+    /// Appends `-number`, which marks a value other than a plain number.
     fn push_mark(&mut self, number: u64) {
         self.0.extend((-(number as f64)).to_le_bytes());
     }
@@ -211,7 +215,7 @@ impl Numbers {
         numbers.iter().for_each(|number| self.push(*number));
     }
 
-    /// For `lua/take.lua`, of jobs that [`takes_of`] allows it for: each charges one plain key.
+    /// The numbers for `lua/take.lua`, of jobs for which [`takes_of`] allows it: each charges one plain key.
     fn of_takes(jobs: &[&Job]) -> Self {
         let mut numbers = Self::new(jobs);
         let charges = jobs.iter().filter_map(|job| job.charges.first());
@@ -230,7 +234,7 @@ impl Numbers {
         numbers
     }
 
-    /// For `lua/decide.lua`. Also returns the texts: the algorithms of the rules, then the holders.
+    /// The numbers for `lua/decide.lua`, and the texts: the algorithms of the rules, then the holders.
     fn of_decisions<'a>(jobs: &[&'a Job], keys: &Keys<'_>) -> (Self, Vec<Cow<'a, str>>) {
         let runs: Vec<&[&Job]> = jobs.chunk_by(|one, next| differ_only_in_keys(one, next)).collect();
         let firsts: Vec<&Job> = runs.iter().filter_map(|run| run.first().copied()).collect();
@@ -270,7 +274,7 @@ impl Numbers {
                 numbers.extend(&[next_rule(), cost(job, charge), holder]);
                 match (job.action, charge.receipt()) {
                     (Action::Refund, Some(receipt)) => numbers.extend(&[receipt.made, receipt.mark]),
-                    // In place of the time and the mark, as below.
+                    // The mark of a shadow stands in place of the receipt.
                     _ if job.action.spec().denies && charge.is_shadow() => {
                         numbers.push_mark(1);
                         numbers.push(0);
@@ -299,7 +303,7 @@ impl Numbers {
     }
 }
 
-/// The policies of `jobs`, and for each charge which of them it has, counted from 1.
+/// The policies of `jobs`, and for each charge the number of its policy, counted from 1.
 fn rules_of<'a>(jobs: &[&'a Job]) -> (Vec<&'a Policy>, Vec<u64>) {
     let mut rules: Vec<&Policy> = Vec::with_capacity(RULE_LOOKBACK);
     let mut rule_of = Vec::with_capacity(jobs.len());

@@ -23,8 +23,7 @@ impl TlsSettings {
         if self.are_default() {
             return Ok(None);
         }
-        // Checked here, because redis-rs finds some invalid certificates only when it connects, and others
-        // never.
+        // redis-rs finds some invalid certificates only when it connects, and others never.
         self.with_roots(self.own_roots()?.unwrap_or_else(RootCertStore::empty))?;
         let client_tls = self.client.clone();
         let client_tls =

@@ -161,7 +161,8 @@ fn is_unused(headers: &HeaderMap, name: &str) -> bool {
     remaining.peek().is_some() && remaining.all(|value| value.to_str().is_ok_and(is_left))
 }
 
-/// Drafts 08 to 11, `"burst";r=0;t=30`: `r` and `t` of each policy.
+/// Drafts 08 to 11, `"burst";r=0;t=30`, and the text after them, `"burst";a=0;w=30`: the units left and the wait of each
+/// policy. An item may have both forms.
 fn rate_limit_items(text: &str) -> Option<Vec<(u64, Option<u64>)>> {
     let list: List = Parser::new(text).parse().ok()?;
     let mut items = Vec::with_capacity(list.len());
@@ -169,12 +170,18 @@ fn rate_limit_items(text: &str) -> Option<Vec<(u64, Option<u64>)>> {
         let ListEntry::Item(item) = entry else { return None };
         // Before draft 11 a name could be a Token.
         let (BareItem::String(_) | BareItem::Token(_)) = item.bare_item else { return None };
-        let remaining = count(item.params.get("r")?)?;
-        let wait = match item.params.get("t") {
-            Some(wait) => Some(count(wait)?),
-            None => None,
-        };
-        items.push((remaining, wait));
+        let before = items.len();
+        for (remaining, wait) in [("r", "t"), ("a", "w")] {
+            let Some(remaining) = item.params.get(remaining) else { continue };
+            let wait = match item.params.get(wait) {
+                Some(wait) => Some(count(wait)?),
+                None => None,
+            };
+            items.push((count(remaining)?, wait));
+        }
+        if items.len() == before {
+            return None;
+        }
     }
     Some(items).filter(|items| !items.is_empty())
 }

@@ -56,6 +56,8 @@ pub struct Decision {
     // A pointer, because each request moves and clones its decision often.
     decided: Arc<Decided>,
     report: Report,
+    /// Whether a later charge or a refund has replaced an outcome, whose cost then is not the request's.
+    changed: bool,
     permit: Option<Permit>,
 }
 
@@ -133,7 +135,7 @@ impl Decision {
             jitter: Duration::ZERO,
             source: DecisionSource::Store,
         });
-        Self { decided, report: Report::Pending, permit: None }
+        Self { decided, report: Report::Pending, changed: false, permit: None }
     }
 
     /// Changes this decision, and no clone of it.
@@ -221,18 +223,26 @@ impl Decision {
         self.report
     }
 
+    pub(crate) const fn is_changed(&self) -> bool {
+        self.changed
+    }
+
     /// This decision with the outcomes of `newer`, which replace the outcomes of the same policy and key.
     pub(crate) fn updated(&self, newer: &Self) -> Self {
         let mut outcomes = self.all_outcomes().to_vec();
+        let mut changed = self.changed || newer.changed;
         for outcome in newer.all_outcomes() {
             match outcomes.iter_mut().find(|old| old.charge().is_of_same_count(outcome.charge())) {
-                Some(old) => *old = outcome.clone(),
+                Some(old) => {
+                    changed |= old != outcome;
+                    *old = outcome.clone();
+                }
                 None => outcomes.push(outcome.clone()),
             }
         }
         let failure = newer.decided.failure.clone().or_else(|| self.decided.failure.clone());
         let updated = Self::new(outcomes).failed(failure, newer.source());
-        updated.with_jitter(newer.decided.jitter)
+        Self { changed, ..updated.with_jitter(newer.decided.jitter) }
     }
 
     /// This decision with `change` applied to each outcome.

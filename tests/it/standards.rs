@@ -17,7 +17,7 @@ use tower_ratelimit::{
     Policy, Quota, RateLimitHeaders, RateLimitLayer, Rejection, Rule,
     algorithm::{FixedWindow, SlidingLog, SlidingWindow, TokenBucket},
     decision::{Outcome, Verdict},
-    policy::Enforcement,
+    policy::{Enforcement, QuotaUnit},
     response::Dialect,
     store::ManualClock,
 };
@@ -421,9 +421,12 @@ async fn a_legacy_reset_is_an_epoch_or_a_delta_and_never_both() {
 
 #[test]
 fn two_dialects_with_the_same_header_names_are_a_mistake() {
-    for (one, other) in
-        [(Dialect::LegacyDelta, Dialect::LegacyEpoch), (Dialect::IetfDraft07, Dialect::IetfDraft06)]
-    {
+    for (one, other) in [
+        (Dialect::LegacyDelta, Dialect::LegacyEpoch),
+        (Dialect::IetfDraft07, Dialect::IetfDraft06),
+        (Dialect::Ietf, Dialect::IetfNext),
+        (Dialect::IetfNext, Dialect::IetfDraft07),
+    ] {
         let both = std::panic::catch_unwind(|| RateLimitHeaders::new(one).and(other)).unwrap_err();
         assert!(both.downcast_ref::<String>().unwrap().contains("the same header names"));
     }
@@ -977,4 +980,205 @@ async fn the_t_of_a_bucket_that_one_step_fills_is_the_rest_of_the_step() {
         let response = ask(&layer.with_same_settings(costing(policy, 1)), get()).await;
         assert_eq!(response.headers()["ratelimit"], format!(r#""p";{expected}"#), "{step}");
     }
+}
+
+fn next() -> RateLimitHeaders {
+    RateLimitHeaders::new(Dialect::IetfNext)
+}
+
+/// An item as [`items`] returns it.
+fn item(name: &str, parameters: &[(&str, i64)]) -> (String, Vec<(String, i64)>) {
+    (name.to_owned(), parameters.iter().map(|(key, value)| ((*key).to_owned(), *value)).collect())
+}
+
+#[tokio::test]
+async fn the_next_text_states_available_units_their_window_and_the_cost_of_the_request() {
+    let layer = layer(Policy::new(HOSTILE, Quota::per_minute(5)))
+        .rule(costing(Policy::new("wide", Quota::per_day(100)).algorithm(FixedWindow::anchored()), 3))
+        .headers(next());
+    let admitted = ask(&layer, get()).await;
+    assert_eq!(
+        items(admitted.headers(), "ratelimit-policy"),
+        [item(HOSTILE, &[("q", 5), ("w", 60)]), item("wide", &[("q", 100), ("w", 86_400)])]
+    );
+    assert_eq!(
+        items(admitted.headers(), "ratelimit"),
+        [item(HOSTILE, &[("a", 4), ("w", 48), ("c", 1)]), item("wide", &[("a", 97), ("w", 86_400), ("c", 3)])]
+    );
+    for _ in 0..4 {
+        ask(&layer, get()).await;
+    }
+    let denied = ask(&layer, get()).await;
+    assert_eq!(denied.status(), 429);
+    assert_eq!(denied.headers()["retry-after"], "12");
+    assert_eq!(denied.headers()["ratelimit-policy"], admitted.headers()["ratelimit-policy"]);
+    assert_eq!(
+        items(denied.headers(), "ratelimit"),
+        // `Retry-After` is shorter than the window of "wide".
+        [item(HOSTILE, &[("a", 0), ("w", 12), ("c", 1)]), item("wide", &[("a", 85), ("c", 3)])]
+    );
+}
+
+#[tokio::test]
+async fn the_next_text_leaves_out_a_window_where_no_number_would_be_right() {
+    let hourly = || Policy::new("p", Quota::per_hour(5));
+    let window = || hourly().algorithm(FixedWindow::anchored());
+    let bytes = || hourly().quota_unit(QuotaUnit::ContentBytes);
+    let rows = [
+        ("admitted", costing(hourly(), 2), r#""p";q=5;w=3600"#, r#""p";a=3;w=2160;c=2"#),
+        ("free", costing(hourly(), 0), r#""p";q=5;w=3600"#, r#""p";a=5;w=3600;c=0"#),
+        ("no window has begun", costing(window(), 0), r#""p";q=5;w=3600"#, r#""p";a=5;c=0"#),
+        ("above the capacity", costing(hourly(), 6), r#""p";q=5;w=3600"#, r#""p";a=5;c=6"#),
+        ("bytes", costing(bytes(), 4), r#""p";q=5;qu="content-bytes";w=3600"#, r#""p";a=1;w=720;c=4"#),
+        (
+            "permits",
+            costing(Policy::concurrency("p", 2), 1),
+            r#""p";q=2;qu="concurrent-requests""#,
+            r#""p";a=1;c=1"#,
+        ),
+        (
+            "below a second",
+            costing(Policy::new("p", Quota::new(4, Duration::from_millis(500))), 1),
+            r#""p";q=4"#,
+            r#""p";a=3;w=1;c=1"#,
+        ),
+    ];
+    for (name, rule, policy, limit) in rows {
+        let store = MemoryStore::with_clock(ManualClock::new());
+        let response = ask(&RateLimitLayer::with_rules(store, rule).headers(next()), get()).await;
+        assert_eq!(response.headers()["ratelimit-policy"], policy, "{name}");
+        assert_eq!(response.headers()["ratelimit"], limit, "{name}");
+    }
+    let costly = layer(hourly()).headers(next());
+    ask(&costly, get()).await;
+    let denied = ask(&costly.with_same_settings(costing(hourly(), 5)), get()).await;
+    assert_eq!(denied.headers()["retry-after"], "720");
+    assert_eq!(denied.headers()["ratelimit"], r#""p";a=4;c=5"#, "units are left");
+}
+
+#[test]
+fn the_next_text_differs_from_the_present_draft_in_its_letters_and_the_cost_alone() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let steps = proptest::collection::vec((0..7_u64, 0..3_000_000_u64), 1..20);
+    proptest!(|(limit in 1..40_u64, algorithm in 0..4_u8, binding_only: bool, keyed: bool, steps in steps)| {
+        let quota = Quota::per_minute(limit);
+        let policy = match algorithm {
+            0 => Policy::new("p", quota),
+            1 => Policy::new("p", quota).algorithm(SlidingWindow::new()),
+            2 => Policy::new("p", quota).algorithm(FixedWindow::anchored()),
+            _ => Policy::concurrency("p", limit),
+        };
+        let daily = Policy::new("daily", Quota::per_day(50));
+        let clock = ManualClock::new();
+        let [present, next] = [Dialect::Ietf, Dialect::IetfNext].map(|dialect| {
+            let mut headers = RateLimitHeaders::new(dialect);
+            if binding_only {
+                headers = headers.binding_only();
+            }
+            if keyed {
+                headers = headers.partition_key("0123456789abcdef");
+            }
+            (MemoryStore::with_clock(clock.clone()), headers)
+        });
+        for (cost, pause) in steps {
+            clock.advance(Duration::from_micros(pause));
+            let of = |(store, headers): &(MemoryStore, RateLimitHeaders)| {
+                let layer = RateLimitLayer::with_rules(store.clone(), costing(policy.clone(), cost));
+                let layer = layer.rule(costing(daily.clone(), cost)).headers(headers.clone());
+                runtime.block_on(ask(&layer, get()))
+            };
+            let (present, next) = (of(&present), of(&next));
+            prop_assert_eq!(present.status(), next.status());
+            prop_assert_eq!(&present.headers()["ratelimit-policy"], &next.headers()["ratelimit-policy"]);
+            let text = |response: &Response<_>| response.headers()["ratelimit"].to_str().unwrap().to_owned();
+            let cost = format!(";c={cost}");
+            let renamed = text(&present).replace(";r=", ";a=").replace(";t=", ";w=").replace(", ", &format!("{cost}, "));
+            prop_assert_eq!(text(&next), renamed + &cost);
+            prop_assert_eq!(present.headers().get("retry-after"), next.headers().get("retry-after"));
+        }
+    });
+}
+
+#[tokio::test]
+async fn the_dialect_of_each_layer_shows_in_its_items() {
+    let of = |name: &str, dialect| {
+        layer(Policy::new(name, Quota::per_hour(4))).headers(RateLimitHeaders::new(dialect))
+    };
+    let rows = [
+        ((Dialect::Ietf, Dialect::IetfNext), [r#""inner";r=3;t=2700"#, r#""outer";a=3;w=2700;c=1"#]),
+        ((Dialect::IetfNext, Dialect::Ietf), [r#""inner";a=3;w=2700;c=1"#, r#""outer";r=3;t=2700"#]),
+        ((Dialect::IetfNext, Dialect::IetfNext), [r#""inner";a=3;w=2700;c=1"#, r#""outer";a=3;w=2700;c=1"#]),
+    ];
+    for ((inner, outer), expected) in rows {
+        let service = tower::service_fn(|_: Request<String>| async {
+            Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+        });
+        let service = tower::Layer::layer(&of("inner", inner), service);
+        let service = tower::Layer::layer(&of("outer", outer), service);
+        let Ok(response) = tower::ServiceExt::oneshot(service, get()).await;
+        let fields: Vec<_> = response.headers().get_all("ratelimit").iter().collect();
+        assert_eq!(fields, expected);
+        let lines = response.headers().get_all("ratelimit").iter().map(|line| line.to_str().unwrap());
+        let list: List = Parser::new(&lines.collect::<Vec<_>>().join(", ")).parse().unwrap();
+        assert_eq!(list.len(), 2);
+        assert_eq!(response.headers().get_all("ratelimit-policy").iter().count(), 2);
+    }
+}
+
+#[tokio::test]
+async fn the_next_text_is_appended_to_a_services_list_and_to_no_dictionary() {
+    let rows = [
+        ("limit=7, remaining=6, reset=5", vec!["limit=7, remaining=6, reset=5"]),
+        (r#""theirs";a=1;w=5"#, vec![r#""theirs";a=1;w=5"#, r#""p";a=3;w=2700;c=1"#]),
+        (r#""theirs";r=1;t=5"#, vec![r#""theirs";r=1;t=5"#, r#""p";a=3;w=2700;c=1"#]),
+    ];
+    for (theirs, expected) in rows {
+        let inner = || {
+            Response::builder()
+                .header("ratelimit", theirs)
+                .header("ratelimit-partition", r#""theirs";user_id"#)
+                .body(String::new())
+                .unwrap()
+        };
+        let layer =
+            layer(Policy::new("p", Quota::per_hour(4))).headers(next().and(Dialect::LegacyDelta));
+        let response = ask_for(&layer, get(), inner).await;
+        let fields: Vec<_> = response.headers().get_all("ratelimit").iter().collect();
+        assert_eq!(fields, expected);
+        let partitions: Vec<_> = response.headers().get_all("ratelimit-partition").iter().collect();
+        assert_eq!(partitions, [r#""theirs";user_id"#]);
+        assert_eq!(response.headers()["x-ratelimit-remaining"], "3");
+    }
+}
+
+#[tokio::test]
+async fn a_partition_key_of_the_next_text_is_the_same_keyed_hash_and_opaque() {
+    let layer = layer(Policy::new("narrow", Quota::per_hour(1)))
+        .rule(Rule::new(Policy::new("wide", Quota::per_day(9)), Key::new("user-4")))
+        .headers(next().partition_key("0123456789abcdef"));
+    for status in [200, 429] {
+        let response = ask(&layer, get()).await;
+        assert_eq!(response.status(), status);
+        let text = response.headers()["ratelimit"].to_str().unwrap();
+        let list: List = Parser::new(text).parse().unwrap();
+        assert_eq!(list.serialize().as_deref(), Some(text));
+        for entry in &list {
+            let ListEntry::Item(item) = entry else { panic!("an inner list") };
+            assert!(matches!(item.params.get("pk"), Some(BareItem::ByteSequence(bytes)) if bytes.len() == 12));
+            assert!(matches!(item.params.get("c"), Some(BareItem::Integer(_))));
+        }
+        assert!(text.ends_with("pk=:ppSViGGL/d/6iBFh:;c=1"), "{text}");
+        // It would declare that clients can compute the `pk`.
+        assert!(!response.headers().contains_key("ratelimit-partition"));
+    }
+}
+
+#[tokio::test]
+async fn the_next_text_stays_off_redirects_and_is_named_to_cors() {
+    let layer = layer(Policy::new("p", Quota::per_hour(4))).headers(next());
+    let moved = || Response::builder().status(302).body(String::new()).unwrap();
+    assert!(!ask_for(&layer, get(), moved).await.headers().contains_key("ratelimit"));
+    assert!(ask(&layer, get()).await.headers().contains_key("ratelimit"));
+    assert_eq!(next().names(), ["ratelimit", "ratelimit-policy", "retry-after"]);
+    assert_eq!(RateLimitHeaders::default(), RateLimitHeaders::new(Dialect::Ietf));
 }

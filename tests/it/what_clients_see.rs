@@ -379,6 +379,62 @@ async fn a_refund_is_shown_even_if_the_handler_returns_its_own_decision() {
 }
 
 #[tokio::test]
+async fn a_cost_is_stated_unless_the_charge_has_changed_since_the_decision() {
+    let with_decision = |decision: Decision| {
+        let mut response = Response::builder().status(200).body(Body::empty()).unwrap();
+        response.extensions_mut().insert(decision);
+        response
+    };
+    let other = || Policy::new("other", Quota::per_hour(90));
+    let rows = [
+        ("no decision", get_route(async || ""), Some(3)),
+        ("its decision", get_route(async move |decision: Decision| with_decision(decision)), Some(3)),
+        (
+            "a debit",
+            get_route(async move |limiter: Limiter, decision: Decision| {
+                with_decision(limiter.debit(&decision, 2).await.unwrap())
+            }),
+            None,
+        ),
+        (
+            "a refund of its own",
+            get_route(async move |limiter: Limiter, decision: Decision| {
+                with_decision(limiter.refund(&decision, 2).await.unwrap())
+            }),
+            None,
+        ),
+        ("a response that does not count", get_route(async || http::StatusCode::UNAUTHORIZED), None),
+        (
+            "another client's key",
+            get_route(async move |limiter: Limiter| {
+                let policy = Policy::new("p", Quota::per_hour(9));
+                with_decision(limiter.check(&policy, &Key::new("another"), 1).await.unwrap())
+            }),
+            Some(3),
+        ),
+    ];
+    for (name, handler, cost) in rows {
+        let policy = Policy::new("p", Quota::per_hour(9));
+        let rule = Rule::new(policy, Key::new("all")).cost(|_| 3).count_if(|response| response.status != 401);
+        let layer = RateLimitLayer::with_rules(MemoryStore::with_clock(ManualClock::new()), rule)
+            .headers(RateLimitHeaders::new(Dialect::IetfNext));
+        let app = Router::new().route("/", handler).layer(layer);
+        let response = app.oneshot(Request::new(Body::empty())).await.unwrap();
+        let stated = field(response.headers(), "ratelimit");
+        assert!(stated.starts_with(r#""p";a="#), "{name}: {stated}");
+        assert_eq!(number(stated, "c"), cost, "{name}: {stated}");
+    }
+    // A policy that the handler decides alone, and of which it gets a part.
+    let handler = get_route(async move |limiter: Limiter| {
+        with_decision(limiter.check_up_to(&other(), &Key::new("all"), 100).await.unwrap())
+    });
+    let layer = still(Policy::new("p", Quota::per_hour(9))).headers(RateLimitHeaders::new(Dialect::IetfNext));
+    let app = Router::new().route("/", handler).layer(layer);
+    let response = app.oneshot(Request::new(Body::empty())).await.unwrap();
+    assert_eq!(field(response.headers(), "ratelimit"), r#""p";a=8;w=3200;c=1, "other";a=0;w=40;c=90"#);
+}
+
+#[tokio::test]
 async fn a_denial_for_lack_of_permits_asks_for_a_second_and_others_for_their_wait() {
     let slots =
         || Policy::new("slots", Quota::new(1, 30 * Duration::from_secs(1))).algorithm(Concurrency::new());

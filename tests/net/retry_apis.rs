@@ -340,12 +340,14 @@ fn the_rejections_of_large_apis_are_retried_after_the_waits_they_state() {
 // The clock is paused: it advances to the end of the wait while no socket is ready.
 #[tokio::test(start_paused = true)]
 async fn a_reqwest_client_waits_as_long_as_a_server_states_on_its_socket() {
-    let rows: [(&str, &str, u64); 7] = [
+    let rows: [(&str, &str, u64); 9] = [
         ("403 Forbidden", "x-ratelimit-remaining: 0\r\nx-ratelimit-reset: 1798761640", 40),
         ("429 Too Many Requests", "retry-after: 3\r\nretry-after: 5", 5),
         ("429 Too Many Requests", "retry-after: 7.493", 8),
         ("429 Too Many Requests", "retry-after-ms: 7000", 7),
         ("429 Too Many Requests", "x-ratelimit-reset: 1798761607000", 7),
+        ("429 Too Many Requests", "ratelimit: \"a\";a=0;w=7;c=1", 7),
+        ("429 Too Many Requests", "ratelimit: \"a\";a=0;w=7;c=1\r\nratelimit: \"b\";r=0;t=9", 9),
         ("429 Too Many Requests", "x-ratelimit-remaining-tokens: 0\r\nx-ratelimit-reset-tokens: 1m0s", 60),
         ("503 Service Unavailable", "retry-after: \u{e9}\r\nretry-after: 2", 5),
     ];

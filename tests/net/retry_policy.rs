@@ -219,6 +219,27 @@ fn each_header_dialect_sets_the_wait() {
         ("list, unclosed", &[("ratelimit", r#""a;r=0;t=7"#)], UNCLEAR),
         ("list, largest", &[("ratelimit", r#""a";r=0;t=999999999999999"#)], Returns),
         ("list, too large", &[("ratelimit", r#""a";r=0;t=1000000000000000"#)], UNCLEAR),
+        // The text after draft 11
+        ("next list", &[("ratelimit", r#""a";a=0;w=7;c=1"#)], waits(7)),
+        ("next list of tokens", &[("ratelimit", "a;a=0;w=7")], waits(7)),
+        ("next list, the longest", &[("ratelimit", r#""a";a=0;w=7, "b";a=0;w=9, "c";a=1;w=20"#)], waits(9)),
+        ("next list, no wait", &[("ratelimit", r#""a";a=0;c=1"#)], UNCLEAR),
+        ("next list, nothing used up", &[("ratelimit", r#""a";a=1;w=7"#)], UNCLEAR),
+        ("next list, a decimal", &[("ratelimit", r#""a";a=0;w=7.0"#)], UNCLEAR),
+        ("next list, a wait of 0", &[("ratelimit", r#""a";a=0;w=0"#)], Waits(FIRST)),
+        ("next list, an item without a", &[("ratelimit", r#""a";a=0;w=7, "b";w=1"#)], UNCLEAR),
+        ("both forms, this one longer", &[("ratelimit", r#""a";r=0;t=7, "b";a=0;w=9"#)], waits(9)),
+        ("both forms, this one shorter", &[("ratelimit", r#""a";a=0;w=7, "b";r=0;t=9"#)], waits(9)),
+        ("both forms, one with units", &[("ratelimit", r#""a";a=0;w=7, "b";r=3;t=9"#)], waits(7)),
+        (
+            "both forms on two lines",
+            &[("ratelimit", r#""a";r=0;t=7"#), ("ratelimit", r#""b";a=0;w=9"#)],
+            waits(9),
+        ),
+        ("both forms in one item", &[("ratelimit", r#""a";r=0;t=7;a=0;w=9"#)], waits(9)),
+        ("a window is not a wait of the present form", &[("ratelimit", r#""a";r=0;w=7"#)], UNCLEAR),
+        ("a wait is not a window of the next form", &[("ratelimit", r#""a";a=0;t=7"#)], UNCLEAR),
+        ("the next form and Retry-After", &[("retry-after", "7"), ("ratelimit", r#""a";a=0;w=9"#)], waits(7)),
         // Draft 07
         ("dictionary", &[("ratelimit", "limit=100, remaining=0, reset=7")], waits(7)),
         ("dictionary, some left", &[("ratelimit", "limit=100, remaining=1, reset=7")], UNCLEAR),
@@ -549,24 +570,30 @@ fn a_grpc_denial_over_http_is_retried_if_it_has_a_hint() {
 #[test]
 fn a_cost_above_the_capacity_is_sent_once() {
     use tower::Layer;
-    use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
+    use tower_ratelimit::{
+        Key, MemoryStore, Policy, Quota, RateLimitHeaders, RateLimitLayer, Rule, response::Dialect,
+    };
 
     let store = MemoryStore::new();
     let policy = Policy::new("p", Quota::per_hour(5));
-    for content_type in ["text/plain", "application/grpc"] {
+    for (content_type, dialect) in [
+        ("text/plain", Dialect::Ietf),
+        ("text/plain", Dialect::IetfNext),
+        ("application/grpc", Dialect::Ietf),
+    ] {
         let asked = Arc::new(Mutex::new(0));
         let count = asked.clone();
         let rule = Rule::new(policy.clone(), Key::new("all")).cost(move |_| {
             *count.lock().unwrap() += 1;
             6
         });
-        let layer = RateLimitLayer::with_rules(store.clone(), rule);
+        let layer = RateLimitLayer::with_rules(store.clone(), rule).headers(RateLimitHeaders::new(dialect));
         let service =
             tower::service_fn(|_: Request<String>| async { Ok::<_, Infallible>(response(200, &[])) });
         let service = layer.layer(service.map_response(|response| response.map(|()| String::new())));
         let request = Request::post("/").header("content-type", content_type).body(String::new()).unwrap();
         paused(Retry::new(RetryPolicy::new(), service).oneshot(request)).unwrap();
-        assert_eq!(*asked.lock().unwrap(), 1, "{content_type}");
+        assert_eq!(*asked.lock().unwrap(), 1, "{content_type}, {dialect:?}");
     }
 }
 

@@ -1,4 +1,5 @@
-//! What the headers state in each dialect: the list form of drafts 08 to 11, and the dialects that describe one policy.
+//! What the headers state in each dialect: the lists of drafts 08 to 11 and of the text after them, and the dialects that
+//! describe one policy.
 
 use std::time::Duration;
 
@@ -6,11 +7,11 @@ use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
 
-use super::headers::{DRAFT_06, LEGACY, RATELIMIT, RATELIMIT_POLICY, RateLimitHeaders};
+use super::headers::{DRAFT_06, Dialect, LEGACY, RATELIMIT, RATELIMIT_POLICY, RateLimitHeaders};
 use crate::{
     algorithm::Replenishment,
     base::time::seconds_up,
-    decision::Outcome,
+    decision::{Decision, Outcome},
     policy::{Policy, QuotaUnit},
     response::rejection::MAX_RETRY_AFTER,
 };
@@ -54,44 +55,47 @@ pub(super) fn window(policy: &Policy) -> String {
     [";w=", digits(&mut itoa::Buffer::new(), seconds_up(period))].concat()
 }
 
-const R: &str = ";r=";
-const T: &str = ";t=";
-
-/// `"burst";r=50;t=30, "day";r=7;t=9`.
+/// `"burst";r=50;t=30, "day";r=7;t=9`, or `"burst";a=50;w=30;c=1, "day";a=7;w=9;c=1`: `outcomes` of `decision`.
 pub(super) fn limit_items<'a>(
     outcomes: impl Iterator<Item = &'a Outcome>,
-    denied: bool,
+    decision: &Decision,
     latest: u64,
     headers: &RateLimitHeaders,
 ) -> Option<HeaderValue> {
     let (most, mut items) = (outcomes.size_hint().1.unwrap_or(1), String::new());
+    let (denied, is_next) = (decision.is_denied(), headers.ietf == Some(Dialect::IetfNext));
+    let (r, t) = if is_next { (";a=", ";w=") } else { (";r=", ";t=") };
     for outcome in outcomes {
         let (mut remaining, mut seconds) = (itoa::Buffer::new(), itoa::Buffer::new());
         let name = outcome.policy().quoted_name();
         let remaining = digits(&mut remaining, outcome.remaining());
         let window = effective_window(outcome, denied).filter(|seconds| *seconds <= latest);
         let seconds = window.map_or("", |window| digits(&mut seconds, window));
-        let partition = headers.partition_key.as_ref().map(|secret| {
+        let mut options = String::new();
+        if let Some(secret) = &headers.partition_key {
             // 96 bits are whole groups of base64, without padding.
             let mac = secret.mac(outcome.key().as_str());
-            [";pk=:", &STANDARD.encode(&mac[..12]), ":"].concat()
-        });
-        let partition = partition.as_deref().unwrap_or_default();
-        let t = if seconds.is_empty() { "" } else { T };
+            options = [";pk=:", &STANDARD.encode(&mac[..12]), ":"].concat();
+        }
+        if is_next && !decision.is_changed() {
+            let cost = if denied { outcome.charge().cost() } else { outcome.granted() };
+            options += &[";c=", digits(&mut itoa::Buffer::new(), cost)].concat();
+        }
+        let t = if seconds.is_empty() { "" } else { t };
         if items.is_empty() {
             // A single item, the usual case, fills its allocation, and the header keeps it as it is. Others may be longer.
-            let size = [name, R, remaining, t, seconds, partition].map(str::len).iter().sum::<usize>();
+            let size = [name, r, remaining, t, seconds, &options].map(str::len).iter().sum::<usize>();
             items.reserve_exact(size + most.saturating_sub(1) * (size + 16));
         } else {
             items.push_str(", ");
         }
         // A loop or `concat` takes twice as many instructions, and every response has this header.
         items.push_str(name);
-        items.push_str(R);
+        items.push_str(r);
         items.push_str(remaining);
         items.push_str(t);
         items.push_str(seconds);
-        items.push_str(partition);
+        items.push_str(&options);
     }
     value(items)
 }

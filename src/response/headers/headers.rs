@@ -30,7 +30,7 @@ use crate::{
 ///
 /// # Several policies
 ///
-/// The lists of [`Dialect::Ietf`] include every policy but [shadows](crate::Policy::shadow), in the order of the layer.
+/// The lists of [`Dialect::Ietf`] and [`Dialect::IetfNext`] include every policy but [shadows](crate::Policy::shadow), in the order of the layer.
 /// In drafts 04 to 07, `RateLimit-Policy` lists the limits of all of them. The other headers describe the
 /// [binding](crate::Decision::binding) policy. If several layers of this crate send them, they describe the binding policy
 /// of all these layers, in any order of the layers.
@@ -120,6 +120,7 @@ pub struct RateLimitHeaders {
 /// | dialect | on the wire | used by |
 /// |---|---|---|
 /// | [`Ietf`](Self::Ietf) (default) | `RateLimit-Policy: "burst";q=100;w=60` and `RateLimit: "burst";r=50;t=30` | draft-ietf-httpapi-ratelimit-headers 08 to 11 |
+/// | [`IetfNext`](Self::IetfNext) | `RateLimit-Policy` as above, and `RateLimit: "burst";a=50;w=30;c=1` | the text after draft 11, which is unfinished |
 /// | [`IetfDraft07`](Self::IetfDraft07) | `RateLimit: limit=100, remaining=50, reset=30` and `RateLimit-Policy: 100;w=60` | draft 07, clients of express-rate-limit's `draft-7` |
 /// | [`IetfDraft06`](Self::IetfDraft06) | `RateLimit-Limit`, `-Remaining`, `-Reset`, and `RateLimit-Policy: 100;w=60` | drafts 04 to 06, clients of `draft-6` |
 /// | [`LegacyEpoch`](Self::LegacyEpoch) | `X-RateLimit-Limit`, `-Remaining`, `-Used`, and `-Reset` in seconds since 1970 UTC | GitHub and most public APIs |
@@ -138,6 +139,28 @@ pub struct RateLimitHeaders {
 pub enum Dialect {
     /// The list headers, with every policy.
     Ietf,
+    /// The list headers as the working copy of draft-ietf-httpapi-ratelimit-headers of August 2026 has them
+    /// ([pull request 166](https://github.com/ietf-wg-httpapi/ratelimit-headers/pull/166)).
+    ///
+    /// **Exempt from semver**: the text is unfinished. Any release, a patch release too, may change what this variant
+    /// sends so that it follows the text, and may remove it in favor of [`Ietf`](Self::Ietf).
+    ///
+    /// `RateLimit-Policy` is the same as with [`Ietf`](Self::Ietf). In `RateLimit`:
+    ///
+    /// * `a` is the number of available units, in place of `r`.
+    /// * `w` is the effective window, in place of `t`. It has the same value and [is left out](RateLimitHeaders#meaning-of-the-ietf-headers)
+    ///   in the same cases.
+    /// * `c` is the cost of the request: the units that it was charged or, on a denial, would have been. For a
+    ///   [reservation](crate::Reservation), it is the estimate. `c` is left out if the charge has changed since the
+    ///   decision, after a refund or a [debit](crate::Limiter::debit).
+    /// * `pk` is the same as with [`Ietf`](Self::Ietf), if [`partition_key`](RateLimitHeaders::partition_key) is set.
+    ///
+    /// The header `RateLimit-Partition` is not sent. It lists the attributes of a request that make up `pk`, so that clients
+    /// can compute `pk` from them, and `pk` must then contain their values unhashed.
+    ///
+    /// Layers with different list dialects append to the same lists. A client that knows one dialect lacks the numbers of
+    /// the other layer, so set the same dialect on all of them.
+    IetfNext,
     /// One dictionary, for the binding policy.
     IetfDraft07,
     /// One header for each number, for the binding policy.
@@ -191,7 +214,7 @@ impl RateLimitHeaders {
     /// one of each.
     const fn place_of(&mut self, dialect: Dialect) -> &mut Option<Dialect> {
         match dialect {
-            Dialect::Ietf | Dialect::IetfDraft07 | Dialect::IetfDraft06 => &mut self.ietf,
+            Dialect::Ietf | Dialect::IetfNext | Dialect::IetfDraft07 | Dialect::IetfDraft06 => &mut self.ietf,
             Dialect::LegacyEpoch | Dialect::LegacyDelta => &mut self.legacy,
         }
     }
@@ -204,7 +227,7 @@ impl RateLimitHeaders {
     /// The names of the draft's headers that a response has once.
     pub(super) fn once_of_draft(&self) -> Vec<HeaderName> {
         match self.ietf {
-            None | Some(Dialect::Ietf) => Vec::new(),
+            None | Some(Dialect::Ietf | Dialect::IetfNext) => Vec::new(),
             Some(Dialect::IetfDraft07) => vec![RATELIMIT],
             Some(_) => DRAFT_06.into(),
         }
@@ -263,7 +286,7 @@ impl RateLimitHeaders {
         self
     }
 
-    /// Adds `pk` to each policy in the `RateLimit` header of [`Dialect::Ietf`]: 96 bits of an HMAC-SHA256 of the key
+    /// Adds `pk` to each policy in the `RateLimit` header of the list dialects: 96 bits of an HMAC-SHA256 of the key
     /// under `secret`. It shows a client which of its requests count together. Defaults to no `pk`, because others
     /// could recognize the client by it.
     ///

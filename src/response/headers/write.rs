@@ -141,9 +141,7 @@ impl HeaderWriter {
         let latest = if denied && decision.retry_after().is_none() { 0 } else { latest };
         let outcomes = decision.outcomes();
         match settings.ietf {
-            None => {}
-            Some(Dialect::Ietf) if has_dictionary(headers) => {}
-            Some(Dialect::Ietf) => {
+            Some(Dialect::Ietf | Dialect::IetfNext) if !has_dictionary(headers) => {
                 let all = || outcomes.iter().filter(|outcome| news(outcome));
                 let policies = || value(list(all().map(|outcome| policy_item(outcome.policy()))));
                 let policies =
@@ -152,17 +150,17 @@ impl HeaderWriter {
                 let limits = match settings.binding_only {
                     true => limit_items(
                         Some(binding).into_iter().filter(|one| news(one)),
-                        denied,
+                        decision,
                         latest,
                         settings,
                     ),
-                    false => limit_items(all(), denied, latest, settings),
+                    false => limit_items(all(), decision, latest, settings),
                 };
                 append(headers, RATELIMIT, limits);
             }
-            Some(_) => {}
+            _ => {}
         }
-        if !matches!(settings.ietf, None | Some(Dialect::Ietf)) || settings.legacy.is_some() {
+        if !matches!(settings.ietf, None | Some(Dialect::Ietf | Dialect::IetfNext)) || settings.legacy.is_some() {
             match shown {
                 None => self.write_one(headers, decision, latest, &mut wrote),
                 Some(shown) => {
@@ -180,7 +178,7 @@ impl HeaderWriter {
         let Some(binding) = decision.binding() else { return };
         let numbers = || numbers(binding, denied, latest);
         match self.headers.ietf {
-            None | Some(Dialect::Ietf) => {}
+            None | Some(Dialect::Ietf | Dialect::IetfNext) => {}
             Some(Dialect::IetfDraft07) => wrote.draft = draft_07(headers, outcomes, numbers()),
             Some(_) => wrote.draft = draft_06(headers, outcomes, numbers()),
         }

@@ -51,9 +51,9 @@ use crate::{advice::Advice, body::RetryBody};
 /// 2. in a gRPC response, the `RetryInfo` of `grpc-status-details-bin`;
 /// 3. `Retry-After` and the headers whose names end with it, such as `X-RateLimit-Retry-After`; and in milliseconds,
 ///    those that end with `retry-after-ms`, such as `x-ms-retry-after-ms`. A wait of 0 does not hide what follows;
-/// 4. the resets: `RateLimit` in drafts 07 (`limit=100, remaining=0, reset=30`) and 08 to 11 (`"burst";r=0;t=30`), and
-///    every header whose name contains `limit` and `reset`, such as `RateLimit-Reset`, `X-RateLimit-Reset-After`,
-///    `x-ratelimit-reset-tokens` or `anthropic-ratelimit-tokens-reset`;
+/// 4. the resets: `RateLimit` in drafts 07 (`limit=100, remaining=0, reset=30`), 08 to 11 (`"burst";r=0;t=30`) and the
+///    unfinished text after them (`"burst";a=0;w=30`), and every header whose name contains `limit` and `reset`, such as
+///    `RateLimit-Reset`, `X-RateLimit-Reset-After`, `x-ratelimit-reset-tokens` or `anthropic-ratelimit-tokens-reset`;
 /// 5. none of them: the [backoff](Self::backoff).
 ///
 /// In gRPC responses, only 1 to 3 are read. If 3 or 4 apply several times, in several headers, on several lines or in one

@@ -13,15 +13,17 @@ use crate::{
     policy::Policy,
 };
 
-/// Puts a rate limit in front of a Tower service with any type of request: messages, jobs, calls to a remote API.
+/// Puts a rate limit in front of a Tower service with any type of request: messages, jobs, calls to a remote
+/// API.
 ///
-/// A closure returns the key of a request. A rejected request fails with a boxed error, as in tower's `load_shed` and
-/// `timeout`: `error.downcast_ref::<Rejection>()` returns the [`Rejection`](crate::Rejection), which has the wait. If
-/// your service is a client that must stay within a limit, let requests [`wait`](Self::wait) instead.
+/// A closure returns the key of a request. A rejected request fails with a boxed error, as in tower's
+/// `load_shed` and `timeout`: `error.downcast_ref::<Rejection>()` returns the
+/// [`Rejection`](crate::Rejection), which has the wait. If your service is a client that must stay within a
+/// limit, let requests [`wait`](Self::wait) instead.
 ///
-/// For HTTP services use [`RateLimitLayer`](crate::RateLimitLayer), which responds instead of failing. The service must
-/// be `Clone`, and its error must convert into a boxed error. The service, its future and the requests must be
-/// `Send + 'static`.
+/// For HTTP services use [`RateLimitLayer`](crate::RateLimitLayer), which responds instead of failing. The
+/// service must be `Clone`, and its error must convert into a boxed error. The service, its future and the
+/// requests must be `Send + 'static`.
 ///
 /// # Example
 ///
@@ -61,8 +63,8 @@ pub struct KeyedRateLimitLayer<R> {
 }
 
 impl<R: 'static> KeyedRateLimitLayer<R> {
-    /// Applies `policy` to each request, counted under the key that `key` returns, at a cost of one unit per request.
-    /// The counts are in `store`.
+    /// Applies `policy` to each request, counted under the key that `key` returns, at a cost of one unit per
+    /// request. The counts are in `store`.
     ///
     /// # Panics
     ///
@@ -82,14 +84,15 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
         Self { policy: Some(known), ..Self::with_charges(limiter, charge) }
     }
 
-    /// Makes the charges that `charges` returns for a request, with the counts in `store`. Use it for costs, for several
-    /// policies, or for policies that depend on the request. `charges` returns a `Vec` of them, a `Result`, or an
-    /// [`Answer`] that resolves to them.
+    /// Makes the charges that `charges` returns for a request, with the counts in `store`. Use it for costs,
+    /// for several policies, or for policies that depend on the request. `charges` returns a `Vec` of them, a
+    /// `Result`, or an [`Answer`] that resolves to them.
     ///
-    /// All charges of a request are made in one atomic step: if one policy denies the request, none is charged. In a
-    /// Redis Cluster, charges to different keys are decided [one after the other](crate::guide::redis#cluster). If the
-    /// list is empty, the request is admitted. If `charges` fails, the request is rejected as
-    /// [`Unidentified`](crate::Rejection::Unidentified). [`Limiter::check_all`] states what a list may contain.
+    /// All charges of a request are made in one atomic step: if one policy denies the request, none is
+    /// charged. In a Redis Cluster, charges to different keys are decided [one after the
+    /// other](crate::guide::redis#cluster). If the list is empty, the request is admitted. If `charges`
+    /// fails, the request is rejected as [`Unidentified`](crate::Rejection::Unidentified).
+    /// [`Limiter::check_all`] states what a list may contain.
     ///
     /// # Example
     ///
@@ -126,25 +129,26 @@ impl<R: 'static> KeyedRateLimitLayer<R> {
         }
     }
 
-    /// Lets a denied request wait and try again, for up to `patience` in total. A request that cannot be admitted by
-    /// then is rejected immediately. Defaults to zero: every denied request is rejected immediately.
+    /// Lets a denied request wait and try again, for up to `patience` in total. A request that cannot be
+    /// admitted by then is rejected immediately. Defaults to zero: every denied request is rejected
+    /// immediately.
     ///
-    /// The delay of a [queue](crate::algorithm::LeakyBucket::queue) is waited for in any case. The queue's own longest
-    /// wait bounds it, not `patience`.
+    /// The delay of a [queue](crate::algorithm::LeakyBucket::queue) is waited for in any case. The queue's
+    /// own longest wait bounds it, not `patience`.
     ///
-    /// The time of a permit's release is not known in advance. Under a [`Concurrency`](crate::algorithm::Concurrency)
-    /// policy, the layer therefore tries again after 10 ms, then after increasing waits of at most 250 ms, until the
-    /// patience is over.
+    /// The time of a permit's release is not known in advance. Under a
+    /// [`Concurrency`](crate::algorithm::Concurrency) policy, the layer therefore tries again after 10 ms,
+    /// then after increasing waits of at most 250 ms, until the patience is over.
     ///
-    /// A [penalty](Policy::penalty) counts one denial for a request that is rejected in the end, and none for one that
-    /// is admitted.
+    /// A [penalty](Policy::penalty) counts one denial for a request that is rejected in the end, and none for
+    /// one that is admitted.
     ///
     /// A failure of the store that may pass, such as a missed deadline, is waited out too, see
     /// [`Limiter::wait`](crate::Limiter::wait).
     ///
-    /// While a request waits, it does not keep the inner service ready, so it does not occupy an inner concurrency
-    /// limit. Once admitted, it waits until the service is ready again. That wait does not count as patience, and an
-    /// error of the service's `poll_ready` fails the request.
+    /// While a request waits, it does not keep the inner service ready, so it does not occupy an inner
+    /// concurrency limit. Once admitted, it waits until the service is ready again. That wait does not count
+    /// as patience, and an error of the service's `poll_ready` fails the request.
     ///
     /// # Example
     ///

@@ -22,10 +22,11 @@ use crate::{
     response::Rejection,
 };
 
-/// A service behind a rate limit, made by [`KeyedRateLimitLayer`](super::KeyedRateLimitLayer), which has an example.
+/// A service behind a rate limit, made by [`KeyedRateLimitLayer`](super::KeyedRateLimitLayer), which has an
+/// example.
 ///
-/// Its future resolves to the inner service's response, or to a rejection. If it is dropped before the decision, the
-/// request may still be charged.
+/// Its future resolves to the inner service's response, or to a rejection. If it is dropped before the
+/// decision, the request may still be charged.
 pub struct KeyedRateLimit<S, R> {
     pub(super) inner: S,
     pub(super) limiter: Limiter,
@@ -101,8 +102,8 @@ where
     }
 }
 
-/// The response future of [`KeyedRateLimit`](super::KeyedRateLimit). It resolves to the inner service's response, or to a
-/// rejection.
+/// The response future of [`KeyedRateLimit`](super::KeyedRateLimit). It resolves to the inner service's
+/// response, or to a rejection.
 #[must_use = "futures do nothing unless polled"]
 pub struct ResponseFuture<T>(Pin<Box<dyn Future<Output = Result<T, BoxError>> + Send>>);
 

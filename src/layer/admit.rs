@@ -1,4 +1,5 @@
-//! Decides whether the service is called: identifies the client of a request, charges it, and reads the decision.
+//! Decides whether the service is called: identifies the client of a request, charges it, and reads the
+//! decision.
 
 use std::{
     cell::OnceCell,
@@ -39,8 +40,8 @@ pub(super) struct Admit<'a> {
 
 /// What to do with a request.
 pub(super) enum Admission {
-    /// Wait for the decision's delay, if it has one, then call the service. There is no decision if the request is exempt,
-    /// if no rule limits it, or if the layer only reports and the store could not decide.
+    /// Wait for the decision's delay, if it has one, then call the service. There is no decision if the
+    /// request is exempt, if no rule limits it, or if the layer only reports and the store could not decide.
     Admitted(Option<Decision>),
     /// Reject the request, whose response shows what it was charged, if anything.
     Rejected(Rejection, Option<Box<Decision>>),
@@ -52,20 +53,22 @@ pub(super) enum Waiting {
     Start,
     /// The keys or the policies.
     Identity(Answer<Identity>),
-    /// The store. With an error, the request is rejected even if the store admits it: another rule cannot identify the
-    /// client.
+    /// The store. With an error, the request is rejected even if the store admits it: another rule cannot
+    /// identify the client.
     Decision(Deciding, Option<Box<Error>>),
 }
 
 /// The result of identifying the client.
 pub(super) enum Identity {
     Exempt,
-    /// The request is blocked, or a blocklist could not be checked. It is rejected even if the layer only reports.
+    /// The request is blocked, or a blocklist could not be checked. It is rejected even if the layer only
+    /// reports.
     // Boxed because it is rare, and every request moves this type.
     Rejected(Box<Rejection>),
     /// The key under the only rule.
     Known(Key),
-    /// The charges of the first rules that apply, and the keys of the others that do. Other rules do not limit the request.
+    /// The charges of the first rules that apply, and the keys of the others that do. Other rules do not
+    /// limit the request.
     Applicable(Gathered<Charge>, Vec<Found>),
     /// Some rules deny the request. The others have not found their keys, and cannot change that.
     Denied(Box<Decision>),
@@ -107,16 +110,18 @@ impl Admit<'_> {
         }
     }
 
-    /// Identifies the client. Matchers and extractors run in order, and only if they are needed. If one is pending, those
-    /// after it start too, while the request can be read, and are awaited in order.
+    /// Identifies the client. Matchers and extractors run in order, and only if they are needed. If one is
+    /// pending, those after it start too, while the request can be read, and are awaited in order.
     ///
-    /// Keys that are known immediately become charges. If the store knows a denial of these, pending keys are not awaited.
+    /// Keys that are known immediately become charges. If the store knows a denial of these, pending keys are
+    /// not awaited.
     #[inline]
     fn identify(self) -> Answer<Identity> {
         self.unless_matched(Self::charges_or_keys)
     }
 
-    /// Identifies the client, and finds the keys of all rules. Charges nothing, and asks the store for no denial.
+    /// Identifies the client, and finds the keys of all rules. Charges nothing, and asks the store for no
+    /// denial.
     pub(super) fn find_keys(self) -> Answer<Identity> {
         self.unless_matched(Self::all_keys)
     }
@@ -223,8 +228,8 @@ impl Admit<'_> {
         }
     }
 
-    /// The denial of the request by the rules whose keys are known. So a client that is over one limit causes no lookup
-    /// for another one.
+    /// The denial of the request by the rules whose keys are known. So a client that is over one limit causes
+    /// no lookup for another one.
     fn early_denial<'a>(
         self,
         charges: &Gathered<Charge>,
@@ -322,7 +327,8 @@ impl Admit<'_> {
         }
     }
 
-    /// Calls the function of `on_decision`. The decision that it sees holds no permit, because it may keep the decision.
+    /// Calls the function of `on_decision`. The decision that it sees holds no permit, because it may keep
+    /// the decision.
     #[inline]
     fn report_admitted(self, decision: &mut Decision) {
         if self.context.config.observer.on_decision.is_some() {
@@ -369,11 +375,12 @@ impl Admit<'_> {
         Admission::Rejected(self.context.jitter(rejection), None)
     }
 
-    /// Rejects a request that is charged, and whose client another rule cannot identify. Admits it if the layer only reports.
+    /// Rejects a request that is charged, and whose client another rule cannot identify. Admits it if the
+    /// layer only reports.
     fn charged_without_identity(self, error: Error, mut decision: Decision) -> Admission {
         let (rejection, enforcement) = (Rejection::Unidentified(error), self.context.enforcement);
-        // The function of `on_decision` may keep the decision, and so may the response's extensions, so neither gets the
-        // permit.
+        // The function of `on_decision` may keep the decision, and so may the response's extensions, so
+        // neither gets the permit.
         let permit = decision.take_permit();
         let mut event = DecisionEvent::rejected(&rejection, Some(self.request), enforcement);
         event.decision = Some(&decision);
@@ -460,7 +467,8 @@ fn unless_denied(
     }
 }
 
-/// `charges` with one for each key and policy: routes that share a policy may both apply to some spellings of a path.
+/// `charges` with one for each key and policy: routes that share a policy may both apply to some spellings of
+/// a path.
 fn merged(mut charges: Vec<Charge>) -> Vec<Charge> {
     let mut at = 1;
     while at < charges.len() {

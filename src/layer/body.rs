@@ -20,7 +20,8 @@ use crate::{
 
 pin_project! {
     /// The response body of a [`RateLimit`](crate::layer::RateLimit) service: the inner service's body, or a
-    /// rejection's. It holds the permits of a [`Concurrency`](crate::algorithm::Concurrency) policy until it ends.
+    /// rejection's. It holds the permits of a [`Concurrency`](crate::algorithm::Concurrency) policy until it
+    /// ends.
     ///
     /// # Example
     ///

@@ -1,4 +1,5 @@
-//! The settings of a layer, shared by all of its services, and warnings of settings that are probably mistakes.
+//! The settings of a layer, shared by all of its services, and warnings of settings that are probably
+//! mistakes.
 
 use std::{fmt, sync::Arc, time::Duration};
 

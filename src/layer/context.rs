@@ -66,8 +66,8 @@ impl RequestContext {
         }
     }
 
-    /// Inserts what the handler of an admitted request may extract. If the layer only reports, also marks a request over
-    /// the limit with a header.
+    /// Inserts what the handler of an admitted request may extract. If the layer only reports, also marks a
+    /// request over the limit with a header.
     pub(super) fn annotate(
         &self,
         request: &mut Parts,
@@ -89,7 +89,8 @@ impl RequestContext {
         }
     }
 
-    /// Inserts what the handler of a request may extract that this layer does not charge, unless an outer layer does.
+    /// Inserts what the handler of a request may extract that this layer does not charge, unless an outer
+    /// layer does.
     pub(super) fn annotate_uncharged(
         &self,
         extensions: &mut Extensions,
@@ -99,7 +100,8 @@ impl RequestContext {
         let reserved = outer.as_mut().and_then(|outer| outer.reservation.take());
         let reservation = both(reserved, reservation);
         match outer {
-            // The handler charges more to the decision of an outer layer, so it needs the limiter of that layer.
+            // The handler charges more to the decision of an outer layer, so it needs the limiter of that
+            // layer.
             Some(outer) if outer.decision.is_limited() => outer.reservation = reservation,
             _ => {
                 let decision = Decision::not_limited();
@@ -119,7 +121,8 @@ impl RequestContext {
         }
     }
 
-    /// The response to a rejected request, with the headers of the decision that has charged it, if there is one.
+    /// The response to a rejected request, with the headers of the decision that has charged it, if there is
+    /// one.
     pub(super) fn reject(
         &self,
         rejection: &Rejection,

@@ -43,8 +43,8 @@ impl<S> DelayedService<S> {
     }
 }
 
-/// Replaces a ready service by a clone that is not ready. A ready service may hold what other requests need, such as a
-/// permit of an inner concurrency limit, so it must not be kept during a wait.
+/// Replaces a ready service by a clone that is not ready. A ready service may hold what other requests need,
+/// such as a permit of an inner concurrency limit, so it must not be kept during a wait.
 #[expect(clippy::redundant_clone, reason = "a clone of a ready service is not ready")]
 pub(crate) fn unready<S: Clone>(service: S) -> S {
     service.clone()

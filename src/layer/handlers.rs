@@ -10,26 +10,27 @@ use crate::{
 };
 
 impl Decision {
-    /// The decision of the innermost layer that charged a request, from the request's extensions. If no layer charged
-    /// it, one that admits and has no [outcomes](Self::outcomes). For handlers without extractors, such as tonic's. In
-    /// axum, extract a `Decision`.
+    /// The decision of the innermost layer that charged a request, from the request's extensions. If no layer
+    /// charged it, one that admits and has no [outcomes](Self::outcomes). For handlers without extractors,
+    /// such as tonic's. In axum, extract a `Decision`.
     ///
-    /// `None` without a layer. A test of a handler can insert a `Decision`, and a middleware too, for requests that no
-    /// layer charges.
+    /// `None` without a layer. A test of a handler can insert a `Decision`, and a middleware too, for
+    /// requests that no layer charges.
     #[must_use]
     pub fn from_extensions(extensions: &Extensions) -> Option<&Self> {
         let by_layer = extensions.get::<Limited>().map(|limited| &limited.decision);
         by_layer.filter(|decision| decision.is_limited()).or_else(|| extensions.get()).or(by_layer)
     }
 
-    /// Returns this decision if the request may go on now, and a [`Rejection`] if it is denied. For handlers that use a
-    /// [`Limiter`](crate::Limiter).
+    /// Returns this decision if the request may go on now, and a [`Rejection`] if it is denied. For handlers
+    /// that use a [`Limiter`](crate::Limiter).
     ///
     /// # Errors
     ///
     /// * [`Rejection::Denied`] with the decision.
-    /// * [`Rejection::Unavailable`], with the status 500, if a queue delays the request, which is already charged: use
-    ///   [`Limiter::wait`](crate::Limiter::wait), or wait for [`Decision::delay`] instead of calling this.
+    /// * [`Rejection::Unavailable`], with the status 500, if a queue delays the request, which is already
+    ///   charged: use [`Limiter::wait`](crate::Limiter::wait), or wait for [`Decision::delay`] instead of
+    ///   calling this.
     ///
     /// # Example
     ///
@@ -62,8 +63,9 @@ impl Decision {
 }
 
 impl Limiter {
-    /// The limiter of the innermost layer that charged a request, or of the innermost layer if none did, from the
-    /// request's extensions. For handlers without extractors, such as tonic's. In axum, extract a `Limiter`.
+    /// The limiter of the innermost layer that charged a request, or of the innermost layer if none did, from
+    /// the request's extensions. For handlers without extractors, such as tonic's. In axum, extract a
+    /// `Limiter`.
     ///
     /// `None` without a layer. A test of a handler can insert a `Limiter`.
     ///
@@ -101,8 +103,8 @@ impl Limiter {
 }
 
 impl Reservation {
-    /// The units that layers have [reserved](crate::Rule::reserve) for a request, from the request's extensions. For
-    /// handlers without extractors, such as tonic's. In axum, extract a `Reservation`.
+    /// The units that layers have [reserved](crate::Rule::reserve) for a request, from the request's
+    /// extensions. For handlers without extractors, such as tonic's. In axum, extract a `Reservation`.
     ///
     /// `None` if no rule of a layer reserves units. A test of a handler can insert a `Reservation`.
     #[must_use]
@@ -149,8 +151,8 @@ mod extractors {
         }
     }
 
-    /// The limiter of the innermost layer that charged this request, or of the innermost layer if none did. Use it to
-    /// charge more once the handler knows the cost.
+    /// The limiter of the innermost layer that charged this request, or of the innermost layer if none did.
+    /// Use it to charge more once the handler knows the cost.
     impl<S: Sync> FromRequestParts<S> for Limiter {
         type Rejection = Rejection;
 
@@ -163,8 +165,8 @@ mod extractors {
         }
     }
 
-    /// The units that a layer has [reserved](crate::Rule::reserve) for this request. If the layer did not charge it,
-    /// a reservation that covers nothing and settles to nothing.
+    /// The units that a layer has [reserved](crate::Rule::reserve) for this request. If the layer did not
+    /// charge it, a reservation that covers nothing and settles to nothing.
     impl<S: Sync> FromRequestParts<S> for Reservation {
         type Rejection = Rejection;
 

@@ -25,8 +25,8 @@ use crate::{
 
 /// Puts a rate limit in front of a service. It needs a store, a policy and a key.
 ///
-/// The layer has no type parameter: a function can return it, and a struct can hold it. Cloning is cheap. Layers
-/// on one store share the counts of policies with the same name and algorithm.
+/// The layer has no type parameter: a function can return it, and a struct can hold it. Cloning is cheap.
+/// Layers on one store share the counts of policies with the same name and algorithm.
 ///
 /// See the [crate docs](crate) for an example with axum.
 ///
@@ -34,32 +34,35 @@ use crate::{
 ///
 /// 1. A [blocked](Self::block_if) request is rejected, and so is one whose blocklist check fails. An
 ///    [exempt](Self::exempt_if) request goes straight to the service.
-/// 2. Each rule determines the request's key, policy and cost. If a key is missing or unusable, the request is rejected
-///    with 400, with 401 if the identity is unknown, or with 500 if the server is not set up for it. If no rule limits
-///    the request, it goes straight to the service. A CORS preflight has [a separate budget](Self#cors-preflights).
-/// 3. All charges are decided together, all or nothing, before the service is called. In a Redis Cluster, this step is
-///    [atomic for each key](crate::guide::redis#cluster).
+/// 2. Each rule determines the request's key, policy and cost. If a key is missing or unusable, the request
+///    is rejected with 400, with 401 if the identity is unknown, or with 500 if the server is not set up for
+///    it. If no rule limits the request, it goes straight to the service. A CORS preflight has [a separate
+///    budget](Self#cors-preflights).
+/// 3. All charges are decided together, all or nothing, before the service is called. In a Redis Cluster,
+///    this step is [atomic for each key](crate::guide::redis#cluster).
 /// 4. If the request is admitted, the service is called. It finds the decision with
-///    [`Decision::from_extensions`](crate::Decision::from_extensions), or extracts it in axum. The response gets the
-///    [`RateLimitHeaders`].
-/// 5. If the request is denied, the client gets the [`response`](Self::response): 429, or `RESOURCE_EXHAUSTED` over
-///    gRPC. The service is not called, the body is not read, and nothing is charged.
+///    [`Decision::from_extensions`](crate::Decision::from_extensions), or extracts it in axum. The response
+///    gets the [`RateLimitHeaders`].
+/// 5. If the request is denied, the client gets the [`response`](Self::response): 429, or
+///    `RESOURCE_EXHAUSTED` over gRPC. The service is not called, the body is not read, and nothing is
+///    charged.
 ///
-/// If the store fails, the policy's [`FailureMode`](crate::FailureMode) admits or rejects the request. The service's
-/// error type does not change.
+/// If the store fails, the policy's [`FailureMode`](crate::FailureMode) admits or rejects the request. The
+/// service's error type does not change.
 ///
 /// # Guesses are charged
 ///
-/// A request that is rejected with 429 charges nothing, and with 503 it [may have](crate::ErrorKind::may_have_charged).
-/// A request that some rules cannot identify, through the client's fault (400 or 401), is charged under the rules that
-/// can. If one of these denies it, the client gets 429. So a limit on addresses limits guesses of API keys if it is in
-/// the same layer as the limit on API keys.
+/// A request that is rejected with 429 charges nothing, and with 503 it [may
+/// have](crate::ErrorKind::may_have_charged). A request that some rules cannot identify, through the client's
+/// fault (400 or 401), is charged under the rules that can. If one of these denies it, the client gets 429.
+/// So a limit on addresses limits guesses of API keys if it is in the same layer as the limit on API keys.
 ///
 /// * The response carries the headers of what was charged. [`count_if`](Rule::count_if) does not apply to it.
 /// * A denial already known in this process, from a `MemoryStore` or the
-///   [`deny_cache`](crate::store::RedisStoreBuilder::deny_cache) of a `RedisStore`, is returned before API keys or
-///   policies are looked up. If Redis must count a denial for a penalty, or compute it, as for a cost above 1, it first
-///   decides about the known keys. So a denied address causes no lookups, except that the first denial comes from Redis.
+///   [`deny_cache`](crate::store::RedisStoreBuilder::deny_cache) of a `RedisStore`, is returned before API
+///   keys or policies are looked up. If Redis must count a denial for a penalty, or compute it, as for a cost
+///   above 1, it first decides about the known keys. So a denied address causes no lookups, except that the
+///   first denial comes from Redis.
 /// * A failure of the server (500) charges nothing.
 ///
 /// # Where to put it
@@ -69,19 +72,20 @@ use crate::{
 ///
 /// # CORS preflights
 ///
-/// A browser sends a preflight (`OPTIONS` with `Origin` and `Access-Control-Request-Method`) automatically, and a client
-/// can send any number of them. If a CORS layer is outside this one, it answers preflights, and they do not reach this
-/// layer. If they do, they are limited by the same policies, with a separate budget of the same size for each key. They
-/// do not use the client's quota, and their responses show the separate budget. They can be exempt or blocked like
-/// other requests. A [ban by a policy](crate::Policy::penalty) also applies to the preflights of its key, and their
-/// denials count towards it.
+/// A browser sends a preflight (`OPTIONS` with `Origin` and `Access-Control-Request-Method`) automatically,
+/// and a client can send any number of them. If a CORS layer is outside this one, it answers preflights, and
+/// they do not reach this layer. If they do, they are limited by the same policies, with a separate budget of
+/// the same size for each key. They do not use the client's quota, and their responses show the separate
+/// budget. They can be exempt or blocked like other requests. A [ban by a policy](crate::Policy::penalty)
+/// also applies to the preflights of its key, and their denials count towards it.
 ///
 /// A preflight carries no credentials. If a rule's key is missing for that reason
-/// ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)), the rule counts the preflight by the address of the peer,
-/// as [`PeerIp`](crate::PeerIp) does. If the server does not know the address, all such preflights share one budget.
-/// Behind a proxy, the peer is the proxy, so all clients share this budget: put the layer inside a CORS layer. If the
-/// rule's [`PolicySource`](crate::PolicySource) has no policy for a request without an identity, because it fails with
-/// a client's error or `MissingSetup`, the rule does not limit the preflight.
+/// ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)), the rule counts the preflight by the address of
+/// the peer, as [`PeerIp`](crate::PeerIp) does. If the server does not know the address, all such preflights
+/// share one budget. Behind a proxy, the peer is the proxy, so all clients share this budget: put the layer
+/// inside a CORS layer. If the rule's [`PolicySource`](crate::PolicySource) has no policy for a request
+/// without an identity, because it fails with a client's error or `MissingSetup`, the rule does not limit the
+/// preflight.
 ///
 /// # Example
 ///
@@ -169,20 +173,20 @@ pub struct RateLimitLayer {
 impl RateLimitLayer {
     /// Limits each `key` to `policy`, with the counts in `store`.
     ///
-    /// `store` is a [`MemoryStore`](crate::MemoryStore), a [`RedisStore`](crate::RedisStore), a [`Limiter`] or your own
-    /// store. `policy` is a [`Policy`](crate::Policy) or a [`PolicySource`].
+    /// `store` is a [`MemoryStore`](crate::MemoryStore), a [`RedisStore`](crate::RedisStore), a [`Limiter`]
+    /// or your own store. `policy` is a [`Policy`](crate::Policy) or a [`PolicySource`].
     ///
     /// # Panics
     ///
-    /// If the store does not support the policy's algorithm: a `MemoryStore` with your own algorithm, if that has no
-    /// [`Twin`](crate::algorithm::Twin).
+    /// If the store does not support the policy's algorithm: a `MemoryStore` with your own algorithm, if that
+    /// has no [`Twin`](crate::algorithm::Twin).
     #[track_caller]
     pub fn new(store: impl Into<Limiter>, policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Self {
         Self::with_rules(store, Rule::new(policy, key))
     }
 
-    /// Limits requests by one [`Rule`], such as one with a [cost](Rule::cost), or by a table of routes and their rules,
-    /// with the counts in `store`.
+    /// Limits requests by one [`Rule`], such as one with a [cost](Rule::cost), or by a table of routes and
+    /// their rules, with the counts in `store`.
     ///
     /// See [`Rules`] for an example of a table.
     ///
@@ -208,8 +212,9 @@ impl RateLimitLayer {
         Self::of(Config::new(&store.into(), rules.into()))
     }
 
-    /// A layer with other rules, and the store and all other settings of this one, such as enforcement, exemptions,
-    /// blocklists, responses and headers. [Accepted warnings](Self::accept_warning) are not copied.
+    /// A layer with other rules, and the store and all other settings of this one, such as enforcement,
+    /// exemptions, blocklists, responses and headers. [Accepted warnings](Self::accept_warning) are not
+    /// copied.
     ///
     /// # Panics
     ///
@@ -256,30 +261,32 @@ impl RateLimitLayer {
         Self { config: Arc::new(valid(config)) }
     }
 
-    /// Adds a rule for all requests. All rules are decided in one atomic step: if one policy denies a request, none is
-    /// charged. In a Redis Cluster, rules with different keys are decided [one after the
+    /// Adds a rule for all requests. All rules are decided in one atomic step: if one policy denies a
+    /// request, none is charged. In a Redis Cluster, rules with different keys are decided [one after the
     /// other](crate::guide::redis#cluster).
     ///
     /// # Panics
     ///
-    /// Where [`with_rules`](Self::with_rules) panics, for example if the layer already has a policy of that name: a
-    /// client could not tell them apart.
+    /// Where [`with_rules`](Self::with_rules) panics, for example if the layer already has a policy of that
+    /// name: a client could not tell them apart.
     #[track_caller]
     pub fn rule(self, rule: Rule) -> Self {
         let rules = self.config.rules.clone().always(rule);
         Self::of(self.config.with_rules(rules))
     }
 
-    /// Exempts the requests that `exempt_if` matches, in addition to the matchers of earlier calls. Defaults to none.
+    /// Exempts the requests that `exempt_if` matches, in addition to the matchers of earlier calls. Defaults
+    /// to none.
     ///
-    /// `exempt_if` is a closure over the request's head that returns a `bool`, or an [`Answer`] that resolves to one.
-    /// To match identities or addresses, use [`KeyExtractor::any_of`], [`PeerIp::within`](crate::PeerIp::within) or
-    /// [`ClientIp::within`](crate::ClientIp::within). In a nested router of axum, `parts.uri` is without the router's
-    /// prefix, unlike the [routes](Rules#routes) of a table.
+    /// `exempt_if` is a closure over the request's head that returns a `bool`, or an [`Answer`] that resolves
+    /// to one. To match identities or addresses, use [`KeyExtractor::any_of`],
+    /// [`PeerIp::within`](crate::PeerIp::within) or [`ClientIp::within`](crate::ClientIp::within). In a
+    /// nested router of axum, `parts.uri` is without the router's prefix, unlike the [routes](Rules#routes)
+    /// of a table.
     ///
-    /// An exempt request is not counted. Its handler gets a [`Decision`](crate::Decision) that admits and has no
-    /// outcomes, unless an outer layer made one. If `exempt_if` fails, for example because the identity is missing or
-    /// its lookup failed, the request is not exempt.
+    /// An exempt request is not counted. Its handler gets a [`Decision`](crate::Decision) that admits and has
+    /// no outcomes, unless an outer layer made one. If `exempt_if` fails, for example because the identity is
+    /// missing or its lookup failed, the request is not exempt.
     ///
     /// # Example
     ///
@@ -304,17 +311,17 @@ impl RateLimitLayer {
         self.with(|config| config.exempt.push(matcher(exempt)))
     }
 
-    /// Rejects the requests that `blocked` matches, in addition to the matchers of earlier calls: with 429, the problem
-    /// type `abnormal-usage-detected`, and no `Retry-After`. `blocked` is a closure like that of
-    /// [`exempt_if`](Self::exempt_if). Exempt requests and CORS preflights are blocked too. The store is not used. Defaults to
-    /// none.
+    /// Rejects the requests that `blocked` matches, in addition to the matchers of earlier calls: with 429,
+    /// the problem type `abnormal-usage-detected`, and no `Retry-After`. `blocked` is a closure like that of
+    /// [`exempt_if`](Self::exempt_if). Exempt requests and CORS preflights are blocked too. The store is not
+    /// used. Defaults to none.
     ///
     /// A request for which `blocked` fails is also rejected, even if it is exempt or the layer [only
-    /// reports](crate::policy::Enforcement::ReportOnly). Otherwise a client could evade the blocklist with a header
-    /// that is duplicated, empty or unreadable. The status is 400 for
+    /// reports](crate::policy::Enforcement::ReportOnly). Otherwise a client could evade the blocklist with a
+    /// header that is duplicated, empty or unreadable. The status is 400 for
     /// [`InvalidIdentity`](crate::ErrorKind::InvalidIdentity), 401 for
-    /// [`UnknownIdentity`](crate::ErrorKind::UnknownIdentity), and 500 for every other error. A request that *lacks*
-    /// the identity ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)) is not blocked.
+    /// [`UnknownIdentity`](crate::ErrorKind::UnknownIdentity), and 500 for every other error. A request that
+    /// *lacks* the identity ([`MissingIdentity`](crate::ErrorKind::MissingIdentity)) is not blocked.
     ///
     /// To ban clients temporarily, automatically or by hand, see
     /// [`Policy::penalty`](crate::Policy::penalty).
@@ -325,13 +332,13 @@ impl RateLimitLayer {
         self.with(|config| config.blocked.push(matcher(blocked)))
     }
 
-    /// Sets whether the limits are enforced: an [`Enforcement`](crate::policy::Enforcement), or a switch that changes
-    /// it while the service runs. Pass one switch, as `&switch`, to all layers that you want to change together.
-    /// Defaults to [`On`](crate::policy::Enforcement::On).
+    /// Sets whether the limits are enforced: an [`Enforcement`](crate::policy::Enforcement), or a switch that
+    /// changes it while the service runs. Pass one switch, as `&switch`, to all layers that you want to
+    /// change together. Defaults to [`On`](crate::policy::Enforcement::On).
     ///
     /// To leave the layer out of a `Router` at startup, use `option_layer` of `axum_extra::middleware`.
-    /// `tower::util::option_layer` needs the same response type with and without the layer, and this layer wraps the
-    /// body.
+    /// `tower::util::option_layer` needs the same response type with and without the layer, and this layer
+    /// wraps the body.
     ///
     /// # Example
     ///
@@ -363,13 +370,14 @@ impl RateLimitLayer {
         self.with(|config| config.enforcement = enforcement.into())
     }
 
-    /// Refunds requests that are cancelled before the service responds: the client closed its connection, or an outer
-    /// layer timed out. Defaults to charging them. A request whose handler panics stays charged.
+    /// Refunds requests that are cancelled before the service responds: the client closed its connection, or
+    /// an outer layer timed out. Defaults to charging them. A request whose handler panics stays charged.
     ///
-    /// With this setting, a client can start any amount of work without a charge, by cancelling it. Use it only if the
-    /// service stops its work too. The refund covers the initial charge under every policy of the layer, including
-    /// [reserved](Rule::reserve) units already recorded as used. What the handler charged itself, such as with
-    /// [`extend_to`](crate::Reservation::extend_to), stays charged unless its reservation ends with fewer units.
+    /// With this setting, a client can start any amount of work without a charge, by cancelling it. Use it
+    /// only if the service stops its work too. The refund covers the initial charge under every policy of the
+    /// layer, including [reserved](Rule::reserve) units already recorded as used. What the handler charged
+    /// itself, such as with [`extend_to`](crate::Reservation::extend_to), stays charged unless its
+    /// reservation ends with fewer units.
     pub fn refund_cancelled(self) -> Self {
         self.with(|config| config.refunds_cancelled = true)
     }
@@ -379,35 +387,38 @@ impl RateLimitLayer {
         self.with(|config| config.headers = HeaderWriter::new(headers, config.limiter.manual_clock()))
     }
 
-    /// Adds a random time of up to `up_to` to the wait of each denial, so that clients denied together do not retry
-    /// together. `Retry-After`, the problem's text and gRPC's RetryInfo state the same wait. Defaults to no jitter.
+    /// Adds a random time of up to `up_to` to the wait of each denial, so that clients denied together do not
+    /// retry together. `Retry-After`, the problem's text and gRPC's RetryInfo state the same wait. Defaults
+    /// to no jitter.
     pub fn retry_after_jitter(self, up_to: Duration) -> Self {
         self.with(|config| config.jitter = up_to)
     }
 
-    /// Sets the response to rejected requests. Defaults to [`ProblemDetails`](crate::response::ProblemDetails).
+    /// Sets the response to rejected requests. Defaults to
+    /// [`ProblemDetails`](crate::response::ProblemDetails).
     ///
-    /// `mapper` is a type, a function, or a closure `|rejection: &Rejection, request: &Parts| -> http::Response<_>`. It
-    /// also answers a [`Rejection`](crate::Rejection) that a handler returns. To set it for several layers, see
+    /// `mapper` is a type, a function, or a closure
+    /// `|rejection: &Rejection, request: &Parts| -> http::Response<_>`. It also answers a
+    /// [`Rejection`](crate::Rejection) that a handler returns. To set it for several layers, see
     /// [`with_same_settings`](Self::with_same_settings).
     pub fn response(self, mapper: impl ResponseMapper) -> Self {
         self.with(|config| config.mapper = mapper.into())
     }
 
-    /// Sets the response to rejected gRPC calls. Defaults to [`GrpcStatus`](crate::response::GrpcStatus). The mapper of
-    /// [`response`](Self::response) is not used for these, because gRPC clients need a gRPC status.
+    /// Sets the response to rejected gRPC calls. Defaults to [`GrpcStatus`](crate::response::GrpcStatus). The
+    /// mapper of [`response`](Self::response) is not used for these, because gRPC clients need a gRPC status.
     pub fn grpc_response(self, mapper: impl ResponseMapper) -> Self {
         self.with(|config| config.grpc = mapper.into())
     }
 
     /// Calls `function` with the result of every request: admitted, delayed, denied, banned, blocked, exempt,
-    /// unidentified, or not decided because the store is unavailable. Defaults to no function. A second call replaces
-    /// the function.
+    /// unidentified, or not decided because the store is unavailable. Defaults to no function. A second call
+    /// replaces the function.
     ///
-    /// The function is called once for each request, when the layer has decided and before the service is called; and
-    /// once more if the service then returns a [`Rejection`](crate::Rejection) that the layer answers, with the kind
-    /// [`RejectedByService`](super::DecisionKind::RejectedByService). It is not called while the layer is
-    /// [off](Self::enforcement), nor for a request that is dropped before the decision.
+    /// The function is called once for each request, when the layer has decided and before the service is
+    /// called; and once more if the service then returns a [`Rejection`](crate::Rejection) that the layer
+    /// answers, with the kind [`RejectedByService`](super::DecisionKind::RejectedByService). It is not called
+    /// while the layer is [off](Self::enforcement), nor for a request that is dropped before the decision.
     ///
     /// Requests wait for the function, so do not block in it. If it panics, the request panics.
     ///
@@ -446,24 +457,25 @@ impl RateLimitLayer {
         self.with(|config| config.observer.on_decision = Some(Arc::new(function)))
     }
 
-    /// Likely misconfigurations of this layer, each with a suggested fix. The first [`layer`](Layer::layer) call logs
-    /// them; a test can assert that the list is empty. [`accept_warning`](Self::accept_warning) removes the ones that
-    /// you have decided to accept.
+    /// Likely misconfigurations of this layer, each with a suggested fix. The first [`layer`](Layer::layer)
+    /// call logs them; a test can assert that the list is empty. [`accept_warning`](Self::accept_warning)
+    /// removes the ones that you have decided to accept.
     ///
     /// * A policy's name suggests a login, and its algorithm admits nearly twice its limit in one period.
     /// * A policy's period is not in whole seconds, so the headers cannot show it.
     /// * A rule looks up clients, and no other rule limits requests from unknown clients, so
     ///   [guesses](Self#guesses-are-charged) are free.
     /// * Bytes are charged to a policy that counts requests.
-    /// * A rule has a [`unit`](Rule::unit) and does not reserve, or reserves without a unit beside rules with units, so no
-    ///   call of a handler can settle it.
+    /// * A rule has a [`unit`](Rule::unit) and does not reserve, or reserves without a unit beside rules with
+    ///   units, so no call of a handler can settle it.
     /// * Requests that wait in a [queue](crate::algorithm::LeakyBucket::queue) hold permits of a
     ///   [`Concurrency`](crate::algorithm::Concurrency) policy in the meantime.
     ///
     /// Policies chosen per request are not checked.
     ///
-    /// Some mistakes show only in requests, and are logged once: a cost above a policy's capacity, a request that two
-    /// layers charge under one policy, and a [route](Rules#routes) without the prefix of its nested router.
+    /// Some mistakes show only in requests, and are logged once: a cost above a policy's capacity, a request
+    /// that two layers charge under one policy, and a [route](Rules#routes) without the prefix of its nested
+    /// router.
     ///
     /// # Example
     ///
@@ -479,8 +491,8 @@ impl RateLimitLayer {
         self.config.warnings()
     }
 
-    /// Accepts the [warnings](Self::warnings) whose text contains `text`: they are neither listed nor logged. If no
-    /// warning contains it, that is a warning instead, so the list does not outlive its reasons. A
+    /// Accepts the [warnings](Self::warnings) whose text contains `text`: they are neither listed nor logged.
+    /// If no warning contains it, that is a warning instead, so the list does not outlive its reasons. A
     /// [sibling](Self::with_same_settings) has other rules and accepts no warnings.
     ///
     /// # Example
@@ -498,9 +510,9 @@ impl RateLimitLayer {
         self.with(|config| config.rules.accepted.push(text.into()))
     }
 
-    /// The charges that this layer would make for `request` now: one for each rule that applies to it, with the key
-    /// that the rule's extractor finds; the policy may replace it in the [`Charge`]. Decides and charges nothing. For
-    /// operators, and for tests of a table of [routes](Rules).
+    /// The charges that this layer would make for `request` now: one for each rule that applies to it, with
+    /// the key that the rule's extractor finds; the policy may replace it in the [`Charge`]. Decides and
+    /// charges nothing. For operators, and for tests of a table of [routes](Rules).
     ///
     /// Empty if the layer does not limit the request: it is [off](Self::enforcement), the request is
     /// [exempt](Self::exempt_if), or no rule has a policy for it.

@@ -17,7 +17,8 @@ use crate::{
     response::Rejection,
 };
 
-/// What a layer decided about a request, for [`RateLimitLayer::on_decision`](crate::RateLimitLayer::on_decision).
+/// What a layer decided about a request, for
+/// [`RateLimitLayer::on_decision`](crate::RateLimitLayer::on_decision).
 ///
 /// `Debug` shows neither the identity nor the request.
 ///
@@ -68,19 +69,19 @@ pub struct DecisionEvent<'a> {
     /// Whether the client gets a rejection. `false` for a request that is denied while the layer
     /// [only reports](crate::policy::Enforcement::ReportOnly).
     pub is_rejected: bool,
-    /// The decision of the policies. `None` if none was made: the request is blocked or exempt, no rule identified its
-    /// client, the server failed to identify it (500), or the store is unavailable and a policy is
-    /// [`Closed`](crate::FailureMode::Closed). For
-    /// a [rejection by the service](DecisionKind::RejectedByService), the rejection's decision.
+    /// The decision of the policies. `None` if none was made: the request is blocked or exempt, no rule
+    /// identified its client, the server failed to identify it (500), or the store is unavailable and a
+    /// policy is [`Closed`](crate::FailureMode::Closed). For a [rejection by the
+    /// service](DecisionKind::RejectedByService), the rejection's decision.
     pub decision: Option<&'a Decision>,
-    /// Why the client is unidentified or the store gave no decision. Also for a request that is admitted without the
-    /// store's decision; for a denial without it, see [`Decision::failure`].
+    /// Why the client is unidentified or the store gave no decision. Also for a request that is admitted
+    /// without the store's decision; for a denial without it, see [`Decision::failure`].
     pub error: Option<&'a Error>,
-    /// The request's head. `None` for a [rejection by the service](DecisionKind::RejectedByService), because the service
-    /// owns the request by then.
+    /// The request's head. `None` for a [rejection by the service](DecisionKind::RejectedByService), because
+    /// the service owns the request by then.
     ///
-    /// Paths, headers and addresses can identify a client, and a client can invent any number of them. For the labels of
-    /// a metric, use the method and the matched route.
+    /// Paths, headers and addresses can identify a client, and a client can invent any number of them. For
+    /// the labels of a metric, use the method and the matched route.
     pub request: Option<&'a Parts>,
 }
 
@@ -98,8 +99,8 @@ pub struct DecisionEvent<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DecisionKind {
-    /// Every policy admits the request; or the store failed and the [`FailureMode`](crate::FailureMode)s admit it, in
-    /// which case [`DecisionEvent::error`] is set.
+    /// Every policy admits the request; or the store failed and the [`FailureMode`](crate::FailureMode)s
+    /// admit it, in which case [`DecisionEvent::error`] is set.
     Admitted,
     /// Admitted after a delay. The service is called later.
     Delayed,
@@ -116,13 +117,14 @@ pub enum DecisionKind {
     /// The store gave no decision, and a policy is [`Closed`](crate::FailureMode::Closed): see
     /// [`Rejection::Unavailable`].
     Unavailable,
-    /// The service itself returned a [`Rejection`], which the layer answered. The layer admitted or exempted the
-    /// request before, and reported that as a separate event.
+    /// The service itself returned a [`Rejection`], which the layer answered. The layer admitted or exempted
+    /// the request before, and reported that as a separate event.
     RejectedByService,
 }
 
 impl DecisionKind {
-    /// The name in lower case with underscores, for labels and logs, such as `admitted` or `rejected_by_service`.
+    /// The name in lower case with underscores, for labels and logs, such as `admitted` or
+    /// `rejected_by_service`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -192,16 +194,16 @@ impl<'a> DecisionEvent<'a> {
         Self { kind: DecisionKind::RejectedByService, ..Self::rejected(rejection, None, Enforcement::On) }
     }
 
-    /// The name of the [binding](Decision::binding) policy: the denying policy, or otherwise the one with the smallest share
-    /// left. `None` without a [decision](Self::decision), and if the store [failed](Decision::failure) and no policy was
-    /// counted in this process.
+    /// The name of the [binding](Decision::binding) policy: the denying policy, or otherwise the one with the
+    /// smallest share left. `None` without a [decision](Self::decision), and if the store
+    /// [failed](Decision::failure) and no policy was counted in this process.
     #[must_use]
     pub fn policy(&self) -> Option<&'a str> {
         self.decision.and_then(Decision::binding).map(|outcome: &Outcome| outcome.policy().name())
     }
 
-    /// 64 bits of the SHA-256 of the key that was charged under the [policy](Self::policy), as 16 hex digits: the
-    /// `key_hash` in the log and in the output of `ratelimit-admin`. `None` without a policy.
+    /// 64 bits of the SHA-256 of the key that was charged under the [policy](Self::policy), as 16 hex digits:
+    /// the `key_hash` in the log and in the output of `ratelimit-admin`. `None` without a policy.
     ///
     /// Each client has a different one, so use it in logs, but not as a label of a metric.
     #[must_use]

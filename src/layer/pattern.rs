@@ -15,7 +15,8 @@ pub(super) struct Pattern {
     pub(super) text: String,
     /// None: every method.
     pub(super) methods: Vec<Method>,
-    /// The path, with other names of its parameters, as it is written and with each combination of the [changes](CHANGES).
+    /// The path, with other names of its parameters, as it is written and with each combination of the
+    /// [changes](CHANGES).
     pub(super) forms: Vec<String>,
 }
 
@@ -37,9 +38,9 @@ impl Pattern {
         Ok(Self { text: text.to_owned(), methods, forms: forms(renamed(path)) })
     }
 
-    /// Whether requests with `method` match, if their path does. GET matches HEAD too, which routers answer as GET, and
-    /// CONNECT: with a path, it opens what GET opens over HTTP/1.1, such as a WebSocket (RFC 8441). Any other CONNECT has
-    /// no path, which no route matches.
+    /// Whether requests with `method` match, if their path does. GET matches HEAD too, which routers answer
+    /// as GET, and CONNECT: with a path, it opens what GET opens over HTTP/1.1, such as a WebSocket (RFC
+    /// 8441). Any other CONNECT has no path, which no route matches.
     pub(super) fn matches(&self, method: &Method) -> bool {
         let has = |method| self.methods.contains(method);
         let is_as_get = matches!(*method, Method::HEAD | Method::CONNECT);
@@ -173,17 +174,18 @@ const CHANGES: [fn(&str) -> Option<String>; 4] = [decoded, merged, resolved, tri
 /// How deep services of axum can be nested so that all readings of a path are known.
 const NESTED: usize = 3;
 
-/// The most bytes of all readings of a path: one reading of the longest path that hyper accepts, or eight of a path of
-/// 8 KiB, which is what most servers and proxies accept.
+/// The most bytes of all readings of a path: one reading of the longest path that hyper accepts, or eight of
+/// a path of 8 KiB, which is what most servers and proxies accept.
 const MOST_BYTES: usize = 64 * 1024;
 
 /// The other ways in which a router may read `path`: with each combination of the [changes](CHANGES), and as
-/// [nested](unslashed) services of axum do; and whether `path` is decoded for it. Nearly every path has none; at most 39.
+/// [nested](unslashed) services of axum do; and whether `path` is decoded for it. Nearly every path has none;
+/// at most 39.
 ///
 /// # Errors
 ///
-/// [`InvalidIdentity`](ErrorKind::InvalidIdentity): the readings are longer than [`MOST_BYTES`]. So a path costs a bounded
-/// time, and as not all of its rules are known, the request must be rejected.
+/// [`InvalidIdentity`](ErrorKind::InvalidIdentity): the readings are longer than [`MOST_BYTES`]. So a path
+/// costs a bounded time, and as not all of its rules are known, the request must be rejected.
 pub(super) fn readings(path: &str) -> Result<Vec<(String, bool)>, Error> {
     if is_plain(path) {
         return Ok(Vec::new());
@@ -263,8 +265,8 @@ fn merged(path: &str) -> Option<String> {
     Some(merged)
 }
 
-/// `path` without one of several slashes in a row: what a service sees that is nested with `nest_service` in front of them,
-/// after the prefix.
+/// `path` without one of several slashes in a row: what a service sees that is nested with `nest_service` in
+/// front of them, after the prefix.
 fn unslashed(path: &str) -> Option<String> {
     // Much faster than a search for the place.
     if !path.contains("//") {

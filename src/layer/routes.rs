@@ -43,8 +43,8 @@ pub(super) struct Routes {
 struct Paths {
     /// The routes as the user writes them.
     written: Router<Vec<usize>>,
-    /// One router for each distinct normalization of the routes, and whether it percent-decodes. Usually empty. The
-    /// routers are separate, because a normalized route may be more specific than a written one.
+    /// One router for each distinct normalization of the routes, and whether it percent-decodes. Usually
+    /// empty. The routers are separate, because a normalized route may be more specific than a written one.
     changed: Vec<(Router<Vec<usize>>, bool)>,
 }
 
@@ -76,8 +76,8 @@ impl Scope {
 }
 
 impl Routes {
-    /// The table whose rules are for `scopes`, each with the number of its rule. A rule that was added several times has
-    /// one number. `None` if there is no route, so all rules apply to all requests.
+    /// The table whose rules are for `scopes`, each with the number of its rule. A rule that was added
+    /// several times has one number. `None` if there is no route, so all rules apply to all requests.
     pub(super) fn new(scopes: &[(&Scope, usize)]) -> Option<Self> {
         let patterns = || scopes.iter().filter_map(|(scope, _)| scope.pattern());
         patterns().next()?;
@@ -127,8 +127,8 @@ impl Routes {
         Ok(rules)
     }
 
-    /// Logs once that a route lacks the prefix of its nested router, if `request` shows it: no route matches its full
-    /// path, and one matches the path without the prefix.
+    /// Logs once that a route lacks the prefix of its nested router, if `request` shows it: no route matches
+    /// its full path, and one matches the path without the prefix.
     #[cold]
     fn check_prefix(&self, request: &Parts, full_path: &str, paths: &Paths) {
         let inner = request.uri.path();
@@ -181,7 +181,8 @@ impl Paths {
                     }
                     Scope::Otherwise => false,
                 });
-                // Patterns of one route insert it more than once, and `Rules` has checked that no other routes conflict.
+                // Patterns of one route insert it more than once, and `Rules` has checked that no other
+                // routes conflict.
                 let _ = router.insert(form.as_str(), rules);
             }
             router

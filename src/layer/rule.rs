@@ -14,9 +14,9 @@ use crate::{
 /// A rule turns a request into a charge: a policy, the key that it limits, and the cost of the request.
 ///
 /// [`RateLimitLayer::new`](crate::RateLimitLayer::new) makes a layer with one rule from a policy and a key.
-/// [`RateLimitLayer::with_rules`](crate::RateLimitLayer::with_rules) takes a `Rule` or a table of them. Add more with
-/// [`and`](crate::RateLimitLayer::rule). All rules are decided in one atomic step; in a Redis Cluster, rules with
-/// different keys are decided [one after the other](crate::guide::redis#cluster).
+/// [`RateLimitLayer::with_rules`](crate::RateLimitLayer::with_rules) takes a `Rule` or a table of them. Add
+/// more with [`and`](crate::RateLimitLayer::rule). All rules are decided in one atomic step; in a Redis
+/// Cluster, rules with different keys are decided [one after the other](crate::guide::redis#cluster).
 ///
 /// # Example
 ///
@@ -79,21 +79,21 @@ impl Rule {
         Self { key, policy, cost: None, skipped: Vec::new(), counts: None, settles: None, unit: None }
     }
 
-    /// Sets the cost of a request in units. Defaults to 1. A cost of 0 charges nothing and is admitted, unless the
-    /// store is unavailable and the policy is [`Closed`](crate::FailureMode::Closed): use [`skip_if`](Self::skip_if) to leave
-    /// requests out. A cost above the policy's capacity is denied, unless the store is unavailable and the policy is
-    /// [`Open`](crate::FailureMode::Open).
+    /// Sets the cost of a request in units. Defaults to 1. A cost of 0 charges nothing and is admitted,
+    /// unless the store is unavailable and the policy is [`Closed`](crate::FailureMode::Closed): use
+    /// [`skip_if`](Self::skip_if) to leave requests out. A cost above the policy's capacity is denied, unless
+    /// the store is unavailable and the policy is [`Open`](crate::FailureMode::Open).
     pub fn cost(mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.cost = Some(Arc::new(cost));
         self
     }
 
-    /// Skips the requests that `skipped` matches: this rule does not limit them, and their key is not extracted. Other
-    /// rules of the layer still apply. Can be called several times. Defaults to none.
+    /// Skips the requests that `skipped` matches: this rule does not limit them, and their key is not
+    /// extracted. Other rules of the layer still apply. Can be called several times. Defaults to none.
     ///
-    /// `skipped` is a closure like that of [`exempt_if`](crate::RateLimitLayer::exempt_if). If it fails, for example because
-    /// the identity is missing or its lookup failed, the request is not skipped. A request that all rules skip goes
-    /// straight to the service, like an exempt one.
+    /// `skipped` is a closure like that of [`exempt_if`](crate::RateLimitLayer::exempt_if). If it fails, for
+    /// example because the identity is missing or its lookup failed, the request is not skipped. A request
+    /// that all rules skip goes straight to the service, like an exempt one.
     ///
     /// # Example
     ///
@@ -128,21 +128,22 @@ impl Rule {
         self
     }
 
-    /// Counts a request only if `counts` returns true for its response. Otherwise this rule's charge is refunded.
-    /// Defaults to counting every request.
+    /// Counts a request only if `counts` returns true for its response. Otherwise this rule's charge is
+    /// refunded. Defaults to counting every request.
     ///
-    /// The request is charged first, so concurrent requests stay within the limit. If its response does not count, the
-    /// charge is refunded before the response is sent: all of it under a window or a log, and under a bucket [a
-    /// part](crate::Limiter::refund) if concurrent requests end in another order. It is also refunded if the service fails with an error. Units
-    /// that the handler charged itself are not refunded, unless its reservation [ends](crate::Reservation#when-it-ends)
-    /// with fewer. After a refund, no further call charges units under this policy: neither for what the handler
+    /// The request is charged first, so concurrent requests stay within the limit. If its response does not
+    /// count, the charge is refunded before the response is sent: all of it under a window or a log, and
+    /// under a bucket [a part](crate::Limiter::refund) if concurrent requests end in another order. It is
+    /// also refunded if the service fails with an error. Units that the handler charged itself are not
+    /// refunded, unless its reservation [ends](crate::Reservation#when-it-ends) with fewer. After a refund,
+    /// no further call charges units under this policy: neither for what the handler
     /// [reserved](Self::reserve), nor for the [bytes](Self::response_bytes) of the body.
     ///
-    /// `counts` sees the status and the headers. A gRPC error without a response message has its status in the header
-    /// `grpc-status`. This layer's own rejections are not passed to `counts`, and keep [what they
+    /// `counts` sees the status and the headers. A gRPC error without a response message has its status in
+    /// the header `grpc-status`. This layer's own rejections are not passed to `counts`, and keep [what they
     /// charge](crate::RateLimitLayer#guesses-are-charged). A request whose handler returns a
-    /// [`Rejection`](crate::Rejection) counts, too, unless a layer further in has answered it: then `counts` sees that
-    /// response.
+    /// [`Rejection`](crate::Rejection) counts, too, unless a layer further in has answered it: then `counts`
+    /// sees that response.
     ///
     /// # Example
     ///
@@ -179,21 +180,22 @@ impl Rule {
         self
     }
 
-    /// Reserves the [cost](Self::cost) of each request. Its handler extracts a [`Reservation`](crate::Reservation), or
-    /// finds it with [`from_extensions`](crate::Reservation::from_extensions), and
-    /// [settles](crate::Reservation::settle) the actual cost, [records](crate::Reservation::record) what it has used so
-    /// far, or [charges more](crate::Reservation::charge_more) before it begins. Other rules of the layer are not changed
-    /// by that.
+    /// Reserves the [cost](Self::cost) of each request. Its handler extracts a
+    /// [`Reservation`](crate::Reservation), or finds it with
+    /// [`from_extensions`](crate::Reservation::from_extensions), and [settles](crate::Reservation::settle)
+    /// the actual cost, [records](crate::Reservation::record) what it has used so far, or [charges
+    /// more](crate::Reservation::charge_more) before it begins. Other rules of the layer are not changed by
+    /// that.
     ///
-    /// The layer keeps a handle on the reservation until the response's body has ended or been dropped. If the handler
-    /// has not settled it when the last handle is dropped, the request is charged what was recorded; if nothing was,
-    /// the estimate stays charged.
+    /// The layer keeps a handle on the reservation until the response's body has ended or been dropped. If
+    /// the handler has not settled it when the last handle is dropped, the request is charged what was
+    /// recorded; if nothing was, the estimate stays charged.
     ///
-    /// If several rules reserve, in one layer or in several, the handler gets one reservation for all of them. If they
-    /// count different things, such as tokens and cents, give each a [`unit`](Self::unit) and settle each unit with
-    /// [`settle_each`](crate::Reservation::settle_each). If a layer does not charge a request, its part of the
-    /// reservation covers nothing: for an exempt request, for one over a limit that is only reported, and for all while
-    /// the layer is off.
+    /// If several rules reserve, in one layer or in several, the handler gets one reservation for all of
+    /// them. If they count different things, such as tokens and cents, give each a [`unit`](Self::unit) and
+    /// settle each unit with [`settle_each`](crate::Reservation::settle_each). If a layer does not charge a
+    /// request, its part of the reservation covers nothing: for an exempt request, for one over a limit that
+    /// is only reported, and for all while the layer is off.
     ///
     /// # Example
     ///
@@ -235,7 +237,8 @@ impl Rule {
     /// What the rule [reserves](Self::reserve), such as `"tokens"`: the name by which
     /// [`settle_each`](crate::Reservation::settle_each), [`record_each`](crate::Reservation::record_each),
     /// [`extend_each`](crate::Reservation::extend_each) and
-    /// [`charge_more_each`](crate::Reservation::charge_more_each) address it. Rules may share a unit. Defaults to none.
+    /// [`charge_more_each`](crate::Reservation::charge_more_each) address it. Rules may share a unit.
+    /// Defaults to none.
     ///
     /// The names of policies do not serve for that, because plans from a database have different ones.
     pub const fn unit(mut self, unit: &'static str) -> Self {
@@ -243,8 +246,9 @@ impl Rule {
         self
     }
 
-    /// Like [`reserve`](Self::reserve), but refunds the estimate if nothing was settled or recorded when the reservation
-    /// ends, even if the handler has panicked, or the client has closed its connection, before the decision or after it.
+    /// Like [`reserve`](Self::reserve), but refunds the estimate if nothing was settled or recorded when the
+    /// reservation ends, even if the handler has panicked, or the client has closed its connection, before
+    /// the decision or after it.
     ///
     /// # Example
     ///
@@ -285,16 +289,16 @@ impl Rule {
     /// Charges the bytes of each response's body, as they are sent. Give the policy
     /// [`quota_unit`](crate::Policy::quota_unit), so its headers report bytes.
     ///
-    /// A request is admitted if its [cost](Self::cost), by default one unit, remains. It is charged its cost, or the
-    /// bytes of the body if they are more. The body is charged every 256 KiB and at its end, and always sent
-    /// completely.
+    /// A request is admitted if its [cost](Self::cost), by default one unit, remains. It is charged its cost,
+    /// or the bytes of the body if they are more. The body is charged every 256 KiB and at its end, and
+    /// always sent completely.
     ///
-    /// Bytes beyond the quota become the policy's [debt](crate::Policy::max_debt): the client's next request is denied
-    /// until it is paid off. A policy has no debt unless you set its bound; without one, bytes beyond the quota are not
-    /// charged.
+    /// Bytes beyond the quota become the policy's [debt](crate::Policy::max_debt): the client's next request
+    /// is denied until it is paid off. A policy has no debt unless you set its bound; without one, bytes
+    /// beyond the quota are not charged.
     ///
-    /// The layer counts the bytes that the service sends, before an outer layer compresses them. If the client leaves,
-    /// the bytes sent until then are charged.
+    /// The layer counts the bytes that the service sends, before an outer layer compresses them. If the
+    /// client leaves, the bytes sent until then are charged.
     ///
     /// # Example
     ///
@@ -368,7 +372,8 @@ impl Rule {
             Now::Ready(Ok(true)) => Answer::ready(Ok(None)),
             Now::Ready(_) => self.key(request, preflight).map(Some),
             Now::Later(skipped) => {
-                // The extractor reads the request, so it is called immediately. Its answer is awaited only if needed.
+                // The extractor reads the request, so it is called immediately. Its answer is awaited only if
+                // needed.
                 let key = self.key(request, preflight);
                 Answer::pending(async move {
                     let is_skipped = matches!(skipped.await, Ok(true));
@@ -378,8 +383,8 @@ impl Rule {
         }
     }
 
-    /// The charge of `cost` units for `request`, whose key is `key`, by the rule at `at`. `None` if the rule has no policy
-    /// for it: a source that expects an identity has none for a preflight without one.
+    /// The charge of `cost` units for `request`, whose key is `key`, by the rule at `at`. `None` if the rule
+    /// has no policy for it: a source that expects an identity has none for a preflight without one.
     pub(super) fn charge(&self, at: usize, key: Key, cost: u64, request: &Parts) -> Answer<Option<Charge>> {
         if let Some(policy) = self.policy.constant() {
             return Answer::ready(Ok(Some(Charge::of(policy.clone(), key, cost).by_rule(at))));
@@ -397,8 +402,8 @@ impl Rule {
     }
 }
 
-/// Whether one of `matchers` matches the request. If none does and one fails, its error, unless the request lacks what
-/// it reads.
+/// Whether one of `matchers` matches the request. If none does and one fails, its error, unless the request
+/// lacks what it reads.
 pub(super) fn matches_any(matchers: &[Matcher], request: &Parts) -> Answer<bool> {
     let (mut matched, mut pending) = (Ok(false), Vec::new());
     for matcher in matchers {

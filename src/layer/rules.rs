@@ -14,9 +14,10 @@ use crate::{
 
 /// A table of routes and their [`Rule`]s, for one layer around a whole service.
 ///
-/// Make the layer with [`RateLimitLayer::with_rules`](crate::RateLimitLayer::with_rules). All rules that apply to a
-/// request are decided in one atomic step; in a Redis Cluster, [per key](crate::guide::redis#cluster). If no rule
-/// applies, the request goes straight to the service, like an [exempt](crate::RateLimitLayer::exempt_if) one.
+/// Make the layer with [`RateLimitLayer::with_rules`](crate::RateLimitLayer::with_rules). All rules that
+/// apply to a request are decided in one atomic step; in a Redis Cluster, [per
+/// key](crate::guide::redis#cluster). If no rule applies, the request goes straight to the service, like an
+/// [exempt](crate::RateLimitLayer::exempt_if) one.
 ///
 /// | rule added with | applies to |
 /// |---|---|
@@ -37,44 +38,46 @@ use crate::{
 /// | `/shop.Cart/Add` | a gRPC method |
 /// | `/{{id}}` | the literal path `/{id}` |
 ///
-/// Syntax and matching are the same as in axum 0.8 (`matchit`). The most specific route wins: `/orders/new` does not
-/// match `/orders/{id}` if both are in the table. Routes with another method are ignored: if the table has `POST
-/// /orders/new`, `GET /orders/new` matches `/orders/{id}`.
+/// Syntax and matching are the same as in axum 0.8 (`matchit`). The most specific route wins: `/orders/new`
+/// does not match `/orders/{id}` if both are in the table. Routes with another method are ignored: if the
+/// table has `POST /orders/new`, `GET /orders/new` matches `/orders/{id}`.
 ///
-/// A route may name any method registered with IANA, including WebDAV's, and `PURGE` and `QUERY`. Any other method is an
-/// error, because it is nearly always a typo. To limit another method, write the path without a method.
+/// A route may name any method registered with IANA, including WebDAV's, and `PURGE` and `QUERY`. Any other
+/// method is an error, because it is nearly always a typo. To limit another method, write the path without a
+/// method.
 ///
-/// A route may be added several times, with and without a method: all its rules apply. The names of parameters do not
-/// matter. One [`Rule`] may be added to several routes, which then share its counts.
+/// A route may be added several times, with and without a method: all its rules apply. The names of
+/// parameters do not matter. One [`Rule`] may be added to several routes, which then share its counts.
 ///
 /// # Spellings of a path
 ///
-/// Routers and middlewares normalize paths differently. So a path gets the rules of every way to read it: as it is
-/// written, and with each combination of percent-encoded characters decoded (except slashes), `.` and `..` resolved,
-/// repeated slashes merged, and slashes at the start and the end trimmed. For example, `/login/`, `//login` and
-/// `/%6Cogin` get the rules of `/login`, in addition to the rules of the route they match as written, or of
-/// [`fallback`](Self::fallback). Routes with the same normalized form are one route. If two of these rules have the
-/// same key and policy, the larger cost is charged, and a response counts if it [counts](Rule::count_if) for one of
-/// them.
+/// Routers and middlewares normalize paths differently. So a path gets the rules of every way to read it: as
+/// it is written, and with each combination of percent-encoded characters decoded (except slashes), `.` and
+/// `..` resolved, repeated slashes merged, and slashes at the start and the end trimmed. For example,
+/// `/login/`, `//login` and `/%6Cogin` get the rules of `/login`, in addition to the rules of the route they
+/// match as written, or of [`fallback`](Self::fallback). Routes with the same normalized form are one route.
+/// If two of these rules have the same key and policy, the larger cost is charged, and a response counts if
+/// it [counts](Rule::count_if) for one of them.
 ///
-/// All readings of a path together may have 64 KiB, which paths that are not made for it do not reach. A request with
-/// more is rejected with 400. Otherwise its path alone could cost milliseconds.
+/// All readings of a path together may have 64 KiB, which paths that are not made for it do not reach. A
+/// request with more is rejected with 400. Otherwise its path alone could cost milliseconds.
 ///
 /// Limits of this matching:
 ///
-/// * **Case.** Paths are case-sensitive, as in axum: `/Login` is not `/login`. If your router ignores case, use
-///   [`always`](Self::always), or a layer inside the router.
+/// * **Case.** Paths are case-sensitive, as in axum: `/Login` is not `/login`. If your router ignores case,
+///   use [`always`](Self::always), or a layer inside the router.
 /// * **Prefixes.** For nested routers of axum, write the full path, as the client sends it.
-/// * **Rewritten paths.** If a middleware outside axum's outermost router rewrites the path, write the rewritten path.
-///   If a middleware inside that router does, write the path that the client sends. If it appends a slash,
-///   `/files/public` may be served by `/files/{*rest}`, which the table does not know: then give `/files/public` that
-///   rule too.
-/// * **Nested services that resolve `..` themselves**, such as a proxy behind `nest_service("/svc", ..)`, may read
-///   `/svc/../login` as their `/login`. Put a layer around the nested service, or reject such paths in front of it.
-/// * **CORS preflights** are OPTIONS requests: `/login` matches the preflight of a POST, `POST /login` does not. To
-///   limit all preflights, use [`always`](Self::always) or [`fallback`](Self::fallback).
-/// * **Methods in headers**, such as `X-HTTP-Method-Override`, are not read. If your service reads them, write routes
-///   without methods.
+/// * **Rewritten paths.** If a middleware outside axum's outermost router rewrites the path, write the
+///   rewritten path. If a middleware inside that router does, write the path that the client sends. If it
+///   appends a slash, `/files/public` may be served by `/files/{*rest}`, which the table does not know: then
+///   give `/files/public` that rule too.
+/// * **Nested services that resolve `..` themselves**, such as a proxy behind `nest_service("/svc", ..)`, may
+///   read `/svc/../login` as their `/login`. Put a layer around the nested service, or reject such paths in
+///   front of it.
+/// * **CORS preflights** are OPTIONS requests: `/login` matches the preflight of a POST, `POST /login` does
+///   not. To limit all preflights, use [`always`](Self::always) or [`fallback`](Self::fallback).
+/// * **Methods in headers**, such as `X-HTTP-Method-Override`, are not read. If your service reads them,
+///   write routes without methods.
 ///
 /// # Example
 ///
@@ -115,7 +118,8 @@ use crate::{
 #[must_use = "rules do nothing until a layer is made of them"]
 pub struct Rules {
     pub(super) rules: Vec<(Scope, Rule)>,
-    /// The texts of warnings that the layer accepts. They are of these rules, so a sibling does not have them.
+    /// The texts of warnings that the layer accepts. They are of these rules, so a sibling does not have
+    /// them.
     pub(super) accepted: Vec<String>,
 }
 
@@ -125,14 +129,14 @@ impl Rules {
         Self { rules: Vec::new(), accepted: Vec::new() }
     }
 
-    /// Adds `rule` for the requests that match `route`: a path such as `/orders/{id}`, or one or more methods and a
-    /// path such as `POST /orders/{id}` or `PUT|PATCH /orders/{id}`.
+    /// Adds `rule` for the requests that match `route`: a path such as `/orders/{id}`, or one or more methods
+    /// and a path such as `POST /orders/{id}` or `PUT|PATCH /orders/{id}`.
     ///
     /// # Panics
     ///
-    /// If `route` is invalid, or cannot be in one table with another route: a parameter and a catch-all at the same
-    /// place, such as `/{page}` and `/{*rest}`. The message states what to write. [`try_route`](Self::try_route)
-    /// gives an error instead.
+    /// If `route` is invalid, or cannot be in one table with another route: a parameter and a catch-all at
+    /// the same place, such as `/{page}` and `/{*rest}`. The message states what to write.
+    /// [`try_route`](Self::try_route) gives an error instead.
     #[track_caller]
     pub fn route(self, route: &str, rule: Rule) -> Self {
         valid(self.try_route(route, rule))
@@ -216,9 +220,9 @@ impl Rules {
 
     /// # Errors
     ///
-    /// Clients or stores could not tell two policies apart: two policies of one request have the same name, or two
-    /// policies with one name differ. Policies that are chosen per request are not compared. It is also an error if
-    /// there is no rule, or more than a charge can tell apart.
+    /// Clients or stores could not tell two policies apart: two policies of one request have the same name,
+    /// or two policies with one name differ. Policies that are chosen per request are not compared. It is
+    /// also an error if there is no rule, or more than a charge can tell apart.
     pub(super) fn check(&self) -> Result<(), Error> {
         let invalid = |message: String| Err(Error::new(ErrorKind::InvalidConfig, message));
         if self.rules.is_empty() {

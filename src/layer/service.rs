@@ -120,12 +120,12 @@ where
 }
 
 pin_project! {
-    /// The response future of [`RateLimit`](crate::layer::RateLimit). It resolves to the inner service's response, or
-    /// to a rejection.
+    /// The response future of [`RateLimit`](crate::layer::RateLimit). It resolves to the inner service's
+    /// response, or to a rejection.
     ///
-    /// See [`RateLimitLayer`](crate::RateLimitLayer) for an example. If the future is dropped before the decision, the
-    /// request stays charged if it was already sent to Redis, unless the layer
-    /// [refunds it](crate::RateLimitLayer::refund_cancelled), and is not charged otherwise.
+    /// See [`RateLimitLayer`](crate::RateLimitLayer) for an example. If the future is dropped before the
+    /// decision, the request stays charged if it was already sent to Redis, unless the layer [refunds
+    /// it](crate::RateLimitLayer::refund_cancelled), and is not charged otherwise.
     pub struct ResponseFuture<S, ReqBody>
     where
         S: Service<Request<ReqBody>>,
@@ -140,8 +140,8 @@ pin_project! {
     // Rare states are boxed, because the future is moved more than once.
     #[project = StateProj]
     enum State<S, ReqBody, F, R> {
-        // Waiting to be admitted or rejected. The service is ready and not called yet. The call is not boxed: the inner
-        // service's future has the request too, so the state is as large as this anyway.
+        // Waiting to be admitted or rejected. The service is ready and not called yet. The call is not boxed:
+        // the inner service's future has the request too, so the state is as large as this anyway.
         Wait {
             waiting: Waiting,
             call: Option<Call<S, ReqBody>>,
@@ -189,7 +189,8 @@ struct Responded<R> {
 
 impl<S, ReqBody> Call<S, ReqBody> {
     /// Makes `call`, whose request is admitted.
-    // Inlined because a call would copy the head of the request once more, as would a change of it outside its place.
+    // Inlined because a call would copy the head of the request once more, as would a change of it outside
+    // its place.
     #[inline(always)]
     fn serve<F, R>(
         call: &mut Option<Self>,

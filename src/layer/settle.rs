@@ -27,8 +27,8 @@ pub(super) struct Unsettled {
 }
 
 impl Unsettled {
-    /// What becomes of a charge once the response is known. `None` if the charge always stays, or the request is denied and
-    /// the layer only reports.
+    /// What becomes of a charge once the response is known. `None` if the charge always stays, or the request
+    /// is denied and the layer only reports.
     #[inline]
     pub(super) fn new(
         context: &RequestContext,
@@ -104,8 +104,8 @@ impl Unsettled {
         self.refunds = false;
     }
 
-    /// The service failed without a response. The charge is refunded as of a cancelled request, or where a response must
-    /// show that it counts.
+    /// The service failed without a response. The charge is refunded as of a cancelled request, or where a
+    /// response must show that it counts.
     pub(super) fn failed(mut self) {
         if !self.refunds
             && let Some(uncounted) = self.uncounted(|_| false)
@@ -115,7 +115,8 @@ impl Unsettled {
         }
     }
 
-    /// The decision of the policies under which the request does not count. Nothing more is charged under them.
+    /// The decision of the policies under which the request does not count. Nothing more is charged under
+    /// them.
     fn uncounted(&self, counts: impl Fn(&CountIf) -> bool) -> Option<Decision> {
         let (counted, uncounted): (Vec<_>, Vec<_>) =
             self.counted.iter().partition(|(_, counted)| counts(counted));
@@ -180,8 +181,8 @@ struct Meter {
 const PART: u64 = 256 * 1024;
 
 impl Drop for Meter {
-    /// The body has ended or was dropped, or there was no response. The request pays its cost, or its bytes if they are
-    /// more.
+    /// The body has ended or was dropped, or there was no response. The request pays its cost, or its bytes
+    /// if they are more.
     fn drop(&mut self) {
         drop(self.reservation.extend_to(self.bytes));
     }
@@ -193,8 +194,9 @@ fn settles(context: &RequestContext) -> bool {
     context.config.refunds_cancelled || context.config.settles
 }
 
-/// The places of the rules whose charge is refunded if the request is cancelled before its decision. An estimate of a
-/// request that `is_unidentified` stays charged, as all of it does. `None` if no rule's charge is refunded.
+/// The places of the rules whose charge is refunded if the request is cancelled before its decision. An
+/// estimate of a request that `is_unidentified` stays charged, as all of it does. `None` if no rule's charge
+/// is refunded.
 #[inline]
 pub(super) fn refunded_if_cancelled(context: &RequestContext, is_unidentified: bool) -> Option<Vec<usize>> {
     if !settles(context) {
@@ -208,8 +210,8 @@ pub(super) fn refunded_if_cancelled(context: &RequestContext, is_unidentified: b
     Some(refunded).filter(|refunded| !refunded.is_empty())
 }
 
-/// The reservation for the handler of a request. It covers nothing if the request is not charged under a rule that
-/// reserves units. `None` if there is no such rule.
+/// The reservation for the handler of a request. It covers nothing if the request is not charged under a rule
+/// that reserves units. `None` if there is no such rule.
 #[inline]
 pub(super) fn reservation(
     context: &RequestContext,
@@ -222,8 +224,8 @@ pub(super) fn reservation(
     charged.or_else(|| reserve(context, &context.config.limiter, |_, _| None)).map(Box::new)
 }
 
-/// A reservation of what `charged` returns for the rules with the same unit and end. For a unit of which nothing is
-/// charged, it covers nothing. `None` if no rule reserves units.
+/// A reservation of what `charged` returns for the rules with the same unit and end. For a unit of which
+/// nothing is charged, it covers nothing. `None` if no rule reserves units.
 fn reserve(
     context: &RequestContext,
     limiter: &Limiter,

@@ -9,8 +9,8 @@ use http::{HeaderName, HeaderValue, Response, header::CONTENT_TYPE, request::Par
 use super::{body::RejectionBody, head::grpc_type, mapper::ResponseMapper, rejection::Rejection};
 use crate::base::time::millis_up;
 
-/// The default [`ResponseMapper`] for gRPC calls, which are POST requests with the content type `application/grpc` or
-/// a variant of it: HTTP 200 with a gRPC status in the headers and no body.
+/// The default [`ResponseMapper`] for gRPC calls, which are POST requests with the content type
+/// `application/grpc` or a variant of it: HTTP 200 with a gRPC status in the headers and no body.
 ///
 /// | rejection | gRPC status |
 /// |---|---|
@@ -23,13 +23,14 @@ use crate::base::time::millis_up;
 /// | no identity, the server's fault | 13, `INTERNAL` |
 ///
 /// With the feature `tonic` the status of a denied call has details: a `RetryInfo` with the wait, and a
-/// `QuotaFailure` with one violation for each policy that denied. A call, streaming or not, is charged once, when it
-/// starts. grpc-web calls are answered in grpc-web, in text if the call came in text. The header block stays below
-/// 8 KiB.
+/// `QuotaFailure` with one violation for each policy that denied. A call, streaming or not, is charged once,
+/// when it starts. grpc-web calls are answered in grpc-web, in text if the call came in text. The header
+/// block stays below 8 KiB.
 ///
 /// # Another code or message
 ///
-/// Call this mapper in a closure, and change the headers. The details of a denied call keep the default code and message.
+/// Call this mapper in a closure, and change the headers. The details of a denied call keep the default code
+/// and message.
 ///
 /// ```
 /// use http::{HeaderValue, Request, request::Parts};
@@ -53,9 +54,10 @@ use crate::base::time::millis_up;
 ///
 /// # In a handler
 ///
-/// With the feature `tonic`, a [`Rejection`] and an [`Error`](crate::Error) become a `tonic::Status` with `?` or
-/// `Status::from`. [`Limiter::from_extensions`](crate::Limiter::from_extensions) gets the layer's limiter from the tonic
-/// request. There is an example at [`Rejection`](crate::Rejection#impl-From<Rejection>-for-Status).
+/// With the feature `tonic`, a [`Rejection`] and an [`Error`](crate::Error) become a `tonic::Status` with `?`
+/// or `Status::from`. [`Limiter::from_extensions`](crate::Limiter::from_extensions) gets the layer's limiter
+/// from the tonic request. There is an example at
+/// [`Rejection`](crate::Rejection#impl-From<Rejection>-for-Status).
 ///
 /// # Example
 ///
@@ -92,16 +94,17 @@ pub struct GrpcStatus {
 }
 
 impl GrpcStatus {
-    /// Sends `grpc-retry-pushback-ms` (gRFC A6): the wait for clients that retry automatically, and -1 if waiting
-    /// cannot help. Defaults to not sending it: a client then retries only the status codes in its configuration.
+    /// Sends `grpc-retry-pushback-ms` (gRFC A6): the wait for clients that retry automatically, and -1 if
+    /// waiting cannot help. Defaults to not sending it: a client then retries only the status codes in its
+    /// configuration.
     #[must_use]
     pub const fn retry_pushback(mut self) -> Self {
         self.pushback = true;
         self
     }
 
-    /// Names the identity in each violation's `subject`, as [`Key::as_str`](crate::Key::as_str) shows it. Defaults to an
-    /// empty subject.
+    /// Names the identity in each violation's `subject`, as [`Key::as_str`](crate::Key::as_str) shows it.
+    /// Defaults to an empty subject.
     ///
     /// # Example
     ///
@@ -167,8 +170,8 @@ impl ResponseMapper for GrpcStatus {
 
 const MAX_MESSAGE: usize = 1024;
 
-/// `message` as `grpc-message` carries it: printable ASCII except `%` stays as it is. Cut between characters, because
-/// clients report half a character as another status.
+/// `message` as `grpc-message` carries it: printable ASCII except `%` stays as it is. Cut between characters,
+/// because clients report half a character as another status.
 fn percent_encoded(message: &str) -> String {
     let mut encoded = String::with_capacity(message.len());
     for char in message.chars() {

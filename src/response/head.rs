@@ -39,8 +39,8 @@ impl RequestHead {
     }
 }
 
-/// Whether the client speaks gRPC or grpc-web, and understands no other response. Both are POST requests: another
-/// request with that content type would be rejected with a 200 that caches may keep.
+/// Whether the client speaks gRPC or grpc-web, and understands no other response. Both are POST requests:
+/// another request with that content type would be rejected with a 200 that caches may keep.
 pub(crate) fn is_grpc(request: &Parts) -> bool {
     request.method == Method::POST && is_grpc_type(&request.headers)
 }
@@ -63,7 +63,8 @@ const GRPC_TYPES: [&str; 5] = [
     "application/grpc",
 ];
 
-/// The content type of the response. grpc-web clients expect the type of their request, one of those that exist.
+/// The content type of the response. grpc-web clients expect the type of their request, one of those that
+/// exist.
 pub(super) fn grpc_type(request: &HeaderMap) -> &'static str {
     let kind = request.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     let begins = |known: &&str| {

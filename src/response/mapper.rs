@@ -14,12 +14,14 @@ use super::{body::RejectionBody, rejection::Rejection};
 /// Makes the response to a rejected request.
 ///
 /// Implemented by [`ProblemDetails`](crate::response::ProblemDetails), the default, by
-/// [`GrpcStatus`](crate::response::GrpcStatus), the default for gRPC, and by closures and functions that return an
-/// `http::Response` with any body of bytes or, with the feature `axum`, anything that is `IntoResponse`.
+/// [`GrpcStatus`](crate::response::GrpcStatus), the default for gRPC, and by closures and functions that
+/// return an `http::Response` with any body of bytes or, with the feature `axum`, anything that is
+/// `IntoResponse`.
 ///
-/// The mapper sets status, body and content type. The layer adds what the mapper did not set: the rejection's status if
-/// the response has 200 and the request is not a gRPC call, `Retry-After` and the [`RateLimitHeaders`](crate::RateLimitHeaders) of a
-/// denial, the `Retry-After` of a 503, and `Cache-Control: no-store`. It removes the body in response to HEAD.
+/// The mapper sets status, body and content type. The layer adds what the mapper did not set: the rejection's
+/// status if the response has 200 and the request is not a gRPC call, `Retry-After` and the
+/// [`RateLimitHeaders`](crate::RateLimitHeaders) of a denial, the `Retry-After` of a 503, and
+/// `Cache-Control: no-store`. It removes the body in response to HEAD.
 ///
 /// The mapper also answers a rejection that the service itself returns: see
 /// [`Rejection::into_http`](crate::Rejection::into_http).
@@ -117,13 +119,13 @@ pub trait ResponseMapper: Send + Sync + 'static {
     /// Builds the response to a rejected request; `request` is its head.
     fn response(&self, rejection: &Rejection, request: &Parts) -> Response<RejectionBody>;
 
-    /// Whether [`response`](Self::response) reads more of the request than its method and content type. Defaults to
-    /// `true`.
+    /// Whether [`response`](Self::response) reads more of the request than its method and content type.
+    /// Defaults to `true`.
     ///
     /// If `true`, the layer keeps a copy of each admitted request's head, in case the service
-    /// [rejects](crate::Rejection::into_http) the request. The copy includes the extensions, so their values are
-    /// dropped only when the service has answered. If `false`, such a rejection is mapped with a head that has only the
-    /// method HEAD, or the method and the content type of a gRPC call.
+    /// [rejects](crate::Rejection::into_http) the request. The copy includes the extensions, so their values
+    /// are dropped only when the service has answered. If `false`, such a rejection is mapped with a head
+    /// that has only the method HEAD, or the method and the content type of a gRPC call.
     fn reads_request(&self) -> bool {
         true
     }

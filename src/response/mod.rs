@@ -1,7 +1,7 @@
 //! What a client sees: headers on every response, and the rejections.
 //!
-//! [`RateLimitHeaders`] chooses the headers. A [`ResponseMapper`] makes the response to a [`Rejection`]: [`ProblemDetails`] for HTTP
-//! and [`GrpcStatus`] for gRPC, or your own.
+//! [`RateLimitHeaders`] chooses the headers. A [`ResponseMapper`] makes the response to a [`Rejection`]:
+//! [`ProblemDetails`] for HTTP and [`GrpcStatus`] for gRPC, or your own.
 
 mod body;
 mod grpc;

@@ -17,8 +17,9 @@ use crate::{decision::Decision, policy::push_quoted};
 /// | unknown identity | 401 | `about:blank` |
 /// | no identity, the server's fault | 500 | `about:blank` |
 ///
-/// A client is banned if a policy [bans](crate::Policy::penalty) its key. The body of a denial lists the policies that
-/// denied in `violated-policies`. Responses never contain keys, addresses or errors of the store.
+/// A client is banned if a policy [bans](crate::Policy::penalty) its key. The body of a denial lists the
+/// policies that denied in `violated-policies`. Responses never contain keys, addresses or errors of the
+/// store.
 ///
 /// # Example
 ///

@@ -38,8 +38,9 @@ pub(crate) fn reject(
     response
 }
 
-/// The response to a request that the service has rejected with the response `returned`: without the headers of the layer.
-/// A status other than the rejection's, and headers that do not describe the body, are the service's own and kept.
+/// The response to a request that the service has rejected with the response `returned`: without the headers
+/// of the layer. A status other than the rejection's, and headers that do not describe the body, are the
+/// service's own and kept.
 pub(crate) fn replace(
     mapper: &dyn ResponseMapper,
     rejection: &Rejection,
@@ -52,7 +53,8 @@ pub(crate) fn replace(
         *response.status_mut() = returned.status;
     }
     let headers = response.headers_mut();
-    // A cache follows the directives that are for it alone (RFC 9213), such as `CDN-Cache-Control`, before `Cache-Control`.
+    // A cache follows the directives that are for it alone (RFC 9213), such as `CDN-Cache-Control`, before
+    // `Cache-Control`.
     let is_replaced = |name: &HeaderName| REPLACED.contains(name) || name.as_str().ends_with("cache-control");
     let is_own = |name: &&HeaderName| !is_replaced(name) && !headers.contains_key(*name);
     for name in returned.headers.keys().filter(is_own).collect::<Vec<_>>() {
@@ -138,9 +140,10 @@ impl Rejection {
     /// The response of [`ProblemDetails`], with `Retry-After`: for a service that rejects a request itself.
     ///
     /// The innermost layer in front of the service replaces it with the response of its
-    /// [`ResponseMapper`](crate::response::ResponseMapper), and adds its [`RateLimitHeaders`](crate::RateLimitHeaders). Another status
-    /// and further headers that the service sets are kept. With the feature `axum`, a handler returns the rejection
-    /// itself; it becomes this response.
+    /// [`ResponseMapper`](crate::response::ResponseMapper), and adds its
+    /// [`RateLimitHeaders`](crate::RateLimitHeaders). Another status and further headers that the service
+    /// sets are kept. With the feature `axum`, a handler returns the rejection itself; it becomes this
+    /// response.
     ///
     /// # Example
     ///
@@ -190,8 +193,8 @@ impl Rejection {
     }
 }
 
-/// The response of [`Rejection::into_http`], which the layer in front of the handler replaces with its mapper's
-/// response.
+/// The response of [`Rejection::into_http`], which the layer in front of the handler replaces with its
+/// mapper's response.
 #[cfg(feature = "axum")]
 impl axum::response::IntoResponse for Rejection {
     fn into_response(self) -> axum::response::Response {

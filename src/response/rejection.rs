@@ -32,7 +32,8 @@ use crate::{
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Rejection {
-    /// A policy denied the request: because of its quota, or because it [bans](crate::Policy::penalty) the key.
+    /// A policy denied the request: because of its quota, or because it [bans](crate::Policy::penalty) the
+    /// key.
     Denied(Decision),
     /// The client could not be identified, either for a charge or for a blocklist, or a
     /// [`PolicySource`](crate::PolicySource) failed. This is the client's fault for
@@ -41,22 +42,22 @@ pub enum Rejection {
     Unidentified(Error),
     /// The layer [blocks](crate::RateLimitLayer::block_if) the request.
     Blocked,
-    /// The store made no decision, and the policy's failure mode is [`Closed`](crate::FailureMode::Closed): 503. If the
-    /// error is [`InvalidConfig`](ErrorKind::InvalidConfig) or [`MissingSetup`](ErrorKind::MissingSetup), the service is not
-    /// set up: 500.
+    /// The store made no decision, and the policy's failure mode is [`Closed`](crate::FailureMode::Closed):
+    /// 503. If the error is [`InvalidConfig`](ErrorKind::InvalidConfig) or
+    /// [`MissingSetup`](ErrorKind::MissingSetup), the service is not set up: 500.
     Unavailable(Error),
 }
 
 impl Rejection {
-    /// The status of the default response: 429 for a denial and a blocked request, 400, 401 or 500 without an identity,
-    /// 503 if the store is unavailable, and 500 if a setting is wrong.
+    /// The status of the default response: 429 for a denial and a blocked request, 400, 401 or 500 without an
+    /// identity, 503 if the store is unavailable, and 500 if a setting is wrong.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.described().0
     }
 
-    /// The HTTP status, the gRPC code, and what the client may read if no wait helps. `None` if that is the message of
-    /// the error.
+    /// The HTTP status, the gRPC code, and what the client may read if no wait helps. `None` if that is the
+    /// message of the error.
     pub(super) const fn described(&self) -> (StatusCode, u8, Option<&'static str>) {
         let (error, is_identity) = match self {
             Self::Denied(_) => return (StatusCode::TOO_MANY_REQUESTS, 8, Some(TOO_MUCH)),
@@ -90,9 +91,10 @@ impl Rejection {
 
     /// The wait before a retry in whole seconds, at least 1: the value of `Retry-After`.
     ///
-    /// For a denial, the wait until the request is admitted, or 1 if it lacks a permit, which may be released at any moment.
-    /// For a 503, a random time of at most 5 seconds, which stays the same for this rejection. `None` if waiting cannot
-    /// help, because the request costs more than the capacity, and for every other rejection.
+    /// For a denial, the wait until the request is admitted, or 1 if it lacks a permit, which may be released
+    /// at any moment. For a 503, a random time of at most 5 seconds, which stays the same for this rejection.
+    /// `None` if waiting cannot help, because the request costs more than the capacity, and for every other
+    /// rejection.
     #[must_use]
     pub fn retry_after_seconds(&self) -> Option<u64> {
         self.wait().map(whole_seconds)
@@ -127,9 +129,10 @@ impl From<Error> for Rejection {
     }
 }
 
-/// The text for the client: what happened, and the wait of a denial in its two largest units, rounded up: `3 days 21
-/// hours`. It reveals nothing about the store, and of an [`Error`] only the message meant for the client, such as the
-/// message of [`MissingIdentity`](ErrorKind::MissingIdentity). The cause is the [`source`](StdError::source).
+/// The text for the client: what happened, and the wait of a denial in its two largest units, rounded up:
+/// `3 days 21 hours`. It reveals nothing about the store, and of an [`Error`] only the message meant for the
+/// client, such as the message of [`MissingIdentity`](ErrorKind::MissingIdentity). The cause is the
+/// [`source`](StdError::source).
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self, self.retry_after_seconds(), self.described().2) {

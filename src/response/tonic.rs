@@ -9,8 +9,8 @@ use super::{grpc::GrpcStatus, rejection::Rejection};
 use crate::{base::Error, decision::Decision};
 
 impl GrpcStatus {
-    /// The status of `rejection`: for handlers that reject a call themselves and adjust the status as the layer does.
-    /// `Status::from(rejection)` is the status with default settings.
+    /// The status of `rejection`: for handlers that reject a call themselves and adjust the status as the
+    /// layer does. `Status::from(rejection)` is the status with default settings.
     #[must_use]
     pub fn status(&self, rejection: &Rejection) -> Status {
         let (code, message) = (i32::from(rejection.described().1).into(), rejection.to_string());

@@ -2,8 +2,8 @@
 
 const UNITS: [(&str, u64); 4] = [("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)];
 
-/// Appends whole seconds in their two largest units, rounded up: `3 days 21 hours`. Without the formatting machinery, because
-/// every denial has one.
+/// Appends whole seconds in their two largest units, rounded up: `3 days 21 hours`. Without the formatting
+/// machinery, because every denial has one.
 pub(super) fn push_wait(text: &mut String, seconds: u64) {
     let largest = UNITS.iter().position(|(_, unit)| seconds >= *unit).unwrap_or(UNITS.len() - 1);
     // To multiples of the second unit: 23:59:59 hours become a day.

@@ -1003,7 +1003,10 @@ async fn the_next_text_states_available_units_their_window_and_the_cost_of_the_r
     );
     assert_eq!(
         items(admitted.headers(), "ratelimit"),
-        [item(HOSTILE, &[("a", 4), ("w", 48), ("c", 1)]), item("wide", &[("a", 97), ("w", 86_400), ("c", 3)])]
+        [
+            item(HOSTILE, &[("a", 4), ("w", 48), ("c", 1)]),
+            item("wide", &[("a", 97), ("w", 86_400), ("c", 3)])
+        ]
     );
     for _ in 0..4 {
         ask(&layer, get()).await;
@@ -1140,8 +1143,7 @@ async fn the_next_text_is_appended_to_a_services_list_and_to_no_dictionary() {
                 .body(String::new())
                 .unwrap()
         };
-        let layer =
-            layer(Policy::new("p", Quota::per_hour(4))).headers(next().and(Dialect::LegacyDelta));
+        let layer = layer(Policy::new("p", Quota::per_hour(4))).headers(next().and(Dialect::LegacyDelta));
         let response = ask_for(&layer, get(), inner).await;
         let fields: Vec<_> = response.headers().get_all("ratelimit").iter().collect();
         assert_eq!(fields, expected);
@@ -1164,7 +1166,9 @@ async fn a_partition_key_of_the_next_text_is_the_same_keyed_hash_and_opaque() {
         assert_eq!(list.serialize().as_deref(), Some(text));
         for entry in &list {
             let ListEntry::Item(item) = entry else { panic!("an inner list") };
-            assert!(matches!(item.params.get("pk"), Some(BareItem::ByteSequence(bytes)) if bytes.len() == 12));
+            assert!(
+                matches!(item.params.get("pk"), Some(BareItem::ByteSequence(bytes)) if bytes.len() == 12)
+            );
             assert!(matches!(item.params.get("c"), Some(BareItem::Integer(_))));
         }
         assert!(text.ends_with("pk=:ppSViGGL/d/6iBFh:;c=1"), "{text}");

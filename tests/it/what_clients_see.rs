@@ -397,7 +397,7 @@ async fn a_cost_is_stated_unless_the_charge_has_changed_since_the_decision() {
             None,
         ),
         (
-            "a refund of its own",
+            "a refund by the handler",
             get_route(async move |limiter: Limiter, decision: Decision| {
                 with_decision(limiter.refund(&decision, 2).await.unwrap())
             }),

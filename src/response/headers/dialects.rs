@@ -1,5 +1,5 @@
-//! What the headers state in each dialect: the lists of drafts 08 to 11 and of the text after them, and the dialects that
-//! describe one policy.
+//! What the headers state in each dialect: the lists of drafts 08 to 11 and of the text after them, and the
+//! dialects that describe one policy.
 
 use std::time::Duration;
 
@@ -16,7 +16,8 @@ use crate::{
     response::rejection::MAX_RETRY_AFTER,
 };
 
-/// Whether the service has sent the dictionary of draft 07. Appending our list would make the header invalid in both forms.
+/// Whether the service has sent the dictionary of draft 07. Appending our list would make the header invalid
+/// in both forms.
 #[inline]
 pub(super) fn has_dictionary(headers: &HeaderMap) -> bool {
     // `get_all` takes three times as many instructions to find no header, and nearly no response has one.
@@ -55,7 +56,8 @@ pub(super) fn window(policy: &Policy) -> String {
     [";w=", digits(&mut itoa::Buffer::new(), seconds_up(period))].concat()
 }
 
-/// `"burst";r=50;t=30, "day";r=7;t=9`, or `"burst";a=50;w=30;c=1, "day";a=7;w=9;c=1`: `outcomes` of `decision`.
+/// `"burst";r=50;t=30, "day";r=7;t=9`, or `"burst";a=50;w=30;c=1, "day";a=7;w=9;c=1`: `outcomes` of
+/// `decision`.
 pub(super) fn limit_items<'a>(
     outcomes: impl Iterator<Item = &'a Outcome>,
     decision: &Decision,
@@ -83,7 +85,8 @@ pub(super) fn limit_items<'a>(
         }
         let t = if seconds.is_empty() { "" } else { t };
         if items.is_empty() {
-            // A single item, the usual case, fills its allocation, and the header keeps it as it is. Others may be longer.
+            // A single item, the usual case, fills its allocation, and the header keeps it as it is. Others
+            // may be longer.
             let size = [name, r, remaining, t, seconds, &options].map(str::len).iter().sum::<usize>();
             items.reserve_exact(size + most.saturating_sub(1) * (size + 16));
         } else {
@@ -100,8 +103,8 @@ pub(super) fn limit_items<'a>(
     value(items)
 }
 
-/// `RateLimit: limit=100, remaining=50, reset=30`, unless an inner service has sent one: the members of a dictionary
-/// cannot be appended to. Returns whether it did.
+/// `RateLimit: limit=100, remaining=50, reset=30`, unless an inner service has sent one: the members of a
+/// dictionary cannot be appended to. Returns whether it did.
 pub(super) fn draft_07(
     headers: &mut HeaderMap,
     outcomes: &[Outcome],
@@ -116,7 +119,8 @@ pub(super) fn draft_07(
     is_new
 }
 
-/// `RateLimit-Limit`, `-Remaining` and `-Reset`, unless an inner service has sent any. Returns whether it did.
+/// `RateLimit-Limit`, `-Remaining` and `-Reset`, unless an inner service has sent any. Returns whether it
+/// did.
 pub(super) fn draft_06(headers: &mut HeaderMap, outcomes: &[Outcome], numbers: [u64; 3]) -> bool {
     let is_new = insert_all(headers, DRAFT_06, numbers);
     if is_new {
@@ -125,8 +129,8 @@ pub(super) fn draft_06(headers: &mut HeaderMap, outcomes: &[Outcome], numbers: [
     is_new
 }
 
-/// `X-RateLimit-Limit`, `-Remaining`, `-Used` and `-Reset`, unless an inner service has sent any. The reset is from `start`:
-/// the time since 1970, or 0. Returns whether it did.
+/// `X-RateLimit-Limit`, `-Remaining`, `-Used` and `-Reset`, unless an inner service has sent any. The reset
+/// is from `start`: the time since 1970, or 0. Returns whether it did.
 pub(super) fn legacy(headers: &mut HeaderMap, outcome: &Outcome, start: Duration) -> bool {
     let reset = seconds_up(start.saturating_add(reset_of(outcome)));
     let (capacity, remaining) = (outcome.capacity(), outcome.remaining());
@@ -165,14 +169,15 @@ pub(super) fn digits(buffer: &mut itoa::Buffer, number: u64) -> &str {
     buffer.format(number.min(MAX_INTEGER))
 }
 
-/// The largest `t` that does not exceed the response's `Retry-After`, which an inner limit, the service or the mapper may
-/// have set. 0, which no `t` is, if that is a date: dates are not compared.
+/// The largest `t` that does not exceed the response's `Retry-After`, which an inner limit, the service or
+/// the mapper may have set. 0, which no `t` is, if that is a date: dates are not compared.
 pub(super) fn latest_t(headers: &HeaderMap) -> u64 {
     let Some(wait) = headers.get(RETRY_AFTER) else { return u64::MAX };
     wait.to_str().ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
 }
 
-/// The seconds until the window ends, or over which the remaining units are to last: `t`. `None` if no number would be right.
+/// The seconds until the window ends, or over which the remaining units are to last: `t`. `None` if no number
+/// would be right.
 #[inline]
 pub(super) fn effective_window(outcome: &Outcome, denied: bool) -> Option<u64> {
     let replenishment = outcome.policy().replenishment();
@@ -219,7 +224,8 @@ fn refill_seconds(outcome: &Outcome, units: u64) -> u64 {
     }
 }
 
-/// The time until the quota is fully replenished. Of permits that are lacking, the time after which a client may ask again.
+/// The time until the quota is fully replenished. Of permits that are lacking, the time after which a client
+/// may ask again.
 fn reset_of(outcome: &Outcome) -> Duration {
     match outcome.policy().has_permits() {
         true => outcome.advised_wait().unwrap_or_else(|| outcome.reset_after()),
@@ -227,8 +233,8 @@ fn reset_of(outcome: &Outcome) -> Duration {
     }
 }
 
-/// Limit, remaining and reset, for the dialects of one policy. The reset is `t`, or the time until the quota is fully
-/// replenished if there is no `t`, and does not exceed `Retry-After` either.
+/// Limit, remaining and reset, for the dialects of one policy. The reset is `t`, or the time until the quota
+/// is fully replenished if there is no `t`, and does not exceed `Retry-After` either.
 pub(super) fn numbers(outcome: &Outcome, denied: bool, latest: u64) -> [u64; 3] {
     let reset = effective_window(outcome, denied).unwrap_or_else(|| seconds_up(reset_of(outcome)));
     let reset = if latest == 0 { reset } else { reset.min(latest) };

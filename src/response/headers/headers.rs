@@ -13,35 +13,38 @@ use crate::{
 ///
 /// # Meaning of the IETF headers
 ///
-/// `q` and `w` are the quota: `q` units per `w` seconds. `w` is left out for periods below a second. `r` is the number
-/// of units that can be charged now.
+/// `q` and `w` are the quota: `q` units per `w` seconds. `w` is left out for periods below a second. `r` is
+/// the number of units that can be charged now.
 ///
-/// * With windows ([`FixedWindow`](crate::algorithm::FixedWindow)), `t` is the number of seconds until the window ends.
-///   Until then, the client can use `r` units. `t` is left out before the first charge of a window.
-/// * With the other algorithms, units become available again all the time. A client that spreads `r` units evenly over
-///   `t` seconds stays within the quota. If `r` is 0, `t` is the wait for the next unit or, on a denial, for all that
-///   the request costs.
+/// * With windows ([`FixedWindow`](crate::algorithm::FixedWindow)), `t` is the number of seconds until the
+///   window ends. Until then, the client can use `r` units. `t` is left out before the first charge of a
+///   window.
+/// * With the other algorithms, units become available again all the time. A client that spreads `r` units
+///   evenly over `t` seconds stays within the quota. If `r` is 0, `t` is the wait for the next unit or, on a
+///   denial, for all that the request costs.
 ///
-/// `t` is left out where no number would be right: under [`Concurrency`](crate::algorithm::Concurrency); on a denial with
-/// `r` above 0, except with windows; for a request that costs more than the capacity; and if `Retry-After` is shorter than
-/// `t` would be.
+/// `t` is left out where no number would be right: under [`Concurrency`](crate::algorithm::Concurrency); on a
+/// denial with `r` above 0, except with windows; for a request that costs more than the capacity; and if
+/// `Retry-After` is shorter than `t` would be.
 ///
-/// In drafts 04 to 07, `reset` is this time too. All numbers are as of the decision, not as of the end of the request.
+/// In drafts 04 to 07, `reset` is this time too. All numbers are as of the decision, not as of the end of the
+/// request.
 ///
 /// # Several policies
 ///
-/// The lists of [`Dialect::Ietf`] and [`Dialect::IetfNext`] include every policy but [shadows](crate::Policy::shadow), in the order of the layer.
-/// In drafts 04 to 07, `RateLimit-Policy` lists the limits of all of them. The other headers describe the
-/// [binding](crate::Decision::binding) policy. If several layers of this crate send them, they describe the binding policy
-/// of all these layers, in any order of the layers.
+/// The lists of [`Dialect::Ietf`] and [`Dialect::IetfNext`] include every policy but
+/// [shadows](crate::Policy::shadow), in the order of the layer. In drafts 04 to 07, `RateLimit-Policy` lists
+/// the limits of all of them. The other headers describe the [binding](crate::Decision::binding) policy. If
+/// several layers of this crate send them, they describe the binding policy of all these layers, in any order
+/// of the layers.
 ///
-/// Headers that another service behind the layer wrote are never replaced. List headers are appended to the service's; the
-/// dictionary of draft 07 and headers with one number keep the service's value.
+/// Headers that another service behind the layer wrote are never replaced. List headers are appended to the
+/// service's; the dictionary of draft 07 and headers with one number keep the service's value.
 ///
 /// # Redirects
 ///
-/// By default, redirects (3xx except 304) carry none of these headers, because a client may take them for the headers of
-/// the target. [`on_redirects`](Self::on_redirects) adds them.
+/// By default, redirects (3xx except 304) carry none of these headers, because a client may take them for the
+/// headers of the target. [`on_redirects`](Self::on_redirects) adds them.
 ///
 /// # Example
 ///
@@ -142,31 +145,32 @@ pub enum Dialect {
     /// The list headers as the working copy of draft-ietf-httpapi-ratelimit-headers of August 2026 has them
     /// ([pull request 166](https://github.com/ietf-wg-httpapi/ratelimit-headers/pull/166)).
     ///
-    /// **Exempt from semver**: the text is unfinished. Any release, a patch release too, may change what this variant
-    /// sends so that it follows the text, and may remove it in favor of [`Ietf`](Self::Ietf).
+    /// **Exempt from semver**: the text is unfinished. Any release, a patch release too, may change what this
+    /// variant sends so that it follows the text, and may remove it in favor of [`Ietf`](Self::Ietf).
     ///
     /// `RateLimit-Policy` is the same as with [`Ietf`](Self::Ietf). In `RateLimit`:
     ///
     /// * `a` is the number of available units, in place of `r`.
-    /// * `w` is the effective window, in place of `t`. It has the same value and [is left out](RateLimitHeaders#meaning-of-the-ietf-headers)
-    ///   in the same cases.
-    /// * `c` is the cost of the request: the units that it was charged or, on a denial, would have been. For a
-    ///   [reservation](crate::Reservation), it is the estimate. `c` is left out if the charge has changed since the
-    ///   decision, after a refund or a [debit](crate::Limiter::debit).
-    /// * `pk` is the same as with [`Ietf`](Self::Ietf), if [`partition_key`](RateLimitHeaders::partition_key) is set.
+    /// * `w` is the effective window, in place of `t`. It has the same value and [is left
+    ///   out](RateLimitHeaders#meaning-of-the-ietf-headers) in the same cases.
+    /// * `c` is the cost of the request: the units that it was charged or, on a denial, would have been. For
+    ///   a [reservation](crate::Reservation), it is the estimate. `c` is left out if the charge has changed
+    ///   since the decision, after a refund or a [debit](crate::Limiter::debit).
+    /// * `pk` is the same as with [`Ietf`](Self::Ietf), if [`partition_key`](RateLimitHeaders::partition_key)
+    ///   is set.
     ///
-    /// The header `RateLimit-Partition` is not sent. It lists the attributes of a request that make up `pk`, so that clients
-    /// can compute `pk` from them, and `pk` must then contain their values unhashed.
+    /// The header `RateLimit-Partition` is not sent. It lists the attributes of a request that make up `pk`,
+    /// so that clients can compute `pk` from them, and `pk` must then contain their values unhashed.
     ///
-    /// Layers with different list dialects append to the same lists. A client that knows one dialect lacks the numbers of
-    /// the other layer, so set the same dialect on all of them.
+    /// Layers with different list dialects append to the same lists. A client that knows one dialect lacks
+    /// the numbers of the other layer, so set the same dialect on all of them.
     IetfNext,
     /// One dictionary, for the binding policy.
     IetfDraft07,
     /// One header for each number, for the binding policy.
     IetfDraft06,
-    /// The `X-RateLimit-*` headers for the binding policy, with the time of the reset by the clock of this machine, or by the
-    /// [`ManualClock`](crate::store::ManualClock) of the store.
+    /// The `X-RateLimit-*` headers for the binding policy, with the time of the reset by the clock of this
+    /// machine, or by the [`ManualClock`](crate::store::ManualClock) of the store.
     LegacyEpoch,
     /// The `X-RateLimit-*` headers for the binding policy, with the wait until the reset.
     LegacyDelta,
@@ -185,8 +189,8 @@ impl RateLimitHeaders {
     ///
     /// # Panics
     ///
-    /// If a dialect with the same header names is already set: a response can have one form of the IETF headers, and
-    /// one of the `X-RateLimit-*` headers.
+    /// If a dialect with the same header names is already set: a response can have one form of the IETF
+    /// headers, and one of the `X-RateLimit-*` headers.
     #[must_use]
     #[track_caller]
     pub fn and(mut self, dialect: Dialect) -> Self {
@@ -210,8 +214,8 @@ impl RateLimitHeaders {
         }
     }
 
-    /// The drafts share names, and a client cannot tell the two forms of `X-RateLimit-Reset` apart, so a response has
-    /// one of each.
+    /// The drafts share names, and a client cannot tell the two forms of `X-RateLimit-Reset` apart, so a
+    /// response has one of each.
     const fn place_of(&mut self, dialect: Dialect) -> &mut Option<Dialect> {
         match dialect {
             Dialect::Ietf | Dialect::IetfNext | Dialect::IetfDraft07 | Dialect::IetfDraft06 => &mut self.ietf,
@@ -247,8 +251,8 @@ impl RateLimitHeaders {
         self
     }
 
-    /// Adds `retry-after-ms` to each rejection with a `Retry-After` of this crate: the same wait in whole milliseconds,
-    /// rounded up. Some clients of APIs prefer it. Defaults to `Retry-After` alone.
+    /// Adds `retry-after-ms` to each rejection with a `Retry-After` of this crate: the same wait in whole
+    /// milliseconds, rounded up. Some clients of APIs prefer it. Defaults to `Retry-After` alone.
     ///
     /// # Example
     ///
@@ -278,21 +282,22 @@ impl RateLimitHeaders {
         self
     }
 
-    /// Lists only the [binding](crate::Decision::binding) policy in `RateLimit`. `RateLimit-Policy` still lists every
-    /// policy. Defaults to every policy in both.
+    /// Lists only the [binding](crate::Decision::binding) policy in `RateLimit`. `RateLimit-Policy` still
+    /// lists every policy. Defaults to every policy in both.
     #[must_use]
     pub fn binding_only(mut self) -> Self {
         self.binding_only = true;
         self
     }
 
-    /// Adds `pk` to each policy in the `RateLimit` header of the list dialects: 96 bits of an HMAC-SHA256 of the key
-    /// under `secret`. It shows a client which of its requests count together. Defaults to no `pk`, because others
-    /// could recognize the client by it.
+    /// Adds `pk` to each policy in the `RateLimit` header of the list dialects: 96 bits of an HMAC-SHA256 of
+    /// the key under `secret`. It shows a client which of its requests count together. Defaults to no `pk`,
+    /// because others could recognize the client by it.
     ///
     /// # Panics
     ///
-    /// If `secret` is shorter than 16 bytes. [`try_partition_key`](Self::try_partition_key) gives an error instead.
+    /// If `secret` is shorter than 16 bytes. [`try_partition_key`](Self::try_partition_key) gives an error
+    /// instead.
     ///
     /// # Example
     ///
@@ -324,7 +329,8 @@ impl RateLimitHeaders {
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`partition_key`](Self::partition_key) panics.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`partition_key`](Self::partition_key)
+    /// panics.
     pub fn try_partition_key(mut self, secret: impl AsRef<[u8]>) -> Result<Self, Error> {
         self.partition_key = Some(Secret::new(secret.as_ref())?);
         Ok(self)
@@ -332,8 +338,8 @@ impl RateLimitHeaders {
 
     /// The names of the headers that responses carry with these settings, `Retry-After` among them.
     ///
-    /// Browsers hide all of them from scripts of other origins, except those that the CORS layer exposes. A layer
-    /// that [only reports](crate::policy::Enforcement::ReportOnly) adds `x-ratelimit-exceeded`.
+    /// Browsers hide all of them from scripts of other origins, except those that the CORS layer exposes. A
+    /// layer that [only reports](crate::policy::Enforcement::ReportOnly) adds `x-ratelimit-exceeded`.
     ///
     /// # Example
     ///

@@ -49,8 +49,8 @@ impl HeaderWriter {
         &self.headers
     }
 
-    /// Adds the headers of `decision` to the response of the service. Inserts the decision into the extensions of the
-    /// response if it `is_read` there, or if a decision is there already.
+    /// Adds the headers of `decision` to the response of the service. Inserts the decision into the
+    /// extensions of the response if it `is_read` there, or if a decision is there already.
     pub(crate) fn decorate<B>(&self, response: &mut Response<B>, mut decision: Decision, is_read: bool) {
         let status = response.status();
         let inner = response.extensions_mut().remove::<Decision>();
@@ -64,7 +64,8 @@ impl HeaderWriter {
             // The handler decided more, and left it to the layer to report both.
             Some(inner) if inner.report() == Report::Pending => {
                 decision = decision.updated(&inner);
-                // If the handler decided the same policy for another key, the client's own outcome is reported.
+                // If the handler decided the same policy for another key, the client's own outcome is
+                // reported.
                 self.write(headers, status, &decision.by_name(), latest, shown.as_ref(), |_| true)
             }
             Some(inner) => {
@@ -118,8 +119,8 @@ impl HeaderWriter {
         }
     }
 
-    /// Adds the headers of `decision`. A value that no header can carry is left out. No `t` is larger than `latest`. RateLimitHeaders
-    /// with one value replace the headers of inner layers, which are `shown`.
+    /// Adds the headers of `decision`. A value that no header can carry is left out. No `t` is larger than
+    /// `latest`. RateLimitHeaders with one value replace the headers of inner layers, which are `shown`.
     fn write(
         &self,
         headers: &mut HeaderMap,
@@ -160,7 +161,9 @@ impl HeaderWriter {
             }
             _ => {}
         }
-        if !matches!(settings.ietf, None | Some(Dialect::Ietf | Dialect::IetfNext)) || settings.legacy.is_some() {
+        if !matches!(settings.ietf, None | Some(Dialect::Ietf | Dialect::IetfNext))
+            || settings.legacy.is_some()
+        {
             match shown {
                 None => self.write_one(headers, decision, latest, &mut wrote),
                 Some(shown) => {
@@ -189,8 +192,8 @@ impl HeaderWriter {
         }
     }
 
-    /// The value that `write` gives for the policies of `outcomes`, from the cache if they are the policies of the
-    /// first response.
+    /// The value that `write` gives for the policies of `outcomes`, from the cache if they are the policies
+    /// of the first response.
     fn cached(&self, outcomes: &[Outcome], write: impl Fn() -> Option<HeaderValue>) -> Option<HeaderValue> {
         let policies = || outcomes.iter().map(Outcome::policy).cloned().collect();
         let (policies, value) = self.written.get_or_init(|| (policies(), write()));
@@ -213,8 +216,9 @@ struct Wrote {
     legacy: bool,
 }
 
-/// In a response's extensions, for layers further out: what the layers so far describe in headers that a response has once.
-/// The layer in front replaces these headers, and no others, so they describe the binding policy of all layers.
+/// In a response's extensions, for layers further out: what the layers so far describe in headers that a
+/// response has once. The layer in front replaces these headers, and no others, so they describe the binding
+/// policy of all layers.
 #[derive(Clone)]
 struct Shown {
     decision: Decision,
@@ -222,7 +226,8 @@ struct Shown {
 }
 
 impl Shown {
-    /// What is shown after a layer with `settings` `wrote` the headers of `decision`. Another layer has `shown` some before.
+    /// What is shown after a layer with `settings` `wrote` the headers of `decision`. Another layer has
+    /// `shown` some before.
     fn of(
         headers: &HeaderMap,
         settings: &RateLimitHeaders,
@@ -254,7 +259,8 @@ impl Shown {
         Some(Self { decision, values })
     }
 
-    /// Removes the headers that a layer with `settings` writes, unless another service has set or changed them.
+    /// Removes the headers that a layer with `settings` writes, unless another service has set or changed
+    /// them.
     fn withdraw(&self, headers: &mut HeaderMap, settings: &RateLimitHeaders) {
         let draft = settings.once_of_draft();
         if !draft.is_empty() && self.are_as_written(headers, &draft) {
@@ -284,13 +290,14 @@ impl Shown {
     }
 }
 
-/// Whether an outer layer or a middleware has left a decision in the request, and so will read the decision from the
-/// response's extensions. `request` are the request's extensions.
+/// Whether an outer layer or a middleware has left a decision in the request, and so will read the decision
+/// from the response's extensions. `request` are the request's extensions.
 pub(crate) fn is_read(request: &Extensions) -> bool {
     request.get::<Limited>().is_some() || request.get::<Decision>().is_some()
 }
 
-/// Updates the decision that a handler has inserted into `extensions`, if it is to be reported, with a later refund.
+/// Updates the decision that a handler has inserted into `extensions`, if it is to be reported, with a later
+/// refund.
 pub(crate) fn note_refund(extensions: &mut Extensions, refund: &Decision) {
     if let Some(decision) = extensions.get_mut::<Decision>()
         && decision.report() == Report::Pending
@@ -299,11 +306,12 @@ pub(crate) fn note_refund(extensions: &mut Extensions, refund: &Decision) {
     }
 }
 
-/// gRPC clients accept a header block of 8 KiB, and close the connection over a larger block. Less, because servers add
-/// other headers.
+/// gRPC clients accept a header block of 8 KiB, and close the connection over a larger block. Less, because
+/// servers add other headers.
 const MAX_BLOCK: usize = 7 * 1024;
 
-/// Whether the headers of `decision` surely fit into the header block, which is bounded for gRPC responses alone.
+/// Whether the headers of `decision` surely fit into the header block, which is bounded for gRPC responses
+/// alone.
 #[inline]
 fn fits(headers: &HeaderMap, decision: &Decision) -> bool {
     // An item in each list, the numbers of another dialect, and what describes the policy.
@@ -317,11 +325,13 @@ fn block_size(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum()
 }
 
-/// In a request's extensions: the policies that denied it, of layers that only report, as the header lists them.
+/// In a request's extensions: the policies that denied it, of layers that only report, as the header lists
+/// them.
 #[derive(Clone)]
 struct Exceeded(String);
 
-/// Marks a request that `decision` denied, or a layer further out that only reports. A mark that the client sent is removed.
+/// Marks a request that `decision` denied, or a layer further out that only reports. A mark that the client
+/// sent is removed.
 pub(crate) fn mark_request(request: &mut Parts, decision: Option<&Decision>) {
     let outer = request.extensions.remove::<Exceeded>().map(|Exceeded(outer)| outer);
     let marks = list(outer.into_iter().chain(decision.map(exceeded)).filter(|marks| !marks.is_empty()));
@@ -345,8 +355,8 @@ fn exceeded(decision: &Decision) -> String {
     list(denied.map(|outcome| outcome.policy().quoted_name().to_owned()))
 }
 
-/// Adds `Retry-After` with `wait`, unless there is one, and if `in_millis` the same in milliseconds. Returns the seconds that it
-/// added.
+/// Adds `Retry-After` with `wait`, unless there is one, and if `in_millis` the same in milliseconds. Returns
+/// the seconds that it added.
 pub(in crate::response) fn add_wait(
     headers: &mut HeaderMap,
     wait: Option<Duration>,

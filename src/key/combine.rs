@@ -1,4 +1,4 @@
-//! One key, closures, pointers, and combinations of extractors as extractors.
+//! Closures, pointers, and combinations of extractors as extractors.
 
 use std::{slice, sync::Arc};
 
@@ -9,17 +9,6 @@ use super::{
     extractor::{Changed, Or, impossible},
 };
 use crate::base::{Answer, Error, ErrorKind, Now};
-
-/// This key for all requests: a limit on the service as a whole.
-impl KeyExtractor for Key {
-    fn extract(&self, _: &Parts) -> Answer<Self> {
-        Answer::ready(Ok(self.clone()))
-    }
-
-    fn keys_of(&self, named: &Self) -> Answer<Vec<Self>> {
-        Answer::ready(if named == self { Ok(vec![named.clone()]) } else { Err(impossible("the one key")) })
-    }
-}
 
 /// For a closure, identity and key are the same.
 impl<F, T> KeyExtractor for F

@@ -353,6 +353,17 @@ pub trait KeyExtractor: Send + Sync + 'static {
     }
 }
 
+/// This key for all requests: a limit on the service as a whole.
+impl KeyExtractor for Key {
+    fn extract(&self, _: &Parts) -> Answer<Self> {
+        Answer::ready(Ok(self.clone()))
+    }
+
+    fn keys_of(&self, named: &Self) -> Answer<Vec<Self>> {
+        Answer::ready(if named == self { Ok(vec![named.clone()]) } else { Err(impossible("the one key")) })
+    }
+}
+
 /// The closure `extract` as a [`KeyExtractor`]. Here its argument needs no type.
 ///
 /// # Example

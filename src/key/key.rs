@@ -3,7 +3,7 @@ use std::{
     cmp::Ordering,
     fmt,
     hash::{Hash, Hasher},
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::Arc,
 };
 
@@ -421,6 +421,65 @@ fn utf8(identity: Cow<'_, [u8]>) -> Option<Cow<'_, str>> {
     match identity {
         Cow::Borrowed(identity) => str::from_utf8(identity).ok().map(Cow::Borrowed),
         Cow::Owned(identity) => String::from_utf8(identity).ok().map(Cow::Owned),
+    }
+}
+
+/// Conversions of values and of references to them, which make the same key. They are not one conversion from every
+/// `AsRef<[u8]>`: a type such as `uuid::Uuid` is written as text elsewhere, and the key of its bytes is another one.
+macro_rules! from {
+    ($($value:ty),+: $identity:ident => $key:expr) => { $(
+        impl From<$value> for Key {
+            fn from($identity: $value) -> Self {
+                Self::from(&$identity)
+            }
+        }
+
+        impl From<&$value> for Key {
+            fn from($identity: &$value) -> Self {
+                $key
+            }
+        }
+    )+ };
+}
+
+macro_rules! from_tuple {
+    ($($part:ident)+) => {
+        /// The parts [joined](Key::join), such as a tenant and a user.
+        impl<$($part: Into<Key>),+> From<($($part,)+)> for Key {
+            #[expect(non_snake_case, reason = "the parts are named like their types")]
+            fn from(($($part,)+): ($($part,)+)) -> Self {
+                Self::join([$(&$part.into()),+])
+            }
+        }
+    };
+}
+
+from!(&str, String, Box<str>, Arc<str>, Cow<'_, str>: text => Self::of_bytes(text.as_bytes()));
+from!(&[u8], Vec<u8>: bytes => Self::of_bytes(bytes));
+from!(i8, i16, i32, i64, i128, isize, u8, u16, u32, u64, u128, usize: number => {
+    Self::of_bytes(itoa::Buffer::new().format(*number).as_bytes())
+});
+from!(Ipv4Addr, Ipv6Addr: address => IpAddr::from(*address).into());
+from!(IpAddr: address => Self::new(address.to_canonical().to_string()));
+from_tuple!(A B);
+from_tuple!(A B C);
+from_tuple!(A B C D);
+
+impl<const N: usize> From<[u8; N]> for Key {
+    fn from(bytes: [u8; N]) -> Self {
+        Self::of_bytes(&bytes)
+    }
+}
+
+impl<const N: usize> From<&[u8; N]> for Key {
+    fn from(bytes: &[u8; N]) -> Self {
+        Self::of_bytes(bytes)
+    }
+}
+
+impl From<&Self> for Key {
+    fn from(key: &Self) -> Self {
+        key.clone()
     }
 }
 

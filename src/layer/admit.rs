@@ -26,7 +26,7 @@ use crate::{
     base::{Answer, Error, Now},
     decision::{Charge, Charges, Decision},
     key::Key,
-    limiter::{Deciding, Undecided},
+    limiter::{Deciding, Undecided, deny_early},
     policy::Enforcement,
     response::Rejection,
 };
@@ -246,8 +246,8 @@ impl Admit<'_> {
     fn denial_of(self, charges: impl Iterator<Item = Charge>) -> Answer<Option<Decision>> {
         let config = &self.context.config;
         match &config.routes {
-            Some(_) => config.limiter.early_denial(merged(charges.collect()).into_iter()),
-            None => config.limiter.early_denial(charges),
+            Some(_) => deny_early(&config.limiter, merged(charges.collect()).into_iter()),
+            None => deny_early(&config.limiter, charges),
         }
     }
 

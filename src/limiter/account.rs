@@ -17,11 +17,13 @@ use tokio::{
 
 use super::{
     background::{Work, runtime},
+    decider::{Decider, enforced},
     limiter::Limiter,
 };
 use crate::{
     base::{Answer, Error, ErrorKind, sync::lock},
     decision::{Decision, Outcome},
+    policy::Enforcement,
 };
 
 /// How many debits of a reservation are kept, to refund them. Earlier ones stay charged.
@@ -29,7 +31,8 @@ const MAX_DEBITS: usize = 16;
 
 /// What the outcomes of a decision are charged in total.
 pub(super) struct Account {
-    pub(super) limiter: Limiter,
+    decider: Arc<Decider>,
+    enforcement: Enforcement,
     pub(super) decision: Decision,
     /// Where it was made, because it may be settled outside a runtime.
     runtime: Option<Handle>,
@@ -67,7 +70,8 @@ struct Total {
     unsure: u64,
     /// Units of [`More`], charged or unsure, that are not wanted yet.
     more: u64,
-    /// Whether nothing is debited or refunded: a permit is held and not charged, and what a shadow denies is not charged.
+    /// Whether nothing is debited or refunded: a permit is held and not charged, and what a shadow denies is
+    /// not charged.
     is_fixed: bool,
     /// Whether the layer refunds its charge, so nothing more is debited.
     is_refunded: bool,
@@ -102,11 +106,17 @@ impl Account {
         };
         let state = State { totals, debits: VecDeque::new(), round: None };
         Arc::new(Self {
-            limiter: limiter.for_work(),
+            decider: limiter.decider.clone(),
+            enforcement: limiter.enforcement,
             decision,
             runtime: Handle::try_current().ok(),
             state: Mutex::new(state),
         })
+    }
+
+    /// The decision of `decide`, which admits unless the limiter enforces it.
+    pub(super) fn enforced(&self, decide: impl FnOnce() -> Answer<Decision>) -> Answer<Decision> {
+        enforced(self.enforcement, decide)
     }
 
     /// Debits no more for the outcomes of `refunded`, which is refunded.
@@ -115,8 +125,8 @@ impl Account {
         self.change(&refunded, |total, refunded| total.is_refunded |= refunded > 0);
     }
 
-    /// Sets the total of each outcome to `units` of its total, and makes the calls for it, even if the answer is
-    /// dropped.
+    /// Sets the total of each outcome to `units` of its total, and makes the calls for it, even if the answer
+    /// is dropped.
     pub(super) fn charge(self: &Arc<Self>, units: impl Fn(u64) -> u64) -> Answer<Decision> {
         let (sender, mut receiver) = oneshot::channel();
         let runtime = runtime(self.runtime.as_ref());
@@ -144,7 +154,7 @@ impl Account {
         let is_over = starts && round.clone().now_or_never().is_some();
         // Each runtime makes the calls: another one may not be driven.
         if !is_over && (joins.is_some() || starts) {
-            self.limiter.shared.background.call(joins, round.clone());
+            self.decider.background.call(joins, round.clone());
         }
         if let Ok(settled) = receiver.try_recv() {
             return Answer::ready(settled);
@@ -165,7 +175,7 @@ impl Account {
         let Some(charged) = self.decision.of_outcomes(|outcome| self.units_of(outcome, &grow) > 0) else {
             return Ok((self.decision.clone(), more));
         };
-        let ended = self.limiter.charge_more(&charged, units).await;
+        let ended = self.enforced(|| self.decider.charge_more(&charged, units)).await;
         let failure = ended.as_ref().map_or_else(Some, Decision::failure).map(Error::kind);
         if failure.is_some_and(ErrorKind::may_have_charged) {
             more.units = grow.iter().map(|grow| grow.saturating_mul(units)).collect();
@@ -184,7 +194,7 @@ impl Account {
 
     fn start(self: &Arc<Self>, state: &mut State) -> Shared<Running> {
         let (waiting, asked) = mpsc::unbounded_channel();
-        let work = self.limiter.begin_work();
+        let work = self.decider.background.begin_work();
         let round = Round { account: self.clone(), asked, settled: None, was_polled: false, work };
         let running: Running = Box::pin(round.run());
         let running = running.shared();
@@ -240,8 +250,8 @@ impl Account {
     }
 }
 
-/// What [`Account::charge_more`] has charged beside the totals. It becomes a part of them when this is dropped, so what
-/// others set until then is neither lowered nor refunded if it is undone.
+/// What [`Account::charge_more`] has charged beside the totals. It becomes a part of them when this is
+/// dropped, so what others set until then is neither lowered nor refunded if it is undone.
 pub(super) struct More {
     account: Arc<Account>,
     /// The units of each outcome, in their order.
@@ -312,10 +322,10 @@ impl Round {
     /// Debits what is missing, and refunds what is too much.
     async fn make_calls(&mut self) {
         let account = self.account.clone();
-        let Account { limiter, decision, state, .. } = &*account;
+        let Account { decider, decision, state, .. } = &*account;
         let missing: Vec<u64> = lock(state).totals.iter().map(Total::missing).collect();
         if missing.iter().any(|units| *units > 0) {
-            let answer = limiter.debit_each(decision, |outcome| account.units_of(outcome, &missing));
+            let answer = decider.debit_each(decision, |outcome| account.units_of(outcome, &missing));
             if !self.call(&missing, false, answer).await {
                 return;
             }
@@ -330,7 +340,7 @@ impl Round {
             if !outcomes.iter().any(|one| units(one) > 0 && (!is_debit || one.refundable() > 0)) {
                 continue;
             }
-            let (refunded, answer) = limiter.refund_each(source, units);
+            let (refunded, answer) = decider.refund_each(source, units);
             let mut refunded = account.by_place(outcomes.iter().zip(refunded));
             let is_local = outcomes.iter().any(|outcome| outcome.local().is_some());
             if is_local {
@@ -344,8 +354,8 @@ impl Round {
         }
     }
 
-    /// Waits for a call that debits or refunds `units`, which are unsure until it ends, even if that is never. Returns
-    /// whether other calls may follow.
+    /// Waits for a call that debits or refunds `units`, which are unsure until it ends, even if that is
+    /// never. Returns whether other calls may follow.
     async fn call(&mut self, units: &[u64], is_refund: bool, answer: Answer<Decision>) -> bool {
         if !answer.is_ready() && !mem::replace(&mut self.was_polled, true) {
             // What polls the round next makes the call.

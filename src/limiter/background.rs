@@ -1,7 +1,7 @@
 //! Work that outlives its request: calls to the store after it, and permits in use.
 //!
-//! All of it is in one table, whose due work a task of each involved Tokio runtime does. If a runtime has ended, or is not
-//! driven, its work becomes overdue, and a runtime in which a decision is made takes over.
+//! All of it is in one table, whose due work a task of each involved Tokio runtime does. If a runtime has
+//! ended, or is not driven, its work becomes overdue, and a runtime in which a decision is made takes over.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -50,6 +50,15 @@ pub(super) struct Background {
     overdue: AtomicU64,
 }
 
+/// Exists as long as a clone of the limiter that can make a decision.
+pub(super) struct User(pub(super) Arc<Background>);
+
+impl Drop for User {
+    fn drop(&mut self) {
+        self.0.orphan();
+    }
+}
+
 #[derive(Default)]
 struct Table {
     tasks: HashMap<u64, Task>,
@@ -58,7 +67,8 @@ struct Table {
     last: u64,
     /// The runtimes that do the work.
     runtimes: Vec<Id>,
-    /// Whether the last clone of the limiter was dropped, so that no decision follows in which a runtime takes work over.
+    /// Whether the last clone of the limiter was dropped, so that no decision follows in which a runtime
+    /// takes work over.
     is_orphaned: bool,
 }
 
@@ -199,8 +209,8 @@ impl Background {
         drop(lost);
     }
 
-    /// Polls `call` on `runtime`, and on another one if this one does not. Without a runtime, the next one in which a
-    /// decision is made, or that drains the limiter, polls it.
+    /// Polls `call` on `runtime`, and on another one if this one does not. Without a runtime, the next one in
+    /// which a decision is made, or that drains the limiter, polls it.
     pub(super) fn call(self: &Arc<Self>, runtime: Option<&Handle>, call: Shared<Call>) {
         self.add(runtime, Job::Call(call), Duration::ZERO);
     }
@@ -263,8 +273,8 @@ impl Background {
         }
     }
 
-    /// What is due, to be done by the runtime `id`, and when the next task is due. `None` if there is no task: then the
-    /// runtime is done.
+    /// What is due, to be done by the runtime `id`, and when the next task is due. `None` if there is no
+    /// task: then the runtime is done.
     fn due(self: &Arc<Self>, id: Id) -> Option<(Vec<Call>, Instant)> {
         let table = &mut *lock(&self.table);
         let (now, mut calls) = (Instant::now(), Vec::new());
@@ -316,7 +326,8 @@ impl Background {
                     *late = now;
                     task.due
                 }
-                // It may still reach the store. The next one is early, because the store may have lost the permit.
+                // It may still reach the store. The next one is early, because the store may have lost the
+                // permit.
                 (Job::Renew { late, .. }, Err(_)) => {
                     *late = now + MAX_REPLY_TIME;
                     now + MAX_REPLY_TIME.min(renewal.pause)
@@ -330,13 +341,14 @@ impl Background {
         };
         self.changed.notify_waiters();
         if !is_known {
-            // Its runtime was not driven for so long that the permit was released, and it may have added the permit again.
+            // Its runtime was not driven for so long that the permit was released, and it may have added the
+            // permit again.
             renewal.request.clone().release_after(MAX_REPLY_TIME, runtime(None).as_ref());
         }
     }
 
-    /// Releases a permit that the task `number` renews: after its renewals, because one that reached the store after the
-    /// release would add the permit again.
+    /// Releases a permit that the task `number` renews: after its renewals, because one that reached the
+    /// store after the release would add the permit again.
     fn release_renewed(self: &Arc<Self>, number: u64, request: &PermitRequest, runtime: Option<&Handle>) {
         let wait = {
             let table = lock(&self.table);
@@ -396,8 +408,9 @@ impl Table {
         Some(task)
     }
 
-    /// What no runtime will do: without a limiter, work of runtimes that have ended. It would keep the store, and the store's
-    /// connections. Permits in use are kept, because the runtime in which they are dropped releases them.
+    /// What no runtime will do: without a limiter, work of runtimes that have ended. It would keep the store,
+    /// and the store's connections. Permits in use are kept, because the runtime in which they are dropped
+    /// releases them.
     fn lose(&mut self) -> Vec<Task> {
         if !self.is_orphaned || !self.runtimes.is_empty() {
             return Vec::new();
@@ -478,7 +491,8 @@ impl PermitRequest {
         (!charges.is_empty()).then_some(Self { store, charges, background })
     }
 
-    /// The permit for the charges that `decision` made, which is renewed until it is released. `None` if it made none.
+    /// The permit for the charges that `decision` made, which is renewed until it is released. `None` if it
+    /// made none.
     pub(super) fn grant(mut self, decision: &Decision) -> Option<Permit> {
         // A shadow that denies is not charged, and `check_up_to` may have charged fewer units than the cost.
         let made = |charge: &Charge| {
@@ -495,8 +509,9 @@ impl PermitRequest {
         Some(Arc::new(Granted { request: self, runtime, renewal }))
     }
 
-    /// Releases the permits of a decision that was dropped while it waited for `answer`, or that failed with it. This waits
-    /// until the charge can no longer reach the store: it could reach it after an earlier release.
+    /// Releases the permits of a decision that was dropped while it waited for `answer`, or that failed with
+    /// it. This waits until the charge can no longer reach the store: it could reach it after an earlier
+    /// release.
     pub(super) fn release_later(self, answer: Answer<Decision>) {
         let (background, runtime) = (self.background.clone(), Handle::try_current().ok());
         let number = self.release_after(MAX_REPLY_TIME, runtime.as_ref());

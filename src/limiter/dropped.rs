@@ -4,18 +4,21 @@ use std::{
     future::{Future, poll_fn},
     mem,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
 use super::{
     background::Work,
-    limiter::{Deciding, Limiter},
+    decider::{Decider, Deciding},
+    limiter::Limiter,
 };
 use crate::{base::Answer, decision::Decision};
 
-/// A charge under way, which is polled as soon as it is made. It is refunded under some rules if this is dropped.
+/// A charge under way, which is polled as soon as it is made. It is refunded under some rules if this is
+/// dropped.
 pub(crate) struct Undecided {
-    limiter: Limiter,
+    decider: Arc<Decider>,
     /// `None` once it is decided.
     charge: Option<Deciding>,
     /// The places of the rules under which it is refunded.
@@ -23,13 +26,14 @@ pub(crate) struct Undecided {
 }
 
 impl Undecided {
-    /// The decision of `charge`, which `limiter` makes, and which is refunded under `rules` if nothing awaits the decision.
+    /// The decision of `charge`, which `limiter` makes, and which is refunded under `rules` if nothing awaits
+    /// the decision.
     pub(crate) fn watch(limiter: &Limiter, charge: Deciding, rules: Vec<usize>) -> Answer<Decision> {
-        let mut undecided = Self { limiter: limiter.for_work(), charge: Some(charge), rules };
+        let mut undecided = Self { decider: limiter.decider.clone(), charge: Some(charge), rules };
         Answer::pending(poll_fn(move |cx| {
-            let Self { limiter, charge, .. } = &mut undecided;
+            let Self { decider, charge, .. } = &mut undecided;
             let Some(deciding) = charge else { panic!("a charge was polled after its decision") };
-            let decided = ready!(limiter.poll_charge(deciding, cx));
+            let decided = ready!(decider.poll_charge(deciding, cx));
             *charge = None;
             Poll::Ready(decided)
         }))
@@ -39,16 +43,16 @@ impl Undecided {
 impl Drop for Undecided {
     fn drop(&mut self) {
         let Some(mut charge) = self.charge.take() else { return };
-        let (limiter, rules) = (self.limiter.clone(), mem::take(&mut self.rules));
+        let (decider, rules) = (self.decider.clone(), mem::take(&mut self.rules));
         let refund = async move {
-            let decided = poll_fn(|cx| limiter.poll_charge(&mut charge, cx)).await?;
+            let decided = poll_fn(|cx| decider.poll_charge(&mut charge, cx)).await?;
             match decided.of_outcomes(|outcome| rules.contains(&outcome.charge().rule())) {
                 // A denial has charged nothing under the other rules either.
-                Some(part) if !decided.is_denied() => limiter.refund(&part, u64::MAX).await,
+                Some(part) if !decided.is_denied() => decider.refund_each(&part, |_| u64::MAX).1.await,
                 _ => Ok(decided),
             }
         };
-        self.limiter.begin_work().finish(Answer::pending(refund));
+        self.decider.background.begin_work().finish(Answer::pending(refund));
     }
 }
 

@@ -1,9 +1,9 @@
 //! Denials before a request's other keys are looked up.
 
 use super::{
+    decider::{MAX_CHARGES, counted, has_duplicate_key},
     dropped::{Refund, Undecided},
-    fallback::counted,
-    limiter::{Limiter, MAX_CHARGES, has_duplicate_key},
+    limiter::Limiter,
 };
 use crate::{
     base::{Answer, Now},
@@ -11,39 +11,41 @@ use crate::{
     store::Action,
 };
 
-impl Limiter {
-    /// The denial of `charges`, before the request's other keys are looked up: one that the store knows of without being
-    /// asked, or the store's decision if it has denied one of `charges` before. Nothing is charged without a denial.
-    pub(crate) fn early_denial(&self, charges: impl Iterator<Item = Charge>) -> Answer<Option<Decision>> {
-        // A permit may be released at any moment, and a shadow denies nothing.
-        let charges: Vec<_> =
-            charges.filter(|charge| !charge.needs_permit() && !charge.is_shadow()).collect();
-        if charges.is_empty() || charges.len() > MAX_CHARGES || has_duplicate_key(&charges) {
-            return Answer::ready(Ok(None));
-        }
-        let Some(backend) = self.shared.store.backend() else { return Answer::ready(Ok(None)) };
-        if let Some(denial) = backend.0.known_denial(&charges) {
-            return Answer::ready(counted(Action::Charge, Ok(denial)).map(Some));
-        }
-        if !backend.0.has_denied(&charges) {
-            return Answer::ready(Ok(None));
-        }
-        let (limiter, rules) = (self.clone(), charges.iter().map(Charge::rule).collect());
-        Answer::pending(async move {
-            let decided = match limiter.charge(charges) {
-                Now::Ready(decided) => decided,
-                Now::Later(charge) => Undecided::watch(&limiter, charge, rules).await,
-            };
-            match decided {
-                Ok(decision) if decision.is_denied() => Ok(Some(decision)),
-                Ok(admitted) => {
-                    // The denial was ended elsewhere. The caller charges the request together with the other keys.
-                    let _ = Refund::of(&limiter, &admitted).await;
-                    Ok(None)
-                }
-                // The caller's decision will show it.
-                Err(_) => Ok(None),
-            }
-        })
+/// The denial of `charges`, before the request's other keys are looked up: one that the store knows of
+/// without being asked, or the store's decision if it has denied one of `charges` before. Nothing is charged
+/// without a denial.
+pub(crate) fn deny_early(
+    limiter: &Limiter,
+    charges: impl Iterator<Item = Charge>,
+) -> Answer<Option<Decision>> {
+    // A permit may be released at any moment, and a shadow denies nothing.
+    let charges: Vec<_> = charges.filter(|charge| !charge.needs_permit() && !charge.is_shadow()).collect();
+    if charges.is_empty() || charges.len() > MAX_CHARGES || has_duplicate_key(&charges) {
+        return Answer::ready(Ok(None));
     }
+    let Some(backend) = limiter.decider.store.backend() else { return Answer::ready(Ok(None)) };
+    if let Some(denial) = backend.0.known_denial(&charges) {
+        return Answer::ready(counted(Action::Charge, Ok(denial)).map(Some));
+    }
+    if !backend.0.has_denied(&charges) {
+        return Answer::ready(Ok(None));
+    }
+    let (limiter, rules) = (limiter.clone(), charges.iter().map(Charge::rule).collect());
+    Answer::pending(async move {
+        let decided = match limiter.charge(charges) {
+            Now::Ready(decided) => decided,
+            Now::Later(charge) => Undecided::watch(&limiter, charge, rules).await,
+        };
+        match decided {
+            Ok(decision) if decision.is_denied() => Ok(Some(decision)),
+            Ok(admitted) => {
+                // The denial was ended elsewhere. The caller charges the request together with the other
+                // keys.
+                let _ = Refund::of(&limiter, &admitted).await;
+                Ok(None)
+            }
+            // The caller's decision will show it.
+            Err(_) => Ok(None),
+        }
+    })
 }

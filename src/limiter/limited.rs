@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::{limiter::Limiter, reservation::Reservation};
 use crate::decision::Decision;
 
-/// The extension that a layer inserts into a request. Only one, because each extension costs an allocation and an entry.
+/// The extension that a layer inserts into a request. Only one, because each extension costs an allocation
+/// and an entry.
 #[derive(Clone)]
 pub(crate) struct Limited {
     pub(crate) decision: Decision,

@@ -1,57 +1,32 @@
 use std::{
     fmt,
-    future::Future,
-    pin::Pin,
-    slice,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
+    time::Duration,
 };
 
+use tokio::time::sleep;
+
 use super::{
-    background::{Background, PermitRequest, Work},
-    fallback::{Pending, Shared, User, counted},
+    background::{Background, User, Work},
+    decider::{Begun, Decider, Deciding, enforced},
+    drain::drain,
+    operator::Operator,
+    wait::WaitState,
 };
 use crate::{
-    base::{Answer, Error, ErrorKind, Now},
-    decision::{Charge, Charges, Decision, Outcome},
+    base::{Answer, Error},
+    decision::{Charge, Charges, Decision},
     key::Key,
     policy::{Enforcement, Policy},
     store::{Action, LocalCounts, ManualClock, Store},
 };
 
-/// A charge that the store decides. What completes it needs no allocation.
-pub(crate) struct Deciding {
-    answer: Answer<Decision>,
-    /// To decide in the store's place if it fails. `None` if the answer is complete as it is.
-    charges: Option<Charges>,
-}
-
-/// A decision, or a charge that is under way.
-type Begun = Now<Result<Decision, Error>, Deciding>;
-
-impl Deciding {
-    #[inline]
-    fn counting(action: Action, answer: Answer<Decision>) -> Begun {
-        match answer.now() {
-            Now::Ready(decided) => Now::Ready(counted(action, decided)),
-            Now::Later(answer) => {
-                Now::Later(Self::from(answer.then(move |decided| counted(action, decided))))
-            }
-        }
-    }
-}
-
-impl From<Answer<Decision>> for Deciding {
-    fn from(answer: Answer<Decision>) -> Self {
-        Self { answer, charges: None }
-    }
-}
-
-/// Makes decisions without a layer: for jobs, message consumers, WebSockets, and handlers that learn the cost while they
-/// process a request.
+/// Makes decisions without a layer: for jobs, message consumers, WebSockets, and handlers that learn the cost
+/// while they process a request.
 ///
-/// [`RateLimitLayer`](crate::RateLimitLayer) is built on it. Cloning is cheap and gives another handle on the same
-/// store.
+/// [`RateLimitLayer`](crate::RateLimitLayer) is built on it. Cloning is cheap and gives another handle on the
+/// same store.
 ///
 /// # Which call when
 ///
@@ -71,20 +46,20 @@ impl From<Answer<Decision>> for Deciding {
 ///
 /// # When the store fails
 ///
-/// The [`FailureMode`](crate::FailureMode) of the policies decides, and [`Decision::failure`] has the cause. Policies
-/// that are [`Local`](crate::FailureMode::Local), the default, are counted in this process. Policies that are
-/// [`Open`](crate::FailureMode::Open) admit. If one is [`Closed`](crate::FailureMode::Closed), the check fails with an
-/// error.
+/// The [`FailureMode`](crate::FailureMode) of the policies decides, and [`Decision::failure`] has the cause.
+/// Policies that are [`Local`](crate::FailureMode::Local), the default, are counted in this process. Policies
+/// that are [`Open`](crate::FailureMode::Open) admit. If one is [`Closed`](crate::FailureMode::Closed), the
+/// check fails with an error.
 ///
-/// During an outage, limiters on clones of one [`RedisStore`](crate::RedisStore), or clones of one limiter on any store,
-/// share their in-process counts, so layers that share a limit keep sharing it.
+/// During an outage, limiters on clones of one [`RedisStore`](crate::RedisStore), or clones of one limiter on
+/// any store, share their in-process counts, so layers that share a limit keep sharing it.
 ///
 /// # In a handler
 ///
 /// The limiter of a request follows the [`Enforcement`] that its layer had when the request arrived. Under
 /// [`ReportOnly`](Enforcement::ReportOnly) its checks, peeks and debits run as usual and always admit:
-/// [`Decision::outcomes`] shows which policies denied. Under [`Off`](Enforcement::Off) they admit without using the
-/// store.
+/// [`Decision::outcomes`] shows which policies denied. Under [`Off`](Enforcement::Off) they admit without
+/// using the store.
 ///
 /// # Example
 ///
@@ -123,12 +98,12 @@ impl From<Answer<Decision>> for Deciding {
 /// ```
 #[derive(Clone)]
 pub struct Limiter {
-    pub(super) shared: Arc<Shared>,
-    /// `None` [for work](Self::for_work).
-    #[expect(dead_code, reason = "only dropped")]
-    user: Option<Arc<User>>,
+    pub(super) decider: Arc<Decider>,
+    /// Work in the background has none: otherwise, the limiter and work that no runtime does would keep each
+    /// other.
+    user: Arc<User>,
     /// The enforcement of the request whose handler has this limiter.
-    enforcement: Enforcement,
+    pub(super) enforcement: Enforcement,
 }
 
 impl Limiter {
@@ -142,16 +117,17 @@ impl Limiter {
         let unwrapped = backend.filter(|_| store.inner().is_none());
         let decide_one = unwrapped.and_then(|backend| backend.0.decide_one());
         let background = Background::new();
-        let user = Some(Arc::new(User(background.clone())));
-        let shared = Shared { store: Arc::new(store), decide_one, local, background };
-        Self { shared: Arc::new(shared), user, enforcement: Enforcement::On }
+        let user = Arc::new(User(background.clone()));
+        let decider = Arc::new(Decider { store: Arc::new(store), decide_one, local, background });
+        Self { decider, user, enforcement: Enforcement::On }
     }
 
-    /// This limiter under another [`Enforcement`]. Defaults to [`On`](Enforcement::On) for a new limiter; in a handler, to
-    /// the enforcement that the layer had when the request arrived.
+    /// This limiter under another [`Enforcement`]. Defaults to [`On`](Enforcement::On) for a new limiter; in
+    /// a handler, to the enforcement that the layer had when the request arrived.
     ///
-    /// So a handler can enforce a limit under a layer that only reports, and the other way around. A layer takes over the
-    /// enforcement of its limiter, unless it [sets its own](crate::RateLimitLayer::enforcement).
+    /// So a handler can enforce a limit under a layer that only reports, and the other way around. A layer
+    /// takes over the enforcement of its limiter, unless it [sets its
+    /// own](crate::RateLimitLayer::enforcement).
     ///
     /// # Example
     ///
@@ -175,58 +151,44 @@ impl Limiter {
         Self { enforcement, ..self.clone() }
     }
 
-    /// A clone for work in the background, which does not count as a user. Otherwise, the limiter and work that no
-    /// runtime does would keep each other.
-    pub(super) fn for_work(&self) -> Self {
-        Self { user: None, ..self.clone() }
-    }
-
     /// Its [enforcement](Self::under).
     pub(crate) const fn enforcement(&self) -> Enforcement {
         self.enforcement
     }
 
-    /// The decision of `decide`, which admits unless this limiter enforces it.
-    pub(super) fn enforced(&self, decide: impl FnOnce() -> Answer<Decision>) -> Answer<Decision> {
-        match self.enforcement {
-            Enforcement::On => decide(),
-            Enforcement::ReportOnly => decide().then(|decided| match decided {
-                Ok(decision) => Ok(decision.admitted()),
-                // A mistake in the call.
-                Err(error) if error.kind() == ErrorKind::InvalidConfig => Err(error),
-                Err(error) => Ok(Decision::failed_open(error)),
-            }),
-            Enforcement::Off => Answer::ready(Ok(Decision::not_limited())),
-        }
+    fn enforced(&self, decide: impl FnOnce() -> Answer<Decision>) -> Answer<Decision> {
+        enforced(self.enforcement, decide)
     }
 
     /// Charges `key` with `cost` units under `policy`, or denies and charges nothing.
     ///
-    /// A [`MemoryStore`](crate::MemoryStore) decides before this method returns. A [`RedisStore`](crate::RedisStore)
-    /// decides when the future is polled, except for units on [lease](Policy::max_lease) and denials from the deny cache. A
-    /// future that is dropped early may have charged.
+    /// A [`MemoryStore`](crate::MemoryStore) decides before this method returns. A
+    /// [`RedisStore`](crate::RedisStore) decides when the future is polled, except for units on
+    /// [lease](Policy::max_lease) and denials from the deny cache. A future that is dropped early may have
+    /// charged.
     ///
     /// # Errors
     ///
-    /// The future resolves to an error if the store failed and the policy is [`Closed`](crate::FailureMode::Closed), to
-    /// an [`InvalidConfig`](ErrorKind::InvalidConfig) error if the store does not support the policy, and to a
-    /// [`MissingSetup`](ErrorKind::MissingSetup) error if a `RedisStore` is used outside a Tokio runtime. A denial is
-    /// not an error.
+    /// The future resolves to an error if the store failed and the policy is
+    /// [`Closed`](crate::FailureMode::Closed), to an [`InvalidConfig`](crate::ErrorKind::InvalidConfig) error
+    /// if the store does not support the policy, and to a [`MissingSetup`](crate::ErrorKind::MissingSetup)
+    /// error if a `RedisStore` is used outside a Tokio runtime. A denial is not an error.
     ///
     pub fn check(&self, policy: &Policy, key: &Key, cost: u64) -> Answer<Decision> {
-        self.enforced(|| self.decide(Action::Charge, Charge::new(policy, key, cost)))
+        self.enforced(|| self.decider.decide(Action::Charge, Charge::new(policy, key, cost)))
     }
 
-    /// Makes all of `charges`, or denies and charges nothing, in one atomic step. In a Redis Cluster, charges to
-    /// different keys are decided [one after the other](crate::guide::redis#cluster). An empty list is admitted without
-    /// the store.
+    /// Makes all of `charges`, or denies and charges nothing, in one atomic step. In a Redis Cluster, charges
+    /// to different keys are decided [one after the other](crate::guide::redis#cluster). An empty list is
+    /// admitted without the store.
     ///
     /// # Errors
     ///
-    /// The same as [`check`](Self::check), and an [`InvalidConfig`](ErrorKind::InvalidConfig) error if there are more
-    /// than 256 charges, or if two of them have the same key and the same policy name: then add their costs.
+    /// The same as [`check`](Self::check), and an [`InvalidConfig`](crate::ErrorKind::InvalidConfig) error if
+    /// there are more than 256 charges, or if two of them have the same key and the same policy name: then
+    /// add their costs.
     pub fn check_all(&self, charges: &[Charge]) -> Answer<Decision> {
-        self.enforced(|| self.decide(Action::Charge, charges))
+        self.enforced(|| self.decider.decide(Action::Charge, charges))
     }
 
     /// Decides as [`check`](Self::check) would now, and charges nothing.
@@ -234,36 +196,125 @@ impl Limiter {
     /// A cost of 0 is always admitted, and the decision shows what remains. Errors are the same as for
     /// [`check`](Self::check).
     pub fn peek(&self, policy: &Policy, key: &Key, cost: u64) -> Answer<Decision> {
-        self.enforced(|| self.decide(Action::Peek, Charge::new(policy, key, cost)))
+        self.enforced(|| self.decider.decide(Action::Peek, Charge::new(policy, key, cost)))
     }
 
     /// Decides as [`check_all`](Self::check_all) would now, and charges nothing.
     pub fn peek_all(&self, charges: &[Charge]) -> Answer<Decision> {
-        self.enforced(|| self.decide(Action::Peek, charges))
+        self.enforced(|| self.decider.decide(Action::Peek, charges))
     }
 
     /// Charges `key` with as many units as remain under `policy`, up to `cost`.
     ///
-    /// [`Outcome::granted`](crate::decision::Outcome::granted) is the number of units charged. If none remain, the
-    /// request is denied, with the wait until one does. Errors are the same as for [`check`](Self::check).
+    /// [`Outcome::granted`](crate::decision::Outcome::granted) is the number of units charged. If none
+    /// remain, the request is denied, with the wait until one does. Errors are the same as for
+    /// [`check`](Self::check).
     pub fn check_up_to(&self, policy: &Policy, key: &Key, cost: u64) -> Answer<Decision> {
-        self.enforced(|| self.decide(Action::ChargeUpTo, Charge::new(policy, key, cost)))
+        self.enforced(|| self.decider.decide(Action::ChargeUpTo, Charge::new(policy, key, cost)))
     }
 
-    /// Charges `units` more units to every key of `decision`, under the same policies, all or nothing. For a handler
-    /// that learns the cost from the request or from its own response.
+    /// Waits for at most `patience` until `cost` units are available to `key` under `policy`, and charges
+    /// them. For jobs and outgoing calls.
     ///
-    /// In a layer with several rules, this charges all of them, including a limit on addresses. To charge only some, let those
-    /// rules [reserve](crate::Rule::reserve) and use [`Reservation::charge_more`](crate::Reservation::charge_more), or
-    /// select a policy with [`Decision::for_policy`].
+    /// Await it in a Tokio runtime. If the decision [`is_admitted`](Decision::is_admitted), the caller may go
+    /// on now. If it is denied, nothing was charged. If the units will not be available within the patience,
+    /// this returns without waiting for them; the denial has the remaining wait. A cost above the capacity is
+    /// denied immediately.
+    ///
+    /// * After a denial, this waits for its [`retry_after`](Decision::retry_after) and tries again. Callers
+    ///   are not queued: others may charge the units first. Only
+    ///   [`LeakyBucket::queue`](crate::algorithm::LeakyBucket::queue) admits in order.
+    /// * For such a queue, this waits for the [delay](Decision::delay) of the decision. If the delay is
+    ///   longer than the remaining patience, the units are refunded, and the decision is a denial.
+    /// * The time of a permit's release is not known in advance. Under a
+    ///   [`Concurrency`](crate::algorithm::Concurrency) policy, this tries again after 10 ms, then after
+    ///   increasing waits of at most 250 ms.
+    /// * A [penalty](Policy::penalty) counts one denial if this returns a denial, and none if the request is
+    ///   admitted after a wait.
+    ///
+    /// If the future is dropped while it waits after a denial, nothing is charged. If it is dropped during a
+    /// delay, the units stay charged, because others are queued behind them.
+    ///
+    /// # When the store fails
+    ///
+    /// A [`check`](Self::check) whose answer is late is decided by the [failure mode](crate::FailureMode),
+    /// which may admit what the store would deny. A wait has time, so it asks the store again: after a missed
+    /// deadline, a broken connection, a failed attempt to connect, or if the store is busy. The pauses grow
+    /// from 10 ms to at most 250 ms, and are random. The failure mode decides when the patience is over, or
+    /// immediately if the store is known to be unavailable
+    /// ([`StoreSuspended`](crate::ErrorKind::StoreSuspended): the circuit breaker of a `RedisStore` is open)
+    /// or answers with an error. So a single failure admits nothing beyond the limit, and an outage lets no
+    /// worker wait for its whole patience. If the limit must hold in an outage too, use
+    /// [`Closed`](crate::FailureMode::Closed): this then fails with an error, and the job can be put back.
+    ///
+    /// The store [may have charged](crate::ErrorKind::may_have_charged) a try whose answer is late, and the
+    /// next try charges again. The units of such a try are not refunded: they count until they are
+    /// replenished, as if a call had been made. So failures let fewer calls through than the limit, never
+    /// more. A permit of such a try is released.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`check`](Self::check).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let calls = Policy::new("partner-api", Quota::per_second(100).burst(1));
+    /// let partner = Key::new("partner");
+    ///
+    /// for _ in 0..3 {
+    ///     // The second and the third wait for 10 ms.
+    ///     assert!(limiter.wait(&calls, &partner, 1, Duration::from_secs(5)).await?.is_admitted());
+    /// }
+    /// // More than the burst is denied immediately.
+    /// assert!(limiter.wait(&calls, &partner, 2, Duration::from_secs(5)).await?.verdict().is_denied());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn wait(
+        &self,
+        policy: &Policy,
+        key: &Key,
+        cost: u64,
+        patience: Duration,
+    ) -> Result<Decision, Error> {
+        let mut waited = WaitState::new(patience);
+        let decision = self.check_until(&[Charge::new(policy, key, cost)], &mut waited, || {}).await?;
+        let Some(delay) = decision.delay() else { return Ok(decision) };
+        let late = delay.saturating_sub(waited.left());
+        if late.is_zero() {
+            sleep(delay).await;
+            return Ok(decision.after_delay());
+        }
+        self.enforced(|| {
+            let refund = self.refund(&decision, cost);
+            // A refund that fails may have no outcomes.
+            refund.map(move |refunded| decision.updated(&refunded).map(|one| one.denying(late)))
+        })
+        .await
+    }
+
+    /// Charges `units` more units to every key of `decision`, under the same policies, all or nothing. For a
+    /// handler that learns the cost from the request or from its own response.
+    ///
+    /// In a layer with several rules, this charges all of them, including a limit on addresses. To charge
+    /// only some, let those rules [reserve](crate::Rule::reserve) and use
+    /// [`Reservation::charge_more`](crate::Reservation::charge_more), or select a policy with
+    /// [`Decision::for_policy`].
     ///
     /// If `decision` has no outcomes, because no layer charged the request, or because the store
-    /// [failed](Decision::failure) and the policies are [`Open`](crate::FailureMode::Open), this admits without using
-    /// the store. Errors are the same as for [`check_all`](Self::check_all).
+    /// [failed](Decision::failure) and the policies are [`Open`](crate::FailureMode::Open), this admits
+    /// without using the store. Errors are the same as for [`check_all`](Self::check_all).
     ///
-    /// Return the new decision from the handler, and the layer writes it into the response's headers. You can also
-    /// return a decision of [`check`](Self::check): its outcomes under other policies are added to the headers. For
-    /// another key under the same policy, the headers keep the outcome of the request's own key.
+    /// Return the new decision from the handler, and the layer writes it into the response's headers. You can
+    /// also return a decision of [`check`](Self::check): its outcomes under other policies are added to the
+    /// headers. For another key under the same policy, the headers keep the outcome of the request's own key.
     ///
     /// # Example
     ///
@@ -301,29 +352,27 @@ impl Limiter {
     /// # #[cfg(feature = "axum")] example::main();
     /// ```
     pub fn charge_more(&self, decision: &Decision, units: u64) -> Answer<Decision> {
-        self.enforced(|| match &*charges_of(decision, units) {
-            // Nothing is charged. If the decision was made in an outage, it has the failure.
-            [] => Answer::ready(Ok(decision.clone())),
-            charges => self.decide(Action::Charge, charges),
-        })
+        self.enforced(|| self.decider.charge_more(decision, units))
     }
 
-    /// Charges `units` more units to every key of `decision`, under the same policies, regardless of what remains. For
-    /// a cost that is known only after the work is done: the bytes of a response, the tokens of a model.
+    /// Charges `units` more units to every key of `decision`, under the same policies, regardless of what
+    /// remains. For a cost that is known only after the work is done: the bytes of a response, the tokens of
+    /// a model.
     ///
-    /// It charges what remains, and beyond that as much as the policy allows as [debt](Policy::max_debt). So it always
-    /// admits; [`Outcome::granted`] is the number of units charged, and later requests are denied until the units are
-    /// replenished. [`charge_more`](Self::charge_more) instead denies, and charges nothing, if too few units remain.
+    /// It charges what remains, and beyond that as much as the policy allows as [debt](Policy::max_debt). So
+    /// it always admits; [`Outcome::granted`](crate::decision::Outcome::granted) is the number of units
+    /// charged, and later requests are denied until the units are replenished.
+    /// [`charge_more`](Self::charge_more) instead denies, and charges nothing, if too few units remain.
     /// Permits of a [`Concurrency`](crate::algorithm::Concurrency) policy are not debited, nor is a
     /// [shadow](Policy::shadow) that would have denied the request.
     ///
-    /// To debit only one of several policies, select it with [`Decision::for_policy`]. To debit rules, whose policies may
-    /// be looked up, or to charge an estimate first, use a [`Reservation`](crate::Reservation).
+    /// To debit only one of several policies, select it with [`Decision::for_policy`]. To debit rules, whose
+    /// policies may be looked up, or to charge an estimate first, use a [`Reservation`](crate::Reservation).
     ///
     /// # Errors
     ///
-    /// The same as [`check`](Self::check). If the store fails, the [failure mode](crate::FailureMode) of the policies
-    /// applies. A debit that fails is not repeated: it may have been charged.
+    /// The same as [`check`](Self::check). If the store fails, the [failure mode](crate::FailureMode) of the
+    /// policies applies. A debit that fails is not repeated: it may have been charged.
     ///
     /// # Example
     ///
@@ -346,47 +395,30 @@ impl Limiter {
     /// # }
     /// ```
     pub fn debit(&self, decision: &Decision, units: u64) -> Answer<Decision> {
-        self.enforced(|| self.debit_each(decision, |_| units))
-    }
-
-    /// Debits the given number of units of each outcome.
-    pub(super) fn debit_each(
-        &self,
-        decision: &Decision,
-        units: impl Fn(&Outcome) -> u64,
-    ) -> Answer<Decision> {
-        let is_debited = |one: &&Outcome| !(one.policy().has_permits() || one.is_shadow() && one.is_denied());
-        let debit =
-            |one: &Outcome| (one.policy().clone(), Charge::new(one.policy().debits(), one.key(), units(one)));
-        let (policies, charges): (Vec<Policy>, Vec<Charge>) =
-            decision.all_outcomes().iter().filter(is_debited).map(debit).unzip();
-        if charges.is_empty() {
-            return Answer::ready(Ok(decision.clone()));
-        }
-        self.decide(Action::Debit, charges).then(move |debited| Ok(of_policies(&policies, debited?)))
+        self.enforced(|| self.decider.debit_each(decision, |_| units))
     }
 
     /// Refunds up to `units` units that `decision` charged to each of its keys, if they still count.
     ///
-    /// A refund does not return units that another request was charged, with the exceptions below. Units stop counting
-    /// when the charge's window ends, when its bucket has drained past the charge, or when its entry leaves the log.
-    /// All refunds of a decision together never exceed its charge.
+    /// A refund does not return units that another request was charged, with the exceptions below. Units stop
+    /// counting when the charge's window ends, when its bucket has drained past the charge, or when its entry
+    /// leaves the log. All refunds of a decision together never exceed its charge.
     ///
-    /// Windows, the log and permits return all of that. So do buckets if units are refunded in the order of their charges.
-    /// In another order, a bucket may keep a part charged: of 50 requests at one moment, under 50 units per second, and
-    /// refunded in random order within 50 ms, it kept a third.
+    /// Windows, the log and permits return all of that. So do buckets if units are refunded in the order of
+    /// their charges. In another order, a bucket may keep a part charged: of 50 requests at one moment, under
+    /// 50 units per second, and refunded in random order within 50 ms, it kept a third.
     ///
-    /// A denied decision or a peek has nothing to refund. A decision from [`charge_more`](Self::charge_more) is
-    /// refunded separately. A permit of a [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop
-    /// its decision instead.
+    /// A denied decision or a peek has nothing to refund. A decision from [`charge_more`](Self::charge_more)
+    /// is refunded separately. A permit of a [`Concurrency`](crate::algorithm::Concurrency) policy is not
+    /// refunded; drop its decision instead.
     ///
-    /// If the store [failed](Decision::failure) and this process made the decision, the units are refunded in this
-    /// process, or in the store if it was charged for them in the meantime. A refund that fails is not repeated,
-    /// because it may have been carried out. If it was certainly not sent and the policy is
+    /// If the store [failed](Decision::failure) and this process made the decision, the units are refunded in
+    /// this process, or in the store if it was charged for them in the meantime. A refund that fails is not
+    /// repeated, because it may have been carried out. If it was certainly not sent and the policy is
     /// [`Local`](crate::FailureMode::Local), it is sent once the store answers.
     ///
-    /// A refund does not detect a [`reset`](super::Operator::reset), a changed quota of a bucket, or a clock that
-    /// stepped back. After one of these it can return units of later charges.
+    /// A refund does not detect a [`reset`](super::Operator::reset), a changed quota of a bucket, or a clock
+    /// that stepped back. After one of these it can return units of later charges.
     ///
     /// # Example
     ///
@@ -414,63 +446,86 @@ impl Limiter {
     /// # }
     /// ```
     pub fn refund(&self, decision: &Decision, units: u64) -> Answer<Decision> {
-        self.refund_each(decision, |_| units).1
+        self.decider.refund_each(decision, |_| units).1
     }
 
-    /// Refunds the given number of units of each outcome. Also returns how many are refunded.
-    pub(super) fn refund_each(
-        &self,
-        decision: &Decision,
-        units: impl Fn(&Outcome) -> u64,
-    ) -> (Vec<u64>, Answer<Decision>) {
-        let (mut refunded, mut claims) = (Vec::new(), Vec::new());
-        let (mut charges, mut here) = (Vec::new(), Vec::new());
-        for outcome in decision.all_outcomes() {
-            // A denial charges nothing. In a Cluster, what it charged in some slots is refunded before it is returned.
-            let units = if decision.is_denied() { 0 } else { units(outcome) };
-            let claim = outcome.claim_refund(units);
-            if let Some(local) = outcome.local() {
-                refunded.push(claim.units);
-                let (remains, of_store) = self.shared.local.refund(outcome, local, claim.units);
-                match of_store {
-                    Some(charge) => charges.push(charge),
-                    None => here.push(remains),
-                }
-                continue;
-            }
-            // With nothing to refund, a charge of 0 shows what remains.
-            let charge = outcome.refund(claim.units);
-            refunded.push(if charge.is_some() { claim.units } else { 0 });
-            claims.push(claim);
-            charges.push(charge.unwrap_or_else(|| Charge::new(outcome.policy(), outcome.key(), 0)));
-        }
-        let here = (!here.is_empty()).then(|| Decision::refunded_locally(here, decision));
-        if charges.is_empty() {
-            return (refunded, Answer::ready(Ok(here.unwrap_or_else(|| decision.clone()))));
-        }
-        let answer = self.dispatch(Action::Refund, &charges);
-        let answer = Pending::refund(&self.shared.background, &charges, claims).finish(answer);
-        let shared = self.shared.clone();
-        let answer = answer.then(move |decided| shared.complete(Action::Refund, &charges, decided));
-        let answer = match here {
-            Some(here) => answer.map(move |refunded| here.updated(&refunded)),
-            None => answer,
-        };
-        (refunded, answer)
+    /// The calls that operators make, on the same store.
+    #[must_use]
+    pub fn operator(&self) -> Operator {
+        Operator::new(self.decider.clone(), self.user.clone())
+    }
+
+    /// Completes what must still be sent to the store. Await it after the last request, before the process
+    /// ends.
+    ///
+    /// For at most `deadline`, it waits until:
+    ///
+    /// * every [`Reservation`](crate::Reservation) is settled or dropped;
+    /// * every settlement and refund in the background has ended, including settlements and refunds of an
+    ///   outage;
+    /// * every permit whose decision was dropped is released;
+    /// * what was admitted in process during an outage is charged to the store;
+    /// * units on [lease](crate::Policy::max_lease) are returned to the store.
+    ///
+    /// This covers the reservations and refunds of this limiter, its clones and the layers built with them,
+    /// but not the ones of another limiter on the same store: build all layers with clones of one limiter.
+    /// Leases are returned for the whole store.
+    ///
+    /// # Errors
+    ///
+    /// [`StoreTimeout`](crate::ErrorKind::StoreTimeout) if the deadline passes first,
+    /// [`MissingSetup`](crate::ErrorKind::MissingSetup) outside a Tokio runtime, and any error of the store
+    /// while leases are returned. What was not sent by then is lost with the process. You can call this
+    /// again.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{ErrorKind, Key, Limiter, MemoryStore, Policy, Quota, Reservation};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let tokens = Policy::new("tokens", Quota::per_hour(1_000));
+    /// let decision = limiter.check(&tokens, &Key::new("alice"), 400).await?;
+    /// let reservation = Reservation::new(&limiter, &decision);
+    ///
+    /// let deadline = Duration::from_millis(50);
+    /// assert_eq!(limiter.drain(deadline).await.unwrap_err().kind(), ErrorKind::StoreTimeout);
+    /// drop(reservation.settle(150));
+    /// limiter.drain(deadline).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// After a graceful shutdown:
+    ///
+    /// ```no_run
+    /// # #[cfg(feature = "axum")]
+    /// # async fn example(limiter: tower_ratelimit::Limiter) -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (listener, app) = (tokio::net::TcpListener::bind("0.0.0.0:3000").await?, axum::Router::new());
+    /// axum::serve(listener, app).with_graceful_shutdown(async { /* the signal to stop */ }).await?;
+    /// limiter.drain(std::time::Duration::from_secs(5)).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn drain(&self, deadline: Duration) -> Result<(), Error> {
+        drain(&self.decider, deadline).await
     }
 
     /// Checks whether the store supports the algorithm of `policy`. A layer does so when it is built.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if it does not.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if it does not.
     pub fn supports(&self, policy: &Policy) -> Result<(), Error> {
-        self.shared.store.backend().map_or(Ok(()), |backend| backend.0.supports(policy))
+        self.decider.store.backend().map_or(Ok(()), |backend| backend.0.supports(policy))
     }
 
     /// The clock that a test has set in place of the store's.
     pub(crate) fn manual_clock(&self) -> Option<ManualClock> {
-        self.shared.store.backend()?.0.manual_clock()
+        self.decider.store.backend()?.0.manual_clock()
     }
 
     /// Shows the counters of `policies`, failures and rejections at 0.
@@ -478,19 +533,20 @@ impl Limiter {
     pub(crate) fn count_from_zero(&self, policies: impl Iterator<Item = Policy>) {
         crate::metrics::record::count_from_zero();
         policies.for_each(|policy| {
-            crate::decision::metrics::count_policy_from_zero(&policy, self.shared.decide_one.is_none())
+            crate::decision::metrics::count_policy_from_zero(&policy, self.decider.decide_one.is_none())
         });
     }
 
     /// Begins work that [`drain`](Self::drain) waits for.
     pub(crate) fn begin_work(&self) -> Work {
-        self.shared.background.begin_work()
+        self.decider.background.begin_work()
     }
 
-    /// [`check_all`](Self::check_all), for a layer: the decision, or what [`poll_charge`](Self::poll_charge) waits for.
+    /// [`check_all`](Self::check_all), for a layer: the decision, or what [`poll_charge`](Self::poll_charge)
+    /// waits for.
     #[inline]
     pub(crate) fn charge(&self, charges: impl Into<Charges>) -> Begun {
-        self.begin(Action::Charge, charges.into())
+        self.decider.begin(Action::Charge, charges.into())
     }
 
     #[inline]
@@ -499,108 +555,22 @@ impl Limiter {
         charge: &mut Deciding,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Decision, Error>> {
-        let decided = ready!(Pin::new(&mut charge.answer).poll(cx));
-        Poll::Ready(match charge.charges.take() {
-            Some(charges) => self.shared.complete(Action::Charge, &charges, decided),
-            None => decided,
-        })
+        self.decider.poll_charge(charge, cx)
     }
 
-    pub(super) fn decide(&self, action: Action, charges: impl Into<Charges>) -> Answer<Decision> {
-        match self.begin(action, charges.into()) {
-            Now::Ready(decided) => Answer::ready(decided),
-            Now::Later(Deciding { answer, charges: None }) => answer,
-            Now::Later(Deciding { answer, charges: Some(charges) }) => {
-                let shared = self.shared.clone();
-                answer.then(move |decided| shared.complete(action, &charges, decided))
-            }
+    /// [`check_all`](Self::check_all), again until the request is admitted or cannot be in time. Calls
+    /// `waits` before each wait.
+    pub(crate) async fn check_until(
+        &self,
+        charges: &[Charge],
+        waited: &mut WaitState,
+        waits: impl FnMut(),
+    ) -> Result<Decision, Error> {
+        match self.enforcement {
+            Enforcement::On => waited.check(&self.decider, charges, waits).await,
+            _ => self.check_all(charges).await,
         }
     }
-
-    fn begin(&self, action: Action, charges: Charges) -> Begun {
-        let Shared { store, decide_one, background, .. } = &*self.shared;
-        background.check_overdue();
-        let charges = match charges {
-            // Nothing to check.
-            Charges::One(charge) if !charge.needs_permit() => {
-                if let Some(decide_one) = decide_one {
-                    return Deciding::counting(action, decide_one(action, charge));
-                }
-                let answer = store.decide(action, slice::from_ref(&charge));
-                return self.complete(action, Charges::One(charge), answer);
-            }
-            Charges::One(charge) => vec![charge],
-            Charges::Many(charges) => charges,
-        };
-        let (answer, charges) = self.ask(action, charges);
-        if decide_one.is_some() {
-            return Deciding::counting(action, answer);
-        }
-        self.complete(action, Charges::Many(charges), answer)
-    }
-
-    /// The answer of the store, without the failure modes, and the charges as the store gets them.
-    pub(super) fn ask(&self, action: Action, mut charges: Vec<Charge>) -> (Answer<Decision>, Vec<Charge>) {
-        let Shared { store, background, .. } = &*self.shared;
-        // Decisions have the outcomes of shadows last. This order lets stores and the fallback pair them with the
-        // charges.
-        charges.sort_by_key(Charge::is_shadow);
-        // Only charges get permits.
-        let admits = matches!(action, Action::Charge | Action::ChargeUpTo);
-        if admits && charges.iter().any(Charge::needs_permit) {
-            charges = charges.iter().map(Charge::with_new_holder).collect();
-            let pending = Pending::charge(background, PermitRequest::of(store, background, &charges));
-            return (pending.finish(self.dispatch(action, &charges)), charges);
-        }
-        (self.dispatch(action, &charges), charges)
-    }
-
-    /// Applies the failure modes to an answer that needs no undoing, if it is ready.
-    // Inlined because a call would move the charges once more.
-    #[inline(always)]
-    fn complete(&self, action: Action, charges: Charges, answer: Answer<Decision>) -> Begun {
-        match answer.now() {
-            Now::Ready(decided) => Now::Ready(self.shared.complete(action, &charges, decided)),
-            Now::Later(answer) => Now::Later(Deciding { answer, charges: Some(charges) }),
-        }
-    }
-
-    fn dispatch(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
-        if charges.is_empty() {
-            return Answer::ready(Ok(Decision::new([])));
-        }
-        if charges.len() > MAX_CHARGES {
-            return Answer::ready(Err(Error::invalid("a decision has at most 256 charges: split it")));
-        }
-        if has_duplicate_key(charges) {
-            return Answer::ready(Err(Error::invalid(
-                "two charges have the same key and the same policy name: add their costs, or rename a policy",
-            )));
-        }
-        self.shared.store.decide(action, charges)
-    }
-}
-
-/// The most charges of a decision. More would not fit into one call of a script.
-pub(super) const MAX_CHARGES: usize = 256;
-
-fn charges_of(decision: &Decision, units: u64) -> Vec<Charge> {
-    let charge = |outcome: &Outcome| Charge::new(outcome.policy(), outcome.key(), units);
-    decision.all_outcomes().iter().map(charge).collect()
-}
-
-/// The decision of a debit, as one of `policies` instead of those that count debits.
-fn of_policies(policies: &[Policy], debited: Decision) -> Decision {
-    // While the store fails, there is no room for debt.
-    let is_local = debited.failure().is_some();
-    debited.map(|outcome: Outcome| match policies.iter().find(|one| one.debits() == outcome.policy()) {
-        Some(policy) => outcome.of_debit(policy, if is_local { 0 } else { policy.settings().max_debt }),
-        None => outcome,
-    })
-}
-
-pub(super) fn has_duplicate_key(charges: &[Charge]) -> bool {
-    charges.iter().enumerate().any(|(i, one)| charges[..i].iter().any(|other| one.is_of_same_count(other)))
 }
 
 impl<S: Store> From<S> for Limiter {

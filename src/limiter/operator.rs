@@ -1,21 +1,22 @@
 //! The calls of operators.
 
-use std::time::Duration;
+use std::{fmt, sync::Arc, time::Duration};
 
-use super::limiter::Limiter;
+use super::{background::User, decider::Decider};
 use crate::{
     base::{Answer, Error, ErrorKind, time::micros},
     decision::{Charge, Decision, Outcome},
     key::Key,
-    policy::{Enforcement, MAX_BAN, Policy},
+    policy::{MAX_BAN, Policy},
     store::{
         Action,
         list::{Extent, StoredKeys},
     },
 };
 
-/// The calls for operators, from [`Limiter::operator`]: reset, refund, ban or unban a key. Cloning is cheap. To see the
-/// state of a key or the list of bans, use the feature `explain` of the crate `tower-ratelimit-extra`.
+/// The calls for operators, from [`Limiter::operator`](crate::Limiter::operator): reset, refund, ban or unban
+/// a key. Cloning is cheap. To see the state of a key or the list of bans, use the feature `explain` of the
+/// crate `tower-ratelimit-extra`.
 ///
 /// # Example
 ///
@@ -35,50 +36,53 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
-pub struct Operator(Limiter);
-
-impl Limiter {
-    /// The calls that operators make, on the same store.
-    #[must_use]
-    pub fn operator(&self) -> Operator {
-        Operator(self.clone())
-    }
+#[derive(Clone)]
+pub struct Operator {
+    decider: Arc<Decider>,
+    #[expect(dead_code, reason = "only dropped")]
+    user: Arc<User>,
 }
 
 impl Operator {
-    /// Removes everything that `key` was charged under `policy`, so its whole quota is available again. It does not end
-    /// a ban; [`unban`](Self::unban) does. Under a [`Concurrency`](crate::algorithm::Concurrency) policy, requests that
-    /// are still running count again once their permits are renewed, within a third of the period.
+    pub(super) fn new(decider: Arc<Decider>, user: Arc<User>) -> Self {
+        Self { decider, user }
+    }
+
+    /// Removes everything that `key` was charged under `policy`, so its whole quota is available again. It
+    /// does not end a ban; [`unban`](Self::unban) does. Under a
+    /// [`Concurrency`](crate::algorithm::Concurrency) policy, requests that are still running count again
+    /// once their permits are renewed, within a third of the period.
     ///
     /// # Errors
     ///
-    /// The failure of the store. The policy's [`FailureMode`](crate::FailureMode) does not apply: if the store fails, this
-    /// forgets only what the process has counted in the outage ([`Local`](crate::FailureMode::Local)).
+    /// The failure of the store. The policy's [`FailureMode`](crate::FailureMode) does not apply: if the
+    /// store fails, this forgets only what the process has counted in the outage
+    /// ([`Local`](crate::FailureMode::Local)).
     pub async fn reset(&self, policy: &Policy, key: &Key) -> Result<(), Error> {
-        self.0.shared.local.forget(policy, key).await;
-        self.0.shared.store.reset(policy, key).await
+        self.decider.local.forget(policy, key).await;
+        self.decider.store.reset(policy, key).await
     }
 
     /// Refunds the latest `units` units that `key` was charged under `policy`, for any requests.
     ///
-    /// It refunds at most what was charged and still counts. To undo one decision, use [`Limiter::refund`], which
-    /// refunds no other request's units, except after a [`reset`](Self::reset) and in the cases that it lists. A permit
-    /// of a [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop its decision instead.
+    /// It refunds at most what was charged and still counts. To undo one decision, use
+    /// [`Limiter::refund`](crate::Limiter::refund), which refunds no other request's units, except after a
+    /// [`reset`](Self::reset) and in the cases that it lists. A permit of a
+    /// [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop its decision instead.
     ///
     /// The decision shows what remains after the refund. If the refund failed and the policy is not
-    /// [`Closed`](crate::FailureMode::Closed), [`Decision::failure`] has the cause. Errors are the same as for
-    /// [`Limiter::check`].
+    /// [`Closed`](crate::FailureMode::Closed), [`Decision::failure`] has the cause. Errors are the same as
+    /// for [`Limiter::check`](crate::Limiter::check).
     pub fn refund_latest(&self, policy: &Policy, key: &Key, units: u64) -> Answer<Decision> {
-        self.0.decide(Action::Refund, Charge::new(policy, key, units))
+        self.decider.decide(Action::Refund, Charge::new(policy, key, units))
     }
 
-    /// The units of [debt](Policy::max_debt) that `key` has not paid off under `policy`. 0 while the store fails, because only
-    /// the store counts debts.
+    /// The units of [debt](Policy::max_debt) that `key` has not paid off under `policy`. 0 while the store
+    /// fails, because only the store counts debts.
     ///
     /// # Errors
     ///
-    /// The same as [`Limiter::peek`].
+    /// The same as [`Limiter::peek`](crate::Limiter::peek).
     ///
     /// # Example
     ///
@@ -102,16 +106,16 @@ impl Operator {
             return Ok(0);
         }
         // The unused room for debt; the policy of debits has no bans.
-        let room = self.0.under(Enforcement::On).peek(policy.debits(), key, 0).await?;
+        let room = self.decider.decide(Action::Peek, Charge::new(policy.debits(), key, 0)).await?;
         let room = room.all_outcomes().first().filter(|_| room.failure().is_none());
         Ok(room.map_or(0, |room| debt.saturating_sub(room.remaining())))
     }
 
-    /// The name under which the store keeps the count of `key` under `policy`: the key in Redis. `None` if the store has no
-    /// such names, as a [`MemoryStore`](crate::MemoryStore).
+    /// The name under which the store keeps the count of `key` under `policy`: the key in Redis. `None` if
+    /// the store has no such names, as a [`MemoryStore`](crate::MemoryStore).
     #[must_use]
     pub fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
-        self.0.shared.store.backend()?.0.stored_name(policy, key)
+        self.decider.store.backend()?.0.stored_name(policy, key)
     }
 
     /// The keys that the store has under `policies`. No [`FailureMode`](crate::FailureMode) applies.
@@ -119,10 +123,11 @@ impl Operator {
     /// # Errors
     ///
     /// The failure of the store, and [`InvalidConfig`](ErrorKind::InvalidConfig) if it cannot list its keys.
-    // Hidden because `BanList` of `tower-ratelimit-extra` and the command `ratelimit-admin` are the API for lists.
+    // Hidden because `BanList` of `tower-ratelimit-extra` and the command `ratelimit-admin` are the API for
+    // lists.
     #[doc(hidden)]
     pub fn stored_keys(&self, policies: &[Policy], extent: Extent) -> Answer<StoredKeys> {
-        match self.0.shared.store.backend() {
+        match self.decider.store.backend() {
             Some(backend) => backend.0.stored_keys(policies, extent),
             None => Answer::ready(Err(Error::invalid(
                 "this store cannot list its keys: use a `RedisStore` or a `MemoryStore`",
@@ -130,28 +135,29 @@ impl Operator {
         }
     }
 
-    /// Peeks at a unit of `key` under `policy`, without a [`FailureMode`](crate::FailureMode). A deadline that the peek
-    /// misses does not count as a failure for requests.
+    /// Peeks at a unit of `key` under `policy`, without a [`FailureMode`](crate::FailureMode). A deadline
+    /// that the peek misses does not count as a failure for requests.
     // Hidden because only a list of many keys needs it: `Limiter::peek` is the API.
     #[doc(hidden)]
     pub fn peek_patiently(&self, policy: &Policy, key: &Key) -> Answer<Decision> {
-        self.0.shared.store.decide(Action::Peek, &[Charge::new(policy, key, 1).patiently()])
+        self.decider.store.decide(Action::Peek, &[Charge::new(policy, key, 1).patiently()])
     }
 
     /// Bans `key` under `policy` for `time` from now. This replaces a ban that it already has.
     ///
-    /// The policy needs a [penalty](Policy::penalty): [`Penalty::manual`](crate::policy::Penalty::manual) if keys are
-    /// to be banned by hand only. The ban takes effect immediately on every instance that reaches the store. Earlier
-    /// denials are forgotten, and the ban does not make later automatic bans longer.
+    /// The policy needs a [penalty](Policy::penalty): [`Penalty::manual`](crate::policy::Penalty::manual) if
+    /// keys are to be banned by hand only. The ban takes effect immediately on every instance that reaches
+    /// the store. Earlier denials are forgotten, and the ban does not make later automatic bans longer.
     ///
-    /// If this process has counted keys in an outage ([`Local`](crate::FailureMode::Local)), the ban also applies to
-    /// these counts, now and in later outages.
+    /// If this process has counted keys in an outage ([`Local`](crate::FailureMode::Local)), the ban also
+    /// applies to these counts, now and in later outages.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if the policy has no penalty, the time is not 1 ms to 3650 days, or
-    /// the store has no bans; or the failure of the store. The policy's [`FailureMode`](crate::FailureMode) does not
-    /// apply: if the store fails, the key is banned at most in this process.
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if the policy has no penalty, the time is not 1 ms to 3650
+    /// days, or the store has no bans; or the failure of the store. The policy's
+    /// [`FailureMode`](crate::FailureMode) does not apply: if the store fails, the key is banned at most in
+    /// this process.
     ///
     /// # Example
     ///
@@ -190,12 +196,12 @@ impl Operator {
 
     /// Ends the ban of `key` under `policy`, if it has one, and forgets earlier denials and bans.
     ///
-    /// It takes effect immediately on this store. Other instances may deny the key for as long as their
-    /// [deny caches](crate::store::RedisStoreBuilder::deny_cache) hold a denial, a second by default. What the key was
-    /// charged stays: see [`reset`](Self::reset).
+    /// It takes effect immediately on this store. Other instances may deny the key for as long as their [deny
+    /// caches](crate::store::RedisStoreBuilder::deny_cache) hold a denial, a second by default. What the key
+    /// was charged stays: see [`reset`](Self::reset).
     ///
-    /// A ban that this process imposed while the store failed ends too, even if the store still fails. Such bans on
-    /// other instances do not end.
+    /// A ban that this process imposed while the store failed ends too, even if the store still fails. Such
+    /// bans on other instances do not end.
     ///
     /// # Errors
     ///
@@ -206,8 +212,14 @@ impl Operator {
 
     async fn set_ban(&self, policy: &Policy, key: &Key, time: u64) -> Result<Decision, Error> {
         with_penalty(policy)?;
-        self.0.shared.local.set_ban(policy, key, time);
-        self.0.shared.store.decide(Action::Ban, &[Charge::new(policy, key, time)]).await
+        self.decider.local.set_ban(policy, key, time);
+        self.decider.store.decide(Action::Ban, &[Charge::new(policy, key, time)]).await
+    }
+}
+
+impl fmt::Debug for Operator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Operator").finish_non_exhaustive()
     }
 }
 

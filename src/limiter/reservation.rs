@@ -16,26 +16,27 @@ use crate::{
 
 /// Units that a request has reserved, to be settled once its cost is known.
 ///
-/// The request is charged an estimate. [`settle`](Self::settle) then refunds what it did not need, or debits what it
-/// needed in addition. Use it if the cost is known only at the end, and charging only then would admit too many
-/// concurrent requests: the tokens of a language model, the rows of a query.
+/// The request is charged an estimate. [`settle`](Self::settle) then refunds what it did not need, or debits
+/// what it needed in addition. Use it if the cost is known only at the end, and charging only then would
+/// admit too many concurrent requests: the tokens of a language model, the rows of a query.
 ///
-/// [`record`](Self::record) stores what was used so far, for a handler that may be cancelled at any moment: a client
-/// that closes its connection during a stream is charged what was recorded.
+/// [`record`](Self::record) stores what was used so far, for a handler that may be cancelled at any moment: a
+/// client that closes its connection during a stream is charged what was recorded.
 ///
 /// # When it ends
 ///
-/// Cloning gives another handle on the same reservation. If [`settle`](Self::settle) was not called when the last
-/// handle is dropped, the request is charged what was [recorded](Self::record). If nothing was recorded, the estimate
-/// and what [`extend_to`](Self::extend_to) added stay charged, or are refunded after [`or_refund`](Self::or_refund). A
-/// layer whose rule [reserves](crate::Rule::reserve) keeps a handle until the response's body has ended or been
-/// dropped.
+/// Cloning gives another handle on the same reservation. If [`settle`](Self::settle) was not called when the
+/// last handle is dropped, the request is charged what was [recorded](Self::record). If nothing was recorded,
+/// the estimate and what [`extend_to`](Self::extend_to) added stay charged, or are refunded after
+/// [`or_refund`](Self::or_refund). A layer whose rule [reserves](crate::Rule::reserve) keeps a handle until
+/// the response's body has ended or been dropped.
 ///
-/// Calls to Redis are made in the background, one after the other, so they are completed even if their request is
-/// cancelled. They run on the Tokio runtime in which the reservation is settled or dropped; outside a runtime, on the
-/// one in which it was made. If this runtime has ended or is not driven, another one makes the calls, when its next
-/// decision is made. With no runtime at all, a returned `Answer` makes its calls when awaited. [`Limiter::drain`] makes
-/// all calls that are left, and waits for them before the process ends.
+/// Calls to Redis are made in the background, one after the other, so they are completed even if their
+/// request is cancelled. They run on the Tokio runtime in which the reservation is settled or dropped;
+/// outside a runtime, on the one in which it was made. If this runtime has ended or is not driven, another
+/// one makes the calls, when its next decision is made. With no runtime at all, a returned `Answer` makes its
+/// calls when awaited. [`Limiter::drain`] makes all calls that are left, and waits for them before the
+/// process ends.
 ///
 /// # Example
 ///
@@ -98,10 +99,11 @@ struct End {
 }
 
 impl Reservation {
-    /// A reservation of the units that `decision` charged. `limiter` must be the one that made the decision, or a clone.
+    /// A reservation of the units that `decision` charged. `limiter` must be the one that made the decision,
+    /// or a clone.
     ///
-    /// It covers every policy of the decision; [`Decision::for_policy`] selects one. For a denied decision, it covers
-    /// nothing.
+    /// It covers every policy of the decision; [`Decision::for_policy`] selects one. For a denied decision,
+    /// it covers nothing.
     pub fn new(limiter: &Limiter, decision: &Decision) -> Self {
         Self::of(limiter, decision, None)
     }
@@ -153,8 +155,8 @@ impl Reservation {
     }
 
     /// Refunds what the reservation charged if its last handle is dropped before anything is settled or
-    /// [recorded](Self::record), even if the client closes its connection, or the handler panics. Without this, the
-    /// charge stays.
+    /// [recorded](Self::record), even if the client closes its connection, or the handler panics. Without
+    /// this, the charge stays.
     ///
     /// The refund is sent to Redis in the background. If it fails, the same holds as for [`Limiter::refund`].
     pub fn or_refund(self) -> Self {
@@ -162,7 +164,8 @@ impl Reservation {
         self
     }
 
-    /// The decision that charged the estimate. Behind several layers that reserve, the outcomes of all of them.
+    /// The decision that charged the estimate. Behind several layers that reserve, the outcomes of all of
+    /// them.
     #[must_use]
     pub fn decision(&self) -> &Decision {
         &self.decision
@@ -171,12 +174,12 @@ impl Reservation {
     /// Records that `units` were used so far, in total. This makes no call to the store. If the reservation
     /// [ends](#when-it-ends) without [`settle`](Self::settle), it settles at the units recorded last.
     ///
-    /// Call it after each part of a stream: it only takes a lock, so it is cheap enough for every token. Until the
-    /// stream ends, other requests see only the estimate as charged; if the cost may become much higher, also use
-    /// [`extend_to`](Self::extend_to).
+    /// Call it after each part of a stream: it only takes a lock, so it is cheap enough for every token.
+    /// Until the stream ends, other requests see only the estimate as charged; if the cost may become much
+    /// higher, also use [`extend_to`](Self::extend_to).
     ///
-    /// If the rules that reserve have several [units](crate::Rule::unit), this logs an error and the estimates stay
-    /// charged: use [`record_each`](Self::record_each).
+    /// If the rules that reserve have several [units](crate::Rule::unit), this logs an error and the
+    /// estimates stay charged: use [`record_each`](Self::record_each).
     ///
     /// # Example
     ///
@@ -203,7 +206,8 @@ impl Reservation {
         self.record_in(self.in_one_unit("record_each").map(|()| vec![Some(units); self.parts.len()]));
     }
 
-    /// [`record`](Self::record) for rules with [units](crate::Rule::unit): what was used so far of each unit, in total.
+    /// [`record`](Self::record) for rules with [units](crate::Rule::unit): what was used so far of each unit,
+    /// in total.
     ///
     /// If no rule has one of the units, this logs an error and the estimates stay charged.
     pub fn record_each<'a>(&self, units: impl IntoIterator<Item = (&'a str, u64)>) {
@@ -233,29 +237,29 @@ impl Reservation {
     /// Charges `units` in total instead of the estimate: [refunds](Limiter::refund) the rest, or
     /// [debits](Limiter::debit) what is missing. The decision shows what remains afterwards.
     ///
-    /// It takes effect when it is called, even if the answer is dropped. A later call replaces the total. A debit
-    /// charges at most what remains and what the policy allows as [debt](crate::Policy::max_debt); a later call with a
-    /// higher total tries to charge the rest. A lower total refunds only units that were charged, by the estimate or by
-    /// one of the reservation's latest 16 debits. A refund and a debit are two calls to the store, as are the calls for
-    /// rules of several layers or units.
+    /// It takes effect when it is called, even if the answer is dropped. A later call replaces the total. A
+    /// debit charges at most what remains and what the policy allows as [debt](crate::Policy::max_debt); a
+    /// later call with a higher total tries to charge the rest. A lower total refunds only units that were
+    /// charged, by the estimate or by one of the reservation's latest 16 debits. A refund and a debit are two
+    /// calls to the store, as are the calls for rules of several layers or units.
     ///
     /// # Errors
     ///
-    /// The same as [`Limiter::debit`]. After an error, you can call it again: it repeats only what was [certainly not
-    /// charged](crate::ErrorKind::may_have_charged). [`InvalidConfig`](crate::ErrorKind::InvalidConfig), and nothing is
-    /// settled, if the rules that reserve have several [units](crate::Rule::unit): use
-    /// [`settle_each`](Self::settle_each).
+    /// The same as [`Limiter::debit`]. After an error, you can call it again: it repeats only what was
+    /// [certainly not charged](crate::ErrorKind::may_have_charged).
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig), and nothing is settled, if the rules that reserve
+    /// have several [units](crate::Rule::unit): use [`settle_each`](Self::settle_each).
     pub fn settle(&self, units: u64) -> Answer<Decision> {
         self.settle_in(self.in_one_unit("settle_each").map(|()| vec![Some(units); self.parts.len()]))
     }
 
-    /// [`settle`](Self::settle) for rules with [units](crate::Rule::unit): charges the given number of each unit in total.
-    /// Units that are not given stay reserved.
+    /// [`settle`](Self::settle) for rules with [units](crate::Rule::unit): charges the given number of each
+    /// unit in total. Units that are not given stay reserved.
     ///
     /// # Errors
     ///
-    /// The same as [`settle`](Self::settle), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig), without settling
-    /// anything, if no rule has one of the units.
+    /// The same as [`settle`](Self::settle), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig), without
+    /// settling anything, if no rule has one of the units.
     ///
     /// # Example
     ///
@@ -301,15 +305,17 @@ impl Reservation {
         })
     }
 
-    /// Charges `units` in total if that is more than the total so far, and does not settle. For a cost that grows, such
-    /// as a stream's: call it after each part, and [`settle`](Self::settle) or [`record`](Self::record) the final cost.
+    /// Charges `units` in total if that is more than the total so far, and does not settle. For a cost that
+    /// grows, such as a stream's: call it after each part, and [`settle`](Self::settle) or
+    /// [`record`](Self::record) the final cost.
     ///
-    /// Like [`settle`](Self::settle), it takes effect when it is called. Calls made while another one is under way are
-    /// combined into one call to the store.
+    /// Like [`settle`](Self::settle), it takes effect when it is called. Calls made while another one is
+    /// under way are combined into one call to the store.
     ///
     /// # Errors
     ///
-    /// The same as [`settle`](Self::settle). If the rules have several units, use [`extend_each`](Self::extend_each).
+    /// The same as [`settle`](Self::settle). If the rules have several units, use
+    /// [`extend_each`](Self::extend_each).
     pub fn extend_to(&self, units: u64) -> Answer<Decision> {
         let units = self.in_one_unit("extend_each").map(|()| vec![Some(units); self.parts.len()]);
         self.charge(units, |part, units| part.charge(|wanted| wanted.max(units)))
@@ -324,16 +330,17 @@ impl Reservation {
         self.charge(self.by_part(units), |part, units| part.charge(|wanted| wanted.max(units)))
     }
 
-    /// Charges `units` in addition to the total so far, or denies and charges nothing: for a handler that learns before
-    /// the work that it costs more than the estimate. Rules that do not [reserve](crate::Rule::reserve) are not charged.
+    /// Charges `units` in addition to the total so far, or denies and charges nothing: for a handler that
+    /// learns before the work that it costs more than the estimate. Rules that do not
+    /// [reserve](crate::Rule::reserve) are not charged.
     ///
-    /// Return the decision from the handler, and the layer writes it into the response's headers. What is charged
-    /// belongs to the reservation: [`settle`](Self::settle) replaces it, as it replaces the estimate.
+    /// Return the decision from the handler, and the layer writes it into the response's headers. What is
+    /// charged belongs to the reservation: [`settle`](Self::settle) replaces it, as it replaces the estimate.
     ///
-    /// Rules of several layers or units are charged one after the other. If one denies, the others are refunded; if a
-    /// refund fails, the same holds as for [`Limiter::refund`], and the decision is the denial. The charge is made while
-    /// the answer is awaited. If the answer is dropped before its end, the units may be charged, and the reservation does
-    /// not refund them.
+    /// Rules of several layers or units are charged one after the other. If one denies, the others are
+    /// refunded; if a refund fails, the same holds as for [`Limiter::refund`], and the decision is the
+    /// denial. The charge is made while the answer is awaited. If the answer is dropped before its end, the
+    /// units may be charged, and the reservation does not refund them.
     ///
     /// # Errors
     ///
@@ -383,8 +390,9 @@ impl Reservation {
     ///
     /// # Errors
     ///
-    /// The same as [`charge_more`](Self::charge_more), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig), without
-    /// charging anything, if no rule has one of the units.
+    /// The same as [`charge_more`](Self::charge_more), and
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig), without charging anything, if no rule has one of
+    /// the units.
     pub fn charge_more_each<'a>(&self, units: impl IntoIterator<Item = (&'a str, u64)>) -> Answer<Decision> {
         self.charge_in_turn(self.by_part(units))
     }
@@ -509,7 +517,7 @@ impl Reservation {
 
 impl Part {
     fn charge(&self, units: impl Fn(u64) -> u64) -> Answer<Decision> {
-        self.account.limiter.enforced(|| self.account.charge(units))
+        self.account.enforced(|| self.account.charge(units))
     }
 }
 

@@ -1,0 +1,332 @@
+//! What makes the decisions of a limiter: the store, and what takes its place while it fails.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    slice,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use super::{
+    background::{Background, PermitRequest},
+    store_call::StoreCall,
+};
+use crate::{
+    base::{Answer, Error, ErrorKind, Now},
+    decision::{Charge, Charges, Decision, DecisionSource, Outcome},
+    policy::{Enforcement, Policy},
+    store::{Action, DecideOne, LocalCounts, Store, outage::start_reconciling},
+};
+
+/// A charge that the store decides. What completes it needs no allocation.
+pub(crate) struct Deciding {
+    answer: Answer<Decision>,
+    /// To decide in the store's place if it fails. `None` if the answer is complete as it is.
+    charges: Option<Charges>,
+}
+
+/// A decision, or a charge that is under way.
+pub(super) type Begun = Now<Result<Decision, Error>, Deciding>;
+
+impl Deciding {
+    #[inline]
+    fn counting(action: Action, answer: Answer<Decision>) -> Begun {
+        match answer.now() {
+            Now::Ready(decided) => Now::Ready(counted(action, decided)),
+            Now::Later(answer) => {
+                Now::Later(Self::from(answer.then(move |decided| counted(action, decided))))
+            }
+        }
+    }
+}
+
+impl From<Answer<Decision>> for Deciding {
+    fn from(answer: Answer<Decision>) -> Self {
+        Self { answer, charges: None }
+    }
+}
+
+/// Decides for all clones of a limiter.
+pub(super) struct Decider {
+    pub(super) store: Arc<dyn Store>,
+    /// Decides one charge in this process. `None` if the store may fail.
+    pub(super) decide_one: Option<DecideOne>,
+    /// What decides while the store fails.
+    pub(super) local: Arc<LocalCounts<dyn Store>>,
+    pub(super) background: Arc<Background>,
+}
+
+impl Decider {
+    pub(super) fn decide(self: &Arc<Self>, action: Action, charges: impl Into<Charges>) -> Answer<Decision> {
+        match self.begin(action, charges.into()) {
+            Now::Ready(decided) => Answer::ready(decided),
+            Now::Later(Deciding { answer, charges: None }) => answer,
+            Now::Later(Deciding { answer, charges: Some(charges) }) => {
+                let decider = self.clone();
+                answer.then(move |decided| decider.complete(action, &charges, decided))
+            }
+        }
+    }
+
+    #[inline]
+    pub(super) fn poll_charge(
+        &self,
+        charge: &mut Deciding,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Decision, Error>> {
+        let decided = ready!(Pin::new(&mut charge.answer).poll(cx));
+        Poll::Ready(match charge.charges.take() {
+            Some(charges) => self.complete(Action::Charge, &charges, decided),
+            None => decided,
+        })
+    }
+
+    pub(super) fn begin(&self, action: Action, charges: Charges) -> Begun {
+        let Self { store, decide_one, background, .. } = self;
+        background.check_overdue();
+        let charges = match charges {
+            // Nothing to check.
+            Charges::One(charge) if !charge.needs_permit() => {
+                if let Some(decide_one) = decide_one {
+                    return Deciding::counting(action, decide_one(action, charge));
+                }
+                let answer = store.decide(action, slice::from_ref(&charge));
+                return self.begun(action, Charges::One(charge), answer);
+            }
+            Charges::One(charge) => vec![charge],
+            Charges::Many(charges) => charges,
+        };
+        let (answer, charges) = self.ask(action, charges);
+        if decide_one.is_some() {
+            return Deciding::counting(action, answer);
+        }
+        self.begun(action, Charges::Many(charges), answer)
+    }
+
+    /// The answer of the store, without the failure modes, and the charges as the store gets them.
+    pub(super) fn ask(&self, action: Action, mut charges: Vec<Charge>) -> (Answer<Decision>, Vec<Charge>) {
+        let Self { store, background, .. } = self;
+        // Decisions have the outcomes of shadows last. This order lets stores and the fallback pair them with
+        // the charges.
+        charges.sort_by_key(Charge::is_shadow);
+        // Only charges get permits.
+        let admits = matches!(action, Action::Charge | Action::ChargeUpTo);
+        if admits && charges.iter().any(Charge::needs_permit) {
+            charges = charges.iter().map(Charge::with_new_holder).collect();
+            let call = StoreCall::charge(background, PermitRequest::of(store, background, &charges));
+            return (call.finish(self.dispatch(action, &charges)), charges);
+        }
+        (self.dispatch(action, &charges), charges)
+    }
+
+    /// Applies the failure modes to an answer that needs no undoing, if it is ready.
+    // Inlined because a call would move the charges once more.
+    #[inline(always)]
+    fn begun(&self, action: Action, charges: Charges, answer: Answer<Decision>) -> Begun {
+        match answer.now() {
+            Now::Ready(decided) => Now::Ready(self.complete(action, &charges, decided)),
+            Now::Later(answer) => Now::Later(Deciding { answer, charges: Some(charges) }),
+        }
+    }
+
+    fn dispatch(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        if charges.is_empty() {
+            return Answer::ready(Ok(Decision::new([])));
+        }
+        if charges.len() > MAX_CHARGES {
+            return Answer::ready(Err(Error::invalid("a decision has at most 256 charges: split it")));
+        }
+        if has_duplicate_key(charges) {
+            return Answer::ready(Err(Error::invalid(
+                "two charges have the same key and the same policy name: add their costs, or rename a policy",
+            )));
+        }
+        self.store.decide(action, charges)
+    }
+
+    /// The decision of the store over `charges`, or the one in its place if the store failed.
+    pub(super) fn complete(
+        &self,
+        action: Action,
+        charges: &[Charge],
+        decided: Result<Decision, Error>,
+    ) -> Result<Decision, Error> {
+        // A lease and the deny cache answer while Redis is unavailable too.
+        if decided.as_ref().is_ok_and(|decision| decision.source() == DecisionSource::Store) {
+            start_reconciling(&self.local, &self.store);
+        }
+        let hold = |counts: &Arc<dyn Store>, made: &[Charge], decision: &Decision| {
+            PermitRequest::of(counts, &self.background, made)?.grant(decision)
+        };
+        counted(action, decided.or_else(|error| self.local.decide(action, charges, error, &hold)))
+    }
+
+    /// Charges `units` more to each outcome of `decision`, or denies and charges nothing.
+    pub(super) fn charge_more(self: &Arc<Self>, decision: &Decision, units: u64) -> Answer<Decision> {
+        let charge = |outcome: &Outcome| Charge::new(outcome.policy(), outcome.key(), units);
+        let charges: Vec<_> = decision.all_outcomes().iter().map(charge).collect();
+        if charges.is_empty() {
+            // Nothing is charged. If the decision was made in an outage, it has the failure.
+            return Answer::ready(Ok(decision.clone()));
+        }
+        self.decide(Action::Charge, charges)
+    }
+
+    /// Debits the given number of units of each outcome.
+    pub(super) fn debit_each(
+        self: &Arc<Self>,
+        decision: &Decision,
+        units: impl Fn(&Outcome) -> u64,
+    ) -> Answer<Decision> {
+        let is_debited = |one: &&Outcome| !(one.policy().has_permits() || one.is_shadow() && one.is_denied());
+        let debit =
+            |one: &Outcome| (one.policy().clone(), Charge::new(one.policy().debits(), one.key(), units(one)));
+        let (policies, charges): (Vec<Policy>, Vec<Charge>) =
+            decision.all_outcomes().iter().filter(is_debited).map(debit).unzip();
+        if charges.is_empty() {
+            return Answer::ready(Ok(decision.clone()));
+        }
+        self.decide(Action::Debit, charges).then(move |debited| Ok(of_policies(&policies, debited?)))
+    }
+
+    /// Refunds the given number of units of each outcome. Also returns how many are refunded.
+    pub(super) fn refund_each(
+        self: &Arc<Self>,
+        decision: &Decision,
+        units: impl Fn(&Outcome) -> u64,
+    ) -> (Vec<u64>, Answer<Decision>) {
+        let (mut refunded, mut claims) = (Vec::new(), Vec::new());
+        let (mut charges, mut here) = (Vec::new(), Vec::new());
+        for outcome in decision.all_outcomes() {
+            // A denial charges nothing. In a Cluster, what it charged in some slots is refunded before it is
+            // returned.
+            let units = if decision.is_denied() { 0 } else { units(outcome) };
+            let claim = outcome.claim_refund(units);
+            if let Some(local) = outcome.local() {
+                refunded.push(claim.units);
+                let (remains, of_store) = self.local.refund(outcome, local, claim.units);
+                match of_store {
+                    Some(charge) => charges.push(charge),
+                    None => here.push(remains),
+                }
+                continue;
+            }
+            // With nothing to refund, a charge of 0 shows what remains.
+            let charge = outcome.refund(claim.units);
+            refunded.push(if charge.is_some() { claim.units } else { 0 });
+            claims.push(claim);
+            charges.push(charge.unwrap_or_else(|| Charge::new(outcome.policy(), outcome.key(), 0)));
+        }
+        let here = (!here.is_empty()).then(|| Decision::refunded_locally(here, decision));
+        if charges.is_empty() {
+            return (refunded, Answer::ready(Ok(here.unwrap_or_else(|| decision.clone()))));
+        }
+        let answer = self.dispatch(Action::Refund, &charges);
+        let answer = StoreCall::refund(&self.background, &charges, claims).finish(answer);
+        let decider = self.clone();
+        let answer = answer.then(move |decided| decider.complete(Action::Refund, &charges, decided));
+        let answer = match here {
+            Some(here) => answer.map(move |refunded| here.updated(&refunded)),
+            None => answer,
+        };
+        (refunded, answer)
+    }
+}
+
+/// The decision of `decide`, which admits unless it is enforced.
+pub(super) fn enforced(
+    enforcement: Enforcement,
+    decide: impl FnOnce() -> Answer<Decision>,
+) -> Answer<Decision> {
+    match enforcement {
+        Enforcement::On => decide(),
+        Enforcement::ReportOnly => decide().then(|decided| match decided {
+            Ok(decision) => Ok(decision.admitted()),
+            // A mistake in the call.
+            Err(error) if error.kind() == ErrorKind::InvalidConfig => Err(error),
+            Err(error) => Ok(Decision::failed_open(error)),
+        }),
+        Enforcement::Off => Answer::ready(Ok(Decision::not_limited())),
+    }
+}
+
+/// Counts how an action has ended, once the failure mode has decided.
+pub(super) fn counted(action: Action, decided: Result<Decision, Error>) -> Result<Decision, Error> {
+    #[cfg(feature = "metrics")]
+    crate::decision::metrics::decided(matches!(action, Action::Charge | Action::ChargeUpTo), &decided);
+    #[cfg(not(feature = "metrics"))]
+    let _ = action;
+    decided
+}
+
+/// The most charges of a decision. More would not fit into one call of a script.
+pub(super) const MAX_CHARGES: usize = 256;
+
+/// The decision of a debit, as one of `policies` instead of those that count debits.
+fn of_policies(policies: &[Policy], debited: Decision) -> Decision {
+    // While the store fails, there is no room for debt.
+    let is_local = debited.failure().is_some();
+    debited.map(|outcome: Outcome| match policies.iter().find(|one| one.debits() == outcome.policy()) {
+        Some(policy) => outcome.of_debit(policy, if is_local { 0 } else { policy.settings().max_debt }),
+        None => outcome,
+    })
+}
+
+pub(super) fn has_duplicate_key(charges: &[Charge]) -> bool {
+    charges.iter().enumerate().any(|(i, one)| charges[..i].iter().any(|other| one.is_of_same_count(other)))
+}
+
+#[cfg(all(test, feature = "redis"))]
+mod tests {
+    use std::{
+        slice,
+        sync::atomic::{AtomicUsize, Ordering},
+    };
+
+    use super::*;
+    use crate::{
+        base::{ErrorKind, Quota},
+        key::Key,
+        policy::Policy,
+    };
+
+    /// Counts what is reconciled.
+    #[derive(Clone, Default)]
+    struct Reconciled(Arc<AtomicUsize>);
+
+    impl Store for Reconciled {
+        fn decide(&self, _: Action, _: &[Charge]) -> Answer<Decision> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Answer::ready(Ok(Decision::new([])))
+        }
+
+        fn reset(&self, _: &Policy, _: &Key) -> Answer<()> {
+            Answer::ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_owed_is_reconciled_when_the_store_decides_and_not_when_a_lease_does() {
+        let reconciled = Reconciled::default();
+        let charge = Charge::new(&Policy::new("api", Quota::per_day(9)), &Key::new("alice"), 1);
+        let store = Arc::new(reconciled.clone());
+        let (local, background) = (LocalCounts::new(false), Background::new());
+        let decider = Decider { store, decide_one: None, local, background };
+        let complete = |decided| decider.complete(Action::Charge, slice::from_ref(&charge), decided);
+        assert!(complete(Err(Error::new(ErrorKind::StoreSuspended, "not sent"))).is_ok());
+        let rows = [
+            (DecisionSource::Lease, 0),
+            (DecisionSource::DenyCache, 0),
+            (DecisionSource::Store, 1),
+            (DecisionSource::Store, 1),
+        ];
+        for (source, expected) in rows {
+            assert!(complete(Ok(Decision::new([]).made_by(source))).is_ok());
+            for _ in 0..10 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!(reconciled.0.load(Ordering::Relaxed), expected, "{source}");
+        }
+    }
+}

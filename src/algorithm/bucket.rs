@@ -25,7 +25,8 @@ impl<T: HasBucket> Counter for T {
 
     fn most_within_period(&self, arguments: &[u64], quota: &Quota) -> Option<u64> {
         let bucket = Self::bucket(arguments);
-        // What waits in a queue leaves it as units are replenished. The end of the period belongs to the next one.
+        // What waits in a queue leaves it as units are replenished. The end of the period belongs to the next
+        // one.
         let replenished = bucket.smooth_drained_in(quota.period_micros() - 1);
         (!bucket.stepped && bucket.initial == bucket.burst).then_some(bucket.burst + replenished)
     }
@@ -36,7 +37,8 @@ impl<T: HasBucket> Counter for T {
 
     fn lease_recovery(&self, arguments: &[u64], units: u64) -> Option<u64> {
         let bucket = Self::bucket(arguments);
-        // A queue delays each request behind the requests before it, so the server must know when those are made.
+        // A queue delays each request behind the requests before it, so the server must know when those are
+        // made.
         (bucket.wait == 0).then(|| LONGEST_LEASE.saturating_add(bucket.drain_time(units)))
     }
 
@@ -54,10 +56,12 @@ impl<T: HasBucket> Counter for T {
     }
 }
 
-/// The longest lease in microseconds: two slots of `lua/bucket_in_full/leases.lua`. A `MemoryStore` leases nothing.
+/// The longest lease in microseconds: two slots of `lua/bucket_in_full/leases.lua`. A `MemoryStore` leases
+/// nothing.
 const LONGEST_LEASE: u64 = 1_000_000;
 
-/// The largest sum of refunds that a state keeps, the same as in `lua/bucket_in_full/text.lua`: 18 years in microseconds.
+/// The largest sum of refunds that a state keeps, the same as in `lua/bucket_in_full/text.lua`: 18 years in
+/// microseconds.
 const MAX_REFUNDED: u64 = 1 << 49;
 
 /// A level that drains at `units` per `period` microseconds, with room for `burst`.
@@ -79,7 +83,7 @@ pub struct Bucket {
 }
 
 /// The state of a bucket as of now.
-struct Open {
+struct OpenBucket {
     /// The time of the level.
     at: u64,
     level: u64,
@@ -121,7 +125,7 @@ impl Bucket {
     }
 
     /// Returns the mark of the charge that raised the level to `level`: the end of its span.
-    fn mark(&self, open: &Open, level: u64, now: u64, reset: u64) -> u64 {
+    fn mark(&self, open: &OpenBucket, level: u64, now: u64, reset: u64) -> u64 {
         let end =
             if self.stepped { open.at.saturating_add(self.smooth_drain_time(level)) } else { now + reset };
         end + open.extra.refunds.by
@@ -142,15 +146,16 @@ impl Bucket {
     }
 
     /// Refunds the latest units.
-    fn refund_latest(&self, open: &mut Open, units: u64, now: u64) {
+    fn refund_latest(&self, open: &mut OpenBucket, units: u64, now: u64) {
         let units = units.min(open.level);
         self.lower(open, units, self.smooth_drain_time(units), now);
     }
 
     /// Refunds what is still in the bucket of a charge. `None` if nothing is.
-    fn refund(&self, open: &mut Open, mut units: u64, charge: Receipt, now: u64) -> Option<()> {
+    fn refund(&self, open: &mut OpenBucket, mut units: u64, charge: Receipt, now: u64) -> Option<()> {
         let mut time = self.smooth_drain_time(units);
-        // The front and the charge's age; a stepped bucket drains in whole periods only.
+        // A stepped bucket drains in whole periods only: its front is its last step, and the charge is older
+        // by the rest of its period.
         let (mut front, mut age) = (now, now.saturating_sub(charge.made));
         if self.stepped {
             (front, age) = (open.at, age.div_ceil(self.period).saturating_mul(self.period));
@@ -180,7 +185,7 @@ impl Bucket {
     }
 
     /// Lowers the level by `units` units, and moves the front by `time`.
-    fn lower(&self, open: &mut Open, units: u64, time: u64, now: u64) {
+    fn lower(&self, open: &mut OpenBucket, units: u64, time: u64, now: u64) {
         open.extra.refunds.by = open.extra.refunds.by.saturating_add(time);
         if open.extra.refunds.by > MAX_REFUNDED {
             open.extra.refunds = Refunds { by: 0, since: now };
@@ -193,14 +198,14 @@ impl Bucket {
     }
 
     /// Returns the microseconds until the bucket is fully replenished.
-    fn reset(&self, open: &Open) -> u64 {
+    fn reset(&self, open: &OpenBucket) -> u64 {
         self.drain_time(open.level).saturating_sub(open.elapsed)
     }
 
     /// Writes `open` to `state`. Returns for how many more microseconds it matters.
     #[inline(always)]
-    fn store(&self, open: &Open, reset: u64, state: &mut Option<State>) -> u64 {
-        let &Open { at, level, elapsed, extra, .. } = open;
+    fn store(&self, open: &OpenBucket, reset: u64, state: &mut Option<State>) -> u64 {
+        let &OpenBucket { at, level, elapsed, extra, .. } = open;
         let lifetime = self.lifetime(reset, extra);
         let owed = if self.debt > 0 && level > self.burst {
             level.saturating_sub(self.burst + self.drained_in(elapsed + self.wait))
@@ -219,8 +224,10 @@ impl Bucket {
         lifetime
     }
 
-    /// Does what the default [`Counter::charge`] does, but reads the state once and computes only what is needed.
-    // This and what it calls are inlined, so that what a kind of bucket never has, such as a wait, costs it nothing.
+    /// Does what the default [`Counter::charge`] does, but reads the state once and computes only what is
+    /// needed.
+    // This and what it calls are inlined, so that what a kind of bucket never has, such as a wait, costs it
+    // nothing.
     #[inline(always)]
     fn charge(&self, state: &mut Option<State>, now: u64, cost: u64) -> Charged {
         let mut open = self.open(state.as_ref(), now);
@@ -239,7 +246,7 @@ impl Bucket {
     }
 
     #[inline(always)]
-    fn admission(&self, open: &Open, cost: u64) -> Admission {
+    fn admission(&self, open: &OpenBucket, cost: u64) -> Admission {
         let ahead = || {
             let above = (open.level + cost).saturating_sub(self.burst + self.room);
             self.drain_time(above).saturating_sub(open.elapsed)
@@ -249,7 +256,7 @@ impl Bucket {
         } else if cost > open.free {
             Admission::Retry(ahead() - self.wait)
         } else {
-            // A cost of 0 is not delayed.
+            // A request that costs 0 is not delayed.
             Admission::After(if cost > 0 { ahead() } else { 0 })
         }
     }
@@ -264,7 +271,8 @@ impl Bucket {
         if extra.above == 0 { lifetime } else { lifetime.saturating_add(self.drain_time(extra.above)) }
     }
 
-    /// Returns the longest time that a charge can take to drain. After it, no refund needs to know of the charge.
+    /// Returns the longest time that a charge can take to drain. After it, no refund needs to know of the
+    /// charge.
     fn max_drain_time(&self) -> u64 {
         self.drain_time(self.capacity() + self.debt)
     }
@@ -274,13 +282,13 @@ impl Bucket {
     }
 
     #[inline(always)]
-    fn open(&self, state: Option<&State>, now: u64) -> Open {
+    fn open(&self, state: Option<&State>, now: u64) -> OpenBucket {
         let (state, mut extra) = match state {
             Some(State::Count(count)) => (Some(*count), Extra::default()),
             Some(State::Bucket(state)) => self.fit(**state, now),
             _ => (None, Extra::default()),
         };
-        // Not `Option::filter`, of which a call may be left.
+        // A `match` instead of `Option::filter`, which the compiler may leave as a call.
         let state = match state {
             Some(count) if self.is_forgotten(count, extra.above, now) => None,
             state => state,
@@ -313,9 +321,9 @@ impl Bucket {
         }
         let room = self.burst + self.drained_in(elapsed + self.wait);
         if let Some(free) = room.checked_sub(level) {
-            return Open { at, level, elapsed, free: free + self.room, stale, extra };
+            return OpenBucket { at, level, elapsed, free: free + self.room, stale, extra };
         }
-        // What is above the burst is owed, or of a quota with a larger capacity.
+        // Units above the burst are owed, or were charged under a quota with a larger capacity.
         let owed = extra.owed.min(self.debt);
         if level - room > owed {
             let most = self.capacity() + owed;
@@ -324,18 +332,19 @@ impl Bucket {
         }
         let free =
             self.room.saturating_sub(level.saturating_sub(self.burst + self.drained_in(elapsed + self.wait)));
-        Open { at, level, elapsed, free, stale, extra }
+        OpenBucket { at, level, elapsed, free, stale, extra }
     }
 
-    /// The state of another quota as this one sees it: as many units drained in time that never passed, and units above the
-    /// level count under a larger capacity. A debt drains first.
+    /// Converts a state that another quota has written. Units that drained in time that never passed are
+    /// drained at the rate of that quota, and units above the level count under a larger capacity. A debt
+    /// drains first.
     fn fit(&self, (mut count, mut extra, rate): (Count, Extra, Rate), now: u64) -> (Option<Count>, Extra) {
         let part = extra.real_from.saturating_sub(count.at);
         if part > 0 && rate != self.rate() {
             let [part, period, units] = [part, rate.0, rate.1].map(u128::from);
             let (drained, rest) = (part * units / period, part * units % period);
             let time = rest * u128::from(self.period) / period / u128::from(self.units);
-            // The part is shorter than the period, so fewer than its units drained, and the rest is less than one.
+            // The part is shorter than the period, so fewer units drained than in a period: both numbers fit.
             count.count = count.count.saturating_sub(drained as u64);
             count.at = extra.real_from.saturating_sub(time as u64);
         }
@@ -354,8 +363,8 @@ impl Bucket {
         (self.period, self.units)
     }
 
-    /// Whether a key with `above` units above its level counts as new again: it was full for as long as an empty bucket
-    /// takes to fill.
+    /// Whether a key with `above` units above its level counts as new again: it was full for as long as an
+    /// empty bucket takes to fill.
     #[inline(always)]
     fn is_forgotten(&self, state: Count, above: u64, now: u64) -> bool {
         self.initial < self.burst
@@ -380,8 +389,8 @@ impl Bucket {
             Some(0) => 0,
             // 64 bits are nearly always enough, and much cheaper than 128.
             Some(product) => product.div_ceil(self.units),
-            // Saturates only for the level of an older quota, which is reduced to the capacity before the result
-            // counts: every quota refills within 100 years.
+            // Saturates only for the level of an older quota, which is reduced to the capacity before the
+            // result counts: every quota refills within 100 years.
             None => {
                 let product = u128::from(level) * u128::from(self.period);
                 u64::try_from(product.div_ceil(u128::from(self.units))).unwrap_or(u64::MAX)

@@ -1,3 +1,5 @@
+//! Permits: units that are in use until they are released.
+
 use super::{
     Algorithm, Replenishment,
     counter::{Change, Counter, Plan, exactly},
@@ -8,47 +10,51 @@ use crate::base::{Error, Quota};
 
 /// Limits the units in use at any moment, over all instances: requests in flight, jobs, connections.
 ///
-/// A unit in use is a *permit*. The quota's limit is the number of permits. The quota's period is their expiry: a
-/// permit expires after the period unless it is renewed, so the permits of an instance that was killed become
-/// available again. Permits in use are renewed three times in a period. A permit keeps the period of the policy that
-/// granted it, even if the policy changes while the request runs.
+/// A unit in use is a *permit*. The quota's limit is the number of permits. The quota's period is their
+/// expiry: a permit expires after the period unless it is renewed, so the permits of an instance that was
+/// killed become available again. Permits in use are renewed three times in a period. A permit keeps the
+/// period of the policy that granted it, even if the policy changes while the request runs.
 /// [`Policy::concurrency`](crate::Policy::concurrency) creates a policy with an expiry of 30 seconds.
 ///
-/// * Behind the [layer](crate::RateLimitLayer), a request holds its permits from the decision until the response's
-///   body ends, fails or is dropped. After an upgrade, for example to a WebSocket, the connection holds no permits. A
-///   request that waits in the [queue](super::LeakyBucket::queue) of the same layer holds them while it waits.
-/// * With the [`Limiter`](crate::Limiter), a request holds its permits as long as the [`Decision`](crate::Decision) or
-///   a clone of it lives. A decision that is dropped immediately holds nothing.
-/// * Behind the [keyed layer](crate::keyed::KeyedRateLimitLayer), a request holds its permits until the service answers.
+/// * Behind the [layer](crate::RateLimitLayer), a request holds its permits from the decision until the
+///   response's body ends, fails or is dropped. After an upgrade, for example to a WebSocket, the connection
+///   holds no permits. A request that waits in the [queue](super::LeakyBucket::queue) of the same layer holds
+///   them while it waits.
+/// * With the [`Limiter`](crate::Limiter), a request holds its permits as long as the
+///   [`Decision`](crate::Decision) or a clone of it lives. A decision that is dropped immediately holds
+///   nothing.
+/// * Behind the [keyed layer](crate::keyed::KeyedRateLimitLayer), a request holds its permits until the
+///   service answers.
 ///
 /// [`Operator::refund_latest`](crate::Operator::refund_latest) releases no permits.
 /// A release that comes after the expiry does not release the permits of another request.
 ///
-/// A renewal restores permits that the store has lost, even above the limit, because their requests still run. The
-/// store loses permits when it restarts without its data, when it fails over, when its clock steps forward, when an
-/// operator [resets](crate::Operator::reset) the key, or when a renewal comes after the expiry. At most a third of
-/// the period after the store answers again, it knows all permits in use, and grants no more until they fall below the
-/// limit. So a reset
-/// frees for good only the permits of requests that no longer run.
+/// A renewal restores permits that the store has lost, even above the limit, because their requests still
+/// run. The store loses permits when it restarts without its data, when it fails over, when its clock steps
+/// forward, when an operator [resets](crate::Operator::reset) the key, or when a renewal comes after the
+/// expiry. At most a third of the period after the store answers again, it knows all permits in use, and
+/// grants no more until they fall below the limit. So a reset frees for good only the permits of requests
+/// that no longer run.
 ///
-/// * **Promise**: at any moment at most the limit in use, as long as the store decides. There are two exceptions: the
-///   store loses permits; or an instance is disconnected, or its Tokio runtime stalls, for longer than two thirds of
-///   the period, because its latest renewal may be a third old. Then the excess is at most what is granted until the
-///   renewals. In an outage, [`FailureMode::Local`](crate::FailureMode::Local) grants each instance its share in
-///   addition to the permits in use, and `Closed` grants none.
+/// * **Promise**: at any moment at most the limit in use, as long as the store decides. There are two
+///   exceptions: the store loses permits; or an instance is disconnected, or its Tokio runtime stalls, for
+///   longer than two thirds of the period, because its latest renewal may be a third old. Then the excess is
+///   at most what is granted until the renewals. In an outage,
+///   [`FailureMode::Local`](crate::FailureMode::Local) grants each instance its share in addition to the
+///   permits in use, and `Closed` grants none.
 /// * **Source**: the counting semaphore, with an expiry.
-/// * **Cost in Redis**: one sorted set per key, with a member of 60 to 140 bytes per request that holds permits,
-///   regardless of its cost.
-/// * **Weakness**: the permits of a killed instance are unavailable until they expire. The retry time is when permits
-///   expire; others may be released much sooner, so a denial's `Retry-After` is a second. If the policy also
-///   has a [penalty](crate::Policy::penalty), it must allow for a denial per second and client. If the permits of more than 1000 requests expire together, each
-///   decision frees 1000 of them.
+/// * **Cost in Redis**: one sorted set per key, with a member of 60 to 140 bytes per request that holds
+///   permits, regardless of its cost.
+/// * **Weakness**: the permits of a killed instance are unavailable until they expire. The retry time is when
+///   permits expire; others may be released much sooner, so a denial's `Retry-After` is a second. If the
+///   policy also has a [penalty](crate::Policy::penalty), it must allow for a denial per second and client.
+///   If the permits of more than 1000 requests expire together, each decision frees 1000 of them.
 ///
 /// # Errors
 ///
 /// [`Policy::try_algorithm`](crate::Policy::try_algorithm) returns an error, and
-/// [`Policy::algorithm`](crate::Policy::algorithm) panics, if the quota has a [`burst`](Quota::burst) or a limit above
-/// 1,000,000.
+/// [`Policy::algorithm`](crate::Policy::algorithm) panics, if the quota has a [`burst`](Quota::burst) or a
+/// limit above 1,000,000.
 ///
 /// # Example
 ///
@@ -134,7 +140,8 @@ impl Holder {
     }
 }
 
-/// If the clock stepped back, which the last holder shows, lets each holder expire at most its period from `now`.
+/// If the clock stepped back, which the last holder shows, lets each holder expire at most its period from
+/// `now`.
 fn cut(sorted: &mut [Holder], now: u64) {
     if sorted.last().is_some_and(|last| last.is_late(now)) {
         sorted.iter_mut().for_each(|holder| holder.expires = holder.expires.min(now + holder.period));
@@ -193,8 +200,8 @@ impl Counter for Concurrency {
             cut(&mut holders.sorted, now);
         }
         match change {
-            // The holder of a charge exists if the call was sent twice. Renewed units are in use, even if they have
-            // expired or were lost.
+            // The holder of a charge exists if the call was sent twice. Renewed units are in use, even if
+            // they have expired or were lost.
             Change::Charge(units, id) | Change::Renew(units, id) => {
                 holders.remove(id);
                 holders.insert(Holder { expires: now + period, id, units, period });

@@ -7,15 +7,16 @@ use crate::base::{Error, Quota};
 
 /// A way to count units; see [`Policy::algorithm`](crate::Policy::algorithm).
 ///
-/// An algorithm is a Lua file and the numbers it is called with. Your own algorithm implements [`name`](Self::name),
-/// [`lua`](Self::lua) and [`arguments`](Self::arguments), and runs on [`RedisStore`](crate::RedisStore). It is decided
-/// together with built-in algorithms in one atomic step. To run it on [`MemoryStore`](crate::MemoryStore) too, implement
-/// [`twin`](Self::twin): the same in Rust. Without it, building a layer with a `MemoryStore` panics.
+/// An algorithm is a Lua file and the numbers it is called with. Your own algorithm implements
+/// [`name`](Self::name), [`lua`](Self::lua) and [`arguments`](Self::arguments), and runs on
+/// [`RedisStore`](crate::RedisStore). It is decided together with built-in algorithms in one atomic step. To
+/// run it on [`MemoryStore`](crate::MemoryStore) too, implement [`twin`](Self::twin): the same in Rust.
+/// Without it, building a layer with a `MemoryStore` panics.
 ///
 /// # The Lua file
 ///
-/// The file is the body of a function that returns a table of functions. They are pure: they receive the state of one
-/// key and return the new one, and the store reads and writes it. They cannot reach Redis.
+/// The file is the body of a function that returns a table of functions. They are pure: they receive the
+/// state of one key and return the new one, and the store reads and writes it. They cannot reach Redis.
 ///
 /// The state of a key is three values:
 ///
@@ -42,24 +43,26 @@ use crate::base::{Error, Quota};
 /// | `time`, `count`, `text` | the new state, if there is a lifetime |
 ///
 /// * A cost of 0 must be admitted. Its new state is not written.
-/// * A cost above 0 that is admitted needs a lifetime. If another policy denies the request, the state is not written.
-/// * A denied cost needs none, and must not be charged. It may rewrite state that the clock or a changed quota made
-///   stale, so that the retry time stays true.
+/// * A cost above 0 that is admitted needs a lifetime. If another policy denies the request, the state is not
+///   written.
+/// * A denied cost needs none, and must not be charged. It may rewrite state that the clock or a changed
+///   quota made stale, so that the retry time stays true.
 ///
-/// `policy` is a list of the [`arguments`](Self::arguments), or what the file's function `policy` returns. `holder`
-/// is nil except with [`OnRelease`](Replenishment::OnRelease).
+/// `policy` is a list of the [`arguments`](Self::arguments), or what the file's function `policy` returns.
+/// `holder` is nil except with [`OnRelease`](Replenishment::OnRelease).
 ///
 /// ## `refund(policy, units, made, mark, time, count, text, holder)`
 ///
-/// Optional. Refunds up to `units` units of the charge that was made at the time `made` with the mark `mark`: as many
-/// as still count, and none that another charge owns. If `made` is nil, an operator refunds the latest units of any
-/// charge. Returns `lifetime, time, count, text`, or nil if nothing changes. In place of the lifetime, `KEEP_TTL` keeps
-/// the key's TTL, and `REMOVE` removes the key. A file without `refund` refunds nothing.
+/// Optional. Refunds up to `units` units of the charge that was made at the time `made` with the mark `mark`:
+/// as many as still count, and none that another charge owns. If `made` is nil, an operator refunds the
+/// latest units of any charge. Returns `lifetime, time, count, text`, or nil if nothing changes. In place of
+/// the lifetime, `KEEP_TTL` keeps the key's TTL, and `REMOVE` removes the key. A file without `refund`
+/// refunds nothing.
 ///
 /// ## `renew(policy, units, time, count, text, holder)`
 ///
-/// Required with [`OnRelease`](Replenishment::OnRelease). Renews the units of the holder, and adds them again if
-/// the key was lost. Returns the same as `refund`.
+/// Required with [`OnRelease`](Replenishment::OnRelease). Renews the units of the holder, and adds them again
+/// if the key was lost. Returns the same as `refund`.
 ///
 /// ## `policy(...)`
 ///
@@ -75,16 +78,17 @@ use crate::base::{Error, Quota};
 /// | `floor`, `format` | `math.floor` and `string.format`. To write a number use `format('%d', n)`: `..` and `tostring` print 14 digits |
 /// | `NEVER`, `REMOVE`, `KEEP_TTL` | see above |
 ///
-/// and Lua's standard functions. `redis`, `KEYS` and `ARGV` are nil, and there are no global variables. Everything else
-/// in the repository's `lua/include` may change.
+/// and Lua's standard functions. `redis`, `KEYS` and `ARGV` are nil, and there are no global variables.
+/// Everything else in the repository's `lua/include` may change.
 ///
-/// Of an error that the file raises, only the text that follows `RATELIMIT-ALGORITHM ` is shown, because the rest may
-/// contain an identity: `error('RATELIMIT-ALGORITHM the limit by day is 0', 0)`.
+/// Of an error that the file raises, only the text that follows `RATELIMIT-ALGORITHM ` is shown, because the
+/// rest may contain an identity: `error('RATELIMIT-ALGORITHM the limit by day is 0', 0)`.
 ///
 /// # Errors
 ///
-/// A mistake in the file is a [`StoreFailed`](crate::ErrorKind::StoreFailed) error of the decision, which then changes
-/// nothing. [`RedisStore::probe_policy`](crate::RedisStore::probe_policy) finds most of them when the service starts:
+/// A mistake in the file is a [`StoreFailed`](crate::ErrorKind::StoreFailed) error of the decision, which
+/// then changes nothing. [`RedisStore::probe_policy`](crate::RedisStore::probe_policy) finds most of them
+/// when the service starts:
 ///
 /// * The file does not compile, raises an error, uses a global variable or calls Redis.
 /// * It does not return a table with the function `decide`, or lacks `renew` where it is called.
@@ -94,7 +98,8 @@ use crate::base::{Error, Quota};
 ///
 /// # Example
 ///
-/// A limit per hour of the clock, with its twin. `examples/custom_algorithm.rs` in the repository is a complete program.
+/// A limit per hour of the clock, with its twin. `examples/custom_algorithm.rs` in the repository is a
+/// complete program.
 ///
 /// ```
 /// use std::time::Duration;
@@ -172,8 +177,8 @@ use crate::base::{Error, Quota};
 /// # }
 /// ```
 pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
-    /// Returns the algorithm's name: 1 to 32 characters of `a` to `z`, `0` to `9` and `-`. Must not be the name of a
-    /// built-in algorithm.
+    /// Returns the algorithm's name: 1 to 32 characters of `a` to `z`, `0` to `9` and `-`. Must not be the
+    /// name of a built-in algorithm.
     ///
     /// The name is a part of each key in Redis. Use another name when the format of the state changes.
     fn name(&self) -> &str;
@@ -186,12 +191,12 @@ pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// If the algorithm does not support the quota. [`Policy::try_algorithm`](crate::Policy::try_algorithm) returns
-    /// the error; [`Policy::algorithm`](crate::Policy::algorithm) panics with it.
+    /// If the algorithm does not support the quota. [`Policy::try_algorithm`](crate::Policy::try_algorithm)
+    /// returns the error; [`Policy::algorithm`](crate::Policy::algorithm) panics with it.
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error>;
 
-    /// Returns the most units that one request can be charged, from 1 to 2^44. A higher cost is denied without a retry
-    /// time. Defaults to the quota's [`capacity`](Quota::capacity).
+    /// Returns the most units that one request can be charged, from 1 to 2^44. A higher cost is denied
+    /// without a retry time. Defaults to the quota's [`capacity`](Quota::capacity).
     fn capacity(&self, quota: &Quota) -> u64 {
         quota.capacity()
     }
@@ -202,8 +207,8 @@ pub trait Algorithm: fmt::Debug + Send + Sync + 'static {
         Replenishment::AtReset
     }
 
-    /// Returns the same algorithm in Rust, for [`MemoryStore`](crate::MemoryStore). Defaults to `None`. Not used for the
-    /// built-in algorithms.
+    /// Returns the same algorithm in Rust, for [`MemoryStore`](crate::MemoryStore). Defaults to `None`. Not
+    /// used for the built-in algorithms.
     fn twin(&self) -> Option<&dyn Twin> {
         None
     }
@@ -227,8 +232,8 @@ pub enum Replenishment {
     InWindows,
     /// When their holder releases them.
     ///
-    /// The functions of the algorithm receive the holder of the units as 32 hexadecimal digits. A refund names the
-    /// holder, not the time and the mark of the charge, and must release its units. `renew` must keep them from
-    /// expiring, and add them again if the key was lost.
+    /// The functions of the algorithm receive the holder of the units as 32 hexadecimal digits. A refund
+    /// names the holder, not the time and the mark of the charge, and must release its units. `renew` must
+    /// keep them from expiring, and add them again if the key was lost.
     OnRelease,
 }

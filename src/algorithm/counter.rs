@@ -1,7 +1,7 @@
 //! The form of a built-in algorithm for [`MemoryStore`](crate::MemoryStore): the twin of its Lua file.
 //!
-//! `lua/README.md` specifies the same functions in Lua. Unlike the twin of a custom algorithm, it changes a state in
-//! place, keeps it in its own form, and is not checked.
+//! `lua/README.md` specifies the same functions in Lua. Unlike the twin of a custom algorithm, it changes a
+//! state in place, keeps it in its own form, and is not checked.
 
 use super::{
     state::State,
@@ -9,14 +9,14 @@ use super::{
 };
 use crate::base::Quota;
 
-/// The twin of a built-in Lua file, with the same arguments, state and arithmetic. All times are microseconds since
-/// 1970.
+/// The twin of a built-in Lua file, with the same arguments, state and arithmetic. All times are microseconds
+/// since 1970.
 pub trait Counter: Send + Sync {
     /// Evaluates `cost` against `state`. Changes nothing.
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan;
 
-    /// Returns the microseconds after which `units` leased units are available again if their instance never returns
-    /// them. `None` if units cannot be leased without admitting more than the limit at some time.
+    /// Returns the microseconds after which `units` leased units are available again if their instance never
+    /// returns them. `None` if units cannot be leased without admitting more than the limit at some time.
     fn lease_recovery(&self, _arguments: &[u64], _units: u64) -> Option<u64> {
         None
     }
@@ -24,7 +24,8 @@ pub trait Counter: Send + Sync {
     /// Carries `change` out. Returns for how many more microseconds the state matters, if that changed.
     fn apply(&self, arguments: &[u64], state: &mut Option<State>, now: u64, change: Change) -> Option<u64>;
 
-    /// Makes a decision with one charge: plans it, then carries it out, or repairs stale state if it is denied.
+    /// Makes a decision with one charge: plans it, then carries it out, or repairs stale state if it is
+    /// denied.
     fn charge(
         &self,
         arguments: &[u64],
@@ -44,8 +45,8 @@ pub trait Counter: Send + Sync {
         Charged { admission, gauge, mark, lifetime }
     }
 
-    /// Returns the most units that it admits within one period of `quota`, wherever it begins. `None` if that is not known:
-    /// it replenishes in steps, does not start full or counts permits.
+    /// Returns the most units that it admits within one period of `quota`, wherever it begins. `None` if that
+    /// is not known: it replenishes in steps, does not start full or counts permits.
     fn most_within_period(&self, _arguments: &[u64], _quota: &Quota) -> Option<u64> {
         None
     }
@@ -55,8 +56,8 @@ pub trait Counter: Send + Sync {
         false
     }
 
-    /// Returns about how many microseconds one charge, or one refund, takes in Redis at worst. Measured with full
-    /// batches. Bounds how long one batch blocks Redis.
+    /// Returns about how many microseconds one charge, or one refund, takes in Redis at worst. Measured with
+    /// full batches. Bounds how long one batch blocks Redis.
     fn redis_micros(&self, _arguments: &[u64], _refund: bool) -> u64 {
         8
     }
@@ -66,8 +67,9 @@ pub trait Counter: Send + Sync {
         leased
     }
 
-    /// The arguments of a policy with `max_debt`, and those that its debits count by: the same with so much more room. `None`
-    /// if the algorithm allows no debt. Defaults to more room in the first argument, the limit.
+    /// The arguments of a policy with `max_debt`, and those that its debits count by: the same with so much
+    /// more room. `None` if the algorithm allows no debt. Defaults to more room in the first argument, the
+    /// limit.
     fn with_debt(&self, arguments: &[u64], debt: u64) -> Option<[Vec<u64>; 2]> {
         let mut debits = arguments.to_vec();
         *debits.first_mut()? += debt;

@@ -1,3 +1,5 @@
+//! Windows of a period, each with a count from 0.
+
 use std::time::Duration;
 
 use super::{
@@ -10,17 +12,17 @@ use crate::base::{Error, Quota};
 
 /// Counts the units of each window: at most the limit in each one.
 ///
-/// A window is [anchored](Self::anchored) by default: it starts with a client's first charge, and the next one with
-/// the first charge after it ended. [Aligned](Self::aligned) windows follow the clock instead, the same for every
-/// client: calendar minutes, hours or days.
+/// A window is [anchored](Self::anchored) by default: it starts with a client's first charge, and the next
+/// one with the first charge after it ended. [Aligned](Self::aligned) windows follow the clock instead, the
+/// same for every client: calendar minutes, hours or days.
 ///
 /// * **Promise**: at most the limit in each window.
-/// * **Source**: the classic counter with an expiry. Here the state has the time of the window's first charge, so a lost TTL or
-///   a clock that steps back cannot block a client.
+/// * **Source**: the classic counter with an expiry. Here the state has the time of the window's first
+///   charge, so a lost TTL or a clock that steps back cannot block a client.
 /// * **Cost in Redis**: one string per key. GET; SET if units are charged.
-/// * **Weakness**: a client can use the limit at the end of one window and again at the start of the next: twice the
-///   limit within a moment. Aligned windows also make all clients retry in the same second. If that is a problem, use
-///   [`Gcra`](crate::algorithm::Gcra).
+/// * **Weakness**: a client can use the limit at the end of one window and again at the start of the next:
+///   twice the limit within a moment. Aligned windows also make all clients retry in the same second. If that
+///   is a problem, use [`Gcra`](crate::algorithm::Gcra).
 ///
 /// # Errors
 ///
@@ -77,23 +79,23 @@ impl FixedWindow {
     }
 
     /// Starts windows at fixed times, the same for every client: at each multiple of the quota's period since
-    /// 1970-01-01T00:00:00Z. A quota per minute, hour or day follows the clock and the calendar. A week begins on Thursday,
-    /// as 1970 did; [`utc_offset_west`](Self::utc_offset_west) of 4 days begins it on Monday. There are no calendar months,
-    /// because their lengths differ.
+    /// 1970-01-01T00:00:00Z. A quota per minute, hour or day follows the clock and the calendar. A week
+    /// begins on Thursday, as 1970 did; [`utc_offset_west`](Self::utc_offset_west) of 4 days begins it on
+    /// Monday. There are no calendar months, because their lengths differ.
     #[must_use]
     pub const fn aligned() -> Self {
         Self { windows: Windows::Aligned { offset: 0 } }
     }
 
-    /// Aligns the windows to a time zone that is `by` ahead of UTC, such as 5 h 30 min for India. Defaults to UTC.
-    /// Implies [`aligned`](Self::aligned). Fractions of a microsecond are ignored.
+    /// Aligns the windows to a time zone that is `by` ahead of UTC, such as 5 h 30 min for India. Defaults to
+    /// UTC. Implies [`aligned`](Self::aligned). Fractions of a microsecond are ignored.
     #[must_use]
     pub const fn utc_offset_east(self, by: Duration) -> Self {
         Self { windows: Windows::Aligned { offset: -(by.as_micros() as i128) } }
     }
 
-    /// Aligns the windows to a time zone that is `by` behind UTC, such as 5 h for New York in winter. Defaults to UTC.
-    /// Implies [`aligned`](Self::aligned). Fractions of a microsecond are ignored.
+    /// Aligns the windows to a time zone that is `by` behind UTC, such as 5 h for New York in winter.
+    /// Defaults to UTC. Implies [`aligned`](Self::aligned). Fractions of a microsecond are ignored.
     #[must_use]
     pub const fn utc_offset_west(self, by: Duration) -> Self {
         Self { windows: Windows::Aligned { offset: by.as_micros() as i128 } }
@@ -110,7 +112,7 @@ impl Algorithm for FixedWindow {
         let period = quota.period_micros();
         let (aligned, offset) = match self.windows {
             Windows::Anchored => (0, 0),
-            // Below the period, so it fits into 64 bits.
+            // The value is below the period, so it fits into 64 bits.
             Windows::Aligned { offset } => (1, offset.rem_euclid(i128::from(period)) as u64),
         };
         Ok(vec![quota.limit(), period, aligned, offset])
@@ -122,7 +124,7 @@ impl Algorithm for FixedWindow {
 }
 
 /// The window as of now.
-struct Open {
+struct OpenWindow {
     limit: u64,
     /// When the first of its units was charged.
     started: u64,
@@ -133,7 +135,7 @@ struct Open {
     stale: bool,
 }
 
-fn open(arguments: &[u64], state: Option<&State>, now: u64) -> Open {
+fn open(arguments: &[u64], state: Option<&State>, now: u64) -> OpenWindow {
     let [limit, period, aligned, offset] = exactly(arguments);
     // The first window of 1970 may start before 0.
     let aligned = (aligned == 1).then(|| now.saturating_sub((now + period - offset) % period));
@@ -143,22 +145,22 @@ fn open(arguments: &[u64], state: Option<&State>, now: u64) -> Open {
         Some(State::Count(state)) if !is_over(state.at) => (state.at, state.count, false),
         _ => (now, 0, false),
     };
-    Open { limit, started, used, left: aligned.unwrap_or(started) + period - now, stale }
+    OpenWindow { limit, started, used, left: aligned.unwrap_or(started) + period - now, stale }
 }
 
 impl Counter for FixedWindow {
     fn most_within_period(&self, _: &[u64], quota: &Quota) -> Option<u64> {
-        // Half of it at the end of one window, and half at the start of the next one.
+        // A whole limit may be charged at the end of one window, and another at the start of the next one.
         Some(2 * quota.limit())
     }
 
     fn lease_recovery(&self, arguments: &[u64], _: u64) -> Option<u64> {
-        // Until the window ends.
+        // A charge counts until the window ends, at most a period later.
         arguments.get(1).copied()
     }
 
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
-        let Open { limit, started, used, left, stale } = open(arguments, state, now);
+        let OpenWindow { limit, started, used, left, stale } = open(arguments, state, now);
         let reset = |used| if used > 0 { left } else { 0 };
         let before = Gauge { remaining: limit.saturating_sub(used), reset: reset(used) };
         Plan::of(cost, limit, before, reset(used + cost), stale && used > 0, || left).marked(started)
@@ -166,7 +168,8 @@ impl Counter for FixedWindow {
 
     fn apply(&self, arguments: &[u64], state: &mut Option<State>, now: u64, change: Change) -> Option<u64> {
         if let Change::RefundOf(units, charge) = change {
-            // Use the stored window: the decision may be of an older quota. In another window the charge no longer counts.
+            // The stored window is used as it is, because the decision may be of an older quota. In another
+            // window, the charge no longer counts.
             if let Some(State::Count(window)) = state
                 && window.at == charge.mark
             {
@@ -177,7 +180,7 @@ impl Counter for FixedWindow {
             }
             return None;
         }
-        let Open { started, used, left, .. } = open(arguments, state.as_ref(), now);
+        let OpenWindow { started, used, left, .. } = open(arguments, state.as_ref(), now);
         let used = match change {
             Change::Charge(cost, _) => used + cost,
             Change::Refund(units, _) => used.saturating_sub(units),

@@ -1,3 +1,5 @@
+//! The default algorithm: a bucket that drains continuously.
+
 use super::{
     Algorithm, Replenishment,
     bucket::{Bucket, HasBucket, rate},
@@ -7,14 +9,14 @@ use crate::base::{Error, Quota};
 
 /// The generic cell rate algorithm: the quota's rate, with bursts up to its capacity. The default.
 ///
-/// * **Promise**: in any span of time `t`, at most capacity + rate × `t` units. Units become available one by one at
-///   the quota's rate, so there is no window edge at which a client gets twice its share.
-/// * **Source**: "virtual scheduling" of ITU-T I.371 and ATM Forum Traffic Management 4.1. The Redis module redis-cell
-///   made it popular; decisions have the same values (limit, remaining, retry after, reset after), in microseconds
-///   instead of whole seconds.
+/// * **Promise**: in any span of time `t`, at most capacity + rate × `t` units. Units become available one by
+///   one at the quota's rate, so there is no window edge at which a client gets twice its share.
+/// * **Source**: "virtual scheduling" of ITU-T I.371 and ATM Forum Traffic Management 4.1. The Redis module
+///   redis-cell made it popular; decisions have the same values (limit, remaining, retry after, reset after),
+///   in microseconds instead of whole seconds.
 /// * **Cost in Redis**: one string per key. GET; SET if units are charged.
-/// * **Weakness**: `Quota::per_minute(10)` admits up to 19 requests in the first minute: the burst of 10, and 9 that
-///   become available in the meantime. If no minute may have more than 10, use `.burst(1)` or a
+/// * **Weakness**: `Quota::per_minute(10)` admits up to 19 requests in the first minute: the burst of 10, and
+///   9 that become available in the meantime. If no minute may have more than 10, use `.burst(1)` or a
 ///   [`SlidingLog`](crate::algorithm::SlidingLog).
 ///
 /// Works with every quota.

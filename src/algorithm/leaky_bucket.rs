@@ -1,3 +1,5 @@
+//! A bucket that drains continuously, as a meter or as a queue.
+
 use std::time::Duration;
 
 use super::{
@@ -9,19 +11,19 @@ use crate::base::{Error, Quota};
 
 /// Admitted units fill a bucket that drains at the quota's rate.
 ///
-/// A [meter](Self::meter) denies requests that would overflow the bucket. A [queue](Self::queue) delays requests until
-/// it is their turn.
+/// A [meter](Self::meter) denies requests that would overflow the bucket. A [queue](Self::queue) delays
+/// requests until it is their turn.
 ///
 /// * **Promise of a meter**: in any span of time `t`, at most capacity + rate × `t` units.
-/// * **Promise of a queue**: after the first [`delay_after`](Self::delay_after) units of a burst, by default one,
-///   requests leave evenly spaced at the quota's rate, in the order in which they were admitted, over all instances. No
-///   request waits longer than the queue's longest wait.
-/// * **Source**: ITU-T I.371; J. Turner, "New directions in communications", 1986. A queue has the options of nginx's
-///   `limit_req`: without `delay`, the longest wait is `burst` / rate; with it, the longest wait is (`burst` - `delay`) / rate,
-///   and [`delay_after`](Self::delay_after) is `delay` + 1.
+/// * **Promise of a queue**: after the first [`delay_after`](Self::delay_after) units of a burst, by default
+///   one, requests leave evenly spaced at the quota's rate, in the order in which they were admitted, over
+///   all instances. No request waits longer than the queue's longest wait.
+/// * **Source**: ITU-T I.371; J. Turner, "New directions in communications", 1986. A queue has the options of
+///   nginx's `limit_req`: without `delay`, the longest wait is `burst` / rate; with it, the longest wait is
+///   (`burst` - `delay`) / rate, and [`delay_after`](Self::delay_after) is `delay` + 1.
 /// * **Cost in Redis**: one string per key. GET; SET if units are charged.
-/// * **Weakness of a queue**: a waiting request holds its connection and its memory in the instance. A client that
-///   disconnects while it waits has used its turn.
+/// * **Weakness of a queue**: a waiting request holds its connection and its memory in the instance. A client
+///   that disconnects while it waits has used its turn.
 ///
 /// # Errors
 ///
@@ -29,8 +31,8 @@ use crate::base::{Error, Quota};
 /// [`Policy::algorithm`](crate::Policy::algorithm) panics, for a queue
 ///
 /// * with a quota that has a [`burst`](Quota::burst): use [`delay_after`](Self::delay_after) instead;
-/// * with a longest wait above 400 days, not in whole microseconds, or in which more than 1,000,000,000,000 units
-///   drain;
+/// * with a longest wait above 400 days, not in whole microseconds, or in which more than 1,000,000,000,000
+///   units drain;
 /// * with a `delay_after` of 0, above 1,000,000,000,000, or that takes more than 100 years to drain.
 ///
 /// # Example
@@ -80,16 +82,17 @@ impl LeakyBucket {
     /// Creates a queue: delays requests until it is their turn, and denies those that would wait longer than
     /// `max_wait`, which is at most 400 days and in whole microseconds.
     ///
-    /// A delayed request gets the verdict [`Delay`](crate::decision::Verdict::Delay). The layer waits and then calls the
-    /// service, and [`Limiter::wait`](crate::Limiter::wait) waits too. After a [`check`](crate::Limiter::check), your code
-    /// must wait for the [delay](crate::Decision::delay). A request of several units leaves when the last of them may leave.
+    /// A delayed request gets the verdict [`Delay`](crate::decision::Verdict::Delay). The layer waits and
+    /// then calls the service, and [`Limiter::wait`](crate::Limiter::wait) waits too. After a
+    /// [`check`](crate::Limiter::check), your code must wait for the [delay](crate::Decision::delay). A
+    /// request of several units leaves when the last of them may leave.
     #[must_use]
     pub const fn queue(max_wait: Duration) -> Self {
         Self { queue: Some(Queue { max_wait, delay_after: 1 }) }
     }
 
-    /// Admits the first `units` units of a burst without a delay, and delays those after them. Defaults to 1, which
-    /// spaces requests evenly from the start. Has no effect on a [meter](Self::meter).
+    /// Admits the first `units` units of a burst without a delay, and delays those after them. Defaults to 1,
+    /// which spaces requests evenly from the start. Has no effect on a [meter](Self::meter).
     ///
     /// # Example
     ///
@@ -135,7 +138,7 @@ impl Algorithm for LeakyBucket {
                 "a leaky bucket's queue has no burst: leave out `burst`, and use `delay_after` for the units without a delay",
             ));
         }
-        // It has the bounds of a burst.
+        // The number has the bounds of a burst.
         quota.try_burst(queue.delay_after).map_err(|_| {
             Error::invalid(
                 "a queue's `delay_after` must be from 1 to 1,000,000,000,000 and drain within 100 years",

@@ -23,7 +23,8 @@
 //! | [`SlidingLog`] | 15 bytes per admitted request that still counts | LLEN, LINDEX; those and RPUSH, PEXPIRE |
 //!
 //! A key of [`Gcra`], [`TokenBucket`] or [`LeakyBucket`] takes up to 50 bytes more while units are
-//! [leased](crate::Policy::max_lease), and after a refund, until none of the key's charges can be refunded any more.
+//! [leased](crate::Policy::max_lease), and after a refund, until none of the key's charges can be refunded
+//! any more.
 //!
 //! If you know the algorithm as a Redis recipe, see [`recipes`]. To see what a policy would have denied, run
 //! `cargo run -p tools --bin replay` in the repository over an access log.
@@ -32,23 +33,24 @@
 //!
 //! * A denied request is not charged. A cost of 0 is always admitted.
 //! * A cost above the capacity is denied without a retry time, because waiting does not help.
-//! * The retry time is exact to the microsecond: the shortest wait after which the same request is admitted, if the key
-//!   is idle until then. Under [`Concurrency`], it is the time until permits expire; they may be released sooner.
-//! * A clock that steps back neither refills a quota nor blocks a client: the stored state is treated as if it had been
-//!   written at the new time.
-//! * A changed quota keeps the state. A raised limit admits more immediately; a lowered one applies immediately. No
-//!   request waits longer than the new quota takes to refill.
+//! * The retry time is exact to the microsecond: the shortest wait after which the same request is admitted,
+//!   if the key is idle until then. Under [`Concurrency`], it is the time until permits expire; they may be
+//!   released sooner.
+//! * A clock that steps back neither refills a quota nor blocks a client: the stored state is treated as if
+//!   it had been written at the new time.
+//! * A changed quota keeps the state. A raised limit admits more immediately; a lowered one applies
+//!   immediately. No request waits longer than the new quota takes to refill.
 //!
 //! # Implementation
 //!
 //! Each algorithm exists twice: as a Lua file in `lua/`, which Redis runs, and in Rust, which
-//! [`MemoryStore`](crate::MemoryStore) runs. A differential test compares both, and a naive model, to the microsecond.
-//! For your own algorithm, see the [`Algorithm`] trait; its [`Twin`] in Rust is optional.
+//! [`MemoryStore`](crate::MemoryStore) runs. A differential test compares both, and a naive model, to the
+//! microsecond. For your own algorithm, see the [`Algorithm`] trait; its [`Twin`] in Rust is optional.
 
 use std::sync::LazyLock;
 
-/// The methods of [`Algorithm`] that every built-in algorithm has: its name, its file in `lua/algorithm`, and its Rust
-/// form.
+/// The methods of [`Algorithm`] that every built-in algorithm has: its name, its file in `lua/algorithm`, and
+/// its Rust form.
 macro_rules! built_in {
     ($name:expr, $file:literal) => {
         fn name(&self) -> &str {

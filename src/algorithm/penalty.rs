@@ -1,8 +1,8 @@
 //! Counts the denials of a key under another policy, and bans the key after too many of them: the twin of
 //! `lua/algorithm/penalty.lua`, which says how.
 //!
-//! No policy of a user has this algorithm. A policy with a [penalty](crate::policy::Penalty) has a second policy that has
-//! it, under the same name.
+//! No policy of a user has this algorithm. A policy with a [penalty](crate::policy::Penalty) has a second
+//! policy that has it, under the same name.
 
 use super::{
     Algorithm,
@@ -30,7 +30,7 @@ pub(crate) struct Strikes {
 }
 
 impl Strikes {
-    /// Only operators ban.
+    /// Bans of operators only: no denial counts.
     pub(crate) const MANUAL: Self = Self { after: 0, within: 0, first: 0, longest: 0, remembered: 0 };
     /// The name of the algorithm.
     pub(crate) const NAME: &'static str = "penalty";
@@ -52,8 +52,8 @@ impl Strikes {
         stale && self.lifetime(&record, now) > 0
     }
 
-    /// Counts a denial of a key that is not banned. Returns for how many more microseconds the state matters, if that
-    /// changed.
+    /// Counts a denial of a key that is not banned. Returns for how many more microseconds the state matters,
+    /// if that changed.
     pub(crate) fn strike(&self, state: &mut Option<State>, now: u64) -> Option<u64> {
         if self.after == 0 {
             return None;
@@ -76,8 +76,8 @@ impl Strikes {
         Some(self.store(state, record, now))
     }
 
-    /// Bans the key for `length` microseconds from now. 0 ends its ban and forgets all. Returns for how many more
-    /// microseconds the state matters.
+    /// Bans the key for `length` microseconds from now. 0 ends its ban and forgets all. Returns for how many
+    /// more microseconds the state matters.
     pub(crate) fn ban(&self, state: &mut Option<State>, now: u64, length: u64) -> u64 {
         if length == 0 {
             *state = None;

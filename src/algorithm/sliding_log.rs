@@ -1,3 +1,5 @@
+//! A log of all charges of the latest period.
+
 use super::{
     Algorithm,
     counter::{Change, Counter, Plan, exactly},
@@ -8,17 +10,18 @@ use crate::base::{Error, Quota};
 
 /// Stores the time of each admitted request: at most the limit in any span as long as the period, exactly.
 ///
-/// * **Promise**: at most the limit in **any** span as long as the period. There is no window edge and no approximation.
-/// * **Source**: the sliding window log, usually a sorted set of timestamps. This one is a list: a sorted set needs
-///   ten times the memory and loses requests that come in the same microsecond.
-/// * **Cost in Redis**: one list per key, with an entry of about 15 bytes for each admitted request that still counts,
-///   regardless of its cost. LLEN and two to four LINDEX, and a binary search with LINDEX if entries have
-///   expired or the request is denied; LTRIM, RPUSH and PEXPIRE if units are charged.
+/// * **Promise**: at most the limit in **any** span as long as the period. There is no window edge and no
+///   approximation.
+/// * **Source**: the sliding window log, usually a sorted set of timestamps. This one is a list: a sorted set
+///   needs ten times the memory and loses requests that come in the same microsecond.
+/// * **Cost in Redis**: one list per key, with an entry of about 15 bytes for each admitted request that
+///   still counts, regardless of its cost. LLEN and two to four LINDEX, and a binary search with LINDEX if
+///   entries have expired or the request is denied; LTRIM, RPUSH and PEXPIRE if units are charged.
 /// * **Weakness**: memory grows with the limit. For a limit of more than a few thousand requests use a
 ///   [`SlidingWindow`](crate::algorithm::SlidingWindow).
 ///
-/// A refund of a decision removes its entry. If more than 1000 entries came before it and as many after it, the refund
-/// removes the oldest units instead, which expire sooner.
+/// A refund of a decision removes its entry. If more than 1000 entries came before it and as many after it,
+/// the refund removes the oldest units instead, which expire sooner.
 ///
 /// # Errors
 ///
@@ -85,7 +88,8 @@ impl Log {
         self.entries.back().map_or(self.before, |latest| latest.total)
     }
 
-    /// Drops the entries that no longer count, and replaces the entries in the future by one of the time `now`.
+    /// Drops the entries that no longer count, and replaces the entries in the future by one of the time
+    /// `now`.
     fn bring_up_to(&mut self, period: u64, now: u64) {
         let (first, before) = self.first(period, now);
         self.entries.drain(..first);
@@ -158,7 +162,7 @@ impl Counter for SlidingLog {
             return Plan::of(cost, limit, before, if cost > 0 { period } else { 0 }, false, || 0);
         };
         let (first, before) = log.first(period, now);
-        // At most the limit under which it was charged, so it fits.
+        // The units are at most the limit under which they were charged, so they fit.
         let used = (log.total() - before) as u64;
         let left = |entry: &Entry| entry.at.min(now) + period - now;
         let latest = log.entries.back().filter(|_| first < log.entries.len());

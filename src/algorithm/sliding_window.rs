@@ -1,3 +1,5 @@
+//! A window that slides by cells, each with a count.
+
 use super::{
     Algorithm,
     counter::{Change, Counter, Plan, exactly},
@@ -8,24 +10,26 @@ use crate::base::{Error, Quota};
 
 /// Counts units in a window that slides over segments: the limit per period, smoothed over the window's edge.
 ///
-/// The period is divided into [`segments`](Self::segments) that follow the clock. The current segment and those before
-/// it, as many as the period has, count in full. The next older one counts by the share of it that is still inside the
-/// window, as if its requests had come evenly. With one segment, the default, this is the sliding window counter that
-/// many services use.
+/// The period is divided into [`segments`](Self::segments) that follow the clock. The current segment and
+/// those before it, as many as the period has, count in full. The next older one counts by the share of it
+/// that is still inside the window, as if its requests had come evenly. With one segment, the default, this
+/// is the sliding window counter that many services use.
 ///
-/// * **Promise**: in any span that is one segment shorter than the period, at most the limit. (With one segment, that
-///   span is empty.) A span of the whole period can have more if the requests of the oldest segment came late in it: at
-///   worst twice the limit, if all of them came at its end. Requests that come evenly get the limit.
+/// * **Promise**: in any span that is one segment shorter than the period, at most the limit. (With one
+///   segment, that span is empty.) A span of the whole period can have more if the requests of the oldest
+///   segment came late in it: at worst twice the limit, if all of them came at its end. Requests that come
+///   evenly get the limit.
 /// * **Source**: the sliding window counter, in the form with sub-windows.
-/// * **Cost in Redis**: one string per key, of 23 bytes, and 5 for each of at most `segments` + 1 segments. GET; SET if
-///   units are charged.
+/// * **Cost in Redis**: one string per key, of 23 bytes, and 5 for each of at most `segments` + 1 segments.
+///   GET; SET if units are charged.
 /// * **Weakness**: it is an approximation. [`SlidingLog`](crate::algorithm::SlidingLog) is exact.
 ///
 /// # Errors
 ///
 /// [`Policy::try_algorithm`](crate::Policy::try_algorithm) returns an error, and
-/// [`Policy::algorithm`](crate::Policy::algorithm) panics, if the quota has a [`burst`](Quota::burst), or if the
-/// number of [`segments`](Self::segments) is 0, is above 1000, or does not divide the period into whole microseconds.
+/// [`Policy::algorithm`](crate::Policy::algorithm) panics, if the quota has a [`burst`](Quota::burst), or if
+/// the number of [`segments`](Self::segments) is 0, is above 1000, or does not divide the period into whole
+/// microseconds.
 ///
 /// # Example
 ///
@@ -67,8 +71,8 @@ impl SlidingWindow {
         Self { segments: 1 }
     }
 
-    /// Divides the period into `segments`, at most 1000. More segments are more exact and need more memory. A segment
-    /// must be in whole microseconds, so `segments` must divide the period. Defaults to 1.
+    /// Divides the period into `segments`, at most 1000. More segments are more exact and need more memory. A
+    /// segment must be in whole microseconds, so `segments` must divide the period. Defaults to 1.
     #[must_use]
     pub const fn segments(mut self, segments: u32) -> Self {
         self.segments = segments;
@@ -103,7 +107,7 @@ impl Algorithm for SlidingWindow {
 }
 
 /// The window as of now.
-struct Open {
+struct OpenCells {
     limit: u64,
     width: u64,
     /// When the latest cell started.
@@ -116,7 +120,7 @@ struct Open {
     stale: bool,
 }
 
-fn open(arguments: &[u64], state: Option<&State>, now: u64) -> Open {
+fn open(arguments: &[u64], state: Option<&State>, now: u64) -> OpenCells {
     let [limit, cells, width] = exactly(arguments);
     let elapsed = now % width;
     let started = now - elapsed;
@@ -139,10 +143,10 @@ fn open(arguments: &[u64], state: Option<&State>, now: u64) -> Open {
             }
         }
     }
-    Open { limit, width, started, elapsed, counts, stale }
+    OpenCells { limit, width, started, elapsed, counts, stale }
 }
 
-impl Open {
+impl OpenCells {
     /// Returns the units of the cells that count in full, and the units of the sliding cell.
     fn full_and_sliding(&self) -> (u64, u64) {
         let (sliding, full) = self.counts.split_last().unwrap_or((&0, &[]));
@@ -152,7 +156,7 @@ impl Open {
     fn used(&self) -> u64 {
         let (full, sliding) = self.full_and_sliding();
         let share = u128::from(sliding) * u128::from(self.width - self.elapsed);
-        // At most `sliding`, so it fits.
+        // The value is at most `sliding`, so it fits.
         full + share.div_ceil(u128::from(self.width)) as u64
     }
 
@@ -168,7 +172,7 @@ impl Open {
             if full <= room {
                 let inside = if *sliding > room - full {
                     let kept = u128::from(room - full) * u128::from(self.width) / u128::from(*sliding);
-                    // Below the width, because `sliding` is above the room.
+                    // The value is below the width, because `sliding` is above the room.
                     self.width - kept as u64
                 } else {
                     0
@@ -184,7 +188,7 @@ impl Open {
 
 impl Counter for SlidingWindow {
     fn most_within_period(&self, _: &[u64], quota: &Quota) -> Option<u64> {
-        // Half of it at the end of one window, and half at the start of the next one.
+        // A whole limit may be charged at the end of one window, and another at the start of the next one.
         Some(2 * quota.limit())
     }
 
@@ -195,7 +199,7 @@ impl Counter for SlidingWindow {
 
     fn lease_recovery(&self, arguments: &[u64], _: u64) -> Option<u64> {
         let [_, cells, width] = exactly(arguments);
-        // Until the cell has left the window.
+        // A charge counts until its cell has left the window.
         Some((cells + 1) * width)
     }
 
@@ -220,7 +224,7 @@ impl Counter for SlidingWindow {
         match change {
             Change::Charge(cost, _) => window.counts[0] += cost,
             Change::Refund(mut units, _) => {
-                // The latest units first.
+                // The latest units are refunded first.
                 for count in &mut window.counts {
                     let given = units.min(*count);
                     *count -= given;
@@ -230,7 +234,7 @@ impl Counter for SlidingWindow {
             Change::Repair | Change::Renew(..) | Change::RefundOf(..) => {}
         }
         let lifetime = window.reset();
-        let Open { started, width, counts, .. } = window;
+        let OpenCells { started, width, counts, .. } = window;
         // Drop the oldest cells without units.
         let kept = counts.iter().rposition(|units| *units > 0).map_or(0, |oldest| oldest + 1);
         let counts = counts[..kept].into();
@@ -244,12 +248,13 @@ fn refund(arguments: &[u64], state: &mut Option<State>, now: u64, units: u64, ch
     let [_, cells, width] = exactly(arguments);
     let Some(State::Cells(window)) = state else { return None };
     let cell = charge.mark - charge.mark % width;
-    // Cells of another width are of an older quota; a latest cell in the future is of a clock that stepped back.
+    // Cells of another width are of an older quota; a latest cell in the future is of a clock that stepped
+    // back.
     if window.width != width || window.started > now || now.saturating_sub(cell) >= (cells + 1) * width {
         return None;
     }
     let index = usize::try_from(window.started.checked_sub(cell)? / width).ok()?;
-    // Use the stored cells: the decision may be of an older quota.
+    // The stored cells are used as they are, because the decision may be of an older quota.
     let count = window.counts.get_mut(index)?;
     *count = count.saturating_sub(units);
     if window.counts.iter().all(|count| *count == 0) {

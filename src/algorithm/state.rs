@@ -35,7 +35,8 @@ pub struct Extra {
     pub capacity: u64,
     /// The units of the level that are owed: a debt.
     pub owed: u64,
-    /// If this is after the time of the level, no time passed in between: refunds drained the bucket for that much longer.
+    /// If this is after the time of the level, no time passed in between: refunds drained the bucket for that
+    /// much longer.
     pub real_from: u64,
 }
 
@@ -59,8 +60,8 @@ pub struct Cells {
     pub counts: Box<[u64]>,
 }
 
-/// The requests that may still count, the oldest first. Like the list in Redis, it stores running totals, so that the
-/// units in use are known without iterating.
+/// The requests that may still count, the oldest first. Like the list in Redis, it stores running totals, so
+/// that the units in use are known without iterating.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Log {
     /// The total before the first entry.

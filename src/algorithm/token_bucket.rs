@@ -1,3 +1,5 @@
+//! A bucket that is refilled continuously or in steps.
+
 use std::time::Duration;
 
 use super::{
@@ -9,19 +11,22 @@ use crate::base::{Error, Quota};
 
 /// Tokens are added at the quota's rate until the bucket is full; each unit charged removes one.
 ///
-/// With the default options it makes the same decisions as [`Gcra`](crate::algorithm::Gcra). Use it to add tokens
-/// [in steps](Self::refill_every), or to start with a bucket that is [not full](Self::starting_at).
+/// With the default options it makes the same decisions as [`Gcra`](crate::algorithm::Gcra). Use it to add
+/// tokens [in steps](Self::refill_every), or to start with a bucket that is [not full](Self::starting_at).
 ///
-/// * **Promise**: in any span of time `t`, at most capacity + rate × `t` units, and with steps at most one step more.
+/// * **Promise**: in any span of time `t`, at most capacity + rate × `t` units, and with steps at most one
+///   step more.
 /// * **Source**: J. Turner, "New directions in communications", IEEE Communications Magazine 24(10), 1986.
 /// * **Cost in Redis**: one string per key. GET; SET if units are charged.
-/// * **Weakness**: the same as [`Gcra`](crate::algorithm::Gcra). With steps, clients retry together when a step is due.
+/// * **Weakness**: the same as [`Gcra`](crate::algorithm::Gcra). With steps, clients retry together when a
+///   step is due.
 ///
 /// # Errors
 ///
 /// [`Policy::try_algorithm`](crate::Policy::try_algorithm) returns an error, and
-/// [`Policy::algorithm`](crate::Policy::algorithm) panics, if the [refill interval](Self::refill_every) is shorter
-/// than 1 millisecond, longer than 400 days, not in whole microseconds, or does not add a whole number of tokens.
+/// [`Policy::algorithm`](crate::Policy::algorithm) panics, if the [refill interval](Self::refill_every) is
+/// shorter than 1 millisecond, longer than 400 days, not in whole microseconds, or does not add a whole
+/// number of tokens.
 ///
 /// # Example
 ///
@@ -60,20 +65,22 @@ impl TokenBucket {
         Self { step: None, initial: None }
     }
 
-    /// Adds the tokens of each `interval` together at its end. The quota must allow a whole number of tokens per
-    /// interval. The first interval starts with the first charge of a full bucket, or with the first request of a new key
-    /// that [starts](Self::starting_at) with fewer tokens. Defaults to a continuous refill.
+    /// Adds the tokens of each `interval` together at its end. The quota must allow a whole number of tokens
+    /// per interval. The first interval starts with the first charge of a full bucket, or with the first
+    /// request of a new key that [starts](Self::starting_at) with fewer tokens. Defaults to a continuous
+    /// refill.
     #[must_use]
     pub const fn refill_every(mut self, interval: Duration) -> Self {
         self.step = Some(interval);
         self
     }
 
-    /// Starts the bucket of a new key with `tokens` tokens, or full if its capacity is smaller. Defaults to full.
+    /// Starts the bucket of a new key with `tokens` tokens, or full if its capacity is smaller. Defaults to
+    /// full.
     ///
-    /// A key counts as new again when its bucket has been full for as long as an empty one takes to fill. A refund to
-    /// a new key has no effect. A refund to a key that is no longer new may add the tokens that were missing at the
-    /// start.
+    /// A key counts as new again when its bucket has been full for as long as an empty one takes to fill. A
+    /// refund to a new key has no effect. A refund to a key that is no longer new may add the tokens that
+    /// were missing at the start.
     #[must_use]
     pub const fn starting_at(mut self, tokens: u64) -> Self {
         self.initial = Some(tokens);

@@ -2,20 +2,20 @@
 
 /// A custom algorithm in Rust: the twin of its Lua file, with the same arguments, state and arithmetic.
 ///
-/// [`MemoryStore`](crate::MemoryStore) needs it. Implement it for the type of your [`Algorithm`](super::Algorithm), and
-/// return `Some(self)` from [`Algorithm::twin`](super::Algorithm::twin), where there is an example. Then compare the
-/// twins with `TwinTest` of the crate `tower-ratelimit-extra`.
+/// [`MemoryStore`](crate::MemoryStore) needs it. Implement it for the type of your
+/// [`Algorithm`](super::Algorithm), and return `Some(self)` from [`Algorithm::twin`](super::Algorithm::twin),
+/// where there is an example. Then compare the twins with `TwinTest` of the crate `tower-ratelimit-extra`.
 ///
-/// The functions are pure: they return what would happen and the new state, and change nothing. They may be called more
-/// than once for one decision.
+/// The functions are pure: they return what would happen and the new state, and change nothing. They may be
+/// called more than once for one decision.
 ///
 /// All times are microseconds, and all numbers must be below 2^53, as in the Lua file.
 ///
 /// # Errors
 ///
-/// The store checks what the functions return, as it does for the Lua file. A mistake, such as an admitted cost without
-/// a new state, is a [`StoreFailed`](crate::ErrorKind::StoreFailed) error of the decision, which then changes nothing.
-/// A layer is not built if the twin makes a mistake on a new key.
+/// The store checks what the functions return, as it does for the Lua file. A mistake, such as an admitted
+/// cost without a new state, is a [`StoreFailed`](crate::ErrorKind::StoreFailed) error of the decision, which
+/// then changes nothing. A layer is not built if the twin makes a mistake on a new key.
 ///
 /// # Example
 ///
@@ -58,12 +58,13 @@
 /// assert_eq!(PerWindow.refund(&at(160, Some(&two)), 1, Some(receipt)), None);
 /// ```
 pub trait Twin: Send + Sync {
-    /// Evaluates `cost`, which is at most one above the [capacity](super::Algorithm::capacity). Must admit a cost of 0.
+    /// Evaluates `cost`, which is at most one above the [capacity](super::Algorithm::capacity). Must admit a
+    /// cost of 0.
     fn decide(&self, input: &Input<'_>, cost: u64) -> Evaluation;
 
-    /// Refunds up to `units` units of the charge that `receipt` identifies: as many as still count, and none that
-    /// another charge owns. Without a receipt, an operator refunds the latest units of any charge. Returns `None`
-    /// if nothing changes. Defaults to that.
+    /// Refunds up to `units` units of the charge that `receipt` identifies: as many as still count, and none
+    /// that another charge owns. Without a receipt, an operator refunds the latest units of any charge.
+    /// Returns `None` if nothing changes. Defaults to that.
     fn refund(&self, input: &Input<'_>, units: u64, receipt: Option<Receipt>) -> Option<Update> {
         let _ = (input, units, receipt);
         None
@@ -201,14 +202,14 @@ impl Admission {
 }
 
 impl Evaluation {
-    /// Admits the cost. After the charge, `remaining` units can be charged, and the quota is fully replenished in
-    /// `reset`. A cost above 0 also needs [`write`](Self::write).
+    /// Admits the cost. After the charge, `remaining` units can be charged, and the quota is fully
+    /// replenished in `reset`. A cost above 0 also needs [`write`](Self::write).
     pub const fn admit(remaining: u64, reset: u64) -> Self {
         Self::new(Admission::After(0), remaining, reset)
     }
 
-    /// Denies the cost. It can be admitted after `retry`, at least 1, at the earliest; `None` for never. `remaining`
-    /// units can be charged now, and the quota is fully replenished in `reset`.
+    /// Denies the cost. It can be admitted after `retry`, at least 1, at the earliest; `None` for never.
+    /// `remaining` units can be charged now, and the quota is fully replenished in `reset`.
     pub const fn deny(retry: Option<u64>, remaining: u64, reset: u64) -> Self {
         let admission = match retry {
             Some(retry) => Admission::Retry(retry),
@@ -235,8 +236,8 @@ impl Evaluation {
         self
     }
 
-    /// Sets the new state, which matters for `lifetime`, at least 1. Defaults to the state as it is. The state of a
-    /// denial may only replace one that the clock or a changed quota made stale.
+    /// Sets the new state, which matters for `lifetime`, at least 1. Defaults to the state as it is. The
+    /// state of a denial may only replace one that the clock or a changed quota made stale.
     pub fn write(mut self, state: KeyState, lifetime: u64) -> Self {
         self.written = Some((state, lifetime));
         self

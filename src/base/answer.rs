@@ -28,9 +28,9 @@ use super::error::Error;
 /// # }
 /// ```
 #[must_use = "an answer does nothing until it is awaited"]
-pub struct Answer<T>(State<T>);
+pub struct Answer<T>(AnswerState<T>);
 
-enum State<T> {
+enum AnswerState<T> {
     /// `None` after the answer was polled.
     Ready(Option<Result<T, Error>>),
     Pending(Later<T>),
@@ -60,29 +60,29 @@ pub(crate) trait Shared<T>: Send + Sync {
 impl<T> Answer<T> {
     /// An answer that is ready with `result`.
     pub const fn ready(result: Result<T, Error>) -> Self {
-        Self(State::Ready(Some(result)))
+        Self(AnswerState::Ready(Some(result)))
     }
 
     /// An answer with the result of `future`.
     pub fn pending(future: impl Future<Output = Result<T, Error>> + Send + 'static) -> Self {
-        Self(State::Pending(Box::pin(future)))
+        Self(AnswerState::Pending(Box::pin(future)))
     }
 
     /// An answer with a shared result.
     #[cfg(feature = "redis")]
     pub(crate) const fn shared(result: Arc<dyn Shared<T>>) -> Self {
-        Self(State::Shared(result, false))
+        Self(AnswerState::Shared(result, false))
     }
 
     pub(crate) const fn is_ready(&self) -> bool {
-        matches!(self.0, State::Ready(_))
+        matches!(self.0, AnswerState::Ready(_))
     }
 
     /// The result if it is ready; otherwise the answer itself.
     #[inline]
     pub(crate) fn now(self) -> Now<Result<T, Error>, Self> {
         match self.0 {
-            State::Ready(Some(result)) => Now::Ready(result),
+            AnswerState::Ready(Some(result)) => Now::Ready(result),
             state => Now::Later(Self(state)),
         }
     }
@@ -100,7 +100,7 @@ impl<T> Answer<T> {
     #[must_use]
     pub const fn if_ready(&self) -> Option<&Result<T, Error>> {
         match &self.0 {
-            State::Ready(Some(result)) => Some(result),
+            AnswerState::Ready(Some(result)) => Some(result),
             _ => None,
         }
     }
@@ -184,24 +184,24 @@ impl<T> Future for Answer<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
-            State::Ready(result) => match result.take() {
+            AnswerState::Ready(result) => match result.take() {
                 Some(result) => Poll::Ready(result),
                 None => panic!("Answer polled after completion"),
             },
-            State::Pending(future) => future.as_mut().poll(cx),
+            AnswerState::Pending(future) => future.as_mut().poll(cx),
             #[cfg(feature = "redis")]
-            State::Shared(result, begun) => {
+            AnswerState::Shared(result, begun) => {
                 if !mem::replace(begun, true)
                     && let Some(mut future) = result.clone().begin()
                 {
                     let polled = future.as_mut().poll(cx);
-                    self.0 = State::Pending(future);
+                    self.0 = AnswerState::Pending(future);
                     return polled;
                 }
                 let polled = result.poll(cx);
                 if polled.is_ready() {
                     // An answer that is kept keeps nothing of the store.
-                    self.0 = State::Ready(None);
+                    self.0 = AnswerState::Ready(None);
                 }
                 polled
             }

@@ -21,7 +21,7 @@ pub use self::{
 pub(crate) use self::{
     answer::Now,
     error::valid,
-    outage::Outage,
+    outage::OutageWatch,
     quota::duration_text,
     under_way::{Guard, UnderWay},
 };

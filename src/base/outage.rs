@@ -11,11 +11,11 @@ const EXPIRY: Duration = Duration::from_secs(60);
 
 /// An outage lasts from its first failure until no call has failed for a minute.
 #[derive(Debug, Default)]
-pub(crate) struct Outage {
+pub(crate) struct OutageWatch {
     last_failure: Mutex<Option<Instant>>,
 }
 
-impl Outage {
+impl OutageWatch {
     /// Records a failure. Returns whether it starts an outage.
     pub(crate) fn failed(&self) -> bool {
         let now = Instant::now();
@@ -30,7 +30,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_outage_lasts_until_nothing_has_failed_for_a_minute() {
-        let outage = Outage::default();
+        let outage = OutageWatch::default();
         assert_eq!([outage.failed(), outage.failed()], [true, false]);
         tokio::time::advance(EXPIRY).await;
         assert!(!outage.failed());

@@ -69,13 +69,13 @@ pub(super) enum Identity {
     Known(Key),
     /// The charges of the first rules that apply, and the keys of the others that do. Other rules do not
     /// limit the request.
-    Applicable(Gathered<Charge>, Vec<Found>),
+    Applicable(Gathered<Charge>, Vec<FoundKey>),
     /// Some rules deny the request. The others have not found their keys, and cannot change that.
     Denied(Box<Decision>),
 }
 
 /// The key that a rule has found.
-pub(super) struct Found {
+pub(super) struct FoundKey {
     /// The rule's place in the layer.
     pub(super) rule: usize,
     pub(super) key: Key,
@@ -200,14 +200,14 @@ impl Admit<'_> {
                         return Answer::ready(Err(error));
                     }
                 }
-                Now::Later(pending) => break pending.map(move |key| Some(Found::new(at, key))),
+                Now::Later(pending) => break pending.map(move |key| Some(FoundKey::new(at, key))),
             }
         };
         let others = rules.map(|(at, rule)| found(at, rule, request, preflight));
         match gather(iter::once(other).chain(others)) {
             Now::Ready(keys) => Answer::ready(keys.and_then(|keys| Identity::of(charges, keys))),
             Now::Later(pending) => unless_denied(self.early_denial(&charges, pending.known()), || {
-                pending.finish().and_then(|keys| Identity::of(charges, keys))
+                pending.gathered().and_then(|keys| Identity::of(charges, keys))
             }),
         }
     }
@@ -224,7 +224,7 @@ impl Admit<'_> {
         let identity = |keys| Identity::of(Gathered::with_capacity(0), keys);
         match gather(rules.map(|(at, rule)| found(at, rule, request, preflight))) {
             Now::Ready(keys) => Answer::ready(keys.and_then(identity)),
-            Now::Later(pending) => pending.finish().and_then(identity),
+            Now::Later(pending) => pending.gathered().and_then(identity),
         }
     }
 
@@ -233,7 +233,7 @@ impl Admit<'_> {
     fn early_denial<'a>(
         self,
         charges: &Gathered<Charge>,
-        keys: impl Iterator<Item = &'a Found>,
+        keys: impl Iterator<Item = &'a FoundKey>,
     ) -> Answer<Option<Decision>> {
         let of_keys = keys.filter_map(|found| {
             let rule = self.context.rule(found.rule)?;
@@ -260,7 +260,7 @@ impl Admit<'_> {
                         let charge = Charge::of(policy.clone(), key, rule.cost_of(self.request));
                         self.charge(charge, None)
                     }
-                    None => self.charge_all(Gathered::with_capacity(1), vec![Found::new(0, key)]),
+                    None => self.charge_all(Gathered::with_capacity(1), vec![FoundKey::new(0, key)]),
                 };
             }
             Ok(Identity::Applicable(charges, keys)) if keys.is_empty() => return self.charged(Ok(charges)),
@@ -274,7 +274,7 @@ impl Admit<'_> {
     }
 
     /// Charges `keys` under their rules, after `charges`.
-    fn charge_all(self, charges: Gathered<Charge>, keys: Vec<Found>) -> Now<Admission, Waiting> {
+    fn charge_all(self, charges: Gathered<Charge>, keys: Vec<FoundKey>) -> Now<Admission, Waiting> {
         let answers = keys.into_iter().filter_map(|found| {
             let rule = self.context.rule(found.rule)?;
             let cost = found.cost(rule, self.request);
@@ -286,7 +286,7 @@ impl Admit<'_> {
                 let known = charges.values.iter().chain(pending.known()).cloned();
                 let denial = self.denial_of(known);
                 let all = |others| Identity::Applicable(charges.with(others), Vec::new());
-                let identity = unless_denied(denial, || pending.finish().map(all));
+                let identity = unless_denied(denial, || pending.gathered().map(all));
                 Now::Later(Waiting::Identity(identity))
             }
         }
@@ -394,7 +394,7 @@ impl Admit<'_> {
 }
 
 impl Identity {
-    fn of(mut charges: Gathered<Charge>, keys: Gathered<Found>) -> Result<Self, Error> {
+    fn of(mut charges: Gathered<Charge>, keys: Gathered<FoundKey>) -> Result<Self, Error> {
         let Gathered { values, unidentified } = keys;
         match charges.unidentified.or(unidentified) {
             Some(error) if charges.values.is_empty() && values.is_empty() => Err(*error),
@@ -410,12 +410,12 @@ impl Identity {
     /// # Errors
     ///
     /// The rejection of a request that is blocked, or that a rule cannot identify.
-    pub(super) fn into_keys(self) -> Result<Vec<Found>, Rejection> {
+    pub(super) fn into_keys(self) -> Result<Vec<FoundKey>, Rejection> {
         match self {
             Self::Exempt => Ok(Vec::new()),
             Self::Rejected(rejection) => Err(*rejection),
             Self::Denied(decision) => Err(Rejection::Denied(*decision)),
-            Self::Known(key) => Ok(vec![Found::new(0, key)]),
+            Self::Known(key) => Ok(vec![FoundKey::new(0, key)]),
             Self::Applicable(charges, keys) => match charges.unidentified {
                 Some(error) => Err(Rejection::Unidentified(*error)),
                 None => Ok(keys),
@@ -424,7 +424,7 @@ impl Identity {
     }
 }
 
-impl Found {
+impl FoundKey {
     const fn new(rule: usize, key: Key) -> Self {
         Self { rule, key, cost: OnceCell::new() }
     }
@@ -435,8 +435,8 @@ impl Found {
 }
 
 /// The key of `request` under the rule with the number `at`, unless the rule skips the request.
-fn found(at: usize, rule: &Rule, request: &Parts, preflight: bool) -> Answer<Option<Found>> {
-    rule.key_unless_skipped(request, preflight).map(move |key| key.map(|key| Found::new(at, key)))
+fn found(at: usize, rule: &Rule, request: &Parts, preflight: bool) -> Answer<Option<FoundKey>> {
+    rule.key_unless_skipped(request, preflight).map(move |key| key.map(|key| FoundKey::new(at, key)))
 }
 
 /// Whether the request is a CORS preflight: a browser asks whether it may send another request.
@@ -491,7 +491,7 @@ pub(super) struct Gathered<T> {
 }
 
 /// Answers of which at least one is pending.
-struct Pending<T> {
+struct Gathering<T> {
     /// The values before the first pending answer.
     first: Gathered<T>,
     /// The first pending answer and all after it.
@@ -501,7 +501,7 @@ struct Pending<T> {
 /// The values of `answers`, or the first error of the server. Answers after that are not started.
 fn gather<T>(
     mut answers: impl Iterator<Item = Answer<Option<T>>>,
-) -> Now<Result<Gathered<T>, Error>, Pending<T>> {
+) -> Now<Result<Gathered<T>, Error>, Gathering<T>> {
     // Nearly all answers are values.
     let most = answers.size_hint().1.unwrap_or_default();
     let mut gathered = Gathered::with_capacity(most);
@@ -515,7 +515,7 @@ fn gather<T>(
             Now::Later(pending) => {
                 // The other answers start immediately, while the request can be read.
                 let rest = iter::once(pending).chain(answers).collect();
-                return Now::Later(Pending { first: gathered, rest });
+                return Now::Later(Gathering { first: gathered, rest });
             }
         }
     }
@@ -546,7 +546,7 @@ impl<T> Gathered<T> {
     }
 }
 
-impl<T: Send + 'static> Pending<T> {
+impl<T: Send + 'static> Gathering<T> {
     /// The values that are known.
     fn known(&self) -> impl Iterator<Item = &T> {
         let rest = self.rest.iter().filter_map(|answer| answer.if_ready()?.as_ref().ok()?.as_ref());
@@ -554,7 +554,7 @@ impl<T: Send + 'static> Pending<T> {
     }
 
     /// All values, once they are known. The answers are awaited together.
-    fn finish(self) -> Answer<Gathered<T>> {
+    fn gathered(self) -> Answer<Gathered<T>> {
         let Self { first: mut gathered, rest } = self;
         Answer::pending(async move {
             join_all(rest).await.into_iter().try_for_each(|result| gathered.add(result))?;

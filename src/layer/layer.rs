@@ -6,7 +6,7 @@ use http::request::Parts;
 use tower_layer::Layer;
 
 use super::{
-    admit::{Admit, Found},
+    admit::{Admit, FoundKey},
     config::Config,
     context::RequestContext,
     observe::DecisionEvent,
@@ -551,7 +551,7 @@ impl RateLimitLayer {
         let keys = Admit { context: &context, request }.find_keys();
         let keys = keys.await.map_err(Rejection::Unidentified)?.into_keys()?;
         let mut charges: Vec<(Charge, Key)> = Vec::new();
-        for Found { rule, key, .. } in keys {
+        for FoundKey { rule, key, .. } in keys {
             let Some(rule) = context.rule(rule) else { continue };
             let charge = rule
                 .charge(0, key.clone(), rule.cost_of(request), request)

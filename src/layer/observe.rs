@@ -11,7 +11,7 @@ use std::{
 use http::{StatusCode, request::Parts};
 
 use crate::{
-    base::{Error, ErrorKind, Outage},
+    base::{Error, ErrorKind, OutageWatch},
     decision::{Decision, Outcome, Verdict},
     policy::Enforcement,
     response::Rejection,
@@ -278,7 +278,7 @@ struct Notices {
     cost: AtomicBool,
     charged_twice: AtomicBool,
     /// The outage of the extractors, if there is one.
-    outage: Outage,
+    outage: OutageWatch,
 }
 
 /// Whether this is the first call for `flag`.

@@ -104,7 +104,7 @@ where
         let context = RequestContext::new(self.config.clone(), request.extensions());
         let state = if context.enforcement == Enforcement::Off {
             context.annotate_uncharged(request.extensions_mut(), reservation(&context, None));
-            State::Respond {
+            ResponseState::Respond {
                 future: ready.call(request),
                 decision: None,
                 permit: None,
@@ -113,7 +113,10 @@ where
             }
         } else {
             let (request, body) = request.into_parts();
-            State::Wait { waiting: Waiting::Start, call: Some(Call { service: ready, request, body }) }
+            ResponseState::Wait {
+                waiting: Waiting::Start,
+                call: Some(Call { service: ready, request, body }),
+            }
         };
         ResponseFuture { state, context }
     }
@@ -131,15 +134,15 @@ pin_project! {
         S: Service<Request<ReqBody>>,
     {
         #[pin]
-        state: State<S, ReqBody, S::Future, S::Response>,
+        state: ResponseState<S, ReqBody, S::Future, S::Response>,
         context: RequestContext,
     }
 }
 
 pin_project! {
     // Rare states are boxed, because the future is moved more than once.
-    #[project = StateProj]
-    enum State<S, ReqBody, F, R> {
+    #[project = ResponseStateProj]
+    enum ResponseState<S, ReqBody, F, R> {
         // Waiting to be admitted or rejected. The service is ready and not called yet. The call is not boxed:
         // the inner service's future has the request too, so the state is as large as this anyway.
         Wait {
@@ -197,7 +200,7 @@ impl<S, ReqBody> Call<S, ReqBody> {
         mut decision: Option<Decision>,
         unsettled: Option<Box<Unsettled>>,
         context: &RequestContext,
-    ) -> State<S, ReqBody, F, R>
+    ) -> ResponseState<S, ReqBody, F, R>
     where
         S: Service<Request<ReqBody>, Future = F, Response = R>,
     {
@@ -208,7 +211,7 @@ impl<S, ReqBody> Call<S, ReqBody> {
         context.annotate(request, decision.as_ref(), reservation(context, unsettled.as_deref()));
         let Self { mut service, request, body } = take(call);
         let future = service.call(Request::from_parts(request, body));
-        State::Respond { future, decision, permit, kept, unsettled }
+        ResponseState::Respond { future, decision, permit, kept, unsettled }
     }
 }
 
@@ -223,7 +226,7 @@ where
         let context = &*this.context;
         loop {
             let next = match this.state.as_mut().project() {
-                StateProj::Wait { waiting, call } => {
+                ResponseStateProj::Wait { waiting, call } => {
                     let Some(Call { request, .. }) = call else {
                         panic!("ResponseFuture polled after completion")
                     };
@@ -237,7 +240,7 @@ where
                                 let Call { service, request, body } = take(call);
                                 let service = DelayedService::after(delay, unready(service));
                                 let call = Some(Box::new(Call { service, request, body }));
-                                State::Delay { call, decision, unsettled }
+                                ResponseState::Delay { call, decision, unsettled }
                             } else {
                                 Call::serve(call, decision, unsettled, context)
                             }
@@ -249,7 +252,7 @@ where
                         }
                     }
                 }
-                StateProj::Delay { call, decision, unsettled } => {
+                ResponseStateProj::Delay { call, decision, unsettled } => {
                     let Some(delayed) = call else { unreachable!("{MOVED}") };
                     if let Err(error) = ready!(delayed.service.poll(cx)) {
                         if let Some(unsettled) = unsettled.take() {
@@ -262,7 +265,7 @@ where
                     let decision = decision.take().map(Decision::after_delay);
                     Call::serve(&mut call, decision, unsettled.take(), context)
                 }
-                StateProj::Respond { future, decision, permit, kept, unsettled } => {
+                ResponseStateProj::Respond { future, decision, permit, kept, unsettled } => {
                     Unsettled::set_running(unsettled, true);
                     let polled = future.poll(cx);
                     Unsettled::set_running(unsettled, false);
@@ -303,11 +306,11 @@ where
                     let (response, refund, settling) = unsettled.responded(response);
                     let responded = Responded { response, decision: decision.take(), permits, settling };
                     let Some(refund) = refund else {
-                        return Poll::Ready(Ok(responded.finish(context)));
+                        return Poll::Ready(Ok(responded.into_response(context)));
                     };
-                    State::Refund { refund, responded: Some(Box::new(responded)) }
+                    ResponseState::Refund { refund, responded: Some(Box::new(responded)) }
                 }
-                StateProj::Refund { refund, responded } => {
+                ResponseStateProj::Refund { refund, responded } => {
                     let refunded = ready!(Pin::new(refund).poll(cx));
                     let mut responded = take(responded);
                     if let (Some(decision), Some(refunded)) = (&mut responded.decision, refunded) {
@@ -315,7 +318,7 @@ where
                         // The handler's decision is older than the refund.
                         note_refund(responded.response.extensions_mut(), &refunded);
                     }
-                    return Poll::Ready(Ok(responded.finish(context)));
+                    return Poll::Ready(Ok(responded.into_response(context)));
                 }
             };
             this.state.set(next);
@@ -325,7 +328,7 @@ where
 
 impl<B> Responded<Response<B>> {
     /// The response with its headers.
-    fn finish(self, context: &RequestContext) -> Response<ResponseBody<B>> {
+    fn into_response(self, context: &RequestContext) -> Response<ResponseBody<B>> {
         let Self { mut response, decision, permits, settling } = self;
         if let Some(decision) = decision {
             context.decorate(&mut response, decision);

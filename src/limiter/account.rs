@@ -29,34 +29,34 @@ use crate::{
 /// How many debits of a reservation are kept, to refund them. Earlier ones stay charged.
 const MAX_DEBITS: usize = 16;
 
-/// What the outcomes of a decision are charged in total.
+/// The units that the outcomes of a decision are charged in total.
 pub(super) struct Account {
     decider: Arc<Decider>,
     enforcement: Enforcement,
     pub(super) decision: Decision,
     /// Where it was made, because it may be settled outside a runtime.
     runtime: Option<Handle>,
-    state: Mutex<State>,
+    state: Mutex<AccountState>,
 }
 
-struct State {
+struct AccountState {
     /// One total for each outcome, in their order. Empty if the decision is a denial.
     totals: Vec<Total>,
     /// The latest debits, which may be refunded.
     debits: VecDeque<Decision>,
-    round: Option<UnderWay>,
+    round: Option<RoundUnderWay>,
 }
 
 /// A round under way.
-struct UnderWay {
-    round: WeakShared<Running>,
+struct RoundUnderWay {
+    round: WeakShared<RoundFuture>,
     /// The runtimes that have a task for it.
     runtimes: Vec<Id>,
     /// What waits for the next calls.
     waiting: mpsc::UnboundedSender<Waiting>,
 }
 
-type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
+type RoundFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Waiting = oneshot::Sender<Settled>;
 type Settled = Result<Decision, Error>;
 
@@ -66,9 +66,10 @@ struct Total {
     wanted: u64,
     /// The units that the store has granted and that are not refunded.
     charged: u64,
-    /// Units of calls that are under way or have no answer. They are neither debited again nor refunded.
+    /// Units of calls that are under way or have no answer. Such units are neither debited again nor
+    /// refunded.
     unsure: u64,
-    /// Units of [`More`], charged or unsure, that are not wanted yet.
+    /// Units of [`ChargedMore`], charged or unsure, that are not wanted yet.
     more: u64,
     /// Whether nothing is debited or refunded: a permit is held and not charged, and what a shadow denies is
     /// not charged.
@@ -104,7 +105,7 @@ impl Account {
             true => Vec::new(),
             false => decision.all_outcomes().iter().map(total).collect(),
         };
-        let state = State { totals, debits: VecDeque::new(), round: None };
+        let state = AccountState { totals, debits: VecDeque::new(), round: None };
         Arc::new(Self {
             decider: limiter.decider.clone(),
             enforcement: limiter.enforcement,
@@ -143,7 +144,7 @@ impl Account {
             }
             let round = running.unwrap_or_else(|| self.start(state));
             let mut joins = None;
-            if let Some(UnderWay { runtimes, waiting, .. }) = &mut state.round {
+            if let Some(RoundUnderWay { runtimes, waiting, .. }) = &mut state.round {
                 drop(waiting.send(sender));
                 joins = runtime.as_ref().filter(|runtime| !runtimes.contains(&runtime.id()));
                 runtimes.extend(joins.map(Handle::id));
@@ -168,10 +169,10 @@ impl Account {
     }
 
     /// Charges `units` more to each outcome that can be charged, or denies and charges nothing.
-    pub(super) async fn charge_more(self: &Arc<Self>, units: u64) -> Result<(Decision, More), Error> {
+    pub(super) async fn charge_more(self: &Arc<Self>, units: u64) -> Result<(Decision, ChargedMore), Error> {
         let grow: Vec<u64> =
             lock(&self.state).totals.iter().map(|total| u64::from(total.can_grow())).collect();
-        let mut more = More { account: self.clone(), units: Vec::new() };
+        let mut more = ChargedMore { account: self.clone(), units: Vec::new() };
         let Some(charged) = self.decision.of_outcomes(|outcome| self.units_of(outcome, &grow) > 0) else {
             return Ok((self.decision.clone(), more));
         };
@@ -192,18 +193,18 @@ impl Account {
         Ok((ended?, more))
     }
 
-    fn start(self: &Arc<Self>, state: &mut State) -> Shared<Running> {
+    fn start(self: &Arc<Self>, state: &mut AccountState) -> Shared<RoundFuture> {
         let (waiting, asked) = mpsc::unbounded_channel();
         let work = self.decider.background.begin_work();
         let round = Round { account: self.clone(), asked, settled: None, was_polled: false, work };
-        let running: Running = Box::pin(round.run());
+        let running: RoundFuture = Box::pin(round.run());
         let running = running.shared();
-        let under_way = |round| UnderWay { round, runtimes: Vec::new(), waiting };
+        let under_way = |round| RoundUnderWay { round, runtimes: Vec::new(), waiting };
         state.round = running.downgrade().map(under_way);
         running
     }
 
-    /// Records what `debit` charged. `is_more` is whether it is a part of [`More`].
+    /// Records what `debit` charged. `is_more` is whether it is a part of [`ChargedMore`].
     fn charged(&self, debit: &Decision, is_more: bool) {
         self.change(&self.granted(debit), |total, units| {
             total.charged = total.charged.saturating_add(units);
@@ -252,14 +253,14 @@ impl Account {
 
 /// What [`Account::charge_more`] has charged beside the totals. It becomes a part of them when this is
 /// dropped, so what others set until then is neither lowered nor refunded if it is undone.
-pub(super) struct More {
+pub(super) struct ChargedMore {
     account: Arc<Account>,
     /// The units of each outcome, in their order.
     units: Vec<u64>,
 }
 
-impl More {
-    /// Refunds it.
+impl ChargedMore {
+    /// Refunds these units.
     pub(super) fn undo(mut self) -> Answer<Decision> {
         let units = mem::take(&mut self.units);
         self.account.change(&units, |total, units| total.more = total.more.saturating_sub(units));
@@ -267,7 +268,7 @@ impl More {
     }
 }
 
-impl Drop for More {
+impl Drop for ChargedMore {
     fn drop(&mut self) {
         self.account.change(&self.units, |total, units| {
             total.more = total.more.saturating_sub(units);
@@ -299,7 +300,7 @@ impl Round {
             self.make_calls().await;
             let settled = || self.settled.clone().unwrap_or_else(|| Ok(self.account.decision.clone()));
             for waiting in waiting {
-                // Its answer may have been dropped.
+                // The caller may have dropped its answer.
                 drop(waiting.send(settled()));
             }
         }
@@ -314,7 +315,7 @@ impl Round {
             state.round = None;
             return None;
         }
-        // The earlier calls may have done all.
+        // The earlier calls may have charged all that is wanted, so their decision is kept unless it failed.
         self.settled = self.settled.take().filter(|settled| !has_failed(settled));
         Some(waiting)
     }
@@ -358,7 +359,7 @@ impl Round {
     /// never. Returns whether other calls may follow.
     async fn call(&mut self, units: &[u64], is_refund: bool, answer: Answer<Decision>) -> bool {
         if !answer.is_ready() && !mem::replace(&mut self.was_polled, true) {
-            // What polls the round next makes the call.
+            // The caller that starts a round may be outside a runtime, so the next poll makes the call.
             yield_now().await;
         }
         let account = &self.account;
@@ -370,7 +371,8 @@ impl Round {
         });
         let ended = answer.await;
         let failure = ended.as_ref().map_or_else(Some, Decision::failure).map(Error::kind);
-        // What was counted in this process, or is refunded once the store answers, is done.
+        // Units that were counted in this process, or are refunded once the store answers, need no other
+        // call.
         let is_done = ended.as_ref().is_ok_and(|decision| !decision.all_outcomes().is_empty());
         if !failure.is_some_and(ErrorKind::may_have_charged) {
             account.change(units, |total, units| {

@@ -43,7 +43,7 @@ const GRACE: Duration = Duration::from_millis(250);
 /// The work of a limiter and its clones.
 pub(super) struct Background {
     works: UnderWay,
-    table: Mutex<Table>,
+    table: Mutex<TaskTable>,
     changed: Notify,
     created: Instant,
     /// When work is overdue, in microseconds since `created`. `u64::MAX` without work.
@@ -60,7 +60,7 @@ impl Drop for User {
 }
 
 #[derive(Default)]
-struct Table {
+struct TaskTable {
     tasks: HashMap<u64, Task>,
     /// The tasks by the time when something is to be done for them.
     order: BTreeSet<(Instant, u64)>,
@@ -76,11 +76,11 @@ struct Task {
     due: Instant,
     /// The runtime that last began something for it.
     runtime: Option<Id>,
-    job: Job,
+    job: Duty,
 }
 
 /// What is to be done when a task is due.
-enum Job {
+enum Duty {
     /// Renew a permit, until it becomes a release. A renewal may still reach the store until `late`.
     Renew { renewal: Arc<Renewal>, late: Instant },
     /// Release a permit. A release may be sent twice, because it names the permit.
@@ -115,11 +115,11 @@ pub(crate) struct Work {
 
 impl Work {
     /// Waits for `answer` in the background.
-    pub(crate) fn finish(self, answer: Answer<Decision>) {
+    pub(super) fn end_with(self, answer: Answer<Decision>) {
         if let Now::Later(pending) = answer.now() {
             let background = self.background.clone();
             let call = async move {
-                // The failure mode has decided what a failure means.
+                // The result is not needed: the failure mode has decided what a failure means.
                 drop(pending.await);
                 drop(self);
             };
@@ -156,7 +156,7 @@ impl Background {
         self.works.ended().await;
     }
 
-    /// How much [`Work`] is not done.
+    /// The number of [`Work`]s that are not done.
     pub(super) fn unfinished(&self) -> usize {
         self.works.count()
     }
@@ -184,7 +184,7 @@ impl Background {
         {
             let table = &mut *lock(&self.table);
             let is_elsewhere = |task: &Task| {
-                !matches!(task.job, Job::Renew { .. })
+                !matches!(task.job, Duty::Renew { .. })
                     && task.runtime.is_some_and(|other| other != runtime.id())
             };
             table.hurry(is_elsewhere);
@@ -194,7 +194,7 @@ impl Background {
         self.changed.notify_waiters();
     }
 
-    /// Call it when the last clone of the limiter is dropped. The current runtime does what is left.
+    /// Called when the last clone of the limiter is dropped. The current runtime does the work that is left.
     pub(super) fn orphan(self: &Arc<Self>) {
         let lost = {
             let table = &mut *lock(&self.table);
@@ -212,11 +212,11 @@ impl Background {
     /// Polls `call` on `runtime`, and on another one if this one does not. Without a runtime, the next one in
     /// which a decision is made, or that drains the limiter, polls it.
     pub(super) fn call(self: &Arc<Self>, runtime: Option<&Handle>, call: Shared<Call>) {
-        self.add(runtime, Job::Call(call), Duration::ZERO);
+        self.add(runtime, Duty::Call(call), Duration::ZERO);
     }
 
     /// Adds a task that is due after `wait`. Returns its number.
-    fn add(self: &Arc<Self>, runtime: Option<&Handle>, job: Job, wait: Duration) -> u64 {
+    fn add(self: &Arc<Self>, runtime: Option<&Handle>, job: Duty, wait: Duration) -> u64 {
         let (number, lost) = {
             let table = &mut *lock(&self.table);
             table.last += 1;
@@ -242,7 +242,7 @@ impl Background {
             removed
         };
         self.changed.notify_waiters();
-        // Not under the lock: it may be the last owner of a call.
+        // Dropped after the lock is released, because the task may be the last owner of a call.
         drop(removed);
     }
 
@@ -255,17 +255,17 @@ impl Background {
         self.changed.notify_waiters();
     }
 
-    fn note_overdue(&self, table: &Table) {
+    fn note_overdue(&self, table: &TaskTable) {
         let grace = if table.runtimes.is_empty() { Duration::ZERO } else { GRACE };
         let overdue = table.order.first().map(|(due, _)| micros((*due + grace).duration_since(self.created)));
         self.overdue.store(overdue.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
 
     /// Makes `runtime` do the work that becomes due.
-    fn run_on(self: &Arc<Self>, runtime: &Handle, table: &mut Table) {
+    fn run_on(self: &Arc<Self>, runtime: &Handle, table: &mut TaskTable) {
         let id = runtime.id();
         if !table.runtimes.contains(&id) {
-            let running = Running { background: self.clone(), id };
+            let running = Worker { background: self.clone(), id };
             // A runtime that has ended drops the task immediately.
             if !runtime.spawn(running.run()).is_finished() {
                 table.runtimes.push(id);
@@ -273,8 +273,8 @@ impl Background {
         }
     }
 
-    /// What is due, to be done by the runtime `id`, and when the next task is due. `None` if there is no
-    /// task: then the runtime is done.
+    /// The calls that the runtime `id` makes now, and the time when the next task is due. `None` if there is
+    /// no task: then the runtime is done.
     fn due(self: &Arc<Self>, id: Id) -> Option<(Vec<Call>, Instant)> {
         let table = &mut *lock(&self.table);
         let (now, mut calls) = (Instant::now(), Vec::new());
@@ -284,16 +284,16 @@ impl Background {
             let Some(task) = table.tasks.get_mut(&number) else { break };
             let is_first = task.runtime.replace(id) != Some(id);
             let wait = match &mut task.job {
-                Job::Renew { renewal, late } => {
+                Duty::Renew { renewal, late } => {
                     *late = now + MAX_REPLY_TIME;
                     calls.push(self.clone().renew(number, renewal.clone()).boxed());
                     renewal.pause
                 }
-                Job::Release(release) => {
+                Duty::Release(release) => {
                     calls.push(self.clone().release(number, release.clone()).boxed());
                     MAX_REPLY_TIME
                 }
-                Job::Call(call) => {
+                Duty::Call(call) => {
                     if is_first {
                         let (background, call) = (self.clone(), call.clone());
                         let done = async move {
@@ -305,7 +305,7 @@ impl Background {
                     MAX_REPLY_TIME
                 }
             };
-            // Unless it is done by then, it is done again, perhaps by another runtime.
+            // A task that is not done by then is done again, perhaps by another runtime.
             table.postpone(number, now + wait);
         }
         let next = table.order.first().map(|(due, _)| *due);
@@ -322,13 +322,13 @@ impl Background {
             let table = &mut *lock(&self.table);
             let now = Instant::now();
             let due = table.tasks.get_mut(&number).map(|task| match (&mut task.job, &renewed) {
-                (Job::Renew { late, .. }, Ok(_)) => {
+                (Duty::Renew { late, .. }, Ok(_)) => {
                     *late = now;
                     task.due
                 }
-                // It may still reach the store. The next one is early, because the store may have lost the
-                // permit.
-                (Job::Renew { late, .. }, Err(_)) => {
+                // The failed renewal may still reach the store. The next renewal is early, because the store
+                // may have lost the permit.
+                (Duty::Renew { late, .. }, Err(_)) => {
                     *late = now + MAX_REPLY_TIME;
                     now + MAX_REPLY_TIME.min(renewal.pause)
                 }
@@ -341,8 +341,8 @@ impl Background {
         };
         self.changed.notify_waiters();
         if !is_known {
-            // Its runtime was not driven for so long that the permit was released, and it may have added the
-            // permit again.
+            // The runtime was not driven for so long that the permit was released, and this renewal may have
+            // added the permit again.
             renewal.request.clone().release_after(MAX_REPLY_TIME, runtime(None).as_ref());
         }
     }
@@ -353,7 +353,7 @@ impl Background {
         let wait = {
             let table = lock(&self.table);
             let late = table.tasks.get(&number).and_then(|task| match &task.job {
-                Job::Renew { late, .. } => Some(late.saturating_duration_since(Instant::now())),
+                Duty::Renew { late, .. } => Some(late.saturating_duration_since(Instant::now())),
                 _ => None,
             });
             late.unwrap_or_default()
@@ -372,7 +372,7 @@ impl Background {
             (job, table.lose())
         };
         self.changed.notify_waiters();
-        // Not under the lock.
+        // Dropped after the lock is released, because a task may be the last owner of a call.
         drop(dropped);
     }
 
@@ -393,8 +393,8 @@ impl fmt::Debug for Background {
     }
 }
 
-impl Table {
-    /// Makes the tasks that are meant due now.
+impl TaskTable {
+    /// Makes the tasks for which `is_meant` holds due now.
     fn hurry(&mut self, is_meant: impl Fn(&Task) -> bool) {
         let meant = self.tasks.iter().filter(|(_, task)| is_meant(task)).map(|(number, _)| *number);
         for number in meant.collect::<Vec<_>>() {
@@ -408,14 +408,14 @@ impl Table {
         Some(task)
     }
 
-    /// What no runtime will do: without a limiter, work of runtimes that have ended. It would keep the store,
-    /// and the store's connections. Permits in use are kept, because the runtime in which they are dropped
-    /// releases them.
+    /// Removes the tasks that no runtime will do: without a limiter, the work of runtimes that have ended.
+    /// These tasks would keep the store and the store's connections. Permits in use are kept, because the
+    /// runtime in which they are dropped releases them.
     fn lose(&mut self) -> Vec<Task> {
         if !self.is_orphaned || !self.runtimes.is_empty() {
             return Vec::new();
         }
-        let is_lost = |(_, task): &(&u64, &Task)| !matches!(task.job, Job::Renew { .. });
+        let is_lost = |(_, task): &(&u64, &Task)| !matches!(task.job, Duty::Renew { .. });
         let lost: Vec<u64> = self.tasks.iter().filter(is_lost).map(|(number, _)| *number).collect();
         lost.into_iter().filter_map(|number| self.remove(number)).collect()
     }
@@ -430,12 +430,12 @@ impl Table {
 }
 
 /// The work of one runtime, until there is no task. If the runtime ends before, this is dropped.
-struct Running {
+struct Worker {
     background: Arc<Background>,
     id: Id,
 }
 
-impl Running {
+impl Worker {
     async fn run(self) {
         let mut calls = FuturesUnordered::new();
         loop {
@@ -456,7 +456,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for Worker {
     fn drop(&mut self) {
         // A runtime that has ended drops this in `spawn`, under the lock; it is not in the table then.
         let lost = self.background.table.try_lock().map(|mut table| {
@@ -504,7 +504,7 @@ impl PermitRequest {
         let pause = self.shortest_period()? / 3;
         let runtime = Handle::try_current().ok();
         let renewal = Arc::new(Renewal { request: self.clone(), pause });
-        let job = Job::Renew { renewal, late: Instant::now() };
+        let job = Duty::Renew { renewal, late: Instant::now() };
         let renewal = self.background.add(runtime.as_ref(), job, pause);
         Some(Arc::new(Granted { request: self, runtime, renewal }))
     }
@@ -528,16 +528,16 @@ impl PermitRequest {
         }
     }
 
-    /// Adds a task for the release.
+    /// Adds a task that releases the permits after `wait`.
     fn release_after(self, wait: Duration, runtime: Option<&Handle>) -> u64 {
         let background = self.background.clone();
         background.add(runtime, self.into_release(wait), wait)
     }
 
-    fn into_release(self, wait: Duration) -> Job {
+    fn into_release(self, wait: Duration) -> Duty {
         let expires = Instant::now() + self.shortest_period().unwrap_or_default() + wait;
         let work = self.background.begin_work();
-        Job::Release(Arc::new(Release { request: self, expires, work }))
+        Duty::Release(Arc::new(Release { request: self, expires, work }))
     }
 
     fn shortest_period(&self) -> Option<Duration> {
@@ -558,7 +558,7 @@ struct Granted {
 }
 
 impl Drop for Granted {
-    /// May run on a thread outside the runtime.
+    /// This may run on a thread outside the runtime.
     fn drop(&mut self) {
         let runtime = runtime(self.runtime.as_ref());
         self.request.background.release_renewed(self.renewal, &self.request, runtime.as_ref());

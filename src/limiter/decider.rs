@@ -19,7 +19,7 @@ use crate::{
     store::{Action, DecideOne, LocalCounts, Store, outage::start_reconciling},
 };
 
-/// A charge that the store decides. What completes it needs no allocation.
+/// A charge under way, polled with [`Decider::poll_charge`], which allocates nothing for the failure modes.
 pub(crate) struct Deciding {
     answer: Answer<Decision>,
     /// To decide in the store's place if it fails. `None` if the answer is complete as it is.
@@ -86,7 +86,7 @@ impl Decider {
         let Self { store, decide_one, background, .. } = self;
         background.check_overdue();
         let charges = match charges {
-            // Nothing to check.
+            // One charge without a permit needs no check of its number or of its keys.
             Charges::One(charge) if !charge.needs_permit() => {
                 if let Some(decide_one) = decide_one {
                     return Deciding::counting(action, decide_one(action, charge));
@@ -110,12 +110,12 @@ impl Decider {
         // Decisions have the outcomes of shadows last. This order lets stores and the fallback pair them with
         // the charges.
         charges.sort_by_key(Charge::is_shadow);
-        // Only charges get permits.
+        // Peeks, debits and refunds get no permits.
         let admits = matches!(action, Action::Charge | Action::ChargeUpTo);
         if admits && charges.iter().any(Charge::needs_permit) {
             charges = charges.iter().map(Charge::with_new_holder).collect();
             let call = StoreCall::charge(background, PermitRequest::of(store, background, &charges));
-            return (call.finish(self.dispatch(action, &charges)), charges);
+            return (call.track(self.dispatch(action, &charges)), charges);
         }
         (self.dispatch(action, &charges), charges)
     }
@@ -199,8 +199,8 @@ impl Decider {
         let (mut refunded, mut claims) = (Vec::new(), Vec::new());
         let (mut charges, mut here) = (Vec::new(), Vec::new());
         for outcome in decision.all_outcomes() {
-            // A denial charges nothing. In a Cluster, what it charged in some slots is refunded before it is
-            // returned.
+            // A denial charges nothing: a Cluster refunds what was charged in some slots before it returns
+            // the denial.
             let units = if decision.is_denied() { 0 } else { units(outcome) };
             let claim = outcome.claim_refund(units);
             if let Some(local) = outcome.local() {
@@ -212,7 +212,7 @@ impl Decider {
                 }
                 continue;
             }
-            // With nothing to refund, a charge of 0 shows what remains.
+            // If there is nothing to refund, a charge of 0 shows what remains.
             let charge = outcome.refund(claim.units);
             refunded.push(if charge.is_some() { claim.units } else { 0 });
             claims.push(claim);
@@ -223,7 +223,7 @@ impl Decider {
             return (refunded, Answer::ready(Ok(here.unwrap_or_else(|| decision.clone()))));
         }
         let answer = self.dispatch(Action::Refund, &charges);
-        let answer = StoreCall::refund(&self.background, &charges, claims).finish(answer);
+        let answer = StoreCall::refund(&self.background, &charges, claims).track(answer);
         let decider = self.clone();
         let answer = answer.then(move |decided| decider.complete(Action::Refund, &charges, decided));
         let answer = match here {
@@ -243,7 +243,7 @@ pub(super) fn enforced(
         Enforcement::On => decide(),
         Enforcement::ReportOnly => decide().then(|decided| match decided {
             Ok(decision) => Ok(decision.admitted()),
-            // A mistake in the call.
+            // A mistake in the call stays an error, so that its author sees it.
             Err(error) if error.kind() == ErrorKind::InvalidConfig => Err(error),
             Err(error) => Ok(Decision::failed_open(error)),
         }),

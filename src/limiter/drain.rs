@@ -21,8 +21,8 @@ pub(super) async fn drain(decider: &Decider, deadline: Duration) -> Result<(), E
         decider.background.finished().await;
         reconcile(&decider.local, &decider.store).await;
     };
-    // A settlement leases no units, so neither depends on the other. In a task, so that leases are returned
-    // even if this is dropped.
+    // Leases are returned at the same time, because a settlement leases no units; and in a task, so that they
+    // are returned even if this future is dropped.
     let returned = tokio::spawn(timeout(deadline, decider.store.drain()));
     let (returned, settled) = join(returned, timeout(deadline, settled)).await;
     let late = |what: String| {

@@ -52,7 +52,7 @@ impl Drop for Undecided {
                 _ => Ok(decided),
             }
         };
-        self.decider.background.begin_work().finish(Answer::pending(refund));
+        self.decider.background.begin_work().end_with(Answer::pending(refund));
     }
 }
 
@@ -81,7 +81,7 @@ impl Future for Refund {
 impl Drop for Refund {
     fn drop(&mut self) {
         if let Some((work, answer)) = self.0.take() {
-            work.finish(answer);
+            work.end_with(answer);
         }
     }
 }

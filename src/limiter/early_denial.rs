@@ -39,12 +39,12 @@ pub(crate) fn deny_early(
         match decided {
             Ok(decision) if decision.is_denied() => Ok(Some(decision)),
             Ok(admitted) => {
-                // The denial was ended elsewhere. The caller charges the request together with the other
+                // The earlier denial no longer holds. The caller charges the request together with the other
                 // keys.
                 let _ = Refund::of(&limiter, &admitted).await;
                 Ok(None)
             }
-            // The caller's decision will show it.
+            // The decision over all keys, which the caller makes next, will show the failure.
             Err(_) => Ok(None),
         }
     })

@@ -1,3 +1,5 @@
+//! `Limiter`: the calls of jobs, consumers, WebSockets and handlers. Each is decided by `decider.rs`.
+
 use std::{
     fmt,
     sync::Arc,
@@ -294,7 +296,8 @@ impl Limiter {
         }
         self.enforced(|| {
             let refund = self.refund(&decision, cost);
-            // A refund that fails may have no outcomes.
+            // The decision of a refund that failed may have no outcomes, so it only updates the first
+            // decision.
             refund.map(move |refunded| decision.updated(&refunded).map(|one| one.denying(late)))
         })
         .await

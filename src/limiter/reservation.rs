@@ -1,3 +1,5 @@
+//! `Reservation`: an estimate that is charged first, and the cost that replaces it later.
+
 use std::{
     fmt,
     sync::{
@@ -117,7 +119,7 @@ impl Reservation {
 
     pub(crate) fn of(limiter: &Limiter, decision: &Decision, unit: Option<&'static str>) -> Self {
         let mut decision = decision.clone();
-        // A permit is held by the decision itself.
+        // The caller's decision holds the permit.
         drop(decision.take_permit());
         let open = Some(limiter.begin_work());
         let end = Mutex::new(End { recorded: None, refunds: false, open });
@@ -224,7 +226,7 @@ impl Reservation {
                 }
             }
             Err(error) => {
-                // What was used is not known, so nothing is refunded.
+                // The units that were used are not known, so nothing is refunded.
                 self.parts.iter().for_each(|part| lock(&part.end).refunds = false);
                 if !LOGGED.swap(true, Ordering::Relaxed) {
                     log!(error, error = %error, "nothing can be recorded; the estimates stay charged");
@@ -299,7 +301,7 @@ impl Reservation {
         self.charge(units, |part, units| {
             let open = lock(&part.end).open.take();
             let answer = part.charge(|_| units);
-            // Not before: its calls count as work from now on.
+            // Dropped after the charge has begun its own work, so that `drain` waits without a gap.
             drop(open);
             answer
         })
@@ -439,7 +441,7 @@ impl Reservation {
         let mut answers: Vec<_> = charged.filter_map(|(part, units)| Some(charge(part, units?))).collect();
         match answers.pop() {
             None => Answer::ready(Ok(self.decision.clone())),
-            // All have taken effect already.
+            // All charges have taken effect already: only their decisions are joined.
             Some(last) => answers.into_iter().rev().fold(last, |later, earlier| {
                 let both = |earlier: Result<Decision, Error>, later: Result<Decision, Error>| {
                     Ok(earlier?.updated(&later?))

@@ -46,9 +46,9 @@ impl StoreCall {
         Self { background: background.clone(), permits, claims, is_kept, answer: None, polled: false }
     }
 
-    /// The answer of the store. Undoes what is to be undone.
-    pub(super) fn finish(mut self, answer: Answer<Decision>) -> Answer<Decision> {
-        // A permit is renewed by the runtime. A caller outside it may await the answer inside it.
+    /// `answer`, whose effects are undone if it fails or is dropped.
+    pub(super) fn track(mut self, answer: Answer<Decision>) -> Answer<Decision> {
+        // The runtime renews a permit. A caller outside a runtime may await the answer inside one.
         let can_settle = self.permits.is_none() || Handle::try_current().is_ok();
         self.polled = answer.is_ready();
         let answer = match answer.now() {
@@ -61,7 +61,7 @@ impl StoreCall {
             self.polled = true;
             // The call may have been made outside a runtime.
             self.background.check_overdue();
-            // Awaited in its place, from which `drop` takes it.
+            // The answer is awaited in its field, from which `drop` takes it.
             let decided = match &mut self.answer {
                 Some(answer) => answer.await,
                 None => unreachable!("it is set above"),

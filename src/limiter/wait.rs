@@ -53,7 +53,7 @@ impl WaitState {
             let pause = decided.as_ref().err().and_then(|error| self.pause_after(error));
             let wait = match pause {
                 Some(pause) => {
-                    // Only the failure counts: another try makes the decision.
+                    // The failure is counted, and another try makes the decision.
                     drop(counted(Action::Charge, decided));
                     pause
                 }
@@ -101,8 +101,8 @@ impl WaitState {
         Some(wait)
     }
 
-    /// The pause after a failure of the store, before the next try. `None` if the failure lasts until it is
-    /// mended, or if the time is over.
+    /// The pause after a failure of the store, before the next try. `None` if waiting does not end the
+    /// failure, or if the time is over.
     fn pause_after(&mut self, error: &Error) -> Option<Duration> {
         let left = self.left();
         let passes = matches!(
@@ -131,7 +131,7 @@ async fn end_wait(decider: &Decider, charges: &[Charge], tried: Decision) -> Res
     if tried.is_denied() && charges.iter().any(|charge| charge.policy().counts_denials()) {
         let (answer, asked) = decider.ask(Action::Charge, charges.to_vec());
         match answer.await {
-            // The denial of the store remains one. It is not counted.
+            // The request stays denied, and the failure is counted instead of the denial.
             Err(error) if tried.failure().is_none() => drop(counted(Action::Charge, Err(error))),
             decided => return decider.complete(Action::Charge, &asked, decided),
         }

@@ -1,7 +1,8 @@
-//! Handles, kept with the recorder that they were registered with: looking one up takes longer than a decision may.
+//! Handles, kept with the recorder that they were registered with: looking one up takes longer than a
+//! decision may.
 //!
-//! A recorder may be installed after the first decision, and tests have separate recorders. So each use compares the
-//! address of the active recorder. It identifies the recorder as long as that exists.
+//! A recorder may be installed after the first decision, and tests have separate recorders. So each use
+//! compares the address of the active recorder. It identifies the recorder as long as that exists.
 
 use std::{
     cell::{Cell, RefCell},
@@ -16,7 +17,7 @@ use super::names;
 const METADATA: Metadata<'static> =
     Metadata::new("tower_ratelimit", Level::INFO, Some("tower_ratelimit::metrics"));
 
-/// What a recorder gives out for a name and its labels.
+/// A type of handle that a recorder registers for a name and its labels.
 pub(super) trait Handle: Sized {
     fn register(recorder: &dyn Recorder, key: &Key) -> Self;
 }
@@ -67,12 +68,12 @@ thread_local! {
 }
 
 /// A handle in a thread, for the latest recorder.
-pub(super) struct Local<H> {
+pub(super) struct LocalHandle<H> {
     name: &'static str,
     registered: RefCell<Option<Registered<H>>>,
 }
 
-impl<H: Handle> Local<H> {
+impl<H: Handle> LocalHandle<H> {
     pub(super) const fn new(name: &'static str) -> Self {
         Self { name, registered: RefCell::new(None) }
     }
@@ -80,7 +81,7 @@ impl<H: Handle> Local<H> {
     /// Calls `record` with the handle for the name and `labels`, which are the same in each call.
     pub(super) fn with(&self, labels: impl FnOnce() -> Vec<Label>, record: impl FnOnce(&H)) {
         with_recorder(|recorder| {
-            // Not available only if a recorder itself makes decisions.
+            // The cell is borrowed already only if a recorder itself makes decisions.
             let Ok(mut registered) = self.registered.try_borrow_mut() else { return };
             match &*registered {
                 Some(known) if known.recorder == address(recorder) => record(&known.handle),
@@ -90,16 +91,16 @@ impl<H: Handle> Local<H> {
     }
 }
 
-/// Handles that threads share, for the first two recorders. The first is often the facade's no-op recorder. With a
-/// third recorder, each use registers again.
-pub(super) struct Shared<H>([OnceLock<Registered<H>>; 2]);
+/// Handles that threads share, for the first two recorders. The first is often the facade's no-op recorder.
+/// With a third recorder, each use registers again.
+pub(super) struct SharedHandle<H>([OnceLock<Registered<H>>; 2]);
 
-impl<H: Handle> Shared<H> {
+impl<H: Handle> SharedHandle<H> {
     pub(super) const fn new() -> Self {
         Self([const { OnceLock::new() }; 2])
     }
 
-    /// See [`Local::with`].
+    /// See [`LocalHandle::with`].
     pub(super) fn with(
         &self,
         name: &'static str,

@@ -18,29 +18,30 @@
 //! | `ratelimit_adaptive_share` | gauge | `policy` | the share of its full quota that an adaptive policy of the crate `tower-ratelimit-extra` applies, from its floor to 1 |
 //!
 //! * `policy` is the name of a policy. It is empty if the store failed and the failure mode admitted.
-//! * `verdict` is `admitted`, `delayed`, `denied`, `banned` for a denial of a [banned](crate::Policy::penalty) key, or
-//!   `shadow_denied` for a denial of a [shadow policy](crate::Policy::shadow).
-//! * `source` is a [`DecisionSource`](crate::decision::DecisionSource): `store`, `deny_cache`, `lease`, `local` or
-//!   `failure_mode`.
+//! * `verdict` is `admitted`, `delayed`, `denied`, `banned` for a denial of a
+//!   [banned](crate::Policy::penalty) key, or `shadow_denied` for a denial of a [shadow
+//!   policy](crate::Policy::shadow).
+//! * `source` is a [`DecisionSource`](crate::decision::DecisionSource): `store`, `deny_cache`, `lease`,
+//!   `local` or `failure_mode`.
 //! * `reason` is `denied`, `banned`, `blocked`, `unidentified`, `unavailable` or `rejected_by_service`.
-//! * `kind` is the short name of an [`ErrorKind`](crate::ErrorKind), such as `StoreTimeout`: `timeout`, `busy`,
-//!   `unreachable`, `disconnected`, `failed`, `reply`, `suspended` or `other`.
+//! * `kind` is the short name of an [`ErrorKind`](crate::ErrorKind), such as `StoreTimeout`: `timeout`,
+//!   `busy`, `unreachable`, `disconnected`, `failed`, `reply`, `suspended` or `other`.
 //! * `position` is `on`, `report-only` or `off`.
 //!
-//! Labels contain no identities, and their number does not grow with the number of clients. If your program builds
-//! policies per request, give them few names. The guide [metrics and alerts](crate::guide::metrics_and_alerts) has alert
-//! rules.
+//! Labels contain no identities, and their number does not grow with the number of clients. If your program
+//! builds policies per request, give them few names. The guide [metrics and
+//! alerts](crate::guide::metrics_and_alerts) has alert rules.
 //!
-//! Peeks, refunds and decisions that are dropped early are not counted as decisions. Decisions made in process are not
-//! timed.
+//! Peeks, refunds and decisions that are dropped early are not counted as decisions. Decisions made in
+//! process are not timed.
 //!
 //! # Recorders
 //!
-//! Install the recorder before you build layers. When a layer wraps its first service, the counters of its policies start
-//! at 0, so that `rate` and `increase` include the first events. A recorder that is installed later counts from then on.
-//! Handles are cached, so an exporter must not drop idle metrics (`idle_timeout` of `metrics-exporter-prometheus`): counts
-//! recorded after the drop would be lost. A test that uses one policy with several local recorders must keep the earlier
-//! recorders alive.
+//! Install the recorder before you build layers. When a layer wraps its first service, the counters of its
+//! policies start at 0, so that `rate` and `increase` include the first events. A recorder that is installed
+//! later counts from then on. Handles are cached, so an exporter must not drop idle metrics (`idle_timeout`
+//! of `metrics-exporter-prometheus`): counts recorded after the drop would be lost. A test that uses one
+//! policy with several local recorders must keep the earlier recorders alive.
 //!
 //! # Example
 //!

@@ -1,4 +1,4 @@
-//! The names. The guide `metrics_and_alerts` lists their labels and suggests alerts.
+//! The names of the metrics. The guide `metrics_and_alerts` lists their labels and suggests alerts.
 
 use ::metrics::{Recorder, Unit};
 
@@ -18,26 +18,29 @@ pub(super) const QUEUE_LENGTH: &str = "ratelimit_queue_length";
 pub(super) const LEASED_KEYS: &str = "ratelimit_leased_keys";
 /// A gauge of the units on lease in this process that are not spent yet.
 pub(super) const LEASED_UNITS: &str = "ratelimit_leased_units";
-/// A gauge of the circuit breakers of this process that are open: of a Redis server, or of a shard of a Cluster.
+/// A gauge of the circuit breakers of this process that are open: of a Redis server, or of a shard of a
+/// Cluster.
 pub(super) const OPEN_BREAKERS: &str = "ratelimit_open_breakers";
 /// A gauge of the keys in all [`MemoryStore`](crate::MemoryStore)s of this process.
 pub(super) const MEMORY_KEYS: &str = "ratelimit_memory_keys";
 /// A gauge of the instances that have announced themselves in Redis, as this process last saw.
 pub(super) const INSTANCES: &str = "ratelimit_instances";
-/// A gauge of the share of its full quota that an adaptive policy applies, from its floor to 1, with the label `policy`.
+/// A gauge of the share of its full quota that an adaptive policy applies, from its floor to 1, with the
+/// label `policy`.
 pub(super) const ADAPTIVE_SHARE: &str = "ratelimit_adaptive_share";
 /// A gauge of the [switches](crate::policy::EnforcementSwitch) of this process, with the label `position`.
 pub(super) const ENFORCEMENT_SWITCHES: &str = "ratelimit_enforcement_switches";
-/// A gauge of the files and hashes of live policies whose latest content is not applied: it is invalid, cannot be read, or
-/// waits for another version.
+/// A gauge of the files and hashes of live policies whose latest content is not applied: it is invalid,
+/// cannot be read, or waits for another version.
 pub(super) const FAILED_POLICY_SOURCES: &str = "ratelimit_failed_policy_sources";
 
 const DURATIONS: [f64; 12] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0];
-// A batch has at most 128 decisions, a queue 16,384.
+// The last buckets are the longest batch, of 128 decisions, and the longest queue, of 16,384.
 const LENGTHS: [f64; 12] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 512.0, 2048.0, 8192.0, 16384.0];
 
-/// The histograms, and buckets that suit each: durations from 100 microseconds to a second, lengths from 1 to the longest.
+/// The histograms, and buckets that suit each: durations from 100 microseconds to a second, lengths from 1 to
+/// the longest.
 pub const BUCKETS: [(&str, [f64; 12]); 3] =
     [(DECISION_DURATION_SECONDS, DURATIONS), (BATCH_DECISIONS, LENGTHS), (QUEUE_LENGTH, LENGTHS)];
 

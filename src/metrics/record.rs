@@ -1,4 +1,4 @@
-//! What the rest of the crate calls, with the macro `metric!`.
+//! The functions that the rest of the crate calls, with the macro `metric!`.
 
 #![cfg_attr(not(feature = "redis"), allow(dead_code, reason = "only Redis has a queue, batches and leases"))]
 
@@ -14,7 +14,7 @@ use std::{
 use ::metrics::{Counter, Gauge, Histogram, Label};
 
 use super::{
-    handle::{Handle, Local, Shared},
+    handle::{Handle, LocalHandle, SharedHandle},
     names,
 };
 use crate::base::ErrorKind;
@@ -26,27 +26,27 @@ const KINDS: [&str; 8] =
 const POSITIONS: [&str; 3] = ["on", "report-only", "off"];
 
 /// Handles of one metric, each with a value of its label.
-type Labeled<H, const N: usize> = LocalKey<[Local<H>; N]>;
+type Labeled<H, const N: usize> = LocalKey<[LocalHandle<H>; N]>;
 
 thread_local! {
-    static DURATION: Local<Histogram> = const { Local::new(names::DECISION_DURATION_SECONDS) };
-    static BATCH: Local<Histogram> = const { Local::new(names::BATCH_DECISIONS) };
-    static QUEUE: Local<Histogram> = const { Local::new(names::QUEUE_LENGTH) };
-    static OPEN_BREAKERS: Local<Gauge> = const { Local::new(names::OPEN_BREAKERS) };
-    static MEMORY_KEYS: Local<Gauge> = const { Local::new(names::MEMORY_KEYS) };
-    static LEASED_KEYS: Local<Gauge> = const { Local::new(names::LEASED_KEYS) };
-    static LEASED_UNITS: Local<Gauge> = const { Local::new(names::LEASED_UNITS) };
-    static INSTANCES: Local<Gauge> = const { Local::new(names::INSTANCES) };
-    static SWITCHES: [Local<Gauge>; POSITIONS.len()] =
-        const { [const { Local::new(names::ENFORCEMENT_SWITCHES) }; POSITIONS.len()] };
-    static REJECTIONS: [Local<Counter>; REASONS.len()] =
-        const { [const { Local::new(names::REJECTIONS_TOTAL) }; REASONS.len()] };
-    static ERRORS: [Local<Counter>; KINDS.len()] =
-        const { [const { Local::new(names::STORE_ERRORS_TOTAL) }; KINDS.len()] };
+    static DURATION: LocalHandle<Histogram> = const { LocalHandle::new(names::DECISION_DURATION_SECONDS) };
+    static BATCH: LocalHandle<Histogram> = const { LocalHandle::new(names::BATCH_DECISIONS) };
+    static QUEUE: LocalHandle<Histogram> = const { LocalHandle::new(names::QUEUE_LENGTH) };
+    static OPEN_BREAKERS: LocalHandle<Gauge> = const { LocalHandle::new(names::OPEN_BREAKERS) };
+    static MEMORY_KEYS: LocalHandle<Gauge> = const { LocalHandle::new(names::MEMORY_KEYS) };
+    static LEASED_KEYS: LocalHandle<Gauge> = const { LocalHandle::new(names::LEASED_KEYS) };
+    static LEASED_UNITS: LocalHandle<Gauge> = const { LocalHandle::new(names::LEASED_UNITS) };
+    static INSTANCES: LocalHandle<Gauge> = const { LocalHandle::new(names::INSTANCES) };
+    static SWITCHES: [LocalHandle<Gauge>; POSITIONS.len()] =
+        const { [const { LocalHandle::new(names::ENFORCEMENT_SWITCHES) }; POSITIONS.len()] };
+    static REJECTIONS: [LocalHandle<Counter>; REASONS.len()] =
+        const { [const { LocalHandle::new(names::REJECTIONS_TOTAL) }; REASONS.len()] };
+    static ERRORS: [LocalHandle<Counter>; KINDS.len()] =
+        const { [const { LocalHandle::new(names::STORE_ERRORS_TOTAL) }; KINDS.len()] };
 }
 
 /// Calls `record` with the handle, except in a thread that is ending.
-fn with<H: Handle>(handle: &'static LocalKey<Local<H>>, record: impl FnOnce(&H)) {
+fn with<H: Handle>(handle: &'static LocalKey<LocalHandle<H>>, record: impl FnOnce(&H)) {
     let _ = handle.try_with(|handle| handle.with(Vec::new, record));
 }
 
@@ -129,8 +129,8 @@ pub(crate) fn open_breakers_changed(change: i64) {
     with(&OPEN_BREAKERS, |it| it.set(open));
 }
 
-/// A switch of enforcement moves between two positions, numbered as in [`POSITIONS`]: from none if it is new, to none if it
-/// is dropped.
+/// A switch of enforcement moves between two positions, numbered as in [`POSITIONS`]: from none if it is new,
+/// to none if it is dropped.
 pub(crate) fn switch_moved(from: Option<u8>, to: Option<u8>) {
     static TOTALS: [AtomicI64; POSITIONS.len()] = [const { AtomicI64::new(0) }; POSITIONS.len()];
     for (number, total) in TOTALS.iter().enumerate() {
@@ -175,12 +175,12 @@ impl Drop for Leased {
 }
 
 const VERDICTS: [&str; 5] = ["admitted", "delayed", "denied", "shadow_denied", "banned"];
-/// The number of sources whose counters are registered once: today's, and two spare ones. The counter of a further
-/// source would be looked up at each use.
+/// The number of sources whose counters are registered once: today's, and two spare ones. The counter of a
+/// further source would be looked up at each use.
 const SOURCES: usize = 6;
 
 /// The counters of a policy's decisions. A clone begins without any, because its policy may get another name.
-pub(crate) struct PolicyCounters(OnceLock<Box<[Shared<Counter>; VERDICTS.len() * SOURCES]>>);
+pub(crate) struct PolicyCounters(OnceLock<Box<[SharedHandle<Counter>; VERDICTS.len() * SOURCES]>>);
 
 /// A label's value, and its number.
 #[derive(Clone, Copy, Debug)]
@@ -207,7 +207,8 @@ impl PolicyCounters {
     /// Adds `decisions` of the policy `name`. With 0, the counter is shown from then on.
     #[inline]
     pub(crate) fn add(&self, name: &str, verdict: Verdict, source: Source, decisions: u64) {
-        let counters = self.0.get_or_init(|| Box::new([const { Shared::new() }; VERDICTS.len() * SOURCES]));
+        let counters =
+            self.0.get_or_init(|| Box::new([const { SharedHandle::new() }; VERDICTS.len() * SOURCES]));
         let verdict = verdict as usize;
         let labels = || {
             vec![
@@ -219,7 +220,7 @@ impl PolicyCounters {
         let count = |counter: &Counter| counter.increment(decisions);
         match counters.get(source.number * VERDICTS.len() + verdict) {
             Some(counter) => counter.with(names::DECISIONS_TOTAL, labels, count),
-            None => Shared::new().with(names::DECISIONS_TOTAL, labels, count),
+            None => SharedHandle::new().with(names::DECISIONS_TOTAL, labels, count),
         }
     }
 }

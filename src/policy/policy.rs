@@ -41,14 +41,14 @@ use crate::{
 /// assert!(Policy::try_new("día", Quota::per_day(10)).is_err());
 /// ```
 #[derive(Clone)]
-pub struct Policy(pub(super) Arc<Inner>);
+pub struct Policy(pub(super) Arc<PolicyData>);
 
 // Every request changes the reference count. Aligned to two cache lines, the fields are not in its line, so threads read
 // them while others count. With the same for a layer's configuration, two threads need 1 % less CPU time for an
 // admitted request and 3 % less for a denied one.
 #[repr(align(128))]
-pub(super) struct Inner {
-    name: Name,
+pub(super) struct PolicyData {
+    name: PolicyName,
     settings: PolicySettings,
     // The following fields are computed from the settings.
     parameters: Parameters,
@@ -64,7 +64,7 @@ pub(super) struct Inner {
 
 /// The name of a policy in all its forms.
 #[derive(Clone)]
-struct Name {
+struct PolicyName {
     text: Arc<str>,
     /// See [`Policy::quoted_name`].
     quoted: Arc<str>,
@@ -106,7 +106,7 @@ impl Policy {
             ));
         }
         let settings = PolicySettings::new(quota);
-        Self::build(Name::new(name, &*settings.algorithm), settings)
+        Self::build(PolicyName::new(name, &*settings.algorithm), settings)
     }
 
     /// The policy `name` with at most `limit` units in use at any moment, over all instances, counted by
@@ -201,7 +201,7 @@ impl Policy {
         change(&mut settings);
         if !Arc::ptr_eq(&settings.algorithm, &own.algorithm) {
             check(&*settings.algorithm)?;
-            return Self::build(Name::new(self.name(), &*settings.algorithm), settings);
+            return Self::build(PolicyName::new(self.name(), &*settings.algorithm), settings);
         }
         if settings.agrees_with(own) {
             return Ok(self.clone());
@@ -210,7 +210,7 @@ impl Policy {
     }
 
     /// Checks the settings against each other, and computes what follows from them.
-    fn build(name: Name, mut settings: PolicySettings) -> Result<Self, Error> {
+    fn build(name: PolicyName, mut settings: PolicySettings) -> Result<Self, Error> {
         let algorithm = settings.algorithm.clone();
         let strikes = settings.penalty.map(Penalty::strikes).transpose()?;
         let mut parameters = Parameters::new(&*algorithm, &settings.quota)?;
@@ -222,20 +222,20 @@ impl Policy {
                 let parameters = parameters.make_room(&*algorithm, &settings.quota, units)?;
                 let settings =
                     PolicySettings { max_lease: None, max_debt: 0, penalty: None, ..settings.clone() };
-                let inner = Inner::new(name.clone(), settings, parameters);
-                Some(Self(Arc::new(Inner { counts_debits: true, ..inner })))
+                let inner = PolicyData::new(name.clone(), settings, parameters);
+                Some(Self(Arc::new(PolicyData { counts_debits: true, ..inner })))
             }
         };
         let bans = match strikes {
             None => None,
             Some(strikes) => {
-                let name = Name::new(&name.text, &strikes);
+                let name = PolicyName::new(&name.text, &strikes);
                 let algorithm: Arc<dyn Algorithm> = Arc::new(strikes);
                 let settings = PolicySettings { algorithm, ..PolicySettings::new(Quota::per_second(1)) };
                 Some(Self::build(name, settings)?)
             }
         };
-        Ok(Self(Arc::new(Inner { bans, debits, ..Inner::new(name, settings, parameters) })))
+        Ok(Self(Arc::new(PolicyData { bans, debits, ..PolicyData::new(name, settings, parameters) })))
     }
 
     /// Changes a setting on which no other setting depends.
@@ -455,8 +455,8 @@ impl PartialEq for Policy {
 
 impl Eq for Policy {}
 
-impl Inner {
-    fn new(name: Name, settings: PolicySettings, parameters: Parameters) -> Self {
+impl PolicyData {
+    fn new(name: PolicyName, settings: PolicySettings, parameters: Parameters) -> Self {
         Self {
             name,
             settings,
@@ -470,7 +470,7 @@ impl Inner {
     }
 }
 
-impl Name {
+impl PolicyName {
     fn new(name: &str, algorithm: &dyn Algorithm) -> Self {
         // The name is encoded like a key: a brace would break the hash tag, and a colon would look like the end of a
         // prefix.

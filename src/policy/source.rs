@@ -5,7 +5,7 @@ use tokio::sync::watch;
 
 use super::Policy;
 use crate::{
-    base::{Answer, Error, ErrorKind, Now, Outage},
+    base::{Answer, Error, ErrorKind, Now, OutageWatch},
     key::Key,
 };
 
@@ -212,7 +212,7 @@ impl PolicySource {
     /// an outage is logged. See [`per_request`](Self::per_request) for an example.
     #[must_use]
     pub fn or_on_error(self, other: impl Into<Self>) -> Self {
-        let outage = Arc::new(Outage::default());
+        let outage = Arc::new(OutageWatch::default());
         self.fallback(other, false, move |chosen| {
             chosen.as_ref().is_err_and(|error| is_failure(error, &outage))
         })
@@ -357,7 +357,7 @@ impl PolicySource {
 
 /// Whether `error` is a failure of the server, neither the client's fault nor a mistake in the setup. Logs the first
 /// failure of an outage.
-fn is_failure(error: &Error, outage: &Outage) -> bool {
+fn is_failure(error: &Error, outage: &OutageWatch) -> bool {
     let is_failure = !error.kind().is_clients()
         && !matches!(error.kind(), ErrorKind::MissingSetup | ErrorKind::InvalidConfig);
     if is_failure && outage.failed() {

@@ -17,7 +17,8 @@
 //!
 //! # Versions
 //!
-//! Each version needs exactly the same version of `tower-ratelimit`, which it re-exports as [`tower_ratelimit`].
+//! Each version needs exactly the same version of `tower-ratelimit`, because it uses items that are not part of the
+//! API. It re-exports this version as [`tower_ratelimit`].
 //!
 //! # Example
 //!

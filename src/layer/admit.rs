@@ -98,7 +98,7 @@ impl Admit<'_> {
                 },
                 Waiting::Identity(identity) => ready!(Pin::new(identity).poll(cx)),
                 Waiting::Decision(charge, unidentified) => {
-                    let decided = ready!(self.context.config.limiter.poll_charge(charge, cx));
+                    let decided = ready!(self.context.config.limiter.decider.poll_charge(charge, cx));
                     return Poll::Ready(self.decided(decided, unidentified.take()));
                 }
             };
@@ -315,7 +315,7 @@ impl Admit<'_> {
         unidentified: Option<Box<Error>>,
     ) -> Now<Admission, Waiting> {
         let limiter = &self.context.config.limiter;
-        match limiter.charge(charges) {
+        match limiter.decider.charge(charges) {
             // A store in memory has decided, so the service is called without waiting.
             Now::Ready(decided) => Now::Ready(self.decided(decided, unidentified)),
             Now::Later(mut charge) => {

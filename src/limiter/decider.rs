@@ -27,7 +27,7 @@ pub(crate) struct Deciding {
 }
 
 /// A decision, or a charge that is under way.
-pub(super) type Begun = Now<Result<Decision, Error>, Deciding>;
+type Begun = Now<Result<Decision, Error>, Deciding>;
 
 impl Deciding {
     #[inline]
@@ -48,7 +48,7 @@ impl From<Answer<Decision>> for Deciding {
 }
 
 /// Decides for all clones of a limiter.
-pub(super) struct Decider {
+pub(crate) struct Decider {
     pub(super) store: Arc<dyn Store>,
     /// Decides one charge in this process. `None` if the store may fail.
     pub(super) decide_one: Option<DecideOne>,
@@ -69,8 +69,14 @@ impl Decider {
         }
     }
 
+    /// Charges for a layer: the decision, or what [`poll_charge`](Self::poll_charge) waits for.
     #[inline]
-    pub(super) fn poll_charge(
+    pub(crate) fn charge(&self, charges: impl Into<Charges>) -> Now<Result<Decision, Error>, Deciding> {
+        self.begin(Action::Charge, charges.into())
+    }
+
+    #[inline]
+    pub(crate) fn poll_charge(
         &self,
         charge: &mut Deciding,
         cx: &mut Context<'_>,
@@ -82,7 +88,7 @@ impl Decider {
         })
     }
 
-    pub(super) fn begin(&self, action: Action, charges: Charges) -> Begun {
+    fn begin(&self, action: Action, charges: Charges) -> Begun {
         let Self { store, decide_one, background, .. } = self;
         background.check_overdue();
         let charges = match charges {

@@ -62,7 +62,7 @@ pub(crate) struct Refund(Option<(Work, Answer<Decision>)>);
 impl Refund {
     /// A refund of all that `decision` charged.
     pub(crate) fn of(limiter: &Limiter, decision: &Decision) -> Self {
-        Self(Some((limiter.begin_work(), limiter.refund(decision, u64::MAX))))
+        Self(Some((limiter.decider.background.begin_work(), limiter.refund(decision, u64::MAX))))
     }
 }
 

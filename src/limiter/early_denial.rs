@@ -32,7 +32,7 @@ pub(crate) fn deny_early(
     }
     let (limiter, rules) = (limiter.clone(), charges.iter().map(Charge::rule).collect());
     Answer::pending(async move {
-        let decided = match limiter.charge(charges) {
+        let decided = match limiter.decider.charge(charges) {
             Now::Ready(decided) => decided,
             Now::Later(charge) => Undecided::watch(&limiter, charge, rules).await,
         };

@@ -1,24 +1,19 @@
 //! `Limiter`: the calls of jobs, consumers, WebSockets and handlers. Each is decided by `decider.rs`.
 
-use std::{
-    fmt,
-    sync::Arc,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::time::sleep;
 
 use super::{
-    background::{Background, User, Work},
-    decider::{Begun, Decider, Deciding, enforced},
+    background::{Background, User},
+    decider::{Decider, enforced},
     drain::drain,
     operator::Operator,
     wait::WaitState,
 };
 use crate::{
     base::{Answer, Error},
-    decision::{Charge, Charges, Decision},
+    decision::{Charge, Decision},
     key::Key,
     policy::{Enforcement, Policy},
     store::{Action, LocalCounts, ManualClock, Store},
@@ -100,7 +95,7 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Limiter {
-    pub(super) decider: Arc<Decider>,
+    pub(crate) decider: Arc<Decider>,
     /// Work in the background has none: otherwise, the limiter and work that no runtime does would keep each
     /// other.
     user: Arc<User>,
@@ -455,7 +450,7 @@ impl Limiter {
     /// The calls that operators make, on the same store.
     #[must_use]
     pub fn operator(&self) -> Operator {
-        Operator::new(self.decider.clone(), self.user.clone())
+        Operator { decider: self.decider.clone(), user: self.user.clone() }
     }
 
     /// Completes what must still be sent to the store. Await it after the last request, before the process
@@ -538,27 +533,6 @@ impl Limiter {
         policies.for_each(|policy| {
             crate::decision::metrics::count_policy_from_zero(&policy, self.decider.decide_one.is_none())
         });
-    }
-
-    /// Begins work that [`drain`](Self::drain) waits for.
-    pub(crate) fn begin_work(&self) -> Work {
-        self.decider.background.begin_work()
-    }
-
-    /// [`check_all`](Self::check_all), for a layer: the decision, or what [`poll_charge`](Self::poll_charge)
-    /// waits for.
-    #[inline]
-    pub(crate) fn charge(&self, charges: impl Into<Charges>) -> Begun {
-        self.decider.begin(Action::Charge, charges.into())
-    }
-
-    #[inline]
-    pub(crate) fn poll_charge(
-        &self,
-        charge: &mut Deciding,
-        cx: &mut Context<'_>,
-    ) -> Poll<Result<Decision, Error>> {
-        self.decider.poll_charge(charge, cx)
     }
 
     /// [`check_all`](Self::check_all), again until the request is admitted or cannot be in time. Calls

@@ -38,16 +38,12 @@ use crate::{
 /// ```
 #[derive(Clone)]
 pub struct Operator {
-    decider: Arc<Decider>,
+    pub(super) decider: Arc<Decider>,
     #[expect(dead_code, reason = "only dropped")]
-    user: Arc<User>,
+    pub(super) user: Arc<User>,
 }
 
 impl Operator {
-    pub(super) fn new(decider: Arc<Decider>, user: Arc<User>) -> Self {
-        Self { decider, user }
-    }
-
     /// Removes everything that `key` was charged under `policy`, so its whole quota is available again. It
     /// does not end a ban; [`unban`](Self::unban) does. Under a
     /// [`Concurrency`](crate::algorithm::Concurrency) policy, requests that are still running count again

@@ -121,7 +121,7 @@ impl Reservation {
         let mut decision = decision.clone();
         // The caller's decision holds the permit.
         drop(decision.take_permit());
-        let open = Some(limiter.begin_work());
+        let open = Some(limiter.decider.background.begin_work());
         let end = Mutex::new(End { recorded: None, refunds: false, open });
         let account = Account::new(limiter, decision.clone());
         Self { parts: OneOrMany::One(Arc::new(Part { account, unit, end })), decision }

@@ -1,4 +1,4 @@
-//! [`RedisStore`]: its parts, and what a program calls besides decisions.
+//! [`RedisStore`]: its parts, and what a program calls in addition to decisions.
 
 use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
 

@@ -171,6 +171,7 @@ impl Backend for RedisStore {
     }
 }
 
+// The probe is not in `store.rs`, because it makes decisions, and so stands above that file.
 impl RedisStore {
     /// Checks whether the server can make the decisions of this store: its version and kind, its eviction
     /// policy, the round trip, and the Redis user's permissions. Makes decisions on unused keys with the

@@ -67,7 +67,7 @@ use crate::{
 ///
 /// Some decisions need no call: an exhausted key is denied from the
 /// [`deny_cache`](RedisStoreBuilder::deny_cache), and a hot key can be charged from units on
-/// [lease](Policy::max_lease).
+/// [lease](crate::Policy::max_lease).
 ///
 /// # Failures
 ///
@@ -169,8 +169,8 @@ impl RedisStore {
         Self::builder().connect(servers).await
     }
 
-    /// The units on [lease](Policy::max_lease) in this store now. Under traffic, the value may be stale
-    /// immediately.
+    /// The units on [lease](crate::Policy::max_lease) in this store now. Under traffic, the value may be
+    /// stale immediately.
     ///
     /// After [`Limiter::drain`](crate::Limiter::drain), no units are on lease unless it failed.
     #[must_use]

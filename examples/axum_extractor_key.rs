@@ -6,8 +6,8 @@
 //! cargo run --example axum_extractor_key
 //! ```
 //!
-//! and, in another terminal, run the lines one after the other. The limit is six units a minute. A request costs one
-//! unit, and one more for each word in its body.
+//! and, in another terminal, run the lines one after the other. The limit is six units a minute. A request
+//! costs one unit, and one more for each word in its body.
 //!
 //! ```text
 //! curl -i -H 'authorization: Bearer t0k3n' -d 'one two three' http://127.0.0.1:3000/translate
@@ -24,11 +24,11 @@
 //!     1 words
 //! ```
 //!
-//! The layer admits the second request, and the handler denies its words: the unit for the request stays charged.
-//! Requests without a token are limited by address.
+//! The layer admits the second request, and the handler denies its words: the unit for the request stays
+//! charged. Requests without a token are limited by address.
 //!
-//! With `SECRET`, the store has only hashes of the user names. All instances need the same secret. `PORT` (3000) is
-//! the port, 0 for any free one.
+//! With `SECRET`, the store has only hashes of the user names. All instances need the same secret. `PORT`
+//! (3000) is the port, 0 for any free one.
 
 #![allow(clippy::print_stdout, reason = "the example prints its results")]
 
@@ -66,7 +66,8 @@ impl FromRequestParts<Users> for User {
     }
 }
 
-/// The layer has charged one unit for the request. Each word costs one more, and only the handler knows their number.
+/// The layer has charged one unit for the request. Each word costs one more, and only the handler knows their
+/// number.
 async fn translate(
     decision: Decision,
     limiter: Limiter,

@@ -27,11 +27,12 @@
 //!     hello
 //! ```
 //!
-//! The third request has a spoofed address on the left, the part of the header that clients control. It is denied.
+//! The third request has a spoofed address on the left, the part of the header that clients control. It is
+//! denied.
 //!
 //! Settings: `PROXIES` (127.0.0.0/8) are the networks of your proxies, separated by commas. With
-//! `PROXIES=10.0.0.0/8`, curl is not a trusted proxy, and its header is ignored. `PORT` (3000) is the port, 0 for any
-//! free one.
+//! `PROXIES=10.0.0.0/8`, curl is not a trusted proxy, and its header is ignored. `PORT` (3000) is the port, 0
+//! for any free one.
 
 #![allow(clippy::print_stdout, reason = "the example prints its results")]
 

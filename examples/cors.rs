@@ -20,8 +20,9 @@
 //!     access-control-expose-headers: ratelimit,ratelimit-policy,retry-after
 //! ```
 //!
-//! Without `Access-Control-Expose-Headers`, a script sees the 429 but not how long to wait. If the rate limit is
-//! outside of the CORS layer, the script sees a network error. `.ci/browser-cors` tests this with Chromium.
+//! Without `Access-Control-Expose-Headers`, a script sees the 429 but not how long to wait. If the rate limit
+//! is outside of the CORS layer, the script sees a network error. `.ci/browser-cors` tests this with
+//! Chromium.
 //!
 //! `PORT` (3000) is the port of the API and `PAGE_PORT` (3001) the port of the page; 0 selects a free port.
 
@@ -48,8 +49,8 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     Router::new().route("/", get(async || "hello\n")).layer(limit).layer(cors)
 }
 
-/// A page that sends two requests to `api` and shows the headers that it can read. Because of the custom header, the
-/// browser sends a preflight request first, which the CORS layer answers.
+/// A page that sends two requests to `api` and shows the headers that it can read. Because of the custom
+/// header, the browser sends a preflight request first, which the CORS layer answers.
 fn page(api: SocketAddr) -> Router {
     let page = include_str!("cors.html").replace("API", &format!("http://{api}/"));
     Router::new().route("/", get(async move || Html(page)))

@@ -1,5 +1,5 @@
-//! A custom algorithm: a Lua file for `RedisStore` and its twin in Rust for `MemoryStore`, decided in one atomic step with
-//! a built-in algorithm.
+//! A custom algorithm: a Lua file for `RedisStore` and its twin in Rust for `MemoryStore`, decided in one
+//! atomic step with a built-in algorithm.
 //!
 //! Run it in process, or with a Redis server:
 //!
@@ -8,8 +8,9 @@
 //! REDIS_URL=redis://127.0.0.1:6379 cargo run --example custom_algorithm
 //! ```
 //!
-//! It requests eight reports for one tenant, under the policies "reports" (5 per hour by day, 20 by night) and "burst"
-//! (10 per minute), and prints each decision. By day the sixth report is denied; by night all eight are admitted.
+//! It requests eight reports for one tenant, under the policies "reports" (5 per hour by day, 20 by night)
+//! and "burst" (10 per minute), and prints each decision. By day the sixth report is denied; by night all
+//! eight are admitted.
 //!
 //! `TwinTest` of `tower-ratelimit-extra` compares the twins.
 

@@ -1,4 +1,5 @@
-//! Custom rejections: by a closure, by a type, and a layer that only reports, under which the handler returns less.
+//! Custom rejections: by a closure, by a type, and a layer that only reports, under which the handler returns
+//! less.
 //!
 //! Run with
 //!

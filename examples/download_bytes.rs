@@ -6,8 +6,8 @@
 //! cargo run --example download_bytes --features axum
 //! ```
 //!
-//! and, in another terminal, run the lines right after each other. An address may fetch 1 MB per minute. If the last
-//! response exceeds that, the excess becomes debt.
+//! and, in another terminal, run the lines right after each other. An address may fetch 1 MB per minute. If
+//! the last response exceeds that, the excess becomes debt.
 //!
 //! ```text
 //! curl -i -o /dev/null http://127.0.0.1:3000/files/610000
@@ -22,7 +22,8 @@
 //!     retry-after: 14
 //! ```
 //!
-//! 220,000 bytes of debt take 14 seconds. A client that closes its connection is charged what was sent until then.
+//! 220,000 bytes of debt take 14 seconds. A client that closes its connection is charged what was sent until
+//! then.
 //!
 //! `PORT` (3000) is the port, 0 for any free one.
 

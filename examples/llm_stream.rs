@@ -6,8 +6,9 @@
 //! cargo run --example llm_stream --features axum
 //! ```
 //!
-//! and, in another terminal, run the lines right after each other. An API key may use 1,000 tokens per hour. A word
-//! is a token. Every 50 ms, the model repeats the last word of the prompt, `x-max-tokens` times (default 100).
+//! and, in another terminal, run the lines right after each other. An API key may use 1,000 tokens per hour.
+//! A word is a token. Every 50 ms, the model repeats the last word of the prompt, `x-max-tokens` times
+//! (default 100).
 //!
 //! ```text
 //! curl -N -H 'x-api-key: k-ann' -H 'x-max-tokens: 3' -d 'say hello' http://127.0.0.1:3000/stream
@@ -20,9 +21,9 @@
 //!     429
 //! ```
 //!
-//! The first request reserves five tokens, two of them for its prompt. The last one could need more than are left. Press
-//! Ctrl-C during a longer stream: `/left` shows that the words sent so far are charged and the rest of the estimate is
-//! refunded.
+//! The first request reserves five tokens, two of them for its prompt. The last one could need more than are
+//! left. Press Ctrl-C during a longer stream: `/left` shows that the words sent so far are charged and the
+//! rest of the estimate is refunded.
 //!
 //! Press Ctrl-C in the first terminal: the service finishes running streams and charges them before it ends.
 //!
@@ -74,8 +75,8 @@ async fn complete(reservation: Reservation, headers: HeaderMap, prompt: String) 
     reservation.record(used);
     let words = answer(&prompt, max_tokens(&headers)).map(move |word| {
         used += 1;
-        // The stream has a handle on the reservation. It settles at this number when the stream ends, whether the client
-        // stays or not.
+        // The stream has a handle on the reservation. It settles at this number when the stream ends, whether
+        // the client stays or not.
         reservation.record(used);
         Ok::<_, Infallible>(word)
     });
@@ -91,7 +92,8 @@ async fn left(State(limiter): State<Limiter>, headers: HeaderMap) -> Result<Stri
 
 pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     let limiter = limiter.into();
-    // A hundred requests a minute, and the tokens of each. The estimate: a short prompt and the longest answer.
+    // A hundred requests a minute, and the tokens of each. The estimate: a short prompt and the longest
+    // answer.
     let requests = Policy::new("requests", Quota::per_minute(100));
     let estimated = Rule::new(tokens(), Header::new(API_KEY))
         .cost(|request| 2 + max_tokens(&request.headers))

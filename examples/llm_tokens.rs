@@ -6,9 +6,9 @@
 //! cargo run --example llm_tokens --features axum
 //! ```
 //!
-//! and, in another terminal, run the lines right after each other. An API key may use 1,000 tokens per hour, plus
-//! 200 of debt. A word is a token. `x-max-tokens` is the longest answer (default 100). The model answers with twice as many
-//! words as the prompt has.
+//! and, in another terminal, run the lines right after each other. An API key may use 1,000 tokens per hour,
+//! plus 200 of debt. A word is a token. `x-max-tokens` is the longest answer (default 100). The model answers
+//! with twice as many words as the prompt has.
 //!
 //! ```text
 //! curl -i -H 'x-api-key: k-ann' -d 'one two three' http://127.0.0.1:3000/complete
@@ -28,8 +28,8 @@
 //!     982
 //! ```
 //!
-//! The third request could need more tokens than are left, so it is denied before the model runs. The fourth fails, so
-//! its estimate is refunded.
+//! The third request could need more tokens than are left, so it is denied before the model runs. The fourth
+//! fails, so its estimate is refunded.
 //!
 //! `PORT` (3000) is the port, 0 for any free one.
 

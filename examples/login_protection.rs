@@ -1,5 +1,5 @@
-//! A login that slows down guessing: only failed logins count, per user name and per address, and an address that keeps
-//! trying is banned.
+//! A login that slows down guessing: only failed logins count, per user name and per address, and an address
+//! that keeps trying is banned.
 //!
 //! Run with
 //!
@@ -7,9 +7,9 @@
 //! cargo run --example login_protection --features axum
 //! ```
 //!
-//! and, in another terminal, run the lines right after each other. In any minute, each user name may fail twice, and each
-//! address four times. An address that is denied three times within ten minutes is banned for an hour. Each further ban
-//! is twice as long, up to a day.
+//! and, in another terminal, run the lines right after each other. In any minute, each user name may fail
+//! twice, and each address four times. An address that is denied three times within ten minutes is banned for
+//! an hour. Each further ban is twice as long, up to a day.
 //!
 //! ```text
 //! curl -i -d '{"user":"bob","password":"secret"}' http://127.0.0.1:3000/login
@@ -44,8 +44,9 @@
 //!     the body must be JSON with `user` and `password`
 //! ```
 //!
-//! A limit per user name stops guesses from many addresses, but lets anyone lock a user out for a minute: keep its waits
-//! short, and give it no penalty. Behind a proxy, use `ClientIp` instead of `PeerIp`, or one client gets everyone banned.
+//! A limit per user name stops guesses from many addresses, but lets anyone lock a user out for a minute:
+//! keep its waits short, and give it no penalty. Behind a proxy, use `ClientIp` instead of `PeerIp`, or one
+//! client gets everyone banned.
 //!
 //! `PORT` (3000) is the port, 0 for any free one.
 
@@ -87,7 +88,8 @@ impl Login {
 
 const MAX_BODY: usize = 8 * 1024;
 
-/// Reads the body, because the rate limit sees only the head of a request, and puts the login into its extensions.
+/// Reads the body, because the rate limit sees only the head of a request, and puts the login into its
+/// extensions.
 async fn read_login(request: Request, next: Next) -> Response {
     let (mut parts, body) = request.into_parts();
     // Before the limit, so the size is bounded.

@@ -6,7 +6,8 @@
 //! cargo run --example per_route
 //! ```
 //!
-//! and, in another terminal, run the lines right after each other. If two limits apply, each adds a header line.
+//! and, in another terminal, run the lines right after each other. If two limits apply, each adds a header
+//! line.
 //!
 //! ```text
 //! curl -i -X POST http://127.0.0.1:3000/login
@@ -69,8 +70,8 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
 
     Router::new()
         .route("/", get(async || "home\n"))
-        // A limit for each method, in addition to the router's limit. With `route_layer`, requests with other methods
-        // are not counted here.
+        // A limit for each method, in addition to the router's limit. With `route_layer`, requests with other
+        // methods are not counted here.
         .route(
             "/notes",
             get(async || "notes\n").route_layer(reads).merge(post(async || "added\n").route_layer(writes)),

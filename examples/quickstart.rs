@@ -14,8 +14,9 @@
 //!
 //! Five responses are 200, the sixth is 429 with a `Retry-After` header. `/health` is never denied.
 //!
-//! Settings: `LIMIT` (5) and `PERIOD_SECS` (10) are the limit per client. `PORT` (3000) is the port, 0 for any free
-//! one. With `REDIS_URL`, such as `redis://127.0.0.1:6379`, all processes started with it share the limit.
+//! Settings: `LIMIT` (5) and `PERIOD_SECS` (10) are the limit per client. `PORT` (3000) is the port, 0 for
+//! any free one. With `REDIS_URL`, such as `redis://127.0.0.1:6379`, all processes started with it share the
+//! limit.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "the example prints its results")]
 

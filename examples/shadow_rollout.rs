@@ -6,8 +6,8 @@
 //! cargo run --example shadow_rollout --features axum
 //! ```
 //!
-//! and, in another terminal, run the lines right after each other. The old limit is 100 requests an hour for each API
-//! key, the new one 2. `/denials` reports how often the new one has denied, or would have.
+//! and, in another terminal, run the lines right after each other. The old limit is 100 requests an hour for
+//! each API key, the new one 2. `/denials` reports how often the new one has denied, or would have.
 //!
 //! ```text
 //! curl -i -H 'x-api-key: k-ann' http://127.0.0.1:3000/
@@ -34,8 +34,8 @@
 //!     the share of keys must be from 0 to 1
 //! ```
 //!
-//! A share contains the same keys on every instance, and a larger share contains all keys of a smaller one. In a service,
-//! the share comes from a configuration: see the example `reload`.
+//! A share contains the same keys on every instance, and a larger share contains all keys of a smaller one.
+//! In a service, the share comes from a configuration: see the example `reload`.
 //!
 //! `PORT` (3000) is the port, 0 for any free one.
 

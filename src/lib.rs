@@ -1,7 +1,9 @@
-//! Rate limits for Axum, tonic and any Tower service, shared by every instance through Redis or kept in one process.
+//! Rate limits for Axum, tonic and any Tower service, shared by every instance through Redis or kept in one
+//! process.
 //!
-//! [`RateLimitLayer`] wraps a service. A [key](KeyExtractor) identifies the client, a [`Policy`] sets the limit, and a
-//! [store](store::Store) keeps the counts. A client over the limit gets a 429 response that states when to retry.
+//! [`RateLimitLayer`] wraps a service. A [key](KeyExtractor) identifies the client, a [`Policy`] sets the
+//! limit, and a [store](store::Store) keeps the counts. A client over the limit gets a 429 response that
+//! states when to retry.
 //!
 //! # Example
 //!
@@ -43,12 +45,12 @@
 //! [metrics and alerts](guide::metrics_and_alerts).
 //!
 //! By task: [keys](guide::keys), [numbers and algorithms](guide::choosing), [several limits, routes and
-//! costs](guide::several_limits), [logins and abuse](guide::logins), [LLM tokens and streams](guide::streams),
-//! [gRPC](guide::grpc), [WebSocket](guide::websocket), [jobs and outgoing calls](guide::outgoing),
-//! [testing](guide::testing).
+//! costs](guide::several_limits), [logins and abuse](guide::logins), [LLM tokens and
+//! streams](guide::streams), [gRPC](guide::grpc), [WebSocket](guide::websocket), [jobs and outgoing
+//! calls](guide::outgoing), [testing](guide::testing).
 //!
-//! In operation: [troubleshooting by log line and error](guide::troubleshooting), [operations](guide::operations),
-//! [upgrades and rolling deploys](guide::upgrades).
+//! In operation: [troubleshooting by log line and error](guide::troubleshooting),
+//! [operations](guide::operations), [upgrades and rolling deploys](guide::upgrades).
 //!
 //! # The parts
 //!
@@ -61,44 +63,46 @@
 //! | What if the store is unavailable? [`FailureMode`] | count in this process, admit, or reject with 503 | | [`policy`] |
 //! | What does the client see? [`ResponseMapper`](response::ResponseMapper), [`RateLimitHeaders`] | [`ProblemDetails`](response::ProblemDetails), [`GrpcStatus`](response::GrpcStatus), IETF and legacy headers | a closure | [`response`] |
 //!
-//! The crate `tower-ratelimit-extra` has what fewer services need: policies in configuration files, policies that change
-//! while the service runs, quotas that follow the load, cached lookups, a router for operators, and tests of custom
-//! algorithms.
+//! The crate `tower-ratelimit-extra` has what fewer services need: policies in configuration files, policies
+//! that change while the service runs, quotas that follow the load, cached lookups, a router for operators,
+//! and tests of custom algorithms.
 //!
-//! For requests that are not HTTP, use [`KeyedRateLimitLayer`](keyed::KeyedRateLimitLayer). To decide without a layer,
-//! use [`Limiter`]. Clients retry with the crate `tower-ratelimit-retry`, in the folder `retry` of the repository.
+//! For requests that are not HTTP, use [`KeyedRateLimitLayer`](keyed::KeyedRateLimitLayer). To decide without
+//! a layer, use [`Limiter`]. Clients retry with the crate `tower-ratelimit-retry`, in the folder `retry` of
+//! the repository.
 //!
 //! # Guarantees
 //!
 //! As long as the store answers in time:
 //!
-//! * Exactly what the algorithm allows is admitted, with any number of concurrent requests and instances. The default
-//!   algorithm allows a burst in addition to the rate: see [why a limit of 5 admits
+//! * Exactly what the algorithm allows is admitted, with any number of concurrent requests and instances. The
+//!   default algorithm allows a burst in addition to the rate: see [why a limit of 5 admits
 //!   9](guide::faq#why-did-a-limit-of-5-admit-9).
-//! * A denied request is charged nothing. Several policies are charged together or not at all; in a Redis Cluster, those
-//!   with different keys are decided [one after the other](guide::redis#cluster).
-//! * `Retry-After` is exact: the same request is admitted after it, unless the quota was used in the meantime. Under
-//!   [`Concurrency`](algorithm::Concurrency), it is an estimate: permits are released sooner, or renewed.
+//! * A denied request is charged nothing. Several policies are charged together or not at all; in a Redis
+//!   Cluster, those with different keys are decided [one after the other](guide::redis#cluster).
+//! * `Retry-After` is exact: the same request is admitted after it, unless the quota was used in the
+//!   meantime. Under [`Concurrency`](algorithm::Concurrency), it is an estimate: permits are released sooner,
+//!   or renewed.
 //!
 //! Always:
 //!
-//! * A request waits for the store no longer than the [deadline](store::RedisStoreBuilder::deadline). Time during which
-//!   an overloaded process cannot poll the request does not count towards it, except in a Redis Cluster. After the
-//!   deadline, the policy's [`FailureMode`] decides.
-//! * Requests without an identity are rejected with 400, 401 or 500, while limits are enforced; they do not share a
-//!   limit. There are two exceptions: requests that a trusted proxy sends [without a usable address](ClientIp) share
-//!   the proxy's limit, and [CORS preflights](RateLimitLayer#cors-preflights) without credentials share one for each
-//!   peer.
+//! * A request waits for the store no longer than the [deadline](store::RedisStoreBuilder::deadline). Time
+//!   during which an overloaded process cannot poll the request does not count towards it, except in a Redis
+//!   Cluster. After the deadline, the policy's [`FailureMode`] decides.
+//! * Requests without an identity are rejected with 400, 401 or 500, while limits are enforced; they do not
+//!   share a limit. There are two exceptions: requests that a trusted proxy sends [without a usable
+//!   address](ClientIp) share the proxy's limit, and [CORS preflights](RateLimitLayer#cors-preflights)
+//!   without credentials share one for each peer.
 //!
 //! # Limitations
 //!
 //! * Decisions that an overloaded Redis cannot make within the deadline count as failures of the store.
 //! * If Redis fails over to a replica, charges that were not replicated are lost.
-//! * While the store is unavailable, each instance counts separately, see [`FailureMode::Local`]; [`FailureMode::Open`]
-//!   limits nothing.
+//! * While the store is unavailable, each instance counts separately, see [`FailureMode::Local`];
+//!   [`FailureMode::Open`] limits nothing.
 //! * If a reply misses the deadline, the request may have been charged.
-//! * Policies with different keys are decided atomically on one Redis server. In a Redis Cluster they are decided one
-//!   after the other; if one denies, the charges before it are refunded.
+//! * Policies with different keys are decided atomically on one Redis server. In a Redis Cluster they are
+//!   decided one after the other; if one denies, the charges before it are refunded.
 //! * With [leases](Policy::max_lease), one instance may hold unused units while another denies requests.
 //!
 //! # Features
@@ -117,8 +121,8 @@
 //! | `tonic-tls` | [`PeerIp`] reads the address of TLS streams that you pass to tonic | no |
 //! | `tracing` | logs: denials at debug, admissions at trace, the start of an outage at warn, setup errors once at error | yes |
 //!
-//! Cargo turns a feature on for the whole program if any dependency asks for it. These features then change what a program
-//! does without a change of its code; all others only add items:
+//! Cargo turns a feature on for the whole program if any dependency asks for it. These features then change
+//! what a program does without a change of its code; all others only add items:
 //!
 //! | name | what changes |
 //! |---|---|
@@ -171,8 +175,8 @@ pub mod policy;
 pub mod response;
 pub mod store;
 
-/// The connection pool of [`RedisStore`], for [`build`](store::RedisStoreBuilder::build): re-exported so your own pool
-/// has the same version. No other part of the API has types of `bb8` or `redis`.
+/// The connection pool of [`RedisStore`], for [`build`](store::RedisStoreBuilder::build): re-exported so your
+/// own pool has the same version. No other part of the API has types of `bb8` or `redis`.
 #[cfg(feature = "redis")]
 pub use bb8_redis;
 

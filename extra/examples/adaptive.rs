@@ -1,6 +1,6 @@
-//! Limits that follow the load. A rate follows a number that the service knows, here how busy its database is. A limit on
-//! an expensive route's requests in flight follows that route's latency. The rate may be counted in Redis; requests in
-//! flight are counted per process.
+//! Limits that follow the load. A rate follows a number that the service knows, here how busy its database
+//! is. A limit on an expensive route's requests in flight follows that route's latency. The rate may be
+//! counted in Redis; requests in flight are counted per process.
 //!
 //! Run with
 //!
@@ -8,8 +8,8 @@
 //! cargo run -p tower-ratelimit-extra --example adaptive --features adaptive
 //! ```
 //!
-//! and, in another terminal, run the lines right after each other. After a change, wait for two seconds: the quota falls by
-//! at most half in half a second.
+//! and, in another terminal, run the lines right after each other. After a change, wait for two seconds: the
+//! quota falls by at most half in half a second.
 //!
 //! ```text
 //! curl -i http://127.0.0.1:3000/

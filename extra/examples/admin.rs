@@ -1,5 +1,5 @@
-//! Administration: operators look at a client's state, lift its limit, refund it, ban it, and turn enforcement off, on
-//! a separate listener and with a token.
+//! Administration: operators look at a client's state, lift its limit, refund it, ban it, and turn
+//! enforcement off, on a separate listener and with a token.
 //!
 //! Run with
 //!
@@ -7,8 +7,8 @@
 //! ADMIN_TOKEN=correct-horse-battery cargo run -p tower-ratelimit-extra --example admin --features admin
 //! ```
 //!
-//! and, in another terminal, run the lines right after each other. The service listens on port 3000, and the administration
-//! on port 3001 of the loopback interface. A client with an API key has two requests an hour:
+//! and, in another terminal, run the lines right after each other. The service listens on port 3000, and the
+//! administration on port 3001 of the loopback interface. A client with an API key has two requests an hour:
 //!
 //! ```text
 //! curl -i -H 'x-api-key: k-ann' http://127.0.0.1:3000/
@@ -117,7 +117,8 @@ impl Token {
         Self(Hmac::new_from_slice(token.as_bytes()).unwrap_or_else(|_| unreachable!("any length is right")))
     }
 
-    /// Whether `given` is the token: whether a text has the same MAC under both. MACs are compared in constant time.
+    /// Whether `given` is the token: whether a text has the same MAC under both. MACs are compared in
+    /// constant time.
     fn is(&self, given: &[u8]) -> bool {
         let Ok(given) = Hmac::<Sha256>::new_from_slice(given) else { return false };
         let mac = given.chain_update(b"token").finalize().into_bytes();

@@ -1,5 +1,5 @@
-//! Limits in a file that is edited while the service runs. With Redis, `LivePolicies::redis` does the same for all
-//! instances.
+//! Limits in a file that is edited while the service runs. With Redis, `LivePolicies::redis` does the same
+//! for all instances.
 //!
 //! Run with
 //!
@@ -7,8 +7,8 @@
 //! cargo run -p tower-ratelimit-extra --example reload --features live -- /tmp/limits.toml
 //! ```
 //!
-//! which writes the file if it does not exist. In another terminal, run the lines right after each other; after an
-//! edit, wait for a second.
+//! which writes the file if it does not exist. In another terminal, run the lines right after each other;
+//! after an edit, wait for a second.
 //!
 //! ```text
 //! curl -i http://127.0.0.1:3000/

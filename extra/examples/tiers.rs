@@ -6,12 +6,12 @@
 //! cargo run -p tower-ratelimit-extra --example tiers --features lookup
 //! ```
 //!
-//! and, in another terminal, run the lines right after each other. `k-ann-1` and `k-ann-2` are API keys of one account
-//! on the free plan, which may send two requests a minute. `k-ops` belongs to an account without a limit. No account has
-//! `k-stolen`. Requests without an API key are limited by address.
+//! and, in another terminal, run the lines right after each other. `k-ann-1` and `k-ann-2` are API keys of
+//! one account on the free plan, which may send two requests a minute. `k-ops` belongs to an account without
+//! a limit. No account has `k-stolen`. Requests without an API key are limited by address.
 //!
-//! All requests of an address are limited too, even those with an unknown API key. So guesses of API keys are limited, and
-//! guesses over the limit cause no query.
+//! All requests of an address are limited too, even those with an unknown API key. So guesses of API keys are
+//! limited, and guesses over the limit cause no query.
 //!
 //! ```text
 //! curl -i -H 'x-api-key: k-ann-1' http://127.0.0.1:3000/
@@ -49,8 +49,8 @@
 //!     retry-after: 10
 //! ```
 //!
-//! The database gets at most one query per minute for each API key. While it is down, known clients keep their tiers for an
-//! hour, and others are rejected with 500, because they cannot be identified.
+//! The database gets at most one query per minute for each API key. While it is down, known clients keep
+//! their tiers for an hour, and others are rejected with 500, because they cannot be identified.
 //!
 //! `PORT` (3000) is the port, 0 for any free one.
 
@@ -120,8 +120,8 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
         async move { accounts.find(&api_key).await }
     });
 
-    // The API keys of an account share its limit. The key has the plan too, so the account is looked up once. The parts of
-    // an identity are joined by U+001F.
+    // The API keys of an account share its limit. The key has the plan too, so the account is looked up once.
+    // The parts of an identity are joined by U+001F.
     let account = Header::new(API_KEY)
         .map(move |api_key| accounts.get(api_key).map(|account| Key::new((account.plan, account.id))));
 

@@ -10,15 +10,16 @@
 //! | `serde` | `config` | policies in configuration files; explanations are serialized |
 //! | `testing` | `testing` | tests that compare a custom algorithm's Lua file with its Rust twin on random steps |
 //!
-//! Other features add to these: `metrics` and `tracing` record what happens, `redis` shares state between instances, and
-//! `tonic` measures gRPC services. `redis`, `tracing` and the default features of `tower-ratelimit` are on by default. If
-//! another dependency turns a feature of this crate on, only logs and metrics are added; `tonic` also turns on the same
-//! feature of the core, which [changes](tower_ratelimit#features) what gRPC clients receive.
+//! Other features add to these: `metrics` and `tracing` record what happens, `redis` shares state between
+//! instances, and `tonic` measures gRPC services. `redis`, `tracing` and the default features of
+//! `tower-ratelimit` are on by default. If another dependency turns a feature of this crate on, only logs and
+//! metrics are added; `tonic` also turns on the same feature of the core, which
+//! [changes](tower_ratelimit#features) what gRPC clients receive.
 //!
 //! # Versions
 //!
-//! Each version needs exactly the same version of `tower-ratelimit`, because it uses items that are not part of the
-//! API. It re-exports this version as [`tower_ratelimit`].
+//! Each version needs exactly the same version of `tower-ratelimit`, because it uses items that are not part
+//! of the API. It re-exports this version as [`tower_ratelimit`].
 //!
 //! # Example
 //!

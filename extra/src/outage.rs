@@ -8,8 +8,8 @@ use tokio::time::Instant;
 /// An outage ends after this time without a failure.
 const EXPIRY: Duration = Duration::from_secs(60);
 
-/// An outage lasts from its first failure until no call has failed for a minute. The core has the same few lines, which are
-/// not worth a public type.
+/// An outage lasts from its first failure until no call has failed for a minute. The core has the same few
+/// lines, which are not worth a public type.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
     last_failure: Mutex<Option<Instant>>,

@@ -9,16 +9,18 @@ use tower_ratelimit::{
     bb8_redis::redis::{ToRedisArgs, Value, cmd, from_redis_value},
 };
 
-/// A hash on the Redis of a [`RedisStore`]: settings that every instance reads, or a table with an entry for each instance.
+/// A hash on the Redis of a [`RedisStore`]: settings that every instance reads, or a table with an entry for
+/// each instance.
 ///
-/// No command is sent while the store's circuit breaker is open. A failure is not an outage of the store, but on a
-/// single server, a command without a reply in time counts for the circuit breaker. Keep the hash small.
+/// No command is sent while the store's circuit breaker is open. A failure is not an outage of the store, but
+/// on a single server, a command without a reply in time counts for the circuit breaker. Keep the hash small.
 ///
 /// # Errors
 ///
 /// Each method fails as a decision does: with [`StoreTimeout`](ErrorKind::StoreTimeout),
-/// [`StoreUnreachable`](ErrorKind::StoreUnreachable) and the like, or with [`StoreFailed`](ErrorKind::StoreFailed) if the Redis
-/// user may not run the command, which [`RedisStore::acl_rule`] includes.
+/// [`StoreUnreachable`](ErrorKind::StoreUnreachable) and the like, or with
+/// [`StoreFailed`](ErrorKind::StoreFailed) if the Redis user may not run the command, which
+/// [`RedisStore::acl_rule`] includes.
 #[derive(Clone)]
 pub(crate) struct RedisHash {
     store: RedisStore,

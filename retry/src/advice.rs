@@ -1,7 +1,7 @@
 //! When to retry, according to a response.
 //!
-//! All forms of a wait are read, of any server. A header that cannot be read still shows that the server asks for a wait,
-//! so it counts as a wait that the policy sets.
+//! All forms of a wait are read, of any server. A header that cannot be read still shows that the server asks
+//! for a wait, so it counts as a wait that the policy sets.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -23,8 +23,8 @@ pub(super) enum Advice {
 }
 
 impl Advice {
-    /// The advice of an HTTP response, which may carry the status of a gRPC call. `unclear` is the wait of a header that
-    /// cannot be read.
+    /// The advice of an HTTP response, which may carry the status of a gRPC call. `unclear` is the wait of a
+    /// header that cannot be read.
     pub(super) fn of_response(
         status: StatusCode,
         headers: &HeaderMap,
@@ -61,11 +61,11 @@ impl Advice {
         stated.wait(unclear).or(hidden).map_or(Self::Unsaid, Self::AtLeast)
     }
 
-    /// The advice of a gRPC status with the code `RESOURCE_EXHAUSTED` or `UNAVAILABLE`. `details` is a serialized
-    /// `google.rpc.Status`, or empty. `unclear` is as above.
+    /// The advice of a gRPC status with the code `RESOURCE_EXHAUSTED` or `UNAVAILABLE`. `details` is a
+    /// serialized `google.rpc.Status`, or empty. `unclear` is as above.
     ///
-    /// Without a wait neither code can be retried: the exhausted resource may be the size of a message, and an unavailable
-    /// call may have been carried out in part.
+    /// Without a wait neither code can be retried: the exhausted resource may be the size of a message, and
+    /// an unavailable call may have been carried out in part.
     pub(super) fn of_call(headers: &HeaderMap, details: &[u8], unclear: Duration) -> Self {
         if let Some(pushback) = Self::pushback(headers) {
             return pushback;
@@ -137,7 +137,8 @@ impl Stated {
         stated
     }
 
-    /// How long to wait. A `Retry-After` takes precedence over the resets, as the drafts ask, unless it is 0 or unclear.
+    /// How long to wait. A `Retry-After` takes precedence over the resets, as the drafts ask, unless it is 0
+    /// or unclear.
     fn wait(mut self, unclear: Duration) -> Option<Duration> {
         let precise = self.after.iter().all(Option::is_some);
         if let Some(after) = longest(&self.after, unclear).filter(|after| precise && !after.is_zero()) {
@@ -152,8 +153,8 @@ fn longest(waits: &[Option<Duration>], unclear: Duration) -> Option<Duration> {
     waits.iter().map(|wait| wait.unwrap_or(unclear)).max()
 }
 
-/// Whether the limit of the header `name`, such as `x-ratelimit-reset-after`, has units left: whether all lines of
-/// `x-ratelimit-remaining` are numbers above 0.
+/// Whether the limit of the header `name`, such as `x-ratelimit-reset-after`, has units left: whether all
+/// lines of `x-ratelimit-remaining` are numbers above 0.
 fn is_unused(headers: &HeaderMap, name: &str) -> bool {
     let name = name.trim_end_matches("-ms").trim_end_matches("-after").trim_end_matches("time");
     let mut remaining = headers.get_all(name.replace("reset", "remaining")).iter().peekable();
@@ -161,8 +162,8 @@ fn is_unused(headers: &HeaderMap, name: &str) -> bool {
     remaining.peek().is_some() && remaining.all(|value| value.to_str().is_ok_and(is_left))
 }
 
-/// Drafts 08 to 11, `"burst";r=0;t=30`, and the text after them, `"burst";a=0;w=30`: the units left and the wait of each
-/// policy. An item may have both forms.
+/// Drafts 08 to 11, `"burst";r=0;t=30`, and the text after them, `"burst";a=0;w=30`: the units left and the
+/// wait of each policy. An item may have both forms.
 fn rate_limit_items(text: &str) -> Option<Vec<(u64, Option<u64>)>> {
     let list: List = Parser::new(text).parse().ok()?;
     let mut items = Vec::with_capacity(list.len());
@@ -204,14 +205,16 @@ fn rate_limit_dictionary(text: &str) -> Option<Vec<(u64, Option<u64>)>> {
     Some(vec![(member("remaining")?, Some(member("reset")?))])
 }
 
-/// The time since 1970 in seconds, by the server's clock if the response has a `Date`, so clocks that differ do no harm.
+/// The time since 1970 in seconds, by the server's clock if the response has a `Date`, so clocks that differ
+/// do no harm.
 fn now(headers: &HeaderMap) -> f64 {
     one(headers, "date")
         .and_then(date)
         .unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64())
 }
 
-/// The waits of a line, of which a proxy may have joined several with commas. `None` for each that cannot be read.
+/// The waits of a line, of which a proxy may have joined several with commas. `None` for each that cannot be
+/// read.
 fn waits(text: &str, unit: f64, now: f64) -> Vec<Option<Duration>> {
     let (mut waits, mut begin) = (Vec::new(), 0);
     for (end, _) in text.match_indices(',').chain([(text.len(), "")]) {

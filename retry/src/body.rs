@@ -18,7 +18,8 @@ const MAX_FRAMES: usize = 1_024;
 
 /// A request body that [`RetryPolicy`](crate::RetryPolicy) can send again.
 ///
-/// Every body that is `Clone` is one. For other bodies, use [`BufferedRetryLayer`](crate::BufferedRetryLayer).
+/// Every body that is `Clone` is one. For other bodies, use
+/// [`BufferedRetryLayer`](crate::BufferedRetryLayer).
 #[diagnostic::on_unimplemented(
     message = "the request body `{Self}` cannot be sent again",
     label = "the body `{Self}` is not `Clone`",
@@ -37,7 +38,8 @@ impl<B: Clone> RetryBody for B {
     }
 }
 
-/// A request body that [`BufferedRetryLayer`](crate::BufferedRetryLayer) can rebuild from the bytes that it kept.
+/// A request body that [`BufferedRetryLayer`](crate::BufferedRetryLayer) can rebuild from the bytes that it
+/// kept.
 ///
 /// Boxed bodies are: tonic's with the feature `tonic`, and the two of `http_body_util`.
 #[diagnostic::on_unimplemented(
@@ -51,8 +53,8 @@ pub trait BufferedBody: Body<Data = Bytes> + Unpin + Sized {
     fn rebuild(body: ReplayBody<Self>) -> Self;
 }
 
-/// A request body whose beginning, or all of it, was read ahead: what [`BufferedRetryLayer`](crate::BufferedRetryLayer)
-/// sends.
+/// A request body whose beginning, or all of it, was read ahead: what
+/// [`BufferedRetryLayer`](crate::BufferedRetryLayer) sends.
 pub struct ReplayBody<B: Body> {
     /// Only the last can be an error.
     read: VecDeque<Result<Frame<Bytes>, B::Error>>,
@@ -87,8 +89,8 @@ impl<B: BufferedBody> ReplayBody<B> {
     }
 }
 
-/// Whether the next frame is ready, regardless of the task's budget: with the budget used up, Tokio's channels are pending
-/// although they have frames, and the rest of the body would count as not ready.
+/// Whether the next frame is ready, regardless of the task's budget: with the budget used up, Tokio's
+/// channels are pending although they have frames, and the rest of the body would count as not ready.
 fn poll_once<B: Body + Unpin>(body: &mut B) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
     // The client polls the rest with its own waker.
     let mut context = Context::from_waker(Waker::noop());

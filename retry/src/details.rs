@@ -1,7 +1,7 @@
 //! The `RetryInfo` in a gRPC status's details.
 //!
-//! tonic is an optional dependency, so the few messages are decoded here. The server may send any bytes: what does not
-//! parse is no `RetryInfo`.
+//! tonic is an optional dependency, so the few messages are decoded here. The server may send any bytes: what
+//! does not parse is no `RetryInfo`.
 
 use std::time::Duration;
 

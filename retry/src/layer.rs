@@ -14,16 +14,17 @@ use tower::{
 
 use crate::{BufferedBody, ReplayBody, RetryPolicy};
 
-/// Retries rejected requests whose bodies are not `Clone`: a layer around a tonic `Channel`, or around a client of
-/// `http_body_util`'s boxed bodies.
+/// Retries rejected requests whose bodies are not `Clone`: a layer around a tonic `Channel`, or around a
+/// client of `http_body_util`'s boxed bodies.
 ///
-/// It keeps each request's body until the response arrives, and sends it again if the [`RetryPolicy`] retries. A body
-/// is kept if all of it is ready when the request is sent, and if it is within the [bound](Self::max_body). Unary and
-/// server streaming calls of tonic meet this, and so does a client's stream if all its messages are ready. A request
-/// with any other body, such as a stream with an unknown end, is sent once, and its response is returned.
+/// It keeps each request's body until the response arrives, and sends it again if the [`RetryPolicy`]
+/// retries. A body is kept if all of it is ready when the request is sent, and if it is within the
+/// [bound](Self::max_body). Unary and server streaming calls of tonic meet this, and so does a client's
+/// stream if all its messages are ready. A request with any other body, such as a stream with an unknown end,
+/// is sent once, and its response is returned.
 ///
-/// The service must be `Clone`, as a `Channel` is. All services of one layer, and of its clones, share the policy's
-/// [budget](RetryPolicy::budget).
+/// The service must be `Clone`, as a `Channel` is. All services of one layer, and of its clones, share the
+/// policy's [budget](RetryPolicy::budget).
 ///
 /// # Example
 ///
@@ -57,10 +58,9 @@ use crate::{BufferedBody, ReplayBody, RetryPolicy};
 /// // In a program, a generated client sends the requests: `GreeterClient::new(channel)`.
 /// let mut channel =
 ///     ServiceBuilder::new().layer(BufferedRetryLayer::new(RetryPolicy::new())).service(channel);
-/// let start = Instant::now();
-/// let request = Request::post("/greeter.Greeter/SayHello").body(Body::new(Full::new(Bytes::from("hello"))))?;
-/// let response = channel.call(request).await?;
-/// assert!(!response.headers().contains_key("grpc-status"));
+/// let start = Instant::now(); let request =
+/// Request::post("/greeter.Greeter/SayHello").body(Body::new(Full::new(Bytes::from("hello"))))?; let response
+/// = channel.call(request).await?; assert!(!response.headers().contains_key("grpc-status"));
 /// assert_eq!((CALLS.load(Ordering::Relaxed), start.elapsed().as_secs()), (2, 20));
 /// # Ok(())
 /// # }
@@ -80,8 +80,8 @@ impl BufferedRetryLayer {
 
     /// The largest body that is kept, in bytes. Defaults to 1 MiB, as in gRPC's Java client.
     ///
-    /// A body of more than 1,024 frames is not kept either, because each frame takes memory beside its bytes. tonic puts
-    /// up to 32 KiB of messages that are ready into one frame.
+    /// A body of more than 1,024 frames is not kept either, because each frame takes memory beside its bytes.
+    /// tonic puts up to 32 KiB of messages that are ready into one frame.
     #[must_use]
     pub const fn max_body(mut self, bytes: usize) -> Self {
         self.max_body = bytes;
@@ -144,7 +144,8 @@ where
     }
 }
 
-/// The response future of [`BufferedRetry`](crate::BufferedRetry). It resolves to the last try's response or error.
+/// The response future of [`BufferedRetry`](crate::BufferedRetry). It resolves to the last try's response or
+/// error.
 pub type ResponseFuture<S, B> = future::ResponseFuture<
     RetryPolicy,
     MapRequest<S, fn(Request<ReplayBody<B>>) -> Request<B>>,

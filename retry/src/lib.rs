@@ -1,5 +1,5 @@
-//! Retries for clients of rate-limited services, over HTTP and gRPC: a [`RetryPolicy`] for [`tower::retry`] that waits
-//! as long as the server asks for.
+//! Retries for clients of rate-limited services, over HTTP and gRPC: a [`RetryPolicy`] for [`tower::retry`]
+//! that waits as long as the server asks for.
 //!
 //! # Which layer
 //!
@@ -19,12 +19,13 @@
 //! let mut client = GreeterClient::new(channel);
 //! ```
 //!
-//! [`BufferedRetryLayer`] has an example that runs, and `cargo run -p example-client-retry --bin example-client-retry-tonic`
-//! is one with a server.
+//! [`BufferedRetryLayer`] has an example that runs, and `cargo run -p example-client-retry --bin
+//! example-client-retry-tonic` is one with a server.
 //!
 //! # reqwest
 //!
-//! A `reqwest::Client` is a Tower service of `reqwest::Request`s. A request with a streaming body is sent once.
+//! A `reqwest::Client` is a Tower service of `reqwest::Request`s. A request with a streaming body is sent
+//! once.
 //!
 #![cfg_attr(not(feature = "reqwest"), doc = "```ignore")]
 #![cfg_attr(feature = "reqwest", doc = "```")]

@@ -15,7 +15,8 @@ use crate::{advice::Advice, body::RetryBody};
 
 /// Retries rejected requests after the wait the server asks for: a policy for [`tower::retry::RetryLayer`].
 ///
-/// It works with every server that sends standard headers or a common dialect, not only with `tower-ratelimit`.
+/// It works with every server that sends standard headers or a common dialect, not only with
+/// `tower-ratelimit`.
 ///
 /// # What is retried
 ///
@@ -29,19 +30,19 @@ use crate::{advice::Advice, body::RetryBody};
 /// | any, with a `grpc-retry-pushback-ms` that is negative or malformed | no: the server asks not to |
 /// | everything else, and every error | no |
 ///
-/// A gRPC status is read from a `tonic::Status` (feature `tonic`) and from the headers of an HTTP response whose
-/// content type is `application/grpc`. Without a wait, `RESOURCE_EXHAUSTED` may mean a message above its size limit,
-/// and `UNAVAILABLE` a call that was partly carried out, so neither is retried.
+/// A gRPC status is read from a `tonic::Status` (feature `tonic`) and from the headers of an HTTP response
+/// whose content type is `application/grpc`. Without a wait, `RESOURCE_EXHAUSTED` may mean a message above
+/// its size limit, and `UNAVAILABLE` a call that was partly carried out, so neither is retried.
 ///
-/// A 403 usually means a missing permission. If the request was also the last one that the limit admitted, its
-/// `X-RateLimit-Remaining: 0` causes one retry after the reset.
+/// A 403 usually means a missing permission. If the request was also the last one that the limit admitted,
+/// its `X-RateLimit-Remaining: 0` causes one retry after the reset.
 ///
-/// The body is not read. So over HTTP, a rejection by a blocklist of `tower-ratelimit` looks like any 429 without a
-/// wait, and is retried after the backoff. The same holds for a cost above the capacity if the server's headers have no
-/// list. If this matters, give these rejections another status on the server.
+/// The body is not read. So over HTTP, a rejection by a blocklist of `tower-ratelimit` looks like any 429
+/// without a wait, and is retried after the backoff. The same holds for a cost above the capacity if the
+/// server's headers have no list. If this matters, give these rejections another status on the server.
 ///
-/// A response that is not retried is returned unchanged. When the [retries](Self::max_retries) are used up, the last
-/// rejection is returned.
+/// A response that is not retried is returned unchanged. When the [retries](Self::max_retries) are used up,
+/// the last rejection is returned.
 ///
 /// # How long it waits
 ///
@@ -56,9 +57,9 @@ use crate::{advice::Advice, body::RetryBody};
 ///    `RateLimit-Reset`, `X-RateLimit-Reset-After`, `x-ratelimit-reset-tokens` or `anthropic-ratelimit-tokens-reset`;
 /// 5. none of them: the [backoff](Self::backoff).
 ///
-/// In gRPC responses, only 1 to 3 are read. If 3 or 4 apply several times, in several headers, on several lines or in one
-/// line with commas, the longest wait counts. A reset does not count if the header named `remaining` in place of `reset`
-/// is above 0: that limit is not the one that denied.
+/// In gRPC responses, only 1 to 3 are read. If 3 or 4 apply several times, in several headers, on several
+/// lines or in one line with commas, the longest wait counts. A reset does not count if the header named
+/// `remaining` in place of `reset` is above 0: that limit is not the one that denied.
 ///
 /// A wait in 3 or 4 can be written as:
 ///
@@ -69,30 +70,32 @@ use crate::{advice::Advice, body::RetryBody};
 ///
 /// Times are relative to the response's `Date` if it has one, or else to the local clock.
 ///
-/// **What cannot be read means a longer wait.** If one of these headers has another form, it counts as the longest
-/// backoff (the cap, 10 seconds by default), within [`max_wait`](Self::max_wait), and at least one second. The same holds
-/// for a 429 whose limits all have units left, and for a 403 without a reset.
+/// **What cannot be read means a longer wait.** If one of these headers has another form, it counts as the
+/// longest backoff (the cap, 10 seconds by default), within [`max_wait`](Self::max_wait), and at least one
+/// second. The same holds for a 429 whose limits all have units left, and for a 403 without a reset.
 ///
-/// [Jitter](Self::jitter) is added to all but 1 and 5. A wait of 0 becomes the first bound of the backoff, so that a server
-/// that always sends 0 is not flooded. If the wait is above `max_wait`, the rejection is returned.
+/// [Jitter](Self::jitter) is added to all but 1 and 5. A wait of 0 becomes the first bound of the backoff, so
+/// that a server that always sends 0 is not flooded. If the wait is above `max_wait`, the rejection is
+/// returned.
 ///
 /// [The forms of large APIs](crate#large-apis) lists what this means for each.
 ///
 /// # How many retries
 ///
-/// Each request is retried at most [`max_retries`](Self::max_retries) times. All requests together are retried as often
-/// as the [budget](Self::budget) allows: by default for a fifth of the requests, and ten more times per second. So
-/// clients do not multiply the load of a server that rejects everything.
+/// Each request is retried at most [`max_retries`](Self::max_retries) times. All requests together are
+/// retried as often as the [budget](Self::budget) allows: by default for a fifth of the requests, and ten
+/// more times per second. So clients do not multiply the load of a server that rejects everything.
 ///
 /// # What it does not do
 ///
-/// It reacts only to rejections. It does not slow down because of the `RateLimit` headers of successful responses: that
-/// would delay requests that the server is ready to answer, and those headers promise nothing.
+/// It reacts only to rejections. It does not slow down because of the `RateLimit` headers of successful
+/// responses: that would delay requests that the server is ready to answer, and those headers promise
+/// nothing.
 ///
 /// # Requests
 ///
-/// The request is cloned before it is sent, so its body must be a [`RetryBody`]: any body that is `Clone`, such as
-/// `String` or `http_body_util::Full<Bytes>`. Other bodies, such as tonic's, are for
+/// The request is cloned before it is sent, so its body must be a [`RetryBody`]: any body that is `Clone`,
+/// such as `String` or `http_body_util::Full<Bytes>`. Other bodies, such as tonic's, are for
 /// [`BufferedRetryLayer`](crate::BufferedRetryLayer). Over HTTP the body of the rejection is dropped unread.
 ///
 /// A timeout of one request is cloned with the request, such as `grpc-timeout`
@@ -187,7 +190,8 @@ impl RetryPolicy {
 
     /// The longest single wait. Defaults to 60 seconds.
     ///
-    /// If the server requests a longer wait, its rejection is returned. Jitter and backoff do not exceed this wait.
+    /// If the server requests a longer wait, its rejection is returned. Jitter and backoff do not exceed this
+    /// wait.
     #[must_use]
     pub fn max_wait(mut self, wait: Duration) -> Self {
         self.max_wait = wait;
@@ -196,8 +200,8 @@ impl RetryPolicy {
 
     /// The wait after a rejection that states none. Defaults to 100 milliseconds and 10 seconds.
     ///
-    /// The wait is a random time between zero and a bound. The bound is `first` for a request's first such rejection,
-    /// doubles with each further one, and is at most `cap`.
+    /// The wait is a random time between zero and a bound. The bound is `first` for a request's first such
+    /// rejection, doubles with each further one, and is at most `cap`.
     ///
     /// `cap` is also the wait after a header that cannot be read, but that wait is at least one second.
     ///
@@ -216,19 +220,20 @@ impl RetryPolicy {
 
     /// The most that is added to the server's wait, in percent of it. Defaults to 10.
     ///
-    /// The addition is random, so clients with the same wait do not retry together. With 0, the wait is exactly the
-    /// server's.
+    /// The addition is random, so clients with the same wait do not retry together. With 0, the wait is
+    /// exactly the server's.
     #[must_use]
     pub fn jitter(mut self, percent: u32) -> Self {
         self.jitter = percent;
         self
     }
 
-    /// The retry budget of all requests together. `None` for no limit. Defaults to `TpsBudget::default()`: one retry
-    /// for every five requests of the last ten seconds, plus ten per second, at most 100 in one burst.
+    /// The retry budget of all requests together. `None` for no limit. Defaults to `TpsBudget::default()`:
+    /// one retry for every five requests of the last ten seconds, plus ten per second, at most 100 in one
+    /// burst.
     ///
-    /// Clones of a policy share its budget. So make one policy per server, and clone it for several services. If the
-    /// budget does not cover a retry, the rejection is returned.
+    /// Clones of a policy share its budget. So make one policy per server, and clone it for several services.
+    /// If the budget does not cover a retry, the rejection is returned.
     #[must_use]
     pub fn budget(mut self, budget: impl Into<Option<TpsBudget>>) -> Self {
         self.budget = budget.into().map(Arc::new);
@@ -270,7 +275,8 @@ impl RetryPolicy {
     }
 
     /// The bound of the next backoff.
-    // tower's `ExponentialBackoff` gives a future instead of a duration, so it cannot be bounded by `max_wait`.
+    // tower's `ExponentialBackoff` gives a future instead of a duration, so it cannot be bounded by
+    // `max_wait`.
     fn next_bound(&mut self) -> Duration {
         let factor = 1_u128.checked_shl(self.backoffs).unwrap_or(u128::MAX);
         self.backoffs = self.backoffs.saturating_add(1);

@@ -36,7 +36,7 @@ enum AnswerState<T> {
     Pending(Later<T>),
     /// The shared result, and whether it was begun.
     #[cfg(feature = "redis")]
-    Shared(Arc<dyn Shared<T>>, bool),
+    Shared(Arc<dyn SharedResult<T>>, bool),
 }
 
 /// A value, or what it comes from later.
@@ -49,8 +49,9 @@ type Later<T> = Pin<Box<dyn Future<Output = Result<T, Error>> + Send>>;
 
 /// A result that an answer shares with its producer, so that the answer needs no allocation.
 #[cfg(feature = "redis")]
-pub(crate) trait Shared<T>: Send + Sync {
-    /// Called when the answer is first polled. Returns a future that the answer polls instead, if it must do more than wait.
+pub(crate) trait SharedResult<T>: Send + Sync {
+    /// Called when the answer is first polled. Returns a future that the answer polls instead, if it must do
+    /// more than wait.
     fn begin(self: Arc<Self>) -> Option<Later<T>>;
 
     /// Called after that, until it is ready.
@@ -70,7 +71,7 @@ impl<T> Answer<T> {
 
     /// An answer with a shared result.
     #[cfg(feature = "redis")]
-    pub(crate) const fn shared(result: Arc<dyn Shared<T>>) -> Self {
+    pub(crate) const fn shared(result: Arc<dyn SharedResult<T>>) -> Self {
         Self(AnswerState::Shared(result, false))
     }
 
@@ -125,7 +126,8 @@ impl<T> Answer<T> {
         self.then(|result| result.map(change))
     }
 
-    /// Changes the value with `change`, which may fail, now or when it is ready. An answer that is ready stays ready.
+    /// Changes the value with `change`, which may fail, now or when it is ready. An answer that is ready
+    /// stays ready.
     ///
     /// # Example
     ///
@@ -231,7 +233,7 @@ mod tests {
         later: Option<u8>,
     }
 
-    impl Shared<u8> for Counted {
+    impl SharedResult<u8> for Counted {
         fn begin(self: Arc<Self>) -> Option<Later<u8>> {
             self.begun.fetch_add(1, Ordering::Relaxed);
             self.later.map(|later| -> Later<u8> { Box::pin(async move { Ok(later) }) })

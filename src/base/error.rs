@@ -13,10 +13,11 @@ use std::{
 
 use super::{random::random_time, time::seconds_up};
 
-/// The error of this crate: an invalid setting, a request without a usable identity, or a failure of the store.
+/// The error of this crate: an invalid setting, a request without a usable identity, or a failure of the
+/// store.
 ///
-/// Match on [`kind`](Self::kind), read the message, and follow [`source`](StdError::source) to the cause. The message
-/// is lower case, states the remedy if there is one, and never shows a password or an identity.
+/// Match on [`kind`](Self::kind), read the message, and follow [`source`](StdError::source) to the cause. The
+/// message is lower case, states the remedy if there is one, and never shows a password or an identity.
 ///
 /// # Example
 ///
@@ -39,7 +40,8 @@ pub struct Error {
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
-/// The seconds after which a client may ask a store again that failed; 0 until they are chosen. Clones keep the choice.
+/// The seconds after which a client may ask a store again that failed; 0 until they are chosen. Clones keep
+/// the choice.
 #[derive(Debug)]
 struct Pause(AtomicU8);
 
@@ -51,8 +53,8 @@ impl Clone for Pause {
 
 /// The kind of an [`Error`].
 ///
-/// The status is the one with which a layer rejects the request. A failure of the store, from `StoreTimeout` on, rejects
-/// requests only under [`FailureMode::Closed`](crate::FailureMode::Closed).
+/// The status is the one with which a layer rejects the request. A failure of the store, from `StoreTimeout`
+/// on, rejects requests only under [`FailureMode::Closed`](crate::FailureMode::Closed).
 ///
 /// | kind | status | charged? | cause | remedy |
 /// |---|---|---|---|---|
@@ -97,35 +99,37 @@ pub enum ErrorKind {
     InvalidConfig,
     /// The request carries no identity, and the client should have sent one: a header is missing.
     MissingIdentity,
-    /// The request carries an identity that cannot be used: a header that is empty, sent twice, not UTF-8, or too long.
+    /// The request carries an identity that cannot be used: a header that is empty, sent twice, not UTF-8, or
+    /// too long.
     InvalidIdentity,
-    /// The request carries a well-formed identity that the server does not know: an API key that no account has.
+    /// The request carries a well-formed identity that the server does not know: an API key that no account
+    /// has.
     ///
-    /// The client sees the message. HTTP requires a `WWW-Authenticate` header on a 401, and only you know the scheme:
-    /// [`ResponseMapper`](crate::response::ResponseMapper#your-own-401) shows how to add it.
+    /// The client sees the message. HTTP requires a `WWW-Authenticate` header on a 401, and only you know the
+    /// scheme: [`ResponseMapper`](crate::response::ResponseMapper#your-own-401) shows how to add it.
     UnknownIdentity,
-    /// The server lacks something that the limiter needs, such as connect info. The message is logged for the operator;
-    /// clients do not see it.
+    /// The server lacks something that the limiter needs, such as connect info. The message is logged for the
+    /// operator; clients do not see it.
     MissingSetup,
-    /// The server cannot identify the client now, for example because its session store is unavailable. Clients do not
-    /// see the message.
+    /// The server cannot identify the client now, for example because its session store is unavailable.
+    /// Clients do not see the message.
     IdentityUnavailable,
     /// The store did not answer within the deadline.
     StoreTimeout,
     /// The decision could not be sent within the deadline, because too many are waiting for the store.
     StoreBusy,
-    /// The store has failed to answer several times, so a circuit breaker is open: decisions do not wait for the store
-    /// until it answers again. [`source`](StdError::source) is the failure of the last call.
+    /// The store has failed to answer several times, so a circuit breaker is open: decisions do not wait for
+    /// the store until it answers again. [`source`](StdError::source) is the failure of the last call.
     StoreSuspended,
     /// No connection to the store could be made.
     StoreUnreachable,
-    /// The connection to the store broke before it answered, or some nodes of a Redis Cluster failed after others had
-    /// answered.
+    /// The connection to the store broke before it answered, or some nodes of a Redis Cluster failed after
+    /// others had answered.
     StoreDisconnected,
     /// The store answered with an error: out of memory, read only, no permission.
     StoreFailed,
-    /// A key holds a value that the limiter did not write, for example because another program uses the same keys, or
-    /// another version of this crate with another format. The value is kept. Give the store a
+    /// A key holds a value that the limiter did not write, for example because another program uses the same
+    /// keys, or another version of this crate with another format. The value is kept. Give the store a
     /// [prefix](crate::store::RedisStoreBuilder::prefix) that no other program uses, or remove the value with
     /// [`Operator::reset`](crate::Operator::reset).
     ForeignValue,
@@ -139,7 +143,8 @@ impl ErrorKind {
         matches!(self, Self::MissingIdentity | Self::InvalidIdentity | Self::UnknownIdentity)
     }
 
-    /// Whether the charge may have been made although the decision failed, so that another attempt could charge twice.
+    /// Whether the charge may have been made although the decision failed, so that another attempt could
+    /// charge twice.
     ///
     /// True if the decision was sent and its answer did not arrive or could not be read.
     ///
@@ -158,8 +163,8 @@ impl ErrorKind {
 impl Error {
     /// An error of kind `kind` with `message`.
     ///
-    /// For your own extractors and stores. Write the message in lower case, without a full stop, and without the
-    /// identity.
+    /// For your own extractors and stores. Write the message in lower case, without a full stop, and without
+    /// the identity.
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Self::of(kind, message.into())
     }
@@ -205,8 +210,9 @@ impl Error {
         self
     }
 
-    /// The seconds after which a client may ask a store again that failed: random, within the time in which a store that is
-    /// back is used, so that not all clients return in the same second. Always the same for this error and its clones.
+    /// The seconds after which a client may ask a store again that failed: random, within the time in which a
+    /// store that is back is used, so that not all clients return in the same second. Always the same for
+    /// this error and its clones.
     pub(crate) fn pause(&self) -> u64 {
         const LONGEST: Duration = Duration::from_secs(5);
         let choose = |chosen| match chosen {
@@ -244,8 +250,8 @@ impl Error {
     }
 }
 
-/// The message on one line: control characters are escaped, because a message may repeat a text from a configuration or
-/// from a server.
+/// The message on one line: control characters are escaped, because a message may repeat a text from a
+/// configuration or from a server.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for part in self.message.split_inclusive(char::is_control) {
@@ -266,8 +272,8 @@ impl StdError for Error {
 }
 
 #[cfg(feature = "redis")]
-/// Why a store failed, if the reason is known from the server's answer or from a measurement. Code decides by this value,
-/// never by the text, which is in `store::redis::codes`.
+/// Why a store failed, if the reason is known from the server's answer or from a measurement. Code decides by
+/// this value, never by the text, which is in `store::redis::codes`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// The key's slot is on another node, or migrates to it.

@@ -26,4 +26,4 @@ pub(crate) use self::{
     under_way::{Guard, UnderWay},
 };
 #[cfg(feature = "redis")]
-pub(crate) use self::{answer::Shared, error::Fault};
+pub(crate) use self::{answer::SharedResult, error::Fault};

@@ -4,22 +4,23 @@ use super::error::{Error, ErrorKind};
 
 /// A rate (units per period) and a burst.
 ///
-/// A *unit* is what the limit counts. A request costs one unit unless its rule sets a [`cost`](crate::Rule::cost).
-/// `Quota::per_second(10)` is ten units per second, not one unit every ten seconds.
+/// A *unit* is what the limit counts. A request costs one unit unless its rule sets a
+/// [`cost`](crate::Rule::cost). `Quota::per_second(10)` is ten units per second, not one unit every ten
+/// seconds.
 ///
 /// # Bursts
 ///
 /// The [`burst`](Self::burst) is what an idle client can be charged in one step. It defaults to the limit:
 /// `Quota::per_minute(60)` admits 60 requests in the first millisecond and one per second after that.
-/// `Quota::per_minute(60).burst(5)` admits 5 in the first millisecond and also one per second after that. Bursts are
-/// for algorithms that refill, such as [`Gcra`](crate::algorithm::Gcra). Windows, logs, queues and concurrency do not
-/// accept a burst.
+/// `Quota::per_minute(60).burst(5)` admits 5 in the first millisecond and also one per second after that.
+/// Bursts are for algorithms that refill, such as [`Gcra`](crate::algorithm::Gcra). Windows, logs, queues and
+/// concurrency do not accept a burst.
 ///
 /// # Bounds
 ///
-/// Limits and bursts are from 1 to 1,000,000,000,000, periods are whole microseconds from 1 millisecond to 400 days,
-/// and a burst must refill within 100 years. Quotas within these bounds are counted exactly, to the microsecond. Others
-/// cannot be built: `new` panics and `try_new` returns an error.
+/// Limits and bursts are from 1 to 1,000,000,000,000, periods are whole microseconds from 1 millisecond to
+/// 400 days, and a burst must refill within 100 years. Quotas within these bounds are counted exactly, to the
+/// microsecond. Others cannot be built: `new` panics and `try_new` returns an error.
 ///
 /// # As text
 ///
@@ -118,8 +119,9 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// If `limit` is 0 or above 1,000,000,000,000, or `period` below 1 millisecond, above 400 days, or not of whole
-    /// microseconds; in a `const`, that is a compile error. [`try_new`](Self::try_new) gives an error instead.
+    /// If `limit` is 0 or above 1,000,000,000,000, or `period` below 1 millisecond, above 400 days, or not of
+    /// whole microseconds; in a `const`, that is a compile error. [`try_new`](Self::try_new) gives an error
+    /// instead.
     #[must_use]
     #[track_caller]
     pub const fn new(limit: u64, period: Duration) -> Self {
@@ -200,8 +202,8 @@ impl Quota {
         Self { limit, burst, ..self }
     }
 
-    /// A length of time in the form of a quota's text, such as `90s` in `5/90s`: for configuration files that have other
-    /// times beside quotas. It has no bounds.
+    /// A length of time in the form of a quota's text, such as `90s` in `5/90s`: for configuration files that
+    /// have other times beside quotas. It has no bounds.
     ///
     /// # Errors
     ///
@@ -225,8 +227,8 @@ impl Quota {
         })
     }
 
-    /// Whether a burst was set, even if it equals the limit. An [`Algorithm`](crate::algorithm::Algorithm) that has no
-    /// bursts, such as one that counts in windows, returns an error for such a quota.
+    /// Whether a burst was set, even if it equals the limit. An [`Algorithm`](crate::algorithm::Algorithm)
+    /// that has no bursts, such as one that counts in windows, returns an error for such a quota.
     ///
     /// # Example
     ///
@@ -289,9 +291,10 @@ const FORM: &str = "write it as `<limit>/<period>`, such as `100/min`, `5/90s` o
 
 /// Reads `<limit>/<period>` or `<limit>/<period> burst <burst>`.
 ///
-/// The period is a unit of time, optionally after a whole number: `us`, `ms`, `s`, `m` or `min`, `h`, `d`, `w`, or the
-/// unit spelled out. Spaces around numbers and words are ignored, `per` may replace the slash, and digits can be
-/// grouped with `_`. Case is ignored, except that a lone `M` is rejected: it could mean minute or month.
+/// The period is a unit of time, optionally after a whole number: `us`, `ms`, `s`, `m` or `min`, `h`, `d`,
+/// `w`, or the unit spelled out. Spaces around numbers and words are ignored, `per` may replace the slash,
+/// and digits can be grouped with `_`. Case is ignored, except that a lone `M` is rejected: it could mean
+/// minute or month.
 ///
 /// # Errors
 ///
@@ -308,8 +311,8 @@ impl FromStr for Quota {
     }
 }
 
-/// The limit, the period in microseconds and the burst. A number above `u64::MAX` becomes this bound, which no quota
-/// allows.
+/// The limit, the period in microseconds and the burst. A number above `u64::MAX` becomes this bound, which
+/// no quota allows.
 fn split(text: &str) -> Option<(u64, u64, Option<u64>)> {
     // ASCII letters keep their length, so positions in `lower` are valid in `text`.
     let lower = text.to_ascii_lowercase();
@@ -369,7 +372,8 @@ impl fmt::Display for Quota {
 /// A unit of time: its microseconds, the name of one, the unit after a number, and how else it is written.
 type Unit = (u64, &'static str, &'static str, &'static [&'static str]);
 
-/// The units of time, from the largest to the smallest. A week comes last, because it is read and never written.
+/// The units of time, from the largest to the smallest. A week comes last, because it is read and never
+/// written.
 const UNITS: [Unit; 7] = [
     (86_400 * SECOND, "day", "d", &["day", "days"]),
     (3_600 * SECOND, "h", "h", &["hour", "hours"]),

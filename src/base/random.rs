@@ -11,8 +11,8 @@ pub(crate) fn random() -> u64 {
     RandomState::new().hash_one(())
 }
 
-/// The hasher of tables whose keys clients choose. Its keys are random and constant in the process, so a test can repeat
-/// what depends on the order of a table.
+/// The hasher of tables whose keys clients choose. Its keys are random and constant in the process, so a test
+/// can repeat what depends on the order of a table.
 pub(crate) fn hasher() -> RandomState {
     static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     HASHER.clone()

@@ -43,8 +43,8 @@ pub struct Charge {
 /// The most rules of a layer: a charge has 16 bits for the index of its rule.
 pub(crate) const MOST_RULES: usize = 1 << 16;
 
-/// Charges are equal if their policy, key and cost are. The holder of a [permit](crate::algorithm::Concurrency) is not
-/// compared.
+/// Charges are equal if their policy, key and cost are. The holder of a
+/// [permit](crate::algorithm::Concurrency) is not compared.
 impl PartialEq for Charge {
     fn eq(&self, other: &Self) -> bool {
         self.cost == other.cost && self.key == other.key && self.policy == other.policy
@@ -61,17 +61,18 @@ pub(super) enum Trace {
     Holder([u64; 2]),
     /// The receipt of a charge that was made, for a refund.
     Receipt(Receipt),
-    /// A mark of an operator's peek. An operator can wait, so a deadline that it misses does not count as a failure for
-    /// requests.
+    /// A mark of an operator's peek. An operator can wait, so a deadline that it misses does not count as a
+    /// failure for requests.
     Patient,
     /// The rest of the ban because of which the charge was denied, in microseconds.
     Banned(u64),
 }
 
 impl Charge {
-    /// A charge of `cost` units to `key` under `policy`. A cost of 0 charges nothing and is admitted, unless the store
-    /// is unavailable and the policy is [`Closed`](crate::FailureMode::Closed). A cost above the policy's capacity is
-    /// denied, unless the store is unavailable and the policy is [`Open`](crate::FailureMode::Open).
+    /// A charge of `cost` units to `key` under `policy`. A cost of 0 charges nothing and is admitted, unless
+    /// the store is unavailable and the policy is [`Closed`](crate::FailureMode::Closed). A cost above the
+    /// policy's capacity is denied, unless the store is unavailable and the policy is
+    /// [`Open`](crate::FailureMode::Open).
     #[must_use]
     pub fn new(policy: &Policy, key: &Key, cost: u64) -> Self {
         Self::of(policy.clone(), key.clone(), cost)
@@ -117,7 +118,8 @@ impl Charge {
         self.cost
     }
 
-    /// Sets the cost. The charge keeps its receipt and its permit, so a store can refund or renew a part of it.
+    /// Sets the cost. The charge keeps its receipt and its permit, so a store can refund or renew a part of
+    /// it.
     ///
     /// # Example
     ///
@@ -223,15 +225,15 @@ impl Charge {
         }
     }
 
-    /// The cost as the algorithms see it: at most one unit above the capacity, which bounds their arithmetic. A larger cost
-    /// is denied in the same way.
+    /// The cost as the algorithms see it: at most one unit above the capacity, which bounds their arithmetic.
+    /// A larger cost is denied in the same way.
     pub(crate) fn bounded_cost(&self) -> u64 {
         self.cost.min(self.policy.capacity().saturating_add(1))
     }
 }
 
-/// A number that is unique among all processes: a random half, and a half made of a counter and the time. Clones of a
-/// running machine share the random half and the counter; the time differs.
+/// A number that is unique among all processes: a random half, and a half made of a counter and the time.
+/// Clones of a running machine share the random half and the counter; the time differs.
 fn next_holder() -> [u64; 2] {
     static PROCESS: LazyLock<u64> = LazyLock::new(random);
     static NEXT: AtomicU64 = AtomicU64::new(1);

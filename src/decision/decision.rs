@@ -8,21 +8,21 @@ use crate::base::Error;
 /// # In a layer
 ///
 /// A handler in axum extracts the decision; other handlers find it with
-/// [`from_extensions`](Self::from_extensions). If none of the layers in front of the handler charges the request, the
-/// handler gets a decision that admits and has no [outcomes](Self::outcomes). Without a layer, extracting the decision
-/// fails with 500.
+/// [`from_extensions`](Self::from_extensions). If none of the layers in front of the handler charges the
+/// request, the handler gets a decision that admits and has no [outcomes](Self::outcomes). Without a layer,
+/// extracting the decision fails with 500.
 ///
-/// A middleware around the layer can read the decision in the extensions of the response. It must ask for it: insert
-/// `Decision::new([])` into the extensions of the request, before the layer gets it. Without that, the response has no
-/// decision, because the copy takes time in each request.
+/// A middleware around the layer can read the decision in the extensions of the response. It must ask for it:
+/// insert `Decision::new([])` into the extensions of the request, before the layer gets it. Without that, the
+/// response has no decision, because the copy takes time in each request.
 ///
 /// # Permits
 ///
-/// Under a [`Concurrency`](crate::algorithm::Concurrency) policy, the decision that a [`Limiter`](crate::Limiter)
-/// returns holds the permit, together with its clones: the permit is released when the last one is dropped. A layer
-/// holds the permits it takes until the response's body ends, and also the permit of a decision that a handler inserts
-/// into its response. The decisions that a handler extracts, or that
-/// [`on_decision`](crate::RateLimitLayer::on_decision) sees, hold no permit.
+/// Under a [`Concurrency`](crate::algorithm::Concurrency) policy, the decision that a
+/// [`Limiter`](crate::Limiter) returns holds the permit, together with its clones: the permit is released
+/// when the last one is dropped. A layer holds the permits it takes until the response's body ends, and also
+/// the permit of a decision that a handler inserts into its response. The decisions that a handler extracts,
+/// or that [`on_decision`](crate::RateLimitLayer::on_decision) sees, hold no permit.
 ///
 /// # Example
 ///
@@ -89,8 +89,8 @@ pub(crate) enum Report {
 pub(crate) type Permit = Arc<dyn Send + Sync>;
 
 impl Decision {
-    /// A decision over `outcomes`, for your own stores, in the order of their charges. It admits if every outcome whose
-    /// policy is not a [shadow](crate::Policy::shadow) admits.
+    /// A decision over `outcomes`, for your own stores, in the order of their charges. It admits if every
+    /// outcome whose policy is not a [shadow](crate::Policy::shadow) admits.
     #[must_use]
     pub fn new(outcomes: impl IntoIterator<Item = Outcome>) -> Self {
         // Collecting a `Vec` into a `Vec` reuses its allocation.
@@ -195,7 +195,8 @@ impl Decision {
         Self::new(outcomes).failed(Some(Arc::new(failure)), DecisionSource::Local)
     }
 
-    /// The decision of a refund in this process, of units that it admitted because of the failure of `failed`.
+    /// The decision of a refund in this process, of units that it admitted because of the failure of
+    /// `failed`.
     pub(crate) fn refunded_locally(outcomes: impl IntoIterator<Item = Outcome>, failed: &Self) -> Self {
         Self::new(outcomes).failed(failed.decided.failure.clone(), DecisionSource::Local)
     }
@@ -273,15 +274,15 @@ impl Decision {
     /// Whether the request is admitted and may go on now.
     ///
     /// This is false for a request that a [queue](crate::algorithm::LeakyBucket::queue) admits after a
-    /// [`delay`](Self::delay): wait for the delay first, or use [`Limiter::wait`](crate::Limiter::wait). A layer waits
-    /// before it calls the service, so the decision that a handler gets from it has no delay.
+    /// [`delay`](Self::delay): wait for the delay first, or use [`Limiter::wait`](crate::Limiter::wait). A
+    /// layer waits before it calls the service, so the decision that a handler gets from it has no delay.
     #[must_use]
     pub fn is_admitted(&self) -> bool {
         matches!(self.verdict(), Verdict::Admit)
     }
 
-    /// The delay after which an admitted request may go on. The request is already charged. `None` if the request may
-    /// go on now or is denied.
+    /// The delay after which an admitted request may go on. The request is already charged. `None` if the
+    /// request may go on now or is denied.
     ///
     /// # Example
     ///
@@ -322,8 +323,8 @@ impl Decision {
         self.banned_for().is_some()
     }
 
-    /// How long until the [ban](crate::Policy::penalty) that denies this request ends; with several bans, until the last
-    /// one ends. Also set on the denial that triggers the ban. `None` if no key is banned.
+    /// How long until the [ban](crate::Policy::penalty) that denies this request ends; with several bans,
+    /// until the last one ends. Also set on the denial that triggers the ban. `None` if no key is banned.
     ///
     /// # Example
     ///
@@ -352,25 +353,26 @@ impl Decision {
         bans.max().filter(|_| self.is_denied())
     }
 
-    /// The shortest wait after which every policy that denied would admit. `None` if the request is admitted, or if
-    /// waiting cannot help.
+    /// The shortest wait after which every policy that denied would admit. `None` if the request is admitted,
+    /// or if waiting cannot help.
     ///
-    /// Under [`Concurrency`](crate::algorithm::Concurrency), the time until permits expire. They may be released at any
-    /// moment, so a [`Rejection`](crate::Rejection) asks the client to retry after a second.
+    /// Under [`Concurrency`](crate::algorithm::Concurrency), the time until permits expire. They may be
+    /// released at any moment, so a [`Rejection`](crate::Rejection) asks the client to retry after a second.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.verdict().retry_after()
     }
 
-    /// The units that can still be charged under the [binding](Self::binding) policy, which is the tightest one. `None`
-    /// if there are no [outcomes](Self::outcomes).
+    /// The units that can still be charged under the [binding](Self::binding) policy, which is the tightest
+    /// one. `None` if there are no [outcomes](Self::outcomes).
     #[must_use]
     pub fn remaining(&self) -> Option<u64> {
         self.binding().map(Outcome::remaining)
     }
 
-    /// The outcome of each policy that is not a [shadow](Self::shadows), in the order of the charges. If the store
-    /// [failed](Self::failure), this has only the policies counted in this process: it can be **empty**.
+    /// The outcome of each policy that is not a [shadow](Self::shadows), in the order of the charges. If the
+    /// store [failed](Self::failure), this has only the policies counted in this process: it can be
+    /// **empty**.
     #[must_use]
     pub fn outcomes(&self) -> &[Outcome] {
         self.decided.outcomes.get(..self.enforced()).unwrap_or_default()
@@ -392,8 +394,8 @@ impl Decision {
     }
 
     /// The decision of the policy `name` alone, to [debit](crate::Limiter::debit) only this policy, or to
-    /// [refund](crate::Limiter::refund) or [settle](crate::Reservation) only what it charged. `None` if no such policy
-    /// took part.
+    /// [refund](crate::Limiter::refund) or [settle](crate::Reservation) only what it charged. `None` if no
+    /// such policy took part.
     ///
     /// It holds no permit. A refund of either decision counts for both.
     ///
@@ -433,8 +435,8 @@ impl Decision {
         (!alone.all_outcomes().is_empty()).then_some(alone)
     }
 
-    /// The outcome that matters most to the client: the denial with the longest wait or, if the request is admitted, the
-    /// outcome with the smallest share of its capacity left. `None` if there are no outcomes.
+    /// The outcome that matters most to the client: the denial with the longest wait or, if the request is
+    /// admitted, the outcome with the smallest share of its capacity left. `None` if there are no outcomes.
     #[must_use]
     #[inline]
     pub fn binding(&self) -> Option<&Outcome> {
@@ -452,16 +454,16 @@ impl Decision {
         self.decided.source
     }
 
-    /// Why the store made no decision, if this decision was made without it, by the [failure mode](crate::FailureMode)
-    /// of the policies.
+    /// Why the store made no decision, if this decision was made without it, by the [failure
+    /// mode](crate::FailureMode) of the policies.
     #[must_use]
     pub fn failure(&self) -> Option<&Error> {
         self.decided.failure.as_deref()
     }
 }
 
-/// Decisions are equal if their verdicts and outcomes are, and if they failed with the same kind of error or not at
-/// all. Their [sources](Decision::source) may differ.
+/// Decisions are equal if their verdicts and outcomes are, and if they failed with the same kind of error or
+/// not at all. Their [sources](Decision::source) may differ.
 impl PartialEq for Decision {
     fn eq(&self, other: &Self) -> bool {
         let failure = |decision: &Self| decision.failure().map(Error::kind);
@@ -506,7 +508,8 @@ impl fmt::Debug for Decision {
 pub enum DecisionSource {
     /// The store: Redis, a [`MemoryStore`](crate::MemoryStore), or your own.
     Store,
-    /// The deny cache of a [`RedisStore`](crate::RedisStore): Redis has denied the key, and the wait is not over.
+    /// The deny cache of a [`RedisStore`](crate::RedisStore): Redis has denied the key, and the wait is not
+    /// over.
     DenyCache,
     /// Units that a [`RedisStore`](crate::RedisStore) has on [lease](crate::Policy::max_lease).
     Lease,
@@ -519,8 +522,8 @@ pub enum DecisionSource {
 }
 
 impl DecisionSource {
-    /// The name in lower case with underscores, for labels and logs: `store`, `deny_cache`, `lease`, `local` or
-    /// `failure_mode`.
+    /// The name in lower case with underscores, for labels and logs: `store`, `deny_cache`, `lease`, `local`
+    /// or `failure_mode`.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {

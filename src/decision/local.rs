@@ -49,8 +49,8 @@ impl Reconciliation {
         lock(&self.0).end(0);
     }
 
-    /// The store has charged `granted` units of what was sent, as `made`. Returns the units that count there now instead of
-    /// here, and those to be refunded there, because they were refunded on the way.
+    /// The store has charged `granted` units of what was sent, as `made`. Returns the units that count there
+    /// now instead of here, and those to be refunded there, because they were refunded on the way.
     pub(crate) fn charged(&self, made: &Charge, granted: u64) -> (u64, u64) {
         let units = &mut *lock(&self.0);
         let taken = granted.min(units.sent - units.undone);
@@ -99,8 +99,8 @@ mod tests {
 
     #[test]
     fn what_is_refunded_before_during_or_after_the_call_is_not_charged() {
-        // Units admitted, refunded before the call and during it, and the room in the store. Then: units sent, units that
-        // move to the store, units to be refunded there, units that stay.
+        // Units admitted, refunded before the call and during it, and the room in the store. Then: units
+        // sent, units that move to the store, units to be refunded there, units that stay.
         let rows = [
             ("nothing refunded", (10, 0, 0, 20), (10, 10, 0, 0)),
             ("little room", (10, 0, 0, 4), (10, 4, 0, 6)),

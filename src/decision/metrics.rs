@@ -17,7 +17,8 @@ pub(crate) fn decided(is_charge: bool, decided: &Result<Decision, Error>) {
     }
 }
 
-/// Shows the counters that decisions of `policy` can have, at 0: a rate does not see the first value of a counter.
+/// Shows the counters that decisions of `policy` can have, at 0: a rate does not see the first value of a
+/// counter.
 pub(crate) fn count_policy_from_zero(policy: &Policy, is_in_redis: bool) {
     let mode = policy.settings().failure_mode;
     let show = |source, verdict| policy.counters().add(policy.name(), verdict, label(source), 0);

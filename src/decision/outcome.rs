@@ -32,10 +32,10 @@ pub enum Verdict {
     /// Denied, and nothing was charged. [`Verdict::deny`] makes it.
     #[non_exhaustive]
     Deny {
-        /// The shortest wait, to the microsecond, after which the same request is admitted if the key is not charged in
-        /// the meantime; under [`Concurrency`](crate::algorithm::Concurrency), until permits expire, though they may be
-        /// released at any moment. `None` if the cost is above the capacity or, in an outage, above this instance's share
-        /// of it.
+        /// The shortest wait, to the microsecond, after which the same request is admitted if the key is not
+        /// charged in the meantime; under [`Concurrency`](crate::algorithm::Concurrency), until permits
+        /// expire, though they may be released at any moment. `None` if the cost is above the capacity or, in
+        /// an outage, above this instance's share of it.
         retry_after: Option<Duration>,
     },
 }
@@ -95,8 +95,8 @@ pub struct Outcome {
     granted: u64,
     remaining: u64,
     reset_after: Duration,
-    /// The number of refunded units, shared by all clones. Allocated on first use, because few outcomes are refunded or
-    /// cloned.
+    /// The number of refunded units, shared by all clones. Allocated on first use, because few outcomes are
+    /// refunded or cloned.
     refunded: OnceLock<Arc<Refunded>>,
 }
 
@@ -147,7 +147,8 @@ impl Claim {
 }
 
 impl Outcome {
-    /// An outcome of `charge`, for your own stores. It grants 0 units; see [`with_granted`](Self::with_granted).
+    /// An outcome of `charge`, for your own stores. It grants 0 units; see
+    /// [`with_granted`](Self::with_granted).
     #[must_use]
     pub fn new(charge: &Charge, verdict: Verdict, remaining: u64, reset_after: Duration) -> Self {
         Self::of(charge.clone(), verdict, remaining, reset_after)
@@ -188,8 +189,8 @@ impl Outcome {
         self
     }
 
-    /// A charge that refunds `units` units of this one; `None` if nothing was charged. A permit is released, not
-    /// refunded.
+    /// A charge that refunds `units` units of this one; `None` if nothing was charged. A permit is released,
+    /// not refunded.
     pub(crate) fn refund(&self, units: u64) -> Option<Charge> {
         self.charge.receipt().filter(|_| units > 0)?;
         Some(self.charge.clone().with_cost(units))
@@ -240,8 +241,8 @@ impl Outcome {
         self
     }
 
-    /// This outcome as a denial because the key is banned for `rest`, for your own stores. Nothing remains then, and the
-    /// wait is no shorter than the ban.
+    /// This outcome as a denial because the key is banned for `rest`, for your own stores. Nothing remains
+    /// then, and the wait is no shorter than the ban.
     pub(crate) fn banning(mut self, rest: Duration) -> Self {
         let retry_after = match self.verdict {
             Verdict::Deny { retry_after } => retry_after.map(|wait| wait.max(rest)),
@@ -260,7 +261,8 @@ impl Outcome {
         self
     }
 
-    /// Whether the policy denied because it [bans](Policy::penalty) the key. The denial that triggers a ban counts too.
+    /// Whether the policy denied because it [bans](Policy::penalty) the key. The denial that triggers a ban
+    /// counts too.
     pub(crate) const fn is_banned(&self) -> bool {
         self.charge.ban().is_some()
     }
@@ -331,15 +333,15 @@ impl Outcome {
         self.reset_after
     }
 
-    /// The shortest wait after which this policy admits the same request. `None` if it admitted, and if waiting cannot
-    /// help.
+    /// The shortest wait after which this policy admits the same request. `None` if it admitted, and if
+    /// waiting cannot help.
     pub(crate) const fn retry_after(&self) -> Option<Duration> {
         self.verdict.retry_after()
     }
 
-    /// The wait that clients see: the [retry time](Self::retry_after), but at most a second for a permit. It may be released
-    /// at any moment, so a client that waits until permits expire mostly waits in vain, and a second is the shortest time
-    /// that `Retry-After` can state.
+    /// The wait that clients see: the [retry time](Self::retry_after), but at most a second for a permit. It
+    /// may be released at any moment, so a client that waits until permits expire mostly waits in vain, and a
+    /// second is the shortest time that `Retry-After` can state.
     pub(crate) fn advised_wait(&self) -> Option<Duration> {
         let wait = self.retry_after()?;
         if !self.policy().has_permits() {
@@ -348,8 +350,8 @@ impl Outcome {
         Some(wait.min(Duration::from_secs(1)).max(self.banned_for().unwrap_or_default()))
     }
 
-    /// Compares how much two outcomes bind. A denial binds more than an admission; of two denials the longer wait does,
-    /// of two admissions the smaller share of the capacity left.
+    /// Compares how much two outcomes bind. A denial binds more than an admission; of two denials the longer
+    /// wait does, of two admissions the smaller share of the capacity left.
     pub(super) fn cmp_binding(&self, other: &Self) -> Ordering {
         let wait = |outcome: &Self| match outcome.verdict {
             Verdict::Deny { retry_after } => (true, retry_after.unwrap_or(Duration::MAX)),

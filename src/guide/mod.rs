@@ -1,4 +1,5 @@
-//! Guides, by task. Each program in them is compiled and, unless it needs a Redis server or a fixed port, run.
+//! Guides, by task. Each program in them is compiled and, unless it needs a Redis server or a fixed port,
+//! run.
 //!
 //! | guide | question it answers |
 //! |---|---|

@@ -11,25 +11,26 @@ use http::{StatusCode, request::Parts};
 use super::{IntoKey, Key, KeyExtractor, extractor::only};
 use crate::base::{Answer, Error, ErrorKind};
 
-/// The key that `key` returns for what the axum extractor `E` returns: claims of a token, a session, a path parameter.
-/// `state` is the router's state, if `E` needs it, such as axum's `State`; otherwise `()`.
+/// The key that `key` returns for what the axum extractor `E` returns: claims of a token, a session, a path
+/// parameter. `state` is the router's state, if `E` needs it, such as axum's `State`; otherwise `()`.
 ///
-/// The extractor gets a copy of the request's head. If the handler uses the extractor as well, it runs twice. If it is
-/// expensive, run it in a layer further out, put the result into the request's extensions, and use
+/// The extractor gets a copy of the request's head. If the handler uses the extractor as well, it runs twice.
+/// If it is expensive, run it in a layer further out, put the result into the request's extensions, and use
 /// [`from_extension`](crate::key::from_extension).
 ///
 /// # Errors
 ///
-/// If the axum extractor rejects the request, the status of its rejection decides, and its response is not sent:
+/// If the axum extractor rejects the request, the status of its rejection decides, and its response is not
+/// sent:
 ///
 /// * 400 to 499: [`MissingIdentity`](ErrorKind::MissingIdentity), answered with 400. [`or`](KeyExtractor::or)
 ///   continues with the next extractor.
 /// * Any other status: [`IdentityUnavailable`](ErrorKind::IdentityUnavailable), answered with 500.
 ///
-/// A request with a missing identity is not [blocked](crate::RateLimitLayer::block_if). If an axum extractor rejects a
-/// malformed header, a blocked client can evade the blocklist by sending one. Use [`Header`](crate::Header),
-/// [`Bearer`](crate::key::Bearer) or [`Cookie`](crate::key::Cookie) for blocklists: they distinguish a missing header from an
-/// invalid one.
+/// A request with a missing identity is not [blocked](crate::RateLimitLayer::block_if). If an axum extractor
+/// rejects a malformed header, a blocked client can evade the blocklist by sending one. Use
+/// [`Header`](crate::Header), [`Bearer`](crate::key::Bearer) or [`Cookie`](crate::key::Cookie) for
+/// blocklists: they distinguish a missing header from an invalid one.
 ///
 /// # Example
 ///
@@ -102,13 +103,13 @@ fn rejected(status: StatusCode) -> Error {
 
 /// The route that axum's router matched, such as `/users/{id}`. All users of that route share one key.
 ///
-/// Add the layer to the router, with `Router::layer` or `Router::route_layer`. With `Router::layer`, requests that match
-/// no route share one key that no route has. Around the router, no route is known.
+/// Add the layer to the router, with `Router::layer` or `Router::route_layer`. With `Router::layer`, requests
+/// that match no route share one key that no route has. Around the router, no route is known.
 ///
 /// # Errors
 ///
-/// [`MissingSetup`](ErrorKind::MissingSetup): the layer is around the router, or there is no router. The request is
-/// rejected with 500. The layer logs it once.
+/// [`MissingSetup`](ErrorKind::MissingSetup): the layer is around the router, or there is no router. The
+/// request is rejected with 500. The layer logs it once.
 ///
 /// # Example
 ///

@@ -111,8 +111,8 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
     }
 
     fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {
-        // An identity that is impossible for one extractor may be the other's. Any other error must not be lost: the
-        // keys of that extractor would be missing, and a blocklist would not match them.
+        // An identity that is impossible for one extractor may be the other's. Any other error must not be
+        // lost: the keys of that extractor would be missing, and a blocklist would not match them.
         let possible = |keys: Answer<Vec<Key>>| {
             keys.then(|keys| match keys {
                 Err(error) if error.kind() == ErrorKind::InvalidIdentity => Ok(Err(error)),
@@ -132,8 +132,8 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
     }
 }
 
-/// The error of the function that changes an identity, as one of an identity that a request cannot have. A failure of
-/// the server stays as it is.
+/// The error of the function that changes an identity, as one of an identity that a request cannot have. A
+/// failure of the server stays as it is.
 fn of_identity(error: Error) -> Error {
     if error.kind().is_clients() {
         return Error::new(ErrorKind::InvalidIdentity, format!("no request has this identity: {error}"));

@@ -13,38 +13,40 @@ use crate::base::{Answer, Error, ErrorKind, valid};
 
 /// The value of a cookie, such as a session cookie, percent-decoded.
 ///
-/// A client can send any value, and a new value has a new limit. Use this extractor only if the service, or something in
-/// front of it, rejects values that it does not know. If that comes after the limit, add a rule on addresses.
+/// A client can send any value, and a new value has a new limit. Use this extractor only if the service, or
+/// something in front of it, rejects values that it does not know. If that comes after the limit, add a rule
+/// on addresses.
 ///
 /// # Decoding
 ///
-/// Names and values are decoded as by the crate `cookie`, which axum-extra's `CookieJar` and tower-cookies use:
+/// Names and values are decoded as by the crate `cookie`, which axum-extra's `CookieJar` and tower-cookies
+/// use:
 ///
 /// * `session=s1`, `session=s%31` and `s%65ssion=s1` are one cookie and one key.
 /// * A `%` without two hex digits after it is kept.
 /// * Quotes are part of the value.
 ///
-/// If the server does not decode its cookies, call [`raw`](Self::raw): values that the server distinguishes must have
-/// different keys.
+/// If the server does not decode its cookies, call [`raw`](Self::raw): values that the server distinguishes
+/// must have different keys.
 ///
 /// # Repeated cookies
 ///
-/// Browsers send a cookie twice if it is set with two paths or domains, for example after a change of its settings, or
-/// if a sibling subdomain sets it for the parent domain. Equal values are one value. By default, a request with
-/// different values is rejected, so no client evades its limit with a second cookie; but then a sibling subdomain can
-/// have a user's requests rejected. If you do not trust all subdomains, set with [`on_repeat`](Self::on_repeat) the value
-/// that your service reads, or give the cookie a name that begins with `__Host-`, which browsers accept only from the
-/// host itself.
+/// Browsers send a cookie twice if it is set with two paths or domains, for example after a change of its
+/// settings, or if a sibling subdomain sets it for the parent domain. Equal values are one value. By default,
+/// a request with different values is rejected, so no client evades its limit with a second cookie; but then
+/// a sibling subdomain can have a user's requests rejected. If you do not trust all subdomains, set with
+/// [`on_repeat`](Self::on_repeat) the value that your service reads, or give the cookie a name that begins
+/// with `__Host-`, which browsers accept only from the host itself.
 ///
-/// An empty cookie, such as `session=` after a logout, is a missing one: it identifies no client, and a client can leave
-/// it out as well.
+/// An empty cookie, such as `session=` after a logout, is a missing one: it identifies no client, and a
+/// client can leave it out as well.
 ///
 /// # Errors
 ///
-/// * [`MissingIdentity`](crate::ErrorKind::MissingIdentity): the request does not have the cookie, or it is empty.
-///   [`or`](KeyExtractor::or) continues with the next extractor.
-/// * [`InvalidIdentity`](crate::ErrorKind::InvalidIdentity): the cookie is sent with different values, or its value is
-///   longer than 8 KiB as it was sent, or not UTF-8 after decoding.
+/// * [`MissingIdentity`](crate::ErrorKind::MissingIdentity): the request does not have the cookie, or it is
+///   empty. [`or`](KeyExtractor::or) continues with the next extractor.
+/// * [`InvalidIdentity`](crate::ErrorKind::InvalidIdentity): the cookie is sent with different values, or its
+///   value is longer than 8 KiB as it was sent, or not UTF-8 after decoding.
 ///
 /// # Example
 ///
@@ -75,8 +77,8 @@ impl Cookie {
     ///
     /// # Panics
     ///
-    /// If `name` is empty, or contains a character that the name of a cookie cannot contain: a control or non-ASCII
-    /// character, a space, `"`, `,`, `;` or `=`. [`try_new`](Self::try_new) gives an error instead.
+    /// If `name` is empty, or contains a character that the name of a cookie cannot contain: a control or
+    /// non-ASCII character, a space, `"`, `,`, `;` or `=`. [`try_new`](Self::try_new) gives an error instead.
     #[track_caller]
     pub fn new(name: &str) -> Self {
         valid(Self::try_new(name))
@@ -106,7 +108,8 @@ impl Cookie {
         self
     }
 
-    /// Sets what happens to a request that has this cookie with different values. Defaults to [`Repeat::Reject`].
+    /// Sets what happens to a request that has this cookie with different values. Defaults to
+    /// [`Repeat::Reject`].
     pub const fn on_repeat(mut self, repeat: Repeat) -> Self {
         self.repeat = repeat;
         self

@@ -5,15 +5,16 @@ use http::request::Parts;
 use super::{IntoKey, KeyExtractor};
 use crate::base::{Error, ErrorKind};
 
-/// The key that `key` returns for a value in the request's extensions, such as the user that an authentication layer put
-/// there.
+/// The key that `key` returns for a value in the request's extensions, such as the user that an
+/// authentication layer put there.
 ///
 /// # Errors
 ///
 /// A request without the value means that the layers are in the wrong order:
-/// [`MissingSetup`](ErrorKind::MissingSetup), answered with 500. If it means that the client is not authenticated, use a
-/// closure that returns an `Option`, `|parts: &Parts| parts.extensions.get::<User>().map(|user| user.id)`: then
-/// [`or`](KeyExtractor::or) continues with the next extractor, or the request is rejected with 400.
+/// [`MissingSetup`](ErrorKind::MissingSetup), answered with 500. If it means that the client is not
+/// authenticated, use a closure that returns an `Option`, `|parts: &Parts|
+/// parts.extensions.get::<User>().map(|user| user.id)`: then [`or`](KeyExtractor::or) continues with the next
+/// extractor, or the request is rejected with 400.
 ///
 /// # Example
 ///

@@ -7,14 +7,15 @@ use crate::base::{Answer, Error, ErrorKind, Now, valid};
 
 /// Finds the [`Key`] of a request, which identifies who is limited.
 ///
-/// These types implement it: [`PeerIp`](crate::PeerIp), [`ClientIp`](crate::ClientIp), [`Header`](crate::Header) and
-/// the others of the module [`key`](crate::key); a [`Key`], which is then the key of all requests; tuples of 2 to 4
-/// extractors, whose keys are joined; and closures over the head of the request that return something which can be made
-/// [into a key](IntoKey).
+/// These types implement it: [`PeerIp`](crate::PeerIp), [`ClientIp`](crate::ClientIp),
+/// [`Header`](crate::Header) and the others of the module [`key`](crate::key); a [`Key`], which is then the
+/// key of all requests; tuples of 2 to 4 extractors, whose keys are joined; and closures over the head of the
+/// request that return something which can be made [into a key](IntoKey).
 ///
-/// An extractor sees the head of the request, but not its body. The trait is dyn-compatible: a `Box<dyn KeyExtractor>`
-/// chosen at run time is an extractor too. An extractor that waits for something, such as a session store, returns a
-/// pending [`Answer`]. `Lookup` of the crate `tower-ratelimit-extra` caches what it looks up.
+/// An extractor sees the head of the request, but not its body. The trait is dyn-compatible: a `Box<dyn
+/// KeyExtractor>` chosen at run time is an extractor too. An extractor that waits for something, such as a
+/// session store, returns a pending [`Answer`]. `Lookup` of the crate `tower-ratelimit-extra` caches what it
+/// looks up.
 ///
 /// # Example
 ///
@@ -49,28 +50,29 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///
     /// * [`MissingIdentity`](ErrorKind::MissingIdentity): the client sent no identity (400). [`or`](Self::or)
     ///   continues with the next extractor.
-    /// * [`InvalidIdentity`](ErrorKind::InvalidIdentity): the client sent an identity that cannot be used (400).
+    /// * [`InvalidIdentity`](ErrorKind::InvalidIdentity): the client sent an identity that cannot be used
+    ///   (400).
     /// * [`UnknownIdentity`](ErrorKind::UnknownIdentity): the server does not know the identity (401).
     /// * [`MissingSetup`](ErrorKind::MissingSetup): the server is not set up for this extractor (500).
-    /// * [`IdentityUnavailable`](ErrorKind::IdentityUnavailable), or any other kind: the server cannot find the
-    ///   identity now (500).
+    /// * [`IdentityUnavailable`](ErrorKind::IdentityUnavailable), or any other kind: the server cannot find
+    ///   the identity now (500).
     fn extract(&self, request: &Parts) -> Answer<Key>;
 
-    /// Whether this extractor looks keys up, so that a client can cause lookups with invented identities. A layer
-    /// [warns](crate::RateLimitLayer::warnings) of such an extractor if no other rule limits the same requests. Defaults
-    /// to `false`.
+    /// Whether this extractor looks keys up, so that a client can cause lookups with invented identities. A
+    /// layer [warns](crate::RateLimitLayer::warnings) of such an extractor if no other rule limits the same
+    /// requests. Defaults to `false`.
     ///
-    /// For a closure, the type of its result decides: see [`IntoKey::LOOKED_UP`]. An extractor that calls another one
-    /// returns what the other one returns.
+    /// For a closure, the type of its result decides: see [`IntoKey::LOOKED_UP`]. An extractor that calls
+    /// another one returns what the other one returns.
     fn looks_up(&self) -> bool {
         false
     }
 
     /// Uses `other` for requests without the identity that this extractor looks for.
     ///
-    /// Only a *missing* identity continues with `other`. An identity that is unusable or unknown is an error, and so is a
-    /// mistake in the server's setup. The two extractors never return the same key: a client cannot use up the quota of an
-    /// address by sending that address as its API key.
+    /// Only a *missing* identity continues with `other`. An identity that is unusable or unknown is an error,
+    /// and so is a mistake in the server's setup. The two extractors never return the same key: a client
+    /// cannot use up the quota of an address by sending that address as its API key.
     ///
     /// # Example
     ///
@@ -105,7 +107,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// * `change` gets the identity as the client sent it, see [`Key::identity`]. Call `map` before
     ///   [`hashed`](Self::hashed): after it, `change` gets the hash.
     /// * Keys of different extractors of an [`or`](Self::or) stay different.
-    /// * An identity that is not UTF-8 is an error of the kind [`InvalidIdentity`](ErrorKind::InvalidIdentity).
+    /// * An identity that is not UTF-8 is an error of the kind
+    ///   [`InvalidIdentity`](ErrorKind::InvalidIdentity).
     ///
     /// # Example
     ///
@@ -139,11 +142,11 @@ pub trait KeyExtractor: Send + Sync + 'static {
         Changed { extractor: self, change: Arc::new(change), looks_up: T::LOOKED_UP }
     }
 
-    /// Replaces the keys by 128 bits of their HMAC-SHA256 under `secret`. Use it for identities that must not be
-    /// stored in Redis.
+    /// Replaces the keys by 128 bits of their HMAC-SHA256 under `secret`. Use it for identities that must not
+    /// be stored in Redis.
     ///
-    /// Use 32 random bytes from the configuration, the same on every instance. With another secret all counts start
-    /// again.
+    /// Use 32 random bytes from the configuration, the same on every instance. With another secret all counts
+    /// start again.
     ///
     /// # Panics
     ///
@@ -201,14 +204,15 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// | a tuple | a tuple of the parts' identities, or [`Key::join`] of them | |
     /// | a closure, [`from_extension`](crate::key::from_extension), [`from_extractor`](crate::key::from_extractor) | the key that the closure returns | |
     ///
-    /// To match single IPv6 addresses, or networks, use [`PeerIp::within`](crate::PeerIp::within). To exempt by only
-    /// one extractor of an `or`, use that extractor: `.exempt_if(PeerIp::new().any_of(["192.0.2.1"]))`.
+    /// To match single IPv6 addresses, or networks, use [`PeerIp::within`](crate::PeerIp::within). To exempt
+    /// by only one extractor of an `or`, use that extractor:
+    /// `.exempt_if(PeerIp::new().any_of(["192.0.2.1"]))`.
     ///
     /// # Panics
     ///
-    /// If any of `identities` could never occur in a request, such as a network, an address with a port, or a header's
-    /// value with a space at its end; or if the extractor looks keys up or does not implement [`keys_of`](Self::keys_of).
-    /// [`try_any_of`](Self::try_any_of) gives an error instead.
+    /// If any of `identities` could never occur in a request, such as a network, an address with a port, or a
+    /// header's value with a space at its end; or if the extractor looks keys up or does not implement
+    /// [`keys_of`](Self::keys_of). [`try_any_of`](Self::try_any_of) gives an error instead.
     ///
     /// # Example
     ///
@@ -291,22 +295,23 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// The keys that [`extract`](Self::extract) returns for requests with the identity `named`, for
     /// [`any_of`](Self::any_of).
     ///
-    /// It is part of this trait because a blocklist compares keys in their stored form, which only the extractor can derive
-    /// from an identity. Implement it for a custom extractor that is used with `any_of`:
+    /// It is part of this trait because a blocklist compares keys in their stored form, which only the
+    /// extractor can derive from an identity. Implement it for a custom extractor that is used with `any_of`:
     ///
     /// * If `extract` returns identities as the client sends them: `Answer::ready(Ok(vec![named.clone()]))`.
     /// * If it changes them: the changed one. `Key::identity` gives the text of `named`.
-    /// * If it looks them up: a pending answer. `any_of` does not wait for it and fails. The router for operators of the
-    ///   crate `tower-ratelimit-extra` waits.
+    /// * If it looks them up: a pending answer. `any_of` does not wait for it and fails. The router for
+    ///   operators of the crate `tower-ratelimit-extra` waits.
     /// * If it calls another extractor and returns its keys: call `keys_of` of that extractor.
     ///
-    /// Defaults to an error, so `any_of` fails when the service starts. A default that returned `named` would match
-    /// nothing where `extract` changes identities, and that would silently disable a blocklist.
+    /// Defaults to an error, so `any_of` fails when the service starts. A default that returned `named` would
+    /// match nothing where `extract` changes identities, and that would silently disable a blocklist.
     ///
     /// # Errors
     ///
-    /// [`InvalidIdentity`](ErrorKind::InvalidIdentity): no request can have this identity. In an [`or`](Self::or), the
-    /// identity is then taken to belong to the other extractor. Any other kind: the keys are unknown, and `any_of` fails.
+    /// [`InvalidIdentity`](ErrorKind::InvalidIdentity): no request can have this identity. In an
+    /// [`or`](Self::or), the identity is then taken to belong to the other extractor. Any other kind: the
+    /// keys are unknown, and `any_of` fails.
     fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {
         let _ = named;
         Answer::ready(Err(Error::new(
@@ -318,11 +323,12 @@ pub trait KeyExtractor: Send + Sync + 'static {
         )))
     }
 
-    /// The keys that an operator means by `text`: an identity as a client sends it, or a key as the store has it.
+    /// The keys that an operator means by `text`: an identity as a client sends it, or a key as the store has
+    /// it.
     ///
-    /// [`Key::from_stored`] reads the text, so a percent sign is written as `%25`. A stored key that only an extractor or
-    /// a layer can have made, such as `%>203.0.113.7` or a hash, is returned as it is. Any other text is an identity, and
-    /// [`keys_of`](Self::keys_of) finds its keys.
+    /// [`Key::from_stored`] reads the text, so a percent sign is written as `%25`. A stored key that only an
+    /// extractor or a layer can have made, such as `%>203.0.113.7` or a hash, is returned as it is. Any other
+    /// text is an identity, and [`keys_of`](Self::keys_of) finds its keys.
     ///
     /// # Errors
     ///

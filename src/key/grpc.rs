@@ -7,11 +7,11 @@ use crate::base::Answer;
 
 /// The gRPC method that is called, such as `greeter.Greeter/SayHello`, or its [service](Self::service).
 ///
-/// The method is the path of the request, without its first slash. A path of another form shares the key `(other)`,
-/// which cannot be a method's name.
+/// The method is the path of the request, without its first slash. A path of another form shares the key
+/// `(other)`, which cannot be a method's name.
 ///
-/// A client can call methods that do not exist, and each would have a separate quota. Where that matters, name those
-/// that exist with [`only`](Self::only): all others share the key `(other)`.
+/// A client can call methods that do not exist, and each would have a separate quota. Where that matters,
+/// name those that exist with [`only`](Self::only): all others share the key `(other)`.
 ///
 /// # Example
 ///
@@ -53,8 +53,8 @@ impl GrpcMethod {
         Self { is_service: true, known: None }
     }
 
-    /// Gives each of `names` a key, and all others the key `(other)`. Defaults to a key for each name. A method is written
-    /// as `package.Service/Method`, a service as `package.Service`.
+    /// Gives each of `names` a key, and all others the key `(other)`. Defaults to a key for each name. A
+    /// method is written as `package.Service/Method`, a service as `package.Service`.
     pub fn only(mut self, names: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         let names = names.into_iter().map(|name| name.as_ref().trim_start_matches('/').into());
         self.known = Some(Arc::new(names.collect()));

@@ -20,10 +20,12 @@ use crate::base::{Answer, Error, ErrorKind, valid};
 ///
 /// # When to use it
 ///
-/// A client can send any value, and a new value has a new limit. Use this extractor only if the service, or something in
-/// front of it, rejects values that it does not know. If that comes after the limit, add a rule on addresses.
+/// A client can send any value, and a new value has a new limit. Use this extractor only if the service, or
+/// something in front of it, rejects values that it does not know. If that comes after the limit, add a rule
+/// on addresses.
 ///
-/// * For the forwarding headers of proxies, use [`ClientIp`](crate::ClientIp): clients can send these headers too.
+/// * For the forwarding headers of proxies, use [`ClientIp`](crate::ClientIp): clients can send these headers
+///   too.
 /// * For `authorization`, use [`Bearer`](crate::key::Bearer): servers treat `Bearer t1`, `bearer t1` and
 ///   `Bearer  t1` as one token, and this extractor as three keys.
 ///
@@ -31,27 +33,29 @@ use crate::base::{Answer, Error, ErrorKind, valid};
 ///
 /// The version of HTTP does not change a key. Two headers are read accordingly:
 ///
-/// * `host` is the host that the request names: in HTTP/2 the pseudo-header `:authority`; in HTTP/1.1 the header, and the
-///   host of a target that is a URL (`GET http://shop.example/ HTTP/1.1`). `shop.example`, `Shop.Example`,
-///   `shop.example.` and `shop.example:8080` are one key: the host in lower case, without a port and a dot at its end.
-///   The port is not part of the key because clients can write any. If `:authority` or the URL differs from the header,
-///   they are repeated values, of which the header is the last: services read one or the other.
+/// * `host` is the host that the request names: in HTTP/2 the pseudo-header `:authority`; in HTTP/1.1 the
+///   header, and the host of a target that is a URL (`GET http://shop.example/ HTTP/1.1`). `shop.example`,
+///   `Shop.Example`, `shop.example.` and `shop.example:8080` are one key: the host in lower case, without a
+///   port and a dot at its end. The port is not part of the key because clients can write any. If
+///   `:authority` or the URL differs from the header, they are repeated values, of which the header is the
+///   last: services read one or the other.
 /// * `cookie` may be sent as several headers, which are joined with `; `. For a single cookie, use
 ///   [`Cookie`](crate::key::Cookie).
 ///
-/// HTTP/2 has no headers of a connection: `connection`, `keep-alive`, `transfer-encoding` and `upgrade` are missing there.
+/// HTTP/2 has no headers of a connection: `connection`, `keep-alive`, `transfer-encoding` and `upgrade` are
+/// missing there.
 ///
 /// # Repeated headers
 ///
-/// Equal values are one value. A request with different values is rejected; [`on_repeat`](Self::on_repeat) uses one of
-/// them instead.
+/// Equal values are one value. A request with different values is rejected; [`on_repeat`](Self::on_repeat)
+/// uses one of them instead.
 ///
 /// # Errors
 ///
 /// * [`MissingIdentity`](ErrorKind::MissingIdentity): the request does not have the header.
 ///   [`or`](KeyExtractor::or) continues with the next extractor; otherwise the request is rejected with 400.
-/// * [`InvalidIdentity`](ErrorKind::InvalidIdentity): the header is sent with different values, or its value is empty,
-///   not UTF-8, or longer than 8 KiB. The request is rejected with 400.
+/// * [`InvalidIdentity`](ErrorKind::InvalidIdentity): the header is sent with different values, or its value
+///   is empty, not UTF-8, or longer than 8 KiB. The request is rejected with 400.
 ///
 /// # Example
 ///
@@ -187,16 +191,16 @@ impl KeyExtractor for Header {
 /// The scheme is case-insensitive, and any number of spaces and tabs may surround it and the token:
 /// `Bearer t1`, `bearer t1` and `BEARER  t1` are one key.
 ///
-/// The token is not verified. Use this extractor only if the service, or something in front of it, verifies it. If that
-/// comes after the limit, add a rule on addresses: each invented token has a new limit.
+/// The token is not verified. Use this extractor only if the service, or something in front of it, verifies
+/// it. If that comes after the limit, add a rule on addresses: each invented token has a new limit.
 ///
 /// # Errors
 ///
-/// * [`MissingIdentity`](ErrorKind::MissingIdentity): the request has no `Authorization` header, or one with another
-///   scheme. [`or`](KeyExtractor::or) continues with the next extractor.
-/// * [`InvalidIdentity`](ErrorKind::InvalidIdentity): the header is sent with different values or is empty; or the token
-///   is empty, is not UTF-8, contains a space or a tab, or is longer than 8 KiB. Equal values are one value, and
-///   [`on_repeat`](Self::on_repeat) uses one of different values.
+/// * [`MissingIdentity`](ErrorKind::MissingIdentity): the request has no `Authorization` header, or one with
+///   another scheme. [`or`](KeyExtractor::or) continues with the next extractor.
+/// * [`InvalidIdentity`](ErrorKind::InvalidIdentity): the header is sent with different values or is empty;
+///   or the token is empty, is not UTF-8, contains a space or a tab, or is longer than 8 KiB. Equal values
+///   are one value, and [`on_repeat`](Self::on_repeat) uses one of different values.
 ///
 /// # Example
 ///
@@ -229,7 +233,8 @@ impl Bearer {
         Self { repeat: Repeat::Reject }
     }
 
-    /// Sets what happens to a request with different values of `Authorization`. Defaults to [`Repeat::Reject`].
+    /// Sets what happens to a request with different values of `Authorization`. Defaults to
+    /// [`Repeat::Reject`].
     pub const fn on_repeat(mut self, repeat: Repeat) -> Self {
         self.repeat = repeat;
         self
@@ -277,8 +282,9 @@ const fn is_blank(byte: &u8) -> bool {
 /// The longest value in bytes.
 pub(super) const MAX_VALUE: usize = 8 * 1024;
 
-/// The value of the header `name`, with the whitespace around it: HTTP/1 drops it and HTTP/2 keeps it. An error if the
-/// header is sent more than once, even with equal values: a proxy that writes the client's address writes one header.
+/// The value of the header `name`, with the whitespace around it: HTTP/1 drops it and HTTP/2 keeps it. An
+/// error if the header is sent more than once, even with equal values: a proxy that writes the client's
+/// address writes one header.
 pub(super) fn single<'a>(request: &'a Parts, name: &HeaderName) -> Result<Option<&'a [u8]>, Error> {
     if has_repeated(request) && request.headers.get_all(name).iter().nth(1).is_some() {
         return Err(invalid(HEADER, name, "is sent more than once"));

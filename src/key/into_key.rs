@@ -13,8 +13,9 @@ use crate::base::{Answer, Error, ErrorKind};
 /// | `Err(error)` | `error` |
 /// | an [`Answer<Key>`](Answer) | known now or later |
 ///
-/// A closure that borrows text from the request must return it as a `String`. For a type of your program, implement
-/// `From<YourType> for Key`: then [`KeyExtractor::any_of`](crate::KeyExtractor::any_of) takes it as well.
+/// A closure that borrows text from the request must return it as a `String`. For a type of your program,
+/// implement `From<YourType> for Key`: then [`KeyExtractor::any_of`](crate::KeyExtractor::any_of) takes it as
+/// well.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be made into a key",
     note = "return a `Key`, text, a number, an address, a tuple of these, or an `Option`, a `Result<_, \

@@ -17,13 +17,14 @@ use super::{
 
 /// Identifies who is limited: an address, an API key, a user's id, or several of them joined.
 ///
-/// A key can be made from any bytes. It is stored as [text](Self::as_str) that is safe inside a Redis key and that an
-/// operator can read: see [the forms of a stored key](crate::key#the-stored-form). Different identities have different
-/// texts, except for a collision in 128 bits once a text is hashed. Equal identities have equal texts in every process;
-/// [hashed](crate::KeyExtractor::hashed) identities do so only if the secret is the same.
+/// A key can be made from any bytes. It is stored as [text](Self::as_str) that is safe inside a Redis key and
+/// that an operator can read: see [the forms of a stored key](crate::key#the-stored-form). Different
+/// identities have different texts, except for a collision in 128 bits once a text is hashed. Equal
+/// identities have equal texts in every process; [hashed](crate::KeyExtractor::hashed) identities do so only
+/// if the secret is the same.
 ///
-/// Keys are compared, ordered and hashed by their text. A key keeps the raw [identity](Self::identity) only until the
-/// request is charged. A [`Decision`](crate::Decision) and a store keep the text only.
+/// Keys are compared, ordered and hashed by their text. A key keeps the raw [identity](Self::identity) only
+/// until the request is charged. A [`Decision`](crate::Decision) and a store keep the text only.
 ///
 /// `Debug` hides the identity, so logging a key by accident discloses nothing.
 ///
@@ -59,7 +60,8 @@ struct Details {
 struct Origin {
     /// The identity, if the text does not show it.
     identity: Option<Identity>,
-    /// Whether the identity, or a part's identity, must not be stored, so that the text has a hash under a secret.
+    /// Whether the identity, or a part's identity, must not be stored, so that the text has a hash under a
+    /// secret.
     secret: bool,
     /// Whether the key is the proxy's key, because the client could not be determined.
     assumed: bool,
@@ -116,7 +118,8 @@ impl Key {
         identity.into()
     }
 
-    /// The key of the UUID with these bytes, such as `uuid.into_bytes()`. It is the key of the UUID's text in lower case.
+    /// The key of the UUID with these bytes, such as `uuid.into_bytes()`. It is the key of the UUID's text in
+    /// lower case.
     ///
     /// # Example
     ///
@@ -165,7 +168,8 @@ impl Key {
         Self(Repr::Text(text.into()))
     }
 
-    /// The key of an IPv4 address in dotted form. It uses no formatting machinery, because nearly every request has one.
+    /// The key of an IPv4 address in dotted form. It uses no formatting machinery, because nearly every
+    /// request has one.
     pub(crate) fn of_octets(address: Ipv4Addr) -> Self {
         let (mut text, mut length) = ([0; "255.255.255.255".len()], 0);
         for octet in address.octets() {
@@ -222,8 +226,8 @@ impl Key {
         Self::with_origin(text, Origin { identity: Some(Identity::Parts(parts.into())), secret, assumed })
     }
 
-    /// The text of the key, which is stored in Redis: printable ASCII without braces and spaces, 1 to 96 bytes, or up
-    /// to 100 for a CORS preflight. See [its forms](crate::key#the-stored-form).
+    /// The text of the key, which is stored in Redis: printable ASCII without braces and spaces, 1 to 96
+    /// bytes, or up to 100 for a CORS preflight. See [its forms](crate::key#the-stored-form).
     ///
     /// It shows the identity: keep it out of logs.
     #[must_use]
@@ -266,9 +270,10 @@ impl Key {
     /// | of [`or`](crate::KeyExtractor::or) | the identity from the extractor that found it |
     /// | of a tuple or of [`join`](Self::join) | the identities of the parts, with U+001F between them, and U+001E before a part that the second extractor of an `or` found |
     ///
-    /// `None` in these cases: the identity is not UTF-8; a part of it contains U+001D, U+001E or U+001F; the key is the
-    /// one of a [CORS preflight](crate::RateLimitLayer#cors-preflights) without an identity; or the key came from a
-    /// [`Decision`](crate::Decision), which keeps only what the store keeps, and its text is a hash.
+    /// `None` in these cases: the identity is not UTF-8; a part of it contains U+001D, U+001E or U+001F; the
+    /// key is the one of a [CORS preflight](crate::RateLimitLayer#cors-preflights) without an identity; or
+    /// the key came from a [`Decision`](crate::Decision), which keeps only what the store keeps, and its text
+    /// is a hash.
     ///
     /// Keep it out of logs.
     ///
@@ -297,8 +302,8 @@ impl Key {
         }
     }
 
-    /// The identity as a function may see it whose result is stored: the text if it hides the identity, or if the
-    /// identity is not known. `None` if the identity is not UTF-8.
+    /// The identity as a function may see it whose result is stored: the text if it hides the identity, or if
+    /// the identity is not known. `None` if the identity is not UTF-8.
     pub(super) fn to_map(&self) -> Option<Cow<'_, str>> {
         let secret = self.origin().is_some_and(|origin| origin.secret);
         match self.raw() {
@@ -424,8 +429,9 @@ fn utf8(identity: Cow<'_, [u8]>) -> Option<Cow<'_, str>> {
     }
 }
 
-/// Conversions of values and of references to them, which make the same key. They are not one conversion from every
-/// `AsRef<[u8]>`: a type such as `uuid::Uuid` is written as text elsewhere, and the key of its bytes is another one.
+/// Conversions of values and of references to them, which make the same key. They are not one conversion from
+/// every `AsRef<[u8]>`: a type such as `uuid::Uuid` is written as text elsewhere, and the key of its bytes is
+/// another one.
 macro_rules! from {
     ($($value:ty),+: $identity:ident => $key:expr) => { $(
         impl From<$value> for Key {

@@ -12,15 +12,15 @@
 //! | several together | a tuple of extractors |
 //! | the first of several that the request has | [`KeyExtractor::or`] |
 //!
-//! A header or a cookie that a request has more than once, with different values, is rejected unless the extractor
-//! has another [`Repeat`].
+//! A header or a cookie that a request has more than once, with different values, is rejected unless the
+//! extractor has another [`Repeat`].
 //!
 //! # The stored form
 //!
-//! A key is stored as text: printable ASCII without braces and spaces, 1 to 96 bytes. In Redis it is the last part of
-//! `prefix:policy:algorithm:{key}`, or of `prefix:policy:algorithm:{shard}:key` in a Cluster. `%` and two hex digits are an
-//! encoded byte. `%` and another character are a mark, which no identity contains. The marks of a CORS preflight do not
-//! count towards the 96 bytes:
+//! A key is stored as text: printable ASCII without braces and spaces, 1 to 96 bytes. In Redis it is the last
+//! part of `prefix:policy:algorithm:{key}`, or of `prefix:policy:algorithm:{shard}:key` in a Cluster. `%` and
+//! two hex digits are an encoded byte. `%` and another character are a mark, which no identity contains. The
+//! marks of a CORS preflight do not count towards the 96 bytes:
 //!
 //! | key | stored form | example |
 //! |---|---|---|

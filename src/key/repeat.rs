@@ -1,16 +1,18 @@
-/// What an extractor does with a header or a cookie that a request has more than once, with different values. Equal
-/// values are always one value.
+/// What an extractor does with a header or a cookie that a request has more than once, with different values.
+/// Equal values are always one value.
 ///
-/// Clients can repeat what they send, and a service reads one of the values. The choice decides who can do what:
+/// Clients can repeat what they send, and a service reads one of the values. The choice decides who can do
+/// what:
 ///
 /// | | the key | what can happen |
 /// |---|---|---|
 /// | [`Reject`](Self::Reject) | none: 400 | Rejection. Someone who can add a value to another client's requests can have them rejected. For a cookie, a sibling subdomain can: it sets one for the parent domain. |
 /// | [`First`](Self::First), [`Last`](Self::Last) | that value | Evasion, if the service reads another value than the one that is the key: a client sends the value that the service reads beside an invented one, and each invented one has a new limit. |
 ///
-/// So choose the value that your service reads, and test it: for cookies, axum-extra's `CookieJar` keeps the last one, and
-/// the `Cookie` of the crate `headers` finds the first. For headers, [`HeaderMap::get`](http::HeaderMap::get) returns the
-/// first. Keep `Reject` if several services read the value, such as a proxy and the service behind it.
+/// So choose the value that your service reads, and test it: for cookies, axum-extra's `CookieJar` keeps the
+/// last one, and the `Cookie` of the crate `headers` finds the first. For headers,
+/// [`HeaderMap::get`](http::HeaderMap::get) returns the first. Keep `Reject` if several services read the
+/// value, such as a proxy and the service behind it.
 ///
 /// # Example
 ///

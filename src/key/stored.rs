@@ -14,17 +14,18 @@ use crate::base::{Error, ErrorKind};
 const MAX_DEPTH: usize = 24;
 
 impl Key {
-    /// The key with the stored form `text`: the inverse of [`as_str`](Self::as_str), for a key that an operator types or
-    /// that was read in Redis. If the operator may also type an identity as a client sends it, use
-    /// [`KeyExtractor::keys_of_text`](crate::KeyExtractor::keys_of_text).
+    /// The key with the stored form `text`: the inverse of [`as_str`](Self::as_str), for a key that an
+    /// operator types or that was read in Redis. If the operator may also type an identity as a client sends
+    /// it, use [`KeyExtractor::keys_of_text`](crate::KeyExtractor::keys_of_text).
     ///
-    /// See [the forms of a stored key](crate::key#the-stored-form). Characters that these forms encode may also stand for
-    /// themselves, so an identity without `%` can be written as it is. For `%` itself, write `%25`.
+    /// See [the forms of a stored key](crate::key#the-stored-form). Characters that these forms encode may
+    /// also stand for themselves, so an identity without `%` can be written as it is. For `%` itself, write
+    /// `%25`.
     ///
     /// # Errors
     ///
-    /// [`InvalidIdentity`](ErrorKind::InvalidIdentity) if `text` is not a stored form: after a `%` there is neither a
-    /// byte in hex nor a known mark, brackets do not match, or a hash is incomplete.
+    /// [`InvalidIdentity`](ErrorKind::InvalidIdentity) if `text` is not a stored form: after a `%` there is
+    /// neither a byte in hex nor a known mark, brackets do not match, or a hash is incomplete.
     ///
     /// # Example
     ///
@@ -48,17 +49,18 @@ impl Key {
         read(&encode_around_percent(text), 0)
     }
 
-    /// Whether only an extractor or a layer can have made this key, because its text has a mark or is a hash. No client
-    /// sends such an identity.
+    /// Whether only an extractor or a layer can have made this key, because its text has a mark or is a hash.
+    /// No client sends such an identity.
     pub(super) fn is_made(&self) -> bool {
         self.is_final() || self.as_str().starts_with(PREFLIGHT)
     }
 
-    /// 64 bits of the SHA-256 of the [stored form](Self::as_str), as 16 hex digits: the `key_hash` of log lines, of
-    /// [`DecisionEvent::key_hash`](crate::layer::DecisionEvent::key_hash) and in the output of `ratelimit-admin`.
+    /// 64 bits of the SHA-256 of the [stored form](Self::as_str), as 16 hex digits: the `key_hash` of log
+    /// lines, of [`DecisionEvent::key_hash`](crate::layer::DecisionEvent::key_hash) and in the output of
+    /// `ratelimit-admin`.
     ///
-    /// Use it in logs, which must not show a key. It is not a secret: if an identity has few possible values, such as an
-    /// IPv4 address, it can be found from the digest by trying all of them.
+    /// Use it in logs, which must not show a key. It is not a secret: if an identity has few possible values,
+    /// such as an IPv4 address, it can be found from the digest by trying all of them.
     ///
     /// # Example
     ///

@@ -1,10 +1,11 @@
 //! The text of a key: what is stored for it in Redis.
 //!
-//! The functions here know texts only. What can follow `%` in an encoded identity is two upper-case hex digits, so a
-//! `%` before any other character is a mark, and no identity contains one.
+//! The functions here know texts only. What can follow `%` in an encoded identity is two upper-case hex
+//! digits, so a `%` before any other character is a mark, and no identity contains one.
 //!
-//! Several texts in one are `%(acme%|alice%)`. The three marks stand in no part that is not a join itself, and a join
-//! within a join has both its brackets. So the parts can be found again, and different parts make different texts.
+//! Several texts in one are `%(acme%|alice%)`. The three marks stand in no part that is not a join itself,
+//! and a join within a join has both its brackets. So the parts can be found again, and different parts make
+//! different texts.
 
 use std::{borrow::Cow, sync::Arc};
 
@@ -80,15 +81,16 @@ impl Text {
         }
     }
 
-    /// A fast hash whose low bits depend on all bytes. Clients can make texts collide. Computing it twice is faster than
-    /// keeping it with each charge.
+    /// A fast hash whose low bits depend on all bytes. Clients can make texts collide. Computing it twice is
+    /// faster than keeping it with each charge.
     #[cfg(feature = "redis")]
     #[inline]
     pub(super) fn quick_hash(&self, seed: u64) -> u64 {
         /// The last word may overlap the one before it. All `bytes` are longer than a word.
         #[inline(always)]
         fn of_words(bytes: &[u8], seed: u64) -> u64 {
-            // The low half of a product does not depend on the high bits of its factors, but the high half does.
+            // The low half of a product does not depend on the high bits of its factors, but the high half
+            // does.
             let step = |hash: u64, word: &[u8; 8]| {
                 let product = u128::from(hash ^ u64::from_le_bytes(*word)) * 0x9e37_79b9_7f4a_7c15;
                 (product as u64) ^ (product >> 64) as u64
@@ -122,7 +124,8 @@ impl PartialEq for Text {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
-            // Arrays of a fixed length compare faster than slices, and every lookup in a table compares texts.
+            // Arrays of a fixed length compare faster than slices, and every lookup in a table compares
+            // texts.
             (Self::Short { length: a, bytes: x }, Self::Short { length: b, bytes: y }) => a == b && x == y,
             _ => self.as_bytes() == other.as_bytes(),
         }
@@ -176,7 +179,8 @@ fn stands_for_itself(byte: u8) -> bool {
     TABLE[usize::from(byte)]
 }
 
-/// The ASCII bytes that do not [stand for themselves](stands_for_itself). `percent_encode` encodes all bytes above ASCII.
+/// The ASCII bytes that do not [stand for themselves](stands_for_itself). `percent_encode` encodes all bytes
+/// above ASCII.
 const ENCODED: AsciiSet = CONTROLS.add(b' ').add(b'{').add(b'}').add(b'%');
 
 /// `identity` in printable ASCII without braces and spaces.
@@ -264,10 +268,12 @@ fn part_end(text: &str) -> Option<usize> {
 const SEPARATOR: u8 = 0x1f;
 /// Before the identity of a part that the second extractor of an `or` found.
 const OF_SECOND: u8 = 0x1e;
-/// Before the identity of a part that the first extractor of an `or` found, if it looks like one of the second.
+/// Before the identity of a part that the first extractor of an `or` found, if it looks like one of the
+/// second.
 const OF_FIRST: u8 = 0x1d;
 
-/// The identity that `text` shows. `None` if it is a hash, or if the identities of joined parts cannot be told apart.
+/// The identity that `text` shows. `None` if it is a hash, or if the identities of joined parts cannot be
+/// told apart.
 pub(super) fn identity_of(text: &str) -> Option<Cow<'_, [u8]>> {
     let (_, text) = split_marks(text);
     if text == EMPTY {
@@ -281,8 +287,8 @@ pub(super) fn identity_of(text: &str) -> Option<Cow<'_, [u8]>> {
     (!hashed).then(|| decode(text.as_bytes()))
 }
 
-/// The identity of a join: the identities of its parts, with a separator between them. Each part has a text and an
-/// identity.
+/// The identity of a join: the identities of its parts, with a separator between them. Each part has a text
+/// and an identity.
 pub(super) fn identity_of_parts<'a>(
     parts: impl IntoIterator<Item = (&'a str, Option<Cow<'a, [u8]>>)>,
 ) -> Option<Vec<u8>> {

@@ -9,10 +9,11 @@ use std::{
 
 use crate::base::{Error, ErrorKind};
 
-/// Whether a layer enforces its limits: see [`RateLimitLayer::enforcement`](crate::RateLimitLayer::enforcement).
+/// Whether a layer enforces its limits: see
+/// [`RateLimitLayer::enforcement`](crate::RateLimitLayer::enforcement).
 ///
-/// Parsed from and printed as `on`, `report-only` or `off`; with the feature `serde`, also in configuration files. See
-/// [`EnforcementSwitch`] for a position that changes while the service runs.
+/// Parsed from and printed as `on`, `report-only` or `off`; with the feature `serde`, also in configuration
+/// files. See [`EnforcementSwitch`] for a position that changes while the service runs.
 ///
 /// # Which dry run
 ///
@@ -39,19 +40,20 @@ pub enum Enforcement {
     /// Requests over the limit are rejected. The default.
     #[default]
     On,
-    /// Every request is admitted, except those that are [blocked](crate::RateLimitLayer::block_if) and those whose
-    /// blocklist check fails. Requests over the limit are marked.
+    /// Every request is admitted, except those that are [blocked](crate::RateLimitLayer::block_if) and those
+    /// whose blocklist check fails. Requests over the limit are marked.
     ///
-    /// A marked request has a denial as the [`Decision`](crate::Decision) in its extensions, and is not charged. The
-    /// header `X-RateLimit-Exceeded`, on the request and on the response, lists the policies that denied. Checks, peeks
-    /// and debits of a handler with the [`Limiter`](crate::Limiter) of its request admit too.
+    /// A marked request has a denial as the [`Decision`](crate::Decision) in its extensions, and is not
+    /// charged. The header `X-RateLimit-Exceeded`, on the request and on the response, lists the policies
+    /// that denied. Checks, peeks and debits of a handler with the [`Limiter`](crate::Limiter) of its request
+    /// admit too.
     ///
-    /// Use it to try out a limit, or to serve reduced responses over the limit. Requests without an identity, and
-    /// requests that the store could not decide, are admitted unmarked. To report on only one of several policies, use
-    /// [`Policy::shadow`](crate::Policy::shadow), or give it its own layer.
+    /// Use it to try out a limit, or to serve reduced responses over the limit. Requests without an identity,
+    /// and requests that the store could not decide, are admitted unmarked. To report on only one of several
+    /// policies, use [`Policy::shadow`](crate::Policy::shadow), or give it its own layer.
     ReportOnly,
-    /// Every request reaches the service and is not counted, even a [blocked](crate::RateLimitLayer::block_if) one. The
-    /// limiter of a request admits and charges nothing.
+    /// Every request reaches the service and is not counted, even a
+    /// [blocked](crate::RateLimitLayer::block_if) one. The limiter of a request admits and charges nothing.
     Off,
 }
 
@@ -92,8 +94,9 @@ const POSITIONS: [Enforcement; 3] = [Enforcement::On, Enforcement::ReportOnly, E
 
 /// Turns enforcement off and on while the service runs, for all layers that share the switch.
 ///
-/// Pass it to layers with [`RateLimitLayer::enforcement`](crate::RateLimitLayer::enforcement). Clones are handles on one
-/// switch. A layer reads it once for each request, so a move does not affect requests that have begun.
+/// Pass it to layers with [`RateLimitLayer::enforcement`](crate::RateLimitLayer::enforcement). Clones are
+/// handles on one switch. A layer reads it once for each request, so a move does not affect requests that
+/// have begun.
 ///
 /// # Example
 ///
@@ -175,8 +178,8 @@ impl EnforcementSwitch {
         self.0.moved(Some(before), Some(enforcement as u8));
     }
 
-    /// Whether there is another handle on the switch, such as a layer's. A task that moves the switch can end once no
-    /// other handle exists.
+    /// Whether there is another handle on the switch, such as a layer's. A task that moves the switch can end
+    /// once no other handle exists.
     ///
     /// # Example
     ///

@@ -5,8 +5,8 @@ use crate::base::{Error, ErrorKind};
 /// What happens to a request if the store makes no decision in time. See the guide
 /// [failure modes](crate::guide::failure) for which to choose, and what an outage admits.
 ///
-/// Parsed from and printed as `local`, `local/4`, `open` or `closed`; with the feature `serde`, also in configuration
-/// files.
+/// Parsed from and printed as `local`, `local/4`, `open` or `closed`; with the feature `serde`, also in
+/// configuration files.
 ///
 /// # Example
 ///
@@ -41,40 +41,42 @@ use crate::base::{Error, ErrorKind};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FailureMode {
-    /// Count in this process until the store is back, by the same algorithm, up to this instance's share of the limit.
-    /// This is the default, with `instances: 0`.
+    /// Count in this process until the store is back, by the same algorithm, up to this instance's share of
+    /// the limit. This is the default, with `instances: 0`.
     ///
-    /// * **Share**: the limit divided by `instances` and rounded up. With 0, it is divided by the number of running
-    ///   instances last seen in Redis, and a process that never saw Redis counts up to the whole limit.
-    /// * **Over-admission**: each process counts from zero against its share, once for all outages of a period
-    ///   together. By default, the shares add up to one more limit, so a window admits up to about twice its limit.
-    ///   With `instances: 1`, each process adds the whole limit. Algorithms with a burst also admit what is replenished
-    ///   during the outage: with 5 per minute on one instance, 5 from Redis, then 5 and 4 more in process within the
-    ///   same minute.
-    /// * **Few connections**: a client whose requests all reach one instance, through a sticky load balancer or one
-    ///   HTTP/2 connection, gets only that instance's share in an outage. Set `instances: 1` if that is worse for you
-    ///   than over-admission.
-    /// * **Afterwards**: what was admitted and still counts is charged to the store once it answers, up to what remains
-    ///   there, where units on [lease](crate::Policy::max_lease) count as spent. The rest still counts in the process, so
-    ///   the next outage does not grant a new quota. Decisions that were sent but got no answer are left out, because
-    ///   the store [may have charged](crate::ErrorKind::may_have_charged) them. For the same reason, the reconciling
-    ///   charge is repeated only if it was not sent.
-    /// * **Refunds**: units that are refunded or settled are not charged afterwards. If they were charged already, they
-    ///   are refunded to the store. A refund of units that the store charged before it failed is sent once the store
-    ///   answers, unless it may have been carried out.
+    /// * **Share**: the limit divided by `instances` and rounded up. With 0, it is divided by the number of
+    ///   running instances last seen in Redis, and a process that never saw Redis counts up to the whole
+    ///   limit.
+    /// * **Over-admission**: each process counts from zero against its share, once for all outages of a
+    ///   period together. By default, the shares add up to one more limit, so a window admits up to about
+    ///   twice its limit. With `instances: 1`, each process adds the whole limit. Algorithms with a burst
+    ///   also admit what is replenished during the outage: with 5 per minute on one instance, 5 from Redis,
+    ///   then 5 and 4 more in process within the same minute.
+    /// * **Few connections**: a client whose requests all reach one instance, through a sticky load balancer
+    ///   or one HTTP/2 connection, gets only that instance's share in an outage. Set `instances: 1` if that
+    ///   is worse for you than over-admission.
+    /// * **Afterwards**: what was admitted and still counts is charged to the store once it answers, up to
+    ///   what remains there, where units on [lease](crate::Policy::max_lease) count as spent. The rest still
+    ///   counts in the process, so the next outage does not grant a new quota. Decisions that were sent but
+    ///   got no answer are left out, because the store [may have charged](crate::ErrorKind::may_have_charged)
+    ///   them. For the same reason, the reconciling charge is repeated only if it was not sent.
+    /// * **Refunds**: units that are refunded or settled are not charged afterwards. If they were charged
+    ///   already, they are refunded to the store. A refund of units that the store charged before it failed
+    ///   is sent once the store answers, unless it may have been carried out.
     /// * **Memory**: at most 100,000 keys; further ones evict those nearest to their reset.
     ///
     /// A custom algorithm without a [twin](crate::algorithm::Algorithm::twin) is counted by
-    /// [`Gcra`](crate::algorithm::Gcra) during the outage. Permits of a [`Concurrency`](crate::algorithm::Concurrency)
-    /// policy that were granted before the store failed do not count.
+    /// [`Gcra`](crate::algorithm::Gcra) during the outage. Permits of a
+    /// [`Concurrency`](crate::algorithm::Concurrency) policy that were granted before the store failed do not
+    /// count.
     Local {
-        /// The number of instances that share the limit. 0, the default, stands for the number last seen in Redis
-        /// ([`RedisStore::instances`](crate::RedisStore::instances)), or for 1 if Redis has not reported it yet or
-        /// another store is used.
+        /// The number of instances that share the limit. 0, the default, stands for the number last seen in
+        /// Redis ([`RedisStore::instances`](crate::RedisStore::instances)), or for 1 if Redis has not
+        /// reported it yet or another store is used.
         instances: u32,
     },
-    /// Admit the request, without `RateLimit` headers: for limits that only protect capacity. Nothing is limited while
-    /// the store is unavailable.
+    /// Admit the request, without `RateLimit` headers: for limits that only protect capacity. Nothing is
+    /// limited while the store is unavailable.
     Open,
     /// Reject the request with 503: for limits that protect secrets, such as the limit on a login.
     Closed,
@@ -98,8 +100,8 @@ impl fmt::Display for FailureMode {
     }
 }
 
-/// Reads `local` (a share by the number of running instances), `local/4` (a quarter), `open` or `closed`, in upper or
-/// lower case.
+/// Reads `local` (a share by the number of running instances), `local/4` (a quarter), `open` or `closed`, in
+/// upper or lower case.
 ///
 /// # Errors
 ///

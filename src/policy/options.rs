@@ -1,14 +1,15 @@
-//! The optional settings of a policy: failure mode, unit, shadow and rollout, debt, leases, penalty; and warnings of
-//! settings that are probably mistakes.
+//! The optional settings of a policy: failure mode, unit, shadow and rollout, debt, leases, penalty; and
+//! warnings of settings that are probably mistakes.
 
 use super::{FailureMode, Penalty, QuotaUnit, policy::Policy, warnings};
 use crate::base::{Error, valid};
 
 impl Policy {
-    /// Sets what happens to a request if the store makes no decision in time. Defaults to [`FailureMode::Local`].
+    /// Sets what happens to a request if the store makes no decision in time. Defaults to
+    /// [`FailureMode::Local`].
     ///
-    /// If several policies are decided together and one is [`Closed`](FailureMode::Closed), the request is rejected.
-    /// Otherwise the policies that are [`Local`](FailureMode::Local) decide.
+    /// If several policies are decided together and one is [`Closed`](FailureMode::Closed), the request is
+    /// rejected. Otherwise the policies that are [`Local`](FailureMode::Local) decide.
     #[must_use]
     pub fn failure_mode(self, mode: FailureMode) -> Self {
         self.with_independent(|settings| settings.failure_mode = mode)
@@ -42,14 +43,15 @@ impl Policy {
         self.with_independent(|settings| settings.quota_unit = unit)
     }
 
-    /// Makes this a shadow policy: it decides, counts and is reported, but never denies. Use it to see what a new limit
-    /// would deny before you enforce it.
+    /// Makes this a shadow policy: it decides, counts and is reported, but never denies. Use it to see what a
+    /// new limit would deny before you enforce it.
     ///
-    /// If it would have denied a request, it charges neither the request nor anything settled for it later. Other policies
-    /// of the request are enforced as usual. Clients see no trace of a shadow policy. Its outcome is in
-    /// [`Decision::shadows`](crate::Decision::shadows), for [`on_decision`](crate::RateLimitLayer::on_decision), and the
-    /// metric `ratelimit_decisions_total` counts its denials with the verdict `shadow_denied`. It has no leases, and its
-    /// [failure mode](Self::failure_mode) does not apply.
+    /// If it would have denied a request, it charges neither the request nor anything settled for it later.
+    /// Other policies of the request are enforced as usual. Clients see no trace of a shadow policy. Its
+    /// outcome is in [`Decision::shadows`](crate::Decision::shadows), for
+    /// [`on_decision`](crate::RateLimitLayer::on_decision), and the metric `ratelimit_decisions_total` counts
+    /// its denials with the verdict `shadow_denied`. It has no leases, and its [failure
+    /// mode](Self::failure_mode) does not apply.
     ///
     /// Counts are kept when a policy becomes a shadow or is enforced again.
     ///
@@ -76,15 +78,16 @@ impl Policy {
         self.with_independent(|settings| settings.enforced = 0.0)
     }
 
-    /// Enforces the policy for this share of the keys, from 0 to 1, and makes it a [shadow](Self::shadow) for the others.
-    /// Defaults to 1. Use it to enforce a new limit step by step.
+    /// Enforces the policy for this share of the keys, from 0 to 1, and makes it a [shadow](Self::shadow) for
+    /// the others. Defaults to 1. Use it to enforce a new limit step by step.
     ///
-    /// Whether a key is in the share depends only on the key and the policy's name, so it is the same on every instance and
-    /// for every request. A larger share includes all keys of a smaller one.
+    /// Whether a key is in the share depends only on the key and the policy's name, so it is the same on
+    /// every instance and for every request. A larger share includes all keys of a smaller one.
     ///
     /// # Panics
     ///
-    /// If `share` is not 0 and not from 0.000001 to 1. [`try_rollout`](Self::try_rollout) gives an error instead.
+    /// If `share` is not 0 and not from 0.000001 to 1. [`try_rollout`](Self::try_rollout) gives an error
+    /// instead.
     ///
     /// # Example
     ///
@@ -123,23 +126,23 @@ impl Policy {
         self.with(|settings| settings.enforced = share)
     }
 
-    /// Lets a [debit](crate::Limiter::debit) charge up to `units` more than remain. Requests are then denied until the
-    /// debt is paid off. Defaults to 0: a debit charges what remains.
+    /// Lets a [debit](crate::Limiter::debit) charge up to `units` more than remain. Requests are then denied
+    /// until the debt is paid off. Defaults to 0: a debit charges what remains.
     ///
     /// A bucket ([`Gcra`](crate::algorithm::Gcra), [`TokenBucket`](crate::algorithm::TokenBucket),
     /// [`LeakyBucket`](crate::algorithm::LeakyBucket)) pays the debt off at the quota's rate. Under a
-    /// [`SlidingLog`](crate::algorithm::SlidingLog) or a [`SlidingWindow`](crate::algorithm::SlidingWindow), the units
-    /// count for a period, as usual. Under a [`FixedWindow`](crate::algorithm::FixedWindow), the debt ends with its
-    /// window. While the store [fails](crate::FailureMode::Local), there is no debt: debits charge what remains in this
-    /// process.
+    /// [`SlidingLog`](crate::algorithm::SlidingLog) or a [`SlidingWindow`](crate::algorithm::SlidingWindow),
+    /// the units count for a period, as usual. Under a [`FixedWindow`](crate::algorithm::FixedWindow), the
+    /// debt ends with its window. While the store [fails](crate::FailureMode::Local), there is no debt:
+    /// debits charge what remains in this process.
     ///
     /// Redis makes the decisions of such a policy with a longer script, which takes about twice the time.
     ///
     /// # Panics
     ///
-    /// If the algorithm allows no debt ([`Concurrency`](crate::algorithm::Concurrency), or a custom one), or quota and
-    /// debt together are above the bounds of a [`Quota`](crate::Quota). [`try_max_debt`](Self::try_max_debt) gives an error
-    /// instead.
+    /// If the algorithm allows no debt ([`Concurrency`](crate::algorithm::Concurrency), or a custom one), or
+    /// quota and debt together are above the bounds of a [`Quota`](crate::Quota).
+    /// [`try_max_debt`](Self::try_max_debt) gives an error instead.
     ///
     /// # Example
     ///
@@ -180,16 +183,18 @@ impl Policy {
     /// Lets each instance lease up to `most` units of a hot key from Redis in one call, and spend them in
     /// process. Defaults to no leases: every request is decided by Redis.
     ///
-    /// For a [`RedisStore`](crate::RedisStore). A [`MemoryStore`](crate::MemoryStore) decides in process already and
-    /// ignores this setting.
+    /// For a [`RedisStore`](crate::RedisStore). A [`MemoryStore`](crate::MemoryStore) decides in process
+    /// already and ignores this setting.
     ///
-    /// All instances together never admit more than the limit. The price: one instance may hold unused units while another
-    /// denies requests. See [leases](crate::policy#leases) for their exactness, their size, and refunds.
+    /// All instances together never admit more than the limit. The price: one instance may hold unused units
+    /// while another denies requests. See [leases](crate::policy#leases) for their exactness, their size, and
+    /// refunds.
     ///
     /// # Panics
     ///
     /// If `most` is 0 or above 1,000,000,000,000, or the units of the algorithm cannot be leased exactly:
-    /// [`SlidingLog`](crate::algorithm::SlidingLog), [`LeakyBucket::queue`](crate::algorithm::LeakyBucket::queue),
+    /// [`SlidingLog`](crate::algorithm::SlidingLog),
+    /// [`LeakyBucket::queue`](crate::algorithm::LeakyBucket::queue),
     /// [`Concurrency`](crate::algorithm::Concurrency), or a custom one; or the policy has a
     /// [penalty](Self::penalty). [`try_max_lease`](Self::try_max_lease) gives an error instead.
     ///
@@ -220,19 +225,19 @@ impl Policy {
 
     /// Bans a key temporarily after too many denials, over all instances. Defaults to no penalty.
     ///
-    /// A ban denies every request of the key that costs something, and its CORS preflights, regardless of the remaining
-    /// quota. It charges nothing, like any other denial. [`Decision::banned_for`](crate::Decision::banned_for) has the
-    /// remaining time. Clients get the problem type `abnormal-usage-detected`, and `Retry-After` states the remaining
-    /// time.
+    /// A ban denies every request of the key that costs something, and its CORS preflights, regardless of the
+    /// remaining quota. It charges nothing, like any other denial.
+    /// [`Decision::banned_for`](crate::Decision::banned_for) has the remaining time. Clients get the problem
+    /// type `abnormal-usage-detected`, and `Retry-After` states the remaining time.
     ///
-    /// [Penalties](crate::policy#penalties) explains which denials count, bans by hand, and what a failure of the store
-    /// changes.
+    /// [Penalties](crate::policy#penalties) explains which denials count, bans by hand, and what a failure of
+    /// the store changes.
     ///
     /// # Panics
     ///
-    /// If the numbers are out of bounds (1 to 1,000,000 denials within 1 ms to 400 days, bans of 1 ms to 3650 days),
-    /// the longest ban is shorter than the first, a [manual](Penalty::manual) penalty has a time, or the policy is
-    /// [leased](Self::max_lease). [`try_penalty`](Self::try_penalty) gives an error instead.
+    /// If the numbers are out of bounds (1 to 1,000,000 denials within 1 ms to 400 days, bans of 1 ms to 3650
+    /// days), the longest ban is shorter than the first, a [manual](Penalty::manual) penalty has a time, or
+    /// the policy is [leased](Self::max_lease). [`try_penalty`](Self::try_penalty) gives an error instead.
     ///
     /// # Example
     ///
@@ -281,8 +286,9 @@ impl Policy {
         self.with(|settings| settings.penalty = Some(penalty))
     }
 
-    /// Likely mistakes in this valid policy, each with what to write instead. A [layer](crate::RateLimitLayer::warnings)
-    /// logs them; a test of a service's policies can assert that the list is empty.
+    /// Likely mistakes in this valid policy, each with what to write instead. A
+    /// [layer](crate::RateLimitLayer::warnings) logs them; a test of a service's policies can assert that the
+    /// list is empty.
     ///
     /// * Headers cannot express the period, because they count whole seconds.
     /// * The name suggests a login, and the algorithm admits nearly twice the limit within one period.

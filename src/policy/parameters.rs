@@ -14,7 +14,8 @@ pub(super) struct Parameters {
     pub(super) arguments: Arc<[u64]>,
     pub(super) capacity: u64,
     pub(super) replenishment: Replenishment,
-    /// The estimated microseconds of Redis for the slowest charge and the slowest refund. `None` for a custom algorithm.
+    /// The estimated microseconds of Redis for the slowest charge and the slowest refund. `None` for a custom
+    /// algorithm.
     #[cfg(feature = "redis")]
     pub(super) redis_micros: Option<[u64; 2]>,
 }
@@ -72,7 +73,8 @@ impl Parameters {
     }
 }
 
-/// Checks the algorithm's name. State is stored under it, so a custom algorithm must not have the name of a built-in one.
+/// Checks the algorithm's name. State is stored under it, so a custom algorithm must not have the name of a
+/// built-in one.
 pub(super) fn check(algorithm: &dyn Algorithm) -> Result<(), Error> {
     let name = algorithm.name();
     let legible = name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));

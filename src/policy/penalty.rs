@@ -60,10 +60,11 @@ impl Penalty {
         self
     }
 
-    /// Doubles the time of each further ban, up to `longest`. Defaults to no growth: each ban is as long as the first.
-    ///
-    /// Once a key has had no ban for the time `longest`, its earlier bans are forgotten, and the next one is as long as
+    /// Doubles the time of each further ban, up to `longest`. Defaults to no growth: each ban is as long as
     /// the first.
+    ///
+    /// Once a key has had no ban for the time `longest`, its earlier bans are forgotten, and the next one is
+    /// as long as the first.
     pub const fn up_to(mut self, longest: Duration) -> Self {
         self.longest = Some(longest);
         self
@@ -78,7 +79,8 @@ impl Penalty {
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`Policy::penalty`](crate::Policy::penalty) panics.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`Policy::penalty`](crate::Policy::penalty)
+    /// panics.
     pub(super) fn strikes(self) -> Result<Strikes, Error> {
         if !self.is_automatic() {
             if !self.first.is_zero() || self.longest.is_some() {

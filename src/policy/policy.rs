@@ -17,12 +17,12 @@ use crate::{
 
 /// A [`Quota`] with a name, the [`Algorithm`] that counts it, and what happens when the store is unavailable.
 ///
-/// Clients see the name in the `RateLimit` headers, operators in Redis keys and logs. Two policies with the same name
-/// and algorithm share their counts on one store, even if their quotas differ. Cloning is cheap. To read policies from
-/// a configuration file, use `config` of the crate `tower-ratelimit-extra`.
+/// Clients see the name in the `RateLimit` headers, operators in Redis keys and logs. Two policies with the
+/// same name and algorithm share their counts on one store, even if their quotas differ. Cloning is cheap. To
+/// read policies from a configuration file, use `config` of the crate `tower-ratelimit-extra`.
 ///
-/// `Display` writes the settings, except the name, the algorithm's options and the numbers of a penalty: `5/min, gcra,
-/// failure mode local`.
+/// `Display` writes the settings, except the name, the algorithm's options and the numbers of a penalty:
+/// `5/min, gcra, failure mode local`.
 ///
 /// # Example
 ///
@@ -43,9 +43,9 @@ use crate::{
 #[derive(Clone)]
 pub struct Policy(pub(super) Arc<PolicyData>);
 
-// Every request changes the reference count. Aligned to two cache lines, the fields are not in its line, so threads read
-// them while others count. With the same for a layer's configuration, two threads need 1 % less CPU time for an
-// admitted request and 3 % less for a denied one.
+// Every request changes the reference count. Aligned to two cache lines, the fields are not in its line, so
+// threads read them while others count. With the same for a layer's configuration, two threads need 1 % less
+// CPU time for an admitted request and 3 % less for a denied one.
 #[repr(align(128))]
 pub(super) struct PolicyData {
     name: PolicyName,
@@ -112,8 +112,8 @@ impl Policy {
     /// The policy `name` with at most `limit` units in use at any moment, over all instances, counted by
     /// [`Concurrency`](crate::algorithm::Concurrency).
     ///
-    /// Units of a crashed instance are released after 30 seconds. To change this time, set it as the period of the
-    /// quota: `Policy::new(name, Quota::new(limit, time)).algorithm(Concurrency::new())`.
+    /// Units of a crashed instance are released after 30 seconds. To change this time, set it as the period
+    /// of the quota: `Policy::new(name, Quota::new(limit, time)).algorithm(Concurrency::new())`.
     ///
     /// # Panics
     ///
@@ -168,12 +168,13 @@ impl Policy {
         self.with(|settings| settings.algorithm = Arc::new(algorithm))
     }
 
-    /// The policy of this name with other settings, which are checked together. So settings that exclude each other can
-    /// be exchanged, such as a lease for a penalty.
+    /// The policy of this name with other settings, which are checked together. So settings that exclude each
+    /// other can be exchanged, such as a lease for a penalty.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid, or if settings do not fit together.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a setting is invalid, or if settings do not fit
+    /// together.
     ///
     /// # Example
     ///
@@ -284,8 +285,8 @@ impl Policy {
         &self.0.counters
     }
 
-    /// `name:algorithm`, the policy's part of the [name](crate::Operator::stored_name) under which a store keeps a
-    /// count. The name of the policy is encoded as an identity is.
+    /// `name:algorithm`, the policy's part of the [name](crate::Operator::stored_name) under which a store
+    /// keeps a count. The name of the policy is encoded as an identity is.
     pub(crate) fn label(&self) -> &str {
         &self.0.name.label
     }
@@ -333,16 +334,16 @@ impl Policy {
         self.0.settings.enforced >= 1.0 || self.is_rolled_out_to(key)
     }
 
-    /// Computes the same on every instance; a larger share includes all keys of a smaller one. The preflights of a client
-    /// are in the share if its other requests are, because a ban is for both.
+    /// Computes the same on every instance; a larger share includes all keys of a smaller one. The preflights
+    /// of a client are in the share if its other requests are, because a ban is for both.
     #[cold]
     fn is_rolled_out_to(&self, key: &Key) -> bool {
         let (_, client) = key.split_preflight();
         place(self.name(), client) < self.0.settings.enforced_keys()
     }
 
-    /// The policy that counts denials and bans. Hidden, because only a store and a list of its keys have a use for this
-    /// internal policy.
+    /// The policy that counts denials and bans. Hidden, because only a store and a list of its keys have a
+    /// use for this internal policy.
     #[doc(hidden)]
     #[must_use]
     pub fn bans(&self) -> Option<&Self> {
@@ -359,9 +360,10 @@ impl Policy {
         self.0.counts_debits
     }
 
-    /// How long units [leased](Self::max_lease) by an instance stay charged after it crashes, loses its connection to
-    /// Redis, or shuts down without [`Limiter::drain`](crate::Limiter::drain). A window counts them until it ends. A
-    /// bucket keeps them charged for up to a second, and then replenishes them. `None` if the policy leases no units.
+    /// How long units [leased](Self::max_lease) by an instance stay charged after it crashes, loses its
+    /// connection to Redis, or shuts down without [`Limiter::drain`](crate::Limiter::drain). A window counts
+    /// them until it ends. A bucket keeps them charged for up to a second, and then replenishes them. `None`
+    /// if the policy leases no units.
     #[must_use]
     pub fn lease_bound(&self) -> Option<Duration> {
         self.0.parameters.lease_recovery(&*self.0.settings.algorithm, self.0.settings.max_lease)
@@ -397,9 +399,9 @@ impl Policy {
         self.0.parameters.redis_micros.map_or(UNKNOWN, |micros| micros[usize::from(refund)])
     }
 
-    /// The policy that counts in this process while the store fails: with this instance's share of the quota, and counted
-    /// by GCRA if the algorithm has no form in Rust. If the failure mode sets no number of instances, it is the one `seen`
-    /// last.
+    /// The policy that counts in this process while the store fails: with this instance's share of the quota,
+    /// and counted by GCRA if the algorithm has no form in Rust. If the failure mode sets no number of
+    /// instances, it is the one `seen` last.
     pub(crate) fn local_share(&self, seen: u32) -> Self {
         let FailureMode::Local { instances } = self.settings().failure_mode else { return self.clone() };
         let instances = if instances == 0 { seen } else { instances };
@@ -415,8 +417,8 @@ impl Policy {
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if the algorithm or another setting does not support the
-    /// quota.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if the algorithm or another setting does not
+    /// support the quota.
     ///
     /// # Example
     ///
@@ -441,8 +443,8 @@ impl Policy {
     }
 }
 
-/// Policies are equal if they have the same name, admit the same and look the same to clients: the same quota and unit,
-/// algorithm with its options, lease, debt, penalty, share of keys and failure mode.
+/// Policies are equal if they have the same name, admit the same and look the same to clients: the same quota
+/// and unit, algorithm with its options, lease, debt, penalty, share of keys and failure mode.
 impl PartialEq for Policy {
     fn eq(&self, other: &Self) -> bool {
         let (one, other) = (&*self.0, &*other.0);
@@ -472,8 +474,8 @@ impl PolicyData {
 
 impl PolicyName {
     fn new(name: &str, algorithm: &dyn Algorithm) -> Self {
-        // The name is encoded like a key: a brace would break the hash tag, and a colon would look like the end of a
-        // prefix.
+        // The name is encoded like a key: a brace would break the hash tag, and a colon would look like the
+        // end of a prefix.
         let label = format!("{}:{}", Key::new(name).as_str().replace(':', "%3A"), algorithm.name());
         let mut quoted = String::with_capacity(name.len() + 2);
         push_quoted(&mut quoted, name);
@@ -494,8 +496,8 @@ fn place(name: &str, key: &[u8]) -> u32 {
     (first % u64::from(EVERY_KEY)) as u32
 }
 
-/// Appends `text` in quotes, as an RFC 9651 String and as a JSON string. The two forms are equal for printable ASCII,
-/// the only characters in the names of policies and in this crate's texts.
+/// Appends `text` in quotes, as an RFC 9651 String and as a JSON string. The two forms are equal for
+/// printable ASCII, the only characters in the names of policies and in this crate's texts.
 pub(crate) fn push_quoted(to: &mut String, text: &str) {
     to.push('"');
     for char in text.chars() {

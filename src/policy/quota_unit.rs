@@ -2,10 +2,11 @@ use std::{fmt, str::FromStr};
 
 use crate::base::{Error, ErrorKind};
 
-/// What a unit of a policy's quota is, as the header `RateLimit-Policy` reports it. It does not change what is charged.
+/// What a unit of a policy's quota is, as the header `RateLimit-Policy` reports it. It does not change what
+/// is charged.
 ///
-/// Parsed from and printed as `requests` or `content-bytes`, the quota units of the header; with the feature `serde`,
-/// also in configuration files.
+/// Parsed from and printed as `requests` or `content-bytes`, the quota units of the header; with the feature
+/// `serde`, also in configuration files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QuotaUnit {

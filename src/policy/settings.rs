@@ -8,8 +8,8 @@ use crate::{
     base::{Error, Quota},
 };
 
-/// All settings of a [`Policy`](crate::Policy) except its name: to show them, or to change several of them in one step
-/// with [`Policy::with_settings`](crate::Policy::with_settings).
+/// All settings of a [`Policy`](crate::Policy) except its name: to show them, or to change several of them in
+/// one step with [`Policy::with_settings`](crate::Policy::with_settings).
 ///
 /// # Example
 ///
@@ -35,7 +35,8 @@ pub struct PolicySettings {
     /// The most units of a key that an instance leases. `None` if it leases none. See
     /// [`Policy::max_lease`](crate::Policy::max_lease).
     pub max_lease: Option<u64>,
-    /// The units that debits can charge beyond what remains. See [`Policy::max_debt`](crate::Policy::max_debt).
+    /// The units that debits can charge beyond what remains. See
+    /// [`Policy::max_debt`](crate::Policy::max_debt).
     pub max_debt: u64,
     /// When a key is banned. `None` if it never is. See [`Policy::penalty`](crate::Policy::penalty).
     pub penalty: Option<Penalty>,
@@ -47,7 +48,8 @@ pub struct PolicySettings {
 }
 
 const MAX_LEASED: u64 = 1_000_000_000_000;
-/// The number of equal parts into which keys are divided, some of which a [rollout](crate::Policy::rollout) enforces.
+/// The number of equal parts into which keys are divided, some of which a [rollout](crate::Policy::rollout)
+/// enforces.
 pub(super) const EVERY_KEY: u32 = 1_000_000;
 
 impl PolicySettings {
@@ -64,7 +66,8 @@ impl PolicySettings {
         }
     }
 
-    /// Whether all settings but the algorithm are equal: only its name and arguments show whether algorithms are equal.
+    /// Whether all settings but the algorithm are equal: only its name and arguments show whether algorithms
+    /// are equal.
     pub(super) fn agrees_with(&self, other: &Self) -> bool {
         let values = |all: &Self| {
             let Self {
@@ -83,8 +86,8 @@ impl PolicySettings {
         values(self) == values(other)
     }
 
-    /// Checks all settings but the quota, the debt and the penalty, which are checked where their numbers are computed.
-    /// `can_lease` is whether the units of the algorithm can be leased exactly.
+    /// Checks all settings but the quota, the debt and the penalty, which are checked where their numbers are
+    /// computed. `can_lease` is whether the units of the algorithm can be leased exactly.
     pub(super) fn check(&self, can_lease: bool) -> Result<(), Error> {
         let problem = match self.max_lease {
             Some(most) if most == 0 || most > MAX_LEASED => {

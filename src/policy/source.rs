@@ -9,8 +9,8 @@ use crate::{
     key::Key,
 };
 
-/// Which [`Policy`] a request falls under: one for all requests, one that changes while the service runs, or one chosen
-/// per request.
+/// Which [`Policy`] a request falls under: one for all requests, one that changes while the service runs, or
+/// one chosen per request.
 ///
 /// A [`Policy`] converts into the source of one policy for all requests.
 ///
@@ -21,13 +21,13 @@ use crate::{
 ///
 /// * What the closure returns cannot borrow from the request, so copy what an `async` block needs into it:
 ///   `Answer::pending(async move { .. })`.
-/// * If the policy is `None`, the rule charges nothing. If no rule of the layer charges anything, the request goes
-///   straight to the service, like an [exempt](crate::RateLimitLayer::exempt_if) one.
-/// * An error rejects the request, as an error of a [`KeyExtractor`](crate::KeyExtractor) does. For an API key that no
-///   account has, return an error of the kind [`UnknownIdentity`](ErrorKind::UnknownIdentity), which is rejected with
-///   401.
-/// * The request waits while the answer is pending. `Lookup` of the crate `tower-ratelimit-extra` caches what it looks
-///   up and limits the wait. Otherwise use `tokio::time::timeout`.
+/// * If the policy is `None`, the rule charges nothing. If no rule of the layer charges anything, the request
+///   goes straight to the service, like an [exempt](crate::RateLimitLayer::exempt_if) one.
+/// * An error rejects the request, as an error of a [`KeyExtractor`](crate::KeyExtractor) does. For an API
+///   key that no account has, return an error of the kind [`UnknownIdentity`](ErrorKind::UnknownIdentity),
+///   which is rejected with 401.
+/// * The request waits while the answer is pending. `Lookup` of the crate `tower-ratelimit-extra` caches what
+///   it looks up and limits the wait. Otherwise use `tokio::time::timeout`.
 ///
 /// # Example
 ///
@@ -70,16 +70,18 @@ enum Source {
     },
 }
 
-/// The closure of a source. An immediate error means that the request lacks the value by which the policy is chosen.
+/// The closure of a source. An immediate error means that the request lacks the value by which the policy is
+/// chosen.
 type Choose = dyn Fn(&Parts, &Key) -> Result<Answer<Option<Policy>>, Error> + Send + Sync;
 
 impl PolicySource {
-    /// The policy that `choose` returns for the request and its key. [`Key::identity`] is the identity as the request
-    /// has it, even if the key stores only a hash. For a CORS preflight without an identity it is `None`, and the rule
-    /// does not limit the preflight if `choose` fails with a client's error or `MissingSetup`.
+    /// The policy that `choose` returns for the request and its key. [`Key::identity`] is the identity as the
+    /// request has it, even if the key stores only a hash. For a CORS preflight without an identity it is
+    /// `None`, and the rule does not limit the preflight if `choose` fails with a client's error or
+    /// `MissingSetup`.
     ///
-    /// `choose` returns a [`Policy`] or anything else that can be made [into one](IntoPolicy), now or later. Build the
-    /// policies once and return clones: cloning is cheap, building is not.
+    /// `choose` returns a [`Policy`] or anything else that can be made [into one](IntoPolicy), now or later.
+    /// Build the policies once and return clones: cloning is cheap, building is not.
     ///
     /// # Example
     ///
@@ -138,11 +140,12 @@ impl PolicySource {
         Self::choosing(P::LOOKED_UP, move |request, key| Ok(choose(request, key).into_policy()))
     }
 
-    /// The policy that `choose` returns for a value in the request's extensions, such as the user that an outer
-    /// authentication layer has put there. `choose` returns what the closure of [`per_request`](Self::per_request) may.
+    /// The policy that `choose` returns for a value in the request's extensions, such as the user that an
+    /// outer authentication layer has put there. `choose` returns what the closure of
+    /// [`per_request`](Self::per_request) may.
     ///
-    /// A request without the value is answered with 500, and the log states that a layer is missing: probably the layers
-    /// are in the wrong order. Use [`or`](Self::or) if the value is optional.
+    /// A request without the value is answered with 500, and the log states that a layer is missing: probably
+    /// the layers are in the wrong order. Use [`or`](Self::or) if the value is optional.
     ///
     /// # Example
     ///
@@ -191,25 +194,25 @@ impl PolicySource {
         })
     }
 
-    /// The policy of `other` for the requests for which this source has none: its closure returns `None`, or the
-    /// [extension](Self::from_extension) is missing. An error stays an error. See
+    /// The policy of `other` for the requests for which this source has none: its closure returns `None`, or
+    /// the [extension](Self::from_extension) is missing. An error stays an error. See
     /// [`from_extension`](Self::from_extension) for an example.
     ///
-    /// With `or`, `None` no longer means that the rule does not limit the request. If you need both meanings, return
-    /// the other policy from the closure.
+    /// With `or`, `None` no longer means that the rule does not limit the request. If you need both meanings,
+    /// return the other policy from the closure.
     #[must_use]
     pub fn or(self, other: impl Into<Self>) -> Self {
         self.fallback(other, true, |chosen| matches!(chosen, Ok(None)))
     }
 
-    /// The policy of `other` for the requests for which this source fails, such as those whose lookup failed or took too
-    /// long.
+    /// The policy of `other` for the requests for which this source fails, such as those whose lookup failed
+    /// or took too long.
     ///
     /// Only failures of the server count. The request is still rejected if the client caused the error
     /// ([`MissingIdentity`](ErrorKind::MissingIdentity), [`InvalidIdentity`](ErrorKind::InvalidIdentity),
     /// [`UnknownIdentity`](ErrorKind::UnknownIdentity)) or the setup is wrong
-    /// ([`MissingSetup`](ErrorKind::MissingSetup), [`InvalidConfig`](ErrorKind::InvalidConfig)). The first failure of
-    /// an outage is logged. See [`per_request`](Self::per_request) for an example.
+    /// ([`MissingSetup`](ErrorKind::MissingSetup), [`InvalidConfig`](ErrorKind::InvalidConfig)). The first
+    /// failure of an outage is logged. See [`per_request`](Self::per_request) for an example.
     #[must_use]
     pub fn or_on_error(self, other: impl Into<Self>) -> Self {
         let outage = Arc::new(OutageWatch::default());
@@ -218,8 +221,8 @@ impl PolicySource {
         })
     }
 
-    /// The policy of `other` where `is_needed` for what this source chose, or, `if_missing`, the request lacks what it
-    /// is chosen by.
+    /// The policy of `other` where `is_needed` for what this source chose, or, `if_missing`, the request
+    /// lacks what it is chosen by.
     fn fallback(
         self,
         other: impl Into<Self>,
@@ -257,15 +260,15 @@ impl PolicySource {
         Self(Source::PerRequest { choose: Arc::new(choose), looks_up })
     }
 
-    /// The latest policy of a channel, for policies that change while the service runs. For policies from a file or from
-    /// Redis, see `LivePolicies` of the crate `tower-ratelimit-extra`.
+    /// The latest policy of a channel, for policies that change while the service runs. For policies from a
+    /// file or from Redis, see `LivePolicies` of the crate `tower-ratelimit-extra`.
     ///
-    /// A request reads the channel once, without waiting and without an allocation. Keep the name and the algorithm
-    /// when you change a policy, and [the counts are kept](crate::policy#what-happens-to-the-counts). If the sender is
-    /// dropped, its last policy stays.
+    /// A request reads the channel once, without waiting and without an allocation. Keep the name and the
+    /// algorithm when you change a policy, and [the counts are
+    /// kept](crate::policy#what-happens-to-the-counts). If the sender is dropped, its last policy stays.
     ///
-    /// A layer checks the first policy when it is built. If the store does not support a later one, or another rule
-    /// charges the same key under a policy of that name, requests are answered with 500.
+    /// A layer checks the first policy when it is built. If the store does not support a later one, or
+    /// another rule charges the same key under a policy of that name, requests are answered with 500.
     ///
     /// # Example
     ///
@@ -298,8 +301,8 @@ impl PolicySource {
         Self(Source::Watched(policy))
     }
 
-    /// A receiver of the policy that all requests fall under, now and after each change: to show the active policy, or to
-    /// derive other values from it. `None` if the policy depends on the request.
+    /// A receiver of the policy that all requests fall under, now and after each change: to show the active
+    /// policy, or to derive other values from it. `None` if the policy depends on the request.
     ///
     /// # Example
     ///
@@ -355,8 +358,8 @@ impl PolicySource {
     }
 }
 
-/// Whether `error` is a failure of the server, neither the client's fault nor a mistake in the setup. Logs the first
-/// failure of an outage.
+/// Whether `error` is a failure of the server, neither the client's fault nor a mistake in the setup. Logs
+/// the first failure of an outage.
 fn is_failure(error: &Error, outage: &OutageWatch) -> bool {
     let is_failure = !error.kind().is_clients()
         && !matches!(error.kind(), ErrorKind::MissingSetup | ErrorKind::InvalidConfig);

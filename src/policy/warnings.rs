@@ -44,8 +44,8 @@ fn of_login(policy: &Policy) -> Option<String> {
     ))
 }
 
-/// Whether one of [`LOGINS`] is among the words of a name such as `failed-logins`, `failed_login` or `failedLogins`.
-/// `catalog-index` has no `log-in`.
+/// Whether one of [`LOGINS`] is among the words of a name such as `failed-logins`, `failed_login` or
+/// `failedLogins`. `catalog-index` has no `log-in`.
 fn is_of_login(name: &str) -> bool {
     let (mut words, mut before) = (String::from("-"), ' ');
     for c in name.chars() {

@@ -2,9 +2,10 @@
 //!
 //! Run with `cargo run -p example-client-retry`
 //!
-//! It starts a server that admits a burst of two requests and then one a second, and sends it five, one after the other.
-//! The first two are admitted immediately. Each of the others is denied with `Retry-After: 1`, waits that second and up to
-//! a tenth more, and is admitted. All five are done after a little more than three seconds.
+//! It starts a server that admits a burst of two requests and then one a second, and sends it five, one after
+//! the other. The first two are admitted immediately. Each of the others is denied with `Retry-After: 1`,
+//! waits that second and up to a tenth more, and is admitted. All five are done after a little more than
+//! three seconds.
 
 #![allow(clippy::print_stdout, reason = "the example prints its results")]
 

@@ -2,9 +2,10 @@
 //!
 //! Run with `cargo run -p example-client-retry --bin example-client-retry-tonic`
 //!
-//! It starts a server that admits a burst of two calls and then one a second, and calls it five times, one after the other.
-//! The first two calls are admitted immediately. Each of the others is denied with a `RetryInfo`, waits that time and up to
-//! a tenth more, and is admitted. All five are done after a little more than three seconds.
+//! It starts a server that admits a burst of two calls and then one a second, and calls it five times, one
+//! after the other. The first two calls are admitted immediately. Each of the others is denied with a
+//! `RetryInfo`, waits that time and up to a tenth more, and is admitted. All five are done after a little
+//! more than three seconds.
 
 #![allow(clippy::print_stdout, reason = "the example prints its results")]
 

@@ -20,8 +20,8 @@
 //!     200
 //! ```
 //!
-//! With `REDIS_URL`, such as `redis://127.0.0.1:6379`, the limits are shared, and the histograms of Redis have values.
-//! `PORT` (3000) is the port, 0 for any free one.
+//! With `REDIS_URL`, such as `redis://127.0.0.1:6379`, the limits are shared, and the histograms of Redis
+//! have values. `PORT` (3000) is the port, 0 for any free one.
 
 #![allow(clippy::print_stdout, reason = "the example prints its results")]
 

@@ -4,7 +4,8 @@
 //!
 //! It ends after a few calls. `greeter.rs` is generated from `greeter.proto`, so it needs no protoc.
 //!
-//! The handler charges further units for streams, with the limiter of the layer, and returns a rejection as a status.
+//! The handler charges further units for streams, with the limiter of the layer, and returns a rejection as a
+//! status.
 #![allow(clippy::print_stdout, reason = "the example prints its results")]
 
 #[allow(clippy::all, missing_docs, unnameable_types, unreachable_pub, unused_qualifications, reason = "generated")]

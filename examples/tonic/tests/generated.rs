@@ -1,4 +1,5 @@
-//! `examples/tonic/src/greeter.rs` is generated from `greeter.proto`. protox reads the file, so protoc is not needed.
+//! `examples/tonic/src/greeter.rs` is generated from `greeter.proto`. protox reads the file, so protoc is not
+//! needed.
 
 use std::{env, fs, path::Path};
 

@@ -14,9 +14,10 @@ use super::{
 
 /// Builds a policy whose quota follows a signal, between a [floor](Self::floor) and the policy's own quota.
 ///
-/// Limit and burst are multiplied by the *share*, from the floor to 1, and rounded to whole units, at least one. Name
-/// and algorithm stay, so [the counts are kept](tower_ratelimit::policy#what-happens-to-the-counts). The share is
-/// rounded to about 1 % of itself, so the policy does not follow every small change of the signal.
+/// Limit and burst are multiplied by the *share*, from the floor to 1, and rounded to whole units, at least
+/// one. Name and algorithm stay, so [the counts are
+/// kept](tower_ratelimit::policy#what-happens-to-the-counts). The share is rounded to about 1 % of itself, so
+/// the policy does not follow every small change of the signal.
 ///
 /// # Example
 ///
@@ -77,15 +78,16 @@ pub struct Adaptive {
 }
 
 impl Adaptive {
-    /// Begins with `policy`, whose quota is the most that is ever admitted. If it is a source of a policy that changes,
-    /// such as one of `LivePolicies::get` or [`PolicySource::watched`], its changes are followed immediately, and the
-    /// share applies to the new quota. A change that cannot be counted at the [`floor`](Self::floor) is logged at warn and
-    /// not used. A [`Policy`](tower_ratelimit::Policy) does not change.
+    /// Begins with `policy`, whose quota is the most that is ever admitted. If it is a source of a policy
+    /// that changes, such as one of `LivePolicies::get` or [`PolicySource::watched`], its changes are
+    /// followed immediately, and the share applies to the new quota. A change that cannot be counted at the
+    /// [`floor`](Self::floor) is logged at warn and not used. A [`Policy`](tower_ratelimit::Policy) does not
+    /// change.
     ///
-    /// A policy on the [requests in flight](tower_ratelimit::Policy::concurrency) is treated as a limit of this process,
-    /// counted in a [`MemoryStore`](tower_ratelimit::MemoryStore), unless it is [`shared`](Self::shared): the
-    /// controllers compare it with this process's requests in flight. If it is counted in Redis but not shared, it does not rise while this
-    /// instance uses less than half of it.
+    /// A policy on the [requests in flight](tower_ratelimit::Policy::concurrency) is treated as a limit of
+    /// this process, counted in a [`MemoryStore`](tower_ratelimit::MemoryStore), unless it is
+    /// [`shared`](Self::shared): the controllers compare it with this process's requests in flight. If it is
+    /// counted in Redis but not shared, it does not rise while this instance uses less than half of it.
     pub fn new(policy: impl Into<PolicySource>) -> Self {
         Self {
             policy: policy.into(),
@@ -97,8 +99,9 @@ impl Adaptive {
         }
     }
 
-    /// Follows `signal`: a closure that returns the share to admit, from 0 to 1, or one of [`Aimd`](super::Aimd),
-    /// [`Gradient`](super::Gradient) and [`Vegas`](super::Vegas). See [`Signal`] for what happens to invalid values.
+    /// Follows `signal`: a closure that returns the share to admit, from 0 to 1, or one of
+    /// [`Aimd`](super::Aimd), [`Gradient`](super::Gradient) and [`Vegas`](super::Vegas). See [`Signal`] for
+    /// what happens to invalid values.
     ///
     /// At least one is required. If there are several, the smallest share is active.
     pub fn follow(mut self, signal: impl Into<Signal>) -> Self {
@@ -106,41 +109,43 @@ impl Adaptive {
         self
     }
 
-    /// The smallest share of the quota, above 0 and at most 1. Defaults to 0.05. It cannot be 0, because nothing can be
-    /// measured without requests.
+    /// The smallest share of the quota, above 0 and at most 1. Defaults to 0.05. It cannot be 0, because
+    /// nothing can be measured without requests.
     ///
-    /// A request that costs more than the whole reduced quota is denied without `Retry-After`, because waiting does not
-    /// help under that quota. Choose a floor at which the largest cost fits.
+    /// A request that costs more than the whole reduced quota is denied without `Retry-After`, because
+    /// waiting does not help under that quota. Choose a floor at which the largest cost fits.
     pub const fn floor(mut self, share: f64) -> Self {
         self.floor = share;
         self
     }
 
-    /// The time between two changes of the quota, from 10 milliseconds to an hour. Defaults to 500 milliseconds.
+    /// The time between two changes of the quota, from 10 milliseconds to an hour. Defaults to 500
+    /// milliseconds.
     pub const fn every(mut self, interval: Duration) -> Self {
         self.interval = interval;
         self
     }
 
-    /// Shares the signal with all instances that call this with the same Redis, prefix, policy name and algorithm: each
-    /// publishes its share, and all use the mean. For policies that are counted in Redis, with closures and
-    /// [`Aimd`](super::Aimd).
+    /// Shares the signal with all instances that call this with the same Redis, prefix, policy name and
+    /// algorithm: each publishes its share, and all use the mean. For policies that are counted in Redis,
+    /// with closures and [`Aimd`](super::Aimd).
     ///
-    /// * All instances decide by the same quota, within an interval of a change. Without this, each decides by its own
-    ///   quota, on the [same counts](tower_ratelimit::policy#what-happens-to-the-counts).
-    /// * The mean suits requests that are spread over the instances: one overloaded instance in ten has a tenth of the
-    ///   effect. With the smallest share, one sick instance would throttle all.
-    /// * A new instance starts with the mean of the others. One that stops without notice counts for four more
-    ///   [intervals](Self::every), at least two seconds.
+    /// * All instances decide by the same quota, within an interval of a change. Without this, each decides
+    ///   by its own quota, on the [same counts](tower_ratelimit::policy#what-happens-to-the-counts).
+    /// * The mean suits requests that are spread over the instances: one overloaded instance in ten has a
+    ///   tenth of the effect. With the smallest share, one sick instance would throttle all.
+    /// * A new instance starts with the mean of the others. One that stops without notice counts for four
+    ///   more [intervals](Self::every), at least two seconds.
     /// * While Redis is unavailable, each instance uses its own share.
-    /// * A shared limit on the requests in flight covers all instances. So it also rises while this instance uses
-    ///   little of it, and falls from the whole limit instead of from twice what is used.
-    /// * [`Gradient`](super::Gradient) and [`Vegas`](super::Vegas) cannot be shared: they sometimes reduce the share to
-    ///   empty the queue, and a mean would hide that.
+    /// * A shared limit on the requests in flight covers all instances. So it also rises while this instance
+    ///   uses little of it, and falls from the whole limit instead of from twice what is used.
+    /// * [`Gradient`](super::Gradient) and [`Vegas`](super::Vegas) cannot be shared: they sometimes reduce
+    ///   the share to empty the queue, and a mean would hide that.
     ///
-    /// The shares are in one hash, `prefix:adaptive:policy:algorithm`, with a TTL of a minute, or four intervals if
-    /// they are longer. Each instance sends three commands in every interval, and no request waits for them. The Redis
-    /// user needs `+hset +hdel +hgetall +pexpire`, which are part of [`acl_rule`](RedisStore::acl_rule).
+    /// The shares are in one hash, `prefix:adaptive:policy:algorithm`, with a TTL of a minute, or four
+    /// intervals if they are longer. Each instance sends three commands in every interval, and no request
+    /// waits for them. The Redis user needs `+hset +hdel +hgetall +pexpire`, which are part of
+    /// [`acl_rule`](RedisStore::acl_rule).
     #[cfg(feature = "redis")]
     #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     pub fn shared(mut self, store: &RedisStore) -> Self {
@@ -148,13 +153,14 @@ impl Adaptive {
         self
     }
 
-    /// Starts to follow the signals, in a task of this runtime. The task ends when the last handle, source and layer of
-    /// the policy is dropped. If the runtime is shut down, the last quota stays.
+    /// Starts to follow the signals, in a task of this runtime. The task ends when the last handle, source
+    /// and layer of the policy is dropped. If the runtime is shut down, the last quota stays.
     ///
     /// # Errors
     ///
-    /// * [`InvalidConfig`](ErrorKind::InvalidConfig): there is no signal, a setting is out of its bounds, the policy
-    ///   depends on the request, the algorithm cannot count the quota at the floor, or a signal cannot be shared.
+    /// * [`InvalidConfig`](ErrorKind::InvalidConfig): there is no signal, a setting is out of its bounds, the
+    ///   policy depends on the request, the algorithm cannot count the quota at the floor, or a signal cannot
+    ///   be shared.
     /// * [`MissingSetup`](ErrorKind::MissingSetup): no Tokio runtime runs here.
     pub fn start(self) -> Result<AdaptivePolicy, Error> {
         let runtime = Handle::try_current().map_err(|_| {

@@ -10,18 +10,20 @@ use super::{
 
 /// Keeps the latency below a target that you know: additive increase, multiplicative decrease.
 ///
-/// If a window's median latency is above the target (more than [half](Self::late_up_to) of the requests took longer),
-/// the share falls in proportion to the late requests: by half if all were late. A limit on the requests in flight
-/// first falls to [twice what is used](super#what-holds-for-all-three). After any other window, the share rises by 2 %
-/// of the full quota.
+/// If a window's median latency is above the target (more than [half](Self::late_up_to) of the requests took
+/// longer), the share falls in proportion to the late requests: by half if all were late. A limit on the
+/// requests in flight first falls to [twice what is used](super#what-holds-for-all-three). After any other
+/// window, the share rises by 2 % of the full quota.
 ///
-/// Suits requests in flight and rates. Choose the target well above the usual latency and below the clients' timeout.
+/// Suits requests in flight and rates. Choose the target well above the usual latency and below the clients'
+/// timeout.
 ///
-/// * **Source**: TCP's congestion avoidance (RFC 5681), and the limit of the same name in Netflix's concurrency-limits.
-///   The proportional decrease follows DCTCP (RFC 8257).
-/// * **Weakness**: if the service never meets the target, for example because all requests have become slower, the
-///   quota stays at the floor. Different kinds of requests hide each other: a majority of quick requests hides late
-///   ones, and a single answered request hides those that hang. Use a meter and a policy for each kind.
+/// * **Source**: TCP's congestion avoidance (RFC 5681), and the limit of the same name in Netflix's
+///   concurrency-limits. The proportional decrease follows DCTCP (RFC 8257).
+/// * **Weakness**: if the service never meets the target, for example because all requests have become
+///   slower, the quota stays at the floor. Different kinds of requests hide each other: a majority of quick
+///   requests hides late ones, and a single answered request hides those that hang. Use a meter and a policy
+///   for each kind.
 ///
 /// See the [module](super) for an example.
 #[derive(Clone, Debug)]
@@ -42,17 +44,17 @@ impl Aimd {
         Self { meter: meter.clone(), target, late_up_to: HALF, failed_up_to: HALF }
     }
 
-    /// The share of requests that may take longer than the target, from 0 to 1. Defaults to 0.5: the target is for the
-    /// median. With 0.05, it is for the 95th percentile, but then [a few clients](super#what-a-few-clients-can-do) that
-    /// send bodies slowly can lower the quota.
+    /// The share of requests that may take longer than the target, from 0 to 1. Defaults to 0.5: the target
+    /// is for the median. With 0.05, it is for the 95th percentile, but then [a few
+    /// clients](super#what-a-few-clients-can-do) that send bodies slowly can lower the quota.
     pub const fn late_up_to(mut self, share: f64) -> Self {
         self.late_up_to = share;
         self
     }
 
-    /// The part of the requests that may fail, from 0 to 1. If more fail, the quota falls by half of the part that
-    /// failed: by 30 % if 60 % did. Defaults to 0.5. With 1, failures change nothing. Below a half, [a few
-    /// clients](super#what-a-few-clients-can-do) with failing requests can lower the quota.
+    /// The part of the requests that may fail, from 0 to 1. If more fail, the quota falls by half of the part
+    /// that failed: by 30 % if 60 % did. Defaults to 0.5. With 1, failures change nothing. Below a half, [a
+    /// few clients](super#what-a-few-clients-can-do) with failing requests can lower the quota.
     pub const fn failed_up_to(mut self, share: f64) -> Self {
         self.failed_up_to = share;
         self

@@ -6,8 +6,9 @@ use super::meter::Window;
 
 /// The latency of the service when it is not overloaded: the smallest median of the last 10 to 20 seconds.
 ///
-/// Under an overload that lasts, no recent window is without a queue, and the baseline would rise with the load. So every ten
-/// seconds the share is reduced by as much as empties the queue, for as long as it takes to measure that.
+/// Under an overload that lasts, no recent window is without a queue, and the baseline would rise with the
+/// load. So every ten seconds the share is reduced by as much as empties the queue, for as long as it takes
+/// to measure that.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Baseline {
     /// The smallest since `since`, and the smallest of the time before.

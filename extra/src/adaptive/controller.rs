@@ -9,8 +9,8 @@ use super::{
 
 /// How a controller reacts to what a meter measured.
 pub(super) trait Law: Send {
-    /// The next share, after a window in which `share` was active, and probably limited the service or not. The controller
-    /// keeps it within the bounds.
+    /// The next share, after a window in which `share` was active, and probably limited the service or not.
+    /// The controller keeps it within the bounds.
     fn next(&mut self, share: f64, window: &Window, limits: bool) -> f64;
 
     /// The share is reduced for another reason.
@@ -22,7 +22,8 @@ pub(super) trait Law: Send {
         false
     }
 
-    /// The time after which requests are late, if none has been answered since they began. `None` if it is not known yet.
+    /// The time after which requests are late, if none has been answered since they began. `None` if it is
+    /// not known yet.
     fn patience(&self) -> Option<Duration>;
 
     /// Checks the settings.
@@ -34,8 +35,8 @@ pub(super) trait Law: Send {
 /// * A window has enough requests.
 /// * While the queue becomes shorter, nothing is reduced further.
 /// * A share that is not used does not rise, and what is not used of it is cut off first.
-/// * A service that answers nothing, or fails, reduces the share. A few requests that wait do not: a client can leave its own
-///   unfinished.
+/// * A service that answers nothing, or fails, reduces the share. A few requests that wait do not: a client
+///   can leave its own unfinished.
 pub(super) struct Controller<L> {
     meter: LoadMeter,
     law: L,
@@ -102,8 +103,8 @@ impl<L: Law> Controller<L> {
         Some(if may_rise { next } else { next.min(self.share) })
     }
 
-    /// Whether nothing is answered, and more waits than a few clients cause: at least half of a limit on the requests in flight,
-    /// or further requests under a rate.
+    /// Whether nothing is answered, and more waits than a few clients cause: at least half of a limit on the
+    /// requests in flight, or further requests under a rate.
     fn is_stuck(&mut self, bounds: &Bounds) -> bool {
         let Some(since) = &self.silent_since else {
             self.silent_since = Some(self.meter.mark());

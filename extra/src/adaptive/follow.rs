@@ -173,8 +173,8 @@ impl Follower {
     async fn leave(self) {}
 }
 
-/// The limit of `policy`, if it limits the requests of this process that are in flight. It is not known which part of a
-/// shared limit this process uses.
+/// The limit of `policy`, if it limits the requests of this process that are in flight. It is not known which
+/// part of a shared limit this process uses.
 pub(super) fn most_in_flight(policy: &Policy, is_shared: bool) -> Option<f64> {
     (policy.has_permits() && !is_shared).then(|| policy.quota().limit() as f64)
 }

@@ -19,22 +19,23 @@ use super::{
 /// headroom = 1 / square root of the requests in flight              at most 1/2, so the limit probes for more
 /// ```
 ///
-/// A smaller limit is active immediately. Towards a larger one, the limit moves half of the way. For a limit on the
-/// requests in flight that is used, there is headroom for the square root of the limit. A rate changes in the same
-/// proportion.
+/// A smaller limit is active immediately. Towards a larger one, the limit moves half of the way. For a limit
+/// on the requests in flight that is used, there is headroom for the square root of the limit. A rate changes
+/// in the same proportion.
 ///
-/// Every ten seconds, if the limit is reached and there is a queue, one window with a smaller limit empties the queue
-/// to measure the baseline again. A rate below the full quota counts as reached.
+/// Every ten seconds, if the limit is reached and there is a queue, one window with a smaller limit empties
+/// the queue to measure the baseline again. A rate below the full quota counts as reached.
 ///
-/// * **Source**: Gradient2 of Netflix's concurrency-limits, with the headroom of Envoy's adaptive concurrency filter,
-///   and a baseline that is measured as in Envoy (`minRTT`) and BBR (`ProbeRTT`).
-/// * **Weakness**: if all requests become slower and the load stays, it admits too few for up to twenty seconds. If
-///   requests differ a lot, their mix moves the median: use a meter and a policy for each kind. A queue that other
-///   instances cause at a shared database is part of the baseline. A long body keeps its place in a limit on the
-///   requests in flight, so emptying the queue takes as long: use an [`Aimd`](super::Aimd) for downloads.
+/// * **Source**: Gradient2 of Netflix's concurrency-limits, with the headroom of Envoy's adaptive concurrency
+///   filter, and a baseline that is measured as in Envoy (`minRTT`) and BBR (`ProbeRTT`).
+/// * **Weakness**: if all requests become slower and the load stays, it admits too few for up to twenty
+///   seconds. If requests differ a lot, their mix moves the median: use a meter and a policy for each kind. A
+///   queue that other instances cause at a shared database is part of the baseline. A long body keeps its
+///   place in a limit on the requests in flight, so emptying the queue takes as long: use an
+///   [`Aimd`](super::Aimd) for downloads.
 ///
-/// Use only one policy with a `Gradient` or a [`Vegas`](super::Vegas) per meter, because only its own smaller limit
-/// empties the queue. For the same reason, it cannot be [`shared`](super::Adaptive::shared).
+/// Use only one policy with a `Gradient` or a [`Vegas`](super::Vegas) per meter, because only its own smaller
+/// limit empties the queue. For the same reason, it cannot be [`shared`](super::Adaptive::shared).
 ///
 /// # Example
 ///
@@ -78,16 +79,16 @@ impl Gradient {
         Self { meter: meter.clone(), tolerance: 1.5, failed_up_to: HALF, baseline: Baseline::default() }
     }
 
-    /// How many times the baseline the latency may be before the limit falls: at least 1. Defaults to 1.5. A larger
-    /// value admits more and queues longer.
+    /// How many times the baseline the latency may be before the limit falls: at least 1. Defaults to 1.5. A
+    /// larger value admits more and queues longer.
     pub const fn tolerance(mut self, times: f64) -> Self {
         self.tolerance = times;
         self
     }
 
-    /// The part of the requests that may fail, from 0 to 1. If more fail, the quota falls by half of the part that
-    /// failed: by 30 % if 60 % did. Defaults to 0.5. With 1, failures change nothing. Below a half, [a few
-    /// clients](super#what-a-few-clients-can-do) with failing requests can lower the quota.
+    /// The part of the requests that may fail, from 0 to 1. If more fail, the quota falls by half of the part
+    /// that failed: by 30 % if 60 % did. Defaults to 0.5. With 1, failures change nothing. Below a half, [a
+    /// few clients](super#what-a-few-clients-can-do) with failing requests can lower the quota.
     pub const fn failed_up_to(mut self, share: f64) -> Self {
         self.failed_up_to = share;
         self

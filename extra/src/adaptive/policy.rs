@@ -3,9 +3,11 @@ use std::fmt;
 use tokio::sync::watch;
 use tower_ratelimit::{Policy, PolicySource};
 
-/// A policy whose quota follows its signals, from [`Adaptive::start`](super::Adaptive::start). Cloning gives another handle.
+/// A policy whose quota follows its signals, from [`Adaptive::start`](super::Adaptive::start). Cloning gives
+/// another handle.
 ///
-/// It converts into a [`PolicySource`], for a layer or a rule. Without a layer, ask for the [`policy`](Self::policy) each time.
+/// It converts into a [`PolicySource`], for a layer or a rule. Without a layer, ask for the
+/// [`policy`](Self::policy) each time.
 ///
 /// # Example
 ///
@@ -34,8 +36,8 @@ impl AdaptivePolicy {
         self.active.borrow().clone()
     }
 
-    /// The share of the full quota that is active, from the floor to 1: for a dashboard or a health check. With the
-    /// feature `metrics`, it is the gauge `ratelimit_adaptive_share`.
+    /// The share of the full quota that is active, from the floor to 1: for a dashboard or a health check.
+    /// With the feature `metrics`, it is the gauge `ratelimit_adaptive_share`.
     #[must_use]
     pub fn share(&self) -> f64 {
         *self.share.borrow()

@@ -16,8 +16,8 @@ pub(super) struct Shares {
     outage: Outage,
 }
 
-/// Who publishes, and whether it still does. It needs no clock that instances agree on: an entry is of a running instance if
-/// it changes.
+/// Who publishes, and whether it still does. It needs no clock that instances agree on: an entry is of a
+/// running instance if it changes.
 struct Roll {
     own: String,
     /// Changes with every entry of this instance.
@@ -35,7 +35,8 @@ struct Seen {
     has_stopped: bool,
 }
 
-/// The entry that an instance publishes: its share, a number that changes with every entry, and its interval in milliseconds.
+/// The entry that an instance publishes: its share, a number that changes with every entry, and its interval
+/// in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Entry {
     share: f64,
@@ -43,7 +44,8 @@ struct Entry {
     expiry: Duration,
 }
 
-/// After this time, or once no entry counts if that is later, the table of a service that no longer runs is removed.
+/// After this time, or once no entry counts if that is later, the table of a service that no longer runs is
+/// removed.
 const TTL: Duration = Duration::from_secs(60);
 /// A hash with more fields is not for this crate.
 const MAX_ENTRIES: usize = 10_000;

@@ -5,14 +5,14 @@ use super::{closure::Followed, source::Source};
 /// What an [`Adaptive`](super::Adaptive) policy follows: a closure, or one of [`Aimd`](super::Aimd),
 /// [`Gradient`](super::Gradient) and [`Vegas`](super::Vegas), which convert into it.
 ///
-/// A closure returns the share of the quota to admit, from 0 to 1: `|| 1.0 - cpu_load()`. It is called once per
-/// [interval](super::Adaptive::every). It must not block: let it read a value that is already known.
+/// A closure returns the share of the quota to admit, from 0 to 1: `|| 1.0 - cpu_load()`. It is called once
+/// per [interval](super::Adaptive::every). It must not block: let it read a value that is already known.
 ///
-/// * The share follows in steps: in one interval, it falls by at most half and rises by at most a tenth of the full
-///   quota.
+/// * The share follows in steps: in one interval, it falls by at most half and rises by at most a tenth of
+///   the full quota.
 /// * Values below 0 count as 0, values above 1 as 1.
-/// * If the closure panics or returns NaN, the share stays. After ten such intervals it rises to the full quota, in
-///   steps, until the next valid value.
+/// * If the closure panics or returns NaN, the share stays. After ten such intervals it rises to the full
+///   quota, in steps, until the next valid value.
 pub struct Signal(Box<dyn Source>);
 
 impl Signal {

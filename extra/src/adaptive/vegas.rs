@@ -11,8 +11,8 @@ use super::{
 
 /// Keeps the queue in front of the service short: a few requests, regardless of their latency.
 ///
-/// The *baseline* is the smallest median latency of the last 20 seconds. After each window, the queue is estimated from
-/// `n`, the requests in flight until they are answered (answers per second times the median):
+/// The *baseline* is the smallest median latency of the last 20 seconds. After each window, the queue is
+/// estimated from `n`, the requests in flight until they are answered (answers per second times the median):
 ///
 /// ```text
 /// queue = n x (1 - baseline / median latency of the window)
@@ -27,18 +27,19 @@ use super::{
 /// | more | fall by a unit, and by half of what is above 6 |
 ///
 /// The limit, or the rate, changes by that change divided by `n`, and rises by at most half of itself. Every
-/// ten seconds, if the limit is reached and there is a queue, one window with a smaller limit empties the queue to
-/// measure the baseline again. A rate below the full quota counts as reached.
+/// ten seconds, if the limit is reached and there is a queue, one window with a smaller limit empties the
+/// queue to measure the baseline again. A rate below the full quota counts as reached.
 ///
-/// It admits fewer concurrent requests than [`Gradient`](super::Gradient), so the latency is lower. Prefer it if all
-/// requests take about the same time.
+/// It admits fewer concurrent requests than [`Gradient`](super::Gradient), so the latency is lower. Prefer it
+/// if all requests take about the same time.
 ///
-/// * **Source**: TCP Vegas (Brakmo and Peterson, 1995), and the limit of the same name in Netflix's concurrency-limits.
-/// * **Weakness**: the same as `Gradient`. With up to six requests in flight on average, it never reduces the limit,
-///   because that is not a long queue.
+/// * **Source**: TCP Vegas (Brakmo and Peterson, 1995), and the limit of the same name in Netflix's
+///   concurrency-limits.
+/// * **Weakness**: the same as `Gradient`. With up to six requests in flight on average, it never reduces the
+///   limit, because that is not a long queue.
 ///
-/// Use only one policy with a `Vegas` or a `Gradient` per meter, because only its own smaller limit empties the queue.
-/// For the same reason, it cannot be [`shared`](super::Adaptive::shared).
+/// Use only one policy with a `Vegas` or a `Gradient` per meter, because only its own smaller limit empties
+/// the queue. For the same reason, it cannot be [`shared`](super::Adaptive::shared).
 ///
 /// # Example
 ///
@@ -77,9 +78,9 @@ impl Vegas {
         Self { meter: meter.clone(), failed_up_to: HALF, baseline: Baseline::default() }
     }
 
-    /// The part of the requests that may fail, from 0 to 1. If more fail, the quota falls by half of the part that
-    /// failed: by 30 % if 60 % did. Defaults to 0.5. With 1, failures change nothing. Below a half, [a few
-    /// clients](super#what-a-few-clients-can-do) with failing requests can lower the quota.
+    /// The part of the requests that may fail, from 0 to 1. If more fail, the quota falls by half of the part
+    /// that failed: by 30 % if 60 % did. Defaults to 0.5. With 1, failures change nothing. Below a half, [a
+    /// few clients](super#what-a-few-clients-can-do) with failing requests can lower the quota.
     pub const fn failed_up_to(mut self, share: f64) -> Self {
         self.failed_up_to = share;
         self

@@ -37,8 +37,8 @@ use super::{
 pub struct Admin(Settings);
 
 impl Admin {
-    /// Administers the keys under `policies`, which are counted by `limiter`: a clone of the limiter of the layers, or
-    /// their store.
+    /// Administers the keys under `policies`, which are counted by `limiter`: a clone of the limiter of the
+    /// layers, or their store.
     ///
     /// # Panics
     ///
@@ -59,19 +59,21 @@ impl Admin {
         Self(Settings { limiter, policies, extractors: Vec::new(), switch: None })
     }
 
-    /// Finds the keys of the policy `policy` with `extractor`, its rule's extractor. Operators then write an identity
-    /// as a client sends it. Defaults to the key's [stored form](tower_ratelimit::key#the-stored-form).
+    /// Finds the keys of the policy `policy` with `extractor`, its rule's extractor. Operators then write an
+    /// identity as a client sends it. Defaults to the key's [stored
+    /// form](tower_ratelimit::key#the-stored-form).
     ///
-    /// So an operator can write an address instead of its network ([`PeerIp`](tower_ratelimit::PeerIp)), or an API key
-    /// of which Redis has only a hash ([`hashed`](KeyExtractor::hashed)). Write `%25` for a percent sign in an
-    /// identity, as in stored forms. A stored form with a mark, such as `%*` and a hash, is used as it is. If several
-    /// keys may belong to an identity ([`or`](KeyExtractor::or)), the answer is 409 with their stored forms. An identity
-    /// that the extractor looks up, such as with [`map`](KeyExtractor::map) and a `Lookup`, is looked up.
+    /// So an operator can write an address instead of its network ([`PeerIp`](tower_ratelimit::PeerIp)), or
+    /// an API key of which Redis has only a hash ([`hashed`](KeyExtractor::hashed)). Write `%25` for a
+    /// percent sign in an identity, as in stored forms. A stored form with a mark, such as `%*` and a hash,
+    /// is used as it is. If several keys may belong to an identity ([`or`](KeyExtractor::or)), the answer is
+    /// 409 with their stored forms. An identity that the extractor looks up, such as with
+    /// [`map`](KeyExtractor::map) and a `Lookup`, is looked up.
     ///
     /// # Panics
     ///
-    /// If a fixed list has no policy of this name, if it is called twice for one policy, or if the extractor, or one that
-    /// it consists of, does not implement [`keys_of`](KeyExtractor::keys_of).
+    /// If a fixed list has no policy of this name, if it is called twice for one policy, or if the extractor,
+    /// or one that it consists of, does not implement [`keys_of`](KeyExtractor::keys_of).
     #[track_caller]
     pub fn keys_of(mut self, policy: &str, extractor: impl KeyExtractor) -> Self {
         if let Some(fixed) = self.0.policies.fixed() {
@@ -118,8 +120,8 @@ impl Admin {
     }
 }
 
-/// The [router](crate::admin) for operators, over the keys under `policies` that `limiter` counts. Mount it behind your own
-/// authentication: it has none.
+/// The [router](crate::admin) for operators, over the keys under `policies` that `limiter` counts. Mount it
+/// behind your own authentication: it has none.
 ///
 /// See [`Admin`] for more settings.
 ///

@@ -2,10 +2,10 @@
 //!
 //! # No built-in authentication
 //!
-//! **Every client of this router can lift all limits and see the identities of others. Mount it behind your own
-//! authentication, best on a separate listener that the internet does not reach.** `examples/admin.rs` in the
-//! repository does both: it compares a bearer token in constant time, and listens on the loopback interface. No route
-//! is served unless you mount the router.
+//! **Every client of this router can lift all limits and see the identities of others. Mount it behind your
+//! own authentication, best on a separate listener that the internet does not reach.** `examples/admin.rs` in
+//! the repository does both: it compares a bearer token in constant time, and listens on the loopback
+//! interface. No route is served unless you mount the router.
 //!
 //! ```
 //! use axum::{Router, body::Body, http::Request, middleware};
@@ -45,16 +45,16 @@
 //! | `GET /enforcement` | The position of the [switch](Admin::enforcement), `{"enforcement": "on"}` |
 //! | `PUT /enforcement` | With `{"enforcement": "off"}`, moves it, in this process |
 //!
-//! `{key}` is the key's [stored form](tower_ratelimit::key#the-stored-form), percent-encoded as any segment of a path:
-//! `alice`; `Jos%C3%A9%20Ortega`; `%25(acme%25%7Calice%25)` for the joined key `%(acme%|alice%)`. If an identity
-//! contains no `%`, it is its own stored form. `%25` is the empty identity; a path without a key is an error. With
-//! [`Admin::keys_of`], `{key}` is the identity as the client sends it, with `%25` for a percent sign, so `%2525` in the
-//! path.
+//! `{key}` is the key's [stored form](tower_ratelimit::key#the-stored-form), percent-encoded as any segment
+//! of a path: `alice`; `Jos%C3%A9%20Ortega`; `%25(acme%25%7Calice%25)` for the joined key `%(acme%|alice%)`.
+//! If an identity contains no `%`, it is its own stored form. `%25` is the empty identity; a path without a
+//! key is an error. With [`Admin::keys_of`], `{key}` is the identity as the client sends it, with `%25` for a
+//! percent sign, so `%2525` in the path.
 //!
 //! # Errors
 //!
-//! Errors are `application/problem+json` (RFC 9457), with the remedy in `detail`. A method that a route does not have is
-//! answered by axum, with 405 and no body.
+//! Errors are `application/problem+json` (RFC 9457), with the remedy in `detail`. A method that a route does
+//! not have is answered by axum, with 405 and no body.
 //!
 //! | status | |
 //! |---|---|
@@ -68,10 +68,11 @@
 //!
 //! # Logs
 //!
-//! With the feature `tracing`, every change is logged, at info, or at warn if it moves the switch of enforcement: the
-//! policy, the units or seconds, and `key_hash`, which is the [same hash](crate::explain::ExplainedCharge::key_hash) as
-//! in explanations. No log contains the key itself. The hash is not a secret: anyone who knows an address can compute
-//! it. To log who made a change, open a span in your middleware.
+//! With the feature `tracing`, every change is logged, at info, or at warn if it moves the switch of
+//! enforcement: the policy, the units or seconds, and `key_hash`, which is the [same
+//! hash](crate::explain::ExplainedCharge::key_hash) as in explanations. No log contains the key itself. The
+//! hash is not a secret: anyone who knows an address can compute it. To log who made a change, open a span in
+//! your middleware.
 
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod admin;

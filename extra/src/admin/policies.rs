@@ -5,8 +5,8 @@ use tower_ratelimit::{Error, Policy};
 #[cfg(feature = "live")]
 use crate::live::LivePolicies;
 
-/// The policies that the router of [`Admin`](super::Admin) shows: a fixed list, those that change while the service runs,
-/// or what a function returns.
+/// The policies that the router of [`Admin`](super::Admin) shows: a fixed list, those that change while the
+/// service runs, or what a function returns.
 ///
 /// # Example
 ///

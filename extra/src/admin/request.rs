@@ -14,8 +14,8 @@ use serde::de::DeserializeOwned;
 
 use super::problem::Problem;
 
-/// The parameters of the path. The router may be nested under a path with parameters of the same names, of which a map
-/// keeps the last.
+/// The parameters of the path. The router may be nested under a path with parameters of the same names, of
+/// which a map keeps the last.
 pub(super) type PathNames = Result<Path<HashMap<String, String>>, PathRejection>;
 
 pub(super) struct Names {

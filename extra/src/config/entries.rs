@@ -12,8 +12,8 @@ use super::{
     table::{Table, TextOrTable},
 };
 
-/// The table of a policy, or entries that change another policy. An entry that is left out stays as it is; `null` stands for
-/// its default.
+/// The table of a policy, or entries that change another policy. An entry that is left out stays as it is;
+/// `null` stands for its default.
 #[derive(Debug, Deserialize)]
 #[serde(rename = "a policy", deny_unknown_fields)]
 pub(crate) struct PolicyChanges {
@@ -42,7 +42,8 @@ fn entry<'de, T: Deserialize<'de>, D: Deserializer<'de>>(deserializer: D) -> Res
     Option::deserialize(deserializer).map(Some)
 }
 
-/// No text stands for it. A list of its values does not either, which serde would read without the names of the entries.
+/// No text stands for it. A list of its values does not either, which serde would read without the names of
+/// the entries.
 impl Table for PolicyChanges {
     const EXPECTED: &'static str = "a table of the policy's entries";
 

@@ -2,8 +2,8 @@ use serde::Serialize;
 use tower_ratelimit::policy::QuotaUnit;
 use tower_ratelimit::{FailureMode, Policy, Quota};
 
-/// The settings of a policy as a table, for pages and logs. It cannot be read as a policy again, because it lacks the
-/// options of the algorithm and the numbers of the penalty.
+/// The settings of a policy as a table, for pages and logs. It cannot be read as a policy again, because it
+/// lacks the options of the algorithm and the numbers of the penalty.
 ///
 /// # Example
 ///

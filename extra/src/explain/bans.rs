@@ -44,31 +44,34 @@ const PAUSE: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BanList {
-    /// Each key as it is [stored](tower_ratelimit::key#the-stored-form), and the time until its ban ends: the longest ban
-    /// first, bans of the same length in the order of their keys.
+    /// Each key as it is [stored](tower_ratelimit::key#the-stored-form), and the time until its ban ends: the
+    /// longest ban first, bans of the same length in the order of their keys.
     pub bans: Vec<(Key, Duration)>,
-    /// Whether there are no others: `false` if the store has more than 10,000 bans, more keys than are looked at, or a value
-    /// that another version or another program wrote.
+    /// Whether there are no others: `false` if the store has more than 10,000 bans, more keys than are looked
+    /// at, or a value that another version or another program wrote.
     pub is_complete: bool,
 }
 
 impl BanList {
-    /// The keys that are banned under `policy` now, automatically or by hand, even if the policy is a shadow: all of them, or
-    /// the 10,000 longest bans. [`Operator::unban`](tower_ratelimit::Operator::unban) takes a key as it is in the list.
+    /// The keys that are banned under `policy` now, automatically or by hand, even if the policy is a shadow:
+    /// all of them, or the 10,000 longest bans. [`Operator::unban`](tower_ratelimit::Operator::unban) takes a
+    /// key as it is in the list.
     ///
-    /// A `RedisStore` reads the names of all keys of all primaries with `SCAN`, in steps
-    /// between which Redis makes decisions. The work grows with the number of keys in Redis, so do not call this for
-    /// requests. It stops the search after about 100,000 keys that were denied or banned under the policy. A store makes one
-    /// list at a time; further calls wait. The Redis user needs `+scan`, which is not part of the store's `acl_rule`. A key
-    /// that is banned or released during the scan may be missing or listed.
+    /// A `RedisStore` reads the names of all keys of all primaries with `SCAN`, in steps between which Redis
+    /// makes decisions. The work grows with the number of keys in Redis, so do not call this for requests. It
+    /// stops the search after about 100,000 keys that were denied or banned under the policy. A store makes
+    /// one list at a time; further calls wait. The Redis user needs `+scan`, which is not part of the store's
+    /// `acl_rule`. A key that is banned or released during the scan may be missing or listed.
     ///
     /// # Errors
     ///
-    /// * [`InvalidConfig`](ErrorKind::InvalidConfig): the policy has no penalty, or the store cannot list its keys.
-    /// * [`StoreTimeout`](ErrorKind::StoreTimeout): a step of the search took longer than the deadline of a decision, or half
-    ///   a second if that is longer.
+    /// * [`InvalidConfig`](ErrorKind::InvalidConfig): the policy has no penalty, or the store cannot list its
+    ///   keys.
+    /// * [`StoreTimeout`](ErrorKind::StoreTimeout): a step of the search took longer than the deadline of a
+    ///   decision, or half a second if that is longer.
     /// * The failure of a store that does not answer for five seconds while the keys are looked at.
-    /// * Any other failure of the store. The policy's [`FailureMode`](tower_ratelimit::FailureMode) does not apply.
+    /// * Any other failure of the store. The policy's [`FailureMode`](tower_ratelimit::FailureMode) does not
+    ///   apply.
     pub async fn of(limiter: &Limiter, policy: &Policy) -> Result<Self, Error> {
         let Some(counted_by) = policy.bans() else {
             let message = format!(
@@ -111,8 +114,8 @@ impl BanList {
     }
 }
 
-/// Peeks at `key`, again and again while the store is unavailable: a list takes seconds, and must not fail because Redis
-/// pauses for longer than the deadline of a request.
+/// Peeks at `key`, again and again while the store is unavailable: a list takes seconds, and must not fail
+/// because Redis pauses for longer than the deadline of a request.
 async fn patient_peek(operator: Operator, policy: Policy, key: Key) -> (Key, Result<Decision, Error>) {
     let began = Instant::now();
     loop {

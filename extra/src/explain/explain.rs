@@ -4,13 +4,14 @@ use tower_ratelimit::{Charge, Error, Key, Limiter, Policy, RateLimitLayer, Rejec
 use super::explanation::{ExplainedCharge, Explanation};
 
 impl Explanation {
-    /// What [`Limiter::check`] would decide about `key` now, and why: the state of the key, its name in the store, and
-    /// the settings of the policy. It charges nothing. For operators.
+    /// What [`Limiter::check`] would decide about `key` now, and why: the state of the key, its name in the
+    /// store, and the settings of the policy. It charges nothing. For operators.
     ///
-    /// The explanation does not foresee a ban: if the denial would make a [penalty](Policy::penalty) ban the key, it
-    /// shows the wait without the ban. The store decides, even if this process could answer from a lease or the [deny
-    /// cache](tower_ratelimit::store::RedisStoreBuilder::deny_cache). So an instance with the key in its deny cache may
-    /// deny it for up to a second more, and one with units on [lease](Policy::max_lease) may still admit it.
+    /// The explanation does not foresee a ban: if the denial would make a [penalty](Policy::penalty) ban the
+    /// key, it shows the wait without the ban. The store decides, even if this process could answer from a
+    /// lease or the [deny cache](tower_ratelimit::store::RedisStoreBuilder::deny_cache). So an instance with
+    /// the key in its deny cache may deny it for up to a second more, and one with units on
+    /// [lease](Policy::max_lease) may still admit it.
     ///
     /// An explanation prints as text. With the feature `serde`, it can be serialized.
     ///
@@ -60,17 +61,17 @@ impl Explanation {
         explain(limiter, charges.iter().map(known).collect()).await
     }
 
-    /// What `layer` would decide about `request` now, and why: the rules that apply to it, their keys, and the state of
-    /// each. It charges nothing.
+    /// What `layer` would decide about `request` now, and why: the rules that apply to it, their keys, and
+    /// the state of each. It charges nothing.
     ///
-    /// `None` if the layer does not limit the request: the layer is [off](RateLimitLayer::enforcement), the request is
-    /// [exempt](RateLimitLayer::exempt_if), or no rule has a policy for it. If the layer [only
+    /// `None` if the layer does not limit the request: the layer is [off](RateLimitLayer::enforcement), the
+    /// request is [exempt](RateLimitLayer::exempt_if), or no rule has a policy for it. If the layer [only
     /// reports](tower_ratelimit::policy::Enforcement::ReportOnly), it admits requests that are denied here.
     ///
     /// # Errors
     ///
-    /// The rejection, if the client is [blocked](RateLimitLayer::block_if) or cannot be identified, or if the store cannot
-    /// decide.
+    /// The rejection, if the client is [blocked](RateLimitLayer::block_if) or cannot be identified, or if the
+    /// store cannot decide.
     ///
     /// # Example
     ///

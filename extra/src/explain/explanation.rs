@@ -2,8 +2,8 @@ use std::fmt;
 
 use tower_ratelimit::{Charge, Decision, Key, Policy, decision::Outcome};
 
-/// What a [`Limiter`](tower_ratelimit::Limiter) would decide about a key now, and why. [`of`](Self::of) makes it, with
-/// an example.
+/// What a [`Limiter`](tower_ratelimit::Limiter) would decide about a key now, and why. [`of`](Self::of) makes
+/// it, with an example.
 ///
 /// `Display` prints it for people, with keys and identities: keep it out of logs. `Debug` hides them.
 ///
@@ -39,10 +39,11 @@ use tower_ratelimit::{Charge, Decision, Key, Policy, decision::Outcome};
 /// }
 /// ```
 ///
-/// `verdict` is `admitted`, `delayed` or `denied`. `banned_for` is the remaining time of a [ban](Policy::penalty),
-/// during which `remaining` is 0. `retry_after` is null for an admission, and if waiting does not help. Unknown values
-/// of `identity` and `stored_as` are null. If the store [failed](Self::decision) and nothing else counts the policy,
-/// `verdict` and the values after it in `charges` are null.
+/// `verdict` is `admitted`, `delayed` or `denied`. `banned_for` is the remaining time of a
+/// [ban](Policy::penalty), during which `remaining` is 0. `retry_after` is null for an admission, and if
+/// waiting does not help. Unknown values of `identity` and `stored_as` are null. If the store
+/// [failed](Self::decision) and nothing else counts the policy, `verdict` and the values after it in
+/// `charges` are null.
 #[derive(Clone)]
 pub struct Explanation {
     pub(super) decision: Decision,
@@ -102,7 +103,8 @@ impl ExplainedCharge {
         self.identity.as_deref()
     }
 
-    /// The name under which the store keeps the count: the key in Redis. `None` for a store that has no such names.
+    /// The name under which the store keeps the count: the key in Redis. `None` for a store that has no such
+    /// names.
     #[must_use]
     pub fn stored_name(&self) -> Option<&str> {
         self.stored_name.as_deref()
@@ -120,8 +122,8 @@ impl ExplainedCharge {
         self.charge.is_shadow()
     }
 
-    /// The verdict of this policy alone, what remains, and the reset. `None` if the store failed and nothing else
-    /// counts the policy.
+    /// The verdict of this policy alone, what remains, and the reset. `None` if the store failed and nothing
+    /// else counts the policy.
     #[must_use]
     pub const fn outcome(&self) -> Option<&Outcome> {
         self.outcome.as_ref()

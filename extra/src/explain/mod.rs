@@ -1,5 +1,5 @@
-//! What would be decided about a key or a request, and why, for people and programs: [`Explanation`]. Which keys are banned:
-//! [`BanList`].
+//! What would be decided about a key or a request, and why, for people and programs: [`Explanation`]. Which
+//! keys are banned: [`BanList`].
 //!
 //! # Example
 //!

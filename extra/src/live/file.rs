@@ -37,8 +37,8 @@ const ATTEMPTS: usize = 10;
 /// A file system that takes longer is not waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A file, read as a whole. Polled and not watched: a mounted directory of Kubernetes and an editor that renames replace the
-/// file, and then inotify watches one that is no longer there.
+/// A file, read as a whole. Polled and not watched: a mounted directory of Kubernetes and an editor that
+/// renames replace the file, and then inotify watches one that is no longer there.
 pub(super) struct PolicyFile {
     path: Arc<Path>,
     /// The latest content that two reads agreed on.

@@ -21,7 +21,8 @@ pub(crate) trait Origin: Send + 'static {
     /// The current content of the origin.
     fn read(&mut self) -> impl Future<Output = Result<Self::Content, Error>> + Send;
 
-    /// Where `content` moves the switch, even if the rest of it is invalid or waits. `None` if it must be valid as a whole.
+    /// Where `content` moves the switch, even if the rest of it is invalid or waits. `None` if it must be
+    /// valid as a whole.
     fn enforcement(&self, _content: &Self::Content) -> Option<Enforcement> {
         None
     }
@@ -46,7 +47,8 @@ pub(super) struct Follower<O: Origin> {
 /// The latest content, if it could not be applied. After it, every change may be the correction.
 struct Rejected<C> {
     content: Arc<C>,
-    /// The result of the content. A valid one is applied again, because a policy that it lacks may no longer be in use.
+    /// The result of the content. A valid one is applied again, because a policy that it lacks may no longer
+    /// be in use.
     parsed: Result<Parsed, Error>,
 }
 
@@ -127,7 +129,8 @@ impl<O: Origin> Follower<O> {
     }
 }
 
-/// The set of an origin that is followed. If this is dropped while the set is in use, its policies do not change again.
+/// The set of an origin that is followed. If this is dropped while the set is in use, its policies do not
+/// change again.
 struct Followed(Arc<Set>);
 
 impl Drop for Followed {

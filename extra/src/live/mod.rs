@@ -1,8 +1,10 @@
-//! Policies that change while the service runs, from a file or from Redis: [`LivePolicies`], which has an example.
+//! Policies that change while the service runs, from a file or from Redis: [`LivePolicies`], which has an
+//! example.
 
-// An `Origin` reads the file or the hash and knows what it says. The task of `follow` polls it and applies what is new to the
-// `Set`, which the handles share. A source of a policy is a receiver of the set's channel for it, so a request takes no lock
-// that covers other policies, and the task knows whether a policy is in use.
+// An `Origin` reads the file or the hash and knows what it says. The task of `follow` polls it and applies
+// what is new to the `Set`, which the handles share. A source of a policy is a receiver of the set's channel
+// for it, so a request takes no lock that covers other policies, and the task knows whether a policy is in
+// use.
 
 mod error_place;
 mod file;

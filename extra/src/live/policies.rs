@@ -11,29 +11,31 @@ use super::{
 #[cfg(feature = "redis")]
 use super::{follow::Origin, parsed::Parsed};
 
-/// Named policies that change while the service runs, from a file or from Redis. Cloning gives another handle on them.
+/// Named policies that change while the service runs, from a file or from Redis. Cloning gives another handle
+/// on them.
 ///
-/// [`file`](Self::file) reads a TOML file. `LivePolicies::redis` reads a hash in Redis, shared by all instances.
-/// For policies from elsewhere, such as a configuration service, use [`PolicySource::watched`].
+/// [`file`](Self::file) reads a TOML file. `LivePolicies::redis` reads a hash in Redis, shared by all
+/// instances. For policies from elsewhere, such as a configuration service, use [`PolicySource::watched`].
 ///
 /// # What happens to a change
 ///
-/// * **All or nothing.** If one policy of the file or the hash is invalid, all stay as they are, and the layers keep
-///   using them. [`last_error`](Self::last_error) and a warning in the log state the policy, the entry and what to
-///   write. The warning is logged once per error, not once per read.
-/// * **Policies in use cannot disappear.** If a policy used by a layer or a [`PolicySource`] is missing, the change is
-///   invalid: it may be a typing error or half a file, and requests must not become unlimited. Policies that are not in
-///   use can be removed.
-/// * **The switch always moves.** The field `@enforcement` of a hash takes effect even if other fields are invalid or
-///   wait for a version. A file must be valid as a whole.
-/// * **Every change is logged**, as old and new values: at info, or at warn if the switch moves or a hash is gone.
+/// * **All or nothing.** If one policy of the file or the hash is invalid, all stay as they are, and the
+///   layers keep using them. [`last_error`](Self::last_error) and a warning in the log state the policy, the
+///   entry and what to write. The warning is logged once per error, not once per read.
+/// * **Policies in use cannot disappear.** If a policy used by a layer or a [`PolicySource`] is missing, the
+///   change is invalid: it may be a typing error or half a file, and requests must not become unlimited.
+///   Policies that are not in use can be removed.
+/// * **The switch always moves.** The field `@enforcement` of a hash takes effect even if other fields are
+///   invalid or wait for a version. A file must be valid as a whole.
+/// * **Every change is logged**, as old and new values: at info, or at warn if the switch moves or a hash is
+///   gone.
 /// * **Counts** are kept if the quota changes, and start again if the algorithm changes: [all
 ///   changes](tower_ratelimit::policy#what-happens-to-the-counts).
-/// * **A request reads each policy once.** If several policies change together, a request may still see the old version
-///   of some.
+/// * **A request reads each policy once.** If several policies change together, a request may still see the
+///   old version of some.
 ///
-/// The file or the hash is read until the last handle, [`PolicySource`] and layer made from it is dropped, or the
-/// runtime is shut down.
+/// The file or the hash is read until the last handle, [`PolicySource`] and layer made from it is dropped, or
+/// the runtime is shut down.
 ///
 /// # Example
 ///
@@ -81,7 +83,8 @@ impl LivePolicies {
     /// [`poll_every`](Self::poll_every).
     ///
     /// The policies are tables `[[policies]]`, as in [any configuration file](crate::config#entries).
-    /// `enforcement`, above them, sets the [switch](Self::enforcement): `"on"`, the default, `"report-only"` or `"off"`.
+    /// `enforcement`, above them, sets the [switch](Self::enforcement): `"on"`, the default, `"report-only"`
+    /// or `"off"`.
     ///
     /// ```toml
     /// enforcement = "on"
@@ -97,18 +100,20 @@ impl LivePolicies {
     /// quota = "10/s burst 20"
     /// ```
     ///
-    /// Changes are found by content, so Kubernetes ConfigMaps, symbolic links and editors that rename files work. If
-    /// the file is missing for a while, the policies stay. A file is used when two reads 50 ms apart agree, so a
-    /// half-written file is not used, even when the service starts. If your program writes more slowly, let it write another file and rename it.
-    /// Files are read and parsed outside the runtime's worker threads, and an invalid file is parsed once. A file
-    /// system that does not answer for five seconds is an error.
+    /// Changes are found by content, so Kubernetes ConfigMaps, symbolic links and editors that rename files
+    /// work. If the file is missing for a while, the policies stay. A file is used when two reads 50 ms apart
+    /// agree, so a half-written file is not used, even when the service starts. If your program writes more
+    /// slowly, let it write another file and rename it. Files are read and parsed outside the runtime's
+    /// worker threads, and an invalid file is parsed once. A file system that does not answer for five
+    /// seconds is an error.
     ///
     /// This call blocks while it reads the file twice, for 50 ms or more.
     ///
     /// # Errors
     ///
-    /// * [`InvalidConfig`](tower_ratelimit::ErrorKind::InvalidConfig): the file cannot be read, is larger than 1 MiB, has no entries, is
-    ///   being written all the time, or is invalid. The message names the line, the policy and the entry.
+    /// * [`InvalidConfig`](tower_ratelimit::ErrorKind::InvalidConfig): the file cannot be read, is larger
+    ///   than 1 MiB, has no entries, is being written all the time, or is invalid. The message names the
+    ///   line, the policy and the entry.
     /// * [`MissingSetup`](tower_ratelimit::ErrorKind::MissingSetup): no Tokio runtime runs here.
     pub fn file(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let runtime = runtime()?;
@@ -119,8 +124,8 @@ impl LivePolicies {
         Ok(policies)
     }
 
-    /// Policies of `origin`, which is read once before this returns. Until it is read without an error, the policies of
-    /// `first` apply.
+    /// Policies of `origin`, which is read once before this returns. Until it is read without an error, the
+    /// policies of `first` apply.
     #[cfg(feature = "redis")]
     pub(crate) async fn following<O: Origin>(name: String, first: Parsed, origin: O) -> Result<Self, Error> {
         let runtime = runtime()?;
@@ -140,15 +145,16 @@ impl LivePolicies {
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](tower_ratelimit::ErrorKind::InvalidConfig) if there is no such policy. The message lists those that there are.
+    /// [`InvalidConfig`](tower_ratelimit::ErrorKind::InvalidConfig) if there is no such policy. The message
+    /// lists those that there are.
     pub fn get(&self, name: &str) -> Result<PolicySource, Error> {
         self.set.follow(name).map(PolicySource::watched)
     }
 
     /// The policy `name` as it is now, for decisions without a layer. Call this for each decision.
     ///
-    /// This does not count as a use of the policy: if the file or the hash removes it, this fails. To prevent that,
-    /// hold a source from [`get`](Self::get).
+    /// This does not count as a use of the policy: if the file or the hash removes it, this fails. To prevent
+    /// that, hold a source from [`get`](Self::get).
     ///
     /// # Errors
     ///
@@ -174,16 +180,17 @@ impl LivePolicies {
         self.set.policies()
     }
 
-    /// The number of changes that were applied since the first read of a file, or since the defaults of a hash. If the
-    /// first read of a hash changes the defaults, that is the first change. Writing a file or a hash again with the
-    /// same content is not a change.
+    /// The number of changes that were applied since the first read of a file, or since the defaults of a
+    /// hash. If the first read of a hash changes the defaults, that is the first change. Writing a file or a
+    /// hash again with the same content is not a change.
     #[must_use]
     pub fn version(&self) -> u64 {
         *self.versions.borrow()
     }
 
-    /// Why the policies stay as they are: the file or the hash is invalid or cannot be read, the hash has changed but its
-    /// `@version` has not, or the runtime that read it was shut down. `None` once that is over. The metric `ratelimit_failed_policy_sources` counts these.
+    /// Why the policies stay as they are: the file or the hash is invalid or cannot be read, the hash has
+    /// changed but its `@version` has not, or the runtime that read it was shut down. `None` once that is
+    /// over. The metric `ratelimit_failed_policy_sources` counts these.
     ///
     /// Use it in a health check or an administration page. It shows no password.
     #[must_use]
@@ -191,10 +198,11 @@ impl LivePolicies {
         self.set.error()
     }
 
-    /// Waits for a change that this handle has not waited for yet. A new handle has seen what its original has. If the
-    /// first read of a hash changed the defaults, the first call returns immediately.
+    /// Waits for a change that this handle has not waited for yet. A new handle has seen what its original
+    /// has. If the first read of a hash changed the defaults, the first call returns immediately.
     ///
-    /// The future can be dropped at any time. It never completes once the runtime that made the policies is shut down.
+    /// The future can be dropped at any time. It never completes once the runtime that made the policies is
+    /// shut down.
     pub async fn changed(&mut self) {
         // The sender lives as long as this handle.
         let _ = self.versions.changed().await;
@@ -203,14 +211,16 @@ impl LivePolicies {
     /// The switch that the file or the hash moves. Give it to layers with
     /// [`RateLimitLayer::enforcement`](tower_ratelimit::RateLimitLayer::enforcement).
     ///
-    /// If you or the router for operators move it, it stays there until the value in the file or the hash changes.
+    /// If you or the router for operators move it, it stays there until the value in the file or the hash
+    /// changes.
     #[must_use]
     pub fn enforcement(&self) -> &EnforcementSwitch {
         self.set.enforcement()
     }
 
-    /// Sets the time between two reads, for all handles. Defaults to 500 ms; at least 10 ms. Each pause is up to a
-    /// tenth shorter or longer, so that instances do not read together. Takes effect after the current pause.
+    /// Sets the time between two reads, for all handles. Defaults to 500 ms; at least 10 ms. Each pause is up
+    /// to a tenth shorter or longer, so that instances do not read together. Takes effect after the current
+    /// pause.
     #[must_use]
     pub fn poll_every(self, interval: Duration) -> Self {
         self.set.set_interval(interval);

@@ -14,11 +14,12 @@ use super::{
 use crate::redis_hash::RedisHash;
 
 impl LivePolicies {
-    /// Policies that operators change in Redis while the service runs. Every instance follows within a second.
+    /// Policies that operators change in Redis while the service runs. Every instance follows within a
+    /// second.
     ///
     /// `defaults` are the policies of the service. Operators change them in one hash. Its key is the
-    /// [prefix](tower_ratelimit::store::RedisStoreBuilder::prefix) and `:policies`, so `rl:policies` with the default
-    /// prefix.
+    /// [prefix](tower_ratelimit::store::RedisStoreBuilder::prefix) and `:policies`, so `rl:policies` with the
+    /// default prefix.
     ///
     /// | field | value |
     /// |---|---|
@@ -36,32 +37,33 @@ impl LivePolicies {
     /// redis-cli HSET rl:policies @enforcement off
     /// ```
     ///
-    /// To change several policies in one step, set `@version` last, or change all in one `HSET` or a transaction. A
-    /// starting instance applies the hash as it finds it.
+    /// To change several policies in one step, set `@version` last, or change all in one `HSET` or a
+    /// transaction. A starting instance applies the hash as it finds it.
     ///
     /// # How instances follow
     ///
     /// Each instance reads the hash with `HGETALL` every 500 ms, or at the interval of
     /// [`poll_every`](Self::poll_every), on the connections of this store and within its
-    /// [deadline](tower_ratelimit::store::RedisStoreBuilder::deadline), at most half a second. No request waits for it.
-    /// Keep the hash small: on a single server, a read without a reply in time counts for the circuit breaker, like a
-    /// call for decisions.
+    /// [deadline](tower_ratelimit::store::RedisStoreBuilder::deadline), at most half a second. No request
+    /// waits for it. Keep the hash small: on a single server, a read without a reply in time counts for the
+    /// circuit breaker, like a call for decisions.
     ///
-    /// While Redis is unavailable, the policies stay as they are. The hash has no TTL, so no `volatile` eviction policy
-    /// removes it. A Redis without persistence loses it in a restart: the defaults apply again, and a warning is
-    /// logged.
+    /// While Redis is unavailable, the policies stay as they are. The hash has no TTL, so no `volatile`
+    /// eviction policy removes it. A Redis without persistence loses it in a restart: the defaults apply
+    /// again, and a warning is logged.
     ///
-    /// An invalid hash [changes nothing](Self#what-happens-to-a-change). If the hash is invalid or cannot be read when
-    /// this function is called, the defaults apply, and [`last_error`](Self::last_error) has the reason. The call takes
-    /// at most a second and a half.
+    /// An invalid hash [changes nothing](Self#what-happens-to-a-change). If the hash is invalid or cannot be
+    /// read when this function is called, the defaults apply, and [`last_error`](Self::last_error) has the
+    /// reason. The call takes at most a second and a half.
     ///
-    /// The Redis user needs `+hgetall`, which is part of [`acl_rule`](RedisStore::acl_rule); operators need `+hset
-    /// +hdel ~rl:policies`. Anyone who can write the hash can turn the limits off. In a Redis Cluster, the hash is on
-    /// one node.
+    /// The Redis user needs `+hgetall`, which is part of [`acl_rule`](RedisStore::acl_rule); operators need
+    /// `+hset +hdel ~rl:policies`. Anyone who can write the hash can turn the limits off. In a Redis Cluster,
+    /// the hash is on one node.
     ///
     /// # Errors
     ///
-    /// * [`InvalidConfig`](tower_ratelimit::ErrorKind::InvalidConfig): two defaults have one name, or the name of one begins with `@`.
+    /// * [`InvalidConfig`](tower_ratelimit::ErrorKind::InvalidConfig): two defaults have one name, or the
+    ///   name of one begins with `@`.
     /// * [`MissingSetup`](tower_ratelimit::ErrorKind::MissingSetup): no Tokio runtime runs here.
     ///
     /// # Example

@@ -215,8 +215,8 @@ impl Set {
         failed_sources_changed(-i64::from(_failed));
     }
 
-    /// Records that the origin is not read again, because of `cause`. Not logged, because this is also how a service ends
-    /// that does not drop its layers before its runtime.
+    /// Records that the origin is not read again, because of `cause`. Not logged, because this is also how a
+    /// service ends that does not drop its layers before its runtime.
     pub(super) fn stopped(&self, cause: &str) {
         let message = format!("{} is not read any more: {cause}", self.origin);
         self.record(&mut self.state.lock(), Error::new(ErrorKind::MissingSetup, message));
@@ -244,8 +244,8 @@ impl Set {
     }
 }
 
-/// The number of sources that failed changes by `change`. Called without a change too, because a recorder may be installed
-/// later.
+/// The number of sources that failed changes by `change`. Called without a change too, because a recorder may
+/// be installed later.
 #[cfg(feature = "metrics")]
 fn failed_sources_changed(change: i64) {
     use std::sync::atomic::{AtomicI64, Ordering};

@@ -6,34 +6,38 @@ use super::{settings::Settings, shared::Shared};
 
 /// An asynchronous lookup with a cache, such as of an account in a database.
 ///
-/// Key extractors and policy sources can use clones of one `Lookup`, which share its values. So a request causes at
-/// most one lookup if values are [kept](Self::capacity), and most requests cause none.
+/// Key extractors and policy sources can use clones of one `Lookup`, which share its values. So a request
+/// causes at most one lookup if values are [kept](Self::capacity), and most requests cause none.
 ///
-/// * **Freshness.** A value serves for the [`ttl`](Self::ttl). After that, it still serves while one background task
-///   refreshes it, and for up to [`stale_for`](Self::stale_for) while lookups fail or hang. After a failure, the next
-///   request at least one second later tries again.
-/// * **Coalescing.** Concurrent requests for one key in one runtime share one lookup. It runs in a separate task, so a
-///   dropped request does not disturb the others. It has a value or an error within [`timeout`](Self::timeout).
-/// * **Bounds.** At most [`capacity`](Self::capacity) values are kept. The least used ones are dropped first, so a
-///   flood of unknown keys does not displace the values of busy clients. At most the same number of lookups run
-///   concurrently in each runtime; further ones are an error. Limit the length of keys that clients can choose.
-/// * **Misses.** An error whose kind blames the client is a miss: [`UnknownIdentity`](ErrorKind::UnknownIdentity) for a
-///   key without a value, `MissingIdentity` and `InvalidIdentity`. Misses are cached for the [`ttl`](Self::ttl), at
-///   most [`misses`](Self::misses) of them, separately from the values. Other errors are not cached.
-/// * **When it runs.** A lookup starts when its answer is first awaited. A layer does not await it if another rule has
-///   already denied the request.
-/// * **Runtime.** Time comes from `tokio::time`. A lookup needs a Tokio runtime, and callers only wait for one in their
-///   own runtime.
+/// * **Freshness.** A value serves for the [`ttl`](Self::ttl). After that, it still serves while one
+///   background task refreshes it, and for up to [`stale_for`](Self::stale_for) while lookups fail or hang.
+///   After a failure, the next request at least one second later tries again.
+/// * **Coalescing.** Concurrent requests for one key in one runtime share one lookup. It runs in a separate
+///   task, so a dropped request does not disturb the others. It has a value or an error within
+///   [`timeout`](Self::timeout).
+/// * **Bounds.** At most [`capacity`](Self::capacity) values are kept. The least used ones are dropped first,
+///   so a flood of unknown keys does not displace the values of busy clients. At most the same number of
+///   lookups run concurrently in each runtime; further ones are an error. Limit the length of keys that
+///   clients can choose.
+/// * **Misses.** An error whose kind blames the client is a miss:
+///   [`UnknownIdentity`](ErrorKind::UnknownIdentity) for a key without a value, `MissingIdentity` and
+///   `InvalidIdentity`. Misses are cached for the [`ttl`](Self::ttl), at most [`misses`](Self::misses) of
+///   them, separately from the values. Other errors are not cached.
+/// * **When it runs.** A lookup starts when its answer is first awaited. A layer does not await it if another
+///   rule has already denied the request.
+/// * **Runtime.** Time comes from `tokio::time`. A lookup needs a Tokio runtime, and callers only wait for
+///   one in their own runtime.
 ///
 /// # Errors of a lookup
 ///
 /// The function's error becomes the [`source`](StdError::source) of an [`Error`] of the kind
-/// [`IdentityUnavailable`](ErrorKind::IdentityUnavailable), and the request is rejected with 500. A lookup that takes
-/// too long fails with the same kind. If the function returns an [`Error`] of this crate, it is returned unchanged. If
-/// its kind blames the client, such as [`UnknownIdentity`](ErrorKind::UnknownIdentity), the old value no longer serves.
+/// [`IdentityUnavailable`](ErrorKind::IdentityUnavailable), and the request is rejected with 500. A lookup
+/// that takes too long fails with the same kind. If the function returns an [`Error`] of this crate, it is
+/// returned unchanged. If its kind blames the client, such as
+/// [`UnknownIdentity`](ErrorKind::UnknownIdentity), the old value no longer serves.
 ///
-/// The start of an outage is logged once, with the message of the [`Error`] and without its source, which may contain a
-/// client's identity. Log the source in your function.
+/// The start of an outage is logged once, with the message of the [`Error`] and without its source, which may
+/// contain a client's identity. Log the source in your function.
 ///
 /// # Example
 ///
@@ -94,8 +98,8 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    /// Looks up values with `find`, a function or closure that receives a key. Its error may be of any type, including
-    /// an [`Error`] of this crate.
+    /// Looks up values with `find`, a function or closure that receives a key. Its error may be of any type,
+    /// including an [`Error`] of this crate.
     ///
     /// The value is cloned for each request. If cloning is expensive, return an `Arc`.
     pub fn new<F, E>(find: impl Fn(K) -> F + Send + Sync + 'static) -> Self
@@ -117,8 +121,8 @@ where
         self.with(|settings| settings.ttl = ttl)
     }
 
-    /// Sets how long a value serves after its [`ttl`](Self::ttl) while it cannot be refreshed. Defaults to one hour.
-    /// With zero, requests wait for a new value once the old one has expired.
+    /// Sets how long a value serves after its [`ttl`](Self::ttl) while it cannot be refreshed. Defaults to
+    /// one hour. With zero, requests wait for a new value once the old one has expired.
     pub fn stale_for(self, stale_for: Duration) -> Self {
         self.with(|settings| settings.stale_for = stale_for)
     }
@@ -128,27 +132,28 @@ where
         self.with(|settings| settings.timeout = timeout)
     }
 
-    /// Sets how many values are kept, and how many lookups run concurrently. Defaults to 10,000. With 0, no value is
-    /// kept, and one lookup runs at a time.
+    /// Sets how many values are kept, and how many lookups run concurrently. Defaults to 10,000. With 0, no
+    /// value is kept, and one lookup runs at a time.
     pub fn capacity(self, capacity: usize) -> Self {
         self.with(|settings| settings.capacity = capacity)
     }
 
-    /// Sets how many misses are kept. Defaults to 10,000. With 0, each request with an unknown key causes a lookup.
+    /// Sets how many misses are kept. Defaults to 10,000. With 0, each request with an unknown key causes a
+    /// lookup.
     pub fn misses(self, misses: usize) -> Self {
         self.with(|settings| settings.misses = misses)
     }
 
-    /// The value of `key`. If it is cached, the answer is ready and costs one clone of the value. Otherwise, the lookup
-    /// starts when the answer is first awaited.
+    /// The value of `key`. If it is cached, the answer is ready and costs one clone of the value. Otherwise,
+    /// the lookup starts when the answer is first awaited.
     ///
     /// The key is borrowed: `get` of a `Lookup<String, _>` takes a `&str`.
     ///
     /// # Errors
     ///
     /// * The [error](Self#errors-of-a-lookup) of the lookup.
-    /// * [`IdentityUnavailable`](ErrorKind::IdentityUnavailable): the lookup took too long, panicked, its runtime ended,
-    ///   or too many lookups run concurrently.
+    /// * [`IdentityUnavailable`](ErrorKind::IdentityUnavailable): the lookup took too long, panicked, its
+    ///   runtime ended, or too many lookups run concurrently.
     /// * [`MissingSetup`](ErrorKind::MissingSetup): there is no Tokio runtime, and the value is not cached.
     pub fn get<Q>(&self, key: &Q) -> Answer<V>
     where
@@ -165,8 +170,8 @@ where
     }
 }
 
-/// An error of this crate as it is, and any other as the cause of one. A downcast, because the error type of `find` is
-/// any: no trait tells the two apart.
+/// An error of this crate as it is, and any other as the cause of one. A downcast, because the error type of
+/// `find` is any: no trait tells the two apart.
 fn own_error(error: Box<dyn StdError + Send + Sync>) -> Error {
     match error.downcast::<Error>() {
         Ok(error) => *error,

@@ -23,13 +23,13 @@ const MAX_LIFETIME: Duration = Duration::from_secs(100 * 365 * 24 * 3_600);
 pub(super) struct Shared<K, V> {
     pub(super) find: Arc<dyn Fn(K) -> Answer<V> + Send + Sync>,
     pub(super) settings: Settings,
-    /// The found values, at most a fixed number. Expiry is decided in this file, because a test cannot pause the clock of
-    /// the cache: the cache only drops values that no request needs.
+    /// The found values, at most a fixed number. Expiry is decided in this file, because a test cannot pause
+    /// the clock of the cache: the cache only drops values that no request needs.
     values: Cache<K, Found<V>>,
     /// The keys that have no value, apart, so that guessed keys displace no values.
     misses: Cache<K, Missed>,
-    /// The lookups that run, by runtime: one that is blocked or not driven delays no other. They are not in the cache, which
-    /// may drop its entries at any time. Locked only if there is no fresh value.
+    /// The lookups that run, by runtime: one that is blocked or not driven delays no other. They are not in
+    /// the cache, which may drop its entries at any time. Locked only if there is no fresh value.
     running: Mutex<HashMap<Id, HashMap<K, Running<V>>>>,
     outage: Outage,
 }

@@ -1,7 +1,8 @@
 //! Tests for your own [`Algorithm`](tower_ratelimit::algorithm::Algorithm).
 //!
-//! [`TwinTest`] drives the Lua file of an algorithm, on a Redis server, and its twin in Rust with the same random steps.
-//! It compares every decision to the microsecond, and checks the rules of all algorithms on both.
+//! [`TwinTest`] drives the Lua file of an algorithm, on a Redis server, and its twin in Rust with the same
+//! random steps. It compares every decision to the microsecond, and checks the rules of all algorithms on
+//! both.
 //!
 //! # Example
 //!

@@ -11,17 +11,19 @@ use super::{
 
 /// Compares the Lua file of an algorithm with its twin in Rust, by random steps.
 ///
-/// A step moves a clock forward or back, or makes decisions: charges, peeks, refunds, resets, decisions together with
-/// another policy, and batches with several requests for one key. After each the test compares the verdicts, the
-/// remaining units, the delays, and the retry and reset times. It also checks these rules:
+/// A step moves a clock forward or back, or makes decisions: charges, peeks, refunds, resets, decisions
+/// together with another policy, and batches with several requests for one key. After each the test compares
+/// the verdicts, the remaining units, the delays, and the retry and reset times. It also checks these rules:
 ///
 /// * A cost of 0 is admitted.
 /// * A denied request changes nothing.
 /// * The remaining units can be charged, and no more. They are at most the capacity.
-/// * A request is not admitted before its retry time, and is admitted then; see [`exact_retry`](Self::exact_retry).
+/// * A request is not admitted before its retry time, and is admitted then; see
+///   [`exact_retry`](Self::exact_retry).
 /// * A cost above the capacity is denied without a retry time, and no other cost is.
 ///
-/// The quota is the scale of times and costs. Test a small limit, a large one, and one that does not divide its period.
+/// The quota is the scale of times and costs. Test a small limit, a large one, and one that does not divide
+/// its period.
 ///
 /// It does not check that a state lives long enough, because a manual clock does not expire keys.
 ///
@@ -62,8 +64,8 @@ impl TwinTest {
         self
     }
 
-    /// Whether a denied request is always admitted after its retry time, if the key is not charged in the meantime. Set
-    /// it to false if the algorithm reports only when to try again. Defaults to true.
+    /// Whether a denied request is always admitted after its retry time, if the key is not charged in the
+    /// meantime. Set it to false if the algorithm reports only when to try again. Defaults to true.
     pub const fn exact_retry(mut self, exact: bool) -> Self {
         self.exact_retry = exact;
         self

@@ -23,63 +23,67 @@ use crate::{
 /// | proxies with unknown addresses, always the same number, that clients cannot bypass | `ClientIp::behind(TrustedProxies::hops(2))` |
 /// | a CDN or a proxy that sends a header other than `X-Forwarded-For` | one of these with [`.header(..)`](Self::header) |
 ///
-/// The guide [the client's address behind proxies](crate::guide::client_ip) has the settings for nginx, Kubernetes,
-/// cloud load balancers and CDNs.
+/// The guide [the client's address behind proxies](crate::guide::client_ip) has the settings for nginx,
+/// Kubernetes, cloud load balancers and CDNs.
 ///
-/// An IPv6 address is counted by its /64 network. There are two exceptions: a link-local address is counted in full,
-/// and an address that embeds an IPv4 address is counted as that IPv4 address. [`PeerIp`](crate::PeerIp) does the same.
+/// An IPv6 address is counted by its /64 network. There are two exceptions: a link-local address is counted
+/// in full, and an address that embeds an IPv4 address is counted as that IPv4 address.
+/// [`PeerIp`](crate::PeerIp) does the same.
 ///
 /// # Why the proxies must be declared
 ///
-/// Any client can send `X-Forwarded-For: 1.2.3.4`. A proxy *appends* the address that it sees. So only the addresses on
-/// the right of the list, which your proxies appended, can be trusted; those on the left are what the client sent. A
-/// limit by the left-most address limits nothing: an attacker sends another address with each request.
+/// Any client can send `X-Forwarded-For: 1.2.3.4`. A proxy *appends* the address that it sees. So only the
+/// addresses on the right of the list, which your proxies appended, can be trusted; those on the left are
+/// what the client sent. A limit by the left-most address limits nothing: an attacker sends another address
+/// with each request.
 ///
 /// # Which address is used
 ///
-/// * [`TrustedProxies::cidrs`]: if the peer is not in the networks, the peer is the client and the header is ignored.
-///   Otherwise the list is read from the right, and the first address outside the networks is the client. If all
-///   addresses are inside, the left-most one is.
-/// * [`TrustedProxies::hops`]: the client is the `count`-th address from the right, regardless of the peer. **If
-///   clients can reach the service without passing the proxies, they can choose this address.**
+/// * [`TrustedProxies::cidrs`]: if the peer is not in the networks, the peer is the client and the header is
+///   ignored. Otherwise the list is read from the right, and the first address outside the networks is the
+///   client. If all addresses are inside, the left-most one is.
+/// * [`TrustedProxies::hops`]: the client is the `count`-th address from the right, regardless of the peer.
+///   **If clients can reach the service without passing the proxies, they can choose this address.**
 ///
 /// # Which header
 ///
 /// `ClientIp` reads one [header](Self::header). If it is missing, no other header is read:
 ///
-/// * A list (`x-forwarded-for`, the default, or `forwarded`): every proxy must append to it. Only the outermost one, or
-///   one that itself finds the client, may overwrite it.
-/// * A single address (any other header, such as `x-real-ip`): the outermost proxy must overwrite it on every request,
-///   and the others must pass it on.
+/// * A list (`x-forwarded-for`, the default, or `forwarded`): every proxy must append to it. Only the
+///   outermost one, or one that itself finds the client, may overwrite it.
+/// * A single address (any other header, such as `x-real-ip`): the outermost proxy must overwrite it on every
+///   request, and the others must pass it on.
 ///
 /// If a proxy forwards the client's own header unchanged, the client chooses its key.
 ///
 /// # Requests without a usable header
 ///
-/// If a request from a trusted proxy does not contain the client's address, the client *cannot be determined*. This
-/// happens if the header is missing, if the list is shorter than declared, or if the deciding address is
-/// invalid or past the part that is read. Then:
+/// If a request from a trusted proxy does not contain the client's address, the client *cannot be
+/// determined*. This happens if the header is missing, if the list is shorter than declared, or if the
+/// deciding address is invalid or past the part that is read. Then:
 ///
-/// * The key is the address of a proxy: the last valid one on the way to the client, or the peer. All such requests
-///   share one limit.
-/// * Each `ClientIp`, together with its clones, logs one warning. Health checks sent by the proxy cause it too; call
-///   [`without_warning`](Self::without_warning) to turn it off.
-/// * The request is not [exempt](crate::RateLimitLayer::exempt_if), even if the proxy's address is: otherwise a client
-///   could become exempt by making the header invalid. To exempt the proxy's health checks, match their path.
+/// * The key is the address of a proxy: the last valid one on the way to the client, or the peer. All such
+///   requests share one limit.
+/// * Each `ClientIp`, together with its clones, logs one warning. Health checks sent by the proxy cause it
+///   too; call [`without_warning`](Self::without_warning) to turn it off.
+/// * The request is not [exempt](crate::RateLimitLayer::exempt_if), even if the proxy's address is: otherwise
+///   a client could become exempt by making the header invalid. To exempt the proxy's health checks, match
+///   their path.
 /// * A [blocklist](crate::RateLimitLayer::block_if) with the proxy's address rejects the request with 400.
 ///
 /// # Errors
 ///
-/// * [`MissingSetup`](ErrorKind::MissingSetup), answered with 500: the peer's address is needed, and the server does
-///   not provide it (see [`PeerIp`](crate::PeerIp#where-the-address-comes-from)), or the peer is a Unix socket. A Unix
-///   socket is a trusted proxy with [`and_unix_socket`](TrustedProxies::and_unix_socket).
-/// * [`InvalidIdentity`](ErrorKind::InvalidIdentity), answered with 400: a header of a single address is sent more than
-///   once.
+/// * [`MissingSetup`](ErrorKind::MissingSetup), answered with 500: the peer's address is needed, and the
+///   server does not provide it (see [`PeerIp`](crate::PeerIp#where-the-address-comes-from)), or the peer is
+///   a Unix socket. A Unix socket is a trusted proxy with
+///   [`and_unix_socket`](TrustedProxies::and_unix_socket).
+/// * [`InvalidIdentity`](ErrorKind::InvalidIdentity), answered with 400: a header of a single address is sent
+///   more than once.
 ///
 /// # What is an address
 ///
-/// `192.0.2.1`, `192.0.2.1:4711`, `2001:db8::1`, `[2001:db8::1]` and `[2001:db8::1]:4711`, with or without spaces and
-/// tabs around them.
+/// `192.0.2.1`, `192.0.2.1:4711`, `2001:db8::1`, `[2001:db8::1]` and `[2001:db8::1]:4711`, with or without
+/// spaces and tabs around them.
 ///
 /// | case | result |
 /// |---|---|
@@ -152,8 +156,8 @@ impl ClientIp {
 
     /// Sets the header that the proxies send. Defaults to `x-forwarded-for`.
     ///
-    /// `x-forwarded-for` and `forwarded` (RFC 7239) are lists. Any other header, such as `x-real-ip` of nginx or
-    /// `cf-connecting-ip` of Cloudflare, has a single address.
+    /// `x-forwarded-for` and `forwarded` (RFC 7239) are lists. Any other header, such as `x-real-ip` of nginx
+    /// or `cf-connecting-ip` of Cloudflare, has a single address.
     ///
     /// # Panics
     ///
@@ -210,15 +214,15 @@ impl ClientIp {
         Ok(self)
     }
 
-    /// Turns off the warning about [requests without a usable header](#requests-without-a-usable-header), if such
-    /// requests are expected.
+    /// Turns off the warning about [requests without a usable header](#requests-without-a-usable-header), if
+    /// such requests are expected.
     pub fn without_warning(mut self) -> Self {
         self.warning = Warning::off();
         self
     }
 
-    /// The whole address of the client, regardless of [`ipv6_prefix`](Self::ipv6_prefix). An IPv4 address in IPv6 form
-    /// is converted to IPv4.
+    /// The whole address of the client, regardless of [`ipv6_prefix`](Self::ipv6_prefix). An IPv4 address in
+    /// IPv6 form is converted to IPv4.
     ///
     /// # Errors
     ///
@@ -227,10 +231,10 @@ impl ClientIp {
         self.locate(request).map(|client| client.address)
     }
 
-    /// Matches the requests whose client is in one of `networks`, such as `10.0.0.0/8`. An address without a prefix
-    /// length matches only itself. For [`RateLimitLayer::exempt_if`](crate::RateLimitLayer::exempt_if) and
-    /// [`RateLimitLayer::block_if`](crate::RateLimitLayer::block_if); see [`PeerIp::within`](crate::PeerIp::within) for an
-    /// example.
+    /// Matches the requests whose client is in one of `networks`, such as `10.0.0.0/8`. An address without a
+    /// prefix length matches only itself. For [`RateLimitLayer::exempt_if`](crate::RateLimitLayer::exempt_if)
+    /// and [`RateLimitLayer::block_if`](crate::RateLimitLayer::block_if); see
+    /// [`PeerIp::within`](crate::PeerIp::within) for an example.
     ///
     /// The whole address is compared, not the IPv6 network that it is counted under.
     ///
@@ -243,8 +247,8 @@ impl ClientIp {
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig): one of `networks` is neither a network nor an address. The message
-    /// names it.
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig): one of `networks` is neither a network nor an address.
+    /// The message names it.
     pub fn within(
         self,
         networks: impl IntoIterator<Item = impl AsRef<str>>,

@@ -1,5 +1,5 @@
-//! The header in which proxies send the client's address. Lists are read from the right, where the nearest proxy
-//! appended, so nothing to the left of an element can change its meaning.
+//! The header in which proxies send the client's address. Lists are read from the right, where the nearest
+//! proxy appended, so nothing to the left of an element can change its meaning.
 
 use std::{
     iter::Rev,
@@ -63,8 +63,8 @@ impl ForwardingHeader {
         }
     }
 
-    /// The first hop from the right that is not in `proxies`, else the last one that is an address; or the single
-    /// address.
+    /// The first hop from the right that is not in `proxies`, else the last one that is an address; or the
+    /// single address.
     pub(super) fn first_outside(
         &self,
         request: &Parts,
@@ -97,7 +97,8 @@ impl ForwardingHeader {
 #[derive(Clone, Copy)]
 pub(super) struct Located {
     pub(super) address: IpAddr,
-    /// Whether it is the client's address. Otherwise it is a proxy's address: the known one nearest to the client.
+    /// Whether it is the client's address. Otherwise it is a proxy's address: the known one nearest to the
+    /// client.
     pub(super) determined: bool,
 }
 
@@ -111,8 +112,8 @@ enum Cut {
     Unbalanced,
 }
 
-/// The elements of a list, over all lines of its header, from the right. Empty elements are skipped. A `None` at the end
-/// stands for elements that are not read.
+/// The elements of a list, over all lines of its header, from the right. Empty elements are skipped. A `None`
+/// at the end stands for elements that are not read.
 struct Elements<'a> {
     lines: Rev<ValueIter<'a, HeaderValue>>,
     /// The part of the current line that is not read yet.
@@ -224,8 +225,8 @@ fn address_in_for(element: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The value at the start of `text`, and the rest: a quoted string without its quotes and escapes, or all up to the next
-/// `;` or whitespace.
+/// The value at the start of `text`, and the rest: a quoted string without its quotes and escapes, or all up
+/// to the next `;` or whitespace.
 fn value(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let Some(mut rest) = text.strip_prefix(b"\"") else {
         let ends = text.iter().position(|&byte| matches!(byte, b';' | b' ' | b'\t')).unwrap_or(text.len());

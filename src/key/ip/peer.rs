@@ -10,14 +10,14 @@ use crate::{
 
 /// The address of the peer, which is the other end of the connection.
 ///
-/// Use it if clients connect directly. **Behind a proxy or a load balancer use [`ClientIp`](crate::ClientIp)**: there
-/// the peer is the proxy, and all its clients would share one limit. `PeerIp` reads no header, except to
-/// [warn](#the-warning) about that mistake.
+/// Use it if clients connect directly. **Behind a proxy or a load balancer use
+/// [`ClientIp`](crate::ClientIp)**: there the peer is the proxy, and all its clients would share one limit.
+/// `PeerIp` reads no header, except to [warn](#the-warning) about that mistake.
 ///
-/// An IPv6 address is counted by its /64 network, the smallest that a customer usually gets. A link-local address
-/// (`fe80::/10`) is counted in full, because all of them are in one network. An address that embeds a client's IPv4
-/// address is counted as that IPv4 address: IPv4-mapped and IPv4-compatible addresses, 6to4 (`2002::/16`), Teredo
-/// (`2001::/32`), and NAT64 (`64:ff9b::/96`).
+/// An IPv6 address is counted by its /64 network, the smallest that a customer usually gets. A link-local
+/// address (`fe80::/10`) is counted in full, because all of them are in one network. An address that embeds a
+/// client's IPv4 address is counted as that IPv4 address: IPv4-mapped and IPv4-compatible addresses, 6to4
+/// (`2002::/16`), Teredo (`2001::/32`), and NAT64 (`64:ff9b::/96`).
 ///
 /// # Where the address comes from
 ///
@@ -40,15 +40,16 @@ use crate::{
 ///
 /// * The extensions contain no address. The message names the call that is missing.
 /// * The peer is a Unix socket, which has no address. Use [`ClientIp`](crate::ClientIp) with
-///   [`TrustedProxies::and_unix_socket`](crate::key::TrustedProxies::and_unix_socket). A Unix socket is recognized by
-///   tonic's `UdsConnectInfo`, and by the `SocketAddr` for Unix sockets of std or tokio (feature `axum`), alone or in
-///   `ConnectInfo`.
+///   [`TrustedProxies::and_unix_socket`](crate::key::TrustedProxies::and_unix_socket). A Unix socket is
+///   recognized by tonic's `UdsConnectInfo`, and by the `SocketAddr` for Unix sockets of std or tokio
+///   (feature `axum`), alone or in `ConnectInfo`.
 ///
 /// # The warning
 ///
-/// A forwarding header (`x-forwarded-for`, `forwarded` or `x-real-ip`) is a sign of a proxy. If one of the first 1,000
-/// requests has one, `PeerIp` logs a warning, once for a value and its clones. A client that connects directly can send
-/// the header too. Call [`without_warning`](Self::without_warning) if the limit is meant to be per peer.
+/// A forwarding header (`x-forwarded-for`, `forwarded` or `x-real-ip`) is a sign of a proxy. If one of the
+/// first 1,000 requests has one, `PeerIp` logs a warning, once for a value and its clones. A client that
+/// connects directly can send the header too. Call [`without_warning`](Self::without_warning) if the limit is
+/// meant to be per peer.
 ///
 /// # Example
 ///
@@ -115,19 +116,20 @@ impl PeerIp {
         Ok(self)
     }
 
-    /// Turns [the warning](#the-warning) off, for a limit that is meant to be per peer, such as a limit for each proxy.
+    /// Turns [the warning](#the-warning) off, for a limit that is meant to be per peer, such as a limit for
+    /// each proxy.
     pub fn without_warning(mut self) -> Self {
         self.warning = Warning::off();
         self
     }
 
-    /// The whole address of the peer, regardless of [`ipv6_prefix`](Self::ipv6_prefix). An IPv4 address in IPv6 form is
-    /// converted to IPv4.
+    /// The whole address of the peer, regardless of [`ipv6_prefix`](Self::ipv6_prefix). An IPv4 address in
+    /// IPv6 form is converted to IPv4.
     ///
     /// # Errors
     ///
-    /// [`MissingSetup`](ErrorKind::MissingSetup): the server does not provide the peer's address, or the peer is a Unix
-    /// socket.
+    /// [`MissingSetup`](ErrorKind::MissingSetup): the server does not provide the peer's address, or the peer
+    /// is a Unix socket.
     pub(crate) fn address(&self, request: &Parts) -> Result<IpAddr, Error> {
         match Peer::of(request) {
             Peer::Address(address) => Ok(address),
@@ -140,17 +142,18 @@ impl PeerIp {
         }
     }
 
-    /// Matches the requests whose peer is in one of `networks`, such as `10.0.0.0/8`. An address without a prefix length
-    /// is the network of that address. For [`RateLimitLayer::exempt_if`](crate::RateLimitLayer::exempt_if) and
+    /// Matches the requests whose peer is in one of `networks`, such as `10.0.0.0/8`. An address without a
+    /// prefix length is the network of that address. For
+    /// [`RateLimitLayer::exempt_if`](crate::RateLimitLayer::exempt_if) and
     /// [`RateLimitLayer::block_if`](crate::RateLimitLayer::block_if).
     ///
-    /// The whole address counts, not its IPv6 network. If the server does not know its peers, a request is not exempt, and a
-    /// blocklist rejects it with 500.
+    /// The whole address counts, not its IPv6 network. If the server does not know its peers, a request is
+    /// not exempt, and a blocklist rejects it with 500.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig): one of `networks` is neither a network nor an address. The message
-    /// names it.
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig): one of `networks` is neither a network nor an address.
+    /// The message names it.
     ///
     /// # Example
     ///
@@ -220,8 +223,9 @@ impl KeyExtractor for PeerIp {
 
 /// The key of a CORS preflight under a rule whose extractor returns `key`.
 ///
-/// A browser sends a preflight without credentials. If the key is missing for that reason, the address of the peer is
-/// used, and if the server does not know that, one key for all such preflights. No other request has one of these keys.
+/// A browser sends a preflight without credentials. If the key is missing for that reason, the address of the
+/// peer is used, and if the server does not know that, one key for all such preflights. No other request has
+/// one of these keys.
 pub(crate) fn preflight_key(key: Answer<Key>, request: &Parts) -> Answer<Key> {
     let fallback = match Peer::of(request) {
         Peer::Address(address) => Prefix::DEFAULT.key(address),

@@ -51,16 +51,16 @@ pub(super) enum Trust {
 }
 
 impl TrustedProxies {
-    /// Trusts proxies whose addresses are in `cidrs`, such as `10.0.0.0/24` and `fd00::/64`. An address without a prefix
-    /// length is the network of that address.
+    /// Trusts proxies whose addresses are in `cidrs`, such as `10.0.0.0/24` and `fd00::/64`. An address
+    /// without a prefix length is the network of that address.
     ///
-    /// List only networks that contain no clients: a client in one of them can choose its key. If you list the networks
-    /// of a CDN, you trust it with the requests of all its customers.
+    /// List only networks that contain no clients: a client in one of them can choose its key. If you list
+    /// the networks of a CDN, you trust it with the requests of all its customers.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig): one of `cidrs` is neither a network nor an address. The
-    /// message names it.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig): one of `cidrs` is neither a network nor an
+    /// address. The message names it.
     pub fn cidrs(cidrs: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
         Ok(Self(Trust::Networks { networks: Networks::parse(cidrs)?, unix_socket: false }))
     }
@@ -69,8 +69,8 @@ impl TrustedProxies {
     ///
     /// # Panics
     ///
-    /// If `count` is 0 or above 64. Without proxies use [`PeerIp`](crate::PeerIp). [`try_hops`](Self::try_hops) gives
-    /// an error instead.
+    /// If `count` is 0 or above 64. Without proxies use [`PeerIp`](crate::PeerIp).
+    /// [`try_hops`](Self::try_hops) gives an error instead.
     #[track_caller]
     pub fn hops(count: usize) -> Self {
         valid(Self::try_hops(count))

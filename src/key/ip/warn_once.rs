@@ -10,8 +10,8 @@ pub(super) struct Warning {
     checks: Option<Arc<AtomicU32>>,
 }
 
-/// How many requests are checked. A misconfiguration shows in the first ones, and the others should not pay for the
-/// check.
+/// How many requests are checked. A misconfiguration shows in the first ones, and the others should not pay
+/// for the check.
 const CHECKS: u32 = 1_000;
 
 impl Warning {

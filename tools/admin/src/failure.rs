@@ -76,8 +76,9 @@ const OPTIONS: [(&str, &str); 13] = [
     ("RedisStoreBuilder::prefix", "--prefix"),
 ];
 
-/// `text` without the user and the password of any URL in it. A URL in the wrong place is quoted by an error. A password may
-/// have any character that the shell passes on, so all before the last `@` of the line is left out.
+/// `text` without the user and the password of any URL in it. A URL in the wrong place is quoted by an error.
+/// A password may have any character that the shell passes on, so all before the last `@` of the line is left
+/// out.
 pub(crate) fn without_passwords(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     let mut rest = text;

@@ -1,12 +1,13 @@
-//! Administers the limits in a Redis: shows a client's state, resets and refunds it, bans it, and lists keys and bans.
+//! Administers the limits in a Redis: shows a client's state, resets and refunds it, bans it, and lists keys
+//! and bans.
 //!
 //! ```text
 //! export REDIS_URL=redis://user:password@127.0.0.1:6379
 //! cargo run --release -p ratelimit-admin -- --policies limits.toml show login alice
 //! ```
 //!
-//! The policies are read from the TOML file of the service, as `LivePolicies::file` reads it. Values in Redis are decoded by
-//! the crate: the script that makes the decisions reads them, and charges nothing.
+//! The policies are read from the TOML file of the service, as `LivePolicies::file` reads it. Values in Redis
+//! are decoded by the crate: the script that makes the decisions reads them, and charges nothing.
 
 mod commands;
 mod connect;

@@ -13,8 +13,8 @@ use clap::{Parser, Subcommand};
                   Exit codes: 0 done, 1 Redis did not do it or did not answer (the message says whether the change may have been made), or what was read cannot be printed, 2 the options, the policies, the URL or the key are invalid."
 )]
 pub(crate) struct Options {
-    /// The URL of the server; of several nodes or sentinels with a comma between them. Prefer the variable: other users
-    /// of this machine see the arguments of a command, with the password.
+    /// The URL of the server; of several nodes or sentinels with a comma between them. Prefer the variable:
+    /// other users of this machine see the arguments of a command, with the password.
     #[arg(long, env = "REDIS_URL", hide_env_values = true, value_delimiter = ',', value_name = "URL")]
     pub(crate) redis: Vec<String>,
     /// The URLs are of nodes of a Redis Cluster.
@@ -62,8 +62,8 @@ pub(crate) struct Options {
 pub(crate) enum Command {
     /// Lists the policies. Needs no Redis, except with --live.
     Policies,
-    /// Prints the permissions that the Redis user of the service needs, for ACL SETUSER. Asks no server. `keys` and
-    /// `bans` need +scan too.
+    /// Prints the permissions that the Redis user of the service needs, for ACL SETUSER. Asks no server.
+    /// `keys` and `bans` need +scan too.
     Acl,
     /// Shows the state of a key, and what a request would get now.
     Show {
@@ -103,8 +103,8 @@ pub(crate) enum Command {
         #[arg(allow_hyphen_values = true)]
         key: String,
     },
-    /// Lists the keys that are banned, the longest ban first: of each policy the 10,000 longest. Looks at all keys of
-    /// Redis.
+    /// Lists the keys that are banned, the longest ban first: of each policy the 10,000 longest. Looks at all
+    /// keys of Redis.
     Bans {
         /// Only keys of this policy.
         policy: Option<String>,

@@ -11,8 +11,8 @@ use tower_ratelimit_extra::explain::Explanation;
 /// A period so long that every charge under a name still counts.
 const PERIOD: Duration = Duration::from_secs(30 * 86_400);
 
-/// Whether anything was charged to the key that `explanation` is about. A key that is fully replenished is as one that does
-/// not exist.
+/// Whether anything was charged to the key that `explanation` is about. A key that is fully replenished is as
+/// one that does not exist.
 pub(crate) fn is_charged(explanation: &Explanation) -> bool {
     let outcome = explanation.charges().first().and_then(|charge| charge.outcome());
     outcome.is_none_or(|outcome| {
@@ -22,8 +22,9 @@ pub(crate) fn is_charged(explanation: &Explanation) -> bool {
     })
 }
 
-/// The names in Redis under which `key` is charged for `policy` by other algorithms than its own. The service may count by
-/// one of them if the file of policies is wrong. Charges nothing, and needs no permission to list keys.
+/// The names in Redis under which `key` is charged for `policy` by other algorithms than its own. The service
+/// may count by one of them if the file of policies is wrong. Charges nothing, and needs no permission to
+/// list keys.
 pub(crate) async fn other_names(limiter: &Limiter, policy: &Policy, key: &Key) -> Vec<String> {
     let mut names = Vec::new();
     for other in by_each_algorithm(policy).into_iter().flatten() {

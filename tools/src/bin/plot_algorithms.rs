@@ -43,7 +43,8 @@ fn traffic() -> Vec<f64> {
     traffic
 }
 
-/// One row of the picture: when requests were admitted, whether they were delayed, and when requests were denied.
+/// One row of the picture: when requests were admitted, whether they were delayed, and when requests were
+/// denied.
 struct Lane {
     name: &'static str,
     says: &'static str,
@@ -160,7 +161,8 @@ fn row(
         let (from, to) = (f64::from(bar) * BAR, f64::from(bar + 1) * BAR);
         let mut height = 0.0;
         for color in [QUIET, ADMITTED, WAITED, DENIED] {
-            // Slightly to the right, because a request at the edge of a bar belongs to the bar that begins there.
+            // Slightly to the right, because a request at the edge of a bar belongs to the bar that begins
+            // there.
             let inside = |at: f64| (from..to).contains(&(at + 1e-9));
             let count =
                 stacked.iter().flatten().filter(|(at, of)| *of == color && inside(*at)).count() as f64;

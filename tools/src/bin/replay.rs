@@ -6,13 +6,13 @@
 //! cargo run --release -p tools --bin replay -- --algorithm gcra --limit 5 --period 1s --format combined access.log
 //! ```
 //!
-//! It reads a file or stdin: `jsonl`, one request a line such as `{"t": 1767225600000000, "key": "a"}` with the time in
-//! microseconds, or `combined`, the access log of nginx and Apache, where the key is the client's address. The
-//! requests' timestamps drive the clock, so a year of them takes seconds. A summary goes to stderr; with `--verdicts`,
-//! the verdict on each request goes to stdout, one JSON object for each line read.
+//! It reads a file or stdin: `jsonl`, one request a line such as `{"t": 1767225600000000, "key": "a"}` with
+//! the time in microseconds, or `combined`, the access log of nginx and Apache, where the key is the client's
+//! address. The requests' timestamps drive the clock, so a year of them takes seconds. A summary goes to
+//! stderr; with `--verdicts`, the verdict on each request goes to stdout, one JSON object for each line read.
 //!
-//! A JSON line may have a `cost`, and an `op`: `take` (the default), `peek`, `take-up-to`, `refund`, `reset`, or
-//! `set-quota` with `limit`, `period_us` and `burst`, which changes the quota of the policy from then on.
+//! A JSON line may have a `cost`, and an `op`: `take` (the default), `peek`, `take-up-to`, `refund`, `reset`,
+//! or `set-quota` with `limit`, `period_us` and `burst`, which changes the quota of the policy from then on.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program")]
 

@@ -1,13 +1,14 @@
-//! Simulates many instances with one Redis server and compares the result with the formulas of docs/scaling.md.
+//! Simulates many instances with one Redis server and compares the result with the formulas of
+//! docs/scaling.md.
 //!
 //! ```text
 //! cargo run --release -p tools --bin scaling
 //! cargo run --release -p tools --bin scaling -- --call 6.7 --decision 3.4 --round-trip 500
 //! ```
 //!
-//! Requests come at random times to instances that each have three or six lanes to Redis and send waiting decisions in
-//! batches, as `RedisStore` does. Redis executes one batch after the other. The crate's own algorithms decide, in a
-//! `MemoryStore` in place of Redis, with a clock that the simulation sets.
+//! Requests come at random times to instances that each have three or six lanes to Redis and send waiting
+//! decisions in batches, as `RedisStore` does. Redis executes one batch after the other. The crate's own
+//! algorithms decide, in a `MemoryStore` in place of Redis, with a clock that the simulation sets.
 
 use std::{
     cmp::Reverse,
@@ -267,7 +268,8 @@ impl Simulation {
 /// Decisions in a batch, and the busy share of Redis, by the formulas of docs/scaling.md.
 fn predicted(costs: Costs, instances: usize, asked: f64) -> (f64, f64) {
     let (all, each) = (asked / 1e6, asked / instances as f64 / 1e6);
-    // The decisions that come to an instance while each of its lanes has its turn at Redis, divided by the lanes.
+    // The decisions that come to an instance while each of its lanes has its turn at Redis, divided by the
+    // lanes.
     let gathered =
         each * (costs.round_trip / costs.lanes() as f64 + costs.call) / (1.0 - each * costs.decision);
     // Batches grow until Redis can keep up.
@@ -313,8 +315,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let traffic = Traffic { instances, keys: 1, limit, ..plain };
         let without = Simulation::new(costs, Traffic { deny_cache: false, ..traffic })?.run(time).await?;
         let with = Simulation::new(costs, traffic)?.run(time).await?;
-        // For each replenished unit, every instance sends one request, plus the requests that come before the first
-        // reply and wait for a lane until the second.
+        // For each replenished unit, every instance sends one request, plus the requests that come before the
+        // first reply and wait for a lane until the second.
         let under_way = 2.0 * traffic.rate * (costs.round_trip + costs.call + costs.decision) / 1e6;
         let formula = limit as f64 * (instances as f64 + under_way);
         writeln!(

@@ -15,8 +15,8 @@ const MOST: usize = 2;
 /// Types that still have more.
 const ALLOWED: &[&str] = &[];
 
-/// The types with `impl` blocks in more than [`MOST`] files, each in a sentence. An implementation of a trait does not
-/// count in the file that defines the trait, where a reader looks for it.
+/// The types with `impl` blocks in more than [`MOST`] files, each in a sentence. An implementation of a trait
+/// does not count in the file that defines the trait, where a reader looks for it.
 pub(crate) fn check(source: &Crate) -> Vec<String> {
     let mut files: BTreeMap<(usize, String), BTreeSet<&str>> = BTreeMap::new();
     for (i, file) in source.files.iter().enumerate() {

@@ -7,8 +7,8 @@ use crate::{
     modules::{Crate, is_test},
 };
 
-/// From the ground up. A file may import from its own row and the rows below it (which stand above it here). The
-/// longest prefix of a file's path counts.
+/// From the ground up. A file may import from its own row and the rows below it (which stand above it here).
+/// The longest prefix of a file's path counts.
 const ROWS: &[&[&str]] = &[
     &["base/"],
     &["metrics/"],

@@ -11,8 +11,8 @@ use crate::modules::is_test_meta;
 const ITEMS: &[&str] =
     &["const", "enum", "fn", "impl", "mod", "static", "struct", "trait", "type", "union", "use"];
 
-/// The number of lines of `text` with code. Comments, documentation, blank lines and what is compiled for unit tests
-/// only do not count; every line of a text literal does.
+/// The number of lines of `text` with code. Comments, documentation, blank lines and what is compiled for
+/// unit tests only do not count; every line of a text literal does.
 pub(crate) fn of_code(text: &str) -> Result<usize, LexError> {
     let mut lines = BTreeSet::new();
     collect(text.parse()?, &mut lines);

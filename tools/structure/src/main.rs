@@ -15,12 +15,13 @@
 //! cargo run -p structure -- lines   # prints the size of each published crate as a table
 //! ```
 //!
-//! A file imports another if it names an item that the other defines. Re-exports are followed: `crate::key::Header` is
-//! an import of `key/header.rs`, not of `key/mod.rs`, and a `mod.rs` does not import what it re-exports. Unit tests do
-//! not count.
+//! A file imports another if it names an item that the other defines. Re-exports are followed:
+//! `crate::key::Header` is an import of `key/header.rs`, not of `key/mod.rs`, and a `mod.rs` does not import
+//! what it re-exports. Unit tests do not count.
 //!
-//! The table counts lines of code without comments, documentation, blank lines and unit tests. A room is a folder or file
-//! directly in `src/`; the floors are the layers that the rooms need for every import to go down, with `lib.rs` on top.
+//! The table counts lines of code without comments, documentation, blank lines and unit tests. A room is a
+//! folder or file directly in `src/`; the floors are the layers that the rooms need for every import to go
+//! down, with `lib.rs` on top.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that talks to a person")]
 

@@ -105,7 +105,8 @@ impl Crate {
         self.follow(&whole, depth + 1)
     }
 
-    /// `path`, as it is written in the module `from`, from the crate's root. `None` for one that leads elsewhere.
+    /// `path`, as it is written in the module `from`, from the crate's root. `None` for one that leads
+    /// elsewhere.
     pub(crate) fn absolute(from: &[String], path: &[String]) -> Option<Names> {
         match path.split_first()? {
             (first, rest) if first == "crate" => Some(rest.to_vec()),

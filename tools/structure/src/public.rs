@@ -1,7 +1,7 @@
 //! The types of other crates in the public items of a crate, compared with the table in docs/architecture.md.
 //!
-//! An item counts as public if it is `pub` and not hidden, because the lint `unreachable_pub` rejects a `pub` item that
-//! is not reachable. Names are resolved by the file's own `use`s and the crate's re-exports.
+//! An item counts as public if it is `pub` and not hidden, because the lint `unreachable_pub` rejects a `pub`
+//! item that is not reachable. Names are resolved by the file's own `use`s and the crate's re-exports.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,8 +19,8 @@ use crate::modules::{Crate, Names, Source, is_test, leaves};
 /// Where a public item first names each foreign crate.
 type Found = BTreeMap<String, String>;
 
-/// The differences between the public items of the crate `name`, which has this manifest, and the `table`, each in a
-/// sentence.
+/// The differences between the public items of the crate `name`, which has this manifest, and the `table`,
+/// each in a sentence.
 pub(crate) fn check(name: &str, source: &Crate, manifest: &str, table: &str) -> Vec<String> {
     let (found, listed) = (foreign(source, &dependencies(manifest)), listed(table, name));
     let new = found.iter().filter(|(foreign, _)| !listed.contains(*foreign)).map(|(foreign, place)| {
@@ -35,8 +35,8 @@ pub(crate) fn check(name: &str, source: &Crate, manifest: &str, table: &str) -> 
     new.chain(old).collect()
 }
 
-/// The crates that the table lists for the crate `name`: the first name in backticks of each row with a cell in the
-/// column of this name.
+/// The crates that the table lists for the crate `name`: the first name in backticks of each row with a cell
+/// in the column of this name.
 fn listed(text: &str, name: &str) -> BTreeSet<String> {
     let cells = |row: &str| row.split('|').map(|cell| cell.trim().to_owned()).collect::<Vec<_>>();
     let mut rows = text.lines().map(cells);
@@ -141,7 +141,8 @@ impl Walk<'_> {
         self.foreign(&names).is_none() && names.last().is_some_and(|name| self.private.contains(name))
     }
 
-    /// Visits the implementations in a `macro_rules`, up to their bodies, which may have variables of the macro.
+    /// Visits the implementations in a `macro_rules`, up to their bodies, which may have variables of the
+    /// macro.
     fn visit_rules(&mut self, tokens: TokenStream) {
         let mut in_head = false;
         let mut tokens = tokens.into_iter().peekable();

@@ -14,8 +14,8 @@ pub(crate) fn room(path: &str) -> &str {
     path.split('/').next().unwrap_or(path)
 }
 
-/// The floor of each room, from 1, such that a room imports only from floors below. Rooms that import each other share
-/// a floor.
+/// The floor of each room, from 1, such that a room imports only from floors below. Rooms that import each
+/// other share a floor.
 pub(crate) fn floors<'a>(source: &'a Crate, graph: &'a Graph) -> BTreeMap<&'a str, usize> {
     let rooms: BTreeSet<&str> = source.files.iter().map(|file| room(&file.path)).collect();
     let mut imports = DiGraphMap::<&str, ()>::new();

@@ -10,8 +10,8 @@ use pin_project_lite::pin_project;
 use super::meter::InFlight;
 
 pin_project! {
-    /// The response body of a [`Measured`](super::Measured) service: the inner service's body. The request is in flight until it
-    /// ends, fails or is dropped. [`LoadMeter`](super::LoadMeter) has an example.
+    /// The response body of a [`Measured`](super::Measured) service: the inner service's body. The request is
+    /// in flight until it ends, fails or is dropped. [`LoadMeter`](super::LoadMeter) has an example.
     pub struct MeasuredBody<B> {
         #[pin]
         inner: B,

@@ -3,15 +3,16 @@ use std::{
     time::Duration,
 };
 
-/// Bits of a time that a bucket tells apart, after the first one. A bucket is a sixteenth of its power of two wide.
+/// Bits of a time that a bucket tells apart, after the first one. A bucket is a sixteenth of its power of two
+/// wide.
 const BITS: u32 = 4;
 const STEPS: usize = 1 << BITS;
 /// Times of 2^32 microseconds and more, 71 minutes, count as just below.
 const LARGEST: u64 = (1 << 32) - 1;
 const BUCKETS: usize = bucket(LARGEST) + 1;
 
-/// Times, or other numbers, in buckets whose width is at most 6 % of the number. Counts only up, so each reader subtracts what
-/// it has read before.
+/// Times, or other numbers, in buckets whose width is at most 6 % of the number. Counts only up, so each
+/// reader subtracts what it has read before.
 #[derive(Debug)]
 pub(super) struct Histogram([AtomicU64; BUCKETS]);
 

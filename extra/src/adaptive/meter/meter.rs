@@ -15,28 +15,29 @@ use super::{
 };
 /// Measures a service: how long its requests take, how many fail, and how many are in flight.
 ///
-/// It is a layer. Put it directly around the service, **inside** the rate limit, so that it measures only the service.
-/// [`Aimd`](crate::adaptive::Aimd), [`Gradient`](crate::adaptive::Gradient) and [`Vegas`](crate::adaptive::Vegas) read
-/// it. Any number of `Aimd`s can read one meter, but only one `Gradient` or `Vegas`, because each empties the queue at
-/// times that the others do not know. Cloning gives another handle on the same measurements.
+/// It is a layer. Put it directly around the service, **inside** the rate limit, so that it measures only the
+/// service. [`Aimd`](crate::adaptive::Aimd), [`Gradient`](crate::adaptive::Gradient) and
+/// [`Vegas`](crate::adaptive::Vegas) read it. Any number of `Aimd`s can read one meter, but only one
+/// `Gradient` or `Vegas`, because each empties the queue at times that the others do not know. Cloning gives
+/// another handle on the same measurements.
 ///
-/// * **Latency** lasts until the service returns the head of the response. The time in which the body is sent depends
-///   on the client, so it does not count.
+/// * **Latency** lasts until the service returns the head of the response. The time in which the body is sent
+///   depends on the client, so it does not count.
 /// * **In flight**: until the body ends, as for a limit on the [requests in
 ///   flight](tower_ratelimit::Policy::concurrency).
-/// * **Failed**: the service panics, returns an error or a status of 500 or above, except 501 and 505, or the head of the
-///   response has a `grpc-status` caused by a server: `UNKNOWN`, `INTERNAL`, `UNAVAILABLE` or `DATA_LOSS`. Its duration
-///   does not count as a latency, because failing can be fast.
-/// * **Ended by the client**: the request is dropped, or the response is 4xx, 501, 505, or has another `grpc-status`
-///   except `OK`. Such requests can be quick and frequent without saying anything about the service, so one counts only
-///   if it took longer than the median of the others, with that time. If all clients give up after a long time, the
-///   service is overloaded.
+/// * **Failed**: the service panics, returns an error or a status of 500 or above, except 501 and 505, or the
+///   head of the response has a `grpc-status` caused by a server: `UNKNOWN`, `INTERNAL`, `UNAVAILABLE` or
+///   `DATA_LOSS`. Its duration does not count as a latency, because failing can be fast.
+/// * **Ended by the client**: the request is dropped, or the response is 4xx, 501, 505, or has another
+///   `grpc-status` except `OK`. Such requests can be quick and frequent without saying anything about the
+///   service, so one counts only if it took longer than the median of the others, with that time. If all
+///   clients give up after a long time, the service is overloaded.
 ///
-/// A request costs two readings of the clock and about six atomic operations, together about 0.13 microseconds. A meter
-/// takes 15 KB, regardless of the traffic.
+/// A request costs two readings of the clock and about six atomic operations, together about 0.13
+/// microseconds. A meter takes 15 KB, regardless of the traffic.
 ///
-/// For a service that does not speak HTTP, call [`begin`](Self::begin), and drop what it returns if the client ends the
-/// request.
+/// For a service that does not speak HTTP, call [`begin`](Self::begin), and drop what it returns if the
+/// client ends the request.
 ///
 /// # Example
 ///
@@ -76,7 +77,8 @@ struct Totals {
     failed: Histogram,
 }
 
-/// A request that a [`LoadMeter`] measures, from [`LoadMeter::begin`] until it is dropped. If a panic drops it, it failed.
+/// A request that a [`LoadMeter`] measures, from [`LoadMeter::begin`] until it is dropped. If a panic drops
+/// it, it failed.
 ///
 /// # Example
 ///

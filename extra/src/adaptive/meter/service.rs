@@ -87,8 +87,8 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        // Taken, so that a panic of the service ends the request here. This future may be dropped later, after the panic
-        // was caught.
+        // Taken, so that a panic of the service ends the request here. This future may be dropped later,
+        // after the panic was caught.
         let mut in_flight = this.in_flight.take();
         let Poll::Ready(result) = this.inner.poll(cx) else {
             *this.in_flight = in_flight;

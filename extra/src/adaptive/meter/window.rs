@@ -29,8 +29,8 @@ impl Window {
         self.answered.total() + self.unserved.total() + self.failed.total()
     }
 
-    /// The requests whose times show how quick the service is, without those that a client can end as often as it
-    /// likes.
+    /// The requests whose times show how quick the service is, without those that a client can end as often
+    /// as it likes.
     pub(crate) fn timed(&self) -> u64 {
         self.times().total()
     }
@@ -45,8 +45,8 @@ impl Window {
         self.answered.total() > 0
     }
 
-    /// The share of requests that failed, or of the requests in flight, if that is smaller: a few clients can cause
-    /// many failures that are quick, or a few that are slow.
+    /// The share of requests that failed, or of the requests in flight, if that is smaller: a few clients can
+    /// cause many failures that are quick, or a few that are slow.
     pub(crate) fn failed_share(&self) -> f64 {
         let (failed, work) = (self.failed.total(), self.failed.work());
         let of_requests = share(failed as f64, (self.answered.total() + failed) as f64);
@@ -64,20 +64,20 @@ impl Window {
         self.times().median()
     }
 
-    /// The number of requests without an answer, by Little's law with the median: a few clients can hold requests for as long
-    /// as they like, which a mean would include.
+    /// The number of requests without an answer, by Little's law with the median: a few clients can hold
+    /// requests for as long as they like, which a mean would include.
     pub(crate) fn in_flight(&self) -> f64 {
         self.times().work() / self.elapsed.as_secs_f64().max(1e-6)
     }
 
-    /// A request that a client ended after a longer time than the median would have taken longer still, so it counts. One that
-    /// ended earlier says nothing.
+    /// A request that a client ended after a longer time than the median would have taken longer still, so it
+    /// counts. One that ended earlier says nothing.
     fn times(&self) -> Counts {
         self.answered.with_longer(&self.unserved)
     }
 
-    /// The most requests in flight at a moment, also of those whose body is being sent. A limit that denied one was reached at
-    /// that moment, however low the mean is.
+    /// The most requests in flight at a moment, also of those whose body is being sent. A limit that denied
+    /// one was reached at that moment, however low the mean is.
     pub(crate) const fn peak(&self) -> f64 {
         self.peak as f64
     }
@@ -87,7 +87,8 @@ impl Window {
         self.ended() as f64 > 1.1 * self.began as f64
     }
 
-    /// The requests that have waited for all of the window: those that waited when it began, if none has ended since.
+    /// The requests that have waited for all of the window: those that waited when it began, if none has
+    /// ended since.
     pub(crate) fn stuck(&self) -> u64 {
         if self.ended() == 0 { self.waiting } else { 0 }
     }

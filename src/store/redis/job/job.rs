@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::names::KeyNames;
 use crate::{
     algorithm::twin::Receipt,
-    base::{Answer, Error, Shared, sync::lock},
+    base::{Answer, Error, SharedResult, sync::lock},
     decision::{Charge, Charges, Decision, OneOrMany},
     store::{
         Action, Counts, PenaltyCharge,
@@ -59,7 +59,7 @@ pub(crate) trait Maker: Send + Sync {
     fn finish(&self, job: &Job, reply: Option<Result<Reply, Error>>) -> Result<Decision, Error>;
 }
 
-impl Shared<Decision> for Job {
+impl SharedResult<Decision> for Job {
     fn begin(self: Arc<Self>) -> Option<BoxFuture<'static, Result<Decision, Error>>> {
         self.maker.clone().begin(self)
     }

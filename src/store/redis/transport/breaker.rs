@@ -1,14 +1,15 @@
 //! The circuit breaker of a server or a shard.
 //!
-//! If several calls in a row get no answer, the breaker opens: decisions fail immediately instead of at their deadlines.
-//! While it is open, a task probes from time to time. If all PINGs of the probe are answered within the deadline of a
-//! decision, the breaker closes. If the first call after that gets no answer, or
-//! one of the first eight is late, it opens again, and each time it does, it waits twice as long for its next probe.
-//! So requests do not wait for a server that is often, but not always, slower than the deadline.
+//! If several calls in a row get no answer, the breaker opens: decisions fail immediately instead of at their
+//! deadlines. While it is open, a task probes from time to time. If all PINGs of the probe are answered
+//! within the deadline of a decision, the breaker closes. If the first call after that gets no answer, or one
+//! of the first eight is late, it opens again, and each time it does, it waits twice as long for its next
+//! probe. So requests do not wait for a server that is often, but not always, slower than the deadline.
 //!
-//! Calls are counted and not decisions: a single broken connection fails all decisions of a batch. An answer counts as
-//! one even if it is an error, because the caller did not have to wait for it. `CLUSTERDOWN` does not: other nodes answer it
-//! for one that hangs, and calls to that one would keep callers waiting in between.
+//! Calls are counted and not decisions: a single broken connection fails all decisions of a batch. An answer
+//! counts as one even if it is an error, because the caller did not have to wait for it. `CLUSTERDOWN` does
+//! not: other nodes answer it for one that hangs, and calls to that one would keep callers waiting in
+//! between.
 
 use std::{
     sync::{
@@ -24,13 +25,13 @@ use crate::base::{Error, ErrorKind, Fault, sync::lock};
 
 /// How many calls in a row get no answer until the breaker opens.
 const CALLS: u32 = 3;
-/// How many calls Redis must answer after a probe until three late ones are needed again to open the breaker, and the
-/// pauses are short again.
+/// How many calls Redis must answer after a probe until three late ones are needed again to open the breaker,
+/// and the pauses are short again.
 const TRIAL: u32 = 8;
 /// The pause between two probes.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The first pause, if connections were closed. Often another one can be opened immediately, and an attempt keeps no caller
-/// waiting. Each further pause is twice as long, up to the longer one.
+/// The first pause, if connections were closed. Often another one can be opened immediately, and an attempt
+/// keeps no caller waiting. Each further pause is twice as long, up to the longer one.
 const SHORT_PAUSE: Duration = Duration::from_millis(10);
 /// The longest pause of a breaker that opens again and again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -97,7 +98,8 @@ impl Breaker {
         }
         self.watchful.store(true, Ordering::Relaxed);
         let is_late = error.kind() == ErrorKind::StoreTimeout;
-        // A connection that broke while the server was down may be used only now, but a late reply is as before.
+        // A connection that broke while the server was down may be used only now, but a late reply is as
+        // before.
         let opens = state.unanswered >= CALLS || state.trial > 0 && is_late;
         if !opens || state.next_probe.is_some() {
             return false;
@@ -176,8 +178,8 @@ pub(super) fn is_silence(error: &Error) -> bool {
     matches!(error.kind(), StoreTimeout | StoreUnreachable | StoreDisconnected)
 }
 
-/// Whether the error says nothing about the server: the call was not sent, or another node of a Cluster answered in its
-/// place.
+/// Whether the error says nothing about the server: the call was not sent, or another node of a Cluster
+/// answered in its place.
 pub(super) fn says_nothing(error: &Error) -> bool {
     error.kind() == ErrorKind::StoreBusy || error.fault() == Some(Fault::ClusterDown)
 }
@@ -259,7 +261,8 @@ mod tests {
         assert!(breaker.record(&silence()));
     }
 
-    /// Closes the breaker as a probe does, once it is time for one. Returns the time until then, in milliseconds.
+    /// Closes the breaker as a probe does, once it is time for one. Returns the time until then, in
+    /// milliseconds.
     async fn probed(breaker: &Breaker) -> u128 {
         let opened = Instant::now();
         while !breaker.is_probe_due() {

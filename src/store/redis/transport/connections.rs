@@ -1,5 +1,5 @@
-//! Connections that carry one batch at a time. They are replaced when they break, and return to the pool only after
-//! their reply is read.
+//! Connections that carry one batch at a time. They are replaced when they break, and return to the pool only
+//! after their reply is read.
 
 use std::{
     pin::pin,
@@ -64,8 +64,8 @@ impl<M: ConnectionManager> Connections<M> {
         Self { pool, health, checking, demoted, scans }
     }
 
-    /// Sends a call and reads its reply, on the connection in `slot` or, if it is empty, on one of the pool. Leaves the
-    /// connection in `slot` if it can be used again, and replaces it otherwise.
+    /// Sends a call and reads its reply, on the connection in `slot` or, if it is empty, on one of the pool.
+    /// Leaves the connection in `slot` if it can be used again, and replaces it otherwise.
     pub(super) async fn exchange(
         self: &Arc<Self>,
         slot: &mut Slot<M>,
@@ -87,10 +87,10 @@ impl<M: ConnectionManager> Connections<M> {
             let mut time = TimeLeft::new(timeout_after);
             let (reply, immediate) = with_immediacy(time.spend_on(reply_to(&mut *connection, call))).await;
             let reply = or_late(reply);
-            // No reply can arrive before the first poll, so an immediate error means that the connection was closed
-            // while it was idle, and nothing was sent. So the command is sent on another connection without a second
-            // charge. In rare cases the thread was paused between the two, redis-rs sent the command and the socket
-            // broke. So a command that must not be repeated is not.
+            // No reply can arrive before the first poll, so an immediate error means that the connection was
+            // closed while it was idle, and nothing was sent. So the command is sent on another connection
+            // without a second charge. In rare cases the thread was paused between the two, redis-rs sent the
+            // command and the socket broke. So a command that must not be repeated is not.
             let is_broken = reply.as_ref().is_err_and(is_broken);
             let was_closed = immediate && is_broken;
             if is_broken {
@@ -108,8 +108,9 @@ impl<M: ConnectionManager> Connections<M> {
         }
     }
 
-    /// Whether a connection to a server that was demoted may be replaced, so that it finds the new primary. One after the
-    /// other, all within [`MAX_BACKOFF`]: until there is a new primary, decisions fail immediately on the others.
+    /// Whether a connection to a server that was demoted may be replaced, so that it finds the new primary.
+    /// One after the other, all within [`MAX_BACKOFF`]: until there is a new primary, decisions fail
+    /// immediately on the others.
     fn may_replace_demoted(&self) -> bool {
         let (mut last, now) = (lock(&self.demoted), Instant::now());
         let pause = MAX_BACKOFF / self.pool.state().connections.max(1);
@@ -120,8 +121,8 @@ impl<M: ConnectionManager> Connections<M> {
         may_replace
     }
 
-    /// A connection in the place of one that was closed. If an attempt to connect fails in the meantime, the server has
-    /// probably stopped, so the callers do not wait any longer.
+    /// A connection in the place of one that was closed. If an attempt to connect fails in the meantime, the
+    /// server has probably stopped, so the callers do not wait any longer.
     async fn replacement(&self, deadline: Instant) -> Result<PooledConnection<'static, M>, Error> {
         let mut connection = pin!(connection(&self.pool, &self.health));
         loop {
@@ -161,12 +162,14 @@ impl<M: ConnectionManager> Connections<M> {
         });
     }
 
-    /// If one connection broke, others may have. Pings the idle ones once, so that they do not each fail a batch.
+    /// If one connection broke, others may have. Pings the idle ones once, so that they do not each fail a
+    /// batch.
     fn check_idle(self: &Arc<Self>) {
         let link = self.clone();
         tokio::spawn(async move {
             let Ok(_alone) = link.checking.try_lock() else { return };
-            // Checks out all of them first, or a pool that reuses the latest one would return it again and again.
+            // Checks out all of them first, or a pool that reuses the latest one would return it again and
+            // again.
             let mut idle = Vec::new();
             for _ in 0..link.pool.state().idle_connections {
                 match timeout(BACKOFF, link.pool.get_owned()).await {
@@ -208,15 +211,16 @@ pub(super) async fn connection_until<M: ConnectionManager>(
     deadline: Instant,
 ) -> Result<PooledConnection<'static, M>, Error> {
     let connection = timeout_at(deadline, connection(pool, health)).await.map_err(|_| {
-        // Without an established connection, the pool is not busy: its attempts to connect hang. Nor is it if the last call
-        // failed: then others wait on its connections for a server that does not answer.
+        // Without an established connection, the pool is not busy: its attempts to connect hang. Nor is it if
+        // the last call failed: then others wait on its connections for a server that does not answer.
         let is_busy = pool.state().connections > 0 && !health.is_failing();
         health.not_sent(if is_busy { Wait::ForOthers } else { Wait::InSilence })
     })?;
     connection.map_err(|error| not_connected(&error))
 }
 
-/// The reply to `call`. A script that the server does not have is sent with the call, so no `SCRIPT FLUSH` comes between.
+/// The reply to `call`. A script that the server does not have is sent with the call, so no `SCRIPT FLUSH`
+/// comes between.
 pub(super) async fn reply_to(connection: &mut impl ConnectionLike, call: &Call) -> RedisResult<Value> {
     let reply = call.command.query_async(connection).await;
     match call.evaluation_after(&reply) {

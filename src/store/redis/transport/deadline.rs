@@ -1,13 +1,15 @@
 //! Deadlines, and the errors of missed ones.
 //!
-//! The deadline of a decision counts the time in which its runtime runs. A process that gets no CPU for 100 ms, or that
-//! polls a thousand other tasks first, has not waited for Redis for 100 ms: the reply may have arrived in that time and
-//! not be read yet. So time is counted in steps, each with a separate timer, and a timer that fires late does not count
-//! as more than its step. Otherwise a service that starts under load would fail decisions that Redis answers in time.
+//! The deadline of a decision counts the time in which its runtime runs. A process that gets no CPU for 100
+//! ms, or that polls a thousand other tasks first, has not waited for Redis for 100 ms: the reply may have
+//! arrived in that time and not be read yet. So time is counted in steps, each with a separate timer, and a
+//! timer that fires late does not count as more than its step. Otherwise a service that starts under load
+//! would fail decisions that Redis answers in time.
 //!
-//! For the same reason a step ends only after the tasks have run that became ready before its timer did. A worker of
-//! Tokio runs the task that was woken last first, which is the one with the timer, and the one that reads the reply
-//! after all others that are ready. With a thousand of them, a deadline would pass while the reply is there.
+//! For the same reason a step ends only after the tasks have run that became ready before its timer did. A
+//! worker of Tokio runs the task that was woken last first, which is the one with the timer, and the one that
+//! reads the reply after all others that are ready. With a thousand of them, a deadline would pass while the
+//! reply is there.
 
 use std::{
     future::{Future, poll_fn},
@@ -27,18 +29,19 @@ use crate::base::{Error, ErrorKind, Fault};
 
 /// How long a connection without a reply is kept out of the pool before it counts as broken.
 pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
-/// The timeout of each step of connecting. No decision waits for it. A handshake of TLS takes half a second on a busy
-/// machine, and an attempt that ends too early never succeeds there.
+/// The timeout of each step of connecting. No decision waits for it. A handshake of TLS takes half a second
+/// on a busy machine, and an attempt that ends too early never succeeds there.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-/// The timeout of a command that only asks how the server is. bb8 waits at most half of it between two attempts to
-/// connect.
+/// The timeout of a command that only asks how the server is. bb8 waits at most half of it between two
+/// attempts to connect.
 pub(crate) const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// Replaces a deadline that overflows.
 const FAR_FUTURE: Duration = Duration::from_secs(86_400);
 
 /// The timers of a runtime that is not busy are late by less than this.
 pub(super) const TOLERANCE: Duration = Duration::from_millis(2);
-/// How often a task that waits looks at what else has happened: decisions that are late, attempts to connect that failed.
+/// How often a task that waits looks at what else has happened: decisions that are late, attempts to connect
+/// that failed.
 pub(super) const TICK: Duration = Duration::from_millis(2);
 /// Steps in which time is counted.
 const STEPS: u32 = 8;
@@ -85,7 +88,8 @@ pub(super) async fn run_for<T>(time: Duration, mut work: Pin<&mut impl Future<Ou
         Poll::Pending if is_last => Poll::Ready(None),
         Poll::Pending => {
             is_last = true;
-            // A task that wakes itself runs after those that are ready. `yield_now` of Tokio may run it before them.
+            // A task that wakes itself runs after those that are ready. `yield_now` of Tokio may run it
+            // before them.
             cx.waker().wake_by_ref();
             Poll::Pending
         }
@@ -118,13 +122,14 @@ pub(crate) fn deadline_in(allowed: Duration) -> Instant {
     now.checked_add(allowed).unwrap_or(now + FAR_FUTURE)
 }
 
-/// The error of a decision that was sent and not answered. It may have been made. `deadline` is the store's setting.
+/// The error of a decision that was sent and not answered. It may have been made. `deadline` is the store's
+/// setting.
 pub(crate) fn timed_out(deadline: Duration) -> Error {
     Error::new(ErrorKind::StoreTimeout, format!("Redis did not answer within {deadline:?}"))
 }
 
-/// The error of a command that was sent and not answered. It may have been carried out. The time it may take is not a
-/// setting, so the text does not include it.
+/// The error of a command that was sent and not answered. It may have been carried out. The time it may take
+/// is not a setting, so the text does not include it.
 pub(super) fn not_answered() -> Error {
     Error::new(ErrorKind::StoreTimeout, "Redis did not answer in time")
 }

@@ -35,8 +35,8 @@ pub(crate) struct Health {
     introduced: AtomicBool,
 }
 
-/// The first success after this time without a failure is the end of an outage: during an outage, some decisions succeed.
-/// A probe waits less, because all decisions failed before it.
+/// The first success after this time without a failure is the end of an outage: during an outage, some
+/// decisions succeed. A probe waits less, because all decisions failed before it.
 const RECOVERY: Duration = Duration::from_secs(5);
 /// The time without a failure after a probe that ends an outage.
 pub(super) const RECOVERY_AFTER_PROBE: Duration = Duration::from_secs(1);
@@ -54,7 +54,8 @@ struct Outage {
     /// Decisions that failed.
     failed: u64,
     cause: String,
-    /// The time of the last line in the log. `None` until it has a line: a single answer that is late has none.
+    /// The time of the last line in the log. `None` until it has a line: a single answer that is late has
+    /// none.
     reported: Option<Instant>,
 }
 
@@ -101,11 +102,11 @@ impl Health {
         self.failing.load(Ordering::Relaxed)
     }
 
-    /// Records that this number of `decisions` failed; none if a probe did, which may have another cause than they, or if the
-    /// breaker opens.
+    /// Records that this number of `decisions` failed; none if a probe did, which may have another cause than
+    /// they, or if the breaker opens.
     ///
-    /// The log has a line about an outage once it is one: if the server states a reason, the breaker is open, or failures
-    /// go on for a second. A single answer that is late is not.
+    /// The log has a line about an outage once it is one: if the server states a reason, the breaker is open,
+    /// or failures go on for a second. A single answer that is late is not.
     pub(super) fn failed(&self, error: &Error, decisions: u64) {
         let now = Instant::now();
         let is_certain = error.is_evidence() || error.kind() == ErrorKind::StoreSuspended || decisions == 0;
@@ -262,8 +263,8 @@ fn seconds(length: Duration) -> f64 {
     f64::from(u32::try_from(length.as_millis()).unwrap_or(u32::MAX)) / 1e3
 }
 
-/// Records the pool's own failed attempts to connect. The reference is weak, because the pool outlives the store while
-/// a connection is replaced, and `replace` stops once the store's health is dropped.
+/// Records the pool's own failed attempts to connect. The reference is weak, because the pool outlives the
+/// store while a connection is replaced, and `replace` stops once the store's health is dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct ConnectErrors(pub(crate) Weak<Health>);
 

@@ -1,12 +1,13 @@
-//! A decision is sent immediately and alone if no other is under way; otherwise it shares a batch. Lanes send the batches: a
-//! lane is a task that does so as long as decisions wait for it.
+//! A decision is sent immediately and alone if no other is under way; otherwise it shares a batch. Lanes send
+//! the batches: a lane is a task that does so as long as decisions wait for it.
 //!
-//! A decision that finds too few lanes open, see [`queue`](super::queue), starts a task for another one. So callers only
-//! wait: one that polls its decision and then keeps it holds no connection and delays no other. If there is no lane, the
-//! caller polls it, see [`lone`](super::lone). The lane owns a connection of the pool while there is work. If it is the only
-//! one, it sends the first decision immediately and alone. Otherwise it sends what waits as one batch, answers it, lets the
-//! callers run that it has just answered, and takes what they sent. When nothing waits any more, the lane closes, its
-//! connection returns to the pool, and the task ends. So an idle store has no lanes.
+//! A decision that finds too few lanes open, see [`queue`](super::queue), starts a task for another one. So
+//! callers only wait: one that polls its decision and then keeps it holds no connection and delays no other.
+//! If there is no lane, the caller polls it, see [`lone`](super::lone). The lane owns a connection of the
+//! pool while there is work. If it is the only one, it sends the first decision immediately and alone.
+//! Otherwise it sends what waits as one batch, answers it, lets the callers run that it has just answered,
+//! and takes what they sent. When nothing waits any more, the lane closes, its connection returns to the
+//! pool, and the task ends. So an idle store has no lanes.
 //!
 //! A busy lane returns its connection every [`MAX_HOLD`], for others who share the pool.
 //!
@@ -59,8 +60,8 @@ pub(super) async fn decide<S: Sender>(target: &Arc<Target<S>>, job: Arc<Job>) ->
     }
 }
 
-/// Begins a decision, alone or in a batch. Call it in a runtime. Returns a future for its caller to poll; `None` if lanes keep
-/// its deadline, so that the caller only waits for the job, and then calls [`finish`].
+/// Begins a decision, alone or in a batch. Call it in a runtime. Returns a future for its caller to poll;
+/// `None` if lanes keep its deadline, so that the caller only waits for the job, and then calls [`finish`].
 pub(super) fn begin<S: Sender>(
     target: Arc<Target<S>>,
     job: Arc<Job>,
@@ -102,7 +103,8 @@ pub(super) fn finish(
 ) -> Result<Decision, Error> {
     let decision = match reply {
         Some(reply) => reply.and_then(|reply| wire::decision(job, reply)),
-        // It is late after it was sent, or its lane was dropped with the runtime. The decision may have been made.
+        // It is late after it was sent, or its lane was dropped with the runtime. The decision may have been
+        // made.
         None => Err(health.late()),
     };
     #[cfg(feature = "metrics")]
@@ -158,7 +160,8 @@ impl<S: Sender> Lane<S> {
         Self { target, closed: false }
     }
 
-    /// Sends batches as long as decisions wait, the first one immediately if `is_immediate`, or after the ready tasks.
+    /// Sends batches as long as decisions wait, the first one immediately if `is_immediate`, or after the
+    /// ready tasks.
     async fn carry(mut self, mut is_immediate: bool) {
         let mut batch = Vec::new();
         let mut slot = None;
@@ -197,8 +200,8 @@ impl<S: Sender> Lane<S> {
             let ended = while_ticking(reply, || {
                 let now = self.target.queue.tick();
                 late = expire(&batch, now, || self.target.health.late()).or_else(|| late.take());
-                // Decisions that waited for others are late soon after they are sent, all lanes' at the same time. That says
-                // nothing about Redis, which may answer in time.
+                // Decisions that waited for others are late soon after they are sent, all lanes' at the same
+                // time. That says nothing about Redis, which may answer in time.
                 if now - sent >= self.target.health.deadline / 2
                     && let Some(late) = late.take()
                     && !mem::replace(&mut is_late, true)
@@ -210,8 +213,8 @@ impl<S: Sender> Lane<S> {
             });
             let ended = ended.await;
             let now = Instant::now();
-            // A call that was late is recorded already, unless it is patient. Its reply does not show that Redis answers in
-            // time.
+            // A call that was late is recorded already, unless it is patient. Its reply does not show that
+            // Redis answers in time.
             if !is_late || now - sent_at <= self.target.health.deadline {
                 self.target.record(&ended);
             }
@@ -230,8 +233,8 @@ impl<S: Sender> Lane<S> {
     async fn check_out(&self) -> Option<S::Connection> {
         let connection = timeout(MAX_BACKOFF, self.target.sender.connection());
         let connection = while_ticking(connection, || {
-            // No call was sent, but none would be answered. If a connection is in use, its replies say otherwise. Each
-            // attempt counts once, regardless of how many lanes wait for it.
+            // No call was sent, but none would be answered. If a connection is in use, its replies say
+            // otherwise. Each attempt counts once, regardless of how many lanes wait for it.
             if let Some(failed) = self.target.health.count_failed_attempt()
                 && self.target.breaker.record::<()>(&Err(failed.clone()))
             {

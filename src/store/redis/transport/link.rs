@@ -13,13 +13,14 @@ pub(crate) trait Link: Maker + 'static {
     /// Runs a command without a script. Does not record a failure as an outage.
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value>;
 
-    /// Runs a command that can wait, as [`ask`](Self::ask) does. Does not send it while a breaker is open that covers it.
+    /// Runs a command that can wait, as [`ask`](Self::ask) does. Does not send it while a breaker is open
+    /// that covers it.
     fn ask_if_available(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
         self.ask(command, deadline)
     }
 
-    /// The keys of all primaries that `scan` wants, in any order. A key may be listed twice. Each step may take as long as
-    /// `deadline`.
+    /// The keys of all primaries that `scan` wants, in any order. A key may be listed twice. Each step may
+    /// take as long as `deadline`.
     fn scan(self: Arc<Self>, scan: Scan, deadline: Duration) -> Answer<Found>;
 
     /// Whether the link is to a Redis Cluster.

@@ -1,10 +1,10 @@
-//! The lane of a lone decision, which its caller polls. As a task it would add two wake-ups to each decision: a worker of a
-//! multi-threaded runtime runs only three woken tasks in a row, and wakes another thread for the next one. That costs a
-//! tenth of the time of the decision.
+//! The lane of a lone decision, which its caller polls. As a task it would add two wake-ups to each decision:
+//! a worker of a multi-threaded runtime runs only three woken tasks in a row, and wakes another thread for
+//! the next one. That costs a tenth of the time of the decision.
 //!
-//! A caller that is not polled must not delay the decisions that wait for its lane. So while there are such lanes, one task
-//! looks every 5 ms, and takes over those that it has seen before. A caller that has its answer leaves the lane to a task
-//! if others wait.
+//! A caller that is not polled must not delay the decisions that wait for its lane. So while there are such
+//! lanes, one task looks every 5 ms, and takes over those that it has seen before. A caller that has its
+//! answer leaves the lane to a task if others wait.
 
 use std::{
     future::{Future, poll_fn},
@@ -50,7 +50,8 @@ struct ByCaller {
     caller: Option<Waker>,
 }
 
-/// A lane that a task takes over when this is dropped, unless it has ended: its caller's, or the one of the task that looks.
+/// A lane that a task takes over when this is dropped, unless it has ended: its caller's, or the one of the
+/// task that looks.
 pub(super) struct LoneLane(Arc<Inner>);
 
 impl LoneLanes {
@@ -91,7 +92,8 @@ impl LoneLane {
                     } else if own.caller.as_ref().is_none_or(|caller| !caller.will_wake(cx.waker())) {
                         own.caller = Some(cx.waker().clone());
                     }
-                    // With its waker, the lane would wake the task that polls it, and the runtime another thread for that.
+                    // With its waker, the lane would wake the task that polls it, and the runtime another
+                    // thread for that.
                     let polled = job.poll(None);
                     if let Some(own) = by_caller.as_mut().filter(|_| polled.is_ready()) {
                         own.caller = None;
@@ -131,7 +133,8 @@ impl Watch {
 }
 
 impl Drop for Watch {
-    /// Tasks of a runtime that has ended are dropped, so the decisions of its lanes fail. Otherwise no lane is left.
+    /// Tasks of a runtime that has ended are dropped, so the decisions of its lanes fail. Otherwise no lane
+    /// is left.
     fn drop(&mut self) {
         drop(self.0.look());
     }

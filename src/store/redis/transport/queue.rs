@@ -1,17 +1,18 @@
 //! Group commit: decisions wait while others are under way, and are sent as a batch.
 //!
-//! A lane carries one batch at a time. If no lane is open, a decision opens one, which sends it immediately and alone.
-//! If too few are open, it opens another one, which takes its decision and the decisions of the tasks that are ready.
-//! Otherwise it waits for the first lane that has its replies, which takes all that wait by then. So a lone decision
-//! never waits. The more decisions there are, the more share a batch, and a batch costs only as much as two of its
-//! decisions.
+//! A lane carries one batch at a time. If no lane is open, a decision opens one, which sends it immediately
+//! and alone. If too few are open, it opens another one, which takes its decision and the decisions of the
+//! tasks that are ready. Otherwise it waits for the first lane that has its replies, which takes all that
+//! wait by then. So a lone decision never waits. The more decisions there are, the more share a batch, and a
+//! batch costs only as much as two of its decisions.
 //!
-//! How many lanes are enough depends on how far Redis is. It does not depend on how long decisions wait: they also wait
-//! for a Redis or a machine that is busy, and with more lanes the batches would be smaller and both busier.
+//! How many lanes are enough depends on how far Redis is. It does not depend on how long decisions wait: they
+//! also wait for a Redis or a machine that is busy, and with more lanes the batches would be smaller and both
+//! busier.
 //!
-//! A timer for each decision would cost 660 of its instructions, and a lock that all threads share. So lanes keep the
-//! deadlines: each lane has one timer, and answers late decisions whenever it waits. If no lane has done so lately,
-//! because all of them wait for a thread that is blocked, a decision has a separate timer.
+//! A timer for each decision would cost 660 of its instructions, and a lock that all threads share. So lanes
+//! keep the deadlines: each lane has one timer, and answers late decisions whenever it waits. If no lane has
+//! done so lately, because all of them wait for a thread that is blocked, a decision has a separate timer.
 //!
 //! A lane looks at the deadlines every [`TICK`]. What a tick takes longer than that does not count, see
 //! [`deadline`](super::deadline).
@@ -38,13 +39,13 @@ use crate::{
 const FAR: Duration = Duration::from_micros(500);
 /// How long a decision waits before the open lanes may be stuck.
 const PATIENCE: Duration = Duration::from_micros(500);
-/// Lanes that have not looked at the deadlines for this time do not keep them. Longer than a busy machine takes for a tick,
-/// or each decision would need a timer there.
+/// Lanes that have not looked at the deadlines for this time do not keep them. Longer than a busy machine
+/// takes for a tick, or each decision would need a timer there.
 const LOST: Duration = Duration::from_millis(50);
 /// The most decisions in a batch.
 const MAX_BATCH_DECISIONS: usize = 128;
-/// The most charges in a batch, those against penalties included. A key has at most 393 bytes, so a batch has at most
-/// 101 KB, and one decision of 256 charges with penalties 202 KB.
+/// The most charges in a batch, those against penalties included. A key has at most 393 bytes, so a batch has
+/// at most 101 KB, and one decision of 256 charges with penalties 202 KB.
 const MAX_BATCH_CHARGES: usize = 256;
 /// The most microseconds for which a batch blocks Redis. A single decision may take longer.
 const MAX_BATCH_MICROS: u64 = 2_000;
@@ -78,8 +79,8 @@ struct State {
     time: RunTime,
     /// When Redis answered last, in the time that deadlines are points in.
     answered: Duration,
-    /// How much longer a batch takes than its decisions: the least of the latest batches, because the others also waited for
-    /// Redis or for a thread.
+    /// How much longer a batch takes than its decisions: the least of the latest batches, because the others
+    /// also waited for Redis or for a thread.
     distance: Duration,
 }
 
@@ -124,7 +125,8 @@ impl Queue {
         let deadline = state.time.counted.saturating_add(job.deadline);
         // Lanes only look at the oldest decision, so a deadline that is earlier is not kept.
         let is_latest = state.latest_deadline.is_none_or(|latest| latest <= deadline.saturating_add(TICK));
-        // The lanes that are ready may belong to a blocked thread. Then the first decision opens another for all.
+        // The lanes that are ready may belong to a blocked thread. Then the first decision opens another for
+        // all.
         let may_be_stuck = is_first && state.ready_lanes >= state.open_lanes;
         let is_watched = is_latest && !may_be_stuck && state.time.is_kept(entered);
         state.latest_deadline = state.latest_deadline.max(Some(deadline));
@@ -135,8 +137,8 @@ impl Queue {
         Ok(Ticket { is_watched, opens_lane, is_alone })
     }
 
-    /// Withdraws a waiting decision, which was not sent and never will be. Returns what Redis did while it waited; `None` if
-    /// the decision was sent.
+    /// Withdraws a waiting decision, which was not sent and never will be. Returns what Redis did while it
+    /// waited; `None` if the decision was sent.
     pub(super) fn withdraw(&self, job: &Job) -> Option<Wait> {
         let mut state = self.lock();
         // The ones that waited longest are at the front, and their deadlines pass first.
@@ -145,7 +147,8 @@ impl Queue {
         Some(state.wait_of(&waiting))
     }
 
-    /// Closes a lane unless decisions wait for it, or if more lanes are open than needed. Returns whether it is closed.
+    /// Closes a lane unless decisions wait for it, or if more lanes are open than needed. Returns whether it
+    /// is closed.
     pub(super) fn close_lane(&self) -> bool {
         let mut state = self.lock();
         state.drop_abandoned();
@@ -159,7 +162,8 @@ impl Queue {
         closes
     }
 
-    /// Opens another lane if decisions have waited for long. Returns whether it did: the caller must start it.
+    /// Opens another lane if decisions have waited for long. Returns whether it did: the caller must start
+    /// it.
     pub(super) fn open_another(&self) -> bool {
         let mut state = self.lock();
         let opens = state.open_lanes < self.lanes.if_far && state.has_waited(PATIENCE);
@@ -176,8 +180,8 @@ impl Queue {
         fail_all(&lost, error);
     }
 
-    /// Moves the next decisions into an empty `batch`, oldest first. Fails those whose deadlines have passed. Returns about
-    /// how long Redis takes to make the decisions.
+    /// Moves the next decisions into an empty `batch`, oldest first. Fails those whose deadlines have passed.
+    /// Returns about how long Redis takes to make the decisions.
     pub(super) fn fill(&self, batch: &mut Vec<Queued>, late: impl Fn(Wait) -> Error) -> Duration {
         let (mut charges, mut micros) = (0, 0);
         let mut of_batch = 0;
@@ -211,8 +215,8 @@ impl Queue {
         self.lock().time.tick()
     }
 
-    /// Counts the time, and fails the oldest decisions if their deadlines have passed. They were not sent and never will be.
-    /// Returns what Redis did while the last one waited, unless it is patient.
+    /// Counts the time, and fails the oldest decisions if their deadlines have passed. They were not sent and
+    /// never will be. Returns what Redis did while the last one waited, unless it is patient.
     pub(super) fn expire(&self, error: impl Fn(Wait) -> Error) -> Option<Wait> {
         let late: Vec<(Wait, Queued)> = {
             let mut state = self.lock();
@@ -235,15 +239,16 @@ impl Queue {
         fail_all(&waiting, error);
     }
 
-    /// Records that a lane has the answers of a batch of `decisions`, which took by `distance` longer than Redis, if Redis has
-    /// answered. Returns whether it was one decision, and no other waits: then the lane does not wait for the next.
+    /// Records that a lane has the answers of a batch of `decisions`, which took by `distance` longer than
+    /// Redis, if Redis has answered. Returns whether it was one decision, and no other waits: then the lane
+    /// does not wait for the next.
     pub(super) fn record(&self, decisions: usize, distance: Option<Duration>) -> bool {
         let mut state = self.lock();
         state.ready_lanes += 1;
         if let Some(distance) = distance {
             state.answered = state.time.counted;
-            // Older batches count less: what they say grows by 3 % with each batch. So a distance that becomes ten times as
-            // long is known after 75 batches.
+            // Older batches count less: what they say grows by 3 % with each batch. So a distance that
+            // becomes ten times as long is known after 75 batches.
             let before = state.distance + state.distance / 32 + Duration::from_micros(1);
             state.distance = before.min(distance);
         }
@@ -340,8 +345,8 @@ impl Drop for Queued {
     }
 }
 
-/// Fails the undecided decisions of a batch whose deadlines have passed at the time `now`. Returns the last one's
-/// error.
+/// Fails the undecided decisions of a batch whose deadlines have passed at the time `now`. Returns the last
+/// one's error.
 pub(super) fn expire(batch: &[Queued], now: Duration, error: impl Fn() -> Error) -> Option<Error> {
     fail_all(batch.iter().filter(|waiting| waiting.deadline <= now && waiting.job.is_open()), error)
 }

@@ -1,5 +1,5 @@
-//! What belongs to each runtime: its connections, lanes and probes. So none waits for another, which may be blocked or not
-//! driven.
+//! What belongs to each runtime: its connections, lanes and probes. So none waits for another, which may be
+//! blocked or not driven.
 
 use std::{
     future::Future,
@@ -78,8 +78,8 @@ pub(crate) fn current() -> Result<Handle, Error> {
     })
 }
 
-/// The output of `work`, which a task of this runtime does: to its end, even if the caller is dropped or is not polled
-/// again. So a connection returns to the pool soon, and only after the reply is read.
+/// The output of `work`, which a task of this runtime does: to its end, even if the caller is dropped or is
+/// not polled again. So a connection returns to the pool soon, and only after the reply is read.
 pub(crate) async fn in_task<T>(work: impl Future<Output = T> + Send + 'static) -> Result<T, Error>
 where
     T: Send + 'static,

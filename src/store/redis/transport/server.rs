@@ -108,15 +108,16 @@ impl<M: ConnectionManager> Single<M> {
     }
 }
 
-/// With three lanes, one batch is made, one is on its way and one is decided. Over a network of 1 ms, six lanes make 1.16
-/// times as many decisions as three; eight make no more.
+/// With three lanes, one batch is made, one is on its way and one is decided. Over a network of 1 ms, six
+/// lanes make 1.16 times as many decisions as three; eight make no more.
 const LANES: Lanes = Lanes { usual: 3, if_far: 6 };
 
 impl<M: ConnectionManager> Connections<M> {
     /// The reply to a command.
     async fn reply(self: &Arc<Self>, command: Cmd, allowed: Duration) -> Result<Value, Error> {
         let connections = self.clone();
-        // In a task, also while it waits for a connection: the pool would offer one to a caller that is not polled.
+        // In a task, also while it waits for a connection: the pool would offer one to a caller that is not
+        // polled.
         in_task(async move {
             let deadline = deadline_in(allowed);
             let mut slot = Some(connection_until(&connections.pool, &connections.health, deadline).await?);

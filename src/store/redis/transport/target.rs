@@ -1,4 +1,5 @@
-//! Where batches are sent: a server, or a shard of a Cluster; and whether it answers again while its breaker is open.
+//! Where batches are sent: a server, or a shard of a Cluster; and whether it answers again while its breaker
+//! is open.
 
 use std::{
     future::Future,
@@ -43,9 +44,9 @@ pub(super) trait Sender: Send + Sync + 'static {
     /// A connection. Waits without a limit; the caller sets one.
     fn connection(&self) -> impl Future<Output = RedisResult<Self::Connection>> + Send;
 
-    /// Sends `jobs`, which know that they are sent, as one batch: on the connection in `slot` or on another one. Leaves a
-    /// connection in `slot` if it can be used again. Sets the decision of each job, and returns how the call ended: if Redis
-    /// has answered one decision, it has answered the call.
+    /// Sends `jobs`, which know that they are sent, as one batch: on the connection in `slot` or on another
+    /// one. Leaves a connection in `slot` if it can be used again. Sets the decision of each job, and returns
+    /// how the call ended: if Redis has answered one decision, it has answered the call.
     fn send_batch(
         &self,
         slot: &mut Option<Self::Connection>,
@@ -53,8 +54,8 @@ pub(super) trait Sender: Send + Sync + 'static {
     ) -> impl Future<Output = Result<(), Error>> + Send;
 }
 
-/// How many PINGs in a row Redis must answer in time: enough that few probes succeed if half of the answers are late, and
-/// most if one in twenty is.
+/// How many PINGs in a row Redis must answer in time: enough that few probes succeed if half of the answers
+/// are late, and most if one in twenty is.
 const PINGS: u32 = 8;
 /// The same if it answered a probe before and then a decision was late again.
 const MORE_PINGS: u32 = 16;
@@ -71,7 +72,8 @@ impl<S: Sender> Target<S> {
         Self { queue: Queue::new(lanes), breaker, health, sender, key, probing: Arc::default() }
     }
 
-    /// Records how a call ended. If this opens the breaker, the decisions that wait fail too, and probes start.
+    /// Records how a call ended. If this opens the breaker, the decisions that wait fail too, and probes
+    /// start.
     pub(super) fn record<T>(self: &Arc<Self>, ended: &Result<T, Error>) {
         if self.breaker.record(ended)
             && let Some(error) = self.breaker.error()
@@ -87,16 +89,16 @@ impl<S: Sender> Target<S> {
         self.probe();
     }
 
-    /// Records that decisions were not sent before their deadlines: as a call without an answer, if Redis was silent while
-    /// they waited.
+    /// Records that decisions were not sent before their deadlines: as a call without an answer, if Redis was
+    /// silent while they waited.
     pub(super) fn record_wait(self: &Arc<Self>, wait: Wait) {
         self.record::<()>(&Err(self.health.not_sent(wait)));
     }
 
     /// Starts a task that probes until the breaker closes, unless this runtime has one.
     ///
-    /// Each runtime in which the breaker opens or a decision fails because of it has such a task, and they share the times of
-    /// the probes. So another one continues if the runtime of one ends or is not driven.
+    /// Each runtime in which the breaker opens or a decision fails because of it has such a task, and they
+    /// share the times of the probes. So another one continues if the runtime of one ends or is not driven.
     pub(super) fn probe(self: &Arc<Self>) {
         let Ok(runtime) = Handle::try_current() else { return };
         let Ok(probing) = self.probing.clone().try_lock_owned() else { return };
@@ -120,7 +122,8 @@ impl<S: Sender> Target<S> {
         });
     }
 
-    /// Probes once, and closes the breaker if Redis answers. Returns whether it answered all PINGs without an error.
+    /// Probes once, and closes the breaker if Redis answers. Returns whether it answered all PINGs without an
+    /// error.
     async fn probe_once(&self) -> bool {
         let pings = self.ping(&self.key).await;
         if let Err(cause) = &pings
@@ -155,8 +158,8 @@ impl<S: Sender> Target<S> {
     }
 }
 
-/// Probes whenever it is time to, until the breaker of `target` is closed. Returns whether a probe of this task has closed it
-/// and was answered without an error.
+/// Probes whenever it is time to, until the breaker of `target` is closed. Returns whether a probe of this
+/// task has closed it and was answered without an error.
 async fn probe_until_closed<S: Sender>(target: &Weak<Target<S>>) -> bool {
     let next_probe = || target.upgrade()?.breaker.next_probe();
     let mut has_answered = false;

@@ -1,5 +1,5 @@
-//! Simulates an overloaded service with and without limits, draws `docs/overload.svg`, and prints the table of
-//! `docs/adaptive.md`.
+//! Simulates an overloaded service with and without limits, draws `docs/overload.svg`, and prints the table
+//! of `docs/adaptive.md`.
 //!
 //! Run with
 //!
@@ -7,8 +7,8 @@
 //! cargo run -p tools --bin overload
 //! ```
 //!
-//! The controllers, the meter and the decisions are this crate's own, on tokio's paused clock. The result depends on nothing but
-//! the seeds, so each run gives the same.
+//! The controllers, the meter and the decisions are this crate's own, on tokio's paused clock. The result
+//! depends on nothing but the seeds, so each run gives the same.
 
 #![allow(clippy::print_stdout, reason = "the tool prints its results")]
 

@@ -111,8 +111,8 @@ impl Limit {
     }
 }
 
-/// Runs the clients and the service. Returns their requests in the order of time. The same seed gives the same requests
-/// for every protection of the service.
+/// Runs the clients and the service. Returns their requests in the order of time. The same seed gives the
+/// same requests for every protection of the service.
 pub(crate) async fn run(protection: Protection, seed: u64) -> Result<Vec<Request>, Error> {
     let meter = LoadMeter::new();
     let limit = Limit::new(protection, &meter)?;

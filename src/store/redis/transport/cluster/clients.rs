@@ -21,8 +21,8 @@ pub(crate) struct Clients {
     pub(crate) single_attempt: ClusterManager,
 }
 
-/// The size of a pool. A cluster connection is one connection to each node, shared by all calls. Four of them made no
-/// more decisions than one (`benches/cluster.rs`), and each would have to follow migrations itself.
+/// The size of a pool. A cluster connection is one connection to each node, shared by all calls. Four of them
+/// made no more decisions than one (`benches/cluster.rs`), and each would have to follow migrations itself.
 pub(crate) const CONNECTIONS: u32 = 1;
 /// [`CONNECT`] with TLS, whose handshake takes long on a busy machine.
 const CONNECT_TLS: Duration = Duration::from_secs(1);
@@ -53,7 +53,8 @@ pub(crate) fn clients(
             .connection_timeout(if is_tls { CONNECT_TLS } else { CONNECT })
             .response_timeout(RESPONSE.max(deadline))
             .tcp_settings(tcp_settings())
-            // The waits after a multi-key command on a migrating slot, or on a slot without a primary: 2 ms, 4 ms...
+            // The waits after a multi-key command on a migrating slot, or on a slot without a primary: 2 ms,
+            // 4 ms...
             .min_retry_wait(1)
             .retry_wait_formula(1, 2)
             .max_retry_wait(25);

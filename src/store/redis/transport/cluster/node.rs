@@ -1,16 +1,16 @@
 //! A connection to one node, below redis-rs' cluster client.
 //!
-//! Whenever a slot has moved, the client looks the nodes up again and makes no other call in that time. It asks one node
-//! after the other for the slots, then pings all of them, and waits for each as long as for any reply. So a node that
-//! hangs would stall the decisions of all others. Here these two commands wait only a little, and a node that is late
-//! with its pong keeps its connection: only a broken one is replaced.
+//! Whenever a slot has moved, the client looks the nodes up again and makes no other call in that time. It
+//! asks one node after the other for the slots, then pings all of them, and waits for each as long as for any
+//! reply. So a node that hangs would stall the decisions of all others. Here these two commands wait only a
+//! little, and a node that is late with its pong keeps its connection: only a broken one is replaced.
 //!
-//! If a connection breaks, the client sends its commands again, although they may have been carried out. Here the error
-//! of a script call forbids it. A call that was not sent at all has a distinct error.
+//! If a connection breaks, the client sends its commands again, although they may have been carried out. Here
+//! the error of a script call forbids it. A call that was not sent at all has a distinct error.
 //!
-//! The client opens missing connections during that time too. So a host that is lost would stall the decisions of all other
-//! nodes again and again. It stalls them once: from then on its address is tried in the background, and attempts of the
-//! client fail immediately until it answers.
+//! The client opens missing connections during that time too. So a host that is lost would stall the
+//! decisions of all other nodes again and again. It stalls them once: from then on its address is tried in
+//! the background, and attempts of the client fail immediately until it answers.
 
 use std::{collections::BTreeMap, io, sync::Mutex, time::Duration};
 
@@ -51,8 +51,8 @@ pub(crate) struct NodeConnection {
 const PATIENCE: Duration = Duration::from_millis(20);
 const ROUND_TRIPS: u32 = 4;
 
-/// The marks of the errors of script calls, in their details. redis-rs connects again and sends the call again after an `Io` error, and
-/// does nothing after a `Client` error.
+/// The marks of the errors of script calls, in their details. redis-rs connects again and sends the call
+/// again after an `Io` error, and does nothing after a `Client` error.
 const NOT_SENT: &str = "the connection to the node was closed before";
 const BROKEN: &str = "the connection to the node broke";
 const LATE: &str = "the node did not answer";
@@ -81,7 +81,8 @@ impl NodeConnection {
     async fn open(info: ConnectionInfo, config: AsyncConnectionConfig) -> RedisResult<Self> {
         #[cfg(feature = "tls-rustls-no-provider")]
         if let ConnectionAddr::TcpTls { host, port, .. } = info.addr() {
-            // redis-rs reads the certificates of the system before it connects, which is in vain if no server is there.
+            // redis-rs reads the certificates of the system before it connects, which is in vain if no server
+            // is there.
             let opened = timeout(CONNECT, TcpStream::connect((&**host, *port))).await.ok();
             or_late(opened.map(|opened| opened.map_err(RedisError::from)))?;
         }
@@ -132,7 +133,8 @@ impl ConnectionLike for NodeConnection {
 
 /// The reply to a script call. If its connection breaks, the error says whether it was sent.
 async fn once(reply: impl Future<Output = RedisResult<Value>>) -> RedisResult<Value> {
-    // No reply can arrive before the first poll, so an error then means that the connection was closed before.
+    // No reply can arrive before the first poll, so an error then means that the connection was closed
+    // before.
     let (reply, is_immediate) = with_immediacy(reply).await;
     reply.map_err(|error| match error {
         error if !is_broken(&error) || error.code().is_some() => error,
@@ -147,7 +149,8 @@ pub(super) fn was_not_sent(error: &RedisError) -> bool {
     mark_of(error) == Some(NOT_SENT)
 }
 
-/// The details of an error that [`once`] may have made. An error of a server has a code, and may have any details.
+/// The details of an error that [`once`] may have made. An error of a server has a code, and may have any
+/// details.
 fn mark_of(error: &RedisError) -> Option<&str> {
     error.detail().filter(|_| error.code().is_none())
 }
@@ -161,7 +164,8 @@ pub(super) fn usual(error: RedisError) -> RedisError {
     }
 }
 
-/// The addresses of nodes that do not answer when a connection is opened, in each runtime, because another one may not be driven, with the time of the client's latest attempt.
+/// The addresses of nodes that do not answer when a connection is opened, in each runtime, because another
+/// one may not be driven, with the time of the client's latest attempt.
 static SILENT: Mutex<BTreeMap<String, Instant>> = Mutex::new(BTreeMap::new());
 
 /// The pause between two attempts in the background.
@@ -179,7 +183,8 @@ fn is_silent(address: &str) -> bool {
     silent.get_mut(&here(address)).map(|asked| *asked = Instant::now()).is_some()
 }
 
-/// Lets attempts to connect to the node at `address` fail until one in the background ends otherwise than in a timeout.
+/// Lets attempts to connect to the node at `address` fail until one in the background ends otherwise than in
+/// a timeout.
 fn mark(address: &str, info: ConnectionInfo) {
     let address = here(address);
     if lock(&SILENT).insert(address.clone(), Instant::now()).is_some() {

@@ -1,8 +1,9 @@
 //! Sends batches to the nodes.
 //!
-//! A batch is sent once, as one call. If the call fails because its slot migrates or its connection had been closed
-//! before, each of its decisions is sent again alone: while a slot migrates, its keys are on two nodes, and Redis rejects
-//! a call over keys of both. If its connection breaks, its decisions fail, because they may have been made.
+//! A batch is sent once, as one call. If the call fails because its slot migrates or its connection had been
+//! closed before, each of its decisions is sent again alone: while a slot migrates, its keys are on two
+//! nodes, and Redis rejects a call over keys of both. If its connection breaks, its decisions fail, because
+//! they may have been made.
 
 use std::{sync::Arc, time::Duration};
 
@@ -42,8 +43,8 @@ use crate::{
 
 /// The nodes of a Cluster. Each shard sends its batches to them.
 pub(super) struct Nodes {
-    /// Its calls are sent again if a slot migrates. Commands other than script calls are sent again if a connection breaks
-    /// too.
+    /// Its calls are sent again if a slot migrates. Commands other than script calls are sent again if a
+    /// connection breaks too.
     retrying: Pool<ClusterManager>,
     /// For the first attempt.
     single_attempt: Pool<ClusterManager>,
@@ -110,8 +111,8 @@ impl Sender for Arc<Nodes> {
         let error = if error.is_timeout() { self.health.late() } else { from_redis(&error) };
         let mut ended = None;
         for job in jobs {
-            // One after the other: redis-rs sends `ASKING` apart from its command, so concurrent ones disturb each other.
-            // A repeated permit request would be counted beside the first.
+            // One after the other: redis-rs sends `ASKING` apart from its command, so concurrent ones disturb
+            // each other. A repeated permit request would be counted beside the first.
             let may_be_repeated = job.may_be_repeated() && !job.charges.iter().any(Charge::needs_permit);
             let sent = if nothing_done || was_not_sent && may_be_repeated {
                 self.send_alone(job, until).await
@@ -165,8 +166,8 @@ impl Nodes {
         connection_until(&self.retrying, &self.health, until).await.map(|connection| connection.clone())
     }
 
-    /// Replaces the connections, so the nodes are looked up again. redis-rs does that if a node has lost a slot or
-    /// closes its connection, but not if a node hangs, as the one that has the keys of `call` may.
+    /// Replaces the connections, so the nodes are looked up again. redis-rs does that if a node has lost a
+    /// slot or closes its connection, but not if a node hangs, as the one that has the keys of `call` may.
     fn start_replacing(&self, call: &Call) {
         let Ok(alone) = self.replacing.clone().try_lock_owned() else { return };
         let (alone, key) = (Arc::new(alone), first_key(call));
@@ -202,7 +203,8 @@ impl Nodes {
 }
 
 /// Replaces the connection of `pool` if a new one finds the node that serves `key`. Until then the old one is
-/// better: redis-rs searches for a missing node before every call that needs it, and makes no other call during the search.
+/// better: redis-rs searches for a missing node before every call that needs it, and makes no other call
+/// during the search.
 async fn replace(pool: Pool<ClusterManager>, key: Vec<u8>) -> RedisResult<()> {
     if pool.state().connections == 0 {
         return Ok(());
@@ -233,7 +235,8 @@ fn address(node: &Value) -> Option<SingleNodeRoutingInfo> {
     Some(SingleNodeRoutingInfo::ByAddress { host: host.to_owned(), port: port.parse().ok()? })
 }
 
-/// The first key of a call: after its name, and if it calls a script, the script's hash and the number of keys.
+/// The first key of a call: after its name, and if it calls a script, the script's hash and the number of
+/// keys.
 fn first_key(call: &Call) -> Vec<u8> {
     match call.command.args_iter().nth(if call.script.is_some() { 3 } else { 1 }) {
         Some(redis::Arg::Simple(key)) => key.to_owned(),
@@ -245,8 +248,8 @@ fn first_key(call: &Call) -> Vec<u8> {
 async fn evaluate(connection: &mut impl ConnectionLike, call: &Call) -> RedisResult<Value> {
     loop {
         let reply = reply_to(connection, call).await;
-        // redis-rs follows redirects only a few times. It sends `ASKING` apart from the command, so another command may
-        // come between, and the node redirects again. Nothing was carried out.
+        // redis-rs follows redirects only a few times. It sends `ASKING` apart from the command, so another
+        // command may come between, and the node redirects again. Nothing was carried out.
         let redirect = reply.as_ref().err().map(RedisError::retry_method);
         if call.script.is_none()
             || !matches!(redirect, Some(RetryMethod::AskRedirect | RetryMethod::MovedRedirect))

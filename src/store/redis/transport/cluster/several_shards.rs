@@ -136,8 +136,8 @@ async fn shard_by_shard(
     Ok(decision)
 }
 
-/// Refunds the charges of these shards for a decision that is not admitted, even if the caller is dropped. Returns the new
-/// outcomes with the positions of their charges.
+/// Refunds the charges of these shards for a decision that is not admitted, even if the caller is dropped.
+/// Returns the new outcomes with the positions of their charges.
 fn refund_charged(
     shards: &Arc<impl Sharded>,
     job: &Job,
@@ -167,8 +167,9 @@ fn refund_charged(
     })
 }
 
-/// Counts the denials of one shard for the penalties of the policies that denied, even if the caller is dropped. Returns the
-/// positions of the charges whose keys are banned now, each with the rest of the ban. `None` if there is nothing to count.
+/// Counts the denials of one shard for the penalties of the policies that denied, even if the caller is
+/// dropped. Returns the positions of the charges whose keys are banned now, each with the rest of the ban.
+/// `None` if there is nothing to count.
 fn count_denials(
     shards: &Arc<impl Sharded>,
     job: &Job,

@@ -77,6 +77,24 @@ fn policy(name: &'static str, lua: &'static str) -> Policy {
     Policy::new("p", Quota::per_hour(5)).algorithm(Lua(name, lua)).failure_mode(FailureMode::Closed)
 }
 
+#[test]
+fn the_name_of_an_algorithm_is_1_to_32_characters_and_no_built_in_one() {
+    const LONGEST: &str = "an-algorithm-of-32-characters-09";
+    let problem = |name| {
+        let changed = Policy::new("p", Quota::per_hour(5)).try_algorithm(Lua(name, ""));
+        changed.map_or_else(|error| error.to_string(), |policy| policy.settings().algorithm.name().to_owned())
+    };
+    for name in ["a", "9", "-", LONGEST] {
+        assert_eq!(problem(name), name);
+    }
+    for name in ["", "an-algorithm-of-33-characters-099", "Mine", "my_own", "my own", "m\u{ef}ne", "a{b}"] {
+        assert!(problem(name).contains("must be 1 to 32"), "{name}: {}", problem(name));
+    }
+    for name in ["gcra", "fixed-window", "concurrency"] {
+        assert!(problem(name).contains("no built-in one has"), "{name}: {}", problem(name));
+    }
+}
+
 #[tokio::test]
 async fn an_invalid_lua_file_is_an_error_that_names_the_problem() {
     let server = RedisServer::start();

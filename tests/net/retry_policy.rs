@@ -876,8 +876,10 @@ proptest! {
         fields.extend(more.as_ref().map(|seconds| (name, seconds.as_str())));
         fields.extend(remaining.as_ref().map(|units| ("x-ratelimit-remaining", units.as_str())));
         let (status, waits) = paused(ask(RetryPolicy::new(), request(&Method::POST), 1, (429, &fields)));
-        prop_assert_eq!(status, StatusCode::OK);
-        prop_assert!(waits[0] >= Duration::from_secs(10), "{:?}", waits);
+        // A readable part may ask for more than the longest wait: then the client gives up.
+        let gives_up = status == StatusCode::TOO_MANY_REQUESTS && waits.is_empty();
+        prop_assert!(status == StatusCode::OK || gives_up && text.contains(|c: char| c.is_ascii_digit()));
+        prop_assert!(waits.iter().all(|wait| *wait >= Duration::from_secs(10)), "{:?}", waits);
     }
 
     #[test]

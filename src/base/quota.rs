@@ -1,3 +1,5 @@
+//! [`Quota`]: a limit per period and a burst, as numbers and as text.
+
 use std::{fmt, str::FromStr, time::Duration};
 
 use super::error::{Error, ErrorKind};

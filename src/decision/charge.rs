@@ -1,3 +1,5 @@
+//! [`Charge`]: a cost for a key under a policy.
+
 use std::{
     ops::Deref,
     slice,

@@ -1,3 +1,5 @@
+//! [`Decision`]: the outcomes of all charges of a request.
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::{Outcome, Verdict, charge::OneOrMany};

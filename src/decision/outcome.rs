@@ -1,3 +1,5 @@
+//! [`Outcome`]: what one policy decided about one charge.
+
 use std::{
     cmp::Ordering,
     sync::{

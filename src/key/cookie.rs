@@ -1,3 +1,5 @@
+//! Keys from a cookie.
+
 use std::borrow::Cow;
 
 use http::{HeaderValue, header::COOKIE, request::Parts};

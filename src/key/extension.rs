@@ -1,3 +1,5 @@
+//! Keys from a value in the request's extensions.
+
 use std::any::type_name;
 
 use http::request::Parts;

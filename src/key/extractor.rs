@@ -1,3 +1,5 @@
+//! [`KeyExtractor`]: the trait, and its combinators.
+
 use std::{any::type_name, sync::Arc};
 
 use http::request::Parts;

@@ -1,3 +1,5 @@
+//! Keys from the method of a gRPC call.
+
 use std::{collections::BTreeSet, sync::Arc};
 
 use http::request::Parts;

@@ -1,3 +1,5 @@
+//! [`Key`]: whom a limit counts.
+
 use std::{
     borrow::Cow,
     cmp::Ordering,

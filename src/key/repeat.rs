@@ -1,3 +1,5 @@
+//! What happens to a header or cookie that a request has more than once.
+
 /// What an extractor does with a header or a cookie that a request has more than once, with different values.
 /// Equal values are always one value.
 ///

@@ -1,3 +1,5 @@
+//! The secret with which keys are hashed.
+
 use std::{fmt, sync::Arc};
 
 use hmac::{Hmac, KeyInit as _, Mac as _};

@@ -1,3 +1,5 @@
+//! [`Enforcement`], and the switch that changes it while the service runs.
+
 use std::{
     fmt,
     str::FromStr,

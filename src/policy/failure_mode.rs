@@ -1,3 +1,5 @@
+//! [`FailureMode`]: what happens to a request if the store makes no decision in time.
+
 use std::{fmt, str::FromStr};
 
 use crate::base::{Error, ErrorKind};

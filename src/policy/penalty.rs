@@ -1,3 +1,5 @@
+//! [`Penalty`]: when a key is banned, and for how long.
+
 use std::{fmt, time::Duration};
 
 use crate::{

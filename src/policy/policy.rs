@@ -1,3 +1,5 @@
+//! [`Policy`]: a quota with a name, and the algorithm that counts it.
+
 use std::{fmt, hash::BuildHasher as _, sync::Arc, time::Duration};
 
 use sha2::{Digest as _, Sha256};

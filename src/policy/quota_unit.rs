@@ -1,3 +1,5 @@
+//! [`QuotaUnit`]: what a unit of a quota is.
+
 use std::{fmt, str::FromStr};
 
 use crate::base::{Error, ErrorKind};

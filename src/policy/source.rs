@@ -1,3 +1,5 @@
+//! [`PolicySource`]: where the policy of a request comes from.
+
 use std::{any::type_name, fmt, sync::Arc};
 
 use http::request::Parts;

@@ -1,3 +1,5 @@
+//! [`ClientIp`]: the address of a client behind proxies.
+
 use std::net::IpAddr;
 
 use http::request::Parts;

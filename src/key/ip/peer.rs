@@ -1,3 +1,5 @@
+//! [`PeerIp`]: the address at the other end of the connection.
+
 use std::net::{IpAddr, SocketAddr};
 
 use http::{Extensions, HeaderName, header::FORWARDED, request::Parts};

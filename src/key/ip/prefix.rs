@@ -1,3 +1,5 @@
+//! The network by which addresses are grouped.
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::{

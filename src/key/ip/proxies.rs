@@ -1,3 +1,5 @@
+//! [`TrustedProxies`]: the proxies whose headers are believed.
+
 use std::{net::IpAddr, sync::Arc};
 
 use ipnet::{IpNet, Ipv4Net};

@@ -1,3 +1,5 @@
+//! The warnings about proxies, each logged once.
+
 use std::sync::{
     Arc,
     atomic::{AtomicU32, Ordering},

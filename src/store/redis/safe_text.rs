@@ -54,7 +54,8 @@ pub(super) fn explain(error: &RedisError) -> (Option<Fault>, String) {
     }
 }
 
-/// The system's text about a path without a file. redis-rs reports it as `ConnectionRefused`.
+/// The operating system's message if the path of a socket does not exist. redis-rs reports it as
+/// `ConnectionRefused`.
 const NO_SOCKET: &str = "No such file or directory";
 
 /// The code in a text in which redis-rs quotes errors of servers.

@@ -18,6 +18,9 @@ pub(super) struct Parameters {
     /// algorithm.
     #[cfg(feature = "redis")]
     pub(super) redis_micros: Option<[u64; 2]>,
+    /// The place of the algorithm among the [built-in ones](algorithm::built_in). `None` for a custom one.
+    #[cfg(feature = "redis")]
+    pub(super) built_in: Option<usize>,
 }
 
 /// Above every quota's capacity, and exact in Lua.
@@ -37,6 +40,8 @@ impl Parameters {
             redis_micros: algorithm
                 .counter()
                 .map(|counter| [false, true].map(|refund| counter.redis_micros(&arguments, refund))),
+            #[cfg(feature = "redis")]
+            built_in: algorithm::built_in().iter().position(|one| one.name() == algorithm.name()),
             arguments,
         })
     }

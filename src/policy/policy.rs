@@ -324,10 +324,10 @@ impl Policy {
         self.0.parameters.replenishment
     }
 
-    /// Whether its algorithm is not built in.
+    /// The place of its algorithm among the built-in ones. `None` if the algorithm is a custom one.
     #[cfg(feature = "redis")]
-    pub(crate) fn is_custom(&self) -> bool {
-        self.0.parameters.redis_micros.is_none()
+    pub(crate) fn built_in(&self) -> Option<usize> {
+        self.0.parameters.built_in
     }
 
     /// Whether the policy is enforced for `key`.

@@ -78,21 +78,21 @@ impl Script {
         &SCRIPT
     }
 
-    /// The short script for takes under the algorithm `name`. `None` if it has no such script.
-    pub(crate) fn take(name: &str) -> Option<&'static Arc<Self>> {
-        static SCRIPTS: LazyLock<BTreeMap<&str, Arc<Script>>> = LazyLock::new(|| {
-            let algorithms = algorithm::built_in().iter().map(|algorithm| &**algorithm);
+    /// The short script for takes under the built-in algorithm at `place`. `None` if it has no such script.
+    pub(crate) fn take(place: usize) -> Option<&'static Arc<Self>> {
+        static SCRIPTS: LazyLock<Vec<Option<Arc<Script>>>> = LazyLock::new(|| {
             // Penalties have no short script, because they are never decided alone.
-            let short = algorithms
-                .filter(|algorithm| stores_a_string(*algorithm) && algorithm.name() != Strikes::NAME);
-            short.map(|algorithm| (algorithm.name(), Arc::new(Script::of_takes(algorithm)))).collect()
+            let is_short =
+                |algorithm: &dyn Algorithm| stores_a_string(algorithm) && algorithm.name() != Strikes::NAME;
+            let short = |algorithm| is_short(algorithm).then(|| Arc::new(Script::of_takes(algorithm)));
+            algorithm::built_in().iter().map(|algorithm| short(&**algorithm)).collect()
         });
-        SCRIPTS.get(name)
+        SCRIPTS.get(place)?.as_ref()
     }
 
     /// Every script that needs no custom algorithm.
     pub(crate) fn all_built_in() -> impl Iterator<Item = &'static Arc<Self>> {
-        let short = algorithm::built_in().iter().filter_map(|algorithm| Self::take(algorithm.name()));
+        let short = (0..algorithm::built_in().len()).filter_map(Self::take);
         iter::once(Self::built_in()).chain(short)
     }
 
@@ -222,7 +222,7 @@ struct Registered {
 
 impl Scripts {
     pub(crate) fn script_for(&self, charges: &[Charge]) -> Result<Arc<Script>, Error> {
-        let custom = || charges.iter().map(Charge::policy).filter(|policy| policy.is_custom());
+        let custom = || charges.iter().map(Charge::policy).filter(|policy| policy.built_in().is_none());
         if custom().next().is_none() {
             return Ok(Script::built_in().clone());
         }
@@ -245,7 +245,7 @@ impl Scripts {
     /// Registers the policy's algorithm if it is a custom one.
     pub(crate) fn register(&self, policy: &Policy) -> Result<(), Error> {
         let algorithm = &policy.settings().algorithm;
-        if !policy.is_custom() {
+        if policy.built_in().is_some() {
             return Ok(());
         }
         let has_same_source = |registered: &Arc<dyn Algorithm>| registered.lua() == algorithm.lua();

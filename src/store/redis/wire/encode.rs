@@ -137,9 +137,9 @@ fn takes_of(jobs: &[&Job]) -> Option<&'static Arc<Script>> {
             continue;
         }
         before = Some(policy);
-        let name = policy.algorithm_name();
-        if policy.settings().max_debt > 0 || policy.bans().is_some() || *algorithm.get_or_insert(name) != name
-        {
+        let place = policy.built_in()?;
+        let is_same = *algorithm.get_or_insert(place) == place;
+        if policy.settings().max_debt > 0 || policy.bans().is_some() || !is_same {
             return None;
         }
     }

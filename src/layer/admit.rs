@@ -97,8 +97,8 @@ impl Admit<'_> {
                     }
                 },
                 Waiting::Identity(identity) => ready!(Pin::new(identity).poll(cx)),
-                Waiting::Decision(charge, unidentified) => {
-                    let decided = ready!(self.context.config.limiter.decider.poll_charge(charge, cx));
+                Waiting::Decision(deciding, unidentified) => {
+                    let decided = ready!(self.context.config.limiter.decider.poll_charge(deciding, cx));
                     return Poll::Ready(self.decided(decided, unidentified.take()));
                 }
             };
@@ -318,11 +318,11 @@ impl Admit<'_> {
         match limiter.decider.charge(charges) {
             // A store in memory has decided, so the service is called without waiting.
             Now::Ready(decided) => Now::Ready(self.decided(decided, unidentified)),
-            Now::Later(mut charge) => {
+            Now::Later(mut deciding) => {
                 if let Some(refunded) = refunded_if_cancelled(self.context, unidentified.is_some()) {
-                    charge = Undecided::watch(limiter, charge, refunded).into();
+                    deciding = Undecided::watch(limiter, deciding, refunded).into();
                 }
-                Now::Later(Waiting::Decision(charge, unidentified))
+                Now::Later(Waiting::Decision(deciding, unidentified))
             }
         }
     }

@@ -127,7 +127,7 @@ impl Unsettled {
             charges.iter().any(|(one, _)| one.is_of_same_count(outcome.charge()))
         };
         let decision = self.decision.of_outcomes(|one| has(&uncounted, one) && !has(&counted, one))?;
-        self.settling.iter().for_each(|settling| settling.fix(&decision));
+        self.settling.iter().for_each(|settling| settling.stop_charging(&decision));
         Some(decision)
     }
 }
@@ -138,7 +138,7 @@ impl Drop for Unsettled {
         let has_panicked = self.is_running || std::thread::panicking();
         if self.refunds && !has_panicked {
             // The units that a handler recorded as used are not charged either.
-            self.settling.iter().for_each(|settling| settling.fix(&self.decision));
+            self.settling.iter().for_each(|settling| settling.stop_charging(&self.decision));
             drop(Refund::of(&self.limiter, &self.decision));
         }
     }
@@ -153,9 +153,9 @@ pub(super) struct Settling {
 
 impl Settling {
     /// Charges no more under the policies of `refunded`.
-    fn fix(&self, refunded: &Decision) {
+    fn stop_charging(&self, refunded: &Decision) {
         let of_bytes = self.meter.iter().map(|meter| &meter.reservation);
-        self.reservation.iter().chain(of_bytes).for_each(|reservation| reservation.fix(refunded));
+        self.reservation.iter().chain(of_bytes).for_each(|reservation| reservation.stop_charging(refunded));
     }
 
     /// The body has sent this many bytes.

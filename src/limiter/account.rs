@@ -121,7 +121,7 @@ impl Account {
     }
 
     /// Debits no more for the outcomes of `refunded`, which is refunded.
-    pub(super) fn fix(&self, refunded: &Decision) {
+    pub(super) fn stop_charging(&self, refunded: &Decision) {
         let refunded = self.by_place(refunded.all_outcomes().iter().map(|outcome| (outcome, 1)));
         self.change(&refunded, |total, refunded| total.is_refunded |= refunded > 0);
     }

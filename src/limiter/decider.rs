@@ -4,7 +4,7 @@ use std::{
     future::Future,
     pin::Pin,
     slice,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     task::{Context, Poll, ready},
 };
 
@@ -78,11 +78,11 @@ impl Decider {
     #[inline]
     pub(crate) fn poll_charge(
         &self,
-        charge: &mut Deciding,
+        deciding: &mut Deciding,
         cx: &mut Context<'_>,
     ) -> Poll<Result<Decision, Error>> {
-        let decided = ready!(Pin::new(&mut charge.answer).poll(cx));
-        Poll::Ready(match charge.charges.take() {
+        let decided = ready!(Pin::new(&mut deciding.answer).poll(cx));
+        Poll::Ready(match deciding.charges.take() {
             Some(charges) => self.complete(Action::Charge, &charges, decided),
             None => decided,
         })
@@ -136,7 +136,7 @@ impl Decider {
         }
     }
 
-    fn dispatch(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+    pub(super) fn dispatch(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         if charges.is_empty() {
             return Answer::ready(Ok(Decision::new([])));
         }
@@ -159,7 +159,8 @@ impl Decider {
         decided: Result<Decision, Error>,
     ) -> Result<Decision, Error> {
         // A lease and the deny cache answer while Redis is unavailable too.
-        if decided.as_ref().is_ok_and(|decision| decision.source() == DecisionSource::Store) {
+        let is_of_store = |decision: &Decision| decision.source() == DecisionSource::Store;
+        if self.local.owes.load(Ordering::Relaxed) && decided.as_ref().is_ok_and(is_of_store) {
             start_reconciling(&self.local, &self.store);
         }
         let hold = |counts: &Arc<dyn Store>, made: &[Charge], decision: &Decision| {
@@ -194,49 +195,6 @@ impl Decider {
             return Answer::ready(Ok(decision.clone()));
         }
         self.decide(Action::Debit, charges).then(move |debited| Ok(of_policies(&policies, debited?)))
-    }
-
-    /// Refunds the given number of units of each outcome. Also returns how many are refunded.
-    pub(super) fn refund_each(
-        self: &Arc<Self>,
-        decision: &Decision,
-        units: impl Fn(&Outcome) -> u64,
-    ) -> (Vec<u64>, Answer<Decision>) {
-        let (mut refunded, mut claims) = (Vec::new(), Vec::new());
-        let (mut charges, mut here) = (Vec::new(), Vec::new());
-        for outcome in decision.all_outcomes() {
-            // A denial charges nothing: a Cluster refunds what was charged in some slots before it returns
-            // the denial.
-            let units = if decision.is_denied() { 0 } else { units(outcome) };
-            let claim = outcome.claim_refund(units);
-            if let Some(local) = outcome.local() {
-                refunded.push(claim.units);
-                let (remains, of_store) = self.local.refund(outcome, local, claim.units);
-                match of_store {
-                    Some(charge) => charges.push(charge),
-                    None => here.push(remains),
-                }
-                continue;
-            }
-            // If there is nothing to refund, a charge of 0 shows what remains.
-            let charge = outcome.refund(claim.units);
-            refunded.push(if charge.is_some() { claim.units } else { 0 });
-            claims.push(claim);
-            charges.push(charge.unwrap_or_else(|| Charge::new(outcome.policy(), outcome.key(), 0)));
-        }
-        let here = (!here.is_empty()).then(|| Decision::refunded_locally(here, decision));
-        if charges.is_empty() {
-            return (refunded, Answer::ready(Ok(here.unwrap_or_else(|| decision.clone()))));
-        }
-        let answer = self.dispatch(Action::Refund, &charges);
-        let answer = StoreCall::refund(&self.background, &charges, claims).track(answer);
-        let decider = self.clone();
-        let answer = answer.then(move |decided| decider.complete(Action::Refund, &charges, decided));
-        let answer = match here {
-            Some(here) => answer.map(move |refunded| here.updated(&refunded)),
-            None => answer,
-        };
-        (refunded, answer)
     }
 }
 

@@ -2,8 +2,9 @@
 
 use super::{
     decider::{MAX_CHARGES, counted, has_duplicate_key},
-    dropped::{Refund, Undecided},
     limiter::Limiter,
+    refund::Refund,
+    undecided::Undecided,
 };
 use crate::{
     base::{Answer, Now},

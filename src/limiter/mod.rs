@@ -4,21 +4,19 @@ mod account;
 mod background;
 mod decider;
 mod drain;
-mod dropped;
 mod early_denial;
 mod limited;
 #[expect(clippy::module_inception, reason = "the module's main type")]
 mod limiter;
 mod operator;
+mod refund;
 mod reservation;
 mod store_call;
+mod undecided;
 mod wait;
 
 pub(crate) use self::{
-    decider::Deciding,
-    dropped::{Refund, Undecided},
-    early_denial::deny_early,
-    limited::Limited,
+    decider::Deciding, early_denial::deny_early, limited::Limited, refund::Refund, undecided::Undecided,
     wait::WaitState,
 };
 pub use self::{limiter::Limiter, operator::Operator, reservation::Reservation};

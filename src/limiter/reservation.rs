@@ -512,8 +512,8 @@ impl Reservation {
     }
 
     /// Charges no more under the policies of `refunded`, which the layer refunds.
-    pub(crate) fn fix(&self, refunded: &Decision) {
-        self.parts.iter().for_each(|part| part.account.fix(refunded));
+    pub(crate) fn stop_charging(&self, refunded: &Decision) {
+        self.parts.iter().for_each(|part| part.account.stop_charging(refunded));
     }
 }
 

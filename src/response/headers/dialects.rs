@@ -65,7 +65,7 @@ pub(super) fn limit_items<'a>(
     headers: &RateLimitHeaders,
 ) -> Option<HeaderValue> {
     let (most, mut items) = (outcomes.size_hint().1.unwrap_or(1), String::new());
-    let (denied, is_next) = (decision.is_denied(), headers.ietf == Some(Dialect::IetfNext));
+    let (denied, is_next) = (decision.is_denied(), matches!(headers.ietf, Some(Dialect::IetfNext)));
     let (r, t) = if is_next { (";a=", ";w=") } else { (";r=", ";t=") };
     for outcome in outcomes {
         let (mut remaining, mut seconds) = (itoa::Buffer::new(), itoa::Buffer::new());
@@ -181,7 +181,7 @@ pub(super) fn latest_t(headers: &HeaderMap) -> u64 {
 #[inline]
 pub(super) fn effective_window(outcome: &Outcome, denied: bool) -> Option<u64> {
     let replenishment = outcome.policy().replenishment();
-    let is_window = replenishment == Replenishment::InWindows;
+    let is_window = matches!(replenishment, Replenishment::InWindows);
     if denied && (outcome.is_denied() || !is_window) {
         let wait = outcome.retry_after().filter(|_| match replenishment {
             Replenishment::InWindows => true,

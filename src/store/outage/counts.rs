@@ -34,7 +34,7 @@ pub(crate) struct LocalCounts<S: ?Sized> {
     /// Held for the whole of a local decision, so that `owing` and `counts` change together.
     pub(super) owing: Mutex<Owing>,
     /// Whether something may be owed.
-    pub(super) owes: AtomicBool,
+    pub(crate) owes: AtomicBool,
     /// The tasks that reconcile at the moment.
     pub(super) reconciling: UnderWay,
     /// The instances that the store last reported. 0 if it has not.

@@ -24,15 +24,9 @@ const MOST_CONCURRENT: usize = 128;
 /// The pause after the start of a round's last call before the next round, unless `drain` waits for it.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Charges to `store`, which has just answered, what is owed to it, unless a round has just begun.
-#[inline]
+/// Charges to `store` what is owed to it, in the background, unless a round has just begun. Call it when the
+/// store has answered.
 pub(crate) fn start_reconciling(local: &Arc<LocalCounts<dyn Store>>, store: &Arc<dyn Store>) {
-    if local.owes.load(Ordering::Relaxed) {
-        reconcile_in_background(local, store);
-    }
-}
-
-fn reconcile_in_background(local: &Arc<LocalCounts<dyn Store>>, store: &Arc<dyn Store>) {
     let Ok(runtime) = Handle::try_current() else { return };
     {
         let owing = &mut *lock(&local.owing);
@@ -77,7 +71,7 @@ pub(crate) async fn reconcile(local: &Arc<LocalCounts<dyn Store>>, store: &Arc<d
                 owing.pause_until = None;
             }
         }
-        reconcile_in_background(local, store);
+        start_reconciling(local, store);
         sleep(PAUSE / 10).await;
     }
 }

@@ -82,7 +82,9 @@ impl Store for RedisStore {
             || lease.as_ref().is_some_and(|lease| lease.returned().frees_units());
         let denial = deny_cache.map(|deny_cache| DenyObserver::new(deny_cache, now, frees_units));
         let job = Job { lease, denial, ..self.job(action, charges.into(), script) };
-        if action == Action::Refund { self.refund(job) } else { job.decide() }
+        let is_leased = |charge: &Charge| charge.policy().settings().max_lease.is_some();
+        let returns_leases = action == Action::Refund && charges.iter().any(is_leased);
+        if returns_leases { self.return_leases_and_refund(job) } else { job.into_answer() }
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
@@ -238,7 +240,7 @@ impl RedisStore {
     #[cold]
     fn peek_patiently(&self, charges: &[Charge], script: Arc<Script>) -> Answer<Decision> {
         let job = self.job(Action::Peek, charges.into(), script);
-        Job { deadline: self.deadline.max(PROBE_TIMEOUT), is_patient: true, ..job }.decide()
+        Job { deadline: self.deadline.max(PROBE_TIMEOUT), is_patient: true, ..job }.into_answer()
     }
 
     /// The command that removes the count of a key.
@@ -270,7 +272,7 @@ impl RedisStore {
     async fn count_instances(&self, action: Action, permit: Charge) {
         let job = self.job(action, Charges::One(permit), Script::built_in().clone());
         let job = Job { deadline: self.deadline.min(PROBE_TIMEOUT), ..job };
-        let decision = job.decide().await;
+        let decision = job.into_answer().await;
         if let Some(remaining) = decision.ok().and_then(|decision| decision.remaining()) {
             let instances = MOST_INSTANCES.saturating_sub(remaining).max(1);
             let instances = u32::try_from(instances).unwrap_or(u32::MAX);
@@ -288,13 +290,10 @@ impl RedisStore {
         }
     }
 
-    /// Refunds. Redis can refund units that were spent from a lease only once it knows of them, so the lease
-    /// is returned first, and reports under way are awaited.
-    fn refund(&self, job: Job) -> Answer<Decision> {
+    /// Returns the leases of the charges, and then refunds: Redis can refund units that were spent from a lease
+    /// only once it knows of them. Reports under way are awaited too.
+    fn return_leases_and_refund(&self, job: Job) -> Answer<Decision> {
         let leases = self.leases.clone();
-        if !job.charges.iter().any(|charge| charge.policy().settings().max_lease.is_some()) {
-            return job.decide();
-        }
         Answer::pending(async move {
             // Leases are returned even if the refund is dropped. If their return fails, the units are free
             // when the lease ends.
@@ -306,7 +305,7 @@ impl RedisStore {
                 let _ = timeout_at(halfway, leases.settle(charge.policy(), charge.key())).await;
             }
             let rest = deadline.saturating_duration_since(Instant::now());
-            Job { deadline: rest.max(Duration::from_millis(1)), ..job }.decide().await
+            Job { deadline: rest.max(Duration::from_millis(1)), ..job }.into_answer().await
         })
     }
 }

@@ -22,7 +22,7 @@ use super::{
 #[cfg(feature = "cluster")]
 use crate::store::redis::{
     job::Shards,
-    transport::cluster::{self, Clustered},
+    transport::cluster::{self, ClusterLink},
 };
 use crate::{
     base::{Error, ErrorKind},
@@ -36,7 +36,7 @@ use crate::{
             lease::Leases,
             script::Scripts,
             store::RedisStore,
-            transport::{COMMANDS, ConnectErrors, Health, Link, PROBE_TIMEOUT, Single, current},
+            transport::{COMMANDS, ConnectErrors, Health, Link, PROBE_TIMEOUT, ServerLink, current},
         },
     },
 };
@@ -137,7 +137,7 @@ impl RedisStoreBuilder {
             ));
         }
         let health = Arc::new(Health::new("Redis".to_owned(), self.deadline));
-        let link = Single::new(move || pool.clone(), health, COMMANDS.into());
+        let link = ServerLink::new(move || pool.clone(), health, COMMANDS.into());
         let names = KeyNames::new(&self.prefix);
         Ok(self.with_link(Arc::new(link), names))
     }
@@ -161,7 +161,7 @@ impl RedisStoreBuilder {
                 let (shared, first) = (health.clone(), clients.retrying.clone());
                 let pool = move |manager| pool(&shared, cluster::CONNECTIONS).build_unchecked(manager);
                 let shards = Arc::new(Shards::new(self.cluster_shards));
-                let link = Clustered::new(clients, pool, health, shards.clone(), &self.prefix);
+                let link = ClusterLink::new(clients, pool, health, shards.clone(), &self.prefix);
                 let store = self.with_link(Arc::new(link), names.in_shards(shards));
                 return Ok((store, Box::pin(async move { first.connect().await.map(drop) })));
             }
@@ -175,7 +175,7 @@ impl RedisStoreBuilder {
         let health = Arc::new(Health::new(address, self.deadline));
         let (shared, commands) = (health.clone(), manager.commands());
         let pools = move || pool(&shared, self.pool_size).build_unchecked(manager.for_another_pool());
-        let store = self.with_link(Arc::new(Single::new(pools, health, commands)), names);
+        let store = self.with_link(Arc::new(ServerLink::new(pools, health, commands)), names);
         Ok((store, Box::pin(async move { first.connect().await.map(drop) })))
     }
 

@@ -167,7 +167,7 @@ impl Job {
     /// The decision, which is made once the answer is polled.
     // Inlined because a call would copy the job once more.
     #[inline(always)]
-    pub(crate) fn decide(self) -> Answer<Decision> {
+    pub(crate) fn into_answer(self) -> Answer<Decision> {
         Answer::shared(Arc::new(self))
     }
 

@@ -144,7 +144,7 @@ impl Leases {
 
     /// Sends a job in the background.
     pub(crate) fn spawn(&self, job: Job, runtime: &Handle) -> JoinHandle<Result<(), Error>> {
-        let decision = job.decide();
+        let decision = job.into_answer();
         runtime.spawn(async move { decision.await.map(|_| ()) })
     }
 

@@ -8,18 +8,24 @@ use std::{
 };
 
 use bb8_redis::bb8::{ManageConnection, Pool, PooledConnection, RunError};
-use redis::{RedisError, RedisResult, Value, aio::ConnectionLike};
+use redis::{Cmd, RedisError, RedisResult, Value, aio::ConnectionLike};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::{
-    deadline::{REPLY_TIMEOUT, TICK, TimeLeft, deadline_in, or_late, run_for, with_immediacy},
+    deadline::{
+        PROBE_TIMEOUT, REPLY_TIMEOUT, TICK, TimeLeft, deadline_in, not_answered, or_late, run_for,
+        with_immediacy,
+    },
     health::Health,
     queue::Wait,
+    runtimes::in_task,
+    target::Sender,
 };
 use crate::{
     base::{Error, Fault, sync::lock},
     store::redis::{
         error::{from_redis, is_broken, not_connected},
+        job::Job,
         wire::{self, Call},
     },
 };
@@ -34,8 +40,8 @@ impl<M: ManageConnection<Error = RedisError, Connection: ConnectionLike + Sync>>
 
 /// The connections of a pool.
 pub(super) struct Connections<M: ConnectionManager> {
-    pub(super) pool: Pool<M>,
-    pub(super) health: Arc<Health>,
+    pool: Pool<M>,
+    health: Arc<Health>,
     /// Held while the idle connections are checked.
     checking: tokio::sync::Mutex<()>,
     /// When a connection to a server that was demoted was last replaced.
@@ -45,13 +51,13 @@ pub(super) struct Connections<M: ConnectionManager> {
 }
 
 /// A place for a connection that one lane or one command uses.
-pub(super) type Slot<M> = Option<PooledConnection<'static, M>>;
+type Slot<M> = Option<PooledConnection<'static, M>>;
 
 /// The error of an exchange without a reply.
-pub(super) struct ExchangeError {
-    pub(super) error: Error,
+struct ExchangeError {
+    error: Error,
     /// Whether the connection had been closed while it was idle: almost certainly nothing was sent.
-    pub(super) was_closed: bool,
+    was_closed: bool,
 }
 
 /// The pause between attempts to replace a connection: first this one, then up to the longer one.
@@ -64,13 +70,49 @@ impl<M: ConnectionManager> Connections<M> {
         Self { pool, health, checking, demoted, scans }
     }
 
+    /// The reply to a command.
+    pub(super) async fn reply(self: &Arc<Self>, command: Cmd, allowed: Duration) -> Result<Value, Error> {
+        let connections = self.clone();
+        // In a task, also while it waits for a connection: the pool would offer one to a caller that is not
+        // polled.
+        in_task(async move {
+            let deadline = deadline_in(allowed);
+            let mut slot = Some(connection_until(&connections.pool, &connections.health, deadline).await?);
+            let exchange = in_task(async move {
+                connections
+                    .exchange(&mut slot, &Call::of(command, allowed))
+                    .await
+                    .map_err(|failed| failed.error)
+            });
+            timeout_at(deadline, exchange).await.unwrap_or_else(|_| Err(not_answered()))?
+        })
+        .await?
+    }
+
+    /// Sends `jobs` as one call, and answers them. Sends a part of them again if the connection was closed while
+    /// it was idle.
+    async fn send(self: &Arc<Self>, slot: &mut Slot<M>, jobs: &[&Job]) -> Result<(), Error> {
+        let Some(call) = wire::encode(jobs) else { return Ok(()) };
+        let failed = match self.exchange(slot, &call).await {
+            Ok(reply) => {
+                wire::decode(reply, jobs, Job::answer);
+                return Ok(());
+            }
+            Err(failed) => failed,
+        };
+        // Only jobs that must not be repeated fail, and their callers do not wait for the others.
+        let repeats = |job: &&&Job| failed.was_closed && !call.may_repeat && job.may_be_repeated();
+        let others: Vec<&Job> = jobs.iter().filter(repeats).copied().collect();
+        jobs.iter().filter(|job| !repeats(job)).for_each(|job| {
+            job.answer(Err(failed.error.clone()));
+            job.end();
+        });
+        if others.is_empty() { Err(failed.error) } else { Box::pin(self.send(slot, &others)).await }
+    }
+
     /// Sends a call and reads its reply, on the connection in `slot` or, if it is empty, on one of the pool.
     /// Leaves the connection in `slot` if it can be used again, and replaces it otherwise.
-    pub(super) async fn exchange(
-        self: &Arc<Self>,
-        slot: &mut Slot<M>,
-        call: &Call,
-    ) -> Result<Value, ExchangeError> {
+    async fn exchange(self: &Arc<Self>, slot: &mut Slot<M>, call: &Call) -> Result<Value, ExchangeError> {
         // The connection is broken if the reply takes longer.
         let timeout_after = call.deadline.max(REPLY_TIMEOUT);
         // No caller waits for what is sent later.
@@ -184,6 +226,22 @@ impl<M: ConnectionManager> Connections<M> {
                 }
             }
         });
+    }
+}
+
+impl<M: ConnectionManager> Sender for Arc<Connections<M>> {
+    type Connection = PooledConnection<'static, M>;
+
+    async fn ping(&self, _: &str) -> Result<(), Error> {
+        self.reply(redis::cmd("PING"), PROBE_TIMEOUT).await.map(drop)
+    }
+
+    async fn connection(&self) -> RedisResult<Self::Connection> {
+        connection(&self.pool, &self.health).await
+    }
+
+    async fn send_batch(&self, slot: &mut Slot<M>, jobs: &[&Job]) -> Result<(), Error> {
+        self.send(slot, jobs).await
     }
 }
 

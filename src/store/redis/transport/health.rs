@@ -15,7 +15,12 @@ use redis::RedisError;
 use super::{deadline::timed_out, queue::Wait};
 use crate::{
     base::{Error, ErrorKind, Fault, sync::lock},
-    store::redis::error::unreachable,
+    decision::Decision,
+    store::redis::{
+        error::unreachable,
+        job::{Job, Reply},
+        wire,
+    },
 };
 
 /// Shared by all clones of a store.
@@ -95,6 +100,28 @@ impl Health {
             Err(error) if error.fault().is_some_and(Fault::is_of_one_decision) => self.failed_alone(error),
             Err(error) => self.failed(error, 1),
         }
+    }
+
+    /// Ends the wait of the caller of `job`, and records the decision: the one in the reply to the job. Without a
+    /// reply, the decision is late, or the lane was dropped with its runtime.
+    pub(super) fn finish(&self, job: &Job, reply: Option<Result<Reply, Error>>) -> Result<Decision, Error> {
+        let decision = match reply {
+            Some(reply) => reply.and_then(|reply| wire::decision(job, reply)),
+            // The decision may have been made.
+            None => Err(self.late()),
+        };
+        #[cfg(feature = "metrics")]
+        {
+            // Not under the lock, because a recorder runs here.
+            let entered = *lock(&job.entered);
+            if let Some(entered) = entered {
+                metric!(waited(entered.elapsed()));
+            }
+        }
+        if !job.is_patient {
+            self.record(&decision);
+        }
+        decision
     }
 
     /// Whether no call has succeeded since the last one that failed.

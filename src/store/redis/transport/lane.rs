@@ -31,7 +31,6 @@ use super::{
     breaker::is_silence,
     connections::MAX_BACKOFF,
     deadline::{TimeLeft, while_ticking},
-    health::Health,
     lone::STUCK,
     queue::expire,
     target::{Sender, Target},
@@ -44,7 +43,6 @@ use crate::{
     store::redis::{
         error::not_connected,
         job::{Job, Reply},
-        wire,
     },
 };
 
@@ -56,12 +54,13 @@ const MAX_HOLD: Duration = Duration::from_millis(5);
 pub(super) async fn decide<S: Sender>(target: &Arc<Target<S>>, job: Arc<Job>) -> Result<Decision, Error> {
     match begin(target.clone(), job.clone()) {
         Some(decision) => decision.await,
-        None => finish(&target.health, &job, replied(&job).await),
+        None => target.health.finish(&job, replied(&job).await),
     }
 }
 
 /// Begins a decision, alone or in a batch. Call it in a runtime. Returns a future for its caller to poll;
-/// `None` if lanes keep its deadline, so that the caller only waits for the job, and then calls [`finish`].
+/// `None` if lanes keep its deadline, so that the caller only waits for the job, and then calls
+/// [`Health::finish`](super::health::Health::finish).
 pub(super) fn begin<S: Sender>(
     target: Arc<Target<S>>,
     job: Arc<Job>,
@@ -82,7 +81,7 @@ pub(super) fn begin<S: Sender>(
     match target.queue.enter(job.clone(), entered) {
         Ok(ticket) if ticket.is_alone => {
             let lane = target.queue.lone.open(Lane::new(target.clone()).carry(true));
-            Some(Box::pin(async move { finish(&target.health, &job, lane.reply(&job).await) }))
+            Some(Box::pin(async move { target.health.finish(&job, lane.reply(&job).await) }))
         }
         Ok(ticket) => {
             if ticket.opens_lane {
@@ -91,34 +90,8 @@ pub(super) fn begin<S: Sender>(
             }
             (!ticket.is_watched).then(|| wait(target, job).boxed())
         }
-        Err(full) => Some(Box::pin(async move { finish(&target.health, &job, Some(Err(full))) })),
+        Err(full) => Some(Box::pin(async move { target.health.finish(&job, Some(Err(full))) })),
     }
-}
-
-/// Ends the wait of a job's caller, whose job has this reply.
-pub(super) fn finish(
-    health: &Health,
-    job: &Job,
-    reply: Option<Result<Reply, Error>>,
-) -> Result<Decision, Error> {
-    let decision = match reply {
-        Some(reply) => reply.and_then(|reply| wire::decision(job, reply)),
-        // It is late after it was sent, or its lane was dropped with the runtime. The decision may have been
-        // made.
-        None => Err(health.late()),
-    };
-    #[cfg(feature = "metrics")]
-    {
-        // Not under the lock, because a recorder runs here.
-        let entered = *lock(&job.entered);
-        if let Some(entered) = entered {
-            metric!(waited(entered.elapsed()));
-        }
-    }
-    if !job.is_patient {
-        health.record(&decision);
-    }
-    decision
 }
 
 fn replied(job: &Job) -> impl Future<Output = Option<Result<Reply, Error>>> {
@@ -145,7 +118,7 @@ async fn wait<S: Sender>(target: Arc<Target<S>>, job: Arc<Job>) -> Result<Decisi
             Err(target.health.not_sent(wait))
         }),
     };
-    finish(&target.health, &job, reply)
+    target.health.finish(&job, reply)
 }
 
 /// An open lane of the queue.

@@ -21,5 +21,5 @@ pub(super) use self::{
     health::{ConnectErrors, Health},
     link::{Found, Link, Scan},
     runtimes::{current, in_task},
-    server::{COMMANDS, Single},
+    server::{COMMANDS, ServerLink},
 };

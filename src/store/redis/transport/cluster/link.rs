@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// A link to a Cluster.
-pub(crate) struct Clustered {
+pub(crate) struct ClusterLink {
     runtimes: PerRuntime<Runtime>,
     health: Arc<Health>,
     shards: Arc<Shards>,
@@ -45,7 +45,7 @@ struct Runtime {
 /// A node has several shards, so it is busy while a lane waits.
 const LANES: Lanes = Lanes { usual: 1, if_far: 2 };
 
-impl Maker for Clustered {
+impl Maker for ClusterLink {
     fn begin(self: Arc<Self>, job: Arc<Job>) -> Option<BoxFuture<'static, Result<Decision, Error>>> {
         Some(Box::pin(async move {
             let share_a_shard = |pair: &[Charge]| self.share_a_shard(pair[0].key(), pair[1].key());
@@ -59,11 +59,11 @@ impl Maker for Clustered {
     }
 
     fn finish(&self, job: &Job, reply: Option<Result<Reply, Error>>) -> Result<Decision, Error> {
-        lane::finish(&self.health, job, reply)
+        self.health.finish(job, reply)
     }
 }
 
-impl Link for Clustered {
+impl Link for ClusterLink {
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value> {
         Answer::pending(async move {
             let nodes = self.runtimes.here()?.nodes.clone();
@@ -92,7 +92,7 @@ impl Link for Clustered {
     }
 }
 
-impl Clustered {
+impl ClusterLink {
     /// A link with a `pool` of each of the `clients` in each runtime. Keys begin with `prefix`.
     pub(crate) fn new(
         clients: Clients,
@@ -117,7 +117,7 @@ impl Clustered {
     }
 }
 
-impl Sharded for Clustered {
+impl Sharded for ClusterLink {
     fn share_a_shard(&self, one: &Key, other: &Key) -> bool {
         self.shards.of(one) == self.shards.of(other)
     }

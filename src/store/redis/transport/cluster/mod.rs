@@ -8,12 +8,12 @@
 //! refunded. So never more is admitted than by one script call; until the refund, less may be.
 
 mod clients;
-mod clustered;
+mod link;
 mod node;
 mod nodes;
 mod several_shards;
 
 pub(crate) use self::{
     clients::{CONNECTIONS, clients, is_clustered},
-    clustered::Clustered,
+    link::ClusterLink,
 };

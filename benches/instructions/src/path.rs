@@ -43,8 +43,10 @@ fn of_the_crate(counts: &HashMap<&str, u64>) -> Result<BTreeMap<String, u64>, Fa
     let mut files = BTreeMap::new();
     for (file, count) in counts {
         // The compiler writes the files of this package as relative paths, and the files of other packages as absolute
-        // ones.
-        if let Ok(file) = Path::new(file).strip_prefix(&source) {
+        // ones. `lib.rs` has no functions: instructions without a line count for it, and those of the macro `log!`.
+        if let Ok(file) = Path::new(file).strip_prefix(&source)
+            && file != Path::new("lib.rs")
+        {
             *files.entry(file.display().to_string()).or_default() += count;
         }
     }

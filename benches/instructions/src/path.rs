@@ -43,7 +43,7 @@ fn of_the_crate(counts: &HashMap<&str, u64>) -> Result<BTreeMap<String, u64>, Fa
     let mut files = BTreeMap::new();
     for (file, count) in counts {
         // The compiler writes the files of this package as relative paths, and the files of other packages as absolute
-        // ones. `lib.rs` has no functions: instructions without a line count for it, and those of the macro `log!`.
+        // ones. `lib.rs` has no functions: only the macro `log!` and instructions without a line count for it.
         if let Ok(file) = Path::new(file).strip_prefix(&source)
             && file != Path::new("lib.rs")
         {

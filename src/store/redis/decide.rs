@@ -290,8 +290,8 @@ impl RedisStore {
         }
     }
 
-    /// Returns the leases of the charges, and then refunds: Redis can refund units that were spent from a lease
-    /// only once it knows of them. Reports under way are awaited too.
+    /// Returns the leases of the charges, and then refunds: Redis can refund units that were spent from a
+    /// lease only once it knows of them. Reports under way are awaited too.
     fn return_leases_and_refund(&self, job: Job) -> Answer<Decision> {
         let leases = self.leases.clone();
         Answer::pending(async move {

@@ -89,8 +89,8 @@ impl<M: ConnectionManager> Connections<M> {
         .await?
     }
 
-    /// Sends `jobs` as one call, and answers them. Sends a part of them again if the connection was closed while
-    /// it was idle.
+    /// Sends `jobs` as one call, and answers them. Sends a part of them again if the connection was closed
+    /// while it was idle.
     async fn send(self: &Arc<Self>, slot: &mut Slot<M>, jobs: &[&Job]) -> Result<(), Error> {
         let Some(call) = wire::encode(jobs) else { return Ok(()) };
         let failed = match self.exchange(slot, &call).await {

@@ -2,18 +2,14 @@
 
 use std::{
     collections::VecDeque,
-    future::{Future, poll_fn},
-    iter, mem,
+    future::Future,
+    mem,
     pin::Pin,
     sync::{Arc, Mutex},
 };
 
 use futures_util::future::{FutureExt as _, Shared, WeakShared};
-use tokio::{
-    runtime::{Handle, Id},
-    sync::{mpsc, oneshot},
-    task::yield_now,
-};
+use tokio::{runtime::Handle, task::yield_now};
 
 use super::{
     background::{Work, runtime},
@@ -44,20 +40,13 @@ struct AccountState {
     totals: Vec<Total>,
     /// The latest debits, which may be refunded.
     debits: VecDeque<Decision>,
-    round: Option<RoundUnderWay>,
+    latest: Option<WeakShared<Round>>,
+    /// Whether the latest round has begun its calls, so that later changes need another round.
+    has_begun: bool,
 }
 
-/// A round under way.
-struct RoundUnderWay {
-    round: WeakShared<RoundFuture>,
-    /// The runtimes that have a task for it.
-    runtimes: Vec<Id>,
-    /// What waits for the next calls.
-    waiting: mpsc::UnboundedSender<Waiting>,
-}
-
-type RoundFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
-type Waiting = oneshot::Sender<Settled>;
+/// Calls that make the charges equal to the totals, after those of the round before.
+type Round = Pin<Box<dyn Future<Output = Settled> + Send>>;
 type Settled = Result<Decision, Error>;
 
 /// The units of one outcome.
@@ -105,7 +94,7 @@ impl Account {
             true => Vec::new(),
             false => decision.all_outcomes().iter().map(total).collect(),
         };
-        let state = AccountState { totals, debits: VecDeque::new(), round: None };
+        let state = AccountState { totals, debits: VecDeque::new(), latest: None, has_begun: false };
         Arc::new(Self {
             decider: limiter.decider.clone(),
             enforcement: limiter.enforcement,
@@ -129,43 +118,37 @@ impl Account {
     /// Sets the total of each outcome to `units` of its total, and makes the calls for it, even if the answer
     /// is dropped.
     pub(super) fn charge(self: &Arc<Self>, units: impl Fn(u64) -> u64) -> Answer<Decision> {
-        let (sender, mut receiver) = oneshot::channel();
-        let runtime = runtime(self.runtime.as_ref());
-        let (round, starts, joins) = {
+        let (round, is_first) = {
             let state = &mut *lock(&self.state);
             for total in &mut state.totals {
                 total.wanted = units(total.wanted);
             }
             let is_even = |total: &Total| total.missing() == 0 && total.surplus() == 0;
-            let running = state.round.as_ref().and_then(|under_way| under_way.round.upgrade());
-            let starts = running.is_none();
-            if starts && state.totals.iter().all(is_even) {
-                return Answer::ready(Ok(self.decision.clone()));
+            match state.latest() {
+                None if state.totals.iter().all(is_even) => {
+                    return Answer::ready(Ok(self.decision.clone()));
+                }
+                Some(round) if !state.has_begun => return Answer::pending(round),
+                earlier => {
+                    let is_first = earlier.is_none();
+                    let (account, work) = (self.clone(), self.decider.background.begin_work());
+                    let calls = Calls { account, settled: None, was_polled: false };
+                    let round = calls.run(earlier, work).boxed().shared();
+                    (state.latest, state.has_begun) = (round.downgrade(), false);
+                    (round, is_first)
+                }
             }
-            let round = running.unwrap_or_else(|| self.start(state));
-            let mut joins = None;
-            if let Some(RoundUnderWay { runtimes, waiting, .. }) = &mut state.round {
-                drop(waiting.send(sender));
-                joins = runtime.as_ref().filter(|runtime| !runtimes.contains(&runtime.id()));
-                runtimes.extend(joins.map(Handle::id));
-            }
-            (round, starts, joins)
         };
         // The calls that the store answers immediately need no runtime.
-        let is_over = starts && round.clone().now_or_never().is_some();
-        // Each runtime makes the calls: another one may not be driven.
-        if !is_over && (joins.is_some() || starts) {
-            self.decider.background.call(joins, round.clone());
-        }
-        if let Ok(settled) = receiver.try_recv() {
+        if is_first && let Some(settled) = round.clone().now_or_never() {
+            // Other threads may have started rounds by then, which wait for this one.
+            let latest = || lock(&self.state).latest();
+            while latest().and_then(|round| round.now_or_never()).is_some() {}
             return Answer::ready(settled);
         }
-        let mut round = Some(round).filter(|_| runtime.is_none());
-        Answer::pending(poll_fn(move |cx| {
-            // Without a runtime, each answer makes the calls: another one may be kept and not polled.
-            round.take_if(|round| round.poll_unpin(cx).is_ready());
-            receiver.poll_unpin(cx).map(|settled| settled.unwrap_or_else(|_| Err(dropped())))
-        }))
+        let call = round.clone().map(drop).boxed().shared();
+        self.decider.background.call(runtime(self.runtime.as_ref()).as_ref(), call);
+        Answer::pending(round)
     }
 
     /// Charges `units` more to each outcome that can be charged, or denies and charges nothing.
@@ -191,17 +174,6 @@ impl Account {
             self.charged(decision, true);
         }
         Ok((ended?, more))
-    }
-
-    fn start(self: &Arc<Self>, state: &mut AccountState) -> Shared<RoundFuture> {
-        let (waiting, asked) = mpsc::unbounded_channel();
-        let work = self.decider.background.begin_work();
-        let round = Round { account: self.clone(), asked, settled: None, was_polled: false, work };
-        let running: RoundFuture = Box::pin(round.run());
-        let running = running.shared();
-        let under_way = |round| RoundUnderWay { round, runtimes: Vec::new(), waiting };
-        state.round = running.downgrade().map(under_way);
-        running
     }
 
     /// Records what `debit` charged. `is_more` is whether it is a part of [`ChargedMore`].
@@ -277,47 +249,36 @@ impl Drop for ChargedMore {
     }
 }
 
-fn dropped() -> Error {
-    let message = "the Tokio runtime ended before the reservation was settled";
-    Error::new(ErrorKind::StoreDisconnected, message)
+impl AccountState {
+    /// The latest round, unless it has ended.
+    fn latest(&self) -> Option<Shared<Round>> {
+        self.latest.as_ref()?.upgrade().filter(|round| round.peek().is_none())
+    }
 }
 
-/// Makes calls for what waits, until nothing does.
-struct Round {
+/// The calls of one round.
+struct Calls {
     account: Arc<Account>,
-    asked: mpsc::UnboundedReceiver<Waiting>,
     /// The decision after the calls that are made.
     settled: Option<Settled>,
-    /// Whether the caller that starts the round has polled it, perhaps outside a runtime.
+    /// Whether the round was polled before, so that no caller outside a runtime polls it.
     was_polled: bool,
-    #[expect(dead_code, reason = "only dropped")]
-    work: Work,
 }
 
-impl Round {
-    async fn run(mut self) {
-        while let Some(waiting) = self.begin() {
-            self.make_calls().await;
-            let settled = || self.settled.clone().unwrap_or_else(|| Ok(self.account.decision.clone()));
-            for waiting in waiting {
-                // The caller may have dropped its answer.
-                drop(waiting.send(settled()));
-            }
+impl Calls {
+    /// Makes them after those of `earlier`. `_work` ends when they have ended.
+    async fn run(mut self, earlier: Option<Shared<Round>>, _work: Work) -> Settled {
+        if let Some(earlier) = earlier {
+            // The earlier calls may have charged all that is wanted, so their decision is kept unless it failed.
+            self.settled = Some(earlier.await).filter(|settled| !has_failed(settled));
         }
-    }
-
-    /// What waits for the next calls. `None` if nothing does, which ends the round.
-    fn begin(&mut self) -> Option<Vec<Waiting>> {
-        let mut state = lock(&self.account.state);
-        state.debits.retain(is_refundable);
-        let waiting: Vec<_> = iter::from_fn(|| self.asked.try_recv().ok()).collect();
-        if waiting.is_empty() {
-            state.round = None;
-            return None;
+        {
+            let state = &mut *lock(&self.account.state);
+            state.has_begun = true;
+            state.debits.retain(is_refundable);
         }
-        // The earlier calls may have charged all that is wanted, so their decision is kept unless it failed.
-        self.settled = self.settled.take().filter(|settled| !has_failed(settled));
-        Some(waiting)
+        self.make_calls().await;
+        self.settled.unwrap_or_else(|| Ok(self.account.decision.clone()))
     }
 
     /// Debits what is missing, and refunds what is too much.
@@ -359,7 +320,7 @@ impl Round {
     /// never. Returns whether other calls may follow.
     async fn call(&mut self, units: &[u64], is_refund: bool, answer: Answer<Decision>) -> bool {
         if !answer.is_ready() && !mem::replace(&mut self.was_polled, true) {
-            // The caller that starts a round may be outside a runtime, so the next poll makes the call.
+            // The first poll may be outside a runtime, so the next one makes the call.
             yield_now().await;
         }
         let account = &self.account;

@@ -159,6 +159,15 @@ macro_rules! metric {
     };
 }
 
+/// Returns an error of an invalid configuration with `message`, unless `condition` holds.
+macro_rules! ensure {
+    ($condition:expr, $message:expr $(,)?) => {
+        if !$condition {
+            return Err(crate::base::Error::invalid($message));
+        }
+    };
+}
+
 pub mod algorithm;
 mod base;
 pub mod decision;

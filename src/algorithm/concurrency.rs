@@ -94,12 +94,8 @@ impl Algorithm for Concurrency {
     built_in!("concurrency", "concurrency.lua");
 
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
-        if quota.has_burst() {
-            return Err(Error::invalid("a limit on concurrency has no burst: leave out `burst`"));
-        }
-        if quota.limit() > MAX_UNITS {
-            return Err(Error::invalid("a limit on concurrency must be at most 1,000,000"));
-        }
+        ensure!(!quota.has_burst(), "a limit on concurrency has no burst: leave out `burst`");
+        ensure!(quota.limit() <= MAX_UNITS, "a limit on concurrency must be at most 1,000,000");
         Ok(vec![quota.limit(), quota.period_micros()])
     }
 

@@ -106,9 +106,7 @@ impl Algorithm for FixedWindow {
     built_in!("fixed-window", "fixed_window.lua");
 
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
-        if quota.has_burst() {
-            return Err(Error::invalid("a fixed window has no burst: leave out `burst`, or use `Gcra`"));
-        }
+        ensure!(!quota.has_burst(), "a fixed window has no burst: leave out `burst`, or use `Gcra`");
         let period = quota.period_micros();
         let (aligned, offset) = match self.windows {
             Windows::Anchored => (0, 0),

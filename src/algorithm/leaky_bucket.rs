@@ -133,11 +133,10 @@ impl Algorithm for LeakyBucket {
         let Some(queue) = self.queue else {
             return Ok(vec![period, units, quota.capacity(), 0]);
         };
-        if quota.has_burst() {
-            return Err(Error::invalid(
-                "a leaky bucket's queue has no burst: leave out `burst`, and use `delay_after` for the units without a delay",
-            ));
-        }
+        ensure!(
+            !quota.has_burst(),
+            "a leaky bucket's queue has no burst: leave out `burst`, and use `delay_after` for the units without a delay"
+        );
         // The number has the bounds of a burst.
         quota.try_burst(queue.delay_after).map_err(|_| {
             Error::invalid(
@@ -149,11 +148,10 @@ impl Algorithm for LeakyBucket {
             "a queue's longest wait must be in whole microseconds and at most 400 days",
         )?;
         let waiting = u128::from(wait) * u128::from(units) / u128::from(period);
-        if waiting > u128::from(MAX_WAITING) {
-            return Err(Error::invalid(
-                "a queue must hold at most 1,000,000,000,000 units: make its longest wait shorter",
-            ));
-        }
+        ensure!(
+            waiting <= u128::from(MAX_WAITING),
+            "a queue must hold at most 1,000,000,000,000 units: make its longest wait shorter"
+        );
         Ok(vec![period, units, queue.delay_after, wait])
     }
 

@@ -66,9 +66,7 @@ impl Algorithm for SlidingLog {
     built_in!("sliding-log", "sliding_log.lua");
 
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
-        if quota.has_burst() {
-            return Err(Error::invalid("a sliding log has no burst: leave out `burst`, or use `Gcra`"));
-        }
+        ensure!(!quota.has_burst(), "a sliding log has no burst: leave out `burst`, or use `Gcra`");
         Ok(vec![quota.limit(), quota.period_micros()])
     }
 }

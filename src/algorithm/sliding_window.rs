@@ -90,18 +90,13 @@ impl Algorithm for SlidingWindow {
     built_in!("sliding-window", "sliding_window.lua");
 
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
-        if quota.has_burst() {
-            return Err(Error::invalid("a sliding window has no burst: leave out `burst`, or use `Gcra`"));
-        }
-        if self.segments == 0 || self.segments > MAX_SEGMENTS {
-            return Err(Error::invalid("a sliding window must have 1 to 1000 segments"));
-        }
+        ensure!(!quota.has_burst(), "a sliding window has no burst: leave out `burst`, or use `Gcra`");
+        ensure!((1..=MAX_SEGMENTS).contains(&self.segments), "a sliding window must have 1 to 1000 segments");
         let (period, segments) = (quota.period_micros(), u64::from(self.segments));
-        if !period.is_multiple_of(segments) {
-            return Err(Error::invalid(
-                "a sliding window's segments must divide its period into whole microseconds: choose another number",
-            ));
-        }
+        ensure!(
+            period.is_multiple_of(segments),
+            "a sliding window's segments must divide its period into whole microseconds: choose another number"
+        );
         Ok(vec![quota.limit(), segments, period / segments])
     }
 }

@@ -22,9 +22,7 @@ const SHORTEST: usize = 16;
 
 impl Secret {
     pub(crate) fn new(secret: &[u8]) -> Result<Self, Error> {
-        if secret.len() < SHORTEST {
-            return Err(Error::invalid("a secret must have at least 16 bytes: use 32 random ones"));
-        }
+        ensure!(secret.len() >= SHORTEST, "a secret must have at least 16 bytes: use 32 random ones");
         let Ok(mac) = Hmac::new_from_slice(secret) else {
             unreachable!("HMAC takes keys of any length");
         };

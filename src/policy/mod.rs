@@ -7,7 +7,6 @@ pub(crate) mod failure_mode;
 mod options;
 mod parameters;
 mod penalty;
-#[expect(clippy::module_inception, reason = "the module's main type")]
 pub(crate) mod policy;
 mod quota_unit;
 mod settings;

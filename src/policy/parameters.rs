@@ -30,9 +30,7 @@ impl Parameters {
     pub(super) fn new(algorithm: &dyn Algorithm, quota: &Quota) -> Result<Self, Error> {
         let arguments: Arc<[u64]> = algorithm.arguments(quota)?.into();
         let capacity = algorithm.capacity(quota);
-        if !(1..=MAX_CAPACITY).contains(&capacity) {
-            return Err(Error::invalid("an algorithm's capacity must be from 1 to 2^44"));
-        }
+        ensure!((1..=MAX_CAPACITY).contains(&capacity), "an algorithm's capacity must be from 1 to 2^44");
         Ok(Self {
             capacity,
             replenishment: algorithm.replenishment(quota),
@@ -54,11 +52,10 @@ impl Parameters {
         units: u64,
     ) -> Result<Self, Error> {
         let capacity = self.capacity.saturating_add(units);
-        if capacity > MAX_CAPACITY || quota.try_burst(quota.capacity().saturating_add(units)).is_err() {
-            return Err(Error::invalid(
-                "the debt is too large: quota and debt together must be within the bounds of a burst",
-            ));
-        }
+        ensure!(
+            capacity <= MAX_CAPACITY && quota.try_burst(quota.capacity().saturating_add(units)).is_ok(),
+            "the debt is too large: quota and debt together must be within the bounds of a burst"
+        );
         let with_debt = algorithm.counter().and_then(|counter| counter.with_debt(&self.arguments, units));
         let Some([own, debits]) = with_debt else {
             return Err(Error::invalid(
@@ -83,9 +80,10 @@ impl Parameters {
 pub(super) fn check(algorithm: &dyn Algorithm) -> Result<(), Error> {
     let name = algorithm.name();
     let legible = name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'-'));
-    if name.is_empty() || name.len() > 32 || !legible {
-        return Err(Error::invalid("an algorithm's name must be 1 to 32 of a to z, 0 to 9 and -"));
-    }
+    ensure!(
+        (1..=32).contains(&name.len()) && legible,
+        "an algorithm's name must be 1 to 32 of a to z, 0 to 9 and -"
+    );
     if algorithm.counter().is_none() && algorithm::built_in().iter().any(|ours| ours.name() == name) {
         return Err(Error::invalid("a custom algorithm needs a name that no built-in one has"));
     }

@@ -85,32 +85,31 @@ impl Penalty {
     /// panics.
     pub(super) fn strikes(self) -> Result<Strikes, Error> {
         if !self.is_automatic() {
-            if !self.first.is_zero() || self.longest.is_some() {
-                return Err(Error::invalid(
-                    "a manual penalty has no times: leave out `ban` and `up_to`, and pass the time to `Operator::ban`",
-                ));
-            }
+            ensure!(
+                self.first.is_zero() && self.longest.is_none(),
+                "a manual penalty has no times: leave out `ban` and `up_to`, and pass the time to `Operator::ban`"
+            );
             return Ok(Strikes::MANUAL);
         }
-        if self.after > MAX_DENIALS {
-            return Err(Error::invalid(
-                "a penalty must be after 1 to 1,000,000 denials: use `Penalty::manual()` to ban no key automatically",
-            ));
-        }
+        ensure!(
+            self.after <= MAX_DENIALS,
+            "a penalty must be after 1 to 1,000,000 denials: use `Penalty::manual()` to ban no key automatically"
+        );
         let within = micros(self.within);
-        if !(MILLISECOND..=MAX_WINDOW).contains(&within) {
-            return Err(Error::invalid("the denials of a penalty must count within 1 ms to 400 days"));
-        }
+        ensure!(
+            (MILLISECOND..=MAX_WINDOW).contains(&within),
+            "the denials of a penalty must count within 1 ms to 400 days"
+        );
         let first = micros(self.first);
         let longest = self.longest.map_or(first, micros);
-        if !(MILLISECOND..=MAX_BAN).contains(&first) || longest > MAX_BAN {
-            return Err(Error::invalid("a ban must last 1 ms to 3650 days"));
-        }
-        if longest < first {
-            return Err(Error::invalid(
-                "the longest ban is shorter than the first one: raise `up_to`, or leave it out for bans that do not grow",
-            ));
-        }
+        ensure!(
+            (MILLISECOND..=MAX_BAN).contains(&first) && longest <= MAX_BAN,
+            "a ban must last 1 ms to 3650 days"
+        );
+        ensure!(
+            longest >= first,
+            "the longest ban is shorter than the first one: raise `up_to`, or leave it out for bans that do not grow"
+        );
         let remembered = if longest > first { longest } else { 0 };
         Ok(Strikes { after: self.after, within, first, longest, remembered })
     }

@@ -99,14 +99,11 @@ impl Policy {
     ///
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`new`](Self::new) panics.
     pub fn try_new(name: &str, quota: Quota) -> Result<Self, Error> {
-        if name.is_empty() || name.len() > MAX_NAME {
-            return Err(Error::invalid("a policy's name must have 1 to 64 characters"));
-        }
-        if !name.bytes().all(|byte| (0x20..=0x7e).contains(&byte)) {
-            return Err(Error::invalid(
-                "a policy's name must be printable ASCII, because response headers carry it",
-            ));
-        }
+        ensure!((1..=MAX_NAME).contains(&name.len()), "a policy's name must have 1 to 64 characters");
+        ensure!(
+            name.bytes().all(|byte| (0x20..=0x7e).contains(&byte)),
+            "a policy's name must be printable ASCII, because response headers carry it"
+        );
         let settings = PolicySettings::new(quota);
         Self::build(PolicyName::new(name, &*settings.algorithm), settings)
     }

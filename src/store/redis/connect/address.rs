@@ -62,9 +62,7 @@ pub(crate) fn connection_infos(
         let [one, other] = [&pair[0], &pair[1]].map(ConnectionInfo::redis_settings);
         (one.username(), one.password(), one.db()) == (other.username(), other.password(), other.db())
     };
-    if !infos.windows(2).all(is_same) {
-        return Err(Error::invalid(differ));
-    }
+    ensure!(infos.windows(2).all(is_same), differ);
     let addresses: Vec<_> = infos.iter().map(|info| info.addr().to_string()).collect();
     Ok((infos, addresses.join(", ")))
 }

@@ -214,17 +214,12 @@ impl RedisStoreBuilder {
     /// Checks the settings.
     pub(super) fn check(&self) -> Result<(), Error> {
         let printable = |byte: u8| byte.is_ascii_graphic() && byte != b'{' && byte != b'}';
-        if !(1..=64).contains(&self.prefix.len()) || !self.prefix.bytes().all(printable) {
-            return Err(Error::invalid(
-                "a Redis key prefix must have 1 to 64 printable ASCII characters, without spaces and braces",
-            ));
-        }
-        if self.deadline.is_zero() {
-            return Err(Error::invalid("a deadline must be above zero: every decision would time out"));
-        }
-        if self.pool_size == 0 {
-            return Err(Error::invalid("a pool must have at least 1 connection"));
-        }
+        ensure!(
+            (1..=64).contains(&self.prefix.len()) && self.prefix.bytes().all(printable),
+            "a Redis key prefix must have 1 to 64 printable ASCII characters, without spaces and braces"
+        );
+        ensure!(!self.deadline.is_zero(), "a deadline must be above zero: every decision would time out");
+        ensure!(self.pool_size > 0, "a pool must have at least 1 connection");
         #[cfg(feature = "cluster")]
         if !(1..=Shards::MAX).contains(&self.cluster_shards) {
             return Err(Error::invalid(

@@ -3,7 +3,6 @@
 
 mod address;
 mod builder;
-#[expect(clippy::module_inception, reason = "the module's main function")]
 mod connect;
 mod manager;
 mod opener;

@@ -98,21 +98,17 @@ impl Primary {
         let Some(first) = infos.first() else {
             return Err(Error::invalid("there must be the URL of at least one sentinel"));
         };
-        if name.is_empty() {
-            return Err(Error::invalid(
-                "the name of the primary is empty: it is the first argument of `sentinel monitor` in sentinel.conf",
-            ));
-        }
+        ensure!(
+            !name.is_empty(),
+            "the name of the primary is empty: it is the first argument of `sentinel monitor` in sentinel.conf"
+        );
         // The name is logged, and a URL may have a password.
-        if name.contains("://") {
-            return Err(Error::invalid(
-                "the name of the primary is a URL: it must be the first argument of `sentinel monitor` in sentinel.conf, and \
-                 the URLs belong to the sentinels",
-            ));
-        }
-        if infos.iter().any(|info| is_tls(info) != is_tls(first)) {
-            return Err(Error::invalid(differ));
-        }
+        ensure!(
+            !name.contains("://"),
+            "the name of the primary is a URL: it must be the first argument of `sentinel monitor` in sentinel.conf, and \
+                 the URLs belong to the sentinels"
+        );
+        ensure!(infos.iter().all(|info| is_tls(info) == is_tls(first)), differ);
         let description = format!("{name} of the sentinels at {addresses}");
         let sentinel = |info: &ConnectionInfo| {
             let info = info.clone().set_redis_settings(credentials.clone());

@@ -82,12 +82,11 @@ fn certificates(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
 fn system_roots() -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if roots.is_empty() {
-        return Err(Error::invalid(
-            "this system has no certificates of authorities: pass the certificate of the Redis server's authority to \
-             RedisStoreBuilder::tls_ca_certificate, or install the system's package of certificates",
-        ));
-    }
+    ensure!(
+        !roots.is_empty(),
+        "this system has no certificates of authorities: pass the certificate of the Redis server's authority to \
+             RedisStoreBuilder::tls_ca_certificate, or install the system's package of certificates"
+    );
     Ok(roots)
 }
 

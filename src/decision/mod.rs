@@ -1,7 +1,6 @@
 //! The charges that a store decides, and its decision.
 
 pub(crate) mod charge;
-#[expect(clippy::module_inception, reason = "the module's main type")]
 pub(crate) mod decision;
 mod local;
 #[cfg(feature = "metrics")]

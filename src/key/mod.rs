@@ -76,7 +76,6 @@ pub(crate) mod header;
 mod host;
 mod into_key;
 pub(crate) mod ip;
-#[expect(clippy::module_inception, reason = "the module's main type")]
 pub(crate) mod key;
 mod repeat;
 mod secret;

@@ -6,7 +6,6 @@ mod config;
 mod context;
 mod delayed;
 mod handlers;
-#[expect(clippy::module_inception, reason = "the module's main type")]
 pub(crate) mod layer;
 mod observe;
 mod pattern;

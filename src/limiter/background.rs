@@ -101,16 +101,14 @@ struct Release {
     request: PermitRequest,
     /// When the permit has expired.
     expires: Instant,
-    #[expect(dead_code, reason = "only dropped")]
-    work: Work,
+    _work: Work,
 }
 
 /// Work that [`drain`](super::Limiter::drain) waits for: it is done when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Work {
     background: Arc<Background>,
-    #[expect(dead_code, reason = "only dropped")]
-    guard: Guard,
+    _guard: Guard,
 }
 
 impl Work {
@@ -145,7 +143,7 @@ impl Background {
     }
 
     pub(super) fn begin_work(self: &Arc<Self>) -> Work {
-        Work { background: self.clone(), guard: self.works.begin() }
+        Work { background: self.clone(), _guard: self.works.begin() }
     }
 
     /// Waits until all [`Work`] is done, with the help of this runtime.
@@ -536,8 +534,8 @@ impl PermitRequest {
 
     fn into_release(self, wait: Duration) -> Duty {
         let expires = Instant::now() + self.shortest_period().unwrap_or_default() + wait;
-        let work = self.background.begin_work();
-        Duty::Release(Arc::new(Release { request: self, expires, work }))
+        let _work = self.background.begin_work();
+        Duty::Release(Arc::new(Release { request: self, expires, _work }))
     }
 
     fn shortest_period(&self) -> Option<Duration> {

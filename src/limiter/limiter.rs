@@ -450,7 +450,7 @@ impl Limiter {
     /// The calls that operators make, on the same store.
     #[must_use]
     pub fn operator(&self) -> Operator {
-        Operator { decider: self.decider.clone(), user: self.user.clone() }
+        Operator { decider: self.decider.clone(), _user: self.user.clone() }
     }
 
     /// Completes what must still be sent to the store. Await it after the last request, before the process

@@ -6,7 +6,6 @@ mod decider;
 mod drain;
 mod early_denial;
 mod limited;
-#[expect(clippy::module_inception, reason = "the module's main type")]
 mod limiter;
 mod operator;
 mod refund;

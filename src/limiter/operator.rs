@@ -39,8 +39,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Operator {
     pub(super) decider: Arc<Decider>,
-    #[expect(dead_code, reason = "only dropped")]
-    pub(super) user: Arc<User>,
+    pub(super) _user: Arc<User>,
 }
 
 impl Operator {
@@ -178,9 +177,10 @@ impl Operator {
     /// ```
     pub async fn ban(&self, policy: &Policy, key: &Key, time: Duration) -> Result<(), Error> {
         let time = micros(time);
-        if !(1_000..=MAX_BAN).contains(&time) {
-            return Err(Error::invalid("a ban must last 1 ms to 3650 days: use `unban` to end one"));
-        }
+        ensure!(
+            (1_000..=MAX_BAN).contains(&time),
+            "a ban must last 1 ms to 3650 days: use `unban` to end one"
+        );
         // A shadow has bans too, because it may be enforced later.
         let decision = self.set_ban(policy, key, time).await?;
         if decision.all_outcomes().iter().any(Outcome::is_banned) {

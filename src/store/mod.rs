@@ -7,7 +7,6 @@ pub(crate) mod memory;
 pub(crate) mod outage;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
-#[expect(clippy::module_inception, reason = "the module's main trait")]
 mod store;
 
 #[cfg(feature = "redis")]

@@ -97,7 +97,6 @@
 //! # }
 //! ```
 
-#[expect(clippy::module_inception, reason = "the module's main type")]
 mod adaptive;
 mod aimd;
 mod baseline;

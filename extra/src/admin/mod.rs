@@ -74,7 +74,6 @@
 //! hash is not a secret: anyone who knows an address can compute it. To log who made a change, open a span in
 //! your middleware.
 
-#[expect(clippy::module_inception, reason = "the module's main type")]
 mod admin;
 mod bans;
 mod handlers;

@@ -19,7 +19,6 @@
 //! ```
 
 mod bans;
-#[expect(clippy::module_inception, reason = "what the module is for")]
 mod explain;
 mod explanation;
 #[cfg(feature = "serde")]

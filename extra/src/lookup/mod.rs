@@ -17,7 +17,6 @@
 //! # }
 //! ```
 
-#[expect(clippy::module_inception, reason = "the module's main type")]
 mod lookup;
 mod settings;
 mod shared;

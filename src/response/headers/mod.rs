@@ -1,7 +1,6 @@
 //! Decisions as response headers: the settings, what each dialect states, and how a response gets it.
 
 mod dialects;
-#[expect(clippy::module_inception, reason = "the module's main type")]
 mod headers;
 mod write;
 

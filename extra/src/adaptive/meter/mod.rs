@@ -2,7 +2,6 @@
 
 mod body;
 mod histogram;
-#[expect(clippy::module_inception, reason = "the module's main type")]
 mod meter;
 mod service;
 mod window;

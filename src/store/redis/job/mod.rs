@@ -1,6 +1,5 @@
 //! A decision for Redis to make: its charges, the names of their keys, and the reply.
 
-#[expect(clippy::module_inception, reason = "the module's main type")]
 mod job;
 mod names;
 #[cfg(feature = "cluster")]

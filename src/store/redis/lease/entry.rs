@@ -58,8 +58,7 @@ pub(super) struct Returned {
     pub(super) hash: u64,
     pub(super) resets: u32,
     /// The report of spent units, which is under way until the job has ended.
-    #[expect(dead_code, reason = "only dropped")]
-    pub(super) report: Guard,
+    pub(super) _report: Guard,
 }
 
 /// Microseconds between two requests to Redis for one key. Below `HOT_INTERVAL`, the next lease is larger;

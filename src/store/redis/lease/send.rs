@@ -93,8 +93,8 @@ impl Leases {
 
     fn request(self: &Arc<Self>, returned: Returned, fetch: Option<Fetch>) -> Box<LeaseRequest> {
         let (wanted, lease) = (fetch.as_ref().map_or(0, |fetch| fetch.wanted), returned.lease);
-        let in_flight = self.in_flight.begin();
-        let observer = LeaseObserver { leases: self.clone(), returned, fetch, is_sent: false, in_flight };
+        let _in_flight = self.in_flight.begin();
+        let observer = LeaseObserver { leases: self.clone(), returned, fetch, is_sent: false, _in_flight };
         LeaseRequest::new(wanted, lease, observer)
     }
 
@@ -202,8 +202,7 @@ struct LeaseObserver {
     /// `None` once its units are stored, or if the job only returns units.
     fetch: Option<Fetch>,
     is_sent: bool,
-    #[expect(dead_code, reason = "only dropped")]
-    in_flight: Guard,
+    _in_flight: Guard,
 }
 
 impl Observer for LeaseObserver {

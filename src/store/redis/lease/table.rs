@@ -250,8 +250,8 @@ impl LeaseTable {
     }
 
     fn returned(&self, hash: u64, entry: &Entry, lease: LeaseReturn) -> Returned {
-        let (charge, report) = (entry.charge.clone(), entry.reports.begin());
-        Returned { charge, lease, hash, resets: self.resets(hash), report }
+        let (charge, _report) = (entry.charge.clone(), entry.reports.begin());
+        Returned { charge, lease, hash, resets: self.resets(hash), _report }
     }
 
     /// The numbers of keys with a lease, and of their units.

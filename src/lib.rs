@@ -168,6 +168,17 @@ macro_rules! ensure {
     };
 }
 
+/// Implements `Debug` without the fields of a type.
+macro_rules! opaque_debug {
+    ($name:ident $(<$parameter:ident>)?) => {
+        impl $(<$parameter>)? std::fmt::Debug for $name $(<$parameter>)? {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($name)).finish_non_exhaustive()
+            }
+        }
+    };
+}
+
 pub mod algorithm;
 mod base;
 pub mod decision;

@@ -1,7 +1,6 @@
 //! A result that is ready now or comes later.
 
 use std::{
-    fmt,
     future::Future,
     pin::Pin,
     task::{Context, Poll},
@@ -211,11 +210,7 @@ impl<T> Future for Answer<T> {
     }
 }
 
-impl<T> fmt::Debug for Answer<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Answer").finish_non_exhaustive()
-    }
-}
+opaque_debug!(Answer<T>);
 
 #[cfg(all(test, feature = "redis"))]
 mod tests {

@@ -115,11 +115,7 @@ impl<T> Future for ResponseFuture<T> {
     }
 }
 
-impl<T> fmt::Debug for ResponseFuture<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseFuture").finish_non_exhaustive()
-    }
-}
+opaque_debug!(ResponseFuture<T>);
 
 // Written out because derives would require the traits of `R`.
 

@@ -2,7 +2,6 @@
 
 use std::{
     error::Error as StdError,
-    fmt,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -117,8 +116,4 @@ where
     }
 }
 
-impl<B> fmt::Debug for ResponseBody<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseBody").finish_non_exhaustive()
-    }
-}
+opaque_debug!(ResponseBody<B>);

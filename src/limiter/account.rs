@@ -45,7 +45,7 @@ struct AccountState {
     has_begun: bool,
 }
 
-/// Calls that make the charges equal to the totals, after those of the round before.
+/// Calls that make the charges equal to the totals. They begin after the calls of the round before.
 type Round = Pin<Box<dyn Future<Output = Settled> + Send>>;
 type Settled = Result<Decision, Error>;
 
@@ -266,7 +266,7 @@ struct Calls {
 }
 
 impl Calls {
-    /// Makes them after those of `earlier`. `_work` ends when they have ended.
+    /// Makes the calls, after the calls of `earlier`. `_work` ends with them.
     async fn run(mut self, earlier: Option<Shared<Round>>, _work: Work) -> Settled {
         if let Some(earlier) = earlier {
             // The earlier calls may have charged all that is wanted, so their decision is kept unless it failed.

@@ -5,7 +5,6 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    fmt,
     future::{Future, poll_fn},
     mem,
     pin::{Pin, pin},
@@ -105,7 +104,6 @@ struct Release {
 }
 
 /// Work that [`drain`](super::Limiter::drain) waits for: it is done when this is dropped.
-#[derive(Debug)]
 pub(crate) struct Work {
     background: Arc<Background>,
     _guard: Guard,
@@ -382,12 +380,6 @@ impl Background {
             }
             _ => self.remove(number),
         }
-    }
-}
-
-impl fmt::Debug for Background {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Background").field("unfinished", &self.unfinished()).finish_non_exhaustive()
     }
 }
 

@@ -1,6 +1,6 @@
 //! `Limiter`: the calls of jobs, consumers, WebSockets and handlers. Each is decided by `decider.rs`.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::sleep;
 
@@ -556,8 +556,4 @@ impl<S: Store> From<S> for Limiter {
     }
 }
 
-impl fmt::Debug for Limiter {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limiter").finish_non_exhaustive()
-    }
-}
+opaque_debug!(Limiter);

@@ -1,6 +1,6 @@
 //! The calls of operators.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use super::{background::User, decider::Decider};
 use crate::{
@@ -213,11 +213,7 @@ impl Operator {
     }
 }
 
-impl fmt::Debug for Operator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Operator").finish_non_exhaustive()
-    }
-}
+opaque_debug!(Operator);
 
 fn with_penalty(policy: &Policy) -> Result<(), Error> {
     if policy.bans().is_some() {

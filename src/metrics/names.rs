@@ -2,38 +2,6 @@
 
 use ::metrics::{Recorder, Unit};
 
-/// A counter of decisions, with the labels `policy`, `verdict` and `source`.
-pub(super) const DECISIONS_TOTAL: &str = "ratelimit_decisions_total";
-/// A counter of requests that a layer rejects, with the label `reason`.
-pub(super) const REJECTIONS_TOTAL: &str = "ratelimit_rejections_total";
-/// A counter of decisions that the store failed to make, with the label `kind`.
-pub(super) const STORE_ERRORS_TOTAL: &str = "ratelimit_store_errors_total";
-/// A histogram of the seconds that a decision waits for Redis.
-pub(super) const DECISION_DURATION_SECONDS: &str = "ratelimit_decision_duration_seconds";
-/// A histogram of the decisions that one call of the script carries.
-pub(super) const BATCH_DECISIONS: &str = "ratelimit_batch_decisions";
-/// A histogram of the decisions that wait to be sent, recorded by each one that has to wait.
-pub(super) const QUEUE_LENGTH: &str = "ratelimit_queue_length";
-/// A gauge of the keys with units on lease in this process.
-pub(super) const LEASED_KEYS: &str = "ratelimit_leased_keys";
-/// A gauge of the units on lease in this process that are not spent yet.
-pub(super) const LEASED_UNITS: &str = "ratelimit_leased_units";
-/// A gauge of the circuit breakers of this process that are open: of a Redis server, or of a shard of a
-/// Cluster.
-pub(super) const OPEN_BREAKERS: &str = "ratelimit_open_breakers";
-/// A gauge of the keys in all [`MemoryStore`](crate::MemoryStore)s of this process.
-pub(super) const MEMORY_KEYS: &str = "ratelimit_memory_keys";
-/// A gauge of the instances that have announced themselves in Redis, as this process last saw.
-pub(super) const INSTANCES: &str = "ratelimit_instances";
-/// A gauge of the share of its full quota that an adaptive policy applies, from its floor to 1, with the
-/// label `policy`.
-pub(super) const ADAPTIVE_SHARE: &str = "ratelimit_adaptive_share";
-/// A gauge of the [switches](crate::policy::EnforcementSwitch) of this process, with the label `position`.
-pub(super) const ENFORCEMENT_SWITCHES: &str = "ratelimit_enforcement_switches";
-/// A gauge of the files and hashes of live policies whose latest content is not applied: it is invalid,
-/// cannot be read, or waits for another version.
-pub(super) const FAILED_POLICY_SOURCES: &str = "ratelimit_failed_policy_sources";
-
 const DURATIONS: [f64; 12] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0];
 // The last buckets are the longest batch, of 128 decisions, and the longest queue, of 16,384.
@@ -53,35 +21,41 @@ const GAUGE: Describe =
 const HISTOGRAM: Describe =
     |recorder, name, unit, text| recorder.describe_histogram(name.into(), Some(unit), text.into());
 
-const ALL: [(&str, Describe, Unit, &str); 14] = [
-    (DECISIONS_TOTAL, COUNTER, Unit::Count, "Decisions, for each policy that was charged or that denied."),
-    (REJECTIONS_TOTAL, COUNTER, Unit::Count, "Requests that a rate limit layer rejected."),
-    (STORE_ERRORS_TOTAL, COUNTER, Unit::Count, "Decisions that the store failed to make."),
-    (DECISION_DURATION_SECONDS, HISTOGRAM, Unit::Seconds, "The time that a decision waited for Redis."),
-    (BATCH_DECISIONS, HISTOGRAM, Unit::Count, "Decisions in one call of the script."),
-    (QUEUE_LENGTH, HISTOGRAM, Unit::Count, "Decisions that waited to be sent when another one had to wait."),
-    (LEASED_KEYS, GAUGE, Unit::Count, "Keys with units on lease."),
-    (LEASED_UNITS, GAUGE, Unit::Count, "Units on lease that are not spent."),
-    (
-        OPEN_BREAKERS,
-        GAUGE,
-        Unit::Count,
-        "Servers, or shards of a Cluster, that are not asked until they answer.",
-    ),
-    (MEMORY_KEYS, GAUGE, Unit::Count, "Keys in memory stores."),
-    (ENFORCEMENT_SWITCHES, GAUGE, Unit::Count, "Switches of enforcement, by their position."),
-    (
-        FAILED_POLICY_SOURCES,
-        GAUGE,
-        Unit::Count,
-        "Files and hashes of live policies whose latest content is not applied.",
-    ),
-    (INSTANCES, GAUGE, Unit::Count, "Instances that share the limits, as last seen."),
-    (ADAPTIVE_SHARE, GAUGE, Unit::Count, "The share of its full quota that an adaptive policy applies."),
-];
+/// Declares the name of each metric, and how a recorder describes it. The crate `tower-ratelimit-extra` records
+/// the metrics without a constant.
+macro_rules! names {
+    ($($constant:tt = $name:literal, $describe:ident, $unit:ident, $text:literal;)+) => {
+        $(pub(super) const $constant: &str = $name;)+
+        const ALL: &[(&str, Describe, Unit, &str)] = &[$(($name, $describe, Unit::$unit, $text)),+];
+    };
+}
+
+names! {
+    DECISIONS_TOTAL = "ratelimit_decisions_total", COUNTER, Count,
+        "Decisions, for each policy that was charged or that denied.";
+    REJECTIONS_TOTAL = "ratelimit_rejections_total", COUNTER, Count, "Requests that a rate limit layer rejected.";
+    STORE_ERRORS_TOTAL = "ratelimit_store_errors_total", COUNTER, Count, "Decisions that the store failed to make.";
+    DECISION_DURATION_SECONDS = "ratelimit_decision_duration_seconds", HISTOGRAM, Seconds,
+        "The time that a decision waited for Redis.";
+    BATCH_DECISIONS = "ratelimit_batch_decisions", HISTOGRAM, Count, "Decisions in one call of the script.";
+    QUEUE_LENGTH = "ratelimit_queue_length", HISTOGRAM, Count,
+        "Decisions that waited to be sent when another one had to wait.";
+    LEASED_KEYS = "ratelimit_leased_keys", GAUGE, Count, "Keys with units on lease.";
+    LEASED_UNITS = "ratelimit_leased_units", GAUGE, Count, "Units on lease that are not spent.";
+    OPEN_BREAKERS = "ratelimit_open_breakers", GAUGE, Count,
+        "Servers, or shards of a Cluster, that are not asked until they answer.";
+    MEMORY_KEYS = "ratelimit_memory_keys", GAUGE, Count, "Keys in memory stores.";
+    ENFORCEMENT_SWITCHES = "ratelimit_enforcement_switches", GAUGE, Count,
+        "Switches of enforcement, by their position.";
+    _ = "ratelimit_failed_policy_sources", GAUGE, Count,
+        "Files and hashes of live policies whose latest content is not applied.";
+    INSTANCES = "ratelimit_instances", GAUGE, Count, "Instances that share the limits, as last seen.";
+    _ = "ratelimit_adaptive_share", GAUGE, Count,
+        "The share of its full quota that an adaptive policy applies.";
+}
 
 pub(super) fn describe_to(recorder: &dyn Recorder) {
     for (name, describe, unit, text) in ALL {
-        describe(recorder, name, unit, text);
+        describe(recorder, name, *unit, text);
     }
 }

@@ -80,11 +80,7 @@ impl Body for RejectionBody {
     }
 }
 
-impl fmt::Debug for RejectionBody {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RejectionBody").finish_non_exhaustive()
-    }
-}
+opaque_debug!(RejectionBody);
 
 /// The failure of a response's body: the service's body, or a rejection's.
 ///

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    fmt,
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -155,11 +154,5 @@ impl Owing {
         self.refunds.retain(|refund| refund.policy().label() != policy.label() || refund.key() != key);
         let calls = self.sent.get(&(policy.label().into(), key.clone()));
         calls.filter(|calls| calls.count() > 0).cloned()
-    }
-}
-
-impl<S: ?Sized> fmt::Debug for LocalCounts<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocalCounts").finish_non_exhaustive()
     }
 }

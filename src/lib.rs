@@ -159,6 +159,13 @@ macro_rules! metric {
     };
 }
 
+/// An error of an invalid configuration, with a formatted message.
+macro_rules! invalid {
+    ($($message:tt)+) => {
+        crate::base::Error::new(crate::base::ErrorKind::InvalidConfig, format!($($message)+))
+    };
+}
+
 /// Returns an error of an invalid configuration with `message`, unless `condition` holds.
 macro_rules! ensure {
     ($condition:expr, $message:expr $(,)?) => {

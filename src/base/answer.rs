@@ -8,6 +8,8 @@ use std::{
 #[cfg(feature = "redis")]
 use std::{mem, sync::Arc};
 
+use futures_util::future::{FutureExt as _, join_all};
+
 use super::error::Error;
 
 /// A future of a `Result` that may be ready already. Stores, limiters and key extractors return it.
@@ -146,6 +148,19 @@ impl<T> Answer<T> {
         T: Send + 'static,
     {
         self.then(|result| result.and_then(change))
+    }
+
+    /// The values of all `answers`, or the first error. All are polled until the end.
+    pub(crate) fn all(answers: Vec<Self>) -> Answer<Vec<T>>
+    where
+        T: Send + 'static,
+    {
+        if answers.iter().all(Self::is_ready) {
+            let ready =
+                |answer: Self| if let Now::Ready(result) = answer.now() { Some(result) } else { None };
+            return Answer::ready(answers.into_iter().filter_map(ready).collect());
+        }
+        Answer::pending(join_all(answers).map(|results| results.into_iter().collect()))
     }
 
     /// Applies `change` to the result, now or when it is ready.

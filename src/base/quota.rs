@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr, time::Duration};
 
-use super::error::{Error, ErrorKind};
+use super::error::Error;
 
 /// A rate (units per period) and a burst.
 ///
@@ -222,11 +222,9 @@ impl Quota {
     /// # Ok::<(), tower_ratelimit::Error>(())
     /// ```
     pub fn parse_period(text: &str) -> Result<Duration, Error> {
-        micros(text).map(Duration::from_micros).ok_or_else(|| {
-            let message =
-                format!("invalid duration `{text}`: write a whole number and a unit, such as `90s`");
-            Error::new(ErrorKind::InvalidConfig, message)
-        })
+        let invalid =
+            || invalid!("invalid duration `{text}`: write a whole number and a unit, such as `90s`");
+        micros(text).map(Duration::from_micros).ok_or_else(invalid)
     }
 
     /// Whether a burst was set, even if it equals the limit. An [`Algorithm`](crate::algorithm::Algorithm)
@@ -305,8 +303,7 @@ impl FromStr for Quota {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let invalid =
-            |problem| Error::new(ErrorKind::InvalidConfig, format!("invalid quota `{text}`: {problem}"));
+        let invalid = |problem| invalid!("invalid quota `{text}`: {problem}");
         let (limit, period, burst) = split(text).ok_or_else(|| invalid(FORM))?;
         let quota = Self::checked(limit, period).map_err(invalid)?;
         burst.map_or(Ok(quota), |burst| quota.with_burst(burst)).map_err(invalid)

@@ -144,21 +144,11 @@ fn of_identity(error: Error) -> Error {
 /// The values of all `answers`. Ready if each of them is, or if one of them is an error.
 fn all<T: Send + 'static>(answers: impl IntoIterator<Item = Answer<T>>) -> Answer<Vec<T>> {
     let answers: Vec<Answer<T>> = answers.into_iter().collect();
-    let results = || answers.iter().map(Answer::if_ready);
-    if results().all(|result| result.is_some()) || results().flatten().any(Result::is_err) {
-        let result = |answer: Answer<T>| match answer.now() {
-            Now::Ready(result) => Some(result),
-            Now::Later(_) => None,
-        };
-        return Answer::ready(answers.into_iter().filter_map(result).collect());
+    let error = answers.iter().filter_map(Answer::if_ready).find_map(|result| result.as_ref().err());
+    match error {
+        Some(error) => Answer::ready(Err(error.clone())),
+        None => Answer::all(answers),
     }
-    Answer::pending(async move {
-        let mut values = Vec::with_capacity(answers.len());
-        for answer in answers {
-            values.push(answer.await?);
-        }
-        Ok(values)
-    })
 }
 
 fn is_missing(error: &Error) -> bool {

@@ -11,7 +11,7 @@ use super::{
     repeat::Differ,
     text::decode,
 };
-use crate::base::{Answer, Error, ErrorKind, valid};
+use crate::base::{Answer, Error, valid};
 
 /// The value of a cookie, such as a session cookie, percent-decoded.
 ///
@@ -94,10 +94,7 @@ impl Cookie {
     pub fn try_new(name: &str) -> Result<Self, Error> {
         let is_valid = |byte: u8| byte.is_ascii_graphic() && !b"=;,\"".contains(&byte);
         if name.is_empty() || !name.bytes().all(is_valid) {
-            return Err(Error::new(
-                ErrorKind::InvalidConfig,
-                format!("{name:?} is not the name of a cookie"),
-            ));
+            return Err(invalid!("{name:?} is not the name of a cookie"));
         }
         Ok(Self { name: name.into(), raw: false, repeat: Repeat::Reject })
     }

@@ -275,9 +275,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
                     Now::Later(_) => Err(looked_up()),
                 },
             };
-            let found = found.map_err(|error| {
-                Error::new(ErrorKind::InvalidConfig, format!("identity {}: {error}", i + 1))
-            })?;
+            let found = found.map_err(|error| invalid!("identity {}: {error}", i + 1))?;
             keys.extend(found.into_iter().map(Key::stored));
         }
         keys.sort_unstable();
@@ -316,12 +314,9 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// keys are unknown, and `any_of` fails.
     fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {
         let _ = named;
-        Answer::ready(Err(Error::new(
-            ErrorKind::InvalidConfig,
-            format!(
-                "`{}` does not implement `KeyExtractor::keys_of`, which `any_of` needs",
-                type_name::<Self>()
-            ),
+        Answer::ready(Err(invalid!(
+            "`{}` does not implement `KeyExtractor::keys_of`, which `any_of` needs",
+            type_name::<Self>()
         )))
     }
 

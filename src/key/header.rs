@@ -348,7 +348,5 @@ pub(super) fn invalid(field: &str, name: &impl fmt::Display, problem: &str) -> E
 
 /// The header `name`. An error if it is not a valid name.
 pub(super) fn header_name(name: &str) -> Result<HeaderName, Error> {
-    HeaderName::try_from(name).map_err(|cause| {
-        Error::new(ErrorKind::InvalidConfig, format!("{name:?} is not a header name")).with_source(cause)
-    })
+    HeaderName::try_from(name).map_err(|cause| invalid!("{name:?} is not a header name").with_source(cause))
 }

@@ -32,9 +32,8 @@ impl Pattern {
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig), with a message that states what to write.
     pub(super) fn parse(text: &str) -> Result<Self, Error> {
-        let (methods, path) = parse(text).map_err(|remedy| {
-            Error::new(ErrorKind::InvalidConfig, format!("the route {text:?} is invalid: {remedy}"))
-        })?;
+        let (methods, path) =
+            parse(text).map_err(|remedy| invalid!("the route {text:?} is invalid: {remedy}"))?;
         Ok(Self { text: text.to_owned(), methods, forms: forms(renamed(path)) })
     }
 

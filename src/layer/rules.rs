@@ -161,12 +161,9 @@ impl Rules {
     pub fn try_route(self, route: &str, rule: Rule) -> Result<Self, Error> {
         let pattern = Pattern::parse(route)?;
         if let Some(other) = self.conflicting(&pattern) {
-            return Err(Error::new(
-                ErrorKind::InvalidConfig,
-                format!(
-                    "the route {route:?} is invalid: the table has {other:?}, and no table tells a parameter and the rest of \
+            return Err(invalid!(
+                "the route {route:?} is invalid: the table has {other:?}, and no table tells a parameter and the rest of \
                      the path at the same place apart; write the routes under it one by one, or use `fallback`"
-                ),
             ));
         }
         Ok(self.add(Scope::Route(pattern), rule))

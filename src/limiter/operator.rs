@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{background::User, decider::Decider};
 use crate::{
-    base::{Answer, Error, ErrorKind, time::micros},
+    base::{Answer, Error, time::micros},
     decision::{Charge, Decision, Outcome},
     key::Key,
     policy::{MAX_BAN, Policy},
@@ -216,12 +216,10 @@ impl Operator {
 opaque_debug!(Operator);
 
 fn with_penalty(policy: &Policy) -> Result<(), Error> {
-    if policy.bans().is_some() {
-        return Ok(());
-    }
-    let message = format!(
-        "the policy `{}` has no penalty, so no key can be banned under it: add `.penalty(Penalty::manual())`",
-        policy.name()
-    );
-    Err(Error::new(ErrorKind::InvalidConfig, message))
+    policy.bans().map(|_| ()).ok_or_else(|| {
+        invalid!(
+            "the policy `{}` has no penalty, so no key can be banned under it: add `.penalty(Penalty::manual())`",
+            policy.name()
+        )
+    })
 }

@@ -8,11 +8,9 @@ use std::{
     },
 };
 
-use futures_util::future::join;
-
 use super::{account::Account, background::Work, limiter::Limiter};
 use crate::{
-    base::{Answer, Error, ErrorKind, Now, sync::lock},
+    base::{Answer, Error, sync::lock},
     decision::{Decision, OneOrMany},
 };
 
@@ -437,28 +435,12 @@ impl Reservation {
             Ok(units) => units,
             Err(error) => return Answer::ready(Err(error)),
         };
-        let charged = self.parts.iter().zip(units);
-        let mut answers: Vec<_> = charged.filter_map(|(part, units)| Some(charge(part, units?))).collect();
-        match answers.pop() {
-            None => Answer::ready(Ok(self.decision.clone())),
-            // All charges have taken effect already: only their decisions are joined.
-            Some(last) => answers.into_iter().rev().fold(last, |later, earlier| {
-                let both = |earlier: Result<Decision, Error>, later: Result<Decision, Error>| {
-                    Ok(earlier?.updated(&later?))
-                };
-                match (earlier.now(), later.now()) {
-                    (Now::Ready(earlier), Now::Ready(later)) => Answer::ready(both(earlier, later)),
-                    (Now::Ready(earlier), Now::Later(later)) => later.then(move |later| both(earlier, later)),
-                    (Now::Later(earlier), Now::Ready(later)) => {
-                        earlier.then(move |earlier| both(earlier, later))
-                    }
-                    (Now::Later(earlier), Now::Later(later)) => Answer::pending(async move {
-                        let (earlier, later) = join(earlier, later).await;
-                        both(earlier, later)
-                    }),
-                }
-            }),
-        }
+        let (charged, decision) = (self.parts.iter().zip(units), self.decision.clone());
+        let answers = charged.filter_map(|(part, units)| Some(charge(part, units?))).collect();
+        // All charges have taken effect already: only their decisions are joined.
+        Answer::all(answers).map(|decisions| {
+            decisions.into_iter().reduce(|earlier, later| earlier.updated(&later)).unwrap_or(decision)
+        })
     }
 
     /// # Errors
@@ -471,11 +453,8 @@ impl Reservation {
             return Ok(());
         }
         let units = self.units();
-        Err(Error::new(
-            ErrorKind::InvalidConfig,
-            format!(
-                "the rules that reserve have several units ({units}): use `{instead}`, and `Rule::unit` on each"
-            ),
+        Err(invalid!(
+            "the rules that reserve have several units ({units}): use `{instead}`, and `Rule::unit` on each"
         ))
     }
 
@@ -494,9 +473,9 @@ impl Reservation {
             }
             if !is_known {
                 let units = self.units();
-                let message =
-                    format!("no rule reserves the unit `{unit}`, only {units}: set it with `Rule::unit`");
-                return Err(Error::new(ErrorKind::InvalidConfig, message));
+                return Err(invalid!(
+                    "no rule reserves the unit `{unit}`, only {units}: set it with `Rule::unit`"
+                ));
             }
         }
         Ok(by_part)

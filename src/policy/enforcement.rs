@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use crate::base::{Error, ErrorKind};
+use crate::base::Error;
 
 /// Whether a layer enforces its limits: see
 /// [`RateLimitLayer::enforcement`](crate::RateLimitLayer::enforcement).
@@ -79,10 +79,8 @@ impl FromStr for Enforcement {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let is_same = |one: &Self| one.to_string().eq_ignore_ascii_case(text.trim());
-        POSITIONS.into_iter().find(is_same).ok_or_else(|| {
-            let message = format!("invalid enforcement `{text}`: write `on`, `report-only` or `off`");
-            Error::new(ErrorKind::InvalidConfig, message)
-        })
+        let unknown = || invalid!("invalid enforcement `{text}`: write `on`, `report-only` or `off`");
+        POSITIONS.into_iter().find(is_same).ok_or_else(unknown)
     }
 }
 

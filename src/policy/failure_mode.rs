@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::base::{Error, ErrorKind};
+use crate::base::Error;
 
 /// What happens to a request if the store makes no decision in time. See the guide
 /// [failure modes](crate::guide::failure) for which to choose, and what an outage admits.
@@ -119,13 +119,9 @@ impl FromStr for FailureMode {
             ("open", _) => Ok(Self::Open),
             ("closed", _) => Ok(Self::Closed),
             (_, Some(instances)) if instances > 0 => Ok(Self::Local { instances }),
-            _ => {
-                let message = format!(
-                    "invalid failure mode `{text}`: write `local`, `local/4` with the number of instances, `open` or \
-                     `closed`"
-                );
-                Err(Error::new(ErrorKind::InvalidConfig, message))
-            }
+            _ => Err(invalid!(
+                "invalid failure mode `{text}`: write `local`, `local/4` with the number of instances, `open` or `closed`"
+            )),
         }
     }
 }

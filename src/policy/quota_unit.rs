@@ -2,7 +2,7 @@
 
 use std::{fmt, str::FromStr};
 
-use crate::base::{Error, ErrorKind};
+use crate::base::Error;
 
 /// What a unit of a policy's quota is, as the header `RateLimit-Policy` reports it. It does not change what
 /// is charged.
@@ -44,10 +44,8 @@ impl FromStr for QuotaUnit {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let is_named = |unit: &Self| unit.as_str().eq_ignore_ascii_case(text.trim());
-        [Self::Requests, Self::ContentBytes].into_iter().find(is_named).ok_or_else(|| {
-            let message = format!("invalid quota unit `{text}`: write `requests` or `content-bytes`");
-            Error::new(ErrorKind::InvalidConfig, message)
-        })
+        let unknown = || invalid!("invalid quota unit `{text}`: write `requests` or `content-bytes`");
+        [Self::Requests, Self::ContentBytes].into_iter().find(is_named).ok_or_else(unknown)
     }
 }
 

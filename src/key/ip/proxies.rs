@@ -4,7 +4,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use ipnet::{IpNet, Ipv4Net};
 
-use crate::base::{Error, ErrorKind, valid};
+use crate::base::{Error, valid};
 
 /// How many hops of a list are read, from the right.
 pub(super) const MAX_HOPS: usize = 64;
@@ -135,11 +135,10 @@ fn network(cidr: &str) -> Result<IpNet, Error> {
     };
     match parsed {
         Ok(network) => Ok(canonical(network)),
-        Err(cause) => Err(Error::new(
-            ErrorKind::InvalidConfig,
-            format!("{cidr:?} is neither a network, such as 10.0.0.0/8, nor an address"),
-        )
-        .with_source(cause)),
+        Err(cause) => {
+            Err(invalid!("{cidr:?} is neither a network, such as 10.0.0.0/8, nor an address")
+                .with_source(cause))
+        }
     }
 }
 

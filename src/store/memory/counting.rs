@@ -93,9 +93,8 @@ impl<'a> Counting<'a> {
 
 fn without_twin(algorithm: &dyn Algorithm) -> Error {
     let name = algorithm.name();
-    let problem = format!(
-        "a MemoryStore cannot decide the algorithm {name}, which has no twin in Rust: \
-         implement `Algorithm::twin`, or use a RedisStore"
-    );
-    Error::new(ErrorKind::InvalidConfig, problem)
+    invalid!(
+        "a MemoryStore cannot decide the algorithm {name}, which has no twin in Rust: implement `Algorithm::twin`, \
+         or use a RedisStore"
+    )
 }

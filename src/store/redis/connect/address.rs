@@ -6,7 +6,7 @@
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisError, io::tcp::TcpSettings};
 
 use super::tls::TlsSettings;
-use crate::base::{Error, ErrorKind};
+use crate::base::Error;
 
 /// Parses a Redis URL. Fails if `tls` has certificates that the URL does not use.
 pub(crate) fn connection_info(url: &str, tls: &TlsSettings) -> Result<ConnectionInfo, Error> {
@@ -100,12 +100,9 @@ pub(crate) fn malformed_by(error: &RedisError) -> Error {
 }
 
 fn malformed(problem: &str) -> Error {
-    Error::new(
-        ErrorKind::InvalidConfig,
-        format!(
-            "the Redis URL is invalid ({problem}); write redis://[user:password@]host[:port][/database], or rediss:// for \
+    invalid!(
+        "the Redis URL is invalid ({problem}); write redis://[user:password@]host[:port][/database], or rediss:// for \
              TLS, with special characters in the password percent-encoded"
-        ),
     )
 }
 

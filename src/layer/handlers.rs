@@ -127,19 +127,38 @@ mod extractors {
     use super::{Decision, Error, Limiter, Rejection, Reservation};
     use crate::base::ErrorKind;
 
-    /// The decision of the innermost layer that charged this request. If none did, one that admits and has no
-    /// [outcomes](Decision::outcomes): use `Option<Decision>` to tell these requests apart.
-    impl<S: Sync> FromRequestParts<S> for Decision {
-        type Rejection = Rejection;
+    /// Extracts what a layer has left in the request. The message says why it may be missing.
+    macro_rules! extractor {
+        ($(#[$attribute:meta])* $type:ident, $message:literal) => {
+            $(#[$attribute])*
+            impl<S: Sync> FromRequestParts<S> for $type {
+                type Rejection = Rejection;
 
-        async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Self, Rejection> {
-            or_missing(
-                request,
-                Self::from_extensions(&request.extensions).cloned(),
-                "the handler extracts a `Decision`, and no `RateLimitLayer` is in front of it: add one, or extract an \
-                 `Option<Decision>`",
-            )
-        }
+                async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Self, Rejection> {
+                    let found = Self::from_extensions(&request.extensions).cloned();
+                    found.ok_or_else(|| missing(request, $message))
+                }
+            }
+        };
+    }
+
+    extractor! {
+        /// The decision of the innermost layer that charged this request. If none did, one that admits and has
+        /// no [outcomes](Decision::outcomes): use `Option<Decision>` to tell these requests apart.
+        Decision, "the handler extracts a `Decision`, and no `RateLimitLayer` is in front of it: add one, or extract an \
+         `Option<Decision>`"
+    }
+
+    extractor! {
+        /// The limiter of the innermost layer that charged this request, or of the innermost layer if none
+        /// did. Use it to charge more once the handler knows the cost.
+        Limiter, "the handler extracts a `Limiter`, and no `RateLimitLayer` is in front of it: add one"
+    }
+
+    extractor! {
+        /// The units that a layer has [reserved](crate::Rule::reserve) for this request. If the layer did not
+        /// charge it, a reservation that covers nothing and settles to nothing.
+        Reservation, "the handler extracts a `Reservation`, and the request has none: add `Rule::reserve` to a rule"
     }
 
     /// `None` if no layer charged the request, nor would have if its store had not failed.
@@ -151,50 +170,13 @@ mod extractors {
         }
     }
 
-    /// The limiter of the innermost layer that charged this request, or of the innermost layer if none did.
-    /// Use it to charge more once the handler knows the cost.
-    impl<S: Sync> FromRequestParts<S> for Limiter {
-        type Rejection = Rejection;
-
-        async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Self, Rejection> {
-            or_missing(
-                request,
-                Self::from_extensions(&request.extensions).cloned(),
-                "the handler extracts a `Limiter`, and no `RateLimitLayer` is in front of it: add one",
-            )
-        }
-    }
-
-    /// The units that a layer has [reserved](crate::Rule::reserve) for this request. If the layer did not
-    /// charge it, a reservation that covers nothing and settles to nothing.
-    impl<S: Sync> FromRequestParts<S> for Reservation {
-        type Rejection = Rejection;
-
-        async fn from_request_parts(request: &mut Parts, _: &S) -> Result<Self, Rejection> {
-            or_missing(
-                request,
-                Self::from_extensions(&request.extensions).cloned(),
-                "the handler extracts a `Reservation`, and the request has none: add `Rule::reserve` to a rule",
-            )
-        }
-    }
-
-    /// What a layer has left in the request, `found`. `message` says why it may be missing.
-    fn or_missing<T>(request: &Parts, found: Option<T>, message: &'static str) -> Result<T, Rejection> {
+    /// The rejection of a request that lacks a layer. `message` is logged, unless a layer in front logs it.
+    fn missing(request: &Parts, message: &'static str) -> Rejection {
         static LOGGED: AtomicBool = AtomicBool::new(false);
-        found.ok_or_else(|| {
-            // A layer in front logs it.
-            if Limiter::from_extensions(&request.extensions).is_none()
-                && !LOGGED.swap(true, Ordering::Relaxed)
-            {
-                log!(
-                    error,
-                    error = message,
-                    "the rate limit is misconfigured; requests are rejected with 500"
-                );
-            }
-            Rejection::Unidentified(Error::new(ErrorKind::MissingSetup, message))
-        })
+        if Limiter::from_extensions(&request.extensions).is_none() && !LOGGED.swap(true, Ordering::Relaxed) {
+            log!(error, error = message, "the rate limit is misconfigured; requests are rejected with 500");
+        }
+        Rejection::Unidentified(Error::new(ErrorKind::MissingSetup, message))
     }
 
     /// Reports this decision, which is newer than the layer's own, in the response's headers.

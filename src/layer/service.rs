@@ -255,9 +255,7 @@ where
                 ResponseStateProj::Delay { call, decision, unsettled } => {
                     let Some(delayed) = call else { unreachable!("{MOVED}") };
                     if let Err(error) = ready!(delayed.service.poll(cx)) {
-                        if let Some(unsettled) = unsettled.take() {
-                            unsettled.failed();
-                        }
+                        Unsettled::failed(unsettled);
                         return Poll::Ready(Err(error));
                     }
                     let Call { service, request, body } = *take(call);
@@ -272,9 +270,7 @@ where
                     let mut response = match ready!(polled) {
                         Ok(response) => response,
                         Err(error) => {
-                            if let Some(unsettled) = unsettled.take() {
-                                unsettled.failed();
-                            }
+                            Unsettled::failed(unsettled);
                             return Poll::Ready(Err(error));
                         }
                     };

@@ -106,12 +106,13 @@ impl Unsettled {
 
     /// The service failed without a response. The charge is refunded as of a cancelled request, or where a
     /// response must show that it counts.
-    pub(super) fn failed(mut self) {
-        if !self.refunds
-            && let Some(uncounted) = self.uncounted(|_| false)
+    pub(super) fn failed(unsettled: &mut Option<Box<Self>>) {
+        let Some(mut this) = unsettled.take() else { return };
+        if !this.refunds
+            && let Some(uncounted) = this.uncounted(|_| false)
         {
-            self.decision = uncounted;
-            self.refunds = true;
+            this.decision = uncounted;
+            this.refunds = true;
         }
     }
 

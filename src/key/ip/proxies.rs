@@ -157,6 +157,7 @@ fn canonical(network: IpNet) -> IpNet {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::ErrorKind;
 
     #[test]
     fn an_address_is_in_a_network_by_its_leading_bits() {

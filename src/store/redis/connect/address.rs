@@ -109,6 +109,7 @@ fn malformed(problem: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::ErrorKind;
 
     #[test]
     fn a_url_with_tls_names_the_missing_feature() {

@@ -213,7 +213,7 @@ fn leased(charge: &Charge, lease: &LeaseRequest, records: &Records) -> Option<Re
     let leased = Leased { units, lifetime: integer(lifetime)?, name: integer(name)?, receipt };
     // Leased units remain too, because they can be charged in this process.
     let remaining = count.remaining.saturating_add(units);
-    let outcome = Count { verdict: Verdict::Admit, remaining, ..count }.outcome(charge);
+    let outcome = Count { remaining, ..count }.outcome(charge);
     Some(Reply::Decided(Decision::one(outcome.with_lease_receipt(receipt)), Some(leased)))
 }
 
@@ -270,7 +270,6 @@ fn micros(number: f64) -> Option<Duration> {
 fn text(value: &Value) -> Option<String> {
     match value {
         Value::BulkString(text) => Some(String::from_utf8_lossy(text).into_owned()),
-        Value::SimpleString(text) => Some(text.clone()),
         _ => None,
     }
 }

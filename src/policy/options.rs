@@ -389,6 +389,7 @@ mod tests {
             assert_eq!(bound, Duration::from_secs(1));
         }
         assert_eq!(policy().lease_bound(), None);
+        assert!(policy().try_max_lease(1_000_000_000_000).is_ok());
         // A lease never holds more units than the limit.
         let bound = Policy::new("p", Quota::per_minute(100)).max_lease(1_000_000).lease_bound().unwrap();
         assert_eq!(bound, Duration::from_secs(61));

@@ -466,6 +466,119 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_is_requested_rarely_gets_no_lease() {
+        let one = Fixture::new();
+        for _ in 0..5 {
+            assert!(matches!(one.request(1), Spent::Cold));
+            one.advance(20);
+        }
+        assert!(one.fetch(false).is_none());
+    }
+
+    #[test]
+    fn the_lease_after_one_that_was_hardly_used_is_half_as_large() {
+        let one = Fixture::new();
+        let fetch = one.hot();
+        assert!(one.grant(&fetch, 7, 8).is_some());
+        one.advance(1);
+        let fetch = one.fetch(false).unwrap();
+        assert_eq!(fetch.0.wanted, 16);
+        assert!(one.grant(&fetch, 8, 16).is_some());
+        one.advance(250);
+        assert_eq!(one.table.remove_unused().len(), 1);
+        // The pause before the next request halves it once more.
+        assert_eq!(one.fetch(false).unwrap().0.wanted, 4);
+    }
+
+    #[test]
+    fn a_lease_in_use_is_returned_before_it_ends() {
+        let one = Fixture::new();
+        let fetch = one.hot();
+        assert!(one.grant(&fetch, 7, 50).is_some());
+        for _ in 0..8 {
+            one.advance(100);
+            assert!(one.spend(1) && one.table.remove_unused().is_empty());
+        }
+        one.advance(50);
+        assert_eq!(one.table.remove_unused().len(), 1);
+    }
+
+    #[test]
+    fn a_full_shard_drops_idle_keys_for_a_hot_one_and_keeps_those_with_a_lease_or_a_fetch() {
+        let one = Fixture::new();
+        let of_key = |key: u64| Charge::new(one.charge.policy(), &Key::new(key.to_string()), 1);
+        let hash = |charge: &Charge| one.table.hash_of(charge);
+        let charges: Vec<Charge> = (0..)
+            .map(of_key)
+            .filter(|charge| hash(charge) as usize % SHARDS == 0)
+            .take(MAX_KEYS_PER_SHARD + 2)
+            .collect();
+        let spend = |charge: &Charge| one.table.spend(charge, hash(charge), one.clock.micros());
+        let has_entry = |charge: &Charge| {
+            // Keys may share a cell for requests, so the request before must not be recent.
+            one.advance(20);
+            !matches!(spend(charge), Spent::Cold)
+        };
+        let heat = |charge: &Charge| {
+            one.advance(20);
+            for _ in 0..2 {
+                spend(charge);
+                one.advance(1);
+            }
+        };
+        // A key is fetched while it is hot.
+        let fetch = |charge: &Charge| one.table.fetch(charge, hash(charge), false).unwrap();
+        let (all, [more, last]) = charges.split_at(MAX_KEYS_PER_SHARD) else { panic!("it has two more") };
+        let [fetching, leased, idle, ..] = all else { panic!("a shard has more keys") };
+        heat(fetching);
+        fetch(fetching);
+        heat(leased);
+        let (request, returned) = fetch(leased);
+        let receipt = Receipt { made: 0, mark: 0 };
+        let granted = Leased { units: 50, lifetime: MAX_LEASE_TIME, name: 7, receipt };
+        let outcome = Outcome::new(leased, Verdict::Admit, LIMIT, Duration::from_secs(1));
+        assert!(one.table.complete(&request, &returned, Some((granted, &outcome))).is_some());
+        all[2..].iter().for_each(heat);
+        heat(more);
+        fetch(more);
+        assert_eq!([fetching, leased, idle, more].map(has_entry), [true, true, false, true]);
+        assert_eq!(one.table.sizes().0, 1);
+
+        // Once no key is idle, there is no room.
+        for charge in &all[3..] {
+            heat(charge);
+            fetch(charge);
+        }
+        heat(last);
+        assert!(!has_entry(last));
+    }
+
+    #[test]
+    fn a_key_under_another_quota_replaces_an_idle_entry_and_no_other() {
+        for is_fetching in [false, true] {
+            let one = Fixture::new();
+            let other = Charge::new(
+                &Policy::new("api", Quota::per_second(2 * LIMIT)).max_lease(LEASED),
+                one.charge.key(),
+                1,
+            );
+            let hash = one.table.hash_of(&other);
+            assert_eq!(hash, one.table.hash_of(&one.charge));
+            for _ in 0..2 {
+                one.request(1);
+                one.advance(1);
+            }
+            assert_eq!(is_fetching, is_fetching && one.fetch(false).is_some());
+            for _ in 0..2 {
+                one.table.spend(&other, hash, one.clock.micros());
+                one.advance(1);
+            }
+            let spent = one.table.spend(&other, hash, one.clock.micros());
+            assert_eq!(matches!(spent, Spent::Cold), is_fetching);
+        }
+    }
+
+    #[test]
     fn a_lease_in_use_is_returned_after_its_longest_time() {
         let one = Fixture::new();
         let fetch = one.hot();

@@ -581,6 +581,37 @@ async fn calls_that_are_made_while_one_is_under_way_share_the_next_one() {
     assert_eq!(permits.available_permits(), 0);
 }
 
+#[tokio::test]
+async fn a_call_that_needs_no_debit_after_the_one_under_way_shows_what_that_one_left() {
+    let (store, permits) = Fake::gated(MemoryStore::new(), &[Action::Debit]);
+    let limiter = Limiter::new(store.clone());
+    let policy = Policy::new("tokens", Quota::per_day(1_000)).algorithm(FixedWindow::anchored());
+    let decision = limiter.check(&policy, &Key::new("alice"), 10).await.unwrap();
+    let reservation = Reservation::new(&limiter, &decision);
+    let [larger, smaller] = [20, 15].map(|units| reservation.extend_to(units));
+    permits.add_permits(1);
+    assert_eq!(larger.await.unwrap().remaining(), Some(980));
+    assert_eq!(smaller.await.unwrap().remaining(), Some(980));
+}
+
+/// The latest 16 debits are kept to refund them.
+#[tokio::test]
+async fn debits_that_were_refunded_do_not_displace_one_that_is_refunded_later() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let policy = Policy::new("tokens", Quota::per_day(1_000)).algorithm(FixedWindow::anchored());
+    let key = Key::new("alice");
+    let decision = limiter.check(&policy, &key, 10).await.unwrap();
+    let reservation = Reservation::new(&limiter, &decision);
+    reservation.settle(100).await.unwrap();
+    for _ in 0..20 {
+        for units in [200, 100] {
+            reservation.settle(units).await.unwrap();
+        }
+    }
+    reservation.settle(0).await.unwrap();
+    assert_eq!(limiter.peek(&policy, &key, 0).await.unwrap().remaining(), Some(1_000));
+}
+
 #[test]
 fn a_settlement_waits_neither_for_a_kept_answer_nor_for_an_idle_runtime() {
     let runtime = || current_thread();
@@ -647,6 +678,7 @@ async fn drain_waits_for_reservations_and_their_calls_and_for_no_longer_than_the
     // A settled reservation is no longer waited for, and a settlement without a call does not count.
     let decision = limiter.check(&policy, &key, 10).await.unwrap();
     let [same, less] = [10, 4].map(|units| (Reservation::new(&limiter, &decision), units));
+    late(2).await;
     drop(same.0.settle(same.1));
     late(1).await;
     drop(less.0.settle(less.1));
@@ -772,6 +804,20 @@ async fn each_policy_of_a_reservation_ends_at_the_total() {
 }
 
 #[tokio::test]
+async fn more_is_charged_under_policies_that_count_and_takes_no_permits() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let (tokens, permits) = (Policy::new("tokens", Quota::per_day(100)), Policy::concurrency("permits", 5));
+    let key = Key::new("alice");
+    let charges = [(&tokens, 10), (&permits, 1)].map(|(policy, cost)| Charge::new(policy, &key, cost));
+    let decision = limiter.check_all(&charges).await.unwrap();
+    let more = Reservation::new(&limiter, &decision).charge_more(3).await.unwrap();
+    for (policy, left) in [(&tokens, 87), (&permits, 4)] {
+        assert_eq!(limiter.peek(policy, &key, 0).await.unwrap().remaining(), Some(left), "{}", policy.name());
+    }
+    drop((more, decision));
+}
+
+#[tokio::test]
 async fn a_debit_in_an_outage_shows_what_remains_here() {
     let limiter = Limiter::new(Down);
     let policy = Policy::new("ten", Quota::new(10, PERIOD)).max_debt(5);
@@ -779,4 +825,14 @@ async fn a_debit_in_an_outage_shows_what_remains_here() {
     assert!(charged.failure().is_some());
     let debited = limiter.debit(&charged, 3).await.unwrap();
     assert_eq!(debited.remaining(), Some(charged.remaining().unwrap() - 3));
+}
+
+#[tokio::test]
+async fn a_refund_in_an_outage_shows_what_remains_here() {
+    let limiter = Limiter::new(Down);
+    let policy = Policy::new("ten", Quota::new(10, PERIOD));
+    let charged = limiter.check(&policy, &Key::new("alice"), 6).await.unwrap();
+    assert!(charged.failure().is_some());
+    let refunded = limiter.refund(&charged, 4).await.unwrap();
+    assert_eq!(refunded.remaining(), Some(charged.remaining().unwrap() + 4));
 }

@@ -121,6 +121,22 @@ async fn a_rule_counts_only_the_responses_that_count_for_it() {
     }
 }
 
+#[tokio::test]
+async fn clones_of_a_rule_are_charged_by_their_own_functions() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let policy = day("shared", 100);
+    let base = rule(&policy);
+    let rules = Rules::new()
+        .route("/two", base.clone().cost(|_| 2))
+        .route("/five", base.clone().cost(|_| 5))
+        .route("/uncounted", base.count_if(|_| false));
+    let service = RateLimitLayer::with_rules(limiter.clone(), rules).layer(service_fn(echo));
+    for (path, left) in [("/two", 98), ("/five", 93), ("/uncounted", 93)] {
+        service.clone().oneshot(Request::post(path).body("200".to_owned()).unwrap()).await.unwrap();
+        assert_eq!(units_left(&limiter, &policy).await, left, "{path}");
+    }
+}
+
 /// The policies have the same name, as two plans of a database may, and different keys.
 #[tokio::test]
 async fn of_two_rules_that_choose_their_policies_each_counts_by_its_own_function() {
@@ -343,6 +359,21 @@ async fn a_response_that_does_not_count_ends_the_debits_of_its_reservation() {
 }
 
 #[tokio::test]
+async fn a_response_that_counts_for_one_rule_is_settled_under_this_rule() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let (counted, uncounted) = (day("counted", 100), day("uncounted", 100));
+    let reserves = |policy: &Policy| rule(policy).cost(|_| 10).reserve();
+    let layer = ruled(&limiter, reserves(&counted)).rule(reserves(&uncounted).count_if(|_| false));
+    let handler = service_fn(async |request: Request<String>| {
+        Reservation::from_extensions(request.extensions()).unwrap().record(30);
+        Ok::<_, Infallible>(Response::new(String::new()))
+    });
+    drop(layer.layer(handler).oneshot(Request::new(String::new())).await.unwrap());
+    limiter.drain(PATIENT).await.unwrap();
+    assert_eq!([units_left(&limiter, &counted).await, units_left(&limiter, &uncounted).await], [70, 100]);
+}
+
+#[tokio::test]
 async fn a_reservation_charges_no_more_once_its_request_is_refunded() {
     let fails = service_fn(async |request: Request<String>| {
         Reservation::from_extensions(request.extensions()).unwrap().record(30);
@@ -532,6 +563,20 @@ async fn the_bytes_of_a_body_are_charged_as_they_are_sent() {
         let debited = limiter.debit(&decision, 1_000_000).await.unwrap();
         assert_eq!(debited.outcomes()[0].granted(), 99_999, "{name}");
     }
+}
+
+#[tokio::test]
+async fn the_bytes_of_a_long_body_are_one_debit_for_each_256_kibibytes() {
+    let store = Fake::default();
+    let limiter = Limiter::new(store.clone());
+    let built = ruled(&limiter, rule(&day("bytes", 1_000_000)).response_bytes());
+    let service =
+        built.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(Response::new(download(9)))));
+    let response = service.oneshot(Request::new(())).await.unwrap();
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), 900_000);
+    limiter.drain(PATIENT).await.unwrap();
+    // After 300,000, 600,000 and 900,000 bytes.
+    assert_eq!(store.asked(Action::Debit).len(), 3);
 }
 
 #[tokio::test]

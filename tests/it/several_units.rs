@@ -156,7 +156,8 @@ async fn a_number_without_its_unit_is_an_error_and_refunds_nothing() {
             (reservation.settle_each([("tokens", 5), ("cents", 1)]).await.unwrap_err(), "`cents`"),
         ] {
             assert_eq!(error.kind(), ErrorKind::InvalidConfig);
-            assert!(error.to_string().contains(named), "{error}");
+            let text = error.to_string();
+            assert!(text.contains(named) && text.contains("`tokens`, `micro-dollars`"), "{text}");
         }
         reservation.record(5);
         Ok::<_, Infallible>(Response::new(String::new()))

@@ -379,6 +379,22 @@ async fn the_service_that_was_ready_is_called_and_only_for_what_is_admitted() {
 }
 
 #[tokio::test]
+async fn a_denial_after_a_wait_has_the_outcome_of_each_policy_of_a_key() {
+    let [calls, tenant] =
+        [("calls", 9), ("tenant", 1)].map(|(name, limit)| Policy::new(name, Quota::per_day(limit)));
+    let charges = move |_: &&'static str| {
+        [&calls, &tenant].map(|policy| Charge::new(policy, &Key::new("all"), 1)).to_vec()
+    };
+    let layer = KeyedRateLimitLayer::with_charges(MemoryStore::new(), charges).wait(Duration::from_millis(1));
+    let service = layer.layer(service_fn(length));
+    assert!(service.clone().oneshot("abc").await.is_ok());
+    let error = service.oneshot("abc").await.unwrap_err();
+    let outcomes = rejection(&error).decision().unwrap().outcomes();
+    let names: Vec<_> = outcomes.iter().map(|outcome| outcome.policy().name()).collect();
+    assert_eq!(names, ["calls", "tenant"]);
+}
+
+#[tokio::test]
 async fn charges_may_depend_on_the_request_now_or_later_or_be_none() {
     type Charges = fn(&&'static str) -> Answer<Vec<Charge>>;
     fn tier(text: &&'static str) -> Result<Vec<Charge>, Error> {

@@ -161,6 +161,36 @@ async fn drain_waits_for_the_release_of_a_permit_whose_renewal_is_under_way() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_release_that_fails_is_sent_again_until_the_permit_has_expired() {
+    let store = Fake::new(MemoryStore::new(), |store, action, charges| match action {
+        Action::Refund => fails(ErrorKind::StoreUnreachable),
+        _ => store.decide(action, charges),
+    });
+    let limiter = Limiter::new(store.clone());
+    drop(limiter.check(&policy(1), &Key::new("all"), 1).await.unwrap());
+    sleep(2 * PERIOD).await;
+    let sent = store.asked(Action::Refund).len();
+    assert!(sent > 2, "{sent}");
+    sleep(10 * PERIOD).await;
+    assert_eq!(store.asked(Action::Refund).len(), sent);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_check_is_released_unless_its_failure_certainly_charged_nothing() {
+    for (kind, releases) in [(ErrorKind::StoreUnreachable, 0), (ErrorKind::StoreTimeout, 1)] {
+        let store = Fake::new(MemoryStore::new(), move |store, action, charges| match action {
+            Action::Charge => fails_after(sleep(Duration::from_millis(10)), kind),
+            _ => store.decide(action, charges),
+        });
+        let limiter = Limiter::new(store.clone());
+        let check = limiter.check(&policy(1), &Key::new("all"), 1);
+        tokio::time::timeout(Duration::from_millis(5), check).await.unwrap_err();
+        limiter.drain(Duration::from_secs(60)).await.unwrap();
+        assert_eq!(store.asked(Action::Refund).len(), releases, "{kind:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_permit_whose_renewals_fail_is_released() {
     for takes in [10, 70, 150] {
         let takes = Duration::from_millis(takes);

@@ -222,6 +222,31 @@ async fn a_wait_in_an_outage_is_as_long_as_the_share_of_the_instance_requires() 
 }
 
 #[tokio::test]
+async fn the_outcome_of_a_wait_has_the_policy_with_its_penalty() {
+    let policy =
+        Policy::new("logins", Quota::per_hour(1)).penalty(Penalty::after(2, Duration::from_secs(60)));
+    let limiter = Limiter::new(MemoryStore::new());
+    let admitted = limiter.wait(&policy, &Key::new("alice"), 1, Duration::from_secs(1)).await.unwrap();
+    assert!(admitted.is_admitted());
+    assert_eq!(admitted.outcomes()[0].policy(), &policy);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_an_outage_denies_counts_towards_a_ban() {
+    let limiter = Limiter::new(Fake::failing(ErrorKind::StoreSuspended));
+    let hour = Duration::from_secs(3_600);
+    let policy = Policy::new("logins", Quota::per_hour(1)).penalty(Penalty::after(2, hour));
+    let key = Key::new("alice");
+    assert!(limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
+    for _ in 0..2 {
+        let denied = limiter.wait(&policy, &key, 1, Duration::from_secs(1)).await.unwrap();
+        assert!(denied.verdict().is_denied() && denied.failure().is_some());
+    }
+    let banned = limiter.peek(&policy, &key, 1).await.unwrap();
+    assert_eq!(banned.outcomes()[0].banned_for(), Some(hour));
+}
+
+#[tokio::test]
 async fn a_delayed_decision_is_neither_allowed_nor_denied_and_no_handler_goes_on_with_it() {
     let (store, _) = store_that(|_| delay(3));
     let policy = Policy::new("p", Quota::per_hour(1));

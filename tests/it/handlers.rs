@@ -243,6 +243,28 @@ async fn a_layer_that_does_not_charge_leaves_what_an_outer_layer_has_reserved() 
 }
 
 #[tokio::test]
+async fn behind_layers_that_charge_nothing_a_handler_gets_the_limiter_of_the_innermost_one() {
+    let [outer, inner] = [(); 2].map(|()| Limiter::new(MemoryStore::new()));
+    let exempt = |limiter: &Limiter| {
+        RateLimitLayer::new(limiter.clone(), tokens(), Key::new("all")).exempt_if(|_| true)
+    };
+    let app = Router::new()
+        .route(
+            "/",
+            post(async |limiter: Limiter| {
+                drop(limiter.check(&tokens(), &Key::new("all"), 1).await.unwrap());
+            }),
+        )
+        .layer(exempt(&inner))
+        .layer(exempt(&outer));
+    app.oneshot(Request::post("/").body(Body::empty()).unwrap()).await.unwrap();
+    for (name, limiter, left) in [("outer", outer, LIMIT), ("inner", inner, LIMIT - 1)] {
+        let remaining = limiter.peek(&tokens(), &Key::new("all"), 0).await.unwrap().remaining();
+        assert_eq!(remaining, Some(left), "{name}");
+    }
+}
+
+#[tokio::test]
 async fn a_handler_without_a_reserving_layer_is_answered_with_500() {
     let app = Router::new().route("/", post(async |_: Reservation| ()));
     let layer = RateLimitLayer::new(MemoryStore::new(), tokens(), Key::new("all"));

@@ -14,10 +14,11 @@ use std::{
 
 use axum::{Router, routing::get};
 use http::{Request, Response};
+use http_body::Body as _;
 use support::{
     Counted, Fake, Says,
     http::serve,
-    inner::{ask, get as get_request, layer},
+    inner::{ask, ask_for, get as get_request, layer},
 };
 use tower::{
     BoxError, Layer, Service, ServiceBuilder, ServiceExt, buffer::BufferLayer, limit::ConcurrencyLimitLayer,
@@ -231,6 +232,30 @@ async fn exempt_requests_are_not_counted_and_get_no_headers() {
     let exempt = ask(&layer, health()).await;
     assert_eq!(exempt.status(), 200);
     assert!(!exempt.headers().contains_key("ratelimit"));
+}
+
+#[tokio::test]
+async fn a_layer_of_one_rule_charges_no_request_that_the_rule_skips() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let (policy, key) = (Policy::new("p", Quota::per_day(9)), Key::new("all"));
+    let rule = Rule::new(policy.clone(), key.clone()).skip_if(|request| request.uri.path() == "/public");
+    let layer = RateLimitLayer::with_rules(limiter.clone(), rule);
+    for (path, left) in [("/", 8), ("/public", 8), ("/", 7)] {
+        ask(&layer, Request::get(path).body(String::new()).unwrap()).await;
+        assert_eq!(limiter.peek(&policy, &key, 0).await.unwrap().remaining(), Some(left), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_sees_whether_a_body_is_empty() {
+    for text in ["", "hello"] {
+        let response = ask_for(&layer(1), get_request(), || Response::new(text.to_owned())).await;
+        let body = response.body();
+        assert_eq!(
+            (body.is_end_stream(), body.size_hint().exact()),
+            (text.is_empty(), Some(text.len() as u64))
+        );
+    }
 }
 
 #[tokio::test]

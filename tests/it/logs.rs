@@ -411,6 +411,18 @@ async fn identities_that_are_temporarily_unavailable_are_one_warning_and_no_setu
     assert_eq!([of("ERROR"), of("WARN"), of("DEBUG")], [0, 1, 4], "{}", lines.text());
 }
 
+#[tokio::test]
+async fn clients_without_an_identity_cause_no_warning_of_an_outage() {
+    let (lines, _guard) = listen();
+    let policy = Policy::new("api", Quota::per_day(1));
+    let layer = RateLimitLayer::new(MemoryStore::new(), policy, Header::new("x-api-key"));
+    for _ in 0..3 {
+        assert_eq!(ask(&layer, get()).await.status(), 400);
+    }
+    let counts = [lines.with("outage"), lines.with("WARN"), lines.with("status=400")];
+    assert_eq!(counts, [0, 0, 3], "{}", lines.text());
+}
+
 /// A request with these extension and headers.
 fn through(peer: &str, headers: &[(&'static str, &str)]) -> http::request::Parts {
     let (mut parts, _) = get().into_parts();
@@ -526,9 +538,11 @@ async fn two_layers_of_which_one_charges_nothing_cause_no_warning() {
     let service = tower::service_fn(async |_: Request<String>| {
         Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
     });
-    let service = reporting.layer(free.layer(service));
-    for _ in 0..3 {
-        service.clone().oneshot(get()).await.unwrap();
+    for [outer, inner] in [[&reporting, &free], [&free, &reporting]] {
+        let service = outer.layer(inner.layer(service));
+        for _ in 0..3 {
+            service.clone().oneshot(get()).await.unwrap();
+        }
     }
     assert_eq!(lines.with("charged twice"), 0, "{}", lines.text());
 }

@@ -44,6 +44,20 @@ fn undecided(kind: DecisionKind, is_rejected: bool) -> Seen {
 }
 
 #[tokio::test]
+async fn a_layer_with_the_same_settings_reports_to_the_same_function() {
+    let kinds = Arc::new(Mutex::new(Vec::new()));
+    let seen = kinds.clone();
+    let rule = |name| Rule::new(Policy::new(name, Quota::per_hour(9)), Key::new("all"));
+    let layer = RateLimitLayer::with_rules(MemoryStore::new(), rule("one"))
+        .on_decision(move |event: &DecisionEvent<'_>| seen.lock().unwrap().push(event.kind));
+    let service = layer
+        .with_same_settings(rule("other"))
+        .layer(service_fn(|_: Request<String>| async { Ok::<_, Infallible>(Response::new(String::new())) }));
+    service.oneshot(Request::new(String::new())).await.unwrap();
+    assert_eq!(*kinds.lock().unwrap(), [DecisionKind::Admitted]);
+}
+
+#[tokio::test]
 async fn an_event_that_is_kept_holds_no_permit() {
     let kept = Arc::new(Mutex::new(Vec::new()));
     let limiter = Limiter::new(MemoryStore::new());

@@ -528,17 +528,17 @@ async fn a_proxy_that_stops_sending_its_header_is_one_warning_at_any_time() {
 #[tokio::test]
 async fn two_layers_of_which_one_charges_nothing_cause_no_warning() {
     let (lines, _guard) = listen();
-    let store = MemoryStore::new();
     let policy = || Policy::new("api", Quota::per_day(1));
-    let reporting =
-        RateLimitLayer::new(store, policy(), Key::new("all")).enforcement(Enforcement::ReportOnly);
-    let free = reporting
-        .with_same_settings(Rule::new(policy(), Key::new("all")).cost(|_| 0))
-        .enforcement(Enforcement::On);
-    let service = tower::service_fn(async |_: Request<String>| {
-        Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
-    });
-    for [outer, inner] in [[&reporting, &free], [&free, &reporting]] {
+    for is_outer_free in [false, true] {
+        let reporting = RateLimitLayer::new(MemoryStore::new(), policy(), Key::new("all"))
+            .enforcement(Enforcement::ReportOnly);
+        let free = reporting
+            .with_same_settings(Rule::new(policy(), Key::new("all")).cost(|_| 0))
+            .enforcement(Enforcement::On);
+        let (outer, inner) = if is_outer_free { (free, reporting) } else { (reporting, free) };
+        let service = tower::service_fn(async |_: Request<String>| {
+            Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+        });
         let service = outer.layer(inner.layer(service));
         for _ in 0..3 {
             service.clone().oneshot(get()).await.unwrap();

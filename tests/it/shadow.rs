@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
+use futures_util::future::join_all;
 use http::{Request, Response, StatusCode};
-use support::{Down, RedisServer, day, inner::ask_for, store};
+use support::{Down, RedisServer, day, inner::ask_for, memory_and_redis, store};
 use tower_ratelimit::{
     Charge, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Rule,
 };
@@ -42,6 +43,29 @@ async fn a_share_of_the_keys_is_denied_the_same_ones_on_every_instance() {
         }
         assert!(before.iter().all(|number| enforced.contains(number)), "{share}");
         before = enforced;
+    }
+}
+
+#[tokio::test]
+async fn requests_in_one_batch_are_enforced_or_not_by_their_own_keys() {
+    let server = RedisServer::start();
+    let keys: Vec<Key> = (0..60).map(|i| Key::new(format!("user-{i}"))).collect();
+    let (rolled_out, other) = (day("rolled-out", 1).rollout(0.5), day("other", 9));
+    for (name, limiter) in memory_and_redis(&server).await {
+        for _ in 0..2 {
+            let checks = keys.iter().map(|key| {
+                limiter.check_all(&[&rolled_out, &other].map(|policy| Charge::new(policy, key, 1)))
+            });
+            for decision in join_all(checks).await {
+                decision.unwrap();
+            }
+        }
+        for key in &keys {
+            // A denial charges nothing under the other policy.
+            let is_enforced = limiter.peek(&rolled_out, key, 0).await.unwrap().shadows().is_empty();
+            let left = limiter.peek(&other, key, 0).await.unwrap().remaining();
+            assert_eq!(left, Some(if is_enforced { 8 } else { 7 }), "{name}, {}", key.as_str());
+        }
     }
 }
 

@@ -510,7 +510,7 @@ mod tests {
         let hash = |charge: &Charge| one.table.hash_of(charge);
         let charges: Vec<Charge> = (0..)
             .map(of_key)
-            .filter(|charge| hash(charge) as usize % SHARDS == 0)
+            .filter(|charge| (hash(charge) as usize).is_multiple_of(SHARDS))
             .take(MAX_KEYS_PER_SHARD + 2)
             .collect();
         let spend = |charge: &Charge| one.table.spend(charge, hash(charge), one.clock.micros());

@@ -819,6 +819,24 @@ async fn more_is_charged_under_policies_that_count_and_takes_no_permits() {
 }
 
 #[tokio::test]
+async fn a_debit_of_a_decision_with_permits_is_charged_under_the_other_policies() {
+    let server = RedisServer::start();
+    for (name, limiter) in memory_and_redis(&server).await {
+        let (tokens, permits) =
+            (Policy::new("tokens", Quota::per_day(100)), Policy::concurrency("permits", 2));
+        let key = Key::new("alice");
+        let charges = [(&tokens, 10), (&permits, 1)].map(|(policy, cost)| Charge::new(policy, &key, cost));
+        let decision = limiter.check_all(&charges).await.unwrap();
+        let debited = limiter.debit(&decision, 5).await.unwrap();
+        assert!(debited.failure().is_none(), "{name}");
+        for (policy, left) in [(&tokens, 85), (&permits, 1)] {
+            assert_eq!(limiter.peek(policy, &key, 0).await.unwrap().remaining(), Some(left), "{name}");
+        }
+        drop((debited, decision));
+    }
+}
+
+#[tokio::test]
 async fn a_debit_in_an_outage_shows_what_remains_here() {
     let limiter = Limiter::new(Down);
     let policy = Policy::new("ten", Quota::new(10, PERIOD)).max_debt(5);

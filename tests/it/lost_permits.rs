@@ -176,6 +176,20 @@ async fn a_release_that_fails_is_sent_again_until_the_permit_has_expired() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_dropped_check_that_is_denied_releases_nothing() {
+    let store = Fake::new(MemoryStore::new(), |store, action, charges| match action {
+        Action::Charge => decides_after(sleep(Duration::from_millis(10)), store, action, charges),
+        _ => store.decide(action, charges),
+    });
+    let limiter = Limiter::new(store.clone());
+    let _running = limiter.check(&policy(1), &Key::new("all"), 1).await.unwrap();
+    let check = limiter.check(&policy(1), &Key::new("all"), 1);
+    tokio::time::timeout(Duration::from_millis(5), check).await.unwrap_err();
+    limiter.drain(Duration::from_secs(60)).await.unwrap();
+    assert!(store.asked(Action::Refund).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dropped_check_is_released_unless_its_failure_certainly_charged_nothing() {
     for (kind, releases) in [(ErrorKind::StoreUnreachable, 0), (ErrorKind::StoreTimeout, 1)] {
         let store = Fake::new(MemoryStore::new(), move |store, action, charges| match action {

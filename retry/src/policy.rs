@@ -1,3 +1,5 @@
+//! [`RetryPolicy`]: decides which rejections are retried, and after which wait.
+
 use std::{
     hash::{BuildHasher as _, RandomState},
     sync::Arc,

@@ -1,3 +1,5 @@
+//! [`Adaptive`]: the builder of a policy whose quota follows signals.
+
 use std::{fmt, time::Duration};
 
 use tokio::{runtime::Handle, sync::watch};

@@ -1,3 +1,5 @@
+//! [`Aimd`]: the controller for services whose target latency is known.
+
 use std::time::Duration;
 
 use tower_ratelimit::{Error, ErrorKind};

@@ -1,3 +1,6 @@
+//! The latency of a service without a queue, with which [`Gradient`](super::Gradient) and
+//! [`Vegas`](super::Vegas) compare.
+
 use std::time::Duration;
 
 use tokio::time::Instant;

@@ -1,3 +1,5 @@
+//! Closures as signals. A value that jumps or is missing moves the share in small steps.
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tower_ratelimit::Error;

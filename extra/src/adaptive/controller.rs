@@ -1,3 +1,6 @@
+//! The part that all controllers share: it completes windows of requests, and keeps the rules that no
+//! controller may break.
+
 use std::time::Duration;
 
 use tower_ratelimit::{Error, ErrorKind};

@@ -1,3 +1,5 @@
+//! [`Gradient`]: the controller for services whose requests differ and whose target latency is unknown.
+
 use std::time::Duration;
 
 use tower_ratelimit::{Error, ErrorKind};

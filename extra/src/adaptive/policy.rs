@@ -1,3 +1,5 @@
+//! [`AdaptivePolicy`]: the handle on a policy that follows its signals.
+
 use std::fmt;
 
 use tokio::sync::watch;

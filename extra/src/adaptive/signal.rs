@@ -1,3 +1,5 @@
+//! [`Signal`]: anything that an adaptive policy can follow, as one type.
+
 use std::fmt;
 
 use super::{closure::Followed, source::Source};

@@ -1,3 +1,5 @@
+//! The trait that closures and controllers implement, so a policy can follow either.
+
 use std::{ops::RangeInclusive, time::Duration};
 
 use tower_ratelimit::Error;

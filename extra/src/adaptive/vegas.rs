@@ -1,3 +1,5 @@
+//! [`Vegas`]: the controller for services whose requests take about the same time.
+
 use std::time::Duration;
 
 use tower_ratelimit::Error;

@@ -1,3 +1,5 @@
+//! [`Admin`]: the builder of the router for operators.
+
 use std::{fmt, sync::Arc};
 
 use axum::{

@@ -1,3 +1,5 @@
+//! [`Policies`]: the policies that operators see, fixed or changing.
+
 use std::{fmt, sync::Arc};
 
 use tower_ratelimit::{Error, Policy};

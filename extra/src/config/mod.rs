@@ -1,3 +1,5 @@
+// Policies as entries of a configuration file. The docs of the module are the guide for those who write one.
+
 #![doc = include_str!("config.md")]
 
 mod algorithm;

@@ -1,3 +1,5 @@
+//! [`PolicyConfig`]: a policy that serde reads from an application's configuration.
+
 use serde::{Deserialize, Deserializer, de::Error as _};
 use tower_ratelimit::{Error, ErrorKind, Policy, PolicySource};
 

@@ -1,3 +1,5 @@
+//! [`PolicySummary`]: the settings of a policy that serde writes, for pages and logs.
+
 use serde::Serialize;
 use tower_ratelimit::policy::QuotaUnit;
 use tower_ratelimit::{FailureMode, Policy, Quota};

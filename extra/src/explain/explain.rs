@@ -1,3 +1,5 @@
+//! Makes an [`Explanation`] of a key, of charges or of a request.
+
 use http::request::Parts;
 use tower_ratelimit::{Charge, Error, Key, Limiter, Policy, RateLimitLayer, Rejection, policy::Enforcement};
 

@@ -1,3 +1,5 @@
+//! [`Explanation`]: the values of an explanation, and its text for people.
+
 use std::fmt;
 
 use tower_ratelimit::{Charge, Decision, Key, Policy, decision::Outcome};

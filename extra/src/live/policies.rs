@@ -1,3 +1,5 @@
+//! [`LivePolicies`]: the handle on policies that change while the service runs.
+
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::sync::watch;

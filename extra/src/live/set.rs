@@ -1,3 +1,5 @@
+//! The active policies, and the rules by which a change is accepted, rejected and logged.
+
 use std::{collections::BTreeMap, mem, time::Duration};
 
 use parking_lot::Mutex;

@@ -1,3 +1,5 @@
+//! [`Lookup`]: a function that finds values, its settings as methods, and its cache.
+
 use std::{borrow::Borrow, error::Error as StdError, fmt, hash::Hash, sync::Arc, time::Duration};
 
 use tower_ratelimit::{Answer, Error, ErrorKind};

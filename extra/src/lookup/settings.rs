@@ -1,3 +1,5 @@
+//! The settings of a lookup, which its cache and its tasks share.
+
 use std::time::Duration;
 
 /// The settings of a lookup.

@@ -1,3 +1,5 @@
+//! Runs one step after another with both twins of an algorithm, and compares their answers.
+
 use std::time::Duration;
 
 use tokio::task::JoinSet;

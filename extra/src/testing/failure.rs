@@ -1,3 +1,5 @@
+//! [`TwinTestError`]: a failed test, as a report with which its reader can find the cause.
+
 use std::{error::Error as StdError, fmt};
 
 use tower_ratelimit::Error;

@@ -1,3 +1,5 @@
+//! The rules that the answers of every algorithm obey.
+
 use std::time::Duration;
 
 use tower_ratelimit::store::Action;

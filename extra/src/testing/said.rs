@@ -1,3 +1,5 @@
+//! The parts of an outcome that both twins must agree on, and their text in a report.
+
 use std::{cmp::Reverse, fmt, time::Duration};
 
 use tower_ratelimit::{

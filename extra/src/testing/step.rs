@@ -1,3 +1,5 @@
+//! The random steps of a test, and their text in a report.
+
 use std::fmt;
 
 use tower_ratelimit::{Policy, store::Action};

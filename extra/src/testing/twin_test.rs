@@ -1,3 +1,5 @@
+//! [`TwinTest`]: the settings of a test, and its run.
+
 use std::{collections::VecDeque, time::Duration};
 
 use tower_ratelimit::{Limiter, MemoryStore, Policy, RedisStore, store::ManualClock};

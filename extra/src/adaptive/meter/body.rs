@@ -1,3 +1,5 @@
+//! [`MeasuredBody`]: keeps a request in flight until its response has been sent.
+
 use std::{
     fmt,
     pin::Pin,

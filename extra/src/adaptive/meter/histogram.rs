@@ -1,3 +1,5 @@
+//! Counts of latencies, from which a window takes its median.
+
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,

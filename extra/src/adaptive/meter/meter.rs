@@ -1,3 +1,5 @@
+//! [`LoadMeter`]: the measurements of a service, and the requests that are in flight.
+
 use std::{
     fmt,
     sync::{

@@ -1,3 +1,5 @@
+//! The layer and the service of a [`LoadMeter`], which measure HTTP requests.
+
 use std::{
     fmt,
     future::Future,

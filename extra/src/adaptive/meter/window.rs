@@ -1,3 +1,5 @@
+//! [`Window`]: what a controller reads of a meter.
+
 use std::time::Duration;
 
 use super::histogram::Counts;

@@ -1,3 +1,5 @@
+//! [`Link`]: what the store needs of its connections, to one server or to a Cluster.
+
 use std::{future::Future, sync::Arc, time::Duration};
 
 use redis::{Cmd, Value, from_redis_value};

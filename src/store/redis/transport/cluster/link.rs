@@ -1,3 +1,5 @@
+//! The link to a Redis Cluster: sends each decision to the shards of its keys.
+
 use std::{sync::Arc, time::Duration};
 
 use bb8_redis::bb8::Pool;

@@ -6,6 +6,7 @@ use super::{error, quotas};
 use support::{
     Directory,
     inner::{ask, get},
+    table::{rows, unescaped},
 };
 use tokio::time::sleep;
 use tower_ratelimit::{
@@ -127,152 +128,28 @@ async fn an_invalid_file_changes_nothing_and_says_what_to_do() {
     fs::write(&path, &good).unwrap();
     let live = LivePolicies::file(&path).unwrap();
     let _layer = RateLimitLayer::new(MemoryStore::new(), live.get("login").unwrap(), Key::new("all"));
-    let with = |line: &str| format!("{}{line}\n", file_of(&[("api", "3/h"), ("login", "6/min")]));
-    let login =
-        |entry: &str| format!("{}[[policies]]\nname = \"login\"\n{entry}\n", file_of(&[("api", "3/h")]));
-    let rows = [
-        ("nothing", String::new(), ": the file has no entries: write a table `[[policies]]`"),
-        ("whitespace", " \n\t\r\n".to_owned(), ": the file has no entries: write a table `[[policies]]`"),
-        (
-            "a byte order mark",
-            "\u{feff}".to_owned(),
-            ": the file has no entries: write a table `[[policies]]`",
-        ),
-        (
-            "comments",
-            "# [[policies]]\n# name = 'api'".to_owned(),
-            ": the file has no entries: write a table `[[policies]]`",
-        ),
-        (
-            "a list in place of a table",
-            "policies = [[\"api\", \"1/h\"]]".to_owned(),
-            "policy 1 of the file: invalid type: sequence, expected a table of the policy's entries",
-        ),
-        (
-            "control characters in an unknown entry",
-            with("\"lim\\nit\\u001b\" = 5"),
-            "policy `login`: entry `lim\\nit\\u{1b}`: unknown field `lim\\nit\\u{1b}`, expected one of",
-        ),
-        (
-            "control characters in a name",
-            format!("{good}[[policies]]\nname = \"a\\u0000\\nb\"\nquota = \"1/s\"\n"),
-            "policy `a\\0\\nb`: a policy's name must be printable ASCII",
-        ),
-        (
-            "control characters in a quota",
-            login("quota = \"6/\\u001bmin\""),
-            "policy `login`: entry `quota`: invalid quota `6/\\u{1b}min`",
-        ),
-        ("half a string", with("")[..36].to_owned(), ", line 3: no valid TOML: "),
-        ("other text", "{\"policies\": []}".to_owned(), ", line 1: no valid TOML: "),
-        (
-            "an unknown setting",
-            format!("enforce = 1\n{good}"),
-            "unknown field `enforce`, expected `enforcement` or `policies`",
-        ),
-        (
-            "a wrong switch",
-            format!("enforcement = \"no\"\n{good}"),
-            ", line 1: entry `enforcement`: invalid enforcement `no`: write `on`",
-        ),
-        (
-            "a switch of another type",
-            format!("enforcement = false\n{good}"),
-            "expected \"on\", \"report-only\" or \"off\"",
-        ),
-        (
-            "no array",
-            "[policies]\nname = \"api\"\nquota = \"1/s\"\n".to_owned(),
-            "entry `policies`: invalid type: map, expected a sequence",
-        ),
-        (
-            "no name",
-            format!("{good}[[policies]]\nquota = \"1/s\"\n"),
-            "policy 3 of the file: missing field `name`",
-        ),
-        ("no quota", login(""), "policy `login`: missing field `quota`"),
-        (
-            "a quota of another form",
-            login("quota = \"6\""),
-            ", line 6: policy `login`: entry `quota`: invalid quota `6`: write it as `<limit>/<period>`",
-        ),
-        (
-            "a negative quota",
-            login("quota = \"-6/min\""),
-            "policy `login`: entry `quota`: invalid quota `-6/min`",
-        ),
-        (
-            "a huge quota",
-            login("quota = \"99999999999999999999999/s\""),
-            "policy `login`: entry `quota`: invalid quota `99999999999999999999999/s`: ",
-        ),
-        (
-            "no limit",
-            login("quota = \"0/s\""),
-            "policy `login`: entry `quota`: invalid quota `0/s`: a quota's limit must be at least 1",
-        ),
-        (
-            "a quota of another type",
-            login("quota = 6"),
-            "policy `login`: entry `quota`: invalid type: integer `6`, expected",
-        ),
-        (
-            "an unknown entry",
-            with("limit = 5"),
-            "policy `login`: entry `limit`: unknown field `limit`, expected one of `name`, `quota`",
-        ),
-        (
-            "an unknown algorithm",
-            with("algorithm = \"gcr\""),
-            "policy `login`: entry `algorithm`: unknown variant `gcr`, expected one of",
-        ),
-        (
-            "a wrong option",
-            with("algorithm = { name = \"sliding-window\", segments = -1 }"),
-            "policy `login`: entry `algorithm",
-        ),
-        (
-            "a window with a burst",
-            login("quota = \"6/min burst 9\"\nalgorithm = \"fixed-window\""),
-            "policy `login`: a fixed window has no burst: leave out `burst`",
-        ),
-        (
-            "no lease",
-            with("max_lease = 0"),
-            "policy `login`: a lease must be of 1 to 1,000,000,000,000 units",
-        ),
-        (
-            "a negative lease",
-            with("max_lease = -1"),
-            "policy `login`: entry `max_lease`: invalid value: integer `-1`",
-        ),
-        (
-            "a wrong mode",
-            with("failure_mode = \"shut\""),
-            "policy `login`: entry `failure_mode`: invalid failure mode `shut`: write `local`",
-        ),
-        (
-            "two of a name",
-            with("[[policies]]\nname = \"login\"\nquota = \"1/s\""),
-            ": there are two policies `login`: give each its own name, or remove one",
-        ),
-        (
-            "a policy that is in use is missing",
-            file_of(&[("api", "3/h")]),
-            ": policy `login` is missing, and the service uses it: add it again",
-        ),
-        (
-            "a typing error in a name",
-            file_of(&[("api", "3/h"), ("logn", "5/min")]),
-            "policy `login` is missing",
-        ),
+    let changed = file_of(&[("api", "3/h"), ("login", "6/min")]);
+    let empty = ": the file has no entries: write a table `[[policies]]`";
+    let written = |text: &str| {
+        let text = format!("{text}\n").replace(" | ", "\n").replace("{as it was}\n", &good);
+        let api = file_of(&[("api", "3/h")]);
+        text.replace("{changed}\n", &changed).replace("{api}\n", &api)
+    };
+    let table = rows(include_str!("../tables/invalid-files.txt"));
+    let table = table.into_iter().map(|[name, error, text]| (name, written(&text), unescaped(&error)));
+    let others = [
+        ("nothing", String::new(), empty),
+        ("whitespace", " \n\t\r\n".to_owned(), empty),
+        ("a byte order mark", "\u{feff}".to_owned(), empty),
+        ("half a string", changed[..36].to_owned(), ", line 3: no valid TOML: "),
         ("too much", format!("{good}#{}", " ".repeat(1 << 20)), "cannot be read: it is larger than 1 MiB"),
     ];
-    for (name, text, message) in rows {
+    let others = others.map(|(name, text, error)| (name.to_owned(), text, error.to_owned()));
+    for (name, text, message) in table.chain(others) {
         replace(&path, &text);
         followed().await;
         let error = error(&live);
-        assert!(error.contains(message), "{name}: {error}");
+        assert!(error.contains(&message), "{name}: {error}");
         assert!(error.starts_with(path.to_str().unwrap()), "{name}: {error}");
         assert_eq!(error.lines().count(), 1, "{name}: {error}");
         assert_eq!((quotas(&live).join(", "), live.version()), ("api 2/h, login 5/min".into(), 0), "{name}");
@@ -288,7 +165,7 @@ async fn an_invalid_file_changes_nothing_and_says_what_to_do() {
     followed().await;
     assert!(error(&live).contains("cannot be read: not a regular file"), "{}", error(&live));
     fs::remove_dir(&path).unwrap();
-    replace(&path, &with(""));
+    replace(&path, &changed);
     followed().await;
     assert_eq!((quotas(&live).join(", "), live.version()), ("api 3/h, login 6/min".into(), 1));
     assert_eq!(error(&live), "");

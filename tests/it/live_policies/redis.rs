@@ -7,6 +7,7 @@ use support::{
     RedisServer, eventually,
     inner::{ask, get},
     settings, store,
+    table::{rows, unescaped},
 };
 use tower_ratelimit::policy::QuotaUnit;
 use tower_ratelimit::{
@@ -322,127 +323,15 @@ async fn an_invalid_hash_changes_nothing_and_says_what_to_do() {
     let server = RedisServer::start();
     let store = store(&server).await;
     let live = live(&store).await;
-    let long = "1".repeat(5_000);
-    let rows: [(&str, &str, &str, &str); 26] = [
-        (
-            "a negative quota",
-            "login",
-            "-1/min",
-            "field `login`: invalid quota `-1/min`: write it as `<limit>/<period>`",
-        ),
-        (
-            "no limit",
-            "login",
-            "0/min",
-            "field `login`: invalid quota `0/min`: a quota's limit must be at least 1",
-        ),
-        ("a huge quota", "login", "99999999999999999999999999/min", "field `login`: invalid quota `9999"),
-        (
-            "a huge burst",
-            "login",
-            "1/min burst 99999999999999999999999999",
-            "field `login`: invalid quota `1/min burst 9999",
-        ),
-        ("a number", "login", "10", "field `login`: invalid quota `10`: write it as"),
-        ("nothing", "login", "", "field `login`: invalid quota ``: write it as"),
-        ("a long value", "login", &long, "field `login`: the value is longer than 4096 bytes: shorten it"),
-        ("two lines", "login", "10/min\nWARN forged", "field `login`: the value has a control character"),
-        ("a list", "login", "[1]", "field `login`: invalid quota `[1]`: write it as"),
-        ("half an object", "login", "{\"quota\":", "field `login`: no valid JSON object: EOF"),
-        ("no quota and no default", "export", "{}", "field `export`: missing field `quota`"),
-        (
-            "an entry twice",
-            "login",
-            r#"{"quota":"1/s","quota":"2/s"}"#,
-            "field `login`: duplicate field `quota`",
-        ),
-        (
-            "an option twice",
-            "login",
-            r#"{"algorithm":{"name":"fixed-window","aligned":true,"aligned":false}}"#,
-            "field `login`: entry `algorithm`: duplicate field `aligned`",
-        ),
-        (
-            "a number as the quota",
-            "login",
-            r#"{"quota":5}"#,
-            "field `login`: entry `quota`: invalid type: integer `5`, expected",
-        ),
-        (
-            "an unknown entry",
-            "login",
-            r#"{"quota":"5/s","burst":9}"#,
-            "field `login`: entry `burst`: unknown field `burst`, expected one of",
-        ),
-        (
-            "the name",
-            "login",
-            r#"{"quota":"5/s","name":"login"}"#,
-            "field `login`: entry `name`: the field is the name: leave out the entry",
-        ),
-        (
-            "a negative lease",
-            "login",
-            r#"{"quota":"5/s","max_lease":-1}"#,
-            "field `login`: entry `max_lease`: invalid value: integer `-1`",
-        ),
-        (
-            "a huge lease",
-            "login",
-            r#"{"quota":"5/s","max_lease":1e30}"#,
-            "field `login`: entry `max_lease`: invalid type: floating point",
-        ),
-        (
-            "no lease",
-            "login",
-            r#"{"quota":"5/s","max_lease":0}"#,
-            "field `login`: a lease must be of 1 to 1,000,000,000,000 units",
-        ),
-        (
-            "an unknown algorithm",
-            "login",
-            r#"{"quota":"5/s","algorithm":"x"}"#,
-            "field `login`: entry `algorithm`: unknown variant `x`, expected one of",
-        ),
-        (
-            "a wrong mode",
-            "login",
-            r#"{"quota":"5/s","failure_mode":"x"}"#,
-            "field `login`: entry `failure_mode`: invalid failure mode `x`: write `local`",
-        ),
-        (
-            "a typing error in a name",
-            "logn",
-            "5/min",
-            "field `logn`: the service has no policy of this name, so a quota alone is not enough: correct the name to one of `api`, `login`, write a JSON object such as",
-        ),
-        (
-            "a name that no header can carry",
-            "día",
-            r#"{"quota":"5/s"}"#,
-            "field `d\\xc3\\xada`: a policy's name must be printable ASCII",
-        ),
-        ("a long name", &long, "5/min", ": the name of a field is longer than 256 bytes: remove it"),
-        (
-            "an unknown setting",
-            "@versoin",
-            "1",
-            "field `@versoin`: no such setting, expected `@version`, `@enforcement`: remove it with HDEL",
-        ),
-        (
-            "a wrong switch",
-            "@enforcement",
-            "false",
-            "field `@enforcement`: invalid enforcement `false`: write `on`, `report-only` or `off`",
-        ),
-    ];
-    for (name, field, value, message) in rows {
+    let long = |text: &str| unescaped(text).replace("{long}", &"1".repeat(5_000));
+    for [name, field, value, message] in rows(include_str!("../tables/invalid-hashes.txt")) {
+        let (field, value) = (long(&field), long(&value));
         // Another field is right, and not active either.
-        edit(&server, &["HSET", "rl:policies", field, value, "api", "9/h"]);
+        edit(&server, &["HSET", "rl:policies", &field, &value, "api", "9/h"]);
         followed(&server).await;
         let error = error(&live);
         assert!(
-            error.starts_with("the Redis hash `rl:policies`") && error.contains(message),
+            error.starts_with("the Redis hash `rl:policies`") && error.contains(&message),
             "{name}: {error}"
         );
         assert_eq!(error.lines().count(), 1, "{name}: {error}");

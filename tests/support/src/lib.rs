@@ -24,6 +24,7 @@ pub mod redis_sentinel;
 pub mod redis_server;
 pub mod slow;
 pub mod stores;
+pub mod table;
 
 pub use directory::Directory;
 pub use pool::{RedisPool, pool};

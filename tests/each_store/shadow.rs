@@ -20,19 +20,15 @@ async fn a_shadow_counts_and_denies_nothing() {
         for left in [1, 0] {
             let decision = limiter.check(&policy, &key, 1).await.unwrap();
             assert_eq!(remaining(&decision), (vec![], vec![left]), "{name}");
-            assert!(
-                !decision.shadows()[0].verdict().is_denied() && decision.shadows()[0].is_shadow(),
-                "{name}"
-            );
+            let shadow = &decision.shadows()[0];
+            assert!(!shadow.verdict().is_denied() && shadow.is_shadow(), "{name}");
         }
         for _ in 0..3 {
             let decision = limiter.check(&policy, &key, 1).await.unwrap();
             assert!(decision.is_admitted() && decision.binding().is_none(), "{name}");
             let [shadow] = decision.shadows() else { panic!("{name}: {decision:?}") };
-            assert!(
-                shadow.verdict().is_denied() && shadow.verdict().retry_after().is_some(),
-                "{name}: {shadow:?}"
-            );
+            let verdict = shadow.verdict();
+            assert!(verdict.is_denied() && verdict.retry_after().is_some(), "{name}: {shadow:?}");
         }
         // Enforced, it continues with these counts.
         assert!(!limiter.check(&day("new", 2), &key, 1).await.unwrap().is_admitted(), "{name}");

@@ -73,11 +73,8 @@ async fn a_wait_that_ends_without_an_admission_charges_nothing_on_each_store() {
         let before = left(&queue).await;
         for _ in 0..3 {
             let denied = limiter.wait(&queue, &key, 1, Duration::ZERO).await.unwrap();
-            assert_eq!(
-                (denied.verdict().is_denied(), denied.retry_after()),
-                (true, Some(unit)),
-                "{name}: {denied:?}"
-            );
+            let seen = (denied.verdict().is_denied(), denied.retry_after());
+            assert_eq!(seen, (true, Some(unit)), "{name}: {denied:?}");
             assert_eq!((denied.outcomes()[0].granted(), denied.remaining()), (0, before), "{name}");
         }
         assert_eq!(left(&queue).await, before, "{name}");

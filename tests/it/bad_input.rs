@@ -14,6 +14,7 @@ use tower_ratelimit::{
 #[tokio::test]
 async fn an_error_about_a_redis_url_does_not_show_its_password() {
     let locked = RedisServer::with(&["--requirepass", "right"]);
+    let no_url = "the Redis URL is invalid (it is not a URL); write redis://";
     let with_wrong_password = locked.url().replace("redis://", "redis://:hunter2@");
     let rows = [
         ("no scheme", "127.0.0.1:6379", ErrorKind::InvalidConfig, "write redis://"),
@@ -21,12 +22,7 @@ async fn an_error_about_a_redis_url_does_not_show_its_password() {
         ("a bad port", "redis://:hunter2@host:99999", ErrorKind::InvalidConfig, "write redis://"),
         ("a bad database", "redis://:hunter2@host/zero", ErrorKind::InvalidConfig, "write redis://"),
         ("another scheme", "http://:hunter2@host", ErrorKind::InvalidConfig, "write redis://"),
-        (
-            "nothing",
-            "",
-            ErrorKind::InvalidConfig,
-            "the Redis URL is invalid (it is not a URL); write redis://",
-        ),
+        ("nothing", "", ErrorKind::InvalidConfig, no_url),
         ("no server", "redis://:hunter2@127.0.0.1:1", ErrorKind::StoreUnreachable, "at 127.0.0.1:1"),
         ("wrong password", &with_wrong_password, ErrorKind::StoreUnreachable, "assword"),
         ("no password", &locked.url_with(2), ErrorKind::StoreFailed, "NOAUTH"),
@@ -68,33 +64,16 @@ async fn a_request_without_a_usable_identity_is_rejected_with_the_reason() {
         |value: &[u8]| Request::get("/").header("x-api-key", HeaderValue::from_bytes(value).unwrap());
     let api_key = || Header::new("x-api-key");
     let megabyte = vec![b'a'; 1 << 20];
+    let twice = header(b"a").header("x-api-key", "b");
     let rows: [(&str, Box<dyn KeyExtractor>, http::request::Builder, u16, &str); 7] = [
-        (
-            "no connect info",
-            Box::new(PeerIp::new()),
-            Request::get("/"),
-            500,
-            "The rate limit is misconfigured.",
-        ),
+        ("no peer", Box::new(PeerIp::new()), Request::get("/"), 500, "The rate limit is misconfigured."),
         ("no header", Box::new(api_key()), Request::get("/"), 400, "lacks the header `x-api-key`"),
         ("not UTF-8", Box::new(api_key()), header(b"\xff\xfe"), 400, "`x-api-key` is not UTF-8"),
         ("a megabyte", Box::new(api_key()), header(&megabyte), 400, "`x-api-key` is longer than 8192 bytes"),
         ("empty", Box::new(api_key()), header(b""), 400, "`x-api-key` is empty"),
-        (
-            "twice",
-            Box::new(api_key()),
-            header(b"a").header("x-api-key", "b"),
-            400,
-            "`x-api-key` is sent more than once",
-        ),
+        ("twice", Box::new(api_key()), twice, 400, "`x-api-key` is sent more than once"),
         // A client must not choose its key by sending an invalid header.
-        (
-            "invalid, with an alternative",
-            Box::new(api_key().or(PeerIp::new())),
-            header(b"\xff"),
-            400,
-            "UTF-8",
-        ),
+        ("an alternative", Box::new(api_key().or(PeerIp::new())), header(b"\xff"), 400, "UTF-8"),
     ];
     for (name, key, request, status, message) in rows {
         let layer = RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_hour(1)), key);
@@ -215,10 +194,8 @@ async fn services_with_different_prefixes_share_no_key() {
     for (prefix, name) in [("shop", "eu:login"), ("shop:eu", "login"), ("shop", "eu%3Alogin")] {
         let limiter = Limiter::new(settings().prefix(prefix).connect(&server.url()).await.unwrap());
         let policy = Policy::new(name, Quota::per_day(1));
-        assert!(
-            limiter.check(&policy, &Key::new("alice"), 1).await.unwrap().is_admitted(),
-            "{prefix} {name}"
-        );
+        let decision = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+        assert!(decision.is_admitted(), "{prefix} {name}");
     }
 }
 

@@ -21,9 +21,10 @@ use http::{HeaderName, Method, Request, Response, request::Parts};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
 use support::{
-    Fake, RedisServer,
+    Fake,
+    inner::text,
     inner::{get, layer},
-    store, units_left,
+    on_redis, units_left,
 };
 use tokio::{task::JoinSet, time::Instant};
 use tower::{
@@ -289,9 +290,6 @@ async fn cors_takes_the_layer_s_body_in_one_service_builder() {
 
 #[tokio::test]
 async fn compression_on_either_side_leaves_admitted_and_denied_bodies_intact() {
-    async fn text<B: Body<Error: Debug>>(response: Response<B>) -> String {
-        String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
-    }
     let ask = || Request::get("/").header("accept-encoding", "gzip").body(String::new()).unwrap();
     macro_rules! orders {
         ($($name:literal: $stack:expr, denials compressed $compressed:literal),* $(,)?) => {$(
@@ -428,10 +426,8 @@ async fn a_request_dropped_in_any_state_leaves_at_most_its_charge_and_no_permit(
         let left = before - charged;
         assert_eq!(units_left(&counts, &policy).await, left, "{name}");
         for _ in 0..left {
-            assert!(
-                !counts.check(&policy, &Key::new("all"), 1).await.unwrap().verdict().is_denied(),
-                "{name}"
-            );
+            let decision = counts.check(&policy, &Key::new("all"), 1).await.unwrap();
+            assert!(!decision.verdict().is_denied(), "{name}");
         }
         assert!(counts.check(&policy, &Key::new("all"), 1).await.unwrap().verdict().is_denied(), "{name}");
     }
@@ -439,8 +435,7 @@ async fn a_request_dropped_in_any_state_leaves_at_most_its_charge_and_no_permit(
 
 #[tokio::test]
 async fn requests_dropped_at_any_moment_leave_redis_connections_in_step() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (_server, limiter) = on_redis().await;
     let dropped = Policy::new("dropped", Quota::per_hour(1_000));
     let layer = RateLimitLayer::new(limiter.clone(), in_flight(500), Key::new("all"))
         .rule(Rule::new(dropped.clone(), Key::new("all")));
@@ -482,7 +477,7 @@ async fn an_optional_layer_of_axum_extra_limits_a_router_if_there_is_one() {
         let ask = async || app.clone().oneshot(get().map(axum::body::Body::from)).await.unwrap();
         let first = ask().await;
         assert_eq!(first.status(), 200);
-        assert_eq!(first.into_body().collect().await.unwrap().to_bytes(), HELLO);
+        assert_eq!(text(first).await, HELLO);
         assert_eq!(ask().await.status(), second);
     }
 }

@@ -10,7 +10,8 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 use support::{
-    Fake, RedisServer, day, eventually, inner, memory_and_redis, pool, settings, store, units_left, within,
+    Fake, RedisServer, day, eventually, inner, on_redis, pool, settings, store, stores_with_clock,
+    units_left, within,
 };
 use tokio::sync::mpsc;
 use tower::{Layer, ServiceExt, service_fn};
@@ -20,6 +21,8 @@ use tower_ratelimit::{
     store::{Action, ManualClock, Store},
 };
 
+use crate::stores::stores;
+
 fn policy(limit: u64, lease: Duration) -> Policy {
     Policy::new("in-flight", Quota::new(limit, lease)).algorithm(Concurrency::new())
 }
@@ -28,8 +31,7 @@ const LEASE: Duration = Duration::from_secs(30);
 
 #[tokio::test]
 async fn a_decision_holds_its_units_until_its_last_clone_is_dropped() {
-    let server = RedisServer::start();
-    for (name, limiter) in memory_and_redis(&server).await {
+    for (name, limiter) in stores("permits-decision-holds-units").await {
         let (policy, key) = (policy(3, LEASE), Key::new("all"));
         let two = limiter.check(&policy, &key, 2).await.unwrap();
         let one = limiter.check(&policy, &key, 1).await.unwrap();
@@ -49,8 +51,7 @@ async fn a_decision_holds_its_units_until_its_last_clone_is_dropped() {
 
 #[tokio::test]
 async fn a_response_holds_its_unit_until_its_body_ends_fails_or_is_dropped() {
-    let server = RedisServer::start();
-    for (name, limiter) in memory_and_redis(&server).await {
+    for (name, limiter) in stores("permits-response-holds-unit").await {
         for ending in ["ends", "fails", "is dropped"] {
             let policy = policy(1, LEASE);
             let (frames, body) = mpsc::unbounded_channel::<Result<http_body::Frame<Bytes>, std::io::Error>>();
@@ -90,13 +91,8 @@ async fn a_response_holds_its_unit_until_its_body_ends_fails_or_is_dropped() {
 async fn permits_that_a_handler_passes_on_are_held_until_its_body_ends() {
     let limiter = Limiter::new(MemoryStore::new());
     let (requests, exports) = (policy(9, LEASE), Policy::concurrency("exports", 1));
-    let layers = [
-        ("counted", RateLimitLayer::new(limiter.clone(), requests.clone(), Key::new("all"))),
-        (
-            "exempt",
-            RateLimitLayer::new(limiter.clone(), requests.clone(), Key::new("all")).exempt_if(|_| true),
-        ),
-    ];
+    let layer = || RateLimitLayer::new(limiter.clone(), requests.clone(), Key::new("all"));
+    let layers = [("counted", layer()), ("exempt", layer().exempt_if(|_| true))];
     for (name, layer) in layers {
         let handler = {
             let (limiter, exports) = (limiter.clone(), exports.clone());
@@ -122,8 +118,7 @@ async fn permits_that_a_handler_passes_on_are_held_until_its_body_ends() {
 
 #[tokio::test]
 async fn a_permit_is_renewed_while_it_is_held_and_expires_when_its_holder_is_killed() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     // Renewed after two thirds of a second, so a busy machine may be late by more than a second.
     let (policy, key) = (policy(1, Duration::from_secs(2)), Key::new("all"));
     // Another instance, on its own runtime, that ends without releasing its permits.
@@ -158,10 +153,7 @@ async fn a_permit_is_renewed_while_it_is_held_and_expires_when_its_holder_is_kil
 
 #[tokio::test]
 async fn a_late_renewal_exceeds_the_limit_and_a_late_release_affects_no_other_holder() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
-    let memory = MemoryStore::with_clock(clock.clone());
+    let (_server, clock, redis, memory) = stores_with_clock().await;
     let stores: [(&str, &dyn Store); 2] = [("memory", &memory), ("redis", &redis)];
     for (name, store) in stores {
         let (policy, key) = (policy(1, LEASE), Key::new("all"));
@@ -185,10 +177,7 @@ async fn a_late_renewal_exceeds_the_limit_and_a_late_release_affects_no_other_ho
 /// In a rolling deploy and after a live change, a request that runs renews its permit as often as its own policy demands.
 #[tokio::test]
 async fn a_shorter_period_does_not_shorten_the_permits_of_requests_that_run() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
-    let memory = MemoryStore::with_clock(clock.clone());
+    let (_server, clock, redis, memory) = stores_with_clock().await;
     let (long, short) = (policy(1, LEASE), policy(1, Duration::from_secs(1)));
     let key = Key::new("all");
     for (name, limiter) in [("memory", Limiter::new(memory)), ("redis", Limiter::new(redis))] {
@@ -208,10 +197,7 @@ async fn a_shorter_period_does_not_shorten_the_permits_of_requests_that_run() {
 /// The expiry of each permit is part of its state: a decision under another policy neither shortens nor prolongs it.
 #[tokio::test]
 async fn permits_under_two_periods_expire_after_their_own() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
-    let memory = MemoryStore::with_clock(clock.clone());
+    let (_server, clock, redis, memory) = stores_with_clock().await;
     let stores: [(&str, &dyn Store); 2] = [("memory", &memory), ("redis", &redis)];
     let (long, short) = (policy(3, LEASE), policy(3, LEASE / 10));
     let key = Key::new("all");
@@ -246,10 +232,7 @@ async fn permits_under_two_periods_expire_after_their_own() {
 
 #[tokio::test]
 async fn a_permit_removed_as_expired_stays_expired_when_the_clock_steps_back() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
-    let memory = MemoryStore::with_clock(clock.clone());
+    let (_server, clock, redis, memory) = stores_with_clock().await;
     let stores: [(&str, &dyn Store); 2] = [("memory", &memory), ("redis", &redis)];
     let key = Key::new("all");
     let (long, short) = (policy(5, 2 * LEASE), policy(5, LEASE / 10));
@@ -270,8 +253,7 @@ async fn a_permit_removed_as_expired_stays_expired_when_the_clock_steps_back() {
 
 #[tokio::test]
 async fn a_check_that_is_dropped_before_it_is_done_leaves_no_permit() {
-    let server = RedisServer::start();
-    for (name, limiter) in memory_and_redis(&server).await {
+    for (name, limiter) in stores("permits-check-dropped-before").await {
         let policy = policy(4, LEASE);
         for _ in 0..20 {
             let mut check = Box::pin(limiter.check(&policy, &Key::new("all"), 1));
@@ -287,8 +269,7 @@ async fn a_check_that_is_dropped_before_it_is_done_leaves_no_permit() {
 
 #[tokio::test]
 async fn two_decisions_on_one_charge_hold_two_permits() {
-    let server = RedisServer::start();
-    for (name, limiter) in memory_and_redis(&server).await {
+    for (name, limiter) in stores("permits-two-decisions-on").await {
         let policy = policy(2, LEASE);
         let charge = [Charge::new(&policy, &Key::new("all"), 1)];
         let held = [limiter.check_all(&charge).await.unwrap(), limiter.check_all(&charge).await.unwrap()];
@@ -320,8 +301,7 @@ async fn a_charge_that_reaches_a_store_twice_holds_its_permits_once() {
 
 #[tokio::test]
 async fn a_denial_by_another_policy_holds_no_permit() {
-    let server = RedisServer::start();
-    for (name, limiter) in memory_and_redis(&server).await {
+    for (name, limiter) in stores("permits-denial-by-another").await {
         let in_flight = policy(2, LEASE);
         let daily = day("daily", 1);
         let key = Key::new("all");
@@ -385,8 +365,7 @@ async fn exactly_the_limit_of_simultaneous_checks_is_admitted() {
 
 #[tokio::test]
 async fn units_that_were_not_granted_are_not_held() {
-    let server = RedisServer::start();
-    for (name, limiter) in memory_and_redis(&server).await {
+    for (name, limiter) in stores("permits-units-were-not").await {
         let policy = policy(3, LEASE);
         let key = Key::new("all");
         let all = limiter.check_up_to(&policy, &key, u64::MAX).await.unwrap();
@@ -399,8 +378,7 @@ async fn units_that_were_not_granted_are_not_held() {
 
 #[tokio::test]
 async fn a_permit_can_be_dropped_on_a_thread_without_a_runtime() {
-    let server = RedisServer::start();
-    for (name, limiter) in memory_and_redis(&server).await {
+    for (name, limiter) in stores("permits-permit-can-be").await {
         let policy = policy(1, LEASE);
         let held = limiter.check(&policy, &Key::new("all"), 1).await.unwrap();
         std::thread::spawn(move || drop(held)).join().unwrap();

@@ -6,12 +6,12 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use support::{Directory, RedisServer, eventually, listen_with, settings};
+use support::{Directory, RedisServer, eventually, listen_with, settings, table::rows};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
 };
-use tower_ratelimit::{ErrorKind, Key, Limiter, Policy, Quota, RedisStore};
+use tower_ratelimit::{Key, Limiter, Policy, Quota, RedisStore};
 use tracing_subscriber::fmt::MakeWriter;
 
 /// A server that answers each connection with `reply` once it is sent something, or only reads.
@@ -71,111 +71,20 @@ async fn each_wrong_configuration_is_an_error_with_its_remedy_and_without_the_pa
     let http = answering(Some("HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")).await;
     let echo =
         answering(Some("-ERR unknown command 'HELLO', with args beginning with: 'AUTH' 'hunter2tiger' \r\n"));
-    let echo = echo.await;
-    let silent = answering(None).await;
-    let (at, locked_at) = (format!("127.0.0.1:{}", open.port()), format!("127.0.0.1:{}", locked.port()));
-    let invalid = ErrorKind::InvalidConfig;
-    let unreachable = ErrorKind::StoreUnreachable;
-    let rows = [
-        ("nothing", String::new(), invalid, "write redis://"),
-        ("no scheme", at.clone(), invalid, "write redis://"),
-        ("another scheme", format!("http://:hunter2tiger@{at}"), invalid, "write redis://"),
-        ("a typo in the scheme", format!("redis:/:hunter2tiger@{at}"), invalid, "write redis://"),
-        ("a port that is not a number", "redis://:hunter2tiger@host:99999".into(), invalid, "write redis://"),
-        (
-            "a database that is not a number",
-            format!("redis://:hunter2tiger@{at}/zero"),
-            invalid,
-            "database number",
-        ),
-        (
-            "another protocol",
-            format!("redis://:hunter2tiger@{at}/?protocol=resp9"),
-            invalid,
-            "resp2 or resp3",
-        ),
-        ("no host", "redis://".into(), invalid, "write redis://"),
-        ("a wildcard", "redis://:hunter2tiger@0.0.0.0:6379".into(), invalid, "0.0.0.0 and ::"),
-        ("a # in the password", format!("redis://:hunter2#tiger@{at}"), invalid, "percent-encoded"),
-        ("a / in the password", format!("redis://:hunter2/tiger@{at}"), invalid, "percent-encoded"),
-        ("a ? in the password", format!("redis://:hunter2?tiger@{at}"), invalid, "percent-encoded"),
-        (
-            "digits and a / in the password",
-            format!("redis://hunter:2/tiger@{at}"),
-            invalid,
-            "percent-encoded",
-        ),
-        ("a password that is not UTF-8", format!("redis://:hunter%ff@{at}"), invalid, "not UTF-8"),
-        (
-            "#, /, @ and : in the password",
-            format!("redis://:h#nter2/tiger@@:x@{at}"),
-            invalid,
-            "percent-encoded",
-        ),
-        (
-            "an unknown host",
-            "redis://:hunter2tiger@no-such-host.invalid".into(),
-            unreachable,
-            "check the URL",
-        ),
-        ("no server", "redis://:hunter2tiger@127.0.0.1:1".into(), unreachable, "connection refused"),
-        (
-            "no socket",
-            "redis+unix:///no/such/socket?pass=hunter2tiger".into(),
-            unreachable,
-            "the socket does not exist",
-        ),
-        ("a port above the last", "redis://:hunter2tiger@127.0.0.1:99999".into(), invalid, "1 to 65535"),
-        ("a socket without a path", "redis+unix://hunter2tiger".into(), invalid, "redis+unix:///path"),
-        ("no password", format!("redis://{locked_at}"), ErrorKind::StoreFailed, "add it to the URL"),
-        (
-            "a wrong password",
-            format!("redis://:hunter2tiger@{locked_at}"),
-            unreachable,
-            "does not accept this user and password",
-        ),
-        (
-            "an @ in a wrong password",
-            format!("redis://:hunter2@tiger@{locked_at}"),
-            unreachable,
-            "does not accept this user and password",
-        ),
-        (
-            "a wrong password in RESP3",
-            format!("redis://default:h%75nter2tiger@{locked_at}/?protocol=resp3"),
-            unreachable,
-            "does not accept this user and password",
-        ),
-        (
-            "a password that the server does not have",
-            format!("redis://:hunter2tiger@{at}"),
-            unreachable,
-            "remove them if the server has no password",
-        ),
-        (
-            "a database that the server does not have",
-            format!("redis://{at}/99"),
-            unreachable,
-            "no database with this number",
-        ),
-        ("an HTTP server", format!("redis://127.0.0.1:{http}"), unreachable, "is it a Redis server?"),
-        (
-            "a proxy that quotes the password",
-            format!("redis://:hunter2tiger@127.0.0.1:{echo}"),
-            unreachable,
-            "",
-        ),
-        (
-            "a silent port",
-            format!("redis://:hunter2tiger@127.0.0.1:{silent}"),
-            unreachable,
-            "whether the server expects TLS",
-        ),
+    let address = |port: u16| format!("127.0.0.1:{port}");
+    let places = [
+        ("{open}", address(open.port())),
+        ("{locked}", address(locked.port())),
+        ("{http}", address(http)),
+        ("{echo}", address(echo.await)),
+        ("{silent}", address(answering(None).await)),
     ];
+    let rows = rows(include_str!("tables/wrong-addresses.txt"));
     // All at the same time, because some wait for a timeout.
-    join_all(rows.map(async |(name, url, kind, remedy)| {
+    join_all(rows.iter().map(async |[name, url, kind, remedy]| {
+        let url = places.iter().fold(url.clone(), |url, (place, address)| url.replace(place, address));
         let error = RedisStore::connect(&url).await.unwrap_err();
-        assert_eq!(error.kind(), kind, "{name}: {error}");
+        assert_eq!(format!("{:?}", error.kind()), *kind, "{name}: {error}");
         assert!(error.to_string().contains(remedy), "{name}: {error}");
         assert_no_secret(name, &format!("{error} {error:?}"));
         match settings().deadline(std::time::Duration::from_millis(500)).connect_lazy(&url) {
@@ -231,17 +140,12 @@ async fn a_unix_socket_takes_its_user_and_database_from_the_query() {
 async fn connections_have_a_name_where_the_user_may_set_one() {
     let server = RedisServer::start();
     let rule = RedisStore::builder().connect_lazy(server.url()).unwrap().acl_rule();
-    for (name, more) in [("unnamed", ""), ("named", " +client|setname")] {
-        let mut words = vec!["ACL", "SETUSER", name, "on", ">secret"];
-        let rule = format!("{rule}{more}");
-        words.extend(rule.split(' '));
-        let () = server.command(&words);
-    }
-    let as_user = |name: &str| server.url().replace("//", &format!("//{name}:secret@"));
+    let unnamed = server.user("unnamed", &rule);
+    let named = server.user("named", &format!("{rule} +client|setname"));
     let rows = [
         ("the default", server.url(), ["name=tower-ratelimit ", "user=default "]),
-        ("a user with the permission", as_user("named"), ["name=tower-ratelimit ", "user=named "]),
-        ("a user without it", as_user("unnamed"), ["name= ", "user=unnamed "]),
+        ("a user with the permission", named, ["name=tower-ratelimit ", "user=named "]),
+        ("a user without it", unnamed, ["name= ", "user=unnamed "]),
     ];
     for (name, url, parts) in rows {
         let store = settings().connect(&url).await.unwrap();

@@ -7,10 +7,9 @@ pub(crate) mod example;
 use std::time::Duration;
 
 use example::DayAndNight;
-use support::{RedisServer, day, settings, store};
+use support::{InLua, RedisServer, day, on_redis, redis_store, settings, store, table::rows};
 use tower_ratelimit::{
-    Charge, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota,
-    algorithm::{Algorithm, FixedWindow},
+    Charge, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, algorithm::FixedWindow,
     store::ManualClock,
 };
 
@@ -57,31 +56,15 @@ async fn the_example_is_decided_together_with_a_built_in_algorithm() {
     }
 }
 
-/// An algorithm with a name and a Lua source.
-#[derive(Debug)]
-struct Lua(&'static str, &'static str);
-
-impl Algorithm for Lua {
-    fn name(&self) -> &str {
-        self.0
-    }
-    fn lua(&self) -> &str {
-        self.1
-    }
-    fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
-        Ok(vec![quota.limit()])
-    }
-}
-
-fn policy(name: &'static str, lua: &'static str) -> Policy {
-    Policy::new("p", Quota::per_hour(5)).algorithm(Lua(name, lua)).failure_mode(FailureMode::Closed)
+fn policy(name: &'static str, lua: impl Into<String>) -> Policy {
+    Policy::new("p", Quota::per_hour(5)).algorithm(InLua::new(name, lua)).failure_mode(FailureMode::Closed)
 }
 
 #[test]
 fn the_name_of_an_algorithm_is_1_to_32_characters_and_no_built_in_one() {
     const LONGEST: &str = "an-algorithm-of-32-characters-09";
     let problem = |name| {
-        let changed = Policy::new("p", Quota::per_hour(5)).try_algorithm(Lua(name, ""));
+        let changed = Policy::new("p", Quota::per_hour(5)).try_algorithm(InLua::new(name, ""));
         changed.map_or_else(|error| error.to_string(), |policy| policy.settings().algorithm.name().to_owned())
     };
     for name in ["a", "9", "-", LONGEST] {
@@ -98,68 +81,13 @@ fn the_name_of_an_algorithm_is_1_to_32_characters_and_no_built_in_one() {
 #[tokio::test]
 async fn an_invalid_lua_file_is_an_error_that_names_the_problem() {
     let server = RedisServer::start();
-    let no_table = "the algorithm mine must return a table with the function decide";
-    let rows = [
-        ("does not compile", "return { decide = function(cost }", "compiling script"),
-        ("is empty", "", no_table),
-        ("returns nothing", "local function decide() end", no_table),
-        ("returns no table", "return 7", no_table),
-        ("returns a function", "return function() end", no_table),
-        ("lacks decide", "return { refund = function() end }", no_table),
-        ("decide is not a function", "return { decide = 7 }", no_table),
-        ("decide returns nothing", "return { decide = function() end }", "must return an integer retry"),
-        ("decide returns a table", "return { decide = function() return {} end }", "an integer retry"),
-        ("no remaining units", "return { decide = function() return 0 end }", "an integer remaining"),
-        ("a retry of -2", "return { decide = function() return -2, 0, 0 end }", "an integer retry"),
-        ("a text", "return { decide = function() return 0, '1', 0 end }", "an integer remaining"),
-        ("a fraction", "return { decide = function() return 0, 1, 0.5 end }", "an integer reset"),
-        ("no number", "return { decide = function() return 0, 1, 0/0 end }", "an integer reset"),
-        ("a negative number", "return { decide = function() return 0, -1, 0 end }", "an integer remaining"),
-        ("2^53", "return { decide = function() return 0, 1, 2^53 end }", "an integer reset"),
-        ("a delay of true", "return { decide = function() return 0, 1, 0, true end }", "an integer delay"),
-        ("a mark of -1", "return { decide = function() return 0, 1, 0, 0, -1 end }", "an integer mark"),
-        ("no lifetime", "return { decide = function() return 0, 1, 0 end }", "an integer lifetime"),
-        (
-            "a lifetime of 0",
-            "return { decide = function() return 0, 1, 0, 0, 0, 0, now, 1 end }",
-            "an integer lifetime",
-        ),
-        ("KEEP_TTL", "return { decide = function() return 0, 1, 0, 0, 0, KEEP_TTL, now, 1 end }", "lifetime"),
-        ("no state", "return { decide = function() return 0, 1, 0, 0, 0, 1 end }", "an integer time"),
-        (
-            "a time of 2^53",
-            "return { decide = function() return 0, 1, 0, 0, 0, 1, 2^53, 1 end }",
-            "integer time",
-        ),
-        ("no count", "return { decide = function() return 0, 1, 0, 0, 0, 1, now end }", "an integer count"),
-        (
-            "a state with a table",
-            "return { decide = function() return 0, 1, 0, 0, 0, 1, now, 1, {} end }",
-            "must return a text or nil after the count",
-        ),
-        ("an error", "return { decide = function() error('RATELIMIT-ALGORITHM too bad', 0) end }", "too bad"),
-        ("an error without a text", "return { decide = function() error() end }", "an error without a text"),
-        (
-            "an error in policy",
-            "return { policy = function() error('RATELIMIT-ALGORITHM too bad', 0) end, decide = type }",
-            "too bad",
-        ),
-        ("writes a global", "counter = 1 return { decide = function() end }", "readonly table"),
-        ("writes a global late", "return { decide = function() counter = 1 end }", "readonly table"),
-        ("reads a global", "return { decide = function() return counter end }", "global variable 'counter'"),
-        ("calls Redis", "return { decide = function() redis.call('GET', 'x') end }", "'redis' (a nil value)"),
-        ("calls Redis early", "redis.call('GET', 'x') return { decide = type }", "'redis' (a nil value)"),
-        ("uses call", "return { decide = function() call('GET', 'x') end }", "'call' (a nil value)"),
-        ("reads a key", "return { decide = function() return KEYS[1] end }", "'KEYS' (a nil value)"),
-        ("reads an argument", "return { decide = function() return ARGV[1] end }", "'ARGV' (a nil value)"),
-    ];
-    for (name, lua, message) in rows {
+    for [name, lua, message] in rows(include_str!("tables/invalid-algorithms.txt")) {
         // Each row has its own store, because a store keeps the Lua source of each name.
         let store = store(&server).await;
         let policy = policy("mine", lua);
-        let error = store.probe_policy(&policy).await.expect_err(name);
+        let error = store.probe_policy(&policy).await.expect_err(&name);
         assert_eq!(error.kind(), ErrorKind::StoreFailed, "{name}: {error}");
-        assert!(error.to_string().contains(message), "{name}: {error}");
+        assert!(error.to_string().contains(&message), "{name}: {error}");
         assert!(Limiter::new(store).check(&policy, &Key::new("alice"), 1).await.is_err(), "{name}");
         let keys: Vec<String> = server.command(&["KEYS", "*"]);
         assert!(keys.is_empty(), "{name}: {keys:?}");
@@ -168,8 +96,7 @@ async fn an_invalid_lua_file_is_an_error_that_names_the_problem() {
 
 #[tokio::test]
 async fn a_lua_file_that_denies_a_cost_of_0_is_an_error() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (_server, limiter) = on_redis().await;
     let denies = policy("mine", "return { decide = function() return 9, 0, 9 end }");
     assert!(!limiter.check(&denies, &Key::new("alice"), 1).await.unwrap().is_admitted());
     let error = limiter.peek(&denies, &Key::new("alice"), 0).await.unwrap_err();
@@ -177,16 +104,12 @@ async fn a_lua_file_that_denies_a_cost_of_0_is_an_error() {
 }
 
 /// The functions of a file that admits everything, with `refund`.
-fn with_refund(refund: &str) -> &'static str {
-    // The source of an algorithm lives as long as the test.
-    Box::leak(
-        format!(
-            "return {{ decide = function(_, cost, time, count)
-               local used = (time and count or 0) + cost
-               return 0, 9, used, 0, 0, 1000000, now, used
-             end, {refund} }}"
-        )
-        .into_boxed_str(),
+fn with_refund(refund: &str) -> String {
+    format!(
+        "return {{ decide = function(_, cost, time, count)
+           local used = (time and count or 0) + cost
+           return 0, 9, used, 0, 0, 1000000, now, used
+         end, {refund} }}"
     )
 }
 
@@ -213,8 +136,7 @@ async fn an_invalid_refund_is_an_error_and_leaves_the_state() {
 
 #[tokio::test]
 async fn a_refund_may_keep_the_ttl_of_a_key_that_exists_only() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let keeps = policy("mine", with_refund("refund = function() return KEEP_TTL, now, 1 end"));
     let error = limiter.operator().refund_latest(&keeps, &Key::new("alice"), 1).await.unwrap_err();
     assert!(error.to_string().contains("KEEP_TTL for a key that does not exist"), "{error}");
@@ -230,8 +152,7 @@ async fn a_refund_may_keep_the_ttl_of_a_key_that_exists_only() {
 
 #[tokio::test]
 async fn a_removed_state_is_gone_for_the_same_call() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     // It returns the old state too, which must not count.
     let removes = policy(
         "mine",
@@ -246,8 +167,7 @@ async fn a_removed_state_is_gone_for_the_same_call() {
 
 #[tokio::test]
 async fn a_file_without_refund_refunds_nothing() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (_server, limiter) = on_redis().await;
     let (policy, key) = (policy("mine", with_refund("")), Key::new("alice"));
     let decision = limiter.check(&policy, &key, 3).await.unwrap();
     let refunded = limiter.refund(&decision, 2).await.unwrap();
@@ -256,8 +176,7 @@ async fn a_file_without_refund_refunds_nothing() {
 
 #[tokio::test]
 async fn a_name_belongs_to_one_source_and_not_to_a_built_in_algorithm() {
-    let server = RedisServer::start();
-    let store = store(&server).await;
+    let (_server, store) = redis_store().await;
     let valid = "return { decide = function(_, cost) return cost, 0, 9 end }";
     store.probe_policy(&policy("mine", valid)).await.unwrap();
     store.probe_policy(&policy("another", valid)).await.unwrap();
@@ -265,7 +184,7 @@ async fn a_name_belongs_to_one_source_and_not_to_a_built_in_algorithm() {
     assert_eq!(error.kind(), ErrorKind::InvalidConfig);
     assert!(error.to_string().contains("rename one of them"), "{error}");
     for name in ["gcra", "Mine", "", "a b", "x'y"] {
-        let built = Policy::new("p", Quota::per_hour(5)).try_algorithm(Lua(name, valid));
+        let built = Policy::new("p", Quota::per_hour(5)).try_algorithm(InLua::new(name, valid));
         assert_eq!(built.unwrap_err().kind(), ErrorKind::InvalidConfig, "{name}");
     }
 }
@@ -290,8 +209,7 @@ async fn concurrent_decisions_of_a_custom_and_of_a_built_in_algorithm_are_told_a
 
 #[tokio::test]
 async fn a_forgotten_local_changes_nothing_for_the_other_policies_of_a_decision() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let lua = "return { decide = function(_, cost) \
                ttl, pack, now, manual_time, value_of, NEVER = 0, 0, 0, 1, 0, 0 \
                return 0, 4, 3, 0, 0, 9, 1, cost end }";

@@ -121,12 +121,7 @@ async fn a_mistake_of_a_twin_is_an_error_that_names_it_and_charges_nothing() {
     let valid = || Evaluation::admit(9, 1).write(KeyState::new(1, 1), 1);
     let rows = [
         ("denies a cost of 0", true, Evaluation::deny(Some(9), 0, 9), "must admit a cost of 0"),
-        (
-            "admits without a state",
-            false,
-            Evaluation::admit(9, 1),
-            "must write a state where it admits a cost",
-        ),
+        ("without a state", false, Evaluation::admit(9, 1), "must write a state where it admits a cost"),
         ("a retry time of 0", false, Evaluation::deny(Some(0), 0, 9), "a retry time above 0"),
         ("a large retry time", false, Evaluation::deny(Some(TOO_LARGE), 0, 9), "numbers below 2^53"),
         ("a large delay", false, valid().delay(TOO_LARGE), "numbers below 2^53"),

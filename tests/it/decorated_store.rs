@@ -10,15 +10,17 @@ use std::{
 };
 
 use http::request::Parts;
-use support::{PATIENT, RedisServer, eventually, inner, settings, store};
+use support::{
+    InLua, PATIENT, RedisServer, eventually, inner, redis_store, settings, store, stores_with_clock,
+};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, KeyExtractor as _, Limiter, MemoryStore,
     Policy, Quota, RateLimitHeaders, RateLimitLayer, RedisStore, Rule,
-    algorithm::{Algorithm, Concurrency, FixedWindow},
+    algorithm::{Concurrency, FixedWindow},
     layer::Rules,
     policy::Penalty,
     response::Dialect,
-    store::{Action, ManualClock, Store},
+    store::{Action, Store},
 };
 use tower_ratelimit_extra::explain::{BanList, Explanation};
 
@@ -144,8 +146,7 @@ async fn renewals_and_the_release_of_a_permit_are_seen() {
 
 #[tokio::test]
 async fn decisions_of_a_lease_are_seen_and_a_drain_returns_its_units() {
-    let server = RedisServer::start();
-    let store = store(&server).await;
+    let (_server, store) = redis_store().await;
     let policy = window("hot", 1_000_000_000).max_lease(1_000);
     for nested in nestings("redis", &store) {
         let mut requests = 0;
@@ -177,10 +178,7 @@ async fn a_client_over_its_limit_causes_no_lookup() {
             .always(Rule::new(window("tenant", 9), looked_up));
         let layer = RateLimitLayer::with_rules(nested.limiter.clone(), rules);
         // A Redis store knows of a denial once it has made it.
-        let mut statuses = Vec::new();
-        for _ in 0..3 {
-            statuses.push(inner::ask(&layer, inner::get()).await.status().as_u16());
-        }
+        let statuses = inner::statuses(&layer, [(); 3].map(|()| inner::get())).await;
         assert_eq!(statuses, [200, 429, 429], "{}", nested.name);
         let before = (lookups.load(Relaxed), nested.decisions());
         for _ in 0..3 {
@@ -253,27 +251,11 @@ async fn operators_see_the_names_and_the_bans_of_the_inner_store() {
     }
 }
 
-/// An algorithm without a twin in Rust.
-#[derive(Debug)]
-struct InLua(&'static str);
-
-impl Algorithm for InLua {
-    fn name(&self) -> &str {
-        "in-lua"
-    }
-    fn lua(&self) -> &str {
-        self.0
-    }
-    fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
-        Ok(vec![quota.limit()])
-    }
-}
-
 #[tokio::test]
 async fn an_algorithm_that_the_inner_store_does_not_support_is_rejected_when_a_layer_is_built() {
     let server = RedisServer::start();
-    let [one, other] =
-        ["return 1", "return 2"].map(|lua| Policy::new("reports", Quota::per_hour(5)).algorithm(InLua(lua)));
+    let [one, other] = ["return 1", "return 2"]
+        .map(|lua| Policy::new("reports", Quota::per_hour(5)).algorithm(InLua::new("in-lua", lua)));
     for nested in all(&server).await {
         let (name, limiter) = (&nested.name, &nested.limiter);
         // Redis knows an algorithm by its name.
@@ -286,10 +268,7 @@ async fn an_algorithm_that_the_inner_store_does_not_support_is_rejected_when_a_l
 
 #[tokio::test]
 async fn the_manual_clock_of_the_inner_store_sets_the_time_in_headers() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
-    let memory = MemoryStore::with_clock(clock.clone());
+    let (_server, clock, redis, memory) = stores_with_clock().await;
     let reset = (clock.now() + Duration::from_secs(86_400)).as_secs().to_string();
     for nested in nestings("memory", &memory).into_iter().chain(nestings("redis", &redis)) {
         let layer = RateLimitLayer::new(nested.limiter.clone(), window("api", 9), nested.key())

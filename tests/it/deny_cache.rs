@@ -7,19 +7,17 @@ use std::{
     time::Duration,
 };
 
-use support::{RedisServer, settings, store};
+use support::{RedisServer, on_redis, on_redis_with_clock, redis_store, settings, store};
 use tokio::time::sleep;
 use tower_ratelimit::{
     Charge, Key, Limiter, Policy, Quota, RedisStore,
     algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    store::{ManualClock, Store as _},
+    store::Store as _,
 };
 
 #[tokio::test]
 async fn a_denied_key_is_checked_in_redis_once_a_second_and_its_wait_runs_down() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
+    let (server, clock, limiter) = on_redis_with_clock().await;
     let key = Key::new("alice");
     let quota = Quota::per_minute(2);
     let policies = [
@@ -59,9 +57,7 @@ async fn a_denied_key_is_checked_in_redis_once_a_second_and_its_wait_runs_down()
 
 #[tokio::test]
 async fn a_wait_of_less_than_the_bound_ends_it() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
+    let (_server, clock, limiter) = on_redis_with_clock().await;
     let (policy, key) = (Policy::new("p", Quota::per_second(4)), Key::new("alice"));
     limiter.check(&policy, &key, 4).await.unwrap();
     for _ in 0..10 {
@@ -75,8 +71,7 @@ async fn a_wait_of_less_than_the_bound_ends_it() {
 
 #[tokio::test]
 async fn refunds_and_resets_through_the_same_store_take_effect_immediately() {
-    let server = RedisServer::start();
-    let store = store(&server).await;
+    let (_server, store) = redis_store().await;
     let (here, there) = (Limiter::new(store.clone()), Limiter::new(store));
     let (policy, key) = (Policy::new("p", Quota::per_day(1)), Key::new("alice"));
     let full = async || {
@@ -121,8 +116,7 @@ async fn refunds_and_resets_by_another_instance_take_effect_within_the_bound() {
 /// time, and a smaller cost may be admitted earlier.
 #[tokio::test]
 async fn only_denials_that_cannot_end_early_are_remembered() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let key = Key::new("alice");
     let (slots, dear) = (
         Policy::new("slots", Quota::per_day(1)).algorithm(Concurrency::new()),
@@ -159,8 +153,7 @@ async fn only_denials_that_cannot_end_early_are_remembered() {
 
 #[tokio::test]
 async fn a_denial_of_several_policies_is_remembered() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let (a, b) = (Policy::new("a", Quota::per_day(9)), Policy::new("b", Quota::per_day(1)));
     let both = [Charge::new(&a, &Key::new("alice"), 1), Charge::new(&b, &Key::new("all"), 1)];
     assert!(limiter.check_all(&both).await.unwrap().is_admitted());
@@ -182,9 +175,7 @@ async fn a_denial_of_several_policies_is_remembered() {
 /// Redis restarts the state at the earlier time, so the wait that is stored is too long.
 #[tokio::test]
 async fn a_denial_from_before_the_clock_stepped_back_ends_with_any_decision_on_its_key() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
+    let (_server, clock, limiter) = on_redis_with_clock().await;
     let (policy, key) = (Policy::new("api", Quota::per_minute(1)), Key::new("alice"));
     let step = Duration::from_millis(10);
     assert!(limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
@@ -228,9 +219,7 @@ async fn more_denied_keys_than_the_cache_holds_are_still_denied() {
 
 #[tokio::test]
 async fn a_denial_whose_reply_was_slow_ends_when_its_wait_does() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
+    let (_server, clock, limiter) = on_redis_with_clock().await;
     let policy = Policy::new("p", Quota::new(1, Duration::from_millis(500)));
     let key = Key::new("alice");
     assert!(limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
@@ -244,8 +233,7 @@ async fn a_denial_whose_reply_was_slow_ends_when_its_wait_does() {
 
 #[tokio::test]
 async fn a_denial_that_arrives_during_a_reset_ends_with_it() {
-    let server = RedisServer::start();
-    let store = store(&server).await;
+    let (_server, store) = redis_store().await;
     let limiter = Limiter::new(store.clone());
     let (policy, key) = (Policy::new("p", Quota::per_day(1)), Key::new("alice"));
     assert!(limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
@@ -258,9 +246,7 @@ async fn a_denial_that_arrives_during_a_reset_ends_with_it() {
 
 #[tokio::test]
 async fn a_debit_ends_a_denial_only_if_it_becomes_debt() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
+    let (server, _clock, limiter) = on_redis_with_clock().await;
     for (debt, calls) in [(0, 0), (5, 1)] {
         let policy = Policy::new("p", Quota::per_day(1)).max_debt(debt);
         let key = Key::new(format!("{debt}"));

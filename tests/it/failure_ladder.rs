@@ -10,10 +10,12 @@ use std::{
 
 use tokio::sync::Semaphore;
 
-use support::{Down, Fake, RedisServer, current_thread, day, eventually, fails, http, settings};
+use support::{
+    Down, Fake, InLua, RedisServer, current_thread, day, eventually, fails, http, let_others_run, settings,
+};
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, PeerIp, Policy,
-    Quota, RateLimitLayer, RedisStore, algorithm::Algorithm, decision::DecisionSource, store::Action,
+    Answer, Charge, Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, PeerIp, Policy, Quota,
+    RateLimitLayer, RedisStore, decision::DecisionSource, store::Action,
 };
 
 /// Calls to a server that does not answer fail after this time, so a breaker opens soon.
@@ -106,10 +108,8 @@ async fn the_strictest_mode_of_several_policies_decides() {
     for expected in [true, true, false, false] {
         let decision = check(&[&many, &open, &few]).await.unwrap();
         assert_eq!(decision.is_admitted(), expected);
-        assert_eq!(
-            decision.outcomes().iter().map(|one| one.policy().name()).collect::<Vec<_>>(),
-            ["many", "few"]
-        );
+        let names: Vec<_> = decision.outcomes().iter().map(|one| one.policy().name()).collect();
+        assert_eq!(names, ["many", "few"]);
     }
     assert_eq!(limiter.peek(&many, &key, 0).await.unwrap().remaining(), Some(7));
     assert!(check(&[&many, &closed]).await.is_err());
@@ -128,26 +128,10 @@ async fn permits_are_counted_locally_and_released() {
     assert!(limiter.check(&policy, &key, 1).await.unwrap().is_admitted());
 }
 
-/// An algorithm without a twin.
-#[derive(Debug)]
-struct OnlyLua;
-
-impl Algorithm for OnlyLua {
-    fn name(&self) -> &str {
-        "only-lua"
-    }
-    fn lua(&self) -> &str {
-        "return {}"
-    }
-    fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
-        Ok(vec![quota.limit()])
-    }
-}
-
 #[tokio::test]
 async fn an_algorithm_without_a_twin_is_counted_by_gcra() {
     let limiter = Limiter::new(Down);
-    let policy = Policy::new("p", Quota::per_day(3)).algorithm(OnlyLua);
+    let policy = Policy::new("p", Quota::per_day(3)).algorithm(InLua::new("only-lua", "return {}"));
     assert_eq!(admitted(&limiter, &policy, &Key::new("alice"), 9).await, 3);
 }
 
@@ -258,11 +242,15 @@ impl Unsteady {
     }
 }
 
-#[tokio::test]
-async fn what_could_not_be_reconciled_is_reconciled_later() {
+fn unsteady() -> (Unsteady, Limiter, Policy, Key) {
     let store = Unsteady::new();
     let limiter = store.limiter();
-    let (policy, alice) = (day("api", 20), Key::new("alice"));
+    (store, limiter, day("api", 20), Key::new("alice"))
+}
+
+#[tokio::test]
+async fn what_could_not_be_reconciled_is_reconciled_later() {
+    let (store, limiter, policy, alice) = unsteady();
     store.fail(ErrorKind::StoreSuspended);
     store.reconciling.store(true, Relaxed);
     assert_eq!(admitted(&limiter, &policy, &alice, 3).await, 3);
@@ -307,16 +295,12 @@ async fn what_the_store_certainly_did_not_charge_is_reconciled() {
         (ErrorKind::StoreReply, 0),
     ];
     for (kind, expected) in rows {
-        let store = Unsteady::new();
-        let limiter = store.limiter();
-        let (policy, alice) = (day("api", 20), Key::new("alice"));
+        let (store, limiter, policy, alice) = unsteady();
         store.fail(kind);
         assert_eq!(admitted(&limiter, &policy, &alice, 3).await, 3);
         store.fail(None);
         limiter.check(&policy, &alice, 1).await.unwrap();
-        for _ in 0..10 {
-            tokio::task::yield_now().await;
-        }
+        let_others_run().await;
         assert_eq!(store.reconciled.load(Relaxed), expected, "{kind:?}");
     }
 }
@@ -332,17 +316,13 @@ async fn what_was_admitted_under_a_raised_quota_is_reconciled() {
     }
     store.fail(None);
     limiter.check(&day("api", 20), &alice, 1).await.unwrap();
-    for _ in 0..10 {
-        tokio::task::yield_now().await;
-    }
+    let_others_run().await;
     assert_eq!(store.reconciled.load(Relaxed), 20);
 }
 
 #[tokio::test]
 async fn drain_charges_what_was_admitted_in_an_outage_or_fails() {
-    let store = Unsteady::new();
-    let limiter = store.limiter();
-    let (policy, alice) = (day("api", 20), Key::new("alice"));
+    let (store, limiter, policy, alice) = unsteady();
     store.fail(ErrorKind::StoreSuspended);
     store.reconciling.store(true, Relaxed);
     assert_eq!(admitted(&limiter, &policy, &alice, 3).await, 3);
@@ -520,9 +500,7 @@ async fn a_reset_ends_what_is_being_reconciled() {
     let operator = limiter.operator();
     let (policy_of_reset, key) = (policy.clone(), alice.clone());
     let reset = tokio::spawn(async move { operator.reset(&policy_of_reset, &key).await });
-    for _ in 0..10 {
-        tokio::task::yield_now().await;
-    }
+    let_others_run().await;
     gate.add_permits(1);
     reset.await.unwrap().unwrap();
     limiter.drain(Duration::from_secs(10)).await.unwrap();

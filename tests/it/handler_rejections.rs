@@ -11,8 +11,8 @@ use axum::{
     routing::{get, post},
 };
 use http::{Request, Response, StatusCode, request::Parts};
-use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
+use support::inner::text;
 use tower::ServiceExt as _;
 use tower_http::compression::CompressionLayer;
 use tower_ratelimit::{
@@ -58,10 +58,6 @@ async fn ask(app: &Router, request: Request<Body>) -> Response<Body> {
 fn request(method: &str) -> Request<Body> {
     let request = Request::builder().method(method).uri("/export?x=1").header("user-agent", "tester");
     request.extension(7_u32).body(Body::empty()).unwrap()
-}
-
-async fn text(response: Response<Body>) -> String {
-    String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
 }
 
 fn values(response: &Response<Body>, name: &str) -> Vec<String> {
@@ -302,10 +298,7 @@ async fn a_status_that_the_handler_set_does_not_break_a_grpc_rejection() {
     let mut call = request("POST");
     call.headers_mut().insert("content-type", "application/grpc".parse().unwrap());
     let rejection = ask(&app, call).await;
-    assert_eq!(
-        (rejection.status().as_u16(), values(&rejection, "grpc-status")),
-        (200, vec!["14".to_owned()])
-    );
+    assert_eq!((rejection.status().as_u16(), values(&rejection, "grpc-status")), (200, vec!["14".into()]));
 }
 
 /// A mapper whose `reads_request` returns `false`.

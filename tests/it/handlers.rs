@@ -4,8 +4,7 @@ use std::{convert::Infallible, fs, path::Path};
 
 use axum::{Router, body::Body, middleware::map_request, routing::post};
 use http::{Request, Response, StatusCode};
-use http_body_util::BodyExt as _;
-use support::Down;
+use support::{Down, inner::text};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
     Charge, Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, PolicySource, Quota,
@@ -88,8 +87,7 @@ impl Row {
         let app = Router::new().route("/", post(handle)).layer(self.layer(&limiter));
         let response = app.oneshot(Request::post("/").body(Body::from(body)).unwrap()).await.unwrap();
         let status = response.status();
-        let text = response.into_body().collect().await.unwrap().to_bytes();
-        let text = String::from_utf8(text.to_vec()).unwrap();
+        let text = text(response).await;
         assert_eq!(status, StatusCode::OK, "{}, {body}: {text}", self.name);
         (text, before - left().await)
     }
@@ -171,7 +169,7 @@ async fn the_extensions_have_all_that_a_handler_may_ask_for() {
             Ok::<_, Infallible>(Response::new(format!("{found:?}")))
         }));
         let Ok(response) = service.oneshot(Request::new(String::new())).await;
-        let found = response.into_body().collect().await.unwrap().to_bytes();
+        let found = text(response).await;
         assert_eq!(found, "[true, true, true]", "{}", row.name);
     }
 }
@@ -203,7 +201,7 @@ async fn handlers_get_all_that_they_extract_beside_a_decision_that_a_middleware_
             let response = app.oneshot(Request::post("/").body(Body::empty()).unwrap()).await.unwrap();
             let name = format!("{}, outside: {is_outside}", row.name);
             assert_eq!(response.status(), StatusCode::OK, "{name}");
-            let named = response.into_body().collect().await.unwrap().to_bytes();
+            let named = text(response).await;
             match row.name {
                 "charged" => assert_eq!(named, "tokens", "{name}"),
                 "exempt" | "`Off`" => assert_eq!(named, "checks", "{name}"),

@@ -7,10 +7,10 @@ use std::sync::{
 
 use axum::{Extension, Router, body::Body, extract::FromRequestParts, extract::State, routing::get};
 use http::{Method, Request, StatusCode, Uri, request::Parts};
-use http_body_util::BodyExt as _;
 use proptest::prelude::*;
 use support::{
     Counted, Down,
+    inner::statuses,
     inner::{ask, text},
 };
 use tower::{Layer as _, ServiceExt};
@@ -80,23 +80,17 @@ fn an_invalid_value_of_a_configuration_is_an_error_or_a_panic_with_the_same_mess
         ClientIp::behind(TrustedProxies::hops(1))
     }
     type Row = (&'static str, fn(), fn() -> Result<(), Error>);
+    const COOKIE: &str = "\"a;b\" is not the name of a cookie";
+    const HEADER: &str = "\"x:y\" is not a header name";
     const PREFIX: &str = "an IPv6 prefix must have 1 to 128 bits";
     const HOPS: &str = "the number of trusted proxies must be 1 to 64";
     const SECRET: &str = "a secret must have at least 16 bytes: use 32 random ones";
     let rows: [Row; 14] = [
         ("\"a b\" is not a header name", || drop(Header::new("a b")), || Header::try_new("a b").map(drop)),
         ("\"\" is not a header name", || drop(Header::new("")), || Header::try_new("").map(drop)),
-        (
-            "\"a;b\" is not the name of a cookie",
-            || drop(Cookie::new("a;b")),
-            || Cookie::try_new("a;b").map(drop),
-        ),
+        (COOKIE, || drop(Cookie::new("a;b")), || Cookie::try_new("a;b").map(drop)),
         ("\"\" is not the name of a cookie", || drop(Cookie::new("")), || Cookie::try_new("").map(drop)),
-        (
-            "\"x:y\" is not a header name",
-            || drop(client().header("x:y")),
-            || client().try_header("x:y").map(drop),
-        ),
+        (HEADER, || drop(client().header("x:y")), || client().try_header("x:y").map(drop)),
         (HOPS, || drop(TrustedProxies::hops(0)), || TrustedProxies::try_hops(0).map(drop)),
         (HOPS, || drop(TrustedProxies::hops(65)), || TrustedProxies::try_hops(65).map(drop)),
         (PREFIX, || drop(PeerIp::new().ipv6_prefix(0)), || PeerIp::new().try_ipv6_prefix(0).map(drop)),
@@ -265,8 +259,8 @@ async fn a_matched_route_around_the_router_is_a_setup_error() {
             let response =
                 service.clone().oneshot(Request::get(path).body(Body::empty()).unwrap()).await.unwrap();
             assert_eq!(response.status(), 500, "{path}");
-            let body = response.into_body().collect().await.unwrap().to_bytes();
-            assert!(body.starts_with(b"{") && str::from_utf8(&body).unwrap().contains("misconfigured"));
+            let body = text(response).await;
+            assert!(body.starts_with('{') && body.contains("misconfigured"));
         }
     }
     let error = MatchedRoute::new().extract(&head(Request::get("/a"))).await.unwrap_err();
@@ -321,11 +315,8 @@ async fn an_async_extractor_with_state_is_a_key_and_combines() {
 
     // Through a layer: alice's two tokens share a limit.
     let layer = limit("per-user", 1, user());
-    let mut statuses = Vec::new();
-    for token in ["t1", "t3", "t2", "t9"] {
-        statuses.push(ask(&layer, with(token).body(String::new()).unwrap()).await.status().as_u16());
-    }
-    assert_eq!(statuses, [200, 429, 200, 400]);
+    let requests = ["t1", "t3", "t2", "t9"].map(|token| with(token).body(String::new()).unwrap());
+    assert_eq!(statuses(&layer, requests).await, [200, 429, 200, 400]);
 }
 
 #[tokio::test]
@@ -536,7 +527,9 @@ async fn identities_are_named_as_the_client_sends_them_regardless_of_their_key()
     let with_key = |key: &str| head(request("[2001:db8:9::1]:1").header("x-api-key", key));
     let address = |text: &str| text.parse::<std::net::IpAddr>().unwrap();
     let either = || Header::new("x-api-key").or(PeerIp::new());
-    let three = || Header::new("x-a").or(Header::new("x-api-key").hashed(secret)).or(PeerIp::new());
+    let hashed = || Header::new("x-api-key").hashed(secret);
+    let three = || Header::new("x-a").or(hashed()).or(PeerIp::new());
+    let whole = || PeerIp::new().ipv6_prefix(128);
     let proxied = || ClientIp::behind(TrustedProxies::hops(1));
     let boxed: Box<dyn KeyExtractor> = Box::new(either());
     let shared: Arc<dyn KeyExtractor> = Arc::new(either());
@@ -549,21 +542,11 @@ async fn identities_are_named_as_the_client_sends_them_regardless_of_their_key()
         ("v6, written at length", Box::new(PeerIp::new().any_of(["2001:DB8:0::0066"])), in_v6.clone(), true),
         ("v6, its network", Box::new(PeerIp::new().any_of(["2001:db8::/64"])), in_v6.clone(), true),
         ("v6, another", Box::new(PeerIp::new().any_of(["2001:db8:1::66"])), in_v6.clone(), false),
-        (
-            "v6 by /128",
-            Box::new(PeerIp::new().ipv6_prefix(128).any_of(["2001:db8::67"])),
-            in_v6.clone(),
-            false,
-        ),
+        ("v6 by /128", Box::new(whole().any_of(["2001:db8::67"])), in_v6.clone(), false),
         ("v4 in v6", Box::new(PeerIp::new().any_of(["::ffff:203.0.113.7"])), from("203.0.113.7:1"), true),
         ("v6 behind a proxy", Box::new(proxied().any_of([address("2001:db8::66")])), both, true),
-        ("hashed", Box::new(Header::new("x-api-key").hashed(secret).any_of(["k"])), with_key("k"), true),
-        (
-            "hashed, another",
-            Box::new(Header::new("x-api-key").hashed(secret).any_of(["k"])),
-            with_key("l"),
-            false,
-        ),
+        ("hashed", Box::new(hashed().any_of(["k"])), with_key("k"), true),
+        ("hashed, another", Box::new(hashed().any_of(["k"])), with_key("l"), false),
         ("hashed v6", Box::new(PeerIp::new().hashed(secret).any_of(["2001:db8::66"])), in_v6.clone(), true),
         ("the first of two", Box::new(either().any_of(["k"])), with_key("k"), true),
         ("the second of two", Box::new(either().any_of(["2001:db8::66"])), in_v6.clone(), true),
@@ -606,11 +589,7 @@ async fn a_closure_may_be_async() {
     };
     let layer = limit("p", 1, slow);
     let get = |path: &str| Request::get(path).body(String::new()).unwrap();
-    let mut statuses = Vec::new();
-    for path in ["/a", "/a", "/b", "/"] {
-        statuses.push(ask(&layer, get(path)).await.status().as_u16());
-    }
-    assert_eq!(statuses, [200, 429, 200, 400]);
+    assert_eq!(statuses(&layer, ["/a", "/a", "/b", "/"].map(get)).await, [200, 429, 200, 400]);
 }
 
 #[tokio::test]

@@ -12,11 +12,11 @@ use axum::{
     routing::{any, post},
 };
 use http::Request;
-use http_body_util::BodyExt as _;
 use support::{
     Directory, Down, RedisServer, eventually,
+    inner::text,
     inner::{ask, get},
-    listen_with, settings, store,
+    listen_with, on_redis, redis_store, settings, store,
 };
 use tokio::{net::TcpListener, time::sleep};
 use tower::{Layer as _, ServiceExt as _};
@@ -81,12 +81,8 @@ async fn an_eviction_policy_that_evicts_limits_is_one_warning_when_the_service_s
         let server = RedisServer::with(arguments);
         let (lines, _guard) = listen();
         store(&server).await;
-        assert_eq!(
-            lines.with("set maxmemory-policy to volatile-ttl"),
-            warnings,
-            "{arguments:?}: {}",
-            lines.text()
-        );
+        let seen = lines.with("set maxmemory-policy to volatile-ttl");
+        assert_eq!(seen, warnings, "{arguments:?}: {}", lines.text());
     }
 }
 
@@ -95,12 +91,9 @@ async fn an_eviction_policy_that_the_user_may_not_see_is_a_warning_with_the_reme
     let server = RedisServer::with(&["--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru"]);
     let rule = store(&server).await.acl_rule();
     for (name, more, unknown, harmful) in [("less", "", 1, 0), ("more", " +info", 0, 1)] {
-        let rule = format!("{rule}{more}");
-        let mut words = vec!["ACL", "SETUSER", name, "on", ">secret"];
-        words.extend(rule.split(' '));
-        let () = server.command(&words);
+        let url = server.user(name, &format!("{rule}{more}"));
         let (lines, _guard) = listen();
-        settings().connect(&server.url().replace("//", &format!("//{name}:secret@"))).await.unwrap();
+        settings().connect(&url).await.unwrap();
         let remedy = "the eviction policy of Redis is unknown, so it may forget exhausted limits: run ACL SETUSER <user> +info";
         assert_eq!(
             (lines.with(remedy), lines.with("set maxmemory-policy to volatile-ttl")),
@@ -126,12 +119,8 @@ async fn an_invalid_file_of_policies_is_one_warning_and_not_one_for_each_read() 
     for (quota, expected, changed) in [("many", 1, 0), ("more", 2, 0), ("2/s", 2, 1), ("3/s", 2, 2)] {
         write(quota);
         five_minutes().await;
-        assert_eq!(
-            (lines.with(stay), lines.with("policies changed")),
-            (expected, changed),
-            "{}",
-            lines.text()
-        );
+        let seen = (lines.with(stay), lines.with("policies changed"));
+        assert_eq!(seen, (expected, changed), "{}", lines.text());
     }
     // One that comes and goes.
     for _ in 0..10 {
@@ -180,8 +169,7 @@ async fn a_file_that_moves_the_switch_is_logged_with_the_position_that_the_switc
 
 #[tokio::test]
 async fn changes_of_live_policies_are_logged_and_what_weakens_limits_at_warn() {
-    let server = RedisServer::start();
-    let store = store(&server).await;
+    let (server, store) = redis_store().await;
     let defaults = [
         Policy::new("api", Quota::per_hour(2)),
         Policy::new("login", Quota::per_minute(5))
@@ -221,8 +209,7 @@ async fn changes_of_live_policies_are_logged_and_what_weakens_limits_at_warn() {
 
 #[tokio::test]
 async fn an_intermittent_outage_is_one_line() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let policy = Policy::new("api", Quota::per_day(1));
     let (over, fresh) = (Key::new("secret-over"), Key::new("secret-fresh"));
     limiter.check(&policy, &over, 1).await.unwrap();
@@ -330,8 +317,7 @@ async fn a_setup_error_is_one_line_that_says_what_to_do() {
         let response = ask(&layer, get()).await;
         assert_eq!(response.status(), 500);
         // The operator reads it in the log; a client does not.
-        let body =
-            String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap();
+        let body = text(response).await;
         assert!(!body.contains("connect_info"), "{body}");
     }
     assert_eq!(lines.with("into_make_service_with_connect_info"), 1, "{}", lines.text());
@@ -449,12 +435,7 @@ async fn the_peer_address_as_a_key_behind_a_proxy_is_one_warning_that_says_what_
         }
         let remedies = ["WARN tower_ratelimit: ", "Use `ClientIp`", "`PeerIp::without_warning`", name];
         assert_eq!(remedies.map(|text| lines.with(text)), [1; 4], "{name}: {}", lines.text());
-        assert_eq!(
-            ["203.0.113.7", "10.0.0.1"].map(|address| lines.with(address)),
-            [0; 2],
-            "{}",
-            lines.text()
-        );
+        assert_eq!(["203.0.113.7", "10.0.0.1"].map(|at| lines.with(at)), [0; 2], "{}", lines.text());
         // Another extractor logs its own warning, unless it is turned off.
         PeerIp::new().extract(&through("10.0.0.1:80", &[(name, value)])).await.unwrap();
         assert_eq!(lines.with("WARN"), 2);
@@ -723,8 +704,7 @@ async fn the_cause_of_an_outage_becomes_what_the_server_says() {
 
 #[tokio::test]
 async fn a_foreign_value_under_one_key_is_a_warning_and_no_outage() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let () = server.command(&["SET", "rl:api:gcra:{secret-key}", "foreign"]);
     let (lines, _guard) = listen();
     for _ in 0..20 {

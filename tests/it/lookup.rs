@@ -87,6 +87,14 @@ impl Database {
     }
 }
 
+/// A database, and a lookup in which "a" has the value 1 for ten seconds.
+async fn looked_up() -> (Database, Lookup<String, usize>) {
+    let database = Database::new();
+    let lookup = database.lookup().ttl(seconds(10));
+    assert_eq!(lookup.get("a").await.unwrap(), 1);
+    (database, lookup)
+}
+
 /// Lets tasks in the background run. The clock is paused, and stays.
 async fn settle() {
     for _ in 0..50 {
@@ -96,9 +104,7 @@ async fn settle() {
 
 #[tokio::test(start_paused = true)]
 async fn a_value_is_looked_up_once_and_ready_until_its_ttl() {
-    let database = Database::new();
-    let lookup = database.lookup().ttl(seconds(10));
-    assert_eq!(lookup.get("a").await.unwrap(), 1);
+    let (database, lookup) = looked_up().await;
     for _ in 0..10 {
         assert_eq!(lookup.get("a").now_or_never().unwrap().unwrap(), 1);
         advance(Duration::from_millis(900)).await;
@@ -112,9 +118,7 @@ async fn a_value_is_looked_up_once_and_ready_until_its_ttl() {
 
 #[tokio::test(start_paused = true)]
 async fn after_the_ttl_the_old_value_serves_while_one_lookup_runs() {
-    let database = Database::new();
-    let lookup = database.lookup().ttl(seconds(10));
-    assert_eq!(lookup.get("a").await.unwrap(), 1);
+    let (database, lookup) = looked_up().await;
     advance(seconds(10)).await;
     for _ in 0..100 {
         assert_eq!(lookup.get("a").now_or_never().unwrap().unwrap(), 1);
@@ -154,9 +158,7 @@ async fn the_old_value_serves_while_lookups_fail_or_hang_and_no_longer_than_it_m
 
 #[tokio::test(start_paused = true)]
 async fn a_failed_background_lookup_is_tried_again_after_a_second() {
-    let database = Database::new();
-    let lookup = database.lookup().ttl(seconds(10));
-    assert_eq!(lookup.get("a").await.unwrap(), 1);
+    let (database, lookup) = looked_up().await;
     database.is(Mood::Fails);
     advance(seconds(10)).await;
     for (name, wait, queries) in
@@ -177,9 +179,7 @@ async fn a_failed_background_lookup_is_tried_again_after_a_second() {
 #[tokio::test(start_paused = true)]
 async fn after_a_failure_the_next_try_is_a_second_later() {
     for mood in [Mood::Fails, Mood::Panics] {
-        let database = Database::new();
-        let lookup = database.lookup().ttl(seconds(10));
-        assert_eq!(lookup.get("a").await.unwrap(), 1);
+        let (database, lookup) = looked_up().await;
         database.is(mood);
         advance(seconds(10)).await;
         for expected in [2, 3] {
@@ -222,9 +222,7 @@ async fn without_an_old_value_a_failure_is_an_error_that_is_not_cached() {
 
 #[tokio::test(start_paused = true)]
 async fn an_error_that_is_the_clients_keeps_its_kind_and_ends_the_old_value() {
-    let database = Database::new();
-    let lookup = database.lookup().ttl(seconds(10));
-    assert_eq!(lookup.get("a").await.unwrap(), 1);
+    let (database, lookup) = looked_up().await;
     database.is(Mood::Forgot);
     advance(seconds(10)).await;
     assert_eq!(lookup.get("a").await.unwrap(), 1);

@@ -4,7 +4,9 @@ use std::{
     sync::{Arc, Mutex},
     time::Duration,
 };
-use support::{Fake, RedisServer, decides_after, eventually, fails, fails_after, settings, store};
+use support::{
+    Fake, RedisServer, decides_after, eventually, fails, fails_after, settings, store, stores_with_clock,
+};
 
 use tokio::time::sleep;
 use tower_ratelimit::{
@@ -67,10 +69,7 @@ async fn jobs_that_run_keep_their_permits_when_the_clock_of_the_store_steps_forw
 
 #[tokio::test]
 async fn renewals_after_a_reset_exceed_the_limit_and_others_wait_for_releases() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
-    let memory = MemoryStore::with_clock(clock.clone());
+    let (_server, clock, redis, memory) = stores_with_clock().await;
     let stores: [(&str, &dyn Store); 2] = [("memory", &memory), ("redis", &redis)];
     for (name, store) in stores {
         let (policy, key) = (policy(2), Key::new("all"));

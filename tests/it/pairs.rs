@@ -185,10 +185,9 @@ async fn a_permit_that_a_shadow_denied_is_not_renewed() {
     for (name, limiter) in stores("renewed-shadow").await {
         let first = limiter.check(&jobs, &all(), 1).await.unwrap();
         let second = limiter.check(&jobs, &all(), 1).await.unwrap();
-        assert!(
-            !first.shadows()[0].verdict().is_denied() && second.shadows()[0].verdict().is_denied(),
-            "{name}"
-        );
+        let [first_denied, second_denied] =
+            [&first, &second].map(|decision| decision.shadows()[0].verdict().is_denied());
+        assert!(!first_denied && second_denied, "{name}");
         // Each permit is renewed after a third of the period.
         tokio::time::sleep(period).await;
         drop(first);
@@ -243,11 +242,8 @@ async fn a_penalty_does_not_count_the_tries_of_a_request_that_waits() {
         limiter.check(&day, &key, 1).await.unwrap();
         for banned in [false, false, true] {
             let denied = limiter.wait(&day, &key, 1, LONG).await.unwrap();
-            assert_eq!(
-                (denied.verdict().is_denied(), denied.banned_for().is_some()),
-                (true, banned),
-                "{name}"
-            );
+            let seen = (denied.verdict().is_denied(), denied.banned_for().is_some());
+            assert_eq!(seen, (true, banned), "{name}");
         }
     }
 }

@@ -290,12 +290,8 @@ fn the_table_has_a_row_for_each_setting_and_each_row_changes_only_that() {
                 };
                 let differing: BTreeSet<_> =
                     parts(&old).into_iter().zip(parts(&new)).filter_map(differing).collect();
-                assert_eq!(
-                    differing,
-                    change.settings.iter().copied().collect(),
-                    "{}: {old} {new}",
-                    change.name
-                );
+                let expected = change.settings.iter().copied().collect();
+                assert_eq!(differing, expected, "{}: {old} {new}", change.name);
             }
         }
     }
@@ -435,12 +431,8 @@ async fn is_banned(case: &Case, policy: &Policy) -> bool {
 async fn bans(case: Case) {
     case.instance.limiter.operator().ban(&case.old, &case.key, HOUR).await.unwrap();
     assert_eq!(is_banned(&case, &case.new).await, case.effect == Effect::Kept, "{}", case.what);
-    assert_eq!(
-        is_banned(&case, &case.old).await,
-        is_enforced(&case.old),
-        "{}, under the old policy",
-        case.what
-    );
+    let was_banned = is_banned(&case, &case.old).await;
+    assert_eq!(was_banned, is_enforced(&case.old), "{}, under the old policy", case.what);
 }
 
 async fn denials(case: Case) {

@@ -9,11 +9,7 @@ use std::{
 };
 
 use http::{Method, Request, request::Parts};
-use support::{
-    RedisServer,
-    inner::{ask, ask_and_read},
-    store,
-};
+use support::{RedisServer, inner::ask_and_read, inner::statuses, store};
 use tower_ratelimit::{
     Answer, Decision, Error, ErrorKind, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy,
     PolicySource, Quota, RateLimitLayer, Rule, policy::Penalty,
@@ -42,14 +38,6 @@ fn preflight(peer: &str, lines: &[(&str, &str)]) -> Request<String> {
 
 const A: &str = "203.0.113.7:1";
 const B: &str = "203.0.113.8:1";
-
-async fn statuses(layer: &RateLimitLayer, requests: impl IntoIterator<Item = Request<String>>) -> Vec<u16> {
-    let mut statuses = Vec::new();
-    for request in requests {
-        statuses.push(ask(layer, request).await.status().as_u16());
-    }
-    statuses
-}
 
 #[tokio::test]
 async fn preflights_are_limited_and_not_charged_to_the_client() {

@@ -8,14 +8,6 @@ use support::{
 };
 use tower_ratelimit::{ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore};
 
-/// The URL of a user with the permissions of `rule`.
-fn user(server: &RedisServer, name: &str, rule: &str) -> String {
-    let mut words = vec!["ACL", "SETUSER", name, "on", ">secret"];
-    words.extend(rule.split(' '));
-    let () = server.command(&words);
-    server.url().replace("//", &format!("//{name}:secret@"))
-}
-
 #[tokio::test]
 async fn a_usual_server_has_no_problem_and_keeps_no_key() {
     let server = RedisServer::start();
@@ -34,10 +26,10 @@ async fn a_usual_server_has_no_problem_and_keeps_no_key() {
 async fn what_prevents_decisions_is_an_error_of_connect_with_its_remedy() {
     let server = RedisServer::start();
     let rule = RedisStore::builder().connect_lazy(server.url()).unwrap().acl_rule();
-    let elsewhere = user(&server, "elsewhere", &rule.replace("~rl:*", "~other:*"));
-    let no_scripts = user(&server, "no-scripts", &rule.replace("+evalsha ", ""));
-    let no_texts = user(&server, "no-texts", &rule.replace("+eval ", ""));
-    let no_commands = user(&server, "no-commands", &rule.replace(" +set ", " "));
+    let elsewhere = server.user("elsewhere", &rule.replace("~rl:*", "~other:*"));
+    let no_scripts = server.user("no-scripts", &rule.replace("+evalsha ", ""));
+    let no_texts = server.user("no-texts", &rule.replace("+eval ", ""));
+    let no_commands = server.user("no-commands", &rule.replace(" +set ", " "));
     let primary = RedisServer::start();
     let replica = RedisServer::with(&["--replicaof", "127.0.0.1", &primary.port().to_string()]);
     let accepts_writes = RedisServer::with(&[
@@ -83,7 +75,7 @@ async fn other_problems_are_in_the_report_and_the_store_connects() {
     let busy = fails("-BUSY Redis is busy running a script\r\n").await;
     let narrow = RedisServer::start();
     let rule = RedisStore::builder().connect_lazy(narrow.url()).unwrap().acl_rule();
-    let narrow_url = user(&narrow, "narrow", &rule.replace(" +zadd", ""));
+    let narrow_url = narrow.user("narrow", &rule.replace(" +zadd", ""));
     let old = fake_server::scripted(|_| "$0\r\n\r\n".into()).await;
     let rows = [
         ("eviction", evicting.url(), "set maxmemory-policy to volatile-ttl"),
@@ -108,7 +100,7 @@ async fn the_acl_rule_is_enough_for_a_probe_and_info_for_the_eviction_policy() {
     let server = RedisServer::start();
     let rule = RedisStore::builder().connect_lazy(server.url()).unwrap().acl_rule();
     for (name, more, policy) in [("rule", "", "unknown"), ("more", " +info", "noeviction")] {
-        let url = user(&server, name, &format!("{rule}{more}"));
+        let url = server.user(name, &format!("{rule}{more}"));
         let report = settings().connect(&url).await.unwrap().probe().await.unwrap();
         assert!(report.findings().next().is_none(), "{name}: {report}");
         let text = report.to_string();
@@ -129,10 +121,10 @@ async fn the_acl_rule_suffices_for_another_database_and_its_error_names_the_comm
         RedisStore::builder().connect_lazy(&url).unwrap().acl_rule()
     };
     assert!(!rule(0).contains("select"), "{}", rule(0));
-    let enough = in_database(&user(&server, "enough", &rule(1)), 1);
+    let enough = in_database(&server.user("enough", &rule(1)), 1);
     let report = settings().connect(&enough).await.unwrap().probe().await.unwrap();
     assert!(report.findings().next().is_none(), "{report}");
-    let less = in_database(&user(&server, "less", &rule(0)), 1);
+    let less = in_database(&server.user("less", &rule(0)), 1);
     let error = settings().connect(&less).await.unwrap_err().to_string();
     assert!(
         error.contains("the Redis user may not run SELECT: grant what RedisStore::acl_rule returns"),

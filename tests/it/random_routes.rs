@@ -9,7 +9,7 @@ use axum::{
 };
 use fastrand::Rng;
 use http::{Request, Response, Uri};
-use http_body_util::BodyExt as _;
+use support::inner::text;
 use tower::{Layer as _, Service, ServiceExt as _, util::BoxCloneService};
 use tower_http::normalize_path::NormalizePathLayer;
 use tower_ratelimit::{Decision, Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule, layer::Rules};
@@ -244,8 +244,7 @@ async fn the_rule_of_the_serving_route_applies() {
                 if response.status() != 200 || method == "HEAD" {
                     continue;
                 }
-                let text = response.into_body().collect().await.unwrap().to_bytes();
-                let text = String::from_utf8(text.to_vec()).unwrap();
+                let text = text(response).await;
                 let mut names = text.split('|');
                 let name = names.next().unwrap();
                 let applied: Vec<_> = names.collect();

@@ -100,10 +100,7 @@ async fn a_refund_of_an_expired_charge_refunds_nothing() {
             let key = Key::new("alice");
             let old = limiter.check(&policy, &key, 5).await.unwrap();
             clock.advance(Duration::from_secs(20));
-            assert!(
-                !limiter.check(&policy, &key, 10).await.unwrap().verdict().is_denied(),
-                "{store}, {name}"
-            );
+            assert!(!limiter.check(&policy, &key, 10).await.unwrap().verdict().is_denied(), "{store} {name}");
             let after = limiter.refund(&old, 5).await.unwrap();
             assert_eq!(after.remaining(), Some(0), "{store}, {name}");
             assert!(limiter.check(&policy, &key, 1).await.unwrap().verdict().is_denied(), "{store}, {name}");

@@ -2,12 +2,11 @@
 
 use proptest::prelude::*;
 use std::time::Duration;
-use support::{RedisServer, settings, store, within};
+use support::{RedisServer, on_redis, on_redis_with_clock, settings, within};
 
 use tower_ratelimit::{
     Error, ErrorKind, FailureMode, Key, Limiter, Policy, Quota,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    store::ManualClock,
 };
 use tower_ratelimit_extra::adaptive::Adaptive;
 use tower_ratelimit_extra::live::LivePolicies;
@@ -60,8 +59,7 @@ fn each(name: &str, quota: Quota) -> Vec<(&'static str, Policy)> {
 /// The larger quota counts these units again, so they must not be forgotten before they have drained.
 #[tokio::test]
 async fn the_ttl_of_a_bucket_covers_the_units_of_a_larger_quota() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     for ((kind, large), (_, small)) in
         each("p", Quota::per_minute(100)).into_iter().zip(each("p", Quota::per_minute(10)))
     {
@@ -82,8 +80,7 @@ async fn the_ttl_of_a_bucket_covers_the_units_of_a_larger_quota() {
 /// Under a much smaller quota, what is left takes longer to drain than a TTL can be.
 #[tokio::test]
 async fn the_units_of_a_much_larger_quota_get_a_ttl_that_redis_accepts() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let most = 1_000_000_000_000;
     let large = Quota::new(most, Duration::from_secs(86_400));
     let small = Quota::new(1, Duration::from_secs(400 * 86_400));
@@ -110,8 +107,7 @@ async fn the_units_of_a_much_larger_quota_get_a_ttl_that_redis_accepts() {
 
 #[tokio::test]
 async fn every_key_has_a_ttl_as_long_as_its_state_matters() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let quota = |limit, period| Quota::new(limit, period);
     let rows = [
         ("a second", Quota::per_second(10)),
@@ -154,8 +150,7 @@ async fn every_key_has_a_ttl_as_long_as_its_state_matters() {
 
 #[tokio::test]
 async fn the_ttl_of_a_bucket_covers_later_refunds_and_a_start_that_is_not_full() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let minute = 60_000;
     // Ten units drain in an hour.
     let policy = Policy::new("p", Quota::per_hour(10));
@@ -187,8 +182,7 @@ async fn the_ttl_of_a_bucket_covers_later_refunds_and_a_start_that_is_not_full()
 
 #[tokio::test]
 async fn a_refund_of_a_charge_in_a_window_keeps_the_ttl_and_the_last_one_deletes_the_key() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let windows =
         ["anchored window", "aligned window", "sliding window", "sliding window of ten", "sliding log"];
     for (name, policy) in each("p", Quota::per_day(10)) {
@@ -210,9 +204,7 @@ async fn a_refund_of_a_charge_in_a_window_keeps_the_ttl_and_the_last_one_deletes
 
 #[tokio::test]
 async fn a_log_drops_entries_that_have_expired() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
+    let (server, clock, limiter) = on_redis_with_clock().await;
     let policy = Policy::new("p", Quota::per_minute(10)).algorithm(SlidingLog::new());
     for _ in 0..20 {
         clock.advance(Duration::from_secs(20));
@@ -226,8 +218,7 @@ async fn a_log_drops_entries_that_have_expired() {
 
 #[tokio::test]
 async fn denials_and_peeks_write_nothing() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     for (name, policy) in each("p", Quota::per_hour(3)) {
         let () = server.command(&["FLUSHALL"]);
         let key = Key::new("alice");
@@ -249,8 +240,7 @@ async fn denials_and_peeks_write_nothing() {
 
 #[tokio::test]
 async fn a_key_needs_no_more_memory_than_documented() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let small = Quota::per_second(10);
     let large = Quota::per_hour(1_000_000);
     let rows = [
@@ -279,8 +269,7 @@ async fn a_key_needs_no_more_memory_than_documented() {
 
 #[tokio::test]
 async fn a_logged_request_needs_at_most_20_bytes_for_any_cost() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let policy = Policy::new("p", Quota::per_day(10_000_000)).algorithm(SlidingLog::new());
     let requests = 5_000;
     for i in 0..requests {
@@ -294,8 +283,7 @@ async fn a_logged_request_needs_at_most_20_bytes_for_any_cost() {
 
 #[tokio::test]
 async fn a_permit_needs_at_most_140_bytes() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let policy = Policy::concurrency("p", 1_000);
     let mut held = Vec::new();
     for units in [100, 900] {
@@ -310,8 +298,7 @@ async fn a_permit_needs_at_most_140_bytes() {
 
 #[tokio::test]
 async fn one_decision_is_one_command() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let policy = Policy::new("p", Quota::per_hour(1_000));
     limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
     let calls = |command: &str| {
@@ -341,12 +328,6 @@ async fn released(limiter: &Limiter, policy: &Policy) -> Result<(), Error> {
 #[tokio::test]
 async fn the_printed_acl_rule_is_sufficient_and_each_of_its_commands_is_needed() {
     let server = RedisServer::start();
-    let acl = |name: &str, rule: &str| {
-        let mut words = vec!["ACL", "SETUSER", name, "on", ">secret"];
-        words.extend(rule.split(' '));
-        let _: String = server.command(&words);
-        format!("redis://{name}:secret@127.0.0.1:{}", server.port())
-    };
     // Everything the store does, up to the first error.
     let everything = async |url: &str| -> Result<(), Error> {
         let store = settings().prefix("a*b").connect(url).await?;
@@ -412,12 +393,12 @@ async fn the_printed_acl_rule_is_sufficient_and_each_of_its_commands_is_needed()
         released(&limiter, &short).await
     };
     let rule = settings().prefix("a*b").connect(&server.url()).await.unwrap().acl_rule();
-    everything(&acl("whole", &rule)).await.unwrap();
+    everything(&server.user("whole", &rule)).await.unwrap();
 
     for word in rule.split(' ').filter(|word| word.starts_with('+')) {
         let less = rule.split(' ').filter(|other| *other != word).collect::<Vec<_>>().join(" ");
         let name = word.replace(['+', '|'], "-");
-        let failed = everything(&acl(&name, &less)).await;
+        let failed = everything(&server.user(&name, &less)).await;
         assert!(failed.is_err(), "{word} is not needed");
     }
 }

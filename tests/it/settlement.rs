@@ -18,9 +18,7 @@ use bytes::Bytes;
 use futures_util::FutureExt;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Full, StreamBody};
-use support::{
-    Fake, PATIENT, RedisServer, day, eventually, http::serve, memory_and_redis, store, units_left,
-};
+use support::{Fake, PATIENT, day, eventually, http::serve, inner::text, on_redis, units_left};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -33,6 +31,8 @@ use tower_ratelimit::{
     layer::Rules,
     store::{Action, ManualClock},
 };
+
+use crate::stores::stores;
 
 async fn becomes(limiter: &Limiter, policy: &Policy, expected: u64, name: &str) {
     let is = eventually(async || units_left(limiter, policy).await == expected).await;
@@ -59,8 +59,7 @@ async fn echo(request: Request<String>) -> Result<Response<String>, Infallible> 
 
 #[tokio::test]
 async fn only_responses_that_count_are_charged() {
-    let server = RedisServer::start();
-    for (name, limiter) in memory_and_redis(&server).await {
+    for (name, limiter) in stores("settled-only-responses-count").await {
         let policy = day("failures", 2);
         let rule = rule(&policy).count_if(|response| response.status == StatusCode::UNAUTHORIZED);
         let service = ruled(&limiter, rule).layer(service_fn(echo));
@@ -82,8 +81,7 @@ async fn only_responses_that_count_are_charged() {
 /// A table in which each rule has its own, and policies that are chosen per request.
 #[tokio::test]
 async fn a_rule_counts_only_the_responses_that_count_for_it() {
-    let server = RedisServer::start();
-    for (name, limiter) in memory_and_redis(&server).await {
+    for (name, limiter) in stores("settled-rule-counts-only").await {
         let [all, failed, created, shared] = ["all", "failed", "created", "shared"].map(|name| day(name, 9));
         let chosen = created.clone();
         let chosen = PolicySource::per_request(move |_, _| chosen.clone());
@@ -140,8 +138,7 @@ async fn clones_of_a_rule_are_charged_by_their_own_functions() {
 /// The policies have the same name, as two plans of a database may, and different keys.
 #[tokio::test]
 async fn of_two_rules_that_choose_their_policies_each_counts_by_its_own_function() {
-    let server = RedisServer::start();
-    for (name, limiter) in memory_and_redis(&server).await {
+    for (name, limiter) in stores("settled-two-rules-choose").await {
         let plan = day("plan", 9);
         let chosen = |key: &'static str| {
             let plan = plan.clone();
@@ -166,8 +163,7 @@ async fn of_two_rules_that_choose_their_policies_each_counts_by_its_own_function
 
 #[tokio::test]
 async fn a_request_whose_service_fails_does_not_count() {
-    let server = RedisServer::start();
-    for (name, limiter) in memory_and_redis(&server).await {
+    for (name, limiter) in stores("settled-request-whose-service").await {
         let policy = day("failing", 2);
         let fails = service_fn(|_: Request<String>| async { Err::<Response<String>, _>("failed") });
         let service = layer(&limiter, &policy).layer(fails);
@@ -181,8 +177,7 @@ async fn a_request_whose_service_fails_does_not_count() {
 
 #[tokio::test]
 async fn a_cancelled_request_is_refunded_under_refund_cancelled_only() {
-    let server = RedisServer::start();
-    for (name, limiter) in memory_and_redis(&server).await {
+    for (name, limiter) in stores("settled-cancelled-request-refunded").await {
         for refunds in [false, true] {
             let policy = day(&format!("cancelled-{refunds}"), 5);
             let built = layer(&limiter, &policy);
@@ -209,8 +204,7 @@ async fn a_cancelled_request_is_refunded_under_refund_cancelled_only() {
 
 #[tokio::test]
 async fn a_request_that_is_cancelled_during_its_delay_is_refunded() {
-    let server = RedisServer::start();
-    for (name, limiter) in memory_and_redis(&server).await {
+    for (name, limiter) in stores("settled-request-cancelled-during").await {
         let policy = Policy::new("queued", Quota::per_day(1))
             .algorithm(LeakyBucket::queue(Duration::from_secs(30 * 86_400)));
         let key = Key::new("all");
@@ -227,8 +221,7 @@ async fn a_request_that_is_cancelled_during_its_delay_is_refunded() {
 
 #[tokio::test]
 async fn a_request_that_is_cancelled_during_its_decision_is_refunded() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (_server, limiter) = on_redis().await;
     for refunds in [false, true] {
         let policy = day(if refunds { "refunded" } else { "charged" }, 5);
         let layer = layer(&limiter, &policy);
@@ -245,8 +238,7 @@ async fn a_request_that_is_cancelled_during_its_decision_is_refunded() {
 
 #[tokio::test]
 async fn an_estimate_cancelled_during_the_decision_is_refunded_under_or_refund_only() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (_server, limiter) = on_redis().await;
     let (kept, refunded, plain) = (day("kept", 100), day("refunded", 100), day("plain", 100));
     let estimate = |policy: &Policy| rule(policy).cost(|_| 20);
     let layer = ruled(&limiter, estimate(&kept).reserve())
@@ -421,8 +413,7 @@ async fn what_a_reservation_has_debited_is_refunded_under_or_refund_only() {
 
 #[tokio::test]
 async fn a_rejection_that_the_handler_returns_counts() {
-    let server = RedisServer::start();
-    for (name, limiter) in memory_and_redis(&server).await {
+    for (name, limiter) in stores("settled-rejection-handler-returns").await {
         let policy = day("rejected", 5);
         let service = ruled(&limiter, rule(&policy).count_if(|response| response.status.is_success()))
             .refund_cancelled()
@@ -480,7 +471,6 @@ async fn reserve(request: Request<String>) -> Result<Response<String>, Infallibl
 
 #[tokio::test]
 async fn a_handler_settles_what_the_layer_has_reserved() {
-    let server = RedisServer::start();
     let rows = [
         ("less", "30", 70, 70),
         ("the same", "50", 50, 50),
@@ -489,7 +479,7 @@ async fn a_handler_settles_what_the_layer_has_reserved() {
         ("later", "later", 30, 30),
         ("ignored", "ignore", 50, 100),
     ];
-    for (name, limiter) in memory_and_redis(&server).await {
+    for (name, limiter) in stores("settled-handler-settles-what").await {
         for (row, body, kept, refunded) in rows {
             for (or_refund, expected) in [(false, kept), (true, refunded)] {
                 let context = format!("{name}, {row}, {or_refund}");
@@ -500,13 +490,9 @@ async fn a_handler_settles_what_the_layer_has_reserved() {
                 let built = layer(&limiter, &requests).rule(rule);
                 let response =
                     built.layer(service_fn(reserve)).oneshot(Request::new(body.into())).await.unwrap();
-                assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "done", "{context}");
+                assert_eq!(text(response).await, "done", "{context}");
                 becomes(&limiter, &tokens, expected, &context).await;
-                assert_eq!(
-                    units_left(&limiter, &requests).await,
-                    8,
-                    "{context}: the other policy is not touched"
-                );
+                assert_eq!(units_left(&limiter, &requests).await, 8, "{context}: the other policy");
             }
         }
     }
@@ -523,8 +509,7 @@ fn download(parts: usize) -> Download {
 
 #[tokio::test]
 async fn the_bytes_of_a_body_are_charged_as_they_are_sent() {
-    let server = RedisServer::start();
-    for (name, limiter) in memory_and_redis(&server).await {
+    for (name, limiter) in stores("settled-bytes-body-are").await {
         let policy = day("bytes", 1_000_000).max_debt(500_000);
         let built = ruled(&limiter, rule(&policy).response_bytes());
         let service = |parts| {
@@ -534,7 +519,7 @@ async fn the_bytes_of_a_body_are_charged_as_they_are_sent() {
             built.layer(service)
         };
         let response = service(3).oneshot(Request::new(())).await.unwrap();
-        assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), 300_000, "{name}");
+        assert_eq!(text(response).await.len(), 300_000, "{name}");
         becomes(&limiter, &policy, 700_000, name).await;
 
         // A client that leaves is charged what it was sent. Parts are charged before the end.
@@ -554,7 +539,7 @@ async fn the_bytes_of_a_body_are_charged_as_they_are_sent() {
 
         // A response beyond what remains is sent as a whole, and the debt is bounded.
         let response = service(7).oneshot(Request::new(())).await.unwrap();
-        assert_eq!(response.into_body().collect().await.unwrap().to_bytes().len(), 700_000, "{name}");
+        assert_eq!(text(response).await.len(), 700_000, "{name}");
         becomes(&limiter, &policy, 0, name).await;
         let denied = service(1).oneshot(Request::new(())).await.unwrap();
         assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS, "{name}");
@@ -592,10 +577,7 @@ async fn a_permit_is_held_as_always_beside_a_reservation() {
         Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(vec![0; 10])))
     }));
     let first = service.clone().oneshot(Request::new(())).await.unwrap();
-    assert_eq!(
-        service.clone().oneshot(Request::new(())).await.unwrap().status(),
-        StatusCode::TOO_MANY_REQUESTS
-    );
+    assert_eq!(service.clone().oneshot(Request::new(())).await.unwrap().status(), 429);
     drop(first);
     assert_eq!(service.oneshot(Request::new(())).await.unwrap().status(), StatusCode::OK);
 }
@@ -655,7 +637,6 @@ async fn end(server: SocketAddr, request: &str, slow: &Slow) {
 
 #[tokio::test]
 async fn a_request_whose_bytes_are_charged_pays_the_larger_of_its_cost_and_its_bytes() {
-    let redis = RedisServer::start();
     let rows = [
         ("GET /slow", 1_000),
         ("GET /panic", 1_000),
@@ -665,7 +646,7 @@ async fn a_request_whose_bytes_are_charged_pays_the_larger_of_its_cost_and_its_b
         ("GET /large", 50_000),
     ];
     let mut charged = Vec::new();
-    for (name, limiter) in memory_and_redis(&redis).await {
+    for (name, limiter) in stores("settled-request-whose-bytes").await {
         for (request, expected) in rows {
             let policy = day(&request.replace(['/', ' '], "-"), 1_000_000);
             let rule = rule(&policy).cost(|_| 1_000).response_bytes();
@@ -682,9 +663,8 @@ async fn a_request_whose_bytes_are_charged_pays_the_larger_of_its_cost_and_its_b
 
 #[tokio::test]
 async fn refund_cancelled_refunds_no_request_whose_handler_panics() {
-    let redis = RedisServer::start();
     let mut charged = Vec::new();
-    for (name, limiter) in memory_and_redis(&redis).await {
+    for (name, limiter) in stores("settled-refund-cancelled-refunds").await {
         for (request, expected) in [("GET /slow", 0), ("GET /panic", 1), ("GET /small", 1)] {
             let policy = day(&request.replace(['/', ' '], "-"), 100);
             let slow = Arc::default();
@@ -722,8 +702,7 @@ async fn a_client_that_leaves_a_stream_is_charged_what_it_was_sent() {
         axum::body::Body::from_stream(parts)
     }
 
-    let redis = RedisServer::start();
-    for (name, limiter) in memory_and_redis(&redis).await {
+    for (name, limiter) in stores("settled-client-leaves-stream").await {
         for or_refund in [false, true] {
             let tokens = day(&format!("tokens {or_refund}"), 1_000);
             let rule = rule(&tokens).cost(|_| 100);

@@ -159,15 +159,11 @@ async fn no_t_exceeds_a_retry_after_that_was_set_before() {
         }
     };
     let daily = || Policy::new("daily", Quota::per_day(100));
+    let date = "Fri, 31 Dec 9999 23:59:59 GMT";
     let rows = [
         ("shorter", "60", r#""daily";r=99"#, "limit=100, remaining=99, reset=60"),
         ("longer", "90000", r#""daily";r=99;t=85536"#, "limit=100, remaining=99, reset=85536"),
-        (
-            "a date, which is not compared",
-            "Fri, 31 Dec 9999 23:59:59 GMT",
-            r#""daily";r=99"#,
-            "limit=100, remaining=99, reset=85536",
-        ),
+        ("not compared", date, r#""daily";r=99"#, "limit=100, remaining=99, reset=85536"),
     ];
     for (name, wait, list, dictionary) in rows {
         let response = ask_for(&layer(daily()), get(), denied(wait)).await;
@@ -313,8 +309,7 @@ async fn the_headers_of_older_drafts_describe_the_policy_that_binds() {
     assert_eq!(response.headers()["ratelimit-policy"], "100;w=86400, 2;w=60");
     assert!(!response.headers().contains_key("ratelimit"));
     // The headers of an inner service are not changed.
-    for headers in [RateLimitHeaders::new(Dialect::IetfDraft06), RateLimitHeaders::new(Dialect::IetfDraft07)]
-    {
+    for headers in [Dialect::IetfDraft06, Dialect::IetfDraft07].map(RateLimitHeaders::new) {
         let inner = || {
             let names = ["ratelimit", "ratelimit-limit"];
             names
@@ -345,22 +340,16 @@ fn three(fields: &HeaderMap) -> String {
 
 #[tokio::test]
 async fn the_headers_of_older_drafts_agree_with_each_other_and_with_retry_after() {
+    let short = Quota::new(3, Duration::from_millis(999));
+    let older = [Dialect::IetfDraft06, Dialect::IetfDraft07].map(RateLimitHeaders::new);
     let rows = [
         ("a burst", Quota::per_minute(2).burst(4), 1, "limit=4, remaining=3, reset=90", "2;w=60"),
         ("a second", Quota::per_second(3), 1, "limit=3, remaining=2, reset=1", "3;w=1"),
-        (
-            "below a second",
-            Quota::new(3, Duration::from_millis(999)),
-            1,
-            "limit=3, remaining=2, reset=1",
-            "3",
-        ),
+        ("below a second", short, 1, "limit=3, remaining=2, reset=1", "3"),
         ("nothing left", Quota::per_minute(2), 2, "limit=2, remaining=0, reset=30", "2;w=60"),
     ];
     for (name, quota, cost, numbers, policy) in rows {
-        for headers in
-            [RateLimitHeaders::new(Dialect::IetfDraft06), RateLimitHeaders::new(Dialect::IetfDraft07)]
-        {
+        for headers in &older {
             let rule = costing(Policy::new("p", quota), cost);
             let layer = RateLimitLayer::with_rules(MemoryStore::with_clock(ManualClock::new()), rule)
                 .headers(headers.clone());
@@ -369,8 +358,7 @@ async fn the_headers_of_older_drafts_agree_with_each_other_and_with_retry_after(
             assert_eq!(response.headers()["ratelimit-policy"], policy, "{name}, {headers:?}");
         }
     }
-    for headers in [RateLimitHeaders::new(Dialect::IetfDraft06), RateLimitHeaders::new(Dialect::IetfDraft07)]
-    {
+    for headers in older {
         let policy = Policy::new("p", Quota::per_hour(5));
         let hourly = layer(policy.clone()).headers(headers.clone());
         assert_eq!(ask(&hourly, get()).await.status(), 200);
@@ -448,11 +436,8 @@ async fn headers_can_be_kept_off_redirects_and_off_successes() {
             [ask(&layer, get()).await, ask_for(&layer, get(), moved).await, ask(&layer, get()).await];
         assert_eq!(responses[2].status(), 429, "{name}");
         assert!(responses[2].headers().contains_key("retry-after"), "{name}");
-        assert_eq!(
-            responses.map(|response| response.headers().contains_key("ratelimit")),
-            expected,
-            "{name}"
-        );
+        let seen = responses.map(|response| response.headers().contains_key("ratelimit"));
+        assert_eq!(seen, expected, "{name}");
     }
 }
 
@@ -856,8 +841,7 @@ async fn two_layers_that_only_report_keep_each_others_mark() {
         let response = both().await;
         let marks = response.headers().get_all("x-ratelimit-exceeded").iter().count();
         assert_eq!(marks, usize::from(outer == 1) + usize::from(inner == 1));
-        let body = http_body_util::BodyExt::collect(response.into_body()).await.unwrap().to_bytes();
-        let seen = String::from_utf8(body.to_vec()).unwrap();
+        let seen = text(response).await;
         assert_eq!((seen.contains("outer"), seen.contains("inner")), (outer == 1, inner == 1), "{seen}");
     }
 }
@@ -865,31 +849,19 @@ async fn two_layers_that_only_report_keep_each_others_mark() {
 #[tokio::test]
 async fn a_request_keeps_the_marks_of_all_layers_that_it_passed() {
     let limits = |name, limit| layer(Policy::new(name, Quota::per_hour(limit)));
+    let reports = |name, limit| limits(name, limit).enforcement(Enforcement::ReportOnly);
     let undecided = Policy::new("middle", Quota::per_hour(1)).failure_mode(FailureMode::Open);
+    let undecided = RateLimitLayer::new(Down, undecided, Key::new("all"));
+    let two = r#"Some("\"outer\", \"inner\"")"#;
     // With a layer between them that enforces, and one that cannot decide.
     let rows = [
-        (
-            "report only",
-            limits("middle", 9).enforcement(Enforcement::ReportOnly),
-            r#"Some("\"outer\", \"inner\"")"#,
-        ),
-        (
-            "report only and over",
-            limits("middle", 1).enforcement(Enforcement::ReportOnly),
-            r#"Some("\"outer\", \"middle\", \"inner\"")"#,
-        ),
-        ("enforced", limits("middle", 9), r#"Some("\"outer\", \"inner\"")"#),
-        (
-            "undecided",
-            RateLimitLayer::new(Down, undecided, Key::new("all")).enforcement(Enforcement::ReportOnly),
-            r#"Some("\"outer\", \"inner\"")"#,
-        ),
+        ("report only", reports("middle", 9), two),
+        ("report only and over", reports("middle", 1), r#"Some("\"outer\", \"middle\", \"inner\"")"#),
+        ("enforced", limits("middle", 9), two),
+        ("undecided", undecided.enforcement(Enforcement::ReportOnly), two),
     ];
     for (name, middle, expected) in rows {
-        let (outer, inner) = (
-            limits("outer", 1).enforcement(Enforcement::ReportOnly),
-            limits("inner", 1).enforcement(Enforcement::ReportOnly),
-        );
+        let (outer, inner) = (reports("outer", 1), reports("inner", 1));
         let service = tower::ServiceBuilder::new().layer(outer).layer(middle).layer(inner).service_fn(
             |request: Request<String>| async move {
                 let field =
@@ -900,8 +872,7 @@ async fn a_request_keeps_the_marks_of_all_layers_that_it_passed() {
         let mut seen = String::new();
         for _ in 0..2 {
             let Ok(response) = tower::ServiceExt::oneshot(service.clone(), get()).await;
-            let body = http_body_util::BodyExt::collect(response.into_body()).await.unwrap().to_bytes();
-            seen = String::from_utf8(body.to_vec()).unwrap();
+            seen = text(response).await;
         }
         assert_eq!(seen, expected, "{name}");
     }
@@ -928,19 +899,13 @@ async fn a_layer_that_enforces_leaves_the_mark_of_a_gateway_alone() {
 #[tokio::test]
 async fn a_limit_without_headers_does_not_suppress_the_headers_of_an_outer_limit() {
     let api = |limit| layer(Policy::new("api", Quota::per_hour(limit)));
+    let other = layer(Policy::new("b", Quota::per_hour(3)));
+    let on_denials = RateLimitHeaders::default().on_rejections_only();
     let rows = [
         ("on", api(3), vec![r#""api";r=2;t=2400"#]),
         ("off", api(3).headers(RateLimitHeaders::off()), vec![r#""api";r=4;t=2880"#]),
-        (
-            "denials only",
-            api(3).headers(RateLimitHeaders::default().on_rejections_only()),
-            vec![r#""api";r=4;t=2880"#],
-        ),
-        (
-            "another name, off",
-            layer(Policy::new("b", Quota::per_hour(3))).headers(RateLimitHeaders::off()),
-            vec![r#""api";r=4;t=2880"#],
-        ),
+        ("denials only", api(3).headers(on_denials), vec![r#""api";r=4;t=2880"#]),
+        ("another name, off", other.headers(RateLimitHeaders::off()), vec![r#""api";r=4;t=2880"#]),
     ];
     for (name, inner, expected) in rows {
         let service = tower::service_fn(|_: Request<String>| async {
@@ -1027,24 +992,16 @@ async fn the_next_text_leaves_out_a_window_where_no_number_would_be_right() {
     let hourly = || Policy::new("p", Quota::per_hour(5));
     let window = || hourly().algorithm(FixedWindow::anchored());
     let bytes = || hourly().quota_unit(QuotaUnit::ContentBytes);
+    let slots = Policy::concurrency("p", 2);
+    let short = Policy::new("p", Quota::new(4, Duration::from_millis(500)));
     let rows = [
         ("admitted", costing(hourly(), 2), r#""p";q=5;w=3600"#, r#""p";a=3;w=2160;c=2"#),
         ("free", costing(hourly(), 0), r#""p";q=5;w=3600"#, r#""p";a=5;w=3600;c=0"#),
         ("no window has begun", costing(window(), 0), r#""p";q=5;w=3600"#, r#""p";a=5;c=0"#),
         ("above the capacity", costing(hourly(), 6), r#""p";q=5;w=3600"#, r#""p";a=5;c=6"#),
         ("bytes", costing(bytes(), 4), r#""p";q=5;qu="content-bytes";w=3600"#, r#""p";a=1;w=720;c=4"#),
-        (
-            "permits",
-            costing(Policy::concurrency("p", 2), 1),
-            r#""p";q=2;qu="concurrent-requests""#,
-            r#""p";a=1;c=1"#,
-        ),
-        (
-            "below a second",
-            costing(Policy::new("p", Quota::new(4, Duration::from_millis(500))), 1),
-            r#""p";q=4"#,
-            r#""p";a=3;w=1;c=1"#,
-        ),
+        ("permits", costing(slots, 1), r#""p";q=2;qu="concurrent-requests""#, r#""p";a=1;c=1"#),
+        ("below a second", costing(short, 1), r#""p";q=4"#, r#""p";a=3;w=1;c=1"#),
     ];
     for (name, rule, policy, limit) in rows {
         let store = MemoryStore::with_clock(ManualClock::new());

@@ -20,7 +20,7 @@ use redis::{
 use support::{
     Down, PATIENT, RedisServer, closes_received, current_thread, day, eventually, http as client,
     inner::{ask, get},
-    settings, store,
+    on_redis, settings, store,
 };
 use tokio::{
     task::JoinSet,
@@ -111,8 +111,7 @@ async fn is_normal_again(limiter: &Limiter, policy: &Policy) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn script_flush_in_a_loop_fails_no_decision_and_loses_none() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let done = Arc::new(AtomicBool::new(false));
     let flushing = {
         let (mut connection, done) = (server.connection(), done.clone());
@@ -134,8 +133,7 @@ async fn script_flush_in_a_loop_fails_no_decision_and_loses_none() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn decisions_without_the_scripts_send_their_text_once_for_each_lane() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let () = server.command(&["SCRIPT", "FLUSH"]);
     let () = server.command(&["CONFIG", "RESETSTAT"]);
     let counts = load(&limiter, &closed(1_000), 200, 1).await;
@@ -244,8 +242,7 @@ async fn leases_over_killed_connections_never_exceed_the_limit_and_lose_few_unit
 
 #[tokio::test(flavor = "multi_thread")]
 async fn connections_that_were_closed_while_they_were_idle_fail_no_decision() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let policy = closed(1_000_000);
     for _ in 0..5 {
         let counts = load(&limiter, &policy, 64, 5).await;
@@ -454,8 +451,7 @@ fn a_runtime_that_is_not_driven_delays_no_deadline_of_another_one() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_error_of_one_decision_does_not_affect_others_in_its_batch() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let () = server.command(&["RPUSH", "rl:closed:fixed-window:{mallory}", "x"]);
     let policy = closed(1_000_000);
     let ask = |key: &'static str| {
@@ -603,8 +599,7 @@ async fn a_stopped_server_is_unavailable_and_its_late_replies_reach_no_other_req
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_request_leaves_the_connection_in_step() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (_server, limiter) = on_redis().await;
     let policy = closed(1_000_000);
     for round in 0..200 {
         // Dropped after one poll, when the command may be under way.
@@ -623,8 +618,7 @@ async fn a_dropped_request_leaves_the_connection_in_step() {
 
 #[tokio::test]
 async fn an_error_reply_of_redis_is_a_failure_and_no_panic() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let key = Key::new("alice");
     let policy = closed(10);
 

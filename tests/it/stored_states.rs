@@ -46,6 +46,10 @@ fn policies() -> Vec<(&'static str, Policy, Vec<Step>)> {
     let some = || vec![Charge(3), Wait(2 * SECOND), Charge(2), Wait(SECOND)];
     let refunded = || vec![Charge(3), Wait(SECOND), Charge(2), Refund(1), Wait(SECOND)];
     let owing = || vec![Charge(6), Debit(9)];
+    let denied = || vec![Charge(10), Charge(3), Charge(3)];
+    let banned = [denied(), vec![Charge(3), Wait(SECOND)]].concat();
+    let by_operator = vec![Charge(2), Ban(90 * SECOND)];
+    let leased = |name| of(name, Quota::per_hour(1_000)).max_lease(50);
     let raised = || vec![Charge(8), Wait(SECOND), Raise(5), Wait(30 * SECOND), Charge(1)];
     let penalty = Penalty::after(3, 60 * SECOND).ban(60 * SECOND).up_to(3_600 * SECOND);
     let (window, log, cells) = (FixedWindow::anchored(), SlidingLog::new(), SlidingWindow::new());
@@ -56,7 +60,7 @@ fn policies() -> Vec<(&'static str, Policy, Vec<Step>)> {
         ("gcra, refunded", ten("gcra, refunded"), refunded()),
         ("gcra, debt", ten("gcra, debt").max_debt(20), owing()),
         ("gcra, raised", ten("gcra, raised"), raised()),
-        ("gcra, leased", of("gcra, leased", Quota::per_hour(1_000)).max_lease(50), vec![Charge(1); 200]),
+        ("gcra, leased", leased("gcra, leased"), vec![Charge(1); 200]),
         ("meter", ten("meter").algorithm(LeakyBucket::meter()), some()),
         ("queue", ten("queue").algorithm(LeakyBucket::queue(30 * SECOND)), some()),
         ("tokens", ten("tokens").algorithm(TokenBucket::new()), some()),
@@ -64,11 +68,7 @@ fn policies() -> Vec<(&'static str, Policy, Vec<Step>)> {
         ("anchored", ten("anchored").algorithm(window), some()),
         ("anchored, refunded", ten("anchored, refunded").algorithm(window), refunded()),
         ("anchored, debt", ten("anchored, debt").algorithm(window).max_debt(20), owing()),
-        (
-            "anchored, leased",
-            of("anchored, leased", Quota::per_hour(1_000)).algorithm(window).max_lease(50),
-            vec![Charge(1); 200],
-        ),
+        ("anchored, leased", leased("anchored, leased").algorithm(window), vec![Charge(1); 200]),
         ("aligned", ten("aligned").algorithm(FixedWindow::aligned()), some()),
         ("log", ten("log").algorithm(log), some()),
         ("log, refunded", ten("log, refunded").algorithm(log), refunded()),
@@ -78,21 +78,9 @@ fn policies() -> Vec<(&'static str, Policy, Vec<Step>)> {
         ("segments, debt", ten("segments, debt").algorithm(cells).max_debt(20), owing()),
         ("segments, raised", ten("segments, raised").algorithm(cells), raised()),
         ("permits", Policy::concurrency("permits", 10).failure_mode(FailureMode::Closed), some()),
-        (
-            "penalty, denials",
-            ten("penalty, denials").penalty(penalty),
-            vec![Charge(10), Charge(3), Charge(3)],
-        ),
-        (
-            "penalty, ban",
-            ten("penalty, ban").penalty(penalty),
-            vec![Charge(10), Charge(3), Charge(3), Charge(3), Wait(SECOND)],
-        ),
-        (
-            "penalty, operator",
-            ten("penalty, operator").penalty(Penalty::manual()),
-            vec![Charge(2), Ban(90 * SECOND)],
-        ),
+        ("penalty, denials", ten("penalty, denials").penalty(penalty), denied()),
+        ("penalty, ban", ten("penalty, ban").penalty(penalty), banned),
+        ("penalty, operator", ten("penalty, operator").penalty(Penalty::manual()), by_operator),
     ]
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::custom_algorithm::example::DayAndNight;
-use support::RedisServer;
+use support::{InLua, RedisServer};
 use tower_ratelimit::{
     Error, Policy, Quota,
     algorithm::{
@@ -204,10 +204,8 @@ async fn a_mistake_in_both_twins_is_a_broken_rule() {
     for (mistake, rule) in rows {
         let report = windows(mistake, mistake).run(&server.url()).await.expect_err(rule);
         let text = report.to_string();
-        assert!(
-            text.starts_with(&format!("the algorithm windows breaks the rule \"{rule}\" at step ")),
-            "{text}"
-        );
+        let expected = format!("the algorithm windows breaks the rule \"{rule}\" at step ");
+        assert!(text.starts_with(&expected), "{text}");
     }
 }
 
@@ -223,22 +221,10 @@ async fn a_retry_time_that_does_not_help_is_reported_unless_it_need_not_be_exact
 
 #[tokio::test]
 async fn a_test_that_cannot_run_says_why() {
-    #[derive(Debug)]
-    struct WithoutTwin;
-
-    impl Algorithm for WithoutTwin {
-        fn name(&self) -> &str {
-            "lonely"
-        }
-        fn lua(&self) -> &str {
-            "return { decide = type }"
-        }
-        fn arguments(&self, _: &Quota) -> Result<Vec<u64>, Error> {
-            Ok(vec![])
-        }
-    }
     let server = RedisServer::start();
-    let lonely = TwinTest::new(&Policy::new("p", Quota::per_second(5)).algorithm(WithoutTwin));
+    let lonely = TwinTest::new(
+        &Policy::new("p", Quota::per_second(5)).algorithm(InLua::new("lonely", "return { decide = type }")),
+    );
     let report: TwinTestError = lonely.run(&server.url()).await.unwrap_err();
     assert_eq!((report.step(), report.seed()), (None, None));
     assert!(report.to_string().contains("the algorithm lonely, which has no twin in Rust"), "{report}");

@@ -16,12 +16,10 @@ fn a_policy_warns_of_a_period_unfit_for_headers_and_of_a_login_limit_exceeded() 
     let millis = |millis| Quota::new(5, Duration::from_millis(millis));
     let minute = Quota::per_minute(5);
     let queue = |wait| LeakyBucket::queue(Duration::from_secs(wait));
+    let none = "clients see none: write the quota with a period of whole seconds, such as 50/s";
     let rows = [
         (Policy::new("api", minute), None),
-        (
-            Policy::new("api", millis(100)),
-            Some("clients see none: write the quota with a period of whole seconds, such as 50/s"),
-        ),
+        (Policy::new("api", millis(100)), Some(none)),
         (Policy::new("api", millis(1_500)), Some("one that is rounded up")),
         // The period of permits is not shown.
         (Policy::concurrency("api", 5), None),
@@ -64,15 +62,13 @@ fn a_layer_warns_of_bytes_that_headers_call_requests() {
     let layer = |key: Box<dyn KeyExtractor>| RateLimitLayer::new(MemoryStore::new(), policy(), key);
     let rule = || Rule::new(policy(), Key::new("all"));
     let ruled = |rule: Rule| RateLimitLayer::with_rules(MemoryStore::new(), rule);
+    let bytes = policy().quota_unit(QuotaUnit::ContentBytes);
     let rows = [
         (layer(Box::new(Key::new("all"))), None),
         (layer(Box::new(MatchedRoute::new())), None),
         (ruled(rule().reserve()), None),
         (ruled(rule().response_bytes()), Some("add Policy::quota_unit")),
-        (
-            ruled(Rule::new(policy().quota_unit(QuotaUnit::ContentBytes), Key::new("all")).response_bytes()),
-            None,
-        ),
+        (ruled(Rule::new(bytes, Key::new("all")).response_bytes()), None),
     ];
     for (at, (layer, expected)) in rows.into_iter().enumerate() {
         let warnings = layer.warnings();
@@ -108,10 +104,8 @@ fn a_layer_warns_of_requests_that_hold_permits_while_they_wait_in_a_queue() {
         let warnings = RateLimitLayer::with_rules(MemoryStore::new(), rules).warnings();
         let is_expected =
             |warning: &String| warning.contains(r#"the queue of the policy "mails" already holds"#);
-        assert!(
-            warnings.len() == usize::from(expected) && warnings.iter().all(is_expected),
-            "{name}: {warnings:?}"
-        );
+        let count = usize::from(expected);
+        assert!(warnings.len() == count && warnings.iter().all(is_expected), "{name}: {warnings:?}");
     }
 }
 
@@ -120,26 +114,18 @@ fn a_layer_warns_of_units_that_no_call_of_a_handler_reaches() {
     let rule = |name: &str| Rule::new(Policy::new(name, Quota::per_minute(5)), Key::new("all"));
     let (tokens, money) = (|| rule("tokens").unit("tokens"), || rule("money").unit("cents"));
     let reserves = |rule: Rule| Rules::from(rule.reserve());
+    let calls = rule("calls").reserve();
+    let tokens_unreserved = r#"the unit "tokens" of the policy "tokens" is not reserved"#;
+    let money_unreserved = r#"the unit "cents" of the policy "money" is not"#;
+    let no_unit = r#"the policy "calls" reserves without a unit"#;
     let rows = [
         ("a unit that is reserved", reserves(tokens()), None),
         ("two units", reserves(tokens()).always(money().reserve_or_refund()), None),
         ("no unit", reserves(rule("one")).always(rule("two").reserve()), None),
         ("a limit without a unit", reserves(tokens()).always(rule("requests")), None),
-        (
-            "not reserved",
-            tokens().into(),
-            Some(r#"the unit "tokens" of the policy "tokens" is not reserved"#),
-        ),
-        (
-            "of bytes",
-            money().response_bytes().into(),
-            Some(r#"the unit "cents" of the policy "money" is not"#),
-        ),
-        (
-            "one without a unit",
-            reserves(tokens()).always(rule("calls").reserve()),
-            Some(r#"the policy "calls" reserves without a unit"#),
-        ),
+        ("not reserved", tokens().into(), Some(tokens_unreserved)),
+        ("of bytes", money().response_bytes().into(), Some(money_unreserved)),
+        ("without a unit", reserves(tokens()).always(calls), Some(no_unit)),
     ];
     for (name, rules, expected) in rows {
         let mut warnings = RateLimitLayer::with_rules(MemoryStore::new(), rules).warnings();
@@ -189,11 +175,8 @@ fn a_warning_that_is_accepted_is_left_out_and_one_that_does_not_occur_is_a_warni
     assert!(accepting.warnings().is_empty());
     // Another warning stays.
     let more = accepting.clone().rule(rule("tokens").unit("tokens"));
-    assert!(
-        more.warnings().len() == 1 && more.warnings()[0].contains("is not reserved"),
-        "{:?}",
-        more.warnings()
-    );
+    let warnings = more.warnings();
+    assert!(warnings.len() == 1 && warnings[0].contains("is not reserved"), "{warnings:?}");
 
     // All warnings with the text are accepted.
     let two = accepting.clone().rule(rule("password"));

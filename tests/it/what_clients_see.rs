@@ -332,11 +332,7 @@ async fn a_layer_without_headers_keeps_the_headers_of_other_layers() {
         ];
         for (name, order, expected) in rows {
             let response = call(&stack(order)).await;
-            assert_eq!(
-                numbers(response.headers(), dialect, &clock)[0],
-                Some(expected),
-                "{dialect:?}, {name}"
-            );
+            assert_eq!(numbers(response.headers(), dialect, &clock)[0], Some(expected), "{dialect:?} {name}");
         }
     }
 }
@@ -386,32 +382,23 @@ async fn a_cost_is_stated_unless_the_charge_has_changed_since_the_decision() {
         response
     };
     let other = || Policy::new("other", Quota::per_hour(90));
+    let debits = get_route(async move |limiter: Limiter, decision: Decision| {
+        with_decision(limiter.debit(&decision, 2).await.unwrap())
+    });
+    let refunds = get_route(async move |limiter: Limiter, decision: Decision| {
+        with_decision(limiter.refund(&decision, 2).await.unwrap())
+    });
+    let charges_another = get_route(async move |limiter: Limiter| {
+        let policy = Policy::new("p", Quota::per_hour(9));
+        with_decision(limiter.check(&policy, &Key::new("another"), 1).await.unwrap())
+    });
     let rows = [
         ("no decision", get_route(async || ""), Some(3)),
         ("its decision", get_route(async move |decision: Decision| with_decision(decision)), Some(3)),
-        (
-            "a debit",
-            get_route(async move |limiter: Limiter, decision: Decision| {
-                with_decision(limiter.debit(&decision, 2).await.unwrap())
-            }),
-            None,
-        ),
-        (
-            "a refund by the handler",
-            get_route(async move |limiter: Limiter, decision: Decision| {
-                with_decision(limiter.refund(&decision, 2).await.unwrap())
-            }),
-            None,
-        ),
+        ("a debit", debits, None),
+        ("a refund by the handler", refunds, None),
         ("a response that does not count", get_route(async || http::StatusCode::UNAUTHORIZED), None),
-        (
-            "another client's key",
-            get_route(async move |limiter: Limiter| {
-                let policy = Policy::new("p", Quota::per_hour(9));
-                with_decision(limiter.check(&policy, &Key::new("another"), 1).await.unwrap())
-            }),
-            Some(3),
-        ),
+        ("another client's key", charges_another, Some(3)),
     ];
     for (name, handler, cost) in rows {
         let policy = Policy::new("p", Quota::per_hour(9));
@@ -439,20 +426,12 @@ async fn a_denial_for_lack_of_permits_asks_for_a_second_and_others_for_their_wai
     let slots =
         || Policy::new("slots", Quota::new(1, 30 * Duration::from_secs(1))).algorithm(Concurrency::new());
     let minute = Duration::from_secs(60);
+    let units = Policy::new("units", Quota::per_minute(1));
+    let banning = slots().penalty(Penalty::after(1, minute).ban(minute));
     let rows = [
         ("permits", vec![slots()], "1", "Try again in 1 second."),
-        (
-            "permits and units",
-            vec![slots(), Policy::new("units", Quota::per_minute(1))],
-            "60",
-            "Try again in 1 minute.",
-        ),
-        (
-            "a ban under a policy of permits",
-            vec![slots().penalty(Penalty::after(1, minute).ban(minute))],
-            "60",
-            "The client is banned. Try again in 1 minute.",
-        ),
+        ("permits and units", vec![slots(), units], "60", "Try again in 1 minute."),
+        ("a ban", vec![banning], "60", "The client is banned. Try again in 1 minute."),
     ];
     for (name, policies, wait, detail) in rows {
         let clock = ManualClock::new();

@@ -131,14 +131,9 @@ where
     let (served, denied) = (served.load(Relaxed), denied.load(Relaxed));
     let names = limits.policies.iter().map(|policy| policy.policy().name().to_owned());
     let shares: Vec<_> = names.zip(&least).collect();
-    assert!(
-        served > 1_000 && denied * 20 <= served,
-        "served {served}, denied {denied}; least shares {shares:?}"
-    );
-    assert!(
-        least.iter().all(|share| *share > 0.95),
-        "served {served}, denied {denied}; least shares {shares:?}"
-    );
+    let seen = format!("served {served}, denied {denied}; least shares {shares:?}");
+    assert!(served > 1_000 && denied * 20 <= served, "{seen}");
+    assert!(least.iter().all(|share| *share > 0.95), "{seen}");
 }
 
 /// Sends the head of a request on a separate connection.

@@ -422,10 +422,7 @@ async fn a_denial_stands_when_a_later_identity_is_unavailable() {
     let charges = [charges[0].clone(), charges[2].clone()];
     assert!(limiter.check_all(&charges).await.is_err());
     let peek = async || limiter.peek(&policies[0], charges[0].key(), 1).await.unwrap();
-    assert!(
-        eventually(async || peek().await.remaining() == Some(9)).await,
-        "what was charged was not refunded"
-    );
+    assert!(eventually(async || peek().await.remaining() == Some(9)).await, "the charge was not refunded");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -825,9 +822,7 @@ async fn every_operation_works_under_the_acl_rule() {
     let rule = store(&cluster).await.acl_rule();
     let keys: Vec<Key> = (0..3).map(|node| key_of(&cluster, node)).collect();
     for node in &cluster.nodes {
-        let mut words = vec!["ACL", "SETUSER", "limiter", "on", ">secret"];
-        words.extend(rule.split(' '));
-        let () = node.command(&words);
+        node.user("limiter", &rule);
         // So that the script has to be loaded too.
         let () = node.command(&["SCRIPT", "FLUSH"]);
         let () = node.command(&["ACL", "SETUSER", "default", "off"]);

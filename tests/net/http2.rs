@@ -7,7 +7,7 @@ use axum::{
     extract::Path,
     routing::{any, post},
 };
-use http::{Method, Request};
+use http::{Method, Request, request::Parts};
 use hyper::{
     client::conn::{http1, http2},
     ext::Protocol,
@@ -19,7 +19,6 @@ use tower_ratelimit::{
     ClientIp, Header, Key, KeyExtractor, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rule,
     key::{Bearer, Cookie, GrpcMethod, MatchedRoute, TrustedProxies, from_extractor, from_fn},
     layer::Rules,
-    store::ManualClock,
 };
 
 /// How a request is sent.
@@ -157,207 +156,120 @@ fn routed(limit: RateLimitLayer) -> Router {
         .layer(limit)
 }
 
+fn keyed(key: impl KeyExtractor) -> RateLimitLayer {
+    RateLimitLayer::new(MemoryStore::new(), policy("p"), key)
+}
+
+fn ruled(rules: Rules) -> RateLimitLayer {
+    RateLimitLayer::with_rules(MemoryStore::new(), rules)
+}
+
+fn with<const N: usize>(header: &'static str, values: [&'static str; N]) -> [Sent; N] {
+    values.map(|value| send("/").with(header, value))
+}
+
+/// Checks the statuses of `requests` in each form. Each connection is to another service of `app`.
+async fn in_each_form(name: &str, app: impl Fn() -> Router, requests: &[Sent], expected: &[u16]) {
+    for form in [Form::Origin, Form::Absolute, Form::Http2] {
+        let server = serve(app()).await;
+        let seen = timeout(Duration::from_secs(30), statuses(server, form, requests)).await;
+        assert_eq!(seen.unwrap(), expected, "{name}, {form:?}");
+    }
+}
+
 #[tokio::test]
-async fn each_extractor_and_rule_holds_alike_over_both_versions_of_http() {
-    let clock = ManualClock::new();
-    let store = || MemoryStore::with_clock(clock.clone());
-    let ruled = |rules: Rules| RateLimitLayer::with_rules(store(), rules);
-    fn keyed_by(store: MemoryStore, key: impl KeyExtractor) -> RateLimitLayer {
-        RateLimitLayer::new(store, policy("p"), key)
-    }
-    let host = || Header::new("host");
-    let proxies = || TrustedProxies::cidrs(["127.0.0.0/8"]).unwrap();
-    let of_host = |name: &'static str| send("/").host(name);
-    let spellings = || {
-        let names = ["shop.example", "SHOP.Example", "shop.example:8080", "shop.example:", "shop.example."];
-        names.into_iter().chain(["other.example"]).map(of_host).collect::<Vec<_>>()
-    };
-    let one_host = vec![200, 429, 429, 429, 429, 200];
-    let forwarded = |addresses| send("/").with("x-forwarded-for", addresses);
-    let authorized = |value| send("/").with("authorization", value);
-    let with_key = |value| send("/").with("x-api-key", value);
-    type Row = (&'static str, fn(RateLimitLayer) -> Router, RateLimitLayer, Vec<Sent>, Vec<u16>);
-    let rows: Vec<Row> = vec![
-        ("host", app, keyed_by(store(), host()), spellings(), one_host.clone()),
-        (
-            "host, or the address",
-            app,
-            keyed_by(store(), host().or(PeerIp::new())),
-            spellings(),
-            one_host.clone(),
-        ),
-        ("host and address", app, keyed_by(store(), (host(), PeerIp::new())), spellings(), one_host),
-        (
-            "blocked hosts",
-            app,
-            keyed_by(store(), Key::new("all")).block_if(host().any_of(["Shop.example:443"])),
-            spellings(),
-            vec![429, 429, 429, 429, 429, 200],
-        ),
-        (
-            "exempt hosts",
-            app,
-            keyed_by(store(), Key::new("all")).exempt_if(host().any_of(["shop.example"])),
-            [spellings(), vec![of_host("other.example")]].concat(),
-            vec![200, 200, 200, 200, 200, 200, 429],
-        ),
-        (
-            "IPv6 hosts",
-            app,
-            keyed_by(store(), host()),
-            ["[::1]", "[::1]:80", "[::2]"].map(of_host).into(),
-            vec![200, 429, 200],
-        ),
-        (
-            "cookie",
-            app,
-            keyed_by(store(), Cookie::new("session")),
-            vec![
-                send("/").cookie("theme=dark").cookie("session=s1").cookie("a=b"),
-                send("/").cookie("session=s1").cookie("theme=light"),
-                send("/").cookie("session=s2"),
-                send("/").cookie("theme=dark"),
-            ],
-            vec![200, 429, 200, 400],
-        ),
-        (
-            "all cookies",
-            app,
-            keyed_by(store(), Header::new("cookie")),
-            vec![
-                send("/").cookie("theme=dark").cookie("session=s1"),
-                send("/").cookie("theme=dark").cookie("session=s1"),
-                send("/").cookie("session=s1"),
-                send("/"),
-            ],
-            vec![200, 429, 200, 400],
-        ),
-        (
-            "header",
-            app,
-            keyed_by(store(), Header::new("x-api-key")),
-            ["k1", "k1 ", "\tk1", "k2", " "].map(with_key).into(),
-            vec![200, 429, 429, 200, 400],
-        ),
-        (
-            "bearer",
-            app,
-            keyed_by(store(), Bearer::new()),
-            ["Bearer t1", "bearer  t1", "Bearer t2", "Basic t1"].map(authorized).into(),
-            vec![200, 429, 200, 400],
-        ),
-        ("address", app, keyed_by(store(), PeerIp::new()), vec![send("/"), send("/")], vec![200, 429]),
-        (
-            "forwarded address",
-            app,
-            keyed_by(store(), ClientIp::behind(proxies())),
-            ["203.0.113.7", "198.51.100.1, 203.0.113.7", "203.0.113.8"].map(forwarded).into(),
-            vec![200, 429, 200],
-        ),
-        (
-            "matched route",
-            routed,
-            keyed_by(store(), MatchedRoute::new()),
-            ["/users/1", "/users/2", "/", "/nowhere", "/elsewhere"].map(send).into(),
-            vec![200, 429, 200, 404, 429],
-        ),
-        (
-            "parameter of a route",
-            routed,
-            keyed_by(store(), from_extractor((), |Path(user): Path<String>| user)),
-            ["/users/1", "/users/1", "/users/2"].map(send).into(),
-            vec![200, 429, 200],
-        ),
-        (
-            "closure over the path",
-            routed,
-            keyed_by(store(), from_fn(|request| request.uri.path().to_owned())),
-            ["/users/1", "/users/1?a", "/users/2"].map(send).into(),
-            vec![200, 429, 200],
-        ),
-        (
-            "gRPC method",
-            routed,
-            keyed_by(store(), GrpcMethod::new()),
-            ["/greeter.Greeter/Hello", "/greeter.Greeter/Hello", "/greeter.Greeter/Bye"]
-                .map(|path| send(path).by(Method::POST))
-                .into(),
-            vec![200, 429, 200],
-        ),
-        (
-            "exempt by path",
-            routed,
-            keyed_by(store(), Key::new("all")).exempt_if(|request| request.uri.path() == "/users/1"),
-            ["/users/1", "/users/1", "/users/2", "/users/2"].map(send).into(),
-            vec![200, 200, 200, 429],
-        ),
-        (
-            "skipped by path",
-            routed,
-            ruled(Rules::new().always(per_client("all").skip_if(|request| request.uri.path() == "/users/1"))),
-            ["/users/1", "/users/1", "/users/2", "/users/2"].map(send).into(),
-            vec![200, 200, 200, 429],
-        ),
-        (
-            "routes",
-            routed,
-            ruled(Rules::new().route("GET /users/{id}", per_client("users")).fallback(per_client("rest"))),
-            vec![
-                send("/users/1"),
-                send("/users/2").by(Method::HEAD),
-                send("/users/1").by(Method::POST),
-                send("/users/1").by(Method::PUT),
-            ],
-            vec![200, 429, 200, 429],
-        ),
-        (
-            "route in a nested router",
-            routed,
-            ruled(Rules::new().route("POST /api/login", per_client("login"))),
-            ["/api/login", "/api/login", "/api//login"].map(|path| send(path).by(Method::POST)).into(),
-            vec![200, 429, 429],
-        ),
-        (
-            "WebSocket after a GET",
-            routed,
-            ruled(Rules::new().route("GET /ws", per_client("ws"))),
-            vec![send("/ws"), send("/ws").websocket()],
-            vec![200, 429],
-        ),
-        (
-            "WebSocket",
-            routed,
-            ruled(Rules::new().route("GET /ws", per_client("ws")).fallback(per_client("rest"))),
-            vec![send("/ws").websocket(), send("/ws").websocket(), send("/")],
-            vec![200, 429, 200],
-        ),
-        (
-            "WebSocket by another method",
-            routed,
-            ruled(Rules::new().route("POST /ws", per_client("posts"))),
-            vec![send("/ws").by(Method::POST), send("/ws").websocket()],
-            vec![200, 200],
-        ),
-        (
-            "WebSocket, keyed by host",
-            routed,
-            ruled(Rules::new().route("/ws", Rule::new(policy("ws"), Header::new("host")))),
-            vec![send("/ws").websocket(), send("/ws").websocket()],
-            vec![200, 429],
-        ),
+async fn each_extractor_holds_alike_over_both_versions_of_http() {
+    let header = || app(keyed(Header::new("x-api-key")));
+    let keys = with("x-api-key", ["k1", "k1 ", "\tk1", "k2", " "]);
+    in_each_form("header", header, &keys, &[200, 429, 429, 200, 400]).await;
+    let tokens = with("authorization", ["Bearer t1", "bearer  t1", "Bearer t2", "Basic t1"]);
+    in_each_form("bearer", || app(keyed(Bearer::new())), &tokens, &[200, 429, 200, 400]).await;
+    in_each_form("address", || app(keyed(PeerIp::new())), &["/", "/"].map(send), &[200, 429]).await;
+    let proxied = || app(keyed(ClientIp::behind(TrustedProxies::cidrs(["127.0.0.0/8"]).unwrap())));
+    let addresses = ["203.0.113.7", "198.51.100.1, 203.0.113.7", "203.0.113.8"];
+    in_each_form("forwarded", proxied, &with("x-forwarded-for", addresses), &[200, 429, 200]).await;
+
+    let cookies = [
+        send("/").cookie("theme=dark").cookie("session=s1").cookie("a=b"),
+        send("/").cookie("session=s1").cookie("theme=light"),
+        send("/").cookie("session=s2"),
+        send("/").cookie("theme=dark"),
     ];
-    let mut wrong = Vec::new();
-    for (name, app, layer, requests, expected) in rows {
-        for form in [Form::Origin, Form::Absolute, Form::Http2] {
-            // The quota is fully replenished.
-            clock.advance(Duration::from_secs(7_200));
-            let server = serve(app(layer.clone())).await;
-            let seen = timeout(Duration::from_secs(30), statuses(server, form, &requests)).await;
-            let seen = seen.expect("the server answers");
-            if seen != expected {
-                wrong.push(format!("{name}, {form:?}: {seen:?}, not {expected:?}"));
-            }
-        }
-    }
-    assert!(wrong.is_empty(), "{wrong:#?}");
+    in_each_form("cookie", || app(keyed(Cookie::new("session"))), &cookies, &[200, 429, 200, 400]).await;
+    let cookies = [
+        send("/").cookie("theme=dark").cookie("session=s1"),
+        send("/").cookie("theme=dark").cookie("session=s1"),
+        send("/").cookie("session=s1"),
+        send("/"),
+    ];
+    in_each_form("all cookies", || app(keyed(Header::new("cookie"))), &cookies, &[200, 429, 200, 400]).await;
+
+    let matched = || routed(keyed(MatchedRoute::new()));
+    let paths = ["/users/1", "/users/2", "/", "/nowhere", "/elsewhere"].map(send);
+    in_each_form("matched route", matched, &paths, &[200, 429, 200, 404, 429]).await;
+    let parameter = || routed(keyed(from_extractor((), |Path(user): Path<String>| user)));
+    let users = ["/users/1", "/users/1", "/users/2"].map(send);
+    in_each_form("parameter of a route", parameter, &users, &[200, 429, 200]).await;
+    let path = || routed(keyed(from_fn(|request| request.uri.path().to_owned())));
+    let users = ["/users/1", "/users/1?a", "/users/2"].map(send);
+    in_each_form("closure over the path", path, &users, &[200, 429, 200]).await;
+    let calls = ["/greeter.Greeter/Hello", "/greeter.Greeter/Hello", "/greeter.Greeter/Bye"];
+    let calls = calls.map(|path| send(path).by(Method::POST));
+    in_each_form("gRPC method", || routed(keyed(GrpcMethod::new())), &calls, &[200, 429, 200]).await;
+}
+
+#[tokio::test]
+async fn the_host_of_a_request_is_the_same_over_both_versions_of_http() {
+    let host = || Header::new("host");
+    let of_host = |name: &'static str| send("/").host(name);
+    let names = ["shop.example", "SHOP.Example", "shop.example:8080", "shop.example:", "shop.example."];
+    let spellings = [&names.map(of_host)[..], &[of_host("other.example")]].concat();
+    let one_host = [200, 429, 429, 429, 429, 200];
+    in_each_form("host", || app(keyed(host())), &spellings, &one_host).await;
+    in_each_form("or the address", || app(keyed(host().or(PeerIp::new()))), &spellings, &one_host).await;
+    in_each_form("and the address", || app(keyed((host(), PeerIp::new()))), &spellings, &one_host).await;
+    let hosts = ["[::1]", "[::1]:80", "[::2]"].map(of_host);
+    in_each_form("IPv6", || app(keyed(host())), &hosts, &[200, 429, 200]).await;
+
+    let blocked = || app(keyed(Key::new("all")).block_if(host().any_of(["Shop.example:443"])));
+    in_each_form("blocked", blocked, &spellings, &[429, 429, 429, 429, 429, 200]).await;
+    let exempt = || app(keyed(Key::new("all")).exempt_if(host().any_of(["shop.example"])));
+    let more = [&spellings[..], &[of_host("other.example")]].concat();
+    in_each_form("exempt", exempt, &more, &[200, 200, 200, 200, 200, 200, 429]).await;
+}
+
+#[tokio::test]
+async fn each_rule_holds_alike_over_both_versions_of_http() {
+    let first = |request: &Parts| request.uri.path() == "/users/1";
+    let users = ["/users/1", "/users/1", "/users/2", "/users/2"].map(send);
+    let exempt = || routed(keyed(Key::new("all")).exempt_if(first));
+    in_each_form("exempt by path", exempt, &users, &[200, 200, 200, 429]).await;
+    let skipped = || routed(ruled(Rules::new().always(per_client("all").skip_if(first))));
+    in_each_form("skipped by path", skipped, &users, &[200, 200, 200, 429]).await;
+    let routes = || Rules::new().route("GET /users/{id}", per_client("users")).fallback(per_client("rest"));
+    let requests = [
+        send("/users/1"),
+        send("/users/2").by(Method::HEAD),
+        send("/users/1").by(Method::POST),
+        send("/users/1").by(Method::PUT),
+    ];
+    in_each_form("routes", || routed(ruled(routes())), &requests, &[200, 429, 200, 429]).await;
+    let nested = || routed(ruled(Rules::new().route("POST /api/login", per_client("login"))));
+    let logins = ["/api/login", "/api/login", "/api//login"].map(|path| send(path).by(Method::POST));
+    in_each_form("route in a nested router", nested, &logins, &[200, 429, 429]).await;
+}
+
+#[tokio::test]
+async fn a_websocket_is_a_get_over_both_versions_of_http() {
+    let (get, post, socket) = (send("/ws"), send("/ws").by(Method::POST), send("/ws").websocket());
+    let gets = || Rules::new().route("GET /ws", per_client("ws"));
+    let after_a_get = [get, socket.clone()];
+    in_each_form("after a GET", || routed(ruled(gets())), &after_a_get, &[200, 429]).await;
+    let both = || routed(ruled(gets().fallback(per_client("rest"))));
+    let twice = [socket.clone(), socket.clone()];
+    in_each_form("and others", both, &[&twice[..], &[send("/")]].concat(), &[200, 429, 200]).await;
+    let posts = || routed(ruled(Rules::new().route("POST /ws", per_client("posts"))));
+    in_each_form("after a POST", posts, &[post, socket], &[200, 200]).await;
+    let hosts = || routed(ruled(Rules::new().route("/ws", Rule::new(policy("ws"), Header::new("host")))));
+    in_each_form("keyed by host", hosts, &twice, &[200, 429]).await;
 }

@@ -97,12 +97,7 @@ async fn a_look_at_a_large_redis_ends() {
 async fn a_user_without_a_permission_gets_an_error_that_names_it() {
     let server = RedisServer::start();
     let rule = settings().connect(&server.url()).await.unwrap().acl_rule();
-    let mut words = vec!["ACL", "SETUSER", "limiter", "on", ">secret"];
-    words.extend(rule.split(' '));
-    let () = server.command(&words);
-    let url = server.url().replace("redis://", "redis://limiter:secret@");
-    let store = settings().connect(&url).await.unwrap();
-    let limiter = Limiter::new(store);
+    let limiter = Limiter::new(settings().connect(&server.user("limiter", &rule)).await.unwrap());
     let error = limiter.operator().stored_keys(&policies(), Extent::Seen(1_000)).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StoreFailed);
     assert_eq!(error.to_string(), "keys cannot be listed: run ACL SETUSER <user> +scan");

@@ -5,12 +5,11 @@
 mod example;
 
 use std::{collections::BTreeMap, convert::Infallible, io, net::SocketAddr, time::Duration};
-use support::{Down, Fake, RedisServer, fails, fails_after, settings};
+use support::{Down, Fake, RedisServer, fails, fails_after, inner::text, settings};
 use tokio::task::yield_now;
 
 use axum::{body::Body, extract::ConnectInfo};
 use http::{Request, Response};
-use http_body_util::BodyExt as _;
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 use prometheus_parse::{Scrape, Value};
 use tower::{Layer as _, ServiceExt as _, service_fn};
@@ -73,9 +72,7 @@ async fn the_example_serves_its_counters_to_prometheus() {
         let peer = ConnectInfo(SocketAddr::from(([203, 0, 113, 7], 4711)));
         let request = Request::get(path).extension(peer).body(Body::empty()).unwrap();
         let response = app.clone().oneshot(request).await.unwrap();
-        let status = response.status().as_u16();
-        let body = response.into_body().collect().await.unwrap().to_bytes();
-        (status, String::from_utf8(body.to_vec()).unwrap())
+        (response.status().as_u16(), text(response).await)
     };
     for status in [200, 200, 429] {
         assert_eq!(get("/").await.0, status);

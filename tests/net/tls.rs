@@ -69,17 +69,13 @@ async fn each_failed_handshake_names_its_remedy() {
     let with = |authority: &Authority| settings().tls_ca_certificate(authority.ca.clone());
     let plain_port_with_tls = required.url().replace("redis://", "rediss://");
     let tls_port_without_tls = url.replace("rediss://", "redis://");
+    let with_other = with(&authority).tls_client_certificate(&*stranger.certificate, &*stranger.key);
     let rows: [(&str, RedisStoreBuilder, &str, &str); 7] = [
         ("no CA", settings(), &url, "tls_ca_certificate"),
         ("another CA", with(&stranger), &url, "tls_ca_certificate"),
         ("another host", with(&elsewhere), &elsewhere_url, "use a host that the certificate names"),
         ("no client certificate", with(&authority), &strict_url, "tls_client_certificate"),
-        (
-            "a client certificate of another CA",
-            with(&authority).tls_client_certificate(stranger.certificate.clone(), stranger.key.clone()),
-            &strict_url,
-            "client certificate",
-        ),
+        ("a client certificate of another CA", with_other, &strict_url, "client certificate"),
         ("a server without TLS", with(&authority), &plain_port_with_tls, "write redis://"),
         ("a server with TLS", settings(), &tls_port_without_tls, "write rediss://"),
     ];
@@ -108,33 +104,16 @@ async fn each_failed_handshake_names_its_remedy() {
 async fn invalid_certificates_are_errors_when_the_store_is_made() {
     let (authority, other) = (Authority::new(), Authority::new());
     let url = "rediss://127.0.0.1:1";
+    let (certificate, key) = (&authority.certificate, &authority.key);
+    let client = |certificate: &str, key: &str| settings().tls_client_certificate(certificate, key);
+    let trusting = settings().tls_ca_certificate(authority.ca.clone());
     let rows = [
         ("no PEM", settings().tls_ca_certificate("hunter2"), url, "the CA certificate"),
         ("a key as CA", settings().tls_ca_certificate(other.key.clone()), url, "the CA certificate"),
-        (
-            "no client certificate in the PEM",
-            settings().tls_client_certificate("hunter2", authority.key.clone()),
-            url,
-            "the client certificate for Redis is invalid",
-        ),
-        (
-            "no key in the PEM",
-            settings().tls_client_certificate(authority.certificate.clone(), "hunter2"),
-            url,
-            "the private key",
-        ),
-        (
-            "the key of another certificate",
-            settings().tls_client_certificate(authority.certificate.clone(), other.key.clone()),
-            url,
-            "must belong to the certificate",
-        ),
-        (
-            "certificates without TLS",
-            settings().tls_ca_certificate(authority.ca.clone()),
-            "redis://127.0.0.1:1",
-            "write rediss://",
-        ),
+        ("no client certificate", client("hunter2", key), url, "the client certificate for Redis is invalid"),
+        ("no key in the PEM", client(certificate, "hunter2"), url, "the private key"),
+        ("the key of another", client(certificate, &other.key), url, "must belong to the certificate"),
+        ("certificates without TLS", trusting, "redis://127.0.0.1:1", "write rediss://"),
         ("insecure", settings(), "rediss://127.0.0.1:1/#insecure", "tls_ca_certificate"),
     ];
     for (name, settings, url, message) in rows {

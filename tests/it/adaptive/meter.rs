@@ -73,6 +73,16 @@ fn rate(signal: impl Into<Signal>) -> AdaptivePolicy {
     Adaptive::new(Policy::new("rate", Quota::per_second(1_000))).follow(signal).start().unwrap()
 }
 
+/// A rate with each controller, one after another, and a service that answers after 50 ms.
+fn each_rate() -> impl Iterator<Item = (&'static str, AdaptivePolicy, Behavior, LoadMeter)> {
+    (0..3).map(|place| {
+        let (meter, behavior) = (LoadMeter::new(), Behavior::default());
+        behavior.set(50, 200);
+        let (name, signal) = signals(&meter).into_iter().nth(place).unwrap();
+        (name, rate(signal), behavior, meter)
+    })
+}
+
 /// Sends a request every ten milliseconds for this time. Clients wait for `patience`.
 async fn send<S>(service: &S, time: Duration, patience: Duration)
 where
@@ -93,11 +103,7 @@ const SECONDS: fn(u64) -> Duration = Duration::from_secs;
 
 #[tokio::test(start_paused = true)]
 async fn a_share_falls_while_requests_are_late_and_rises_when_they_are_not() {
-    for place in 0..3 {
-        let (meter, behavior) = (LoadMeter::new(), Behavior::default());
-        behavior.set(50, 200);
-        let (name, signal) = signals(&meter).into_iter().nth(place).unwrap();
-        let policy = rate(signal);
+    for (name, policy, behavior, meter) in each_rate() {
         let service = meter.layer(behavior.service());
         send(&service, SECONDS(8), SECONDS(100)).await;
         assert_eq!(policy.share(), 1.0, "{name}");
@@ -113,11 +119,7 @@ async fn a_share_falls_while_requests_are_late_and_rises_when_they_are_not() {
 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_fails_quickly_is_not_a_quick_service() {
-    for place in 0..3 {
-        let (meter, behavior) = (LoadMeter::new(), Behavior::default());
-        behavior.set(50, 200);
-        let (name, signal) = signals(&meter).into_iter().nth(place).unwrap();
-        let policy = rate(signal);
+    for (name, policy, behavior, meter) in each_rate() {
         let service = meter.layer(behavior.service());
         send(&service, SECONDS(4), SECONDS(100)).await;
         behavior.set(1, 503);
@@ -170,12 +172,8 @@ async fn failures_that_may_be_many_change_nothing_and_a_share_rises_after_them()
 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_hangs_and_clients_that_give_up_lower_the_share() {
-    for place in 0..3 {
-        for patience in [SECONDS(1), SECONDS(100)] {
-            let (meter, behavior) = (LoadMeter::new(), Behavior::default());
-            behavior.set(50, 200);
-            let (name, signal) = signals(&meter).into_iter().nth(place).unwrap();
-            let policy = rate(signal);
+    for patience in [SECONDS(1), SECONDS(100)] {
+        for (name, policy, behavior, meter) in each_rate() {
             let service = meter.layer(behavior.service());
             send(&service, SECONDS(4), SECONDS(100)).await;
             behavior.set(1_000_000, 200);
@@ -188,11 +186,7 @@ async fn a_service_that_hangs_and_clients_that_give_up_lower_the_share() {
 
 #[tokio::test(start_paused = true)]
 async fn a_service_that_hangs_after_a_few_requests_lowers_the_share_within_seconds() {
-    for place in 0..3 {
-        let (meter, behavior) = (LoadMeter::new(), Behavior::default());
-        behavior.set(50, 200);
-        let (name, signal) = signals(&meter).into_iter().nth(place).unwrap();
-        let policy = rate(signal);
+    for (name, policy, behavior, meter) in each_rate() {
         let service = meter.layer(behavior.service());
         send(&service, SECONDS(4), SECONDS(100)).await;
         // Too few for a judgement.

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use support::{RedisServer, current_thread, eventually, settings, store};
+use support::{RedisServer, current_thread, eventually, redis_store, settings, store};
 use tokio::sync::watch;
 use tower_ratelimit::{
     ErrorKind, Key, Limiter, Policy, PolicySource, Quota, RedisStore, algorithm::FixedWindow,
@@ -58,8 +58,7 @@ async fn all_instances_use_the_mean_and_one_that_stops_leaves_it() {
 
 #[tokio::test]
 async fn a_new_instance_begins_with_the_share_of_the_others() {
-    let server = RedisServer::start();
-    let store = store(&server).await;
+    let (_server, store) = redis_store().await;
     let busy = instance(&store, 0.25);
     assert!(becomes(&[&busy], 0.25).await);
     // Its own signal is not due for a long time.
@@ -126,8 +125,7 @@ async fn what_others_write_into_the_hash_changes_nothing() {
 
 #[tokio::test]
 async fn policies_of_another_name_or_prefix_are_apart() {
-    let server = RedisServer::start();
-    let store = store(&server).await;
+    let (server, store) = redis_store().await;
     let shop = settings().prefix("shop").connect(&server.url()).await.unwrap();
     let own = instance(&store, 0.5);
     let others = [
@@ -256,8 +254,7 @@ async fn instances_with_long_intervals_keep_their_entries() {
 
 #[tokio::test]
 async fn an_instance_that_stopped_does_not_count_if_its_entry_cannot_be_removed() {
-    let server = RedisServer::start();
-    let store = store(&server).await;
+    let (server, store) = redis_store().await;
     let (first, second) = (instance(&store, 0.25), instance(&store, 0.75));
     assert!(becomes(&[&first, &second], 0.5).await, "{first:?} {second:?}");
     let _: String = server.command(&["ACL", "SETUSER", "default", "-hdel"]);
@@ -273,8 +270,7 @@ async fn an_instance_that_stopped_does_not_count_if_its_entry_cannot_be_removed(
 
 #[tokio::test]
 async fn a_changed_algorithm_moves_an_instance_to_the_table_of_the_others_that_have_it() {
-    let server = RedisServer::start();
-    let store = store(&server).await;
+    let (server, store) = redis_store().await;
     let windows = || Policy::new("api", Quota::per_second(1_000)).algorithm(FixedWindow::anchored());
     let (sender, receiver) = watch::channel(api());
     let changed = Adaptive::new(PolicySource::watched(receiver));

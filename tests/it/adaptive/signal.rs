@@ -167,6 +167,8 @@ async fn invalid_settings_are_errors_that_say_what_is_allowed() {
     let meter = LoadMeter::new();
     let new = || Adaptive::new(api()).follow(|| 1.0);
     let second = Duration::from_secs(1);
+    let late = Aimd::new(&meter, second).late_up_to(-0.1);
+    let failed = Gradient::new(&meter).failed_up_to(2.0);
     let rows = [
         ("no signal", Adaptive::new(api()), "needs a signal: call `follow`"),
         ("no floor", new().floor(0.0), "above 0 and at most 1"),
@@ -175,16 +177,8 @@ async fn invalid_settings_are_errors_that_say_what_is_allowed() {
         ("too often", new().every(Duration::from_millis(9)), "from 10 milliseconds to an hour"),
         ("too seldom", new().every(Duration::MAX), "from 10 milliseconds to an hour"),
         ("no target", new().follow(Aimd::new(&meter, Duration::ZERO)), "must be above zero"),
-        (
-            "late",
-            new().follow(Aimd::new(&meter, second).late_up_to(-0.1)),
-            "`late_up_to` must be from 0 to 1",
-        ),
-        (
-            "failed",
-            new().follow(Gradient::new(&meter).failed_up_to(2.0)),
-            "`failed_up_to` must be from 0 to 1",
-        ),
+        ("late", new().follow(late), "`late_up_to` must be from 0 to 1"),
+        ("failed", new().follow(failed), "`failed_up_to` must be from 0 to 1"),
         ("below the usual", new().follow(Gradient::new(&meter).tolerance(0.9)), "must be from 1 to 1000"),
         ("no tolerance", new().follow(Gradient::new(&meter).tolerance(f64::NAN)), "must be from 1 to 1000"),
     ];

@@ -63,13 +63,10 @@ impl Operator {
     /// Asserts that the answer is this problem.
     async fn problem(&self, method: Method, path: &str, body: Option<&str>, status: u16, detail: &str) {
         let (actual, kind, problem) = self.ask(method.clone(), path, body).await;
-        assert_eq!(
-            (actual, &*kind),
-            (status, "application/problem+json"),
-            "{method} {path} {body:?}: {problem}"
-        );
+        let context = format!("{method} {path} {body:?}: {problem}");
+        assert_eq!((actual, &*kind), (status, "application/problem+json"), "{context}");
         assert_eq!((&problem["type"], &problem["status"]), (&json!("about:blank"), &json!(status)));
-        assert!(problem["detail"].as_str().unwrap().contains(detail), "{method} {path} {body:?}: {problem}");
+        assert!(problem["detail"].as_str().unwrap().contains(detail), "{context}");
     }
 }
 
@@ -117,11 +114,8 @@ async fn every_route_does_what_it_says_on_either_store() {
         assert_eq!(refund.2, json!({"remaining": 5, "capacity": 5, "reset_after": 0.0}), "{name}");
 
         limiter.check(&login(), &alice, 5).await.unwrap();
-        assert_eq!(
-            operator.ask(Method::DELETE, path, None).await,
-            (204, String::new(), Value::Null),
-            "{name}"
-        );
+        let removed = operator.ask(Method::DELETE, path, None).await;
+        assert_eq!(removed, (204, String::new(), Value::Null), "{name}");
         assert!(limiter.check(&login(), &alice, 5).await.unwrap().is_admitted(), "{name}");
 
         assert_eq!(operator.get("/enforcement").await, json!({"enforcement": "on"}), "{name}");
@@ -458,11 +452,8 @@ async fn no_valid_setup_and_no_mistake_of_an_operator_counts_as_a_failure_of_the
                     let request =
                         Request::builder().method(method.clone()).uri(format!("{}{path}", operator.base));
                     let response = operator.client.send(request.body(String::new()).unwrap()).await;
-                    assert!(
-                        response.status().as_u16() < 500,
-                        "{store} {method} {path}: {}",
-                        response.status()
-                    );
+                    let status = response.status();
+                    assert!(status.as_u16() < 500, "{store} {method} {path}: {status}");
                 }
             }
         }

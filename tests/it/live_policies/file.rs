@@ -1,6 +1,10 @@
 //! Policies from a file. Time is virtual: a file is read again as soon as nothing else is left to do.
 
-use std::{fs, path::Path, time::Duration};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use super::{error, quotas};
 use support::{
@@ -22,6 +26,14 @@ pub(crate) fn file_of(policies: &[(&str, &str)]) -> String {
     policies.iter().map(table).collect()
 }
 
+/// The path of a file with these policies.
+fn written(policies: &[(&str, &str)]) -> (Directory, PathBuf) {
+    let directory = Directory::new();
+    let path = directory.file("limits.toml");
+    fs::write(&path, file_of(policies)).unwrap();
+    (directory, path)
+}
+
 /// Replaces a file in one step.
 fn replace(path: &Path, text: &str) {
     let new = path.with_extension("new");
@@ -36,9 +48,7 @@ pub(super) async fn followed() {
 
 #[tokio::test(start_paused = true)]
 async fn a_changed_file_changes_the_limit_of_a_running_layer_and_keeps_the_counts() {
-    let directory = Directory::new();
-    let path = directory.file("limits.toml");
-    fs::write(&path, file_of(&[("api", "2/h")])).unwrap();
+    let (_directory, path) = written(&[("api", "2/h")]);
     let live = LivePolicies::file(&path).unwrap();
     let layer = RateLimitLayer::new(MemoryStore::new(), live.get("api").unwrap(), Key::new("all"))
         .enforcement(live.enforcement());
@@ -103,9 +113,7 @@ async fn a_file_is_followed_however_it_is_replaced() {
 
 #[tokio::test(start_paused = true)]
 async fn a_file_is_not_read_while_it_is_being_written() {
-    let directory = Directory::new();
-    let path = directory.file("limits.toml");
-    fs::write(&path, file_of(&[("a", "1/h"), ("b", "1/h")])).unwrap();
+    let (_directory, path) = written(&[("a", "1/h"), ("b", "1/h")]);
     let live = LivePolicies::file(&path).unwrap();
     let whole = file_of(&[("a", "10/h"), ("b", "10/h"), ("c", "10/h")]);
     // Prefixes of it are valid files, with fewer policies.
@@ -130,13 +138,13 @@ async fn an_invalid_file_changes_nothing_and_says_what_to_do() {
     let _layer = RateLimitLayer::new(MemoryStore::new(), live.get("login").unwrap(), Key::new("all"));
     let changed = file_of(&[("api", "3/h"), ("login", "6/min")]);
     let empty = ": the file has no entries: write a table `[[policies]]`";
-    let written = |text: &str| {
+    let text_of = |text: &str| {
         let text = format!("{text}\n").replace(" | ", "\n").replace("{as it was}\n", &good);
         let api = file_of(&[("api", "3/h")]);
         text.replace("{changed}\n", &changed).replace("{api}\n", &api)
     };
     let table = rows(include_str!("../tables/invalid-files.txt"));
-    let table = table.into_iter().map(|[name, error, text]| (name, written(&text), unescaped(&error)));
+    let table = table.into_iter().map(|[name, error, text]| (name, text_of(&text), unescaped(&error)));
     let others = [
         ("nothing", String::new(), empty),
         ("whitespace", " \n\t\r\n".to_owned(), empty),
@@ -208,9 +216,7 @@ fn processor_time() -> Duration {
 
 #[tokio::test(start_paused = true)]
 async fn a_large_file_is_parsed_outside_the_runtime_and_an_invalid_one_only_once() {
-    let directory = Directory::new();
-    let path = directory.file("limits.toml");
-    fs::write(&path, file_of(&[("api", "1/h")])).unwrap();
+    let (_directory, path) = written(&[("api", "1/h")]);
     let live = LivePolicies::file(&path).unwrap();
     // An error in the last of thousands.
     let table = |number: usize| format!("[[policies]]\nname = \"p{number}\"\nquota = \"1/s\"\n");
@@ -258,9 +264,7 @@ async fn every_entry_of_a_policy_is_read_and_a_policy_that_is_not_in_use_can_be_
 
 #[tokio::test(start_paused = true)]
 async fn a_handle_waits_for_each_change_once() {
-    let directory = Directory::new();
-    let path = directory.file("limits.toml");
-    fs::write(&path, file_of(&[("api", "1/h")])).unwrap();
+    let (_directory, path) = written(&[("api", "1/h")]);
     let mut live = LivePolicies::file(&path).unwrap();
     let mut other = live.clone();
     let change = |quota: &'static str| {
@@ -286,9 +290,7 @@ async fn a_handle_waits_for_each_change_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_switch_that_the_service_moves_stays_until_the_file_says_something_else() {
-    let directory = Directory::new();
-    let path = directory.file("limits.toml");
-    fs::write(&path, file_of(&[("api", "1/h")])).unwrap();
+    let (_directory, path) = written(&[("api", "1/h")]);
     let live = LivePolicies::file(&path).unwrap();
     live.enforcement().set(Enforcement::Off);
     replace(&path, &file_of(&[("api", "2/h")]));
@@ -344,9 +346,7 @@ fn without_a_runtime_the_error_says_where_to_make_them() {
     assert!(error.to_string().contains("need a Tokio runtime"), "{error}");
 
     // They stay active after their runtime has ended.
-    let directory = Directory::new();
-    let path = directory.file("limits.toml");
-    fs::write(&path, file_of(&[("api", "1/h")])).unwrap();
+    let (_directory, path) = written(&[("api", "1/h")]);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let live = {
         let _guard = runtime.enter();

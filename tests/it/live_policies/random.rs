@@ -7,7 +7,7 @@ use super::{
     file::{file_of, followed as file_followed},
     redis::{defaults, followed as hash_followed},
 };
-use support::{Directory, RedisServer, store};
+use support::{Directory, redis_store};
 use tower_ratelimit::{Policy, policy::Enforcement};
 use tower_ratelimit_extra::live::LivePolicies;
 
@@ -193,8 +193,7 @@ impl Model {
 
 #[tokio::test]
 async fn a_hash_ends_at_its_last_valid_state() {
-    let server = RedisServer::start();
-    let store = store(&server).await;
+    let (server, store) = redis_store().await;
     let live = LivePolicies::redis(&store, defaults()).await.unwrap();
     let live = live.poll_every(std::time::Duration::from_millis(10));
     let (mut random, mut model) =

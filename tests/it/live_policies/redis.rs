@@ -6,7 +6,7 @@ use super::{error, quotas};
 use support::{
     RedisServer, eventually,
     inner::{ask, get},
-    settings, store,
+    redis_store, settings, store,
     table::{rows, unescaped},
 };
 use tower_ratelimit::policy::QuotaUnit;
@@ -82,8 +82,7 @@ async fn operators_change_policies_and_return_to_the_defaults() {
 
 #[tokio::test]
 async fn a_complete_json_object_replaces_the_default_or_adds_a_policy_of_another_name() {
-    let server = RedisServer::start();
-    let store = store(&server).await;
+    let (server, store) = redis_store().await;
     let live = live(&store).await;
     let whole = r#"{
         "quota": "100/day", "algorithm": { "name": "fixed-window", "utc_offset": "+01:00" },
@@ -311,17 +310,13 @@ async fn a_json_object_changes_only_the_entries_that_it_has() {
     // What is left of the default may not fit.
     set(&server, "window", r#"{"penalty":"manual"}"#);
     followed(&server).await;
-    assert!(
-        error(&live).contains("field `window`: a policy with a penalty cannot be leased"),
-        "{}",
-        error(&live)
-    );
+    let problem = error(&live);
+    assert!(problem.contains("field `window`: a policy with a penalty cannot be leased"), "{problem}");
 }
 
 #[tokio::test]
 async fn an_invalid_hash_changes_nothing_and_says_what_to_do() {
-    let server = RedisServer::start();
-    let store = store(&server).await;
+    let (server, store) = redis_store().await;
     let live = live(&store).await;
     let long = |text: &str| unescaped(text).replace("{long}", &"1".repeat(5_000));
     for [name, field, value, message] in rows(include_str!("../tables/invalid-hashes.txt")) {
@@ -330,10 +325,8 @@ async fn an_invalid_hash_changes_nothing_and_says_what_to_do() {
         edit(&server, &["HSET", "rl:policies", &field, &value, "api", "9/h"]);
         followed(&server).await;
         let error = error(&live);
-        assert!(
-            error.starts_with("the Redis hash `rl:policies`") && error.contains(&message),
-            "{name}: {error}"
-        );
+        assert!(error.starts_with("the Redis hash `rl:policies`"), "{name}: {error}");
+        assert!(error.contains(&message), "{name}: {error}");
         assert_eq!(error.lines().count(), 1, "{name}: {error}");
         assert!(error.len() < 700, "{name}: {error}");
         assert_eq!((live.current(), live.version()), (defaults().to_vec(), 0), "{name}");
@@ -425,15 +418,9 @@ async fn the_hash_is_not_read_while_the_breaker_is_open_and_later_without_a_deci
 async fn only_live_policies_need_the_permission_to_read_the_hash() {
     let server = RedisServer::start();
     let rule = store(&server).await.acl_rule();
-    let user = |name: &str, rule: &str| {
-        let mut words = vec!["ACL", "SETUSER", name, "on", ">secret"];
-        words.extend(rule.split(' '));
-        edit(&server, &words);
-        server.url().replace("//", &format!("//{name}:secret@"))
-    };
-    let enough = settings().connect(&user("enough", &rule)).await.unwrap();
+    let enough = settings().connect(&server.user("enough", &rule)).await.unwrap();
     assert_eq!(error(&live(&enough).await), "");
-    let less = settings().connect(&user("less", &rule.replace(" +hgetall", ""))).await.unwrap();
+    let less = settings().connect(&server.user("less", &rule.replace(" +hgetall", ""))).await.unwrap();
     let limiter = Limiter::new(less.clone());
     assert!(limiter.check(&defaults()[0], &Key::new("a"), 1).await.unwrap().failure().is_none());
     let live = live(&less).await;
@@ -444,8 +431,7 @@ async fn only_live_policies_need_the_permission_to_read_the_hash() {
 
 #[tokio::test]
 async fn the_hash_is_read_until_the_last_handle_is_dropped() {
-    let server = RedisServer::start();
-    let store = store(&server).await;
+    let (server, store) = redis_store().await;
     let live = live(&store).await;
     followed(&server).await;
     let source = live.get("api").unwrap();

@@ -47,11 +47,7 @@ async fn counts_are_kept_unless_the_name_or_the_algorithm_changes() {
         ("a raised limit", policy("p", 9), 6),
         ("a lowered limit", policy("p", 4), 1),
         ("another period", Policy::new("p", quota), 5),
-        (
-            "a debt, a mode and a share",
-            old.clone().max_debt(9).failure_mode(FailureMode::Closed).rollout(0.5),
-            2,
-        ),
+        ("a debt, mode and share", old.clone().max_debt(9).failure_mode(FailureMode::Closed).rollout(0.5), 2),
         ("another algorithm", policy("p", 5).algorithm(SlidingLog::new()), 5),
         ("another name", policy("q", 5), 5),
     ];

@@ -1,11 +1,11 @@
 //! Bans by operators, and the list of bans.
 
 use std::{collections::HashMap, future::ready, sync::Mutex};
-use support::{Down, Fake, eventually, fails, fails_after};
+use support::{Down, Fake, eventually, fails, fails_after, on_redis, stores_with_clock};
 
 use tower_ratelimit::{
     Charge, Error, ErrorKind, FailureMode, RedisStore,
-    decision::DecisionSource,
+    decision::{DecisionSource, Outcome, Verdict},
     internal::Extent,
     store::{Action, ManualClock},
 };
@@ -77,18 +77,9 @@ async fn what_cannot_be_banned_is_an_error_that_says_what_to_write() {
     }
     assert!(limiter.operator().ban(&policy, &alice, 3_650 * DAY).await.is_ok());
     // A store of a user that knows no bans.
-    let says = support::Says(|charge: &Charge| {
-        tower_ratelimit::decision::Outcome::new(
-            charge,
-            tower_ratelimit::decision::Verdict::Admit,
-            9,
-            Duration::ZERO,
-        )
-    });
-    is_invalid(
-        Limiter::new(says.clone()).operator().ban(&policy, &alice, HOUR).await,
-        "this store has no bans",
-    );
+    let says = support::Says(|charge: &Charge| Outcome::new(charge, Verdict::Admit, 9, Duration::ZERO));
+    let limiter = Limiter::new(says.clone());
+    is_invalid(limiter.operator().ban(&policy, &alice, HOUR).await, "this store has no bans");
     is_invalid(BanList::of(&Limiter::new(says), &policy).await, "this store cannot list its keys");
 
     // The failure mode does not apply.
@@ -101,10 +92,7 @@ async fn what_cannot_be_banned_is_an_error_that_says_what_to_write() {
 #[tokio::test]
 async fn a_list_with_room_for_fewer_bans_has_the_longest_and_says_so() {
     const BANS: u64 = 10_001;
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
-    let memory = MemoryStore::with_clock(clock.clone());
+    let (server, clock, redis, memory) = stores_with_clock().await;
     let policy = day("p", 1).penalty(Penalty::manual());
     let key = |number: u64| Key::new(format!("{number:05}"));
     // The longest ban comes last in the order of the keys.
@@ -130,8 +118,7 @@ async fn a_list_with_room_for_fewer_bans_has_the_longest_and_says_so() {
 
 #[tokio::test]
 async fn a_redis_with_more_denied_keys_than_are_looked_at_says_so() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let policy = day("p", 1).penalty(three());
     let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     let script = "for i = 1, 110000 do
@@ -144,8 +131,7 @@ async fn a_redis_with_more_denied_keys_than_are_looked_at_says_so() {
 
 #[tokio::test]
 async fn values_of_other_programs_hide_no_ban_and_a_failure_differs_from_an_empty_list() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let policy = day("p", 1).penalty(Penalty::manual());
     limiter.operator().ban(&policy, &Key::new("alice"), HOUR).await.unwrap();
     let () = server.command(&["SET", "rl:p:fixed-window:{alice}", "a count of another program"]);
@@ -163,19 +149,12 @@ async fn values_of_other_programs_hide_no_ban_and_a_failure_differs_from_an_empt
 async fn a_redis_user_who_may_not_scan_cannot_list_and_all_else_works() {
     let server = RedisServer::start();
     let rule = RedisStore::builder().connect_lazy(server.url()).unwrap().acl_rule();
-    let set_user = |rule: &str| {
-        let mut words = vec!["ACL", "SETUSER", "limiter", "on", ">secret"];
-        words.extend(rule.split(' '));
-        let () = server.command(&words);
-    };
-    set_user(&rule);
-    let url = server.url().replace("redis://", "redis://limiter:secret@");
-    let limiter = Limiter::new(settings().connect(&url).await.unwrap());
+    let limiter = Limiter::new(settings().connect(&server.user("limiter", &rule)).await.unwrap());
     let (policy, alice) = (day("p", 1).penalty(three()), Key::new("alice"));
     provoke(&limiter, &policy, &alice).await;
     limiter.operator().ban(&policy, &alice, HOUR).await.unwrap();
     assert_eq!(BanList::of(&limiter, &policy).await.unwrap_err().kind(), ErrorKind::StoreFailed);
-    set_user("+scan");
+    server.user("limiter", "+scan");
     assert_eq!(texts(&BanList::of(&limiter, &policy).await.unwrap()), ["alice"]);
     limiter.operator().unban(&policy, &alice).await.unwrap();
     assert!(eventually(async || BanList::of(&limiter, &policy).await.unwrap().bans.is_empty()).await);

@@ -12,7 +12,7 @@ use tower_ratelimit::{
 };
 
 use super::*;
-use support::{Down, Fake, eventually};
+use support::{Down, Fake, eventually, on_redis};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn two_instances_count_together_exactly() {
@@ -117,8 +117,7 @@ async fn reconciliation_after_an_outage_is_not_a_denial() {
 
 #[tokio::test]
 async fn every_key_of_a_penalty_has_a_ttl_as_long_as_it_matters() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let rows = [
         ("no growth", Penalty::after(2, MINUTE).ban(HOUR), [MINUTE, HOUR]),
         ("growth", Penalty::after(2, MINUTE).ban(HOUR).up_to(DAY), [MINUTE, HOUR + DAY]),

@@ -1,14 +1,13 @@
 //! What a ban does to a request and to other policies.
 
+use support::{on_redis, on_redis_with_clock};
 use tower_ratelimit::{Charge, ErrorKind, FailureMode, decision::DecisionSource, store::ManualClock};
 
 use super::*;
 
 #[tokio::test]
 async fn a_banned_key_is_denied_without_redis_and_other_denials_are_not() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
+    let (server, clock, limiter) = on_redis_with_clock().await;
     let (policy, alice) = (day("p", 1).penalty(three()), Key::new("alice"));
     ask(&limiter, &policy, &alice).await;
     let before = server.script_calls();
@@ -45,8 +44,7 @@ async fn a_banned_key_is_denied_without_redis_and_other_denials_are_not() {
 
 #[tokio::test]
 async fn a_denial_by_another_policy_is_not_cached_if_one_has_a_penalty() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let alice = Key::new("alice");
     let charges =
         [Charge::new(&day("a", 1), &alice, 1), Charge::new(&day("b", 9).penalty(three()), &alice, 1)];
@@ -79,11 +77,8 @@ async fn a_value_of_another_program_is_kept_and_fails_the_decision() {
             let error = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap_err();
             assert_eq!(error.kind(), ErrorKind::ForeignValue, "{kind}");
         }
-        assert_eq!(
-            server.command::<i64>(&["EXISTS", "rl:p:fixed-window:{alice}"]),
-            0,
-            "{kind}: nothing is charged"
-        );
+        let charges: i64 = server.command(&["EXISTS", "rl:p:fixed-window:{alice}"]);
+        assert_eq!(charges, 0, "{kind}: nothing is charged");
         assert_eq!(server.command::<i64>(&["EXISTS", "rl:p:penalty:{alice}"]), 1, "{kind}");
     }
 }
@@ -122,9 +117,7 @@ async fn under_a_manual_penalty_ordinary_denials_are_cached() {
 
 #[tokio::test]
 async fn a_number_of_bans_that_no_key_can_have_does_not_block_redis() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let limiter = Limiter::new(settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap());
+    let (server, clock, limiter) = on_redis_with_clock().await;
     let policy =
         day("p", 1).penalty(Penalty::after(1, HOUR).ban(MINUTE).up_to(DAY)).failure_mode(FailureMode::Closed);
     let alice = Key::new("alice");
@@ -140,8 +133,7 @@ async fn a_number_of_bans_that_no_key_can_have_does_not_block_redis() {
 
 #[tokio::test]
 async fn a_full_redis_denies_and_does_not_count_the_denial() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let (alice, bob) = (Key::new("alice"), Key::new("bob"));
     let memory = |bytes| server.command::<()>(&["CONFIG", "SET", "maxmemory", bytes]);
     for mode in [FailureMode::Open, FailureMode::Closed, FailureMode::Local { instances: 1 }] {
@@ -189,8 +181,7 @@ async fn a_full_redis_denies_and_does_not_count_the_denial() {
 
 #[tokio::test]
 async fn a_read_only_server_fails_a_denial_that_must_be_counted() {
-    let server = RedisServer::start();
-    let limiter = Limiter::new(store(&server).await);
+    let (server, limiter) = on_redis().await;
     let policy = day("p", 1).penalty(three()).failure_mode(FailureMode::Closed);
     let alice = Key::new("alice");
     assert!(ask(&limiter, &policy, &alice).await.is_admitted());

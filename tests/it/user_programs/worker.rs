@@ -39,11 +39,7 @@ async fn calls_go_out_one_by_one_at_the_rate() {
     sent.sort();
     for (number, at) in (0..).zip(&sent) {
         let due = started + Duration::from_millis(50) * number;
-        assert!(
-            *at >= due && *at < due + Duration::from_millis(5),
-            "call {number} after {:?}",
-            *at - started
-        );
+        assert!(*at >= due && *at < due + Duration::from_millis(5), "{number} after {:?}", *at - started);
     }
     for _ in 0..10 {
         assert!(without_a_service(&limiter).await.unwrap());

@@ -12,6 +12,7 @@
     reason = "only tests use it"
 )]
 
+pub mod algorithm;
 #[cfg(feature = "tls")]
 pub mod certificates;
 pub mod directory;
@@ -26,6 +27,7 @@ pub mod slow;
 pub mod stores;
 pub mod table;
 
+pub use algorithm::InLua;
 pub use directory::Directory;
 pub use pool::{RedisPool, pool};
 pub use redis_server::RedisServer;
@@ -38,7 +40,9 @@ use tokio::{
     time::Instant,
 };
 use tower_ratelimit::{
-    Key, Limiter, MemoryStore, Policy, Quota, RedisStore, algorithm::FixedWindow, store::RedisStoreBuilder,
+    Key, Limiter, MemoryStore, Policy, Quota, RedisStore,
+    algorithm::FixedWindow,
+    store::{ManualClock, RedisStoreBuilder},
 };
 
 /// So long that no decision is late on a busy machine.
@@ -52,6 +56,33 @@ pub fn settings() -> RedisStoreBuilder {
 /// A store on `server` that waits for its decisions.
 pub async fn store(server: &RedisServer) -> RedisStore {
     settings().connect(&server.url()).await.unwrap()
+}
+
+/// A server, and a store on it.
+pub async fn redis_store() -> (RedisServer, RedisStore) {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    (server, store)
+}
+
+/// A server, and a limiter on it.
+pub async fn on_redis() -> (RedisServer, Limiter) {
+    let (server, store) = redis_store().await;
+    (server, Limiter::new(store))
+}
+
+/// A server, and a limiter on it, whose time is a clock.
+pub async fn on_redis_with_clock() -> (RedisServer, ManualClock, Limiter) {
+    let (server, clock, redis, _) = stores_with_clock().await;
+    (server, clock, Limiter::new(redis))
+}
+
+/// A server, and a store on it and one in process that have the same clock.
+pub async fn stores_with_clock() -> (RedisServer, ManualClock, RedisStore, MemoryStore) {
+    let (server, clock) = (RedisServer::start(), ManualClock::new());
+    let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
+    let memory = MemoryStore::with_clock(clock.clone());
+    (server, clock, redis, memory)
 }
 
 /// A limiter on each store.
@@ -77,6 +108,13 @@ pub fn current_thread() -> Runtime {
 /// The value in Redis of a key with this state, see `lua/include/state.lua`. A script takes only whole numbers.
 pub fn state(time: f64, count: f64, text: impl AsRef<[u8]>) -> Vec<u8> {
     [&[1][..], &time.to_le_bytes(), &count.to_le_bytes(), text.as_ref()].concat()
+}
+
+/// Lets the other tasks of this thread run.
+pub async fn let_others_run() {
+    for _ in 0..10 {
+        tokio::task::yield_now().await;
+    }
 }
 
 /// Polls until `holds` returns true, for at most `patience`. Returns whether it did.
@@ -124,10 +162,11 @@ pub fn listen_with(subscriber: impl tracing::Subscriber + Send + Sync) -> tracin
 
 /// A service with no network, for tests that must set the clock.
 pub mod inner {
-    use std::convert::Infallible;
+    use std::{convert::Infallible, fmt::Debug};
 
     use ::http::{Request, Response};
     use http_body_util::BodyExt as _;
+    use hyper::body::Body;
     use tower::{Layer, ServiceExt, service_fn};
     use tower_ratelimit::{Decision, Key, MemoryStore, Policy, Quota, RateLimitLayer, layer::ResponseBody};
 
@@ -163,11 +202,23 @@ pub mod inner {
         ask(layer, request).await
     }
 
+    /// The statuses of the responses to `requests`, one after the other.
+    pub async fn statuses(
+        layer: &RateLimitLayer,
+        requests: impl IntoIterator<Item = Request<String>>,
+    ) -> Vec<u16> {
+        let mut statuses = Vec::new();
+        for request in requests {
+            statuses.push(ask(layer, request).await.status().as_u16());
+        }
+        statuses
+    }
+
     pub fn get() -> Request<String> {
         Request::get("/").body(String::new()).unwrap()
     }
 
-    pub async fn text(response: Response<ResponseBody<String>>) -> String {
+    pub async fn text<B: Body<Error: Debug>>(response: Response<B>) -> String {
         String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
     }
 }

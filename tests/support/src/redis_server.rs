@@ -110,6 +110,14 @@ impl RedisServer {
         panic!("redis-server does not start; is it installed? `make test` installs it");
     }
 
+    /// Gives the user `name` the permissions of `rule`. Returns the URL for a store with this user.
+    pub fn user(&self, name: &str, rule: &str) -> String {
+        let mut words = vec!["ACL", "SETUSER", name, "on", ">secret"];
+        words.extend(rule.split(' '));
+        let () = self.command(&words);
+        self.url().replace("//", &format!("//{name}:secret@"))
+    }
+
     /// The URL for a store, with the protocol that the tests run with.
     pub fn url(&self) -> String {
         self.url_with(protocol())

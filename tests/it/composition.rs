@@ -22,8 +22,7 @@ use http_body::{Body, Frame};
 use http_body_util::BodyExt as _;
 use support::{
     Fake,
-    inner::text,
-    inner::{get, layer},
+    inner::{get, layer, text},
     on_redis, units_left,
 };
 use tokio::{task::JoinSet, time::Instant};

@@ -10,8 +10,7 @@ use http::{Method, Request, StatusCode, Uri, request::Parts};
 use proptest::prelude::*;
 use support::{
     Counted, Down,
-    inner::statuses,
-    inner::{ask, text},
+    inner::{ask, statuses, text},
 };
 use tower::{Layer as _, ServiceExt};
 use tower_ratelimit::{

@@ -14,8 +14,7 @@ use axum::{
 use http::Request;
 use support::{
     Directory, Down, RedisServer, eventually,
-    inner::text,
-    inner::{ask, get},
+    inner::{ask, get, text},
     listen_with, on_redis, redis_store, settings, store,
 };
 use tokio::{net::TcpListener, time::sleep};

@@ -9,7 +9,11 @@ use std::{
 };
 
 use http::{Method, Request, request::Parts};
-use support::{RedisServer, inner::ask_and_read, inner::statuses, store};
+use support::{
+    RedisServer,
+    inner::{ask_and_read, statuses},
+    store,
+};
 use tower_ratelimit::{
     Answer, Decision, Error, ErrorKind, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy,
     PolicySource, Quota, RateLimitLayer, Rule, policy::Penalty,

@@ -14,8 +14,7 @@ use axum::{
 use http::{Method, Request, Response};
 use support::{
     RedisServer,
-    inner::ask,
-    inner::{statuses, text},
+    inner::{ask, statuses, text},
     store,
     table::{rows, unescaped},
 };

@@ -41,7 +41,7 @@ const DATE: (&str, &str) = ("date", "Fri, 01 Jan 2027 00:00:00 GMT");
 #[test]
 fn the_rejections_of_large_apis_are_retried_after_the_waits_they_state() {
     for row in rows(include_str!("tables/large-apis.txt")) {
-        check_row(row.each_ref().map(|cell| &**cell), &[DATE]);
+        check_row(&row, &[DATE]);
     }
 }
 

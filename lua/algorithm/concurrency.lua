@@ -19,7 +19,7 @@
   If the last holder expires later than its period from `now`, the clock stepped back. Each holder then expires at most its
   period from `now`. A denial writes this down, so that the retry time it names stays true.
 ]]
--- uses: prelude
+-- uses: prelude state
 local SUM = 'units'
 -- One decision reads at most this many holders, which takes Redis about 0.5 ms. Where more have expired, each decision
 -- removes this many.

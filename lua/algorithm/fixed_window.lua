@@ -12,7 +12,7 @@
   A time in the future means that the clock stepped back. The units count in the current window. A denial writes this down, so
   that the retry time it names stays true.
 ]]
--- uses: prelude
+-- uses: prelude state
 local function policy(limit, period, aligned, offset)
   return { limit = limit, period = period, offset = aligned == 1 and offset or nil }
 end

@@ -10,7 +10,6 @@
 ]]
 -- uses: bucket bucket_in_full
 local function policy(period, units, burst, debt, is_debit)
-  debt = brief ~= 'take' and debt or nil
   local bucket = { period = period, units = units, burst = burst, capacity = burst, wait = 0, debt = debt }
   if is_debit then
     bucket.room, bucket.is_special = debt, true

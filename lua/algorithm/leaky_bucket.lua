@@ -11,7 +11,6 @@
 ]]
 -- uses: muldiv bucket bucket_in_full
 local function policy(period, units, burst, wait, debt, is_debit)
-  debt = brief ~= 'take' and debt or nil
   local bucket = { period = period, units = units, burst = burst, capacity = burst, wait = wait, debt = debt }
   if is_debit then
     bucket.room, bucket.is_special = debt, true

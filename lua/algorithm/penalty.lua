@@ -17,7 +17,7 @@
   A time in the future means that the clock stepped back: the window starts, and the ban ends, earlier by as much. A
   denial writes this down.
 ]]
--- uses: prelude
+-- uses: prelude state
 -- More would not change the length of a ban.
 local MOST_BANS = 60
 -- The longest ban, as in src/policy/penalty.rs. A ban starts when the state is written.

@@ -15,7 +15,7 @@
   Entries in the future mean that the clock stepped back. They count as of `now`. A denial writes this down, so that the
   retry time it names stays true.
 ]]
--- uses: prelude
+-- uses: prelude state
 local WRAP = 1099511627776 -- 2^40
 -- One refund writes at most this many entries, which takes Redis about 1.5 ms.
 local MAX_REWRITTEN = 1000

@@ -15,7 +15,7 @@
   writes this down, so that the retry time it names stays true. Cells of another width are of an older quota: each
   counts at the time at which it ended.
 ]]
--- uses: prelude muldiv
+-- uses: prelude muldiv state
 local CELL = 5
 local EMPTY = string.rep('\0', CELL)
 -- The most that 5 bytes hold, which is above every limit.

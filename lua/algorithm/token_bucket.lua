@@ -11,7 +11,6 @@
 ]]
 -- uses: bucket bucket_in_full
 local function policy(period, units, burst, stepped, initial, debt, is_debit)
-  debt = brief ~= 'take' and debt or nil
   local room = is_debit and debt
   return {
     period = period,

@@ -1,7 +1,7 @@
 --[[
   The decision of a bucket in every case. include/bucket.lua makes the usual ones.
 ]]
--- uses: prelude muldiv drain text quotas leases
+-- uses: prelude muldiv drain text quotas leases state
 -- Brings a state up to `now`. Returns the time of the level, the level, the microseconds since then, the free units,
 -- whether a denial must write this state, and the table of what else it has.
 local function open_bucket(bucket, at, level, text)

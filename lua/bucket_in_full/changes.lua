@@ -2,7 +2,7 @@
   What changes a bucket, apart from charges: refunds and leases. See "Refunds of a bucket" and "Leases of a bucket" in
   lua/README.md.
 ]]
--- uses: prelude muldiv drain text leases any_bucket
+-- uses: prelude muldiv drain text leases any_bucket state
 
 -- Returns the lifetime and the state of a level that became lower.
 local function lowered(bucket, at, level, elapsed, extra)

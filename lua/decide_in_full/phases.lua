@@ -23,7 +23,7 @@
     k              the index of its key
     units          those that are planned, and what decide() returned for them
 ]]
--- uses: prelude call states failures
+-- uses: prelude call states failures usual
 -- The functions that change a state, by their numbers.
 local CHANGES = { 'refund', 'renew', 'ban' }
 
@@ -38,18 +38,18 @@ local function open_run(at)
     indices = is_shared == 1 and after - decisions * width - 1 or nil, counts = false, counts_earlier = false,
   }
   for i = 1, width do
-    local rule, cost, holder, made, mark = unpack(numbers, at + 2 + 5 * i, at + 6 + 5 * i)
+    local rule, cost, holder, made, mark = unpack(numbers, at + 5 + 5 * i, at + 9 + 5 * i)
     run[i] = {
       rule = rules[rule], holder = ARGV[holder], cost = cost, made = made, made_mark = mark, shadow = made == SHADOW,
-      main = made <= PENALTY and mark, denied = made == DENIED,
+      main = made <= BAN and mark, denied = made == DENIED,
       k = 0, units = 0, retry = 0, remaining = 0, reset = 0, delay = 0, mark = 0, lifetime = 0, time = 0, count = 0, text = 0,
     }
-    if made <= PENALTY then
+    if made <= BAN then
       run.counts, run.counts_earlier = run.charges and made ~= COUNTED_LATER, run.counts_earlier or made == DENIED
     end
   end
   if records > width then
-    local wanted, name, units, spent = unpack(numbers, at + 7 + 5 * width, at + 10 + 5 * width)
+    local wanted, name, units, spent = unpack(numbers, at + 10 + 5 * width, at + 13 + 5 * width)
     run.lease = { wanted = wanted, name = name, units = units, spent = spent }
   end
 end
@@ -78,14 +78,11 @@ end
 
 -- Returns a function of the rule's algorithm that few calls need.
 local function function_of(rule, wanted)
-  local name = ''
-  for i = 1, #rules do
-    name = rules[i] == rule and ARGV[i + 1] or name
-  end
   if not rule.algorithm.is_complete then
-    rule.algorithm = make(name)
+    rule.algorithm = make(rule.name)
     rule.algorithm.is_complete, rule.decide = true, rule.algorithm.decide
   end
+  local name = rule.name
   return rule.algorithm[wanted] or error('RATELIMIT-ALGORITHM the algorithm ' .. name .. ' has no ' .. wanted, 0)
 end
 

@@ -4,7 +4,7 @@
   A state is three values: a time, a count and a text (include/state.lua). An algorithm that stores a list or a sorted set has
   its own values, and the functions `load` and `store` to read and write them.
 ]]
--- uses: prelude text_of_error state keys
+-- uses: prelude text_of_error state keys usual
 
 -- By key, where the state changed, or took several commands to read: a table of `rule`, `time`, `count`, `text`; and, where it
 -- changed, `lifetime`, and `record`, the first one of the decision that changed it first.
@@ -39,20 +39,6 @@ local function set_state(record, k, rule, lifetime, time, count, text)
   end
 end
 
--- Writes a state that is a string.
-local function write(k, lifetime, time, count, text)
-  local key = KEYS[k]
-  if lifetime == REMOVE then
-    call('DEL', key)
-  elseif lifetime ~= KEEP_TTL then
-    call('SET', key, value_of(time, count, text), 'PX', ttl(lifetime))
-  elseif values[k] then
-    call('SET', key, value_of(time, count, text), 'KEEPTTL')
-  else
-    error('RATELIMIT-ALGORITHM the algorithm keeps the TTL of a key that does not exist', 0)
-  end
-end
-
 -- By key: why its state could not be written, and the first record of the decision that changed it first.
 local failures, failed_from = {}, {}
 
@@ -67,7 +53,7 @@ local function flush(k)
   if algorithm.store then
     written, raised = pcall(algorithm.store, KEYS[k], lifetime, state.time, state.count, state.text)
   else
-    written, raised = pcall(write, k, lifetime, state.time, state.count, state.text)
+    written, raised = pcall(write_state, KEYS[k], values[k], lifetime, state.time, state.count, state.text)
   end
   if not written then
     failures[k], failed_from[k] = text_of_error(raised), state.record

@@ -5,26 +5,27 @@
 
     policy         the policy's numbers, as the algorithm wants them
     algorithm      its functions; and `decide`, one of them
-
-  and `run`, the place of the last run that charged it, and of what decide.lua charged last under it: `cost`, `time`,
-  `count`, `text`, `lifetime`; what is made of these: the `record`, the `value` and its `expiry`; and `absent`, the cost
-  if the key had no state. A new table takes as long as a decision in memory, so there is one for all of this.
+    name           the number of a built-in algorithm, or the name of another one
 
   A run is a sequence of decisions that differ in their keys. It is read where it is needed, from its place in `numbers`.
 ]]
--- uses: prelude text_of_error
+-- uses: prelude text_of_error usual
+-- What a usual charge is of, where it is not a plain bucket: src/algorithm/counter.rs.
+local DEBT, WINDOW, PENALTY = 2, 3, 4
 -- In place of the time of a charge.
-local SHADOW, PENALTY, COUNTED_LATER, DENIED = -1, -2, -3, -4
+local SHADOW, BAN, COUNTED_LATER, DENIED = -1, -2, -3, -4
 
-local numbers = { struct.unpack('<' .. string.rep('d', #ARGV[1] / 8), ARGV[1]) }
--- The place of the first run. The first number is the time. struct.unpack() added where it stopped.
-local first_run, last_number = 3, #numbers - 1
+-- The numbers of the decisions that are not usual: of their rules, then of their runs. struct.unpack() adds where it stopped.
+local numbers = { struct.unpack('<' .. string.rep('d', (#request + 1 - others) / 8), request, others) }
+numbers[#numbers] = nil
+numbers[1] = numbers[1] or 0
 
 local rules, reads_strings = {}, false
-for i = 1, numbers[2] do
-  local count = numbers[first_run]
-  local algorithm = make(ARGV[i + 1], true)
-  local made, policy = pcall(algorithm.policy, unpack(numbers, first_run + 1, first_run + count))
+
+-- Adds a rule: the algorithm's name, then the arguments of the policy.
+local function add_rule(name, ...)
+  local algorithm = make(name, true)
+  local made, policy = pcall(algorithm.policy, ...)
   if not made then
     -- It fails the decisions of this rule, and no others.
     local problem = text_of_error(policy)
@@ -33,31 +34,83 @@ for i = 1, numbers[2] do
     end
     algorithm = { decide = fail, refund = fail, renew = fail, is_complete = true }
   end
-  -- All fields have a place: a table that grows takes much longer.
-  rules[i] = {
-    policy = policy, algorithm = algorithm, decide = algorithm.decide,
-    run = 0, cost = false, time = 0, count = 0, text = 0, lifetime = 0, record = 0, value = 0, expiry = 0, absent = false,
-  }
+  rules[#rules + 1] = { policy = policy, algorithm = algorithm, decide = algorithm.decide, name = name }
   reads_strings = reads_strings or not algorithm.load
+end
+
+-- The place of the first run. The first number is the number of rules.
+local first_run = 2
+for i = 1, numbers[1] do
+  local count = numbers[first_run]
+  add_rule(ARGV[i + 1], unpack(numbers, first_run + 1, first_run + count))
   first_run = first_run + 1 + count
 end
+
+-- Appends `...` to the numbers.
+local function add(...)
+  for _, number in ipairs({ ... }) do
+    numbers[#numbers + 1] = number
+  end
+end
+
+-- Adds the runs with usual decisions that are left.
+count_of_records = 0
+place = 11
+while place < others do
+  local decisions, width, before, records = struct.unpack('<HHHH', request, place)
+  place, count_of_records = place + 8, math.max(count_of_records, records + decisions * width)
+  local is_left = false
+  for record = records + 1, records + decisions * width, width do
+    is_left = is_left or left and left[record]
+  end
+  if is_left then
+    add(0, 1, -1, 0, decisions, width, 0, 1, before, records)
+  end
+  for _ = 1, width do
+    local cost, main, kind, first, second, third = struct.unpack('<dHBddd', request, place)
+    local fourth, fifth, sixth
+    place = place + 35
+    if kind == PENALTY then
+      fourth, fifth, sixth = struct.unpack('<ddd', request, place)
+      place = place + 24
+    elseif kind == DEBT then
+      fourth = struct.unpack('<d', request, place)
+      place = place + 8
+    end
+    if is_left then
+      if kind == PENALTY then
+        add_rule('penalty', first, second, fourth, fifth, sixth)
+      elseif kind == WINDOW then
+        add_rule('fixed-window', first, second, third < second and 1 or 0, third)
+      else
+        -- The functions of all buckets are the same.
+        add_rule('gcra', first, second, third, fourth)
+      end
+      add(#rules, cost, 0, main > 0 and BAN or 0, main)
+    end
+  end
+end
+
+local last_number = #numbers
 
 -- The decisions of the current run that are made.
 local done = 0
 
 -- Returns what a run does, at its place, and the place after it: the number of the function that changes its states, 0 for
 -- none; 1 where it charges; the units that it charges at least where not all remain, -1 where it charges none then; the
--- decisions; the charges of each, the records of each, and 1 where the indices of their keys follow.
+-- decisions; the charges of each, the records of each, 1 where the indices of their keys follow; 1 where only decisions that are
+-- left are made; and the first key and the first record, less one.
 local function read_run(at)
-  local change, charges, least, leases, decisions, width, is_shared = unpack(numbers, at, at + 6)
-  local after = at + 7 + 5 * width + 4 * leases + decisions * width * is_shared
+  local change, charges, least, leases, decisions, width, is_shared, is_usual, k, record = unpack(numbers, at, at + 9)
+  local after = at + 10 + 5 * width + 4 * leases + decisions * width * is_shared
   -- A lease has a second record.
-  return change, charges, least, decisions, width, width + leases, is_shared, after
+  return change, charges, least, decisions, width, width + leases, is_shared, after, is_usual == 1, k, record
 end
 
--- The records of the reply, and its errors: the number of a decision's first record, then the text. A copy of KEYS has room
--- for most records.
-local reply, errors = { unpack(KEYS) }, {}
+-- The errors of the reply: the number of a decision's first record, then the text.
+errors = {}
+-- A copy of KEYS has room for most records.
+reply = reply or { unpack(KEYS) }
 
 -- Puts an error in the place of a decision with this first record.
 local function fail(record, records, text)

@@ -3,7 +3,7 @@
 
   Included only in scripts with a custom algorithm.
 ]]
--- uses: prelude muldiv
+-- uses: muldiv state
 
 -- Returns a * b / m, rounded up.
 local function muldiv_up(a, b, m)

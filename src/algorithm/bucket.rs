@@ -3,7 +3,7 @@
 use std::mem;
 
 use super::{
-    counter::{Change, Charged, Counter, Plan},
+    counter::{Change, Charged, Counter, Plan, usual},
     state::{Count, Extra, Rate, Refunds, State},
     twin::{Admission, Gauge, Receipt},
 };
@@ -40,6 +40,15 @@ impl<T: HasBucket> Counter for T {
         // A queue delays each request behind the requests before it, so the server must know when those are
         // made.
         (bucket.wait == 0).then(|| LONGEST_LEASE.saturating_add(bucket.drain_time(units)))
+    }
+
+    fn usual(&self, arguments: &[u64]) -> Option<Vec<u64>> {
+        let Bucket { period, units, burst, wait, stepped, initial, debt, room } = Self::bucket(arguments);
+        let is_usual = wait == 0 && !stepped && initial == burst && room == 0;
+        is_usual.then(|| match debt {
+            0 => vec![usual::BUCKET, period, units, burst],
+            debt => vec![usual::DEBT, period, units, burst, debt],
+        })
     }
 
     fn with_debt(&self, arguments: &[u64], debt: u64) -> Option<[Vec<u64>; 2]> {

@@ -56,6 +56,12 @@ pub trait Counter: Send + Sync {
         false
     }
 
+    /// Returns the numbers by which `lua/usual.lua` makes the usual decisions: one of [`usual`], and those
+    /// that it names. `None` if that script makes no decisions of this policy.
+    fn usual(&self, _arguments: &[u64]) -> Option<Vec<u64>> {
+        None
+    }
+
     /// Returns about how many microseconds one charge, or one refund, takes in Redis at worst. Measured with
     /// full batches. Bounds how long one batch blocks Redis.
     fn redis_micros(&self, _arguments: &[u64], _refund: bool) -> u64 {
@@ -75,6 +81,18 @@ pub trait Counter: Send + Sync {
         *debits.first_mut()? += debt;
         Some([arguments.to_vec(), debits])
     }
+}
+
+/// The first of the numbers of [`Counter::usual`].
+pub(super) mod usual {
+    /// Then the period, the units that drain in it, and the burst.
+    pub(in crate::algorithm) const BUCKET: u64 = 1;
+    /// The same, and the debt.
+    pub(in crate::algorithm) const DEBT: u64 = 2;
+    /// Then the limit, the period, and the offset; the period again for anchored windows.
+    pub(in crate::algorithm) const WINDOW: u64 = 3;
+    /// Then the denials that ban a key, and the window in which they count; a 0; and the other arguments.
+    pub(in crate::algorithm) const PENALTY: u64 = 4;
 }
 
 /// A change of the state of a key.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Algorithm, Replenishment,
-    counter::{Change, Counter, Plan, exactly},
+    counter::{Change, Counter, Plan, exactly, usual},
     state::{Count, State},
     twin::Gauge,
 };
@@ -19,7 +19,7 @@ use crate::base::{Error, Quota};
 /// * **Promise**: at most the limit in each window.
 /// * **Source**: the classic counter with an expiry. Here the state has the time of the window's first
 ///   charge, so a lost TTL or a clock that steps back cannot block a client.
-/// * **Cost in Redis**: one string per key. GET; SET if units are charged.
+/// * **Cost in Redis**: one string per key. GET; SETRANGE or SET if units are charged.
 /// * **Weakness**: a client can use the limit at the end of one window and again at the start of the next:
 ///   twice the limit within a moment. Aligned windows also make all clients retry in the same second. If that
 ///   is a problem, use [`Gcra`](crate::algorithm::Gcra).
@@ -147,6 +147,11 @@ fn open(arguments: &[u64], state: Option<&State>, now: u64) -> OpenWindow {
 }
 
 impl Counter for FixedWindow {
+    fn usual(&self, arguments: &[u64]) -> Option<Vec<u64>> {
+        let [limit, period, aligned, offset] = exactly(arguments);
+        Some(vec![usual::WINDOW, limit, period, if aligned == 1 { offset } else { period }])
+    }
+
     fn most_within_period(&self, _: &[u64], quota: &Quota) -> Option<u64> {
         // A whole limit may be charged at the end of one window, and another at the start of the next one.
         Some(2 * quota.limit())

@@ -14,7 +14,7 @@ use crate::base::{Error, Quota};
 /// * **Source**: "virtual scheduling" of ITU-T I.371 and ATM Forum Traffic Management 4.1. The Redis module
 ///   redis-cell made it popular; decisions have the same values (limit, remaining, retry after, reset after),
 ///   in microseconds instead of whole seconds.
-/// * **Cost in Redis**: one string per key. GET; SET if units are charged.
+/// * **Cost in Redis**: one string per key. GET; SETRANGE or SET if units are charged.
 /// * **Weakness**: `Quota::per_minute(10)` admits up to 19 requests in the first minute: the burst of 10, and
 ///   9 that become available in the meantime. If no minute may have more than 10, use `.burst(1)` or a
 ///   [`SlidingLog`](crate::algorithm::SlidingLog).

@@ -21,7 +21,7 @@ use crate::base::{Error, Quota};
 /// * **Source**: ITU-T I.371; J. Turner, "New directions in communications", 1986. A queue has the options of
 ///   nginx's `limit_req`: without `delay`, the longest wait is `burst` / rate; with it, the longest wait is
 ///   (`burst` - `delay`) / rate, and [`delay_after`](Self::delay_after) is `delay` + 1.
-/// * **Cost in Redis**: one string per key. GET; SET if units are charged.
+/// * **Cost in Redis**: one string per key. GET; SETRANGE or SET if units are charged.
 /// * **Weakness of a queue**: a waiting request holds its connection and its memory in the instance. A client
 ///   that disconnects while it waits has used its turn.
 ///

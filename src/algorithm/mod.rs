@@ -17,8 +17,8 @@
 //!
 //! | algorithm | Redis memory | Redis commands of a denial; of a charge |
 //! |---|---|---|
-//! | [`Gcra`], [`TokenBucket`], [`LeakyBucket`], [`FixedWindow`] | 104 bytes | GET; GET and SET |
-//! | [`SlidingWindow`] | 104 bytes with one or two segments, and 5 per further segment | GET; GET and SET |
+//! | [`Gcra`], [`TokenBucket`], [`LeakyBucket`], [`FixedWindow`] | 104 bytes | GET; GET and SETRANGE or SET |
+//! | [`SlidingWindow`] | 120 bytes with one or two segments, and 5 per further segment | GET; GET and SETRANGE or SET |
 //! | [`Concurrency`] | 60 to 140 bytes per request that holds permits | ZSCORE, ZREVRANGE, ZRANGEBYSCORE; those and ZADD, PEXPIRE |
 //! | [`SlidingLog`] | 15 bytes per admitted request that still counts | LLEN, LINDEX; those and RPUSH, PEXPIRE |
 //!

@@ -6,7 +6,7 @@
 
 use super::{
     Algorithm,
-    counter::{Change, Counter, Plan, exactly},
+    counter::{Change, Counter, Plan, exactly, usual},
     state::{Record, State},
     twin::{Admission, Gauge},
 };
@@ -141,6 +141,11 @@ impl Algorithm for Strikes {
 }
 
 impl Counter for Strikes {
+    fn usual(&self, arguments: &[u64]) -> Option<Vec<u64>> {
+        let [after, within, first, longest, remembered] = exactly(arguments);
+        Some(vec![usual::PENALTY, after, within, 0, first, longest, remembered])
+    }
+
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
         let strikes = Self::of(arguments);
         let (record, stale) = strikes.open(state, now);

@@ -21,7 +21,7 @@ use crate::base::{Error, Quota};
 ///   evenly get the limit.
 /// * **Source**: the sliding window counter, in the form with sub-windows.
 /// * **Cost in Redis**: one string per key, of 23 bytes, and 5 for each of at most `segments` + 1 segments.
-///   GET; SET if units are charged.
+///   GET; SETRANGE or SET if units are charged.
 /// * **Weakness**: it is an approximation. [`SlidingLog`](crate::algorithm::SlidingLog) is exact.
 ///
 /// # Errors

@@ -17,7 +17,7 @@ use crate::base::{Error, Quota};
 /// * **Promise**: in any span of time `t`, at most capacity + rate × `t` units, and with steps at most one
 ///   step more.
 /// * **Source**: J. Turner, "New directions in communications", IEEE Communications Magazine 24(10), 1986.
-/// * **Cost in Redis**: one string per key. GET; SET if units are charged.
+/// * **Cost in Redis**: one string per key. GET; SETRANGE or SET if units are charged.
 /// * **Weakness**: the same as [`Gcra`](crate::algorithm::Gcra). With steps, clients retry together when a
 ///   step is due.
 ///

@@ -21,6 +21,10 @@ pub(super) struct Parameters {
     /// The place of the algorithm among the [built-in ones](algorithm::built_in). `None` for a custom one.
     #[cfg(feature = "redis")]
     pub(super) built_in: Option<usize>,
+    /// The numbers by which `lua/usual.lua` makes the usual decisions, as it takes them: a byte, then
+    /// doubles. Empty if it makes none.
+    #[cfg(feature = "redis")]
+    pub(super) usual: Arc<[u8]>,
 }
 
 /// Above every quota's capacity, and exact in Lua.
@@ -40,6 +44,8 @@ impl Parameters {
                 .map(|counter| [false, true].map(|refund| counter.redis_micros(&arguments, refund))),
             #[cfg(feature = "redis")]
             built_in: algorithm::built_in().iter().position(|one| one.name() == algorithm.name()),
+            #[cfg(feature = "redis")]
+            usual: usual(algorithm, &arguments),
             arguments,
         })
     }
@@ -62,8 +68,22 @@ impl Parameters {
                 "this algorithm allows no debt: leave out `max_debt`, or use another built-in algorithm than `Concurrency`",
             ));
         };
-        self.arguments = own.into();
-        Ok(Self { arguments: debits.into(), capacity, ..self.clone() })
+        let mut of_debits = Self { capacity, ..self.clone() };
+        of_debits.count_by(algorithm, debits);
+        self.count_by(algorithm, own);
+        Ok(of_debits)
+    }
+
+    #[cfg_attr(
+        not(feature = "redis"),
+        expect(unused_variables, reason = "only the scripts of Redis have usual decisions")
+    )]
+    fn count_by(&mut self, algorithm: &dyn Algorithm, arguments: Vec<u64>) {
+        #[cfg(feature = "redis")]
+        {
+            self.usual = usual(algorithm, &arguments);
+        }
+        self.arguments = arguments.into();
     }
 
     /// See [`Policy::lease_bound`](crate::Policy::lease_bound).
@@ -73,6 +93,18 @@ impl Parameters {
         let recovery = algorithm.counter()?.lease_recovery(&self.arguments, most)?;
         Some(Duration::from_micros(recovery))
     }
+}
+
+/// See [`Parameters::usual`].
+#[cfg(feature = "redis")]
+fn usual(algorithm: &dyn Algorithm, arguments: &[u64]) -> Arc<[u8]> {
+    let numbers = algorithm.counter().and_then(|counter| counter.usual(arguments)).unwrap_or_default();
+    let mut bytes = Vec::with_capacity(8 * numbers.len());
+    if let [kind, numbers @ ..] = &numbers[..] {
+        bytes.push(*kind as u8);
+        bytes.extend(numbers.iter().flat_map(|number| (*number as f64).to_le_bytes()));
+    }
+    bytes.into()
 }
 
 /// Checks the algorithm's name. State is stored under it, so a custom algorithm must not have the name of a

@@ -440,6 +440,13 @@ impl Policy {
     pub(crate) fn arguments(&self) -> &[u64] {
         &self.0.parameters.arguments
     }
+
+    /// The numbers by which `lua/usual.lua` makes the usual decisions, as it takes them. Empty if it makes
+    /// none.
+    #[cfg(feature = "redis")]
+    pub(crate) fn usual(&self) -> &[u8] {
+        &self.0.parameters.usual
+    }
 }
 
 /// Policies are equal if they have the same name, admit the same and look the same to clients: the same quota

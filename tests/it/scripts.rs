@@ -11,8 +11,7 @@ use tower_ratelimit::{
 use tower_ratelimit_extra::adaptive::Adaptive;
 use tower_ratelimit_extra::live::LivePolicies;
 
-const ARITHMETIC: &str =
-    concat!(include_str!("../../lua/include/prelude.lua"), include_str!("../../lua/include/muldiv.lua"));
+const ARITHMETIC: &str = include_str!("../../lua/include/muldiv.lua");
 
 #[test]
 fn muldiv_is_exact_up_to_2_to_the_45() {
@@ -20,7 +19,7 @@ fn muldiv_is_exact_up_to_2_to_the_45() {
     let connection = std::cell::RefCell::new(server.connection());
     let script = redis::Script::new(&format!(
         "{ARITHMETIC}
-        local quotient, rest = muldiv(tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]))
+        local quotient, rest = muldiv(tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]))
         return {{string.format('%d', quotient), string.format('%d', rest)}}"
     ));
     let number = || prop_oneof![0..1_000_u64, 0..=1_u64 << 45, (1_u64 << 45) - 1_000..=1_u64 << 45];
@@ -30,7 +29,7 @@ fn muldiv_is_exact_up_to_2_to_the_45() {
         let (quotient, rest) = (u128::from(a) * u128::from(b) / u128::from(m), u128::from(a) * u128::from(b) % u128::from(m));
         // The bounds of quotas keep every quotient below 2^53.
         prop_assume!(quotient < 1 << 53);
-        let result: (u64, u64) = script.arg(&1.0_f64.to_le_bytes()[..]).arg(a).arg(b).arg(m).invoke(&mut *connection.borrow_mut()).unwrap();
+        let result: (u64, u64) = script.arg(a).arg(b).arg(m).invoke(&mut *connection.borrow_mut()).unwrap();
         prop_assert_eq!((u128::from(result.0), u128::from(result.1)), (quotient, rest));
     });
 }
@@ -72,8 +71,8 @@ async fn the_ttl_of_a_bucket_covers_the_units_of_a_larger_quota() {
         assert!(limiter.check(&small, &key, 1).await.unwrap().verdict().is_denied(), "{kind}");
         let name: Vec<String> = server.command(&["KEYS", "*"]);
         let left: i64 = server.command(&["PTTL", &name[0]]);
-        // 100 units at 10 a minute, less what drained between the two decisions.
-        assert!((500_000..=600_002).contains(&left), "{kind}: {left}");
+        // Twice as long as 100 units at 10 a minute take to drain, less what drained between the two decisions.
+        assert!((1_000_000..=1_200_002).contains(&left), "{kind}: {left}");
     }
 }
 
@@ -162,7 +161,8 @@ async fn the_ttl_of_a_bucket_covers_later_refunds_and_a_start_that_is_not_full()
         ("refunded and charged", policy, 10, 9, 1, 60 * minute),
         // After it is full, it counts as new only when an empty bucket would have filled.
         ("not full at first", starts_with_one.clone(), 1, 0, 0, 120 * minute),
-        ("not full at first, refunded", starts_with_one, 1, 1, 0, 114 * minute),
+        // A refund keeps the TTL of the charge.
+        ("not full at first, refunded", starts_with_one, 1, 1, 0, 120 * minute),
     ];
     for (name, policy, cost, refund, again, expected) in rows {
         let () = server.command(&["FLUSHALL"]);
@@ -176,7 +176,8 @@ async fn the_ttl_of_a_bucket_covers_later_refunds_and_a_start_that_is_not_full()
         }
         let stored: String = server.command(&["RANDOMKEY"]);
         let ttl: i64 = server.command(&["PTTL", &stored]);
-        assert!((expected - 10_000..=expected + 10).contains(&ttl), "{name}: {ttl} of {expected}");
+        // A TTL is twice as long as the state matters.
+        assert!((2 * expected - 20_000..=2 * expected + 10).contains(&ttl), "{name}: {ttl} of {expected}");
     }
 }
 
@@ -251,7 +252,7 @@ async fn a_key_needs_no_more_memory_than_documented() {
         ("leaky bucket", Policy::new("p", large).algorithm(LeakyBucket::meter()), 104),
         ("fixed window", Policy::new("p", large).algorithm(FixedWindow::anchored()), 104),
         ("queue", Policy::new("p", large).algorithm(LeakyBucket::queue(Duration::from_secs(60))), 104),
-        ("sliding window", Policy::new("p", large).algorithm(SlidingWindow::new()), 104),
+        ("sliding window", Policy::new("p", large).algorithm(SlidingWindow::new()), 120),
         ("sliding window of ten", Policy::new("p", large).algorithm(SlidingWindow::new().segments(10)), 200),
     ];
     for (name, policy, bytes) in rows {

@@ -38,8 +38,8 @@ use crate::{
 };
 
 impl Store for RedisStore {
-    // A plain charge takes the short way: the deny cache, a job of this charge, and the short script. Only
-    // the others look up a lease, or bring charges against penalties.
+    // A plain charge takes the short way: the deny cache, and a job of this charge. Only the others look up a
+    // lease, or bring charges against penalties.
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         let now = self.clock.micros();
         if action.charges_units()

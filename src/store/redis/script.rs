@@ -5,14 +5,13 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    iter,
     sync::{Arc, LazyLock, RwLock},
 };
 
 use crate::{
-    algorithm::{self, Algorithm, penalty::Strikes},
+    algorithm::{self, Algorithm},
     base::{
-        Error, Quota,
+        Error,
         sync::{read, write},
     },
     decision::Charge,
@@ -31,7 +30,6 @@ type Include = (&'static str, &'static [&'static str]);
 
 /// The include files, in an order in which each comes after those it uses.
 const INCLUDES: &[Include] = &[
-    ("prelude", &[lua!("include/prelude")]),
     ("text_of_error", &[lua!("include/text_of_error")]),
     ("state", &[lua!("include/state")]),
     ("muldiv", &[lua!("include/muldiv")]),
@@ -49,7 +47,9 @@ const INCLUDES: &[Include] = &[
     ("bucket", &[lua!("include/bucket")]),
 ];
 const CHECKED: &str = lua!("include/checked");
-/// The driver of any call.
+/// What each call runs, without a function.
+const USUAL: &[&str] = &[lua!("include/prelude"), lua!("usual")];
+/// The driver of all other decisions.
 const DECIDE: &[Include] = &[
     ("call", &[lua!("include/call")]),
     ("keys", &[lua!("include/keys")]),
@@ -59,8 +59,7 @@ const DECIDE: &[Include] = &[
     ),
     ("decide", &[lua!("decide")]),
 ];
-/// The driver of a call of which all decisions are takes.
-const TAKE: &str = lua!("take");
+const REPLY: &str = lua!("reply");
 
 /// The text of a script, and the hash that EVALSHA takes.
 pub(crate) struct Script {
@@ -78,27 +77,11 @@ impl Script {
         &SCRIPT
     }
 
-    /// The short script for takes under the built-in algorithm at `place`. `None` if it has no such script.
-    pub(crate) fn take(place: usize) -> Option<&'static Arc<Self>> {
-        static SCRIPTS: LazyLock<Vec<Option<Arc<Script>>>> = LazyLock::new(|| {
-            // Penalties have no short script, because they are never decided alone.
-            let is_short =
-                |algorithm: &dyn Algorithm| stores_a_string(algorithm) && algorithm.name() != Strikes::NAME;
-            let short = |algorithm| is_short(algorithm).then(|| Arc::new(Script::of_takes(algorithm)));
-            algorithm::built_in().iter().map(|algorithm| short(&**algorithm)).collect()
-        });
-        SCRIPTS.get(place)?.as_ref()
-    }
-
-    /// Every script that needs no custom algorithm.
-    pub(crate) fn all_built_in() -> impl Iterator<Item = &'static Arc<Self>> {
-        let short = (0..algorithm::built_in().len()).filter_map(Self::take);
-        iter::once(Self::built_in()).chain(short)
-    }
-
     /// The script with the algorithms of this crate and `custom`. Their order changes the hash.
     pub(crate) fn with_custom(custom: &[Arc<dyn Algorithm>]) -> Self {
         let mut text = String::new();
+        USUAL.iter().for_each(|code| push_code(&mut text, code));
+        text.push_str("if left or others <= #request then\n");
         INCLUDES.iter().for_each(|include| push_include(&mut text, include));
         if !custom.is_empty() {
             push_code(&mut text, CHECKED);
@@ -117,8 +100,10 @@ impl Script {
             // The file does not reach a key by these names, and a forgotten `local` changes nothing outside
             // it.
             text.push_str(&format!(
-                "if name == '{name}' then\nlocal redis, call, KEYS, ARGV, _G, loadstring, getfenv, setfenv\n\
-                 local pack, ttl, manual_time, text_of_error, read_state, value_of, decide_any\n\
+                "if name == '{name}' then\nlocal redis, call, try, KEYS, ARGV, _G, loadstring, getfenv, setfenv\n\
+                 local pack, ttl, manual_time, text_of_error, read_state, write_state, decide_any\n\
+                 local request, others, decisions, width, before, records, cost, _, kind, first, second, third\n\
+                 local keys, size, held, plans, reply, only, errors, left, some_exist, count_of_records, place\n\
                  local now, muldiv, muldiv_up, floor, format = now, muldiv, muldiv_up, math.floor, string.format\n\
                  local NEVER, REMOVE, KEEP_TTL = NEVER, REMOVE, KEEP_TTL\n\
                  return checked('{name}', (function()\n{lua}\nend)())\nend\n"
@@ -126,24 +111,8 @@ impl Script {
         }
         text.push_str("end\n");
         DECIDE.iter().for_each(|include| push_include(&mut text, include));
-        Self::new(text)
-    }
-
-    /// The short script for takes under `algorithm`, with what it uses and nothing else.
-    fn of_takes(algorithm: &dyn Algorithm) -> Self {
-        let mut used = BTreeSet::new();
-        for file in [algorithm.lua(), TAKE] {
-            add_used(&mut used, file);
-        }
-        let mut text = String::new();
-        let includes = INCLUDES.iter().filter(|(name, _)| used.contains(*name));
-        includes.for_each(|include| push_include(&mut text, include));
-        let arguments = algorithm.arguments(&Quota::per_second(1)).map_or(0, |arguments| arguments.len());
-        text.push_str(&format!("local ARGUMENTS, brief = '<{}', 'take'\n", "d".repeat(arguments)));
-        text.push_str("local algorithm = (function()\n");
-        push_code(&mut text, algorithm.lua());
-        text.push_str("end)()\n");
-        push_code(&mut text, TAKE);
+        text.push_str("end\n");
+        push_code(&mut text, REPLY);
         Self::new(text)
     }
 
@@ -153,7 +122,7 @@ impl Script {
 
     /// The Redis commands that the script calls, in lower case and sorted.
     pub(crate) fn commands(&self) -> BTreeSet<String> {
-        let calls = self.text.split("call('").skip(1);
+        let calls = ["call('", "try('"].into_iter().flat_map(|call| self.text.split(call).skip(1));
         calls.filter_map(|call| call.split('\'').next()).map(str::to_ascii_lowercase).collect()
     }
 
@@ -173,23 +142,6 @@ fn push_include(text: &mut String, (name, files): &Include) {
     text.push_str(&format!("local function {name}()\n"));
     files.iter().for_each(|file| push_code(text, file));
     text.push_str("end\n");
-}
-
-/// Whether the state of a key is a string: the file returns no functions to read and write it.
-fn stores_a_string(algorithm: &dyn Algorithm) -> bool {
-    !algorithm.lua().contains("store = store")
-}
-
-/// Adds the names of the include files that `lua` uses, and those that these use.
-fn add_used<'a>(used: &mut BTreeSet<&'a str>, lua: &'a str) {
-    let line = lua.lines().find_map(|line| line.strip_prefix("-- uses:")).unwrap_or_default();
-    for name in line.split_whitespace() {
-        if used.insert(name)
-            && let Some((_, files)) = INCLUDES.iter().find(|(known, _)| *known == name)
-        {
-            files.iter().for_each(|file| add_used(used, file));
-        }
-    }
 }
 
 /// Appends `lua` without block comments and comment lines: more than half of the text, which the server does

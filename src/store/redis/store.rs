@@ -1,6 +1,6 @@
 //! [`RedisStore`]: its parts, and what a program calls in addition to decisions.
 
-use std::{collections::BTreeSet, fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use redis::{Cmd, Value};
 
@@ -239,8 +239,7 @@ impl RedisStore {
     pub fn acl_rule(&self) -> String {
         let mut rule = format!("~{} -@all", self.names.pattern_of_all());
         let store_commands = self.link.commands().iter().map(|command| (*command).to_owned());
-        let commands: BTreeSet<String> =
-            Script::all_built_in().flat_map(|script| script.commands()).collect();
+        let commands = Script::built_in().commands();
         // The commands for the hashes of `tower-ratelimit-extra`. The algorithms have `pexpire` too.
         let of_hashes = ["hdel", "hgetall", "hset"].map(ToOwned::to_owned);
         for command in store_commands.chain(of_hashes).chain(commands) {

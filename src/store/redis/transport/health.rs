@@ -102,8 +102,8 @@ impl Health {
         }
     }
 
-    /// Ends the wait of a caller: decodes and records the decision in the reply to its `job`. Without a reply,
-    /// the decision is late after it was sent, or its lane was dropped with the runtime.
+    /// Ends the wait of a caller: decodes and records the decision in the reply to its `job`. Without a
+    /// reply, the decision is late after it was sent, or its lane was dropped with the runtime.
     pub(super) fn finish(&self, job: &Job, reply: Option<Result<Reply, Error>>) -> Result<Decision, Error> {
         let decision = match reply {
             Some(reply) => reply.and_then(|reply| wire::decision(job, reply)),

@@ -57,7 +57,7 @@ pub(crate) fn has_fault(reply: &RedisResult<Value>, fault: Fault) -> bool {
 }
 
 /// The number of records of `job`.
-fn records_of(job: &Job) -> usize {
+pub(super) fn records_of(job: &Job) -> usize {
     // A lease has a record in addition to its charge's.
     job.width() + usize::from(job.lease.is_some())
 }

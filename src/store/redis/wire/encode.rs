@@ -4,6 +4,7 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use redis::{Cmd, ErrorKind, RedisResult, RedisWrite as _, ServerErrorKind, Value};
 
+use super::decode::records_of;
 use crate::{
     decision::Charge,
     policy::{MAX_BAN, Policy},
@@ -91,12 +92,8 @@ fn differ_only_in_keys(one: &Job, other: &Job) -> bool {
 pub(crate) fn encode(jobs: &[&Job]) -> Option<Call> {
     let first = jobs.first()?;
     let keys = Keys::of(jobs);
-    let takes = takes_of(jobs).filter(|_| keys.places.is_none());
-    let (numbers, texts) = match takes {
-        Some(_) => (Numbers::of_takes(jobs), Vec::new()),
-        None => Numbers::of_decisions(jobs, &keys),
-    };
-    let script = takes.unwrap_or(&first.script).clone();
+    let (numbers, texts) = Numbers::of(jobs, &keys);
+    let script = first.script.clone();
     let count = keys.distinct.len();
     let mut command = Cmd::with_capacity(4 + count + texts.len(), 96 + 48 * count + numbers.0.len());
     command.arg("EVALSHA").arg(script.hash()).arg(count);
@@ -122,28 +119,13 @@ pub(crate) fn encode(jobs: &[&Job]) -> Option<Call> {
     Some(Call { command, script: Some(script), may_repeat, deadline: first.deadline })
 }
 
-/// The short script, if the jobs are only takes of one charge under one algorithm.
-fn takes_of(jobs: &[&Job]) -> Option<&'static Arc<Script>> {
-    // The short script knows no debt, no penalties and no shadows.
-    let (mut algorithm, mut before) = (None, None);
-    for job in jobs {
-        let [charge] = &job.charges[..] else { return None };
-        if job.action != Action::Charge || job.lease.is_some() || charge.is_shadow() {
-            return None;
-        }
-        let policy = charge.policy();
-        // Most charges have the same policy as the one before.
-        if before.is_some_and(|before| policy.is(before)) {
-            continue;
-        }
-        before = Some(policy);
-        let place = policy.built_in()?;
-        let is_same = *algorithm.get_or_insert(place) == place;
-        if policy.settings().max_debt > 0 || policy.bans().is_some() || !is_same {
-            return None;
-        }
-    }
-    Script::take(algorithm?)
+/// Whether the script makes the decision of this job with its usual ones, if the keys are distinct.
+fn is_usual(job: &Job) -> bool {
+    let is_usual = |charge: &Charge| !charge.policy().usual().is_empty() && !charge.is_shadow();
+    job.action == Action::Charge
+        && job.lease.is_none()
+        && job.counts == Counts::Own
+        && job.charges.iter().all(is_usual)
 }
 
 /// The keys of a call.
@@ -190,17 +172,11 @@ impl<'a> Keys<'a> {
     }
 }
 
-/// The numbers of a call, as doubles. Lua has no other numbers, and reads these without parsing digits.
+/// The numbers of a call, nearly all as doubles. Lua has no other numbers, and reads these without parsing
+/// digits.
 struct Numbers(Vec<u8>);
 
 impl Numbers {
-    /// Numbers that start with the time of the decisions.
-    fn new(jobs: &[&Job]) -> Self {
-        let mut numbers = Self(Vec::with_capacity(128));
-        numbers.push(jobs.first().and_then(|job| job.time).unwrap_or(0));
-        numbers
-    }
-
     /// Appends `number`, which is below 2^53, so it is exact.
     fn push(&mut self, number: u64) {
         self.0.extend((number as f64).to_le_bytes());
@@ -211,38 +187,71 @@ impl Numbers {
         self.0.extend((-(number as f64)).to_le_bytes());
     }
 
+    /// Appends a number in two bytes: a batch is small.
+    fn push_short(&mut self, number: usize) {
+        self.0.extend((number as u16).to_le_bytes());
+    }
+
     fn extend(&mut self, numbers: &[u64]) {
         numbers.iter().for_each(|number| self.push(*number));
     }
 
-    /// The numbers for `lua/take.lua`, of jobs for which [`takes_of`] allows it: each charges one plain key.
-    fn of_takes(jobs: &[&Job]) -> Self {
-        let mut numbers = Self::new(jobs);
-        let charges = jobs.iter().filter_map(|job| job.charges.first());
-        let mut charges = charges.peekable();
-        while let Some(charge) = charges.next() {
-            let cost = charge.bounded_cost();
-            let is_alike =
-                |next: &&Charge| next.policy().counts_as(charge.policy()) && next.bounded_cost() == cost;
-            let mut count = 1;
-            while charges.next_if(is_alike).is_some() {
-                count += 1;
+    /// The numbers of a call, and its texts: the algorithms of the rules, then the holders.
+    fn of<'a>(jobs: &[&'a Job], keys: &Keys<'_>) -> (Self, Vec<Cow<'a, str>>) {
+        let mut numbers = Self(Vec::with_capacity(128));
+        numbers.push(jobs.first().and_then(|job| job.time).unwrap_or(0));
+        // The place of the other decisions.
+        let place = numbers.0.len();
+        numbers.push_short(0);
+        // The other runs: each with its first key and its first record.
+        let mut others = Vec::new();
+        let (mut key, mut record) = (0, 0);
+        for run in jobs.chunk_by(|one, next| differ_only_in_keys(one, next)) {
+            let Some(job) = run.first() else { continue };
+            let width = job.width();
+            if keys.places.is_none() && is_usual(job) {
+                numbers.push_short(run.len());
+                numbers.push_short(width);
+                numbers.push_short(key);
+                numbers.push_short(record);
+                for charge in &*job.charges {
+                    numbers.push_usual(job, charge, 0);
+                }
+                for PenaltyCharge { place, charge } in &*job.penalties {
+                    numbers.push_usual(job, charge, *place + 1);
+                }
+            } else {
+                others.push((run, key, record));
             }
-            numbers.extend(&[count, cost]);
-            numbers.extend(charge.policy().arguments());
+            key += run.len() * width;
+            record += run.len() * records_of(job);
         }
-        numbers
+        let end = (numbers.0.len() as u16 + 1).to_le_bytes();
+        numbers.0[place..place + 2].copy_from_slice(&end);
+        let texts = if others.is_empty() { Vec::new() } else { numbers.push_others(&others, keys) };
+        (numbers, texts)
     }
 
-    /// The numbers for `lua/decide.lua`, and the texts: the algorithms of the rules, then the holders.
-    fn of_decisions<'a>(jobs: &[&'a Job], keys: &Keys<'_>) -> (Self, Vec<Cow<'a, str>>) {
-        let runs: Vec<&[&Job]> = jobs.chunk_by(|one, next| differ_only_in_keys(one, next)).collect();
-        let firsts: Vec<&Job> = runs.iter().filter_map(|run| run.first().copied()).collect();
+    /// Appends a charge for `lua/usual.lua`. A penalty is of the charge `main`, counted from 1; others have
+    /// 0.
+    fn push_usual(&mut self, job: &Job, charge: &Charge, main: usize) {
+        self.push(if main > 0 { charge.cost() } else { cost(job, charge) });
+        self.push_short(main);
+        self.0.extend_from_slice(charge.policy().usual());
+    }
+
+    /// Appends what `lua/decide.lua` reads: the rules, then the runs. Returns the texts.
+    fn push_others<'a>(
+        &mut self,
+        others: &[(&[&'a Job], usize, usize)],
+        keys: &Keys<'_>,
+    ) -> Vec<Cow<'a, str>> {
+        let firsts: Vec<&Job> = others.iter().filter_map(|(run, ..)| run.first().copied()).collect();
         let (rules, rule_of) = rules_of(&firsts);
         let mut rule_of = rule_of.into_iter();
         let mut next_rule = || rule_of.next().unwrap_or_default();
-        let mut numbers = Self::new(jobs);
         let mut texts: Vec<Cow<'_, str>> = Vec::with_capacity(rules.len());
+        let numbers = self;
         numbers.push(rules.len() as u64);
         for policy in rules {
             texts.push(policy.algorithm_name().into());
@@ -250,7 +259,7 @@ impl Numbers {
             numbers.extend(policy.arguments());
         }
         let mut places = keys.places.iter().flatten();
-        for (job, run) in firsts.iter().zip(&runs) {
+        for (job, (run, key, record)) in firsts.iter().zip(others) {
             let charges = job.width();
             let is_shared = u64::from(keys.places.is_some());
             // A job that leases units charges its cost too.
@@ -263,6 +272,8 @@ impl Numbers {
             }
             let is_lease = job.lease.is_some().into();
             numbers.extend(&[is_lease, run.len() as u64, charges as u64, is_shared]);
+            // All of its decisions are made.
+            numbers.extend(&[0, *key as u64, *record as u64]);
             for charge in &*job.charges {
                 let holder = if charge.needs_permit() {
                     texts.push(format!("{:032x}", charge.holder()).into());
@@ -299,7 +310,7 @@ impl Numbers {
             let own = places.by_ref().take(run.len() * charges);
             own.for_each(|place| numbers.push(*place as u64));
         }
-        (numbers, texts)
+        texts
     }
 }
 

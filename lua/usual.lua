@@ -1,12 +1,11 @@
 --[[
-  The usual decisions of a call: under buckets, fixed windows and penalties, with keys that no other decision uses, where
-  all charges are admitted, or the only one is denied.
+  The usual decisions of a call: under buckets, fixed windows and penalties, with keys that no other decision uses.
 
   Redis runs the whole text of a script at every call, and creating a function takes longer than making such a decision. So
   this part creates none, and no table that a call of one charge does not need. It repeats for the usual cases what include/,
   bucket_in_full/ and algorithm/ have as functions for every case. What else there is, it leaves to the rest of the script:
-  states with a text, of another format or of a clock that stepped back, products that are too large, denials of one of
-  several charges, keys of another type, and writes that fail.
+  states with a text, of another format or of a clock that stepped back, products that are too large, denials that count for
+  a penalty, keys of another type, and writes that fail.
 
   The numbers are specified under "The call" in lua/README.md.
 ]]
@@ -14,13 +13,14 @@
 local keys = KEYS
 local size = #keys
 -- held       what the keys hold, if it is read with one command
--- plans      for decisions of several charges, by key: the state to write; and, further on, its TTL, or true to keep the one of
---            the key
+-- plans      for decisions of several charges, by key: the state to write, or 0 for a denial; and, further on, its TTL, or true to
+--            keep the one of the key
 -- reply      the records; only: the only one
 -- errors     of decisions
 -- left       the decisions that are left, by the number of their first record; nil for none
 -- some_exist whether a key without a value may exist
-local held, plans, reply, only, errors, left, some_exist
+-- sliding    the functions of the sliding window, once they are needed
+local held, plans, reply, only, errors, left, some_exist, sliding
 -- Of the reply. Each key has one, unless there are other decisions.
 local count_of_records = size
 if size > 1 then
@@ -34,7 +34,8 @@ end
 local place = 11
 while place < others do
   place = place + 8
-  local last, is_known, known_state, known_expiry, known_record = before + decisions * width, nil
+  -- The decisions of several charges that are denied, by the number of their first record; nil for none.
+  local last, denied, is_known, known_state, known_expiry, known_record = before + decisions * width, nil
   records = records - before
   if width > 1 then
     if not held then
@@ -55,178 +56,208 @@ while place < others do
       end
     end
   end
-  for i = 1, width do
-    if i > 1 then
+  local start, pass, i = place, 1, 1
+  while i <= width do
+    if i > 1 or pass > 1 then
       cost, _, kind, first, second, third = struct.unpack('<dHBddd', request, place)
       is_known = nil
     end
     place = place + (kind == 4 and 59 or kind == 2 and 43 or 35)
+    -- The second pass reports the charges of denied decisions as they are: with a cost of 0.
+    local charged = pass == 1 and cost or 0
     for k = before + i, last, width do
-      local key, r, value, state, expiry, record = keys[k], records + k, nil
-      if held then
-        value = held[k]
-      else
-        -- An error is a table. Its length is 0.
-        value = try('GET', key)
-      end
-      if is_known and not value then
-        -- Keys without a state have the same result.
-        state, expiry, record = known_state, known_expiry, known_record
-      else
-        -- The charge is left if this stays nil.
-        local granted
-        local at, count, kept, remaining, reset, mark, lifetime = nil
-        local usual = kind
-        if value then
-          usual = 0
-          if #value == 25 then
-            local version
-            version, at, count, kept = struct.unpack('<Bddd', value)
-            -- Other programs store bytes of any kind: NaN is not above anything.
-            if version == 2 and at >= 0 and at <= now and at % 1 == 0 and count >= 0 and count < 2^53 and count % 1 == 0 then
-              usual = kind
-            end
-          end
-        elseif some_exist then
-          usual = 0
+      local r = records + k
+      if pass == 1 or denied[r - i + 1] and plans[k] ~= 0 then
+        local key, value, state, expiry, record = keys[k], nil
+        if held then
+          value = held[k]
+        else
+          -- An error is a table. Its length is 0.
+          value = try('GET', key)
         end
-        if usual == 0 then
-          -- Left.
-        elseif usual < 3 then
-          -- A bucket; see include/bucket.lua and bucket_in_full/any_bucket.lua.
-          local period, units, elapsed, product, drained = first, second, 0, 0, 0
-          if at then
-            -- Drain the whole periods that have passed; what is left of the time stays in `elapsed`.
-            elapsed = (now - at) % period
-            product = elapsed * units
-            drained = (product - product % period) / period
-            count = count - (now - at - elapsed) / period * units
-            if count <= drained then
-              count, elapsed, drained = 0, 0, 0
-            end
-          else
-            count = 0
-          end
-          remaining = third - count + drained
-          if remaining >= 0 then
-            granted = 0
-            if cost <= remaining then
-              granted, count, remaining = 1 + cost, count + cost, remaining - cost
-            elseif cost > third then
-              mark = -1
-            else
-              mark = (count + cost - third) * period
-              if mark < 2^53 then
-                local rest = mark % units
-                mark = (mark - rest) / units + (rest > 0 and 1 or 0) - elapsed
-              else
-                granted = nil
+        if is_known and not value then
+          -- Keys without a state have the same result.
+          state, expiry, record = known_state, known_expiry, known_record
+        else
+          -- If this stays nil, the decision is left.
+          local granted
+            local at, count, kept, text, remaining, reset, mark, lifetime = nil
+          local usual = kind
+          if value then
+            usual = 0
+            local bytes = #value
+            if bytes == 25 or bytes > 25 and kind == 5 then
+              local version
+              version, at, count, kept = struct.unpack('<Bddd', value)
+              -- Other programs store bytes of any kind: NaN is not above anything.
+              if version == 2 and at >= 0 and at <= now and at % 1 == 0 and count >= 0 and count < 2^53 and count % 1 == 0 then
+                usual = kind
               end
             end
-            lifetime = count * period
-            if lifetime >= 2^53 or product >= 2^53 then
-              granted = nil
-            end
-            local rest = lifetime % units
-            reset = (lifetime - rest) / units - elapsed
-            if rest > 0 then
-              reset = reset + 1
-            end
-            if reset < 0 then
-              reset = 0
-            end
-            at, lifetime = now - elapsed, reset
-            mark = mark or now + reset
+          elseif some_exist then
+            usual = 0
           end
-        elseif usual == 3 then
-          -- A fixed window; see algorithm/fixed_window.lua. The third number of anchored windows is their length.
-          local starts = at or now
-          if third < second then
-            -- The first window of 1970 may start before 0.
-            starts = now - (now - third) % second
-            starts = starts > 0 and starts or 0
-          end
-          if not at or at < starts or starts + second <= now then
-            at, count = now, 0
-            starts = third < second and starts or now
-          end
-          remaining, lifetime = count < first and first - count or 0, starts + second - now
-          if cost <= remaining then
-            granted, count, remaining, mark = 1 + cost, count + cost, remaining - cost, at
-          else
-            granted, mark = 0, cost > first and -1 or lifetime
-          end
-          reset = count > 0 and lifetime or 0
-        else
-          -- A penalty without bans; see algorithm/penalty.lua.
-          granted, remaining, reset, mark = 1 + cost, first, 0, 0
-          if at and at + second > now then
-            remaining = count < first and first - count or 0
-            reset = count > 0 and at + second - now or 0
-          end
-        end
-        if granted and (granted > 0 or width == 1) then
-          if lifetime and granted > 1 then
-            if value and now + lifetime <= kept then
-              state, expiry = pack('<dd', at, count), true
+          if usual == 0 then
+            -- Left.
+          elseif usual < 3 then
+            -- A bucket; see include/bucket.lua and bucket_in_full/any_bucket.lua.
+            local period, units, elapsed, product, drained = first, second, 0, 0, 0
+            if at then
+              -- Drain the whole periods that have passed; what is left of the time stays in `elapsed`.
+              elapsed = (now - at) % period
+              product = elapsed * units
+              drained = (product - product % period) / period
+              count = count - (now - at - elapsed) / period * units
+              if count <= drained then
+                count, elapsed, drained = 0, 0, 0
+              end
             else
-              state = pack('<Bddd', 2, at, count, now + 2 * lifetime)
-              -- As ttl() in include/state.lua.
-              lifetime = 2 * lifetime + 1999
-              expiry = manual_time == 0 and string.format('%d', (lifetime - lifetime % 1000) / 1000) or '3600000'
+              count = 0
             end
-          end
-          if r == 1 then
-            -- The reply starts with the time.
-            record = pack('<dddddd', now, granted, remaining, reset, mark, 0)
+            remaining = third - count + drained
+            if remaining >= 0 then
+              granted = 0
+              if charged <= remaining then
+                granted, count, remaining = 1 + cost, count + charged, remaining - charged
+              elseif cost > third then
+                mark = -1
+              else
+                mark = (count + cost - third) * period
+                if mark < 2^53 then
+                  local rest = mark % units
+                  mark = (mark - rest) / units + (rest > 0 and 1 or 0) - elapsed
+                else
+                  granted = nil
+                end
+              end
+              lifetime = count * period
+              if lifetime >= 2^53 or product >= 2^53 then
+                granted = nil
+              end
+              local rest = lifetime % units
+              reset = (lifetime - rest) / units - elapsed
+              if rest > 0 then
+                reset = reset + 1
+              end
+              if reset < 0 then
+                reset = 0
+              end
+              at, lifetime = now - elapsed, reset
+              mark = mark or now + reset
+            end
+          elseif usual == 3 then
+            -- A fixed window; see algorithm/fixed_window.lua. The third number of anchored windows is their length.
+            local starts = at or now
+            if third < second then
+              -- The first window of 1970 may start before 0.
+              starts = now - (now - third) % second
+              starts = starts > 0 and starts or 0
+            end
+            if not at or at < starts or starts + second <= now then
+              at, count = now, 0
+              starts = third < second and starts or now
+            end
+            remaining, lifetime = count < first and first - count or 0, starts + second - now
+            if charged <= remaining then
+              granted, count, remaining, mark = 1 + cost, count + charged, remaining - charged, at
+            else
+              granted, mark = 0, cost > first and -1 or lifetime
+            end
+            reset = count > 0 and lifetime or 0
+          elseif usual == 5 then
+            -- A sliding window, by its functions.
+            sliding = sliding or sliding_window(true)
+            text = value and #value > 25 and string.sub(value, 26) or nil
+            local window, made, retry, delay = sliding.policy(first, second, third), nil
+            made, retry, remaining, reset, delay, mark, lifetime, at, count, text =
+              pcall(sliding.decide, window, charged, at, count, text)
+            if made and retry == 0 then
+              granted = 1 + cost
+            elseif made then
+              granted, mark = 0, retry
+            end
           else
-            record = pack('<ddddd', granted, remaining, reset, mark, 0)
-            if not value then
-              is_known, known_state, known_expiry, known_record = true, state, expiry, record
+            -- A penalty without bans; see algorithm/penalty.lua.
+            granted, remaining, reset, mark = 1 + cost, first, 0, 0
+            if at and at + second > now then
+              remaining = count < first and first - count or 0
+              reset = count > 0 and at + second - now or 0
+            end
+          end
+          if granted then
+            if granted == 0 then
+              state = width > 1 and 0 or nil
+            elseif lifetime and charged > 0 then
+              if value and now + lifetime <= kept and (not text or #text + 25 == #value) then
+                state, expiry = pack('<ddd', at, count, kept), true
+              else
+                state = pack('<Bddd', 2, at, count, now + 2 * lifetime)
+                -- As ttl() in include/state.lua.
+                lifetime = 2 * lifetime + 1999
+                expiry = manual_time == 0 and string.format('%d', (lifetime - lifetime % 1000) / 1000) or '3600000'
+              end
+            end
+            if text and state and state ~= 0 then
+              state = state .. text
+            end
+            if r == 1 then
+              -- The reply starts with the time.
+              record = pack('<dddddd', now, granted, remaining, reset, mark, 0)
+            else
+              record = pack('<ddddd', granted, remaining, reset, mark, 0)
+              if not value then
+                is_known, known_state, known_expiry, known_record = true, state, expiry, record
+              end
             end
           end
         end
-      end
-      if size == 1 then
-        only = record
-      else
-        reply[r] = record or ''
-      end
-      if width > 1 and i < width then
-        plans[k], plans[size + k] = state, expiry
-        if not record then
-          left = left or {}
-          left[r - i + 1] = true
+        if size == 1 then
+          only = record
+        else
+          reply[r] = record or ''
         end
-      else
-        local is_left = not record or left and left[r - i + 1]
-        if not state and held and not value and width == 1 then
+        local head, is_left = r - i + 1, not record
+        if width > 1 then
+          plans[k], plans[size + k] = state, expiry
+          if state == 0 then
+            denied = denied or {}
+            denied[head] = true
+          end
+          -- Penalties come after all other charges.
+          is_left = is_left or left and left[head] or kind == 4 and denied and denied[head]
+        elseif not state and held and not value then
           -- MGET has no value of a key of another type.
           is_left = is_left or call('EXISTS', key) == 1
         end
-        for j = k, k - i + 1, -1 do
-          if j < k then
-            key, state, expiry = keys[j], plans[j], plans[size + j]
-          end
-          if state and not is_left then
-            if expiry == true then
-              is_left = try('SETRANGE', key, '1', state) ~= 25
-            else
-              local written
-              if held and width == 1 and not value then
-                written = try('SET', key, state, 'PX', expiry, 'NX')
+        if i == width and not is_left and not (denied and denied[head]) then
+          for j = k, k - i + 1, -1 do
+            if j < k then
+              key, state, expiry = keys[j], plans[j], plans[size + j]
+            end
+            if state and not is_left then
+              if expiry == true then
+                is_left = try('SETRANGE', key, '1', state) ~= #state + 1
               else
-                written = try('SET', key, state, 'PX', expiry)
+                local written
+                if held and width == 1 and not value then
+                  written = try('SET', key, state, 'PX', expiry, 'NX')
+                else
+                  written = try('SET', key, state, 'PX', expiry)
+                end
+                is_left = not written or written.err
               end
-              is_left = not written or written.err
             end
           end
         end
         if is_left then
           left = left or {}
-          left[r - i + 1] = true
+          left[head] = true
         end
       end
+    end
+    i = i + 1
+    if i > width and denied and pass == 1 then
+      pass, i, place = 2, 1, start
     end
   end
   if place < others then

@@ -11,7 +11,7 @@
 ]]
 -- uses: prelude text_of_error usual
 -- What a usual charge is of, where it is not a plain bucket: src/algorithm/counter.rs.
-local DEBT, WINDOW, PENALTY = 2, 3, 4
+local DEBT, WINDOW, PENALTY, SLIDING_WINDOW = 2, 3, 4, 5
 -- In place of the time of a charge.
 local SHADOW, BAN, COUNTED_LATER, DENIED = -1, -2, -3, -4
 
@@ -82,6 +82,8 @@ while place < others do
         add_rule('penalty', first, second, fourth, fifth, sixth)
       elseif kind == WINDOW then
         add_rule('fixed-window', first, second, third < second and 1 or 0, third)
+      elseif kind == SLIDING_WINDOW then
+        add_rule('sliding-window', first, second, third)
       else
         -- The functions of all buckets are the same.
         add_rule('gcra', first, second, third, fourth)

@@ -93,6 +93,8 @@ pub(super) mod usual {
     pub(in crate::algorithm) const WINDOW: u64 = 3;
     /// Then the denials that ban a key, and the window in which they count; a 0; and the other arguments.
     pub(in crate::algorithm) const PENALTY: u64 = 4;
+    /// Then the limit, the number of cells, and their width.
+    pub(in crate::algorithm) const SLIDING_WINDOW: u64 = 5;
 }
 
 /// A change of the state of a key.

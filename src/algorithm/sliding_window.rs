@@ -2,7 +2,7 @@
 
 use super::{
     Algorithm,
-    counter::{Change, Counter, Plan, exactly},
+    counter::{Change, Counter, Plan, exactly, usual},
     state::{Cells, State},
     twin::{Gauge, Receipt},
 };
@@ -182,6 +182,11 @@ impl OpenCells {
 }
 
 impl Counter for SlidingWindow {
+    fn usual(&self, arguments: &[u64]) -> Option<Vec<u64>> {
+        let [limit, cells, width] = exactly(arguments);
+        Some(vec![usual::SLIDING_WINDOW, limit, cells, width])
+    }
+
     fn most_within_period(&self, _: &[u64], quota: &Quota) -> Option<u64> {
         // A whole limit may be charged at the end of one window, and another at the start of the next one.
         Some(2 * quota.limit())

@@ -40,7 +40,7 @@ pub(super) struct Keyspace {
 type Answer = Result<Reply, String>;
 
 const WRITES: &[&str] =
-    &["SET", "DEL", "PEXPIRE", "RPUSH", "LSET", "LTRIM", "ZADD", "ZREM", "ZREMRANGEBYRANK"];
+    &["SET", "SETRANGE", "DEL", "PEXPIRE", "RPUSH", "LSET", "LTRIM", "ZADD", "ZREM", "ZREMRANGEBYRANK"];
 const WRONG_TYPE: &str = "WRONGTYPE Operation against a key holding the wrong kind of value";
 
 impl Keyspace {
@@ -98,6 +98,15 @@ impl Keyspace {
             }
             "DEL" => Ok(Reply::Int(self.keys.remove(&key).is_some().into())),
             "SET" => self.set(&key, &arguments[1], &arguments[2..]),
+            "SETRANGE" => {
+                let (from, part) = (number(&arguments[1])? as usize, &arguments[2]);
+                let mut text = self.text(&key)?.unwrap_or_default();
+                text.resize(text.len().max(from + part.len()), 0);
+                text[from..from + part.len()].copy_from_slice(part);
+                let (length, expires) = (text.len(), self.keys.get(&key).and_then(|entry| entry.expires));
+                self.keys.insert(key, Entry { data: Data::Text(text), expires });
+                Ok(Reply::Int(length as i64))
+            }
             "PEXPIRE" => {
                 let end = self.now / 1_000 + number(&arguments[1])? as u64;
                 let entry = self.keys.get_mut(&key);

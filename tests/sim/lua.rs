@@ -100,6 +100,7 @@ fn set_up(lua: &Lua) -> mlua::Result<()> {
         to_lua(lua, reply)
     })?;
     let redis = lua.create_table()?;
+    redis.set("pcall", run.clone())?;
     redis.set("call", lua.load(CALL).call::<Function>(run)?)?;
     lua.globals().set("redis", redis)?;
     let packing = lua.create_table()?;
@@ -206,6 +207,7 @@ fn unpack(lua: &Lua, arguments: &MultiValue) -> mlua::Result<MultiValue> {
     for (letter, size) in parts {
         let size = match letter {
             b'd' => 8,
+            b'H' => 2,
             b'B' => 1,
             _ => size,
         };
@@ -216,6 +218,7 @@ fn unpack(lua: &Lua, arguments: &MultiValue) -> mlua::Result<MultiValue> {
                 let bytes: [u8; 8] = part.try_into().unwrap();
                 Value::Number(if little { f64::from_le_bytes(bytes) } else { f64::from_be_bytes(bytes) })
             }
+            b'H' if little => Value::Number(u16::from_le_bytes(part.try_into().unwrap()).into()),
             b'I' | b'B' => Value::Number(part.iter().fold(0, |all, byte| all << 8 | u64::from(*byte)) as f64),
             b'c' => Value::String(lua.create_string(part)?),
             other => panic!("the format {} is not simulated", char::from(other)),

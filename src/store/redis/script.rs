@@ -50,16 +50,20 @@ const CHECKED: &str = lua!("include/checked");
 /// What each call runs, without a function.
 const USUAL: &[&str] = &[lua!("include/prelude"), lua!("usual")];
 /// The driver of all other decisions.
-const DECIDE: &[Include] = &[
-    ("call", &[lua!("include/call")]),
-    ("keys", &[lua!("include/keys")]),
+const DECIDE: &[&str] = &[lua!("include/call"), lua!("include/keys"), lua!("decide")];
+const REPLY: &str = lua!("reply");
+/// Functions that are created where they are called, because a call of the script that does not call them then
+/// creates nothing.
+const INLINE: &[Include] = &[
     (
-        "decide_in_full",
+        "sliding_window(true)",
+        &["local NEVER = -1\n", lua!("include/muldiv"), lua!("algorithm/sliding_window")],
+    ),
+    (
+        "decide_in_full()",
         &[lua!("decide_in_full/states"), lua!("decide_in_full/failures"), lua!("decide_in_full/phases")],
     ),
-    ("decide", &[lua!("decide")]),
 ];
-const REPLY: &str = lua!("reply");
 
 /// The text of a script, and the hash that EVALSHA takes.
 pub(crate) struct Script {
@@ -110,10 +114,10 @@ impl Script {
             ));
         }
         text.push_str("end\n");
-        DECIDE.iter().for_each(|include| push_include(&mut text, include));
+        DECIDE.iter().for_each(|code| push_code(&mut text, code));
         text.push_str("end\n");
         push_code(&mut text, REPLY);
-        Self::new(text)
+        Self::new(inline(text))
     }
 
     fn new(text: String) -> Self {
@@ -142,6 +146,16 @@ fn push_include(text: &mut String, (name, files): &Include) {
     text.push_str(&format!("local function {name}()\n"));
     files.iter().for_each(|file| push_code(text, file));
     text.push_str("end\n");
+}
+
+/// Puts the functions of [`INLINE`] in place of their calls.
+fn inline(text: String) -> String {
+    INLINE.iter().fold(text, |text, (call, files)| {
+        let (_, arguments) = call.split_once('(').unwrap_or_default();
+        let mut function = String::from("(function(brief)\n");
+        files.iter().for_each(|file| push_code(&mut function, file));
+        text.replace(call, &format!("{function}end)({arguments}"))
+    })
 }
 
 /// Appends `lua` without block comments and comment lines: more than half of the text, which the server does

@@ -74,6 +74,9 @@ use crate::{
 /// * **Nested services that resolve `..` themselves**, such as a proxy behind `nest_service("/svc", ..)`, may
 ///   read `/svc/../login` as their `/login`. Put a layer around the nested service, or reject such paths in
 ///   front of it.
+/// * **Slashes in front of nested services.** `nest_service` drops one of the slashes behind its prefix, so
+///   axum serves `/api///login` as `/api//login`. The table follows up to three services in each other, and
+///   one empty parameter in their prefixes, such as the tenant of `//api//login` in `/{tenant}/api`.
 /// * **CORS preflights** are OPTIONS requests: `/login` matches the preflight of a POST, `POST /login` does
 ///   not. To limit all preflights, use [`always`](Self::always) or [`fallback`](Self::fallback).
 /// * **Methods in headers**, such as `X-HTTP-Method-Override`, are not read. If your service reads them,

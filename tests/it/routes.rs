@@ -1,13 +1,14 @@
 //! One table of routes and their rules: which rules apply to a request, and that no spelling of a path evades one.
 
 use std::{
+    collections::BTreeSet,
     convert::Infallible,
     net::SocketAddr,
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
 use axum::{
-    Router,
+    Extension, Router,
     body::Body,
     routing::{any, get, post},
 };
@@ -241,6 +242,25 @@ async fn a_path_that_can_be_read_in_two_ways_has_the_rules_of_both() {
         ("no percent encoding", "/100%", "page"),
         ("not UTF-8", "/%FF%FE", "page"),
         ("a dot in a name", "/files/.hidden", "file"),
+    ] {
+        assert_eq!(names(&layer, "GET", path).await, expected, "{name}");
+    }
+}
+
+/// A router that resolves dots and does not decode serves `/shop` as a path without a route.
+#[tokio::test]
+async fn a_path_that_one_way_to_read_it_matches_no_route_has_the_rules_of_the_fallback() {
+    let layer = table(
+        Rules::new()
+            .route("/s%68op", rule("shop"))
+            .route("/{a}/{b}/shop", rule("three"))
+            .fallback(rule("otherwise")),
+    );
+    for (name, path, expected) in [
+        ("encoded as the route", "/s%68op", "shop"),
+        ("decoded", "/shop", "shop otherwise"),
+        ("decoded, with a dot segment", "/x/../shop", "shop three otherwise"),
+        ("and an encoded one", "/%61/../shop", "shop three otherwise"),
     ] {
         assert_eq!(names(&layer, "GET", path).await, expected, "{name}");
     }
@@ -562,5 +582,59 @@ fn policies_of_a_table_that_cannot_be_told_apart_are_a_panic_when_the_layer_is_m
         let made = catch_unwind(AssertUnwindSafe(|| drop(table(rules))));
         let said = made.err().map(|panic| panic.downcast_ref::<String>().unwrap().clone());
         assert_eq!(said.as_deref(), message, "{name}");
+    }
+}
+
+/// Who served the request, and whether the rule of this route was charged.
+async fn charged(Extension(name): Extension<&'static str>, decision: Option<Decision>) -> String {
+    let outcomes = decision.as_ref().map_or(&[][..], Decision::outcomes);
+    let is_charged = outcomes.iter().any(|one| one.policy().name() == name);
+    format!("{name}, charged: {is_charged}")
+}
+
+/// `nest_service` drops one of the slashes behind the prefix. To axum, a parameter between two slashes is empty.
+#[tokio::test]
+async fn no_slash_that_a_nested_service_of_axum_drops_evades_a_rule() {
+    let routes = [("login", "/login"), ("two", "/{a}/{b}"), ("three", "/{a}/{b}/{c}")];
+    for prefixes in [
+        &["/v1"][..],
+        &["/v1", "/v2"],
+        &["/v1", "/v2", "/v3"],
+        &["/v1/v2"],
+        &["/{tenant}/v1"],
+        &["/v1", "/{tenant}/v2"],
+        &["/{tenant}/v1", "/v2"],
+    ] {
+        let whole = prefixes.concat();
+        let (mut app, mut rules) = (Router::new(), Rules::new().fallback(rule("otherwise")));
+        for (name, path) in routes {
+            app = app.route(path, any(charged).layer(Extension(name)));
+            rules = rules.route(&format!("{whole}{path}"), rule(name));
+        }
+        let app = prefixes.iter().rev().fold(app, |inner, prefix| Router::new().nest_service(prefix, inner));
+        let service = table(rules).layer(app);
+        let (mut served, mut evaded) = (BTreeSet::new(), Vec::new());
+        for rest in ["login", "x/y", "x/y/z", "y", "y/z", "", "/", "login/"] {
+            // Each place has one to four slashes.
+            for number in 0..256_usize {
+                let mut path = String::new();
+                for (at, part) in whole.split('/').skip(1).chain([rest]).enumerate() {
+                    path.push_str(&"/".repeat(1 + (number >> (2 * at)) % 4));
+                    path.push_str(if part == "{tenant}" { "" } else { part });
+                }
+                let request = Request::get(&path).body(Body::empty()).unwrap();
+                let response = service.clone().oneshot(request).await.unwrap();
+                if response.status() != 200 {
+                    continue;
+                }
+                let text = text(response).await;
+                if text.ends_with("false") {
+                    evaded.push(format!("{path} is served by {text}"));
+                }
+                served.insert(text);
+            }
+        }
+        assert!(evaded.is_empty(), "{prefixes:?}: {} paths, such as {:?}", evaded.len(), evaded.first());
+        assert_eq!(served.len(), routes.len(), "{prefixes:?}: {served:?}");
     }
 }

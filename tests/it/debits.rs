@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -14,9 +14,10 @@ use proptest::{
     test_runner::{Config, TestRunner},
 };
 use support::{
-    Down, Fake, PATIENT, RedisServer, current_thread, eventually, fails, memory_and_redis, settings, store,
+    Down, Fake, PATIENT, RedisServer, current_thread, day, eventually, fails, fails_after, memory_and_redis,
+    settings, store,
 };
-use tokio::task::JoinSet;
+use tokio::{sync::Semaphore, task::JoinSet};
 use tower_ratelimit::{
     Charge, Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, Reservation,
     algorithm::{Algorithm, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
@@ -594,6 +595,61 @@ async fn a_call_that_needs_no_debit_after_the_one_under_way_shows_what_that_one_
     assert_eq!(smaller.await.unwrap().remaining(), Some(980));
 }
 
+#[tokio::test]
+async fn a_call_that_needs_no_debit_after_one_that_fails_does_not_fail() {
+    let gate = Arc::new(Semaphore::new(0));
+    let opens = gate.clone();
+    let store = Fake::new(MemoryStore::new(), move |store, action, charges| {
+        if action != Action::Debit {
+            return store.decide(action, charges);
+        }
+        let gate = opens.clone();
+        fails_after(async move { gate.acquire().await.unwrap().forget() }, ErrorKind::StoreUnreachable)
+    });
+    let limiter = Limiter::new(store);
+    let policy = day("tokens", 1_000).failure_mode(FailureMode::Closed);
+    let decision = limiter.check(&policy, &Key::new("alice"), 10).await.unwrap();
+    let reservation = Reservation::new(&limiter, &decision);
+    let [larger, as_charged] = [20, 10].map(|units| reservation.settle(units));
+    gate.add_permits(1);
+    assert_eq!(larger.await.unwrap_err().kind(), ErrorKind::StoreUnreachable);
+    assert_eq!(as_charged.await.unwrap().remaining(), Some(990));
+}
+
+/// Each call to a store that does not answer takes as long as its timeout.
+#[tokio::test]
+async fn a_settlement_makes_no_refund_after_one_whose_answer_is_lost() {
+    let refunds = Arc::new(AtomicUsize::new(0));
+    let asked = refunds.clone();
+    let store = Fake::new(MemoryStore::new(), move |store, action, charges| {
+        if action != Action::Refund {
+            return store.decide(action, charges);
+        }
+        asked.fetch_add(1, Relaxed);
+        fails(ErrorKind::StoreTimeout)
+    });
+    let limiter = Limiter::new(store);
+    let policy = day("tokens", 1_000).failure_mode(FailureMode::Closed);
+    let decision = limiter.check(&policy, &Key::new("alice"), 10).await.unwrap();
+    let reservation = Reservation::new(&limiter, &decision);
+    // A refund of all units is one call for each debit, and one for the estimate.
+    for units in [100, 200] {
+        reservation.settle(units).await.unwrap();
+    }
+    assert_eq!(reservation.settle(0).await.unwrap_err().kind(), ErrorKind::StoreTimeout);
+    assert_eq!(refunds.load(Relaxed), 1);
+}
+
+#[tokio::test]
+async fn a_settlement_after_a_refund_of_the_estimate_shows_what_remains() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let policy = day("tokens", 1_000);
+    let decision = limiter.check(&policy, &Key::new("alice"), 10).await.unwrap();
+    let reservation = Reservation::new(&limiter, &decision);
+    limiter.refund(&decision, 10).await.unwrap();
+    assert_eq!(reservation.settle(0).await.unwrap().remaining(), Some(1_000));
+}
+
 /// The latest 16 debits are kept to refund them.
 #[tokio::test]
 async fn debits_that_were_refunded_do_not_displace_one_that_is_refunded_later() {
@@ -686,6 +742,17 @@ async fn drain_waits_for_reservations_and_their_calls_and_for_no_longer_than_the
     limiter.drain(PATIENT).await.unwrap();
     assert_eq!(left().await, Some(66));
     drop((same, less));
+}
+
+#[tokio::test(start_paused = true)]
+async fn drain_reports_what_an_outage_left_to_send() {
+    let limiter = Limiter::new(Down);
+    let decision = limiter.check(&day("tokens", 100), &Key::new("alice"), 10).await.unwrap();
+    assert!(decision.is_admitted());
+    let error = limiter.drain(Duration::from_secs(3)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreTimeout);
+    let expected = "what was admitted or refunded in an outage was not sent within 3s";
+    assert!(error.to_string().starts_with(expected), "{error}");
 }
 
 #[test]

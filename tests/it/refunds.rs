@@ -10,11 +10,11 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use support::{RedisServer, settings};
+use support::{Fake, PATIENT, RedisServer, day, fails, settings};
 use tower_ratelimit::{
-    Charge, Decision, Key, Limiter, MemoryStore, Policy, Quota,
+    Charge, Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota,
     algorithm::{Algorithm, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    store::ManualClock,
+    store::{Action, ManualClock},
 };
 
 fn policy(name: &str, quota: Quota, algorithm: impl Algorithm) -> (String, Policy) {
@@ -239,6 +239,40 @@ async fn repeated_refunds_of_a_decision_never_exceed_its_charge() {
     }
 }
 
+/// The first refund is kept, and sent once the store answers.
+#[tokio::test]
+async fn a_refund_that_is_repeated_in_an_outage_is_sent_once() {
+    let store = Fake::default();
+    let limiter = Limiter::new(store.clone());
+    let (policy, key) = (day("ten", 10), Key::new("alice"));
+    let decision = limiter.check(&policy, &key, 6).await.unwrap();
+    limiter.check(&policy, &key, 4).await.unwrap();
+    store.fail(ErrorKind::StoreUnreachable);
+    for _ in 0..2 {
+        assert!(limiter.refund(&decision, 6).await.unwrap().failure().is_some());
+    }
+    store.fail(None);
+    limiter.drain(PATIENT).await.unwrap();
+    assert_eq!(limiter.peek(&policy, &key, 0).await.unwrap().remaining(), Some(6));
+}
+
+/// It may have been made.
+#[tokio::test]
+async fn a_refund_whose_answer_is_lost_is_not_repeated() {
+    let store = Fake::new(MemoryStore::new(), |store, action, charges| {
+        let answer = store.decide(action, charges);
+        if action == Action::Refund { fails(ErrorKind::StoreTimeout) } else { answer }
+    });
+    let limiter = Limiter::new(store);
+    let (policy, key) = (day("ten", 10).failure_mode(FailureMode::Closed), Key::new("alice"));
+    let decision = limiter.check(&policy, &key, 6).await.unwrap();
+    limiter.check(&policy, &key, 4).await.unwrap();
+    for _ in 0..2 {
+        assert_eq!(limiter.refund(&decision, 6).await.unwrap_err().kind(), ErrorKind::StoreTimeout);
+        assert_eq!(limiter.peek(&policy, &key, 0).await.unwrap().remaining(), Some(6));
+    }
+}
+
 #[tokio::test]
 async fn a_denial_and_a_peek_have_nothing_to_refund() {
     let server = RedisServer::start();
@@ -270,7 +304,9 @@ async fn a_denial_by_one_policy_has_nothing_to_refund_of_another() {
             let charges = [Charge::new(&policy, &key, 3), Charge::new(&exhausted, &key, 1)];
             let denied = limiter.check_all(&charges).await.unwrap();
             assert!(denied.verdict().is_denied(), "{store}, {name}");
-            limiter.refund(&denied, 3).await.unwrap();
+            for decision in [&denied, &denied.for_policy(policy.name()).unwrap()] {
+                limiter.refund(decision, 3).await.unwrap();
+            }
             let remaining = limiter.peek(&policy, &key, 0).await.unwrap().remaining();
             assert_eq!(remaining, Some(7), "{store}, {name}");
         }

@@ -343,6 +343,31 @@ async fn denials_are_logged_with_their_policy_and_without_the_identity() {
     assert_eq!(lines.with(&format!("key_hash=\"{key_hash}\"")), 2, "{}", lines.text());
 }
 
+/// A denial charges nothing under the other policies, even if it is only reported.
+#[tokio::test]
+async fn two_layers_of_which_one_reports_a_denial_cause_no_warning() {
+    for denies in ["outer", "inner"] {
+        let (lines, _guard) = listen();
+        let store = MemoryStore::new();
+        let layer = |place| {
+            let mut rules = Rules::from(Rule::new(Policy::new("api", Quota::per_day(100)), Key::new("all")));
+            if place == denies {
+                let full = Policy::new("full", Quota::per_day(1));
+                rules = rules.always(Rule::new(full, Key::new("all")).cost(|_| 2));
+            }
+            RateLimitLayer::with_rules(store.clone(), rules).enforcement(Enforcement::ReportOnly)
+        };
+        let service = tower::service_fn(async |_: Request<String>| {
+            Ok::<_, std::convert::Infallible>(http::Response::new(String::new()))
+        });
+        let service = layer("outer").layer(layer("inner").layer(service));
+        for _ in 0..3 {
+            assert_eq!(service.clone().oneshot(get()).await.unwrap().status(), 200, "{denies}");
+        }
+        assert_eq!(lines.with("charged twice"), 0, "{denies}: {}", lines.text());
+    }
+}
+
 #[tokio::test]
 async fn two_layers_with_one_policy_are_one_warning_that_names_it() {
     let rows = [("one policy", "api", 1), ("two policies", "other", 0)];

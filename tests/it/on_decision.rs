@@ -325,3 +325,23 @@ async fn redis_the_deny_cache_and_leases_are_told_apart() {
     assert_eq!(source(&leased).await, (true, DecisionSource::Lease));
     store.drain().await.unwrap();
 }
+
+#[test]
+fn each_kind_of_decision_has_a_name_for_labels() {
+    use DecisionKind::{
+        Admitted, Banned, Blocked, Delayed, Denied, Exempt, RejectedByService, Unavailable, Unidentified,
+    };
+    for (kind, name) in [
+        (Admitted, "admitted"),
+        (Delayed, "delayed"),
+        (Denied, "denied"),
+        (Banned, "banned"),
+        (Blocked, "blocked"),
+        (Exempt, "exempt"),
+        (Unidentified, "unidentified"),
+        (Unavailable, "unavailable"),
+        (RejectedByService, "rejected_by_service"),
+    ] {
+        assert_eq!((kind.as_str(), kind.to_string().as_str()), (name, name));
+    }
+}

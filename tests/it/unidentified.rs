@@ -16,6 +16,7 @@ use support::{
     inner::{ask, ask_and_read},
     settings, store,
 };
+use tokio::sync::watch;
 use tower_ratelimit::{
     Answer, Decision, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, MemoryStore,
     PeerIp, Policy, PolicySource, Quota, RateLimitLayer, Rule,
@@ -296,6 +297,18 @@ async fn a_denied_address_causes_no_lookups_under_any_rule() {
     }
 }
 
+#[tokio::test]
+async fn a_denied_address_causes_no_lookups_in_a_layer_with_a_blocklist() {
+    let (lookup, queries) = accounts();
+    let layer = RateLimitLayer::with_rules(MemoryStore::new(), per_ip())
+        .rule(per_account(&lookup))
+        .block_if(Header::new("x-api-key").any_of(["k-bob"]));
+    let guesses = (0..40).map(|guess| request(Some(&format!("guess-{guess}"))));
+    let admitted = LIMIT as usize;
+    assert_eq!(statuses(&layer, guesses).await, [(401, admitted), (429, 40 - admitted)]);
+    assert_eq!(queries.load(Ordering::SeqCst), admitted);
+}
+
 /// Denials that Redis must count or compute need a call, and no others do.
 #[tokio::test]
 async fn a_denied_request_is_at_most_one_call_to_redis() {
@@ -376,6 +389,53 @@ async fn a_request_that_is_cancelled_before_its_account_is_looked_up_is_not_char
     assert!(eventually(async || left().await == Some(6)).await, "{:?} left", left().await);
 }
 
+/// A permit may be released at any moment, so a request without one is denied after the lookup.
+#[tokio::test]
+async fn a_permit_that_is_released_before_the_account_is_looked_up_admits_the_request() {
+    let slots = Policy::concurrency("slots", 1);
+    let limiter = Limiter::new(MemoryStore::new());
+    let (lookup, queries) = accounts();
+    let layer = RateLimitLayer::with_rules(limiter.clone(), Rule::new(slots.clone(), PeerIp::new()))
+        .rule(per_account(&lookup));
+    let key = Key::new("203.0.113.7");
+    let held = limiter.check(&slots, &key, 1).await.unwrap();
+    let mut asked = Box::pin(ask(&layer, request(Some("k-ann"))));
+    assert!((&mut asked).now_or_never().is_none());
+    drop(held);
+    let is_free = async || limiter.peek(&slots, &key, 0).await.unwrap().remaining() == Some(1);
+    assert!(eventually(is_free).await);
+    assert_eq!(asked.await.status(), 200);
+    assert_eq!(queries.load(Ordering::SeqCst), 1);
+}
+
+/// Otherwise the mistake would show only while no limit is reached.
+#[tokio::test]
+async fn a_mistake_in_the_charges_is_an_error_even_if_a_client_is_denied_under_one_of_them() {
+    let denied = || day("denied", 1);
+    // Policies that are watched may get one name after the table was made.
+    let same_name = watch::channel(day("other", 1));
+    let others = |count: usize| (0..count).map(|number| day(&format!("policy-{number}"), 9).into()).collect();
+    let rows: [(&str, Vec<PolicySource>, u16, usize); 4] = [
+        ("one charge", others(0), 429, 0),
+        ("one key twice", vec![PolicySource::watched(same_name.1)], 500, 1),
+        ("the most charges of a decision", others(255), 429, 0),
+        ("more charges", others(256), 500, 1),
+    ];
+    for (name, others, status, queried) in rows {
+        same_name.0.send_replace(day("other", 1));
+        let limiter = Limiter::new(MemoryStore::new());
+        limiter.check(&denied(), &Key::new("203.0.113.7"), 1).await.unwrap();
+        let (lookup, queries) = accounts();
+        let rules = Rules::from(Rule::new(denied(), PeerIp::new())).always(per_account(&lookup));
+        let rules =
+            others.into_iter().map(|policy| Rule::new(policy, PeerIp::new())).fold(rules, Rules::always);
+        let layer = RateLimitLayer::with_rules(limiter, rules);
+        same_name.0.send_replace(denied());
+        assert_eq!(ask(&layer, request(Some("guess"))).await.status(), status, "{name}");
+        assert_eq!(queries.load(Ordering::SeqCst), queried, "{name}");
+    }
+}
+
 #[tokio::test]
 async fn a_permit_of_a_rejected_request_is_released_and_a_closed_store_answers_503() {
     let slots = Policy::new("slots", Quota::per_second(1)).algorithm(Concurrency::new());
@@ -410,6 +470,13 @@ fn a_lookup_whose_guesses_nothing_limits_is_a_warning() {
         ("two that are looked up", Rules::from(account()).always(tier()), 2),
         ("on a route", Rules::new().route("/api", account()).always(per_ip()), 0),
         ("on the same route", Rules::new().route("POST /api", account()).route("/api/", per_ip()), 0),
+        (
+            "on the same route without a method",
+            Rules::new().route("/api", account()).route("/api/", per_ip()),
+            0,
+        ),
+        ("on more methods", Rules::new().route("PUT /api", account()).route("POST|PUT /api", per_ip()), 0),
+        ("on fewer methods", Rules::new().route("POST|PUT /api", account()).route("PUT /api", per_ip()), 1),
         ("on another method", Rules::new().route("/api", account()).route("POST /api", per_ip()), 1),
         ("on another route", Rules::new().route("/api", account()).fallback(per_ip()), 1),
     ];

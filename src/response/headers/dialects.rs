@@ -30,8 +30,13 @@ fn is_dictionary(value: &HeaderValue) -> bool {
     first.is_some_and(|first| first.contains(&b'='))
 }
 
+/// `"burst";q=100;w=60, "day";q=1000;w=86400`: the policies of `outcomes`.
+pub(super) fn policy_items<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> Option<HeaderValue> {
+    value(list(outcomes.map(|outcome| policy_item(outcome.policy()))))
+}
+
 /// `"burst";q=100;w=60`
-pub(super) fn policy_item(policy: &Policy) -> String {
+fn policy_item(policy: &Policy) -> String {
     let mut buffer = itoa::Buffer::new();
     let limit = digits(&mut buffer, policy.quota().limit());
     let window = if policy.has_permits() {
@@ -71,7 +76,7 @@ pub(super) fn limit_items<'a>(
         let (mut remaining, mut seconds) = (itoa::Buffer::new(), itoa::Buffer::new());
         let name = outcome.policy().quoted_name();
         let remaining = digits(&mut remaining, outcome.remaining());
-        let window = effective_window(outcome, denied).filter(|seconds| *seconds <= latest);
+        let window = shown_window(outcome, denied, latest);
         let seconds = window.map_or("", |window| digits(&mut seconds, window));
         let mut options = String::new();
         if let Some(secret) = &headers.partition_key {
@@ -176,10 +181,16 @@ pub(super) fn latest_t(headers: &HeaderMap) -> u64 {
     wait.to_str().ok().and_then(|seconds| seconds.parse().ok()).unwrap_or(0)
 }
 
+/// The `t` of `outcome`, which is left out if it exceeds `latest`.
+#[inline]
+pub(super) fn shown_window(outcome: &Outcome, denied: bool, latest: u64) -> Option<u64> {
+    effective_window(outcome, denied).filter(|seconds| *seconds <= latest)
+}
+
 /// The seconds until the window ends, or over which the remaining units are to last: `t`. `None` if no number
 /// would be right.
 #[inline]
-pub(super) fn effective_window(outcome: &Outcome, denied: bool) -> Option<u64> {
+fn effective_window(outcome: &Outcome, denied: bool) -> Option<u64> {
     let replenishment = outcome.policy().replenishment();
     let is_window = matches!(replenishment, Replenishment::InWindows);
     if denied && (outcome.is_denied() || !is_window) {

@@ -2,6 +2,7 @@
 
 mod dialects;
 mod headers;
+mod limit_cache;
 mod write;
 
 pub use self::headers::{Dialect, RateLimitHeaders};

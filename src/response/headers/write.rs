@@ -13,9 +13,10 @@ use http::{
 use super::{
     dialects::{
         append, draft_06, draft_07, has_dictionary, latest_t, legacy, limit_items, list, numbers,
-        policy_item, value,
+        policy_items, value,
     },
     headers::{Dialect, LEGACY, RATELIMIT, RATELIMIT_POLICY, RETRY_AFTER_MS, RateLimitHeaders, X_EXCEEDED},
+    limit_cache::LimitCache,
 };
 use crate::{
     base::time::{millis_up, wall_micros},
@@ -36,13 +37,13 @@ pub(crate) struct HeaderWriter {
     headers: RateLimitHeaders,
     /// The clock that a test has set in place of the store's.
     clock: Option<ManualClock>,
-    /// The `RateLimit-Policy` of the first response. Nearly every response has the same.
-    written: OnceLock<(Box<[Policy]>, Option<HeaderValue>)>,
+    /// What the first response had. Nearly every response is about the same policies.
+    first: OnceLock<Written>,
 }
 
 impl HeaderWriter {
     pub(crate) const fn new(headers: RateLimitHeaders, clock: Option<ManualClock>) -> Self {
-        Self { headers, clock, written: OnceLock::new() }
+        Self { headers, clock, first: OnceLock::new() }
     }
 
     pub(crate) const fn headers(&self) -> &RateLimitHeaders {
@@ -52,7 +53,7 @@ impl HeaderWriter {
     /// Adds the headers of `decision` to the response of the service. Inserts the decision into the
     /// extensions of the response if it `is_read` there, or if a decision is there already.
     pub(crate) fn decorate<B>(&self, response: &mut Response<B>, mut decision: Decision, is_read: bool) {
-        let status = response.status();
+        let kind = ResponseKind::of(response);
         let inner = response.extensions_mut().remove::<Decision>();
         let is_read = is_read || inner.is_some();
         let shown = if inner.is_some() { response.extensions_mut().remove::<Shown>() } else { None };
@@ -60,13 +61,13 @@ impl HeaderWriter {
         let latest = latest_t(headers);
         let before = inner.as_ref().is_some_and(|inner| inner.report() == Report::Done);
         let wrote = match inner {
-            None => self.write(headers, status, &decision, latest, None, |_| true),
+            None => self.write(headers, kind, &decision, latest, None, |_| true),
             // The handler decided more, and left it to the layer to report both.
             Some(inner) if inner.report() == Report::Pending => {
                 decision = decision.updated(&inner);
                 // If the handler decided the same policy for another key, the client's own outcome is
                 // reported.
-                self.write(headers, status, &decision.by_name(), latest, shown.as_ref(), |_| true)
+                self.write(headers, kind, &decision.by_name(), latest, shown.as_ref(), |_| true)
             }
             Some(inner) => {
                 // An inner layer may have reported some of the policies.
@@ -75,7 +76,7 @@ impl HeaderWriter {
                     !before || !inner.outcomes().iter().any(same)
                 };
                 let mine = decision.clone();
-                let wrote = self.write(headers, status, &mine, latest, shown.as_ref(), news);
+                let wrote = self.write(headers, kind, &mine, latest, shown.as_ref(), news);
                 decision = decision.updated(&inner);
                 if let Some(shown) = Shown::of(headers, &self.headers, wrote, &mine, shown) {
                     response.extensions_mut().insert(shown);
@@ -106,12 +107,12 @@ impl HeaderWriter {
         decision: &Decision,
         request: &Parts,
     ) {
-        let status = response.status();
+        let kind = ResponseKind::of(response);
         let headers = response.headers_mut();
         let added = add_wait(headers, decision.advised_wait(), self.headers.millis);
         let latest = added.unwrap_or_else(|| latest_t(headers));
-        let wrote = self.write(headers, status, decision, latest, None, |_| true);
-        if block_size(headers) > MAX_BLOCK && is_grpc_type(headers) {
+        let wrote = self.write(headers, kind, decision, latest, None, |_| true);
+        if kind.is_grpc && block_size(headers) > MAX_BLOCK {
             headers.remove(GRPC_DETAILS);
         }
         if is_read(&request.extensions) {
@@ -124,7 +125,7 @@ impl HeaderWriter {
     fn write(
         &self,
         headers: &mut HeaderMap,
-        status: StatusCode,
+        kind: ResponseKind,
         decision: &Decision,
         latest: u64,
         shown: Option<&Shown>,
@@ -132,10 +133,10 @@ impl HeaderWriter {
     ) -> Wrote {
         let settings = &self.headers;
         let denied = decision.is_denied();
-        let is_redirect = status.is_redirection() && status != StatusCode::NOT_MODIFIED;
-        let wanted = (denied || settings.successes) && (settings.redirects || !is_redirect);
+        let wanted = (denied || settings.successes) && (settings.redirects || !kind.is_redirect);
         let mut wrote = Wrote::default();
-        let Some(binding) = decision.binding().filter(|_| wanted && fits(headers, decision)) else {
+        let Some(binding) = decision.binding().filter(|_| wanted && fits(headers, kind.is_grpc, decision))
+        else {
             return wrote;
         };
         // If no wait helps, no `t` may suggest one.
@@ -144,18 +145,19 @@ impl HeaderWriter {
         match settings.ietf {
             Some(Dialect::Ietf | Dialect::IetfNext) if !has_dictionary(headers) => {
                 let all = || outcomes.iter().filter(|outcome| news(outcome));
-                let policies = || value(list(all().map(|outcome| policy_item(outcome.policy()))));
-                let policies =
-                    if outcomes.iter().all(&news) { self.cached(outcomes, policies) } else { policies() };
+                let first = if outcomes.iter().all(&news) { self.first(outcomes) } else { None };
+                let policies = match first {
+                    Some(first) => first.policies_value.clone(),
+                    None => policy_items(all()),
+                };
                 wrote.lists = append(headers, RATELIMIT_POLICY, policies);
-                let limits = match settings.binding_only {
-                    true => limit_items(
-                        Some(binding).into_iter().filter(|one| news(one)),
-                        decision,
-                        latest,
-                        settings,
-                    ),
-                    false => limit_items(all(), decision, latest, settings),
+                let limits = match (first, outcomes) {
+                    (Some(first), [one]) => first.limits.item(one, decision, latest, settings),
+                    _ if settings.binding_only => {
+                        let binding = Some(binding).into_iter().filter(|one| news(one));
+                        limit_items(binding, decision, latest, settings)
+                    }
+                    _ => limit_items(all(), decision, latest, settings),
                 };
                 append(headers, RATELIMIT, limits);
             }
@@ -192,17 +194,49 @@ impl HeaderWriter {
         }
     }
 
-    /// The value that `write` gives for the policies of `outcomes`, from the cache if they are the policies
-    /// of the first response.
-    fn cached(&self, outcomes: &[Outcome], write: impl Fn() -> Option<HeaderValue>) -> Option<HeaderValue> {
-        let policies = || outcomes.iter().map(Outcome::policy).cloned().collect();
-        let (policies, value) = self.written.get_or_init(|| (policies(), write()));
+    /// What the first response had, if it was about the policies of `outcomes`.
+    #[inline]
+    fn first(&self, outcomes: &[Outcome]) -> Option<&Written> {
+        let first = self.first.get_or_init(|| Written::of(outcomes));
         let same = |(policy, outcome): (&Policy, &Outcome)| policy.is(outcome.policy());
-        if policies.len() == outcomes.len() && policies.iter().zip(outcomes).all(same) {
-            value.clone()
-        } else {
-            write()
+        let is_same = first.policies.len() == outcomes.len() && first.policies.iter().zip(outcomes).all(same);
+        is_same.then_some(first)
+    }
+}
+
+/// What is written once for responses about the same policies.
+#[derive(Clone, Debug)]
+struct Written {
+    policies: Box<[Policy]>,
+    /// Their `RateLimit-Policy`.
+    policies_value: Option<HeaderValue>,
+    limits: LimitCache,
+}
+
+impl Written {
+    #[cold]
+    fn of(outcomes: &[Outcome]) -> Self {
+        Self {
+            policies: outcomes.iter().map(Outcome::policy).cloned().collect(),
+            policies_value: policy_items(outcomes.iter()),
+            limits: LimitCache::new(),
         }
+    }
+}
+
+/// What the headers depend on, apart from the decision.
+#[derive(Clone, Copy)]
+struct ResponseKind {
+    is_redirect: bool,
+    is_grpc: bool,
+}
+
+impl ResponseKind {
+    #[inline]
+    fn of<B>(response: &Response<B>) -> Self {
+        let status = response.status();
+        let is_redirect = status.is_redirection() && status != StatusCode::NOT_MODIFIED;
+        Self { is_redirect, is_grpc: is_grpc_type(response.headers()) }
     }
 }
 
@@ -292,6 +326,7 @@ impl Shown {
 
 /// Whether an outer layer or a middleware has left a decision in the request, and so will read the decision
 /// from the response's extensions. `request` are the request's extensions.
+#[inline]
 pub(crate) fn is_read(request: &Extensions) -> bool {
     request.get::<Limited>().is_some() || request.get::<Decision>().is_some()
 }
@@ -313,11 +348,10 @@ const MAX_BLOCK: usize = 7 * 1024;
 /// Whether the headers of `decision` surely fit into the header block, which is bounded for gRPC responses
 /// alone.
 #[inline]
-fn fits(headers: &HeaderMap, decision: &Decision) -> bool {
+fn fits(headers: &HeaderMap, is_grpc: bool, decision: &Decision) -> bool {
     // An item in each list, the numbers of another dialect, and what describes the policy.
     let size = |outcome: &Outcome| 3 * outcome.policy().quoted_name().len() + 160;
-    !is_grpc_type(headers)
-        || block_size(headers) + decision.outcomes().iter().map(size).sum::<usize>() <= MAX_BLOCK
+    !is_grpc || block_size(headers) + decision.outcomes().iter().map(size).sum::<usize>() <= MAX_BLOCK
 }
 
 /// The size of a header block as HTTP/2 counts it: with 32 bytes more for each header.
@@ -344,7 +378,7 @@ pub(crate) fn mark_request(request: &mut Parts, decision: Option<&Decision>) {
 
 /// Marks the response to a request that `decision` denied, of a layer that only reports.
 pub(crate) fn mark_response(headers: &mut HeaderMap, decision: &Decision) {
-    if fits(headers, decision) {
+    if fits(headers, is_grpc_type(headers), decision) {
         append(headers, X_EXCEEDED, value(exceeded(decision)));
     }
 }

@@ -55,26 +55,24 @@ fn json(rejection: &Rejection) -> String {
     let (status, _, text) = rejection.described();
     let decision = rejection.decision();
     let is_banned = decision.is_some_and(Decision::is_banned);
-    let [kind, title] = match rejection {
+    let [begin, title] = match rejection {
         Rejection::Denied(_) if !is_banned => QUOTA_EXCEEDED,
         Rejection::Denied(_) | Rejection::Blocked => ABNORMAL_USAGE,
         _ if status == StatusCode::SERVICE_UNAVAILABLE => REDUCED_CAPACITY,
-        _ => ["about:blank", status.canonical_reason().unwrap_or_default()],
+        _ => [r#"{"type":"about:blank","title":""#, status.canonical_reason().unwrap_or_default()],
     };
     // Longer than most.
     let mut json = String::with_capacity(384);
     // Every text but that of a user's error is known to need no escapes.
-    for part in
-        ["{\"type\":\"", kind, "\",\"title\":\"", title, "\",\"status\":", status.as_str(), ",\"detail\":"]
-    {
+    for part in [begin, title, "\",\"status\":", status.as_str(), ",\"detail\":"] {
         json.push_str(part);
     }
     match (rejection, rejection.retry_after_seconds(), text) {
         (Rejection::Denied(_), Some(seconds), _) => {
-            let ban = if is_banned { "The client is banned. " } else { "" };
-            json.push('"');
-            json.push_str(ban);
-            json.push_str("Try again in ");
+            json.push_str(match is_banned {
+                true => "\"The client is banned. Try again in ",
+                false => "\"Try again in ",
+            });
             push_wait(&mut json, seconds);
             json.push_str(".\"");
         }
@@ -99,16 +97,17 @@ fn json(rejection: &Rejection) -> String {
     json
 }
 
+/// The beginning of the JSON, up to the title, and the title.
 const QUOTA_EXCEEDED: [&str; 2] = [
-    "https://iana.org/assignments/http-problem-types#quota-exceeded",
+    r#"{"type":"https://iana.org/assignments/http-problem-types#quota-exceeded","title":""#,
     "Request cannot be satisfied as assigned quota has been exceeded",
 ];
 const ABNORMAL_USAGE: [&str; 2] = [
-    "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
+    r#"{"type":"https://iana.org/assignments/http-problem-types#abnormal-usage-detected","title":""#,
     "Request not satisfied due to detection of abnormal request pattern",
 ];
 const REDUCED_CAPACITY: [&str; 2] = [
-    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
+    r#"{"type":"https://iana.org/assignments/http-problem-types#temporary-reduced-capacity","title":""#,
     "Request cannot be satisfied due to temporary server capacity constraints",
 ];
 

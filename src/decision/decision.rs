@@ -126,6 +126,13 @@ impl Decision {
         Self::from_parts(verdict, OneOrMany::One(outcome), u16::from(is_shadow))
     }
 
+    /// The decision with the outcome of a charge that is known to be no shadow.
+    // Without a call that borrows the outcome, the compiler builds it in its place.
+    #[inline(always)]
+    pub(crate) fn one_enforced(outcome: Outcome) -> Self {
+        Self::from_parts(outcome.verdict(), OneOrMany::One(outcome), 0)
+    }
+
     // Inlined for the same reason.
     #[inline(always)]
     fn from_parts(verdict: Verdict, outcomes: OneOrMany<Outcome>, shadows: u16) -> Self {

@@ -326,6 +326,7 @@ impl Key {
     }
 
     /// The key as decisions and stores keep it: without an identity that its text does not show.
+    #[inline]
     pub(crate) fn stored(self) -> Self {
         match self.0 {
             Repr::Detailed(details) => Self(Repr::Text(details.text.clone())),

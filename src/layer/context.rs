@@ -30,6 +30,7 @@ pub(super) struct RequestContext {
 
 impl RequestContext {
     /// The context of a request with these `extensions`.
+    #[inline]
     pub(super) fn new(config: Arc<Config>, extensions: &Extensions) -> Self {
         let (enforcement, is_read) = (config.enforcement.get(), is_read(extensions));
         Self { config, enforcement, is_read }
@@ -59,6 +60,7 @@ impl RequestContext {
     }
 
     /// The limiter for the request's handler, with the request's enforcement.
+    #[inline]
     pub(super) fn limiter(&self) -> Arc<Limiter> {
         match self.enforcement {
             Enforcement::On => self.config.limiter.clone(),

@@ -95,7 +95,7 @@ impl Decider {
             // One charge without a permit needs no check of its number or of its keys.
             Charges::One(charge) if !charge.needs_permit() => {
                 if let Some(decide_one) = decide_one {
-                    return Deciding::counting(action, decide_one(action, charge));
+                    return Now::Ready(counted(action, decide_one(action, charge)));
                 }
                 let answer = store.decide(action, slice::from_ref(&charge));
                 return self.begun(action, Charges::One(charge), answer);

@@ -176,7 +176,7 @@ pub trait Store: Send + Sync + 'static {
 pub struct BackendRef<'a>(pub(crate) &'a dyn Backend);
 
 /// Decides one charge, which it keeps instead of cloning it.
-pub(crate) type DecideOne = Box<dyn Fn(Action, Charge) -> Answer<Decision> + Send + Sync>;
+pub(crate) type DecideOne = Box<dyn Fn(Action, Charge) -> Result<Decision, Error> + Send + Sync>;
 
 /// What the stores of this crate can do in addition to [`Store`]. A limiter uses it through any number of
 /// stores around them.

@@ -135,6 +135,7 @@ impl MemoryStore {
         Location { shard, hash: hash ^ policy.tag(), policy, key }
     }
 
+    /// Charges what [is counted alone](is_counted_alone).
     #[inline]
     fn charge_one(&self, charge: Charge) -> Result<Decision, Error> {
         let counting = Counting::of(&charge)?;
@@ -154,7 +155,7 @@ impl MemoryStore {
         if !outcome.is_denied() {
             outcome = outcome.with_receipt(Receipt { made: now, mark: charged.mark });
         }
-        Ok(Decision::one(outcome))
+        Ok(Decision::one_enforced(outcome))
     }
 
     fn decide_all(&self, action: Action, charges: &[Charge]) -> Result<Decision, Error> {
@@ -234,11 +235,9 @@ impl Store for MemoryStore {
 impl Backend for MemoryStore {
     fn decide_one(&self) -> Option<DecideOne> {
         let store = self.clone();
-        Some(Box::new(move |action, charge| {
-            Answer::ready(match action {
-                Action::Charge if is_counted_alone(&charge) => store.charge_one(charge),
-                _ => store.decide_all(action, &[charge]),
-            })
+        Some(Box::new(move |action, charge| match action {
+            Action::Charge if is_counted_alone(&charge) => store.charge_one(charge),
+            _ => store.decide_all(action, &[charge]),
         }))
     }
 

@@ -52,43 +52,47 @@ impl HeaderWriter {
 
     /// Adds the headers of `decision` to the response of the service. Inserts the decision into the
     /// extensions of the response if it `is_read` there, or if a decision is there already.
-    pub(crate) fn decorate<B>(&self, response: &mut Response<B>, mut decision: Decision, is_read: bool) {
+    pub(crate) fn decorate<B>(&self, response: &mut Response<B>, decision: Decision, is_read: bool) {
+        if let Some(inner) = response.extensions_mut().remove::<Decision>() {
+            return self.decorate_beside(inner, response, decision);
+        }
         let kind = ResponseKind::of(response);
-        let inner = response.extensions_mut().remove::<Decision>();
-        let is_read = is_read || inner.is_some();
-        let shown = if inner.is_some() { response.extensions_mut().remove::<Shown>() } else { None };
         let headers = response.headers_mut();
         let latest = latest_t(headers);
-        let before = inner.as_ref().is_some_and(|inner| inner.report() == Report::Done);
-        let wrote = match inner {
-            None => self.write(headers, kind, &decision, latest, None, |_| true),
-            // The handler decided more, and left it to the layer to report both.
-            Some(inner) if inner.report() == Report::Pending => {
-                decision = decision.updated(&inner);
-                // If the handler decided the same policy for another key, the client's own outcome is
-                // reported.
-                self.write(headers, kind, &decision.by_name(), latest, shown.as_ref(), |_| true)
-            }
-            Some(inner) => {
-                // An inner layer may have reported some of the policies.
-                let news = |outcome: &Outcome| {
-                    let same = |inner: &Outcome| inner.policy().name() == outcome.policy().name();
-                    !before || !inner.outcomes().iter().any(same)
-                };
-                let mine = decision.clone();
-                let wrote = self.write(headers, kind, &mine, latest, shown.as_ref(), news);
-                decision = decision.updated(&inner);
-                if let Some(shown) = Shown::of(headers, &self.headers, wrote, &mine, shown) {
-                    response.extensions_mut().insert(shown);
-                }
-                let report = if before || wrote.lists { Report::Done } else { Report::Omitted };
-                response.extensions_mut().insert(decision.reported(report));
-                return;
-            }
-        };
+        let wrote = self.write(headers, kind, &decision, latest, None, |_| true);
         if is_read {
-            self.tell(response, decision, wrote, shown);
+            self.tell(response, decision, wrote, None);
         }
+    }
+
+    /// The same for a response with the decision `inner` in its extensions, of the handler or an inner layer.
+    // Apart, because few responses have one.
+    #[inline(never)]
+    fn decorate_beside<B>(&self, inner: Decision, response: &mut Response<B>, mut decision: Decision) {
+        let kind = ResponseKind::of(response);
+        let shown = response.extensions_mut().remove::<Shown>();
+        let headers = response.headers_mut();
+        let latest = latest_t(headers);
+        if inner.report() == Report::Pending {
+            // The handler decided more, and left it to the layer to report both.
+            decision = decision.updated(&inner);
+            // If the handler decided the same policy for another key, the client's own outcome is reported.
+            let wrote = self.write(headers, kind, &decision.by_name(), latest, shown.as_ref(), |_| true);
+            return self.tell(response, decision, wrote, shown);
+        }
+        let before = inner.report() == Report::Done;
+        // An inner layer may have reported some of the policies.
+        let news = |outcome: &Outcome| {
+            let same = |inner: &Outcome| inner.policy().name() == outcome.policy().name();
+            !before || !inner.outcomes().iter().any(same)
+        };
+        let wrote = self.write(headers, kind, &decision, latest, shown.as_ref(), news);
+        let updated = decision.updated(&inner);
+        if let Some(shown) = Shown::of(headers, &self.headers, wrote, &decision, shown) {
+            response.extensions_mut().insert(shown);
+        }
+        let report = if before || wrote.lists { Report::Done } else { Report::Omitted };
+        response.extensions_mut().insert(updated.reported(report));
     }
 
     /// Inserts what an outer layer reads into the extensions of the response.

@@ -47,7 +47,7 @@ const FIGURES: &[(&str, Budget)] = &[
     ("two-stored, Redis", Free),
     ("memory, allowed", Most(4_700.0)),
     ("memory, allowed, allocations", Free),
-    ("memory, denied", Most(6_500.0)),
+    ("memory, denied", Most(6_000.0)),
     ("memory, denied, allocations", Free),
 ];
 

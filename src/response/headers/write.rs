@@ -54,7 +54,7 @@ impl HeaderWriter {
     /// extensions of the response if it `is_read` there, or if a decision is there already.
     pub(crate) fn decorate<B>(&self, response: &mut Response<B>, decision: Decision, is_read: bool) {
         if let Some(inner) = response.extensions_mut().remove::<Decision>() {
-            return self.decorate_beside(inner, response, decision);
+            return self.decorate_beside(&inner, response, decision);
         }
         let kind = ResponseKind::of(response);
         let headers = response.headers_mut();
@@ -68,14 +68,14 @@ impl HeaderWriter {
     /// The same for a response with the decision `inner` in its extensions, of the handler or an inner layer.
     // Apart, because few responses have one.
     #[inline(never)]
-    fn decorate_beside<B>(&self, inner: Decision, response: &mut Response<B>, mut decision: Decision) {
+    fn decorate_beside<B>(&self, inner: &Decision, response: &mut Response<B>, mut decision: Decision) {
         let kind = ResponseKind::of(response);
         let shown = response.extensions_mut().remove::<Shown>();
         let headers = response.headers_mut();
         let latest = latest_t(headers);
         if inner.report() == Report::Pending {
             // The handler decided more, and left it to the layer to report both.
-            decision = decision.updated(&inner);
+            decision = decision.updated(inner);
             // If the handler decided the same policy for another key, the client's own outcome is reported.
             let wrote = self.write(headers, kind, &decision.by_name(), latest, shown.as_ref(), |_| true);
             return self.tell(response, decision, wrote, shown);
@@ -87,7 +87,7 @@ impl HeaderWriter {
             !before || !inner.outcomes().iter().any(same)
         };
         let wrote = self.write(headers, kind, &decision, latest, shown.as_ref(), news);
-        let updated = decision.updated(&inner);
+        let updated = decision.updated(inner);
         if let Some(shown) = Shown::of(headers, &self.headers, wrote, &decision, shown) {
             response.extensions_mut().insert(shown);
         }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 pub(crate) const CONTENDERS: &[&str] =
-    &["one", "two", "three", "penalty", "leased", "one-stored", "two-stored", "memory"];
+    &["one", "two", "three", "penalty", "leased", "one-stored", "two-stored", "alone", "alone-stored", "memory"];
 
 /// A figure may be this many times the recorded one.
 const TOLERANCE: f64 = 1.02;
@@ -45,6 +45,10 @@ const FIGURES: &[(&str, Budget)] = &[
     ("two-stored, client", Free),
     ("two-stored, allocations", Free),
     ("two-stored, Redis", Free),
+    ("alone, client", Most(29_000.0)),
+    ("alone, allocations", Free),
+    ("alone-stored, client", Free),
+    ("alone-stored, allocations", Free),
     ("memory, allowed", Most(4_700.0)),
     ("memory, allowed, allocations", Free),
     ("memory, denied", Most(6_000.0)),

@@ -18,10 +18,12 @@
 //! | `one`, `two`, `three` | one to three policies, on Redis |
 //! | `penalty` | one policy with a penalty, on Redis |
 //! | `leased` | one policy with leases of 1,000 units, on Redis; no key is hot |
+//! | `alone` | one policy, on Redis, one request at a time; the keys are full again at their next request |
+//! | `alone-stored` | the same, with a quota for a day: Redis has a state of each key |
 //! | `memory` | one policy in process, allowed and denied |
 //!
-//! 64 tasks send requests for 10,000 keys to Redis, one request after another; in process, a single task does. A figure is
-//! the difference of a run of 38,400 decisions and a run of 6,400, divided by 32,000, so the start does not count.
+//! 64 tasks send requests for 10,000 keys to Redis, one request after another; in process and for `alone`, a single task
+//! does. A figure is the difference of a run of 38,400 decisions and a run of 6,400, divided by 32,000, so the start does not count.
 //!
 //! | figure | counts |
 //! |---|---|
@@ -30,7 +32,7 @@
 //! | `one, Redis` | the whole server, with batches as they form |
 //! | `memory, allowed` | the whole process, minus a service without a limit |
 //!
-//! Batches of a fixed size and lone calls are not counted here.
+//! Batches of a fixed size are not counted here.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that talks to a person")]
 

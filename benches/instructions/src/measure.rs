@@ -39,12 +39,16 @@ pub(crate) fn all(contenders: &[&str]) -> Result<Measured, Failure> {
             }
             continue;
         }
+        let is_alone = contender.starts_with("alone");
         let server = RedisServer::start()?;
-        let client = client(contender, IN_FLIGHT, Some(server.url()))?;
+        let client = client(contender, if is_alone { 1 } else { IN_FLIGHT }, Some(server.url()))?;
         server.stop()?;
         measured.insert(format!("{contender}, client"), client.instructions.round());
         let above = client.allocations - none.allocations;
         measured.insert(format!("{contender}, allocations"), tenths(above));
+        if is_alone {
+            continue;
+        }
         measured.insert(format!("{contender}, Redis"), redis(contender)?.instructions.round());
     }
     Ok(measured)

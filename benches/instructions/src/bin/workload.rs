@@ -67,7 +67,7 @@ async fn service(contender: &str) -> Result<Contender, Failure> {
         "memory-denied" => {
             RateLimitLayer::new(MemoryStore::new(), Policy::new("bench", Quota::per_day(1)), key())
         }
-        "one" => RateLimitLayer::new(redis().await?, policy("bench"), key()),
+        "one" | "alone" => RateLimitLayer::new(redis().await?, policy("bench"), key()),
         "two" => RateLimitLayer::new(redis().await?, policy("bench"), key()).rule(also("second")),
         "three" => RateLimitLayer::new(redis().await?, policy("bench"), key())
             .rule(also("second"))
@@ -78,6 +78,10 @@ async fn service(contender: &str) -> Result<Contender, Failure> {
         }
         "leased" => RateLimitLayer::new(redis().await?, policy("bench").max_lease(1_000), key()),
         "one-stored" => RateLimitLayer::new(redis().await?, lasting_policy("bench"), key()),
+        "alone-stored" => {
+            let policy = Policy::new("bench", Quota::per_day(10_000).burst(10_000));
+            RateLimitLayer::new(redis().await?, policy, key())
+        }
         "two-stored" => RateLimitLayer::new(redis().await?, lasting_policy("bench"), key())
             .rule(Rule::new(lasting_policy("second"), key())),
         other => return Err(format!("there is no contender {other}").into()),
@@ -98,8 +102,7 @@ where
     }))
 }
 
-/// A quota that denies nothing.
-/// A quota that is full again at the next request of a key: Redis has no state of most keys.
+/// A quota that denies nothing, and is full again at the next request of a key: Redis has no state of most keys.
 fn policy(name: &str) -> Policy {
     Policy::new(name, Quota::per_second(1_000_000).burst(1_000_000))
 }

@@ -2,8 +2,18 @@
 
 use std::collections::BTreeMap;
 
-pub(crate) const CONTENDERS: &[&str] =
-    &["one", "two", "three", "penalty", "leased", "one-stored", "two-stored", "alone", "alone-stored", "memory"];
+pub(crate) const CONTENDERS: &[&str] = &[
+    "one",
+    "two",
+    "three",
+    "penalty",
+    "leased",
+    "one-stored",
+    "two-stored",
+    "alone",
+    "alone-stored",
+    "memory",
+];
 
 /// A figure may be this many times the recorded one.
 const TOLERANCE: f64 = 1.02;

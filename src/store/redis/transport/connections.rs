@@ -127,7 +127,10 @@ impl<M: ConnectionManager> Connections<M> {
             };
             // Only time in which the runtime runs counts.
             let mut time = TimeLeft::new(timeout_after);
-            let (reply, immediate) = with_immediacy(time.spend_on(reply_to(&mut *connection, call))).await;
+            let (reply, immediate) = {
+                let reply = pin!(reply_to(&mut *connection, call));
+                with_immediacy(pin!(time.spend_on(reply))).await
+            };
             let reply = or_late(reply);
             // No reply can arrive before the first poll, so an immediate error means that the connection was
             // closed while it was idle, and nothing was sent. So the command is sent on another connection

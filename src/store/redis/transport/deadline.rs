@@ -63,8 +63,9 @@ impl TimeLeft {
     }
 
     /// The output of `work`, or `None` if no time is left before, or no runtime that counts it.
-    pub(super) async fn spend_on<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
-        let mut work = pin!(work);
+    // This and the functions below do not take futures by value: they would have room for them twice, and a
+    // lane is four of them deep.
+    pub(super) async fn spend_on<T>(&mut self, mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         loop {
             Handle::try_current().ok()?;
             let (step, started) = (self.step.min(self.left), Instant::now());
@@ -98,17 +99,26 @@ pub(super) async fn run_for<T>(time: Duration, mut work: Pin<&mut impl Future<Ou
 }
 
 /// The output of `work`, and whether its first poll gave it.
-pub(super) async fn with_immediacy<T>(work: impl Future<Output = T>) -> (T, bool) {
-    let mut work = pin!(work);
+pub(super) async fn with_immediacy<T>(mut work: Pin<&mut impl Future<Output = T>>) -> (T, bool) {
+    match at_once(work.as_mut()).await {
+        Some(done) => (done, true),
+        None => (work.await, false),
+    }
+}
+
+/// The output of `work`, if its first poll gives it.
+pub(super) async fn at_once<T>(mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
     match poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await {
-        Poll::Ready(done) => (done, true),
-        Poll::Pending => (work.await, false),
+        Poll::Ready(done) => Some(done),
+        Poll::Pending => None,
     }
 }
 
 /// Runs `work` to its end, and `tick` from time to time.
-pub(super) async fn while_ticking<T>(work: impl Future<Output = T>, mut tick: impl FnMut()) -> T {
-    let mut work = pin!(work);
+pub(super) async fn while_ticking<T>(
+    mut work: Pin<&mut impl Future<Output = T>>,
+    mut tick: impl FnMut(),
+) -> T {
     loop {
         match run_for(TICK, work.as_mut()).await {
             Some(done) => return done,
@@ -156,7 +166,7 @@ pub(super) fn queue_full() -> Error {
 
 /// The reply to a step of connecting, if it comes in time.
 pub(crate) async fn answered<T>(reply: impl Future<Output = RedisResult<T>>) -> RedisResult<T> {
-    or_late(TimeLeft::new(CONNECT_TIMEOUT).spend_on(reply).await)
+    or_late(TimeLeft::new(CONNECT_TIMEOUT).spend_on(pin!(reply)).await)
 }
 
 /// A reply that does not come in time counts as a broken connection.
@@ -187,11 +197,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn work_that_does_not_end_takes_the_time_that_is_left() {
         let (started, mut time) = (Instant::now(), TimeLeft::new(ALLOWED));
-        assert_eq!(time.spend_on(async { tokio::time::sleep(ALLOWED / 2).await }).await, Some(()));
-        assert_eq!(time.spend_on(pending::<()>()).await, None);
+        assert_eq!(time.spend_on(pin!(tokio::time::sleep(ALLOWED / 2))).await, Some(()));
+        assert_eq!(time.spend_on(pin!(pending::<()>())).await, None);
         let taken = started.elapsed();
         assert!(taken >= ALLOWED && taken < ALLOWED + STEPS * TOLERANCE, "{taken:?}");
-        assert_eq!(time.spend_on(ready(1)).await, Some(1), "it needs no time");
+        assert_eq!(time.spend_on(pin!(ready(1))).await, Some(1), "it needs no time");
     }
 
     #[tokio::test(start_paused = true)]
@@ -202,8 +212,8 @@ mod tests {
             advance(Duration::from_secs(1)).await;
             tokio::time::sleep(TOLERANCE).await;
         };
-        assert_eq!(time.spend_on(reply).await, Some(()));
-        assert_eq!(time.spend_on(pending::<()>()).await, None);
+        assert_eq!(time.spend_on(pin!(reply)).await, Some(()));
+        assert_eq!(time.spend_on(pin!(pending::<()>())).await, None);
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
@@ -237,7 +247,7 @@ mod tests {
                     let _ = sender.send(());
                     connection
                 });
-                replies.push(TimeLeft::new(ALLOWED / 3).spend_on(reply).await.is_some());
+                replies.push(TimeLeft::new(ALLOWED / 3).spend_on(pin!(reply)).await.is_some());
                 connection = reads.await.unwrap();
             }
             replies

@@ -16,6 +16,7 @@
 use std::{
     future::{Future, poll_fn},
     mem,
+    pin::{Pin, pin},
     sync::Arc,
     time::Duration,
 };
@@ -24,13 +25,13 @@ use futures_util::future::{BoxFuture, FutureExt as _};
 use tokio::{
     runtime::Handle,
     task::{coop::consume_budget, yield_now},
-    time::{Instant, timeout},
+    time::{Instant, error::Elapsed, timeout},
 };
 
 use super::{
     breaker::is_silence,
     connections::MAX_BACKOFF,
-    deadline::{TimeLeft, while_ticking},
+    deadline::{TimeLeft, at_once, while_ticking},
     lone::STUCK,
     queue::expire,
     target::{Sender, Target},
@@ -103,7 +104,7 @@ async fn wait<S: Sender>(target: Arc<Target<S>>, job: Arc<Job>) -> Result<Decisi
     let (mut left, mut pause, mut reply) = (job.deadline, STUCK, None);
     while reply.is_none() && !left.is_zero() {
         let time = pause.min(left);
-        reply = TimeLeft::new(time).spend_on(replied(&job)).await;
+        reply = TimeLeft::new(time).spend_on(pin!(replied(&job))).await;
         (left, pause) = (left - time, pause * 2);
         if reply.is_none() && !left.is_zero() {
             open_another(&target);
@@ -170,7 +171,7 @@ impl<S: Sender> Lane<S> {
             // Its jobs are all patient or none is.
             let is_patient = jobs.iter().any(|job| job.is_patient);
             let (mut late, mut is_late) = (None, is_patient);
-            let ended = while_ticking(reply, || {
+            let ended = while_ticking(pin!(reply), || {
                 let now = self.target.queue.tick();
                 late = expire(&batch, now, || self.target.health.late()).or_else(|| late.take());
                 // Decisions that waited for others are late soon after they are sent, all lanes' at the same
@@ -183,8 +184,8 @@ impl<S: Sender> Lane<S> {
                 }
                 self.expire_waiting();
                 open_another(&self.target);
-            });
-            let ended = ended.await;
+            })
+            .await;
             let now = Instant::now();
             // A call that was late is recorded already, unless it is patient. Its reply does not show that
             // Redis answers in time.
@@ -204,8 +205,27 @@ impl<S: Sender> Lane<S> {
 
     /// A connection, unless the decisions that wait for it have failed.
     async fn check_out(&self) -> Option<S::Connection> {
-        let connection = timeout(MAX_BACKOFF, self.target.sender.connection());
-        let connection = while_ticking(connection, || {
+        let mut connection = pin!(self.target.sender.connection());
+        // An idle connection needs no timer.
+        let connected = match at_once(connection.as_mut()).await {
+            Some(connected) => Ok(connected),
+            None => self.wait_for(connection).await,
+        };
+        match connected {
+            Ok(Ok(connection)) => Some(connection),
+            Ok(Err(error)) => {
+                let error = not_connected(&error);
+                self.target.queue.fail(|| error.clone());
+                self.target.record::<()>(&Err(error));
+                None
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Waits for a connection, but not for long.
+    async fn wait_for<T>(&self, connection: Pin<&mut impl Future<Output = T>>) -> Result<T, Elapsed> {
+        while_ticking(pin!(timeout(MAX_BACKOFF, connection)), || {
             // No call was sent, but none would be answered. If a connection is in use, its replies say
             // otherwise. Each attempt counts once, regardless of how many lanes wait for it.
             if let Some(failed) = self.target.health.count_failed_attempt()
@@ -216,17 +236,8 @@ impl<S: Sender> Lane<S> {
                 self.target.opened(&failed);
             }
             self.expire_waiting();
-        });
-        match connection.await {
-            Ok(Ok(connection)) => Some(connection),
-            Ok(Err(error)) => {
-                let error = not_connected(&error);
-                self.target.queue.fail(|| error.clone());
-                self.target.record::<()>(&Err(error));
-                None
-            }
-            Err(_) => None,
-        }
+        })
+        .await
     }
 
     /// Fails the decisions that wait and are late.

@@ -3,6 +3,7 @@
 
 use std::{
     future::Future,
+    pin::pin,
     sync::{Arc, Weak},
 };
 
@@ -148,7 +149,7 @@ impl<S: Sender> Target<S> {
         self.sender.ping(key).await?;
         for _ in 0..if self.breaker.has_opened_again() { MORE_PINGS } else { PINGS } {
             let mut time = TimeLeft::in_ticks(2 * PROBE_TIMEOUT);
-            time.spend_on(self.sender.ping(key)).await.ok_or_else(not_answered)??;
+            time.spend_on(pin!(self.sender.ping(key))).await.ok_or_else(not_answered)??;
             let round_trip = 2 * PROBE_TIMEOUT - time.left;
             if round_trip > allowed {
                 return Err(slow(round_trip, allowed));

@@ -12,7 +12,7 @@
 //! decisions of all other nodes again and again. It stalls them once: from then on its address is tried in
 //! the background, and attempts of the client fail immediately until it answers.
 
-use std::{collections::BTreeMap, io, sync::Mutex, time::Duration};
+use std::{collections::BTreeMap, io, pin::pin, sync::Mutex, time::Duration};
 
 #[cfg(feature = "tls-rustls-no-provider")]
 use redis::ConnectionAddr;
@@ -135,7 +135,7 @@ impl ConnectionLike for NodeConnection {
 async fn once(reply: impl Future<Output = RedisResult<Value>>) -> RedisResult<Value> {
     // No reply can arrive before the first poll, so an error then means that the connection was closed
     // before.
-    let (reply, is_immediate) = with_immediacy(reply).await;
+    let (reply, is_immediate) = with_immediacy(pin!(reply)).await;
     reply.map_err(|error| match error {
         error if !is_broken(&error) || error.code().is_some() => error,
         _ if is_immediate => (ErrorKind::Io, "not sent", NOT_SENT.to_owned()).into(),

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 #[cfg(feature = "metrics")]
 use tokio::time::Instant;
@@ -331,7 +332,7 @@ pub(crate) enum Reply {
 #[derive(Debug)]
 pub(crate) struct Records {
     /// The reply to the batch: a time, and the records of all jobs.
-    pub(crate) reply: Arc<Vec<u8>>,
+    pub(crate) reply: Bytes,
     /// The number of the first record.
     pub(crate) first: usize,
 }

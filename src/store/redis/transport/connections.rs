@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::{
     deadline::{
         PROBE_TIMEOUT, REPLY_TIMEOUT, TICK, TimeLeft, deadline_in, not_answered, or_late, run_for,
-        with_immediacy,
+        while_ticking, with_immediacy,
     },
     health::Health,
     queue::Wait,
@@ -79,10 +79,9 @@ impl<M: ConnectionManager> Connections<M> {
             let deadline = deadline_in(allowed);
             let mut slot = Some(connection_until(&connections.pool, &connections.health, deadline).await?);
             let exchange = in_task(async move {
-                connections
-                    .exchange(&mut slot, &Call::of(command, allowed))
-                    .await
-                    .map_err(|failed| failed.error)
+                let call = Call::of(command, allowed);
+                let exchange = pin!(connections.exchange(&mut slot, &call));
+                while_ticking(exchange, || {}).await.map_err(|failed| failed.error)
             });
             timeout_at(deadline, exchange).await.unwrap_or_else(|_| Err(not_answered()))?
         })
@@ -111,25 +110,27 @@ impl<M: ConnectionManager> Connections<M> {
     }
 
     /// Sends a call and reads its reply, on the connection in `slot` or, if it is empty, on one of the pool.
-    /// Leaves the connection in `slot` if it can be used again, and replaces it otherwise.
+    /// Leaves the connection in `slot` if it can be used again, and replaces it otherwise. Poll it at each
+    /// tick.
     async fn exchange(self: &Arc<Self>, slot: &mut Slot<M>, call: &Call) -> Result<Value, ExchangeError> {
         // The connection is broken if the reply takes longer.
         let timeout_after = call.deadline.max(REPLY_TIMEOUT);
         // No caller waits for what is sent later.
         let send_until = deadline_in(call.deadline);
         loop {
-            let mut connection = match slot.take() {
+            let connection = match slot {
                 Some(connection) => connection,
                 None => {
-                    let connection = self.replacement(send_until).await;
-                    connection.map_err(|error| ExchangeError { error, was_closed: false })?
+                    // Boxed because it is rare, and larger than all others.
+                    let connection = Box::pin(self.replacement(send_until)).await;
+                    slot.insert(connection.map_err(|error| ExchangeError { error, was_closed: false })?)
                 }
             };
             // Only time in which the runtime runs counts.
             let mut time = TimeLeft::new(timeout_after);
             let (reply, immediate) = {
-                let reply = pin!(reply_to(&mut *connection, call));
-                with_immediacy(pin!(time.spend_on(reply))).await
+                let reply = pin!(reply_to(&mut **connection, call));
+                with_immediacy(pin!(time.spend_ticks_on(reply))).await
             };
             let reply = or_late(reply);
             // No reply can arrive before the first poll, so an immediate error means that the connection was
@@ -139,12 +140,10 @@ impl<M: ConnectionManager> Connections<M> {
             let is_broken = reply.as_ref().is_err_and(is_broken);
             let was_closed = immediate && is_broken;
             if is_broken {
-                self.replace(connection);
+                slot.take().into_iter().for_each(|connection| self.replace(connection));
                 self.check_idle();
             } else if wire::has_fault(&reply, Fault::ReadOnly) && self.may_replace_demoted() {
-                self.replace(connection);
-            } else {
-                *slot = Some(connection);
+                slot.take().into_iter().for_each(|connection| self.replace(connection));
             }
             if was_closed && call.may_repeat && Instant::now() < send_until {
                 continue;
@@ -285,7 +284,8 @@ pub(super) async fn connection_until<M: ConnectionManager>(
 pub(super) async fn reply_to(connection: &mut impl ConnectionLike, call: &Call) -> RedisResult<Value> {
     let reply = call.command.query_async(connection).await;
     match call.evaluation_after(&reply) {
-        Some(evaluation) => evaluation.query_async(connection).await,
+        // Boxed because it is rare.
+        Some(evaluation) => Box::pin(async move { evaluation.query_async(connection).await }).await,
         None => reply,
     }
 }

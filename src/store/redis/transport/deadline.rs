@@ -76,6 +76,29 @@ impl TimeLeft {
             }
         }
     }
+
+    /// As [`spend_on`](Self::spend_on), without a timer, for work that is polled at each tick: see
+    /// [`while_ticking`].
+    pub(super) async fn spend_ticks_on<T>(
+        &mut self,
+        mut work: Pin<&mut impl Future<Output = T>>,
+    ) -> Option<T> {
+        let mut last = None;
+        poll_fn(|cx| {
+            if let Poll::Ready(done) = work.as_mut().poll(cx) {
+                return Poll::Ready(Some(done));
+            }
+            if self.left.is_zero() {
+                // All ready tasks have run since the time was up.
+                return Poll::Ready(None);
+            }
+            let now = Instant::now();
+            let since = now - last.replace(now).unwrap_or(now);
+            self.left = self.left.saturating_sub(since.min(self.step + TOLERANCE));
+            Poll::Pending
+        })
+        .await
+    }
 }
 
 /// The output of `work`, or `None` if it is not there when `time` has passed and all ready tasks have run.
@@ -100,17 +123,9 @@ pub(super) async fn run_for<T>(time: Duration, mut work: Pin<&mut impl Future<Ou
 
 /// The output of `work`, and whether its first poll gave it.
 pub(super) async fn with_immediacy<T>(mut work: Pin<&mut impl Future<Output = T>>) -> (T, bool) {
-    match at_once(work.as_mut()).await {
-        Some(done) => (done, true),
-        None => (work.await, false),
-    }
-}
-
-/// The output of `work`, if its first poll gives it.
-pub(super) async fn at_once<T>(mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
     match poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await {
-        Poll::Ready(done) => Some(done),
-        Poll::Pending => None,
+        Poll::Ready(done) => (done, true),
+        Poll::Pending => (work.await, false),
     }
 }
 

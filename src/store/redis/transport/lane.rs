@@ -16,22 +16,24 @@
 use std::{
     future::{Future, poll_fn},
     mem,
-    pin::{Pin, pin},
+    pin::pin,
     sync::Arc,
+    task::Poll,
     time::Duration,
 };
 
 use futures_util::future::{BoxFuture, FutureExt as _};
+use redis::RedisResult;
 use tokio::{
     runtime::Handle,
     task::{coop::consume_budget, yield_now},
-    time::{Instant, error::Elapsed, timeout},
+    time::{Instant, timeout},
 };
 
 use super::{
     breaker::is_silence,
     connections::MAX_BACKOFF,
-    deadline::{TimeLeft, at_once, while_ticking},
+    deadline::{TimeLeft, while_ticking},
     lone::STUCK,
     queue::expire,
     target::{Sender, Target},
@@ -144,6 +146,8 @@ impl<S: Sender> Lane<S> {
             // Callers that were just answered may send their next decision, which then joins this batch.
             if !mem::take(&mut is_immediate) {
                 yield_now().await;
+                // If this task had to wait long for a thread.
+                self.expire_waiting();
             }
             if self.target.queue.close_lane() {
                 self.closed = true;
@@ -156,18 +160,27 @@ impl<S: Sender> Lane<S> {
                 }
                 held_since = Instant::now();
             }
-            // If this task had to wait long for a thread.
-            self.expire_waiting();
-            let redis_time = self.target.queue.fill(&mut batch, |wait| self.target.health.not_sent(wait));
+            let (redis_time, sent) =
+                self.target.queue.fill(&mut batch, |wait| self.target.health.not_sent(wait));
             if batch.is_empty() {
                 // All were late, and nothing was sent.
                 continue;
             }
             metric!(batch_sent(batch.len()));
-            let (sent_at, sent) = (Instant::now(), self.target.queue.tick());
-            let jobs: Vec<&Job> = batch.iter().map(|waiting| &*waiting.job).collect();
+            let sent_at = Instant::now();
+            let (one, several);
+            let jobs = match &batch[..] {
+                [only] => {
+                    one = [&*only.job];
+                    &one[..]
+                }
+                _ => {
+                    several = batch.iter().map(|waiting| &*waiting.job).collect::<Vec<_>>();
+                    &several
+                }
+            };
             jobs.iter().for_each(|job| job.sending());
-            let reply = self.target.sender.send_batch(&mut slot, &jobs);
+            let reply = self.target.sender.send_batch(&mut slot, jobs);
             // Its jobs are all patient or none is.
             let is_patient = jobs.iter().any(|job| job.is_patient);
             let (mut late, mut is_late) = (None, is_patient);
@@ -205,27 +218,24 @@ impl<S: Sender> Lane<S> {
 
     /// A connection, unless the decisions that wait for it have failed.
     async fn check_out(&self) -> Option<S::Connection> {
-        let mut connection = pin!(self.target.sender.connection());
-        // An idle connection needs no timer.
-        let connected = match at_once(connection.as_mut()).await {
-            Some(connected) => Ok(connected),
-            None => self.wait_for(connection).await,
+        // An idle connection needs no timers, and no room for them in each lane.
+        let idle = poll_fn(|cx| Poll::Ready(pin!(self.target.sender.connection()).poll(cx))).await;
+        let connected = match idle {
+            Poll::Ready(connected) => connected,
+            Poll::Pending => Box::pin(self.wait_for_connection()).await?,
         };
-        match connected {
-            Ok(Ok(connection)) => Some(connection),
-            Ok(Err(error)) => {
-                let error = not_connected(&error);
-                self.target.queue.fail(|| error.clone());
-                self.target.record::<()>(&Err(error));
-                None
-            }
-            Err(_) => None,
-        }
+        let failed = |error| {
+            let error = not_connected(&error);
+            self.target.queue.fail(|| error.clone());
+            self.target.record::<()>(&Err(error));
+        };
+        connected.map_err(failed).ok()
     }
 
-    /// Waits for a connection, but not for long.
-    async fn wait_for<T>(&self, connection: Pin<&mut impl Future<Output = T>>) -> Result<T, Elapsed> {
-        while_ticking(pin!(timeout(MAX_BACKOFF, connection)), || {
+    /// A connection, or an error, unless it takes long.
+    async fn wait_for_connection(&self) -> Option<RedisResult<S::Connection>> {
+        let connection = pin!(timeout(MAX_BACKOFF, self.target.sender.connection()));
+        let connection = while_ticking(connection, || {
             // No call was sent, but none would be answered. If a connection is in use, its replies say
             // otherwise. Each attempt counts once, regardless of how many lanes wait for it.
             if let Some(failed) = self.target.health.count_failed_attempt()
@@ -237,7 +247,10 @@ impl<S: Sender> Lane<S> {
             }
             self.expire_waiting();
         })
-        .await
+        .await;
+        // If this task had to wait long for a thread.
+        self.expire_waiting();
+        connection.ok()
     }
 
     /// Fails the decisions that wait and are late.
@@ -273,7 +286,6 @@ mod tests {
     use std::future::pending;
 
     use futures_util::future::join_all;
-    use redis::RedisResult;
     use tokio::time::sleep;
 
     use super::*;

@@ -181,8 +181,8 @@ impl Queue {
     }
 
     /// Moves the next decisions into an empty `batch`, oldest first. Fails those whose deadlines have passed.
-    /// Returns about how long Redis takes to make the decisions.
-    pub(super) fn fill(&self, batch: &mut Vec<Queued>, late: impl Fn(Wait) -> Error) -> Duration {
+    /// Returns about how long Redis takes to make the decisions, and all the time that was counted.
+    pub(super) fn fill(&self, batch: &mut Vec<Queued>, late: impl Fn(Wait) -> Error) -> (Duration, Duration) {
         let (mut charges, mut micros) = (0, 0);
         let mut of_batch = 0;
         let mut state = self.lock();
@@ -207,7 +207,7 @@ impl Queue {
             of_batch = micros;
             batch.extend(state.waiting.pop_front());
         }
-        Duration::from_micros(of_batch)
+        (Duration::from_micros(of_batch), now)
     }
 
     /// Counts the time for deadlines. Returns all that was counted.

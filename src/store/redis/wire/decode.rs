@@ -2,8 +2,9 @@
 //!
 //! Replies are not trusted: a number out of range fails its decision, and no other.
 
-use std::{mem, sync::Arc, time::Duration};
+use std::{mem, time::Duration};
 
+use bytes::Bytes;
 use redis::{RedisResult, Value};
 
 use crate::{
@@ -33,8 +34,9 @@ const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 pub(crate) fn decode(reply: Value, jobs: &[&Job], mut each: impl FnMut(&Job, Result<Reply, Error>)) {
     let expected = jobs.iter().map(|job| records_of(job)).sum::<usize>();
     let mut reader = Reader::new(reply, expected);
-    for job in jobs {
-        each(job, reader.as_mut().map_or_else(|| Err(unexpected()), |reader| reader.next(job)));
+    for (i, job) in jobs.iter().enumerate() {
+        let is_last = i + 1 == jobs.len();
+        each(job, reader.as_mut().map_or_else(|| Err(unexpected()), |reader| reader.next(job, is_last)));
     }
 }
 
@@ -136,15 +138,17 @@ impl Reader {
         if bytes.len() != NUMBER + records * RECORD {
             return None;
         }
-        let records = Records { reply: Arc::new(bytes), first: 0 };
+        // Its first clone allocates, and a lone job needs none.
+        let records = Records { reply: Bytes::from(bytes), first: 0 };
         records.time().map(|_| Self { records, errors })
     }
 
     /// The reply to the next job.
-    fn next(&mut self, job: &Job) -> Result<Reply, Error> {
+    fn next(&mut self, job: &Job, is_last: bool) -> Result<Reply, Error> {
         let next = self.records.first + records_of(job);
-        let records =
-            Records { reply: self.records.reply.clone(), first: mem::replace(&mut self.records.first, next) };
+        let all = &mut self.records.reply;
+        let reply = if is_last { mem::take(all) } else { all.clone() };
+        let records = Records { reply, first: mem::replace(&mut self.records.first, next) };
         if !self.errors.is_empty()
             && let Some(text) = self.error_of(records.first)
         {

@@ -14,7 +14,7 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 use super::{
     deadline::{
         PROBE_TIMEOUT, REPLY_TIMEOUT, TICK, TimeLeft, deadline_in, not_answered, or_late, run_for,
-        while_ticking, with_immediacy,
+        while_ticking,
     },
     health::Health,
     queue::Wait,
@@ -113,8 +113,6 @@ impl<M: ConnectionManager> Connections<M> {
     /// Leaves the connection in `slot` if it can be used again, and replaces it otherwise. Poll it at each
     /// tick.
     async fn exchange(self: &Arc<Self>, slot: &mut Slot<M>, call: &Call) -> Result<Value, ExchangeError> {
-        // The connection is broken if the reply takes longer.
-        let timeout_after = call.deadline.max(REPLY_TIMEOUT);
         // No caller waits for what is sent later.
         let send_until = deadline_in(call.deadline);
         loop {
@@ -126,12 +124,9 @@ impl<M: ConnectionManager> Connections<M> {
                     slot.insert(connection.map_err(|error| ExchangeError { error, was_closed: false })?)
                 }
             };
-            // Only time in which the runtime runs counts.
-            let mut time = TimeLeft::new(timeout_after);
-            let (reply, immediate) = {
-                let reply = pin!(reply_to(&mut **connection, call));
-                with_immediacy(pin!(time.spend_ticks_on(reply))).await
-            };
+            // The connection is broken if the reply takes longer. Only time in which the runtime runs counts.
+            let mut time = TimeLeft::new(call.deadline.max(REPLY_TIMEOUT));
+            let (reply, immediate) = time.spend_ticks_on(pin!(reply_to(&mut **connection, call))).await;
             let reply = or_late(reply);
             // No reply can arrive before the first poll, so an immediate error means that the connection was
             // closed while it was idle, and nothing was sent. So the command is sent on another connection
@@ -282,10 +277,12 @@ pub(super) async fn connection_until<M: ConnectionManager>(
 /// The reply to `call`. A script that the server does not have is sent with the call, so no `SCRIPT FLUSH`
 /// comes between.
 pub(super) async fn reply_to(connection: &mut impl ConnectionLike, call: &Call) -> RedisResult<Value> {
-    let reply = call.command.query_async(connection).await;
-    match call.evaluation_after(&reply) {
+    let reply = call.command.query_async(&mut *connection).await;
+    let evaluation = match call.evaluation_after(&reply) {
         // Boxed because it is rare.
-        Some(evaluation) => Box::pin(async move { evaluation.query_async(connection).await }).await,
-        None => reply,
-    }
+        Some(evaluation) => Box::pin(async move { evaluation.query_async(connection).await }),
+        None => return reply,
+    };
+    drop(reply);
+    evaluation.await
 }

@@ -63,8 +63,8 @@ impl TimeLeft {
     }
 
     /// The output of `work`, or `None` if no time is left before, or no runtime that counts it.
-    // This and the functions below do not take futures by value: they would have room for them twice, and a
-    // lane is four of them deep.
+    // The functions of this module take futures pinned: an async function has room for each argument twice,
+    // and a lane is four of them deep. Allocators are slow above 1 KB, so a lane is smaller.
     pub(super) async fn spend_on<T>(&mut self, mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
         loop {
             Handle::try_current().ok()?;
@@ -78,26 +78,25 @@ impl TimeLeft {
     }
 
     /// As [`spend_on`](Self::spend_on), without a timer, for work that is polled at each tick: see
-    /// [`while_ticking`].
-    pub(super) async fn spend_ticks_on<T>(
+    /// [`while_ticking`]. Returns also whether the first poll gave the output.
+    pub(super) fn spend_ticks_on<T>(
         &mut self,
         mut work: Pin<&mut impl Future<Output = T>>,
-    ) -> Option<T> {
+    ) -> impl Future<Output = (Option<T>, bool)> {
         let mut last = None;
-        poll_fn(|cx| {
+        poll_fn(move |cx| {
             if let Poll::Ready(done) = work.as_mut().poll(cx) {
-                return Poll::Ready(Some(done));
+                return Poll::Ready((Some(done), last.is_none()));
             }
             if self.left.is_zero() {
                 // All ready tasks have run since the time was up.
-                return Poll::Ready(None);
+                return Poll::Ready((None, false));
             }
             let now = Instant::now();
             let since = now - last.replace(now).unwrap_or(now);
             self.left = self.left.saturating_sub(since.min(self.step + TOLERANCE));
             Poll::Pending
         })
-        .await
     }
 }
 
@@ -121,23 +120,17 @@ pub(super) async fn run_for<T>(time: Duration, mut work: Pin<&mut impl Future<Ou
     .await
 }
 
-/// The output of `work`, and whether its first poll gave it.
-pub(super) async fn with_immediacy<T>(mut work: Pin<&mut impl Future<Output = T>>) -> (T, bool) {
-    match poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await {
-        Poll::Ready(done) => (done, true),
-        Poll::Pending => (work.await, false),
-    }
-}
-
 /// Runs `work` to its end, and `tick` from time to time.
-pub(super) async fn while_ticking<T>(
+pub(super) fn while_ticking<T>(
     mut work: Pin<&mut impl Future<Output = T>>,
     mut tick: impl FnMut(),
-) -> T {
-    loop {
-        match run_for(TICK, work.as_mut()).await {
-            Some(done) => return done,
-            None => tick(),
+) -> impl Future<Output = T> {
+    async move {
+        loop {
+            match run_for(TICK, work.as_mut()).await {
+                Some(done) => return done,
+                None => tick(),
+            }
         }
     }
 }

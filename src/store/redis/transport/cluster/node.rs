@@ -12,7 +12,15 @@
 //! decisions of all other nodes again and again. It stalls them once: from then on its address is tried in
 //! the background, and attempts of the client fail immediately until it answers.
 
-use std::{collections::BTreeMap, io, pin::pin, sync::Mutex, time::Duration};
+use std::{
+    collections::BTreeMap,
+    future::{Future, poll_fn},
+    io,
+    pin::pin,
+    sync::Mutex,
+    task::Poll,
+    time::Duration,
+};
 
 #[cfg(feature = "tls-rustls-no-provider")]
 use redis::ConnectionAddr;
@@ -33,7 +41,7 @@ use crate::{
     base::sync::lock,
     store::redis::{
         error::is_broken,
-        transport::deadline::{CONNECT_TIMEOUT, or_late, with_immediacy},
+        transport::deadline::{CONNECT_TIMEOUT, or_late},
     },
 };
 
@@ -135,7 +143,11 @@ impl ConnectionLike for NodeConnection {
 async fn once(reply: impl Future<Output = RedisResult<Value>>) -> RedisResult<Value> {
     // No reply can arrive before the first poll, so an error then means that the connection was closed
     // before.
-    let (reply, is_immediate) = with_immediacy(pin!(reply)).await;
+    let mut reply = pin!(reply);
+    let (reply, is_immediate) = match poll_fn(|cx| Poll::Ready(reply.as_mut().poll(cx))).await {
+        Poll::Ready(reply) => (reply, true),
+        Poll::Pending => (reply.await, false),
+    };
     reply.map_err(|error| match error {
         error if !is_broken(&error) || error.code().is_some() => error,
         _ if is_immediate => (ErrorKind::Io, "not sent", NOT_SENT.to_owned()).into(),

@@ -277,12 +277,11 @@ pub(super) async fn connection_until<M: ConnectionManager>(
 /// The reply to `call`. A script that the server does not have is sent with the call, so no `SCRIPT FLUSH`
 /// comes between.
 pub(super) async fn reply_to(connection: &mut impl ConnectionLike, call: &Call) -> RedisResult<Value> {
-    let reply = call.command.query_async(&mut *connection).await;
-    let evaluation = match call.evaluation_after(&reply) {
-        // Boxed because it is rare.
-        Some(evaluation) => Box::pin(async move { evaluation.query_async(connection).await }),
-        None => return reply,
+    // Boxed because it is rare, and without the reply, so that a lane is smaller.
+    let evaluation = {
+        let reply = call.command.query_async(&mut *connection).await;
+        let Some(evaluation) = call.evaluation_after(&reply) else { return reply };
+        Box::pin(async move { evaluation.query_async(connection).await })
     };
-    drop(reply);
     evaluation.await
 }

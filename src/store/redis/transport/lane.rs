@@ -23,7 +23,6 @@ use std::{
 };
 
 use futures_util::future::{BoxFuture, FutureExt as _};
-use redis::RedisResult;
 use tokio::{
     runtime::Handle,
     task::{coop::consume_budget, yield_now},
@@ -141,7 +140,7 @@ impl<S: Sender> Lane<S> {
     async fn carry(mut self, mut is_immediate: bool) {
         let mut batch = Vec::new();
         let mut slot = None;
-        let mut held_since = Instant::now();
+        let mut held_since = None;
         loop {
             // Callers that were just answered may send their next decision, which then joins this batch.
             if !mem::take(&mut is_immediate) {
@@ -158,16 +157,15 @@ impl<S: Sender> Lane<S> {
                     Some(connection) => slot = Some(connection),
                     None => continue,
                 }
-                held_since = Instant::now();
+                held_since = None;
             }
-            let (redis_time, sent) =
-                self.target.queue.fill(&mut batch, |wait| self.target.health.not_sent(wait));
+            let sent = self.target.queue.fill(&mut batch, |wait| self.target.health.not_sent(wait));
             if batch.is_empty() {
                 // All were late, and nothing was sent.
                 continue;
             }
             metric!(batch_sent(batch.len()));
-            let sent_at = Instant::now();
+            let held_since = *held_since.get_or_insert(sent.at);
             let (one, several);
             let jobs = match &batch[..] {
                 [only] => {
@@ -189,7 +187,7 @@ impl<S: Sender> Lane<S> {
                 late = expire(&batch, now, || self.target.health.late()).or_else(|| late.take());
                 // Decisions that waited for others are late soon after they are sent, all lanes' at the same
                 // time. That says nothing about Redis, which may answer in time.
-                if now - sent >= self.target.health.deadline / 2
+                if now - sent.counted >= self.target.health.deadline / 2
                     && let Some(late) = late.take()
                     && !mem::replace(&mut is_late, true)
                 {
@@ -202,11 +200,11 @@ impl<S: Sender> Lane<S> {
             let now = Instant::now();
             // A call that was late is recorded already, unless it is patient. Its reply does not show that
             // Redis answers in time.
-            if !is_late || now - sent_at <= self.target.health.deadline {
+            if !is_late || now - sent.at <= self.target.health.deadline {
                 self.target.record(&ended);
             }
             let is_answered = !ended.is_err_and(|error| is_silence(&error));
-            let distance = is_answered.then(|| (now - sent_at).saturating_sub(redis_time));
+            let distance = is_answered.then(|| (now - sent.at).saturating_sub(sent.redis_time));
             is_immediate = self.target.queue.record(batch.len(), distance);
             // Wakes the callers.
             batch.clear();
@@ -218,11 +216,12 @@ impl<S: Sender> Lane<S> {
 
     /// A connection, unless the decisions that wait for it have failed.
     async fn check_out(&self) -> Option<S::Connection> {
-        // An idle connection needs no timers, and no room for them in each lane.
-        let idle = poll_fn(|cx| Poll::Ready(pin!(self.target.sender.connection()).poll(cx))).await;
-        let connected = match idle {
+        // Boxed because it has as much room as all else in a lane.
+        let mut connection = Box::pin(self.target.sender.connection());
+        // An idle connection needs no timers.
+        let connected = match poll_fn(|cx| Poll::Ready(connection.as_mut().poll(cx))).await {
             Poll::Ready(connected) => connected,
-            Poll::Pending => Box::pin(self.wait_for_connection()).await?,
+            Poll::Pending => self.wait_for(connection).await?,
         };
         let failed = |error| {
             let error = not_connected(&error);
@@ -232,9 +231,9 @@ impl<S: Sender> Lane<S> {
         connected.map_err(failed).ok()
     }
 
-    /// A connection, or an error, unless it takes long.
-    async fn wait_for_connection(&self) -> Option<RedisResult<S::Connection>> {
-        let connection = pin!(timeout(MAX_BACKOFF, self.target.sender.connection()));
+    /// The output of an attempt to get a `connection`, unless it takes long.
+    async fn wait_for<T>(&self, connection: impl Future<Output = T>) -> Option<T> {
+        let connection = pin!(timeout(MAX_BACKOFF, connection));
         let connection = while_ticking(connection, || {
             // No call was sent, but none would be answered. If a connection is in use, its replies say
             // otherwise. Each attempt counts once, regardless of how many lanes wait for it.
@@ -286,6 +285,7 @@ mod tests {
     use std::future::pending;
 
     use futures_util::future::join_all;
+    use redis::RedisResult;
     use tokio::time::sleep;
 
     use super::*;

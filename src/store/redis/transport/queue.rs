@@ -103,6 +103,16 @@ pub(super) struct Ticket {
     pub(super) is_alone: bool,
 }
 
+/// What [`Queue::fill`] knows of its batch.
+pub(super) struct Filled {
+    /// When it was filled.
+    pub(super) at: Instant,
+    /// All the time that was counted for deadlines by then.
+    pub(super) counted: Duration,
+    /// About how long Redis takes to make the decisions.
+    pub(super) redis_time: Duration,
+}
+
 impl Queue {
     pub(super) fn new(lanes: Lanes) -> Self {
         Self { lanes, state: Mutex::default(), lone: Arc::default() }
@@ -181,14 +191,14 @@ impl Queue {
     }
 
     /// Moves the next decisions into an empty `batch`, oldest first. Fails those whose deadlines have passed.
-    /// Returns about how long Redis takes to make the decisions, and all the time that was counted.
-    pub(super) fn fill(&self, batch: &mut Vec<Queued>, late: impl Fn(Wait) -> Error) -> (Duration, Duration) {
+    pub(super) fn fill(&self, batch: &mut Vec<Queued>, late: impl Fn(Wait) -> Error) -> Filled {
         let (mut charges, mut micros) = (0, 0);
         let mut of_batch = 0;
         let mut state = self.lock();
-        let now = state.time.tick();
+        let at = Instant::now();
+        let counted = state.time.tick(at);
         while let Some(next) = state.waiting.front() {
-            if next.is_gone() || next.deadline <= now {
+            if next.is_gone() || next.deadline <= counted {
                 if let Some(waiting) = state.waiting.pop_front() {
                     waiting.job.fail(late(state.wait_of(&waiting)));
                 }
@@ -207,12 +217,12 @@ impl Queue {
             of_batch = micros;
             batch.extend(state.waiting.pop_front());
         }
-        (Duration::from_micros(of_batch), now)
+        Filled { at, counted, redis_time: Duration::from_micros(of_batch) }
     }
 
     /// Counts the time for deadlines. Returns all that was counted.
     pub(super) fn tick(&self) -> Duration {
-        self.lock().time.tick()
+        self.lock().time.tick(Instant::now())
     }
 
     /// Counts the time, and fails the oldest decisions if their deadlines have passed. They were not sent and
@@ -220,7 +230,7 @@ impl Queue {
     pub(super) fn expire(&self, error: impl Fn(Wait) -> Error) -> Option<Wait> {
         let late: Vec<(Wait, Queued)> = {
             let mut state = self.lock();
-            let now = state.time.tick();
+            let now = state.time.tick(Instant::now());
             let count = state.waiting.iter().take_while(|waiting| waiting.deadline <= now).count();
             (0..count)
                 .filter_map(|_| state.waiting.pop_front().map(|late| (state.wait_of(&late), late)))
@@ -309,9 +319,8 @@ struct RunTime {
 }
 
 impl RunTime {
-    /// Counts the time since the latest tick of any lane. Returns all that was counted.
-    fn tick(&mut self) -> Duration {
-        let now = Instant::now();
+    /// Counts the time since the latest tick of any lane until `now`. Returns all that was counted.
+    fn tick(&mut self, now: Instant) -> Duration {
         let since = self.last_tick.map_or(Duration::ZERO, |last| now.saturating_duration_since(last));
         self.counted += since.min(TICK + TOLERANCE);
         (self.last_tick, self.kept_until) = (Some(now), Some(now + LOST));

@@ -23,7 +23,8 @@
 //! | `memory` | one policy in process, allowed and denied |
 //!
 //! 64 tasks send requests for 10,000 keys to Redis, one request after another; in process and for `alone`, a single task
-//! does. A figure is the difference of a run of 38,400 decisions and a run of 6,400, divided by 32,000, so the start does not count.
+//! does. A figure is the difference of a run of 38,400 decisions and a run of 6,400, divided by 32,000, so the start does
+//! not count.
 //!
 //! | figure | counts |
 //! |---|---|

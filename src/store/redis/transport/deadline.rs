@@ -121,6 +121,7 @@ pub(super) async fn run_for<T>(time: Duration, mut work: Pin<&mut impl Future<Ou
 }
 
 /// Runs `work` to its end, and `tick` from time to time.
+#[allow(clippy::manual_async_fn, reason = "an async function would have room for `tick` twice")]
 pub(super) fn while_ticking<T>(
     mut work: Pin<&mut impl Future<Output = T>>,
     mut tick: impl FnMut(),
@@ -222,6 +223,24 @@ mod tests {
         };
         assert_eq!(time.spend_on(pin!(reply)).await, Some(()));
         assert_eq!(time.spend_on(pin!(pending::<()>())).await, None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_ticks_of_a_lane_count_the_same_time_as_a_timer() {
+        let (started, mut time) = (Instant::now(), TimeLeft::new(ALLOWED));
+        let work = pin!(pending::<()>());
+        assert_eq!(while_ticking(pin!(time.spend_ticks_on(work)), || {}).await, (None, false));
+        let taken = started.elapsed();
+        assert!(taken >= ALLOWED && taken < ALLOWED + STEPS * TOLERANCE, "{taken:?}");
+        let mut time = TimeLeft::new(ALLOWED);
+        let reply = pin!(async {
+            // The process stands still for a second, and then needs another timer to read the reply.
+            advance(Duration::from_secs(1)).await;
+            tokio::time::sleep(TOLERANCE).await;
+        });
+        assert_eq!(while_ticking(pin!(time.spend_ticks_on(reply)), || {}).await, (Some(()), false));
+        let immediate = pin!(ready(1));
+        assert_eq!(time.spend_ticks_on(immediate).await, (Some(1), true));
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

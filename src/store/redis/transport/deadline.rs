@@ -234,6 +234,7 @@ mod tests {
         assert!(taken >= ALLOWED && taken < ALLOWED + STEPS * TOLERANCE, "{taken:?}");
         let mut time = TimeLeft::new(ALLOWED);
         let reply = pin!(async {
+            tokio::time::sleep(TICK).await;
             // The process stands still for a second, and then needs another timer to read the reply.
             advance(Duration::from_secs(1)).await;
             tokio::time::sleep(TOLERANCE).await;

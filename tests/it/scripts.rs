@@ -5,7 +5,7 @@ use std::time::Duration;
 use support::{RedisServer, on_redis, on_redis_with_clock, settings, within};
 
 use tower_ratelimit::{
-    Error, ErrorKind, FailureMode, Key, Limiter, Policy, Quota,
+    Charge, Error, ErrorKind, FailureMode, Key, Limiter, Policy, Quota,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
 use tower_ratelimit_extra::adaptive::Adaptive;
@@ -200,6 +200,47 @@ async fn a_refund_of_a_charge_in_a_window_keeps_the_ttl_and_the_last_one_deletes
         limiter.refund(&charged, 2).await.unwrap();
         let keys: u64 = server.command(&["DBSIZE"]);
         assert_eq!(keys, 0, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn an_active_key_is_written_in_place_while_its_ttl_is_long_enough() {
+    let (server, limiter) = on_redis().await;
+    let calls = |command: &str| {
+        let info: String = server.command(&["INFO", "commandstats"]);
+        let line = info.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+        line.map_or(0, |line| line.split(',').next().unwrap().parse::<u64>().unwrap())
+    };
+    // A TTL is twice as long as the state matters. A bucket's matters longer after each charge, so the first,
+    // the third and the sixth charge need a longer TTL. A window's matters until it ends.
+    let rows = [
+        ("gcra", Policy::new("p", Quota::per_day(10)), [3, 5]),
+        ("anchored window", Policy::new("p", Quota::per_day(10)).algorithm(FixedWindow::anchored()), [1, 7]),
+        ("sliding window", Policy::new("p", Quota::per_day(10)).algorithm(SlidingWindow::new()), [1, 7]),
+    ];
+    for (name, policy, expected) in rows {
+        for count in [1, 5] {
+            // One key is decided alone, and five in one call.
+            let () = server.command(&["FLUSHALL"]);
+            let before = ["set", "setrange"].map(calls);
+            for _ in 0..8 {
+                let charges: Vec<_> =
+                    (0..count).map(|i| Charge::new(&policy, &Key::new(format!("client-{i}")), 1)).collect();
+                let decision = limiter.check_all(&charges).await.unwrap();
+                for (charge, outcome) in charges.iter().zip(decision.outcomes()) {
+                    let stored = limiter.operator().stored_name(charge.policy(), charge.key()).unwrap();
+                    let ttl: u64 = server.command(&["PTTL", &stored]);
+                    let reset = outcome.reset_after().as_millis() as u64;
+                    assert!(
+                        (reset.saturating_sub(10_000)..=2 * reset + 20_000).contains(&ttl),
+                        "{name}: {ttl} of {reset}"
+                    );
+                }
+            }
+            let after = ["set", "setrange"].map(calls);
+            let written = [after[0] - before[0], after[1] - before[1]];
+            assert_eq!(written, expected.map(|each| each * count), "{name}, {count} keys");
+        }
     }
 }
 

@@ -22,6 +22,10 @@
 //! | [`Concurrency`] | 60 to 140 bytes per request that holds permits | ZSCORE, ZREVRANGE, ZRANGEBYSCORE; those and ZADD, PEXPIRE |
 //! | [`SlidingLog`] | 15 bytes per admitted request that still counts | LLEN, LINDEX; those and RPUSH, PEXPIRE |
 //!
+//! A key of the first two rows is kept twice as long as its state matters, so that Redis can write it in place
+//! while its client is active. After the last request, it is gone at the latest after twice the time in which
+//! the quota is fully replenished.
+//!
 //! A key of [`Gcra`], [`TokenBucket`] or [`LeakyBucket`] takes up to 50 bytes more while units are
 //! [leased](crate::Policy::max_lease), and after a refund, until none of the key's charges can be refunded
 //! any more.

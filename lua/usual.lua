@@ -1,8 +1,9 @@
 --[[
-  The usual decisions of a call: under buckets, fixed windows and penalties, with keys that no other decision uses.
+  The usual decisions of a call: under buckets, fixed windows, penalties and sliding windows, with keys that no other decision
+  uses.
 
   Redis runs the whole text of a script at every call, and creating a function takes longer than making such a decision. So
-  this part creates none, and no table that a call of one charge does not need. It repeats for the usual cases what include/,
+  this part creates none but for sliding windows, and no table that a call of one charge does not need. It repeats for the usual cases what include/,
   bucket_in_full/ and algorithm/ have as functions for every case. What else there is, it leaves to the rest of the script:
   states with a text, of another format or of a clock that stepped back, products that are too large, denials that count for
   a penalty, keys of another type, and writes that fail.

@@ -39,7 +39,7 @@ impl LimitCache {
         latest: u64,
         settings: &RateLimitHeaders,
     ) -> Option<HeaderValue> {
-        if settings.ietf != Some(Dialect::Ietf) || settings.partition_key.is_some() {
+        if !matches!(settings.ietf, Some(Dialect::Ietf)) || settings.partition_key.is_some() {
             // The value depends on the cost or on the key.
             return written(outcome, decision, latest, settings);
         }

@@ -14,6 +14,7 @@ use support::{Fake, PATIENT, RedisServer, day, fails, settings};
 use tower_ratelimit::{
     Charge, Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota,
     algorithm::{Algorithm, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    policy::Penalty,
     store::{Action, ManualClock},
 };
 
@@ -310,6 +311,28 @@ async fn a_denial_by_one_policy_has_nothing_to_refund_of_another() {
             let remaining = limiter.peek(&policy, &key, 0).await.unwrap().remaining();
             assert_eq!(remaining, Some(7), "{store}, {name}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_denial_by_a_ban_has_nothing_to_refund_of_another_policy() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    for (store, limiter) in both(&server, &clock).await {
+        let policy = Policy::new("api", Quota::per_minute(10));
+        let banning = Policy::new("banning", Quota::per_minute(10))
+            .penalty(Penalty::after(5, Duration::from_secs(60)).ban(Duration::from_secs(60)));
+        let key = Key::new("alice");
+        limiter.check(&policy, &key, 3).await.unwrap();
+        limiter.operator().ban(&banning, &key, Duration::from_secs(60)).await.unwrap();
+        let charges = [Charge::new(&policy, &key, 3), Charge::new(&banning, &key, 1)];
+        let denied = limiter.check_all(&charges).await.unwrap();
+        assert!(denied.verdict().is_denied(), "{store}");
+        for decision in [&denied, &denied.for_policy(policy.name()).unwrap()] {
+            limiter.refund(decision, 3).await.unwrap();
+        }
+        let remaining = limiter.peek(&policy, &key, 0).await.unwrap().remaining();
+        assert_eq!(remaining, Some(7), "{store}");
     }
 }
 

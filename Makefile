@@ -136,8 +136,8 @@ bench-peers:
 	benches/peers/draw
 
 # Counts instructions and allocations for a decision with callgrind, and prints each figure beside the recorded one and its
-# budget. Fails if one is more than 2 % above the recorded one. Other load hardly changes them. Needs valgrind; about nine
-# minutes. CONTENDERS="one two" counts only these, RECORD=yes rewrites benches/instructions/figures.toml.
+# budget. Fails if one is more than 2 % above the recorded one. Other load hardly changes them. Needs valgrind; about ten
+# minutes. CONTENDERS="stored alone" counts only these, RECORD=yes rewrites benches/instructions/figures.toml.
 bench-instructions:
 	@.ci/get-redis
 	@cargo build --quiet --release -p instructions

@@ -18,6 +18,8 @@ pub(crate) struct Counts {
     pub(crate) instructions: u64,
     /// Calls of `malloc` and its relatives.
     pub(crate) allocations: u64,
+    /// Calls of scripts, which only a server counts.
+    pub(crate) script_calls: u64,
 }
 
 impl Counts {
@@ -42,7 +44,7 @@ impl Counts {
             }
         }
         let instructions = instructions.ok_or("callgrind wrote no profile")?;
-        Ok(Self { instructions, allocations })
+        Ok(Self { instructions, allocations, script_calls: 0 })
     }
 }
 
@@ -53,6 +55,7 @@ impl Sub for Counts {
         Self {
             instructions: self.instructions.saturating_sub(other.instructions),
             allocations: self.allocations.saturating_sub(other.allocations),
+            script_calls: self.script_calls.saturating_sub(other.script_calls),
         }
     }
 }
@@ -66,7 +69,8 @@ mod tests {
         let profile = "what the program wrote\nfn=(1) main\n0 9\ncfn=(2) malloc\ncalls=3 0\n0 60\n\
                        cfn=(3) _int_malloc\ncalls=50 0\n0 7\ncfn=(2)\ncalls=4 0\n0 8\n\
                        fn=(2)\n0 5\ncfn=(3)\ncalls=7 0\n0 1\n\ntotals: 123\n";
-        assert_eq!(Counts::of(profile).unwrap(), Counts { instructions: 123, allocations: 7 });
+        let expected = Counts { instructions: 123, allocations: 7, script_calls: 0 };
+        assert_eq!(Counts::of(profile).unwrap(), expected);
     }
 
     #[test]

@@ -2,17 +2,24 @@
 
 use std::collections::BTreeMap;
 
+use crate::measure::Results;
+
 pub(crate) const CONTENDERS: &[&str] = &[
+    "stored",
+    "stored-pair",
+    "stored-window",
+    "alone-stored",
+    "memory",
+    "one-stored",
+    "two-stored",
+    "alone",
+    "idle",
+    "idle-pair",
     "one",
     "two",
     "three",
     "penalty",
     "leased",
-    "one-stored",
-    "two-stored",
-    "alone",
-    "alone-stored",
-    "memory",
 ];
 
 /// A figure may be this many times the recorded one.
@@ -31,64 +38,122 @@ enum Budget {
 
 use Budget::{Most, None as Free, Times};
 
-/// In the order of the table.
-const FIGURES: &[(&str, Budget)] = &[
-    ("one, client", Most(12_500.0)),
-    ("one, allocations", Most(7.0)),
-    ("one, Redis", Most(33_000.0)),
-    ("two, client", Most(16_500.0)),
-    ("two, allocations", Free),
-    ("two, Redis", Most(70_000.0)),
-    ("three, client", Most(20_000.0)),
-    ("three, allocations", Free),
-    ("three, Redis", Most(102_000.0)),
-    ("penalty, client", Most(13_500.0)),
-    ("penalty, allocations", Free),
-    ("penalty, Redis", Most(45_000.0)),
-    // Where no key is hot, leases are to cost almost nothing.
-    ("leased, client", Times(1.05, "one, client")),
-    ("leased, allocations", Free),
-    ("leased, Redis", Times(1.02, "one, Redis")),
-    ("one-stored, client", Free),
-    ("one-stored, allocations", Free),
-    ("one-stored, Redis", Free),
-    ("two-stored, client", Free),
-    ("two-stored, allocations", Free),
-    ("two-stored, Redis", Free),
-    ("alone, client", Most(29_000.0)),
-    ("alone, allocations", Free),
-    ("alone-stored, client", Free),
-    ("alone-stored, allocations", Free),
-    ("memory, allowed", Most(4_700.0)),
-    ("memory, allowed, allocations", Free),
-    ("memory, denied", Most(6_000.0)),
-    ("memory, denied, allocations", Free),
+/// In the order of the tables, with their titles: first what most services send.
+const FIGURES: &[(&str, &[(&str, Budget)])] = &[
+    (
+        "Stored keys, small calls",
+        &[
+            ("stored, 1 a call, Redis", Most(50_000.0)),
+            ("stored, 16 a call, Redis", Most(27_000.0)),
+            ("stored-pair, 1 a call, Redis", Most(78_000.0)),
+            ("stored-pair, 16 a call, Redis", Free),
+            ("stored-window, 1 a call, Redis", Free),
+            ("stored-window, 16 a call, Redis", Free),
+            ("stored, 4 a call, Redis", Free),
+            ("stored-pair, 4 a call, Redis", Free),
+            ("stored-window, 4 a call, Redis", Free),
+            ("alone-stored, client", Free),
+            ("alone-stored, allocations", Free),
+        ],
+    ),
+    (
+        "In process",
+        &[
+            ("memory, allowed", Most(4_700.0)),
+            ("memory, allowed, allocations", Free),
+            ("memory, denied", Most(6_000.0)),
+            ("memory, denied, allocations", Free),
+        ],
+    ),
+    (
+        "Stored keys, large batches",
+        &[
+            ("stored, 64 a call, Redis", Most(24_000.0)),
+            ("stored-pair, 64 a call, Redis", Free),
+            ("stored-window, 64 a call, Redis", Free),
+            ("one-stored, client", Free),
+            ("one-stored, allocations", Free),
+            ("one-stored, Redis", Free),
+            ("two-stored, client", Free),
+            ("two-stored, allocations", Free),
+            ("two-stored, Redis", Free),
+        ],
+    ),
+    (
+        "Idle keys, small calls",
+        &[
+            ("idle, 1 a call, Redis", Most(58_000.0)),
+            ("idle, 4 a call, Redis", Free),
+            ("idle, 16 a call, Redis", Free),
+            ("idle-pair, 1 a call, Redis", Free),
+            ("idle-pair, 4 a call, Redis", Free),
+            ("idle-pair, 16 a call, Redis", Free),
+            ("alone, client", Most(29_000.0)),
+            ("alone, allocations", Free),
+        ],
+    ),
+    (
+        "Idle keys, large batches",
+        &[
+            ("idle, 64 a call, Redis", Most(18_900.0)),
+            ("idle-pair, 64 a call, Redis", Free),
+            ("one, client", Most(12_500.0)),
+            ("one, allocations", Most(7.0)),
+            ("one, Redis", Most(33_000.0)),
+            ("two, client", Most(16_500.0)),
+            ("two, allocations", Free),
+            ("two, Redis", Most(70_000.0)),
+            ("three, client", Most(20_000.0)),
+            ("three, allocations", Free),
+            ("three, Redis", Most(102_000.0)),
+            ("penalty, client", Most(13_500.0)),
+            ("penalty, allocations", Free),
+            ("penalty, Redis", Most(45_000.0)),
+            // Where no key is hot, leases are to cost almost nothing.
+            ("leased, client", Times(1.05, "one, client")),
+            ("leased, allocations", Free),
+            ("leased, Redis", Times(1.02, "one, Redis")),
+        ],
+    ),
 ];
 
 /// The measured figures beside the recorded ones and the budgets, as Markdown.
-pub(crate) fn table(measured: &Measured, recorded: &Measured) -> String {
-    let mut text =
-        "| figure | now | recorded | change | budget | within |\n|---|---|---|---|---|---|\n".to_owned();
-    for (name, budget) in FIGURES {
-        let Some(&now) = measured.get(*name) else { continue };
-        let budget = match budget {
-            Most(most) => Some(*most),
-            Times(times, other) => {
-                measured.get(*other).or_else(|| recorded.get(*other)).map(|other| times * other)
-            }
-            Free => None,
-        };
-        let recorded = recorded.get(*name);
-        text.push_str(&format!(
-            "| {name} | {} | {} | {} | {} | {} |\n",
-            number(now),
-            recorded.map_or_else(String::new, |recorded| number(*recorded)),
-            recorded.map_or_else(String::new, |recorded| format!("{:+.1} %", (now / recorded - 1.0) * 100.0)),
-            budget.map_or_else(String::new, number),
-            budget.map_or("", |budget| if now <= budget { "yes" } else { "no" }),
-        ));
+pub(crate) fn tables(results: &Results, recorded: &Measured) -> String {
+    let mut text = String::new();
+    for (title, figures) in FIGURES {
+        let rows: String = figures.iter().filter_map(|figure| row(figure, results, recorded)).collect();
+        if !rows.is_empty() {
+            text.push_str(&format!(
+                "{title}:\n\n\
+                 | figure | decisions a call | now | recorded | change | budget | within |\n\
+                 |---|---|---|---|---|---|---|\n\
+                 {rows}\n"
+            ));
+        }
     }
     text
+}
+
+/// The row of a figure, if it is measured.
+fn row((name, budget): &(&str, Budget), results: &Results, recorded: &Measured) -> Option<String> {
+    let now = *results.figures.get(*name)?;
+    let budget = match budget {
+        Most(most) => Some(*most),
+        Times(times, other) => {
+            results.figures.get(*other).or_else(|| recorded.get(*other)).map(|other| times * other)
+        }
+        Free => None,
+    };
+    let recorded = recorded.get(*name);
+    Some(format!(
+        "| {name} | {} | {} | {} | {} | {} | {} |\n",
+        results.batches.get(*name).map_or_else(String::new, |decisions| number(*decisions)),
+        number(now),
+        recorded.map_or_else(String::new, |recorded| number(*recorded)),
+        recorded.map_or_else(String::new, |recorded| format!("{:+.1} %", (now / recorded - 1.0) * 100.0)),
+        budget.map_or_else(String::new, number),
+        budget.map_or("", |budget| if now <= budget { "yes" } else { "no" }),
+    ))
 }
 
 /// The figures that are too far above the recorded ones.
@@ -137,17 +202,35 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_a_row_for_each_measured_figure() {
-        let measured =
-            figures(&[("one, client", 17_900.0), ("one, allocations", 6.0), ("leased, client", 18_000.0)]);
-        let table = table(&measured, &figures(&[("one, client", 17_000.0)]));
-        let rows: Vec<_> = table.lines().skip(2).collect();
+    fn the_tables_have_a_row_for_each_measured_figure() {
+        let measured = [
+            ("one, client", 17_900.0),
+            ("one, allocations", 6.0),
+            ("leased, client", 18_000.0),
+            ("stored, 4 a call, Redis", 31_000.0),
+        ];
+        let batches = figures(&[("stored, 4 a call, Redis", 4.0)]);
+        let results = Results { figures: figures(&measured), batches };
+        let tables = tables(&results, &figures(&[("one, client", 17_000.0)]));
+        let rows: Vec<_> =
+            tables.lines().filter(|line| line.starts_with("| ") && line.contains(',')).collect();
         let expected = [
-            "| one, client | 17,900 | 17,000 | +5.3 % | 12,500 | no |",
-            "| one, allocations | 6.0 |  |  | 7.0 | yes |",
-            "| leased, client | 18,000 |  |  | 18,795 | yes |",
+            "| stored, 4 a call, Redis | 4.0 | 31,000 |  |  |  |  |",
+            "| one, client |  | 17,900 | 17,000 | +5.3 % | 12,500 | no |",
+            "| one, allocations |  | 6.0 |  |  | 7.0 | yes |",
+            "| leased, client |  | 18,000 |  |  | 18,795 | yes |",
         ];
         assert_eq!(rows, expected);
+    }
+
+    /// A contender without a row would be counted in vain.
+    #[test]
+    fn each_contender_has_a_row() {
+        let rows: Vec<_> = FIGURES.iter().flat_map(|(_, figures)| figures.iter()).collect();
+        for contender in CONTENDERS {
+            let start = format!("{contender}, ");
+            assert!(rows.iter().any(|(name, _)| name.starts_with(&start)), "{contender}");
+        }
     }
 
     #[test]

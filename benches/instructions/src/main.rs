@@ -1,39 +1,53 @@
 //! Counts the instructions for a decision with callgrind, and prints each figure beside the recorded one and its budget.
 //!
 //! ```text
-//! make bench-instructions                       # every contender
-//! make bench-instructions CONTENDERS="one two"  # these two
-//! make bench-instructions RECORD=yes            # writes the figures to figures.toml as well
-//! make request-path                             # prints the files of `src` that one request executes, unoptimized
+//! make bench-instructions                            # every contender
+//! make bench-instructions CONTENDERS="stored alone"  # these two
+//! make bench-instructions RECORD=yes                 # writes the figures to figures.toml as well
+//! make request-path                                  # prints the files of `src` that one request executes, unoptimized
 //! ```
 //!
 //! It fails if a figure is more than 2 % above the recorded one in `figures.toml`. A budget that is not met yet is not a
 //! failure. Counts depend on the versions of Redis, rustc, valgrind and libc: with other versions than the recorded ones,
 //! it prints both and does not fail. The load of the machine changes them by 1 %, and `leased, Redis` by up to 4 %, because
-//! leases depend on time. Each round of a contender needs 30 seconds; each figure is the median of three. Without
-//! valgrind, everything is skipped.
+//! leases depend on time. Without valgrind, everything is skipped.
+//!
+//! Most services send what the first contenders do: keys that are stored, and calls of one or a few decisions.
 //!
 //! | contender | |
 //! |---|---|
-//! | `one`, `two`, `three` | one to three policies, on Redis |
-//! | `penalty` | one policy with a penalty, on Redis |
-//! | `leased` | one policy with leases of 1,000 units, on Redis; no key is hot |
-//! | `alone` | one policy, on Redis, one request at a time; the keys are full again at their next request |
-//! | `alone-stored` | the same, with a quota for a day: Redis has a state of each key |
+//! | `stored` | one policy, 10,000 a day with the same burst: Redis has a state of each key; 1, 4, 16 and 64 decisions in each call |
+//! | `stored-pair` | the same with a fixed window of a day as well: two charges |
+//! | `stored-window` | only the fixed window |
+//! | `alone-stored` | `stored` as one request at a time: the client, and Redis as `stored, 1 a call` |
 //! | `memory` | one policy in process, allowed and denied |
 //!
-//! 64 tasks send requests for 10,000 keys to Redis, one request after another; in process and for `alone`, a single task
-//! does. A figure is the difference of a run of 38,400 decisions and a run of 6,400, divided by 32,000, so the start does
-//! not count.
+//! These have large batches, or keys that are full again at their next request, so that Redis has no state of most:
+//!
+//! | contender | |
+//! |---|---|
+//! | `one-stored`, `two-stored` | one or two policies, stored keys, large batches |
+//! | `alone` | one policy, idle keys, one request at a time: the client, and Redis as `idle, 1 a call` |
+//! | `idle`, `idle-pair` | one or two policies, idle keys; 1, 4, 16 and 64 decisions in each call. A fixed window is never idle, so both are GCRA |
+//! | `one`, `two`, `three` | one to three policies, idle keys, large batches |
+//! | `penalty` | one policy with a penalty, idle keys, large batches |
+//! | `leased` | one policy with leases of 1,000 units, idle keys, large batches; no key is hot |
+//!
+//! Of `stored`, `idle` and those named after them, only Redis is counted. As many tasks as decisions are in a call share a
+//! single connection, and take 256 keys in turn. A figure is the difference of a run of 23 charges of each key and a run of
+//! 16, divided by the decisions between. Redis writes all of these in place if the keys are stored.
+//!
+//! For the others, 64 tasks send requests for 10,000 keys to Redis, one request after another; in process and for `alone`, a
+//! single task does. A figure is the difference of a run of 38,400 decisions and a run of 6,400, divided by 32,000, so the
+//! start does not count. Each figure is the median of three such rounds of 30 seconds.
 //!
 //! | figure | counts |
 //! |---|---|
+//! | `stored, 16 a call, Redis` | the whole server; the decisions in each call beside it are counted by the server, too |
 //! | `one, client` | the whole process of the service; the loop that sends the requests is about 3,300 of it |
 //! | `one, allocations` | calls of `malloc` and its relatives in the client, minus the calls of a service without a limit |
 //! | `one, Redis` | the whole server, with batches as they form |
 //! | `memory, allowed` | the whole process, minus a service without a limit |
-//!
-//! Batches of a fixed size are not counted here.
 
 #![allow(clippy::print_stdout, clippy::print_stderr, reason = "a program that talks to a person")]
 
@@ -48,7 +62,7 @@ mod versions;
 
 use std::{collections::BTreeMap, env, error::Error, path::Path, process::ExitCode};
 
-use figures::{CONTENDERS, Measured};
+use figures::CONTENDERS;
 use recorded::Recorded;
 
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
@@ -83,11 +97,11 @@ fn report(contenders: &[&str], record: bool) -> Result<ExitCode, Failure> {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("figures.toml");
     let mut recorded = Recorded::read(&file)?;
     let comparable = recorded.versions == versions;
-    let measured: Measured = measure::all(contenders)?;
+    let results = measure::all(contenders)?;
 
     println!("Instructions and allocations for a decision; {}\n", text_of(&versions));
-    println!("{}", figures::table(&measured, &recorded.figures));
-    let worse = figures::worse(&measured, &recorded.figures);
+    println!("{}", figures::tables(&results, &recorded.figures));
+    let worse = figures::worse(&results.figures, &recorded.figures);
     if !comparable && !recorded.figures.is_empty() {
         println!("the recorded figures are not comparable: they are of {}", text_of(&recorded.versions));
     }
@@ -96,7 +110,7 @@ fn report(contenders: &[&str], record: bool) -> Result<ExitCode, Failure> {
             recorded.figures.clear();
         }
         recorded.versions = versions;
-        recorded.figures.extend(measured);
+        recorded.figures.extend(results.figures);
         recorded.write(&file)?;
         println!("recorded in {}", file.display());
     } else if comparable && !worse.is_empty() {

@@ -10,64 +10,124 @@ use crate::{
     redis_server::RedisServer,
 };
 
-const FEW: u32 = 6_400;
-const MANY: u32 = 38_400;
 const IN_FLIGHT: u32 = 64;
-/// Batches form differently in each run, so a single round varies by 1 %.
-const ROUNDS: usize = 3;
+/// How many decisions are in each call of the contenders `stored` and `idle`.
+const CALLS: &[u32] = &[1, 4, 16, 64];
+/// The decisions of two runs, whose difference counts.
+struct Runs {
+    few: u32,
+    many: u32,
+    /// How often both run. The median counts.
+    rounds: usize,
+}
 
-/// Instructions and allocations for a decision.
+/// Batches form differently in each run, so a single round varies by 1 %.
+const USUAL: Runs = Runs { few: 6_400, many: 38_400, rounds: 3 };
+/// The 17th to 23rd charges of each of 256 keys. A stored key lives for twice the time until its quota is full again, so of
+/// the next charges only those that double that time set the key again. None of these does: they are written in place.
+/// All batches have the same size, so single rounds differ by less than 1 %.
+const IN_PLACE: Runs = Runs { few: 16 * 256, many: 23 * 256, rounds: 1 };
+
+/// What is counted for a decision.
 struct PerDecision {
     instructions: f64,
     allocations: f64,
+    script_calls: f64,
+}
+
+#[derive(Default)]
+pub(crate) struct Results {
+    pub(crate) figures: Measured,
+    /// Decisions in each call of a script, by the name of the figure.
+    pub(crate) batches: Measured,
 }
 
 /// The figures of `contenders`.
-pub(crate) fn all(contenders: &[&str]) -> Result<Measured, Failure> {
-    let mut measured = Measured::new();
+pub(crate) fn all(contenders: &[&str]) -> Result<Results, Failure> {
+    let mut results = Results::default();
     eprintln!("counting: none");
     let none = client("none", 1, None)?;
     for contender in contenders {
         eprintln!("counting: {contender}");
-        if *contender == "memory" {
-            for (verdict, contender) in [("allowed", "memory"), ("denied", "memory-denied")] {
-                let client = client(contender, 1, None)?;
-                let above = client.instructions - none.instructions;
-                measured.insert(format!("memory, {verdict}"), above.round());
-                let above = client.allocations - none.allocations;
-                measured.insert(format!("memory, {verdict}, allocations"), tenths(above));
+        match *contender {
+            "memory" => {
+                for (verdict, contender) in [("allowed", "memory"), ("denied", "memory-denied")] {
+                    let client = client(contender, 1, None)?;
+                    let above = client.instructions - none.instructions;
+                    results.figures.insert(format!("memory, {verdict}"), above.round());
+                    let above = client.allocations - none.allocations;
+                    results.figures.insert(format!("memory, {verdict}, allocations"), tenths(above));
+                }
             }
-            continue;
+            "alone" => {
+                results.count_client(contender, 1, &none)?;
+                results.count_calls("idle", &[1])?;
+            }
+            "alone-stored" => {
+                results.count_client(contender, 1, &none)?;
+                results.count_calls("stored", &[1])?;
+            }
+            "stored" | "stored-pair" | "stored-window" | "idle" | "idle-pair" => {
+                results.count_calls(contender, CALLS)?;
+            }
+            _ => {
+                results.count_client(contender, IN_FLIGHT, &none)?;
+                results.count_redis(format!("{contender}, Redis"), contender, IN_FLIGHT, &USUAL)?;
+            }
         }
-        let is_alone = contender.starts_with("alone");
-        let server = RedisServer::start()?;
-        let client = client(contender, if is_alone { 1 } else { IN_FLIGHT }, Some(server.url()))?;
-        server.stop()?;
-        measured.insert(format!("{contender}, client"), client.instructions.round());
-        let above = client.allocations - none.allocations;
-        measured.insert(format!("{contender}, allocations"), tenths(above));
-        if is_alone {
-            continue;
-        }
-        measured.insert(format!("{contender}, Redis"), redis(contender)?.instructions.round());
     }
-    Ok(measured)
+    Ok(results)
+}
+
+impl Results {
+    /// Counts what the service does for a decision of `contender`.
+    fn count_client(&mut self, contender: &str, in_flight: u32, none: &PerDecision) -> Result<(), Failure> {
+        let server = RedisServer::start()?;
+        let client = client(contender, in_flight, Some(server.url()))?;
+        server.stop()?;
+        self.figures.insert(format!("{contender}, client"), client.instructions.round());
+        let above = client.allocations - none.allocations;
+        self.figures.insert(format!("{contender}, allocations"), tenths(above));
+        Ok(())
+    }
+
+    /// Counts what Redis does for a decision of `contender` with each of these numbers of decisions in a call.
+    fn count_calls(&mut self, contender: &str, sizes: &[u32]) -> Result<(), Failure> {
+        for size in sizes {
+            self.count_redis(format!("{contender}, {size} a call, Redis"), contender, *size, &IN_PLACE)?;
+        }
+        Ok(())
+    }
+
+    /// Counts what Redis does for a decision of `contender`, unless another contender has the same figure.
+    fn count_redis(
+        &mut self,
+        name: String,
+        contender: &str,
+        in_flight: u32,
+        runs: &Runs,
+    ) -> Result<(), Failure> {
+        if self.figures.contains_key(&name) {
+            return Ok(());
+        }
+        let redis = difference(runs, |decisions| {
+            let server = RedisServer::start_counted()?;
+            let work = work(contender, in_flight, decisions)?;
+            Guarded::start(&work, &[("REDIS_URL", server.url())])?.wait()?;
+            let script_calls = server.script_calls()?;
+            Ok(Counts { script_calls, ..Counts::of(&server.stop()?)? })
+        })?;
+        self.batches.insert(name.clone(), tenths(1.0 / redis.script_calls));
+        self.figures.insert(name, redis.instructions.round());
+        Ok(())
+    }
 }
 
 fn client(contender: &str, in_flight: u32, url: Option<String>) -> Result<PerDecision, Failure> {
     let url = url.map(|url| ("REDIS_URL", url));
-    difference(|decisions| {
+    difference(&USUAL, |decisions| {
         let program = callgrind::command(work(contender, in_flight, decisions)?);
         Counts::of(&Guarded::start(&program, url.as_slice())?.wait()?)
-    })
-}
-
-fn redis(contender: &str) -> Result<PerDecision, Failure> {
-    difference(|decisions| {
-        let server = RedisServer::start_counted()?;
-        let work = work(contender, IN_FLIGHT, decisions)?;
-        Guarded::start(&work, &[("REDIS_URL", server.url())])?.wait()?;
-        Counts::of(&server.stop()?)
     })
 }
 
@@ -81,20 +141,25 @@ pub(crate) fn work(contender: &str, in_flight: u32, decisions: u32) -> Result<Ve
     Ok(vec![program, contender.to_owned(), in_flight.to_string(), decisions.to_string()])
 }
 
-/// The medians of the differences of a run of [`MANY`] and one of [`FEW`].
-fn difference(run: impl Fn(u32) -> Result<Counts, Failure>) -> Result<PerDecision, Failure> {
-    let (mut instructions, mut allocations) = (Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
-        let few = run(FEW)?;
-        let more = run(MANY)? - few;
+/// The medians of the differences of the two `runs`.
+fn difference(runs: &Runs, run: impl Fn(u32) -> Result<Counts, Failure>) -> Result<PerDecision, Failure> {
+    let (mut instructions, mut allocations, mut script_calls) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..runs.rounds {
+        let few = run(runs.few)?;
+        let more = run(runs.many)? - few;
         instructions.push(more.instructions);
         allocations.push(more.allocations);
+        script_calls.push(more.script_calls);
     }
     let median = |mut counts: Vec<u64>| {
         counts.sort_unstable();
-        counts[ROUNDS / 2] as f64 / f64::from(MANY - FEW)
+        counts[runs.rounds / 2] as f64 / f64::from(runs.many - runs.few)
     };
-    Ok(PerDecision { instructions: median(instructions), allocations: median(allocations) })
+    Ok(PerDecision {
+        instructions: median(instructions),
+        allocations: median(allocations),
+        script_calls: median(script_calls),
+    })
 }
 
 fn tenths(count: f64) -> f64 {

@@ -44,6 +44,22 @@ impl RedisServer {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
+    /// How many calls of scripts the server has answered.
+    pub(crate) fn script_calls(&self) -> Result<u64, Failure> {
+        let mut connection = self.connect()?;
+        connection.write_all(b"INFO commandstats\r\nQUIT\r\n")?;
+        let mut calls = 0;
+        for line in BufReader::new(connection).lines() {
+            let line = line?;
+            if let Some((_, statistics)) =
+                line.strip_prefix("cmdstat_eval").and_then(|rest| rest.split_once(":calls="))
+            {
+                calls += statistics.split(',').next().unwrap_or_default().parse::<u64>()?;
+            }
+        }
+        Ok(calls)
+    }
+
     /// Returns what the server wrote to standard output.
     pub(crate) fn stop(self) -> Result<String, Failure> {
         self.connect()?.write_all(b"SHUTDOWN NOSAVE\r\n")?;

@@ -10,13 +10,16 @@ use http::{Request, Response, StatusCode};
 use tokio::{runtime::Builder, task::JoinSet};
 use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_ratelimit::{
-    Header, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Rule, policy::Penalty,
+    Header, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Rule, algorithm::FixedWindow,
+    policy::Penalty,
 };
 
 type Failure = Box<dyn Error + Send + Sync>;
 type Contender = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
 
 const KEYS: u64 = 10_000;
+/// A multiple of the decisions in each call, so that no call has a key twice.
+const KEYS_IN_TURN: u64 = 256;
 /// Callgrind makes programs up to 50 times slower.
 const DEADLINE: Duration = Duration::from_secs(5);
 
@@ -25,14 +28,25 @@ fn main() -> Result<(), Failure> {
     let [contender, in_flight, decisions] = arguments.as_slice() else {
         return Err("usage: workload CONTENDER IN_FLIGHT DECISIONS".into());
     };
-    let (in_flight, decisions): (usize, usize) = (in_flight.parse()?, decisions.parse()?);
-    // A denied client is one client.
-    let keys = if contender.as_str() == "memory-denied" { 1 } else { KEYS };
-    Builder::new_multi_thread().worker_threads(2).enable_all().build()?.block_on(async {
+    let (in_flight, decisions): (u64, u64) = (in_flight.parse()?, decisions.parse()?);
+    let is_exact = contender.starts_with("stored") || contender.starts_with("idle");
+    let mut runtime = if is_exact {
+        // On one thread, all tasks send their next request before the next call, which then has a decision of each.
+        Builder::new_current_thread()
+    } else {
+        Builder::new_multi_thread()
+    };
+    runtime.worker_threads(2).enable_all().build()?.block_on(async {
         let service = service(contender).await?;
         let mut callers = JoinSet::new();
         for caller in 0..in_flight {
-            callers.spawn(call(service.clone(), caller as u64, keys, decisions / in_flight));
+            let keys = match contender.as_str() {
+                // A denied client is one client.
+                "memory-denied" => Keys::Random { state: caller * 7919 + 1, keys: 1 },
+                _ if is_exact => Keys::InTurn { next: caller, step: in_flight },
+                _ => Keys::Random { state: caller * 7919 + 1, keys: KEYS },
+            };
+            callers.spawn(call(service.clone(), keys, decisions / in_flight));
         }
         while let Some(caller) = callers.join_next().await {
             caller??;
@@ -41,12 +55,34 @@ fn main() -> Result<(), Failure> {
     })
 }
 
-async fn call(mut service: Contender, caller: u64, keys: u64, decisions: usize) -> Result<(), Failure> {
-    // A linear congruential generator: the same keys in each run.
-    let mut random = caller * 7919 + 1;
+/// The keys of a task, the same in each run.
+enum Keys {
+    /// Of a linear congruential generator.
+    Random { state: u64, keys: u64 },
+    /// Each key of [`KEYS_IN_TURN`] is charged equally often.
+    InTurn { next: u64, step: u64 },
+}
+
+impl Keys {
+    fn next(&mut self) -> u64 {
+        match self {
+            Self::Random { state, keys } => {
+                *state =
+                    state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (*state >> 33) % *keys
+            }
+            Self::InTurn { next, step } => {
+                let key = *next;
+                *next = (key + *step) % KEYS_IN_TURN;
+                key
+            }
+        }
+    }
+}
+
+async fn call(mut service: Contender, mut keys: Keys, decisions: u64) -> Result<(), Failure> {
     for _ in 0..decisions {
-        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let key = format!("k{}", (random >> 33) % keys);
+        let key = format!("k{}", keys.next());
         let request = Request::builder().header("x-key", key).body(Body::empty())?;
         let Ok(ready) = service.ready().await;
         let Ok(response) = ready.call(request).await;
@@ -78,12 +114,17 @@ async fn service(contender: &str) -> Result<Contender, Failure> {
         }
         "leased" => RateLimitLayer::new(redis().await?, policy("bench").max_lease(1_000), key()),
         "one-stored" => RateLimitLayer::new(redis().await?, lasting_policy("bench"), key()),
-        "alone-stored" => {
-            let policy = Policy::new("bench", Quota::per_day(10_000).burst(10_000));
-            RateLimitLayer::new(redis().await?, policy, key())
-        }
+        "alone-stored" => RateLimitLayer::new(redis().await?, daily_policy("bench"), key()),
         "two-stored" => RateLimitLayer::new(redis().await?, lasting_policy("bench"), key())
             .rule(Rule::new(lasting_policy("second"), key())),
+        "stored" => RateLimitLayer::new(one_connection().await?, daily_policy("bench"), key()),
+        "stored-pair" => RateLimitLayer::new(one_connection().await?, daily_policy("bench"), key())
+            .rule(Rule::new(window_policy("second"), key())),
+        "stored-window" => RateLimitLayer::new(one_connection().await?, window_policy("bench"), key()),
+        "idle" => RateLimitLayer::new(one_connection().await?, policy("bench"), key()),
+        "idle-pair" => {
+            RateLimitLayer::new(one_connection().await?, policy("bench"), key()).rule(also("second"))
+        }
         other => return Err(format!("there is no contender {other}").into()),
     };
     Ok(mapped(layer.layer(service_fn(handler))))
@@ -112,9 +153,27 @@ fn lasting_policy(name: &str) -> Policy {
     Policy::new(name, Quota::per_hour(1_000))
 }
 
+/// A quota for a day, which denies nothing.
+fn daily_policy(name: &str) -> Policy {
+    Policy::new(name, Quota::per_day(10_000).burst(10_000))
+}
+
+/// As many units in a window of a day.
+fn window_policy(name: &str) -> Policy {
+    Policy::new(name, Quota::per_day(10_000)).algorithm(FixedWindow::anchored())
+}
+
 async fn redis() -> Result<RedisStore, Failure> {
-    let url = env::var("REDIS_URL").map_err(|error| format!("REDIS_URL: {error}"))?;
-    Ok(RedisStore::builder().deadline(DEADLINE).connect(&url).await?)
+    Ok(RedisStore::builder().deadline(DEADLINE).connect(&url()?).await?)
+}
+
+/// A store whose decisions wait for a single connection, so that all share its next call.
+async fn one_connection() -> Result<RedisStore, Failure> {
+    Ok(RedisStore::builder().deadline(DEADLINE).pool_size(1).connect(&url()?).await?)
+}
+
+fn url() -> Result<String, Failure> {
+    env::var("REDIS_URL").map_err(|error| format!("REDIS_URL: {error}").into())
 }
 
 async fn handler(_: Request<Body>) -> Result<Response<Body>, Infallible> {

@@ -3,12 +3,15 @@
 //!
 //! ```text
 //! cargo run --release -p tools --bin scaling
-//! cargo run --release -p tools --bin scaling -- --call 6.7 --decision 3.4 --round-trip 500
+//! cargo run --release -p tools --bin scaling -- --call 8.3 --decision 1.7 --round-trip 500
+//! cargo run --release -p tools --bin scaling -- --instance redis://127.0.0.1/ --rate 50
 //! ```
 //!
 //! Requests come at random times to instances that each have three or six lanes to Redis and send waiting
 //! decisions in batches, as `RedisStore` does. Redis executes one batch after the other. The crate's own
 //! algorithms decide, in a `MemoryStore` in place of Redis, with a clock that the simulation sets.
+//!
+//! With `--instance`, the program is an instance of a real fleet instead: start as many as the fleet has.
 
 use std::{
     cmp::Reverse,
@@ -17,20 +20,47 @@ use std::{
     time::Duration,
 };
 
-use clap::Parser;
-use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, algorithm::FixedWindow, store::ManualClock};
+use clap::{Args, Parser};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep_until},
+};
+use tower_ratelimit::{
+    Key, Limiter, MemoryStore, Policy, Quota, RedisStore, algorithm::FixedWindow, store::ManualClock,
+};
 
 const MOST_IN_A_CALL: usize = 128;
 const REMEMBERED: u64 = 1_000_000;
 
-#[derive(Clone, Copy, Debug, Parser)]
+#[derive(Debug, Parser)]
+struct Arguments {
+    #[command(flatten)]
+    costs: Costs,
+    /// Sends requests to this Redis and simulates nothing
+    #[arg(long)]
+    instance: Option<String>,
+    /// Requests a second of the instance
+    #[arg(long, default_value_t = 50.0)]
+    rate: f64,
+    /// How long the instance sends requests
+    #[arg(long, default_value_t = 20)]
+    seconds: u64,
+}
+
+#[derive(Clone, Copy, Debug, Args)]
 struct Costs {
     /// Microseconds of CPU time of Redis for a batch
-    #[arg(long, default_value_t = 6.7)]
+    #[arg(long, default_value_t = 8.3)]
     call: f64,
-    /// and for each decision in it.
-    #[arg(long, default_value_t = 3.4)]
+    /// and for each decision in it,
+    #[arg(long, default_value_t = 1.7)]
     decision: f64,
+    /// and more if Redis had nothing to do and slept,
+    #[arg(long, default_value_t = 20.0)]
+    wake: f64,
+    /// and more for a batch for each connection of a fleet.
+    #[arg(long, default_value_t = 0.0012)]
+    connection: f64,
     /// Microseconds from an instance to Redis and back.
     #[arg(long, default_value_t = 500.0)]
     round_trip: f64,
@@ -40,6 +70,12 @@ impl Costs {
     /// The lanes of an instance.
     fn lanes(self) -> usize {
         if self.round_trip > 500.0 { 6 } else { 3 }
+    }
+
+    /// With the connections of a fleet. The caches of a core do not hold the data of thousands.
+    fn with_connections(self, instances: usize) -> Self {
+        let connections = (instances * self.lanes()) as f64;
+        Self { call: self.call + self.connection * connections, ..self }
     }
 }
 
@@ -178,6 +214,8 @@ impl Simulation {
             }
         }
         self.seen.time = time as f64;
+        // What Redis does after the end is not part of the run.
+        self.seen.busy -= (self.free_at - self.seen.time).max(0.0);
         Ok(self.seen)
     }
 
@@ -220,8 +258,9 @@ impl Simulation {
     }
 
     async fn decide(&mut self, now: u64, instance: usize, jobs: Vec<Job>) -> Result<(), Box<dyn Error>> {
-        let work = self.costs.call + self.costs.decision * jobs.len() as f64;
         let begins = self.free_at.max(now as f64);
+        let wake = if self.free_at < now as f64 { self.costs.wake } else { 0.0 };
+        let work = wake + self.costs.call + self.costs.decision * jobs.len() as f64;
         self.free_at = begins + work;
         self.seen.busy += work;
         self.seen.calls += 1;
@@ -277,12 +316,37 @@ fn predicted(costs: Costs, instances: usize, asked: f64) -> (f64, f64) {
     let most = MOST_IN_A_CALL as f64;
     let within = |decisions: f64| if decisions < 0.0 { most } else { decisions.clamp(1.0, most) };
     let gathered = within(gathered).max(within(at_least));
-    (gathered, all * (costs.call / gathered + costs.decision))
+    // Redis sleeps before the share of batches that come while it has nothing to do.
+    let wake = all * costs.wake / gathered;
+    (gathered, (all * (costs.call / gathered + costs.decision) + wake) / (1.0 + wake))
+}
+
+/// Sends requests at random times to Redis, and prints how many were decided.
+async fn instance(url: &str, rate: f64, time: Duration) -> Result<(), Box<dyn Error>> {
+    let limiter = Limiter::new(RedisStore::builder().connect(url).await?);
+    let policy = Policy::new("fleet", Quota::per_day(10_000));
+    let mut random = Random(std::process::id().into());
+    let mut requests = JoinSet::new();
+    let start = Instant::now();
+    let mut next = Duration::ZERO;
+    while next < time {
+        next += Duration::from_secs_f64(random.gap(rate) / 1e6);
+        sleep_until(start + next).await;
+        let key = Key::new(random.below(10_000).to_string());
+        let (limiter, policy) = (limiter.clone(), policy.clone());
+        requests.spawn(async move { limiter.check(&policy, &key, 1).await.is_ok() });
+    }
+    let decided = requests.join_all().await.into_iter().filter(|decided| *decided).count();
+    println!("{decided}");
+    Ok(())
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let costs = Costs::parse();
+    let Arguments { costs, instance: url, rate, seconds } = Arguments::parse();
+    if let Some(url) = url {
+        return instance(&url, rate, Duration::from_secs(seconds)).await;
+    }
     let plain =
         Traffic { instances: 10, rate: 1e5, keys: 10_000, limit: 1_000_000, deny_cache: true, lease: 1 };
     // A second, so that counts are rates.
@@ -301,6 +365,29 @@ async fn main() -> Result<(), Box<dyn Error>> {
             "| {instances} | {rate} | {:.1} | {gathered:.1} | {:.2} | {busy:.2} | {:.0} µs |",
             seen.decisions as f64 / seen.calls as f64,
             seen.busy / seen.time,
+            seen.waits / seen.decisions as f64,
+        )?;
+    }
+
+    writeln!(out, "\nA fleet")?;
+    writeln!(
+        out,
+        "| instances | requests/s of each | requests/s | in a batch | Redis busy | formula | mean wait |"
+    )?;
+    writeln!(out, "|---|---|---|---|---|---|---|")?;
+    let usual =
+        [10, 100, 1_000].into_iter().flat_map(|instances| [1.0, 10.0, 50.0].map(|each| (instances, each)));
+    for (instances, each) in usual.chain([(1_000, 70.0), (1_000, 150.0)]) {
+        let costs = costs.with_connections(instances);
+        let rate = instances as f64 * each;
+        let seen = Simulation::new(costs, Traffic { instances, rate, ..plain })?.run(time).await?;
+        let (_, busy) = predicted(costs, instances, rate);
+        writeln!(
+            out,
+            "| {instances} | {each} | {rate} | {:.2} | {:.1} % | {:.1} % | {:.0} µs |",
+            seen.decisions as f64 / seen.calls as f64,
+            100.0 * seen.busy / seen.time,
+            100.0 * busy,
             seen.waits / seen.decisions as f64,
         )?;
     }

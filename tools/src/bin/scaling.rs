@@ -13,6 +13,8 @@
 //!
 //! With `--instance`, the program is an instance of a real fleet instead: start as many as the fleet has.
 
+#![allow(clippy::print_stdout, reason = "a command-line program")]
+
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap, VecDeque},

@@ -120,6 +120,7 @@ impl Decision {
     /// A decision over one outcome: [`new`](Self::new) in a single allocation.
     // Inlined because a call would copy the outcome once more.
     #[inline(always)]
+    #[cfg(feature = "redis")]
     pub(crate) fn one(outcome: Outcome) -> Self {
         let is_shadow = outcome.is_shadow();
         let verdict = if is_shadow { Verdict::Admit } else { outcome.verdict() };

@@ -209,7 +209,7 @@ impl Quota {
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig) with the text and the form.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) with the text and the form.
     ///
     /// # Example
     ///
@@ -298,7 +298,7 @@ const FORM: &str = "write it as `<limit>/<period>`, such as `100/min`, `5/90s` o
 ///
 /// # Errors
 ///
-/// [`InvalidConfig`](ErrorKind::InvalidConfig) with the text and what is wrong with it.
+/// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) with the text and what is wrong with it.
 impl FromStr for Quota {
     type Err = Error;
 

@@ -90,7 +90,7 @@ impl Cookie {
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig) where [`new`](Self::new) panics.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`new`](Self::new) panics.
     pub fn try_new(name: &str) -> Result<Self, Error> {
         let is_valid = |byte: u8| byte.is_ascii_graphic() && !b"=;,\"".contains(&byte);
         if name.is_empty() || !name.bytes().all(is_valid) {

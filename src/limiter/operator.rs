@@ -117,7 +117,8 @@ impl Operator {
     ///
     /// # Errors
     ///
-    /// The failure of the store, and [`InvalidConfig`](ErrorKind::InvalidConfig) if it cannot list its keys.
+    /// The failure of the store, and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if it cannot list its
+    /// keys.
     // Hidden because `BanList` of `tower-ratelimit-extra` and the command `ratelimit-admin` are the API for
     // lists.
     #[doc(hidden)]
@@ -149,8 +150,8 @@ impl Operator {
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if the policy has no penalty, the time is not 1 ms to 3650
-    /// days, or the store has no bans; or the failure of the store. The policy's
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if the policy has no penalty, the time is not 1 ms
+    /// to 3650 days, or the store has no bans; or the failure of the store. The policy's
     /// [`FailureMode`](crate::FailureMode) does not apply: if the store fails, the key is banned at most in
     /// this process.
     ///

@@ -73,7 +73,7 @@ impl fmt::Display for Enforcement {
 ///
 /// # Errors
 ///
-/// [`InvalidConfig`](ErrorKind::InvalidConfig) for any other text.
+/// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for any other text.
 impl FromStr for Enforcement {
     type Err = Error;
 

@@ -107,7 +107,7 @@ impl fmt::Display for FailureMode {
 ///
 /// # Errors
 ///
-/// [`InvalidConfig`](ErrorKind::InvalidConfig) for any other text.
+/// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for any other text.
 impl FromStr for FailureMode {
     type Err = Error;
 

@@ -38,7 +38,7 @@ impl fmt::Display for QuotaUnit {
 ///
 /// # Errors
 ///
-/// [`InvalidConfig`](ErrorKind::InvalidConfig) for any other text.
+/// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) for any other text.
 impl FromStr for QuotaUnit {
     type Err = Error;
 

@@ -11,6 +11,7 @@ if #reply[1] == 40 then
 end
 local records
 if count_of_records == 2 then
+  -- The usual case of several, without a call.
   records = reply[1] .. reply[2]
 else
   records = table.concat(reply, '', 1, count_of_records)

@@ -3,49 +3,51 @@
   uses.
 
   Redis runs the whole text of a script at every call, and creating a function takes longer than making such a decision. So
-  this part creates none but for sliding windows, and no table that a call of one charge does not need. It repeats for the usual cases what include/,
-  bucket_in_full/ and algorithm/ have as functions for every case. What else there is, it leaves to the rest of the script:
-  states with a text, of another format or of a clock that stepped back, products that are too large, denials that count for
-  a penalty, keys of another type, and writes that fail.
+  this part creates none but for sliding windows, and no table that a call of one charge does not need. It repeats for the
+  usual cases what include/, bucket_in_full/ and algorithm/ have as functions for every case. It leaves all others to the
+  rest of the script: states with a text, of another format or of a clock that stepped back, products that are too large,
+  denials that count for a penalty, keys of another type, and writes that fail.
 
-  The numbers are specified under "The call" in lua/README.md.
+  The numbers are specified under "The call" in lua/README.md. src/store/redis/script.rs replaces the names KIND and SIZE by
+  numbers.
 ]]
 -- uses: prelude
 local keys = KEYS
 local size = #keys
 -- held       what the keys hold, if it is read with one command
--- plans      for decisions of several charges, by key: the state to write, or 0 for a denial; and, further on, its TTL, or true to
---            keep the one of the key
+-- plans      for decisions of several charges, by key: the state to write, or 0 for a denial; and, further on, its TTL, or true
+--            to keep the one of the key
 -- reply      the records; only: the only one
 -- errors     of decisions
 -- left       the decisions that are left, by the number of their first record; nil for none
--- some_exist whether a key without a value may exist
 -- sliding    the functions of the sliding window, once they are needed
-local held, plans, reply, only, errors, left, some_exist, sliding
+local held, plans, reply, only, errors, left, sliding
 -- Of the reply. Each key has one, unless there are other decisions.
 local count_of_records = size
 if size > 1 then
   if size <= 3 then
     reply = { false, false, false }
-  elseif others > 11 then
+  elseif others > SIZE.HEAD + 1 then
     held, reply = call('MGET', unpack(keys)), { unpack(keys) }
   end
 end
 
-local place = 11
+local place = SIZE.HEAD + 1
 while place < others do
-  place = place + 8
-  -- The decisions of several charges that are denied, by the number of their first record; nil for none.
-  local last, denied, is_known, known_state, known_expiry, known_record = before + decisions * width, nil
+  place = place + SIZE.RUN
+  -- denied     the decisions of several charges that are denied, by the number of their first record; nil for none
+  -- some_exist whether a key without a value may exist
+  -- known_...  what is made of all keys without a state, if `is_known`
+  local last, denied, some_exist, is_known, known_state, known_expiry, known_record = before + decisions * width, nil
   records = records - before
   if width > 1 then
     if not held then
       plans = { false, false, false, false, false, false }
-    elseif not plans then
-      plans = { unpack(keys) }
+    else
+      plans = plans or { unpack(keys) }
       -- MGET has no value of a key of another type, and such a key must not be found after another one was charged.
       local absent, count = nil, 0
-      for k = 1, size do
+      for k = before + 1, last do
         if not held[k] then
           absent, count = absent or { unpack(keys) }, count + 1
           absent[count] = keys[k]
@@ -63,7 +65,7 @@ while place < others do
       cost, _, kind, first, second, third = struct.unpack('<dHBddd', request, place)
       is_known = nil
     end
-    place = place + (kind == 4 and 59 or kind == 2 and 43 or 35)
+    place = place + SIZE.CHARGE + (kind == KIND.PENALTY and 24 or kind == KIND.DEBT and 8 or 0)
     -- The second pass reports the charges of denied decisions as they are: with a cost of 0.
     local charged = pass == 1 and cost or 0
     for k = before + i, last, width do
@@ -82,26 +84,21 @@ while place < others do
         else
           -- If this stays nil, the decision is left.
           local granted
-            local at, count, kept, text, remaining, reset, mark, lifetime = nil
+          local at, count, kept, text, remaining, reset, mark, lifetime, version
           local usual = kind
           if value then
-            usual = 0
-            local bytes = #value
-            if bytes == 25 or bytes > 25 and kind == 5 then
-              local version
+            if #value == SIZE.STATE or #value > SIZE.STATE and kind == KIND.SLIDING_WINDOW then
               version, at, count, kept = struct.unpack('<Bddd', value)
-              -- Other programs store bytes of any kind: NaN is not above anything.
-              if version == 2 and at >= 0 and at <= now and at % 1 == 0 and count >= 0 and count < 2^53 and count % 1 == 0 then
-                usual = kind
-              end
+            end
+            -- Other programs store bytes of any kind. The rest of NaN is not 0.
+            if version ~= 2 or at > now or at < 0 or at % 1 ~= 0 or count < 0 or count >= 2^53 or count % 1 ~= 0 then
+              usual = 0
             end
           elseif some_exist then
             usual = 0
           end
-          if usual == 0 then
-            -- Left.
-          elseif usual < 3 then
-            -- A bucket; see include/bucket.lua and bucket_in_full/any_bucket.lua.
+          if usual == KIND.BUCKET or usual == KIND.DEBT then
+            -- A bucket: the numbers are the period, its units and the burst; see include/bucket.lua and bucket_in_full/any_bucket.lua.
             local period, units, elapsed, product, drained = first, second, 0, 0, 0
             if at then
               -- Drain the whole periods that have passed; what is left of the time stays in `elapsed`.
@@ -146,8 +143,9 @@ while place < others do
               at, lifetime = now - elapsed, reset
               mark = mark or now + reset
             end
-          elseif usual == 3 then
-            -- A fixed window; see algorithm/fixed_window.lua. The third number of anchored windows is their length.
+          elseif usual == KIND.WINDOW then
+            -- A fixed window: the numbers are the limit, the period and the offset, which is the period for anchored
+            -- windows; see algorithm/fixed_window.lua.
             local starts = at or now
             if third < second then
               -- The first window of 1970 may start before 0.
@@ -165,11 +163,12 @@ while place < others do
               granted, mark = 0, cost > first and -1 or lifetime
             end
             reset = count > 0 and lifetime or 0
-          elseif usual == 5 then
+          elseif usual == KIND.SLIDING_WINDOW then
             -- A sliding window, by its functions.
             sliding = sliding or sliding_window(true)
-            text = value and #value > 25 and string.sub(value, 26) or nil
+            text = value and #value > SIZE.STATE and string.sub(value, SIZE.STATE + 1) or nil
             local window, made, retry, delay = sliding.policy(first, second, third), nil
+            -- Whether there was an error, then as under "The functions of an algorithm" in lua/README.md.
             made, retry, remaining, reset, delay, mark, lifetime, at, count, text =
               pcall(sliding.decide, window, charged, at, count, text)
             if made and retry == 0 then
@@ -177,8 +176,8 @@ while place < others do
             elseif made then
               granted, mark = 0, retry
             end
-          else
-            -- A penalty without bans; see algorithm/penalty.lua.
+          elseif usual == KIND.PENALTY then
+            -- A penalty without bans: the numbers are the denials that ban and their window; see algorithm/penalty.lua.
             granted, remaining, reset, mark = 1 + cost, first, 0, 0
             if at and at + second > now then
               remaining = count < first and first - count or 0
@@ -189,7 +188,7 @@ while place < others do
             if granted == 0 then
               state = width > 1 and 0 or nil
             elseif lifetime and charged > 0 then
-              if value and now + lifetime <= kept and (not text or #text + 25 == #value) then
+              if value and now + lifetime <= kept and (not text or #text + SIZE.STATE == #value) then
                 state, expiry = pack('<ddd', at, count, kept), true
               else
                 state = pack('<Bddd', 2, at, count, now + 2 * lifetime)
@@ -197,9 +196,7 @@ while place < others do
                 lifetime = 2 * lifetime + 1999
                 expiry = manual_time == 0 and string.format('%d', (lifetime - lifetime % 1000) / 1000) or '3600000'
               end
-            end
-            if text and state and state ~= 0 then
-              state = state .. text
+              state = text and state .. text or state
             end
             if r == 1 then
               -- The reply starts with the time.
@@ -225,7 +222,7 @@ while place < others do
             denied[head] = true
           end
           -- Penalties come after all other charges.
-          is_left = is_left or left and left[head] or kind == 4 and denied and denied[head]
+          is_left = is_left or left and left[head] or kind == KIND.PENALTY and denied and denied[head]
         elseif not state and held and not value then
           -- MGET has no value of a key of another type.
           is_left = is_left or call('EXISTS', key) == 1

@@ -4,7 +4,7 @@
   A state is three values: a time, a count and a text (include/state.lua). An algorithm that stores a list or a sorted set has
   its own values, and the functions `load` and `store` to read and write them.
 ]]
--- uses: prelude text_of_error state keys usual
+-- uses: prelude text_of_error state keys
 
 -- By key, where the state changed, or took several commands to read: a table of `rule`, `time`, `count`, `text`; and, where it
 -- changed, `lifetime`, and `record`, the first one of the decision that changed it first.

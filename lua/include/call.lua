@@ -5,13 +5,11 @@
 
     policy         the policy's numbers, as the algorithm wants them
     algorithm      its functions; and `decide`, one of them
-    name           the number of a built-in algorithm, or the name of another one
+    name           the algorithm's name
 
   A run is a sequence of decisions that differ in their keys. It is read where it is needed, from its place in `numbers`.
 ]]
 -- uses: prelude text_of_error usual
--- What a usual charge is of, where it is not a plain bucket: src/algorithm/counter.rs.
-local DEBT, WINDOW, PENALTY, SLIDING_WINDOW = 2, 3, 4, 5
 -- In place of the time of a charge.
 local SHADOW, BAN, COUNTED_LATER, DENIED = -1, -2, -3, -4
 
@@ -55,10 +53,10 @@ end
 
 -- Adds the runs with usual decisions that are left.
 count_of_records = 0
-place = 11
+place = SIZE.HEAD + 1
 while place < others do
   local decisions, width, before, records = struct.unpack('<HHHH', request, place)
-  place, count_of_records = place + 8, math.max(count_of_records, records + decisions * width)
+  place, count_of_records = place + SIZE.RUN, math.max(count_of_records, records + decisions * width)
   local is_left = false
   for record = records + 1, records + decisions * width, width do
     is_left = is_left or left and left[record]
@@ -69,20 +67,20 @@ while place < others do
   for _ = 1, width do
     local cost, main, kind, first, second, third = struct.unpack('<dHBddd', request, place)
     local fourth, fifth, sixth
-    place = place + 35
-    if kind == PENALTY then
+    place = place + SIZE.CHARGE
+    if kind == KIND.PENALTY then
       fourth, fifth, sixth = struct.unpack('<ddd', request, place)
       place = place + 24
-    elseif kind == DEBT then
+    elseif kind == KIND.DEBT then
       fourth = struct.unpack('<d', request, place)
       place = place + 8
     end
     if is_left then
-      if kind == PENALTY then
+      if kind == KIND.PENALTY then
         add_rule('penalty', first, second, fourth, fifth, sixth)
-      elseif kind == WINDOW then
+      elseif kind == KIND.WINDOW then
         add_rule('fixed-window', first, second, third < second and 1 or 0, third)
-      elseif kind == SLIDING_WINDOW then
+      elseif kind == KIND.SLIDING_WINDOW then
         add_rule('sliding-window', first, second, third)
       else
         -- The functions of all buckets are the same.

@@ -84,7 +84,6 @@ local function checked(name, functions)
     return { ... }
   end
   return {
-    is_checked = true,
     policy = functions.policy or numbers,
     decide = decide,
     refund = refund,

@@ -25,25 +25,17 @@ local function ttl(time)
   return string.format('%d', (time - time % 1000) / 1000)
 end
 
--- Returns the time, the count and the text of a value, and when the TTL of its key ends; false for the time without a key.
+-- Returns the time, the count and the text of a value; false for the time without a key.
 local function read_state(value)
   if not value then
-    return false, nil, nil, 0
-  end
-  if type(value) == 'table' then
-    error(value.err, 0)
+    return false
   end
   local version, size = string.byte(value), #value
   local header = version == 1 and 17 or 25
   if version ~= 1 and version ~= 2 or size < header then
     error('RATELIMIT-FOREIGN', 0)
   end
-  local at, count, ends = struct.unpack('<dd', value, 2)
-  if version == 2 then
-    ends = struct.unpack('<d', value, 18)
-  else
-    ends = 0
-  end
+  local at, count = struct.unpack('<dd', value, 2)
   -- Other programs store bytes of any kind: NaN is not below anything.
   if
     at % 1 ~= 0 or count % 1 ~= 0
@@ -51,7 +43,7 @@ local function read_state(value)
   then
     error('RATELIMIT-FOREIGN', 0)
   end
-  return at, count, size > header and string.sub(value, header + 1) or nil, ends
+  return at, count, size > header and string.sub(value, header + 1) or nil
 end
 
 -- Writes a state that matters for `lifetime` more microseconds, or removes it. `value` is what the key holds.
@@ -59,7 +51,7 @@ local function write_state(key, value, lifetime, at, count, text)
   if lifetime == REMOVE then
     return call('DEL', key)
   end
-  local _, _, _, ends = read_state(value)
+  local ends = value and string.byte(value) == 2 and struct.unpack('<d', value, 18) or 0
   local keeps = lifetime == KEEP_TTL or now + lifetime <= ends
   if not keeps then
     ends = now + 2 * lifetime

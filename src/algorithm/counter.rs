@@ -84,17 +84,17 @@ pub trait Counter: Send + Sync {
 }
 
 /// The first of the numbers of [`Counter::usual`].
-pub(super) mod usual {
+pub(crate) mod usual {
     /// Then the period, the units that drain in it, and the burst.
-    pub(in crate::algorithm) const BUCKET: u64 = 1;
+    pub(crate) const BUCKET: u64 = 1;
     /// The same, and the debt.
-    pub(in crate::algorithm) const DEBT: u64 = 2;
+    pub(crate) const DEBT: u64 = 2;
     /// Then the limit, the period, and the offset; the period again for anchored windows.
-    pub(in crate::algorithm) const WINDOW: u64 = 3;
+    pub(crate) const WINDOW: u64 = 3;
     /// Then the denials that ban a key, and the window in which they count; a 0; and the other arguments.
-    pub(in crate::algorithm) const PENALTY: u64 = 4;
+    pub(crate) const PENALTY: u64 = 4;
     /// Then the limit, the number of cells, and their width.
-    pub(in crate::algorithm) const SLIDING_WINDOW: u64 = 5;
+    pub(crate) const SLIDING_WINDOW: u64 = 5;
 }
 
 /// A change of the state of a key.

@@ -18,9 +18,6 @@ pub(super) struct Parameters {
     /// algorithm.
     #[cfg(feature = "redis")]
     pub(super) redis_micros: Option<[u64; 2]>,
-    /// The place of the algorithm among the [built-in ones](algorithm::built_in). `None` for a custom one.
-    #[cfg(feature = "redis")]
-    pub(super) built_in: Option<usize>,
     /// The numbers by which `lua/usual.lua` makes the usual decisions, as it takes them: a byte, then
     /// doubles. Empty if it makes none.
     #[cfg(feature = "redis")]
@@ -42,8 +39,6 @@ impl Parameters {
             redis_micros: algorithm
                 .counter()
                 .map(|counter| [false, true].map(|refund| counter.redis_micros(&arguments, refund))),
-            #[cfg(feature = "redis")]
-            built_in: algorithm::built_in().iter().position(|one| one.name() == algorithm.name()),
             #[cfg(feature = "redis")]
             usual: usual(algorithm, &arguments),
             arguments,

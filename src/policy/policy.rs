@@ -321,10 +321,10 @@ impl Policy {
         self.0.parameters.replenishment
     }
 
-    /// The place of its algorithm among the built-in ones. `None` if the algorithm is a custom one.
+    /// Whether the algorithm is a custom one.
     #[cfg(feature = "redis")]
-    pub(crate) fn built_in(&self) -> Option<usize> {
-        self.0.parameters.built_in
+    pub(crate) fn is_custom(&self) -> bool {
+        self.0.parameters.redis_micros.is_none()
     }
 
     /// Whether the policy is enforced for `key`.

@@ -203,14 +203,43 @@ async fn a_refund_of_a_charge_in_a_window_keeps_the_ttl_and_the_last_one_deletes
     }
 }
 
+/// How often the server has run `command`, in scripts too.
+fn calls(server: &RedisServer, command: &str) -> u64 {
+    let info: String = server.command(&["INFO", "commandstats"]);
+    let line = info.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+#[tokio::test]
+async fn a_batch_of_new_keys_under_one_and_two_policies_is_read_once() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(settings().pool_size(1).connect(&server.url()).await.unwrap());
+    let [first, second] = ["first", "second"].map(|name| Policy::new(name, Quota::per_day(10)));
+    let charges = |i: u64| {
+        let key = Key::new(format!("client-{i}"));
+        let all = [Charge::new(&first, &key, 1), Charge::new(&second, &key, 1)];
+        // The first half is charged under one policy.
+        all.into_iter().take(if i < 20 { 1 } else { 2 }).collect::<Vec<_>>()
+    };
+    let (reads, scripts) = (calls(&server, "mget"), calls(&server, "evalsha") + calls(&server, "eval"));
+    let decisions = (0..40).map(|i| {
+        let (limiter, charges) = (limiter.clone(), charges(i));
+        async move { limiter.check_all(&charges).await.unwrap() }
+    });
+    for decision in futures_util::future::join_all(decisions).await {
+        assert!(decision.is_admitted());
+        assert!(decision.outcomes().iter().all(|outcome| outcome.remaining() == 9), "{decision:?}");
+    }
+    // The first decision is alone, and its key is read with GET. What `usual.lua` leaves is read again.
+    let reads = calls(&server, "mget") - reads;
+    let batches = calls(&server, "evalsha") + calls(&server, "eval") - scripts - 1;
+    assert_eq!(reads, batches);
+    assert!(batches > 0);
+}
+
 #[tokio::test]
 async fn an_active_key_is_written_in_place_while_its_ttl_is_long_enough() {
     let (server, limiter) = on_redis().await;
-    let calls = |command: &str| {
-        let info: String = server.command(&["INFO", "commandstats"]);
-        let line = info.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-        line.map_or(0, |line| line.split(',').next().unwrap().parse::<u64>().unwrap())
-    };
     // A TTL is twice as long as the state matters. A bucket's matters longer after each charge, so the first,
     // the third and the sixth charge need a longer TTL. A window's matters until it ends.
     let rows = [
@@ -222,7 +251,7 @@ async fn an_active_key_is_written_in_place_while_its_ttl_is_long_enough() {
         for count in [1, 5] {
             // One key is decided alone, and five in one call.
             let () = server.command(&["FLUSHALL"]);
-            let before = ["set", "setrange"].map(calls);
+            let before = ["set", "setrange"].map(|command| calls(&server, command));
             for _ in 0..8 {
                 let charges: Vec<_> =
                     (0..count).map(|i| Charge::new(&policy, &Key::new(format!("client-{i}")), 1)).collect();
@@ -237,7 +266,7 @@ async fn an_active_key_is_written_in_place_while_its_ttl_is_long_enough() {
                     );
                 }
             }
-            let after = ["set", "setrange"].map(calls);
+            let after = ["set", "setrange"].map(|command| calls(&server, command));
             let written = [after[0] - before[0], after[1] - before[1]];
             assert_eq!(written, expected.map(|each| each * count), "{name}, {count} keys");
         }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    algorithm::{self, Algorithm},
+    algorithm::{self, Algorithm, counter::usual},
     base::{
         Error,
         sync::{read, write},
@@ -52,6 +52,20 @@ const USUAL: &[&str] = &[lua!("include/prelude"), lua!("usual")];
 /// The driver of all other decisions.
 const DECIDE: &[&str] = &[lua!("include/call"), lua!("include/keys"), lua!("decide")];
 const REPLY: &str = lua!("reply");
+/// Numbers that have a name in the scripts. As a local of Lua, each would be set at every call.
+const NUMBERS: &[(&str, u64)] = &[
+    ("KIND.BUCKET", usual::BUCKET),
+    ("KIND.DEBT", usual::DEBT),
+    ("KIND.WINDOW", usual::WINDOW),
+    ("KIND.PENALTY", usual::PENALTY),
+    ("KIND.SLIDING_WINDOW", usual::SLIDING_WINDOW),
+    // The bytes of a state without a text.
+    ("SIZE.STATE", 25),
+    // The bytes before the first run of usual decisions, of a run, and of each of its charges.
+    ("SIZE.HEAD", 10),
+    ("SIZE.RUN", 8),
+    ("SIZE.CHARGE", 35),
+];
 /// Functions that are created where they are called, because a call of the script that does not call them then
 /// creates nothing.
 const INLINE: &[Include] = &[
@@ -117,7 +131,7 @@ impl Script {
         DECIDE.iter().for_each(|code| push_code(&mut text, code));
         text.push_str("end\n");
         push_code(&mut text, REPLY);
-        Self::new(inline(text))
+        Self::new(text)
     }
 
     fn new(text: String) -> Self {
@@ -148,19 +162,22 @@ fn push_include(text: &mut String, (name, files): &Include) {
     text.push_str("end\n");
 }
 
-/// Puts the functions of [`INLINE`] in place of their calls.
-fn inline(text: String) -> String {
-    INLINE.iter().fold(text, |text, (call, files)| {
-        let (_, arguments) = call.split_once('(').unwrap_or_default();
+/// Appends `lua` with the numbers of [`NUMBERS`] and the functions of [`INLINE`] in the places of their names.
+fn push_code(text: &mut String, lua: &str) {
+    let code = NUMBERS
+        .iter()
+        .fold(without_comments(lua), |code, (name, number)| code.replace(name, &number.to_string()));
+    let code = INLINE.iter().fold(code, |code, (call, files)| {
+        let Some((_, arguments)) = call.split_once('(').filter(|_| code.contains(call)) else { return code };
         let mut function = String::from("(function(brief)\n");
         files.iter().for_each(|file| push_code(&mut function, file));
-        text.replace(call, &format!("{function}end)({arguments}"))
-    })
+        code.replace(call, &format!("{function}end)({arguments}"))
+    });
+    text.push_str(&code);
 }
 
-/// Appends `lua` without block comments and comment lines: more than half of the text, which the server does
-/// not need.
-fn push_code(text: &mut String, lua: &str) {
+/// `lua` without block comments and comment lines: more than half of the text, which the server does not need.
+fn without_comments(lua: &str) -> String {
     let mut in_block = false;
     let code = lua.lines().filter(|line| {
         let line = line.trim_start();
@@ -169,7 +186,7 @@ fn push_code(text: &mut String, lua: &str) {
         in_block = (in_block || begins_block) && !line.contains("]]");
         !is_comment && !line.is_empty()
     });
-    text.extend(code.flat_map(|line| [line, "\n"]));
+    code.flat_map(|line| [line, "\n"]).collect()
 }
 
 /// The custom algorithms of a store, and one script for each set of them that is decided together. If the Lua
@@ -188,7 +205,7 @@ struct Registered {
 
 impl Scripts {
     pub(crate) fn script_for(&self, charges: &[Charge]) -> Result<Arc<Script>, Error> {
-        let custom = || charges.iter().map(Charge::policy).filter(|policy| policy.built_in().is_none());
+        let custom = || charges.iter().map(Charge::policy).filter(|policy| policy.is_custom());
         if custom().next().is_none() {
             return Ok(Script::built_in().clone());
         }
@@ -211,7 +228,7 @@ impl Scripts {
     /// Registers the policy's algorithm if it is a custom one.
     pub(crate) fn register(&self, policy: &Policy) -> Result<(), Error> {
         let algorithm = &policy.settings().algorithm;
-        if policy.built_in().is_some() {
+        if !policy.is_custom() {
             return Ok(());
         }
         let has_same_source = |registered: &Arc<dyn Algorithm>| registered.lua() == algorithm.lua();
@@ -234,8 +251,6 @@ mod tests {
     #[test]
     fn comments_are_removed_and_code_is_kept() {
         let lua = "--[[ a\n  b = 1\n]]\nlocal c = 2 -- kept\n  -- removed\n--[[ one line ]]\nreturn c\n";
-        let mut text = String::new();
-        push_code(&mut text, lua);
-        assert_eq!(text, "local c = 2 -- kept\nreturn c\n");
+        assert_eq!(without_comments(lua), "local c = 2 -- kept\nreturn c\n");
     }
 }

@@ -121,7 +121,7 @@ pub(super) async fn run_for<T>(time: Duration, mut work: Pin<&mut impl Future<Ou
 }
 
 /// Runs `work` to its end, and `tick` from time to time.
-#[allow(clippy::manual_async_fn, reason = "an async function would have room for `tick` twice")]
+#[expect(clippy::manual_async_fn, reason = "an async function would have room for `tick` twice")]
 pub(super) fn while_ticking<T>(
     mut work: Pin<&mut impl Future<Output = T>>,
     mut tick: impl FnMut(),

@@ -26,8 +26,10 @@ pub(crate) struct Bench {
     denied: Arc<[HeaderValue]>,
 }
 
-/// The two services of a contender.
+/// The services of a contender, by limit.
 pub(crate) struct Services {
+    stored: Box<dyn Subject>,
+    idle: Box<dyn Subject>,
     plenty: Box<dyn Subject>,
     five: Box<dyn Subject>,
 }
@@ -126,6 +128,8 @@ impl Bench {
 
     pub(crate) async fn services(&self, contender: &Contender) -> Result<Services, Box<dyn Error>> {
         Ok(Services {
+            stored: (contender.make)(self.setup(contender, Limit::STORED, "s")).await?,
+            idle: (contender.make)(self.setup(contender, Limit::IDLE, "i")).await?,
             plenty: (contender.make)(self.setup(contender, Limit::PLENTY, "p")).await?,
             five: (contender.make)(self.setup(contender, Limit::few(5), "f")).await?,
         })
@@ -140,9 +144,14 @@ impl Bench {
         round: usize,
         rounds: &mut Rounds,
     ) -> Result<(), Box<dyn Error>> {
-        let service = if scenario.is_denied() { &services.five } else { &services.plenty };
+        let service = match scenario {
+            _ if scenario.is_denied() => &services.five,
+            _ if scenario.is_stored() => &services.stored,
+            _ if scenario.is_idle() => &services.idle,
+            _ => &services.plenty,
+        };
         let timed = matches!(scenario.unit(), Unit::P50 | Unit::P99);
-        let apart = scenario == Scenario::OneInFlight;
+        let apart = matches!(scenario, Scenario::Stored1 | Scenario::Idle1);
         let _apart = if apart { Apart::start(self.server(contender.place))? } else { None };
         let keys = match scenario {
             Scenario::Denied => self.denied.clone(),
@@ -151,6 +160,9 @@ impl Bench {
             }
             _ => self.spread.clone(),
         };
+        if scenario.is_stored() {
+            service.visit(keys.clone()).await;
+        }
         let load = Load { in_flight: scenario.in_flight(), keys, time: self.time, timed };
         let denied = scenario.is_denied() && contender.place != Place::Nowhere;
         self.load(contender.place, &**service, load, denied, rounds).await

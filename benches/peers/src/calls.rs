@@ -78,7 +78,7 @@ fn record(url: &str, decisions: usize) -> Result<Vec<Call>, String> {
         let store = RedisStore::builder().prefix(format!("calls{decisions}")).build(pool);
         let limiter = Limiter::new(store.map_err(|error| text(&error))?);
         let quota =
-            Quota::try_new(Limit::PLENTY.count.into(), Limit::PLENTY.period).map_err(|error| text(&error))?;
+            Quota::try_new(Limit::STORED.count.into(), Limit::STORED.period).map_err(|error| text(&error))?;
         let policy = Policy::new("p", quota);
         let mut calls: Vec<Call> = Vec::new();
         let mut keys = (0..RECORDED * 16).map(|n| Key::new(format!("client-c-{n:011}")));
@@ -103,7 +103,7 @@ fn record(url: &str, decisions: usize) -> Result<Vec<Call>, String> {
 }
 
 fn commands() -> Vec<Call> {
-    let policy = policy(Limit::PLENTY);
+    let policy = policy(Limit::STORED);
     let call = |n| {
         let identity = format!("client-c-{n:011}");
         let key = redis_cell::Key::pair("calls", &identity);

@@ -108,8 +108,14 @@ pub(crate) struct Limit {
 const DAY: u64 = 24 * 60 * 60;
 
 impl Limit {
-    /// Never reached. The rate is small, one unit in three seconds, and the burst is large. So a key with more requests
-    /// than that stays in Redis, as in a service under load, and is not created again each time.
+    /// Not reached by one of many keys. One unit takes nine seconds, so a key that was charged stays in the store until
+    /// its next request, as that of a client who is worth a limit.
+    pub(crate) const STORED: Self = Self { count: 10_000, period: Duration::from_secs(DAY) };
+
+    /// Never reached. The quota is full again before the next request, so the store has no state of the key then.
+    pub(crate) const IDLE: Self = Self { count: 1_000_000, period: Duration::from_secs(1) };
+
+    /// Never reached, by one key either, and stored as [`STORED`](Self::STORED).
     pub(crate) const PLENTY: Self = Self { count: 10_000_000, period: Duration::from_secs(365 * DAY) };
 
     /// `count`, and no more for the rest of the run.

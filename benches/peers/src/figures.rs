@@ -122,9 +122,9 @@ impl Figures<'_> {
     pub(crate) fn far(&self, network: &Network) -> (Option<f64>, Option<f64>) {
         let of = |scenario, of| self.over(network, Role::OurRedis, scenario, of).next();
         let (one, some) =
-            (of(Scenario::OneInFlight, |rounds| &rounds.p50), of(Scenario::Allowed64, |rounds| &rounds.p50));
-        let modules = self.over(network, Role::ModulePeer, Scenario::Allowed256, |rounds| &rounds.rate);
-        let (ours, module) = (of(Scenario::Allowed256, |rounds| &rounds.rate), modules.reduce(f64::max));
+            (of(Scenario::Stored1, |rounds| &rounds.p50), of(Scenario::Stored64, |rounds| &rounds.p50));
+        let modules = self.over(network, Role::ModulePeer, Scenario::Stored256, |rounds| &rounds.rate);
+        let (ours, module) = (of(Scenario::Stored256, |rounds| &rounds.rate), modules.reduce(f64::max));
         (some.zip(one).map(|(some, one)| some / one), ours.zip(module).map(|(ours, module)| ours / module))
     }
 }

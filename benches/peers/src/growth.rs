@@ -144,6 +144,6 @@ async fn service(
     let [first, others @ ..] = policies else { return Err("no policies".into()) };
     let layer = RateLimitLayer::new(store, first.clone(), Header::from(KEY));
     let layer =
-        others.iter().fold(layer, |layer, policy| layer.and(Rule::new(policy.clone(), Header::from(KEY))));
+        others.iter().fold(layer, |layer, policy| layer.rule(Rule::new(policy.clone(), Header::from(KEY))));
     Ok(subject(layer.layer(Handler)))
 }

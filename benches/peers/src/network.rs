@@ -43,7 +43,7 @@ pub(crate) async fn measure(
     for contender in contenders.iter().filter(|contender| takes_part(contender)) {
         let proxy = if contender.place == Place::RedisCell { &cell } else { &plain };
         let Some(proxy) = proxy else { continue };
-        let mut setup = bench.setup(contender, Limit::PLENTY, "n");
+        let mut setup = bench.setup(contender, Limit::STORED, "n");
         setup.url = url(proxy.port());
         services.push((contender, (contender.make)(setup).await?));
     }
@@ -53,6 +53,7 @@ pub(crate) async fn measure(
             let first = round % services.len().max(1);
             for (contender, service) in services[first..].iter().chain(&services[..first]) {
                 let keys = bench.spread.clone();
+                service.visit(keys.clone()).await;
                 let load = Load { in_flight: scenario.in_flight(), keys, time: bench.time, timed: true };
                 let rounds = results.entry((contender.name.clone(), scenario)).or_default();
                 bench.load(contender.place, &**service, load, false, rounds).await?;

@@ -7,10 +7,16 @@ use crate::contender::Role;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Scenario {
-    Allowed16,
-    Allowed64,
-    Allowed256,
-    OneInFlight,
+    /// Keys whose state is in Redis: as of clients that return before their quota is full again.
+    Stored1,
+    Stored16,
+    Stored64,
+    Stored256,
+    /// Keys whose quota is full again before their next request.
+    Idle1,
+    Idle16,
+    Idle64,
+    Idle256,
     Denied,
     Hot64,
     Hot256,
@@ -38,11 +44,15 @@ pub(crate) enum Unit {
 pub(crate) const IDENTITIES: usize = 10_000;
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 10] = [
-        Self::Allowed16,
-        Self::Allowed64,
-        Self::Allowed256,
-        Self::OneInFlight,
+    pub(crate) const ALL: [Self; 14] = [
+        Self::Stored1,
+        Self::Stored16,
+        Self::Stored64,
+        Self::Stored256,
+        Self::Idle1,
+        Self::Idle16,
+        Self::Idle64,
+        Self::Idle256,
         Self::Denied,
         Self::Hot64,
         Self::Hot256,
@@ -50,19 +60,23 @@ impl Scenario {
         Self::OneThread,
         Self::Alone,
     ];
-    pub(crate) const REDIS: [Self; 8] = [
-        Self::Allowed16,
-        Self::Allowed64,
-        Self::Allowed256,
-        Self::OneInFlight,
+    pub(crate) const REDIS: [Self; 12] = [
+        Self::Stored1,
+        Self::Stored16,
+        Self::Stored64,
+        Self::Stored256,
+        Self::Idle1,
+        Self::Idle16,
+        Self::Idle64,
+        Self::Idle256,
         Self::Denied,
         Self::Hot64,
         Self::Hot256,
         Self::HotTail,
     ];
     pub(crate) const PROCESS: [Self; 5] =
-        [Self::OneThread, Self::Allowed64, Self::Denied, Self::Hot64, Self::Alone];
-    pub(crate) const NETWORK: [Self; 3] = [Self::OneInFlight, Self::Allowed64, Self::Allowed256];
+        [Self::OneThread, Self::Stored64, Self::Denied, Self::Hot64, Self::Alone];
+    pub(crate) const NETWORK: [Self; 3] = [Self::Stored1, Self::Stored64, Self::Stored256];
 
     /// Modes of ours are measured only where they differ.
     pub(crate) fn is_for(self, role: Role) -> bool {
@@ -73,28 +87,26 @@ impl Scenario {
                 Self::REDIS.contains(&self) && self != Self::HotTail
             }
             Role::OurSeveral(_) | Role::ModuleSeveral(_) | Role::OurPenalty => {
-                matches!(self, Self::Allowed16 | Self::Allowed64 | Self::Allowed256 | Self::OneInFlight)
+                self.is_spread() && Self::REDIS.contains(&self)
             }
-            // No key is hot in the first three.
-            Role::OurLeased(_) => matches!(
-                self,
-                Self::Allowed16
-                    | Self::Allowed64
-                    | Self::Allowed256
-                    | Self::Hot64
-                    | Self::Hot256
-                    | Self::HotTail
-            ),
-            Role::OurOther => matches!(self, Self::Allowed64 | Self::Allowed256 | Self::Denied),
+            // No key is hot in the first one.
+            Role::OurLeased(_) => {
+                matches!(self, Self::Stored64 | Self::Hot64 | Self::Hot256 | Self::HotTail)
+            }
+            Role::OurOther => matches!(self, Self::Stored64 | Self::Stored256 | Self::Denied),
         }
     }
 
     pub(crate) fn title(self) -> &'static str {
         match self {
-            Self::Allowed16 => "10,000 keys, allowed, 16 in flight",
-            Self::Allowed64 => "10,000 keys, allowed, 64 in flight",
-            Self::Allowed256 => "10,000 keys, allowed, 256 in flight",
-            Self::OneInFlight => "1 in flight, p50",
+            Self::Stored1 => "10,000 stored keys, 1 in flight, p50",
+            Self::Stored16 => "stored, 16 in flight",
+            Self::Stored64 => "stored, 64 in flight",
+            Self::Stored256 => "stored, 256 in flight",
+            Self::Idle1 => "10,000 idle keys, 1 in flight, p50",
+            Self::Idle16 => "idle, 16 in flight",
+            Self::Idle64 => "idle, 64 in flight",
+            Self::Idle256 => "idle, 256 in flight",
             Self::Denied => "one hot key, denied, 64 in flight",
             Self::Hot64 => "one hot key, allowed, 64 in flight",
             Self::Hot256 => "one hot key, allowed, 256 in flight",
@@ -106,7 +118,7 @@ impl Scenario {
 
     pub(crate) fn unit(self) -> Unit {
         match self {
-            Self::OneInFlight => Unit::P50,
+            Self::Stored1 | Self::Idle1 => Unit::P50,
             Self::HotTail => Unit::P99,
             Self::OneThread | Self::Alone => Unit::Each,
             _ => Unit::Rate,
@@ -115,15 +127,29 @@ impl Scenario {
 
     pub(crate) fn in_flight(self) -> usize {
         match self {
-            Self::Allowed16 => 16,
-            Self::Allowed64 | Self::Denied | Self::Hot64 | Self::HotTail => 64,
-            Self::Allowed256 | Self::Hot256 => 256,
-            Self::OneInFlight | Self::OneThread | Self::Alone => 1,
+            Self::Stored16 | Self::Idle16 => 16,
+            Self::Stored64 | Self::Idle64 | Self::Denied | Self::Hot64 | Self::HotTail => 64,
+            Self::Stored256 | Self::Idle256 | Self::Hot256 => 256,
+            Self::Stored1 | Self::Idle1 | Self::OneThread | Self::Alone => 1,
         }
     }
 
     pub(crate) fn is_denied(self) -> bool {
         self == Self::Denied
+    }
+
+    /// Whether each key has its state in the store before the first measured request.
+    pub(crate) fn is_stored(self) -> bool {
+        matches!(self, Self::Stored1 | Self::Stored16 | Self::Stored64 | Self::Stored256)
+    }
+
+    pub(crate) fn is_idle(self) -> bool {
+        matches!(self, Self::Idle1 | Self::Idle16 | Self::Idle64 | Self::Idle256)
+    }
+
+    /// Whether all requests are admitted, and their keys are many.
+    fn is_spread(self) -> bool {
+        self.is_stored() || self.is_idle()
     }
 
     /// Whether all requests have one key.

@@ -119,6 +119,7 @@ fn limited(
     // A store that fails must show as wrong answers, and not as requests that were admitted without a decision.
     let named = |name: &str| policy(Policy::new(name, quota).failure_mode(FailureMode::Closed));
     let layer = RateLimitLayer::new(store, named("p"), Header::from(KEY));
-    let layer = others.iter().fold(layer, |layer, name| layer.and(Rule::new(named(name), Header::from(KEY))));
+    let layer =
+        others.iter().fold(layer, |layer, name| layer.rule(Rule::new(named(name), Header::from(KEY))));
     Ok(subject(layer.layer(Handler)))
 }

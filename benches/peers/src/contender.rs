@@ -113,7 +113,7 @@ impl Limit {
     pub(crate) const STORED: Self = Self { count: 10_000, period: Duration::from_secs(DAY) };
 
     /// Never reached. The quota is full again before the next request, so the store has no state of the key then.
-    pub(crate) const IDLE: Self = Self { count: 1_000_000, period: Duration::from_secs(1) };
+    pub(crate) const IDLE: Self = Self { count: 1_000, period: Duration::from_secs(1) };
 
     /// Never reached, by one key either, and stored as [`STORED`](Self::STORED).
     pub(crate) const PLENTY: Self = Self { count: 10_000_000, period: Duration::from_secs(365 * DAY) };

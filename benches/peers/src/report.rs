@@ -93,7 +93,7 @@ impl Figures<'_> {
 
     fn redis(&self, text: &mut String) {
         *text += "## Counted in Redis\n\nRequests a second, except the columns of times. Stored keys have 10,000 a day: their state \
-                  is in Redis when a request comes. Idle keys have 1,000,000 a second: their quota is full again, and \
+                  is in Redis when a request comes. Idle keys have 1,000 a second: their quota is full again, and \
                   Redis has no state of them.\n\n";
         *text += "With one request in flight, server and client have a core each that does not halt.\n\n";
         self.scenarios(text, &Scenario::REDIS, &[Place::Nowhere, Place::Redis, Place::RedisCell]);

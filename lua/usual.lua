@@ -65,7 +65,11 @@ while place < others do
       cost, _, kind, first, second, third = struct.unpack('<dHBddd', request, place)
       is_known = nil
     end
-    place = place + SIZE.CHARGE + (kind == KIND.PENALTY and 24 or kind == KIND.DEBT and 8 or 0)
+    place = place + SIZE.CHARGE + (kind == KIND.PENALTY and 24 or kind == KIND.DEBT and 8 or kind == KIND.CALENDAR and 16 or 0)
+    if kind == KIND.CALENDAR and (now < third or now >= second) then
+      -- It is the next window, or the clock of the instance is wrong: the rest of the script knows the windows beside it.
+      kind = 0
+    end
     -- The second pass reports the charges of denied decisions as they are: with a cost of 0.
     local charged = pass == 1 and cost or 0
     for k = before + i, last, width do
@@ -143,20 +147,26 @@ while place < others do
               at, lifetime = now - elapsed, reset
               mark = mark or now + reset
             end
-          elseif usual == KIND.WINDOW then
+          elseif usual == KIND.WINDOW or usual == KIND.CALENDAR then
             -- A fixed window: the numbers are the limit, the period and the offset, which is the period for anchored
-            -- windows; see algorithm/fixed_window.lua.
-            local starts = at or now
-            if third < second then
-              -- The first window of 1970 may start before 0.
-              starts = now - (now - third) % second
-              starts = starts > 0 and starts or 0
-            end
-            if not at or at < starts or starts + second <= now then
+            -- windows; see algorithm/fixed_window.lua. By the calendar: the limit, the end and the start of the window.
+            local ends = second
+            if usual == KIND.WINDOW then
+              local starts = at or now
+              if third < second then
+                -- The first window of 1970 may start before 0.
+                starts = now - (now - third) % second
+                starts = starts > 0 and starts or 0
+              end
+              if not at or at < starts or starts + second <= now then
+                at, count = now, 0
+                starts = third < second and starts or now
+              end
+              ends = starts + second
+            elseif not at or at < third then
               at, count = now, 0
-              starts = third < second and starts or now
             end
-            remaining, lifetime = count < first and first - count or 0, starts + second - now
+            remaining, lifetime = count < first and first - count or 0, ends - now
             if charged <= remaining then
               granted, count, remaining, mark = 1 + cost, count + charged, remaining - charged, at
             else

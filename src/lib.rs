@@ -118,6 +118,7 @@
 //! | `tls-rustls` | [`RedisStore`] on `rediss://` URLs, with rustls and ring | no |
 //! | `tls-rustls-no-provider` | the same, with the crypto provider that your program installs | no |
 //! | `tonic` | gRPC rejections carry `RetryInfo` and `QuotaFailure`; [`Rejection`] becomes a `tonic::Status`; [`PeerIp`] reads tonic's connect info | no |
+//! | `time-zones` | [calendar windows in time zones](algorithm::FixedWindow::time_zone), with their rules for summer time | no |
 //! | `tonic-tls` | [`PeerIp`] reads the address of TLS streams that you pass to tonic | no |
 //! | `tracing` | logs: denials at debug, admissions at trace, the start of an outage at warn, setup errors once at error | yes |
 //!

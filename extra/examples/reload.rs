@@ -37,7 +37,7 @@
 //!
 //! curl -i http://127.0.0.1:3000/limits
 //!     500
-//!     version 1: hello 3/min; /tmp/limits.toml, line 5: policy `hello`: entry `quota`: invalid quota `many`: write it as `<limit>/<period>`, such as `100/min`, `5/90s` or `10/s burst 20`
+//!     version 1: hello 3/min; /tmp/limits.toml, line 5: policy `hello`: entry `quota`: invalid quota `many`: write it as `<limit>/<period>`, such as `100/min`, `5/90s`, `10/s burst 20` or `100000/month`
 //! curl -i http://127.0.0.1:3000/
 //!     429
 //!

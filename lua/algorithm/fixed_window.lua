@@ -6,15 +6,28 @@
 
   State     when the first of its units was charged, by which a window of another period knows whether they are its own; the
             units charged in it.
-  Arguments the limit; the period; 1 for aligned and 0 for anchored; the offset in microseconds, below the period.
+  Arguments the limit; the period; 0 for anchored windows, 1 for aligned ones, 2 for those of a calendar; the offset in
+            microseconds, below the period, or the number of the calendar. For a calendar, when the window before the one of the
+            call starts, when that one starts and ends, and when the one after it ends: the script knows no dates.
   Mark      when the first unit of the charge's window was charged. In any other window the charge no longer counts.
 
   A time in the future means that the clock stepped back. The units count in the current window. A denial writes this down, so
   that the retry time it names stays true.
 ]]
 -- uses: prelude state
-local function policy(limit, period, aligned, offset)
-  return { limit = limit, period = period, offset = aligned == 1 and offset or nil }
+local function policy(limit, period, kind, offset, ...)
+  return { limit = limit, period = period, offset = kind == 1 and offset or nil, starts = kind == 2 and { ... } or nil }
+end
+
+-- Returns when the current window of a calendar starts and ends.
+local function calendar_window(starts)
+  for i = 1, #starts - 1 do
+    if starts[i] <= now and now < starts[i + 1] then
+      return starts[i], starts[i + 1]
+    end
+  end
+  -- The clock of the instance is wrong by more than a window. It repeats the call with the time of this reply.
+  error('RATELIMIT-WINDOW', 0)
 end
 
 -- Returns the current window: when its first unit was charged, its used units, the microseconds left, and whether a denial
@@ -29,15 +42,21 @@ local function open(window, started, used, text)
   elseif started > now then
     started, stale = now, used > 0
   end
-  local starts = started
-  if window.offset then
+  local starts, ends
+  if window.starts then
+    starts, ends = calendar_window(window.starts)
+  elseif window.offset then
     -- The first window of 1970 may start before 0.
     starts = math.max(0, now - (now - window.offset) % window.period)
+    ends = starts + window.period
+  else
+    starts = started + window.period > now and started or now
+    ends = starts + window.period
   end
-  if started < starts or starts + window.period <= now then
-    started, starts, used = now, window.offset and starts or now, 0
+  if started < starts then
+    started, used = now, 0
   end
-  return started, used, starts + window.period - now, stale
+  return started, used, ends - now, stale
 end
 
 local function decide(window, cost, started, used, text)

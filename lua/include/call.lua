@@ -74,12 +74,17 @@ while place < others do
     elseif kind == KIND.DEBT then
       fourth = struct.unpack('<d', request, place)
       place = place + 8
+    elseif kind == KIND.CALENDAR then
+      fourth, fifth = struct.unpack('<dd', request, place)
+      place = place + 16
     end
     if is_left then
       if kind == KIND.PENALTY then
         add_rule('penalty', first, second, fourth, fifth, sixth)
       elseif kind == KIND.WINDOW then
         add_rule('fixed-window', first, second, third < second and 1 or 0, third)
+      elseif kind == KIND.CALENDAR then
+        add_rule('fixed-window', first, 0, 2, 0, fourth, third, second, fifth)
       elseif kind == KIND.SLIDING_WINDOW then
         add_rule('sliding-window', first, second, third)
       else

@@ -23,6 +23,11 @@ impl<T: HasBucket> Counter for T {
         Self::bucket(arguments).apply(state, now, change)
     }
 
+    fn most_units(&self) -> u64 {
+        // Products with periods are computed in digits of numbers up to 2^45, and a debt comes on top.
+        10_000_000_000_000
+    }
+
     fn most_within_period(&self, arguments: &[u64], quota: &Quota) -> Option<u64> {
         let bucket = Self::bucket(arguments);
         // What waits in a queue leaves it as units are replenished. The end of the period belongs to the next

@@ -3,6 +3,7 @@
 //! `lua/README.md` specifies the same functions in Lua. Unlike the twin of a custom algorithm, it changes a
 //! state in place, keeps it in its own form, and is not checked.
 
+pub(crate) use super::calendar::Windows;
 use super::{
     state::State,
     twin::{Admission, Gauge, Receipt},
@@ -62,6 +63,21 @@ pub trait Counter: Send + Sync {
         None
     }
 
+    /// Returns the largest limit and burst that it counts exactly.
+    fn most_units(&self) -> u64 {
+        1_000_000_000_000
+    }
+
+    /// Returns whether it counts quotas per month, quarter or year.
+    fn counts_calendar_periods(&self) -> bool {
+        false
+    }
+
+    /// Returns the windows around `now`, if they are those of a calendar: the scripts do not compute them.
+    fn calendar_windows(&self, _arguments: &[u64], _now: u64) -> Option<Windows> {
+        None
+    }
+
     /// Returns about how many microseconds one charge, or one refund, takes in Redis at worst. Measured with
     /// full batches. Bounds how long one batch blocks Redis.
     fn redis_micros(&self, _arguments: &[u64], _refund: bool) -> u64 {
@@ -95,6 +111,9 @@ pub(crate) mod usual {
     pub(crate) const PENALTY: u64 = 4;
     /// Then the limit, the number of cells, and their width.
     pub(crate) const SLIDING_WINDOW: u64 = 5;
+    /// Then the limit, and when the window of the call ends and starts; then when the window before it starts
+    /// and the one after it ends. All but the limit are of the call.
+    pub(crate) const CALENDAR: u64 = 6;
 }
 
 /// A change of the state of a key.

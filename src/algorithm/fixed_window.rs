@@ -2,19 +2,32 @@
 
 use std::time::Duration;
 
+#[cfg(feature = "time-zones")]
+use super::calendar::NamedZone;
 use super::{
     Algorithm, Replenishment,
+    calendar::{Calendar, Unit, Weekday, Windows, Zone},
     counter::{Change, Counter, Plan, exactly, usual},
     state::{Count, State},
     twin::Gauge,
 };
-use crate::base::{Error, Quota};
+#[cfg(feature = "time-zones")]
+use crate::base::valid;
+use crate::base::{CalendarPeriod, Error, Quota};
 
 /// Counts the units of each window: at most the limit in each one.
 ///
 /// A window is [anchored](Self::anchored) by default: it starts with a client's first charge, and the next
-/// one with the first charge after it ended. [Aligned](Self::aligned) windows follow the clock instead, the
-/// same for every client: calendar minutes, hours or days.
+/// one with the first charge after it ended. [Aligned](Self::aligned) windows follow the clock and the
+/// calendar instead, the same for every client: minutes, hours, days, weeks, months, quarters or years.
+///
+/// | quota | aligned windows | settings |
+/// |---|---|---|
+/// | a period that divides a day, such as `100/h` | start at midnight, and at each multiple of the period after it | an offset |
+/// | `1000/day` | calendar days | an offset or a time zone |
+/// | `5000/week` | start on Monday | the same, and [`from_weekday`](Self::from_weekday) |
+/// | `100000/month` | start on the first day | the same, and [`from_day`](Self::from_day) |
+/// | `1/quarter`, `1/year` | start in January | the same, and [`from_month`](Self::from_month) |
 ///
 /// * **Promise**: at most the limit in each window.
 /// * **Source**: the classic counter with an expiry. Here the state has the time of the window's first
@@ -27,7 +40,9 @@ use crate::base::{Error, Quota};
 /// # Errors
 ///
 /// [`Policy::try_algorithm`](crate::Policy::try_algorithm) returns an error, and
-/// [`Policy::algorithm`](crate::Policy::algorithm) panics, if the quota has a [`burst`](Quota::burst).
+/// [`Policy::algorithm`](crate::Policy::algorithm) panics, if the quota has a [`burst`](Quota::burst); if
+/// windows of its period cannot be aligned, such as `10/7h`, or anchored, such as `10/month`; and if a
+/// setting does not concern the period, or is out of range.
 ///
 /// # Example
 ///
@@ -60,47 +75,275 @@ use crate::base::{Error, Quota};
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FixedWindow {
-    windows: Windows,
+    windows: Kind,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-enum Windows {
+enum Kind {
     #[default]
     Anchored,
-    /// Every window starts `offset` microseconds after a multiple of its period since 1970.
-    Aligned { offset: i128 },
+    Aligned(Alignment),
 }
+
+/// When aligned windows start.
+#[derive(Clone, Copy, Debug)]
+struct Alignment {
+    /// Microseconds ahead of UTC.
+    ahead: i128,
+    #[cfg(feature = "time-zones")]
+    zone: Option<&'static NamedZone>,
+    from_weekday: Option<Weekday>,
+    from_day: Option<u8>,
+    from_month: Option<u8>,
+}
+
+const UTC: Alignment = Alignment {
+    ahead: 0,
+    #[cfg(feature = "time-zones")]
+    zone: None,
+    from_weekday: None,
+    from_day: None,
+    from_month: None,
+};
+
+const DAY: u64 = 86_400_000_000;
+const WEEK: u64 = 7 * DAY;
 
 impl FixedWindow {
     /// Starts a window with a client's first charge.
     #[must_use]
     pub const fn anchored() -> Self {
-        Self { windows: Windows::Anchored }
+        Self { windows: Kind::Anchored }
     }
 
-    /// Starts windows at fixed times, the same for every client: at each multiple of the quota's period since
-    /// 1970-01-01T00:00:00Z. A quota per minute, hour or day follows the clock and the calendar. A week
-    /// begins on Thursday, as 1970 did; [`utc_offset_west`](Self::utc_offset_west) of 4 days begins it on
-    /// Monday. There are no calendar months, because their lengths differ.
+    /// Starts windows by the clock and the calendar, the same for every client: see the table
+    /// [above](Self). Defaults to UTC. The store's clock decides in which window a charge is counted; on
+    /// Redis, the server's.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{
+    ///     Key, Limiter, MemoryStore, Policy, Quota,
+    ///     algorithm::{FixedWindow, Weekday},
+    ///     store::ManualClock,
+    /// };
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// // It is Thursday, 2026-01-01, midnight UTC.
+    /// let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
+    /// let acme = Key::new("acme");
+    /// let days_left = async |policy: Policy| {
+    ///     limiter.check(&policy, &acme, 1).await?;
+    ///     let left = limiter.check(&policy, &acme, 1).await?.retry_after();
+    ///     Ok::<_, tower_ratelimit::Error>(left.map(|left| left.as_secs() / 86_400))
+    /// };
+    /// let windows = FixedWindow::aligned();
+    /// assert_eq!(days_left(Policy::new("month", Quota::per_month(1))).await?, Some(31));
+    /// // The months of a plan that was ordered on a 15th.
+    /// let plan = Policy::new("plan", Quota::per_month(1)).algorithm(windows.from_day(15));
+    /// assert_eq!(days_left(plan).await?, Some(14));
+    /// let week = Policy::new("week", Quota::per_week(1));
+    /// assert_eq!(days_left(week.clone().algorithm(windows)).await?, Some(4));
+    /// let week = Policy::new("us-week", Quota::per_week(1)).algorithm(windows.from_weekday(Weekday::Sunday));
+    /// assert_eq!(days_left(week).await?, Some(3));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub const fn aligned() -> Self {
-        Self { windows: Windows::Aligned { offset: 0 } }
+        Self::by(UTC)
+    }
+
+    const fn by(alignment: Alignment) -> Self {
+        Self { windows: Kind::Aligned(alignment) }
+    }
+
+    const fn alignment(self) -> Alignment {
+        match self.windows {
+            Kind::Anchored => UTC,
+            Kind::Aligned(alignment) => alignment,
+        }
     }
 
     /// Aligns the windows to a time zone that is `by` ahead of UTC, such as 5 h 30 min for India. Defaults to
     /// UTC. Implies [`aligned`](Self::aligned). Fractions of a microsecond are ignored.
     #[must_use]
     pub const fn utc_offset_east(self, by: Duration) -> Self {
-        Self { windows: Windows::Aligned { offset: -(by.as_micros() as i128) } }
+        Self::by(Alignment { ahead: by.as_micros() as i128, ..self.alignment() })
     }
 
     /// Aligns the windows to a time zone that is `by` behind UTC, such as 5 h for New York in winter.
     /// Defaults to UTC. Implies [`aligned`](Self::aligned). Fractions of a microsecond are ignored.
     #[must_use]
     pub const fn utc_offset_west(self, by: Duration) -> Self {
-        Self { windows: Windows::Aligned { offset: by.as_micros() as i128 } }
+        Self::by(Alignment { ahead: -(by.as_micros() as i128), ..self.alignment() })
+    }
+
+    /// Aligns the windows to the time zone `name` of the IANA database, such as `Europe/Berlin`, with its
+    /// rules for summer time. Implies [`aligned`](Self::aligned). For days and longer periods.
+    ///
+    /// The rules come from the system's database, or from the one that is compiled in if the system has none.
+    /// If two instances have different rules, they disagree only about the time between the two starts of a
+    /// window: a client can be charged up to the limit again in that time.
+    ///
+    /// A day whose midnight the zone skips starts when the clock first shows that date. A day with two
+    /// midnights starts at the first one.
+    ///
+    /// # Panics
+    ///
+    /// If the database has no such zone. [`try_time_zone`](Self::try_time_zone) gives an error instead.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, algorithm::FixedWindow, store::ManualClock};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
+    /// let windows = FixedWindow::aligned().time_zone("Europe/Berlin");
+    /// let plan = Policy::new("plan", Quota::per_month(1)).algorithm(windows);
+    /// let acme = Key::new("acme");
+    ///
+    /// limiter.check(&plan, &acme, 1).await?;
+    /// let denied = limiter.check(&plan, &acme, 1).await?;
+    /// // In Berlin it is 01:00 on January 1.
+    /// assert_eq!(denied.retry_after(), Some(Duration::from_secs((31 * 24 - 1) * 3_600)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "time-zones")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "time-zones")))]
+    #[must_use]
+    #[track_caller]
+    pub fn time_zone(self, name: &str) -> Self {
+        valid(self.try_time_zone(name))
+    }
+
+    /// The fallible form of [`time_zone`](Self::time_zone), for a name read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`time_zone`](Self::time_zone) panics.
+    #[cfg(feature = "time-zones")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "time-zones")))]
+    pub fn try_time_zone(self, name: &str) -> Result<Self, Error> {
+        Ok(Self::by(Alignment { zone: Some(NamedZone::find(name)?), ..self.alignment() }))
+    }
+
+    /// Starts weeks on `day`. Defaults to Monday. Implies [`aligned`](Self::aligned). For quotas per week.
+    #[must_use]
+    pub const fn from_weekday(self, day: Weekday) -> Self {
+        Self::by(Alignment { from_weekday: Some(day), ..self.alignment() })
+    }
+
+    /// Starts months, quarters and years on this day of the month, from 1 to 31: on the last day of a shorter
+    /// month. Defaults to 1. Implies [`aligned`](Self::aligned). For quotas per month, quarter or year.
+    #[must_use]
+    pub const fn from_day(self, day: u8) -> Self {
+        Self::by(Alignment { from_day: Some(day), ..self.alignment() })
+    }
+
+    /// Starts years, and one of the quarters, in this month, from 1 to 12: 4 for a fiscal year from April.
+    /// Defaults to 1. Implies [`aligned`](Self::aligned). For quotas per quarter or year.
+    #[must_use]
+    pub const fn from_month(self, month: u8) -> Self {
+        Self::by(Alignment { from_month: Some(month), ..self.alignment() })
     }
 }
+
+impl Alignment {
+    /// The named time zone. `None` if there is only an offset.
+    #[cfg_attr(
+        not(feature = "time-zones"),
+        expect(clippy::unused_self, reason = "there are no zones without the feature")
+    )]
+    fn zone(&self) -> Option<Zone> {
+        #[cfg(feature = "time-zones")]
+        return self.zone.map(Zone::Named);
+        #[cfg(not(feature = "time-zones"))]
+        None
+    }
+
+    fn check(&self, quota: &Quota) -> Result<(), Error> {
+        let (period, calendar, has_zone) = (quota.period_micros(), quota.calendar(), self.zone().is_some());
+        let is_week = calendar.is_none() && period == WEEK;
+        let has_months = matches!(calendar, Some(CalendarPeriod::Quarter | CalendarPeriod::Year));
+        let rows = [
+            (
+                calendar.is_some() || is_week || DAY.is_multiple_of(period),
+                "windows of this period cannot be aligned: use a period that divides a day, a day, a week, a month, a \
+                 quarter or a year, or `FixedWindow::anchored()`",
+            ),
+            (
+                calendar.is_none() || self.ahead.unsigned_abs() < u128::from(DAY),
+                "the offset from UTC must be shorter than a day",
+            ),
+            (!has_zone || self.ahead == 0, "set an offset from UTC or a time zone, not both"),
+            (
+                !has_zone || period >= DAY,
+                "windows in a time zone must be days or longer: set an offset from UTC, or leave out the time zone",
+            ),
+            (self.from_weekday.is_none() || is_week, "`from_weekday` is for quotas per week"),
+            (
+                self.from_day.is_none() || calendar.is_some(),
+                "`from_day` is for quotas per month, quarter or year",
+            ),
+            (self.from_month.is_none() || has_months, "`from_month` is for quotas per quarter or year"),
+            (self.from_day.is_none_or(|day| (1..=31).contains(&day)), "`from_day` must be from 1 to 31"),
+            (
+                self.from_month.is_none_or(|month| (1..=12).contains(&month)),
+                "`from_month` must be from 1 to 12",
+            ),
+        ];
+        match rows.iter().find(|(is_met, _)| !is_met) {
+            Some((_, problem)) => Err(Error::invalid(*problem)),
+            None => Ok(()),
+        }
+    }
+
+    /// The calendar, if its windows are not multiples of a period.
+    fn calendar(&self, quota: &Quota) -> Option<Calendar> {
+        let unit = match (quota.calendar(), quota.period_micros()) {
+            (Some(CalendarPeriod::Month), _) => Unit::Month,
+            (Some(CalendarPeriod::Quarter), _) => Unit::Quarter,
+            (Some(CalendarPeriod::Year), _) => Unit::Year,
+            (None, DAY) if self.zone().is_some() => Unit::Day,
+            (None, WEEK) if self.zone().is_some() => Unit::Week,
+            _ => return None,
+        };
+        Some(Calendar {
+            unit,
+            from_weekday: self.from_weekday.unwrap_or_default(),
+            from_day: self.from_day.unwrap_or(1),
+            from_month: self.from_month.unwrap_or(1),
+            // `check` has bounded the offset.
+            zone: self.zone().unwrap_or(Zone::Offset(self.ahead as i64)),
+        })
+    }
+
+    /// When the first window after 1970-01-01 starts, in microseconds, if windows are multiples of `period`.
+    fn offset(&self, period: u64) -> u64 {
+        // 1970 began on a Thursday.
+        let first_day = match period {
+            WEEK => 4 + self.from_weekday.unwrap_or_default() as u64,
+            _ => 0,
+        };
+        let offset = (i128::from(first_day * DAY) - self.ahead).rem_euclid(i128::from(period));
+        // Below the period, so it fits.
+        offset as u64
+    }
+}
+
+/// The third argument: how windows start.
+const ANCHORED: u64 = 0;
+/// At the offset, which is the fourth argument, and each multiple of the period after it.
+const ALIGNED: u64 = 1;
+/// By the calendar that has the fourth argument as its number.
+const BY_CALENDAR: u64 = 2;
 
 impl Algorithm for FixedWindow {
     built_in!("fixed-window", "fixed_window.lua");
@@ -108,12 +351,24 @@ impl Algorithm for FixedWindow {
     fn arguments(&self, quota: &Quota) -> Result<Vec<u64>, Error> {
         ensure!(!quota.has_burst(), "a fixed window has no burst: leave out `burst`, or use `Gcra`");
         let period = quota.period_micros();
-        let (aligned, offset) = match self.windows {
-            Windows::Anchored => (0, 0),
-            // The value is below the period, so it fits into 64 bits.
-            Windows::Aligned { offset } => (1, offset.rem_euclid(i128::from(period)) as u64),
+        let (kind, number) = match self.windows {
+            Kind::Anchored => {
+                ensure!(
+                    quota.calendar().is_none(),
+                    "anchored windows have one length: use `FixedWindow::aligned()` for a month, a quarter or a year, \
+                     or a quota of days, such as `100/30d`"
+                );
+                (ANCHORED, 0)
+            }
+            Kind::Aligned(alignment) => {
+                alignment.check(quota)?;
+                match alignment.calendar(quota) {
+                    Some(calendar) => (BY_CALENDAR, calendar.number()),
+                    None => (ALIGNED, alignment.offset(period)),
+                }
+            }
         };
-        Ok(vec![quota.limit(), period, aligned, offset])
+        Ok(vec![quota.limit(), period, kind, number])
     }
 
     fn replenishment(&self, _: &Quota) -> Replenishment {
@@ -133,23 +388,58 @@ struct OpenWindow {
     stale: bool,
 }
 
-fn open(arguments: &[u64], state: Option<&State>, now: u64) -> OpenWindow {
-    let [limit, period, aligned, offset] = exactly(arguments);
-    // The first window of 1970 may start before 0.
-    let aligned = (aligned == 1).then(|| now.saturating_sub((now + period - offset) % period));
-    let is_over = |at: u64| aligned.map_or(at + period <= now, |starts| at < starts);
-    let (started, used, stale) = match state {
-        Some(State::Count(state)) if state.at > now => (now, state.count, true),
-        Some(State::Count(state)) if !is_over(state.at) => (state.at, state.count, false),
-        _ => (now, 0, false),
-    };
-    OpenWindow { limit, started, used, left: aligned.unwrap_or(started) + period - now, stale }
+impl FixedWindow {
+    /// The calendar of a policy with these arguments. `None` if windows have one length.
+    fn calendar(&self, arguments: &[u64]) -> Option<Calendar> {
+        let [_, _, kind, number] = exactly(arguments);
+        let Alignment { ahead, .. } = self.alignment();
+        let zone = || self.alignment().zone().unwrap_or(Zone::Offset(ahead as i64));
+        (kind == BY_CALENDAR).then(|| Calendar::of_number(number, zone()))
+    }
+
+    fn open(&self, arguments: &[u64], state: Option<&State>, now: u64) -> OpenWindow {
+        let [limit, period, kind, offset] = exactly(arguments);
+        let window = match (kind, self.calendar(arguments)) {
+            (_, Some(calendar)) => Some(calendar.window(now)),
+            (ALIGNED, None) => {
+                // The first window of 1970 may start before 0.
+                let starts = now.saturating_sub((now + period - offset) % period);
+                Some([starts, starts + period])
+            }
+            _ => None,
+        };
+        let is_over = |at: u64| window.map_or(at + period <= now, |[starts, _]| at < starts);
+        let (started, used, stale) = match state {
+            Some(State::Count(state)) if state.at > now => (now, state.count, true),
+            Some(State::Count(state)) if !is_over(state.at) => (state.at, state.count, false),
+            _ => (now, 0, false),
+        };
+        let ends = window.map_or(started + period, |[_, ends]| ends);
+        OpenWindow { limit, started, used, left: ends - now, stale }
+    }
 }
 
 impl Counter for FixedWindow {
+    fn most_units(&self) -> u64 {
+        // A count and a cost together are exact in Lua.
+        999_999_999_999_999
+    }
+
+    fn counts_calendar_periods(&self) -> bool {
+        true
+    }
+
     fn usual(&self, arguments: &[u64]) -> Option<Vec<u64>> {
-        let [limit, period, aligned, offset] = exactly(arguments);
-        Some(vec![usual::WINDOW, limit, period, if aligned == 1 { offset } else { period }])
+        let [limit, period, kind, offset] = exactly(arguments);
+        Some(match kind {
+            BY_CALENDAR => vec![usual::CALENDAR, limit],
+            ALIGNED => vec![usual::WINDOW, limit, period, offset],
+            _ => vec![usual::WINDOW, limit, period, period],
+        })
+    }
+
+    fn calendar_windows(&self, arguments: &[u64], now: u64) -> Option<Windows> {
+        Some(self.calendar(arguments)?.windows(now))
     }
 
     fn most_within_period(&self, _: &[u64], quota: &Quota) -> Option<u64> {
@@ -158,12 +448,13 @@ impl Counter for FixedWindow {
     }
 
     fn lease_recovery(&self, arguments: &[u64], _: u64) -> Option<u64> {
-        // A charge counts until the window ends, at most a period later.
-        arguments.get(1).copied()
+        // A charge counts until the window ends.
+        let [_, period, ..] = exactly::<4>(arguments);
+        Some(self.calendar(arguments).map_or(period, |calendar| calendar.longest()))
     }
 
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
-        let OpenWindow { limit, started, used, left, stale } = open(arguments, state, now);
+        let OpenWindow { limit, started, used, left, stale } = self.open(arguments, state, now);
         let reset = |used| if used > 0 { left } else { 0 };
         let before = Gauge { remaining: limit.saturating_sub(used), reset: reset(used) };
         Plan::of(cost, limit, before, reset(used + cost), stale && used > 0, || left).marked(started)
@@ -183,7 +474,7 @@ impl Counter for FixedWindow {
             }
             return None;
         }
-        let OpenWindow { started, used, left, .. } = open(arguments, state.as_ref(), now);
+        let OpenWindow { started, used, left, .. } = self.open(arguments, state.as_ref(), now);
         let used = match change {
             Change::Charge(cost, _) => used + cost,
             Change::Refund(units, _) => used.saturating_sub(units),

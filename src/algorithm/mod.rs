@@ -8,7 +8,7 @@
 //! | [`TokenBucket`] | the same; refills evenly or in steps, starts full or not | no edge, or a step | budgets that are topped up; clients that must earn their burst |
 //! | [`LeakyBucket::meter`] | the same, as a level that drains | no edge | if you prefer the leaky bucket model |
 //! | [`LeakyBucket::queue`] | requests leave evenly spaced at the quota's rate | no edge | smoothing the load on a slow service by delaying requests |
-//! | [`FixedWindow`] | at most the limit in each window | up to twice the limit within a moment | quotas per calendar day, or per hour of a plan |
+//! | [`FixedWindow`] | at most the limit in each window | up to twice the limit within a moment | quotas of a plan, per hour, calendar day, month or year |
 //! | [`SlidingWindow`] | the limit per period if requests come evenly, up to twice the limit at worst; with `n` segments, at most the limit in any span one segment shorter than the period | smoothed | large limits for which a window's edge matters |
 //! | [`Concurrency`] | at most the limit **concurrently** | no edge | exports, uploads, jobs, connections |
 //! | [`SlidingLog`] | at most the limit in **any** span as long as the period, exactly | no edge | small limits that must be exact |
@@ -73,6 +73,7 @@ macro_rules! built_in {
 
 #[expect(unnameable_types, reason = "part of the sealed counters")]
 mod bucket;
+mod calendar;
 pub(crate) mod checked_twin;
 mod concurrency;
 mod contract;
@@ -92,6 +93,7 @@ mod token_bucket;
 pub(crate) mod twin;
 
 pub use self::{
+    calendar::Weekday,
     concurrency::Concurrency,
     contract::{Algorithm, Replenishment},
     fixed_window::FixedWindow,

@@ -141,6 +141,15 @@ impl Algorithm for Strikes {
 }
 
 impl Counter for Strikes {
+    /// The quota is its policy's, and not counted.
+    fn most_units(&self) -> u64 {
+        u64::MAX
+    }
+
+    fn counts_calendar_periods(&self) -> bool {
+        true
+    }
+
     fn usual(&self, arguments: &[u64]) -> Option<Vec<u64>> {
         let [after, within, first, longest, remembered] = exactly(arguments);
         Some(vec![usual::PENALTY, after, within, 0, first, longest, remembered])

@@ -294,6 +294,8 @@ pub(crate) enum Fault {
     ForeignValue,
     /// An algorithm failed or raised an error, or cannot be compiled.
     Algorithm,
+    /// The server's time is in none of the calendar's windows that the call has.
+    OtherWindow,
     /// No program listens at the address.
     NotListening,
     /// A round trip takes longer than the deadline.
@@ -311,6 +313,6 @@ impl Fault {
 
     /// Whether the failure is of a single key or algorithm, while the server decides about others.
     pub(crate) const fn is_of_one_decision(self) -> bool {
-        matches!(self, Self::ForeignValue | Self::Algorithm)
+        matches!(self, Self::ForeignValue | Self::Algorithm | Self::OtherWindow)
     }
 }

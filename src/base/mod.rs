@@ -22,7 +22,7 @@ pub(crate) use self::{
     answer::Now,
     error::valid,
     outage::OutageWatch,
-    quota::duration_text,
+    quota::{CalendarPeriod, duration_text},
     under_way::{Guard, UnderWay},
 };
 #[cfg(feature = "redis")]

@@ -20,13 +20,24 @@ use super::error::Error;
 ///
 /// # Bounds
 ///
-/// Limits and bursts are from 1 to 1,000,000,000,000, periods are whole microseconds from 1 millisecond to
-/// 400 days, and a burst must refill within 100 years. Quotas within these bounds are counted exactly, to the
-/// microsecond. Others cannot be built: `new` panics and `try_new` returns an error.
+/// Limits and bursts are from 1 to 999,999,999,999,999, the largest number of a response header. Periods are
+/// whole microseconds from 1 millisecond to 400 days, and a burst must refill within 100 years. Quotas within
+/// these bounds are counted exactly, to the microsecond. Others cannot be built: `new` panics and `try_new`
+/// returns an error. Fixed windows count up to the whole bound, buckets such as
+/// [`Gcra`](crate::algorithm::Gcra) up to 10,000,000,000,000 units, and other algorithms up to
+/// 1,000,000,000,000: a policy with more is an error.
+///
+/// # Calendar periods
+///
+/// [`per_month`](Self::per_month), [`per_quarter`](Self::per_quarter) and [`per_year`](Self::per_year) are
+/// periods of the calendar. A policy counts them in calendar windows without further settings: see
+/// [`FixedWindow::aligned`](crate::algorithm::FixedWindow::aligned), which also sets the day on which they
+/// start and the time zone. `per_day` and `per_week` are lengths of time, and become calendar days and weeks
+/// with that algorithm.
 ///
 /// # As text
 ///
-/// A quota parses from and prints as text such as `100/min`, `5/90s` or `10/s burst 20`; see
+/// A quota parses from and prints as text such as `100/min`, `5/90s`, `10/s burst 20` or `100000/month`; see
 /// [`FromStr`](#impl-FromStr-for-Quota). With the feature `serde`, configuration files hold the same text.
 ///
 /// # Example
@@ -60,13 +71,44 @@ use super::error::Error;
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Quota {
     limit: u64,
-    /// The period in microseconds.
+    /// The period in microseconds; for a calendar period its nominal length.
     period: u64,
     /// 0 if no burst was set.
     burst: u64,
+    calendar: Option<CalendarPeriod>,
 }
 
-const MAX_UNITS: u64 = 1_000_000_000_000;
+/// A period whose length depends on the calendar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum CalendarPeriod {
+    Month,
+    Quarter,
+    Year,
+}
+
+impl CalendarPeriod {
+    const ALL: [Self; 3] = [Self::Month, Self::Quarter, Self::Year];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Month => "month",
+            Self::Quarter => "quarter",
+            Self::Year => "year",
+        }
+    }
+
+    /// The length that the headers state, in days.
+    const fn nominal_days(self) -> u64 {
+        match self {
+            Self::Month => 30,
+            Self::Quarter => 90,
+            Self::Year => 365,
+        }
+    }
+}
+
+/// The largest integer of a structured field (RFC 9651, section 3.3.1).
+const MAX_UNITS: u64 = 999_999_999_999_999;
 const MIN_PERIOD: u64 = 1_000;
 const MAX_PERIOD: u64 = 400 * 86_400 * SECOND;
 const MAX_REFILL: u128 = 36_500 * 86_400 * SECOND as u128;
@@ -77,7 +119,7 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// If `limit` is 0 or above 1,000,000,000,000; in a `const`, that is a compile error.
+    /// If `limit` is 0 or above 999,999,999,999,999; in a `const`, that is a compile error.
     #[must_use]
     #[track_caller]
     pub const fn per_second(limit: u64) -> Self {
@@ -88,7 +130,7 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// If `limit` is 0 or above 1,000,000,000,000; in a `const`, that is a compile error.
+    /// If `limit` is 0 or above 999,999,999,999,999; in a `const`, that is a compile error.
     #[must_use]
     #[track_caller]
     pub const fn per_minute(limit: u64) -> Self {
@@ -99,7 +141,7 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// If `limit` is 0 or above 1,000,000,000,000; in a `const`, that is a compile error.
+    /// If `limit` is 0 or above 999,999,999,999,999; in a `const`, that is a compile error.
     #[must_use]
     #[track_caller]
     pub const fn per_hour(limit: u64) -> Self {
@@ -110,18 +152,86 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// If `limit` is 0 or above 1,000,000,000,000; in a `const`, that is a compile error.
+    /// If `limit` is 0 or above 999,999,999,999,999; in a `const`, that is a compile error.
     #[must_use]
     #[track_caller]
     pub const fn per_day(limit: u64) -> Self {
         Self::must(Self::checked(limit, 86_400 * SECOND))
     }
 
+    /// `limit` units per 7 days, and a [burst](Self#bursts) of `limit`.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is 0 or above 999,999,999,999,999; in a `const`, that is a compile error.
+    #[must_use]
+    #[track_caller]
+    pub const fn per_week(limit: u64) -> Self {
+        Self::must(Self::checked(limit, 7 * 86_400 * SECOND))
+    }
+
+    /// `limit` units per calendar month, counted by
+    /// [`FixedWindow::aligned`](crate::algorithm::FixedWindow::aligned): from the first day, in UTC, unless
+    /// that algorithm has other settings.
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is 0 or above 999,999,999,999,999; in a `const`, that is a compile error.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, store::ManualClock};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let clock = ManualClock::new(); // 2026-01-01, midnight UTC
+    /// let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
+    /// let plan = Policy::new("plan", Quota::per_month(100_000));
+    /// let acme = Key::new("acme");
+    ///
+    /// clock.advance(Duration::from_secs(30 * 86_400));
+    /// assert!(limiter.check(&plan, &acme, 100_000).await?.is_admitted());
+    /// let denied = limiter.check(&plan, &acme, 1).await?;
+    /// // It is January 31: the month ends in a day.
+    /// assert_eq!(denied.retry_after(), Some(Duration::from_secs(86_400)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    #[track_caller]
+    pub const fn per_month(limit: u64) -> Self {
+        Self::must(Self::by_calendar(limit, CalendarPeriod::Month))
+    }
+
+    /// `limit` units per quarter of a year, as [`per_month`](Self::per_month).
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is 0 or above 999,999,999,999,999; in a `const`, that is a compile error.
+    #[must_use]
+    #[track_caller]
+    pub const fn per_quarter(limit: u64) -> Self {
+        Self::must(Self::by_calendar(limit, CalendarPeriod::Quarter))
+    }
+
+    /// `limit` units per calendar year, as [`per_month`](Self::per_month).
+    ///
+    /// # Panics
+    ///
+    /// If `limit` is 0 or above 999,999,999,999,999; in a `const`, that is a compile error.
+    #[must_use]
+    #[track_caller]
+    pub const fn per_year(limit: u64) -> Self {
+        Self::must(Self::by_calendar(limit, CalendarPeriod::Year))
+    }
+
     /// `limit` units per `period`, and a [burst](Self#bursts) of `limit`.
     ///
     /// # Panics
     ///
-    /// If `limit` is 0 or above 1,000,000,000,000, or `period` below 1 millisecond, above 400 days, or not of
+    /// If `limit` is 0 or above 999,999,999,999,999, or `period` below 1 millisecond, above 400 days, or not of
     /// whole microseconds; in a `const`, that is a compile error. [`try_new`](Self::try_new) gives an error
     /// instead.
     #[must_use]
@@ -142,6 +252,13 @@ impl Quota {
         }
     }
 
+    const fn by_calendar(limit: u64, period: CalendarPeriod) -> Result<Self, &'static str> {
+        match Self::checked(limit, period.nominal_days() * 86_400 * SECOND) {
+            Ok(quota) => Ok(Self { calendar: Some(period), ..quota }),
+            Err(message) => Err(message),
+        }
+    }
+
     const fn of(limit: u64, period: Duration) -> Result<Self, &'static str> {
         if !period.subsec_nanos().is_multiple_of(1_000) {
             return Err("a quota's period must be of whole microseconds");
@@ -155,7 +272,7 @@ impl Quota {
     ///
     /// # Panics
     ///
-    /// If `burst` is 0, above 1,000,000,000,000, or would take more than 100 years to refill; in a `const`,
+    /// If `burst` is 0, above 999,999,999,999,999, or would take more than 100 years to refill; in a `const`,
     /// that is a compile error. [`try_burst`](Self::try_burst) gives an error instead.
     #[must_use]
     #[track_caller]
@@ -175,13 +292,37 @@ impl Quota {
         }
     }
 
+    /// The same period with another limit, and without a burst: such as another plan of the same month.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if `limit` is 0 or above 999,999,999,999,999.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::Quota;
+    ///
+    /// assert_eq!(Quota::per_month(1_000).with_limit(5_000)?, Quota::per_month(5_000));
+    /// assert_eq!(Quota::per_second(10).burst(20).with_limit(5)?, Quota::per_second(5));
+    /// # Ok::<(), tower_ratelimit::Error>(())
+    /// ```
+    pub const fn with_limit(self, limit: u64) -> Result<Self, Error> {
+        match Self::checked(limit, self.period) {
+            Ok(quota) => Ok(Self { calendar: self.calendar, ..quota }),
+            Err(message) => Err(Error::invalid(message)),
+        }
+    }
+
     /// Units per [`period`](Self::period).
     #[must_use]
     pub const fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// The time in which [`limit`](Self::limit) units are allowed.
+    /// The time in which [`limit`](Self::limit) units are allowed. For a
+    /// [calendar period](Self#calendar-periods) its nominal length: 30 days for a month, 90 for a quarter, and
+    /// 365 for a year.
     #[must_use]
     pub const fn period(&self) -> Duration {
         Duration::from_micros(self.period)
@@ -195,6 +336,10 @@ impl Quota {
 
     pub(crate) const fn period_micros(&self) -> u64 {
         self.period
+    }
+
+    pub(crate) const fn calendar(&self) -> Option<CalendarPeriod> {
+        self.calendar
     }
 
     /// One of the given number of equal shares, rounded up to whole units.
@@ -256,7 +401,7 @@ impl Quota {
             return Err("a quota's limit must be at least 1");
         }
         if limit > MAX_UNITS {
-            return Err("a quota's limit must be at most 1,000,000,000,000");
+            return Err("a quota's limit must be at most 999,999,999,999,999");
         }
         if period < MIN_PERIOD {
             return Err("a quota's period must be at least 1 millisecond");
@@ -264,7 +409,7 @@ impl Quota {
         if period > MAX_PERIOD {
             return Err("a quota's period must be at most 400 days");
         }
-        Ok(Self { limit, period, burst: 0 })
+        Ok(Self { limit, period, burst: 0, calendar: None })
     }
 
     const fn with_burst(self, burst: u64) -> Result<Self, &'static str> {
@@ -272,7 +417,10 @@ impl Quota {
             return Err("a quota's burst must be at least 1");
         }
         if burst > MAX_UNITS {
-            return Err("a quota's burst must be at most 1,000,000,000,000");
+            return Err("a quota's burst must be at most 999,999,999,999,999");
+        }
+        if self.calendar.is_some() {
+            return Err("a quota per month, quarter or year has no burst");
         }
         if burst as u128 * self.period as u128 / self.limit as u128 > MAX_REFILL {
             return Err("a quota's burst must refill within 100 years");
@@ -287,12 +435,15 @@ impl fmt::Debug for Quota {
     }
 }
 
-const FORM: &str = "write it as `<limit>/<period>`, such as `100/min`, `5/90s` or `10/s burst 20`";
+const FORM: &str =
+    "write it as `<limit>/<period>`, such as `100/min`, `5/90s`, `10/s burst 20` or `100000/month`";
+const ONE_CALENDAR_PERIOD: &str =
+    "a calendar period has no number: write `month`, `quarter` or `year`, or a number of days";
 
 /// Reads `<limit>/<period>` or `<limit>/<period> burst <burst>`.
 ///
 /// The period is a unit of time, optionally after a whole number: `us`, `ms`, `s`, `m` or `min`, `h`, `d`,
-/// `w`, or the unit spelled out. Spaces around numbers and words are ignored, `per` may replace the slash,
+/// `w`, or the unit spelled out. Or it is `month`, `quarter` or `year`, without a number. Spaces around numbers and words are ignored, `per` may replace the slash,
 /// and digits can be grouped with `_`. Case is ignored, except that a lone `M` is rejected: it could mean
 /// minute or month.
 ///
@@ -305,14 +456,19 @@ impl FromStr for Quota {
     fn from_str(text: &str) -> Result<Self, Error> {
         let invalid = |problem| invalid!("invalid quota `{text}`: {problem}");
         let (limit, period, burst) = split(text).ok_or_else(|| invalid(FORM))?;
-        let quota = Self::checked(limit, period).map_err(invalid)?;
+        let quota = match calendar_period(period) {
+            Some((1, period)) => Self::by_calendar(limit, period),
+            Some(_) => return Err(invalid(ONE_CALENDAR_PERIOD)),
+            None => Self::checked(limit, micros(period).ok_or_else(|| invalid(FORM))?),
+        };
+        let quota = quota.map_err(invalid)?;
         burst.map_or(Ok(quota), |burst| quota.with_burst(burst)).map_err(invalid)
     }
 }
 
-/// The limit, the period in microseconds and the burst. A number above `u64::MAX` becomes this bound, which
-/// no quota allows.
-fn split(text: &str) -> Option<(u64, u64, Option<u64>)> {
+/// The limit, the text of the period and the burst. A number above `u64::MAX` becomes this bound, which no
+/// quota allows.
+fn split(text: &str) -> Option<(u64, &str, Option<u64>)> {
     // ASCII letters keep their length, so positions in `lower` are valid in `text`.
     let lower = text.to_ascii_lowercase();
     let (limit, rest) = match lower.find('/') {
@@ -324,7 +480,16 @@ fn split(text: &str) -> Option<(u64, u64, Option<u64>)> {
         None => (&text[rest..], None),
     };
     let rate = rate.trim_end();
-    Some((number(&text[..limit])?, micros(rate.strip_suffix(',').unwrap_or(rate))?, burst))
+    Some((number(&text[..limit])?, rate.strip_suffix(',').unwrap_or(rate), burst))
+}
+
+/// A calendar period, and how many of them.
+fn calendar_period(text: &str) -> Option<(u64, CalendarPeriod)> {
+    let (count, unit) = count_and_unit(text)?;
+    let unit = unit.to_ascii_lowercase();
+    let singular = unit.strip_suffix('s').unwrap_or(&unit);
+    let period = CalendarPeriod::ALL.into_iter().find(|period| period.name() == singular)?;
+    Some((count, period))
 }
 
 /// Digits, which may be grouped: `10_000`.
@@ -340,11 +505,16 @@ fn number(text: &str) -> Option<u64> {
 
 /// A unit of time, or a whole number of one.
 fn micros(text: &str) -> Option<u64> {
+    let (count, unit) = count_and_unit(text)?;
+    Some(count.saturating_mul(unit_micros(unit)?))
+}
+
+/// A number, 1 if there is none, and what it counts.
+fn count_and_unit(text: &str) -> Option<(u64, &str)> {
     let text = text.trim();
     let unit = text.find(|char: char| !char.is_ascii_digit() && char != '_')?;
     let (count, unit) = text.split_at(unit);
-    let count = if count.is_empty() { 1 } else { number(count)? };
-    Some(count.saturating_mul(unit_micros(unit.trim())?))
+    Some((if count.is_empty() { 1 } else { number(count)? }, unit.trim()))
 }
 
 fn unit_micros(unit: &str) -> Option<u64> {
@@ -356,8 +526,9 @@ fn unit_micros(unit: &str) -> Option<u64> {
 /// As [`from_str`](Quota::from_str) reads it: `100/min`, `5/90s`, `10/s burst 20`.
 impl fmt::Display for Quota {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let period = match largest_unit(self.period) {
-            (unit, one, ..) if unit == self.period => one.to_owned(),
+        let period = match (self.calendar, largest_unit(self.period)) {
+            (Some(period), _) => period.name().to_owned(),
+            (None, (unit, one, ..)) if unit == self.period => one.to_owned(),
             _ => duration_text(self.period),
         };
         write!(f, "{}/{period}", self.limit)?;
@@ -418,7 +589,7 @@ mod tests {
                 name: "too many units",
                 limit: MAX_UNITS + 1,
                 period: second,
-                message: "at most 1,000,000,000,000",
+                message: "at most 999,999,999,999,999",
             },
             Row { name: "no time", limit: 1, period: Duration::ZERO, message: "at least 1 millisecond" },
             Row {
@@ -458,7 +629,7 @@ mod tests {
     fn a_burst_out_of_bounds_cannot_be_built() {
         let quota = Quota::per_day(1);
         for (burst, message) in
-            [(0, "at least 1"), (MAX_UNITS + 1, "at most 1,000,000,000,000"), (36_501, "100 years")]
+            [(0, "at least 1"), (MAX_UNITS + 1, "at most 999,999,999,999,999"), (36_501, "100 years")]
         {
             let error = quota.try_burst(burst).unwrap_err();
             assert!(error.to_string().contains(message), "{burst}: {error}");

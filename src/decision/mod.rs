@@ -6,6 +6,7 @@ mod local;
 #[cfg(feature = "metrics")]
 pub(crate) mod metrics;
 mod outcome;
+pub(crate) mod threshold;
 
 pub(crate) use self::{
     charge::{Charge, Charges, MOST_RULES, OneOrMany},
@@ -16,4 +17,5 @@ pub(crate) use self::{
 pub use self::{
     decision::DecisionSource,
     outcome::{Outcome, Verdict},
+    threshold::ThresholdEvent,
 };

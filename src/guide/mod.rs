@@ -10,6 +10,7 @@
 //! | [`choosing`] | Which numbers, which burst, which algorithm? |
 //! | [`several_limits`] | How do I combine limits, routes and costs? |
 //! | [`logins`] | How do I protect a login, and ban abusive clients? |
+//! | [`budgets`] | How do I sell a quota per month, give teams budgets, and warn before they are used up? |
 //! | [`streams`] | How do I limit LLM tokens, bytes and streams? |
 //! | [`grpc`] | How do I limit a tonic service, and what does its client see? |
 //! | [`websocket`] | How do I limit messages of a WebSocket, and server-sent events? |
@@ -25,6 +26,8 @@
 //! | [`migration`] | I come from `tower_governor`, `axum_gcra`, `tower-redis-cell`, express-rate-limit, Bucket4j, nginx, Spring or Envoy |
 //! | [`faq`] | Why 400? Why did a limit of 5 admit 9? Why do all my users share one limit? |
 
+#[doc = include_str!("budgets.md")]
+pub mod budgets {}
 #[doc = include_str!("choosing.md")]
 pub mod choosing {}
 #[doc = include_str!("client_ip.md")]

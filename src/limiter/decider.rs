@@ -31,11 +31,12 @@ type Begun = Now<Result<Decision, Error>, Deciding>;
 
 impl Deciding {
     #[inline]
-    fn counting(action: Action, answer: Answer<Decision>) -> Begun {
+    fn counting(action: Action, answer: Answer<Decision>, local: &Arc<LocalCounts<dyn Store>>) -> Begun {
         match answer.now() {
-            Now::Ready(decided) => Now::Ready(counted(action, decided)),
+            Now::Ready(decided) => Now::Ready(ended(action, decided, local)),
             Now::Later(answer) => {
-                Now::Later(Self::from(answer.then(move |decided| counted(action, decided))))
+                let local = local.clone();
+                Now::Later(Self::from(answer.then(move |decided| ended(action, decided, &local))))
             }
         }
     }
@@ -95,7 +96,7 @@ impl Decider {
             // One charge without a permit needs no check of its number or of its keys.
             Charges::One(charge) if !charge.needs_permit() => {
                 if let Some(decide_one) = decide_one {
-                    return Now::Ready(counted(action, decide_one(action, charge)));
+                    return Now::Ready(ended(action, decide_one(action, charge), &self.local));
                 }
                 let answer = store.decide(action, slice::from_ref(&charge));
                 return self.begun(action, Charges::One(charge), answer);
@@ -105,7 +106,7 @@ impl Decider {
         };
         let (answer, charges) = self.ask(action, charges);
         if decide_one.is_some() {
-            return Deciding::counting(action, answer);
+            return Deciding::counting(action, answer, &self.local);
         }
         self.begun(action, Charges::Many(charges), answer)
     }
@@ -166,7 +167,8 @@ impl Decider {
         let hold = |counts: &Arc<dyn Store>, made: &[Charge], decision: &Decision| {
             PermitRequest::of(counts, &self.background, made)?.grant(decision)
         };
-        counted(action, decided.or_else(|error| self.local.decide(action, charges, error, &hold)))
+        let decided = decided.or_else(|error| self.local.decide(action, charges, error, &hold));
+        ended(action, decided, &self.local)
     }
 
     /// Charges `units` more to each outcome of `decision`, or denies and charges nothing.
@@ -213,6 +215,21 @@ pub(super) fn enforced(
         }),
         Enforcement::Off => Answer::ready(Ok(Decision::not_limited())),
     }
+}
+
+/// Counts how an action has ended, and reports the shares of quotas that it has used.
+#[inline]
+fn ended(
+    action: Action,
+    decided: Result<Decision, Error>,
+    local: &LocalCounts<dyn Store>,
+) -> Result<Decision, Error> {
+    if action.charges_units()
+        && let Ok(decision) = &decided
+    {
+        local.thresholds.charged(decision);
+    }
+    counted(action, decided)
 }
 
 /// Counts how an action has ended, once the failure mode has decided.
@@ -275,7 +292,7 @@ mod tests {
         let reconciled = Reconciled::default();
         let charge = Charge::new(&Policy::new("api", Quota::per_day(9)), &Key::new("alice"), 1);
         let store = Arc::new(reconciled.clone());
-        let (local, background) = (LocalCounts::new(false), Background::new());
+        let (local, background) = (LocalCounts::new(), Background::new());
         let decider = Decider { store, decide_one: None, local, background };
         let complete = |decided| decider.complete(Action::Charge, slice::from_ref(&charge), decided);
         assert!(complete(Err(Error::new(ErrorKind::StoreSuspended, "not sent"))).is_ok());

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     base::{Answer, Error},
-    decision::{Charge, Decision},
+    decision::{Charge, Decision, ThresholdEvent},
     key::Key,
     policy::{Enforcement, Policy},
     store::{Action, LocalCounts, ManualClock, Store},
@@ -109,7 +109,7 @@ impl Limiter {
     pub fn new(store: impl Store) -> Self {
         let backend = store.backend();
         let local = backend.and_then(|backend| backend.0.local_counts());
-        let local = local.unwrap_or_else(|| LocalCounts::new(false));
+        let local = local.unwrap_or_else(LocalCounts::new);
         // A store around another one may fail, and sees every decision.
         let unwrapped = backend.filter(|_| store.inner().is_none());
         let decide_one = unwrapped.and_then(|backend| backend.0.decide_one());
@@ -117,6 +117,53 @@ impl Limiter {
         let user = Arc::new(User(background.clone()));
         let decider = Arc::new(Decider { store: Arc::new(store), decide_one, local, background });
         Self { decider, user, enforcement: Enforcement::On }
+    }
+
+    /// Calls `hook` whenever a key has used a share of a quota that its policy [notifies
+    /// at](Policy::notify_at), for all limiters and layers on this store, in this process.
+    ///
+    /// Each time that the use of a key rises to a share, one event is reported, by the instance that made the
+    /// charge: over all instances at most once, and exactly once unless the reply of the store is lost. Charges
+    /// of layers and handlers count, debits and settlements too, and after an outage what was charged then.
+    /// After a refund, the use can rise to the share again: [`ThresholdEvent::id`] is the same for such a
+    /// repeat.
+    ///
+    /// `hook` runs where the decision was made and delays the request, so send or spawn what takes longer.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::sync::mpsc;
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let (sender, receiver) = mpsc::channel();
+    /// limiter.on_threshold(move |event| drop(sender.send((event.percent, event.used, event.id()))));
+    ///
+    /// let plan = Policy::new("plan", Quota::per_month(1_000)).notify_at([80, 100]);
+    /// let acme = Key::new("acme");
+    /// limiter.check(&plan, &acme, 790).await?;
+    /// limiter.check(&plan, &acme, 20).await?;
+    /// limiter.check(&plan, &acme, 20).await?;
+    /// let (percent, used, id) = receiver.try_recv().unwrap();
+    /// assert_eq!((percent, used), (80, 810));
+    /// assert!(receiver.try_recv().is_err());
+    ///
+    /// // A refund, and again above 80 %: the event has the same id.
+    /// let charged = limiter.check(&plan, &acme, 50).await?;
+    /// limiter.refund(&charged, 50).await?;
+    /// limiter.operator().refund(&plan, &acme, 100).await?;
+    /// limiter.check(&plan, &acme, 90).await?;
+    /// assert_eq!(receiver.try_recv().unwrap(), (80, 820, id));
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// [`ThresholdEvent::id`]: crate::decision::ThresholdEvent::id
+    pub fn on_threshold(&self, hook: impl Fn(&ThresholdEvent<'_>) + Send + Sync + 'static) {
+        self.decider.local.thresholds.inform(Arc::new(hook));
     }
 
     /// This limiter under another [`Enforcement`]. Defaults to [`On`](Enforcement::On) for a new limiter; in

@@ -4,6 +4,7 @@
 //! |---|---|---|---|
 //! | `ratelimit_decisions_total` | counter | `policy`, `verdict`, `source` | decisions of layers and [`Limiter`](crate::Limiter)s, once for each policy that was charged or that denied |
 //! | `ratelimit_rejections_total` | counter | `reason` | requests that a [`RateLimitLayer`](crate::RateLimitLayer) or the service behind it rejected |
+//! | `ratelimit_thresholds_total` | counter | `policy`, `percent` | keys that have used a share of their quota that the policy [notifies at](crate::Policy::notify_at) |
 //! | `ratelimit_store_errors_total` | counter | `kind` | decisions and refunds that the store failed to make |
 //! | `ratelimit_decision_duration_seconds` | histogram | | the time that a decision waited for Redis, until its reply or its deadline |
 //! | `ratelimit_batch_decisions` | histogram | | decisions in one call of the script |

@@ -34,6 +34,8 @@ names! {
     DECISIONS_TOTAL = "ratelimit_decisions_total", COUNTER, Count,
         "Decisions, for each policy that was charged or that denied.";
     REJECTIONS_TOTAL = "ratelimit_rejections_total", COUNTER, Count, "Requests that a rate limit layer rejected.";
+    THRESHOLDS_TOTAL = "ratelimit_thresholds_total", COUNTER, Count,
+        "Keys that have used a share of their quota.";
     STORE_ERRORS_TOTAL = "ratelimit_store_errors_total", COUNTER, Count, "Decisions that the store failed to make.";
     DECISION_DURATION_SECONDS = "ratelimit_decision_duration_seconds", HISTOGRAM, Seconds,
         "The time that a decision waited for Redis.";

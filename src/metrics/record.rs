@@ -112,6 +112,12 @@ fn rejections(reason: usize, more: u64) {
     with_label(&REJECTIONS, ("reason", REASONS), reason, |it| it.increment(more));
 }
 
+/// A key of `policy` has used this share of its quota.
+pub(crate) fn threshold_reached(policy: &str, percent: u8) {
+    let labels = [("policy", policy.to_owned()), ("percent", percent.to_string())];
+    ::metrics::counter!(names::THRESHOLDS_TOTAL, &labels).increment(1);
+}
+
 /// The number of instances that have announced themselves in Redis.
 pub(crate) fn instances_seen(instances: u32) {
     with(&INSTANCES, |it| it.set(f64::from(instances)));

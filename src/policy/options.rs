@@ -43,6 +43,40 @@ impl Policy {
         self.with_independent(|settings| settings.quota_unit = unit)
     }
 
+    /// Reports each time that a key has used one of these shares of the quota, in percent from 1 to 100: to
+    /// [`Limiter::on_threshold`](crate::Limiter::on_threshold), in the log at info, and in the metric
+    /// `ratelimit_thresholds_total`. Defaults to none.
+    ///
+    /// * **Buckets** have no windows: the share is of the burst, and as units drain, a busy key reaches it again and
+    ///   again. Prefer windows, such as a quota per month, for what somebody should read.
+    /// * **A changed limit** reports nothing by itself. After a raised one, the same share of the new limit is
+    ///   reported with another id. If a lowered one is below what is used, the key is exhausted, and nothing is
+    ///   reported until its next window.
+    /// * **A cost above 1** may be denied before 100 % are used.
+    /// * **[Shadows](Self::shadow)** and [gradual enforcement](Self::rollout) report for all keys.
+    /// * **[Leased](Self::max_lease) units** count as used when they are leased.
+    ///
+    /// # Panics
+    ///
+    /// If a share is 0 or above 100. [`try_notify_at`](Self::try_notify_at) gives an error instead.
+    #[must_use]
+    #[track_caller]
+    pub fn notify_at(self, percents: impl IntoIterator<Item = u8>) -> Self {
+        valid(self.try_notify_at(percents))
+    }
+
+    /// The fallible form of [`notify_at`](Self::notify_at), for shares read from a configuration.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) where [`notify_at`](Self::notify_at) panics.
+    pub fn try_notify_at(self, percents: impl IntoIterator<Item = u8>) -> Result<Self, Error> {
+        let mut percents: Vec<u8> = percents.into_iter().collect();
+        percents.sort_unstable();
+        percents.dedup();
+        self.with(|settings| settings.notify_at = percents)
+    }
+
     /// Makes this a shadow policy: it decides, counts and is reported, but never denies. Use it to see what a
     /// new limit would deny before you enforce it.
     ///
@@ -345,12 +379,14 @@ mod tests {
             (
                 "too large",
                 Policy::new("large", Quota::per_second(1)).try_max_debt(u64::MAX),
-                "the debt is too large: quota and debt together must be within the bounds of a burst",
+                "the debt is too large: quota and debt together must be within the bounds of a quota, and of a burst for \
+                 algorithms that refill",
             ),
             (
                 "takes a century",
                 Policy::new("slow", Quota::per_day(1)).try_max_debt(40_000),
-                "the debt is too large: quota and debt together must be within the bounds of a burst",
+                "the debt is too large: quota and debt together must be within the bounds of a quota, and of a burst for \
+                 algorithms that refill",
             ),
         ];
         for (name, policy, message) in rows {

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    algorithm::{self, Algorithm, Replenishment},
+    algorithm::{self, Algorithm, Replenishment, counter::Counter},
     base::{Error, Quota},
 };
 
@@ -24,14 +24,17 @@ pub(super) struct Parameters {
     pub(super) usual: Arc<[u8]>,
 }
 
+/// The largest limit and burst of a quota that a custom algorithm counts: any product with 8,000 is exact.
+const MAX_CUSTOM_UNITS: u64 = 1_000_000_000_000;
 /// Above every quota's capacity, and exact in Lua.
-const MAX_CAPACITY: u64 = 1 << 44;
+const MAX_CAPACITY: u64 = 1 << 50;
 
 impl Parameters {
     pub(super) fn new(algorithm: &dyn Algorithm, quota: &Quota) -> Result<Self, Error> {
+        check_quota(algorithm, quota)?;
         let arguments: Arc<[u64]> = algorithm.arguments(quota)?.into();
         let capacity = algorithm.capacity(quota);
-        ensure!((1..=MAX_CAPACITY).contains(&capacity), "an algorithm's capacity must be from 1 to 2^44");
+        ensure!((1..=MAX_CAPACITY).contains(&capacity), "an algorithm's capacity must be from 1 to 2^50");
         Ok(Self {
             capacity,
             replenishment: algorithm.replenishment(quota),
@@ -53,9 +56,15 @@ impl Parameters {
         units: u64,
     ) -> Result<Self, Error> {
         let capacity = self.capacity.saturating_add(units);
+        let most = algorithm.counter().map_or(MAX_CUSTOM_UNITS, Counter::most_units);
+        let refills = match algorithm.replenishment(quota) {
+            Replenishment::InWindows => true,
+            _ => quota.try_burst(quota.capacity().saturating_add(units)).is_ok(),
+        };
         ensure!(
-            capacity <= MAX_CAPACITY && quota.try_burst(quota.capacity().saturating_add(units)).is_ok(),
-            "the debt is too large: quota and debt together must be within the bounds of a burst"
+            capacity <= most && refills,
+            "the debt is too large: quota and debt together must be within the bounds of a quota, and of a burst for \
+             algorithms that refill"
         );
         let with_debt = algorithm.counter().and_then(|counter| counter.with_debt(&self.arguments, units));
         let Some([own, debits]) = with_debt else {
@@ -88,6 +97,28 @@ impl Parameters {
         let recovery = algorithm.counter()?.lease_recovery(&self.arguments, most)?;
         Some(Duration::from_micros(recovery))
     }
+}
+
+/// Checks that the algorithm can count the quota.
+fn check_quota(algorithm: &dyn Algorithm, quota: &Quota) -> Result<(), Error> {
+    let counter = algorithm.counter();
+    let name = algorithm.name();
+    if let Some(period) = quota.calendar()
+        && !counter.is_some_and(Counter::counts_calendar_periods)
+    {
+        let period = period.name();
+        return Err(invalid!(
+            "{name} counts no calendar periods: use `FixedWindow::aligned()` for a quota per {period}, or a quota of days, \
+             such as `100/30d`"
+        ));
+    }
+    let most = counter.map_or(MAX_CUSTOM_UNITS, Counter::most_units);
+    if quota.limit().max(quota.capacity()) > most {
+        return Err(invalid!(
+            "{name} counts up to {most} units: use a larger unit, or `FixedWindow` for up to 999999999999999"
+        ));
+    }
+    Ok(())
 }
 
 /// See [`Parameters::usual`].

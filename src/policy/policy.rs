@@ -9,6 +9,8 @@ use super::{
     parameters::{Parameters, check},
     settings::{EVERY_KEY, PolicySettings},
 };
+#[cfg(feature = "redis")]
+use crate::algorithm::counter::{Windows, usual};
 #[cfg(feature = "metrics")]
 use crate::metrics::PolicyCounters;
 use crate::{
@@ -77,11 +79,17 @@ struct PolicyName {
 }
 
 const MAX_NAME: usize = 64;
+/// The first of the numbers of a policy whose windows are those of a calendar.
+#[cfg(feature = "redis")]
+const CALENDAR: u8 = usual::CALENDAR as u8;
 /// The time after which a permit expires if its holder no longer renews it.
 const PERMIT_EXPIRY: Duration = Duration::from_secs(30);
 
 impl Policy {
-    /// The policy `name`, counted by [`Gcra`].
+    /// The policy `name`, counted by [`Gcra`]. A quota per month, quarter or year is counted by
+    /// [`FixedWindow::aligned`](crate::algorithm::FixedWindow::aligned), and one of more than
+    /// 10,000,000,000,000 units, which no bucket counts, by
+    /// [`FixedWindow::anchored`](crate::algorithm::FixedWindow::anchored).
     ///
     /// # Panics
     ///
@@ -436,9 +444,32 @@ impl Policy {
         self.with(|settings| settings.quota = quota)
     }
 
+    /// Whether it reports shares of its quota that are used.
+    #[inline]
+    pub(crate) fn notifies(&self) -> bool {
+        !self.0.settings.notify_at.is_empty()
+    }
+
     /// The quota and the algorithm's options, as the Lua file and its Rust twin take them.
     pub(crate) fn arguments(&self) -> &[u64] {
         &self.0.parameters.arguments
+    }
+
+    /// The windows around the time that `now` returns, if they are those of a calendar.
+    #[cfg(feature = "redis")]
+    pub(crate) fn calendar_windows(&self, now: impl FnOnce() -> u64) -> Option<Windows> {
+        if !self.is_of_calendar() {
+            return None;
+        }
+        self.settings().algorithm.counter()?.calendar_windows(self.arguments(), now())
+    }
+
+    /// Whether its windows are those of a calendar.
+    #[cfg(feature = "redis")]
+    #[inline]
+    pub(crate) fn is_of_calendar(&self) -> bool {
+        // Only these policies have such numbers.
+        self.usual().first() == Some(&CALENDAR)
     }
 
     /// The numbers by which `lua/usual.lua` makes the usual decisions, as it takes them. Empty if it makes

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{FailureMode, Penalty, QuotaUnit};
 use crate::{
-    algorithm::{Algorithm, Gcra},
+    algorithm::{Algorithm, FixedWindow, Gcra},
     base::{Error, Quota},
 };
 
@@ -45,8 +45,13 @@ pub struct PolicySettings {
     /// The share of the keys for which the policy is enforced, from 0 to 1. See
     /// [`Policy::rollout`](crate::Policy::rollout).
     pub enforced: f64,
+    /// The shares of the quota, in percent, whose use is reported. See
+    /// [`Policy::notify_at`](crate::Policy::notify_at).
+    pub notify_at: Vec<u8>,
 }
 
+/// The most units that [`Gcra`] counts.
+const MAX_GCRA_UNITS: u64 = 10_000_000_000_000;
 const MAX_LEASED: u64 = 1_000_000_000_000;
 /// The number of equal parts into which keys are divided, some of which a [rollout](crate::Policy::rollout)
 /// enforces.
@@ -54,15 +59,22 @@ pub(super) const EVERY_KEY: u32 = 1_000_000;
 
 impl PolicySettings {
     pub(super) fn new(quota: Quota) -> Self {
+        let algorithm: Arc<dyn Algorithm> = match quota.calendar() {
+            Some(_) => Arc::new(FixedWindow::aligned()),
+            // It counts more than the default.
+            None if quota.limit().max(quota.capacity()) > MAX_GCRA_UNITS => Arc::new(FixedWindow::anchored()),
+            None => Arc::new(Gcra::new()),
+        };
         Self {
             quota,
-            algorithm: Arc::new(Gcra::new()),
+            algorithm,
             failure_mode: FailureMode::default(),
             max_lease: None,
             max_debt: 0,
             penalty: None,
             quota_unit: QuotaUnit::Requests,
             enforced: 1.0,
+            notify_at: Vec::new(),
         }
     }
 
@@ -79,9 +91,10 @@ impl PolicySettings {
                 penalty,
                 quota_unit,
                 enforced,
+                ref notify_at,
             } = *all;
             let strikes = penalty.map(|penalty| penalty.strikes().ok());
-            (quota, failure_mode, max_lease, max_debt, strikes, quota_unit, enforced)
+            ((quota, failure_mode, max_lease, max_debt, strikes, quota_unit, enforced), notify_at.clone())
         };
         values(self) == values(other)
     }
@@ -100,6 +113,9 @@ impl PolicySettings {
             Some(_) if self.penalty.is_some() => {
                 "a policy with a penalty cannot be leased, because an instance would spend leased units of a banned key: \
                  leave out `max_lease` or `penalty`"
+            }
+            _ if !self.notify_at.iter().all(|percent| (1..=100).contains(percent)) => {
+                "a share to notify at must be from 1 to 100 percent"
             }
             _ if !(0.0..=1.0).contains(&self.enforced) => {
                 "the share of keys must be from 0 to 1: 0.25 enforces the policy for a quarter of them"

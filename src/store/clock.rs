@@ -1,5 +1,7 @@
 //! The clock of a store, and one that a test sets.
 
+#[cfg(feature = "redis")]
+use std::sync::atomic::AtomicI64;
 use std::{
     sync::{
         Arc,
@@ -10,7 +12,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::base::time::micros;
+use crate::base::time::{micros, wall_micros};
 
 /// A clock that moves only when you move it, for tests that must not sleep.
 ///
@@ -121,9 +123,55 @@ pub(super) enum StoreClock {
         start: u64,
     },
     Manual(ManualClock),
+    /// The clock of a server, as it is known here.
+    #[cfg(feature = "redis")]
+    Server(Arc<ServerClock>),
+}
+
+/// An estimate of a server's clock: the last time that it reported, and what has passed since then on this
+/// machine. Until it has reported one, the wall clock of this machine.
+#[cfg(feature = "redis")]
+#[derive(Debug)]
+pub(crate) struct ServerClock {
+    started: Instant,
+    /// The wall clock at `started`.
+    start: u64,
+    /// How many microseconds the server is ahead of both.
+    ahead: AtomicI64,
+}
+
+#[cfg(feature = "redis")]
+impl ServerClock {
+    /// Microseconds since 1970.
+    pub(crate) fn micros(&self) -> u64 {
+        self.here().saturating_add_signed(self.ahead.load(Ordering::Relaxed))
+    }
+
+    /// Notes that the server's clock shows `micros` now.
+    pub(crate) fn report(&self, micros: u64) {
+        // Both are below 2^63.
+        let ahead = micros.cast_signed().saturating_sub(self.here().cast_signed());
+        self.ahead.store(ahead, Ordering::Relaxed);
+    }
+
+    fn here(&self) -> u64 {
+        self.start + micros(self.started.elapsed())
+    }
+}
+
+#[cfg(feature = "redis")]
+impl Default for ServerClock {
+    fn default() -> Self {
+        Self { started: Instant::now(), start: wall_micros(), ahead: AtomicI64::new(0) }
+    }
 }
 
 impl StoreClock {
+    /// A monotonic clock that shows the wall clock's time now.
+    pub(super) fn wall() -> Self {
+        Self::new(None, wall_micros())
+    }
+
     /// `manual`, or a monotonic clock that shows `start` now.
     pub(super) fn new(manual: Option<ManualClock>, start: u64) -> Self {
         manual.map_or_else(|| Self::Monotonic { started: Instant::now(), start }, Self::Manual)
@@ -136,14 +184,16 @@ impl StoreClock {
                 start + elapsed.as_secs() * 1_000_000 + u64::from(elapsed.subsec_micros())
             }
             Self::Manual(clock) => clock.micros(),
+            #[cfg(feature = "redis")]
+            Self::Server(clock) => clock.micros(),
         }
     }
 
-    /// The manual clock, or `None` for a monotonic one.
+    /// The manual clock, or `None` for another one.
     pub(super) const fn manual(&self) -> Option<&ManualClock> {
         match self {
-            Self::Monotonic { .. } => None,
             Self::Manual(clock) => Some(clock),
+            _ => None,
         }
     }
 }

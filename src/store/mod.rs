@@ -8,9 +8,12 @@ pub(crate) mod outage;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod store;
+mod thresholds;
 
 #[cfg(feature = "redis")]
 use self::action::Counts;
+#[cfg(feature = "redis")]
+pub(crate) use self::clock::ServerClock;
 #[cfg(feature = "redis")]
 pub use self::redis::{LeaseStatus, ProbeReport, RedisStoreBuilder, Servers};
 pub use self::{action::Action, clock::ManualClock, store::Store};

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use crate::model::{Ask, Counting, Model, Penalty, Receipt, Rule, Said, capacity};
+use crate::model::{Ask, Calendar, Counting, Model, Penalty, Receipt, Rule, Said, capacity};
 use futures_util::future::{join, join_all};
 use proptest::{
     prelude::*,
@@ -21,7 +21,7 @@ use proptest::{
 use support::{RedisPool, RedisServer, current_thread, pool, settings};
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, Key, Limiter, MemoryStore, Policy, Quota,
-    algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket, Weekday},
     decision::{Outcome, Verdict},
     policy::Penalty as PolicyPenalty,
     store::{ManualClock, RedisStoreBuilder},
@@ -103,18 +103,49 @@ fn period() -> impl Strategy<Value = u64> {
 }
 
 fn limit() -> impl Strategy<Value = u64> {
-    prop_oneof![4 => 1..20_u64, 3 => 1..2_000_u64, 2 => 1..10_000_000_u64, 1 => 1..=1_000_000_000_000_u64]
+    prop_oneof![4 => 1..20_u64, 3 => 1..2_000_u64, 2 => 1..10_000_000_u64, 1 => 1..=999_999_999_999_999_u64]
 }
 
 /// The algorithms by name, each with random options.
-const ALGORITHMS: [&str; 8] = ["gcra", "meter", "tokens", "queue", "anchored", "aligned", "log", "cells"];
+const ALGORITHMS: [&str; 9] =
+    ["gcra", "meter", "tokens", "queue", "anchored", "aligned", "calendar", "log", "cells"];
+
+const DAY: u64 = 86_400_000_000;
+/// Periods of aligned windows.
+const ALIGNED: [u64; 8] = [1_000, 40_000, 1_000_000, 7_500_000, 60_000_000, 3_600_000_000, DAY, 7 * DAY];
+/// With their nominal days. Days and weeks are counted by a calendar in zones with a name.
+const UNITS: [(&str, u64); 5] = [("month", 30), ("quarter", 90), ("year", 365), ("week", 7), ("day", 1)];
+const ZONES: [&str; 5] = ["+00:00", "+05:45", "America/Sao_Paulo", "Pacific/Apia", "Europe/Berlin"];
+
+/// A calendar, and the nominal length of its windows.
+fn calendar(random: u64) -> (Calendar, u64) {
+    let (zone, unit) = (random % 5, random / 5 % 5);
+    let (unit, days) = UNITS[if zone < 2 { unit as usize % 3 } else { unit as usize }];
+    let first = match unit {
+        "day" => 0,
+        "week" => random / 25 % 7,
+        "month" => 1 + random / 25 % 31,
+        _ => 1 + random / 25 % 12,
+    };
+    (Calendar { unit, first: first as i8, zone: ZONES[zone as usize] }, days * DAY)
+}
+
+/// The most units that an algorithm counts, by its name here or in a key.
+fn most(algorithm: &str) -> u64 {
+    match algorithm {
+        "gcra" | "meter" | "tokens" | "token-bucket" => 10_000_000_000_000,
+        "anchored" | "aligned" | "calendar" | "fixed-window" => 999_999_999_999_999,
+        _ => 1_000_000_000_000,
+    }
+}
 
 fn rule(algorithm: &'static str) -> impl Strategy<Value = Rule> {
     let burst = prop_oneof![Just(0), 1..50_u64, 1..5_000_u64];
     let debt = prop_oneof![3 => Just(0), 1 => 1..50_u64, 1 => 1..5_000_u64];
     (limit(), period(), burst, any::<u64>(), 0..100_u64, 1..30_u64, debt).prop_map(
         move |(limit, mut period, burst, random, percent, cells, debt)| {
-            let mut limit = limit;
+            // Room for the units that a step of tokens is rounded up to.
+            let mut limit = limit.min(most(algorithm) - 100);
             let bursting = matches!(algorithm, "gcra" | "meter" | "tokens") && burst > 0;
             let mut burst = if bursting || algorithm == "queue" { burst.max(1) } else { limit };
             let counting = match algorithm {
@@ -142,7 +173,15 @@ fn rule(algorithm: &'static str) -> impl Strategy<Value = Rule> {
                     Counting::Queue { wait: random % longest }
                 }
                 "anchored" => Counting::Anchored,
-                "aligned" => Counting::Aligned(random % period),
+                "aligned" => {
+                    period = ALIGNED[(random % 8) as usize];
+                    Counting::Aligned(random / 8 % period)
+                }
+                "calendar" => {
+                    let (calendar, nominal) = calendar(random);
+                    period = nominal;
+                    Counting::Calendar(calendar)
+                }
                 "log" => Counting::Log,
                 _ => {
                     period = period.div_ceil(cells * 1_000) * cells * 1_000;
@@ -183,13 +222,23 @@ fn rule(algorithm: &'static str) -> impl Strategy<Value = Rule> {
     )
 }
 
+const WEEKDAYS: [Weekday; 7] = [
+    Weekday::Monday,
+    Weekday::Tuesday,
+    Weekday::Wednesday,
+    Weekday::Thursday,
+    Weekday::Friday,
+    Weekday::Saturday,
+    Weekday::Sunday,
+];
+
 /// The algorithm's part of a key.
 fn algorithm(rule: Rule) -> &'static str {
     match rule.counting {
         Counting::Gcra => "gcra",
         Counting::Meter | Counting::Queue { .. } => "leaky-bucket",
         Counting::Tokens { .. } => "token-bucket",
-        Counting::Anchored | Counting::Aligned(_) => "fixed-window",
+        Counting::Anchored | Counting::Aligned(_) | Counting::Calendar(_) => "fixed-window",
         Counting::Log => "sliding-log",
         Counting::Cells(_) => "sliding-window",
     }
@@ -214,8 +263,25 @@ fn policy(name: &str, rule: Rule) -> Policy {
         }
         Counting::Anchored => Policy::new(name, quota).algorithm(FixedWindow::anchored()),
         Counting::Aligned(offset) => {
-            let west = Duration::from_micros(offset);
+            // Weeks start on a Monday, four days after 1970.
+            let monday = if rule.period == 7 * DAY { 4 * DAY } else { 0 };
+            let west = Duration::from_micros((offset + rule.period - monday) % rule.period);
             Policy::new(name, quota).algorithm(FixedWindow::aligned().utc_offset_west(west))
+        }
+        Counting::Calendar(Calendar { unit, first, zone }) => {
+            let windows = match zone.strip_prefix("+05:45") {
+                Some(_) => FixedWindow::aligned().utc_offset_east(Duration::from_secs(345 * 60)),
+                None if zone == "+00:00" => FixedWindow::aligned(),
+                None => FixedWindow::aligned().time_zone(zone),
+            };
+            let windows = match (unit, u8::try_from(first).unwrap()) {
+                ("day", _) => windows,
+                ("week", day) => windows.from_weekday(WEEKDAYS[usize::from(day)]),
+                ("month", day) => windows.from_day(day),
+                (_, month) => windows.from_month(month),
+            };
+            let quota: Quota = format!("{}/{unit}", rule.limit).parse().unwrap();
+            Policy::new(name, quota.with_limit(rule.limit).unwrap()).algorithm(windows)
         }
         Counting::Log => Policy::new(name, quota).algorithm(SlidingLog::new()),
         Counting::Cells(cells) => {
@@ -252,10 +318,11 @@ fn bounded(debt: u64, limit: u64, period: u64, burst: u64) -> u64 {
 /// The rule after a change of quota. Values that depend on both the limit and the period stay whole.
 fn changed(rule: Rule, limit: u64, stretch: u64) -> Rule {
     let period = match rule.counting {
-        Counting::Tokens { step: Some(_), .. } | Counting::Aligned(_) => rule.period,
+        Counting::Tokens { step: Some(_), .. } | Counting::Aligned(_) | Counting::Calendar(_) => rule.period,
         _ if rule.period <= 1_000_000_000_000 => rule.period * stretch,
         _ => rule.period,
     };
+    let limit = limit.min(most(algorithm(rule)));
     let limit = match rule.counting {
         Counting::Tokens { step: Some(_), .. } => {
             rule.limit * limit.min(1_000_000_000_000 / rule.limit).clamp(1, 5)
@@ -396,13 +463,13 @@ impl Contest {
     /// A store that keeps all states, and one that drops them when they expire. The time of the runtime must be paused.
     async fn in_memory(rules: Vec<Rule>) -> Self {
         let (clock, expiring) = (ManualClock::new(), Limiter::new(MemoryStore::new()));
-        // The time that the store was built at: the window of this policy started at a multiple of its period.
-        let period = Duration::from_secs(400 * 86_400);
-        let epoch = Policy::new("clock", Quota::new(1, period)).algorithm(FixedWindow::aligned());
+        // The time that the store was built at: the window of this policy ends on a Monday, as the day 4 after 1970 was.
+        let (period, first) = (Duration::from_secs(7 * 86_400), Duration::from_secs(4 * 86_400));
+        let epoch = Policy::new("clock", Quota::per_week(1)).algorithm(FixedWindow::aligned());
         let reset = expiring.check(&epoch, &Key::new("clock"), 1).await.unwrap().outcomes()[0].reset_after();
         let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
-        let windows = u32::try_from((wall + reset).as_secs() / period.as_secs()).unwrap();
-        clock.set(period * windows - reset);
+        let windows = u32::try_from((wall + reset - first).as_secs() / period.as_secs()).unwrap();
+        clock.set(first + period * windows - reset);
         let keeping = Limiter::new(MemoryStore::with_clock(clock.clone()));
         let contest = Self::of(vec![("memory", keeping), ("memory, expiring", expiring)], clock, rules);
         Self { has_real_clock: true, ..contest }

@@ -138,11 +138,21 @@ impl Rule {
     }
 }
 
+/// Of a day, in microseconds.
+const DIVISORS: [u64; 7] = [12_000, 60_000, 120_000, 480_000, 1_200_000, 6_000_000, 15_000_000];
+
 fn rule(kind: Kind) -> impl Strategy<Value = Rule> {
     let limit = prop_oneof![1..20_u64, 20..3_000_u64];
     let period = prop_oneof![10_000..1_000_000_u64, 300_000..20_000_000_u64];
     (limit, period, prop_oneof![1..10_u64, 10..3_000_u64], prop_oneof![1..10_u64, 10..500_u64]).prop_map(
-        move |(limit, period, burst, most)| Rule { kind, limit, period: period / 60 * 60 + 60, burst, most },
+        move |(limit, period, burst, most)| {
+            let period = match kind {
+                // It divides a day.
+                Kind::Aligned => DIVISORS[period as usize % DIVISORS.len()],
+                _ => period / 60 * 60 + 60,
+            };
+            Rule { kind, limit, period, burst, most }
+        },
     )
 }
 

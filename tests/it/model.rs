@@ -6,6 +6,12 @@ use std::{
     time::Duration,
 };
 
+use jiff::{
+    Span, Timestamp,
+    civil::Date,
+    tz::{Offset, TimeZone},
+};
+
 /// The most units of a cell: 40 bits.
 const MOST_OF_A_CELL: i128 = (1 << 40) - 1;
 
@@ -50,8 +56,52 @@ pub(crate) enum Counting {
     Anchored,
     /// Windows open at this many microseconds past each multiple of the period.
     Aligned(u64),
+    Calendar(Calendar),
     Log,
     Cells(u64),
+}
+
+/// The windows of a calendar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Calendar {
+    /// `day`, `week`, `month`, `quarter` or `year`.
+    pub(crate) unit: &'static str,
+    /// The weekday from Monday, counted from 0, on which a week starts; the day of a month; or the month in which
+    /// a quarter or a year starts.
+    pub(crate) first: i8,
+    /// Of the IANA database, or an offset such as `+05:45`.
+    pub(crate) zone: &'static str,
+}
+
+impl Calendar {
+    /// When the window of `now` started: the latest date on which one starts, looked for day by day.
+    fn start(self, now: i128) -> i128 {
+        let zone = match self.zone.strip_prefix('+').and_then(|offset| offset.split_once(':')) {
+            Some((hours, minutes)) => {
+                let minutes = hours.parse::<i32>().unwrap() * 60 + minutes.parse::<i32>().unwrap();
+                TimeZone::fixed(Offset::from_seconds(minutes * 60).unwrap())
+            }
+            None => TimeZone::get(self.zone).unwrap(),
+        };
+        let now = i64::try_from(now).unwrap();
+        let today = Timestamp::from_microsecond(now).unwrap().to_zoned(zone.clone()).date();
+        let days = (-1..800).map(|back| today.saturating_sub(Span::new().days(back)));
+        let starts = days.filter(|day| self.is_start(*day)).map(|day| {
+            day.to_zoned(zone.clone()).unwrap().start_of_day().unwrap().timestamp().as_microsecond()
+        });
+        starts.filter(|start| *start <= now).max().unwrap().into()
+    }
+
+    fn is_start(self, day: Date) -> bool {
+        let is_first = day.day() == 1 && (day.month() - self.first).rem_euclid(3) == 0;
+        match self.unit {
+            "day" => true,
+            "week" => day.weekday().to_monday_zero_offset() == self.first,
+            "month" => day.day() == self.first.min(day.days_in_month()),
+            "quarter" => is_first,
+            _ => is_first && day.month() == self.first,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -317,7 +367,7 @@ impl Model {
                 old_width = width;
                 entries.retain(|(at, _)| at + width * i128::from(cells) >= began);
             }
-            Counting::Anchored | Counting::Aligned(_) => {
+            Counting::Anchored | Counting::Aligned(_) | Counting::Calendar(_) => {
                 if let Some((at, _)) = entries.first_mut()
                     && *at > now
                 {
@@ -490,6 +540,7 @@ fn is_in_window(rule: Rule, at: i128, now: i128) -> bool {
     let period = i128::from(rule.period);
     match rule.counting {
         Counting::Aligned(offset) => at >= now - (now - i128::from(offset)).rem_euclid(period),
+        Counting::Calendar(calendar) => at >= calendar.start(now),
         _ => at + period > now,
     }
 }
@@ -501,9 +552,11 @@ impl View {
         }
         let cost = i128::from(cost);
         match rule.counting {
-            Counting::Anchored | Counting::Aligned(_) | Counting::Log | Counting::Cells(_) => {
-                self.used(rule, now).leaves_room(i128::from(rule.limit), cost)
-            }
+            Counting::Anchored
+            | Counting::Aligned(_)
+            | Counting::Calendar(_)
+            | Counting::Log
+            | Counting::Cells(_) => self.used(rule, now).leaves_room(i128::from(rule.limit), cost),
             _ => {
                 let (since, units) = self.account.entries[0];
                 let drained = paid(rule, since, now).leaves(units, 0);
@@ -522,7 +575,7 @@ impl View {
         let period = i128::from(rule.period);
         let alive = |at: i128| is_in_window(rule, at, now);
         match rule.counting {
-            Counting::Aligned(_) | Counting::Anchored | Counting::Log => Fraction {
+            Counting::Aligned(_) | Counting::Calendar(_) | Counting::Anchored | Counting::Log => Fraction {
                 numerator: self
                     .account
                     .entries
@@ -558,9 +611,11 @@ impl View {
 
     fn is_fully_replenished(&self, rule: Rule, now: i128) -> bool {
         match rule.counting {
-            Counting::Anchored | Counting::Aligned(_) | Counting::Log | Counting::Cells(_) => {
-                self.used(rule, now).numerator == 0
-            }
+            Counting::Anchored
+            | Counting::Aligned(_)
+            | Counting::Calendar(_)
+            | Counting::Log
+            | Counting::Cells(_) => self.used(rule, now).numerator == 0,
             _ => {
                 let (since, units) = self.account.entries[0];
                 paid(rule, since, now).leaves(units, 0)
@@ -596,7 +651,14 @@ impl View {
     fn written(&self, rule: Rule, now: i128) -> Account {
         let mut account = self.account.clone();
         account.owed = match (rule.counting, account.entries.first()) {
-            (Counting::Anchored | Counting::Aligned(_) | Counting::Log | Counting::Cells(_), _)
+            (
+                Counting::Anchored
+                | Counting::Aligned(_)
+                | Counting::Calendar(_)
+                | Counting::Log
+                | Counting::Cells(_),
+                _,
+            )
             | (_, None) => 0,
             (_, Some(&(since, units))) if rule.debt > 0 => {
                 (units - paid(rule, since, now + wait(rule)).whole() - i128::from(rule.burst)).max(0)
@@ -609,7 +671,7 @@ impl View {
     /// The receipt of the latest charge.
     fn receipt(&self, rule: Rule, now: i128) -> Receipt {
         let mark = match rule.counting {
-            Counting::Anchored | Counting::Aligned(_) => self.account.entries[0].0,
+            Counting::Anchored | Counting::Aligned(_) | Counting::Calendar(_) => self.account.entries[0].0,
             Counting::Log => 0,
             Counting::Cells(cells) => {
                 let width = i128::from(rule.period / cells);
@@ -629,14 +691,18 @@ impl View {
         let mut units = i128::from(units);
         if matches!(
             rule.counting,
-            Counting::Anchored | Counting::Aligned(_) | Counting::Log | Counting::Cells(_)
+            Counting::Anchored
+                | Counting::Aligned(_)
+                | Counting::Calendar(_)
+                | Counting::Log
+                | Counting::Cells(_)
         ) {
             // The state as stored, regardless of the current quota.
             self.account = raw.clone();
         }
         let Account { entries, refunded, since: start, width: written, real_from, .. } = &mut self.account;
         match rule.counting {
-            Counting::Anchored | Counting::Aligned(_) => {
+            Counting::Anchored | Counting::Aligned(_) | Counting::Calendar(_) => {
                 if entries[0].0 != charge.mark {
                     return false;
                 }
@@ -725,7 +791,11 @@ impl View {
         let mut units = i128::from(units);
         let Account { entries, refunded, .. } = &mut self.account;
         match rule.counting {
-            Counting::Anchored | Counting::Aligned(_) | Counting::Log | Counting::Cells(_) => {
+            Counting::Anchored
+            | Counting::Aligned(_)
+            | Counting::Calendar(_)
+            | Counting::Log
+            | Counting::Cells(_) => {
                 entries.sort_by_key(|(at, _)| *at);
                 for (_, charged) in entries.iter_mut().rev() {
                     let given = units.min(*charged);

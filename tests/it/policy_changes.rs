@@ -43,6 +43,7 @@ enum Setting {
     Penalty,
     Unit,
     Enforced,
+    Thresholds,
 }
 
 /// The settings of a policy as texts, to compare them. Fails if a setting is not among them; a row of the table must change
@@ -57,11 +58,12 @@ fn parts(policy: &Policy) -> Vec<(Setting, String)> {
         penalty,
         quota_unit,
         enforced,
+        notify_at,
         ..
     } = policy.settings();
     let known = format!(
         "PolicySettings {{ quota: {quota:?}, algorithm: {algorithm:?}, failure_mode: {failure_mode:?}, max_lease: {max_lease:?}, \
-         max_debt: {max_debt:?}, penalty: {penalty:?}, quota_unit: {quota_unit:?}, enforced: {enforced:?} }}"
+         max_debt: {max_debt:?}, penalty: {penalty:?}, quota_unit: {quota_unit:?}, enforced: {enforced:?}, notify_at: {notify_at:?} }}"
     );
     assert_eq!(format!("{:?}", policy.settings()), known);
     vec![
@@ -76,6 +78,7 @@ fn parts(policy: &Policy) -> Vec<(Setting, String)> {
         (Setting::Penalty, format!("{penalty:?}")),
         (Setting::Unit, format!("{quota_unit}")),
         (Setting::Enforced, format!("{enforced}")),
+        (Setting::Thresholds, format!("{notify_at:?}")),
     ]
 }
 
@@ -208,6 +211,13 @@ const CHANGES: &[Change] = &[
         name: "enforced for fewer keys",
         settings: &[Setting::Enforced],
         pairs: |policy| vec![(Some(policy.clone()), Some(policy.clone().shadow()))],
+    },
+    Change {
+        name: "the [thresholds](Policy::notify_at)",
+        settings: &[Setting::Thresholds],
+        pairs: |policy| {
+            vec![(Some(policy.clone()), with(policy, |settings| settings.notify_at = vec![80, 100]))]
+        },
     },
     Change {
         name: "the unit",

@@ -44,11 +44,14 @@ fn each(name: &str, quota: Quota) -> Vec<(&'static str, Policy)> {
         ("meter", policy().algorithm(LeakyBucket::meter())),
         ("queue", policy().algorithm(LeakyBucket::queue(quota.period()))),
         ("anchored window", policy().algorithm(FixedWindow::anchored())),
-        ("aligned window", policy().algorithm(FixedWindow::aligned())),
         ("sliding window", policy().algorithm(SlidingWindow::new())),
         ("sliding window of ten", policy().algorithm(SlidingWindow::new().segments(10))),
         ("sliding log", policy().algorithm(SlidingLog::new())),
     ];
+    // Others cannot be aligned.
+    if Duration::from_secs(86_400).as_micros().is_multiple_of(quota.period().as_micros()) {
+        all.push(("aligned window", policy().algorithm(FixedWindow::aligned())));
+    }
     if quota.limit() <= 1_000_000 {
         all.push(("concurrency", policy().algorithm(Concurrency::new())));
     }

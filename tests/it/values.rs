@@ -138,7 +138,8 @@ fn quotas_parse_the_usual_spellings_and_print_one_of_them() {
 
 #[test]
 fn an_invalid_quota_text_is_an_error_that_names_it_and_shows_the_form() {
-    let form = "write it as `<limit>/<period>`, such as `100/min`, `5/90s` or `10/s burst 20`";
+    let form =
+        "write it as `<limit>/<period>`, such as `100/min`, `5/90s`, `10/s burst 20` or `100000/month`";
     let rows = [
         ("", form),
         ("100", form),
@@ -155,7 +156,7 @@ fn an_invalid_quota_text_is_an_error_that_names_it_and_shows_the_form() {
         ("10/s burst 20 burst 30", form),
         ("１/s", form),
         ("0/s", "a quota's limit must be at least 1"),
-        ("99999999999999999999999/s", "a quota's limit must be at most 1,000,000,000,000"),
+        ("99999999999999999999999/s", "a quota's limit must be at most 999,999,999,999,999"),
         ("1/0s", "a quota's period must be at least 1 millisecond"),
         ("1/99999999999999999999999d", "a quota's period must be at most 400 days"),
         ("1/s burst 0", "a quota's burst must be at least 1"),

@@ -19,6 +19,7 @@
 //! | `stored` | one policy, 10,000 a day with the same burst: Redis has a state of each key; 1, 4, 16 and 64 decisions in each call |
 //! | `stored-pair` | the same with a fixed window of a day as well: two charges |
 //! | `stored-window` | only the fixed window |
+//! | `stored-month` | a calendar month in its place |
 //! | `alone-stored` | `stored` as one request at a time: the client, and Redis as `stored, 1 a call` |
 //! | `memory` | one policy in process, allowed and denied |
 //!

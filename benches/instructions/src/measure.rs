@@ -67,7 +67,7 @@ pub(crate) fn all(contenders: &[&str]) -> Result<Results, Failure> {
                 results.count_client(contender, 1, &none)?;
                 results.count_calls("stored", &[1])?;
             }
-            "stored" | "stored-pair" | "stored-window" | "idle" | "idle-pair" => {
+            "stored" | "stored-pair" | "stored-window" | "stored-month" | "idle" | "idle-pair" => {
                 results.count_calls(contender, CALLS)?;
             }
             _ => {

@@ -18,3 +18,9 @@ fn the_reqwest_client_gets_all_answers() {
 fn the_tonic_client_gets_all_answers() {
     check(env!("CARGO_BIN_EXE_example-client-retry-tonic"), "hello you, call 5\n");
 }
+
+#[test]
+fn the_webhook_is_posted_once_for_each_share() {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_example-webhook")).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "80 % of 10\n100 % of 10\n");
+}

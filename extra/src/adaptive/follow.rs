@@ -190,7 +190,7 @@ fn share_of(quota: Quota, share: f64) -> Result<Quota, Error> {
     const EXACT: f64 = 1.0 - 1e-14;
     // The limit is rounded up and the burst down, so the burst refills no later than before.
     let limit = ((quota.limit() as f64 * share * EXACT).ceil() as u64).clamp(1, quota.limit());
-    let scaled = Quota::try_new(limit, quota.period())?;
+    let scaled = quota.with_limit(limit)?;
     if !quota.has_burst() {
         return Ok(scaled);
     }

@@ -77,7 +77,7 @@ impl Table for AlgorithmTable {
 
 /// A distance from UTC, such as `+05:30`: the windows of that time zone.
 #[derive(Debug)]
-pub(super) struct UtcOffset(FixedWindow);
+pub(super) struct UtcOffset(pub(super) FixedWindow);
 
 impl FromStr for UtcOffset {
     type Err = Error;

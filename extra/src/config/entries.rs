@@ -4,11 +4,15 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, de::Unexpected};
 use tower_ratelimit::policy::QuotaUnit;
-use tower_ratelimit::{Error, FailureMode, Policy, Quota, algorithm::Gcra};
+use tower_ratelimit::{
+    Error, ErrorKind, FailureMode, Policy, Quota,
+    algorithm::{Algorithm, Gcra},
+};
 
 use super::{
     algorithm::AlgorithmTable,
     penalty::PenaltyEntry,
+    quota::QuotaEntry,
     table::{Table, TextOrTable},
 };
 
@@ -18,7 +22,7 @@ use super::{
 #[serde(rename = "a policy", deny_unknown_fields)]
 pub(crate) struct PolicyChanges {
     name: Option<String>,
-    quota: Option<Quota>,
+    quota: Option<TextOrTable<QuotaEntry>>,
     #[serde(default, deserialize_with = "entry")]
     algorithm: Entry<TextOrTable<AlgorithmTable>>,
     #[serde(default, deserialize_with = "entry")]
@@ -33,6 +37,8 @@ pub(crate) struct PolicyChanges {
     enforced: Entry<f64>,
     #[serde(default, deserialize_with = "entry")]
     quota_unit: Entry<QuotaUnit>,
+    #[serde(default, deserialize_with = "entry")]
+    notify_at: Entry<Vec<u8>>,
 }
 
 /// An entry: `None` if the table leaves it out, `Some(None)` if it is `null`, which stands for its default.
@@ -52,6 +58,11 @@ impl Table for PolicyChanges {
     }
 }
 
+/// What counts a quota if nothing else is set.
+fn default_algorithm(quota: Quota) -> Arc<dyn Algorithm> {
+    Policy::new("default", quota).settings().algorithm.clone()
+}
+
 impl PolicyChanges {
     /// The entry `name`. [`apply`](Self::apply) does not read it.
     pub(crate) fn name(&self) -> Option<&str> {
@@ -59,8 +70,8 @@ impl PolicyChanges {
     }
 
     /// The entry `quota`.
-    pub(crate) const fn quota(&self) -> Option<Quota> {
-        self.quota
+    pub(crate) fn quota(&self) -> Option<Quota> {
+        self.quota.as_ref().map(|TextOrTable(entry)| entry.quota)
     }
 
     /// `policy` with these entries.
@@ -70,15 +81,24 @@ impl PolicyChanges {
     /// The entries do not fit together, such as a burst and an algorithm that counts in windows.
     pub(crate) fn apply(self, policy: &Policy) -> Result<Policy, Error> {
         let mut settings = policy.settings().clone();
-        if let Some(algorithm) = self.algorithm {
-            settings.algorithm = match algorithm {
-                None => Arc::new(Gcra::new()),
-                Some(TextOrTable(table)) => table.algorithm()?,
-            };
-        }
-        if let Some(quota) = self.quota {
-            settings.quota = quota;
-        }
+        let windows = self.quota.as_ref().and_then(|TextOrTable(entry)| entry.windows);
+        settings.quota = self.quota().unwrap_or(settings.quota);
+        settings.algorithm = match (self.algorithm, windows) {
+            (Some(Some(_)), Some(_)) => {
+                return Err(Error::new(
+                    ErrorKind::InvalidConfig,
+                    "a quota that is a table has calendar windows: leave out `algorithm`, or write the quota as text",
+                ));
+            }
+            (_, Some(windows)) => Arc::new(windows),
+            (Some(Some(TextOrTable(table))), None) => table.algorithm()?,
+            (Some(None), None) => default_algorithm(settings.quota),
+            // The default, which has no options: another one counts calendar periods.
+            (None, None) if settings.algorithm.name() == Gcra::new().name() => {
+                default_algorithm(settings.quota)
+            }
+            (None, None) => settings.algorithm,
+        };
         if let Some(mode) = self.failure_mode {
             settings.failure_mode = mode.unwrap_or_default();
         }
@@ -96,6 +116,9 @@ impl PolicyChanges {
         }
         if let Some(share) = self.enforced {
             settings.enforced = share.unwrap_or(1.0);
+        }
+        if let Some(percents) = self.notify_at {
+            settings.notify_at = percents.unwrap_or_default();
         }
         policy.with_settings(settings)
     }

@@ -6,6 +6,7 @@ mod algorithm;
 mod entries;
 mod penalty;
 mod policy;
+mod quota;
 mod summary;
 mod table;
 

@@ -37,6 +37,8 @@ pub struct PolicySummary {
     quota_unit: QuotaUnit,
     enforced: f64,
     failure_mode: FailureMode,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notify_at: Vec<u8>,
 }
 
 impl PolicySummary {
@@ -55,6 +57,7 @@ impl PolicySummary {
             quota_unit: settings.quota_unit,
             enforced: settings.enforced,
             failure_mode: settings.failure_mode,
+            notify_at: settings.notify_at.clone(),
         }
     }
 }

@@ -9,7 +9,7 @@ pub(super) fn changes(old: &Policy, new: &Policy) -> String {
     changed.map(|((name, old), (_, new))| format!("{name} {old} -> {new}")).collect::<Vec<_>>().join(", ")
 }
 
-fn rows(policy: &Policy) -> [(&'static str, String); 9] {
+fn rows(policy: &Policy) -> [(&'static str, String); 10] {
     let settings = policy.settings();
     [
         ("quota", settings.quota.to_string()),
@@ -22,6 +22,7 @@ fn rows(policy: &Policy) -> [(&'static str, String); 9] {
         ("quota_unit", settings.quota_unit.to_string()),
         ("enforced", settings.enforced.to_string()),
         ("failure mode", settings.failure_mode.to_string()),
+        ("notify_at", format!("{:?}", settings.notify_at)),
     ]
 }
 

@@ -18,7 +18,7 @@ use crate::{
         Receipt,
         twin::{Admission, Gauge},
     },
-    base::{Answer, Error, ErrorKind, sync::lock, time::wall_micros},
+    base::{Answer, Error, ErrorKind, sync::lock},
     decision::{Charge, Decision, Outcome, Verdict},
     key::Key,
     policy::Policy,
@@ -87,7 +87,7 @@ impl MemoryStore {
     /// A store with a monotonic clock.
     #[must_use]
     pub fn new() -> Self {
-        Self::of(StoreClock::new(None, wall_micros()))
+        Self::of(StoreClock::wall())
     }
 
     /// A store that takes the time from `clock`, for tests.
@@ -96,7 +96,7 @@ impl MemoryStore {
         Self::of(StoreClock::new(Some(clock), 0))
     }
 
-    fn of(clock: StoreClock) -> Self {
+    pub(in crate::store) fn of(clock: StoreClock) -> Self {
         let shards = shards(DEFAULT_CAPACITY, clock.manual().is_none());
         Self { shards, hasher: RandomState::new(), clock }
     }

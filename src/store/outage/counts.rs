@@ -12,11 +12,14 @@ use std::{
 use indexmap::{IndexMap, map::Entry};
 use tokio::time::Instant;
 
+#[cfg(feature = "redis")]
+use crate::store::ServerClock;
 use crate::{
     base::{Guard, UnderWay},
     decision::{Charge, Outcome, Reconciliation},
     key::Key,
     policy::Policy,
+    store::{StoreClock, thresholds::Thresholds},
 };
 
 /// The most keys that are counted in this process, which takes at most about 30 MB.
@@ -28,8 +31,12 @@ pub(super) const MAX_KEYS: usize = 100_000;
 pub(crate) struct LocalCounts<S: ?Sized> {
     /// The store in this process that counts. It is made when the main store fails for the first time.
     pub(super) counts: OnceLock<Arc<S>>,
+    /// The clock of that store: the main one's, as far as it is known, so that both have the same windows.
+    pub(super) clock: StoreClock,
     /// The policies that were counted here, each with its share.
     pub(super) shares: Mutex<Vec<(Policy, Policy)>>,
+    /// Whom to inform of shares of quotas that are used.
+    pub(crate) thresholds: Arc<Thresholds>,
     /// Held for the whole of a local decision, so that `owing` and `counts` change together.
     pub(super) owing: Mutex<Owing>,
     /// Whether something may be owed.
@@ -68,10 +75,22 @@ pub(super) struct Owed {
 }
 
 impl<S: ?Sized> LocalCounts<S> {
-    /// Counts for a store; `reports` is whether that store reports how many instances use it.
-    pub(crate) fn new(reports: bool) -> Arc<Self> {
+    /// Counts for a store that does not report how many instances use it.
+    pub(crate) fn new() -> Arc<Self> {
+        Self::of(StoreClock::wall(), false)
+    }
+
+    /// Counts for a store with this clock that reports how many instances use it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn of_server(clock: Arc<ServerClock>) -> Arc<Self> {
+        Self::of(StoreClock::Server(clock), true)
+    }
+
+    fn of(clock: StoreClock, reports: bool) -> Arc<Self> {
         Arc::new(Self {
             counts: OnceLock::new(),
+            clock,
+            thresholds: Arc::default(),
             shares: Mutex::default(),
             owing: Mutex::default(),
             owes: AtomicBool::default(),

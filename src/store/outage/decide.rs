@@ -55,7 +55,8 @@ impl LocalCounts<dyn Store> {
             .iter()
             .map(|charge| Charge::new(&self.share(charge.policy()), charge.key(), charge.cost()))
             .collect();
-        let counts = self.counts.get_or_init(|| Arc::new(MemoryStore::new().capacity(MAX_KEYS)));
+        let counts =
+            self.counts.get_or_init(|| Arc::new(MemoryStore::of(self.clock.clone()).capacity(MAX_KEYS)));
         let owing = &mut *lock(&self.owing);
         // The twin of a custom algorithm may fail.
         let Now::Ready(Ok(local)) = counts.decide(action, &shares).now() else {

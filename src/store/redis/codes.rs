@@ -2,7 +2,7 @@
 
 use crate::base::Fault::{
     self, Algorithm, Ask, ClusterDown, ForeignValue, Moved, NoAuth, NoPermission, NoReplicas, NoScript,
-    Other, ReadOnly, Temporary, UnknownCommand, WrongPass,
+    Other, OtherWindow, ReadOnly, Temporary, UnknownCommand, WrongPass,
 };
 
 const NO_AUTH: &str = "the server requires a password: add it to the URL, redis://:password@host";
@@ -78,6 +78,11 @@ const PARTS: &[(&str, Fault, &str)] = &[
         ForeignValue,
         "a key of the rate limit holds a value that the limiter did not write, which is kept; does another program, or \
          another version of the crate, use the prefix?",
+    ),
+    (
+        "RATELIMIT-WINDOW",
+        OtherWindow,
+        "the server's clock stepped over two windows of a calendar while the decision was made; is its time correct?",
     ),
     // Errors of a script's commands, which have the code ERR: first up to Redis 7.0, then of later versions
     // and of Valkey.

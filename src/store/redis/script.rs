@@ -59,6 +59,7 @@ const NUMBERS: &[(&str, u64)] = &[
     ("KIND.WINDOW", usual::WINDOW),
     ("KIND.PENALTY", usual::PENALTY),
     ("KIND.SLIDING_WINDOW", usual::SLIDING_WINDOW),
+    ("KIND.CALENDAR", usual::CALENDAR),
     // The bytes of a state without a text.
     ("SIZE.STATE", 25),
     // The bytes before the first run of usual decisions, of a run, and of each of its charges.

@@ -15,6 +15,7 @@ macro_rules! guides {
 }
 
 guides! {
+    budgets
     choosing
     client_ip
     concepts

@@ -159,7 +159,7 @@ async fn a_quota_alone_keeps_the_algorithm_and_the_options_of_the_default() {
         "the Redis hash `rl:policies`, field `window`: a fixed window has no burst: leave out `burst`";
     assert!(error(&live).starts_with(expected), "{}", error(&live));
     // With the debt it is above the bounds.
-    edit(&server, &["HSET", "rl:policies", "window", "8/h", "debt", "1_000_000/s burst 1_000_000_000_000"]);
+    edit(&server, &["HSET", "rl:policies", "window", "8/h", "debt", "1_000_000/s burst 10_000_000_000_000"]);
     followed(&server).await;
     assert!(error(&live).contains("field `debt`: the debt is too large"), "{}", error(&live));
     assert_eq!(live.current(), build(6, 7, 8));

@@ -13,6 +13,7 @@
 )]
 
 pub mod algorithm;
+pub mod another_time;
 #[cfg(feature = "tls")]
 pub mod certificates;
 pub mod directory;
@@ -28,6 +29,7 @@ pub mod stores;
 pub mod table;
 
 pub use algorithm::InLua;
+pub use another_time::AnotherTime;
 pub use directory::Directory;
 pub use pool::{RedisPool, pool};
 pub use redis_server::RedisServer;

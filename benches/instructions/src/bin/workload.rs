@@ -121,6 +121,11 @@ async fn service(contender: &str) -> Result<Contender, Failure> {
         "stored-pair" => RateLimitLayer::new(one_connection().await?, daily_policy("bench"), key())
             .rule(Rule::new(window_policy("second"), key())),
         "stored-window" => RateLimitLayer::new(one_connection().await?, window_policy("bench"), key()),
+        "stored-month" => RateLimitLayer::new(
+            one_connection().await?,
+            Policy::new("bench", Quota::per_month(300_000)),
+            key(),
+        ),
         "idle" => RateLimitLayer::new(one_connection().await?, policy("bench"), key()),
         "idle-pair" => {
             RateLimitLayer::new(one_connection().await?, policy("bench"), key()).rule(also("second"))

@@ -184,8 +184,14 @@ impl RedisStoreBuilder {
         let clock = StoreClock::new(self.clock.clone(), 0);
         let deny_cache =
             (!self.deny_cache.is_zero()).then(|| Arc::new(DenyCache::new(self.deny_cache, clock.clone())));
-        let leases = Leases::new(link.clone(), names.clone(), self.clock, deny_cache.clone());
-        let local = LocalCounts::new(true);
+        let local = LocalCounts::of_server(link.health().clock.clone());
+        let leases = Leases::new(
+            link.clone(),
+            names.clone(),
+            self.clock,
+            deny_cache.clone(),
+            local.thresholds.clone(),
+        );
         RedisStore {
             instances,
             local,

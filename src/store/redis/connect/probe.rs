@@ -130,7 +130,8 @@ pub(crate) async fn decide_once(store: &RedisStore, policy: &Policy) -> Result<(
     let charges = Charges::One(Charge::new(policy, &key, 1));
     let script = store.scripts.script_for(&charges)?;
     let job = Job { deadline: PROBE_TIMEOUT, ..store.job(Action::Charge, charges, script) };
-    let call = wire::encode(&[&job]).ok_or_else(wire::unexpected)?;
+    let clock = &store.link.health().clock;
+    let call = wire::encode(&[&job], clock).ok_or_else(wire::unexpected)?;
     let evaluation = call.evaluation().ok_or_else(wire::unexpected)?;
     // EVAL comes first: EVALSHA would not show that the user may not send EVAL, if the server has the script.
     let reply = ask(store, evaluation).await?;
@@ -140,10 +141,19 @@ pub(crate) async fn decide_once(store: &RedisStore, policy: &Policy) -> Result<(
         _ => {}
     }
     let mut decided = Err(wire::unexpected());
-    wire::decode(reply, &[&job], |job, reply| decided = reply.and_then(|reply| wire::decision(job, reply)));
+    let time = wire::decode(reply, &[&job], |job, reply| {
+        decided = reply.and_then(|reply| wire::decision(job, reply))
+    });
+    if let Some(time) = time.filter(|_| call.has_calendar) {
+        clock.report(time);
+    }
+    let decided = match decided {
+        // The next decision has the right windows.
+        Err(error) if error.fault() == Some(Fault::OtherWindow) => Ok(()),
+        decided => decided.map(drop),
+    };
     let deleted = ask(store, store.delete(policy, &key)).await;
-    decided?;
-    deleted.map(|_| ())
+    decided.and(deleted.map(drop))
 }
 
 /// The reply, or `None` if the server does not allow or know the command, or if a node of a Redis Cluster is

@@ -31,6 +31,7 @@ use crate::{
             script::Script,
             transport::Link,
         },
+        thresholds::Thresholds,
     },
 };
 
@@ -40,6 +41,7 @@ pub(crate) struct Leases {
     link: Arc<dyn Link>,
     names: KeyNames,
     deny_cache: Option<Arc<DenyCache>>,
+    thresholds: Arc<Thresholds>,
     /// The tasks that return unused leases: one in each runtime, because a runtime may not be driven.
     sweeping: Mutex<HashMap<Id, JoinHandle<()>>>,
     /// The jobs that lease or return units.
@@ -63,6 +65,7 @@ impl Leases {
         names: KeyNames,
         clock: Option<ManualClock>,
         deny_cache: Option<Arc<DenyCache>>,
+        thresholds: Arc<Thresholds>,
     ) -> Self {
         Self {
             // This clock counts suspension, because units that are spent after the lease's end would be spent
@@ -71,6 +74,7 @@ impl Leases {
             link,
             names,
             deny_cache,
+            thresholds,
             sweeping: Mutex::default(),
             in_flight: UnderWay::default(),
             lost: Mutex::default(),
@@ -220,6 +224,9 @@ impl Observer for LeaseObserver {
         if let (Some(leased), [outcome]) = (leased, decision.outcomes())
             && let Some(fetch) = self.fetch.take()
         {
+            if outcome.leased() > 0 {
+                self.leases.thresholds.charged_apart(outcome);
+            }
             self.leases.complete(&fetch, &self.returned, Some((leased, outcome)));
         }
     }

@@ -91,10 +91,15 @@ impl<M: ConnectionManager> Connections<M> {
     /// Sends `jobs` as one call, and answers them. Sends a part of them again if the connection was closed
     /// while it was idle.
     async fn send(self: &Arc<Self>, slot: &mut Slot<M>, jobs: &[&Job]) -> Result<(), Error> {
-        let Some(call) = wire::encode(jobs) else { return Ok(()) };
+        let clock = &*self.health.clock;
+        let Some(call) = wire::encode(jobs, clock) else { return Ok(()) };
         let failed = match self.exchange(slot, &call).await {
             Ok(reply) => {
-                wire::decode(reply, jobs, Job::answer);
+                let undecided = wire::answer(reply, &call, jobs, clock);
+                if !undecided.is_empty() {
+                    // Boxed because it is rare.
+                    Box::pin(self.send_once_more(slot, undecided)).await;
+                }
                 return Ok(());
             }
             Err(failed) => failed,
@@ -107,6 +112,20 @@ impl<M: ConnectionManager> Connections<M> {
             job.end();
         });
         if others.is_empty() { Err(failed.error) } else { Box::pin(self.send(slot, &others)).await }
+    }
+
+    /// Sends `undecided` once more, for the windows at the server's time. A failure is theirs alone: the
+    /// server has answered.
+    async fn send_once_more(self: &Arc<Self>, slot: &mut Slot<M>, undecided: Vec<(&Job, Error)>) {
+        let clock = &*self.health.clock;
+        let jobs: Vec<&Job> = undecided.iter().map(|(job, _)| *job).collect();
+        let Some(call) = wire::encode(&jobs, clock) else { return };
+        match self.exchange(slot, &call).await {
+            Ok(reply) => wire::answer(reply, &call, &jobs, clock).into_iter().for_each(|(job, error)| {
+                job.answer(Err(error));
+            }),
+            Err(failed) => jobs.iter().for_each(|job| job.answer(Err(failed.error.clone()))),
+        }
     }
 
     /// Sends a call and reads its reply, on the connection in `slot` or, if it is empty, on one of the pool.

@@ -3,7 +3,7 @@
 use std::{
     mem,
     sync::{
-        Mutex, Weak,
+        Arc, Mutex, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::{Duration, Instant},
@@ -16,10 +16,13 @@ use super::{deadline::timed_out, queue::Wait};
 use crate::{
     base::{Error, ErrorKind, Fault, sync::lock},
     decision::Decision,
-    store::redis::{
-        error::unreachable,
-        job::{Job, Reply},
-        wire,
+    store::{
+        ServerClock,
+        redis::{
+            error::unreachable,
+            job::{Job, Reply},
+            wire,
+        },
     },
 };
 
@@ -30,6 +33,8 @@ pub(crate) struct Health {
     pub(crate) server: String,
     /// The store's setting.
     pub(super) deadline: Duration,
+    /// The clock of the servers, for the windows of a calendar.
+    pub(crate) clock: Arc<ServerClock>,
     failing: AtomicBool,
     /// The outage; `None` while Redis is available.
     outage: Mutex<Option<Outage>>,

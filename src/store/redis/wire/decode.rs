@@ -7,12 +7,13 @@ use std::{mem, time::Duration};
 use bytes::Bytes;
 use redis::{RedisResult, Value};
 
+use super::encode::Call;
 use crate::{
     algorithm::twin::Receipt,
     base::{Error, ErrorKind, Fault},
     decision::{Charge, Decision, Outcome, Verdict},
     store::{
-        Action, Spec,
+        Action, ServerClock, Spec,
         redis::{
             codes, error,
             job::{Job, LeaseRequest, Leased, Records, Reply},
@@ -29,15 +30,41 @@ const NEVER: f64 = -1.0;
 /// The largest exact integer in Lua.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
+/// Answers `jobs` with the reply to their `call`. Returns those that the script did not decide, because the
+/// windows in the call do not include the server's time: `clock` follows it now, so another call has the
+/// right ones.
+pub(crate) fn answer<'a>(
+    reply: Value,
+    call: &Call,
+    jobs: &[&'a Job],
+    clock: &ServerClock,
+) -> Vec<(&'a Job, Error)> {
+    let mut undecided = Vec::new();
+    let time = decode(reply, jobs, |job, reply| match reply {
+        Err(error) if error.fault() == Some(Fault::OtherWindow) => undecided.push((job, error)),
+        reply => job.answer(reply),
+    });
+    if let Some(time) = time.filter(|_| call.has_calendar) {
+        clock.report(time);
+    }
+    undecided
+}
+
 /// Splits the reply to `jobs` into a reply for each job, in their order. Denials, leases and errors are
-/// decoded now; the caller of a job decodes an admission with [`decision`].
-pub(crate) fn decode(reply: Value, jobs: &[&Job], mut each: impl FnMut(&Job, Result<Reply, Error>)) {
+/// decoded now; the caller of a job decodes an admission with [`decision`]. Returns the server's time.
+pub(crate) fn decode<'a>(
+    reply: Value,
+    jobs: &[&'a Job],
+    mut each: impl FnMut(&'a Job, Result<Reply, Error>),
+) -> Option<u64> {
     let expected = jobs.iter().map(|job| records_of(job)).sum::<usize>();
     let mut reader = Reader::new(reply, expected);
-    for (i, job) in jobs.iter().enumerate() {
+    let time = reader.as_ref().and_then(|reader| reader.records.time());
+    for (i, &job) in jobs.iter().enumerate() {
         let is_last = i + 1 == jobs.len();
         each(job, reader.as_mut().map_or_else(|| Err(unexpected()), |reader| reader.next(job, is_last)));
     }
+    time
 }
 
 /// The decision of a job with this reply.
@@ -218,7 +245,7 @@ fn leased(charge: &Charge, lease: &LeaseRequest, records: &Records) -> Option<Re
     // Leased units remain too, because they can be charged in this process.
     let remaining = count.remaining.saturating_add(units);
     let outcome = Count { remaining, ..count }.outcome(charge);
-    Some(Reply::Decided(Decision::one(outcome.with_lease_receipt(receipt)), Some(leased)))
+    Some(Reply::Decided(Decision::one(outcome.with_lease_receipt(receipt).with_leased(units)), Some(leased)))
 }
 
 /// The content of the record of a charge.

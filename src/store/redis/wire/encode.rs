@@ -6,10 +6,11 @@ use redis::{Cmd, ErrorKind, RedisResult, RedisWrite as _, ServerErrorKind, Value
 
 use super::decode::records_of;
 use crate::{
+    algorithm::counter::Windows,
     decision::Charge,
     policy::{MAX_BAN, Policy},
     store::{
-        Action, Counts, PenaltyCharge, Spec, StateChange,
+        Action, Counts, PenaltyCharge, ServerClock, Spec, StateChange,
         redis::{job::Job, script::Script},
     },
 };
@@ -30,12 +31,14 @@ pub(crate) struct Call {
     pub(crate) may_repeat: bool,
     /// How long the callers wait.
     pub(crate) deadline: Duration,
+    /// Whether the call has windows of a calendar at the server's time.
+    pub(crate) has_calendar: bool,
 }
 
 impl Call {
     /// A command without a script.
     pub(crate) const fn of(command: Cmd, deadline: Duration) -> Self {
-        Self { command, script: None, may_repeat: true, deadline }
+        Self { command, script: None, may_repeat: true, deadline, has_calendar: false }
     }
 
     /// The call with the text of its script, if `reply` reports that the server does not have it. The server
@@ -89,10 +92,12 @@ fn differ_only_in_keys(one: &Job, other: &Job) -> bool {
 }
 
 /// Encodes the script call for `jobs`, which must be able to share a batch. `None` without jobs.
-pub(crate) fn encode(jobs: &[&Job]) -> Option<Call> {
+///
+/// `clock` is the server's, by which the windows of calendars are computed.
+pub(crate) fn encode(jobs: &[&Job], clock: &ServerClock) -> Option<Call> {
     let first = jobs.first()?;
     let keys = Keys::of(jobs);
-    let (numbers, texts) = Numbers::of(jobs, &keys);
+    let (numbers, texts) = Numbers::of(jobs, &keys, clock);
     let script = first.script.clone();
     let count = keys.distinct.len();
     let mut command = Cmd::with_capacity(4 + count + texts.len(), 96 + 48 * count + numbers.0.len());
@@ -116,7 +121,10 @@ pub(crate) fn encode(jobs: &[&Job]) -> Option<Call> {
     }
     command.arg(numbers.0).arg(texts);
     let may_repeat = jobs.iter().all(|job| job.may_be_repeated());
-    Some(Call { command, script: Some(script), may_repeat, deadline: first.deadline })
+    let is_calendar =
+        |job: &&Job| job.time.is_none() && job.all_charges().any(|charge| charge.policy().is_of_calendar());
+    let has_calendar = jobs.iter().any(is_calendar);
+    Some(Call { command, script: Some(script), may_repeat, deadline: first.deadline, has_calendar })
 }
 
 /// Whether the script makes the decision of this job with its usual ones, if the keys are distinct.
@@ -197,7 +205,7 @@ impl Numbers {
     }
 
     /// The numbers of a call, and its texts: the algorithms of the rules, then the holders.
-    fn of<'a>(jobs: &[&'a Job], keys: &Keys<'_>) -> (Self, Vec<Cow<'a, str>>) {
+    fn of<'a>(jobs: &[&'a Job], keys: &Keys<'_>, clock: &ServerClock) -> (Self, Vec<Cow<'a, str>>) {
         let mut numbers = Self(Vec::with_capacity(128));
         numbers.push(jobs.first().and_then(|job| job.time).unwrap_or(0));
         // The place of the other decisions.
@@ -215,10 +223,10 @@ impl Numbers {
                 numbers.push_short(key);
                 numbers.push_short(record);
                 for charge in &*job.charges {
-                    numbers.push_usual(job, charge, 0);
+                    numbers.push_usual(job, charge, 0, clock);
                 }
                 for PenaltyCharge { place, charge } in &*job.penalties {
-                    numbers.push_usual(job, charge, *place + 1);
+                    numbers.push_usual(job, charge, *place + 1, clock);
                 }
             } else {
                 others.push((run, key, record));
@@ -228,16 +236,19 @@ impl Numbers {
         }
         let end = (numbers.0.len() as u16 + 1).to_le_bytes();
         numbers.0[place..place + 2].copy_from_slice(&end);
-        let texts = if others.is_empty() { Vec::new() } else { numbers.push_others(&others, keys) };
+        let texts = if others.is_empty() { Vec::new() } else { numbers.push_others(&others, keys, clock) };
         (numbers, texts)
     }
 
     /// Appends a charge for `lua/usual.lua`. A penalty is of the charge `main`, counted from 1; others have
     /// 0.
-    fn push_usual(&mut self, job: &Job, charge: &Charge, main: usize) {
+    fn push_usual(&mut self, job: &Job, charge: &Charge, main: usize, clock: &ServerClock) {
         self.push(if main > 0 { charge.cost() } else { cost(job, charge) });
         self.push_short(main);
         self.0.extend_from_slice(charge.policy().usual());
+        if let Some([before, start, end, after]) = windows(job, charge.policy(), clock) {
+            self.extend(&[end, start, before, after]);
+        }
     }
 
     /// Appends what `lua/decide.lua` reads: the rules, then the runs. Returns the texts.
@@ -245,6 +256,7 @@ impl Numbers {
         &mut self,
         others: &[(&[&'a Job], usize, usize)],
         keys: &Keys<'_>,
+        clock: &ServerClock,
     ) -> Vec<Cow<'a, str>> {
         let firsts: Vec<&Job> = others.iter().filter_map(|(run, ..)| run.first().copied()).collect();
         let (rules, rule_of) = rules_of(&firsts);
@@ -255,8 +267,11 @@ impl Numbers {
         numbers.push(rules.len() as u64);
         for policy in rules {
             texts.push(policy.algorithm_name().into());
-            numbers.push(policy.arguments().len() as u64);
+            // All jobs of a call have one clock.
+            let windows = firsts.first().and_then(|job| windows(job, policy, clock));
+            numbers.push((policy.arguments().len() + windows.map_or(0, |windows| windows.len())) as u64);
             numbers.extend(policy.arguments());
+            windows.iter().for_each(|windows| numbers.extend(windows));
         }
         let mut places = keys.places.iter().flatten();
         for (job, (run, key, record)) in firsts.iter().zip(others) {
@@ -312,6 +327,11 @@ impl Numbers {
         }
         texts
     }
+}
+
+/// The windows of a calendar around the time of `job`.
+fn windows(job: &Job, policy: &Policy, clock: &ServerClock) -> Option<Windows> {
+    policy.calendar_windows(|| job.time.unwrap_or_else(|| clock.micros()))
 }
 
 /// The policies of `jobs`, and for each charge the number of its policy, counted from 1.

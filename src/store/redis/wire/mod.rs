@@ -4,6 +4,6 @@ mod decode;
 mod encode;
 
 pub(super) use self::{
-    decode::{decision, decode, has_fault, unexpected},
+    decode::{answer, decision, decode, has_fault, unexpected},
     encode::{Call, encode},
 };

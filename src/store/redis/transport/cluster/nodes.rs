@@ -86,7 +86,8 @@ impl Sender for Arc<Nodes> {
         // Leased units must not be lost if the reply is late.
         let least = if jobs.iter().any(|job| job.lease.is_some()) { REPLY_TIMEOUT } else { Duration::ZERO };
         let until = deadline_in(jobs.iter().map(|job| job.deadline).fold(least, Duration::max));
-        let Some(call) = wire::encode(jobs) else { return Ok(()) };
+        let clock = &*self.health.clock;
+        let Some(call) = wire::encode(jobs, clock) else { return Ok(()) };
         let attempt = async {
             let connection = match slot {
                 Some(connection) => connection,
@@ -96,7 +97,12 @@ impl Sender for Arc<Nodes> {
         };
         let error = match or_late(timeout_at(until, attempt).await.ok()) {
             Ok(reply) => {
-                wire::decode(reply, jobs, Job::answer);
+                for (job, _) in wire::answer(reply, &call, jobs, clock) {
+                    // The next call has the windows at the server's time.
+                    if let Err(error) = self.send_alone(job, until).await {
+                        job.answer(Err(error));
+                    }
+                }
                 return Ok(());
             }
             Err(error) => error,
@@ -146,10 +152,13 @@ impl Nodes {
 
     /// Sends one decision, which redis-rs sends again if its slot migrates, and sets it.
     async fn send_alone(&self, job: &Job, until: Instant) -> Result<(), Error> {
-        let call = wire::encode(&[job]).ok_or_else(wire::unexpected)?;
+        let clock = &*self.health.clock;
+        let call = wire::encode(&[job], clock).ok_or_else(wire::unexpected)?;
         let reply = self.reply(&call, until).await?;
-        wire::decode(reply, &[job], Job::answer);
-        Ok(())
+        match wire::answer(reply, &call, &[job], clock).pop() {
+            Some((_, error)) => Err(error),
+            None => Ok(()),
+        }
     }
 
     /// The reply to a call. redis-rs sends it again if its slot migrates.

@@ -1,0 +1,196 @@
+//! A key that has used a share of its quota is reported once.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::{Duration, UNIX_EPOCH},
+};
+
+use futures_util::future::join_all;
+use support::{RedisServer, eventually, memory_and_redis, settings, store};
+use tower_ratelimit::{
+    FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RedisStore, Reservation, algorithm::FixedWindow,
+    store::ManualClock,
+};
+
+/// The events of limiters: how often each id was reported, and the percents in their order.
+#[derive(Clone, Default)]
+struct Events(Arc<Mutex<(HashMap<String, usize>, Vec<u8>)>>);
+
+impl Events {
+    fn of(limiter: &Limiter) -> Self {
+        let events = Self::default();
+        events.listen_to(limiter);
+        events
+    }
+
+    fn listen_to(&self, limiter: &Limiter) {
+        let events = self.0.clone();
+        limiter.on_threshold(move |event| {
+            assert!(event.used * 100 >= event.limit * u64::from(event.percent), "{event:?}");
+            let (ids, percents) = &mut *events.lock().unwrap();
+            *ids.entry(event.id()).or_default() += 1;
+            percents.push(event.percent);
+        });
+    }
+
+    fn percents(&self) -> Vec<u8> {
+        self.0.lock().unwrap().1.clone()
+    }
+
+    /// The number of different ids, and of all events.
+    fn counts(&self) -> (usize, usize) {
+        let (ids, percents) = &*self.0.lock().unwrap();
+        (ids.len(), percents.len())
+    }
+}
+
+fn plan(limit: u64) -> Policy {
+    Policy::new("plan", Quota::per_month(limit)).notify_at([50, 80, 100])
+}
+
+fn alice() -> Key {
+    Key::new("alice")
+}
+
+#[tokio::test]
+async fn each_share_is_reported_when_it_is_reached() {
+    let server = RedisServer::start();
+    for (store, limiter) in memory_and_redis(&server).await {
+        let events = Events::of(&limiter);
+        for (cost, expected) in
+            [(49, vec![]), (1, vec![50]), (29, vec![50]), (21, vec![50, 80, 100]), (1, vec![50, 80, 100])]
+        {
+            limiter.check(&plan(100), &alice(), cost).await.unwrap();
+            assert_eq!(events.percents(), expected, "{store}: after {cost}");
+        }
+        // Peeks and denials report nothing, another key does.
+        limiter.peek(&plan(100), &Key::new("bob"), 90).await.unwrap();
+        limiter.check(&plan(100), &Key::new("bob"), 101).await.unwrap();
+        assert_eq!(events.percents().len(), 3, "{store}");
+        limiter.check(&plan(100), &Key::new("bob"), 90).await.unwrap();
+        assert_eq!(events.percents()[3..], [50, 80], "{store}");
+    }
+}
+
+#[tokio::test]
+async fn an_event_has_the_end_of_its_window_and_an_id_that_repeats_share() {
+    let clock = ManualClock::new(); // 2026-01-01
+    let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
+    let ends = Arc::new(Mutex::new(Vec::new()));
+    let seen = ends.clone();
+    limiter.on_threshold(move |event| {
+        assert!(!event.id().contains("alice"));
+        let ends = event.ends.unwrap().duration_since(UNIX_EPOCH).unwrap();
+        seen.lock().unwrap().push((event.percent, ends, event.id()));
+    });
+    clock.advance(Duration::from_micros(1_234_567));
+    let charged = limiter.check(&plan(100), &alice(), 60).await.unwrap();
+    clock.advance(Duration::from_secs(86_400));
+    limiter.refund(&charged, 20).await.unwrap();
+    limiter.check(&plan(100), &alice(), 10).await.unwrap();
+    // A larger plan, and the next month.
+    limiter.check(&plan(200), &alice(), 60).await.unwrap();
+    clock.advance(Duration::from_secs(31 * 86_400));
+    limiter.check(&plan(200), &alice(), 100).await.unwrap();
+    let events = ends.lock().unwrap();
+    let [first, repeat, larger, next] = &events[..] else { panic!("{events:?}") };
+    assert_eq!(first.1, Duration::from_secs(1_769_904_000), "2026-02-01");
+    assert_eq!(first, repeat);
+    assert!(larger.2 != first.2 && next.2 != larger.2, "{events:?}");
+    assert_eq!(next.1, Duration::from_secs(1_772_323_200), "2026-03-01");
+}
+
+#[tokio::test]
+async fn settlements_and_debits_report_what_they_charge() {
+    let server = RedisServer::start();
+    for (store, limiter) in memory_and_redis(&server).await {
+        let events = Events::of(&limiter);
+        let policy = plan(100).max_debt(50);
+        let decision = limiter.check(&policy, &alice(), 10).await.unwrap();
+        Reservation::new(&limiter, &decision).settle(85).await.unwrap();
+        assert_eq!(events.percents(), [50, 80], "{store}");
+        let decision = limiter.check(&policy, &alice(), 1).await.unwrap();
+        limiter.debit(&decision, 60).await.unwrap();
+        assert_eq!(events.percents(), [50, 80, 100], "{store}");
+    }
+}
+
+/// The requests of all instances together cross each share of each key once.
+#[tokio::test]
+async fn each_share_is_reported_once_over_all_instances() {
+    const KEYS: u64 = 40;
+    let server = RedisServer::start();
+    let events = Events::default();
+    let mut limiters = Vec::new();
+    for _ in 0..8 {
+        let limiter = Limiter::new(store(&server).await);
+        events.listen_to(&limiter);
+        limiters.push(limiter);
+    }
+    let policy = plan(100).failure_mode(FailureMode::Closed);
+    let asked = (0..KEYS * 130).map(|n| {
+        let (limiter, policy) = (&limiters[n as usize % 8], &policy);
+        async move { drop(limiter.check(policy, &Key::new(n / 8 % KEYS), 1).await.unwrap()) }
+    });
+    join_all(asked).await;
+    assert_eq!(events.counts(), (3 * KEYS as usize, 3 * KEYS as usize));
+}
+
+#[tokio::test]
+async fn leased_units_are_reported_when_they_are_leased_and_not_again_when_they_are_spent() {
+    let server = RedisServer::start();
+    let events = Events::default();
+    let mut limiters = Vec::new();
+    for _ in 0..4 {
+        let limiter = Limiter::new(store(&server).await);
+        events.listen_to(&limiter);
+        limiters.push(limiter);
+    }
+    let policy = plan(2_000).max_lease(50).failure_mode(FailureMode::Closed);
+    for n in 0..2_400 {
+        limiters[n % 4].check(&policy, &alice(), 1).await.unwrap();
+    }
+    let (ids, _) = events.counts();
+    assert_eq!(ids, 3, "{:?}", events.percents());
+}
+
+#[tokio::test]
+async fn what_was_admitted_in_an_outage_is_reported_when_it_is_charged() {
+    let mut server = RedisServer::start();
+    let redis: RedisStore =
+        settings().deadline(Duration::from_millis(500)).connect(&server.url()).await.unwrap();
+    let limiter = Limiter::new(redis);
+    let events = Events::of(&limiter);
+    let policy = plan(100).failure_mode(FailureMode::Local { instances: 1 });
+    limiter.check(&policy, &alice(), 40).await.unwrap();
+    server.kill();
+    // Once the breaker is open, nothing is sent that Redis may have charged.
+    let other = Policy::new("other", Quota::per_day(1_000_000));
+    for _ in 0..5 {
+        let _ = limiter.check(&other, &alice(), 1).await;
+    }
+    let admitted = limiter.check(&policy, &alice(), 55).await.unwrap();
+    assert!(admitted.is_admitted() && admitted.failure().is_some());
+    assert!(events.percents().is_empty());
+    server.restart();
+    let recovered = eventually(async || {
+        let _ = limiter.check(&other, &alice(), 1).await;
+        !events.percents().is_empty()
+    });
+    assert!(recovered.await);
+    // The server has lost the 40 units of before, and the 55 are charged to it.
+    limiter.check(&policy, &alice(), 10).await.unwrap();
+    assert_eq!(events.percents()[0], 50);
+}
+
+#[test]
+fn a_share_out_of_range_is_an_error() {
+    for percents in [[0, 50], [80, 101]] {
+        let error = Policy::new("p", Quota::per_day(5)).try_notify_at(percents).unwrap_err();
+        assert!(error.to_string().contains("from 1 to 100 percent"), "{error}");
+    }
+    let policy =
+        Policy::new("p", Quota::per_day(5)).algorithm(FixedWindow::aligned()).notify_at([100, 80, 80]);
+    assert_eq!(policy.settings().notify_at, [80, 100]);
+}

@@ -24,10 +24,10 @@ const OTHERS: [RGBColor; 2] = [RGBColor(0x8a, 0x8f, 0x98), RGBColor(0xc6, 0xca, 
 const TOP: i32 = 84;
 const ROW: i32 = 26;
 const BAR: i32 = 16;
-const NAMES: i32 = 250;
-const COLUMN: i32 = 184;
+const NAMES: i32 = 300;
+const COLUMN: i32 = 172;
 /// The longest bar. The rest of a column is for its figure.
-const LONGEST: f64 = 130.0;
+const LONGEST: f64 = 120.0;
 const BETWEEN: i32 = 64;
 
 /// A bar in parts, or why it is missing.

@@ -7,6 +7,7 @@
 //! | `explain` | `explain` | what would be decided about a key or a request, and why, as text and as JSON; which keys are banned |
 //! | `live` | `live` | policies that change while the service runs, from a file or from Redis |
 //! | `lookup` | `lookup` | asynchronous lookups of clients and their policies, cached |
+//! | `prices` | `prices` | prices of language models, and calls that are charged the tokens and the money that their answers report |
 //! | `serde` | `config` | policies in configuration files; explanations are serialized |
 //! | `testing` | `testing` | tests that compare a custom algorithm's Lua file with its Rust twin on random steps |
 //!
@@ -76,6 +77,9 @@ pub mod live;
 pub mod lookup;
 #[cfg(any(feature = "adaptive", feature = "lookup"))]
 mod outage;
+#[cfg(feature = "prices")]
+#[cfg_attr(docsrs, doc(cfg(feature = "prices")))]
+pub mod prices;
 #[cfg(all(feature = "redis", any(feature = "adaptive", feature = "live")))]
 mod redis_hash;
 #[cfg(feature = "testing")]

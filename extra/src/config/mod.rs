@@ -12,4 +12,6 @@ mod table;
 
 #[cfg(all(feature = "live", feature = "redis"))]
 pub(crate) use self::entries::PolicyChanges;
+#[cfg(feature = "prices")]
+pub(crate) use self::table::{Table, TextOrTable};
 pub use self::{policy::PolicyConfig, summary::PolicySummary};

@@ -10,9 +10,9 @@ use tower_ratelimit::{Error, Quota};
 
 /// An entry that is a table, or a text in its place.
 #[derive(Debug)]
-pub(super) struct TextOrTable<T>(pub(super) T);
+pub(crate) struct TextOrTable<T>(pub(crate) T);
 
-pub(super) trait Table: for<'de> Deserialize<'de> {
+pub(crate) trait Table: for<'de> Deserialize<'de> {
     const EXPECTED: &'static str;
 
     /// The table that `text` stands for.

@@ -1,14 +1,20 @@
 //! Errors that name the entry that is wrong.
 
-use std::fmt::{self, Display};
+use std::{
+    fmt::{self, Display},
+    ops::Range,
+};
 
 use serde_path_to_error::{Path, Segment};
+use tower_ratelimit::Error;
+
+use super::text_file::Place;
 
 /// The entry at a path, such as "entry `algorithm.segments`: ". Empty at the top.
-pub(super) struct Entry<'a>(pub(super) Vec<&'a Segment>);
+pub(crate) struct Entry<'a>(pub(super) Vec<&'a Segment>);
 
 impl<'a> Entry<'a> {
-    pub(super) fn of(path: &'a Path) -> Self {
+    pub(crate) fn of(path: &'a Path) -> Self {
         Self(path.iter().collect())
     }
 }
@@ -33,4 +39,18 @@ pub(super) fn without_name<'a>(message: &'a str, name: &str) -> &'a str {
 /// Names in backticks, for a sentence.
 pub(super) fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     names.into_iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+/// The line of `span` in `text`, such as ", line 7". Empty if there is no span.
+pub(crate) fn line_of(text: &str, span: Option<Range<usize>>) -> String {
+    span.map_or(String::new(), |span| {
+        let before = text.as_bytes().iter().take(span.start).filter(|byte| **byte == b'\n');
+        format!(", line {}", before.count() + 1)
+    })
+}
+
+/// The error of a text that is not TOML.
+pub(crate) fn no_toml(file: &Place, text: &str, error: &toml::de::Error) -> Error {
+    let line = line_of(text, Some(error.span().unwrap_or_default()));
+    file.invalid(format_args!("{line}: no valid TOML: {}", error.message().trim_end()))
 }

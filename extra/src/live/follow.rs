@@ -9,14 +9,16 @@ use tokio::{
 };
 use tower_ratelimit::{Error, ErrorKind, policy::Enforcement};
 
-use super::{parsed::Parsed, set::Set};
+use super::health::Health;
 
 /// The longest time for which the task outlives the last handle.
 const LINGER: Duration = Duration::from_millis(500);
 
-/// Where policies are read from.
+/// Where policies or prices are read from.
 pub(crate) trait Origin: Send + 'static {
     type Content: PartialEq + Send + Sync + 'static;
+    /// What a content is parsed into.
+    type Update: Clone + Send + Sync + 'static;
 
     /// The current content of the origin.
     fn read(&mut self) -> impl Future<Output = Result<Self::Content, Error>> + Send;
@@ -33,39 +35,55 @@ pub(crate) trait Origin: Send + 'static {
     }
 
     /// Reads `content`. Takes up to seconds of processor time, so it runs outside the runtime's workers.
-    fn parse(&self, content: Arc<Self::Content>) -> JoinHandle<Result<Parsed, Error>>;
+    fn parse(&self, content: Arc<Self::Content>) -> JoinHandle<Result<Self::Update, Error>>;
+}
+
+/// What is active, which a change of the origin is applied to.
+pub(crate) trait Target: Send + Sync + 'static {
+    type Update;
+
+    fn health(&self) -> &Health;
+
+    /// Whether a handle or a source is left.
+    fn is_used(&self) -> bool;
+
+    /// Applies `update`, all or nothing.
+    fn apply(&self, update: Self::Update) -> Result<(), Error>;
+
+    /// Moves the switch, independently of the rest of the content.
+    fn switch(&self, _enforcement: Enforcement) {}
 }
 
 /// An origin, and what was read from it.
-pub(super) struct Follower<O: Origin> {
+pub(crate) struct Follower<O: Origin> {
     origin: O,
     /// The content that is active.
     accepted: Option<Arc<O::Content>>,
-    rejected: Option<Rejected<O::Content>>,
+    rejected: Option<Rejected<O>>,
 }
 
 /// The latest content, if it could not be applied. After it, every change may be the correction.
-struct Rejected<C> {
-    content: Arc<C>,
+struct Rejected<O: Origin> {
+    content: Arc<O::Content>,
     /// The result of the content. A valid one is applied again, because a policy that it lacks may no longer
     /// be in use.
-    parsed: Result<Parsed, Error>,
+    parsed: Result<O::Update, Error>,
 }
 
 impl<O: Origin> Follower<O> {
-    pub(super) fn new(origin: O, accepted: Option<O::Content>) -> Self {
+    pub(crate) fn new(origin: O, accepted: Option<O::Content>) -> Self {
         Self { origin, accepted: accepted.map(Arc::new), rejected: None }
     }
 
     /// Reads the origin once, and applies to `set` what is new.
-    pub(super) async fn poll(&mut self, set: &Set) {
+    pub(super) async fn poll(&mut self, set: &impl Target<Update = O::Update>) {
         match self.origin.read().await {
             Ok(content) => self.consider(set, content).await,
-            Err(error) => set.failed(error),
+            Err(error) => set.health().failed(error),
         }
     }
 
-    async fn consider(&mut self, set: &Set, content: O::Content) {
+    async fn consider(&mut self, set: &impl Target<Update = O::Update>, content: O::Content) {
         let enforcement = self.origin.enforcement(&content);
         let applied = self.apply(set, content).await;
         // After a valid change of all, this changes nothing.
@@ -73,12 +91,16 @@ impl<O: Origin> Follower<O> {
             set.switch(enforcement);
         }
         match applied {
-            Ok(()) => set.succeeded(),
-            Err(error) => set.failed(error),
+            Ok(()) => set.health().succeeded(),
+            Err(error) => set.health().failed(error),
         }
     }
 
-    async fn apply(&mut self, set: &Set, content: O::Content) -> Result<(), Error> {
+    async fn apply(
+        &mut self,
+        set: &impl Target<Update = O::Update>,
+        content: O::Content,
+    ) -> Result<(), Error> {
         if self.accepted.as_deref() == Some(&content) {
             self.rejected = None;
             return Ok(());
@@ -108,13 +130,16 @@ impl<O: Origin> Follower<O> {
     }
 
     /// Follows the origin until `set` is no longer used.
-    pub(super) fn run(mut self, set: Arc<Set>) -> impl Future<Output = ()> + Send {
+    pub(crate) fn run<T: Target<Update = O::Update>>(
+        mut self,
+        set: Arc<T>,
+    ) -> impl Future<Output = ()> + Send {
         // Done outside of the future, which a runtime may drop before it polls it.
         let followed = Followed(set);
         async move {
             let Followed(set) = &followed;
             loop {
-                let mut left = jittered(set.interval());
+                let mut left = jittered(set.health().interval());
                 while !left.is_zero() {
                     let pause = left.min(LINGER);
                     sleep(pause).await;
@@ -123,24 +148,20 @@ impl<O: Origin> Follower<O> {
                         return;
                     }
                 }
-                self.poll(set).await;
+                self.poll(&**set).await;
             }
         }
     }
 }
 
-/// The set of an origin that is followed. If this is dropped while the set is in use, its policies do not
+/// The target of an origin that is followed. If this is dropped while the target is in use, it does not
 /// change again.
-struct Followed(Arc<Set>);
+struct Followed<T: Target>(Arc<T>);
 
-impl Drop for Followed {
+impl<T: Target> Drop for Followed<T> {
     fn drop(&mut self) {
         if self.0.is_used() {
-            self.0.stopped(if thread::panicking() {
-                "reading it panicked"
-            } else {
-                "its Tokio runtime was shut down; make live policies in a runtime that runs as long as the service"
-            });
+            self.0.health().stopped(thread::panicking());
         }
     }
 }
@@ -150,19 +171,20 @@ fn jittered(interval: Duration) -> Duration {
     interval - interval / 10 + (interval / 5).mul_f64(fastrand::f64())
 }
 
-/// The runtime that the task runs on.
-pub(super) fn runtime() -> Result<Handle, Error> {
+/// The runtime that the task runs on. `what` is what changes: "policies".
+pub(crate) fn runtime(what: &str) -> Result<Handle, Error> {
     Handle::try_current().map_err(|_| {
-        let message = "live policies need a Tokio runtime to follow their source: make them in an async function, or \
-                       inside `runtime.enter()`";
+        let message = format!(
+            "live {what} need a Tokio runtime to follow their source: make them in an async function, or inside \
+             `runtime.enter()`"
+        );
         Error::new(ErrorKind::MissingSetup, message)
     })
 }
 
 /// The error of work that did not end with a result.
 pub(super) fn unfinished(error: &JoinError) -> Error {
-    let problem =
-        if error.is_panic() { "reading the policies panicked" } else { "the Tokio runtime was shut down" };
+    let problem = if error.is_panic() { "reading it panicked" } else { "the Tokio runtime was shut down" };
     Error::new(ErrorKind::MissingSetup, problem)
 }
 
@@ -173,7 +195,10 @@ mod tests {
     use parking_lot::Mutex;
     use tokio::task::spawn_blocking;
 
-    use super::*;
+    use super::{
+        super::{parsed::Parsed, set::Set},
+        *,
+    };
     use tower_ratelimit::{Policy, Quota};
 
     /// Names of policies. `!` is an error.
@@ -185,6 +210,7 @@ mod tests {
 
     impl Origin for Names {
         type Content = &'static str;
+        type Update = Parsed;
 
         async fn read(&mut self) -> Result<&'static str, Error> {
             Ok(*self.content.lock())
@@ -213,7 +239,7 @@ mod tests {
         let mut poll = async |content| {
             *names.content.lock() = content;
             follower.poll(&set).await;
-            (names.parsed.load(Ordering::Relaxed), set.error().map(|error| error.to_string()))
+            (names.parsed.load(Ordering::Relaxed), set.health().error().map(|error| error.to_string()))
         };
         let wrong = Some("wrong".to_owned());
         assert_eq!([poll("a !").await, poll("a !").await], [(1, wrong.clone()), (1, wrong.clone())]);

@@ -11,11 +11,21 @@ mod file;
 mod follow;
 #[cfg(feature = "redis")]
 mod hash;
+mod health;
 mod parsed;
 mod policies;
 #[cfg(feature = "redis")]
 mod redis;
 mod set;
 mod text;
+mod text_file;
 
 pub use self::policies::LivePolicies;
+/// Prices are followed in the same way.
+#[cfg(feature = "prices")]
+pub(crate) use self::{
+    error_place::{Entry, line_of, no_toml},
+    follow::{Follower, Origin, Target, runtime},
+    health::Health,
+    text_file::{Place, TextFile},
+};

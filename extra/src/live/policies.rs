@@ -7,7 +7,7 @@ use tower_ratelimit::{Error, Policy, PolicySource, policy::EnforcementSwitch};
 
 use super::{
     file::PolicyFile,
-    follow::{Follower, runtime},
+    follow::{Follower, Target as _, runtime},
     set::Set,
 };
 #[cfg(feature = "redis")]
@@ -118,7 +118,7 @@ impl LivePolicies {
     ///   line, the policy and the entry.
     /// * [`MissingSetup`](tower_ratelimit::ErrorKind::MissingSetup): no Tokio runtime runs here.
     pub fn file(path: impl Into<PathBuf>) -> Result<Self, Error> {
-        let runtime = runtime()?;
+        let runtime = runtime("policies")?;
         let (file, content) = PolicyFile::open(path.into())?;
         let set = Arc::new(Set::new(file.name(), file.parse(&content)?));
         let policies = Self::of(set.clone());
@@ -129,12 +129,16 @@ impl LivePolicies {
     /// Policies of `origin`, which is read once before this returns. Until it is read without an error, the
     /// policies of `first` apply.
     #[cfg(feature = "redis")]
-    pub(crate) async fn following<O: Origin>(name: String, first: Parsed, origin: O) -> Result<Self, Error> {
-        let runtime = runtime()?;
+    pub(crate) async fn following<O: Origin<Update = Parsed>>(
+        name: String,
+        first: Parsed,
+        origin: O,
+    ) -> Result<Self, Error> {
+        let runtime = runtime("policies")?;
         let set = Arc::new(Set::new(name, first));
         let policies = Self::of(set.clone());
         let mut follower = Follower::new(origin, None);
-        follower.poll(&set).await;
+        follower.poll(&*set).await;
         runtime.spawn(follower.run(set));
         Ok(policies)
     }
@@ -197,7 +201,7 @@ impl LivePolicies {
     /// Use it in a health check or an administration page. It shows no password.
     #[must_use]
     pub fn last_error(&self) -> Option<Error> {
-        self.set.error()
+        self.set.health().error()
     }
 
     /// Waits for a change that this handle has not waited for yet. A new handle has seen what its original
@@ -225,7 +229,7 @@ impl LivePolicies {
     /// pause.
     #[must_use]
     pub fn poll_every(self, interval: Duration) -> Self {
-        self.set.set_interval(interval);
+        self.set.health().set_interval(interval);
         self
     }
 }

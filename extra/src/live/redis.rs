@@ -105,6 +105,7 @@ struct PoliciesInRedis {
 
 impl Origin for PoliciesInRedis {
     type Content = Fields;
+    type Update = Parsed;
 
     async fn read(&mut self) -> Result<Fields, Error> {
         let table = self.table.clone();

@@ -1,35 +1,24 @@
 //! The active policies, and the rules by which a change is accepted, rejected and logged.
 
-use std::{collections::BTreeMap, mem, time::Duration};
+use std::{collections::BTreeMap, mem};
 
 use parking_lot::Mutex;
-use tokio::{sync::watch, time::Instant};
+use tokio::sync::watch;
 use tower_ratelimit::{
     Error, ErrorKind, Policy,
     policy::{Enforcement, EnforcementSwitch},
 };
 
-use super::{error_place::list, parsed::Parsed, text::changes};
-
-/// The time between two reads of the origin, unless the handle sets another one.
-const INTERVAL: Duration = Duration::from_millis(500);
-/// A shorter pause would only keep a core busy.
-const MIN_INTERVAL: Duration = Duration::from_millis(10);
-/// After this time an error that came and went is logged again.
-const REPORT_EVERY: Duration = Duration::from_secs(60);
-/// The number of errors that are remembered for that.
-const MOST_LOGGED: usize = 8;
+use super::{error_place::list, follow::Target, health::Health, parsed::Parsed, text::changes};
 
 /// The active policies, shared by the handles and the task that follows the origin.
 #[derive(Debug)]
 pub(crate) struct Set {
-    /// The name of the origin in errors and logs.
-    origin: String,
+    health: Health,
     state: Mutex<State>,
     /// The number of accepted changes. The handles are its receivers.
     version: watch::Sender<u64>,
     enforcement: EnforcementSwitch,
-    interval: Mutex<Duration>,
 }
 
 #[derive(Debug)]
@@ -40,10 +29,6 @@ struct State {
     enforcement: Enforcement,
     /// Whether the origin has no content.
     is_empty: bool,
-    /// Why the latest read changed nothing.
-    error: Option<Error>,
-    /// The latest errors in the log, the last one first. Several may alternate during an outage.
-    logged: Vec<(String, Instant)>,
 }
 
 impl Set {
@@ -53,15 +38,12 @@ impl Set {
             policies: policies.map(|(name, policy)| (name, watch::Sender::new(policy))).collect(),
             enforcement: first.enforcement,
             is_empty: first.is_empty,
-            error: None,
-            logged: Vec::new(),
         };
         Self {
-            origin,
+            health: Health::new(origin, "policies"),
             state: Mutex::new(state),
             version: watch::Sender::new(0),
             enforcement: EnforcementSwitch::new(first.enforcement),
-            interval: Mutex::new(INTERVAL),
         }
     }
 
@@ -83,7 +65,7 @@ impl Set {
                 none if none.is_empty() => "it has no policies".to_owned(),
                 names => format!("it has {names}"),
             };
-            let message = format!("{} has no policy `{name}`: {known}", self.origin);
+            let message = format!("{} has no policy `{name}`: {known}", self.health.origin());
             Error::new(ErrorKind::InvalidConfig, message)
         })
     }
@@ -96,24 +78,55 @@ impl Set {
         self.version.subscribe()
     }
 
-    pub(super) fn error(&self) -> Option<Error> {
-        self.state.lock().error.clone()
-    }
-
     pub(super) const fn enforcement(&self) -> &EnforcementSwitch {
         &self.enforcement
     }
 
-    pub(super) fn interval(&self) -> Duration {
-        *self.interval.lock()
+    /// Moves the switch if the origin's value has changed. Returns whether it did.
+    fn moves(&self, state: &mut State, new: Enforcement) -> bool {
+        let is_changed = mem::replace(&mut state.enforcement, new) != new;
+        if is_changed {
+            // An operator may have moved the switch since the last read.
+            let old = self.enforcement.get();
+            self.enforcement.set(new);
+            if old != new {
+                log!(warn, origin = %self.health.origin(), %old, %new, "the switch of enforcement moved");
+            }
+        }
+        is_changed
     }
 
-    pub(super) fn set_interval(&self, interval: Duration) {
-        *self.interval.lock() = interval.max(MIN_INTERVAL);
+    /// Logs the policies that `changed`.
+    fn report(&self, changed: &str, is_lost: bool) {
+        if is_lost {
+            log!(
+                warn,
+                version = *self.version.borrow(),
+                changed = %changed,
+                "{} is empty: the defaults of the service apply again; if Redis lost its data, write the policies again",
+                self.health.origin()
+            );
+        } else if !changed.is_empty() {
+            log!(
+                info,
+                origin = %self.health.origin(),
+                version = *self.version.borrow(),
+                changed = %changed,
+                "policies changed"
+            );
+        }
+    }
+}
+
+impl Target for Set {
+    type Update = Parsed;
+
+    fn health(&self) -> &Health {
+        &self.health
     }
 
     /// Whether there is a handle, a source, or a layer with the switch.
-    pub(super) fn is_used(&self) -> bool {
+    fn is_used(&self) -> bool {
         self.version.receiver_count() > 0
             || self.enforcement.is_shared()
             || self.state.lock().policies.values().any(is_in_use)
@@ -124,7 +137,7 @@ impl Set {
     /// # Errors
     ///
     /// A policy that is in use is missing.
-    pub(super) fn apply(&self, update: Parsed) -> Result<(), Error> {
+    fn apply(&self, update: Parsed) -> Result<(), Error> {
         let mut state = self.state.lock();
         let is_missing = |name: &String| !update.policies.contains_key(name);
         let missing = state.policies.iter().find(|(name, policy)| is_missing(name) && is_in_use(policy));
@@ -132,7 +145,7 @@ impl Set {
             let message = format!(
                 "{}: policy `{name}` is missing, and the service uses it: add it again, or restart the service \
                  without it",
-                self.origin
+                self.health.origin()
             );
             return Err(Error::new(ErrorKind::InvalidConfig, message));
         }
@@ -169,98 +182,10 @@ impl Set {
     }
 
     /// Moves the switch, independently of the policies.
-    pub(super) fn switch(&self, enforcement: Enforcement) {
+    fn switch(&self, enforcement: Enforcement) {
         if self.moves(&mut self.state.lock(), enforcement) {
             self.version.send_modify(|version| *version += 1);
         }
-    }
-
-    /// Moves the switch if the origin's value has changed. Returns whether it did.
-    fn moves(&self, state: &mut State, new: Enforcement) -> bool {
-        let is_changed = mem::replace(&mut state.enforcement, new) != new;
-        if is_changed {
-            // An operator may have moved the switch since the last read.
-            let old = self.enforcement.get();
-            self.enforcement.set(new);
-            if old != new {
-                log!(warn, origin = %self.origin, %old, %new, "the switch of enforcement moved");
-            }
-        }
-        is_changed
-    }
-
-    /// Logs the policies that `changed`.
-    fn report(&self, changed: &str, is_lost: bool) {
-        if is_lost {
-            log!(
-                warn,
-                version = *self.version.borrow(),
-                changed = %changed,
-                "{} is empty: the defaults of the service apply again; if Redis lost its data, write the policies again",
-                self.origin
-            );
-        } else if !changed.is_empty() {
-            log!(
-                info,
-                origin = %self.origin,
-                version = *self.version.borrow(),
-                changed = %changed,
-                "policies changed"
-            );
-        }
-    }
-
-    /// Records that the origin was read and nothing is wrong.
-    pub(super) fn succeeded(&self) {
-        let _failed = self.state.lock().error.take().is_some();
-        #[cfg(feature = "metrics")]
-        failed_sources_changed(-i64::from(_failed));
-    }
-
-    /// Records that the origin is not read again, because of `cause`. Not logged, because this is also how a
-    /// service ends that does not drop its layers before its runtime.
-    pub(super) fn stopped(&self, cause: &str) {
-        let message = format!("{} is not read any more: {cause}", self.origin);
-        self.record(&mut self.state.lock(), Error::new(ErrorKind::MissingSetup, message));
-    }
-
-    /// Records `error`. Returns the one before.
-    fn record(&self, state: &mut State, error: Error) -> Option<Error> {
-        let before = state.error.replace(error);
-        #[cfg(feature = "metrics")]
-        failed_sources_changed(i64::from(before.is_none()));
-        before
-    }
-
-    /// Records that `error` keeps the old policies. Logs it unless it is the one of the latest read.
-    pub(super) fn failed(&self, error: Error) {
-        let (mut state, text) = (self.state.lock(), error.to_string());
-        let before = self.record(&mut state, error);
-        let continues = before.is_some_and(|before| before.to_string() == text);
-        state.logged.retain(|(_, at)| at.elapsed() < REPORT_EVERY);
-        if !continues && !state.logged.iter().any(|(logged, _)| *logged == text) {
-            log!(warn, error = %text, "the policies stay as they are");
-            state.logged.truncate(MOST_LOGGED - 1);
-            state.logged.insert(0, (text, Instant::now()));
-        }
-    }
-}
-
-/// The number of sources that failed changes by `change`. Called without a change too, because a recorder may
-/// be installed later.
-#[cfg(feature = "metrics")]
-fn failed_sources_changed(change: i64) {
-    use std::sync::atomic::{AtomicI64, Ordering};
-
-    static FAILED: AtomicI64 = AtomicI64::new(0);
-    let failed = FAILED.fetch_add(change, Ordering::Relaxed) + change;
-    metrics::gauge!("ratelimit_failed_policy_sources").set(failed as f64);
-}
-
-#[cfg(feature = "metrics")]
-impl Drop for Set {
-    fn drop(&mut self) {
-        self.succeeded();
     }
 }
 

@@ -1,0 +1,153 @@
+//! [`LivePrices`]: the handle on prices that change while the service runs.
+
+use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+
+use tokio::sync::watch;
+use tower_ratelimit::Error;
+
+use super::{file::PriceFile, prices::Prices};
+use crate::live::{Follower, Health, Target, runtime};
+
+/// [`Prices`] that change while the service runs, from a file. Cloning gives another handle on them.
+///
+/// A change is all or nothing: if an entry is invalid, or the file cannot be read, all prices stay as they
+/// are, and [`last_error`](Self::last_error) and a warning in the log state the line, the entry and what to
+/// write. The metric `ratelimit_failed_policy_sources` counts such files too. A change is logged at info with
+/// its version. A call that has begun keeps the prices that it began with.
+///
+/// The file is read until the last handle and the last [`UsageMeter`](super::UsageMeter) with one is dropped,
+/// or the runtime is shut down.
+///
+/// # Example
+///
+/// ```
+/// use std::{fs, time::Duration};
+/// use tower_ratelimit_extra::prices::{LivePrices, Price};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let path = std::env::temp_dir().join(format!("live-prices-{}.toml", std::process::id()));
+/// fs::write(&path, "
+///     version = '2025-06'
+///     models.o3 = { input = 2, output = 8 }
+/// ")?;
+/// let mut live = LivePrices::file(&path)?.poll_every(Duration::from_millis(50));
+/// assert_eq!(live.current().price("o3"), Some(Price::new("2", "8")));
+///
+/// fs::write(&path, "
+///     version = '2025-07'
+///     models.o3 = { input = 1.5, output = 6 }
+/// ")?;
+/// live.changed().await;
+/// assert_eq!(live.current().version(), "2025-07");
+/// # fs::remove_file(&path)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct LivePrices {
+    active: Arc<Active>,
+    prices: watch::Receiver<Prices>,
+}
+
+/// The active prices, which the task that follows the file replaces. The handles are the receivers.
+struct Active {
+    health: Health,
+    prices: watch::Sender<Prices>,
+}
+
+impl Target for Active {
+    type Update = Prices;
+
+    fn health(&self) -> &Health {
+        &self.health
+    }
+
+    fn is_used(&self) -> bool {
+        self.prices.receiver_count() > 0
+    }
+
+    fn apply(&self, update: Prices) -> Result<(), Error> {
+        self.prices.send_if_modified(|prices| {
+            let is_changed = *prices != update;
+            if is_changed {
+                log!(
+                    info,
+                    origin = %self.health.origin(),
+                    old = %prices.version(),
+                    new = %update.version(),
+                    "prices changed"
+                );
+                *prices = update;
+            }
+            is_changed
+        });
+        Ok(())
+    }
+}
+
+impl LivePrices {
+    /// Reads prices from the [file](super#files) at `path`, and reads it again every 500 ms, or at the
+    /// interval of [`poll_every`](Self::poll_every). If the name ends with `.json`, the file is JSON, and
+    /// otherwise TOML.
+    ///
+    /// Changes are found and half-written files are detected as for
+    /// [`LivePolicies::file`](crate::live::LivePolicies::file). This call blocks while it reads the file
+    /// twice, for 50 ms or more.
+    ///
+    /// # Errors
+    ///
+    /// * [`InvalidConfig`](tower_ratelimit::ErrorKind::InvalidConfig): the file cannot be read, is larger
+    ///   than 1 MiB, is being written all the time, or is invalid. The message names the line and the entry.
+    /// * [`MissingSetup`](tower_ratelimit::ErrorKind::MissingSetup): no Tokio runtime runs here.
+    pub fn file(path: impl Into<PathBuf>) -> Result<Self, Error> {
+        let runtime = runtime("prices")?;
+        let (file, content) = PriceFile::open(path.into())?;
+        let health = Health::new(file.name(), "prices");
+        let (prices, receiver) = watch::channel(file.parse(&content)?);
+        let active = Arc::new(Active { health, prices });
+        runtime.spawn(Follower::new(file, Some(content)).run(active.clone()));
+        Ok(Self { active, prices: receiver })
+    }
+
+    /// The prices as they are now. They do not change: use one table from the estimate of a call to its
+    /// settlement.
+    #[must_use]
+    pub fn current(&self) -> Prices {
+        self.prices.borrow().clone()
+    }
+
+    /// Why the prices stay as they are: the file is invalid or cannot be read, or the runtime that read it
+    /// was shut down. `None` once that is over.
+    #[must_use]
+    pub fn last_error(&self) -> Option<Error> {
+        self.active.health.error()
+    }
+
+    /// Waits for a change that this handle has not waited for yet. A new handle has seen what its original
+    /// has.
+    ///
+    /// The future can be dropped at any time. It never completes once the runtime that made the prices is
+    /// shut down.
+    pub async fn changed(&mut self) {
+        // The sender lives as long as this handle.
+        let _ = self.prices.changed().await;
+    }
+
+    /// Sets the time between two reads, for all handles. Defaults to 500 ms; at least 10 ms. Each pause is up
+    /// to a tenth shorter or longer. Takes effect after the current pause.
+    #[must_use]
+    pub fn poll_every(self, interval: Duration) -> Self {
+        self.active.health.set_interval(interval);
+        self
+    }
+}
+
+impl fmt::Debug for LivePrices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LivePrices")
+            .field("prices", &self.current())
+            .field("last_error", &self.last_error())
+            .finish()
+    }
+}

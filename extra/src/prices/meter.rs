@@ -1,0 +1,141 @@
+//! [`UsageMeter`]: makes calls whose tokens and money are charged.
+
+use std::{fmt, sync::Arc};
+
+use super::{
+    api::Api,
+    call::Call,
+    request::{Asked, CallError},
+    settings::Settings,
+    settlement::Settlement,
+    source::PriceSource,
+    usage::Usage,
+};
+
+/// Charges calls of language models for their tokens and their money. [The module](super) has an example.
+/// Cloning it is cheap.
+#[derive(Clone)]
+#[must_use = "a meter does nothing until it makes a call"]
+pub struct UsageMeter(Arc<Settings>);
+
+impl UsageMeter {
+    /// A meter with these prices: [`Prices`](super::Prices), or [`LivePrices`](super::LivePrices) that follow
+    /// a file.
+    pub fn new(prices: impl Into<PriceSource>) -> Self {
+        Self(Arc::new(Settings {
+            prices: prices.into(),
+            tokens: Some("tokens"),
+            money: Some("micro-dollars"),
+            bytes_per_token: 4,
+            max_output: 4_096,
+            max_buffer: 1 << 20,
+            on_settled: None,
+            logged: Arc::default(),
+        }))
+    }
+
+    /// Sets the [unit](tower_ratelimit::Rule::unit) of the rules that limit tokens, or `None` if no rule
+    /// does. Defaults to `"tokens"`.
+    ///
+    /// A call records both units, and a reservation without one of them logs an error and keeps its estimate.
+    pub fn tokens_unit(self, unit: impl Into<Option<&'static str>>) -> Self {
+        self.with(|settings| settings.tokens = unit.into())
+    }
+
+    /// Sets the [unit](tower_ratelimit::Rule::unit) of the rules that limit micro-dollars, or `None` if no
+    /// rule does. Defaults to `"micro-dollars"`.
+    pub fn money_unit(self, unit: impl Into<Option<&'static str>>) -> Self {
+        self.with(|settings| settings.money = unit.into())
+    }
+
+    /// Sets how many bytes of text are counted as a token. Defaults to 4, which is about right for English;
+    /// other scripts and code have fewer.
+    ///
+    /// # Panics
+    ///
+    /// If it is 0.
+    #[track_caller]
+    pub fn bytes_per_token(self, bytes: u64) -> Self {
+        assert!(bytes > 0, "a token must have at least one byte");
+        self.with(|settings| settings.bytes_per_token = bytes)
+    }
+
+    /// Sets the estimated output, in tokens, of a choice for requests without a limit such as `max_tokens`.
+    /// Defaults to 4,096.
+    pub fn max_output(self, tokens: u64) -> Self {
+        self.with(|settings| settings.max_output = tokens)
+    }
+
+    /// Sets how many bytes of an answer, or of an event of a stream, are kept to be read. Defaults to 1 MiB.
+    /// A body needs at most four times as much memory.
+    ///
+    /// A larger answer is charged the estimate, and a larger event is counted by its bytes.
+    pub fn max_buffer(self, bytes: usize) -> Self {
+        self.with(|settings| settings.max_buffer = bytes)
+    }
+
+    /// Calls `settled` once for each call, when it is known what it is charged: for a ledger, or for logs. It
+    /// runs where the body ends or is dropped, so it must be quick and must not panic.
+    pub fn on_settled(self, settled: impl Fn(&Settlement) + Send + Sync + 'static) -> Self {
+        self.with(|settings| settings.on_settled = Some(Arc::new(settled)))
+    }
+
+    /// A call with this `body` of a request, which has the model. It uses the prices as they are now until it
+    /// is settled.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`]: the body is not JSON, an entry that matters is there twice or has another type, it has
+    /// no model, or the model has no price.
+    pub fn call(&self, api: Api, body: &[u8]) -> Result<Call, CallError> {
+        let mut asked = Asked::read(api, body)?;
+        let model = asked.model.take();
+        let model = model.ok_or_else(|| CallError::InvalidRequest("it has no `model`".to_owned()))?;
+        self.make(api, model, &asked, body)
+    }
+
+    /// [`call`](Self::call) for an interface that has the model in the path, such as Gemini's. A model in the
+    /// body is ignored.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`call`](Self::call).
+    pub fn call_of(&self, api: Api, model: &str, body: &[u8]) -> Result<Call, CallError> {
+        self.make(api, model.to_owned(), &Asked::read(api, body)?, body)
+    }
+
+    fn make(&self, api: Api, model: String, asked: &Asked, body: &[u8]) -> Result<Call, CallError> {
+        let settings = self.0.clone();
+        let prices = settings.prices.current();
+        let Some((entry, price)) = prices.entry(&model) else { return Err(CallError::UnknownModel(model)) };
+        let prompt = (body.len() as u64).div_ceil(settings.bytes_per_token);
+        let output = asked.max_output.unwrap_or_else(|| settings.max_output.saturating_mul(asked.choices));
+        Ok(Call {
+            api,
+            entry: entry.into(),
+            price,
+            version: prices.version().to_owned(),
+            estimate: Usage::new(prompt, output),
+            has_limit: asked.max_output.is_some(),
+            model,
+            learned: None,
+            settings,
+        })
+    }
+
+    fn with(self, change: impl FnOnce(&mut Settings)) -> Self {
+        let mut settings = (*self.0).clone();
+        change(&mut settings);
+        Self(Arc::new(settings))
+    }
+}
+
+impl fmt::Debug for UsageMeter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("UsageMeter")
+            .field("prices", &self.0.prices)
+            .field("tokens_unit", &self.0.tokens)
+            .field("money_unit", &self.0.money)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,189 @@
+//! Prices of language models, and calls that are charged for their tokens and their money: [`UsageMeter`].
+//!
+//! A call is charged an estimate before it is made, so concurrent calls stay within the limits, and settled at
+//! the usage that its answer reports. The answer passes unchanged, while it is read.
+//!
+//! # Example
+//!
+//! A proxy in front of a vendor:
+//!
+//! ```
+//! use std::convert::Infallible;
+//!
+//! use axum::{
+//!     Router,
+//!     body::{Body, Bytes},
+//!     extract::State,
+//!     http::{Request, Response, StatusCode},
+//!     response::IntoResponse,
+//!     routing::post,
+//! };
+//! use tower::ServiceExt;
+//! use tower_ratelimit::{
+//!     Header, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Rejection, Reservation, Rule, layer::Rules,
+//! };
+//! use tower_ratelimit_extra::prices::{Api, Price, Prices, UsageMeter};
+//!
+//! /// Stands for a vendor. Your program sends the request with its own client.
+//! async fn vendor(_request: Bytes) -> Result<Response<Body>, Infallible> {
+//!     let answer = r#"{
+//!         "choices": [{ "message": { "role": "assistant", "content": "Hello!" } }],
+//!         "usage": { "prompt_tokens": 20, "completion_tokens": 3 }
+//!     }"#;
+//!     Ok(Response::new(answer.into()))
+//! }
+//!
+//! async fn complete(
+//!     State(meter): State<UsageMeter>,
+//!     reservation: Reservation,
+//!     request: Bytes,
+//! ) -> Result<Response<Body>, Rejection> {
+//!     let call = match meter.call(Api::OpenAiChat, &request) {
+//!         Ok(call) => call,
+//!         Err(error) => return Ok((StatusCode::BAD_REQUEST, error.to_string()).into_response()),
+//!     };
+//!     // Charges the estimate, or rejects the request.
+//!     call.charge(&reservation).await?.into_result()?;
+//!     match call.metered(reservation, vendor(request)).await {
+//!         Ok(answer) => Ok(answer.map(Body::new)),
+//!         Err(_) => Ok(StatusCode::BAD_GATEWAY.into_response()),
+//!     }
+//! }
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let prices = Prices::new("2025-06").model("gpt-4o", Price::new("2.50", "10").cached_input("1.25"));
+//! let limiter = Limiter::new(MemoryStore::new());
+//! let tokens = Policy::new("tokens", Quota::per_day(100_000)).max_debt(10_000);
+//! // A dollar a day.
+//! let money = Policy::new("money", Quota::per_day(1_000_000)).max_debt(100_000);
+//! let rule = |policy: &Policy, unit| {
+//!     Rule::new(policy.clone(), Header::new("x-api-key")).cost(|_| 0).unit(unit).reserve_or_refund()
+//! };
+//! let rules = Rules::new().always(rule(&tokens, "tokens")).always(rule(&money, "micro-dollars"));
+//! let app = Router::new()
+//!     .route("/v1/chat/completions", post(complete))
+//!     .layer(RateLimitLayer::with_rules(limiter.clone(), rules))
+//!     .with_state(UsageMeter::new(prices));
+//!
+//! let send = async |model: &str| {
+//!     let body = format!(r#"{{ "model": "{model}", "max_tokens": 500, "messages": [] }}"#);
+//!     let request = Request::post("/v1/chat/completions").header("x-api-key", "k1").body(Body::from(body))?;
+//!     Ok::<_, Box<dyn std::error::Error>>(app.clone().oneshot(request).await?)
+//! };
+//! assert_eq!(send("gpt-0").await?.status(), 400);
+//! let answer = send("gpt-4o").await?;
+//! axum::body::to_bytes(answer.into_body(), usize::MAX).await?;
+//! // 20 and 3 tokens, for 2.5 and 10 micro-dollars each.
+//! assert_eq!(limiter.peek(&tokens, &Key::new("k1"), 0).await?.remaining(), Some(100_000 - 23));
+//! assert_eq!(limiter.peek(&money, &Key::new("k1"), 0).await?.remaining(), Some(1_000_000 - 80));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The rules have the units `"tokens"` and `"micro-dollars"`, unless
+//! [`tokens_unit`](UsageMeter::tokens_unit) and [`money_unit`](UsageMeter::money_unit) set others. Give their
+//! policies a [debt](tower_ratelimit::Policy::max_debt): a call that costs more than its estimate and what
+//! remains is charged the rest as debt.
+//!
+//! # The estimate
+//!
+//! The prompt is estimated as the bytes of the request's body, divided by
+//! [`bytes_per_token`](UsageMeter::bytes_per_token), and priced as input that is not cached. The answer is
+//! estimated as `max_tokens` of the request (`max_completion_tokens`, `max_output_tokens`, `maxOutputTokens`)
+//! for each choice; without it, as [`max_output`](UsageMeter::max_output). [`Call::learned`] estimates it from
+//! earlier answers instead.
+//!
+//! # What a call is charged
+//!
+//! | what happens | charged | [`Basis`] |
+//! |---|---|---|
+//! | the answer reports its usage | the usage | `Reported` |
+//! | the client leaves a stream, the stream breaks off, or it ends without a usage | the usage that was reported last, and the text that was sent since; until the first report, the estimated prompt and the text | `Counted` |
+//! | the client leaves during a whole answer that reports its usage at the end | the estimated prompt, and the bytes of the answer, from `content-length` if it has one, as text | `Counted` |
+//! | an answer is not JSON, or has a `content-encoding`, which is not decoded and logged at warn once | the same | `Counted` |
+//! | the client leaves before the response, or before the first byte of a whole answer | the estimate | `Estimated` |
+//! | a whole answer is larger than [`max_buffer`](UsageMeter::max_buffer) | the estimate | `Estimated` |
+//! | no connection, a status other than 2xx, a body that fails before its first byte, or an error as the first event or as the whole answer | nothing | `Refunded` |
+//!
+//! A token of text is counted for each event that has some, or for each
+//! [`bytes_per_token`](UsageMeter::bytes_per_token) bytes of all of it, whichever is more. An event that is
+//! not of the [`Api`], or is larger than [`max_buffer`](UsageMeter::max_buffer), counts with all its bytes.
+//!
+//! While a stream is sent, what it has used is [recorded](tower_ratelimit::Reservation::record_each), and
+//! [charged](tower_ratelimit::Reservation::extend_each) if it exceeds the estimate. Cost is the exact sum of
+//! tokens and prices, rounded up to a micro-dollar once for a call. What a vendor charges for other things
+//! than tokens, such as searches, and discounts, such as for batches, are not in the prices.
+//!
+//! # Files
+//!
+//! [`LivePrices::file`] reads this table, and [`Prices`] is read from it with serde:
+//!
+//! ```toml
+//! version = "2025-06"
+//! # What an unknown model costs: "deny", the default, "dearest", or a price.
+//! unknown = { input = 15, output = 75 }
+//!
+//! # Dollars for a million tokens, exactly: at most six digits after the point.
+//! [models."gpt-4o"]
+//! input = 2.50
+//! cached_input = 1.25
+//! output = 10
+//!
+//! # Names that begin with it.
+//! [models."claude-sonnet-4-*"]
+//! input = 3
+//! cached_input = "0.30"
+//! cache_write = 3.75
+//! output = 15
+//! ```
+//!
+//! `version` and `models` are required, and `input` and `output` of each price. `cached_input` and
+//! `cache_write` default to `input`. An unknown entry is an error.
+
+// `UsageMeter` makes a `Call`, which reads the request (`request`) and finds the price. `Settling` is its
+// charge from then on, in a `MeteredBody`: its `Reader` splits the body into events or keeps a whole answer,
+// `Api` reads each with the file of its vendor, and the `Tally` adds what they report.
+
+mod anthropic;
+mod api;
+mod body;
+mod call;
+mod chunk;
+mod events;
+mod file;
+mod gemini;
+mod histogram;
+mod learned;
+mod live;
+mod meter;
+mod openai_chat;
+mod openai_responses;
+mod price;
+mod prices;
+mod rate;
+mod reader;
+mod request;
+mod settings;
+mod settlement;
+mod settling;
+mod source;
+mod table;
+mod tally;
+mod text_bytes;
+mod usage;
+
+pub use self::{
+    api::Api,
+    body::MeteredBody,
+    call::Call,
+    learned::LearnedOutput,
+    live::LivePrices,
+    meter::UsageMeter,
+    price::Price,
+    prices::{Prices, UnknownModel},
+    request::CallError,
+    settlement::{Basis, Settlement},
+    source::PriceSource,
+    usage::Usage,
+};

@@ -1,0 +1,26 @@
+//! The settings of a meter, which its calls share.
+
+use std::sync::{Arc, atomic::AtomicBool};
+
+use super::{settlement::Settlement, source::PriceSource};
+
+#[derive(Clone)]
+pub(super) struct Settings {
+    pub(super) prices: PriceSource,
+    pub(super) tokens: Option<&'static str>,
+    pub(super) money: Option<&'static str>,
+    pub(super) bytes_per_token: u64,
+    pub(super) max_output: u64,
+    pub(super) max_buffer: usize,
+    pub(super) on_settled: Option<Arc<dyn Fn(&Settlement) + Send + Sync>>,
+    /// Whether an encoded body was logged.
+    pub(super) logged: Arc<AtomicBool>,
+}
+
+impl Settings {
+    /// The units of the rules, with their numbers.
+    pub(super) fn units(&self, tokens: u64, micro_dollars: u64) -> impl Iterator<Item = (&'static str, u64)> {
+        let all = [(self.tokens, tokens), (self.money, micro_dollars)];
+        all.into_iter().filter_map(|(unit, number)| Some((unit?, number)))
+    }
+}

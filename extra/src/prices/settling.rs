@@ -1,0 +1,117 @@
+//! [`Settling`]: records what a call has used until now, and settles it when it ends.
+
+use std::sync::atomic::Ordering;
+
+use http::response;
+use tower_ratelimit::Reservation;
+
+use super::{
+    call::Call,
+    reader::{End, Reader},
+    settlement::{Basis, Settlement},
+    tally::Tally,
+    usage::Usage,
+};
+
+/// The charge of a call from the moment that it is sent. If this is dropped, the call was cut.
+pub(super) struct Settling {
+    call: Call,
+    /// `None` once it is settled.
+    reservation: Option<Reservation>,
+    tally: Tally,
+    /// `None` until the response begins.
+    reader: Option<Reader>,
+    /// The tokens that are charged.
+    charged: u64,
+}
+
+impl Settling {
+    pub(super) fn new(call: Call, reservation: Reservation) -> Self {
+        let tally = Tally::new(call.estimate.input, call.settings.bytes_per_token);
+        let charged = call.estimate.tokens();
+        Self { call, reservation: Some(reservation), tally, reader: None, charged }
+    }
+
+    /// The response has begun.
+    pub(super) fn begin(&mut self, head: &response::Parts) {
+        if !head.status.is_success() {
+            return self.refund();
+        }
+        let reader = Reader::new(self.call.api, &head.headers, self.call.settings.max_buffer);
+        if reader.is_encoded() && !self.call.settings.logged.swap(true, Ordering::Relaxed) {
+            log!(
+                warn,
+                model = %self.call.model,
+                "the usage of an encoded body cannot be read, so it is counted: send `accept-encoding: identity` \
+                 upstream, or decode the body first"
+            );
+        }
+        self.reader = Some(reader);
+    }
+
+    /// The body has these bytes.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        let (Some(reader), Some(reservation)) = (&mut self.reader, &self.reservation) else { return };
+        if !reader.push(bytes, &mut self.tally) {
+            return;
+        }
+        let usage = self.tally.usage();
+        let (tokens, price) = (usage.tokens(), self.call.price.micro_dollars(&usage));
+        reservation.record_each(self.call.settings.units(tokens, price));
+        // An answer that is longer than its estimate is charged before it ends, each time that it has grown
+        // by an eighth.
+        if tokens > self.charged {
+            self.charged = tokens.saturating_add(tokens / 8);
+            // Dropping the answer does not stop it.
+            drop(reservation.extend_each(self.call.settings.units(tokens, price)));
+        }
+    }
+
+    /// The body has failed.
+    pub(super) fn failed(&mut self) {
+        match &self.reader {
+            Some(reader) if reader.bytes() > 0 => self.end(End::Cut),
+            _ => self.refund(),
+        }
+    }
+
+    /// The body has ended, or the client has left.
+    pub(super) fn end(&mut self, end: End) {
+        let is_known = self.reader.take().is_some_and(|mut reader| reader.finish(end, &mut self.tally));
+        if self.tally.has_failed() {
+            self.refund();
+        } else if is_known {
+            self.settle(self.tally.usage(), self.tally.basis());
+        } else {
+            self.settle(self.call.estimate, Basis::Estimated);
+        }
+    }
+
+    /// The upstream service has failed.
+    pub(super) fn refund(&mut self) {
+        self.settle(Usage::default(), Basis::Refunded);
+    }
+
+    fn settle(&mut self, usage: Usage, basis: Basis) {
+        let Some(reservation) = self.reservation.take() else { return };
+        let Call { model, entry, price, version, learned, settings, .. } = &self.call;
+        let micro_dollars = price.micro_dollars(&usage);
+        // What is recorded is charged when the last handle is dropped.
+        reservation.record_each(settings.units(usage.tokens(), micro_dollars));
+        drop(reservation);
+        log!(debug, model = %model, ?usage, micro_dollars, ?basis, prices = %version, "a call is settled");
+        if let (Some((learned, key)), Basis::Reported) = (learned, basis) {
+            learned.learn(key, entry, usage.output);
+        }
+        if let Some(settled) = &settings.on_settled {
+            let (model, prices_version) = (model.clone(), version.clone());
+            settled(&Settlement { model, usage, micro_dollars, basis, prices_version });
+        }
+    }
+}
+
+impl Drop for Settling {
+    fn drop(&mut self) {
+        self.end(End::Cut);
+    }
+}

@@ -22,6 +22,9 @@ mod custom_response;
 #[path = "../../examples/download_bytes.rs"]
 mod download_bytes;
 #[allow(dead_code, reason = "its `main` is not run here")]
+#[path = "../../extra/examples/llm_prices.rs"]
+mod llm_prices;
+#[allow(dead_code, reason = "its `main` is not run here")]
 #[path = "../../examples/llm_stream.rs"]
 mod llm_stream;
 #[allow(dead_code, reason = "its `main` is not run here")]
@@ -155,6 +158,12 @@ async fn tiers_says_what_is_written() {
 #[tokio::test]
 async fn llm_tokens_says_what_is_written() {
     says_what_is_written(llm_tokens::app(store()), include_str!("../../examples/llm_tokens.rs"), 5).await;
+}
+
+#[tokio::test]
+async fn llm_prices_says_what_is_written() {
+    says_what_is_written(llm_prices::app(store()), include_str!("../../extra/examples/llm_prices.rs"), 8)
+        .await;
 }
 
 #[tokio::test]

@@ -47,6 +47,7 @@ mod penalties;
 mod policy_changes;
 mod policy_sources;
 mod preflight;
+mod prices;
 mod probe;
 mod quickstart;
 mod random_routes;

@@ -22,6 +22,8 @@ pub(crate) struct Health {
     origin: String,
     /// What it has: "policies".
     what: &'static str,
+    /// The log line of an error.
+    stays: &'static str,
     errors: Mutex<Errors>,
     interval: Mutex<Duration>,
 }
@@ -35,8 +37,8 @@ struct Errors {
 }
 
 impl Health {
-    pub(crate) fn new(origin: String, what: &'static str) -> Self {
-        Self { origin, what, errors: Mutex::default(), interval: Mutex::new(INTERVAL) }
+    pub(crate) fn new(origin: String, what: &'static str, stays: &'static str) -> Self {
+        Self { origin, what, stays, errors: Mutex::default(), interval: Mutex::new(INTERVAL) }
     }
 
     pub(crate) fn origin(&self) -> &str {
@@ -92,7 +94,7 @@ impl Health {
         let continues = before.is_some_and(|before| before.to_string() == text);
         errors.logged.retain(|(_, at)| at.elapsed() < REPORT_EVERY);
         if !continues && !errors.logged.iter().any(|(logged, _)| *logged == text) {
-            log!(warn, error = %text, "the {} stay as they are", self.what);
+            log!(warn, error = %text, "{}", self.stays);
             errors.logged.truncate(MOST_LOGGED - 1);
             errors.logged.insert(0, (text, Instant::now()));
         }

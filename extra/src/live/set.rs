@@ -40,7 +40,7 @@ impl Set {
             is_empty: first.is_empty,
         };
         Self {
-            health: Health::new(origin, "policies"),
+            health: Health::new(origin, "policies", "the policies stay as they are"),
             state: Mutex::new(state),
             version: watch::Sender::new(0),
             enforcement: EnforcementSwitch::new(first.enforcement),

@@ -103,7 +103,7 @@ impl LivePrices {
     pub fn file(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let runtime = runtime("prices")?;
         let (file, content) = PriceFile::open(path.into())?;
-        let health = Health::new(file.name(), "prices");
+        let health = Health::new(file.name(), "prices", "the prices stay as they are");
         let (prices, receiver) = watch::channel(file.parse(&content)?);
         let active = Arc::new(Active { health, prices });
         runtime.spawn(Follower::new(file, Some(content)).run(active.clone()));

@@ -5,6 +5,7 @@ use std::{fmt, sync::Arc};
 use super::{
     api::Api,
     call::Call,
+    planned::Planned,
     request::{Asked, CallError},
     settings::Settings,
     settlement::Settlement,
@@ -110,7 +111,7 @@ impl UsageMeter {
         let Some((entry, price)) = prices.entry(&model) else { return Err(CallError::UnknownModel(model)) };
         let prompt = (body.len() as u64).div_ceil(settings.bytes_per_token);
         let output = asked.max_output.unwrap_or_else(|| settings.max_output.saturating_mul(asked.choices));
-        Ok(Call {
+        Ok(Call(Planned {
             api,
             entry: entry.into(),
             price,
@@ -120,7 +121,7 @@ impl UsageMeter {
             model,
             learned: None,
             settings,
-        })
+        }))
     }
 
     fn with(self, change: impl FnOnce(&mut Settings)) -> Self {

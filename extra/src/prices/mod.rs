@@ -107,7 +107,7 @@
 //! | no connection, a status other than 2xx, a body that fails before its first byte, or an error as the first event or as the whole answer | nothing | `Refunded` |
 //!
 //! A token of text is counted for each event that has some, or for each
-//! [`bytes_per_token`](UsageMeter::bytes_per_token) bytes of all of it, whichever is more. An event that is
+//! [`bytes_per_token`](UsageMeter::bytes_per_token) bytes of all of it, if that is more. An event that is
 //! not of the [`Api`], or is larger than [`max_buffer`](UsageMeter::max_buffer), counts with all its bytes.
 //!
 //! While a stream is sent, what it has used is [recorded](tower_ratelimit::Reservation::record_each), and
@@ -159,6 +159,7 @@ mod live;
 mod meter;
 mod openai_chat;
 mod openai_responses;
+mod planned;
 mod price;
 mod prices;
 mod rate;

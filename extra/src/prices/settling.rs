@@ -6,7 +6,7 @@ use http::response;
 use tower_ratelimit::Reservation;
 
 use super::{
-    call::Call,
+    planned::Planned,
     reader::{End, Reader},
     settlement::{Basis, Settlement},
     tally::Tally,
@@ -15,7 +15,7 @@ use super::{
 
 /// The charge of a call from the moment that it is sent. If this is dropped, the call was cut.
 pub(super) struct Settling {
-    call: Call,
+    call: Planned,
     /// `None` once it is settled.
     reservation: Option<Reservation>,
     tally: Tally,
@@ -26,7 +26,7 @@ pub(super) struct Settling {
 }
 
 impl Settling {
-    pub(super) fn new(call: Call, reservation: Reservation) -> Self {
+    pub(super) fn new(call: Planned, reservation: Reservation) -> Self {
         let tally = Tally::new(call.estimate.input, call.settings.bytes_per_token);
         let charged = call.estimate.tokens();
         Self { call, reservation: Some(reservation), tally, reader: None, charged }
@@ -94,7 +94,7 @@ impl Settling {
 
     fn settle(&mut self, usage: Usage, basis: Basis) {
         let Some(reservation) = self.reservation.take() else { return };
-        let Call { model, entry, price, version, learned, settings, .. } = &self.call;
+        let Planned { model, entry, price, version, learned, settings, .. } = &self.call;
         let micro_dollars = price.micro_dollars(&usage);
         // What is recorded is charged when the last handle is dropped.
         reservation.record_each(settings.units(usage.tokens(), micro_dollars));

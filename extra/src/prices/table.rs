@@ -40,7 +40,7 @@ impl Table for PricesTable {
     }
 }
 
-/// The entries in their order, with those of a name that is there twice.
+/// The entries in their order. A name may be there twice.
 struct Models(Vec<(String, Price)>);
 
 impl<'de> Deserialize<'de> for Models {

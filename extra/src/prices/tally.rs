@@ -52,7 +52,7 @@ impl Tally {
         }
     }
 
-    /// The tokens until now. A token is one event with text, or this many bytes of it, whichever is more.
+    /// The tokens until now. A token is one event with text, or this many bytes of it, if that is more.
     pub(super) fn usage(&self) -> Usage {
         let counted = self.text.div_ceil(self.bytes_per_token).max(self.events);
         Usage { output: self.usage.output.saturating_add(counted), ..self.usage }

@@ -7,7 +7,7 @@ use serde::{
     de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 
-/// The bytes of all texts in a JSON value, other than those that describe it and are no output. Counting all
+/// The bytes of all texts in a JSON value, without the texts that only describe it. Counting all
 /// of them includes the text of fields that are added later, such as reasoning.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct TextBytes(pub(super) u64);

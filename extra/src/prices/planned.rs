@@ -1,0 +1,24 @@
+//! What is known of a call before it is made.
+
+use std::sync::Arc;
+
+use tower_ratelimit::Key;
+
+use super::{api::Api, learned::LearnedOutput, price::Price, settings::Settings, usage::Usage};
+
+/// What is known of a call before it is made, and does not change until it is settled.
+pub(super) struct Planned {
+    pub(super) api: Api,
+    pub(super) model: String,
+    /// The name of the entry with the price.
+    pub(super) entry: Arc<str>,
+    pub(super) price: Price,
+    /// The version of the prices.
+    pub(super) version: String,
+    pub(super) estimate: Usage,
+    /// Whether the request limits its output.
+    pub(super) has_limit: bool,
+    /// What learns the output of the answer.
+    pub(super) learned: Option<(LearnedOutput, Key)>,
+    pub(super) settings: Arc<Settings>,
+}

@@ -23,6 +23,7 @@ pub(crate) struct Health {
     /// What it has: "policies".
     what: &'static str,
     /// The log line of an error.
+    #[cfg_attr(not(feature = "tracing"), expect(dead_code, reason = "only logs have it"))]
     stays: &'static str,
     errors: Mutex<Errors>,
     interval: Mutex<Duration>,

@@ -19,7 +19,7 @@ pub(super) struct Events {
 }
 
 /// An event that has data.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Event<'a> {
     Data(&'a [u8]),
     /// One that is too large to be read, with this number of bytes.

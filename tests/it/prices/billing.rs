@@ -175,7 +175,7 @@ impl Call {
             7 if form == "chat" || form == "responses" => (true, "completes without a usage"),
             7 => (true, "hangs"),
             8 => (true, ["status 500", "status 429", "status 400"][(number % 3) as usize]),
-            _ if number % 2 == 0 => (true, "breaks off before a byte"),
+            _ if number.is_multiple_of(2) => (true, "breaks off before a byte"),
             _ => (true, "no connection"),
         };
         // Some answers are longer than their estimate.

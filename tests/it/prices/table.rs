@@ -28,7 +28,7 @@ fn a_cost_is_the_exact_sum_rounded_up_once() {
             let usage = Usage::new(tokens[0], tokens[3]).cached_input(tokens[1]).cache_write(tokens[2]);
             let sum: u128 =
                 rates.iter().zip(&tokens).map(|(rate, n)| u128::from(*rate) * u128::from(*n)).sum();
-            let exact = sum / 1_000_000 + u128::from(sum % 1_000_000 > 0);
+            let exact = sum / 1_000_000 + u128::from(!sum.is_multiple_of(1_000_000));
             prop_assert_eq!(price.micro_dollars(&usage), u64::try_from(exact).unwrap_or(u64::MAX));
             Ok(())
         })

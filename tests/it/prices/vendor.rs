@@ -201,7 +201,7 @@ fn word(form: &str, prompt: u64, sent: u64) -> String {
             // A part of them report the usage until then.
             let begun = Bill { input: prompt, output: sent, ..Bill::default() };
             let mut part = json!({ "candidates": [{ "content": { "parts": [{ "text": "word" }] } }] });
-            if sent % 3 == 0 {
+            if sent.is_multiple_of(3) {
                 part["usageMetadata"] = usage(form, begun);
             }
             event(&part)

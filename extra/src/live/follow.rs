@@ -184,7 +184,8 @@ pub(crate) fn runtime(what: &str) -> Result<Handle, Error> {
 
 /// The error of work that did not end with a result.
 pub(super) fn unfinished(error: &JoinError) -> Error {
-    let problem = if error.is_panic() { "reading it panicked" } else { "the Tokio runtime was shut down" };
+    let problem =
+        if error.is_panic() { "reading the source panicked" } else { "the Tokio runtime was shut down" };
     Error::new(ErrorKind::MissingSetup, problem)
 }
 

@@ -109,6 +109,8 @@
 //! A token of text is counted for each event that has some, or for each
 //! [`bytes_per_token`](UsageMeter::bytes_per_token) bytes of all of it, if that is more. An event that is
 //! not of the [`Api`], or is larger than [`max_buffer`](UsageMeter::max_buffer), counts with all its bytes.
+//! Tokens that a vendor does not send, such as hidden reasoning, cannot be counted, so ask for the usage of
+//! [streams](Api::OpenAiChat), and send `accept-encoding: identity` upstream.
 //!
 //! While a stream is sent, what it has used is [recorded](tower_ratelimit::Reservation::record_each), and
 //! [charged](tower_ratelimit::Reservation::extend_each) if it exceeds the estimate. Cost is the exact sum of

@@ -182,3 +182,29 @@ async fn failures_of_the_upstream_service_are_refunded() {
     all_of(desk.send(AnthropicMessages, REQUEST, response(EVENTS, parts, Then::Ends)).await).await;
     desk.assert_charged("an error after a word", Usage::new(10, 1), Basis::Counted).await;
 }
+
+#[tokio::test]
+async fn a_part_of_an_event_is_not_counted_and_an_unknown_event_counts_with_its_bytes() {
+    let desk = Desk::new();
+    let word = "data: {\"choices\":[{\"delta\":{\"content\":\"one\"}}]}\n\n";
+    let rows: [(&str, Vec<&str>, u64); 6] = [
+        ("a part of an event", vec![word, &word[..30]], 1),
+        ("an event without its empty line", vec![word, &word[..word.len() - 2]], 2),
+        ("an event and a part of a line end", vec![word, &word[..word.len() - 1]], 2),
+        ("JSON of another form", vec!["data: {\"an\":\"answer\"}\n\n"], 4),
+        ("no JSON", vec!["data: not JSON\n\n", word], 3),
+        (
+            "comments, other fields, and the end",
+            vec![": x\n\n", "event: y\nid: 7\n\n", word, "data: [DONE]\n\n"],
+            1,
+        ),
+    ];
+    for (name, parts, output) in rows {
+        let bytes = || parts.iter().map(|part| Bytes::copy_from_slice(part.as_bytes())).collect::<Vec<_>>();
+        let sent = desk.send(OpenAiChat, REQUEST, response(EVENTS, bytes(), Then::Hangs)).await;
+        some_of(sent, parts.len()).await;
+        desk.assert_charged(name, Usage::new(10, output), Basis::Counted).await;
+        all_of(desk.send(OpenAiChat, REQUEST, response(EVENTS, bytes(), Then::Ends)).await).await;
+        desk.assert_charged(name, Usage::new(10, output), Basis::Counted).await;
+    }
+}

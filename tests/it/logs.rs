@@ -12,8 +12,9 @@ use axum::{
     routing::{any, post},
 };
 use http::Request;
+use http_body_util::Full;
 use support::{
-    Directory, Down, RedisServer, eventually,
+    Directory, Down, RedisServer, day, eventually,
     inner::{ask, get, text},
     listen_with, on_redis, redis_store, settings, store,
 };
@@ -21,13 +22,18 @@ use tokio::{net::TcpListener, time::sleep};
 use tower::{Layer as _, ServiceExt as _};
 use tower_ratelimit::{
     ClientIp, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, MemoryStore, PeerIp,
-    Policy, PolicySource, Quota, RateLimitLayer, RedisStore, Rule,
+    Policy, PolicySource, Quota, RateLimitLayer, RedisStore, Reservation, Rule,
     key::TrustedProxies,
     layer::Rules,
     policy::{Enforcement, EnforcementSwitch, Penalty},
 };
 use tower_ratelimit_extra::explain::Explanation;
-use tower_ratelimit_extra::{admin::Admin, live::LivePolicies, lookup::Lookup};
+use tower_ratelimit_extra::{
+    admin::Admin,
+    live::LivePolicies,
+    lookup::Lookup,
+    prices::{Api, Price, Prices, UsageMeter},
+};
 use tracing_subscriber::fmt::MakeWriter;
 
 #[derive(Clone, Default)]
@@ -810,4 +816,25 @@ async fn a_route_without_its_prefix_is_a_warning_even_if_other_rules_apply() {
         app.clone().oneshot(Request::post("/api/login").body(Body::empty()).unwrap()).await.unwrap();
     }
     assert_eq!(lines.with(r#"write the full path, such as "/api/login""#), 1, "{}", lines.text());
+}
+
+#[tokio::test]
+async fn an_encoded_answer_is_one_warning_and_no_line_has_the_text_of_a_model_that_a_client_chose() {
+    let (lines, _guard) = listen();
+    let prices = Prices::new("1").model("gpt-*", Price::new("1", "1"));
+    let meter = UsageMeter::new(prices).tokens_unit(None).money_unit(None);
+    let limiter = Limiter::new(MemoryStore::new());
+    for _ in 0..2 {
+        let decision = limiter.check(&day("p", 9), &Key::new("all"), 1).await.unwrap();
+        let call = meter.call(Api::OpenAiChat, br#"{ "model": "gpt-4\nERROR forged" }"#).unwrap();
+        let answer = http::Response::builder()
+            .header("content-encoding", "gzip")
+            .body(Full::<bytes::Bytes>::from("x"))
+            .unwrap();
+        let sent = call.metered(Reservation::new(&limiter, &decision), async { Ok::<_, ()>(answer) });
+        drop(sent.await.unwrap());
+    }
+    let text = lines.text();
+    assert_eq!(lines.with("the usage of an encoded body cannot be read"), 1, "{text}");
+    assert!(text.contains("gpt-") && !text.contains("forged"), "{text}");
 }

@@ -6,7 +6,7 @@ use super::usage::Usage;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settlement {
-    /// The model of the request.
+    /// The model of the request, as the client has written it.
     pub model: String,
     /// The tokens. All zero if the call was refunded.
     pub usage: Usage,

@@ -41,7 +41,7 @@ impl Settling {
         if reader.is_encoded() && !self.call.settings.logged.swap(true, Ordering::Relaxed) {
             log!(
                 warn,
-                model = %self.call.model,
+                entry = %self.call.entry,
                 "the usage of an encoded body cannot be read, so it is counted: send `accept-encoding: identity` \
                  upstream, or decode the body first"
             );
@@ -99,7 +99,8 @@ impl Settling {
         // What is recorded is charged when the last handle is dropped.
         reservation.record_each(settings.units(usage.tokens(), micro_dollars));
         drop(reservation);
-        log!(debug, model = %model, ?usage, micro_dollars, ?basis, prices = %version, "a call is settled");
+        // The model is any text of a client.
+        log!(debug, entry = %entry, ?usage, micro_dollars, ?basis, prices = %version, "a call is settled");
         if let (Some((learned, key)), Basis::Reported) = (learned, basis) {
             learned.learn(key, entry, usage.output);
         }

@@ -111,3 +111,37 @@ fn the_usage_and_the_bytes_do_not_depend_on_how_the_body_is_split() {
             .unwrap();
     }
 }
+
+#[test]
+fn a_corrupted_body_passes_unchanged_and_costs_something() {
+    let runtime = current_thread();
+    let desk = Desk::new();
+    let changes = vec((any::<prop::sample::Index>(), any::<u8>()), 1..4);
+    for Form { name, api, kind, body, .. } in forms() {
+        let mut runner =
+            TestRunner::new(Config { cases: 60, failure_persistence: None, ..Config::default() });
+        runner
+            .run(&(changes.clone(), any::<prop::sample::Index>()), |(changes, cut)| {
+                let mut body = body.as_bytes().to_vec();
+                for (at, byte) in changes {
+                    let at = at.index(body.len());
+                    body[at] = byte;
+                }
+                let parts = split(&body, &[cut.index(body.len()) + 1]);
+                runtime.block_on(async {
+                    let sent = desk.send(api, REQUEST, response(kind, parts, Then::Ends)).await;
+                    assert_eq!(all_of(sent).await, (body, None), "{name}");
+                });
+                let settled = std::mem::take(&mut *desk.settled.lock().unwrap());
+                prop_assert_eq!(settled.len(), 1);
+                prop_assert!(
+                    settled[0].usage.tokens() > 0 && settled[0].micro_dollars > 0,
+                    "{}: {:?}",
+                    name,
+                    settled
+                );
+                Ok(())
+            })
+            .unwrap();
+    }
+}

@@ -15,8 +15,8 @@ const KEPT: f32 = 0.99;
 /// the earlier answers. Cloning gives another handle.
 ///
 /// A call weighs 1 % less with each later one of the same key and model, so about the last hundred count. A
-/// percentile is rounded up by at most a fifth. Only [reported](super::Basis::Reported) usages are learned,
-/// because an answer that was cut says nothing about the next one.
+/// percentile is rounded up by at most a fifth. Only [reported](super::Basis::Reported) usages of
+/// whole answers are learned, because an answer that was cut says nothing about the next one.
 ///
 /// **Cold start:** until [ten](Self::after) calls of a key and a model have been learned, the estimate is the
 /// one without learning.

@@ -22,7 +22,7 @@ pub struct Settlement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Basis {
-    /// The upstream service has reported all of it.
+    /// The upstream service has reported all that it has sent.
     Reported,
     /// At least a part was counted: see [what a call is charged](super#what-a-call-is-charged).
     Counted,

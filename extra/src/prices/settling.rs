@@ -81,7 +81,13 @@ impl Settling {
         if self.tally.has_failed() {
             self.refund();
         } else if is_known {
-            self.settle(self.tally.usage(), self.tally.basis());
+            let (usage, basis) = (self.tally.usage(), self.tally.basis());
+            if let (Some((learned, key)), Basis::Reported, End::Complete) = (&self.call.learned, basis, end)
+                && self.reservation.is_some()
+            {
+                learned.learn(key, &self.call.entry, usage.output);
+            }
+            self.settle(usage, basis);
         } else {
             self.settle(self.call.estimate, Basis::Estimated);
         }
@@ -94,16 +100,13 @@ impl Settling {
 
     fn settle(&mut self, usage: Usage, basis: Basis) {
         let Some(reservation) = self.reservation.take() else { return };
-        let Planned { model, entry, price, version, learned, settings, .. } = &self.call;
+        let Planned { model, price, version, settings, .. } = &self.call;
         let micro_dollars = price.micro_dollars(&usage);
         // What is recorded is charged when the last handle is dropped.
         reservation.record_each(settings.units(usage.tokens(), micro_dollars));
         drop(reservation);
         // The model is any text of a client.
-        log!(debug, entry = %entry, ?usage, micro_dollars, ?basis, prices = %version, "a call is settled");
-        if let (Some((learned, key)), Basis::Reported) = (learned, basis) {
-            learned.learn(key, entry, usage.output);
-        }
+        log!(debug, entry = %self.call.entry, ?usage, micro_dollars, ?basis, prices = %version, "a call is settled");
         if let Some(settled) = &settings.on_settled {
             let (model, prices_version) = (model.clone(), version.clone());
             settled(&Settlement { model, usage, micro_dollars, basis, prices_version });

@@ -99,6 +99,12 @@ async fn the_output_of_a_key_and_a_model_is_learned_from_what_was_reported() {
             .unwrap();
         some_of(sent, 1).await;
     }
+    // Even if it has reported what it had used until then.
+    let gemini =
+        include_str!("../fixtures/prices/gemini.sse").split_inclusive("\n\n").map(Into::into).collect();
+    let begun = desk.meter.call_of(Gemini, "model", b"{}").unwrap().learned(&learned, &alice);
+    let cut = async { Ok::<_, ()>(response(EVENTS, gemini, Then::Hangs)) };
+    some_of(begun.metered(desk.reservation().await, cut).await.unwrap(), 2).await;
     let failed = async { Err::<Response<Full<bytes::Bytes>>, _>(()) };
     assert!(call(&alice, REQUEST).metered(desk.reservation().await, failed).await.is_err());
     assert_eq!(estimate(&alice, REQUEST), 100);
@@ -110,7 +116,7 @@ async fn the_output_of_a_key_and_a_model_is_learned_from_what_was_reported() {
     assert_eq!(estimate(&alice, r#"{ "model": "model", "max_tokens": 30 }"#), 30);
     assert_eq!(estimate(&bob, REQUEST), 100);
     let settled: Vec<Basis> = desk.settled.lock().unwrap().iter().map(|call| call.basis).collect();
-    assert_eq!(settled.iter().filter(|basis| **basis == Basis::Reported).count(), 5, "{settled:?}");
+    assert_eq!(settled.iter().filter(|basis| **basis == Basis::Reported).count(), 6, "{settled:?}");
 
     assert!(std::panic::catch_unwind(|| LearnedOutput::new().percentile(101)).is_err());
 }

@@ -41,6 +41,9 @@ impl Events {
 
     /// Reads the next bytes, and calls `read` for each event that they complete.
     pub(super) fn push(&mut self, mut bytes: &[u8], mut read: impl FnMut(Event<'_>)) {
+        if bytes.is_empty() {
+            return;
+        }
         if mem::take(&mut self.after_return) && bytes.first() == Some(&b'\n') {
             bytes = bytes.get(1..).unwrap_or_default();
         }
@@ -146,7 +149,8 @@ mod tests {
 
     #[test]
     fn events_are_read_however_their_lines_end_and_wherever_they_are_split() {
-        let rows: [(&str, &[&str]); 9] = [
+        let rows: [(&str, &[&str]); 10] = [
+            ("data: a\r\ndata: b\r\n\r\n", &["a\nb"]),
             ("data: a\n\ndata: b\n\n", &["a", "b"]),
             ("data: a\r\n\r\ndata: b\r\n\r\n", &["a", "b"]),
             ("data: a\r\rdata: b\r\r", &["a", "b"]),

@@ -5,7 +5,7 @@ use std::{fmt, str::FromStr};
 use serde::{Deserialize, Deserializer, de::Visitor};
 use tower_ratelimit::{Error, ErrorKind};
 
-/// The digits after the point, and what a dollar has of the last of them.
+/// The most digits after the point.
 const DIGITS: usize = 6;
 const MILLION: u64 = 1_000_000;
 /// The most digits before the point, so that no sum overflows.

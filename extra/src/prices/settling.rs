@@ -21,15 +21,15 @@ pub(super) struct Settling {
     tally: Tally,
     /// `None` until the response begins.
     reader: Option<Reader>,
-    /// The tokens that are charged.
-    charged: u64,
+    /// The tokens and the micro-dollars up to which nothing more is charged before the end.
+    enough: [u64; 2],
 }
 
 impl Settling {
     pub(super) fn new(call: Planned, reservation: Reservation) -> Self {
         let tally = Tally::new(call.estimate.input, call.settings.bytes_per_token);
-        let charged = call.estimate.tokens();
-        Self { call, reservation: Some(reservation), tally, reader: None, charged }
+        let enough = [call.estimate.tokens(), call.price.micro_dollars(&call.estimate)];
+        Self { call, reservation: Some(reservation), tally, reader: None, enough }
     }
 
     /// The response has begun.
@@ -56,14 +56,15 @@ impl Settling {
             return;
         }
         let usage = self.tally.usage();
-        let (tokens, price) = (usage.tokens(), self.call.price.micro_dollars(&usage));
-        reservation.record_each(self.call.settings.units(tokens, price));
-        // An answer that is longer than its estimate is charged before it ends, each time that it has grown
-        // by an eighth.
-        if tokens > self.charged {
-            self.charged = tokens.saturating_add(tokens / 8);
-            // Dropping the answer does not stop it.
-            drop(reservation.extend_each(self.call.settings.units(tokens, price)));
+        let used = [usage.tokens(), self.call.price.micro_dollars(&usage)];
+        let units = || self.call.settings.units(used[0], used[1]);
+        reservation.record_each(units());
+        // What exceeds the estimate is charged before the answer ends, each time that it has grown by an
+        // eighth.
+        if used[0] > self.enough[0] || used[1] > self.enough[1] {
+            self.enough = used.map(|units| units.saturating_add(units / 8));
+            // It takes effect even if its answer is dropped.
+            drop(reservation.extend_each(units()));
         }
     }
 

@@ -75,6 +75,27 @@ async fn what_a_stream_has_sent_is_charged_before_it_ends_if_it_exceeds_the_esti
 }
 
 #[tokio::test]
+async fn money_is_charged_before_a_stream_ends_even_if_its_tokens_are_fewer_than_estimated() {
+    let desk = Desk::new();
+    // Estimated at 1,000 + 10 tokens, and 2,100 micro-dollars.
+    let request = format!(r#"{{ "max_tokens": 10, "prompt": "{}" }}"#, "x".repeat(3_966));
+    assert_eq!(request.len(), 4_000);
+    let begins = "data: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":10}}}\n\n";
+    let word = "data: {\"type\":\"content_block_delta\",\"delta\":{\"text\":\"word\"}}\n\n";
+    let parts = [begins].into_iter().chain([word; 300]).map(Into::into).collect();
+    let sent = desk.send(AnthropicMessages, &request, response(EVENTS, parts, Then::Hangs)).await;
+    let mut body = Box::pin(sent.into_body());
+    for words in 0..=300 {
+        assert!(http_body_util::BodyExt::frame(&mut body).await.is_some());
+        let (tokens, money) = desk.charged_now().await;
+        let used = 20 + 10 * words;
+        assert!(tokens == 1_010 && money <= 2_100.max(used) && money * 9 / 8 >= used, "{words}: {money}");
+    }
+    drop(body);
+    desk.assert_charged("in the end", Usage::new(10, 300), Basis::Counted).await;
+}
+
+#[tokio::test]
 async fn an_answer_that_cannot_be_read_is_counted_and_one_that_has_not_begun_is_estimated() {
     let desk = Desk::new();
     let whole = include_str!("../fixtures/prices/openai-chat.json");

@@ -6,7 +6,7 @@
 
   State     when the first of its units was charged, by which a window of another period knows whether they are its own; the
             units charged in it.
-  Arguments the limit; the period; 0 for anchored windows, 1 for aligned ones, 2 for those of a calendar; the offset in
+  Arguments the limit; the period; 0 for anchored windows, 1 for aligned ones, 2 for calendar windows; the offset in
             microseconds, below the period, or the number of the calendar. For a calendar, when the window before the one of the
             call starts, when that one starts and ends, and when the one after it ends: the script knows no dates.
   Mark      when the first unit of the charge's window was charged. In any other window the charge no longer counts.

@@ -73,7 +73,7 @@ pub trait Counter: Send + Sync {
         false
     }
 
-    /// Returns the windows around `now`, if they are those of a calendar: the scripts do not compute them.
+    /// Returns the windows around `now`, if a calendar has them: the scripts do not compute them.
     fn calendar_windows(&self, _arguments: &[u64], _now: u64) -> Option<Windows> {
         None
     }

@@ -509,7 +509,7 @@ fn micros(text: &str) -> Option<u64> {
     Some(count.saturating_mul(unit_micros(unit)?))
 }
 
-/// A number, 1 if there is none, and what it counts.
+/// A number, 1 without one, and what it counts.
 fn count_and_unit(text: &str) -> Option<(u64, &str)> {
     let text = text.trim();
     let unit = text.find(|char: char| !char.is_ascii_digit() && char != '_')?;

@@ -74,6 +74,8 @@ struct Decided {
     /// The random wait that is added to the shortest one, in what the client sees.
     jitter: Duration,
     source: DecisionSource,
+    /// Whether the instance leased units with the charge.
+    has_lease: bool,
 }
 
 /// Whether the headers of a response already report the decision in its extensions.
@@ -144,8 +146,20 @@ impl Decision {
             failure: None,
             jitter: Duration::ZERO,
             source: DecisionSource::Store,
+            has_lease: false,
         });
         Self { decided, report: Report::Pending, changed: false, permit: None }
+    }
+
+    /// Sets whether the instance leased units with the charge.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_lease(self, has_lease: bool) -> Self {
+        if has_lease { self.with(|decided| decided.has_lease = true) } else { self }
+    }
+
+    /// Whether the instance leased units with the charge.
+    pub(crate) fn has_lease(&self) -> bool {
+        self.decided.has_lease
     }
 
     /// Changes this decision, and no clone of it.

@@ -97,8 +97,6 @@ pub struct Outcome {
     granted: u64,
     remaining: u64,
     reset_after: Duration,
-    /// The units that the instance leased with this charge.
-    leased: u64,
     /// The number of refunded units, shared by all clones. Allocated on first use, because few outcomes are
     /// refunded or cloned.
     refunded: OnceLock<Arc<Refunded>>,
@@ -121,7 +119,6 @@ impl Clone for Outcome {
             granted: self.granted,
             remaining: self.remaining,
             reset_after: self.reset_after,
-            leased: self.leased,
         }
     }
 }
@@ -161,7 +158,7 @@ impl Outcome {
 
     /// The same as [`new`](Self::new), without the two reference counts of a cloned charge.
     pub(crate) const fn of(charge: Charge, verdict: Verdict, remaining: u64, reset_after: Duration) -> Self {
-        Self { charge, verdict, granted: 0, remaining, reset_after, leased: 0, refunded: OnceLock::new() }
+        Self { charge, verdict, granted: 0, remaining, reset_after, refunded: OnceLock::new() }
     }
 
     /// Sets the receipt of the charge, which makes it refundable.
@@ -179,17 +176,6 @@ impl Outcome {
         let Some(counter) = policy.settings().algorithm.counter() else { return self };
         let mark = counter.mark_of_leased(policy.arguments(), lease.mark, self.granted);
         self.with_receipt(Receipt { mark, ..lease })
-    }
-
-    /// Sets the units that the instance leased with this charge, which are among the remaining ones.
-    #[cfg(feature = "redis")]
-    pub(crate) const fn with_leased(mut self, units: u64) -> Self {
-        self.leased = units;
-        self
-    }
-
-    pub(crate) const fn leased(&self) -> u64 {
-        self.leased
     }
 
     /// This outcome as one of `policy`, which counts the same units.

@@ -67,26 +67,24 @@ impl fmt::Debug for ThresholdEvent<'_> {
 /// Calls `report` for each share that the charges of `decision` have reached.
 pub(crate) fn crossings(decision: &Decision, mut report: impl FnMut(&ThresholdEvent<'_>)) {
     // A denied request is not charged. In an outage, and from a lease, the store counts later or has counted
-    // before.
-    if decision.is_denied() || decision.source() != DecisionSource::Store {
+    // before. A lease has reported its units together with the charge.
+    if decision.is_denied() || decision.source() != DecisionSource::Store || decision.has_lease() {
         return;
     }
-    // The lease has reported its units together with the charge.
-    let is_reported = |outcome: &&Outcome| outcome.policy().notifies() && outcome.leased() == 0;
-    for outcome in decision.all_outcomes().iter().filter(is_reported) {
-        of_outcome(outcome, &mut report);
+    for outcome in decision.all_outcomes().iter().filter(|outcome| outcome.policy().notifies()) {
+        of_outcome(outcome, 0, &mut report);
     }
 }
 
-/// Calls `report` for each share that the charge of `outcome` has reached.
-pub(crate) fn of_outcome(outcome: &Outcome, report: &mut impl FnMut(&ThresholdEvent<'_>)) {
+/// Calls `report` for each share that the charge of `outcome` has reached, together with `leased` units, which
+/// are among the remaining ones.
+pub(crate) fn of_outcome(outcome: &Outcome, leased: u64, report: &mut impl FnMut(&ThresholdEvent<'_>)) {
     let policy = outcome.policy();
     // The policy may be the one of debits, with more room.
     let settings = policy.settings();
     let limit = settings.algorithm.capacity(&settings.quota);
-    let charged = outcome.granted() + outcome.leased();
-    let used = policy.capacity().saturating_sub(outcome.remaining().saturating_sub(outcome.leased()));
-    let before = used.saturating_sub(charged);
+    let used = policy.capacity().saturating_sub(outcome.remaining().saturating_sub(leased));
+    let before = used.saturating_sub(outcome.granted() + leased);
     let made = outcome.charge().receipt().map_or(0, |receipt| receipt.made);
     let is_window = matches!(policy.replenishment(), Replenishment::InWindows);
     let ends = UNIX_EPOCH + Duration::from_micros(made) + outcome.reset_after();

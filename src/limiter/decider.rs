@@ -218,16 +218,14 @@ pub(super) fn enforced(
 }
 
 /// Counts how an action has ended, and reports the shares of quotas that it has used.
-#[inline]
+#[inline(always)]
 fn ended(
     action: Action,
     decided: Result<Decision, Error>,
     local: &LocalCounts<dyn Store>,
 ) -> Result<Decision, Error> {
-    if action.charges_units()
-        && let Ok(decision) = &decided
-    {
-        local.thresholds.charged(decision);
+    if let Ok(decision) = &decided {
+        local.thresholds.charged(action, decision);
     }
     counted(action, decided)
 }

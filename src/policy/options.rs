@@ -48,8 +48,8 @@ impl Policy {
     /// `ratelimit_thresholds_total`. Defaults to none.
     ///
     /// * **Buckets** have no windows: the share is of the burst, and as units drain, a busy key reaches it again and
-    ///   again. Prefer windows, such as a quota per month, for what somebody should read.
-    /// * **A changed limit** reports nothing by itself. After a raised one, the same share of the new limit is
+    ///   again. Prefer windows, such as a quota per month, for what a person should read.
+    /// * **A changed limit** reports nothing until the next charge. After a raised one, the same share of the new limit is
     ///   reported with another id. If a lowered one is below what is used, the key is exhausted, and nothing is
     ///   reported until its next window.
     /// * **A cost above 1** may be denied before 100 % are used.

@@ -1,6 +1,14 @@
 //! [`Policy`]: a quota with a name, and the algorithm that counts it.
 
-use std::{fmt, hash::BuildHasher as _, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    hash::BuildHasher as _,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use sha2::{Digest as _, Sha256};
 
@@ -79,7 +87,7 @@ struct PolicyName {
 }
 
 const MAX_NAME: usize = 64;
-/// The first of the numbers of a policy whose windows are those of a calendar.
+/// The first of the numbers of a policy with calendar windows.
 #[cfg(feature = "redis")]
 const CALENDAR: u8 = usual::CALENDAR as u8;
 /// The time after which a permit expires if its holder no longer renews it.
@@ -444,6 +452,12 @@ impl Policy {
         self.with(|settings| settings.quota = quota)
     }
 
+    /// Whether this process has had a policy that [`notifies`](Self::notifies).
+    #[inline]
+    pub(crate) fn any_notifies() -> bool {
+        ANY_NOTIFIES.load(Ordering::Relaxed)
+    }
+
     /// Whether it reports shares of its quota that are used.
     #[inline]
     pub(crate) fn notifies(&self) -> bool {
@@ -455,7 +469,7 @@ impl Policy {
         &self.0.parameters.arguments
     }
 
-    /// The windows around the time that `now` returns, if they are those of a calendar.
+    /// The windows around the time that `now` returns, if a calendar has them.
     #[cfg(feature = "redis")]
     pub(crate) fn calendar_windows(&self, now: impl FnOnce() -> u64) -> Option<Windows> {
         if !self.is_of_calendar() {
@@ -464,7 +478,7 @@ impl Policy {
         self.settings().algorithm.counter()?.calendar_windows(self.arguments(), now())
     }
 
-    /// Whether its windows are those of a calendar.
+    /// Whether a calendar has its windows.
     #[cfg(feature = "redis")]
     #[inline]
     pub(crate) fn is_of_calendar(&self) -> bool {
@@ -494,8 +508,14 @@ impl PartialEq for Policy {
 
 impl Eq for Policy {}
 
+/// See [`Policy::any_notifies`].
+static ANY_NOTIFIES: AtomicBool = AtomicBool::new(false);
+
 impl PolicyData {
     fn new(name: PolicyName, settings: PolicySettings, parameters: Parameters) -> Self {
+        if !settings.notify_at.is_empty() {
+            ANY_NOTIFIES.store(true, Ordering::Relaxed);
+        }
         Self {
             name,
             settings,

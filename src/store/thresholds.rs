@@ -2,9 +2,11 @@
 
 use std::sync::{Arc, RwLock};
 
+use super::Action;
 use crate::{
     base::sync::{read, write},
     decision::{Decision, Outcome, ThresholdEvent, threshold},
+    policy::Policy,
 };
 
 type Hook = Arc<dyn Fn(&ThresholdEvent<'_>) + Send + Sync>;
@@ -21,16 +23,18 @@ impl Thresholds {
 
     /// Reports the shares that the charges of `decision` have reached.
     #[inline]
-    pub(crate) fn charged(&self, decision: &Decision) {
-        if decision.all_outcomes().iter().any(|outcome| outcome.policy().notifies()) {
+    pub(crate) fn charged(&self, action: Action, decision: &Decision) {
+        // Every decision asks, and most services have no such policy.
+        if Policy::any_notifies() && action.charges_units() {
             threshold::crossings(decision, |event| self.report(event));
         }
     }
 
-    /// Reports the shares that `charged` has reached: a charge for units of an outage, or for a lease.
-    pub(crate) fn charged_apart(&self, charged: &Outcome) {
+    /// Reports the shares that `charged` has reached: a charge of units of an outage, or one with which the
+    /// instance leased units.
+    pub(crate) fn charged_apart(&self, charged: &Outcome, leased: u64) {
         if charged.policy().notifies() {
-            threshold::of_outcome(charged, &mut |event| self.report(event));
+            threshold::of_outcome(charged, leased, &mut |event| self.report(event));
         }
     }
 

@@ -40,7 +40,7 @@ async fn take(limiter: &Limiter, policy: &Policy) -> Decision {
 
 /// The rows of `calendar/windows.txt`, which `windows.py` beside it has made.
 #[tokio::test]
-async fn windows_are_those_of_pythons_zoneinfo() {
+async fn windows_agree_with_pythons_zoneinfo() {
     let clock = ManualClock::new();
     let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()).capacity(1_000));
     // The time until the window of `moment` ends.

@@ -2,15 +2,19 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    thread::sleep,
     time::{Duration, UNIX_EPOCH},
 };
 
 use futures_util::future::join_all;
 use support::{RedisServer, eventually, memory_and_redis, settings, store};
 use tower_ratelimit::{
-    FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RedisStore, Reservation, algorithm::FixedWindow,
-    store::ManualClock,
+    Decision, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RedisStore, Reservation,
+    algorithm::FixedWindow, store::ManualClock,
 };
 
 /// The events of limiters: how often each id was reported, and the percents in their order.
@@ -193,4 +197,84 @@ fn a_share_out_of_range_is_an_error() {
     let policy =
         Policy::new("p", Quota::per_day(5)).algorithm(FixedWindow::aligned()).notify_at([100, 80, 80]);
     assert_eq!(policy.settings().notify_at, [80, 100]);
+}
+
+/// Charges of eight instances, with reservations, refunds and leases, while connections are killed.
+/// `THRESHOLD_CHARGES=100000 cargo test --release -p tests -- --nocapture thresholds::` prints the events of that many.
+#[tokio::test(flavor = "multi_thread")]
+async fn under_load_no_crossing_is_missed_unless_its_reply_was_lost() {
+    let charges: usize = std::env::var("THRESHOLD_CHARGES").map_or(4_000, |number| number.parse().unwrap());
+    let server = RedisServer::start();
+    let events = Events::default();
+    let (keys, lost) = (20, AtomicUsize::new(0));
+    let limit = charges as u64 / keys;
+    let policies = [plan(limit).max_debt(limit), plan(limit).max_lease(limit / 20)]
+        .map(|policy| policy.failure_mode(FailureMode::Closed));
+    let mut limiters = Vec::new();
+    for _ in 0..8 {
+        let limiter = Limiter::new(store(&server).await);
+        events.listen_to(&limiter);
+        limiters.push(limiter);
+    }
+    let done = Arc::new(AtomicBool::new(false));
+    let killing = {
+        let (mut admin, done) = (server.connection(), done.clone());
+        tokio::task::spawn_blocking(move || {
+            let mut killed = 0_u64;
+            while !done.load(Ordering::Relaxed) {
+                killed += redis::cmd("CLIENT")
+                    .arg("KILL")
+                    .arg("TYPE")
+                    .arg("normal")
+                    .arg("SKIPME")
+                    .arg("yes")
+                    .query::<u64>(&mut admin)
+                    .unwrap();
+                sleep(Duration::from_millis(50));
+            }
+            killed
+        })
+    };
+    // Each key belongs to one policy, so that its events are told apart by their ids.
+    let instance = |place: usize| {
+        let (limiter, policies, lost) = (&limiters[place], &policies, &lost);
+        async move {
+            let mut random = fastrand::Rng::with_seed(place as u64);
+            let mut earlier: Vec<Decision> = Vec::new();
+            for _ in 0..charges * 2 / 8 {
+                let key = random.u64(0..keys);
+                let policy = &policies[key as usize % 2];
+                let decided = limiter.check(policy, &Key::new(key), random.u64(1..4)).await;
+                let Ok(decision) = decided else {
+                    lost.fetch_add(1, Ordering::Relaxed);
+                    continue;
+                };
+                let ended = match random.u8(0..10) {
+                    0 if key % 2 == 0 && decision.is_admitted() => {
+                        let units = random.u64(0..8);
+                        Reservation::new(limiter, &decision).settle(units).await.map(drop).map_err(drop)
+                    }
+                    1 if !earlier.is_empty() => {
+                        let decision = earlier.swap_remove(random.usize(0..earlier.len()));
+                        limiter.refund(&decision, 1).await.map(drop).map_err(drop)
+                    }
+                    _ => Ok(earlier.push(decision)),
+                };
+                if ended.is_err() {
+                    lost.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }
+    };
+    join_all((0..8).map(instance)).await;
+    done.store(true, Ordering::Relaxed);
+    let killed = killing.await.unwrap();
+    let (ids, all) = events.counts();
+    let expected = 3 * keys as usize;
+    let lost = lost.into_inner();
+    println!(
+        "{charges} charges: {expected} crossings expected, {ids} reported, {} repeats; {killed} connections killed, {lost} replies lost",
+        all - ids
+    );
+    assert!(ids <= expected && ids + lost >= expected, "{ids} of {expected}, {lost} lost");
 }

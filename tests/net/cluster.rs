@@ -194,6 +194,7 @@ async fn every_algorithm_admits_exactly_the_limit_over_all_nodes_and_instances()
     let policies = [
         closed("gcra", 100).algorithm(Gcra::new()),
         closed("fixed", 100).algorithm(FixedWindow::anchored()),
+        Policy::new("month", Quota::per_month(100)).failure_mode(FailureMode::Closed),
         closed("token", 100).algorithm(TokenBucket::new()),
         closed("leaky", 100).algorithm(LeakyBucket::meter()),
         closed("log", 100).algorithm(SlidingLog::new()),

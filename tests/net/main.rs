@@ -3,6 +3,7 @@
 
 mod adaptive_attacks;
 mod buffered_retry;
+mod calendar;
 mod cluster;
 mod cluster_faults;
 #[path = "../each_store/mod.rs"]

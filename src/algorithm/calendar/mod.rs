@@ -98,7 +98,7 @@ impl Calendar {
     /// The windows around `now`.
     pub(super) fn windows(&self, now: u64) -> Windows {
         thread_local! {
-            /// The windows that were found last: those of most decisions.
+            /// The windows that were found last, which most decisions need.
             static FOUND: Cell<Option<(Calendar, Windows)>> = const { Cell::new(None) };
         }
         match FOUND.get() {

@@ -31,7 +31,7 @@ pub(super) const MAX_KEYS: usize = 100_000;
 pub(crate) struct LocalCounts<S: ?Sized> {
     /// The store in this process that counts. It is made when the main store fails for the first time.
     pub(super) counts: OnceLock<Arc<S>>,
-    /// The clock of that store: the main one's, as far as it is known, so that both have the same windows.
+    /// The clock of that store: the main store's, if it is known, so that both have the same windows.
     pub(super) clock: StoreClock,
     /// The policies that were counted here, each with its share.
     pub(super) shares: Mutex<Vec<(Policy, Policy)>>,

@@ -18,9 +18,14 @@ impl AnotherTime {
     /// A proxy of the server at `port`, and its URL. In each call of the limiter's script, it replaces the number that
     /// stands for the server's clock by its own time.
     pub async fn at(port: u16, micros: u64) -> (String, Self) {
-        let time = Self(Arc::new(AtomicU64::new(micros)));
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap());
+        (url, Self::between(listener, port, micros))
+    }
+
+    /// The same for clients of `listener`.
+    pub fn between(listener: TcpListener, port: u16, micros: u64) -> Self {
+        let time = Self(Arc::new(AtomicU64::new(micros)));
         let shared = time.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -39,7 +44,7 @@ impl AnotherTime {
                 });
             }
         });
-        (url, time)
+        time
     }
 
     pub fn set(&self, micros: u64) {

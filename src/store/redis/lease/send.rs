@@ -224,8 +224,8 @@ impl Observer for LeaseObserver {
         if let (Some(leased), [outcome]) = (leased, decision.outcomes())
             && let Some(fetch) = self.fetch.take()
         {
-            if outcome.leased() > 0 {
-                self.leases.thresholds.charged_apart(outcome);
+            if decision.has_lease() {
+                self.leases.thresholds.charged_apart(outcome, leased.units);
             }
             self.leases.complete(&fetch, &self.returned, Some((leased, outcome)));
         }

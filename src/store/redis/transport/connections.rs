@@ -60,6 +60,8 @@ struct ExchangeError {
     was_closed: bool,
 }
 
+/// How often a part of a call is sent again: for a connection that was closed, and for the server's time.
+const REPEATS: u8 = 3;
 /// The pause between attempts to replace a connection: first this one, then up to the longer one.
 const BACKOFF: Duration = Duration::from_millis(25);
 pub(super) const MAX_BACKOFF: Duration = Duration::from_millis(250);
@@ -88,44 +90,44 @@ impl<M: ConnectionManager> Connections<M> {
         .await?
     }
 
-    /// Sends `jobs` as one call, and answers them. Sends a part of them again if the connection was closed
-    /// while it was idle.
-    async fn send(self: &Arc<Self>, slot: &mut Slot<M>, jobs: &[&Job]) -> Result<(), Error> {
-        let clock = &*self.health.clock;
-        let Some(call) = wire::encode(jobs, clock) else { return Ok(()) };
-        let failed = match self.exchange(slot, &call).await {
+    /// Sends `jobs` as one call, and answers them. Sends a part of them again, up to `repeats` times, if the
+    /// connection was closed while it was idle, or if the server's time is in none of the call's windows.
+    async fn send(self: &Arc<Self>, slot: &mut Slot<M>, jobs: &[&Job], repeats: u8) -> Result<(), Error> {
+        let Some(call) = wire::encode(jobs, &self.health.clock) else { return Ok(()) };
+        let ended = self.exchange(slot, &call).await;
+        let (ended, again) = self.ended(ended, &call, jobs, repeats);
+        if again.is_empty() { ended } else { Box::pin(self.send(slot, &again, repeats - 1)).await }
+    }
+
+    /// Answers `jobs` after their call. Returns how it ended, and the jobs to send again: none without
+    /// `repeats`.
+    fn ended<'a>(
+        &self,
+        ended: Result<Value, ExchangeError>,
+        call: &Call,
+        jobs: &[&'a Job],
+        repeats: u8,
+    ) -> (Result<(), Error>, Vec<&'a Job>) {
+        let failed = match ended {
             Ok(reply) => {
-                let undecided = wire::answer(reply, &call, jobs, clock);
-                if !undecided.is_empty() {
-                    // Boxed because it is rare.
-                    Box::pin(self.send_once_more(slot, undecided)).await;
+                let undecided = wire::answer(reply, call, jobs, &self.health.clock);
+                if repeats > 0 {
+                    return (Ok(()), undecided.into_iter().map(|(job, _)| job).collect());
                 }
-                return Ok(());
+                undecided.into_iter().for_each(|(job, error)| job.answer(Err(error)));
+                return (Ok(()), Vec::new());
             }
             Err(failed) => failed,
         };
         // Only jobs that must not be repeated fail, and their callers do not wait for the others.
-        let repeats = |job: &&&Job| failed.was_closed && !call.may_repeat && job.may_be_repeated();
-        let others: Vec<&Job> = jobs.iter().filter(repeats).copied().collect();
-        jobs.iter().filter(|job| !repeats(job)).for_each(|job| {
+        let is_repeated =
+            |job: &&&Job| repeats > 0 && failed.was_closed && !call.may_repeat && job.may_be_repeated();
+        let again: Vec<&Job> = jobs.iter().filter(is_repeated).copied().collect();
+        jobs.iter().filter(|job| !is_repeated(job)).for_each(|job| {
             job.answer(Err(failed.error.clone()));
             job.end();
         });
-        if others.is_empty() { Err(failed.error) } else { Box::pin(self.send(slot, &others)).await }
-    }
-
-    /// Sends `undecided` once more, for the windows at the server's time. A failure is theirs alone: the
-    /// server has answered.
-    async fn send_once_more(self: &Arc<Self>, slot: &mut Slot<M>, undecided: Vec<(&Job, Error)>) {
-        let clock = &*self.health.clock;
-        let jobs: Vec<&Job> = undecided.iter().map(|(job, _)| *job).collect();
-        let Some(call) = wire::encode(&jobs, clock) else { return };
-        match self.exchange(slot, &call).await {
-            Ok(reply) => wire::answer(reply, &call, &jobs, clock).into_iter().for_each(|(job, error)| {
-                job.answer(Err(error));
-            }),
-            Err(failed) => jobs.iter().for_each(|job| job.answer(Err(failed.error.clone()))),
-        }
+        (Err(failed.error), again)
     }
 
     /// Sends a call and reads its reply, on the connection in `slot` or, if it is empty, on one of the pool.
@@ -257,7 +259,7 @@ impl<M: ConnectionManager> Sender for Arc<Connections<M>> {
     }
 
     async fn send_batch(&self, slot: &mut Slot<M>, jobs: &[&Job]) -> Result<(), Error> {
-        self.send(slot, jobs).await
+        self.send(slot, jobs, REPEATS).await
     }
 }
 

@@ -245,7 +245,8 @@ fn leased(charge: &Charge, lease: &LeaseRequest, records: &Records) -> Option<Re
     // Leased units remain too, because they can be charged in this process.
     let remaining = count.remaining.saturating_add(units);
     let outcome = Count { remaining, ..count }.outcome(charge);
-    Some(Reply::Decided(Decision::one(outcome.with_lease_receipt(receipt).with_leased(units)), Some(leased)))
+    let decision = Decision::one(outcome.with_lease_receipt(receipt)).with_lease(units > 0);
+    Some(Reply::Decided(decision, Some(leased)))
 }
 
 /// The content of the record of a charge.

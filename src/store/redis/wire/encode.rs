@@ -100,7 +100,7 @@ pub(crate) fn encode(jobs: &[&Job], clock: &ServerClock) -> Option<Call> {
     let (numbers, texts) = Numbers::of(jobs, &keys, clock);
     let script = first.script.clone();
     let count = keys.distinct.len();
-    let mut command = Cmd::with_capacity(4 + count + texts.len(), 96 + 48 * count + numbers.0.len());
+    let mut command = Cmd::with_capacity(4 + count + texts.len(), 96 + 48 * count + numbers.bytes.len());
     command.arg("EVALSHA").arg(script.hash()).arg(count);
     // A batch is of one store, so keys under one policy start alike.
     let (mut name, mut starts) = (Vec::with_capacity(128), Vec::<(&Policy, String)>::with_capacity(4));
@@ -119,11 +119,9 @@ pub(crate) fn encode(jobs: &[&Job], clock: &ServerClock) -> Option<Call> {
         }
         command.write_arg(&name);
     }
-    command.arg(numbers.0).arg(texts);
+    let has_calendar = numbers.has_calendar;
+    command.arg(numbers.bytes).arg(texts);
     let may_repeat = jobs.iter().all(|job| job.may_be_repeated());
-    let is_calendar =
-        |job: &&Job| job.time.is_none() && job.all_charges().any(|charge| charge.policy().is_of_calendar());
-    let has_calendar = jobs.iter().any(is_calendar);
     Some(Call { command, script: Some(script), may_repeat, deadline: first.deadline, has_calendar })
 }
 
@@ -182,22 +180,26 @@ impl<'a> Keys<'a> {
 
 /// The numbers of a call, nearly all as doubles. Lua has no other numbers, and reads these without parsing
 /// digits.
-struct Numbers(Vec<u8>);
+struct Numbers {
+    bytes: Vec<u8>,
+    /// Whether windows of a calendar at the server's time are among them.
+    has_calendar: bool,
+}
 
 impl Numbers {
     /// Appends `number`, which is below 2^53, so it is exact.
     fn push(&mut self, number: u64) {
-        self.0.extend((number as f64).to_le_bytes());
+        self.bytes.extend((number as f64).to_le_bytes());
     }
 
     /// Appends `-number`, which marks a value other than a plain number.
     fn push_mark(&mut self, number: u64) {
-        self.0.extend((-(number as f64)).to_le_bytes());
+        self.bytes.extend((-(number as f64)).to_le_bytes());
     }
 
     /// Appends a number in two bytes: a batch is small.
     fn push_short(&mut self, number: usize) {
-        self.0.extend((number as u16).to_le_bytes());
+        self.bytes.extend((number as u16).to_le_bytes());
     }
 
     fn extend(&mut self, numbers: &[u64]) {
@@ -206,10 +208,10 @@ impl Numbers {
 
     /// The numbers of a call, and its texts: the algorithms of the rules, then the holders.
     fn of<'a>(jobs: &[&'a Job], keys: &Keys<'_>, clock: &ServerClock) -> (Self, Vec<Cow<'a, str>>) {
-        let mut numbers = Self(Vec::with_capacity(128));
+        let mut numbers = Self { bytes: Vec::with_capacity(128), has_calendar: false };
         numbers.push(jobs.first().and_then(|job| job.time).unwrap_or(0));
         // The place of the other decisions.
-        let place = numbers.0.len();
+        let place = numbers.bytes.len();
         numbers.push_short(0);
         // The other runs: each with its first key and its first record.
         let mut others = Vec::new();
@@ -234,8 +236,8 @@ impl Numbers {
             key += run.len() * width;
             record += run.len() * records_of(job);
         }
-        let end = (numbers.0.len() as u16 + 1).to_le_bytes();
-        numbers.0[place..place + 2].copy_from_slice(&end);
+        let end = (numbers.bytes.len() as u16 + 1).to_le_bytes();
+        numbers.bytes[place..place + 2].copy_from_slice(&end);
         let texts = if others.is_empty() { Vec::new() } else { numbers.push_others(&others, keys, clock) };
         (numbers, texts)
     }
@@ -245,9 +247,10 @@ impl Numbers {
     fn push_usual(&mut self, job: &Job, charge: &Charge, main: usize, clock: &ServerClock) {
         self.push(if main > 0 { charge.cost() } else { cost(job, charge) });
         self.push_short(main);
-        self.0.extend_from_slice(charge.policy().usual());
+        self.bytes.extend_from_slice(charge.policy().usual());
         if let Some([before, start, end, after]) = windows(job, charge.policy(), clock) {
             self.extend(&[end, start, before, after]);
+            self.has_calendar |= job.time.is_none();
         }
     }
 
@@ -271,7 +274,10 @@ impl Numbers {
             let windows = firsts.first().and_then(|job| windows(job, policy, clock));
             numbers.push((policy.arguments().len() + windows.map_or(0, |windows| windows.len())) as u64);
             numbers.extend(policy.arguments());
-            windows.iter().for_each(|windows| numbers.extend(windows));
+            if let Some(windows) = windows {
+                numbers.extend(&windows);
+                numbers.has_calendar |= firsts.first().is_some_and(|job| job.time.is_none());
+            }
         }
         let mut places = keys.places.iter().flatten();
         for (job, (run, key, record)) in firsts.iter().zip(others) {

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `adaptive` | `adaptive` | quotas that follow the load of the service, or any other signal |
 //! | `admin` | `admin` | an axum router for operators: look at limits, reset, refund, ban |
+//! | `body` | `body` | a bounded reader of request bodies, so that keys and costs can depend on them; MCP and JSON-RPC |
 //! | `explain` | `explain` | what would be decided about a key or a request, and why, as text and as JSON; which keys are banned |
 //! | `live` | `live` | policies that change while the service runs, from a file or from Redis |
 //! | `lookup` | `lookup` | asynchronous lookups of clients and their policies, cached |
@@ -63,6 +64,9 @@ pub mod adaptive;
 #[cfg(feature = "admin")]
 #[cfg_attr(docsrs, doc(cfg(feature = "admin")))]
 pub mod admin;
+#[cfg(feature = "body")]
+#[cfg_attr(docsrs, doc(cfg(feature = "body")))]
+pub mod body;
 #[cfg(feature = "serde")]
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 pub mod config;

@@ -1,0 +1,109 @@
+//! One JSON-RPC message, of which little is kept.
+
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{IgnoredAny, MapAccess, SeqAccess, Visitor},
+};
+use serde_json::value::RawValue;
+
+/// What is kept of a JSON-RPC message: a request, a notification, or a response that a client sends.
+///
+/// `Debug` shows nothing that the client chose.
+#[derive(Deserialize)]
+pub struct Message {
+    #[serde(default)]
+    method: Option<String>,
+    #[serde(default)]
+    id: Option<Box<RawValue>>,
+    #[serde(default)]
+    params: Params,
+}
+
+/// The member `name` of the parameters.
+#[derive(Default)]
+struct Params {
+    name: Option<String>,
+}
+
+impl Message {
+    /// The method. `None` for a response.
+    #[must_use]
+    pub fn method(&self) -> Option<&str> {
+        self.method.as_deref()
+    }
+
+    /// `params.name`, if it is a string: the tool or the prompt of an MCP request.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.params.name.as_deref()
+    }
+
+    /// The tool that the message calls: [`name`](Self::name) of `tools/call`. `None` for other methods, and
+    /// without a name, which the service answers with an error.
+    #[must_use]
+    pub fn tool(&self) -> Option<&str> {
+        self.name().filter(|_| self.method() == Some("tools/call"))
+    }
+
+    /// The `id` as JSON, exactly as the client wrote it. `None` for a notification, and for an `id` that is
+    /// neither a string nor a number.
+    pub(super) fn id(&self) -> Option<&RawValue> {
+        let is_valid = |id: &&RawValue| id.get().starts_with(|c: char| c == '"' || c == '-' || c.is_ascii_digit());
+        self.id.as_deref().filter(is_valid)
+    }
+}
+
+impl fmt::Debug for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message").finish_non_exhaustive()
+    }
+}
+
+/// Named and positional parameters.
+impl<'de> Deserialize<'de> for Params {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(ParamsVisitor)
+    }
+}
+
+struct ParamsVisitor;
+
+impl<'de> Visitor<'de> for ParamsVisitor {
+    type Value = Params;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("parameters")
+    }
+
+    fn visit_unit<E>(self) -> Result<Params, E> {
+        Ok(Params::default())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut params: A) -> Result<Params, A::Error> {
+        while params.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Params::default())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut params: A) -> Result<Params, A::Error> {
+        #[derive(Deserialize)]
+        #[serde(field_identifier, rename_all = "lowercase")]
+        enum Member {
+            Name,
+            #[serde(other)]
+            Other,
+        }
+        let mut name = None;
+        while let Some(member) = params.next_key()? {
+            match member {
+                // The service might read the other one.
+                Member::Name if name.is_some() => return Err(serde::de::Error::duplicate_field("name")),
+                Member::Name => name = Some(params.next_value::<&RawValue>()?.get()),
+                Member::Other => drop(params.next_value::<IgnoredAny>()?),
+            }
+        }
+        let name = name.filter(|name| name.starts_with('"')).map(serde_json::from_str).transpose();
+        Ok(Params { name: name.map_err(serde::de::Error::custom)? })
+    }
+}

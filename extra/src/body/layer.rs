@@ -1,0 +1,162 @@
+//! [`BufferBodyLayer`]: the builder and the layer.
+
+use std::{error::Error as StdError, fmt, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Response, request::Parts};
+use http_body::Body;
+use tower_layer::Layer;
+use tower_ratelimit::response::RejectionBody;
+
+use super::{
+    body_bytes::BodyBytes, rejection::BodyRejection, service::BufferBody, settings::Settings, total::Total,
+};
+
+/// A layer that reads the body of each request into memory before it calls the service, so that key
+/// extractors, costs and policy sources of the layers behind it can read it. See the [module](super) for an
+/// example.
+///
+/// | request | what happens |
+/// |---|---|
+/// | without a body | the service is called, with empty [`BodyBytes`] |
+/// | its body is complete in time and within the bounds | the service is called, with the bytes in [`BodyBytes`] |
+/// | it announces a larger body | 413; the body is not read, and no `100 Continue` is sent |
+/// | its body is larger than announced, or has no announced length | 413 as soon as it is too large |
+/// | its body is not complete in time | 408 |
+/// | all buffers together are full | 503 with `Retry-After`, immediately |
+/// | its body fails | 400. Otherwise a client could evade a cost with a body that it breaks off |
+/// | compressed, or a gRPC call | the service is called, the body passes through unread, and [`BodyBytes`] has the [reason](super::Unread) |
+///
+/// The inner service gets the same bytes, in one frame, and the same trailers. If the client leaves, the
+/// buffer is dropped.
+///
+/// Clones of the layer, and all services made of them, share one [total](Self::max_total_bytes).
+#[derive(Clone)]
+#[must_use = "a layer does nothing until it is added to a service"]
+pub struct BufferBodyLayer {
+    settings: Arc<Settings>,
+}
+
+impl BufferBodyLayer {
+    /// Buffers bodies of at most `max_bytes`. Trailers count, with 32 bytes more for each.
+    pub fn new(max_bytes: usize) -> Self {
+        Self { settings: Arc::new(Settings::new(max_bytes)) }
+    }
+
+    /// Sets the time in which a body must be complete, from its first byte that is waited for. A later body is
+    /// answered with 408. Defaults to 10 seconds.
+    ///
+    /// The time is for the whole body, so it also ends a body that arrives a byte at a time.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        self.with(|settings| settings.timeout = timeout)
+    }
+
+    /// Sets the most bytes that all buffers of this layer and its clones have together. A body that needs more
+    /// is answered with 503, without waiting for other buffers. At least the bound on one body. Defaults to 64
+    /// MiB.
+    ///
+    /// A buffer grows as bytes arrive, and counts with its capacity: announced bytes do not count. It counts
+    /// until the last clone of its bytes is dropped, so until the service has dropped the request and what it
+    /// kept of the body. While a buffer grows, its old memory exists for a moment too.
+    pub fn max_total_bytes(self, bytes: usize) -> Self {
+        self.with(|settings| settings.total = Total::new(bytes.max(settings.max_bytes)))
+    }
+
+    /// Rejects requests with a compressed body, with 415. Defaults to passing them through unread, with
+    /// [`Unread::Compressed`](super::Unread::Compressed) in their [`BodyBytes`].
+    ///
+    /// Use it if a cost reads the body, because a cost cannot fail. To read compressed bodies, put
+    /// tower-http's `RequestDecompressionLayer` in front of this layer, which then bounds the bytes after
+    /// decompression.
+    pub fn reject_compressed(self) -> Self {
+        self.with(|settings| settings.rejects_compressed = true)
+    }
+
+    /// Calls `parse` with the body of each request, once, and puts the result into the extensions of the
+    /// request. Can be called several times, for results of different types. Defaults to no function.
+    ///
+    /// The function runs before the inner service is called, so its time and memory should be proportional to
+    /// the length of the body at most. Its result is not part of the
+    /// [total](Self::max_total_bytes).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::{Request, Response};
+    /// use http_body_util::BodyExt;
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit_extra::body::{BodyBytes, BufferBodyLayer, BufferedBody};
+    ///
+    /// #[derive(Clone)]
+    /// struct Lines(usize);
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let lines = |body: &BodyBytes| Lines(body.get().map_or(0, |bytes| bytes.split(|byte| *byte == b'\n').count()));
+    /// let service = BufferBodyLayer::new(1_024).parse_with(lines).layer(tower::service_fn(
+    ///     |request: Request<BufferedBody<String>>| async move {
+    ///         let lines = request.extensions().get::<Lines>().map(|lines| lines.0);
+    ///         Ok::<_, std::convert::Infallible>(Response::new(format!("{lines:?}")))
+    ///     },
+    /// ));
+    /// let response = service.oneshot(Request::post("/").body(String::from("one\ntwo"))?).await?;
+    /// assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "Some(2)");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn parse_with<T>(self, parse: impl Fn(&BodyBytes) -> T + Send + Sync + 'static) -> Self
+    where
+        T: Clone + Send + Sync + 'static,
+    {
+        self.with(|settings| {
+            settings.parsers.push(Arc::new(move |body, extensions| {
+                extensions.insert(parse(body));
+            }));
+        })
+    }
+
+    /// Sets the response to requests that this layer rejects. Defaults to
+    /// [`BodyRejection::to_problem`].
+    ///
+    /// The layer adds what the function did not set: the rejection's status if the response has 200,
+    /// `Retry-After` of a 503, `Accept-Encoding: identity` of a 415, and `Cache-Control: no-store`. Over
+    /// HTTP/1, it adds `Connection: close`, because the rest of the body is still on the connection.
+    pub fn response<B>(
+        self,
+        response: impl Fn(&BodyRejection, &Parts) -> Response<B> + Send + Sync + 'static,
+    ) -> Self
+    where
+        B: Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<Box<dyn StdError + Send + Sync>>,
+    {
+        self.with(|settings| {
+            settings.response =
+                Arc::new(move |rejection, request| response(rejection, request).map(RejectionBody::new));
+        })
+    }
+
+    /// The bytes that all buffers of this layer and its clones have now: a gauge, and for tests.
+    #[must_use]
+    pub fn buffered_bytes(&self) -> usize {
+        self.settings.total.used()
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {
+        change(Arc::make_mut(&mut self.settings));
+        self
+    }
+}
+
+impl<S> Layer<S> for BufferBodyLayer {
+    type Service = BufferBody<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        BufferBody::new(inner, self.settings.clone())
+    }
+}
+
+impl fmt::Debug for BufferBodyLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.settings.fmt(f)
+    }
+}

@@ -4,6 +4,7 @@ mod adaptive;
 mod admin;
 mod bad_input;
 mod bans;
+mod body;
 mod calendar;
 mod cancellation;
 mod client_ip;

@@ -11,6 +11,7 @@
 //! | `prices` | `prices` | prices of language models, and calls that are charged the tokens and the money that their answers report |
 //! | `serde` | `config` | policies in configuration files; explanations are serialized |
 //! | `testing` | `testing` | tests that compare a custom algorithm's Lua file with its Rust twin on random steps |
+//! | `usage` | `usage` | a route on which clients see their own limits: used, remaining, until when |
 //!
 //! Other features add to these: `metrics` and `tracing` record what happens, `redis` shares state between
 //! instances, and `tonic` measures gRPC services. `redis`, `tracing` and the default features of
@@ -86,8 +87,13 @@ mod outage;
 pub mod prices;
 #[cfg(all(feature = "redis", any(feature = "adaptive", feature = "live")))]
 mod redis_hash;
+#[cfg(any(feature = "admin", feature = "usage"))]
+mod reply;
 #[cfg(feature = "testing")]
 #[cfg_attr(docsrs, doc(cfg(feature = "testing")))]
 pub mod testing;
+#[cfg(feature = "usage")]
+#[cfg_attr(docsrs, doc(cfg(feature = "usage")))]
+pub mod usage;
 
 pub use tower_ratelimit;

@@ -22,6 +22,9 @@ mod custom_response;
 #[path = "../../examples/download_bytes.rs"]
 mod download_bytes;
 #[allow(dead_code, reason = "its `main` is not run here")]
+#[path = "../../extra/examples/graphql.rs"]
+mod graphql;
+#[allow(dead_code, reason = "its `main` is not run here")]
 #[path = "../../extra/examples/llm_prices.rs"]
 mod llm_prices;
 #[allow(dead_code, reason = "its `main` is not run here")]
@@ -33,6 +36,9 @@ mod llm_tokens;
 #[allow(dead_code, reason = "its `main` is not run here")]
 #[path = "../../examples/login_protection.rs"]
 mod login_protection;
+#[allow(dead_code, reason = "its `main` is not run here")]
+#[path = "../../extra/examples/mcp.rs"]
+mod mcp;
 #[allow(dead_code, reason = "its `main` is not run here")]
 #[path = "../../examples/per_route.rs"]
 mod per_route;
@@ -142,6 +148,16 @@ async fn behind_proxy_says_what_is_written() {
 async fn axum_extractor_key_says_what_is_written() {
     let app = axum_extractor_key::app(store(), "at least 16 bytes");
     says_what_is_written(app, include_str!("../../examples/axum_extractor_key.rs"), 3).await;
+}
+
+#[tokio::test]
+async fn graphql_says_what_is_written() {
+    says_what_is_written(graphql::app(store()), include_str!("../../extra/examples/graphql.rs"), 6).await;
+}
+
+#[tokio::test]
+async fn mcp_says_what_is_written() {
+    says_what_is_written(mcp::app(store()), include_str!("../../extra/examples/mcp.rs"), 8).await;
 }
 
 #[tokio::test]

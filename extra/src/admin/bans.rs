@@ -13,10 +13,9 @@ use tower_ratelimit::Policy;
 use super::{
     handlers::{Reply, Shared},
     problem::Problem,
-    reply::json,
     request::{Body, PathNames, body, names},
 };
-use crate::explain::BanList;
+use crate::{explain::BanList, reply::json};
 
 pub(super) async fn bans(State(settings): Shared, path: PathNames) -> Reply {
     #[derive(Serialize)]

@@ -15,11 +15,10 @@ use tower_ratelimit::{
 
 use super::{
     problem::{Problem, of_change},
-    reply::json,
     request::{Body, PathNames, body, cost, names},
     settings::Settings,
 };
-use crate::{config::PolicySummary, explain::Explanation};
+use crate::{config::PolicySummary, explain::Explanation, reply::json};
 
 pub(super) type Shared = State<Arc<Settings>>;
 pub(super) type Reply = Result<Response, Problem>;

@@ -79,7 +79,6 @@ mod bans;
 mod handlers;
 mod policies;
 mod problem;
-mod reply;
 mod request;
 mod settings;
 

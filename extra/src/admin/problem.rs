@@ -5,7 +5,7 @@ use http::StatusCode;
 use serde::Serialize;
 use tower_ratelimit::{Error, ErrorKind, Policy};
 
-use super::reply::reply;
+use crate::reply::reply;
 
 /// A request that was not carried out, and what to do about it.
 #[derive(Debug)]

@@ -24,7 +24,7 @@ use super::{
 /// | its body is larger than announced, or has no announced length | 413 as soon as it is too large |
 /// | its body is not complete in time | 408 |
 /// | all buffers together are full | 503 with `Retry-After`, immediately |
-/// | its body fails | 400. Otherwise a client could evade a cost with a body that it breaks off |
+/// | its body fails, or [`parse_with`](Self::parse_with) does | 400. Otherwise a client could evade a cost with a body that no rule can read |
 /// | compressed, or a gRPC call | the service is called, the body passes through unread, and [`BodyBytes`] has the [reason](super::Unread) |
 ///
 /// The inner service gets the same bytes, in one frame, and the same trailers. If the client leaves, the
@@ -72,12 +72,15 @@ impl BufferBodyLayer {
         self.with(|settings| settings.rejects_compressed = true)
     }
 
-    /// Calls `parse` with the body of each request, once, and puts the result into the extensions of the
-    /// request. Can be called several times, for results of different types. Defaults to no function.
+    /// Calls `parse` with the body of each request, once, and puts the value into the extensions of the
+    /// request. If it fails, the request is rejected with 400, and the text of the error. Can be called several
+    /// times, for values of different types. Defaults to no function.
     ///
-    /// The function runs before the inner service is called, so its time and memory should be proportional to
-    /// the length of the body at most. Its result is not part of the
-    /// [total](Self::max_total_bytes).
+    /// Reject a body that a rule cannot read but the service might. Otherwise it evades the rule. The function
+    /// also gets [empty](BodyBytes::get) bodies, and bodies that were not read.
+    ///
+    /// It runs before the inner service is called, so its time and memory should be proportional to the length
+    /// of the body at most. Its value is not part of the [total](Self::max_total_bytes).
     ///
     /// # Example
     ///
@@ -92,7 +95,10 @@ impl BufferBodyLayer {
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let lines = |body: &BodyBytes| Lines(body.get().map_or(0, |bytes| bytes.split(|byte| *byte == b'\n').count()));
+    /// let lines = |body: &BodyBytes| {
+    ///     let text = std::str::from_utf8(body.get()?).map_err(|_| "the body of the request is not UTF-8")?;
+    ///     Ok::<_, Box<dyn std::error::Error>>(Lines(text.lines().count()))
+    /// };
     /// let service = BufferBodyLayer::new(1_024).parse_with(lines).layer(tower::service_fn(
     ///     |request: Request<BufferedBody<String>>| async move {
     ///         let lines = request.extensions().get::<Lines>().map(|lines| lines.0);
@@ -104,13 +110,18 @@ impl BufferBodyLayer {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn parse_with<T>(self, parse: impl Fn(&BodyBytes) -> T + Send + Sync + 'static) -> Self
+    pub fn parse_with<T, E>(
+        self,
+        parse: impl Fn(&BodyBytes) -> Result<T, E> + Send + Sync + 'static,
+    ) -> Self
     where
         T: Clone + Send + Sync + 'static,
+        E: fmt::Display,
     {
         self.with(|settings| {
             settings.parsers.push(Arc::new(move |body, extensions| {
-                extensions.insert(parse(body));
+                extensions.insert(parse(body).map_err(|error| error.to_string())?);
+                Ok(())
             }));
         })
     }
@@ -120,7 +131,7 @@ impl BufferBodyLayer {
     ///
     /// The layer adds what the function did not set: the rejection's status if the response has 200,
     /// `Retry-After` of a 503, `Accept-Encoding: identity` of a 415, and `Cache-Control: no-store`. Over
-    /// HTTP/1, it adds `Connection: close`, because the rest of the body is still on the connection.
+    /// HTTP/1, it adds `Connection: close` if the rest of the body is still on the connection.
     pub fn response<B>(
         self,
         response: impl Fn(&BodyRejection, &Parts) -> Response<B> + Send + Sync + 'static,

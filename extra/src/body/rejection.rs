@@ -7,6 +7,7 @@ use http::{
     header::{ACCEPT_ENCODING, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, RETRY_AFTER},
     request::Parts,
 };
+use serde::Serialize;
 use tower_ratelimit::response::RejectionBody;
 
 /// The longest time that an overloaded layer asks clients to wait, in seconds. The time is random, so that
@@ -24,6 +25,8 @@ pub struct BodyRejection {
     max_bytes: usize,
     timeout: Duration,
     wait: Option<u64>,
+    /// What is wrong with an invalid body.
+    text: String,
     source: Option<Box<dyn StdError + Send + Sync>>,
 }
 
@@ -42,16 +45,23 @@ pub enum BodyRejectionKind {
     Compressed,
     /// The body failed while it was read: 400.
     Failed,
+    /// A function of [`parse_with`](super::BufferBodyLayer::parse_with) has failed: 400.
+    Invalid,
 }
 
 impl BodyRejection {
     pub(super) fn new(kind: BodyRejectionKind, max_bytes: usize, timeout: Duration) -> Self {
         let wait = (kind == BodyRejectionKind::Overloaded).then(|| fastrand::u64(1..=MAX_WAIT));
-        Self { kind, max_bytes, timeout, wait, source: None }
+        Self { kind, max_bytes, timeout, wait, text: String::new(), source: None }
     }
 
     pub(super) fn with_source(mut self, source: Box<dyn StdError + Send + Sync>) -> Self {
         self.source = Some(source);
+        self
+    }
+
+    pub(super) fn with_text(mut self, text: String) -> Self {
+        self.text = text;
         self
     }
 
@@ -69,7 +79,7 @@ impl BodyRejection {
             BodyRejectionKind::TimedOut => StatusCode::REQUEST_TIMEOUT,
             BodyRejectionKind::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
             BodyRejectionKind::Compressed => StatusCode::UNSUPPORTED_MEDIA_TYPE,
-            BodyRejectionKind::Failed => StatusCode::BAD_REQUEST,
+            BodyRejectionKind::Failed | BodyRejectionKind::Invalid => StatusCode::BAD_REQUEST,
         }
     }
 
@@ -91,12 +101,9 @@ impl BodyRejection {
             ),
             _ => ("about:blank", status.canonical_reason().unwrap_or_default()),
         };
-        // No text here needs escapes.
-        let body = format!(
-            r#"{{"type":"{kind}","title":"{title}","status":{},"detail":"{}."}}"#,
-            status.as_str(),
-            Capitalized(self)
-        );
+        let members = Members { r#type: kind, title, status: status.as_u16(), detail: sentence(&self.to_string()) };
+        // Texts and a number, which cannot fail.
+        let body = serde_json::to_string(&members).unwrap_or_default();
         let mut response = Response::new(RejectionBody::new(body));
         *response.status_mut() = status;
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
@@ -121,7 +128,7 @@ impl BodyRejection {
             headers.entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static("identity"));
         }
         headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
-        if request.version <= Version::HTTP_11 {
+        if request.version <= Version::HTTP_11 && self.kind != BodyRejectionKind::Invalid {
             // The rest of the body is still on the connection. Over HTTP/2, only its stream ends.
             headers.insert(CONNECTION, HeaderValue::from_static("close"));
         }
@@ -147,6 +154,7 @@ impl fmt::Display for BodyRejection {
             }
             BodyRejectionKind::Compressed => f.write_str("the body of the request must not be compressed"),
             BodyRejectionKind::Failed => f.write_str("the body of the request could not be read"),
+            BodyRejectionKind::Invalid => f.write_str(&self.text),
         }
     }
 }
@@ -157,13 +165,18 @@ impl StdError for BodyRejection {
     }
 }
 
-/// The text as a sentence.
-struct Capitalized<'a>(&'a BodyRejection);
+/// The members of problem details.
+#[derive(Serialize)]
+struct Members<'a> {
+    r#type: &'a str,
+    title: &'a str,
+    status: u16,
+    detail: String,
+}
 
-impl fmt::Display for Capitalized<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let text = self.0.to_string();
-        let (first, rest) = text.split_at(1);
-        write!(f, "{}{rest}", first.to_ascii_uppercase())
-    }
+/// The text as a sentence.
+fn sentence(text: &str) -> String {
+    let mut chars = text.chars();
+    let first = chars.next().map(|first| first.to_ascii_uppercase());
+    first.into_iter().chain(chars).chain(['.']).collect()
 }

@@ -166,7 +166,9 @@ where
                 return Self::Read { body, reading: Some(Box::new(reading)) };
             }
         };
-        settings.annotate(&mut request.extensions, BodyBytes::new(content));
+        if let Err(rejection) = settings.annotate(&mut request.extensions, BodyBytes::new(content)) {
+            return Self::reject(settings, &rejection, &request);
+        }
         let request = Request::from_parts(request, BufferedBody::unread(body));
         Self::Respond { future: service.call(request) }
     }
@@ -222,13 +224,22 @@ impl<S: Clone> Reading<S> {
         Poll::Ready(Err(self.settings.rejection(BodyRejectionKind::TimedOut)))
     }
 
-    /// The call of the service, and whether the service is ready for it.
-    fn into_call<B>(self) -> (Call<S, B>, bool) {
-        let Self { service, is_ready, mut request, collector, settings, .. } = self;
+    /// The next state, once the body is complete.
+    fn complete<B>(self) -> State<S, B, S::Future>
+    where
+        S: Service<Request<BufferedBody<B>>>,
+        B: Body,
+    {
+        let Self { mut service, is_ready, mut request, collector, settings, .. } = self;
         let (bytes, trailers) = collector.finish();
-        settings.annotate(&mut request.extensions, BodyBytes::new(Ok(bytes.clone())));
+        if let Err(rejection) = settings.annotate(&mut request.extensions, BodyBytes::new(Ok(bytes.clone()))) {
+            return State::reject(&settings, &rejection, &request);
+        }
         let request = Request::from_parts(request, BufferedBody::read(bytes, trailers));
-        (Call { service, request }, is_ready)
+        match is_ready {
+            true => State::Respond { future: service.call(request) },
+            false => State::Ready { call: Some(Box::new(Call { service, request })) },
+        }
     }
 }
 
@@ -250,12 +261,7 @@ where
                         Err(rejection) => State::reject(&read.settings, &rejection, &read.request),
                         Ok(()) => {
                             let Some(read) = reading.take() else { panic!("{COMPLETED}") };
-                            let (mut call, is_ready) = read.into_call();
-                            if is_ready {
-                                State::Respond { future: call.service.call(call.request) }
-                            } else {
-                                State::Ready { call: Some(Box::new(call)) }
-                            }
+                            read.complete()
                         }
                     }
                 }

@@ -17,8 +17,9 @@ pub(super) struct Settings {
     pub(super) timeout: Duration,
     pub(super) total: Total,
     pub(super) rejects_compressed: bool,
-    /// Each puts what it parses of a body into the extensions of the request.
-    pub(super) parsers: Vec<Arc<dyn Fn(&BodyBytes, &mut Extensions) + Send + Sync>>,
+    /// Each puts what it parses of a body into the extensions of the request, or fails with a text for the
+    /// client.
+    pub(super) parsers: Vec<Arc<dyn Fn(&BodyBytes, &mut Extensions) -> Result<(), String> + Send + Sync>>,
     pub(super) response: Arc<dyn Fn(&BodyRejection, &Parts) -> Response<RejectionBody> + Send + Sync>,
 }
 
@@ -35,11 +36,13 @@ impl Settings {
     }
 
     /// Puts the content of the body, and what is parsed of it, into the extensions of the request.
-    pub(super) fn annotate(&self, extensions: &mut Extensions, body: BodyBytes) {
+    pub(super) fn annotate(&self, extensions: &mut Extensions, body: BodyBytes) -> Result<(), BodyRejection> {
         for parse in &self.parsers {
-            parse(&body, extensions);
+            let invalid = |text| self.rejection(BodyRejectionKind::Invalid).with_text(text);
+            parse(&body, extensions).map_err(invalid)?;
         }
         extensions.insert(body);
+        Ok(())
     }
 
     pub(super) fn rejection(&self, kind: BodyRejectionKind) -> BodyRejection {

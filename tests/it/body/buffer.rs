@@ -151,8 +151,8 @@ async fn a_response_of_the_program_gets_what_it_lacks() {
 #[tokio::test]
 async fn a_body_is_parsed_once_for_all_rules_and_the_service() {
     let layer = BufferBodyLayer::new(100)
-        .parse_with(|body: &BodyBytes| Bytes::copy_from_slice(body.get().unwrap()))
-        .parse_with(|body: &BodyBytes| body.get().unwrap().len());
+        .parse_with(|body: &BodyBytes| Ok::<_, Unread>(Bytes::copy_from_slice(body.get()?)))
+        .parse_with(|body: &BodyBytes| Ok::<_, Unread>(body.get()?.len()));
     let service = layer.layer(service_fn(|request: Request<BufferedBody<Full<Bytes>>>| {
         let extensions = request.extensions();
         let parsed = format!("{:?} {:?}", extensions.get::<Bytes>(), extensions.get::<usize>());
@@ -160,6 +160,28 @@ async fn a_body_is_parsed_once_for_all_rules_and_the_service() {
     }));
     let response = text(service.oneshot(post("hello")).await.unwrap()).await;
     assert_eq!(response.body(), r#"Some(b"hello") Some(5)"#);
+}
+
+#[tokio::test]
+async fn a_body_that_cannot_be_parsed_is_answered_with_the_text_and_the_service_is_not_called() {
+    let seen = Seen::default();
+    let layer = BufferBodyLayer::new(100).parse_with(|body: &BodyBytes| match body.get() {
+        Ok(bytes) if bytes.is_empty() => Ok(()),
+        Ok(_) => Err("écrit \"mal\""),
+        Err(_) => Err("unread"),
+    });
+    let response = text(seen.service(&layer).oneshot(post("hello")).await.unwrap()).await;
+    assert_eq!(response.status(), 400);
+    assert_eq!(
+        response.body(),
+        r#"{"type":"about:blank","title":"Bad Request","status":400,"detail":"écrit \"mal\"."}"#
+    );
+    // The body is read, so the connection can be used again.
+    assert!(!response.headers().contains_key("connection"));
+    let call = Request::post("/").header("content-type", "application/grpc").body(Full::<Bytes>::from("x")).unwrap();
+    assert!(text(seen.service(&layer).oneshot(call).await.unwrap()).await.body().contains("Unread."));
+    assert_eq!((seen.take().len(), layer.buffered_bytes()), (0, 0));
+    assert_eq!(answer(&layer, post("")).await.status(), 200);
 }
 
 #[tokio::test]

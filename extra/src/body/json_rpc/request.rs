@@ -10,7 +10,7 @@ use serde::{
 use tower_ratelimit::{Error, ErrorKind};
 
 use super::message::Message;
-use crate::body::{BodyBytes, Unread};
+use crate::body::BodyBytes;
 
 /// The most messages of a batch that is read. A message of two bytes takes about fifty times its memory.
 const MAX_MESSAGES: usize = 128;
@@ -20,34 +20,31 @@ const MAX_MESSAGES: usize = 128;
 /// Pass [`parse`](Self::parse) to [`parse_with`](crate::body::BufferBodyLayer::parse_with). Of each message,
 /// only its method, its `id` and `params.name` are kept.
 ///
-/// A body that could mean something else to the service is not read, and [`of`](Self::of) rejects its request
-/// with 400: one that is not JSON, is compressed, has a member `method`, `id`, `params` or `params.name` twice,
-/// or is a batch of more than 128 messages.
+/// A body that could mean something else to the service is rejected with 400: one that is not JSON, is
+/// compressed, has a member `method`, `id`, `params` or `params.name` twice, or is a batch of more than 128
+/// messages.
 #[derive(Clone)]
-pub struct JsonRpc(Arc<Result<Content, Malformed>>);
+pub struct JsonRpc(Arc<Content>);
 
 struct Content {
     messages: Vec<Message>,
     is_batch: bool,
 }
 
-/// Why a body is not read.
-#[derive(Clone, Copy)]
-enum Malformed {
-    NotJsonRpc,
-    Unread(Unread),
-}
-
 impl JsonRpc {
     /// The messages of `body`. An empty body has none.
-    #[must_use]
-    pub fn parse(body: &BodyBytes) -> Self {
-        let content = match body.get() {
-            Err(reason) => Err(Malformed::Unread(reason)),
-            Ok(bytes) if bytes.is_empty() => Ok(Content { messages: Vec::new(), is_batch: false }),
-            Ok(bytes) => serde_json::from_slice(bytes).map_err(|_| Malformed::NotJsonRpc),
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidIdentity`](ErrorKind::InvalidIdentity) if the body is not valid, or was not read.
+    pub fn parse(body: &BodyBytes) -> Result<Self, Error> {
+        let bytes = body.get()?;
+        let invalid = |_| Error::new(ErrorKind::InvalidIdentity, "the body of the request is not valid JSON-RPC");
+        let content = match bytes.is_empty() {
+            true => Content { messages: Vec::new(), is_batch: false },
+            false => serde_json::from_slice(bytes).map_err(invalid)?,
         };
-        Self(Arc::new(content))
+        Ok(Self(Arc::new(content)))
     }
 
     /// The messages of `request`.
@@ -56,34 +53,26 @@ impl JsonRpc {
     ///
     /// # Errors
     ///
-    /// [`InvalidIdentity`](ErrorKind::InvalidIdentity), answered with 400, if the body is not read.
     /// [`MissingSetup`](ErrorKind::MissingSetup), answered with 500, if no
-    /// [`BufferBodyLayer`](crate::body::BufferBodyLayer) in front parses it.
+    /// [`BufferBodyLayer`](crate::body::BufferBodyLayer) in front parses the body.
     pub fn of(request: &Parts) -> Result<&Self, Error> {
         let missing = || {
             let message = "no `BufferBodyLayer` with `parse_with(JsonRpc::parse)` is in front of this layer";
             Error::new(ErrorKind::MissingSetup, message)
         };
-        let rpc: &Self = request.extensions.get().ok_or_else(missing)?;
-        match &*rpc.0 {
-            Ok(_) => Ok(rpc),
-            Err(Malformed::Unread(reason)) => Err((*reason).into()),
-            Err(Malformed::NotJsonRpc) => {
-                Err(Error::new(ErrorKind::InvalidIdentity, "the body of the request is not valid JSON-RPC"))
-            }
-        }
+        request.extensions.get().ok_or_else(missing)
     }
 
-    /// The messages, in their order. Empty if the body is not read.
+    /// The messages, in their order.
     #[must_use]
     pub fn messages(&self) -> &[Message] {
-        self.0.as_ref().as_ref().map_or(&[], |content| &content.messages)
+        &self.0.messages
     }
 
     /// Whether the messages are a batch: an array, to which an array is the answer.
     #[must_use]
     pub fn is_batch(&self) -> bool {
-        self.0.as_ref().as_ref().is_ok_and(|content| content.is_batch)
+        self.0.is_batch
     }
 
     /// The tools that the messages call, in their order: one for each call.

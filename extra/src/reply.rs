@@ -1,4 +1,4 @@
-//! Responses.
+//! The responses of `admin` and `usage`.
 
 use axum::{body::Body, response::Response};
 use http::{
@@ -8,11 +8,11 @@ use http::{
 use serde::Serialize;
 
 /// A response with `value` as JSON.
-pub(super) fn json(value: &impl Serialize) -> Response {
+pub(crate) fn json(value: &impl Serialize) -> Response {
     reply(StatusCode::OK, "application/json", value)
 }
 
-pub(super) fn reply(status: StatusCode, content_type: &'static str, value: &impl Serialize) -> Response {
+pub(crate) fn reply(status: StatusCode, content_type: &'static str, value: &impl Serialize) -> Response {
     // Every value here is one of strings and numbers, which cannot fail.
     let mut body = serde_json::to_vec(value).unwrap_or_default();
     body.push(b'\n');

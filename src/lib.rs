@@ -46,8 +46,8 @@
 //!
 //! By task: [keys](guide::keys), [numbers and algorithms](guide::choosing), [several limits, routes and
 //! costs](guide::several_limits), [logins and abuse](guide::logins), [LLM tokens and
-//! streams](guide::streams), [gRPC](guide::grpc), [WebSocket](guide::websocket), [jobs and outgoing
-//! calls](guide::outgoing), [testing](guide::testing).
+//! streams](guide::streams), [MCP and GraphQL](guide::body), [gRPC](guide::grpc),
+//! [WebSocket](guide::websocket), [jobs and outgoing calls](guide::outgoing), [testing](guide::testing).
 //!
 //! In operation: [troubleshooting by log line and error](guide::troubleshooting),
 //! [operations](guide::operations), [upgrades and rolling deploys](guide::upgrades).

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! and, in another terminal, run the lines right after each other. A client has 100 units a minute. A field
-//! costs one unit. A field with an argument `first`, `last` or `limit` costs one unit, and what it contains as
-//! often as the argument says.
+//! costs one unit. The fields in a field with an argument `first`, `last` or `limit` cost as many times more as
+//! the argument asks for.
 //!
 //! ```text
 //! curl -i -H 'x-api-key: k-ann' -d '{"query":"{ viewer { name } }"}' http://127.0.0.1:3000/graphql

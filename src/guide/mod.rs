@@ -12,6 +12,7 @@
 //! | [`logins`] | How do I protect a login, and ban abusive clients? |
 //! | [`budgets`] | How do I sell a quota per month, give teams budgets, and warn before they are used up? |
 //! | [`streams`] | How do I limit LLM tokens, bytes and streams? |
+//! | [`body`] | How do I limit MCP tools, GraphQL queries, or anything else in a request's body? |
 //! | [`grpc`] | How do I limit a tonic service, and what does its client see? |
 //! | [`websocket`] | How do I limit messages of a WebSocket, and server-sent events? |
 //! | [`outgoing`] | How do I keep jobs and outgoing calls within a limit? |
@@ -26,6 +27,8 @@
 //! | [`migration`] | I come from `tower_governor`, `axum_gcra`, `tower-redis-cell`, express-rate-limit, Bucket4j, nginx, Spring or Envoy |
 //! | [`faq`] | Why 400? Why did a limit of 5 admit 9? Why do all my users share one limit? |
 
+#[doc = include_str!("body.md")]
+pub mod body {}
 #[doc = include_str!("budgets.md")]
 pub mod budgets {}
 #[doc = include_str!("choosing.md")]

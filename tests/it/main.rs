@@ -69,6 +69,7 @@ mod stores;
 mod thresholds;
 mod twin_test;
 mod unidentified;
+mod usage;
 mod user_programs;
 mod values;
 mod waits;

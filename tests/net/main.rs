@@ -2,6 +2,7 @@
 //! The tests of this workspace's programs are in their packages: `tools`, `examples/tonic` and `examples/client_retry`.
 
 mod adaptive_attacks;
+mod body;
 mod buffered_retry;
 mod calendar;
 mod cluster;

@@ -1,4 +1,4 @@
-//! What the head of a request says about its body.
+//! What the head of a request announces of its body.
 
 use http::{
     HeaderMap, HeaderValue, Method,
@@ -20,7 +20,7 @@ pub(super) fn unread(request: &Parts) -> Option<Unread> {
     (!is_plain).then_some(Unread::Compressed)
 }
 
-/// The most bytes that `body` announces, by itself or in `Content-Length`.
+/// The bytes that `Content-Length` or `body` announces, the larger number of both.
 pub(super) fn announced(request: &Parts, body: &impl Body) -> Option<u64> {
     let length = request.headers.get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
     let least = Some(body.size_hint().lower()).filter(|bytes| *bytes > 0);

@@ -15,6 +15,7 @@ macro_rules! guides {
 }
 
 guides! {
+    body
     budgets
     choosing
     client_ip

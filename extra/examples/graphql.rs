@@ -14,11 +14,11 @@
 //! ```text
 //! curl -i -H 'x-api-key: k-ann' -d '{"query":"{ viewer { name } }"}' http://127.0.0.1:3000/graphql
 //!     200
-//!     ratelimit: "complexity";r=98;t=2, "per-ip";r=59;t=1
+//!     ratelimit: "complexity";r=98;t=59, "per-ip";r=59;t=59, "in-flight";r=7
 //!     {"data":{},"extensions":{"cost":2}}
 //! curl -i -H 'x-api-key: k-ann' -d '{"query":"query($n: Int) { users(first: $n) { name friends(first: 3) { name } } }","variables":{"n":10}}' http://127.0.0.1:3000/graphql
 //!     200
-//!     ratelimit: "complexity";r=47;t=32, "per-ip";r=58;t=2
+//!     ratelimit: "complexity";r=47;t=29, "per-ip";r=58;t=58, "in-flight";r=7
 //!     {"data":{},"extensions":{"cost":51}}
 //! curl -i -H 'x-api-key: k-ann' -d '{"query":"{ users(first: 20) { ...F } } fragment F on User { id name email }"}' http://127.0.0.1:3000/graphql
 //!     429
@@ -83,14 +83,16 @@ struct GraphQl<'a> {
 
 impl Complexity {
     fn of(body: &BodyBytes) -> Result<Self, Box<dyn Error>> {
-        let request: GraphQl<'_> =
-            serde_json::from_slice(body.get()?).map_err(|_| "the body of the request is not a GraphQL request")?;
+        let request: GraphQl<'_> = serde_json::from_slice(body.get()?)
+            .map_err(|_| "the body of the request is not a GraphQL request")?;
         let document = parse_query::<&str>(&request.query).map_err(|_| "the query is not valid GraphQL")?;
         let (mut operations, mut fragments) = (Vec::new(), HashMap::new());
         for definition in &document.definitions {
             match definition {
                 Definition::Operation(OperationDefinition::SelectionSet(fields)) => operations.push(fields),
-                Definition::Operation(OperationDefinition::Query(query)) => operations.push(&query.selection_set),
+                Definition::Operation(OperationDefinition::Query(query)) => {
+                    operations.push(&query.selection_set)
+                }
                 Definition::Operation(OperationDefinition::Mutation(change)) => {
                     operations.push(&change.selection_set);
                 }
@@ -103,7 +105,8 @@ impl Complexity {
             }
         }
         let variables = request.variables.unwrap_or_default();
-        let mut costs = Costs { fragments, variables: &variables, known: HashMap::new(), open: HashSet::new() };
+        let mut costs =
+            Costs { fragments, variables: &variables, known: HashMap::new(), open: HashSet::new() };
         // `operationName` chooses one of several. The most expensive one is charged, regardless of the choice.
         let mut most = 0;
         for operation in operations {
@@ -135,9 +138,7 @@ impl<'a> Costs<'a> {
         for item in &selection.items {
             let (inner, factor, own) = match item {
                 Selection::Field(field) if field.selection_set.items.is_empty() => (Cost::default(), 1, 1),
-                Selection::Field(field) => {
-                    (self.within(&field.selection_set, depth)?, self.length(field), 1)
-                }
+                Selection::Field(field) => (self.within(&field.selection_set, depth)?, self.length(field), 1),
                 Selection::InlineFragment(fragment) => (self.within(&fragment.selection_set, depth)?, 1, 0),
                 Selection::FragmentSpread(spread) => (self.fragment(spread.fragment_name, depth)?, 1, 0),
             };
@@ -195,11 +196,12 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     // In front of the buffer, so that an address cannot fill the memory or keep the parser busy.
     let per_ip = Rule::new(Policy::new("per-ip", Quota::per_minute(60)), PeerIp::new());
     let in_flight = Rule::new(Policy::concurrency("in-flight", 8), PeerIp::new());
-    let addresses = RateLimitLayer::with_rules(limiter.clone(), Rules::new().always(per_ip).always(in_flight));
+    let addresses =
+        RateLimitLayer::with_rules(limiter.clone(), Rules::new().always(per_ip).always(in_flight));
     let buffer = BufferBodyLayer::new(16 * 1024)
         .timeout(Duration::from_secs(5))
         .max_total_bytes(32 << 20)
-        .reject_compressed()
+        .reject_unread()
         .parse_with(Complexity::of);
     // `Complexity` is there: the buffer rejects what has none.
     let complexity = Rule::new(Policy::new("complexity", Quota::per_minute(100)), Header::new("x-api-key"))

@@ -13,11 +13,11 @@
 //! ```text
 //! curl -i -H 'x-api-key: k-ann' -d '{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"search"}}' http://127.0.0.1:3000/mcp
 //!     200
-//!     ratelimit: "tool-calls";r=5;t=10, "per-ip";r=19;t=3
+//!     ratelimit: "tool-calls";r=5;t=50, "render";r=2;t=3600, "per-ip";r=19;t=57, "in-flight";r=7
 //!     {"id":1,"jsonrpc":"2.0","result":{"content":[{"text":"called search","type":"text"}]}}
 //! curl -i -H 'x-api-key: k-ann' -d '[{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"render"}},{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"render"}}]' http://127.0.0.1:3000/mcp
 //!     200
-//!     ratelimit: "tool-calls";r=3;t=30, "render";r=0;t=1800, "per-ip";r=18;t=6
+//!     ratelimit: "tool-calls";r=3;t=30, "render";r=0;t=1800, "per-ip";r=18;t=54, "in-flight";r=7
 //! curl -i -H 'x-api-key: k-ann' -d '{"jsonrpc":"2.0","id":"r-4","method":"tools/call","params":{"name":"render"}}' http://127.0.0.1:3000/mcp
 //!     429
 //!     retry-after: 1800
@@ -25,7 +25,7 @@
 //!     {"jsonrpc":"2.0","id":"r-4","error":{"code":-32029,"message":"over the rate limit; try again in 30 minutes","data":{"retryAfterSeconds":1800}}}
 //! curl -i -H 'x-api-key: k-ann' -d '{"jsonrpc":"2.0","id":5,"method":"tools/list"}' http://127.0.0.1:3000/mcp
 //!     200
-//!     ratelimit: "tool-calls";r=3;t=30, "per-ip";r=16;t=12
+//!     ratelimit: "tool-calls";r=3;t=30, "render";r=0;t=1800, "per-ip";r=16;t=48, "in-flight";r=7
 //! curl -i -H 'x-api-key: k-ann' -d '{"jsonrpc":"2.0","id":6,"method":"tools/list","method":"tools/call","params":{"name":"render"}}' http://127.0.0.1:3000/mcp
 //!     400
 //!     {"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"the body of the request is not valid JSON-RPC"}}
@@ -72,10 +72,10 @@ async fn mcp(Extension(rpc): Extension<JsonRpc>, body: Bytes) -> Result<Json<Val
     let body: Value = serde_json::from_slice(&body).map_err(|_| StatusCode::BAD_REQUEST)?;
     let answer = |message: &Value, tool: Option<&str>| {
         let result = match tool {
-            Some(tool) => json!({ "content": [{ "type": "text", "text": format!("called {tool}") }] }),
+            Some(tool) => json!({ "content": [{ "text": format!("called {tool}"), "type": "text" }] }),
             None => json!({}),
         };
-        json!({ "jsonrpc": "2.0", "id": message["id"], "result": result })
+        json!({ "id": message["id"], "jsonrpc": "2.0", "result": result })
     };
     let mut tools = rpc.messages().iter().map(|message| message.tool());
     Ok(Json(match &body {
@@ -91,12 +91,13 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     // than this, and have no more than eight bodies in memory.
     let per_ip = Rule::new(Policy::new("per-ip", Quota::per_minute(20)), PeerIp::new());
     let in_flight = Rule::new(Policy::concurrency("in-flight", 8), PeerIp::new());
-    let addresses = RateLimitLayer::with_rules(limiter.clone(), Rules::new().always(per_ip).always(in_flight));
+    let addresses =
+        RateLimitLayer::with_rules(limiter.clone(), Rules::new().always(per_ip).always(in_flight));
 
     let buffer = BufferBodyLayer::new(64 * 1024)
         .timeout(Duration::from_secs(5))
         .max_total_bytes(32 << 20)
-        .reject_compressed()
+        .reject_unread()
         .parse_with(JsonRpc::parse)
         .response(move |rejection, _| errors.of_body(rejection));
 

@@ -8,8 +8,8 @@ use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, Limiter, MemoryStore, Policy, Quota,
-    RateLimitLayer, Rejection, Rule,
+    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, Limiter, MemoryStore, Policy,
+    Quota, RateLimitLayer, Rejection, Rule,
     layer::Rules,
     policy::{Enforcement, Penalty},
     store::{Action, ManualClock, Store},
@@ -65,7 +65,10 @@ async fn send(app: &Router, request: Request<Body>) -> Response<Value> {
 /// The name of each limit that the client sees, what is used, and what remains.
 async fn seen(app: &Router, api_key: &str) -> Vec<(String, u64, u64)> {
     let response = send(app, request("/usage", api_key)).await;
-    assert_eq!((response.status().as_u16(), &response.headers()["cache-control"]), (200, &"no-store".parse().unwrap()));
+    assert_eq!(
+        (response.status().as_u16(), &response.headers()["cache-control"]),
+        (200, &"no-store".parse().unwrap())
+    );
     let limits = response.body()["limits"].as_array().unwrap().clone();
     let limit = |limit: &Value| {
         let number = |name: &str| limit[name].as_u64().unwrap();
@@ -90,7 +93,8 @@ fn app(layer: &RateLimitLayer, usage: Usage) -> Router {
 #[tokio::test]
 async fn one_usage_request_reads_the_store_once() {
     let store = Noted::new();
-    let layer = RateLimitLayer::with_rules(store.clone(), Rules::new().always(rule("a", 5)).always(rule("b", 9)));
+    let layer =
+        RateLimitLayer::with_rules(store.clone(), Rules::new().always(rule("a", 5)).always(rule("b", 9)));
     let app = app(&layer, Usage::new(&layer));
     send(&app, request("/", "k1")).await;
     store.take();
@@ -143,7 +147,8 @@ async fn the_limits_of_other_routes_are_shown_as_if_the_client_requested_them() 
     let nested = Router::new().route("/usage", both.into_route());
     let nested = Router::new().nest("/account", nested);
     let response = send(&nested, request("/account/usage", "k1")).await;
-    let names: Vec<_> = response.body()["limits"].as_array().unwrap().iter().map(|limit| &limit["policy"]).collect();
+    let names: Vec<_> =
+        response.body()["limits"].as_array().unwrap().iter().map(|limit| &limit["policy"]).collect();
     assert_eq!(names, ["all", "search", "orders"]);
 }
 
@@ -152,7 +157,8 @@ async fn the_limits_of_several_layers_are_shown_and_those_left_out_are_not() {
     let limiter = Limiter::new(Noted::new());
     let shared = Rule::new(Policy::new("shared", Quota::per_hour(9)), Key::new("all"));
     let trial = Rule::new(Policy::new("trial", Quota::per_hour(9)).shadow(), Header::new("x-api-key"));
-    let outer = RateLimitLayer::with_rules(limiter.clone(), Rules::new().always(rule("outer", 5)).always(shared));
+    let outer =
+        RateLimitLayer::with_rules(limiter.clone(), Rules::new().always(rule("outer", 5)).always(shared));
     let inner = RateLimitLayer::with_rules(limiter, Rules::new().always(rule("inner", 5)).always(trial))
         .enforcement(Enforcement::ReportOnly);
     let usage = Usage::new(&outer).and(&inner);

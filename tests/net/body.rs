@@ -113,10 +113,13 @@ async fn a_stream_that_a_client_resets_frees_its_memory() {
 /// A call of a gRPC stream, whose client waits for an answer before it sends more.
 #[tokio::test]
 async fn a_grpc_stream_is_answered_before_it_ends() {
-    let app = Router::new().route("/", post(async |mut request: Request| {
-        let first = request.body_mut().frame().await.unwrap().unwrap().into_data().unwrap();
-        format!("{:?} {}", request.extensions().get::<BodyBytes>(), first.len())
-    }));
+    let app = Router::new().route(
+        "/",
+        post(async |mut request: Request| {
+            let first = request.body_mut().frame().await.unwrap().unwrap().into_data().unwrap();
+            format!("{:?} {}", request.extensions().get::<BodyBytes>(), first.len())
+        }),
+    );
     let server = serve(app.layer(BufferBodyLayer::new(1_000))).await;
     let mut client = connect(server).await;
     let (sender, body) = channel();

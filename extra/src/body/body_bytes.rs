@@ -43,7 +43,8 @@ impl BodyBytes {
     /// [`BufferBodyLayer`](super::BufferBodyLayer) is in front.
     pub fn of(request: &Parts) -> Result<&Bytes, Error> {
         let body = request.extensions.get::<Self>();
-        let missing = || Error::new(ErrorKind::MissingSetup, "no `BufferBodyLayer` is in front of this layer");
+        let missing =
+            || Error::new(ErrorKind::MissingSetup, "no `BufferBodyLayer` is in front of this layer");
         body.ok_or_else(missing)?.get().map_err(Error::from)
     }
 

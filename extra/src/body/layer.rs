@@ -62,14 +62,14 @@ impl BufferBodyLayer {
         self.with(|settings| settings.total = Total::new(bytes.max(settings.max_bytes)))
     }
 
-    /// Rejects requests with a compressed body, with 415. Defaults to passing them through unread, with
-    /// [`Unread::Compressed`](super::Unread::Compressed) in their [`BodyBytes`].
+    /// Rejects requests whose body is not read, with 415: compressed ones and gRPC calls. Defaults to passing
+    /// them through, with the [reason](super::Unread) in their [`BodyBytes`].
     ///
-    /// Use it if a cost reads the body, because a cost cannot fail. To read compressed bodies, put
-    /// tower-http's `RequestDecompressionLayer` in front of this layer, which then bounds the bytes after
-    /// decompression.
-    pub fn reject_compressed(self) -> Self {
-        self.with(|settings| settings.rejects_compressed = true)
+    /// Use it if a cost reads the body, because a cost cannot fail, and the client chooses its headers. To read
+    /// compressed bodies, put tower-http's `RequestDecompressionLayer` in front of this layer, which then
+    /// bounds the bytes after decompression.
+    pub fn reject_unread(self) -> Self {
+        self.with(|settings| settings.rejects_unread = true)
     }
 
     /// Calls `parse` with the body of each request, once, and puts the value into the extensions of the
@@ -110,10 +110,7 @@ impl BufferBodyLayer {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn parse_with<T, E>(
-        self,
-        parse: impl Fn(&BodyBytes) -> Result<T, E> + Send + Sync + 'static,
-    ) -> Self
+    pub fn parse_with<T, E>(self, parse: impl Fn(&BodyBytes) -> Result<T, E> + Send + Sync + 'static) -> Self
     where
         T: Clone + Send + Sync + 'static,
         E: fmt::Display,

@@ -25,7 +25,7 @@
 //!     Err(_) => u64::MAX,
 //! };
 //! let per_line = Rule::new(Policy::new("lines", Quota::per_hour(3)), Key::new("all")).cost(lines);
-//! let buffer = BufferBodyLayer::new(16).timeout(Duration::from_secs(5)).max_total_bytes(1 << 20).reject_compressed();
+//! let buffer = BufferBodyLayer::new(16).timeout(Duration::from_secs(5)).max_total_bytes(1 << 20).reject_unread();
 //! let app = Router::new()
 //!     .route("/", post(async |body: String| body))
 //!     .layer(RateLimitLayer::with_rules(MemoryStore::new(), per_line))

@@ -10,6 +10,8 @@ use http::{
 use serde::Serialize;
 use tower_ratelimit::response::RejectionBody;
 
+use super::body_bytes::Unread;
+
 /// The longest time that an overloaded layer asks clients to wait, in seconds. The time is random, so that
 /// they do not return together.
 const MAX_WAIT: u64 = 5;
@@ -40,9 +42,9 @@ pub enum BodyRejectionKind {
     TimedOut,
     /// All buffers together are as large as they may be: 503, with `Retry-After`.
     Overloaded,
-    /// The body is compressed, and the layer [rejects](super::BufferBodyLayer::reject_compressed) such
-    /// requests: 415, with `Accept-Encoding: identity`.
-    Compressed,
+    /// The body is not read for this reason, and the layer [rejects](super::BufferBodyLayer::reject_unread)
+    /// such requests: 415, with `Accept-Encoding: identity` if it is compressed.
+    Unread(Unread),
     /// The body failed while it was read: 400.
     Failed,
     /// A function of [`parse_with`](super::BufferBodyLayer::parse_with) has failed: 400.
@@ -78,7 +80,7 @@ impl BodyRejection {
             BodyRejectionKind::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             BodyRejectionKind::TimedOut => StatusCode::REQUEST_TIMEOUT,
             BodyRejectionKind::Overloaded => StatusCode::SERVICE_UNAVAILABLE,
-            BodyRejectionKind::Compressed => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            BodyRejectionKind::Unread(_) => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             BodyRejectionKind::Failed | BodyRejectionKind::Invalid => StatusCode::BAD_REQUEST,
         }
     }
@@ -101,7 +103,8 @@ impl BodyRejection {
             ),
             _ => ("about:blank", status.canonical_reason().unwrap_or_default()),
         };
-        let members = Members { r#type: kind, title, status: status.as_u16(), detail: sentence(&self.to_string()) };
+        let members =
+            Members { r#type: kind, title, status: status.as_u16(), detail: sentence(&self.to_string()) };
         // Texts and a number, which cannot fail.
         let body = serde_json::to_string(&members).unwrap_or_default();
         let mut response = Response::new(RejectionBody::new(body));
@@ -124,7 +127,7 @@ impl BodyRejection {
         if let Some(seconds) = self.wait {
             headers.entry(RETRY_AFTER).or_insert(seconds.into());
         }
-        if self.kind == BodyRejectionKind::Compressed {
+        if self.kind == BodyRejectionKind::Unread(Unread::Compressed) {
             headers.entry(ACCEPT_ENCODING).or_insert(HeaderValue::from_static("identity"));
         }
         headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
@@ -152,7 +155,7 @@ impl fmt::Display for BodyRejection {
                     Some(seconds) => write!(f, "{seconds} seconds"),
                 }
             }
-            BodyRejectionKind::Compressed => f.write_str("the body of the request must not be compressed"),
+            BodyRejectionKind::Unread(reason) => reason.fmt(f),
             BodyRejectionKind::Failed => f.write_str("the body of the request could not be read"),
             BodyRejectionKind::Invalid => f.write_str(&self.text),
         }

@@ -10,6 +10,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use bytes::Bytes;
 use http::{Request, Response, request::Parts};
 use http_body::Body;
 use pin_project_lite::pin_project;
@@ -18,7 +19,7 @@ use tower_ratelimit::response::RejectionBody;
 use tower_service::Service;
 
 use super::{
-    body_bytes::{BodyBytes, Unread},
+    body_bytes::BodyBytes,
     buffered::BufferedBody,
     collect::Collector,
     head::{announced, unread},
@@ -150,15 +151,20 @@ where
     fn begin(mut service: S, request: Request<B>, settings: &Arc<Settings>) -> Self {
         let (mut request, body) = request.into_parts();
         let content = match unread(&request) {
-            Some(Unread::Compressed) if settings.rejects_compressed => {
-                return Self::reject(settings, &settings.rejection(BodyRejectionKind::Compressed), &request);
+            _ if body.is_end_stream() => Ok(Bytes::new()),
+            Some(reason) if settings.rejects_unread => {
+                let rejection = settings.rejection(BodyRejectionKind::Unread(reason));
+                return Self::reject(settings, &rejection, &request);
             }
             Some(reason) => Err(reason),
-            None if body.is_end_stream() => Ok(bytes::Bytes::new()),
             None => {
                 let announced = announced(&request, &body);
                 if announced.is_some_and(|bytes| bytes > settings.max_bytes as u64) {
-                    return Self::reject(settings, &settings.rejection(BodyRejectionKind::TooLarge), &request);
+                    return Self::reject(
+                        settings,
+                        &settings.rejection(BodyRejectionKind::TooLarge),
+                        &request,
+                    );
                 }
                 let collector = Collector::new(settings.total.share(), settings.max_bytes, announced);
                 let settings = settings.clone();
@@ -232,7 +238,8 @@ impl<S: Clone> Reading<S> {
     {
         let Self { mut service, is_ready, mut request, collector, settings, .. } = self;
         let (bytes, trailers) = collector.finish();
-        if let Err(rejection) = settings.annotate(&mut request.extensions, BodyBytes::new(Ok(bytes.clone()))) {
+        if let Err(rejection) = settings.annotate(&mut request.extensions, BodyBytes::new(Ok(bytes.clone())))
+        {
             return State::reject(&settings, &rejection, &request);
         }
         let request = Request::from_parts(request, BufferedBody::read(bytes, trailers));

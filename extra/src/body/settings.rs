@@ -16,7 +16,7 @@ pub(super) struct Settings {
     pub(super) max_bytes: usize,
     pub(super) timeout: Duration,
     pub(super) total: Total,
-    pub(super) rejects_compressed: bool,
+    pub(super) rejects_unread: bool,
     /// Each puts what it parses of a body into the extensions of the request, or fails with a text for the
     /// client.
     pub(super) parsers: Vec<Arc<dyn Fn(&BodyBytes, &mut Extensions) -> Result<(), String> + Send + Sync>>,
@@ -29,7 +29,7 @@ impl Settings {
             max_bytes,
             timeout: Duration::from_secs(10),
             total: Total::new(max_bytes.max(64 << 20)),
-            rejects_compressed: false,
+            rejects_unread: false,
             parsers: Vec::new(),
             response: Arc::new(|rejection, _| rejection.to_problem()),
         }
@@ -63,7 +63,7 @@ impl fmt::Debug for Settings {
             .field("timeout", &self.timeout)
             .field("max_total_bytes", &self.total.max)
             .field("buffered_bytes", &self.total.used())
-            .field("rejects_compressed", &self.rejects_compressed)
+            .field("rejects_unread", &self.rejects_unread)
             .finish_non_exhaustive()
     }
 }

@@ -152,7 +152,8 @@ impl Usage {
                 let is_known = |other: &Charge| other.policy().name() == name && other.key() == charge.key();
                 let is_left_out = charge.is_shadow() || self.hidden.iter().any(|hidden| hidden == name);
                 if !is_left_out && !charges.iter().any(is_known) {
-                    charges.push(charge.with_cost(0));
+                    // A ban shows only in a decision of a cost. A peek charges none.
+                    charges.push(charge.with_cost(1));
                 }
             }
         }

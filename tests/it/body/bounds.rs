@@ -144,7 +144,9 @@ async fn a_body_of_endless_empty_frames_does_not_keep_other_tasks_from_running()
     assert!((&mut request).now_or_never().is_none());
 }
 
-async fn answer_endless(body: impl Body<Data = Bytes, Error = std::io::Error> + Send + 'static) -> Response<String> {
+async fn answer_endless(
+    body: impl Body<Data = Bytes, Error = std::io::Error> + Send + 'static,
+) -> Response<String> {
     answer(&BufferBodyLayer::new(10), Request::new(body)).await
 }
 
@@ -263,7 +265,8 @@ async fn exactly_as_many_bodies_are_served_as_there_is_room_for() {
     // A request without a body needs no room.
     let empty = tokio::spawn(service.clone().oneshot(Request::new(Full::default())));
     release.add_permits(1_000);
-    let statuses = join_all(requests).await.into_iter().map(|result| result.unwrap().unwrap().status().as_u16());
+    let statuses =
+        join_all(requests).await.into_iter().map(|result| result.unwrap().unwrap().status().as_u16());
     let mut statuses: Vec<_> = statuses.collect();
     statuses.sort_unstable();
     assert_eq!(statuses, [[200; 40].as_slice(), &[503; 60]].concat());

@@ -53,11 +53,16 @@ async fn a_body_that_is_not_read_passes_through_while_it_arrives_and_the_reason_
         ("content-type", "Application/gRPC-web+proto", Unread::Grpc),
     ] {
         let (sender, streamed) = channel();
-        let service = BufferBodyLayer::new(3).layer(service_fn(|request: Request<BufferedBody<Streamed>>| async move {
-            let known = request.extensions().get::<BodyBytes>().unwrap().clone();
-            // The service answers before the body has ended.
-            Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::from(format!("{:?}", known.get()))))
-        }));
+        let service = BufferBodyLayer::new(3).layer(service_fn(
+            |request: Request<BufferedBody<Streamed>>| async move {
+                let known = request.extensions().get::<BodyBytes>().unwrap().clone();
+                // The service answers before the body has ended.
+                Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::from(format!(
+                    "{:?}",
+                    known.get()
+                ))))
+            },
+        ));
         let request = Request::post("/").header(name, value).body(streamed).unwrap();
         let response = text(service.oneshot(request).await.unwrap()).await;
         assert_eq!(response.body(), &format!("Err({reason:?})"), "{name}: {value}");
@@ -88,20 +93,28 @@ async fn plain_bodies_are_read_regardless_of_how_their_encoding_is_written() {
     }
     // Only a POST is a gRPC call.
     let seen = Seen::default();
-    let request = Request::put("/").header("content-type", "application/grpc").body(Full::<Bytes>::from("put"));
+    let request =
+        Request::put("/").header("content-type", "application/grpc").body(Full::<Bytes>::from("put"));
     seen.service(&BufferBodyLayer::new(100)).oneshot(request.unwrap()).await.unwrap();
     assert_eq!(seen.take()[0].0, "BodyBytes(3 bytes)");
 }
 
 #[tokio::test]
-async fn compressed_bodies_are_rejected_with_the_encoding_that_is_accepted() {
-    let layer = BufferBodyLayer::new(100).reject_compressed();
-    let request = Request::post("/").header("content-encoding", "gzip").body(Full::<Bytes>::from("x")).unwrap();
+async fn bodies_that_are_not_read_are_rejected_on_request() {
+    let layer = BufferBodyLayer::new(100).reject_unread();
+    let request =
+        Request::post("/").header("content-encoding", "gzip").body(Full::<Bytes>::from("x")).unwrap();
     let response = answer(&layer, request).await;
     assert_eq!(response.status(), 415);
     assert_eq!(response.headers()["accept-encoding"], "identity");
     let call = Request::post("/").header("content-type", "application/grpc").body(Full::<Bytes>::from("x"));
-    assert_eq!(answer(&layer, call.unwrap()).await.status(), 200);
+    let response = answer(&layer, call.unwrap()).await;
+    assert_eq!(response.status(), 415);
+    assert!(!response.headers().contains_key("accept-encoding"));
+    assert!(response.body().contains("The body of a gRPC call is not read."), "{}", response.body());
+    // A request without a body has nothing that is not read.
+    let empty = Request::get("/").header("content-encoding", "gzip").body(Full::<Bytes>::default()).unwrap();
+    assert_eq!(answer(&layer, empty).await.status(), 200);
 }
 
 #[tokio::test]
@@ -132,20 +145,27 @@ async fn a_response_of_the_program_gets_what_it_lacks() {
     let response = answer(&layer, post("hello")).await;
     assert_eq!(response.body(), "/: the body of the request is larger than 3 bytes");
     assert_eq!(response.status(), 413);
-    assert_eq!((&response.headers()["cache-control"], &response.headers()["connection"]), (
-        &HeaderValue::from_static("no-store"),
-        &HeaderValue::from_static("close")
-    ));
+    assert_eq!(
+        (&response.headers()["cache-control"], &response.headers()["connection"]),
+        (&HeaderValue::from_static("no-store"), &HeaderValue::from_static("close"))
+    );
 
     let mut request = post("hello");
     *request.version_mut() = Version::HTTP_2;
     assert!(!answer(&layer, request).await.headers().contains_key("connection"));
 
     let layer = BufferBodyLayer::new(3).response(|_: &BodyRejection, _: &Parts| {
-        Response::builder().status(400).header("cache-control", "private").body(RejectionBody::new(String::new())).unwrap()
+        Response::builder()
+            .status(400)
+            .header("cache-control", "private")
+            .body(RejectionBody::new(String::new()))
+            .unwrap()
     });
     let response = answer(&layer, post("hello")).await;
-    assert_eq!((response.status().as_u16(), &response.headers()["cache-control"]), (400, &"private".parse().unwrap()));
+    assert_eq!(
+        (response.status().as_u16(), &response.headers()["cache-control"]),
+        (400, &"private".parse().unwrap())
+    );
 }
 
 #[tokio::test]
@@ -178,7 +198,8 @@ async fn a_body_that_cannot_be_parsed_is_answered_with_the_text_and_the_service_
     );
     // The body is read, so the connection can be used again.
     assert!(!response.headers().contains_key("connection"));
-    let call = Request::post("/").header("content-type", "application/grpc").body(Full::<Bytes>::from("x")).unwrap();
+    let call =
+        Request::post("/").header("content-type", "application/grpc").body(Full::<Bytes>::from("x")).unwrap();
     assert!(text(seen.service(&layer).oneshot(call).await.unwrap()).await.body().contains("Unread."));
     assert_eq!((seen.take().len(), layer.buffered_bytes()), (0, 0));
     assert_eq!(answer(&layer, post("")).await.status(), 200);
@@ -193,14 +214,22 @@ async fn keys_and_costs_read_the_body_and_a_body_that_is_not_read_has_no_key() {
     let rule = Rule::new(Policy::new("words", Quota::per_hour(10)), first_word)
         .cost(|request| BodyBytes::of(request).map_or(1, |bytes| bytes.len() as u64));
     let limit = RateLimitLayer::with_rules(MemoryStore::new(), rule);
-    let service = ServiceBuilder::new().layer(BufferBodyLayer::new(100)).layer(limit.clone()).service(service_fn(empty));
+    let service = ServiceBuilder::new()
+        .layer(BufferBodyLayer::new(100))
+        .layer(limit.clone())
+        .service(service_fn(empty));
     for (content, status) in [("a 34567", 200), ("a 34567", 429), ("b 34567", 200), ("a 3", 200)] {
         assert_eq!(service.clone().oneshot(post(content)).await.unwrap().status(), status, "{content}");
     }
-    let compressed = Request::post("/").header("content-encoding", "gzip").body(Full::<Bytes>::from("a")).unwrap();
+    let compressed =
+        Request::post("/").header("content-encoding", "gzip").body(Full::<Bytes>::from("a")).unwrap();
     let response = text(service.oneshot(compressed).await.unwrap()).await;
     assert_eq!(response.status(), 400);
-    assert!(response.body().contains("the body of the request must not be compressed"), "{}", response.body());
+    assert!(
+        response.body().contains("the body of the request must not be compressed"),
+        "{}",
+        response.body()
+    );
 
     // Without the layer in front, the service is not set up.
     let response = limit.layer(service_fn(empty)).oneshot(post("a")).await.unwrap();
@@ -213,7 +242,9 @@ async fn keys_and_costs_read_the_body_and_a_body_that_is_not_read_has_no_key() {
 async fn a_slow_body_does_not_hold_what_other_requests_need_of_the_inner_service() {
     let layer = ServiceBuilder::new().layer(BufferBodyLayer::new(100)).concurrency_limit(1);
     let service = layer.service(service_fn(|request: Request<BufferedBody<Streamed>>| async move {
-        Ok::<_, std::convert::Infallible>(Response::new(Full::new(request.into_body().collect().await.unwrap().to_bytes())))
+        Ok::<_, std::convert::Infallible>(Response::new(Full::new(
+            request.into_body().collect().await.unwrap().to_bytes(),
+        )))
     }));
     let (sender, slow) = channel();
     let mut slow = Box::pin(service.clone().oneshot(Request::new(slow)));

@@ -36,7 +36,9 @@ async fn parsed(request: Request<Full<Bytes>>) -> Parts {
 }
 
 fn call(id: &str, tool: &str) -> String {
-    format!(r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"{tool}","arguments":{{}}}}}}"#)
+    format!(
+        r#"{{"jsonrpc":"2.0","id":{id},"method":"tools/call","params":{{"name":"{tool}","arguments":{{}}}}}}"#
+    )
 }
 
 #[tokio::test]
@@ -46,7 +48,12 @@ async fn the_tools_of_one_message_and_of_a_batch_are_found() {
         (search.clone(), &["search"][..], false),
         (format!(" \n{search} "), &["search"], false),
         (format!("[{search},{fetch},{search}]"), &["search", "fetch", "search"], true),
-        (r#"{"params":{"arguments":{"name":"no"},"name":"s\u0065arch"},"method":"tools\/call","id":1}"#.into(), &["search"], false),
+        (
+            r#"{"params":{"arguments":{"name":"no"},"name":"s\u0065arch"},"method":"tools\/call","id":1}"#
+                .into(),
+            &["search"],
+            false,
+        ),
         (r#"{"method":"tools/list","params":{"name":"search"}}"#.into(), &[], false),
         (r#"{"method":"tools/call","params":{"name":7}}"#.into(), &[], false),
         (r#"{"method":"tools/call","params":["search"]}"#.into(), &[], false),
@@ -58,7 +65,11 @@ async fn the_tools_of_one_message_and_of_a_batch_are_found() {
     ] {
         let parts = parsed(request(content.clone())).await;
         let rpc = JsonRpc::of(&parts).unwrap();
-        assert_eq!((rpc.tools().collect::<Vec<_>>().as_slice(), rpc.is_batch()), (tools, is_batch), "{content}");
+        assert_eq!(
+            (rpc.tools().collect::<Vec<_>>().as_slice(), rpc.is_batch()),
+            (tools, is_batch),
+            "{content}"
+        );
     }
 }
 
@@ -99,7 +110,11 @@ async fn a_body_that_a_service_may_read_in_another_way_is_rejected() {
     bytes.headers_mut().insert("content-encoding", "gzip".parse().unwrap());
     let response = answer(&layer, bytes).await;
     assert_eq!(response.status(), 400);
-    assert!(response.body().contains("The body of the request must not be compressed."), "{}", response.body());
+    assert!(
+        response.body().contains("The body of the request must not be compressed."),
+        "{}",
+        response.body()
+    );
 
     // As many messages as are read, and a member whose depth does not matter.
     let most = format!("[{}]", vec!["{}"; 128].join(","));
@@ -109,7 +124,9 @@ async fn a_body_that_a_service_may_read_in_another_way_is_rejected() {
 #[tokio::test]
 async fn members_that_are_not_read_may_be_nested_deeply_without_a_cost_of_stack() {
     let nested = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
-    let content = format!(r#"{{"method":"tools/call","params":{{"name":"search","arguments":{nested}}},"result":{nested}}}"#);
+    let content = format!(
+        r#"{{"method":"tools/call","params":{{"name":"search","arguments":{nested}}},"result":{nested}}}"#
+    );
     let parts = parsed(request(content)).await;
     assert!(JsonRpc::of(&parts).is_ok_and(|rpc| rpc.tool().is_ok_and(|tool| tool == "search")));
 }
@@ -135,11 +152,14 @@ async fn the_tool_of_a_request_is_one_or_an_error() {
 /// A denial, answered to `content`.
 async fn denial(mapper: JsonRpcErrors, content: impl Into<Bytes>) -> Response<String> {
     let policy = Policy::new("calls", Quota::per_minute(2));
-    let layer = RateLimitLayer::with_rules(MemoryStore::new(), Rule::new(policy, Key::new("all")).cost(|_| 2));
+    let layer =
+        RateLimitLayer::with_rules(MemoryStore::new(), Rule::new(policy, Key::new("all")).cost(|_| 2));
     let service = ServiceBuilder::new()
         .layer(BufferBodyLayer::new(1_000).parse_with(JsonRpc::parse))
         .layer(layer.response(mapper))
-        .service(service_fn(|_| ready(Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::default())))));
+        .service(service_fn(|_| {
+            ready(Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::default())))
+        }));
     service.clone().oneshot(request("")).await.unwrap();
     text(service.oneshot(request(content)).await.unwrap()).await
 }
@@ -159,7 +179,10 @@ async fn a_denial_echoes_the_id_and_has_the_wait() {
     ] {
         let response = denial(JsonRpcErrors::new(), call(id, "search")).await;
         assert_eq!(response.body(), &format!(r#"{{"jsonrpc":"2.0","id":{echoed},{error}"#));
-        assert_eq!((response.status().as_u16(), &response.headers()["retry-after"]), (429, &"60".parse().unwrap()));
+        assert_eq!(
+            (response.status().as_u16(), &response.headers()["retry-after"]),
+            (429, &"60".parse().unwrap())
+        );
         assert_eq!(response.headers()["content-type"], "application/json");
         assert!(response.headers().contains_key("ratelimit"));
     }
@@ -196,7 +219,11 @@ async fn other_rejections_have_the_code_of_their_cause() {
         assert_eq!(body["error"]["data"]["retryAfterSeconds"].is_number(), is_wait, "{body}");
     }
     let blocked = text(JsonRpcErrors::new().response(&Rejection::Blocked, &parts)).await;
-    assert!(blocked.body().contains(r#""code":-32029,"#) && !blocked.body().contains("data"), "{}", blocked.body());
+    assert!(
+        blocked.body().contains(r#""code":-32029,"#) && !blocked.body().contains("data"),
+        "{}",
+        blocked.body()
+    );
 }
 
 #[tokio::test]
@@ -218,7 +245,9 @@ async fn a_batch_is_charged_for_each_call() {
     let service = ServiceBuilder::new()
         .layer(BufferBodyLayer::new(1_000).parse_with(JsonRpc::parse))
         .layer(RateLimitLayer::with_rules(MemoryStore::new(), rule))
-        .service(service_fn(|_| ready(Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::default())))));
+        .service(service_fn(|_| {
+            ready(Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::default())))
+        }));
     for (calls, status) in [(3, 200), (2, 429), (1, 200), (1, 429), (0, 200)] {
         let mut request = request(format!("[{}]", vec![call("1", "a"); calls].join(",")));
         request.headers_mut().insert("x-api-key", "k1".parse().unwrap());

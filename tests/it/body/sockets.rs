@@ -57,8 +57,7 @@ async fn a_client_that_expects_100_gets_it_only_if_its_body_is_read() {
     assert!(answer.contains("\r\nconnection: close\r\n"), "{answer}");
 
     let mut socket = TcpStream::connect(server).await.unwrap();
-    let head =
-        "POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\nexpect: 100-continue\r\ncontent-length: 5\r\n\r\n";
+    let head = "POST / HTTP/1.1\r\nhost: a\r\nconnection: close\r\nexpect: 100-continue\r\ncontent-length: 5\r\n\r\n";
     socket.write_all(head.as_bytes()).await.unwrap();
     let mut interim = [0; 25];
     socket.read_exact(&mut interim).await.unwrap();

@@ -11,8 +11,11 @@ use serde_json::value::RawValue;
 /// What is kept of a JSON-RPC message: a request, a notification, or a response that a client sends.
 ///
 /// `Debug` shows nothing that the client chose.
+pub struct Message(Members);
+
+/// The members that are read. A member that occurs twice is an error: the service might read the other one.
 #[derive(Deserialize)]
-pub struct Message {
+pub(super) struct Members {
     #[serde(default)]
     method: Option<String>,
     #[serde(default)]
@@ -28,16 +31,20 @@ struct Params {
 }
 
 impl Message {
+    pub(super) const fn new(members: Members) -> Self {
+        Self(members)
+    }
+
     /// The method. `None` for a response.
     #[must_use]
     pub fn method(&self) -> Option<&str> {
-        self.method.as_deref()
+        self.0.method.as_deref()
     }
 
     /// `params.name`, if it is a string: the tool or the prompt of an MCP request.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
-        self.params.name.as_deref()
+        self.0.params.name.as_deref()
     }
 
     /// The tool that the message calls: [`name`](Self::name) of `tools/call`. `None` for other methods, and
@@ -50,8 +57,9 @@ impl Message {
     /// The `id` as JSON, exactly as the client wrote it. `None` for a notification, and for an `id` that is
     /// neither a string nor a number.
     pub(super) fn id(&self) -> Option<&RawValue> {
-        let is_valid = |id: &&RawValue| id.get().starts_with(|c: char| c == '"' || c == '-' || c.is_ascii_digit());
-        self.id.as_deref().filter(is_valid)
+        let is_valid =
+            |id: &&RawValue| matches!(id.get().as_bytes().first(), Some(b'"' | b'-' | b'0'..=b'9'));
+        self.0.id.as_deref().filter(is_valid)
     }
 }
 
@@ -97,7 +105,6 @@ impl<'de> Visitor<'de> for ParamsVisitor {
         let mut name = None;
         while let Some(member) = params.next_key()? {
             match member {
-                // The service might read the other one.
                 Member::Name if name.is_some() => return Err(serde::de::Error::duplicate_field("name")),
                 Member::Name => name = Some(params.next_value::<&RawValue>()?.get()),
                 Member::Other => drop(params.next_value::<IgnoredAny>()?),

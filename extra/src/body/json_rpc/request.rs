@@ -9,10 +9,10 @@ use serde::{
 };
 use tower_ratelimit::{Error, ErrorKind};
 
-use super::message::Message;
+use super::message::{Members, Message};
 use crate::body::BodyBytes;
 
-/// The most messages of a batch that is read. A message of two bytes takes about fifty times its memory.
+/// The most messages of a batch that is read. A message of two bytes takes more than twenty times its memory.
 const MAX_MESSAGES: usize = 128;
 
 /// The JSON-RPC messages of a request: one, a batch, or none.
@@ -39,7 +39,8 @@ impl JsonRpc {
     /// [`InvalidIdentity`](ErrorKind::InvalidIdentity) if the body is not valid, or was not read.
     pub fn parse(body: &BodyBytes) -> Result<Self, Error> {
         let bytes = body.get()?;
-        let invalid = |_| Error::new(ErrorKind::InvalidIdentity, "the body of the request is not valid JSON-RPC");
+        let invalid =
+            |_| Error::new(ErrorKind::InvalidIdentity, "the body of the request is not valid JSON-RPC");
         let content = match bytes.is_empty() {
             true => Content { messages: Vec::new(), is_batch: false },
             false => serde_json::from_slice(bytes).map_err(invalid)?,
@@ -126,17 +127,17 @@ impl<'de> Visitor<'de> for ContentVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, message: A) -> Result<Content, A::Error> {
-        let message = Message::deserialize(MapAccessDeserializer::new(message))?;
-        Ok(Content { messages: vec![message], is_batch: false })
+        let members = Members::deserialize(MapAccessDeserializer::new(message))?;
+        Ok(Content { messages: vec![Message::new(members)], is_batch: false })
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut batch: A) -> Result<Content, A::Error> {
         let mut messages = Vec::new();
-        while let Some(message) = batch.next_element()? {
+        while let Some(members) = batch.next_element()? {
             if messages.len() == MAX_MESSAGES {
                 return Err(serde::de::Error::custom("the batch is too long"));
             }
-            messages.push(message);
+            messages.push(Message::new(members));
         }
         Ok(Content { messages, is_batch: true })
     }

@@ -153,6 +153,29 @@ async fn the_limits_of_other_routes_are_shown_as_if_the_client_requested_them() 
 }
 
 #[tokio::test]
+async fn one_policy_with_two_keys_is_shown_for_each_key_and_a_shared_rule_once() {
+    let policy = Policy::new("a", Quota::per_minute(5));
+    let by_user = Rule::new(policy.clone(), Header::new("x-user"));
+    let by_api_key = Rule::new(policy, Header::new("x-api-key"));
+    let rules =
+        Rules::new().route("/", by_user).route("/search", by_api_key.clone()).route("/find", by_api_key);
+    let layer = RateLimitLayer::with_rules(Noted::new(), rules);
+    let usage = ["/", "/search", "/find"]
+        .into_iter()
+        .fold(Usage::new(&layer), |usage, path| usage.of(Method::GET, Uri::from_static(path)));
+    let app = app(&layer, usage);
+    let with_user = |path| {
+        let mut request = request(path, "k1");
+        request.headers_mut().insert("x-user", "ann".parse().unwrap());
+        request
+    };
+    send(&app, with_user("/search")).await;
+    let response = send(&app, with_user("/usage")).await;
+    let limits = response.body()["limits"].as_array().unwrap();
+    assert_eq!(limits.iter().map(|limit| limit["used"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 1]);
+}
+
+#[tokio::test]
 async fn the_limits_of_several_layers_are_shown_and_those_left_out_are_not() {
     let limiter = Limiter::new(Noted::new());
     let shared = Rule::new(Policy::new("shared", Quota::per_hour(9)), Key::new("all"));

@@ -150,7 +150,7 @@ impl Usage {
             for (charge, _) in layer.charges(&request).await? {
                 let name = charge.policy().name();
                 let is_known = |other: &Charge| other.policy().name() == name && other.key() == charge.key();
-                let is_left_out = charge.is_shadow() || self.hidden.iter().any(|hidden| hidden == name);
+                let is_left_out = self.hidden.iter().any(|hidden| hidden == name);
                 if !is_left_out && !charges.iter().any(is_known) {
                     // A ban shows only in a decision of a cost. A peek charges none.
                     charges.push(charge.with_cost(1));

@@ -155,6 +155,45 @@ async fn graphql_says_what_is_written() {
     says_what_is_written(graphql::app(store()), include_str!("../../extra/examples/graphql.rs"), 6).await;
 }
 
+/// The status, and the cost or the reason.
+async fn graphql_answer(query: &str) -> (u16, String) {
+    let server = serve(graphql::app(store())).await;
+    let body = serde_json::json!({ "query": query }).to_string();
+    let request =
+        Request::post(format!("http://{server}/graphql")).header("x-api-key", "k1").body(body).unwrap();
+    let response = Client::new().send(request).await;
+    let answer: serde_json::Value = serde_json::from_str(response.body()).unwrap();
+    let text = answer.get("detail").unwrap_or(&answer["extensions"]["cost"]);
+    (response.status().as_u16(), text.as_str().map_or_else(|| text.to_string(), String::from))
+}
+
+#[tokio::test]
+async fn graphql_costs_of_hostile_queries_are_counted_in_a_bounded_time() {
+    // Each fragment uses the next one 50 times, so the query has 50^8 fields.
+    let spreads = |next: usize| format!("...F{next} ").repeat(50);
+    let fragments: String =
+        (0..8).map(|at| format!("fragment F{at} on A {{ {} }} ", spreads(at + 1))).collect();
+    let exponential = format!("{{ ...F0 }} {fragments} fragment F8 on A {{ a }}");
+    let lists = "a(first: 9223372036854775807) { ".repeat(9) + "b" + &" }".repeat(9);
+    let long = "The cost of the request exceeds the quota; waiting does not help.";
+    for (query, status, text) in [
+        (&*exponential, 429, long),
+        (&*format!("{{ {lists} }}"), 429, long),
+        ("{ ...F } fragment F on A { a ...F }", 400, "A fragment contains itself."),
+        ("{ ...F } fragment F on A { ...G } fragment G on A { ...F }", 400, "A fragment contains itself."),
+        ("{ ...F }", 400, "The query uses an unknown fragment."),
+        (&*"{ a ".repeat(2_000), 400, "The query is not valid GraphQL."),
+        ("query A { a } query B { a b c }", 200, "3"),
+        ("{ a(first: 0) { b } }", 200, "1"),
+        ("{ a(first: -5) { b } }", 200, "1"),
+        ("query($n: Int = 9) { a(first: $n) { b } }", 429, long),
+        ("{ a(first: 2, last: 3) { b } ... on A { c } }", 200, "5"),
+    ] {
+        let shown: String = query.chars().take(60).collect();
+        assert_eq!(graphql_answer(query).await, (status, text.to_owned()), "{shown}");
+    }
+}
+
 #[tokio::test]
 async fn mcp_says_what_is_written() {
     says_what_is_written(mcp::app(store()), include_str!("../../extra/examples/mcp.rs"), 8).await;

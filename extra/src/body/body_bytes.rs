@@ -13,6 +13,43 @@ use tower_ratelimit::{Error, ErrorKind};
 /// [total](super::BufferBodyLayer::max_total_bytes) until the last clone of the bytes is dropped.
 ///
 /// `Debug` shows the length, not the content.
+///
+/// # Example
+///
+/// A key from the body, the e-mail address of a login:
+///
+/// ```
+/// use axum::{Router, body::Body, routing::post};
+/// use http::{Request, request::Parts};
+/// use tower::ServiceExt;
+/// use tower_ratelimit::{Error, MemoryStore, Policy, Quota, RateLimitLayer};
+/// use tower_ratelimit_extra::body::{BodyBytes, BufferBodyLayer};
+///
+/// #[derive(serde::Deserialize)]
+/// struct Login {
+///     email: String,
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let email = |request: &Parts| {
+///     let login: Option<Login> = serde_json::from_slice(BodyBytes::of(request)?).ok();
+///     Ok::<_, Error>(login.map(|login| login.email.to_lowercase()))
+/// };
+/// let limit = RateLimitLayer::new(MemoryStore::new(), Policy::new("login", Quota::per_hour(1)), email);
+/// let app = Router::new().route("/login", post(async || "welcome")).layer(limit).layer(BufferBodyLayer::new(4_096));
+/// for (body, status) in [
+///     (r#"{"email":"ann@example.com"}"#, 200),
+///     (r#"{"email":"Ann@Example.com"}"#, 429),
+///     (r#"{"email":"bob@example.com"}"#, 200),
+///     ("nonsense", 400),
+/// ] {
+///     let request = Request::post("/login").body(Body::from(body))?;
+///     assert_eq!(app.clone().oneshot(request).await?.status(), status);
+/// }
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct BodyBytes(Result<Bytes, Unread>);
 

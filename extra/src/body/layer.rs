@@ -16,16 +16,16 @@ use super::{
 /// extractors, costs and policy sources of the layers behind it can read it. See the [module](super) for an
 /// example.
 ///
-/// | request | what happens |
+/// | the request has | what happens |
 /// |---|---|
-/// | without a body | the service is called, with empty [`BodyBytes`] |
-/// | its body is complete in time and within the bounds | the service is called, with the bytes in [`BodyBytes`] |
-/// | it announces a larger body | 413; the body is not read, and no `100 Continue` is sent |
-/// | its body is larger than announced, or has no announced length | 413 as soon as it is too large |
-/// | its body is not complete in time | 408 |
-/// | all buffers together are full | 503 with `Retry-After`, immediately |
-/// | its body fails, or [`parse_with`](Self::parse_with) does | 400. Otherwise a client could evade a cost with a body that no rule can read |
-/// | compressed, or a gRPC call | the service is called, the body passes through unread, and [`BodyBytes`] has the [reason](super::Unread) |
+/// | no body | the service is called, with empty [`BodyBytes`] |
+/// | a body that is complete in time and within the bounds | the service is called, with the bytes in [`BodyBytes`] |
+/// | an announced length above the bound | 413; the body is not read, and no `100 Continue` is sent |
+/// | a body that turns out to be larger | 413 as soon as it is |
+/// | a body that is not complete in time | 408 |
+/// | more bytes than all buffers together may have | 503 with `Retry-After`, immediately |
+/// | a body that fails, or that [`parse_with`](Self::parse_with) cannot read | 400. Otherwise a client could evade a cost with such a body |
+/// | a compressed body, or is a gRPC call | the service is called, the body passes through unread, and [`BodyBytes`] has the [reason](super::Unread) |
 ///
 /// The inner service gets the same bytes, in one frame, and the same trailers. If the client leaves, the
 /// buffer is dropped.
@@ -43,10 +43,11 @@ impl BufferBodyLayer {
         Self { settings: Arc::new(Settings::new(max_bytes)) }
     }
 
-    /// Sets the time in which a body must be complete, from its first byte that is waited for. A later body is
-    /// answered with 408. Defaults to 10 seconds.
+    /// Sets the time in which a body must be complete. A later body is answered with 408. Defaults to 10
+    /// seconds.
     ///
-    /// The time is for the whole body, so it also ends a body that arrives a byte at a time.
+    /// The time begins when the layer first waits for the body. It is for the whole body, so it also ends one
+    /// that arrives a byte at a time.
     pub fn timeout(self, timeout: Duration) -> Self {
         self.with(|settings| settings.timeout = timeout)
     }

@@ -20,6 +20,33 @@ const MAX_WAIT: u64 = 5;
 ///
 /// `Display` is a text for the client. The cause of a body that failed, for logs, is the
 /// [`source`](StdError::source).
+///
+/// # Example
+///
+/// A response of the program for bodies that are too large, and the default for the rest:
+///
+/// ```
+/// use axum::{Router, body::Body, routing::post};
+/// use http::{Request, request::Parts};
+/// use tower::ServiceExt;
+/// use tower_ratelimit::response::RejectionBody;
+/// use tower_ratelimit_extra::body::{BodyRejection, BodyRejectionKind, BufferBodyLayer};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let buffer = BufferBodyLayer::new(5).response(|rejection: &BodyRejection, _: &Parts| {
+///     let mut response = rejection.to_problem();
+///     if rejection.kind() == BodyRejectionKind::TooLarge {
+///         *response.body_mut() = RejectionBody::new(String::from("upload it in parts"));
+///     }
+///     response
+/// });
+/// let app = Router::new().route("/", post(async || "saved")).layer(buffer);
+/// let response = app.oneshot(Request::post("/").body(Body::from("too large"))?).await?;
+/// assert_eq!(response.status(), 413);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct BodyRejection {
     kind: BodyRejectionKind,

@@ -23,7 +23,7 @@ pub(super) struct Collector {
     /// Covers the capacity of the buffer and the trailers.
     share: Share,
     max_bytes: usize,
-    /// The length that the body announces. A hint: the buffer does not become larger without need.
+    /// The least length that the body announces. The buffer does not become larger without need.
     announced: usize,
 }
 
@@ -48,8 +48,9 @@ impl Collector {
         let length = self.add(self.buffer.len(), data.remaining())?;
         let capacity = self.buffer.capacity();
         if length > capacity {
-            // Doubled, so that each byte is copied only a few times.
-            let larger = capacity.saturating_mul(2).max(FIRST).min(self.announced).max(length);
+            // Doubled, so that each byte is copied only a few times, even if the body is longer than announced.
+            let most = if length <= self.announced { self.announced } else { self.max_bytes };
+            let larger = capacity.saturating_mul(2).max(FIRST).min(most).max(length);
             if !self.share.grow_to(larger) {
                 return Err(BodyRejectionKind::Overloaded);
             }

@@ -179,6 +179,32 @@ async fn frames_of_one_byte_take_no_more_memory_than_their_bytes() {
     assert_eq!(layer.buffered_bytes(), 0);
 }
 
+/// A body that announces less than it has, as the lower bound of a size hint may.
+#[tokio::test]
+async fn a_buffer_grows_in_few_steps_regardless_of_the_announced_length() {
+    for (announced, expected) in [
+        ("0", &[1_024, 2_048, 4_096][..]),
+        ("10", &[10, 1_024, 2_048, 4_096]),
+        ("1500", &[1_024, 1_500, 3_000]),
+        ("3000", &[1_024, 2_048, 3_000]),
+        ("5000", &[1_024, 2_048, 4_096]),
+    ] {
+        let layer = BufferBodyLayer::new(5_000);
+        let (sender, slow) = channel();
+        let request = Request::post("/").header("content-length", announced).body(slow).unwrap();
+        let mut request = Box::pin(unconstrained(Seen::default().service(&layer).oneshot(request)));
+        let mut steps = Vec::new();
+        for _ in 0..3_000 {
+            sender.send(data(b"x")).unwrap();
+            assert!((&mut request).now_or_never().is_none());
+            if steps.last() != Some(&layer.buffered_bytes()) {
+                steps.push(layer.buffered_bytes());
+            }
+        }
+        assert_eq!(steps, expected, "{announced}");
+    }
+}
+
 #[tokio::test]
 async fn an_announced_length_takes_no_memory_until_bytes_arrive() {
     let layer = BufferBodyLayer::new(100_000).max_total_bytes(100_000);

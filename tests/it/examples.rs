@@ -163,7 +163,7 @@ async fn graphql_answer(query: &str) -> (u16, String) {
         Request::post(format!("http://{server}/graphql")).header("x-api-key", "k1").body(body).unwrap();
     let response = Client::new().send(request).await;
     let answer: serde_json::Value = serde_json::from_str(response.body()).unwrap();
-    let text = answer.get("detail").unwrap_or(&answer["extensions"]["cost"]);
+    let text = answer.get("detail").unwrap_or_else(|| &answer["extensions"]["cost"]);
     (response.status().as_u16(), text.as_str().map_or_else(|| text.to_string(), String::from))
 }
 

@@ -74,11 +74,11 @@ impl BufferBodyLayer {
     }
 
     /// Calls `parse` with the body of each request, once, and puts the value into the extensions of the
-    /// request. If it fails, the request is rejected with 400, and the text of the error. Can be called several
-    /// times, for values of different types. Defaults to no function.
+    /// request. If it fails, the request is rejected: with 400 and the text of the error, or with 415 if the
+    /// body was not read. Can be called several times, for values of different types. Defaults to no function.
     ///
     /// Reject a body that a rule cannot read but the service might. Otherwise it evades the rule. The function
-    /// also gets [empty](BodyBytes::get) bodies, and bodies that were not read.
+    /// also gets [empty](BodyBytes::get) bodies.
     ///
     /// It runs before the inner service is called, so its time and memory should be proportional to the length
     /// of the body at most. Its value is not part of the [total](Self::max_total_bytes).

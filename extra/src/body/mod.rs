@@ -46,9 +46,8 @@
 //! A client holds at most the bound on one body per request, for at most the timeout and the time that the
 //! service takes. All clients together hold at most the [total](BufferBodyLayer::max_total_bytes). When the
 //! total is used up, requests with a body are answered with 503, so a client without a limit in front of this
-//! layer can keep others out. A limit by address does not bound slow bodies: they are charged once. Use a
-//! [concurrency](tower_ratelimit::Policy::concurrency) policy by address in front, too, if a client could
-//! open many connections.
+//! layer can keep others out. A rate by address does not bound slow bodies, because each request is charged
+//! once: add a [concurrency](tower_ratelimit::Policy::concurrency) policy by address to that limit.
 
 mod body_bytes;
 mod buffered;

@@ -70,11 +70,13 @@ pub enum BodyRejectionKind {
     /// All buffers together are as large as they may be: 503, with `Retry-After`.
     Overloaded,
     /// The body is not read for this reason, and the layer [rejects](super::BufferBodyLayer::reject_unread)
-    /// such requests: 415, with `Accept-Encoding: identity` if it is compressed.
+    /// such requests, or a function of [`parse_with`](super::BufferBodyLayer::parse_with) does: 415, with
+    /// `Accept-Encoding: identity` if it is compressed.
     Unread(Unread),
     /// The body failed while it was read: 400.
     Failed,
-    /// A function of [`parse_with`](super::BufferBodyLayer::parse_with) has failed: 400.
+    /// A function of [`parse_with`](super::BufferBodyLayer::parse_with) has failed on a body that was read:
+    /// 400.
     Invalid,
 }
 

@@ -38,8 +38,10 @@ impl Settings {
     /// Puts the content of the body, and what is parsed of it, into the extensions of the request.
     pub(super) fn annotate(&self, extensions: &mut Extensions, body: BodyBytes) -> Result<(), BodyRejection> {
         for parse in &self.parsers {
-            let invalid = |text| self.rejection(BodyRejectionKind::Invalid).with_text(text);
-            parse(&body, extensions).map_err(invalid)?;
+            parse(&body, extensions).map_err(|text| match body.get() {
+                Ok(_) => self.rejection(BodyRejectionKind::Invalid).with_text(text),
+                Err(reason) => self.rejection(BodyRejectionKind::Unread(reason)),
+            })?;
         }
         extensions.insert(body);
         Ok(())

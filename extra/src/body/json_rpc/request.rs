@@ -20,9 +20,9 @@ const MAX_MESSAGES: usize = 128;
 /// Pass [`parse`](Self::parse) to [`parse_with`](crate::body::BufferBodyLayer::parse_with). Of each message,
 /// only its method, its `id` and `params.name` are kept.
 ///
-/// A body that could mean something else to the service is rejected with 400: one that is not JSON, is
-/// compressed, has a member `method`, `id`, `params` or `params.name` twice, or is a batch of more than 128
-/// messages.
+/// A body that could mean something else to the service is rejected with 400: one that is not JSON, has a
+/// member `method`, `id`, `params` or `params.name` twice, or is a batch of more than 128 messages. A body that
+/// is [not read](crate::body::Unread) is rejected with 415.
 #[derive(Clone)]
 pub struct JsonRpc(Arc<Content>);
 

@@ -84,9 +84,9 @@ async fn vendor(request: Bytes) -> Result<Response<Body>, Infallible> {
         return Ok(StatusCode::SERVICE_UNAVAILABLE.into_response());
     }
     let words = prompt.split_whitespace().count();
-    let usage = json!({ "prompt_tokens": words, "completion_tokens": words });
+    let usage = json!({ "completion_tokens": words, "prompt_tokens": words });
     if request["stream"] != json!(true) {
-        let message = json!({ "role": "assistant", "content": prompt });
+        let message = json!({ "content": prompt, "role": "assistant" });
         return Ok(axum::Json(json!({ "choices": [{ "message": message }], "usage": usage })).into_response());
     }
     let words =

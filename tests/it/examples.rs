@@ -22,6 +22,9 @@ mod custom_response;
 #[path = "../../examples/download_bytes.rs"]
 mod download_bytes;
 #[allow(dead_code, reason = "its `main` is not run here")]
+#[path = "../../extra/examples/gateway.rs"]
+mod gateway;
+#[allow(dead_code, reason = "its `main` is not run here")]
 #[path = "../../extra/examples/graphql.rs"]
 mod graphql;
 #[allow(dead_code, reason = "its `main` is not run here")]
@@ -213,6 +216,11 @@ async fn tiers_says_what_is_written() {
 #[tokio::test]
 async fn llm_tokens_says_what_is_written() {
     says_what_is_written(llm_tokens::app(store()), include_str!("../../examples/llm_tokens.rs"), 5).await;
+}
+
+#[tokio::test]
+async fn gateway_says_what_is_written() {
+    says_what_is_written(gateway::app(store()), include_str!("../../extra/examples/gateway.rs"), 4).await;
 }
 
 #[tokio::test]

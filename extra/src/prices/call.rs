@@ -10,7 +10,10 @@ use tower_ratelimit::{Answer, Decision, Key, Reservation};
 use super::{body::MeteredBody, learned::LearnedOutput, planned::Planned, settling::Settling, usage::Usage};
 
 /// One call of a model, made by a [`UsageMeter`](super::UsageMeter). [The module](super) has an example.
+///
+/// A clone is of the same request, for a place that must own what it reads: send one of them.
 #[must_use = "a call charges nothing until it is sent"]
+#[derive(Clone)]
 pub struct Call(pub(super) Planned);
 
 impl Call {

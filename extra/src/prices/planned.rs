@@ -7,6 +7,7 @@ use tower_ratelimit::Key;
 use super::{api::Api, learned::LearnedOutput, price::Price, settings::Settings, usage::Usage};
 
 /// What is known of a call before it is made, and does not change until it is settled.
+#[derive(Clone)]
 pub(super) struct Planned {
     pub(super) api: Api,
     pub(super) model: String,

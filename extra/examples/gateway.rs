@@ -81,9 +81,9 @@ fn level(level: usize) -> Rule {
     budget(PolicySource::per_request(policy), move |request| Some(Key::new(caller(request)?.names[level])))
 }
 
-/// A team may spend 2 dollars a month for each model.
+/// A team may spend 5 dollars a month for each model.
 fn model() -> Rule {
-    let policy = |request: &Parts, _: &Key| Some(month("model", 2, caller(request)?));
+    let policy = |request: &Parts, _: &Key| Some(month("model", 5, caller(request)?));
     budget(PolicySource::per_request(policy), |request| {
         // The price table has few models; others are rejected before.
         let model = request.extensions.get().map_or("", Call::model);

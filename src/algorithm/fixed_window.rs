@@ -300,7 +300,7 @@ impl Alignment {
             ),
         ];
         match rows.iter().find(|(is_met, _)| !is_met) {
-            Some((_, problem)) => Err(Error::invalid(*problem)),
+            Some((_, problem)) => Err(Error::invalid(problem)),
             None => Ok(()),
         }
     }

@@ -48,7 +48,7 @@ fn receiver(done: mpsc::UnboundedSender<()>) -> Router {
             let is_new = seen.lock().is_ok_and(|mut seen| seen.insert(id.to_owned()));
             if is_new {
                 println!("{}", text.split(',').next().unwrap_or_default());
-                drop(done.send(()));
+                let _ = done.send(());
             }
         }),
     )

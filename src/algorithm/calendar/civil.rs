@@ -41,7 +41,7 @@ impl FromStr for Weekday {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self, Error> {
-        let is_it = |day: &Weekday| format!("{day:?}").eq_ignore_ascii_case(text);
+        let is_it = |day: &Self| format!("{day:?}").eq_ignore_ascii_case(text);
         let unknown = || invalid!("unknown weekday `{text}`: write its English name, such as `monday`");
         Self::ALL.into_iter().find(is_it).ok_or_else(unknown)
     }

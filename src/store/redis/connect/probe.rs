@@ -153,7 +153,8 @@ pub(crate) async fn decide_once(store: &RedisStore, policy: &Policy) -> Result<(
         decided => decided.map(drop),
     };
     let deleted = ask(store, store.delete(policy, &key)).await;
-    decided.and(deleted.map(drop))
+    decided?;
+    deleted.map(drop)
 }
 
 /// The reply, or `None` if the server does not allow or know the command, or if a node of a Redis Cluster is

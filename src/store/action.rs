@@ -67,7 +67,6 @@ impl Action {
     }
 
     /// Whether an admitted decision charges units.
-    #[cfg(feature = "redis")]
     pub(crate) const fn charges_units(self) -> bool {
         self.spec().charges
     }

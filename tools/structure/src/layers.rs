@@ -16,7 +16,14 @@ const ROWS: &[&[&str]] = &[
     &["key/"],
     &["policy/"],
     &["decision/"],
-    &["store/action.rs", "store/clock.rs", "store/list.rs", "store/outage/counts.rs", "store/store.rs"],
+    &[
+        "store/action.rs",
+        "store/clock.rs",
+        "store/list.rs",
+        "store/outage/counts.rs",
+        "store/store.rs",
+        "store/thresholds.rs",
+    ],
     &[
         "store/memory/",
         "store/outage/",

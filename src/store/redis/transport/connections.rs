@@ -110,7 +110,7 @@ impl<M: ConnectionManager> Connections<M> {
     ) -> (Result<(), Error>, Vec<&'a Job>) {
         let failed = match ended {
             Ok(reply) => {
-                let undecided = wire::answer(reply, call, jobs, &self.health.clock);
+                let undecided = wire::answer(reply, jobs, call.calendar(&self.health.clock));
                 if repeats > 0 {
                     return (Ok(()), undecided.into_iter().map(|(job, _)| job).collect());
                 }

@@ -7,7 +7,6 @@ use std::{mem, time::Duration};
 use bytes::Bytes;
 use redis::{RedisResult, Value};
 
-use super::encode::Call;
 use crate::{
     algorithm::twin::Receipt,
     base::{Error, ErrorKind, Fault},
@@ -30,21 +29,20 @@ const NEVER: f64 = -1.0;
 /// The largest exact integer in Lua.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// Answers `jobs` with the reply to their `call`. Returns those that the script did not decide, because the
-/// windows in the call do not include the server's time: `clock` follows it now, so another call has the
-/// right ones.
+/// Answers `jobs` with the reply to their call. Returns those that the script did not decide, because the
+/// windows in the call do not include the server's time. `clock` follows it now, so another call has the right
+/// ones. `None` for a call without such windows.
 pub(crate) fn answer<'a>(
     reply: Value,
-    call: &Call,
     jobs: &[&'a Job],
-    clock: &ServerClock,
+    clock: Option<&ServerClock>,
 ) -> Vec<(&'a Job, Error)> {
     let mut undecided = Vec::new();
     let time = decode(reply, jobs, |job, reply| match reply {
         Err(error) if error.fault() == Some(Fault::OtherWindow) => undecided.push((job, error)),
         reply => job.answer(reply),
     });
-    if let Some(time) = time.filter(|_| call.has_calendar) {
+    if let (Some(clock), Some(time)) = (clock, time) {
         clock.report(time);
     }
     undecided

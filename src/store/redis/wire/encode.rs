@@ -32,13 +32,18 @@ pub(crate) struct Call {
     /// How long the callers wait.
     pub(crate) deadline: Duration,
     /// Whether the call has windows of a calendar at the server's time.
-    pub(crate) has_calendar: bool,
+    has_calendar: bool,
 }
 
 impl Call {
     /// A command without a script.
     pub(crate) const fn of(command: Cmd, deadline: Duration) -> Self {
         Self { command, script: None, may_repeat: true, deadline, has_calendar: false }
+    }
+
+    /// `clock`, if the call has windows of a calendar.
+    pub(crate) fn calendar<'a>(&self, clock: &'a ServerClock) -> Option<&'a ServerClock> {
+        self.has_calendar.then_some(clock)
     }
 
     /// The call with the text of its script, if `reply` reports that the server does not have it. The server

@@ -97,7 +97,7 @@ impl Sender for Arc<Nodes> {
         };
         let error = match or_late(timeout_at(until, attempt).await.ok()) {
             Ok(reply) => {
-                for (job, _) in wire::answer(reply, &call, jobs, clock) {
+                for (job, _) in wire::answer(reply, jobs, call.calendar(clock)) {
                     // The next call has the windows at the server's time.
                     if let Err(error) = self.send_alone(job, until).await {
                         job.answer(Err(error));
@@ -155,7 +155,7 @@ impl Nodes {
         let clock = &*self.health.clock;
         let call = wire::encode(&[job], clock).ok_or_else(wire::unexpected)?;
         let reply = self.reply(&call, until).await?;
-        match wire::answer(reply, &call, &[job], clock).pop() {
+        match wire::answer(reply, &[job], call.calendar(clock)).pop() {
             Some((_, error)) => Err(error),
             None => Ok(()),
         }

@@ -113,6 +113,7 @@
 //! | `cluster` | [`RedisStore`] on Redis Cluster: [`Servers::cluster`](store::Servers::cluster) | no |
 //! | `metrics` | counters, histograms and gauges for any exporter of the facade `metrics`; their [`BUCKETS`](metrics::BUCKETS) | no |
 //! | `redis` | [`RedisStore`] on one server, and its [`ProbeReport`](store::ProbeReport) | yes |
+//! | `settlement-tokens` | a reservation as a sealed text that [another process settles](settlement) | no |
 //! | `sentinel` | [`RedisStore`] on the primary of Redis Sentinel: [`Servers::sentinel`](store::Servers::sentinel) | no |
 //! | `serde` | [`Quota`], [`FailureMode`], [`QuotaUnit`](policy::QuotaUnit) and [`Enforcement`](policy::Enforcement) are read from configuration files; whole policies with `tower-ratelimit-extra` | no |
 //! | `tls-rustls` | [`RedisStore`] on `rediss://` URLs, with rustls and ring | no |
@@ -201,6 +202,9 @@ mod limiter;
 pub mod metrics;
 pub mod policy;
 pub mod response;
+#[cfg(feature = "settlement-tokens")]
+#[cfg_attr(docsrs, doc(cfg(feature = "settlement-tokens")))]
+pub mod settlement;
 pub mod store;
 
 /// The connection pool of [`RedisStore`], for [`build`](store::RedisStoreBuilder::build): re-exported so your

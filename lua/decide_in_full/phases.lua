@@ -11,19 +11,21 @@
     lease          the units to lease, and the name, the units and the spent units of the returned lease; or nil
     counts         whether denials are counted for penalties
     counts_earlier whether one of them was decided by an earlier call
+    stamp          the charge that records the settlement of a token, which comes last; or nil
+    ordinary       the number of charges without the stamp
 
   and of a table for each charge:
 
     rule, holder   what is charged
     cost           the units; those to refund or renew, or the microseconds of a ban, where the state is changed
-    made, made_mark  when the charge was made that is refunded, and its mark
+    made, made_mark  when the charge was made that is refunded, and its mark; of a stamp, made_mark is when its token expires
     shadow         whether its denial denies nothing
     main           of a charge against the penalty of another charge, the place of that one; otherwise false
     denied         whether an earlier call denied that one
     k              the index of its key
     units          those that are planned, and what decide() returned for them
 ]]
--- uses: prelude call states failures usual
+-- uses: prelude call state states failures usual
 -- The functions that change a state, by their numbers.
 local CHANGES = { 'refund', 'renew', 'ban' }
 
@@ -35,7 +37,7 @@ local function open_run(at)
   run = {
     at = at, change = CHANGES[change], charges = charges == 1, least = least >= 0 and least or nil, width = width, records = records,
     is_take = change == 0 and charges == 1 and least < 0 and records == width,
-    indices = is_shared == 1 and after - decisions * width - 1 or nil, counts = false, counts_earlier = false,
+    indices = is_shared == 1 and after - decisions * width - 1 or nil, counts = false, counts_earlier = false, ordinary = width,
   }
   for i = 1, width do
     local rule, cost, holder, made, mark = unpack(numbers, at + 5 + 5 * i, at + 9 + 5 * i)
@@ -46,6 +48,8 @@ local function open_run(at)
     }
     if made <= BAN then
       run.counts, run.counts_earlier = run.charges and made ~= COUNTED_LATER, run.counts_earlier or made == DENIED
+    elseif made == STAMP then
+      run.stamp, run.ordinary = run[i], i - 1
     end
   end
   if records > width then
@@ -137,7 +141,7 @@ end
 
 -- The first phase: refunds, renews or bans.
 local function change_all(record)
-  for i = 1, run.width do
+  for i = 1, run.ordinary do
     local charge = run[i]
     if run.change == 'ban' and charge.main or run.change ~= 'ban' and charge.cost > 0 then
       change(record, charge)
@@ -148,7 +152,7 @@ end
 -- The second phase: plans each charge. Returns whether all are admitted.
 local function plan_all()
   local least, admitted = run.least, true
-  for i = 1, run.width do
+  for i = 1, run.ordinary do
     local charge = run[i]
     local units = charge.cost
     if run.change then
@@ -166,7 +170,7 @@ end
 
 -- The third phase: charges all of them, or reports each as it is.
 local function charge_all(record, charged)
-  for i = 1, run.width do
+  for i = 1, run.ordinary do
     local charge = run[i]
     local rule, units, remaining, reset = charge.rule, charge.units, charge.remaining, charge.reset
     local lifetime, time, count, text = charge.lifetime, charge.time, charge.count, charge.text
@@ -181,6 +185,34 @@ local function charge_all(record, charged)
     end
     report(record + i - 1, charge, remaining, reset)
   end
+end
+
+-- Settles a token: refunds or debits its charges, unless the stamp shows that it was settled before, or it has expired.
+--
+-- The stamp is written first. Once a script has written a key, Redis also takes its other writes, so a server without memory
+-- takes the stamp and the change, or none of them.
+local function settle(record)
+  local stamp = run.stamp
+  local fits = plan(stamp, 1)
+  if fits and now >= stamp.made_mark then
+    plan(stamp, 0)
+    stamp.retry, fits = NEVER, false
+  end
+  -- A key that cannot be read raises its error here, before the stamp is written.
+  local admitted = plan_all()
+  if fits then
+    write_now(stamp.k, stamp.rule, stamp.lifetime, stamp.time, stamp.count, stamp.text)
+    if run.change then
+      local changed, raised = pcall(change_all, record)
+      if not changed then
+        write_now(stamp.k, stamp.rule, REMOVE, false)
+        error(raised, 0)
+      end
+      plan_all()
+    end
+  end
+  charge_all(record, fits and admitted and run.charges)
+  report(record + run.ordinary, stamp, stamp.remaining, stamp.reset)
 end
 
 -- Returns a lease, charges the cost, and leases units: at most a quarter of what remains, so that leases shrink to 0
@@ -253,6 +285,8 @@ local function decide(at, last, first, record)
     end
     if run.lease then
       charge_and_lease(place)
+    elseif run.stamp then
+      settle(place)
     else
       if run.change then
         change_all(place)

@@ -11,7 +11,7 @@
 ]]
 -- uses: prelude text_of_error usual
 -- In place of the time of a charge.
-local SHADOW, BAN, COUNTED_LATER, DENIED = -1, -2, -3, -4
+local SHADOW, STAMP, BAN, COUNTED_LATER, DENIED = -1, -2, -3, -4, -5
 
 -- The numbers of the decisions that are not usual: of their rules, then of their runs. struct.unpack() adds where it stopped.
 local numbers = { struct.unpack('<' .. string.rep('d', (#request + 1 - others) / 8), request, others) }

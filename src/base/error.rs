@@ -64,6 +64,8 @@ impl Clone for Pause {
 /// | `UnknownIdentity` | 401 | [see below](#charged) | the server does not know the identity | the client uses a valid one |
 /// | `MissingSetup` | 500 | no | the server lacks what an extractor or the store needs | add what the message names |
 /// | `IdentityUnavailable` | 500 | no | the identity cannot be looked up now | check the database behind it |
+/// | `InvalidToken` | 500 | no | a [settlement token](crate::Limiter#method.settle_token) cannot be read | the message states it |
+/// | `ExpiredToken` | 500 | no | a settlement token has expired | the estimate stays charged; longer lifetimes |
 /// | `StoreTimeout` | 503 | maybe | no answer within the deadline | check the store's load and network |
 /// | `StoreBusy` | 503 | no | too many decisions wait for the store | more capacity, or [leases](crate::Policy::max_lease) |
 /// | `StoreSuspended` | 503 | no | the circuit breaker is open | see the [`source`](StdError::source) |
@@ -114,6 +116,10 @@ pub enum ErrorKind {
     /// The server cannot identify the client now, for example because its session store is unavailable.
     /// Clients do not see the message.
     IdentityUnavailable,
+    /// The text is not a settlement token, or is truncated, changed, or sealed with another secret.
+    InvalidToken,
+    /// The settlement token was not settled in its lifetime, so the estimate stays charged.
+    ExpiredToken,
     /// The store did not answer within the deadline.
     StoreTimeout,
     /// The decision could not be sent within the deadline, because too many are waiting for the store.

@@ -55,7 +55,7 @@ impl PartialEq for Charge {
 
 impl Eq for Charge {}
 
-/// A holder, receipt or ban of a charge.
+/// A holder, receipt, ban or stamp of a charge.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Trace {
     None,
@@ -68,6 +68,9 @@ pub(super) enum Trace {
     Patient,
     /// The rest of the ban because of which the charge was denied, in microseconds.
     Banned(u64),
+    /// The charge is the stamp of a settlement, whose token expires at this time.
+    #[cfg_attr(not(feature = "settlement-tokens"), expect(dead_code, reason = "only tokens have stamps"))]
+    Stamp(u64),
 }
 
 impl Charge {
@@ -169,6 +172,31 @@ impl Charge {
             Trace::Receipt(receipt) => Some(receipt),
             _ => None,
         }
+    }
+
+    /// Makes the charge the stamp of a settlement: the other charges of its decision are refunded or debited
+    /// only if it fits and the store's time is before `expires`. Then it is charged too, whatever the action.
+    /// It comes last.
+    #[cfg(feature = "settlement-tokens")]
+    pub(crate) const fn into_stamp(mut self, expires: u64) -> Self {
+        self.trace = Trace::Stamp(expires);
+        self
+    }
+
+    /// When the token expires whose stamp the charge is, in microseconds since 1970.
+    pub(crate) const fn stamp(&self) -> Option<u64> {
+        match self.trace {
+            Trace::Stamp(expires) => Some(expires),
+            _ => None,
+        }
+    }
+
+    /// A charge with a receipt, to refund `cost` units of what another process has charged.
+    #[cfg(feature = "settlement-tokens")]
+    pub(crate) fn made(policy: &Policy, key: &Key, cost: u64, receipt: Receipt) -> Self {
+        let mut charge = Self::new(policy, key, cost);
+        charge.set_receipt(receipt);
+        charge
     }
 
     /// Marks the charge as one that an operator peeks at, unless it needs a permit.

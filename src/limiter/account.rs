@@ -11,11 +11,15 @@ use std::{
 use futures_util::future::{FutureExt as _, Shared, WeakShared};
 use tokio::{runtime::Handle, task::yield_now};
 
+#[cfg(feature = "settlement-tokens")]
+use super::token::{Refundable, TokenRule};
 use super::{
     background::{Work, runtime},
     decider::{Decider, enforced},
     limiter::Limiter,
 };
+#[cfg(feature = "settlement-tokens")]
+use crate::decision::Claim;
 use crate::{
     base::{Answer, Error, ErrorKind, sync::lock},
     decision::{Decision, Outcome},
@@ -43,6 +47,8 @@ struct AccountState {
     latest: Option<WeakShared<Round>>,
     /// Whether the latest round has begun its calls, so that later changes need another round.
     has_begun: bool,
+    /// Whether a token has the units, so that another process settles them.
+    has_token: bool,
 }
 
 /// Calls that make the charges equal to the totals. They begin after the calls of the round before.
@@ -94,7 +100,8 @@ impl Account {
             true => Vec::new(),
             false => decision.all_outcomes().iter().map(total).collect(),
         };
-        let state = AccountState { totals, debits: VecDeque::new(), latest: None, has_begun: false };
+        let debits = VecDeque::new();
+        let state = AccountState { totals, debits, latest: None, has_begun: false, has_token: false };
         Arc::new(Self {
             decider: limiter.decider.clone(),
             enforcement: limiter.enforcement,
@@ -120,6 +127,9 @@ impl Account {
     pub(super) fn charge(self: &Arc<Self>, units: impl Fn(u64) -> u64) -> Answer<Decision> {
         let (round, is_first) = {
             let state = &mut *lock(&self.state);
+            if let Err(error) = state.check_no_token() {
+                return Answer::ready(Err(error));
+            }
             for total in &mut state.totals {
                 total.wanted = units(total.wanted);
             }
@@ -153,8 +163,11 @@ impl Account {
 
     /// Charges `units` more to each outcome that can be charged, or denies and charges nothing.
     pub(super) async fn charge_more(self: &Arc<Self>, units: u64) -> Result<(Decision, ChargedMore), Error> {
-        let grow: Vec<u64> =
-            lock(&self.state).totals.iter().map(|total| u64::from(total.can_grow())).collect();
+        let grow: Vec<u64> = {
+            let state = lock(&self.state);
+            state.check_no_token()?;
+            state.totals.iter().map(|total| u64::from(total.can_grow())).collect()
+        };
         let mut more = ChargedMore { account: self.clone(), units: Vec::new() };
         let Some(charged) = self.decision.of_outcomes(|outcome| self.units_of(outcome, &grow) > 0) else {
             return Ok((self.decision.clone(), more));
@@ -250,9 +263,90 @@ impl Drop for ChargedMore {
 }
 
 impl AccountState {
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if a token has the units.
+    fn check_no_token(&self) -> Result<(), Error> {
+        ensure!(!self.has_token, "the reservation is a token: settle it with `Limiter::settle_token`");
+        Ok(())
+    }
+
     /// The latest round, unless it has ended.
     fn latest(&self) -> Option<Shared<Round>> {
         self.latest.as_ref()?.upgrade().filter(|round| round.peek().is_none())
+    }
+}
+
+/// The units of an account that a token gets.
+#[cfg(feature = "settlement-tokens")]
+pub(super) struct HandedOver {
+    account: Arc<Account>,
+    pub(super) rules: Vec<TokenRule>,
+    claims: Vec<Claim>,
+}
+
+#[cfg(feature = "settlement-tokens")]
+impl Account {
+    /// Hands what is charged over to a token: this process charges and refunds nothing more of it, not even
+    /// the layer's refund of the request.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if another process cannot settle it.
+    pub(super) fn hand_over(self: &Arc<Self>, unit: Option<&str>) -> Result<HandedOver, Error> {
+        ensure!(
+            self.decider.store.backend().is_some(),
+            "only a RedisStore or a MemoryStore, or a store around one, can settle a token"
+        );
+        let state = &mut *lock(&self.state);
+        state.check_no_token()?;
+        let is_sure = |total: &Total| total.unsure == 0 && total.more == 0;
+        ensure!(
+            state.latest().is_none() && state.totals.iter().all(is_sure),
+            "a call that changes the reservation is under way or was not answered: settle it here"
+        );
+        let outcomes = self.decision.all_outcomes();
+        ensure!(
+            !outcomes.iter().any(|outcome| outcome.policy().has_permits()),
+            "a permit is released by the process that holds it: make the token of the other policies"
+        );
+        let is_local = |outcome: &Outcome| outcome.local().is_some();
+        ensure!(
+            self.decision.failure().is_none()
+                && !outcomes.iter().chain(state.debits.iter().flat_map(Decision::all_outcomes)).any(is_local),
+            "the reservation was made while the store failed, so no other process can settle it"
+        );
+        let (mut rules, mut claims) = (Vec::new(), Vec::new());
+        for (outcome, total) in outcomes.iter().zip(&state.totals) {
+            if total.is_fixed || total.is_refunded {
+                continue;
+            }
+            let mut refundable = Vec::new();
+            let is_it = |debit: &&Outcome| debit.charge().is_of_same_count(outcome.charge());
+            for charged in [outcome]
+                .into_iter()
+                .chain(state.debits.iter().flat_map(Decision::all_outcomes).filter(is_it))
+            {
+                let Some(receipt) = charged.charge().receipt() else { continue };
+                let claim = charged.claim_refund(u64::MAX);
+                refundable.push(Refundable { units: claim.units, receipt });
+                claims.push(claim);
+            }
+            let (label, key) = (outcome.policy().label().to_owned(), outcome.key().clone());
+            let unit = unit.map(str::to_owned);
+            rules.push(TokenRule { label, key, unit, charged: total.charged, refundable });
+        }
+        state.has_token = true;
+        Ok(HandedOver { account: self.clone(), rules, claims })
+    }
+}
+
+#[cfg(feature = "settlement-tokens")]
+impl HandedOver {
+    /// Takes the units back, because there is no token.
+    pub(super) fn take_back(self) {
+        self.claims.into_iter().for_each(Claim::release);
+        lock(&self.account.state).has_token = false;
     }
 }
 

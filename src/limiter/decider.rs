@@ -159,16 +159,22 @@ impl Decider {
         charges: &[Charge],
         decided: Result<Decision, Error>,
     ) -> Result<Decision, Error> {
-        // A lease and the deny cache answer while Redis is unavailable too.
-        let is_of_store = |decision: &Decision| decision.source() == DecisionSource::Store;
-        if self.local.owes.load(Ordering::Relaxed) && decided.as_ref().is_ok_and(is_of_store) {
-            start_reconciling(&self.local, &self.store);
-        }
+        self.answered(&decided);
         let hold = |counts: &Arc<dyn Store>, made: &[Charge], decision: &Decision| {
             PermitRequest::of(counts, &self.background, made)?.grant(decision)
         };
         let decided = decided.or_else(|error| self.local.decide(action, charges, error, &hold));
         ended(action, decided, &self.local)
+    }
+
+    /// Charges the store what is owed to it, if it answers.
+    #[inline]
+    pub(super) fn answered(&self, decided: &Result<Decision, Error>) {
+        // A lease and the deny cache answer while Redis is unavailable too.
+        let is_of_store = |decision: &Decision| decision.source() == DecisionSource::Store;
+        if self.local.owes.load(Ordering::Relaxed) && decided.as_ref().is_ok_and(is_of_store) {
+            start_reconciling(&self.local, &self.store);
+        }
     }
 
     /// Charges `units` more to each outcome of `decision`, or denies and charges nothing.
@@ -219,7 +225,7 @@ pub(super) fn enforced(
 
 /// Counts how an action has ended, and reports the shares of quotas that it has used.
 #[inline(always)]
-fn ended(
+pub(super) fn ended(
     action: Action,
     decided: Result<Decision, Error>,
     local: &LocalCounts<dyn Store>,

@@ -11,9 +11,13 @@ mod operator;
 mod refund;
 mod reservation;
 mod store_call;
+#[cfg(feature = "settlement-tokens")]
+mod token;
 mod undecided;
 mod wait;
 
+#[cfg(feature = "settlement-tokens")]
+pub use self::token::{SettledRule, Settlement, SettlementSecret};
 pub(crate) use self::{
     decider::Deciding, early_denial::deny_early, limited::Limited, refund::Refund, undecided::Undecided,
     wait::WaitState,

@@ -59,6 +59,7 @@ mod runtimes;
 mod scripts;
 mod settled_outages;
 mod settlement;
+mod settlement_tokens;
 mod several_units;
 mod shadow;
 mod shaping;

@@ -9,6 +9,7 @@ use crate::{
         counter::{Change, Plan},
         penalty::Strikes,
         state::State,
+        twin::Admission,
     },
     base::Error,
     decision::Charge,
@@ -18,7 +19,10 @@ use crate::{
 /// The phases of a decision over any charges, as in `lua/decide_in_full/phases.lua`.
 pub(super) struct Phases<'a> {
     pub(super) spec: Spec,
+    /// The charges without the stamp.
     pub(super) items: Vec<Item<'a>>,
+    /// The stamp of a settlement, which is the last charge.
+    stamp: Option<Item<'a>>,
     /// The charges against penalties, and the places of their states.
     penalties: Vec<(&'a PenaltyCharge, &'a Location<'a>)>,
 }
@@ -45,9 +49,32 @@ impl<'a> Phases<'a> {
         locations: &'a [Location<'a>],
     ) -> Result<Self, Error> {
         let item = |(charge, location)| Ok(Item { charge, counting: Counting::of(charge)?, location });
-        let items = charges.iter().zip(locations).map(item).collect::<Result<_, Error>>()?;
+        let mut items = charges.iter().zip(locations).map(item).collect::<Result<Vec<_>, Error>>()?;
+        let stamp = items.pop_if(|item| item.charge.stamp().is_some());
         let penalties = penalties.iter().zip(&locations[charges.len()..]).collect();
-        Ok(Self { spec, items, penalties })
+        Ok(Self { spec, items, stamp, penalties })
+    }
+
+    /// Plans the stamp, which does not fit if its token was settled before or has expired. `None` without a
+    /// stamp.
+    pub(super) fn plan_stamp(&self, guards: &mut Guards<'_>) -> Result<Option<Planned>, Error> {
+        let Some(stamp) = &self.stamp else { return Ok(None) };
+        let mut planned = stamp.plan(guards, 1)?;
+        if planned.is_admitted() && stamp.charge.stamp().is_some_and(|expires| guards.now >= expires) {
+            planned.plan.admission = Admission::Never;
+        }
+        Ok(Some(planned))
+    }
+
+    /// Charges the stamp.
+    pub(super) fn write_stamp(&self, guards: &mut Guards<'_>) -> Result<(), Error> {
+        let Some(stamp) = &self.stamp else { return Ok(()) };
+        stamp.change(guards, Change::Charge(1, stamp.charge.holder()), 1)
+    }
+
+    /// The stamp and its plan.
+    pub(super) fn stamp<'b>(&'b self, planned: &'b Option<Planned>) -> Option<(&'b Item<'a>, &'b Planned)> {
+        self.stamp.as_ref().zip(planned.as_ref())
     }
 
     /// The first phase: refunds or renews the charges, or bans their keys for as many microseconds as their

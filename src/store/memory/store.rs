@@ -168,10 +168,18 @@ impl MemoryStore {
         let mut guards = Guards::lock(&self.shards, &locations, &self.clock);
         let now = guards.now;
 
-        phases.change(&mut guards)?;
+        let stamp = phases.plan_stamp(&mut guards)?;
+        // A token that was settled before, or has expired, changes nothing.
+        let is_settled = stamp.as_ref().is_none_or(Planned::is_admitted);
+        if is_settled {
+            phases.change(&mut guards)?;
+        }
         let plans = phases.plan(&mut guards)?;
+        if is_settled {
+            phases.write_stamp(&mut guards)?;
+        }
         let is_banned = phases.bans(&mut guards).iter().any(|(_, rest)| *rest > 0);
-        let is_charged = spec.charges && !is_banned && phases.admits(&plans);
+        let is_charged = spec.charges && is_settled && !is_banned && phases.admits(&plans);
         phases.charge(&mut guards, &plans, is_charged)?;
         if spec.charges {
             // A denial of a banned key counts for no penalty.
@@ -181,7 +189,8 @@ impl MemoryStore {
         let bans = phases.bans(&mut guards);
         drop(guards);
 
-        let outcomes = phases.items.iter().zip(&plans).enumerate().map(|(place, (item, planned))| {
+        let all = phases.items.iter().zip(&plans).chain(phases.stamp(&stamp));
+        let outcomes = all.enumerate().map(|(place, (item, planned))| {
             let Planned { units, plan } = planned;
             let is_charged = is_charged && planned.is_admitted();
             let gauge = if is_charged { plan.after } else { plan.before };

@@ -19,6 +19,7 @@ pub mod certificates;
 pub mod directory;
 pub mod fake_server;
 pub mod http;
+pub mod losing;
 pub mod pipes;
 pub mod pool;
 pub mod redis_cluster;

@@ -310,10 +310,12 @@ impl Job {
 
     /// Whether the job may be sent again if it is unknown whether it was carried out. A repeated charge is
     /// admitted once, or counts one more denial for a penalty, and a repeated release releases once. A
-    /// repeated refund would admit twice, and units of a repeated lease would be unavailable until it ends.
+    /// repeated refund would admit twice, unless a stamp prevents that, and units of a repeated lease would be
+    /// unavailable until it ends.
     pub(crate) fn may_be_repeated(&self) -> bool {
+        let has_stamp = || self.charges.iter().any(|charge| charge.stamp().is_some());
         self.lease.is_none()
-            && (self.action != Action::Refund || self.charges.iter().all(Charge::needs_permit))
+            && (self.action != Action::Refund || self.charges.iter().all(Charge::needs_permit) || has_stamp())
     }
 }
 

@@ -269,7 +269,8 @@ fn count(action: Action, charge: &Charge, record: &Record) -> Option<(Count, u64
     let [granted, remaining, reset, retry_or_mark, delay] = *record;
     let (granted, delay) = (integer(granted)?, micros(delay)?);
     let Spec { change, least, .. } = action.spec();
-    let cost = if change.is_none() { charge.bounded_cost() } else { 0 };
+    let is_planned = change.is_none() || charge.stamp().is_some();
+    let cost = if is_planned { charge.bounded_cost() } else { 0 };
     let (verdict, mark) = match granted {
         0 if retry_or_mark == NEVER => (Verdict::Deny { retry_after: None }, 0),
         0 => (Verdict::Deny { retry_after: Some(micros(retry_or_mark)?) }, 0),

@@ -86,6 +86,7 @@ fn differ_only_in_keys(one: &Job, other: &Job) -> bool {
             && one.cost() == other.cost()
             && one.is_shadow() == other.is_shadow()
             && !one.needs_permit()
+            && one.stamp().is_none()
     };
     one.action == other.action
         && one.lease.is_none()
@@ -309,8 +310,12 @@ impl Numbers {
                     0
                 };
                 numbers.extend(&[next_rule(), cost(job, charge), holder]);
-                match (job.action, charge.receipt()) {
-                    (Action::Refund, Some(receipt)) => numbers.extend(&[receipt.made, receipt.mark]),
+                match (job.action, charge.receipt(), charge.stamp()) {
+                    (_, _, Some(expires)) => {
+                        numbers.push_mark(2);
+                        numbers.push(expires);
+                    }
+                    (Action::Refund, Some(receipt), None) => numbers.extend(&[receipt.made, receipt.mark]),
                     // The mark of a shadow stands in place of the receipt.
                     _ if job.action.spec().denies && charge.is_shadow() => {
                         numbers.push_mark(1);
@@ -323,9 +328,9 @@ impl Numbers {
             for PenaltyCharge { place, charge } in &*job.penalties {
                 numbers.extend(&[next_rule(), charge.cost().min(MAX_BAN), 0]);
                 numbers.push_mark(match job.counts {
-                    Counts::Own => 2,
-                    Counts::Later => 3,
-                    Counts::Earlier => 4,
+                    Counts::Own => 3,
+                    Counts::Later => 4,
+                    Counts::Earlier => 5,
                 });
                 numbers.push(*place as u64 + 1);
             }

@@ -704,8 +704,8 @@ pub(crate) async fn store_that_is_cut() -> (RedisCluster, RedisStore, Arc<Atomic
                 let forth = tokio::spawn(async move { copy(&mut requests, &mut to_server).await });
                 let mut bytes = vec![0; 65_536];
                 while let Ok(read @ 1..) = replies.read(&mut bytes).await {
-                    // Only the reply to a decision is a time and a record: 48 bytes.
-                    let is_decision = bytes.starts_with(b"$48\r\n");
+                    // Only the reply to a decision is a time and a record, or two: 48 or 88 bytes.
+                    let is_decision = bytes.starts_with(b"$48\r\n") || bytes.starts_with(b"$88\r\n");
                     if is_decision && armed.swap(false, Ordering::Relaxed)
                         || to_client.write_all(&bytes[..read]).await.is_err()
                     {

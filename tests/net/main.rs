@@ -21,6 +21,7 @@ mod protocol;
 mod retry_apis;
 mod retry_policy;
 mod sentinel;
+mod settlement_tokens;
 mod slow_redis;
 mod stores;
 mod tls;

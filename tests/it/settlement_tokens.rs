@@ -17,7 +17,8 @@ use std::{
 use futures_util::future::join_all;
 use http::{Request, Response, StatusCode};
 use support::{
-    Down, PATIENT, RedisServer, day, losing::losing, redis_store, settings, stores_with_clock, units_left,
+    Down, InLua, PATIENT, RedisServer, day, losing::losing, redis_store, settings, stores_with_clock,
+    units_left,
 };
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
@@ -455,6 +456,53 @@ async fn a_value_of_another_program_fails_the_settlement_and_is_kept() {
             let () = server.command(&["RENAME", "kept", &name]);
             assert!(!settle(&limiter, &policy, &token, units).await.unwrap().is_repeated(), "{policy:?}");
             limiter.operator().reset(&policy, &all()).await.unwrap();
+        }
+    }
+}
+
+/// The custom algorithm cannot refund. A settlement that needs no refund is still made.
+#[tokio::test]
+async fn a_refund_that_fails_leaves_the_token_unsettled() {
+    let (_server, store) = redis_store().await;
+    let limiter = Limiter::new(store);
+    let lua = "
+        local function decide(policy, cost, time, count)
+          local used = (count or 0) + cost
+          return 0, 100 - used, 1e6, 0, 0, 1e9, now, used
+        end
+        local function refund()
+          error('RATELIMIT-ALGORITHM it refunds nothing', 0)
+        end
+        return { policy = function() return {} end, decide = decide, refund = refund }
+    ";
+    let policy = Policy::new("api", Quota::per_day(100)).algorithm(InLua::new("custom", lua));
+    let token = token(&limiter, &policy, 40).await;
+    for _ in 0..2 {
+        let error = settle(&limiter, &policy, &token, 10).await.unwrap_err();
+        assert!(error.to_string().contains("it refunds nothing"), "{error}");
+    }
+    assert!(!settle(&limiter, &policy, &token, 45).await.unwrap().is_repeated());
+    assert!(settle(&limiter, &policy, &token, 45).await.unwrap().is_repeated());
+    assert_eq!(units_left(&limiter, &policy).await, 55);
+}
+
+#[tokio::test]
+async fn tokens_that_are_settled_together_expire_apart() {
+    let (_server, clock, redis, memory) = stores_with_clock().await;
+    for (store, limiter) in [("memory", Limiter::new(memory)), ("redis", Limiter::new(redis))] {
+        let policy = day("api", 1_000);
+        for units in [11, 9] {
+            let mut tokens = Vec::new();
+            for number in 0..10 {
+                let lifetime = if number % 2 == 0 { HOUR } else { HOUR / 2 };
+                tokens.push(reserve(&limiter, &policy, 10).await.into_token(&secret(), lifetime).unwrap());
+            }
+            let before = units_left(&limiter, &policy).await;
+            clock.advance(HOUR / 2);
+            let settled = join_all(tokens.iter().map(|token| settle(&limiter, &policy, token, units))).await;
+            let settled: Vec<_> = settled.iter().map(Result::is_ok).collect();
+            assert_eq!(settled, [true, false].repeat(5), "{store}, {units}");
+            assert_eq!(units_left(&limiter, &policy).await, before + 50 - 5 * units, "{store}, {units}");
         }
     }
 }

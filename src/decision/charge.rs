@@ -175,8 +175,8 @@ impl Charge {
     }
 
     /// Makes the charge the stamp of a settlement: the other charges of its decision are refunded or debited
-    /// only if it fits and the store's time is before `expires`. Then it is charged too, whatever the action.
-    /// It comes last.
+    /// only if it fits and the store's time is before `expires`. Then it is charged too, even by a
+    /// refund. It comes last.
     #[cfg(feature = "settlement-tokens")]
     pub(crate) const fn into_stamp(mut self, expires: u64) -> Self {
         self.trace = Trace::Stamp(expires);

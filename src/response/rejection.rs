@@ -70,9 +70,13 @@ impl Rejection {
                 (StatusCode::BAD_REQUEST, 3, None)
             }
             (ErrorKind::UnknownIdentity, true) => (StatusCode::UNAUTHORIZED, 16, None),
-            (ErrorKind::InvalidConfig | ErrorKind::MissingSetup, _) => {
-                (StatusCode::INTERNAL_SERVER_ERROR, 13, Some("the rate limit is misconfigured"))
-            }
+            (
+                ErrorKind::InvalidConfig
+                | ErrorKind::MissingSetup
+                | ErrorKind::InvalidToken
+                | ErrorKind::ExpiredToken,
+                _,
+            ) => (StatusCode::INTERNAL_SERVER_ERROR, 13, Some("the rate limit is misconfigured")),
             (_, true) => (StatusCode::INTERNAL_SERVER_ERROR, 13, Some("the client could not be identified")),
             (_, false) => {
                 (StatusCode::SERVICE_UNAVAILABLE, 14, Some("the rate limit is temporarily unavailable"))

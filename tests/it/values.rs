@@ -341,6 +341,8 @@ async fn a_denied_decision_and_an_error_convert_to_their_rejection() {
         (ErrorKind::MissingSetup, 500),
         (ErrorKind::IdentityUnavailable, 500),
         (ErrorKind::InvalidConfig, 500),
+        (ErrorKind::InvalidToken, 500),
+        (ErrorKind::ExpiredToken, 500),
         (ErrorKind::StoreTimeout, 503),
         (ErrorKind::StoreBusy, 503),
         (ErrorKind::StoreUnreachable, 503),

@@ -97,8 +97,8 @@ impl Limiter {
     ///
     /// Each rule is settled once: in one step, the store settles it and notes that. A second call changes
     /// nothing, even if it has other units, and [says so](SettledRule::is_repeated). So repeat a call that
-    /// failed, or whose answer was lost, until it is answered. The rules are settled concurrently, each in a
-    /// step of its own.
+    /// failed, or whose answer was lost, until it is answered. The rules are settled concurrently, in separate
+    /// steps.
     ///
     /// The store's clock decides whether the token has expired; on Redis, the server's. The
     /// [failure modes](crate::FailureMode) do not apply: while the store fails, this is an error.

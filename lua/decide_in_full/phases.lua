@@ -193,6 +193,11 @@ end
 -- takes the stamp and the change, or none of them.
 local function settle(record)
   local stamp = run.stamp
+  -- Writes the stamp, or removes it. The decisions that follow find it in `states`.
+  local function write(lifetime, time, count)
+    write_state(KEYS[stamp.k], nil, lifetime, time, count)
+    states[stamp.k] = { rule = stamp.rule, time = time, count = count }
+  end
   local fits = plan(stamp, 1)
   if fits and now >= stamp.made_mark then
     plan(stamp, 0)
@@ -201,11 +206,11 @@ local function settle(record)
   -- A key that cannot be read raises its error here, before the stamp is written.
   local admitted = plan_all()
   if fits then
-    write_now(stamp.k, stamp.rule, stamp.lifetime, stamp.time, stamp.count, stamp.text)
+    write(stamp.lifetime, stamp.time, stamp.count)
     if run.change then
       local changed, raised = pcall(change_all, record)
       if not changed then
-        write_now(stamp.k, stamp.rule, REMOVE, false)
+        write(REMOVE, false)
         error(raised, 0)
       end
       plan_all()

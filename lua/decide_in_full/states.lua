@@ -39,12 +39,6 @@ local function set_state(record, k, rule, lifetime, time, count, text)
   end
 end
 
--- Writes the state of a key immediately, where others are written after all decisions.
-local function write_now(k, rule, lifetime, time, count, text)
-  write_state(KEYS[k], nil, lifetime, time, count, text)
-  states[k] = { rule = rule, time = time, count = count, text = text }
-end
-
 -- By key: why its state could not be written, and the first record of the decision that changed it first.
 local failures, failed_from = {}, {}
 

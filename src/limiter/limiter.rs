@@ -4,6 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::sleep;
 
+#[cfg(feature = "settlement-tokens")]
+use super::token::{Settlement, SettlementSecret, settle};
 use super::{
     background::{Background, User},
     decider::{Decider, enforced},
@@ -38,6 +40,7 @@ use crate::{
 /// | charge more under some rules of a layer | [`Reservation::charge_more`](crate::Reservation::charge_more) | denies, charges nothing |
 /// | charge the actual cost to a request's keys, after the work | [`debit`](Self::debit) | charges what remains, and [debt](Policy::max_debt); admits |
 /// | charge an estimate first, the cost later | [`Reservation`](crate::Reservation) | the check denies; the settlement is a debit or a refund |
+/// | settle a reservation in another process | `settle_token`, with the feature `settlement-tokens` | a debit or a refund, once |
 /// | return units | [`refund`](Self::refund) | |
 /// | reset, ban or unban a key | [`operator`](Self::operator) | |
 ///
@@ -492,6 +495,68 @@ impl Limiter {
     /// ```
     pub fn refund(&self, decision: &Decision, units: u64) -> Answer<Decision> {
         self.decider.refund_each(decision, |_| units).1
+    }
+
+    /// Settles the [token](crate::Reservation::into_token) of a reservation: charges `units` in total instead
+    /// of the estimate, as [`Reservation::settle`](crate::Reservation::settle) does. Another process has made
+    /// the token, with a limiter on the same store.
+    ///
+    /// `policies` has the policy of each of the token's rules, and may have others. Policies are found by
+    /// their name and algorithm. Their quotas may have changed since the charge.
+    ///
+    /// Each rule is settled once: in one step, the store settles it and notes that. A second call changes
+    /// nothing, even if it has other units, and [says so](crate::settlement::SettledRule::is_repeated). So
+    /// repeat a call that failed, or whose answer was lost, until it is answered. The rules are settled
+    /// concurrently, in separate steps.
+    ///
+    /// The store's clock decides whether the token has expired; on Redis, the server's. The
+    /// [failure modes](crate::FailureMode) do not apply: while the store fails, this is an error.
+    ///
+    /// # Errors
+    ///
+    /// * [`InvalidToken`](crate::ErrorKind::InvalidToken): the text is not a token, is truncated, was changed,
+    ///   or is sealed with another secret.
+    /// * [`ExpiredToken`](crate::ErrorKind::ExpiredToken): it was not settled in its lifetime, so the estimate
+    ///   stays charged.
+    /// * [`InvalidConfig`](crate::ErrorKind::InvalidConfig): a policy of the token is not among `policies`, the
+    ///   rules have several units, which [`settle_token_each`](Self::settle_token_each) settles, or the store
+    ///   is a custom one. Nothing is settled.
+    /// * Every error of the store. The message lists the policies whose rules are not settled; the others
+    ///   are. Repeat the call.
+    ///
+    /// # Example
+    ///
+    /// See the module [`settlement`](crate::settlement).
+    #[cfg(feature = "settlement-tokens")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "settlement-tokens")))]
+    pub fn settle_token(
+        &self,
+        secret: &SettlementSecret,
+        token: &str,
+        policies: &[Policy],
+        units: u64,
+    ) -> Answer<Settlement> {
+        settle(&self.decider, secret, token, policies, |token| token.in_one_unit(units))
+    }
+
+    /// [`settle_token`](Self::settle_token) for rules with [units](crate::Rule::unit): charges the given
+    /// number of each unit in total. Rules with other units stay unsettled, and another call can settle them.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`settle_token`](Self::settle_token), and
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig), without settling anything, if no rule has one of the
+    /// units.
+    #[cfg(feature = "settlement-tokens")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "settlement-tokens")))]
+    pub fn settle_token_each<'a>(
+        &self,
+        secret: &SettlementSecret,
+        token: &str,
+        policies: &[Policy],
+        units: impl IntoIterator<Item = (&'a str, u64)>,
+    ) -> Answer<Settlement> {
+        settle(&self.decider, secret, token, policies, |token| token.by_rule(units))
     }
 
     /// The calls that operators make, on the same store.

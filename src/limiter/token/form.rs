@@ -103,7 +103,7 @@ impl Token {
     /// # Errors
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig) if the rules have several units.
-    pub(super) fn in_one_unit(&self, units: u64) -> Result<Vec<Option<u64>>, Error> {
+    pub(in crate::limiter) fn in_one_unit(&self, units: u64) -> Result<Vec<Option<u64>>, Error> {
         let mut all = self.rules.iter().map(|rule| &rule.unit);
         let first = all.next();
         if !all.all(|unit| Some(unit) == first) {
@@ -118,7 +118,7 @@ impl Token {
     /// # Errors
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig) if no rule has one of the units.
-    pub(super) fn by_rule<'a>(
+    pub(in crate::limiter) fn by_rule<'a>(
         &self,
         units: impl IntoIterator<Item = (&'a str, u64)>,
     ) -> Result<Vec<Option<u64>>, Error> {

@@ -4,7 +4,10 @@ mod form;
 mod secret;
 mod settle;
 
-pub(super) use self::form::{Refundable, Token, TokenRule};
+pub(super) use self::{
+    form::{Refundable, Token, TokenRule},
+    settle::settle,
+};
 pub use self::{
     secret::SettlementSecret,
     settle::{SettledRule, Settlement},

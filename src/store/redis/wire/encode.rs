@@ -86,7 +86,6 @@ fn differ_only_in_keys(one: &Job, other: &Job) -> bool {
             && one.cost() == other.cost()
             && one.is_shadow() == other.is_shadow()
             && !one.needs_permit()
-            && one.stamp().is_none()
     };
     one.action == other.action
         && one.lease.is_none()

@@ -24,7 +24,7 @@ const HEAD: usize = SECRET_ID + 2 + NONCE;
 /// More characters than any token has.
 const LONGEST: usize = 24 * 1024;
 
-/// The secret that seals the [tokens](super) of a service, so only its processes can read or make them.
+/// The secret that seals the [tokens](crate::settlement) of a service, so only its processes can read or make them.
 ///
 /// Use 32 random bytes from the configuration, the same in each process. To rotate it, give all processes the
 /// new secret as a [previous](Self::and_previous) one first, then make it the current one and the old one a

@@ -5,8 +5,9 @@ use std::time::Duration;
 use support::{RedisServer, on_redis, on_redis_with_clock, settings, within};
 
 use tower_ratelimit::{
-    Charge, Error, ErrorKind, FailureMode, Key, Limiter, Policy, Quota,
+    Charge, Error, ErrorKind, FailureMode, Key, Limiter, Policy, Quota, Reservation,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    settlement::SettlementSecret,
 };
 use tower_ratelimit_extra::adaptive::Adaptive;
 use tower_ratelimit_extra::live::LivePolicies;
@@ -419,6 +420,10 @@ async fn the_printed_acl_rule_is_sufficient_and_each_of_its_commands_is_needed()
             } else {
                 limiter.operator().refund_latest(&policy, &key, 1).await?;
                 limiter.operator().refund_latest(&policy, &key, 3).await?;
+                let (secret, lifetime) = (SettlementSecret::new([7; 32]), Duration::from_secs(60));
+                let decision = limiter.check(&policy, &key, 1).await?;
+                let token = Reservation::new(&limiter, &decision).into_token(&secret, lifetime)?;
+                limiter.settle_token(&secret, &token, std::slice::from_ref(&policy), 0).await?;
             }
             limiter.operator().reset(&policy, &key).await?;
         }

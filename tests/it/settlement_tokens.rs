@@ -460,6 +460,20 @@ async fn a_value_of_another_program_fails_the_settlement_and_is_kept() {
     }
 }
 
+#[tokio::test]
+async fn a_settlement_is_noted_for_twice_the_lifetime_under_a_key_that_expires() {
+    let (server, store) = redis_store().await;
+    let limiter = Limiter::new(store);
+    let policy = day("api", 100);
+    let token = token(&limiter, &policy, 40).await;
+    settle(&limiter, &policy, &token, 10).await.unwrap();
+    let names: Vec<String> = server.command(&["KEYS", "*settled*"]);
+    let [name] = &names[..] else { panic!("there is one note: {names:?}") };
+    assert!(name.starts_with("rl:%25settled.") && name.ends_with(".0:fixed-window:{all}"), "{name}");
+    let left = Duration::from_millis(server.command(&["PTTL", name]));
+    assert!(2 * HOUR < left && left <= 4 * HOUR + Duration::from_secs(1), "{left:?}");
+}
+
 /// The custom algorithm cannot refund. A settlement that needs no refund is still made.
 #[tokio::test]
 async fn a_refund_that_fails_leaves_the_token_unsettled() {

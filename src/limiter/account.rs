@@ -316,11 +316,14 @@ impl Account {
                 && !outcomes.iter().chain(state.debits.iter().flat_map(Decision::all_outcomes)).any(is_local),
             "the reservation was made while the store failed, so no other process can settle it"
         );
+        let can_change = |(_, total): &(&Outcome, &Total)| !(total.is_fixed || total.is_refunded);
+        let changeable: Vec<_> = outcomes.iter().zip(&state.totals).filter(can_change).collect();
+        ensure!(
+            changeable.iter().all(|(outcome, _)| outcome.charge().receipt().is_some()),
+            "the store has given no receipt of the charge: settle the reservation here"
+        );
         let (mut rules, mut claims) = (Vec::new(), Vec::new());
-        for (outcome, total) in outcomes.iter().zip(&state.totals) {
-            if total.is_fixed || total.is_refunded {
-                continue;
-            }
+        for (outcome, total) in changeable {
             let mut refundable = Vec::new();
             let is_it = |debit: &&Outcome| debit.charge().is_of_same_count(outcome.charge());
             for charged in [outcome]

@@ -44,7 +44,8 @@ pub enum Rejection {
     Blocked,
     /// The store made no decision, and the policy's failure mode is [`Closed`](crate::FailureMode::Closed):
     /// 503. If the error is [`InvalidConfig`](ErrorKind::InvalidConfig) or
-    /// [`MissingSetup`](ErrorKind::MissingSetup), the service is not set up: 500.
+    /// [`MissingSetup`](ErrorKind::MissingSetup), the service is not set up: 500. A settlement token that cannot
+    /// be settled is a 500 too.
     Unavailable(Error),
 }
 

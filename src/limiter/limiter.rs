@@ -148,18 +148,16 @@ impl Limiter {
     /// let plan = Policy::new("plan", Quota::per_month(1_000)).notify_at([80, 100]);
     /// let acme = Key::new("acme");
     /// limiter.check(&plan, &acme, 790).await?;
-    /// limiter.check(&plan, &acme, 20).await?;
-    /// limiter.check(&plan, &acme, 20).await?;
+    /// let charged = limiter.check(&plan, &acme, 20).await?;
     /// let (percent, used, id) = receiver.try_recv().unwrap();
     /// assert_eq!((percent, used), (80, 810));
-    /// assert!(receiver.try_recv().is_err());
     ///
-    /// // A refund, and again above 80 %: the event has the same id.
-    /// let charged = limiter.check(&plan, &acme, 50).await?;
-    /// limiter.refund(&charged, 50).await?;
-    /// limiter.operator().refund(&plan, &acme, 100).await?;
-    /// limiter.check(&plan, &acme, 90).await?;
+    /// // After a refund, it is reached again: the event has the same id.
+    /// limiter.refund(&charged, 20).await?;
+    /// limiter.check(&plan, &acme, 30).await?;
     /// assert_eq!(receiver.try_recv().unwrap(), (80, 820, id));
+    /// limiter.check(&plan, &acme, 30).await?;
+    /// assert!(receiver.try_recv().is_err());
     /// # Ok(())
     /// # }
     /// ```

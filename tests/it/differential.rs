@@ -867,6 +867,7 @@ each_agrees! {
     the_queue_agrees_to_the_microsecond: "queue",
     anchored_windows_agree_to_the_microsecond: "anchored",
     aligned_windows_agree_to_the_microsecond: "aligned",
+    calendar_windows_agree_to_the_microsecond: "calendar",
     the_sliding_log_agrees_to_the_microsecond: "log",
     the_sliding_window_agrees_to_the_microsecond: "cells",
 }

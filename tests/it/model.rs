@@ -85,7 +85,15 @@ impl Calendar {
         };
         let now = i64::try_from(now).unwrap();
         let today = Timestamp::from_microsecond(now).unwrap().to_zoned(zone.clone()).date();
-        let days = (-1..800).map(|back| today.saturating_sub(Span::new().days(back)));
+        // A window is no longer than this, and a time zone can skip a day.
+        let longest = match self.unit {
+            "day" => 3,
+            "week" => 9,
+            "month" => 33,
+            "quarter" => 94,
+            _ => 368,
+        };
+        let days = (-1..longest).map(|back| today.saturating_sub(Span::new().days(back)));
         let starts = days.filter(|day| self.is_start(*day)).map(|day| {
             day.to_zoned(zone.clone()).unwrap().start_of_day().unwrap().timestamp().as_microsecond()
         });

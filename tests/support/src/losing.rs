@@ -5,9 +5,9 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-/// The address of a proxy before the server at `port`. Where `loses` returns true for a reply of the server, the
-/// proxy closes the connection instead of forwarding the reply.
-pub async fn losing(port: u16, loses: impl Fn() -> bool + Clone + Send + 'static) -> String {
+/// The address of a proxy before the server at `port`. Where `loses` returns true for the bytes of a reply, the
+/// proxy closes the connection instead of forwarding them.
+pub async fn losing(port: u16, loses: impl Fn(&[u8]) -> bool + Clone + Send + 'static) -> String {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let address = listener.local_addr().unwrap().to_string();
     tokio::spawn(async move {
@@ -21,7 +21,7 @@ pub async fn losing(port: u16, loses: impl Fn() -> bool + Clone + Send + 'static
                 let commands = tokio::spawn(async move { copy(&mut from_client, &mut to_server).await });
                 let mut bytes = vec![0; 65_536];
                 while let Some(count @ 1..) = from_server.read(&mut bytes).await.ok()
-                    && !loses()
+                    && !loses(&bytes[..count])
                     && to_client.write_all(&bytes[..count]).await.is_ok()
                 {}
                 commands.abort();

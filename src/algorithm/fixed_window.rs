@@ -305,24 +305,28 @@ impl Alignment {
         }
     }
 
-    /// The calendar, if its windows are not multiples of a period.
-    fn calendar(&self, quota: &Quota) -> Option<Calendar> {
-        let unit = match (quota.calendar(), quota.period_micros()) {
-            (Some(CalendarPeriod::Month), _) => Unit::Month,
-            (Some(CalendarPeriod::Quarter), _) => Unit::Quarter,
-            (Some(CalendarPeriod::Year), _) => Unit::Year,
-            (None, DAY) if self.zone().is_some() => Unit::Day,
-            (None, WEEK) if self.zone().is_some() => Unit::Week,
-            _ => return None,
+    /// Whether windows are a calendar's, and not multiples of a period.
+    fn is_by_calendar(&self, quota: &Quota) -> bool {
+        quota.calendar().is_some() || self.zone().is_some()
+    }
+
+    /// The calendar of windows with this nominal period, if they are a calendar's.
+    fn calendar(&self, period: u64) -> Calendar {
+        let unit = match period / DAY {
+            1 => Unit::Day,
+            7 => Unit::Week,
+            30 => Unit::Month,
+            90 => Unit::Quarter,
+            _ => Unit::Year,
         };
-        Some(Calendar {
+        Calendar {
             unit,
             from_weekday: self.from_weekday.unwrap_or_default(),
             from_day: self.from_day.unwrap_or(1),
             from_month: self.from_month.unwrap_or(1),
             // `check` has bounded the offset.
             zone: self.zone().unwrap_or(Zone::Offset(self.ahead as i64)),
-        })
+        }
     }
 
     /// When the first window after 1970-01-01 starts, in microseconds, if windows are multiples of `period`.
@@ -362,9 +366,10 @@ impl Algorithm for FixedWindow {
             }
             Kind::Aligned(alignment) => {
                 alignment.check(quota)?;
-                match alignment.calendar(quota) {
-                    Some(calendar) => (BY_CALENDAR, calendar.number()),
-                    None => (ALIGNED, alignment.offset(period)),
+                if alignment.is_by_calendar(quota) {
+                    (BY_CALENDAR, alignment.calendar(period).number())
+                } else {
+                    (ALIGNED, alignment.offset(period))
                 }
             }
         };
@@ -391,10 +396,8 @@ struct OpenWindow {
 impl FixedWindow {
     /// The calendar of a policy with these arguments. `None` if windows have one length.
     fn calendar(&self, arguments: &[u64]) -> Option<Calendar> {
-        let [_, _, kind, number] = exactly(arguments);
-        let Alignment { ahead, .. } = self.alignment();
-        let zone = || self.alignment().zone().unwrap_or(Zone::Offset(ahead as i64));
-        (kind == BY_CALENDAR).then(|| Calendar::of_number(number, zone()))
+        let [_, period, kind, _] = exactly(arguments);
+        (kind == BY_CALENDAR).then(|| self.alignment().calendar(period))
     }
 
     fn open(&self, arguments: &[u64], state: Option<&State>, now: u64) -> OpenWindow {

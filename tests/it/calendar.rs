@@ -240,11 +240,15 @@ async fn a_call_with_the_wrong_windows_repeats_only_what_they_concern() {
         );
         assert!(each.iter().chain(&rates).all(Decision::is_admitted));
     }
-    // In each round one unit of both, once.
+    // In the last round, which began a year after the one before, one unit of both, once.
     for name in ["a", "b", "c", "d", "e"] {
         let left = limiter.peek(&plan, &Key::new(name), 0).await.unwrap().remaining();
         assert_eq!(left, Some(99), "{name}");
+        let left = limiter.peek(&rate, &Key::new(name), 0).await.unwrap().remaining();
+        assert_eq!(left, Some(99), "{name}, of the other policy");
     }
+    // The decisions that share the call and have no calendar.
+    assert_eq!(limiter.peek(&rate, &alice(), 0).await.unwrap().remaining(), Some(95));
     drop(server);
 }
 

@@ -29,7 +29,6 @@ async fn in_a_cluster_the_clock_of_the_node_decides() {
     let limiters = [connect().await, connect().await];
     let (plan, rate) =
         (plan(10), Policy::new("rate", Quota::per_day(1_000)).failure_mode(FailureMode::Closed));
-    let mut admitted_in_all = 0;
     for (name, now) in [
         ("years later", LATE_IN_MARCH),
         ("the next month", LATE_IN_MARCH + 120 * SECOND),
@@ -47,13 +46,12 @@ async fn in_a_cluster_the_clock_of_the_node_decides() {
         });
         let admitted = join_all(asked).await.into_iter().filter(|admitted| *admitted).count();
         assert_eq!(admitted, 10, "{name}");
-        admitted_in_all += admitted;
     }
-    // What was denied in the one shard is not charged in the other, and nothing is charged twice.
+    // In the last window, what was denied in the one shard is not charged in the other, and nothing is charged twice.
     let mut used = 0;
     for n in 0..60 {
         let left = limiters[0].peek(&rate, &Key::new(n), 0).await.unwrap().remaining().unwrap();
-        used += 1_000 - left as usize;
+        used += 1_000 - left;
     }
-    assert!(used <= admitted_in_all, "{used}");
+    assert_eq!(used, 10);
 }

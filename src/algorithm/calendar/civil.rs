@@ -26,7 +26,7 @@ pub enum Weekday {
 }
 
 impl Weekday {
-    pub(super) const ALL: [Self; 7] = [
+    const ALL: [Self; 7] = [
         Self::Monday,
         Self::Tuesday,
         Self::Wednesday,

@@ -47,10 +47,6 @@ const DAY: i64 = 86_400_000_000;
 const RADIX: [u64; 4] = [8, 8, 32, 16];
 const ZONE_BITS: u32 = 37;
 
-impl Unit {
-    const ALL: [Self; 5] = [Self::Day, Self::Week, Self::Month, Self::Quarter, Self::Year];
-}
-
 impl Calendar {
     /// A number that two calendars share if they have the same windows, below 2^52. Calendars in different
     /// time zones share one by chance, one pair in 2^37.
@@ -60,20 +56,6 @@ impl Calendar {
             [self.unit as u64, self.from_weekday as u64, self.from_day.into(), self.from_month.into()];
         let first = parts.iter().zip(RADIX).fold(0, |number, (part, radix)| number * radix + part);
         first << ZONE_BITS | zone
-    }
-
-    /// The calendar in `zone` with this number.
-    pub(super) fn of_number(number: u64, zone: Zone) -> Self {
-        let mut rest = number >> ZONE_BITS;
-        let mut next = |radix| {
-            let part = rest % radix;
-            rest /= radix;
-            part as u8
-        };
-        let [_, weekdays, days, months] = RADIX;
-        let (from_month, from_day, weekday) = (next(months), next(days), next(weekdays));
-        let unit = Unit::ALL[usize::from(next(8)).min(4)];
-        Self { unit, from_weekday: Weekday::ALL[usize::from(weekday).min(6)], from_day, from_month, zone }
     }
 
     /// The most microseconds that a window has.
@@ -217,7 +199,6 @@ mod tests {
         for other in others {
             assert_ne!(other.number(), UTC.number(), "{other:?}");
             assert!(other.number() < 1 << 52);
-            assert_eq!(Calendar::of_number(other.number(), other.zone), other);
         }
     }
 }

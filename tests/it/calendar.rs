@@ -304,6 +304,23 @@ async fn in_an_outage_the_month_is_that_of_the_server() {
 }
 
 #[tokio::test]
+async fn in_an_outage_a_manual_clock_goes_on_deciding_the_month() {
+    let mut server = RedisServer::start();
+    let clock = ManualClock::new(); // 2026-01-01
+    let settings = settings().manual_clock(clock.clone()).deny_cache(Duration::ZERO);
+    let limiter = Limiter::new(settings.connect(&server.url()).await.unwrap());
+    let policy = Policy::new("plan", Quota::per_month(1)).failure_mode(FailureMode::Local { instances: 1 });
+    server.kill();
+    for days in [31, 28] {
+        assert!(take(&limiter, &policy).await.is_admitted());
+        let denied = take(&limiter, &policy).await;
+        assert_eq!(denied.retry_after(), Some(Duration::from_secs(days * 86_400)));
+        assert!(denied.failure().is_some());
+        clock.advance(Duration::from_secs(days * 86_400));
+    }
+}
+
+#[tokio::test]
 async fn headers_have_a_nominal_window_and_the_true_time_to_its_end() {
     let clock = ManualClock::new();
     let store = MemoryStore::with_clock(clock.clone());

@@ -12,8 +12,6 @@ use std::{
 use indexmap::{IndexMap, map::Entry};
 use tokio::time::Instant;
 
-#[cfg(feature = "redis")]
-use crate::store::ServerClock;
 use crate::{
     base::{Guard, UnderWay},
     decision::{Charge, Outcome, Reconciliation},
@@ -82,8 +80,8 @@ impl<S: ?Sized> LocalCounts<S> {
 
     /// Counts for a store with this clock that reports how many instances use it.
     #[cfg(feature = "redis")]
-    pub(crate) fn of_server(clock: Arc<ServerClock>) -> Arc<Self> {
-        Self::of(StoreClock::Server(clock), true)
+    pub(in crate::store) fn of_server(clock: StoreClock) -> Arc<Self> {
+        Self::of(clock, true)
     }
 
     fn of(clock: StoreClock, reports: bool) -> Arc<Self> {

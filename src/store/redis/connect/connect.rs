@@ -184,7 +184,10 @@ impl RedisStoreBuilder {
         let clock = StoreClock::new(self.clock.clone(), 0);
         let deny_cache =
             (!self.deny_cache.is_zero()).then(|| Arc::new(DenyCache::new(self.deny_cache, clock.clone())));
-        let local = LocalCounts::of_server(link.health().clock.clone());
+        let local = LocalCounts::of_server(match &self.clock {
+            Some(manual) => StoreClock::Manual(manual.clone()),
+            None => StoreClock::Server(link.health().clock.clone()),
+        });
         let leases = Leases::new(
             link.clone(),
             names.clone(),

@@ -26,98 +26,80 @@
 
 #![allow(clippy::print_stdout, reason = "the example prints its results")]
 
-use std::{convert::Infallible, env, error::Error, net::SocketAddr};
+use std::{env, error::Error, net::SocketAddr};
 
-use axum::{Extension, Json, Router, body::Body, http::Response, response::IntoResponse, routing::post};
-use http::{StatusCode, request::Parts};
+use axum::extract::{Extension, Request};
+use axum::http::{Response, request::Parts};
+use axum::{Json, Router, body::Body, routing::post};
 use serde_json::json;
 use tokio::net::TcpListener;
+use tower::ServiceExt as _;
 use tower_ratelimit::{
     Key, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota, RateLimitLayer, Reservation, Rule,
     algorithm::FixedWindow, key::from_fn, layer::Rules,
 };
-use tower_ratelimit_extra::{
-    body::{BodyBytes, BufferBodyLayer},
-    prices::{Api, Call, Price, Prices, UsageMeter},
-    usage::Usage,
-};
+use tower_ratelimit_extra::body::BufferBodyLayer;
+use tower_ratelimit_extra::prices::{Api, Call, Price, Prices, UsageMeter};
+use tower_ratelimit_extra::usage::Usage;
 
-/// Who calls, and the dollars a month of each level. A gateway has them from its database: see the example
-/// `tiers`.
-struct Caller {
-    names: [&'static str; 3],
-    dollars: [u64; 3],
-    zone: &'static str,
-}
-
-const CALLERS: [(&str, Caller); 2] = [
-    ("k-ann", Caller { names: ["acme", "research", "ann"], dollars: [1_000, 3, 50], zone: "Europe/Berlin" }),
-    ("k-bob", Caller { names: ["acme", "research", "bob"], dollars: [1_000, 3, 2], zone: "Europe/Berlin" }),
+/// Who calls with a key: the time zone of the organization, and the dollars a month of the organization, the team
+/// and the member. A gateway has them from its database: see the example `tiers`.
+const CALLERS: [(&str, &str, [(&str, u64); 3]); 2] = [
+    ("k-ann", "Europe/Berlin", [("acme", 1_000), ("research", 3), ("ann", 50)]),
+    ("k-bob", "Europe/Berlin", [("acme", 1_000), ("research", 3), ("bob", 2)]),
 ];
+const LEVELS: [&str; 4] = ["organization", "team", "member", "model"];
 
-fn caller(request: &Parts) -> Option<&'static Caller> {
-    let key = request.headers.get("x-api-key")?.to_str().ok()?;
-    CALLERS.iter().find(|(known, _)| *known == key).map(|(_, caller)| caller)
+/// The time zone and the four budgets of a request. A team may spend 5 dollars for each model.
+fn budgets(request: &Parts) -> Option<(&'static str, [(Key, u64); 4])> {
+    let api_key = request.headers.get("x-api-key")?.to_str().ok()?;
+    let (_, zone, [organization, team, member]) = CALLERS.iter().find(|(known, ..)| *known == api_key)?;
+    let model = request.extensions.get().map_or("", Call::model);
+    let of = |&(name, dollars): &(&str, u64)| (Key::new(name), dollars);
+    Some((zone, [of(organization), of(team), of(member), (Key::new(format!("{}:{model}", team.0)), 5)]))
 }
 
-/// A budget of this many dollars a calendar month, in the time zone of the customer.
-fn month(name: &str, dollars: u64, caller: &Caller) -> Policy {
-    let windows = FixedWindow::aligned().time_zone(caller.zone);
-    let policy = Policy::new(name, Quota::per_month(dollars * 1_000_000)).algorithm(windows);
-    policy.max_debt(10_000_000).notify_at([80, 100])
+/// A call is charged its estimate under each level, all or nothing, and settled at what the vendor reports.
+fn rule(meter: &UsageMeter, level: usize) -> Rule {
+    let policy = PolicySource::per_request(move |request, _| {
+        let (zone, budgets) = budgets(request)?;
+        let month = Quota::per_month(budgets[level].1 * 1_000_000);
+        let windows = FixedWindow::aligned().time_zone(zone);
+        Some(Policy::new(LEVELS[level], month).algorithm(windows).max_debt(10_000_000).notify_at([80, 100]))
+    });
+    meter.money_rule(policy, from_fn(move |request| Some(budgets(request)?.1[level].0.clone())))
 }
 
-/// The rule of a budget. A call is charged what it may cost, and settled at what the vendor reports.
-fn budget(policy: PolicySource, name: impl Fn(&Parts) -> Option<Key> + Send + Sync + 'static) -> Rule {
-    let cost = |request: &Parts| request.extensions.get().map_or(0, Call::estimated_micro_dollars);
-    Rule::new(policy, from_fn(name)).cost(cost).unit("micro-dollars").reserve_or_refund()
+/// Sends the request to the vendor. The answer passes unchanged, and is charged what it reports.
+async fn complete(
+    Extension(call): Extension<Call>,
+    Extension(vendor): Extension<Router>,
+    reservation: Reservation,
+    request: Request,
+) -> Response<Body> {
+    let Ok(answer) = call.metered(reservation, vendor.oneshot(request)).await;
+    answer.map(Body::new)
 }
 
-fn level(level: usize) -> Rule {
-    let policy = move |request: &Parts, _: &Key| {
-        let caller = caller(request)?;
-        Some(month(["organization", "team", "member"][level], caller.dollars[level], caller))
-    };
-    budget(PolicySource::per_request(policy), move |request| Some(Key::new(caller(request)?.names[level])))
-}
-
-/// A team may spend 5 dollars a month for each model.
-fn model() -> Rule {
-    let policy = |request: &Parts, _: &Key| Some(month("model", 5, caller(request)?));
-    budget(PolicySource::per_request(policy), |request| {
-        // The price table has few models; others are rejected before.
-        let model = request.extensions.get().map_or("", Call::model);
-        Some(Key::new(format!("{}:{model}", caller(request)?.names[1])))
-    })
-}
-
-/// Stands for the vendor. A gateway sends the request with its own HTTP client.
-async fn vendor() -> Result<Response<Body>, Infallible> {
-    let usage = json!({ "completion_tokens": 1_000_000, "prompt_tokens": 0 });
-    Ok(Json(json!({ "choices": [], "usage": usage })).into_response())
-}
-
-async fn complete(Extension(call): Extension<Call>, reservation: Reservation) -> Response<Body> {
-    match call.metered(reservation, vendor()).await {
-        Ok(answer) => answer.map(Body::new),
-        Err(_) => StatusCode::BAD_GATEWAY.into_response(),
-    }
-}
-
-pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
+pub(crate) fn app(limiter: impl Into<Limiter>, vendor: Router) -> Router {
     let limiter = limiter.into();
     let prices =
         Prices::new("2026-11").model("small", Price::new("0.15", "1")).model("large", Price::new("3", "15"));
     let meter = UsageMeter::new(prices).tokens_unit(None);
-    let buffer = BufferBodyLayer::new(1 << 20).reject_unread().parse_with(move |body: &BodyBytes| {
-        Ok::<_, Box<dyn Error>>(meter.call(Api::OpenAiChat, body.get()?)?)
-    });
-    let rules = Rules::new().always(level(0)).always(level(1)).always(level(2)).always(model());
+    let rules = (0..4).fold(Rules::new(), |rules, level| rules.always(rule(&meter, level)));
     let budgets = RateLimitLayer::with_rules(limiter.clone(), rules);
     let addresses = RateLimitLayer::new(limiter, Policy::new("per-ip", Quota::per_minute(60)), PeerIp::new());
-    let usage = Usage::new(&budgets).into_route();
+    let usage = Usage::new(&budgets).without("model").into_route();
+    let buffer = BufferBodyLayer::new(1 << 20).reject_unread().parse_with(meter.parser(Api::OpenAiChat));
     let calls = Router::new().route("/v1/chat/completions", post(complete)).layer(budgets).layer(buffer);
-    calls.route("/usage", usage).layer(addresses)
+    calls.route("/usage", usage).layer(addresses).layer(Extension(vendor))
+}
+
+/// Stands for the vendor. A gateway sends the request with its own HTTP client.
+pub(crate) fn vendor() -> Router {
+    let usage = json!({ "completion_tokens": 1_000_000, "prompt_tokens": 0 });
+    let answer = Json(json!({ "choices": [], "usage": usage }));
+    Router::new().route("/v1/chat/completions", post(answer))
 }
 
 #[tokio::main]
@@ -126,7 +108,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let port = env::var("PORT").map_or(Ok(3000), |port| port.parse::<u16>())?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await?;
     println!("listening on http://{}", listener.local_addr()?);
-    axum::serve(listener, app(MemoryStore::new()).into_make_service_with_connect_info::<SocketAddr>())
-        .await?;
+    let app = app(MemoryStore::new(), vendor());
+    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
     Ok(())
 }

@@ -23,7 +23,7 @@ mod custom_response;
 mod download_bytes;
 #[allow(dead_code, reason = "its `main` is not run here")]
 #[path = "../../extra/examples/gateway.rs"]
-mod gateway;
+pub(crate) mod gateway;
 #[allow(dead_code, reason = "its `main` is not run here")]
 #[path = "../../extra/examples/graphql.rs"]
 mod graphql;
@@ -220,7 +220,8 @@ async fn llm_tokens_says_what_is_written() {
 
 #[tokio::test]
 async fn gateway_says_what_is_written() {
-    says_what_is_written(gateway::app(store()), include_str!("../../extra/examples/gateway.rs"), 4).await;
+    let app = gateway::app(store(), gateway::vendor());
+    says_what_is_written(app, include_str!("../../extra/examples/gateway.rs"), 4).await;
 }
 
 #[tokio::test]

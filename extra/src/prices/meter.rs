@@ -2,6 +2,11 @@
 
 use std::{fmt, sync::Arc};
 
+use http::request::Parts;
+#[cfg(feature = "body")]
+use tower_ratelimit::{Error, ErrorKind};
+use tower_ratelimit::{KeyExtractor, PolicySource, Rule};
+
 use super::{
     api::Api,
     call::Call,
@@ -12,6 +17,8 @@ use super::{
     source::PriceSource,
     usage::Usage,
 };
+#[cfg(feature = "body")]
+use crate::body::BodyBytes;
 
 /// Charges calls of language models for their tokens and their money. [The module](super) has an example.
 /// Cloning it is cheap.
@@ -105,6 +112,43 @@ impl UsageMeter {
         self.make(api, model.to_owned(), &Asked::read(api, body)?, body)
     }
 
+    /// A rule for a budget of tokens: a request is charged the [estimate](Call::estimate) of the [`Call`] in its
+    /// extensions, and settled at what it uses. The unit of the rule is that of the meter.
+    ///
+    /// Put a [`BufferBodyLayer`](crate::body::BufferBodyLayer) with [`parser`](Self::parser) in front of the
+    /// layer. A request without a call has a cost above any capacity, so it is denied.
+    ///
+    /// # Panics
+    ///
+    /// If [`tokens_unit`](Self::tokens_unit) is `None`: no call would be settled.
+    #[track_caller]
+    pub fn tokens_rule(&self, policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Rule {
+        rule(policy, key, self.0.tokens, |call| call.estimate().tokens())
+    }
+
+    /// A rule for a budget in micro-dollars, as [`tokens_rule`](Self::tokens_rule) is one for tokens. The
+    /// example `gateway` of this crate has four.
+    ///
+    /// # Panics
+    ///
+    /// If [`money_unit`](Self::money_unit) is `None`: no call would be settled.
+    #[track_caller]
+    pub fn money_rule(&self, policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Rule {
+        rule(policy, key, self.0.money, Call::estimated_micro_dollars)
+    }
+
+    /// Makes the [`call`](Self::call) of a buffered body, for
+    /// [`BufferBodyLayer::parse_with`](crate::body::BufferBodyLayer::parse_with), so that rules and handlers
+    /// find it in the extensions of the request.
+    #[cfg(feature = "body")]
+    pub fn parser(&self, api: Api) -> impl Fn(&BodyBytes) -> Result<Call, Error> + Send + Sync + use<> {
+        let meter = self.clone();
+        move |body| {
+            let invalid = |error: CallError| Error::new(ErrorKind::InvalidIdentity, error.to_string());
+            meter.call(api, body.get()?).map_err(invalid)
+        }
+    }
+
     fn make(&self, api: Api, model: String, asked: &Asked, body: &[u8]) -> Result<Call, CallError> {
         let settings = self.0.clone();
         let prices = settings.prices.current();
@@ -129,6 +173,19 @@ impl UsageMeter {
         change(&mut settings);
         Self(Arc::new(settings))
     }
+}
+
+/// A rule that reserves the `estimate` of the call of a request.
+#[track_caller]
+fn rule(
+    policy: impl Into<PolicySource>,
+    key: impl KeyExtractor,
+    unit: Option<&'static str>,
+    estimate: impl Fn(&Call) -> u64 + Send + Sync + 'static,
+) -> Rule {
+    let Some(unit) = unit else { panic!("the meter has no unit for this rule") };
+    let cost = move |request: &Parts| request.extensions.get().map_or(u64::MAX, &estimate);
+    Rule::new(policy, key).unit(unit).cost(cost).reserve_or_refund()
 }
 
 impl fmt::Debug for UsageMeter {

@@ -5,6 +5,7 @@ mod charges;
 mod estimates;
 mod file;
 mod forms;
+mod gateway;
 mod passing;
 mod table;
 mod vendor;

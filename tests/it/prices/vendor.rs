@@ -43,10 +43,16 @@ impl Bill {
         self.input + self.cached + self.written + self.output
     }
 
-    /// At 2.5, 1.25, 3.125 and 10.1 dollars a million tokens, rounded up to a micro-dollar.
+    /// At 2.5, 1.25, 3.125 and 10.1 dollars a million tokens.
     pub(super) const fn micro_dollars(self) -> u64 {
-        (self.input * 2_500 + self.cached * 1_250 + self.written * 3_125 + self.output * 10_100)
-            .div_ceil(1_000)
+        self.cost([2_500, 1_250, 3_125, 10_100])
+    }
+
+    /// In micro-dollars, rounded up once. A rate is in dollars for a thousand million tokens, in the order of the
+    /// fields.
+    pub(super) const fn cost(self, [input, cached, written, output]: [u64; 4]) -> u64 {
+        let sum = self.input * input + self.cached * cached + self.written * written + self.output * output;
+        sum.div_ceil(1_000)
     }
 
     /// A prompt of which a part was read from a cache, and one was written to it, where the vendor reports that.

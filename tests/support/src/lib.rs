@@ -16,6 +16,7 @@ pub mod algorithm;
 pub mod another_time;
 #[cfg(feature = "tls")]
 pub mod certificates;
+pub mod cut;
 pub mod directory;
 pub mod fake_server;
 pub mod http;

@@ -4,7 +4,8 @@ use std::{convert::Infallible, time::Duration};
 
 use futures_util::future::join_all;
 use http::{Request, Response};
-use support::{AnotherTime, RedisServer, memory_and_redis, settings};
+use support::{AnotherTime, PATIENT, RedisServer, cut::Cut, memory_and_redis, settings, within};
+use tokio::time::sleep;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
     Decision, Error, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
@@ -301,6 +302,54 @@ async fn in_an_outage_the_month_is_that_of_the_server() {
         let ends = decision.outcomes()[0].reset_after();
         assert!(ends <= Duration::from_secs(60), "{ends:?}");
     }
+}
+
+/// Two instances lose the server a second before the month ends and find it again in the next month.
+#[tokio::test]
+async fn an_outage_over_the_end_of_a_month_admits_each_share_in_each_month_and_charges_only_the_later_one() {
+    const LIMIT: u64 = 10;
+    const END_OF_MARCH: u64 = LATE_IN_MARCH + 60 * SECOND;
+    let server = RedisServer::start();
+    let (url, time) = AnotherTime::at(server.port(), END_OF_MARCH - SECOND).await;
+    let mut network = Cut::before(url.rsplit(':').next().unwrap().parse().unwrap()).await;
+    let url = format!("redis://{}", network.address());
+    let connect = async || Limiter::new(settings().deny_cache(Duration::ZERO).connect(&url).await.unwrap());
+    let limiters = [connect().await, connect().await];
+    let policy =
+        Policy::new("plan", Quota::per_month(LIMIT)).failure_mode(FailureMode::Local { instances: 2 });
+    // Four of March are charged to the server.
+    for limiter in [&limiters[0], &limiters[1]].repeat(2) {
+        assert!(take(limiter, &policy).await.is_admitted());
+    }
+    network.cut().await;
+    // What an instance admits in March, and of so many requests in April.
+    let admitted_of = async |limiter: &Limiter, in_april: u64| {
+        let (mut admitted, mut asked) = ([0, 0], 0);
+        while asked < in_april {
+            let decision = take(limiter, &policy).await;
+            let is_april = decision.outcomes()[0].reset_after() > Duration::from_secs(86_400);
+            admitted[usize::from(is_april)] += u64::from(decision.is_admitted());
+            asked += u64::from(is_april);
+            sleep(Duration::from_millis(10)).await;
+        }
+        admitted
+    };
+    let (one, other) = tokio::join!(admitted_of(&limiters[0], 9), admitted_of(&limiters[1], 3));
+    assert!(one[0] <= LIMIT / 2 && other[0] <= LIMIT / 2, "{one:?}, {other:?}");
+    assert_eq!((one[1], other[1]), (LIMIT / 2, 3));
+    time.set(END_OF_MARCH + 10 * SECOND);
+    network.mend().await;
+    let answers = async |limiter: &Limiter| {
+        limiter.peek(&policy, &alice(), 0).await.is_ok_and(|decision| decision.failure().is_none())
+    };
+    for limiter in &limiters {
+        assert!(within(PATIENT, async || answers(limiter).await).await);
+        limiter.drain(PATIENT).await.unwrap();
+    }
+    // The eight of April are charged, and none of March.
+    assert_eq!(limiters[0].peek(&policy, &alice(), 0).await.unwrap().remaining(), Some(2));
+    time.set(END_OF_MARCH + 30 * 86_400 * SECOND);
+    assert_eq!(limiters[0].peek(&policy, &alice(), 0).await.unwrap().remaining(), Some(LIMIT));
 }
 
 #[tokio::test]

@@ -4,9 +4,10 @@
 //! SETTLED_TOKENS=10000 cargo test --release -p tests settlement_tokens::
 //! ```
 //!
-//! has three instances settle that many tokens, with repeats and broken connections, instead of 300.
+//! has three processes settle that many tokens, with repeats and broken connections, instead of 300.
 
 use std::{
+    process::Stdio,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -19,6 +20,10 @@ use http::{Request, Response, StatusCode};
 use support::{
     Down, InLua, PATIENT, RedisServer, day, losing::losing, redis_store, settings, stores_with_clock,
     units_left,
+};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
+    process::Command,
 };
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
@@ -565,9 +570,33 @@ async fn a_settlement_whose_reply_was_lost_is_repeated_without_effect() {
     }
 }
 
-/// Three instances get each token two times or more, in another order, over connections that break.
+/// Settles `tokens` in another process, which was the first to settle a number of them. It is killed after the half if
+/// it `is_killed`.
+async fn settles_in_a_process(address: &str, seed: u64, tokens: &str, is_killed: bool) -> u64 {
+    let mut process = Command::new(env!("CARGO_BIN_EXE_settler"))
+        .args([format!("redis://{address}"), seed.to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .unwrap();
+    process.stdin.take().unwrap().write_all(tokens.as_bytes()).await.unwrap();
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    let mut firsts = async || lines.next_line().await.unwrap().unwrap().parse().unwrap();
+    let firsts_of_half = firsts().await;
+    if is_killed {
+        process.kill().await.unwrap();
+        return firsts_of_half;
+    }
+    let firsts = firsts().await;
+    assert!(process.wait().await.unwrap().success());
+    firsts
+}
+
+/// Three processes get each token once or more, in another order, over connections that break. One of them is killed
+/// and started again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
-async fn each_of_many_tokens_is_settled_once_over_connections_that_break() {
+async fn each_of_many_tokens_is_settled_once_by_processes_whose_connections_break() {
     let count: u64 = std::env::var("SETTLED_TOKENS").map_or(300, |count| count.parse().unwrap());
     let server = RedisServer::start();
     let maker = Limiter::new(support::store(&server).await);
@@ -582,50 +611,20 @@ async fn each_of_many_tokens_is_settled_once_over_connections_that_break() {
         };
         losing(server.port(), loses).await
     };
-    let mut tokens = Vec::new();
-    for number in 0..count {
-        let key = Key::new(format!("client-{}", number % 7));
-        let policy = &policies[number as usize % 2];
-        let decision = maker.check(policy, &key, 100).await.unwrap();
-        let token = Reservation::new(&maker, &decision).into_token(&secret(), HOUR).unwrap();
-        // More for the one policy, less for the other.
-        let units = if number % 2 == 0 { 100 + number % 50 } else { 100 - number % 50 };
-        tokens.push((token, units));
-    }
+    let mut tokens = String::new();
     // A second settlement would change the sum of its policy, because all of a policy are in one direction.
-    let expected =
-        [0, 1].map(|place| tokens.iter().skip(place).step_by(2).map(|(_, units)| units).sum::<u64>());
-    let (tokens, firsts) = (Arc::new(tokens), Arc::new(AtomicU64::new(0)));
-    let mut instances = Vec::new();
-    for instance in 0..3 {
-        let url = format!("redis://{address}");
-        let limiter = Limiter::new(settings().connect_lazy(url).unwrap());
-        let (tokens, policies, firsts) = (tokens.clone(), policies.clone(), firsts.clone());
-        instances.push(tokio::spawn(async move {
-            let mut random = fastrand::Rng::with_seed(instance);
-            let mut order: Vec<usize> = (0..tokens.len()).chain(0..tokens.len() / 3).collect();
-            random.shuffle(&mut order);
-            for chunk in order.chunks(40) {
-                join_all(chunk.iter().map(async |&place| {
-                    let (token, units) = &tokens[place];
-                    let settled = loop {
-                        match limiter.settle_token(&secret(), token, &policies, *units).await {
-                            Ok(settled) => break settled,
-                            Err(error) if error.kind() != ErrorKind::InvalidToken => {
-                                tokio::task::yield_now().await
-                            }
-                            Err(error) => panic!("{error}"),
-                        }
-                    };
-                    firsts.fetch_add(u64::from(!settled.is_repeated()), Ordering::Relaxed);
-                }))
-                .await;
-            }
-        }));
+    let mut expected = [0, 0];
+    for number in 0..count {
+        let (key, place) = (Key::new(format!("client-{}", number % 7)), number as usize % 2);
+        let decision = maker.check(&policies[place], &key, 100).await.unwrap();
+        let token = Reservation::new(&maker, &decision).into_token(&secret(), HOUR).unwrap();
+        let units = if place == 0 { 100 + number % 50 } else { 100 - number % 50 };
+        expected[place] += units;
+        tokens += &format!("{token} {units}\n");
     }
-    for instance in join_all(instances).await {
-        instance.unwrap();
-    }
+    let settles = |seed, is_killed| settles_in_a_process(&address, seed, &tokens, is_killed);
+    let killed = async || settles(2, true).await + settles(3, false).await;
+    let (one, other, restarted) = tokio::join!(settles(0, false), settles(1, false), killed());
     for (policy, expected) in policies.iter().zip(expected) {
         let mut charged = 0;
         for client in 0..7 {
@@ -634,8 +633,10 @@ async fn each_of_many_tokens_is_settled_once_over_connections_that_break() {
         }
         assert_eq!(charged, expected, "{}", policy.name());
     }
-    assert!(firsts.load(Ordering::Relaxed) <= count);
-    assert!(lost.load(Ordering::Relaxed) > 0, "connections broke");
+    let (firsts, lost) = (one + other + restarted, lost.load(Ordering::Relaxed));
+    assert!(firsts <= count && one > 0 && other > 0, "{one}, {other}, {restarted}");
+    assert!(lost > 0, "connections broke");
+    eprintln!("{count} tokens: {firsts} first settlements were seen, {lost} replies were lost");
 }
 
 /// Both stores settle the same tokens alike, at times that also step back.

@@ -304,6 +304,8 @@ pub(crate) enum Fault {
     OtherWindow,
     /// No program listens at the address.
     NotListening,
+    /// The credentials provider has none.
+    NoCredentials,
     /// A round trip takes longer than the deadline.
     Slow,
     /// A reason that is none of these, or is unknown.

@@ -14,8 +14,13 @@ mod thresholds;
 use self::action::Counts;
 #[cfg(feature = "redis")]
 pub(crate) use self::clock::ServerClock;
+#[cfg(feature = "streamed-credentials")]
+#[cfg_attr(docsrs, doc(cfg(feature = "streamed-credentials")))]
+pub use self::redis::StreamedCredentials;
 #[cfg(feature = "redis")]
-pub use self::redis::{LeaseStatus, ProbeReport, RedisStoreBuilder, Servers};
+pub use self::redis::{
+    Credentials, CredentialsProvider, LeaseStatus, ProbeReport, RedisStoreBuilder, Servers,
+};
 pub use self::{action::Action, clock::ManualClock, store::Store};
 use self::{
     action::{PenaltyCharge, Spec, StateChange},

@@ -11,6 +11,7 @@ mod client_ip;
 mod composition;
 mod concurrency_policy;
 mod connect_errors;
+mod credentials;
 mod custom_algorithm;
 mod custom_twin;
 mod debits;

@@ -7,6 +7,7 @@ mod buffered_retry;
 mod calendar;
 mod cluster;
 mod cluster_faults;
+mod credentials;
 #[path = "../each_store/mod.rs"]
 mod each_store;
 mod grpc;

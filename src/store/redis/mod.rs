@@ -7,6 +7,7 @@
 
 mod codes;
 mod connect;
+mod credentials;
 mod decide;
 mod deny_cache;
 mod error;
@@ -20,8 +21,11 @@ mod store;
 mod transport;
 mod wire;
 
+#[cfg(feature = "streamed-credentials")]
+pub use self::credentials::StreamedCredentials;
 pub use self::{
     connect::{ProbeReport, RedisStoreBuilder, Servers},
+    credentials::{Credentials, CredentialsProvider},
     lease::LeaseStatus,
     store::RedisStore,
 };

@@ -6,7 +6,7 @@
 
 use redis::RedisError;
 
-use super::codes::parse;
+use super::{codes::parse, credentials};
 use crate::base::Fault;
 
 /// Why a server did not carry out a command or accept a connection, if it reported that, and a description of
@@ -23,9 +23,15 @@ pub(super) fn explain(error: &RedisError) -> (Option<Fault>, String) {
         // All nodes of a Cluster failed: the text quotes their errors, including servers' texts.
         redis::ErrorKind::Io if error.detail().is_some() => match quoted_code(detail) {
             Some(text) => said(text),
-            None => (None, unreachable_nodes(detail)),
+            None => match credentials::problem(detail) {
+                Some(problem) => (Some(Fault::NoCredentials), format!("{problem}; see the log")),
+                None => (None, unreachable_nodes(detail)),
+            },
         },
         redis::ErrorKind::Io => match io_kind(error) {
+            None if credentials::problem(&error.to_string()).is_some() => {
+                (Some(Fault::NoCredentials), error.to_string())
+            }
             Some(_) if error.to_string().contains(NO_SOCKET) => other("the socket does not exist"),
             Some(kind @ (std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::TimedOut)) => {
                 (None, std::io::Error::from(kind).to_string())

@@ -30,6 +30,7 @@ pub mod redis_server;
 pub mod slow;
 pub mod stores;
 pub mod table;
+pub mod users;
 
 pub use algorithm::InLua;
 pub use another_time::AnotherTime;

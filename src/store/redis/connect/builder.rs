@@ -1,11 +1,17 @@
 //! The settings of a store in Redis.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::tls::TlsSettings;
 #[cfg(feature = "cluster")]
 use crate::store::redis::job::Shards;
-use crate::{base::Error, store::ManualClock};
+use crate::{
+    base::Error,
+    store::{
+        ManualClock,
+        redis::credentials::{Authenticator, CredentialsProvider},
+    },
+};
 
 /// The settings of a [`RedisStore`](crate::RedisStore), from
 /// [`RedisStore::builder`](crate::RedisStore::builder).
@@ -50,6 +56,7 @@ pub struct RedisStoreBuilder {
     pub(super) cluster_shards: u16,
     pub(super) clock: Option<ManualClock>,
     pub(super) tls: TlsSettings,
+    pub(super) authenticator: Option<Arc<Authenticator>>,
 }
 
 impl RedisStoreBuilder {
@@ -64,6 +71,7 @@ impl RedisStoreBuilder {
             cluster_shards: 8,
             clock: None,
             tls: TlsSettings::default(),
+            authenticator: None,
         }
     }
 
@@ -200,6 +208,54 @@ impl RedisStoreBuilder {
         private_key_pem: impl Into<Vec<u8>>,
     ) -> Self {
         self.tls.client = Some((certificate_pem.into(), private_key_pem.into()));
+        self
+    }
+
+    /// Logs in with the credentials that `provider` returns, which may change while the store runs. Defaults to
+    /// the user and the password of the URL, which must then have none.
+    ///
+    /// It applies to one server, a Redis Cluster, and the primary that sentinels name. The sentinels have
+    /// `Servers::sentinel_credentials`.
+    ///
+    /// * **Rotation.** Each open connection is authenticated again before its credentials
+    ///   [end](crate::store::Credentials::valid_until). If the server does not accept the newer ones, they are
+    ///   sent again until then.
+    /// * **The end.** Nothing is sent over a connection whose credentials have ended. It is replaced, and its
+    ///   next call is sent over another connection.
+    /// * **A provider that fails or hangs.** The store uses the credentials that it has until they end. From
+    ///   then on Redis is unavailable: each decision takes the policy's [`FailureMode`](crate::FailureMode)
+    ///   within the deadline, and the log, [`probe`](crate::RedisStore::probe) and the decision's
+    ///   [failure](crate::Decision::failure) report the provider's error.
+    ///
+    /// [`connect`](Self::connect) waits up to ten seconds for the first credentials. A connection that is opened
+    /// later, or by a [lazy](Self::connect_lazy) store, waits a fifth of a second, and the next attempt finds the
+    /// answer of a slower provider.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::{Duration, SystemTime};
+    ///
+    /// use tower_ratelimit::{RedisStore, store::Credentials};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// // Stands for a request to the identity service.
+    /// let token = async || Ok("a token");
+    /// let provider = move || async move {
+    ///     let end = SystemTime::now() + Duration::from_secs(15 * 60);
+    ///     Ok(Credentials::new("limits", token().await?).valid_until(end))
+    /// };
+    /// let store = RedisStore::builder().credentials(provider).connect_lazy("redis://127.0.0.1:6379")?;
+    ///
+    /// let twice = RedisStore::builder().credentials(provider).connect_lazy("redis://:password@127.0.0.1");
+    /// assert!(twice.unwrap_err().to_string().starts_with("the URL has a user or a password"));
+    /// # drop(store);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn credentials(mut self, provider: impl CredentialsProvider) -> Self {
+        self.authenticator = Some(Arc::new(Authenticator::new(provider)));
         self
     }
 

@@ -2,6 +2,7 @@
 
 use std::{
     pin::Pin,
+    slice,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -52,12 +53,18 @@ impl RedisStoreBuilder {
     /// The same as [`RedisStore::connect`], and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if a
     /// setting is invalid.
     pub async fn connect(self, servers: impl Into<Servers>) -> Result<RedisStore, Error> {
+        let authenticator = self.authenticator.clone();
         let (store, first_connection) = self.store_and_connection(servers.into())?;
         current()?;
         // Boxed, because it is too large for the stack of a caller that connects to many servers.
         in_real_time(Box::pin(async {
-            let connected = first_connection.await;
-            connected.map_err(|cause| {
+            let connected = async {
+                if let Some(authenticator) = authenticator {
+                    authenticator.prepare().await?;
+                }
+                first_connection.await
+            };
+            connected.await.map_err(|cause| {
                 error::unreachable(&format!(" at {}", store.link.health().server), &cause)
             })?;
             check_server(&store).await?;
@@ -129,6 +136,10 @@ impl RedisStoreBuilder {
         M::Connection: ConnectionLike + Sync,
     {
         self.check()?;
+        ensure!(
+            self.authenticator.is_none(),
+            "the connections of a pool log in themselves: set the credentials in its manager, or use `connect`"
+        );
         #[cfg(feature = "cluster")]
         if cluster::is_clustered(&pool) {
             return Err(Error::invalid(
@@ -146,17 +157,19 @@ impl RedisStoreBuilder {
     /// them.
     fn store_and_connection(self, servers: Servers) -> Result<(RedisStore, FirstConnection), Error> {
         self.check()?;
+        self.check_logins(&servers)?;
         let names = KeyNames::new(&self.prefix);
+        let authenticator = self.authenticator.clone();
         let (source, address) = match servers.0 {
             Topology::One(url) => {
                 let info = connection_info(&url, &self.tls)?;
-                let opener = Opener::new(&self.tls, &info)?;
+                let opener = Opener::new(&self.tls, &info, authenticator)?;
                 let address = info.addr().to_string();
                 (Source::Url(info.into(), opener), address)
             }
             #[cfg(feature = "cluster")]
             Topology::Cluster(urls) => {
-                let (clients, addresses) = cluster::clients(&urls, &self.tls, self.deadline)?;
+                let (clients, addresses) = cluster::clients(&urls, &self.tls, self.deadline, authenticator)?;
                 let health = Arc::new(Health::new(addresses, self.deadline));
                 let (shared, first) = (health.clone(), clients.retrying.clone());
                 let pool = move |manager| pool(&shared, cluster::CONNECTIONS).build_unchecked(manager);
@@ -167,7 +180,8 @@ impl RedisStoreBuilder {
             }
             #[cfg(feature = "sentinel")]
             Topology::Sentinel { urls, primary, credentials } => {
-                let (primary, description) = Primary::new(&urls, primary, &credentials, &self.tls)?;
+                let (primary, description) =
+                    Primary::new(&urls, primary, &credentials, &self.tls, authenticator)?;
                 (Source::Primary(primary.into()), description)
             }
         };
@@ -177,6 +191,29 @@ impl RedisStoreBuilder {
         let pools = move || pool(&shared, self.pool_size).build_unchecked(manager.for_another_pool());
         let store = self.with_link(Arc::new(ServerLink::new(pools, health, commands)), names);
         Ok((store, Box::pin(async move { first.connect().await.map(drop) })))
+    }
+
+    /// Checks that the servers have one source of credentials.
+    fn check_logins(&self, servers: &Servers) -> Result<(), Error> {
+        if self.authenticator.is_none() {
+            return Ok(());
+        }
+        let urls: &[String] = match &servers.0 {
+            Topology::One(url) => slice::from_ref(url),
+            #[cfg(feature = "cluster")]
+            Topology::Cluster(urls) => urls,
+            #[cfg(feature = "sentinel")]
+            Topology::Sentinel { urls, .. } => urls,
+        };
+        for url in urls {
+            let info = connection_info(url, &self.tls)?;
+            let settings = info.redis_settings();
+            ensure!(
+                settings.username().is_none() && settings.password().is_none(),
+                "the URL has a user or a password although the builder has a provider of credentials: remove one of them"
+            );
+        }
+        Ok(())
     }
 
     pub(in crate::store::redis) fn with_link(self, link: Arc<dyn Link>, names: KeyNames) -> RedisStore {
@@ -271,7 +308,8 @@ mod tests {
         let mut all = vec![format!("{:?}", connection_info(url, &tls).unwrap())];
         #[cfg(feature = "cluster")]
         {
-            let (cluster, _) = cluster::clients(&[url.to_owned()], &tls, Duration::from_secs(1)).unwrap();
+            let (cluster, _) =
+                cluster::clients(&[url.to_owned()], &tls, Duration::from_secs(1), None).unwrap();
             all.extend([cluster.retrying, cluster.single_attempt].map(|client| format!("{client:?}")));
         }
         for client in all {

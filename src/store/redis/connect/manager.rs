@@ -1,7 +1,7 @@
 //! Opens the connections of a pool to one server, and names them.
 
 use std::{
-    future::Future,
+    future::{Future, ready},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -18,6 +18,7 @@ use super::primary::{Followed, Primary};
 use crate::{
     base::{UnderWay, sync::lock},
     store::redis::{
+        credentials::Session,
         error::is_broken,
         transport::{COMMANDS, answered},
     },
@@ -109,27 +110,32 @@ impl ManageConnection for Manager {
     }
 
     fn has_broken(&self, connection: &mut Self::Connection) -> bool {
+        if connection.opened.session.as_ref().is_some_and(Session::is_over) {
+            return true;
+        }
         #[cfg(feature = "sentinel")]
         if let Some(followed) = &connection.followed {
             return followed.is_outdated();
         }
-        let _ = connection;
         false
     }
 }
 
 impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        if let Some(Err(closed)) = self.opened.session.as_ref().map(Session::check) {
+            return Box::pin(ready(Err(closed)));
+        }
         #[cfg(feature = "sentinel")]
         if let Some(followed) = &self.followed {
             return Box::pin(async {
                 followed.before_command()?;
-                let reply = self.opened.0.req_packed_command(cmd).await;
+                let reply = self.opened.connection.req_packed_command(cmd).await;
                 followed.observe(&reply);
                 reply
             });
         }
-        self.opened.0.req_packed_command(cmd)
+        self.opened.connection.req_packed_command(cmd)
     }
 
     fn req_packed_commands<'a>(
@@ -138,11 +144,11 @@ impl ConnectionLike for Connection {
         offset: usize,
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
-        self.opened.0.req_packed_commands(pipeline, offset, count)
+        self.opened.connection.req_packed_commands(pipeline, offset, count)
     }
 
     fn get_db(&self) -> i64 {
-        self.opened.0.get_db()
+        self.opened.connection.get_db()
     }
 }
 

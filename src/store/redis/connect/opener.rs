@@ -4,15 +4,23 @@
 //! the runtime, even if it then uses others. That takes long, and fails on a system without certificates. So
 //! the stream is opened here, with settings that are made once, and handed to redis-rs.
 
+use std::sync::Arc;
+
 use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisResult, aio::MultiplexedConnection};
 use tokio::task::JoinSet;
 #[cfg(feature = "tls-rustls-no-provider")]
-use {redis::ConnectionAddr, rustls::ClientConfig, std::sync::Arc};
+use {redis::ConnectionAddr, rustls::ClientConfig};
 
 use super::tls::TlsSettings;
 #[cfg(feature = "tls-rustls-no-provider")]
 use super::{address::is_tls, tls_stream};
-use crate::{base::Error, store::redis::transport::answered};
+use crate::{
+    base::Error,
+    store::redis::{
+        credentials::{Authenticator, Session},
+        transport::answered,
+    },
+};
 
 /// Opens connections with the certificates of a store.
 #[derive(Clone)]
@@ -20,23 +28,54 @@ pub(super) struct Opener {
     /// The settings of TLS, if the servers have it.
     #[cfg(feature = "tls-rustls-no-provider")]
     tls: Option<Arc<ClientConfig>>,
+    /// Logs in instead of the user and the password of the address.
+    authenticator: Option<Arc<Authenticator>>,
 }
 
-/// A connection, and the task that drives it. The task ends when the set is dropped, even if the server
-/// hangs. Without TLS, redis-rs owns the task, and the set is empty.
-pub(super) type Opened = (MultiplexedConnection, JoinSet<()>);
+/// An open connection.
+pub(super) struct Opened {
+    pub(super) connection: MultiplexedConnection,
+    /// `None` if the credentials are those of the address.
+    pub(super) session: Option<Session>,
+    /// The task that drives the connection. It ends when the set is dropped, even if the server hangs. Without
+    /// TLS, redis-rs owns the task, and the set is empty.
+    _task: JoinSet<()>,
+}
 
 impl Opener {
-    pub(super) fn new(tls: &TlsSettings, info: &ConnectionInfo) -> Result<Self, Error> {
+    pub(super) fn new(
+        tls: &TlsSettings,
+        info: &ConnectionInfo,
+        authenticator: Option<Arc<Authenticator>>,
+    ) -> Result<Self, Error> {
         // Both are only used with TLS.
         let _ = (tls, info);
         Ok(Self {
             #[cfg(feature = "tls-rustls-no-provider")]
             tls: if is_tls(info) { Some(tls.client_config()?) } else { None },
+            authenticator,
         })
     }
 
+    /// The same for servers that do not have the credentials of the authenticator.
+    #[cfg(feature = "sentinel")]
+    pub(super) fn without_authenticator(&self) -> Self {
+        Self { authenticator: None, ..self.clone() }
+    }
+
     pub(super) async fn open(&self, info: &ConnectionInfo) -> RedisResult<Opened> {
+        let Some(authenticator) = &self.authenticator else {
+            let (connection, _task) = self.connect(info).await?;
+            return Ok(Opened { connection, session: None, _task });
+        };
+        let login = authenticator.login().await?;
+        let settings = login.settings(info.redis_settings());
+        let (connection, _task) = self.connect(&info.clone().set_redis_settings(settings)).await?;
+        let session = Some(Session::begin(authenticator.clone(), login, connection.clone()));
+        Ok(Opened { connection, session, _task })
+    }
+
+    async fn connect(&self, info: &ConnectionInfo) -> RedisResult<(MultiplexedConnection, JoinSet<()>)> {
         // The timeouts of redis-rs are off: the sender of a call knows its deadline, and they would count
         // time in which the runtime does not run.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);

@@ -33,6 +33,7 @@ use super::{
 use crate::{
     base::{Error, Fault, sync::lock, time::micros},
     store::redis::{
+        credentials::Authenticator,
         error::from_redis,
         transport::{CONNECT_TIMEOUT, answered},
         wire,
@@ -56,6 +57,8 @@ pub(super) struct Primary {
     template: ConnectionInfo,
     sentinels: Vec<Sentinel>,
     opener: Opener,
+    /// Opens connections to the sentinels.
+    sentinel_opener: Opener,
     /// The address that most sentinels named last.
     named: ArcSwapOption<Address>,
     created: Instant,
@@ -91,6 +94,7 @@ impl Primary {
         name: String,
         credentials: &RedisConnectionInfo,
         tls: &TlsSettings,
+        authenticator: Option<Arc<Authenticator>>,
     ) -> Result<(Self, String), Error> {
         let differ = "the URLs of the sentinels must have the same scheme, user, password and database, which also apply \
                       to the primary";
@@ -114,11 +118,13 @@ impl Primary {
             let info = info.clone().set_redis_settings(credentials.clone());
             Sentinel { info, connection: Mutex::default() }
         };
+        let opener = Opener::new(tls, first, authenticator)?;
         let primary = Self {
             name,
             template: first.clone(),
             sentinels: infos.iter().map(sentinel).collect(),
-            opener: Opener::new(tls, first)?,
+            sentinel_opener: opener.without_authenticator(),
+            opener,
             named: ArcSwapOption::default(),
             created: Instant::now(),
             due: AtomicU64::new(micros(INTERVAL)),
@@ -160,7 +166,7 @@ impl Primary {
     /// A connection to the server at `address`, if it is a primary.
     async fn connect_to(self: &Arc<Self>, address: &Address) -> RedisResult<(Opened, Followed)> {
         let mut opened = self.opener.open(&self.info(address.clone())).await?;
-        let role: Role = answered(redis::cmd("ROLE").query_async(&mut opened.0)).await?;
+        let role: Role = answered(redis::cmd("ROLE").query_async(&mut opened.connection)).await?;
         if !matches!(role, Role::Primary { .. }) {
             return Err(no_primary());
         }
@@ -246,13 +252,13 @@ impl Primary {
         let kept = mem::take(&mut *lock(&sentinel.connection));
         if let Some((of, mut connection)) = kept
             && of == runtime
-            && let Ok(address) = self.question(&mut connection.0).await
+            && let Ok(address) = self.question(&mut connection.connection).await
         {
             *lock(&sentinel.connection) = Some((of, connection));
             return Ok(address);
         }
-        let mut connection = self.opener.open(&sentinel.info).await?;
-        let address = self.question(&mut connection.0).await?;
+        let mut connection = self.sentinel_opener.open(&sentinel.info).await?;
+        let address = self.question(&mut connection.connection).await?;
         *lock(&sentinel.connection) = Some((runtime, connection));
         Ok(address)
     }

@@ -1,6 +1,6 @@
 //! The clients of a Cluster.
 
-use std::{any::TypeId, time::Duration};
+use std::{any::TypeId, sync::Arc, time::Duration};
 
 use bb8_redis::bb8::{ManageConnection, Pool};
 use redis::{
@@ -12,7 +12,10 @@ use redis::{
 use super::node::{CONNECT, NodeConnection};
 use crate::{
     base::Error,
-    store::redis::connect::{TlsSettings, connection_infos, is_tls, tcp_settings},
+    store::redis::{
+        connect::{TlsSettings, connection_infos, is_tls, tcp_settings},
+        credentials::{Authenticator, Bridge},
+    },
 };
 
 /// A client that tries again when a slot migrates or a connection could not be used, and one that does not.
@@ -34,6 +37,7 @@ pub(crate) fn clients(
     urls: &[String],
     tls: &TlsSettings,
     deadline: Duration,
+    authenticator: Option<Arc<Authenticator>>,
 ) -> Result<(Clients, String), Error> {
     // redis-rs uses the credentials of the first URL, and checks only some of those in the others.
     let differ =
@@ -58,6 +62,10 @@ pub(crate) fn clients(
             .min_retry_wait(1)
             .retry_wait_formula(1, 2)
             .max_retry_wait(25);
+        let client = match &authenticator {
+            Some(authenticator) => client.set_credentials_provider(Bridge(authenticator.clone())),
+            None => client,
+        };
         let client = if retries { client } else { client.retries(0) };
         client.build().map(ClusterManager).map_err(|_| {
             Error::invalid(

@@ -14,7 +14,7 @@
 
 use std::{
     collections::BTreeMap,
-    future::{Future, poll_fn},
+    future::{Future, poll_fn, ready},
     io,
     pin::pin,
     sync::Mutex,
@@ -40,6 +40,7 @@ use tokio::{
 use crate::{
     base::sync::lock,
     store::redis::{
+        credentials::{Session, opening},
         error::is_broken,
         transport::deadline::{CONNECT_TIMEOUT, or_late},
     },
@@ -51,6 +52,8 @@ pub(super) const CONNECT: Duration = Duration::from_millis(250);
 #[derive(Clone)]
 pub(crate) struct NodeConnection {
     connection: MultiplexedConnection,
+    /// `None` if the credentials are those of the URL.
+    session: Option<Session>,
     /// How long the search for the slots waits for this node.
     patience: Duration,
 }
@@ -94,15 +97,21 @@ impl NodeConnection {
             let opened = timeout(CONNECT, TcpStream::connect((&**host, *port))).await.ok();
             or_late(opened.map(|opened| opened.map_err(RedisError::from)))?;
         }
-        let mut connection: MultiplexedConnection = Connect::connect_with_config(info, config).await?;
+        let (connection, login) = opening(Connect::connect_with_config(info, config)).await;
+        let mut connection: MultiplexedConnection = connection?;
+        let session =
+            login.map(|(authenticator, login)| Session::begin(authenticator, login, connection.clone()));
         let asked = Instant::now();
         connection.req_packed_command(&redis::cmd("PING")).await?;
-        Ok(Self { connection, patience: PATIENCE + asked.elapsed() * ROUND_TRIPS })
+        Ok(Self { connection, session, patience: PATIENCE + asked.elapsed() * ROUND_TRIPS })
     }
 }
 
 impl ConnectionLike for NodeConnection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        if let Some(Err(closed)) = self.session.as_ref().map(Session::check) {
+            return Box::pin(once(ready(Err(closed))));
+        }
         let patience = self.patience;
         let reply = self.connection.req_packed_command(cmd);
         let mut words = cmd.args_iter().map(|word| match word {

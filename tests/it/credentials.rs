@@ -1,0 +1,194 @@
+//! Credentials that rotate: a store logs in with what a provider returns, and again before they end.
+
+use std::{
+    future::pending,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    time::{Duration, SystemTime},
+};
+
+use futures_util::{Stream, stream};
+use redis::{
+    RedisResult,
+    auth::{BasicAuth, StreamingCredentialsProvider},
+};
+use support::{
+    PATIENT, RedisServer, day, settings,
+    users::{Users, add_user, connections_of},
+    within,
+};
+use tokio::sync::mpsc;
+use tower_ratelimit::{
+    Decision, Error, ErrorKind, FailureMode, Key, Limiter, Policy, RedisStore,
+    store::{Credentials, StreamedCredentials},
+};
+
+async fn decide(limiter: &Limiter, policy: &Policy) -> Decision {
+    limiter.check(policy, &Key::new("all"), 1).await.unwrap()
+}
+
+fn plan() -> Policy {
+    day("plan", 1_000_000_000).failure_mode(FailureMode::Local { instances: 1 })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_decision_is_without_redis_while_credentials_rotate_under_load() {
+    let (server, users) = ([RedisServer::start()], Users::default());
+    users.rotate(&server, Duration::from_secs(2));
+    let store = settings().credentials(users.clone()).connect(server[0].url()).await.unwrap();
+    users.assert_no_decision_without_redis(&server, &Limiter::new(store)).await;
+}
+
+#[tokio::test]
+async fn passwords_that_change_at_no_announced_time_are_found_out() {
+    let server = RedisServer::start();
+    add_user(&server, "app", "one");
+    let (password, calls) = (Arc::new(Mutex::new("one")), Arc::new(AtomicU64::new(0)));
+    let provider = {
+        let (password, calls) = (password.clone(), calls.clone());
+        move || {
+            calls.fetch_add(1, Relaxed);
+            let password = *password.lock().unwrap();
+            async move { Ok(Credentials::new("app", password).refresh_after(Duration::from_millis(100))) }
+        }
+    };
+    let limiter = Limiter::new(settings().credentials(provider).connect(&server.url()).await.unwrap());
+    let policy = plan();
+    assert!(decide(&limiter, &policy).await.failure().is_none());
+    for (new, old) in [("two", "one"), ("three", "two")] {
+        let () = server.command(&["ACL", "SETUSER", "app", &format!(">{new}"), &format!("<{old}")]);
+        *password.lock().unwrap() = new;
+        let before = calls.load(Relaxed);
+        assert!(within(PATIENT, async || calls.load(Relaxed) > before + 1).await);
+        // Each connection has to be opened again, with the new password.
+        let () = server.command(&["CLIENT", "KILL", "USER", "app"]);
+        let is_back = async || decide(&limiter, &policy).await.failure().is_none();
+        assert!(within(PATIENT, is_back).await);
+        assert!(decide(&limiter, &policy).await.failure().is_none());
+    }
+}
+
+#[tokio::test]
+async fn a_provider_that_stops_is_an_outage_with_its_cause_once_the_credentials_have_ended() {
+    for (how, expected) in [
+        ("fails", "the credentials provider failed: the token service is down"),
+        ("hangs", "the credentials provider does not answer"),
+    ] {
+        let server = RedisServer::start();
+        add_user(&server, "app", "secret");
+        let stops = Arc::new(AtomicBool::new(false));
+        let provider = {
+            let stops = stops.clone();
+            move || {
+                let stops = stops.load(Relaxed);
+                async move {
+                    match how {
+                        _ if !stops => {
+                            let end = SystemTime::now() + Duration::from_millis(500);
+                            Ok(Credentials::new("app", "secret").valid_until(end))
+                        }
+                        "fails" => Err(Error::new(ErrorKind::StoreFailed, "the token service is down")),
+                        _ => pending().await,
+                    }
+                }
+            }
+        };
+        let store = RedisStore::builder().credentials(provider).connect(&server.url()).await.unwrap();
+        let (limiter, policy) = (Limiter::new(store.clone()), plan());
+        assert!(within(PATIENT, async || decide(&limiter, &policy).await.failure().is_none()).await);
+        stops.store(true, Relaxed);
+        // The cause is known once a connection could not be opened.
+        let seen = Mutex::new(Vec::new());
+        let fails = async || {
+            let decision = decide(&limiter, &policy).await;
+            assert!(decision.is_admitted());
+            let text = decision.failure().map(ToString::to_string).unwrap_or_default();
+            let has_cause = text.contains(expected);
+            seen.lock().unwrap().push(text);
+            has_cause
+        };
+        assert!(within(PATIENT, fails).await, "{how}: {:?}", seen.lock().unwrap().last());
+        let probed = store.probe().await;
+        let problem = match &probed {
+            Ok(report) => report.findings().collect::<Vec<_>>().join("; "),
+            Err(error) => error.to_string(),
+        };
+        assert!(problem.contains(expected), "{how}: {problem}");
+        stops.store(false, Relaxed);
+        let is_back = async || decide(&limiter, &policy).await.failure().is_none();
+        assert!(within(2 * PATIENT, is_back).await, "{how}");
+    }
+}
+
+#[tokio::test]
+async fn connecting_reports_what_is_wrong_with_the_credentials() {
+    let server = RedisServer::start();
+    add_user(&server, "app", "secret");
+    let ended = SystemTime::now() - Duration::from_secs(1);
+    let rows = [
+        (
+            "a wrong password",
+            Credentials::new("app", "wrong"),
+            "the server does not accept this user and password",
+        ),
+        (
+            "ended",
+            Credentials::new("app", "secret").valid_until(ended),
+            "credentials that have ended; check the clocks",
+        ),
+    ];
+    for (name, credentials, expected) in rows {
+        let provider = move || {
+            let credentials = credentials.clone();
+            async move { Ok(credentials) }
+        };
+        let error = settings().credentials(provider).connect(&server.url()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StoreUnreachable, "{name}");
+        assert!(
+            error.to_string().contains(expected) && !error.to_string().contains("secret"),
+            "{name}: {error}"
+        );
+    }
+    let fine = || async { Ok(Credentials::new("", "secret")) };
+    for url in ["redis://app:secret@127.0.0.1", "redis://:secret@127.0.0.1"] {
+        let error = RedisStore::builder().credentials(fine).connect_lazy(url).unwrap_err();
+        assert!(error.to_string().starts_with("the URL has a user or a password"), "{error}");
+    }
+    let text = format!("{:?}", Credentials::new("app", "a password"));
+    assert!(text.contains("app") && !text.contains("a password"), "{text}");
+}
+
+/// A provider of redis-rs, to which a test sends credentials.
+struct Sent(Mutex<Option<mpsc::UnboundedReceiver<BasicAuth>>>);
+
+impl StreamingCredentialsProvider for Sent {
+    fn subscribe(&self) -> Pin<Box<dyn Stream<Item = RedisResult<BasicAuth>> + Send>> {
+        let receiver = self.0.lock().unwrap().take().unwrap();
+        Box::pin(stream::unfold(receiver, async |mut receiver| Some((Ok(receiver.recv().await?), receiver))))
+    }
+}
+
+#[tokio::test]
+async fn a_provider_of_redis_rs_authenticates_open_connections_again() {
+    let server = RedisServer::start();
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let send = |name: &str| {
+        add_user(&server, name, "secret");
+        sender.send(BasicAuth::new(name.to_owned(), "secret".to_owned())).unwrap();
+    };
+    send("one");
+    let provider = StreamedCredentials::new(Sent(Mutex::new(Some(receiver))));
+    let limiter = Limiter::new(settings().credentials(provider).connect(&server.url()).await.unwrap());
+    let policy = plan();
+    decide(&limiter, &policy).await;
+    send("two");
+    assert!(
+        within(PATIENT, async || connections_of(&server, "one") == 0 && connections_of(&server, "two") > 0)
+            .await
+    );
+    let () = server.command(&["ACL", "DELUSER", "one"]);
+    assert!(decide(&limiter, &policy).await.failure().is_none());
+}

@@ -164,6 +164,21 @@ impl ErrorKind {
     pub const fn may_have_charged(self) -> bool {
         matches!(self, Self::StoreTimeout | Self::StoreDisconnected | Self::StoreReply)
     }
+
+    /// The name in metrics and spans, of a failure of the store.
+    #[cfg(feature = "tracing")]
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::StoreTimeout => "timeout",
+            Self::StoreBusy => "busy",
+            Self::StoreUnreachable => "unreachable",
+            Self::StoreDisconnected => "disconnected",
+            Self::StoreFailed | Self::ForeignValue => "failed",
+            Self::StoreReply => "reply",
+            Self::StoreSuspended => "suspended",
+            _ => "other",
+        }
+    }
 }
 
 impl Error {

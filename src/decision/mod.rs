@@ -6,6 +6,7 @@ mod local;
 #[cfg(feature = "metrics")]
 pub(crate) mod metrics;
 mod outcome;
+mod span;
 pub(crate) mod threshold;
 
 pub(crate) use self::{
@@ -13,6 +14,7 @@ pub(crate) use self::{
     decision::{Decision, Permit, Report},
     local::{LocalCharge, Reconciliation},
     outcome::Claim,
+    span::DecisionSpan,
 };
 pub use self::{
     decision::DecisionSource,

@@ -22,6 +22,7 @@
 //! | [`upgrades`] | What happens to the counts when I deploy a change? |
 //! | [`operations`] | How do I look at a client, lift a limit, ban, or turn limits off? |
 //! | [`metrics_and_alerts`] | What can I measure, and when should it alert? |
+//! | [`tracing`] | Which limit decided this request, and how long did it take? Spans for OpenTelemetry |
 //! | [`troubleshooting`] | What does this log line, status or error mean? |
 //! | [`testing`] | How do I test limits without sleeping and without Redis? |
 //! | [`migration`] | I come from `tower_governor`, `axum_gcra`, `tower-redis-cell`, express-rate-limit, Bucket4j, nginx, Spring or Envoy |
@@ -67,6 +68,8 @@ pub mod several_limits {}
 pub mod streams {}
 #[doc = include_str!("testing.md")]
 pub mod testing {}
+#[doc = include_str!("tracing.md")]
+pub mod tracing {}
 #[doc = include_str!("troubleshooting.md")]
 pub mod troubleshooting {}
 #[doc = include_str!("upgrades.md")]

@@ -2,6 +2,7 @@
 
 use std::{
     future::Future,
+    mem,
     pin::Pin,
     slice,
     sync::{Arc, atomic::Ordering},
@@ -14,7 +15,7 @@ use super::{
 };
 use crate::{
     base::{Answer, Error, ErrorKind, Now},
-    decision::{Charge, Charges, Decision, DecisionSource, Outcome},
+    decision::{Charge, Charges, Decision, DecisionSource, DecisionSpan, Outcome},
     policy::{Enforcement, Policy},
     store::{Action, DecideOne, LocalCounts, Store, outage::start_reconciling},
 };
@@ -24,6 +25,7 @@ pub(crate) struct Deciding {
     answer: Answer<Decision>,
     /// To decide in the store's place if it fails. `None` if the answer is complete as it is.
     charges: Option<Charges>,
+    span: DecisionSpan,
 }
 
 /// A decision, or a charge that is under way.
@@ -44,7 +46,7 @@ impl Deciding {
 
 impl From<Answer<Decision>> for Deciding {
     fn from(answer: Answer<Decision>) -> Self {
-        Self { answer, charges: None }
+        Self { answer, charges: None, span: DecisionSpan::default() }
     }
 }
 
@@ -62,10 +64,17 @@ impl Decider {
     pub(super) fn decide(self: &Arc<Self>, action: Action, charges: impl Into<Charges>) -> Answer<Decision> {
         match self.begin(action, charges.into()) {
             Now::Ready(decided) => Answer::ready(decided),
-            Now::Later(Deciding { answer, charges: None }) => answer,
-            Now::Later(Deciding { answer, charges: Some(charges) }) => {
+            Now::Later(Deciding { answer, charges: None, span }) if !span.is_some() => answer,
+            Now::Later(Deciding { answer, charges, span }) => {
                 let decider = self.clone();
-                answer.then(move |decided| decider.complete(action, &charges, decided))
+                answer.then(move |decided| {
+                    let decided = match charges {
+                        Some(charges) => decider.complete(action, &charges, decided),
+                        None => decided,
+                    };
+                    span.end(&decided);
+                    decided
+                })
             }
         }
     }
@@ -83,13 +92,38 @@ impl Decider {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Decision, Error>> {
         let decided = ready!(Pin::new(&mut deciding.answer).poll(cx));
-        Poll::Ready(match deciding.charges.take() {
+        let decided = match deciding.charges.take() {
             Some(charges) => self.complete(Action::Charge, &charges, decided),
             None => decided,
-        })
+        };
+        if deciding.span.is_some() {
+            mem::take(&mut deciding.span).end(&decided);
+        }
+        Poll::Ready(decided)
     }
 
+    // Inlined because a call would move the charges once more.
+    #[inline(always)]
     fn begin(&self, action: Action, charges: Charges) -> Begun {
+        if DecisionSpan::is_enabled() {
+            return self.begin_in_span(action, charges);
+        }
+        self.begin_without_span(action, charges)
+    }
+
+    #[cold]
+    fn begin_in_span(&self, action: Action, charges: Charges) -> Begun {
+        let span = DecisionSpan::new(action);
+        match span.in_scope(|| self.begin_without_span(action, charges)) {
+            Now::Ready(decided) => {
+                span.end(&decided);
+                Now::Ready(decided)
+            }
+            Now::Later(deciding) => Now::Later(Deciding { span, ..deciding }),
+        }
+    }
+
+    fn begin_without_span(&self, action: Action, charges: Charges) -> Begun {
         let Self { store, decide_one, background, .. } = self;
         background.check_overdue();
         let charges = match charges {
@@ -133,7 +167,9 @@ impl Decider {
     fn begun(&self, action: Action, charges: Charges, answer: Answer<Decision>) -> Begun {
         match answer.now() {
             Now::Ready(decided) => Now::Ready(self.complete(action, &charges, decided)),
-            Now::Later(answer) => Now::Later(Deciding { answer, charges: Some(charges) }),
+            Now::Later(answer) => {
+                Now::Later(Deciding { answer, charges: Some(charges), span: DecisionSpan::default() })
+            }
         }
     }
 

@@ -66,6 +66,20 @@ impl Action {
         Spec { change, denies, charges, least }
     }
 
+    /// The name in a span.
+    #[cfg(feature = "tracing")]
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::Charge => "charge",
+            Self::ChargeUpTo => "charge_up_to",
+            Self::Debit => "debit",
+            Self::Peek => "peek",
+            Self::Refund => "refund",
+            Self::Renew => "renew",
+            Self::Ban => "ban",
+        }
+    }
+
     /// Whether an admitted decision charges units.
     pub(crate) const fn charges_units(self) -> bool {
         self.spec().charges

@@ -64,6 +64,7 @@ mod settlement_tokens;
 mod several_units;
 mod shadow;
 mod shaping;
+mod spans;
 mod standards;
 mod store_failure;
 mod stored_states;

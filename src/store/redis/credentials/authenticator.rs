@@ -164,7 +164,7 @@ impl Authenticator {
         let before = self.latest.borrow().problem.clone();
         match (before.as_deref(), problem) {
             (before, Some(problem)) if before != Some(problem) => {
-                log!(warn, problem, "the credentials provider failed; it is called again");
+                log!(warn, problem = %problem, "the credentials provider failed; it is called again");
             }
             (Some(_), None) => log!(info, "the credentials provider answers again"),
             _ => {}

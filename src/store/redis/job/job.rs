@@ -15,7 +15,7 @@ use super::names::KeyNames;
 use crate::{
     algorithm::twin::Receipt,
     base::{Answer, Error, SharedResult, sync::lock},
-    decision::{Charge, Charges, Decision, OneOrMany},
+    decision::{Charge, Charges, Decision, DecisionSpan, OneOrMany},
     store::{
         Action, Counts, PenaltyCharge,
         redis::{deny_cache::DenyObserver, script::Script},
@@ -43,6 +43,8 @@ pub(crate) struct Job {
     /// Units to lease and return. Only for a job with one charge.
     pub(crate) lease: Option<Box<LeaseRequest>>,
     pub(crate) result: Mutex<JobResult>,
+    /// The span of the decision, if it has one.
+    pub(crate) span: DecisionSpan,
     /// The link that makes the decision.
     pub(crate) maker: Arc<dyn Maker>,
     /// When the job entered a queue. Not a `OnceLock`, which costs more at every decision.
@@ -159,6 +161,7 @@ impl Job {
             denial: None,
             lease: None,
             result: Mutex::default(),
+            span: if DecisionSpan::is_enabled() { DecisionSpan::current() } else { DecisionSpan::default() },
             maker,
             #[cfg(feature = "metrics")]
             entered: Mutex::default(),
@@ -185,7 +188,7 @@ impl Job {
         let (names, script) = (self.names.clone(), self.script.clone());
         let (charges, maker) = (Charges::Many(charges), self.maker.clone());
         let part = Self::new(action, charges, names, script, self.deadline, maker);
-        Self { time: self.time, is_patient: self.is_patient, ..part }
+        Self { time: self.time, is_patient: self.is_patient, span: self.span.clone(), ..part }
     }
 
     /// The charges, and then those against penalties, in the order of their keys and records.

@@ -35,6 +35,7 @@ use super::{
     deadline::{TimeLeft, while_ticking},
     lone::STUCK,
     queue::expire,
+    span::CallSpan,
     target::{Sender, Target},
 };
 #[cfg(feature = "metrics")]
@@ -178,6 +179,7 @@ impl<S: Sender> Lane<S> {
                 }
             };
             jobs.iter().for_each(|job| job.sending());
+            let span = CallSpan::begin(jobs, &self.target.health.server);
             let reply = self.target.sender.send_batch(&mut slot, jobs);
             // Its jobs are all patient or none is.
             let is_patient = jobs.iter().any(|job| job.is_patient);
@@ -197,6 +199,7 @@ impl<S: Sender> Lane<S> {
                 open_another(&self.target);
             })
             .await;
+            span.end(&ended);
             let now = Instant::now();
             // A call that was late is recorded already, unless it is patient. Its reply does not show that
             // Redis answers in time.

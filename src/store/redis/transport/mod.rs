@@ -12,6 +12,7 @@ mod lone;
 mod queue;
 mod runtimes;
 mod server;
+mod span;
 mod target;
 
 #[cfg(feature = "sentinel")]

@@ -1,0 +1,150 @@
+//! The span of a decision, for OpenTelemetry: see the guide to tracing.
+
+use crate::{base::Error, store::Action};
+#[cfg(feature = "tracing")]
+use {
+    super::{Decision, Outcome, Verdict},
+    tracing::{Level, Span, field::Empty},
+};
+
+/// The span of a decision that is being made. Without the feature `tracing`, or while no subscriber wants the
+/// span, it does nothing.
+#[derive(Clone, Default)]
+pub(crate) struct DecisionSpan {
+    // Boxed because it is rare, and what has it is moved at each decision.
+    #[cfg(feature = "tracing")]
+    span: Option<Box<Span>>,
+}
+
+#[cfg(feature = "tracing")]
+impl DecisionSpan {
+    #[inline]
+    pub(crate) fn is_enabled() -> bool {
+        tracing::span_enabled!(target: "tower_ratelimit::span", Level::DEBUG)
+    }
+
+    /// A new span, in the current one.
+    #[cold]
+    pub(crate) fn new(action: Action) -> Self {
+        let span = tracing::debug_span!(
+            target: "tower_ratelimit::span",
+            "ratelimit.decision",
+            ratelimit.action = action.as_str(),
+            ratelimit.policy = Empty,
+            ratelimit.verdict = Empty,
+            ratelimit.limit = Empty,
+            ratelimit.remaining = Empty,
+            ratelimit.retry_after = Empty,
+            ratelimit.source = Empty,
+            ratelimit.failure_mode = Empty,
+            ratelimit.shadow = Empty,
+            error.type = Empty,
+            otel.status_code = Empty,
+        );
+        Self { span: Some(Box::new(span)) }
+    }
+
+    /// The current span, which is a decision's.
+    #[cfg(feature = "redis")]
+    #[cold]
+    pub(crate) fn current() -> Self {
+        Self { span: Some(Box::new(Span::current())) }
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn span(&self) -> Option<&Span> {
+        self.span.as_deref()
+    }
+
+    pub(crate) fn in_scope<T>(&self, make: impl FnOnce() -> T) -> T {
+        match &self.span {
+            Some(span) => span.in_scope(make),
+            None => make(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn is_some(&self) -> bool {
+        self.span.is_some()
+    }
+
+    /// Ends the span with the decision.
+    #[cold]
+    pub(crate) fn end(self, decided: &Result<Decision, Error>) {
+        let Some(span) = self.span else { return };
+        match decided {
+            Ok(decision) => record(&span, decision),
+            Err(error) => {
+                span.record("error.type", error.kind().as_str());
+                span.record("otel.status_code", "ERROR");
+            }
+        }
+    }
+}
+
+#[cfg(feature = "tracing")]
+fn record(span: &Span, decision: &Decision) {
+    span.record("ratelimit.source", decision.source().as_str());
+    let verdict = match decision.verdict() {
+        Verdict::Admit => "admitted",
+        Verdict::Delay(_) => "delayed",
+        Verdict::Deny { .. } if decision.is_banned() => "banned",
+        Verdict::Deny { .. } => "denied",
+    };
+    span.record("ratelimit.verdict", verdict);
+    if let Some(retry_after) = decision.retry_after() {
+        span.record("ratelimit.retry_after", retry_after.as_secs_f64());
+    }
+    if let Some(binding) = decision.binding() {
+        span.record("ratelimit.policy", binding.policy().name());
+        span.record("ratelimit.limit", binding.capacity());
+        span.record("ratelimit.remaining", binding.remaining());
+    }
+    if let Some(failure) = decision.failure() {
+        // Decisions without an outcome are those of `FailureMode::Open`.
+        let mode = decision.binding().map_or_else(
+            || "open".to_owned(),
+            |binding| binding.policy().settings().failure_mode.to_string(),
+        );
+        span.record("ratelimit.failure_mode", &*mode);
+        span.record("error.type", failure.kind().as_str());
+    }
+    let names: Vec<_> = decision
+        .shadows()
+        .iter()
+        .filter(|shadow| shadow.is_denied())
+        .map(|shadow: &Outcome| shadow.policy().name())
+        .collect();
+    if !names.is_empty() {
+        span.record("ratelimit.shadow", &*names.join(","));
+    }
+}
+
+#[cfg(not(feature = "tracing"))]
+#[expect(clippy::unused_self, clippy::missing_const_for_fn, reason = "the same as with the feature")]
+impl DecisionSpan {
+    #[inline]
+    pub(crate) fn is_enabled() -> bool {
+        false
+    }
+
+    pub(crate) fn new(_: Action) -> Self {
+        Self {}
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn current() -> Self {
+        Self {}
+    }
+
+    pub(crate) fn in_scope<T>(&self, make: impl FnOnce() -> T) -> T {
+        make()
+    }
+
+    #[inline]
+    pub(crate) fn is_some(&self) -> bool {
+        false
+    }
+
+    pub(crate) fn end(self, _: &Result<super::Decision, Error>) {}
+}

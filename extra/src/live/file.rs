@@ -1,4 +1,4 @@
-//! Policies from a TOML file.
+//! Policies from a file in TOML, JSON or YAML.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry as Slot},
@@ -7,13 +7,14 @@ use std::{
 };
 
 use serde::Deserialize;
-use serde_path_to_error::Segment;
+use serde_path_to_error::{Path, Segment};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tower_ratelimit::{Error, policy::Enforcement};
 
 use super::{
-    error_place::{Entry, line_of, no_toml, without_name},
+    error_place::{Entry, without_name},
     follow::Origin,
+    format::{Format, Problem},
     parsed::Parsed,
     text_file::{Place, TextFile},
 };
@@ -47,19 +48,16 @@ impl PolicyFile {
     }
 }
 
-/// The error of the deserializer, with its place.
-fn explain(file: &Place, text: &str, error: &serde_path_to_error::Error<toml::de::Error>) -> Error {
-    let (place, error) = (error.path(), error.inner());
-    let line = line_of(text, error.span());
-    let message = error.message().trim_end();
-    let mut entry = Entry::of(place);
+/// The error of an entry, with its place.
+fn explain(file: &Place, text: &str, format: Format, line: &str, path: &Path, message: &str) -> Error {
+    let mut entry = Entry::of(path);
     let policy = match (entry.0.first(), entry.0.get(1)) {
         (Some(Segment::Map { key }), Some(Segment::Seq { index })) if key == "policies" => Some(*index),
         _ => None,
     };
     let Some(index) = policy else { return file.invalid(format_args!("{line}: {entry}{message}")) };
     entry.0.drain(..2);
-    let Some(name) = name_of(text, index) else {
+    let Some(name) = name_of(text, format, index) else {
         let number = index + 1;
         return file.invalid(format_args!("{line}: policy {number} of the file: {entry}{message}"));
     };
@@ -83,12 +81,17 @@ impl Origin for PolicyFile {
 
 fn parse(file: &Place, content: &[u8]) -> Result<Parsed, Error> {
     let text = file.text(content)?;
-    let tables = toml::Deserializer::parse(text).map_err(|error| no_toml(file, text, &error))?;
-    let Tables { enforcement, policies: read } =
-        serde_path_to_error::deserialize(tables).map_err(|error| explain(file, text, &error))?;
+    let format = Format::of(file)?;
+    let Tables { enforcement, policies: read } = format.read(text).map_err(|problem| match problem {
+        Problem::Syntax { line, message } => {
+            file.invalid(format_args!("{line}: no valid {}: {message}", format.name()))
+        }
+        Problem::Entry { line, path, message } => explain(file, text, format, &line, &path, &message),
+    })?;
     // Probably a file that is not written yet, or an example in comments.
     if enforcement.is_none() && read.is_none() {
-        return Err(file.invalid(": the file has no entries: write a table `[[policies]]` for each policy"));
+        return Err(file
+            .invalid(format_args!(": the file has no entries: write {} for each policy", format.policy())));
     }
     let mut policies = BTreeMap::new();
     for PolicyConfig(policy) in read.unwrap_or_default() {
@@ -106,8 +109,8 @@ fn parse(file: &Place, content: &[u8]) -> Result<Parsed, Error> {
 }
 
 /// The name of a policy in a file with an error.
-fn name_of(text: &str, index: usize) -> Option<String> {
-    let file: toml::Table = toml::from_str(text).ok()?;
+fn name_of(text: &str, format: Format, index: usize) -> Option<String> {
+    let file: serde_json::Value = format.read(text).ok()?;
     let policy = file.get("policies")?.as_array()?.get(index)?;
     policy.get("name")?.as_str().map(ToOwned::to_owned)
 }

@@ -9,6 +9,7 @@
 mod error_place;
 mod file;
 mod follow;
+mod format;
 #[cfg(feature = "redis")]
 mod hash;
 mod health;

@@ -81,8 +81,11 @@ pub struct LivePolicies {
 }
 
 impl LivePolicies {
-    /// Reads policies from the TOML file at `path`, and reads it again every 500 ms, or at the interval of
+    /// Reads policies from the file at `path`, and reads it again every 500 ms, or at the interval of
     /// [`poll_every`](Self::poll_every).
+    ///
+    /// The file is JSON if its name ends with `.json`, YAML if it ends with `.yaml` or `.yml`, which requires
+    /// the feature `yaml`, and otherwise TOML.
     ///
     /// The policies are tables `[[policies]]`, as in [any configuration file](crate::config#entries).
     /// `enforcement`, above them, sets the [switch](Self::enforcement): `"on"`, the default, `"report-only"`
@@ -100,6 +103,15 @@ impl LivePolicies {
     /// [[policies]]
     /// name = "api"
     /// quota = "10/s burst 20"
+    /// ```
+    ///
+    /// The same in YAML:
+    ///
+    /// ```yaml
+    /// enforcement: "on"
+    /// policies:
+    ///   - { name: login, quota: 5/min, algorithm: sliding-log, failure_mode: closed }
+    ///   - { name: api, quota: 10/s burst 20 }
     /// ```
     ///
     /// Changes are found by content, so Kubernetes ConfigMaps, symbolic links and editors that rename files

@@ -53,6 +53,11 @@ impl Place {
         Error::new(ErrorKind::InvalidConfig, format!("{}{problem}", self.path.display()))
     }
 
+    /// What the name of the file ends with, after the last dot, in lower case.
+    pub(super) fn extension(&self) -> String {
+        self.path.extension().map(|end| end.to_string_lossy().to_lowercase()).unwrap_or_default()
+    }
+
     /// The text of `content`.
     pub(crate) fn text<'a>(&self, content: &'a [u8]) -> Result<&'a str, Error> {
         str::from_utf8(content)

@@ -363,3 +363,58 @@ fn without_a_runtime_the_error_says_where_to_make_them() {
     );
     assert!(format!("{live:?}").contains("version: 0"), "{live:?}");
 }
+
+#[tokio::test]
+async fn a_file_is_read_in_the_format_of_its_name() {
+    let directory = Directory::new();
+    let rows = [
+        (
+            "limits.toml",
+            "enforcement = 'report-only'\n[[policies]]\nname = 'api'\nquota = '2/h'\n[[policies]]\nname = 'login'\nquota = { limit = 5, per = 'month' }\n",
+        ),
+        (
+            "limits.JSON",
+            "{ \"enforcement\": \"report-only\", \"policies\": [\n{ \"name\": \"api\", \"quota\": \"2/h\" },\n{ \"name\": \"login\", \"quota\": { \"limit\": 5, \"per\": \"month\" } } ] }",
+        ),
+        (
+            "limits.yml",
+            "enforcement: report-only\npolicies:\n  - name: api\n    quota: 2/h\n  - name: login\n    quota: { limit: 5, per: month }\n",
+        ),
+    ];
+    for (name, text) in rows {
+        let path = directory.file(name);
+        replace(&path, text);
+        let live = LivePolicies::file(&path).unwrap().poll_every(Duration::from_millis(10));
+        assert_eq!(quotas(&live).join(", "), "api 2/h, login 5/month", "{name}");
+        assert_eq!(live.enforcement().get(), Enforcement::ReportOnly, "{name}");
+        // A change that is wrong, and one that is not.
+        replace(&path, &text.replace("2/h", "two"));
+        assert!(eventually(async || live.last_error().is_some()).await, "{name}");
+        let error = live.last_error().unwrap().to_string();
+        assert!(error.contains("policy `api`: entry `quota`: invalid quota `two`"), "{name}: {error}");
+        assert!(error.contains(", line "), "{name}: {error}");
+        replace(&path, &text.replace("2/h", "3/h"));
+        assert!(eventually(async || quotas(&live)[0] == "api 3/h").await, "{name}");
+        replace(&path, "{ \"half");
+        assert!(eventually(async || live.last_error().is_some()).await, "{name}");
+        let error = live.last_error().unwrap().to_string();
+        assert!(error.contains(": no valid "), "{name}: {error}");
+    }
+    for (name, text, problem) in [
+        ("empty.json", "{}", "write an object in the array `policies` for each policy"),
+        ("empty.yaml", "{}", "write an item in the list `policies` for each policy"),
+        ("twice.yaml", "policies: []\npolicies: []\n", "duplicate"),
+        ("more.json", "{ \"policies\": [] } true", "no valid JSON: trailing characters"),
+        (
+            "unknown.yaml",
+            "policies:\n  - name: api\n    quota: 2/h\n    limit: 5\n",
+            "policy `api`: entry `limit`: unknown field `limit`",
+        ),
+    ] {
+        let path = directory.file(name);
+        replace(&path, text);
+        let error = LivePolicies::file(&path).map(|_| ()).unwrap_err().to_string();
+        assert!(error.contains(problem), "{name}: {error}");
+        assert_eq!(error.lines().count(), 1, "{name}: {error}");
+    }
+}

@@ -141,12 +141,9 @@ pub(crate) async fn decide_once(store: &RedisStore, policy: &Policy) -> Result<(
         _ => {}
     }
     let mut decided = Err(wire::unexpected());
-    let time = wire::decode(reply, &[&job], |job, reply| {
+    wire::decode(reply, &[&job], clock, |job, reply| {
         decided = reply.and_then(|reply| wire::decision(job, reply))
     });
-    if let (Some(clock), Some(time)) = (clock, time) {
-        clock.report(time);
-    }
     let decided = match decided {
         // The next decision has the right windows.
         Err(error) if error.fault() == Some(Fault::OtherWindow) => Ok(()),

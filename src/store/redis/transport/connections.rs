@@ -94,40 +94,20 @@ impl<M: ConnectionManager> Connections<M> {
     /// connection was closed while it was idle, or if the server's time is in none of the call's windows.
     async fn send(self: &Arc<Self>, slot: &mut Slot<M>, jobs: &[&Job], repeats: u8) -> Result<(), Error> {
         let Some(call) = wire::encode(jobs, &self.health.clock) else { return Ok(()) };
-        let ended = self.exchange(slot, &call).await;
-        let (ended, again) = self.ended(ended, &call, jobs, repeats);
-        if again.is_empty() { ended } else { Box::pin(self.send(slot, &again, repeats - 1)).await }
-    }
-
-    /// Answers `jobs` after their call. Returns how it ended, and the jobs to send again: none without
-    /// `repeats`.
-    fn ended<'a>(
-        &self,
-        ended: Result<Value, ExchangeError>,
-        call: &Call,
-        jobs: &[&'a Job],
-        repeats: u8,
-    ) -> (Result<(), Error>, Vec<&'a Job>) {
-        let failed = match ended {
+        let (ended, again) = match self.exchange(slot, &call).await {
             Ok(reply) => {
                 let undecided = wire::answer(reply, jobs, call.calendar(&self.health.clock));
-                if repeats > 0 {
-                    return (Ok(()), undecided.into_iter().map(|(job, _)| job).collect());
+                if undecided.is_empty() {
+                    return Ok(());
                 }
-                undecided.into_iter().for_each(|(job, error)| job.answer(Err(error)));
-                return (Ok(()), Vec::new());
+                (Ok(()), undecided_again(undecided, repeats))
             }
-            Err(failed) => failed,
+            Err(failed) => {
+                let again = failed_again(&failed, &call, jobs, repeats);
+                (Err(failed.error), again)
+            }
         };
-        // Only jobs that must not be repeated fail, and their callers do not wait for the others.
-        let is_repeated =
-            |job: &&&Job| repeats > 0 && failed.was_closed && !call.may_repeat && job.may_be_repeated();
-        let again: Vec<&Job> = jobs.iter().filter(is_repeated).copied().collect();
-        jobs.iter().filter(|job| !is_repeated(job)).for_each(|job| {
-            job.answer(Err(failed.error.clone()));
-            job.end();
-        });
-        (Err(failed.error), again)
+        if again.is_empty() { ended } else { Box::pin(self.send(slot, &again, repeats - 1)).await }
     }
 
     /// Sends a call and reads its reply, on the connection in `slot` or, if it is empty, on one of the pool.
@@ -261,6 +241,28 @@ impl<M: ConnectionManager> Sender for Arc<Connections<M>> {
     async fn send_batch(&self, slot: &mut Slot<M>, jobs: &[&Job]) -> Result<(), Error> {
         self.send(slot, jobs, REPEATS).await
     }
+}
+
+/// The jobs of a call to send again, of those that its reply does not decide. Without `repeats` it answers
+/// them, and returns none.
+fn undecided_again(undecided: Vec<(&Job, Error)>, repeats: u8) -> Vec<&Job> {
+    if repeats > 0 {
+        return undecided.into_iter().map(|(job, _)| job).collect();
+    }
+    undecided.into_iter().for_each(|(job, error)| job.answer(Err(error)));
+    Vec::new()
+}
+
+/// The jobs of a call without a reply to send again: none without `repeats`. Answers the others.
+fn failed_again<'a>(failed: &ExchangeError, call: &Call, jobs: &[&'a Job], repeats: u8) -> Vec<&'a Job> {
+    // Only jobs that must not be repeated fail, and their callers do not wait for the others.
+    let is_repeated =
+        |job: &&&Job| repeats > 0 && failed.was_closed && !call.may_repeat && job.may_be_repeated();
+    jobs.iter().filter(|job| !is_repeated(job)).for_each(|job| {
+        job.answer(Err(failed.error.clone()));
+        job.end();
+    });
+    jobs.iter().filter(is_repeated).copied().collect()
 }
 
 /// A connection of `pool`. Waits without a limit; the caller sets one.

@@ -38,31 +38,32 @@ pub(crate) fn answer<'a>(
     clock: Option<&ServerClock>,
 ) -> Vec<(&'a Job, Error)> {
     let mut undecided = Vec::new();
-    let time = decode(reply, jobs, |job, reply| match reply {
+    decode(reply, jobs, clock, |job, reply| match reply {
         Err(error) if error.fault() == Some(Fault::OtherWindow) => undecided.push((job, error)),
         reply => job.answer(reply),
     });
-    if let (Some(clock), Some(time)) = (clock, time) {
-        clock.report(time);
-    }
     undecided
 }
 
 /// Splits the reply to `jobs` into a reply for each job, in their order. Denials, leases and errors are
-/// decoded now; the caller of a job decodes an admission with [`decision`]. Returns the server's time.
+/// decoded now; the caller of a job decodes an admission with [`decision`]. `clock` gets the server's time.
 pub(crate) fn decode<'a>(
     reply: Value,
     jobs: &[&'a Job],
+    clock: Option<&ServerClock>,
     mut each: impl FnMut(&'a Job, Result<Reply, Error>),
-) -> Option<u64> {
+) {
     let expected = jobs.iter().map(|job| records_of(job)).sum::<usize>();
     let mut reader = Reader::new(reply, expected);
-    let time = reader.as_ref().and_then(|reader| reader.records.time());
+    if let (Some(clock), Some(reader)) = (clock, &reader)
+        && let Some(time) = reader.records.time()
+    {
+        clock.report(time);
+    }
     for (i, &job) in jobs.iter().enumerate() {
         let is_last = i + 1 == jobs.len();
         each(job, reader.as_mut().map_or_else(|| Err(unexpected()), |reader| reader.next(job, is_last)));
     }
-    time
 }
 
 /// The decision of a job with this reply.
@@ -325,7 +326,7 @@ mod tests {
 
     fn decode(reply: &Value, jobs: &[&Job]) -> Vec<Result<Decision, Error>> {
         let mut decisions = Vec::new();
-        super::decode(reply.clone(), jobs, |job, reply| {
+        super::decode(reply.clone(), jobs, None, |job, reply| {
             decisions.push(reply.and_then(|reply| decision(job, reply)));
         });
         decisions

@@ -253,7 +253,16 @@ impl Numbers {
         self.push(if main > 0 { charge.cost() } else { cost(job, charge) });
         self.push_short(main);
         self.bytes.extend_from_slice(charge.policy().usual());
-        if let Some([before, start, end, after]) = windows(job, charge.policy(), clock) {
+        if charge.policy().is_of_calendar() {
+            self.push_windows(job, charge.policy(), clock);
+        }
+    }
+
+    /// Appends the windows of a calendar for `lua/usual.lua`.
+    // A function apart, because most policies have no calendar.
+    #[cold]
+    fn push_windows(&mut self, job: &Job, policy: &Policy, clock: &ServerClock) {
+        if let Some([before, start, end, after]) = windows(job, policy, clock) {
             self.extend(&[end, start, before, after]);
             self.has_calendar |= job.time.is_none();
         }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use bb8_redis::bb8::{ManageConnection, Pool, PooledConnection, RunError};
+use futures_util::future::BoxFuture;
 use redis::{Cmd, RedisError, RedisResult, Value, aio::ConnectionLike};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -234,8 +235,8 @@ impl<M: ConnectionManager> Sender for Arc<Connections<M>> {
         self.reply(redis::cmd("PING"), PROBE_TIMEOUT).await.map(drop)
     }
 
-    async fn connection(&self) -> RedisResult<Self::Connection> {
-        connection(&self.pool, &self.health).await
+    fn connection(&self) -> BoxFuture<'_, RedisResult<Self::Connection>> {
+        Box::pin(connection(&self.pool, &self.health))
     }
 
     async fn send_batch(&self, slot: &mut Slot<M>, jobs: &[&Job]) -> Result<(), Error> {

@@ -219,8 +219,7 @@ impl<S: Sender> Lane<S> {
 
     /// A connection, unless the decisions that wait for it have failed.
     async fn check_out(&self) -> Option<S::Connection> {
-        // Boxed because it has as much room as all else in a lane.
-        let mut connection = Box::pin(self.target.sender.connection());
+        let mut connection = self.target.sender.connection();
         // An idle connection needs no timers.
         let connected = match poll_fn(|cx| Poll::Ready(connection.as_mut().poll(cx))).await {
             Poll::Ready(connected) => connected,
@@ -285,7 +284,7 @@ impl<S: Sender> Drop for Lane<S> {
 
 #[cfg(test)]
 mod tests {
-    use std::future::pending;
+    use std::future::{pending, ready};
 
     use futures_util::future::join_all;
     use redis::RedisResult;
@@ -314,9 +313,8 @@ mod tests {
             pending().await
         }
 
-        async fn connection(&self) -> RedisResult<()> {
-            sleep(2 * DEADLINE).await;
-            Ok(())
+        fn connection(&self) -> BoxFuture<'_, RedisResult<()>> {
+            Box::pin(sleep(2 * DEADLINE).map(Ok))
         }
 
         async fn send_batch(&self, _: &mut Option<()>, _: &[&Job]) -> Result<(), Error> {
@@ -349,8 +347,8 @@ mod tests {
             Ok(())
         }
 
-        async fn connection(&self) -> RedisResult<()> {
-            Ok(())
+        fn connection(&self) -> BoxFuture<'_, RedisResult<()>> {
+            Box::pin(ready(Ok(())))
         }
 
         async fn send_batch(&self, _: &mut Option<()>, jobs: &[&Job]) -> Result<(), Error> {

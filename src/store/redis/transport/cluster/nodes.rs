@@ -8,6 +8,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bb8_redis::bb8::Pool;
+use futures_util::future::{BoxFuture, FutureExt as _, TryFutureExt as _};
 use redis::{
     RedisError, RedisResult, RetryMethod, Value,
     aio::ConnectionLike,
@@ -76,9 +77,9 @@ impl Sender for Arc<Nodes> {
     }
 
     /// A connection for the first attempt.
-    async fn connection(&self) -> RedisResult<Self::Connection> {
+    fn connection(&self) -> BoxFuture<'_, RedisResult<Self::Connection>> {
         // A clone is used, and the pooled connection is free for others immediately.
-        connection(&self.single_attempt, &self.health).await.map(|connection| connection.clone())
+        connection(&self.single_attempt, &self.health).map_ok(|connection| connection.clone()).boxed()
     }
 
     /// The keys of `jobs` are in one slot.

@@ -82,7 +82,7 @@ test-oldest:
 	@.ci/get-servers redis-6.2
 	PATH=$$PWD/target/servers/redis-6.2:$$PATH cargo test --workspace --all-features -- --skip tls
 
-# The tests that talk to a server on Redis 6.2, 7.0 and 8.2 and Valkey 8.0, each with RESP2 and RESP3. Prints a table.
+# The tests that talk to a server on Redis 6.2, 7.0 and 8.2 and Valkey 8.0 and 9.1, each with RESP2 and RESP3. Prints a table.
 # Downloads the servers into target/. About four minutes for each line of the table on two cores.
 test-servers:
 	@.ci/get-redis

@@ -18,6 +18,7 @@
 //! | [`outgoing`] | How do I keep jobs and outgoing calls within a limit? |
 //! | [`failure`] | What happens if Redis is unavailable? What does an outage admit? |
 //! | [`redis`] | Which Redis, which settings, how large? Cluster, Sentinel, TLS, ACL |
+//! | [`servers`] | Does my managed Redis, Valkey or compatible server work? Tokens that rotate, several regions |
 //! | [`deployment`] | What do I check before production? |
 //! | [`upgrades`] | What happens to the counts when I deploy a change? |
 //! | [`operations`] | How do I look at a client, lift a limit, ban, or turn limits off? |
@@ -62,6 +63,8 @@ pub mod outgoing {}
 pub mod quickstart {}
 #[doc = include_str!("redis.md")]
 pub mod redis {}
+#[doc = include_str!("servers.md")]
+pub mod servers {}
 #[doc = include_str!("several_limits.md")]
 pub mod several_limits {}
 #[doc = include_str!("streams.md")]

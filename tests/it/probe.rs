@@ -43,7 +43,11 @@ async fn what_prevents_decisions_is_an_error_of_connect_with_its_remedy() {
     let full = RedisServer::with(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]);
     let fails = |error: &'static str| fake_server::scripted(move |_| error.to_owned());
     let unsaved = fails("-MISCONF Redis is configured to save RDB snapshots\r\n").await;
+    let no_engine = fails("-ERR Could not find scripting engine 'lua'\r\n").await;
+    let no_eval = fails("-ERR unknown command 'EVAL', with args beginning with: \r\n").await;
     let rows = [
+        ("a Valkey without its module for Lua", no_engine, "load its module `lua`"),
+        ("a server without scripts", no_eval, "the server runs no Lua scripts"),
         ("keys of another prefix", elsewhere, "ACL SETUSER <user> ~rl:* -@all +evalsha"),
         ("no scripts", no_scripts, "ACL SETUSER <user> ~rl:* -@all +evalsha"),
         // The server has the scripts already.

@@ -6,13 +6,14 @@ use axum::{
     Router,
     routing::{get, post},
 };
-use tower_ratelimit::{ErrorKind, Key, KeyExtractor, Limiter, Policy, policy::EnforcementSwitch};
+use tower_ratelimit::{ErrorKind, Key, KeyExtractor, Limiter, Policy};
 
 use super::{
     bans::{ban, bans, unban},
     handlers::{enforcement, explain, policies, policy, refund, reset, set_enforcement},
     policies::Policies,
     settings::Settings,
+    switch::Switch,
 };
 
 /// Builds the [router](crate::admin) for operators, with more settings than [`admin::router`](router).
@@ -99,10 +100,11 @@ impl Admin {
 
     /// Adds `/enforcement`, which shows and moves `switch`. Defaults to no switch.
     ///
-    /// It moves the switch of this process. For all instances, write `@enforcement` into the Redis hash of
-    /// `LivePolicies::redis`.
-    pub fn enforcement(mut self, switch: &EnforcementSwitch) -> Self {
-        self.0.switch = Some(switch.clone());
+    /// With `LivePolicies::redis`, the move is written to Redis, and all instances follow within a second. An
+    /// [`EnforcementSwitch`](tower_ratelimit::policy::EnforcementSwitch), or live policies from a file, moves
+    /// only this process. The response states which of the two it was.
+    pub fn enforcement(mut self, switch: impl Into<Switch>) -> Self {
+        self.0.switch = Some(switch.into());
         self
     }
 

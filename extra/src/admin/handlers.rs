@@ -8,15 +8,13 @@ use axum::{
 };
 use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
-use tower_ratelimit::{
-    Policy,
-    policy::{Enforcement, EnforcementSwitch},
-};
+use tower_ratelimit::{Policy, policy::Enforcement};
 
 use super::{
     problem::{Problem, of_change},
     request::{Body, PathNames, body, cost, names},
     settings::Settings,
+    switch::{Reach, Switch},
 };
 use crate::{config::PolicySummary, explain::Explanation, reply::json};
 
@@ -109,22 +107,30 @@ const MAX_UNITS: u64 = 1 << 44;
 #[serde(rename = "the position of the switch", deny_unknown_fields)]
 pub(super) struct Position {
     enforcement: Enforcement,
+    applies_to: Option<Reach>,
 }
 
 pub(super) async fn enforcement(State(settings): Shared) -> Reply {
-    Ok(json(&Position { enforcement: switch(&settings)?.get() }))
+    let switch = switch(&settings)?;
+    Ok(json(&Position { enforcement: switch.get(), applies_to: Some(switch.reach()) }))
 }
 
 pub(super) async fn set_enforcement(State(settings): Shared, headers: HeaderMap, content: Body) -> Reply {
     let switch = switch(&settings)?;
-    let position: Position = body(&headers, content, r#"{"enforcement": "off"}"#)?;
+    let Position { enforcement, applies_to } = body(&headers, content, r#"{"enforcement": "off"}"#)?;
+    let reach = applies_to.unwrap_or_else(|| switch.reach());
+    if reach == Reach::AllInstances && switch.reach() != reach {
+        let detail = "the switch here moves this instance only: with policies in Redis, give `Admin::enforcement` the \
+                      `LivePolicies`";
+        return Err(Problem::new(StatusCode::CONFLICT, detail));
+    }
     let _old = switch.get();
-    switch.set(position.enforcement);
-    log!(warn, old = %_old, enforcement = %position.enforcement, "an operator moved the switch of enforcement");
-    Ok(json(&position))
+    switch.set(enforcement, reach).await?;
+    log!(warn, old = %_old, %enforcement, applies_to = ?reach, "an operator moved the switch of enforcement");
+    Ok(json(&Position { enforcement, applies_to: Some(reach) }))
 }
 
-fn switch(settings: &Settings) -> Result<&EnforcementSwitch, Problem> {
+fn switch(settings: &Settings) -> Result<&Switch, Problem> {
     settings.switch.as_ref().ok_or_else(|| {
         Problem::new(
             StatusCode::NOT_FOUND,

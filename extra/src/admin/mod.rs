@@ -42,8 +42,8 @@
 //! | `POST /policies/{policy}/keys/{key}/ban` | With `{"seconds": 600}`, [bans](tower_ratelimit::Operator::ban) the key for this time from now, under a policy with a [penalty](tower_ratelimit::Policy::penalty) |
 //! | `DELETE /policies/{policy}/keys/{key}/ban` | [Ends](tower_ratelimit::Operator::unban) the ban of the key |
 //! | `GET /policies/{policy}/bans` | The keys that are [banned](crate::explain::BanList::of) now, and for how many seconds more, `{"bans": [{"key": "alice", "identity": "alice", "key_hash": "2bd806c97f0e00af", "banned_for": 600.0}], "is_complete": true}`: the 10,000 longest bans. `is_complete` is false if there may be [others](crate::explain::BanList::is_complete). With Redis, it reads the names of all keys |
-//! | `GET /enforcement` | The position of the [switch](Admin::enforcement), `{"enforcement": "on"}` |
-//! | `PUT /enforcement` | With `{"enforcement": "off"}`, moves it, in this process |
+//! | `GET /enforcement` | The position of the [switch](Admin::enforcement) on this instance, and which instances it moves: `{"enforcement": "on", "applies_to": "all-instances"}` or `"this-instance"` |
+//! | `PUT /enforcement` | With `{"enforcement": "off"}`, moves it, on as many instances as it can. `"applies_to": "this-instance"` moves only this one, for example while Redis is unavailable |
 //!
 //! `{key}` is the key's [stored form](tower_ratelimit::key#the-stored-form), percent-encoded as any segment
 //! of a path: `alice`; `Jos%C3%A9%20Ortega`; `%25(acme%25%7Calice%25)` for the joined key `%(acme%|alice%)`.
@@ -60,7 +60,7 @@
 //! |---|---|
 //! | 400 | The path, the query or the body is invalid: a key that is empty or not in stored form, a negative number; or no request has the identity |
 //! | 404 | There is no such policy, or no switch |
-//! | 409 | Several keys belong to the identity, a permit is to be refunded, bans are read or changed under a policy without a penalty, or another program has written the value of the key: reset the key to remove it |
+//! | 409 | The switch of this instance is to move all, several keys belong to the identity, a permit is to be refunded, bans are read or changed under a policy without a penalty, or another program has written the value of the key: reset the key to remove it |
 //! | 413 | A body above axum's limit, 2 MB by default |
 //! | 415 | A body without `content-type: application/json`, which other web sites cannot send unasked |
 //! | 500 | The store does not support the algorithm of the policy, or the extractor lacks its setup |
@@ -81,8 +81,10 @@ mod policies;
 mod problem;
 mod request;
 mod settings;
+mod switch;
 
 pub use self::{
     admin::{Admin, router},
     policies::Policies,
+    switch::Switch,
 };

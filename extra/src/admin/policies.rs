@@ -94,6 +94,14 @@ impl From<LivePolicies> for Policies {
     }
 }
 
+#[cfg(feature = "live")]
+#[cfg_attr(docsrs, doc(cfg(feature = "live")))]
+impl From<&LivePolicies> for Policies {
+    fn from(policies: &LivePolicies) -> Self {
+        policies.clone().into()
+    }
+}
+
 impl fmt::Debug for Policies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Policies").field(&self.current()).finish()

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use http::StatusCode;
-use tower_ratelimit::{Key, KeyExtractor, Limiter, Policy, policy::EnforcementSwitch};
+use tower_ratelimit::{Key, KeyExtractor, Limiter, Policy};
 
-use super::{policies::Policies, problem::Problem, request::Names};
+use super::{policies::Policies, problem::Problem, request::Names, switch::Switch};
 
 #[derive(Clone)]
 pub(super) struct Settings {
@@ -13,7 +13,7 @@ pub(super) struct Settings {
     pub(super) policies: Policies,
     /// The extractors that find the keys of policies, with the policies' names.
     pub(super) extractors: Vec<(String, Arc<dyn KeyExtractor>)>,
-    pub(super) switch: Option<EnforcementSwitch>,
+    pub(super) switch: Option<Switch>,
 }
 
 impl Settings {

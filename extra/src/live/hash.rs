@@ -14,7 +14,7 @@ use crate::config::PolicyChanges;
 pub(crate) type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
 
 const VERSION: &str = "@version";
-const ENFORCEMENT: &str = "@enforcement";
+pub(super) const ENFORCEMENT: &str = "@enforcement";
 /// A hash with more fields is not for this crate.
 const MAX_FIELDS: usize = 10_000;
 const MAX_NAME: usize = 256;

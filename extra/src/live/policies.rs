@@ -3,7 +3,10 @@
 use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::sync::watch;
-use tower_ratelimit::{Error, Policy, PolicySource, policy::EnforcementSwitch};
+use tower_ratelimit::{
+    Error, Policy, PolicySource,
+    policy::{Enforcement, EnforcementSwitch},
+};
 
 use super::{
     file::PolicyFile,
@@ -11,12 +14,14 @@ use super::{
     set::Set,
 };
 #[cfg(feature = "redis")]
-use super::{follow::Origin, parsed::Parsed};
+use super::{follow::Origin, hash::ENFORCEMENT, parsed::Parsed};
+#[cfg(feature = "redis")]
+use crate::redis_hash::RedisHash;
 
 /// Named policies that change while the service runs, from a file or from Redis. Cloning gives another handle
 /// on them.
 ///
-/// [`file`](Self::file) reads a TOML file. `LivePolicies::redis` reads a hash in Redis, shared by all
+/// [`file`](Self::file) reads a file in TOML, JSON or YAML. `LivePolicies::redis` reads a hash in Redis, shared by all
 /// instances. For policies from elsewhere, such as a configuration service, use [`PolicySource::watched`].
 ///
 /// # What happens to a change
@@ -78,6 +83,9 @@ use super::{follow::Origin, parsed::Parsed};
 pub struct LivePolicies {
     set: Arc<Set>,
     versions: watch::Receiver<u64>,
+    /// Where operators change them for all instances.
+    #[cfg(feature = "redis")]
+    pub(super) hash: Option<RedisHash>,
 }
 
 impl LivePolicies {
@@ -156,7 +164,12 @@ impl LivePolicies {
     }
 
     fn of(set: Arc<Set>) -> Self {
-        Self { versions: set.versions(), set }
+        Self {
+            versions: set.versions(),
+            set,
+            #[cfg(feature = "redis")]
+            hash: None,
+        }
     }
 
     /// A source of the policy `name`, for a layer or a rule. It follows every change.
@@ -224,6 +237,35 @@ impl LivePolicies {
     pub async fn changed(&mut self) {
         // The sender lives as long as this handle.
         let _ = self.versions.changed().await;
+    }
+
+    /// Moves the [switch](Self::enforcement). With policies in Redis, the field `@enforcement` is written, and
+    /// all instances follow within a second; this one does so immediately. With a file, only this process
+    /// moves, until the value in the file changes.
+    ///
+    /// The Redis user needs `+hset`, which is part of [`acl_rule`](tower_ratelimit::RedisStore::acl_rule).
+    ///
+    /// # Errors
+    ///
+    /// Redis could not be written to: no instance moves. While it is unavailable, move the switch of each
+    /// instance.
+    pub async fn set_enforcement(&self, enforcement: Enforcement) -> Result<(), Error> {
+        #[cfg(feature = "redis")]
+        if let Some(hash) = &self.hash {
+            hash.set(ENFORCEMENT, &enforcement.to_string()).await?;
+        }
+        self.enforcement().set(enforcement);
+        Ok(())
+    }
+
+    /// Whether [`set_enforcement`](Self::set_enforcement) moves the switch of all instances.
+    #[must_use]
+    pub const fn moves_all_instances(&self) -> bool {
+        #[cfg(feature = "redis")]
+        let is_shared = self.hash.is_some();
+        #[cfg(not(feature = "redis"))]
+        let is_shared = false;
+        is_shared
     }
 
     /// The switch that the file or the hash moves. Give it to layers with

@@ -90,7 +90,10 @@ impl LivePolicies {
         let table = RedisHash::new(store, "policies");
         let hash = Arc::new(PolicyHash::new(format!("the Redis hash `{}`", table.key()), defaults)?);
         let (name, defaults) = (hash.name().to_owned(), hash.defaults());
-        Self::following(name, defaults, PoliciesInRedis { table, hash, is_first: true }).await
+        let origin = PoliciesInRedis { table: table.clone(), hash, is_first: true };
+        let mut policies = Self::following(name, defaults, origin).await?;
+        policies.hash = Some(table);
+        Ok(policies)
     }
 }
 

@@ -84,6 +84,12 @@ const PARTS: &[(&str, Fault, &str)] = &[
         OtherWindow,
         "the server's clock stepped over two windows of a calendar while the decision was made; is its time correct?",
     ),
+    (
+        // Valkey, whose Lua is a module that can be left out or unloaded.
+        "Could not find scripting engine",
+        UnknownCommand,
+        "the server runs no Lua scripts: load its module `lua`, or use a server that has it",
+    ),
     // Errors of a script's commands, which have the code ERR: first up to Redis 7.0, then of later versions
     // and of Valkey.
     ("can't run this command", NoPermission, MAY_NOT_RUN),
@@ -135,7 +141,12 @@ pub(super) fn parse(text: &str) -> (Fault, String) {
             return (NoPermission, format!("the Redis user may not run {command}: {remedy}"));
         }
         if plain.starts_with("unknown command") {
-            let explanation = format!("the server does not support or does not allow the command {command}");
+            let explanation = match command {
+                "EVAL" | "EVALSHA" => {
+                    format!("the server runs no Lua scripts ({command}): use one that does")
+                }
+                _ => format!("the server does not support or does not allow the command {command}"),
+            };
             return (UnknownCommand, explanation);
         }
     }
@@ -233,6 +244,8 @@ mod tests {
             ("@user_script: 8: WRONGTYPE Operation against a key", ForeignValue, "(WRONGTYPE)"),
             ("RATELIMIT-ALGORITHM bad: RATELIMIT-FOREIGN", Algorithm, "bad: RATELIMIT-FOREIGN"),
             ("ERR unknown command 'hello', with args beginning with: ", UnknownCommand, "HELLO"),
+            ("ERR unknown command 'EVAL', with args beginning with: ", UnknownCommand, "runs no Lua scripts"),
+            ("ERR Could not find scripting engine 'lua'", UnknownCommand, "load its module `lua`"),
             (
                 "ERR unknown command 'hunter2', with args beginning with: ",
                 Other,

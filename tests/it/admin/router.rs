@@ -6,7 +6,7 @@ use axum::{Router, routing::get};
 use http::{Method, Request, request::Parts};
 use serde_json::{Value, json};
 use support::{
-    Directory, Down, Fake, RedisServer,
+    Directory, Down, Fake, RedisServer, eventually,
     http::{Client, serve},
     settings, store,
 };
@@ -74,6 +74,11 @@ fn login() -> Policy {
     Policy::new("login", Quota::per_minute(5))
 }
 
+/// The answer of a switch that moves one instance.
+fn here(enforcement: &str) -> Value {
+    json!({"enforcement": enforcement, "applies_to": "this-instance"})
+}
+
 fn stopped() -> Limiter {
     Limiter::new(MemoryStore::with_clock(ManualClock::new()))
 }
@@ -118,16 +123,73 @@ async fn every_route_does_what_it_says_on_either_store() {
         assert_eq!(removed, (204, String::new(), Value::Null), "{name}");
         assert!(limiter.check(&login(), &alice, 5).await.unwrap().is_admitted(), "{name}");
 
-        assert_eq!(operator.get("/enforcement").await, json!({"enforcement": "on"}), "{name}");
+        assert_eq!(operator.get("/enforcement").await, here("on"), "{name}");
         for (text, position) in
             [("off", Enforcement::Off), ("report-only", Enforcement::ReportOnly), ("on", Enforcement::On)]
         {
             let body = format!(r#"{{"enforcement": "{text}"}}"#);
             let (status, _, answer) = operator.ask(Method::PUT, "/enforcement", Some(&body)).await;
-            assert_eq!((status, answer), (200, json!({"enforcement": text})), "{name}");
+            assert_eq!((status, answer), (200, here(text)), "{name}");
             assert_eq!(switch.get(), position, "{name}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_switch_in_redis_moves_all_instances_or_none() {
+    let mut server = RedisServer::start();
+    let mut instances = Vec::new();
+    for _ in 0..2 {
+        let store = store(&server).await;
+        let live = LivePolicies::redis(&store, [login()]).await.unwrap();
+        let admin = Admin::new(Limiter::new(store), &live).enforcement(&live);
+        instances.push((Operator::of(admin.router()).await, live));
+    }
+    let [(operator, here), (_, elsewhere)] = <[_; 2]>::try_from(instances).ok().unwrap();
+    let all = |enforcement: &str| json!({"enforcement": enforcement, "applies_to": "all-instances"});
+    assert_eq!(operator.get("/enforcement").await, all("on"));
+    for (text, position) in [("off", Enforcement::Off), ("report-only", Enforcement::ReportOnly)] {
+        let body = format!(r#"{{"enforcement": "{text}"}}"#);
+        let (status, _, answer) = operator.ask(Method::PUT, "/enforcement", Some(&body)).await;
+        assert_eq!((status, answer), (200, all(text)));
+        assert_eq!(here.enforcement().get(), position);
+        assert!(eventually(async || elsewhere.enforcement().get() == position).await);
+        assert_eq!(server.command::<String>(&["HGET", "rl:policies", "@enforcement"]), text);
+    }
+    let only_here = r#"{"enforcement": "on", "applies_to": "this-instance"}"#;
+    let (status, _, answer) = operator.ask(Method::PUT, "/enforcement", Some(only_here)).await;
+    assert_eq!((status, answer["applies_to"].as_str()), (200, Some("this-instance")));
+    assert_eq!(here.enforcement().get(), Enforcement::On);
+    assert_eq!(server.command::<String>(&["HGET", "rl:policies", "@enforcement"]), "report-only");
+
+    // Without Redis, no instance moves, unless it is meant alone.
+    server.kill();
+    let off = Some(r#"{"enforcement": "off"}"#);
+    operator.problem(Method::PUT, "/enforcement", off, 503, "Redis").await;
+    assert_eq!(here.enforcement().get(), Enforcement::On);
+    let only_here = only_here.replace(r#""on""#, r#""off""#);
+    assert_eq!(operator.ask(Method::PUT, "/enforcement", Some(&only_here)).await.0, 200);
+    assert_eq!(here.enforcement().get(), Enforcement::Off);
+}
+
+#[tokio::test]
+async fn a_switch_of_a_file_or_a_process_moves_one_instance() {
+    let directory = Directory::new();
+    let path = directory.file("limits.toml");
+    std::fs::write(&path, "[[policies]]\nname = 'login'\nquota = '5/min'\n").unwrap();
+    let live = LivePolicies::file(&path).unwrap();
+    let file = Operator::of(Admin::new(stopped(), &live).enforcement(&live).router()).await;
+    let switch = EnforcementSwitch::default();
+    let process = Operator::of(Admin::new(stopped(), login()).enforcement(&switch).router()).await;
+    for (name, operator) in [("file", file), ("process", process)] {
+        let (status, _, answer) =
+            operator.ask(Method::PUT, "/enforcement", Some(r#"{"enforcement": "off"}"#)).await;
+        assert_eq!((status, answer), (200, here("off")), "{name}");
+        let all = Some(r#"{"enforcement": "on", "applies_to": "all-instances"}"#);
+        operator.problem(Method::PUT, "/enforcement", all, 409, "moves this instance only").await;
+        assert_eq!(operator.get("/enforcement").await, here("off"), "{name}");
+    }
+    assert_eq!((live.enforcement().get(), switch.get()), (Enforcement::Off, Enforcement::Off));
 }
 
 #[tokio::test]
@@ -550,7 +612,7 @@ async fn a_store_that_is_unavailable_is_answered_with_503() {
     operator.problem(Method::DELETE, key, None, 503, "Redis").await;
     operator.problem(Method::GET, key, None, 503, "the failure mode `local` decides until then").await;
     server.restart();
-    let answers = support::eventually(async || operator.ask(Method::GET, key, None).await.0 == 200).await;
+    let answers = eventually(async || operator.ask(Method::GET, key, None).await.0 == 200).await;
     assert!(answers);
 }
 
@@ -631,11 +693,11 @@ async fn it_administers_the_active_policies() {
     let quota = async || operator.get("/policies").await["policies"][0]["quota"].clone();
     assert_eq!(quota().await, "5/min");
     write("7/min");
-    assert!(support::eventually(async || quota().await == "7/min").await);
+    assert!(eventually(async || quota().await == "7/min").await);
     assert_eq!(operator.get("/policies/login/keys/a").await["charges"][0]["remaining"], 7);
     write("many");
     let error = async || operator.get("/policies").await["error"].clone();
-    assert!(support::eventually(async || !error().await.is_null()).await);
+    assert!(eventually(async || !error().await.is_null()).await);
     assert!(error().await.as_str().unwrap().contains("invalid quota `many`"));
     assert_eq!(quota().await, "7/min");
 

@@ -8,7 +8,7 @@ use std::{
 
 use super::{error, quotas};
 use support::{
-    Directory,
+    Directory, eventually,
     inner::{ask, get},
     table::{rows, unescaped},
 };
@@ -205,7 +205,7 @@ async fn a_pipe_in_the_place_of_the_file_does_not_stop_the_watcher() {
     }
     swaps.join().unwrap();
     fs::write(&real, file_of(&[("api", "2/h")])).unwrap();
-    assert!(support::eventually(async || quotas(&live) == ["api 2/h"]).await, "{live:?}");
+    assert!(eventually(async || quotas(&live) == ["api 2/h"]).await, "{live:?}");
 }
 
 /// The processor time of this thread.

@@ -1,0 +1,78 @@
+//! What the router moves at `/enforcement`.
+
+use serde::{Deserialize, Serialize};
+use tower_ratelimit::{
+    Error,
+    policy::{Enforcement, EnforcementSwitch},
+};
+
+#[cfg(feature = "live")]
+use crate::live::LivePolicies;
+
+/// What turns enforcement on and off, for [`Admin::enforcement`](super::Admin::enforcement): a switch of this
+/// process, or `LivePolicies`, whose switch may be the one of all instances.
+#[derive(Clone, Debug)]
+pub struct Switch(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Here(EnforcementSwitch),
+    #[cfg(feature = "live")]
+    Live(LivePolicies),
+}
+
+/// The instances that a move applies to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum Reach {
+    AllInstances,
+    ThisInstance,
+}
+
+impl Switch {
+    pub(super) fn get(&self) -> Enforcement {
+        self.here().get()
+    }
+
+    /// The most instances that it can move.
+    pub(super) fn reach(&self) -> Reach {
+        match &self.0 {
+            #[cfg(feature = "live")]
+            Kind::Live(live) if live.moves_all_instances() => Reach::AllInstances,
+            _ => Reach::ThisInstance,
+        }
+    }
+
+    pub(super) async fn set(&self, enforcement: Enforcement, reach: Reach) -> Result<(), Error> {
+        match &self.0 {
+            #[cfg(feature = "live")]
+            Kind::Live(live) if reach == Reach::AllInstances => live.set_enforcement(enforcement).await,
+            _ => {
+                self.here().set(enforcement);
+                Ok(())
+            }
+        }
+    }
+
+    fn here(&self) -> &EnforcementSwitch {
+        match &self.0 {
+            Kind::Here(switch) => switch,
+            #[cfg(feature = "live")]
+            Kind::Live(live) => live.enforcement(),
+        }
+    }
+}
+
+impl From<&EnforcementSwitch> for Switch {
+    fn from(switch: &EnforcementSwitch) -> Self {
+        Self(Kind::Here(switch.clone()))
+    }
+}
+
+#[cfg(feature = "live")]
+#[cfg_attr(docsrs, doc(cfg(feature = "live")))]
+impl From<&LivePolicies> for Switch {
+    fn from(live: &LivePolicies) -> Self {
+        Self(Kind::Live(live.clone()))
+    }
+}

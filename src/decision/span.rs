@@ -38,6 +38,7 @@ impl DecisionSpan {
             ratelimit.source = Empty,
             ratelimit.failure_mode = Empty,
             ratelimit.shadow = Empty,
+            ratelimit.key_hash = Empty,
             error.type = Empty,
             otel.status_code = Empty,
         );
@@ -99,6 +100,9 @@ fn record(span: &Span, decision: &Decision) {
         span.record("ratelimit.policy", binding.policy().name());
         span.record("ratelimit.limit", binding.capacity());
         span.record("ratelimit.remaining", binding.remaining());
+        if let Some(key_hash) = binding.key().secret_digest() {
+            span.record("ratelimit.key_hash", &*key_hash);
+        }
     }
     if let Some(failure) = decision.failure() {
         // Decisions without an outcome are those of `FailureMode::Open`.

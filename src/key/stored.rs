@@ -1,14 +1,20 @@
 //! Keys that are read from their stored form.
 
+use std::sync::OnceLock;
+
 use sha2::{Digest as _, Sha256};
 
 use super::{
     Key,
+    secret::Secret,
     text::{
         EMPTY, FIRST, OPEN, PREFLIGHT, decode, encode_around_percent, is_hash, parts, push_hex, split_marks,
     },
 };
 use crate::base::{Error, ErrorKind};
+
+/// One for the process: the log has no settings of its own.
+static DIGEST_SECRET: OnceLock<Secret> = OnceLock::new();
 
 /// Brackets can be nested this deep. No stored join is longer than 96 bytes, so deeper ones are hashed.
 const MAX_DEPTH: usize = 24;
@@ -60,7 +66,8 @@ impl Key {
     /// `ratelimit-admin`.
     ///
     /// Use it in logs, which must not show a key. It is not a secret: if an identity has few possible values,
-    /// such as an IPv4 address, it can be found from the digest by trying all of them.
+    /// such as an IPv4 address, it can be found from the digest by trying all of them, unless you set a
+    /// [secret](Self::set_digest_secret).
     ///
     /// # Example
     ///
@@ -72,8 +79,54 @@ impl Key {
     #[must_use]
     pub fn digest(&self) -> String {
         let mut digest = String::with_capacity(16);
-        push_hex(&mut digest, &Sha256::digest(self.as_bytes())[..8]);
+        match DIGEST_SECRET.get() {
+            Some(secret) => push_hex(&mut digest, &secret.mac(self.as_str())[..8]),
+            None => push_hex(&mut digest, &Sha256::digest(self.as_bytes())[..8]),
+        }
         digest
+    }
+
+    /// Makes all [digests](Self::digest) of this process HMAC-SHA256 with `secret`. Without the secret, no
+    /// identity can be found from a log, a trace or a threshold's event. Spans then have the attribute
+    /// `ratelimit.key_hash`.
+    ///
+    /// Call it when the program starts, with the same secret of 16 bytes or more on all instances, so that
+    /// their digests are equal. `ratelimit-admin` reads it from the variable `RATELIMIT_DIGEST_SECRET`.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if the secret is shorter, or another one is set already.
+    ///
+    /// # Example
+    ///
+    /// ```standalone_crate
+    /// use tower_ratelimit::Key;
+    ///
+    /// # fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let secret = "32 random bytes from the config.";
+    /// Key::set_digest_secret(secret)?;
+    /// assert_eq!(Key::new("alice").digest(), "fbbc5e01f063e143");
+    ///
+    /// Key::set_digest_secret(secret)?;
+    /// assert!(Key::set_digest_secret("another one, of 32 random bytes.").is_err());
+    /// assert!(Key::set_digest_secret("short").is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_digest_secret(secret: impl AsRef<[u8]>) -> Result<(), Error> {
+        let secret = Secret::new(secret.as_ref())?;
+        let set = DIGEST_SECRET.get_or_init(|| secret.clone());
+        ensure!(
+            *set == secret,
+            "another secret of digests is set already: set it once, when the program starts"
+        );
+        Ok(())
+    }
+
+    /// The digest, if it discloses nothing.
+    #[cfg(feature = "tracing")]
+    pub(crate) fn secret_digest(&self) -> Option<String> {
+        DIGEST_SECRET.get().map(|_| self.digest())
     }
 }
 

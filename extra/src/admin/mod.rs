@@ -71,7 +71,8 @@
 //! With the feature `tracing`, every change is logged, at info, or at warn if it moves the switch of
 //! enforcement: the policy, the units or seconds, and `key_hash`, which is the [same
 //! hash](crate::explain::ExplainedCharge::key_hash) as in explanations. No log contains the key itself. The
-//! hash is not a secret: anyone who knows an address can compute it. To log who made a change, open a span in
+//! hash is not a secret unless you [set one](tower_ratelimit::Key::set_digest_secret): anyone who knows an
+//! address can compute it. To log who made a change, open a span in
 //! your middleware.
 
 mod admin;

@@ -81,6 +81,10 @@
 //! # }
 //! ```
 //!
+//! If a [`BufferBodyLayer`](crate::body::BufferBodyLayer) with [`UsageMeter::parser`] is in front of the
+//! limits, the rules charge the estimate themselves, so a call that does not fit is denied before the handler
+//! runs: [`UsageMeter::money_rule`] and [`UsageMeter::tokens_rule`], as in the example `gateway`.
+//!
 //! The rules have the units `"tokens"` and `"micro-dollars"`, unless
 //! [`tokens_unit`](UsageMeter::tokens_unit) and [`money_unit`](UsageMeter::money_unit) set others. Give their
 //! policies a [debt](tower_ratelimit::Policy::max_debt): a call that costs more than its estimate and what

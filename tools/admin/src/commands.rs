@@ -25,6 +25,9 @@ use crate::{
 };
 
 pub(crate) async fn run(options: Options) -> Result<String, Failure> {
+    if let Some(secret) = &options.digest_secret {
+        Key::set_digest_secret(secret)?;
+    }
     let mut policies = LivePolicies::file(&options.policies)?;
     if matches!(options.command, Command::Policies) && !options.live {
         return Ok(list(&policies.current(), options.json));

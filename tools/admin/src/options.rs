@@ -51,6 +51,9 @@ pub(crate) struct Options {
     /// The policies as the hash PREFIX:policies in Redis changes them.
     #[arg(long)]
     pub(crate) live: bool,
+    /// The secret of the digests of keys, if the service sets one.
+    #[arg(long, env = "RATELIMIT_DIGEST_SECRET", hide_env_values = true, value_name = "SECRET")]
+    pub(crate) digest_secret: Option<String>,
     /// Print JSON.
     #[arg(long, global = true)]
     pub(crate) json: bool,

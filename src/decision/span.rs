@@ -7,6 +7,9 @@ use {
     tracing::{Level, Span, field::Empty},
 };
 
+#[cfg(feature = "tracing")]
+const NAME: &str = "ratelimit.decision";
+
 /// The span of a decision that is being made. Without the feature `tracing`, or while no subscriber wants the
 /// span, it does nothing.
 #[derive(Clone, Default)]
@@ -28,7 +31,7 @@ impl DecisionSpan {
     pub(crate) fn new(action: Action) -> Self {
         let span = tracing::debug_span!(
             target: "tower_ratelimit::span",
-            "ratelimit.decision",
+            NAME,
             ratelimit.action = action.as_str(),
             ratelimit.policy = Empty,
             ratelimit.verdict = Empty,
@@ -45,11 +48,14 @@ impl DecisionSpan {
         Self { span: Some(Box::new(span)) }
     }
 
-    /// The current span, which is a decision's.
+    /// The current span, if it is a decision's. Calls that belong to no decision, such as the announcement of
+    /// an instance, have no span.
     #[cfg(feature = "redis")]
     #[cold]
     pub(crate) fn current() -> Self {
-        Self { span: Some(Box::new(Span::current())) }
+        let current = Span::current();
+        let is_decision = current.metadata().is_some_and(|metadata| metadata.name() == NAME);
+        Self { span: is_decision.then(|| Box::new(current)) }
     }
 
     #[cfg(feature = "redis")]

@@ -322,7 +322,7 @@ async fn an_outage_over_the_end_of_a_month_admits_each_share_in_each_month_and_c
         assert!(take(limiter, &policy).await.is_admitted());
     }
     network.cut().await;
-    // What an instance admits in March, and of so many requests in April.
+    // What an instance admits in March, and of this many requests in April.
     let admitted_of = async |limiter: &Limiter, in_april: u64| {
         let (mut admitted, mut asked) = ([0, 0], 0);
         while asked < in_april {

@@ -111,11 +111,13 @@ fn yaml<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
     serde_path_to_error::deserialize(serde_norway::Deserializer::from_str(text)).map_err(|error| {
         let (path, inner) = (error.path().clone(), error.inner());
         let message = without_line(inner.to_string());
-        // It begins with the path too.
+        // It begins with a part of the path.
         let own = path.to_string();
-        let message =
-            message.strip_prefix(&*own).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(&message);
-        Problem::Entry { line: line(inner), path, message: message.to_owned() }
+        let message = match message.split_once(": ") {
+            Some((place, rest)) if own.starts_with(place) => rest.to_owned(),
+            _ => message,
+        };
+        Problem::Entry { line: line(inner), path, message }
     })
 }
 

@@ -20,7 +20,7 @@ use tokio::{
     time::sleep,
 };
 
-/// A proxy in front of the server at a port. While it is cut, connections are closed and new ones refused.
+/// A proxy in front of the server at a port. While it is cut, connections are closed and new ones fail.
 pub struct Cut {
     port: u16,
     address: SocketAddr,
@@ -48,7 +48,7 @@ impl Cut {
         self.address
     }
 
-    /// Closes all connections, and refuses new ones.
+    /// Closes all connections, and lets new ones fail.
     pub async fn cut(&mut self) {
         if let Some(Connected { accepts, _open }) = self.connected.take() {
             accepts.abort();

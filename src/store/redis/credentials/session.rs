@@ -94,10 +94,12 @@ async fn refresh(
                 match authenticate(&mut connection, &login, &newer).await {
                     Ok(()) => break newer,
                     Err(error) if error.is_io_error() => return,
-                    Err(error) => {
+                    // Once for each round, because all connections try again.
+                    Err(error) if pause == PAUSE => {
                         let _error = from_redis(&error);
                         log!(warn, error = %_error, "Redis does not accept newer credentials; they are sent again");
                     }
+                    Err(_) => {}
                 }
             }
             if times.is_over() {

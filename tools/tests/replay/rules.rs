@@ -3,7 +3,7 @@
 use std::fs;
 
 use serde_json::{Value, json};
-use support::Directory;
+use support::{Directory, RedisServer};
 
 use crate::{each, errors, replay, verdicts};
 
@@ -337,6 +337,48 @@ fn a_json_line_refunds_debits_releases_and_bans() {
             "{line}: {verdict}"
         );
     }
+}
+
+#[test]
+fn several_policies_decide_the_same_on_redis_and_leave_nothing_there() {
+    let policies = "
+        [[policies]]
+        name = 'in-flight'
+        quota = '2/30s'
+        algorithm = 'concurrency'
+        [[policies]]
+        name = 'strict'
+        quota = '1/min'
+        enforced = 0
+        [[policies]]
+        name = 'units'
+        quota = '30/min'
+        max_debt = 50
+        penalty = { after = 3, within = '1min', ban = '10min' }";
+    let mut random = fastrand::Rng::with_seed(1);
+    let (mut time, mut log) = (1_767_225_600_000_000_u64, String::new());
+    for number in 0..200 {
+        time += random.u64(..2_000_000);
+        let op = *random.choice(&["charge", "charge", "charge", "peek", "debit"]).unwrap();
+        let mut line =
+            json!({"t": time, "key": format!("k{}", random.u8(..2)), "op": op, "cost": random.u64(1..3)});
+        match random.u8(..3) {
+            0 => line["duration_us"] = json!(random.u64(..40_000_000)),
+            1 => line["id"] = json!(format!("{number}")),
+            _ => {}
+        }
+        log += &format!("{line}\n");
+    }
+    let server = RedisServer::start();
+    let memory = verdicts(&replay_with(policies, &[], &log));
+    let redis = verdicts(&replay_with(policies, &["--store", &server.url()], &log));
+    for (memory, redis) in memory.iter().zip(&redis) {
+        assert_eq!(memory, redis);
+    }
+    let denied = |verdict: &&Value| verdict["allowed"] == false;
+    assert!((20..180).contains(&memory.iter().filter(denied).count()), "{memory:?}");
+    let left: Vec<String> = server.command(&["KEYS", "*"]);
+    assert!(left.is_empty(), "{left:?}");
 }
 
 #[test]

@@ -30,23 +30,16 @@ pub(crate) async fn carry_out(engine: &mut Engine, command: &Command) -> Result<
     let decision = match op {
         Op::Charge => {
             let decision = engine.charge(request).await?;
-            if let Some(id) = &command.id {
-                engine.name(id.clone(), decision.clone());
-            }
+            engine.begin(request, &decision, command.id.as_ref()).await?;
             decision
         }
         Op::ChargeUpTo => {
             let [charge] = &request.charges[..] else {
                 return Err(invalid("`charge-up-to` is for one charge: name its policy"));
             };
-            let policy = engine.policies[charge.rule].clone();
-            let decision = stored(limiter.check_up_to(&policy, &charge.key, charge.cost).await?)?;
-            if !decision.is_denied() {
-                engine.admit(request, &decision);
-            }
-            if let Some(id) = &command.id {
-                engine.name(id.clone(), decision.clone());
-            }
+            let answer = limiter.check_up_to(&engine.policies[charge.rule], &charge.key, charge.cost);
+            let decision = stored(answer.await?)?;
+            engine.begin(request, &decision, command.id.as_ref()).await?;
             decision
         }
         Op::Peek => peek(engine, command).await?,
@@ -76,7 +69,9 @@ pub(crate) async fn carry_out(engine: &mut Engine, command: &Command) -> Result<
             let name =
                 command.of.as_ref().ok_or_else(|| invalid("`release` needs the id of a decision: `of`"))?;
             let released = engine.named.remove(name);
-            drop(released.ok_or_else(|| invalid(&format!("no decision has the id `{name}`")))?);
+            let released = released.ok_or_else(|| invalid(&format!("no decision has the id `{name}`")))?;
+            engine.release(&released).await?;
+            drop(released);
             state(engine, command).await?
         }
         Op::Reset | Op::Ban | Op::Unban => {

@@ -83,21 +83,26 @@ impl Engine {
         charges.map(|charge| Charge::new(&self.policies[charge.rule], &charge.key, charge.cost)).collect()
     }
 
-    /// Charges `request`, all or nothing. Admitted, it holds its permits until its end.
-    pub(crate) async fn charge(&mut self, request: &Request) -> Result<Decision, Error> {
+    /// Charges `request`, all or nothing.
+    pub(crate) async fn charge(&self, request: &Request) -> Result<Decision, Error> {
         let decided = match &request.charges[..] {
             [one] => self.limiter.check(&self.policies[one.rule], &one.key, one.cost),
             _ => self.limiter.check_all(&self.charges(request)),
         };
-        let decision = stored(decided.await?)?;
-        if !decision.is_denied() {
-            self.admit(request, &decision);
-        }
-        Ok(decision)
+        stored(decided.await?)
     }
 
-    /// Notes what happens until the end of an admitted request.
-    pub(crate) fn admit(&mut self, request: &Request, decision: &Decision) {
+    /// Notes what happens until the end of a request, if it is admitted. It holds its permits until then, or
+    /// under the name `id` until a line releases them.
+    pub(crate) async fn begin(
+        &mut self,
+        request: &Request,
+        decision: &Decision,
+        id: Option<&String>,
+    ) -> Result<(), Error> {
+        if decision.is_denied() {
+            return Ok(());
+        }
         let wait = decision.delay().unwrap_or_default();
         let start = request.time.saturating_add(micros(wait));
         let end = start.saturating_add(request.duration.unwrap_or_default());
@@ -113,20 +118,17 @@ impl Engine {
                 }
             }
         }
-        if permits(decision).next().is_some() {
-            match request.duration {
-                Some(_) => self.hold(request.time, decision.clone(), end),
-                None => self.without_duration += 1,
-            }
+        let renewal = next_renewal(request.time, decision);
+        if let Some(id) = id {
+            self.named.insert(id.clone(), decision.clone());
+            renewal.into_iter().for_each(|time| self.at(time, What::RenewNamed(id.clone())));
+        } else if renewal.is_some() && request.duration.is_some() {
+            self.hold(request.time, decision.clone(), end);
+        } else if renewal.is_some() {
+            self.without_duration += 1;
+            self.release(decision).await?;
         }
-    }
-
-    /// Keeps `decision` under this name.
-    pub(crate) fn name(&mut self, name: String, decision: Decision) {
-        if let Some(time) = next_renewal(self.now(), &decision) {
-            self.at(time, What::RenewNamed(name.clone()));
-        }
-        self.named.insert(name, decision);
+        Ok(())
     }
 
     fn hold(&mut self, now: u64, decision: Decision, end: u64) {
@@ -144,17 +146,13 @@ impl Engine {
         self.memory.as_ref().map_or(0, MemoryStore::key_count)
     }
 
-    fn now(&self) -> u64 {
-        micros(self.clock.now())
-    }
-
     /// Sets the clock to `time`, after everything that happens until then.
     pub(crate) async fn advance(&mut self, time: u64) -> Result<(), Error> {
         while self.events.peek().is_some_and(|Reverse(next)| next.time <= time) {
             let Some(Reverse(Event { time, what, .. })) = self.events.pop() else { break };
             self.clock.set(Duration::from_micros(time));
             match what {
-                What::Hold { end, .. } if end <= time => {}
+                What::Hold { decision, end } if end <= time => self.release(&decision).await?,
                 What::Hold { decision, end } => {
                     self.renew(&decision).await?;
                     self.hold(time, decision, end);
@@ -173,6 +171,16 @@ impl Engine {
             }
         }
         self.clock.set(Duration::from_micros(time));
+        Ok(())
+    }
+
+    /// Releases the permits of `decision`, whose last clone is dropped next. In memory, the drop releases them;
+    /// on a server, the library would release them in the background, maybe after the next request.
+    pub(crate) async fn release(&self, decision: &Decision) -> Result<(), Error> {
+        let charges: Vec<Charge> = permits(decision).map(|outcome| outcome.charge().clone()).collect();
+        if self.memory.is_none() && !charges.is_empty() {
+            self.store.decide(Action::Refund, &charges).await?;
+        }
         Ok(())
     }
 

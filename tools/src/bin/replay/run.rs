@@ -68,6 +68,7 @@ pub(crate) async fn run(
             Step::Request(request) => {
                 engine.advance(request.time).await?;
                 let decision = engine.charge(&request).await?;
+                engine.begin(&request, &decision, None).await?;
                 tally.count(&rules, &request, &decision, options.max_keys);
                 options.verdicts.then(|| verdicts::of_request(&request, &decision, is_listed))
             }

@@ -192,6 +192,7 @@ async fn replay(
         request.charges.push(RuleCharge { rule: 0, key, cost: one.cost });
         engine.advance(one.time).await?;
         let decision = engine.charge(&request).await?;
+        engine.begin(&request, &decision, None).await?;
         let outcomes = decision.outcomes().iter().chain(decision.shadows());
         denied[one.key as usize] += outcomes.filter(|outcome| outcome.verdict().is_denied()).count() as u32;
     }

@@ -25,8 +25,8 @@ fn replay(options: &[&str], input: impl AsRef<[u8]>) -> Output {
         .unwrap();
     let mut stdin = process.stdin.take().unwrap();
     let input = input.as_ref().to_vec();
-    // Beside the program, which may write before it has read everything. One that rejects its options does not
-    // read.
+    // A thread writes the input, because the program may print verdicts before it has read everything. A program
+    // that rejects its options does not read.
     let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
     let output = process.wait_with_output().unwrap();
     writer.join().unwrap();

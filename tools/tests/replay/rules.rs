@@ -304,7 +304,7 @@ fn a_json_line_refunds_debits_releases_and_bans() {
     let permit = json!([{"policy": "in-flight", "key": "a"}]);
     let rows = [
         (json!({"t": second(0), "op": "charge", "id": "first", "charges": units}), true, 6),
-        (json!({"t": second(1), "op": "refund", "of": "first", "cost": 1, "charges": []}), true, 7),
+        (json!({"t": second(1), "op": "refund", "of": "first", "cost": 2}), true, 8),
         (
             json!({"t": second(2), "op": "debit", "charges": [{"policy": "units", "key": "a", "cost": 9}]}),
             true,
@@ -314,7 +314,7 @@ fn a_json_line_refunds_debits_releases_and_bans() {
         (
             json!({"t": second(4), "op": "refund", "charges": [{"policy": "units", "key": "a", "cost": 8}]}),
             true,
-            6,
+            7,
         ),
         (json!({"t": second(5), "op": "charge", "id": "held", "charges": permit}), true, 0),
         // Longer than the expiry of a permit.

@@ -65,3 +65,21 @@ fn a_verdict_line_has_every_field() {
     assert!(summary.contains("8 requests of 2 keys, 1 denied (12.5 %)"), "{summary}");
     assert!(summary.contains("         1  a\n"), "{summary}");
 }
+
+#[test]
+fn the_histogram_has_every_request_over_any_time_and_in_any_order() {
+    let mut random = fastrand::Rng::with_seed(5);
+    let (second, start) = (1_000_000, 1_767_225_600_000_000_u64);
+    for span in [1, 90, 4_000, 86_400, 40 * 86_400, 200 * 365 * 86_400] {
+        let mut times: Vec<u64> = (0..500).map(|_| start + random.u64(..span * second)).collect();
+        if random.bool() {
+            times.sort_unstable();
+        }
+        let log: String = times.iter().map(|time| format!("{{\"t\": {time}}}\n")).collect();
+        let summary = errors(&replay(&["--limit", "1", "--period", "1s"], log));
+        let (_, rows) = summary.split_once("= admitted:\n").unwrap();
+        let counts = rows.lines().map(|row| row.rsplit(' ').next().unwrap().parse::<u64>().unwrap());
+        assert_eq!(counts.clone().sum::<u64>(), 500, "{span}: {summary}");
+        assert!(counts.count() <= 24, "{span}: {summary}");
+    }
+}

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use tower_ratelimit::{ErrorKind, Key, Policy, RedisStore, policy::Enforcement, store::ManualClock};
+use tower_ratelimit::{ErrorKind, Policy, RedisStore, policy::Enforcement, store::ManualClock};
 
 use crate::{
     commands::carry_out,
@@ -135,7 +135,6 @@ async fn clear(engine: &Engine, tally: &Tally) -> Result<(), tower_ratelimit::Er
     let operator = engine.limiter.operator();
     for (policy, tally) in engine.policies.iter().zip(&tally.policies) {
         for key in tally.clients.keys() {
-            let key: &Key = key;
             operator.reset(policy, key).await?;
             if policy.settings().penalty.is_some() {
                 operator.unban(policy, key).await?;

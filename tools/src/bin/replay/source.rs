@@ -1,9 +1,11 @@
 //! [`Source`]: the steps of the input, in the order in which they are replayed.
 
-use std::{io, time::Duration};
+use std::{borrow::Cow, io, time::Duration};
+
+use tower_ratelimit::Key;
 
 use crate::{
-    formats::{Event, Format, Line, Op},
+    formats::{ChargeLine, Event, Format, Line, Op},
     input::Input,
     order::Order,
     request::{Command, QuotaChange, Reason, Request, RuleCharge, Skipped, Step},
@@ -25,7 +27,6 @@ pub(crate) struct Source<'a> {
 
 impl<'a> Source<'a> {
     pub(crate) fn new(input: Input, format: Format, rules: &'a [Rule], reorder: Duration) -> Self {
-        // The lines of JSON are in the order in which they are meant.
         let patience = u64::try_from(reorder.as_micros()).unwrap_or(u64::MAX);
         Self { input, format, rules, order: Order::new(patience), has_fractions: false }
     }
@@ -52,6 +53,7 @@ impl<'a> Source<'a> {
                 Step::Skipped(_) => None,
             };
             *has_fractions |= time.is_some_and(|time| time % 1_000_000 != 0);
+            // JSON lines are carried out in their order, which a test case means.
             if !format.is_sorted_by_end() {
                 return Ok(Some(step));
             }
@@ -110,9 +112,9 @@ fn command(rules: &[Rule], number: u64, text: &str, event: &Event<'_>) -> Result
     };
     let charges = match &event.charges {
         Some(charges) => {
-            let charge = |charge: &crate::formats::ChargeLine<'_>| {
+            let charge = |charge: &ChargeLine<'_>| {
                 let (rule, cost) = (place(&charge.policy)?, charge.cost.unwrap_or(1));
-                Ok(RuleCharge { rule, key: tower_ratelimit::Key::new(&*charge.key), cost })
+                Ok(RuleCharge { rule, key: Key::new(&*charge.key), cost })
             };
             charges.iter().map(charge).collect::<Result<_, _>>()?
         }
@@ -122,7 +124,7 @@ fn command(rules: &[Rule], number: u64, text: &str, event: &Event<'_>) -> Result
             charges(rules, &line, event.cost, event.policy.as_deref())?
         }
     };
-    let owned = |text: &Option<std::borrow::Cow<'_, str>>| text.as_deref().map(str::to_owned);
+    let owned = |text: &Option<Cow<'_, str>>| text.as_deref().map(str::to_owned);
     Ok(Command {
         request: Request {
             line: number,

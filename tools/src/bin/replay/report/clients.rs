@@ -39,7 +39,8 @@ fn usage(tally: &PolicyTally) -> String {
         place => format!("{} to {} %", place * 10, place * 10 + 10),
     };
     let name = |place: usize| if place == GROUPS { label(place) } else { format!("{}%", place * 10 + 10) };
-    let style = |place| if place == GROUPS { "denied" } else { "admitted" };
+    let denied = if tally.denied == 0 { "shadow" } else { "denied" };
+    let style = |place| if place == GROUPS { denied } else { "admitted" };
     let bars: Vec<Bar> = groups
         .iter()
         .enumerate()
@@ -58,7 +59,7 @@ fn usage(tally: &PolicyTally) -> String {
         "<p class=\"quiet\">Each client by the largest share of the limit that it had in use. The scale is \
          logarithmic.</p><div class=\"pair\"><figure>{}</figure>{}</div>",
         chart::of_groups(title, 320.0, &bars),
-        table("The same as a table", &["of the limit", "clients", "share"], 1, &rows.collect::<String>())
+        table(title, &["of the limit", "clients", "share"], 1, &rows.collect::<String>())
     )
 }
 

@@ -46,6 +46,9 @@ mod mcp;
 #[path = "../../examples/per_route.rs"]
 mod per_route;
 #[allow(dead_code, reason = "its `main` is not run here")]
+#[path = "../../examples/playground/main.rs"]
+pub(crate) mod playground;
+#[allow(dead_code, reason = "its `main` is not run here")]
 #[path = "../../extra/examples/reload.rs"]
 mod reload;
 #[allow(dead_code, reason = "its `main` is not run here")]
@@ -295,6 +298,12 @@ async fn admin_says_what_is_written() {
 #[tokio::test]
 async fn cors_says_what_is_written() {
     says_what_is_written(cors::app(store()), include_str!("../../examples/cors.rs"), 2).await;
+}
+
+#[tokio::test]
+async fn playground_says_what_is_written() {
+    let source = include_str!("../../examples/playground/main.rs");
+    says_what_is_written(playground::app(None), source, 2).await;
 }
 
 #[tokio::test]

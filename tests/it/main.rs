@@ -46,6 +46,7 @@ mod model;
 mod on_decision;
 mod pairs;
 mod penalties;
+mod playground;
 mod policy_changes;
 mod policy_sources;
 mod preflight;

@@ -1,0 +1,9 @@
+use tower_ratelimit::algorithm::TokenBucket;
+use tower_ratelimit::{Header, Limiter, Policy, Quota, RateLimitLayer};
+
+pub fn limit(store: impl Into<Limiter>) -> RateLimitLayer {
+    let quota = Quota::per_minute(10).burst(7);
+    let algorithm = TokenBucket::new();
+    let policy = Policy::new("api", quota).algorithm(algorithm);
+    RateLimitLayer::new(store, policy, Header::new("x-api-key"))
+}

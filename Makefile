@@ -1,6 +1,6 @@
 # `make test` installs Redis if necessary and runs the fast tests. A change must also pass `make lint` and `make test-all`.
 
-.PHONY: test test-all test-alerts test-faults test-long test-net test-nightly test-oldest test-programs test-servers test-simulation fuzz lint lint-words bench bench-instructions bench-peers request-path
+.PHONY: test test-all test-alerts test-browser test-faults test-long test-net test-nightly test-oldest test-programs test-servers test-simulation fuzz lint lint-words bench bench-instructions bench-peers request-path
 SHELL := bash
 # Gives dependencies the same features in each command, so that they are compiled once: see the package's manifest.
 SHARED := --package tests-features --features tests-features/direct
@@ -37,6 +37,12 @@ test-programs:
 	@.ci/get-nginx
 	@.ci/timed "sim, programs" .ci/cargo-test --workspace $(patsubst %,--exclude %,$(CRATES) tests tests-net) --all-features --tests
 	@.ci/timed "packages" .ci/package
+
+# The pages of examples in headless Chromium: which headers a script of another origin reads, and the playground. Skips with a
+# message if Chromium cannot be installed. Half a minute after the build.
+test-browser:
+	@.ci/timed "headers in a browser" .ci/browser-cors
+	@.ci/timed "playground in a browser" .ci/browser-playground
 
 # The random tests and the failure tests with many more cases: the stores against each other and against a naive model,
 # late refunds, invalid replies, demotions, floods, leases and live policies; and, with valgrind, the instructions of Redis for

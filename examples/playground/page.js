@@ -18,19 +18,20 @@ function query() {
 
 function fill(search) {
   for (const [name, value] of new URLSearchParams(search)) {
-    const field = form.elements[name];
-    if (field && !(field instanceof RadioNodeList)) field.value = value;
+    const field = form.elements.namedItem(name);
+    if (field) field.value = value;
   }
 }
 
 function showProblem(problem) {
-  for (const field of form.elements) field.removeAttribute('aria-invalid');
-  find('problem').textContent = problem?.error ?? '';
-  const field = problem && form.elements[problem.field];
-  if (field instanceof HTMLElement) {
-    field.setAttribute('aria-invalid', 'true');
-    field.setAttribute('aria-describedby', 'problem');
+  for (const field of form.elements) {
+    field.removeAttribute('aria-invalid');
+    field.removeAttribute('aria-describedby');
   }
+  find('problem').textContent = problem?.error ?? '';
+  const field = problem && form.elements.namedItem(problem.field);
+  field?.setAttribute('aria-invalid', 'true');
+  field?.setAttribute('aria-describedby', 'problem');
 }
 
 // --- a run
@@ -38,8 +39,7 @@ function showProblem(problem) {
 async function start(search) {
   run.reader?.cancel().catch(() => {});
   const mine = run = { heading: null, frames: [], sides: [], reader: null };
-  document.body.dataset.state = 'running';
-  find('stop').disabled = false;
+  setState('running');
   try {
     const response = await fetch(`/api/run?${search}`);
     if (mine !== run) return response.body?.cancel();
@@ -82,9 +82,14 @@ function receive(value) {
   if (form.elements.time.value !== 'instant' && run.frames.length % perPeriod === 0) announce(results());
 }
 
-function end(state) {
+// A disabled button would lose the focus, so `Stop` only looks disabled.
+function setState(state) {
   document.body.dataset.state = state;
-  find('stop').disabled = true;
+  find('stop').setAttribute('aria-disabled', state !== 'running');
+}
+
+function end(state) {
+  setState(state);
   if (state === 'done') announce(results());
   if (state === 'stopped') announce(`Stopped. ${results()}`);
   redraw();
@@ -338,6 +343,8 @@ theme.addEventListener('change', () => {
 
 new ResizeObserver(redraw).observe(find('results'));
 fill(location.search || FIRST);
-// The switch is off when the page opens.
+form.elements.outage.checked = false;
+// The server keeps the switch, which is off when the page opens.
 fetch('/api/outage', { method: 'PUT', headers: { 'content-type': 'application/json' }, body: 'false' });
-start(query());
+// An address as it is, so that the server reports what is wrong with it.
+start(location.search.slice(1) || query());

@@ -18,7 +18,7 @@ use tokio::{
     task::spawn_blocking,
     time::{Instant, sleep, sleep_until},
 };
-use tower::{BoxError, Layer as _, ServiceExt as _, service_fn, util::BoxCloneSyncService};
+use tower::{BoxError, Layer as _, ServiceExt as _, service_fn, util::BoxCloneService};
 use tower_ratelimit::{
     Charge, Header, Limiter, RateLimitLayer,
     layer::{DecisionEvent, DecisionKind},
@@ -84,7 +84,7 @@ struct Received {
 #[derive(Clone, Default)]
 struct WasDelayed(Arc<AtomicBool>);
 
-type Service = BoxCloneSyncService<Request<String>, Response<()>, BoxError>;
+type Service = BoxCloneService<Request<String>, Response<()>, BoxError>;
 
 /// The time of a run.
 #[derive(Clone)]
@@ -174,10 +174,9 @@ fn heading(plan: &Plan) -> Result<Value, BoxError> {
     }
     let edges: Vec<_> = setup.period.edges().iter().map(|edge| edge.as_millis() as u64).collect();
     let clients: Vec<_> = setup.traffic.clients().iter().map(|client| client.label).collect();
-    let outage = setup.traffic.outage();
     Ok(json!({
         "setup": setup.to_string(), "sides": sides, "clients": clients, "requests": arrivals.len(), "peak": peak,
-        "frames": FRAMES, "span": setup.period.span().as_millis() as u64, "edges": edges, "outage": [outage.start, outage.end],
+        "frames": FRAMES, "span": setup.period.span().as_millis() as u64, "edges": edges,
         "shown": setup.time.length().as_millis() as u64, "start": (setup.time != Time::Real).then_some(START.as_secs()),
     }))
 }
@@ -201,7 +200,7 @@ impl Side {
         let instances = layers.iter().map(|layer| {
             let time = time.clone();
             let service = service_fn(move |_: Request<String>| handle(work, time.clone()));
-            BoxCloneSyncService::new(
+            BoxCloneService::new(
                 layer.layer(service).map_response(|response| response.map(drop)).map_err(BoxError::from),
             )
         });

@@ -311,9 +311,10 @@ function changed(delay) {
 form.addEventListener('submit', (event) => { event.preventDefault(); changed(0); });
 form.addEventListener('input', (event) => { if (event.target.name) changed(event.target.type === 'number' ? 350 : 0); });
 find('stop').addEventListener('click', () => { run.reader?.cancel(); });
+const setOutage = (fails) =>
+  fetch('/api/outage', { method: 'PUT', headers: { 'content-type': 'application/json' }, body: JSON.stringify(fails) });
 find('outage').addEventListener('change', async (event) => {
-  const body = JSON.stringify(event.target.checked);
-  await fetch('/api/outage', { method: 'PUT', headers: { 'content-type': 'application/json' }, body });
+  await setOutage(event.target.checked);
   // A run under way shows the change. A result that is complete needs another run.
   if (document.body.dataset.state !== 'running') changed(0);
 });
@@ -344,7 +345,7 @@ theme.addEventListener('change', () => {
 new ResizeObserver(redraw).observe(find('results'));
 fill(location.search || FIRST);
 form.elements.outage.checked = false;
-// The server keeps the switch, which is off when the page opens.
-fetch('/api/outage', { method: 'PUT', headers: { 'content-type': 'application/json' }, body: 'false' });
-// An address as it is, so that the server reports what is wrong with it.
-start(location.search.slice(1) || query());
+// The server keeps the switch, which is off when the page opens. An address is sent as it is, so that the server reports
+// what is wrong with it.
+setState('running');
+setOutage(false).finally(() => start(location.search.slice(1) || query()));

@@ -35,7 +35,7 @@ pub(crate) struct Stores {
 impl Stores {
     pub(super) async fn open(setup: &Setup, sides: usize, playground: &Playground) -> Result<Self, Invalid> {
         let clock = (setup.time != Time::Real).then(ManualClock::new);
-        let switches = [Arc::default(), playground.is_failing.clone()];
+        let has_outage = Arc::default();
         let instances = setup.traffic.instances();
         let memory = || clock.clone().map_or_else(MemoryStore::new, MemoryStore::with_clock);
         let mut limiters = Vec::new();
@@ -44,30 +44,14 @@ impl Stores {
             let mut side = Vec::new();
             for _ in 0..instances {
                 side.push(match setup.store {
-                    Kept::Shared => limiter(shared.clone(), &switches),
-                    Kept::Separate => limiter(memory(), &switches),
-                    Kept::Redis => {
-                        let url = playground.redis_url.as_deref();
-                        let url = url.ok_or_else(|| {
-                            Invalid::new("store", "start the playground with REDIS_URL to use Redis")
-                        })?;
-                        let builder = RedisStore::builder().prefix(&prefix);
-                        match &clock {
-                            None => limiter(connect(builder.connect(url)).await?, &switches),
-                            // No request waits in real time, so a slow machine does not need to fail it.
-                            Some(clock) => {
-                                let builder = builder.deadline(Duration::from_secs(10));
-                                let store = connect(builder.manual_clock(clock.clone()).connect(url)).await?;
-                                limiter(InRealTime { store, runtime: Handle::current() }, &switches)
-                            }
-                        }
-                    }
+                    Kept::Shared => playground.limiter(shared.clone(), &has_outage),
+                    Kept::Separate => playground.limiter(memory(), &has_outage),
+                    Kept::Redis => playground.on_redis(&prefix, clock.as_ref(), &has_outage).await?,
                 });
             }
             limiters.push(side);
         }
-        let [has_outage, is_failing] = switches;
-        Ok(Self { limiters, clock, has_outage, is_failing })
+        Ok(Self { limiters, clock, has_outage, is_failing: playground.is_failing.clone() })
     }
 
     /// Starts or ends the outage of the run. Returns whether the stores fail, which the page's switch also decides.
@@ -77,12 +61,33 @@ impl Stores {
     }
 }
 
-async fn connect(store: impl Future<Output = Result<RedisStore, Error>>) -> Result<RedisStore, Invalid> {
-    store.await.map_err(|error| Invalid::new("store", error.to_string()))
-}
+impl Playground {
+    /// A limiter whose store fails while the run has an outage, or the page's switch is on.
+    fn limiter(&self, store: impl Store, has_outage: &Arc<AtomicBool>) -> Limiter {
+        Limiter::new(Switched { store, switches: [has_outage.clone(), self.is_failing.clone()] })
+    }
 
-fn limiter(store: impl Store, switches: &[Arc<AtomicBool>; 2]) -> Limiter {
-    Limiter::new(Switched { store, switches: switches.clone() })
+    async fn on_redis(
+        &self,
+        prefix: &str,
+        clock: Option<&ManualClock>,
+        has_outage: &Arc<AtomicBool>,
+    ) -> Result<Limiter, Invalid> {
+        let url = self.redis_url.as_deref();
+        let url =
+            url.ok_or_else(|| Invalid::new("store", "start the playground with REDIS_URL to use Redis"))?;
+        let mut builder = RedisStore::builder().prefix(prefix);
+        if let Some(clock) = clock {
+            // No request waits in real time, so a slow machine does not need to fail it.
+            builder = builder.manual_clock(clock.clone()).deadline(Duration::from_secs(10));
+        }
+        let connected = builder.connect(url).await;
+        let store = connected.map_err(|error| Invalid::new("store", error.to_string()))?;
+        Ok(match clock {
+            Some(_) => self.limiter(InRealTime { store, runtime: Handle::current() }, has_outage),
+            None => self.limiter(store, has_outage),
+        })
+    }
 }
 
 /// A store that fails while one of its switches is on.

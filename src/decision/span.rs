@@ -111,7 +111,7 @@ fn record(span: &Span, decision: &Decision) {
         }
     }
     if let Some(failure) = decision.failure() {
-        // Decisions without an outcome are those of `FailureMode::Open`.
+        // Decisions without an outcome were made by `FailureMode::Open`.
         let mode = decision.binding().map_or_else(
             || "open".to_owned(),
             |binding| binding.policy().settings().failure_mode.to_string(),

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::base::{Error, ErrorKind};
 
-/// One for the process: the log has no settings of its own.
+/// One for the process, because the log has no settings.
 static DIGEST_SECRET: OnceLock<Secret> = OnceLock::new();
 
 /// Brackets can be nested this deep. No stored join is longer than 96 bytes, so deeper ones are hashed.

@@ -35,7 +35,7 @@ pub(super) struct Opener {
 /// An open connection.
 pub(super) struct Opened {
     pub(super) connection: MultiplexedConnection,
-    /// `None` if the credentials are those of the address.
+    /// `None` if the address has the credentials.
     pub(super) session: Option<Session>,
     /// The task that drives the connection. It ends when the set is dropped, even if the server hangs. Without
     /// TLS, redis-rs owns the task, and the set is empty.

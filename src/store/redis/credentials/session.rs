@@ -79,7 +79,7 @@ impl Times {
     }
 }
 
-/// Authenticates `connection` with newer credentials whenever those of `login` are due, until they end.
+/// Authenticates `connection` with newer credentials whenever `login` is due, until they end.
 async fn refresh(
     authenticator: Arc<Authenticator>,
     mut login: Arc<Login>,

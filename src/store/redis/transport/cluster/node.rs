@@ -52,7 +52,7 @@ pub(super) const CONNECT: Duration = Duration::from_millis(250);
 #[derive(Clone)]
 pub(crate) struct NodeConnection {
     connection: MultiplexedConnection,
-    /// `None` if the credentials are those of the URL.
+    /// `None` if the URL has the credentials.
     session: Option<Session>,
     /// How long the search for the slots waits for this node.
     patience: Duration,

@@ -18,11 +18,13 @@ test:
 	@.ci/timed "doc tests" cargo test $(DOCUMENTED) --doc
 
 # `make test`, with the doc tests of all features; then TLS, Sentinel, Cluster, gRPC, the programs of this workspace and of
-# the guides, nginx in front of a service, the simulation of faults, and the published packages.
+# the guides, nginx in front of a service, the queries of the dashboard on a Prometheus, the simulation of faults, and the
+# published packages.
 test-all: BESIDE = $(SHARED)
 test-all: DOCUMENTED = --workspace --exclude tests --all-features
 test-all: test
 	@.ci/get-nginx
+	@.ci/get-prometheus
 	@.ci/timed "all features, net, sim, programs" .ci/cargo-test --workspace --exclude tests --all-features --tests
 	@.ci/timed "packages" .ci/package
 
@@ -35,6 +37,7 @@ test-net:
 test-programs:
 	@.ci/get-redis
 	@.ci/get-nginx
+	@.ci/get-prometheus
 	@.ci/timed "sim, programs" .ci/cargo-test --workspace $(patsubst %,--exclude %,$(CRATES) tests tests-net) --all-features --tests
 	@.ci/timed "packages" .ci/package
 
@@ -94,9 +97,14 @@ test-servers:
 	@.ci/get-redis
 	.ci/test-servers
 
-# The rules of docs/alerts.yml, with promtool. Skips with a message if it cannot be installed.
+# The rules of ops/alerts.yml, with promtool; and the queries of ops/dashboard.json, on a real Prometheus that scrapes a
+# service under load and in an outage. Prints the number of series of each query. Skips with a message if Prometheus cannot
+# be downloaded.
 test-alerts:
+	@.ci/get-redis
+	@.ci/get-prometheus
 	@.ci/test-alerts
+	cargo test --quiet -p tests-dashboard -- --nocapture
 
 lint:
 	@.ci/timed "format" cargo fmt --all --check
@@ -112,7 +120,7 @@ lint:
 	@.ci/timed "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps --package tower-ratelimit \
 		--package tower-ratelimit-extra --package tower-ratelimit-retry $(SHARED)
 	@.ci/timed "structure" cargo run --quiet -p structure
-	@.ci/timed "alerts" env GET_PROMTOOL=no .ci/test-alerts
+	@.ci/timed "alerts" env GET_PROMETHEUS=no .ci/test-alerts
 	@.ci/timed "rust-version" .ci/msrv
 	@.ci/timed "dependencies" .ci/deny
 

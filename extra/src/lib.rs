@@ -68,6 +68,8 @@ pub mod admin;
 #[cfg(feature = "body")]
 #[cfg_attr(docsrs, doc(cfg(feature = "body")))]
 pub mod body;
+#[cfg(all(feature = "metrics", any(feature = "adaptive", feature = "live")))]
+mod capacity;
 #[cfg(feature = "serde")]
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 pub mod config;

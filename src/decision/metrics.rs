@@ -1,27 +1,51 @@
 //! Counts decisions, and failures of the store to make them.
 
-use super::{Decision, DecisionSource, Verdict};
+use super::{Decision, DecisionSource, Outcome, Verdict};
 use crate::{
     base::Error,
-    metrics::{PolicyCounters, Source, Verdict as Counted, record},
+    metrics::{PolicyHandles, PolicyMetrics, Source, Verdict as Counted, record},
     policy::{FailureMode, Policy},
 };
 
-/// Counts an action that has ended, and its failure. Only charges count as decisions.
-pub(crate) fn decided(is_charge: bool, decided: &Result<Decision, Error>) {
-    if let Some(error) = decided.as_ref().map_or_else(Some, Decision::failure) {
-        record::store_failed(error.kind());
-    }
-    if let (true, Ok(decision)) = (is_charge, decided) {
+/// Counts a charge that has ended, and its failure.
+pub(crate) fn charged(decided: &Result<Decision, Error>) {
+    count_failure(decided);
+    if let Ok(decision) = decided {
         count(decision);
     }
 }
 
-/// Shows the counters that decisions of `policy` can have, at 0: a rate does not see the first value of a
-/// counter.
+/// Records the shares that a debit has used, or its failure. A debit does not count as a decision.
+pub(crate) fn debited(decided: &Result<Decision, Error>) {
+    count_failure(decided);
+    if let Ok(decision) = decided
+        && decision.failure().is_none()
+    {
+        for outcome in decision.all_outcomes() {
+            let policy = outcome.policy();
+            policy.handles().with(policy.name(), |metrics| record_use(metrics, outcome));
+        }
+    }
+}
+
+/// Counts the failure of the store to make a decision.
+pub(crate) fn count_failure(decided: &Result<Decision, Error>) {
+    if let Some(error) = decided.as_ref().map_or_else(Some, Decision::failure) {
+        record::store_failed(error.kind());
+    }
+}
+
+/// Shows the capacity of `policy`, and the counters that it can have, at 0: a rate does not see the first value of
+/// a counter.
 pub(crate) fn count_policy_from_zero(policy: &Policy, is_in_redis: bool) {
+    policy.handles().with(policy.name(), |metrics| _ = metrics.used_share(policy.capacity()));
+    for percent in &policy.settings().notify_at {
+        record::threshold_reached(policy.name(), *percent, 0);
+    }
     let mode = policy.settings().failure_mode;
-    let show = |source, verdict| policy.counters().add(policy.name(), verdict, label(source), 0);
+    let show = |source, verdict| {
+        policy.handles().with(policy.name(), |metrics| metrics.decided(verdict, label(source), 0));
+    };
     let verdicts = [
         (Counted::Admitted, true),
         (Counted::Delayed, policy.queues()),
@@ -42,12 +66,16 @@ pub(crate) fn count_policy_from_zero(policy: &Policy, is_in_redis: bool) {
         show(DecisionSource::Lease, Counted::Admitted);
     }
     if is_in_redis && mode == FailureMode::Open {
-        WITHOUT_POLICY.add("", Counted::Admitted, label(DecisionSource::FailureMode), 0);
+        failure_mode_admitted(0);
     }
 }
 
-/// The counters of decisions that the failure mode makes.
-static WITHOUT_POLICY: PolicyCounters = PolicyCounters::new();
+/// Counts decisions of the failure mode, which have no policy.
+fn failure_mode_admitted(decisions: u64) {
+    static WITHOUT_POLICY: PolicyHandles = PolicyHandles::new();
+    let source = label(DecisionSource::FailureMode);
+    WITHOUT_POLICY.with("", |metrics| metrics.decided(Counted::Admitted, source, decisions));
+}
 
 const fn label(source: DecisionSource) -> Source {
     Source { name: source.as_str(), number: source as usize }
@@ -56,6 +84,8 @@ const fn label(source: DecisionSource) -> Source {
 /// Counts `decision` for each policy that was charged or that denied.
 fn count(decision: &Decision) {
     let source = label(decision.source());
+    // In an outage, what remains is a part of this instance's share.
+    let is_of_store = decision.failure().is_none();
     for outcome in decision.all_outcomes() {
         let verdict = match outcome.verdict() {
             Verdict::Deny { .. } if outcome.is_shadow() => Counted::ShadowDenied,
@@ -66,9 +96,22 @@ fn count(decision: &Decision) {
             Verdict::Delay(_) => Counted::Delayed,
             Verdict::Admit => Counted::Admitted,
         };
-        outcome.policy().counters().add(outcome.policy().name(), verdict, source, 1);
+        let policy = outcome.policy();
+        policy.handles().with(policy.name(), |metrics| {
+            metrics.decided(verdict, source, 1);
+            if is_of_store {
+                record_use(metrics, outcome);
+            }
+        });
     }
     if decision.outcomes().is_empty() && decision.failure().is_some() {
-        WITHOUT_POLICY.add("", Counted::Admitted, source, 1);
+        failure_mode_admitted(1);
     }
+}
+
+/// Records the share of its quota that the key of `outcome` has used.
+fn record_use(metrics: &PolicyMetrics<'_>, outcome: &Outcome) {
+    let policy = outcome.policy();
+    let used = policy.capacity().saturating_sub(outcome.remaining());
+    metrics.used(used, policy.capacity_without_debt());
 }

@@ -80,15 +80,13 @@ pub(crate) fn crossings(decision: &Decision, mut report: impl FnMut(&ThresholdEv
 /// are among the remaining ones.
 pub(crate) fn of_outcome(outcome: &Outcome, leased: u64, report: &mut impl FnMut(&ThresholdEvent<'_>)) {
     let policy = outcome.policy();
-    // The policy may be the one of debits, with more room.
-    let settings = policy.settings();
-    let limit = settings.algorithm.capacity(&settings.quota);
+    let limit = policy.capacity_without_debt();
     let used = policy.capacity().saturating_sub(outcome.remaining().saturating_sub(leased));
     let before = used.saturating_sub(outcome.granted() + leased);
     let made = outcome.charge().receipt().map_or(0, |receipt| receipt.made);
     let is_window = matches!(policy.replenishment(), Replenishment::InWindows);
     let ends = UNIX_EPOCH + Duration::from_micros(made) + outcome.reset_after();
-    for &percent in &settings.notify_at {
+    for &percent in &policy.settings().notify_at {
         let reaches = |used: u64| u128::from(used) * 100 >= u128::from(limit) * u128::from(percent);
         if reaches(used) && !reaches(before) {
             let (key, ends) = (outcome.key(), is_window.then_some(ends));

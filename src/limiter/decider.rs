@@ -13,6 +13,8 @@ use super::{
     background::{Background, PermitRequest},
     store_call::StoreCall,
 };
+#[cfg(feature = "metrics")]
+use crate::decision::metrics::{charged, count_failure, debited};
 use crate::{
     base::{Answer, Error, ErrorKind, Now},
     decision::{Charge, Charges, Decision, DecisionSource, DecisionSpan, Outcome},
@@ -275,7 +277,11 @@ pub(super) fn ended(
 /// Counts how an action has ended, once the failure mode has decided.
 pub(super) fn counted(action: Action, decided: Result<Decision, Error>) -> Result<Decision, Error> {
     #[cfg(feature = "metrics")]
-    crate::decision::metrics::decided(matches!(action, Action::Charge | Action::ChargeUpTo), &decided);
+    match action {
+        Action::Charge | Action::ChargeUpTo => charged(&decided),
+        Action::Debit => debited(&decided),
+        _ => count_failure(&decided),
+    }
     #[cfg(not(feature = "metrics"))]
     let _ = action;
     decided

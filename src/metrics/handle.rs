@@ -50,16 +50,15 @@ fn address(recorder: &dyn Recorder) -> usize {
     ptr::from_ref(recorder).cast::<()>().addr()
 }
 
-impl<H: Handle> Registered<H> {
-    #[cold]
-    fn with(recorder: &dyn Recorder, name: &'static str, labels: impl FnOnce() -> Vec<Label>) -> Self {
-        let now = Some(address(recorder));
-        if DESCRIBED.replace(now) != now {
-            names::describe_to(recorder);
-        }
-        let key = Key::from_parts(KeyName::from_const_str(name), labels());
-        Self { recorder: address(recorder), handle: H::register(recorder, &key) }
+/// Registers the handle for the name and `labels`, and describes the metrics to a recorder that is new to this
+/// thread.
+#[cold]
+pub(super) fn register<H: Handle>(recorder: &dyn Recorder, name: &'static str, labels: Vec<Label>) -> H {
+    let active = Some(address(recorder));
+    if DESCRIBED.replace(active) != active {
+        names::describe_to(recorder);
     }
+    H::register(recorder, &Key::from_parts(KeyName::from_const_str(name), labels))
 }
 
 thread_local! {
@@ -85,7 +84,11 @@ impl<H: Handle> LocalHandle<H> {
             let Ok(mut registered) = self.registered.try_borrow_mut() else { return };
             match &*registered {
                 Some(known) if known.recorder == address(recorder) => record(&known.handle),
-                _ => record(&registered.insert(Registered::with(recorder, self.name, labels)).handle),
+                _ => {
+                    let handle = register(recorder, self.name, labels());
+                    let new = Registered { recorder: address(recorder), handle };
+                    record(&registered.insert(new).handle);
+                }
             }
         });
     }
@@ -93,27 +96,23 @@ impl<H: Handle> LocalHandle<H> {
 
 /// Handles that threads share, for the first two recorders. The first is often the facade's no-op recorder.
 /// With a third recorder, each use registers again.
-pub(super) struct SharedHandle<H>([OnceLock<Registered<H>>; 2]);
+pub(super) struct SharedHandles<H>([OnceLock<Registered<Box<H>>>; 2]);
 
-impl<H: Handle> SharedHandle<H> {
+impl<H: Default> SharedHandles<H> {
     pub(super) const fn new() -> Self {
         Self([const { OnceLock::new() }; 2])
     }
 
-    /// See [`LocalHandle::with`].
-    pub(super) fn with(
-        &self,
-        name: &'static str,
-        labels: impl FnOnce() -> Vec<Label>,
-        record: impl FnOnce(&H),
-    ) {
+    /// Calls `record` with the active recorder and its handles, which begin as their default.
+    #[inline]
+    pub(super) fn with(&self, record: impl FnOnce(&dyn Recorder, &H)) {
         with_recorder(|recorder| {
             let mut known = self.0.iter().filter_map(OnceLock::get);
             if let Some(known) = known.find(|known| known.recorder == address(recorder)) {
-                return record(&known.handle);
+                return record(recorder, &known.handle);
             }
-            let mut registered = Registered::with(recorder, name, labels);
-            record(&registered.handle);
+            let mut registered = Registered { recorder: address(recorder), handle: Box::default() };
+            record(recorder, &registered.handle);
             for place in &self.0 {
                 match place.set(registered) {
                     Ok(()) => return,

@@ -4,6 +4,8 @@
 //! |---|---|---|---|
 //! | `ratelimit_decisions_total` | counter | `policy`, `verdict`, `source` | decisions of layers and [`Limiter`](crate::Limiter)s, once for each policy that was charged or that denied |
 //! | `ratelimit_rejections_total` | counter | `reason` | requests that a [`RateLimitLayer`](crate::RateLimitLayer) or the service behind it rejected |
+//! | `ratelimit_capacity_units` | gauge | `policy` | the units that a key with a full quota can be charged: the policy's [capacity](crate::Policy::capacity) |
+//! | `ratelimit_used_share` | histogram | `policy` | the share of its quota that a key has used after a decision or a debit of the store, from 0 to 1, and above 1 with [debt](crate::Policy::max_debt) |
 //! | `ratelimit_thresholds_total` | counter | `policy`, `percent` | keys that have used a share of their quota that the policy [notifies at](crate::Policy::notify_at) |
 //! | `ratelimit_store_errors_total` | counter | `kind` | decisions and refunds that the store failed to make |
 //! | `ratelimit_decision_duration_seconds` | histogram | | the time that a decision waited for Redis, until its reply or its deadline |
@@ -19,6 +21,7 @@
 //! | `ratelimit_adaptive_share` | gauge | `policy` | the share of its full quota that an adaptive policy of the crate `tower-ratelimit-extra` applies, from its floor to 1 |
 //!
 //! * `policy` is the name of a policy. It is empty if the store failed and the failure mode admitted.
+//! * `percent` is a share of [`notify_at`](crate::Policy::notify_at).
 //! * `verdict` is `admitted`, `delayed`, `denied`, `banned` for a denial of a
 //!   [banned](crate::Policy::penalty) key, or `shadow_denied` for a denial of a [shadow
 //!   policy](crate::Policy::shadow).
@@ -29,9 +32,10 @@
 //!   `busy`, `unreachable`, `disconnected`, `failed`, `reply`, `suspended` or `other`.
 //! * `position` is `on`, `report-only` or `off`.
 //!
-//! Labels contain no identities, and their number does not grow with the number of clients. If your program
-//! builds policies per request, give them few names. The guide [metrics and
-//! alerts](crate::guide::metrics_and_alerts) has alert rules.
+//! Labels contain no identities, and their number does not grow with the number of clients. It grows with the
+//! names of policies: each has up to 31 series, and one more for each threshold. If your program builds policies
+//! per request, give them few names. The guide [metrics and alerts](crate::guide::metrics_and_alerts) has alert
+//! rules and a dashboard.
 //!
 //! Peeks, refunds and decisions that are dropped early are not counted as decisions. Decisions made in
 //! process are not timed.
@@ -54,7 +58,7 @@
 //!
 //! let mut builder = PrometheusBuilder::new();
 //! for (name, buckets) in BUCKETS {
-//!     builder = builder.set_buckets_for_metric(Matcher::Full(name.into()), &buckets)?;
+//!     builder = builder.set_buckets_for_metric(Matcher::Full((*name).into()), buckets)?;
 //! }
 //! let prometheus = builder.install_recorder()?;
 //! let app = app.route("/metrics", get(move || async move { prometheus.render() }));
@@ -65,4 +69,4 @@ mod names;
 pub(crate) mod record;
 
 pub use self::names::BUCKETS;
-pub(crate) use self::record::{PolicyCounters, Source, Verdict};
+pub(crate) use self::record::{PolicyHandles, PolicyMetrics, Source, Verdict};

@@ -7,10 +7,18 @@ const DURATIONS: [f64; 12] =
 // The last buckets are the longest batch, of 128 decisions, and the longest queue, of 16,384.
 const LENGTHS: [f64; 12] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 512.0, 2048.0, 8192.0, 16384.0];
 
+// Narrow where an operator asks how near a limit is. 0.5, 0.8, 0.9 and 1 are the usual thresholds, and a share
+// above 1 is a debt.
+const SHARES: [f64; 12] = [0.1, 0.25, 0.5, 0.75, 0.8, 0.9, 0.95, 0.99, 1.0, 1.25, 1.5, 2.0];
+
 /// The histograms, and buckets that suit each: durations from 100 microseconds to a second, lengths from 1 to
-/// the longest.
-pub const BUCKETS: [(&str, [f64; 12]); 3] =
-    [(DECISION_DURATION_SECONDS, DURATIONS), (BATCH_DECISIONS, LENGTHS), (QUEUE_LENGTH, LENGTHS)];
+/// the longest, shares of a quota from 0.1 to 2, which are narrow between 0.75 and 1.
+pub const BUCKETS: &[(&str, &[f64])] = &[
+    (DECISION_DURATION_SECONDS, &DURATIONS),
+    (BATCH_DECISIONS, &LENGTHS),
+    (QUEUE_LENGTH, &LENGTHS),
+    (USED_SHARE, &SHARES),
+];
 
 type Describe = fn(&dyn Recorder, &'static str, Unit, &'static str);
 
@@ -33,6 +41,10 @@ macro_rules! names {
 names! {
     DECISIONS_TOTAL = "ratelimit_decisions_total", COUNTER, Count,
         "Decisions, for each policy that was charged or that denied.";
+    CAPACITY_UNITS = "ratelimit_capacity_units", GAUGE, Count,
+        "The units that a key with a full quota can be charged.";
+    USED_SHARE = "ratelimit_used_share", HISTOGRAM, Count,
+        "The share of its quota that a key has used, after each decision of the store.";
     REJECTIONS_TOTAL = "ratelimit_rejections_total", COUNTER, Count, "Requests that a rate limit layer rejected.";
     THRESHOLDS_TOTAL = "ratelimit_thresholds_total", COUNTER, Count,
         "Keys that have used a share of their quota.";

@@ -11,10 +11,10 @@ use std::{
     time::Duration,
 };
 
-use ::metrics::{Counter, Gauge, Histogram, Label};
+use ::metrics::{Counter, Gauge, Histogram, Label, Recorder};
 
 use super::{
-    handle::{Handle, LocalHandle, SharedHandle},
+    handle::{Handle, LocalHandle, SharedHandles, register},
     names,
 };
 use crate::base::ErrorKind;
@@ -112,10 +112,10 @@ fn rejections(reason: usize, more: u64) {
     with_label(&REJECTIONS, ("reason", REASONS), reason, |it| it.increment(more));
 }
 
-/// A key of `policy` has used this share of its quota.
-pub(crate) fn threshold_reached(policy: &str, percent: u8) {
+/// `more` keys of `policy` have used this share of their quota. With 0, the counter is shown from then on.
+pub(crate) fn threshold_reached(policy: &str, percent: u8, more: u64) {
     let labels = [("policy", policy.to_owned()), ("percent", percent.to_string())];
-    ::metrics::counter!(names::THRESHOLDS_TOTAL, &labels).increment(1);
+    ::metrics::counter!(names::THRESHOLDS_TOTAL, &labels).increment(more);
 }
 
 /// The number of instances that have announced themselves in Redis.
@@ -181,12 +181,19 @@ impl Drop for Leased {
 }
 
 const VERDICTS: [&str; 5] = ["admitted", "delayed", "denied", "shadow_denied", "banned"];
-/// The number of sources whose counters are registered once: today's, and two spare ones. The counter of a
-/// further source would be looked up at each use.
+/// The number of sources whose counters are registered once: today's, and a spare one. The counter of a further
+/// source would be looked up at each use.
 const SOURCES: usize = 6;
 
-/// The counters of a policy's decisions. A clone begins without any, because its policy may get another name.
-pub(crate) struct PolicyCounters(OnceLock<Box<[SharedHandle<Counter>; VERDICTS.len() * SOURCES]>>);
+/// The handles of a policy. A clone begins without any, because its policy may get another name.
+pub(crate) struct PolicyHandles(SharedHandles<Handles>);
+
+/// What a policy has registered with a recorder.
+#[derive(Default)]
+struct Handles {
+    decisions: [OnceLock<Counter>; VERDICTS.len() * SOURCES],
+    used_share: OnceLock<Histogram>,
+}
 
 /// A label's value, and its number.
 #[derive(Clone, Copy, Debug)]
@@ -205,28 +212,60 @@ pub(crate) enum Verdict {
     Banned,
 }
 
-impl PolicyCounters {
+impl PolicyHandles {
     pub(crate) const fn new() -> Self {
-        Self(OnceLock::new())
+        Self(SharedHandles::new())
     }
 
-    /// Adds `decisions` of the policy `name`. With 0, the counter is shown from then on.
+    /// Calls `record` with what records the metrics of the policy `name`.
     #[inline]
-    pub(crate) fn add(&self, name: &str, verdict: Verdict, source: Source, decisions: u64) {
-        let counters =
-            self.0.get_or_init(|| Box::new([const { SharedHandle::new() }; VERDICTS.len() * SOURCES]));
+    pub(crate) fn with(&self, name: &str, record: impl FnOnce(&PolicyMetrics<'_>)) {
+        self.0.with(|recorder, handles| record(&PolicyMetrics { recorder, handles, name }));
+    }
+}
+
+/// Records the metrics of a policy.
+pub(crate) struct PolicyMetrics<'a> {
+    recorder: &'a dyn Recorder,
+    handles: &'a Handles,
+    name: &'a str,
+}
+
+impl PolicyMetrics<'_> {
+    /// Adds `decisions`. With 0, the counter is shown from then on.
+    #[inline]
+    pub(crate) fn decided(&self, verdict: Verdict, source: Source, decisions: u64) {
         let verdict = verdict as usize;
-        let labels = || {
-            vec![
-                Label::new("policy", name.to_owned()),
+        let register = || {
+            let labels = vec![
+                self.label(),
                 Label::from_static_parts("verdict", VERDICTS[verdict]),
                 Label::from_static_parts("source", source.name),
-            ]
+            ];
+            register::<Counter>(self.recorder, names::DECISIONS_TOTAL, labels)
         };
-        let count = |counter: &Counter| counter.increment(decisions);
-        match counters.get(source.number * VERDICTS.len() + verdict) {
-            Some(counter) => counter.with(names::DECISIONS_TOTAL, labels, count),
-            None => SharedHandle::new().with(names::DECISIONS_TOTAL, labels, count),
+        match self.handles.decisions.get(source.number * VERDICTS.len() + verdict) {
+            Some(counter) => counter.get_or_init(register).increment(decisions),
+            None => register().increment(decisions),
         }
+    }
+
+    /// A key has used `used` units of `capacity`.
+    #[inline]
+    pub(crate) fn used(&self, used: u64, capacity: u64) {
+        self.used_share(capacity).record(used as f64 / capacity as f64);
+    }
+
+    /// Shows the capacity. A policy's capacity never changes, so it is set when the histogram is registered.
+    #[inline]
+    pub(crate) fn used_share(&self, capacity: u64) -> &Histogram {
+        self.handles.used_share.get_or_init(|| {
+            register::<Gauge>(self.recorder, names::CAPACITY_UNITS, vec![self.label()]).set(capacity as f64);
+            register(self.recorder, names::USED_SHARE, vec![self.label()])
+        })
+    }
+
+    fn label(&self) -> Label {
+        Label::new("policy", self.name.to_owned())
     }
 }

@@ -20,7 +20,7 @@ use super::{
 #[cfg(feature = "redis")]
 use crate::algorithm::counter::{Windows, usual};
 #[cfg(feature = "metrics")]
-use crate::metrics::PolicyCounters;
+use crate::metrics::PolicyHandles;
 use crate::{
     algorithm::{Algorithm, Concurrency, Gcra, Replenishment},
     base::{Error, Quota, random::hasher, valid},
@@ -71,7 +71,7 @@ pub(super) struct PolicyData {
     /// Whether this is the internal policy for debits.
     counts_debits: bool,
     #[cfg(feature = "metrics")]
-    counters: PolicyCounters,
+    handles: PolicyHandles,
 }
 
 /// The name of a policy in all its forms.
@@ -294,10 +294,10 @@ impl Policy {
         self.0.parameters.capacity
     }
 
-    /// The counters of its decisions.
+    /// The handles of its metrics.
     #[cfg(feature = "metrics")]
-    pub(crate) fn counters(&self) -> &PolicyCounters {
-        &self.0.counters
+    pub(crate) fn handles(&self) -> &PolicyHandles {
+        &self.0.handles
     }
 
     /// `name:algorithm`, the policy's part of the [name](crate::Operator::stored_name) under which a store
@@ -368,6 +368,12 @@ impl Policy {
     /// The policy that counts debits.
     pub(crate) fn debits(&self) -> &Self {
         self.0.debits.as_ref().unwrap_or(self)
+    }
+
+    /// The [capacity](Self::capacity), for the policy of debits without the room that these have for debt.
+    pub(crate) fn capacity_without_debt(&self) -> u64 {
+        let settings = self.settings();
+        if self.counts_debits() { settings.algorithm.capacity(&settings.quota) } else { self.capacity() }
     }
 
     /// Whether this is the internal policy for the debits of another one.
@@ -524,7 +530,7 @@ impl PolicyData {
             debits: None,
             counts_debits: false,
             #[cfg(feature = "metrics")]
-            counters: PolicyCounters::new(),
+            handles: PolicyHandles::new(),
         }
     }
 }

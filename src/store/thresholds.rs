@@ -39,7 +39,7 @@ impl Thresholds {
     }
 
     fn report(&self, event: &ThresholdEvent<'_>) {
-        metric!(threshold_reached(event.policy.name(), event.percent));
+        metric!(threshold_reached(event.policy.name(), event.percent, 1));
         log!(
             info,
             policy = event.policy.name(),

@@ -15,7 +15,7 @@ use prometheus_parse::{Scrape, Value};
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
     Charge, ErrorKind, FailureMode, Header, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
-    algorithm::LeakyBucket,
+    algorithm::{FixedWindow, LeakyBucket},
     policy::{Enforcement, EnforcementSwitch, Penalty},
     store::{ManualClock, Store},
 };
@@ -366,9 +366,148 @@ async fn the_switches_and_the_errors_of_live_policies_are_gauges() {
     is((Some(0.0), [0.0, 0.0])).await;
 }
 
+/// How many of the recorded shares that `policy` has used are in each bucket, by its upper bound.
+fn shares(handle: &PrometheusHandle, policy: &str) -> BTreeMap<String, f64> {
+    let scrape = parse(&handle.render());
+    let is_of_policy = |sample: &&prometheus_parse::Sample| {
+        sample.metric == "ratelimit_used_share" && sample.labels.get("policy") == Some(policy)
+    };
+    let Some(sample) = scrape.samples.iter().find(is_of_policy) else { return BTreeMap::new() };
+    let Value::Histogram(buckets) = &sample.value else { panic!("{sample:?}") };
+    let mut below = 0.0;
+    let counts = buckets.iter().map(|bucket| {
+        (bucket.less_than.to_string(), bucket.count - std::mem::replace(&mut below, bucket.count))
+    });
+    nonzero(counts.collect())
+}
+
+#[tokio::test]
+async fn the_share_that_a_key_has_used_is_recorded_after_each_decision_of_a_store() {
+    let server = RedisServer::start();
+    let redis = settings().manual_clock(ManualClock::new()).connect(&server.url()).await.unwrap();
+    let memory = MemoryStore::with_clock(ManualClock::new());
+    for (store, limiter) in [("redis", Limiter::new(redis)), ("memory", Limiter::new(memory))] {
+        let (_guard, handle) = record(example::prometheus().unwrap());
+        let policy = Policy::new("tokens", Quota::per_hour(10)).max_debt(20);
+        let key = Key::new("alice");
+        let charge = async |units| limiter.check(&policy, &key, units).await.unwrap();
+        charge(4).await;
+        assert_eq!(shares(&handle, "tokens"), map([("0.5", 1.0)]), "{store}");
+        limiter.peek(&policy, &key, 1).await.unwrap();
+        let decision = charge(5).await;
+        limiter.refund(&decision, 1).await.unwrap();
+        assert_eq!(shares(&handle, "tokens"), map([("0.5", 1.0), ("0.9", 1.0)]), "{store}");
+        // The settlement of a request that used more: a debt of 4 units.
+        limiter.debit(&decision, 6).await.unwrap();
+        assert!(charge(1).await.is_denied());
+        let expected = map([("0.5", 1.0), ("0.9", 1.0), ("1", 1.0), ("1.5", 1.0)]);
+        assert_eq!(shares(&handle, "tokens"), expected, "{store}");
+        // The debit has a larger quota, which is not the policy's.
+        assert_eq!(counted(&handle, "ratelimit_capacity_units"), map([("policy=tokens", 10.0)]), "{store}");
+    }
+}
+
+#[tokio::test]
+async fn no_share_is_recorded_while_the_store_fails() {
+    let (_guard, handle) = record(example::prometheus().unwrap());
+    let policy = Policy::new("api", Quota::per_hour(10));
+    let limiter = Limiter::new(Fake::new(Down, |_, _, _| fails(ErrorKind::StoreTimeout)));
+    let decision = limiter.check(&policy, &Key::new("alice"), 1).await.unwrap();
+    limiter.debit(&decision, 1).await.unwrap();
+    let local = map([("policy=api,source=local,verdict=admitted", 1.0)]);
+    assert_eq!(counted(&handle, "ratelimit_decisions_total"), local);
+    assert_eq!(shares(&handle, "api"), map([]));
+}
+
+#[tokio::test]
+async fn thresholds_are_counted_by_their_percent_and_a_layer_shows_them_at_zero() {
+    let (_guard, handle) = record(PrometheusBuilder::new());
+    let policy =
+        Policy::new("plan", Quota::per_hour(2)).algorithm(FixedWindow::anchored()).notify_at([50, 100]);
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
+    let layer = RateLimitLayer::new(limiter.clone(), policy.clone(), Header::new("x-user"));
+    drop(layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) })));
+    let reached = || samples(&parse(&handle.render()), "ratelimit_thresholds_total");
+    assert_eq!(reached(), map([("percent=100,policy=plan", 0.0), ("percent=50,policy=plan", 0.0)]));
+    for key in ["alice", "bob"] {
+        limiter.check(&policy, &Key::new(key), 1).await.unwrap();
+    }
+    assert_eq!(reached(), map([("percent=100,policy=plan", 0.0), ("percent=50,policy=plan", 2.0)]));
+}
+
+#[tokio::test]
+async fn policies_that_are_built_per_request_share_the_series_of_their_name() {
+    let (_guard, handle) = record(example::prometheus().unwrap());
+    let limiter = Limiter::new(MemoryStore::with_clock(ManualClock::new()));
+    let check = async |limit| {
+        let policy = Policy::new("tenant", Quota::per_hour(limit));
+        limiter.check(&policy, &Key::new(format!("tenant {limit}")), 1).await.unwrap();
+        handle.render().lines().filter(|line| line.contains("tenant")).count()
+    };
+    let first = check(10).await;
+    for limit in 11..100 {
+        assert_eq!(check(limit).await, first, "{}", handle.render());
+    }
+    // The one that was last used for the first time.
+    assert_eq!(counted(&handle, "ratelimit_capacity_units"), map([("policy=tenant", 99.0)]));
+    assert_eq!(shares(&handle, "tenant").values().sum::<f64>(), 90.0);
+}
+
+#[tokio::test]
+async fn the_capacity_of_a_layers_policies_is_shown_from_the_start() {
+    let (_guard, handle) = record(PrometheusBuilder::new());
+    let layer = RateLimitLayer::new(
+        MemoryStore::new(),
+        Policy::new("api", Quota::per_second(5).burst(20)),
+        Header::new("x-user"),
+    );
+    drop(layer.layer(service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(())) })));
+    assert_eq!(counted(&handle, "ratelimit_capacity_units"), map([("policy=api", 20.0)]));
+}
+
+#[tokio::test]
+async fn the_capacity_follows_a_live_policy_also_back_to_its_default() {
+    let (_guard, handle) = record(PrometheusBuilder::new());
+    let server = RedisServer::start();
+    let edit = |words: &[&str]| {
+        let _: redis::Value = server.command(words);
+    };
+    let store = settings().connect(&server.url()).await.unwrap();
+    let live = LivePolicies::redis(&store, [Policy::new("api", Quota::per_hour(10))]).await.unwrap();
+    let live = live.poll_every(Duration::from_millis(20));
+    let limiter = Limiter::new(store);
+    let becomes = async |capacity: f64| {
+        let is_shown = async || {
+            limiter.check(&live.policy("api").unwrap(), &Key::new("alice"), 1).await.unwrap();
+            counted(&handle, "ratelimit_capacity_units") == map([("policy=api", capacity)])
+        };
+        assert!(support::eventually(is_shown).await, "{}", handle.render());
+    };
+    becomes(10.0).await;
+    edit(&["HSET", "rl:policies", "api", "25/h"]);
+    becomes(25.0).await;
+    edit(&["HDEL", "rl:policies", "api"]);
+    becomes(10.0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_capacity_follows_an_adaptive_policy_also_back_to_its_full_quota() {
+    let (_guard, handle) = record(PrometheusBuilder::new());
+    let (signal, share) = tokio::sync::watch::channel(1.0);
+    let full = Policy::new("search", Quota::per_second(1_000));
+    let policy = Adaptive::new(full).follow(move || *share.borrow()).start().unwrap();
+    let limiter = Limiter::new(MemoryStore::new());
+    for (share, capacity) in [(1.0, 1_000.0), (0.5, 500.0), (1.0, 1_000.0)] {
+        signal.send_replace(share);
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        limiter.check(&policy.policy(), &Key::new("alice"), 1).await.unwrap();
+        assert_eq!(counted(&handle, "ratelimit_capacity_units"), map([("policy=search", capacity)]));
+    }
+}
+
 #[test]
 fn the_docs_quote_the_file_of_alerts() {
     let (docs, alerts) =
-        (include_str!("../../src/guide/metrics_and_alerts.md"), include_str!("../../docs/alerts.yml"));
+        (include_str!("../../src/guide/metrics_and_alerts.md"), include_str!("../../ops/alerts.yml"));
     assert!(docs.contains(&format!("```yaml\n{alerts}```\n")));
 }

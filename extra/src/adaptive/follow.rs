@@ -85,7 +85,7 @@ impl Follower {
                 self.bounds.most_in_flight = most_in_flight(&full, self.is_shared);
                 self.full = full;
                 log!(debug, policy = policy.name(), share, quota = %policy.quota(), "an adaptive policy changes");
-                self.policies.send_replace(policy);
+                self.send(policy);
                 self.rename().await;
             }
             Err(_error) => {
@@ -116,13 +116,19 @@ impl Follower {
         match scaled(&self.full, share) {
             Ok(policy) => {
                 log!(debug, policy = policy.name(), share, quota = %policy.quota(), "an adaptive quota changes");
-                self.policies.send_replace(policy);
+                self.send(policy);
             }
             // An algorithm of the user's that counts the full quota and not a part of it.
             Err(_error) => {
                 log!(warn, policy = self.full.name(), share, error = %_error, "an adaptive quota stays as it is");
             }
         }
+    }
+
+    fn send(&self, policy: Policy) {
+        #[cfg(feature = "metrics")]
+        crate::capacity::changes_to(&policy);
+        self.policies.send_replace(policy);
     }
 
     #[cfg(feature = "redis")]

@@ -165,6 +165,8 @@ impl Target for Set {
             sender.send_if_modified(|old| {
                 let is_new = *old != policy;
                 if is_new {
+                    #[cfg(feature = "metrics")]
+                    crate::capacity::changes_to(&policy);
                     changed.push(format!("{name}: {}", changes(old, &policy)));
                     *old = policy;
                 }

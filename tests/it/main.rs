@@ -42,6 +42,7 @@ mod lookup;
 mod lost_permits;
 mod lua_rules;
 mod memory_store;
+mod metric_names;
 mod model;
 mod on_decision;
 mod pairs;

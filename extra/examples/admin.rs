@@ -57,7 +57,7 @@
 //!
 //! curl -i -X PUT -H 'authorization: Bearer correct-horse-battery' -H 'content-type: application/json' -d '{"enforcement": "off"}' http://127.0.0.1:3001/limits/enforcement
 //!     200
-//!     {"enforcement":"off"}
+//!     {"enforcement":"off","applies_to":"this-instance"}
 //! curl -i http://127.0.0.1:3000/
 //!     200
 //!     hello

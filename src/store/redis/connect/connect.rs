@@ -169,7 +169,8 @@ impl RedisStoreBuilder {
             }
             #[cfg(feature = "cluster")]
             Topology::Cluster(urls) => {
-                let (clients, addresses) = cluster::clients(&urls, &self.tls, self.deadline, authenticator)?;
+                let (clients, addresses) =
+                    cluster::clients(&urls, &self.tls, self.deadline, authenticator.as_ref())?;
                 let health = Arc::new(Health::new(addresses, self.deadline));
                 let (shared, first) = (health.clone(), clients.retrying.clone());
                 let pool = move |manager| pool(&shared, cluster::CONNECTIONS).build_unchecked(manager);

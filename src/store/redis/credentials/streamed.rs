@@ -46,15 +46,18 @@ pub struct StreamedCredentials(Arc<Mutex<Subscription>>);
 struct Subscription {
     stream: Pin<Box<dyn Stream<Item = RedisResult<BasicAuth>> + Send>>,
     latest: Option<Credentials>,
+    /// It may stop to send when it is dropped.
+    _provider: Box<dyn StreamingCredentialsProvider>,
 }
 
 /// The time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl StreamedCredentials {
-    /// Subscribes to `provider`.
-    pub fn new(provider: impl StreamingCredentialsProvider) -> Self {
-        Self(Arc::new(Mutex::new(Subscription { stream: provider.subscribe(), latest: None })))
+    /// Subscribes to `provider`, and keeps it.
+    pub fn new(provider: impl StreamingCredentialsProvider + 'static) -> Self {
+        let (stream, latest, _provider) = (provider.subscribe(), None, Box::new(provider));
+        Self(Arc::new(Mutex::new(Subscription { stream, latest, _provider })))
     }
 }
 

@@ -37,7 +37,7 @@ pub(crate) fn clients(
     urls: &[String],
     tls: &TlsSettings,
     deadline: Duration,
-    authenticator: Option<Arc<Authenticator>>,
+    authenticator: Option<&Arc<Authenticator>>,
 ) -> Result<(Clients, String), Error> {
     // redis-rs uses the credentials of the first URL, and checks only some of those in the others.
     let differ =
@@ -62,7 +62,7 @@ pub(crate) fn clients(
             .min_retry_wait(1)
             .retry_wait_formula(1, 2)
             .max_retry_wait(25);
-        let client = match &authenticator {
+        let client = match authenticator {
             Some(authenticator) => client.set_credentials_provider(Bridge(authenticator.clone())),
             None => client,
         };

@@ -1,6 +1,6 @@
 //! The span of a decision, for OpenTelemetry: see the guide to tracing.
 
-use crate::{base::Error, store::Action};
+use crate::base::Error;
 #[cfg(feature = "tracing")]
 use {
     super::{Decision, Outcome, Verdict},
@@ -28,11 +28,11 @@ impl DecisionSpan {
 
     /// A new span, in the current one.
     #[cold]
-    pub(crate) fn new(action: Action) -> Self {
+    pub(crate) fn new(action: &str) -> Self {
         let span = tracing::debug_span!(
             target: "tower_ratelimit::span",
             NAME,
-            ratelimit.action = action.as_str(),
+            ratelimit.action = action,
             ratelimit.policy = Empty,
             ratelimit.verdict = Empty,
             ratelimit.limit = Empty,
@@ -138,12 +138,7 @@ impl DecisionSpan {
         false
     }
 
-    pub(crate) fn new(_: Action) -> Self {
-        Self {}
-    }
-
-    #[cfg(feature = "redis")]
-    pub(crate) fn current() -> Self {
+    pub(crate) fn new(_: &str) -> Self {
         Self {}
     }
 

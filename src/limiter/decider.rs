@@ -115,7 +115,7 @@ impl Decider {
 
     #[cold]
     fn begin_in_span(&self, action: Action, charges: Charges) -> Begun {
-        let span = DecisionSpan::new(action);
+        let span = DecisionSpan::new(action.as_str());
         match span.in_scope(|| self.begin_without_span(action, charges)) {
             Now::Ready(decided) => {
                 span.end(&decided);

@@ -67,7 +67,6 @@ impl Action {
     }
 
     /// The name in a span.
-    #[cfg(feature = "tracing")]
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Charge => "charge",

@@ -48,6 +48,8 @@ impl Switch {
             #[cfg(feature = "live")]
             Kind::Live(live) if reach == Reach::AllInstances => live.set_enforcement(enforcement).await,
             _ => {
+                // Without live policies, there is only one reach.
+                let _ = reach;
                 self.here().set(enforcement);
                 Ok(())
             }

@@ -50,6 +50,7 @@ pub(crate) fn line_of(text: &str, span: Option<Range<usize>>) -> String {
 }
 
 /// The error of a text that is not TOML.
+#[cfg(feature = "prices")]
 pub(crate) fn no_toml(file: &Place, text: &str, error: &toml::de::Error) -> Error {
     let line = line_of(text, Some(error.span().unwrap_or_default()));
     file.invalid(format_args!("{line}: no valid TOML: {}", error.message().trim_end()))

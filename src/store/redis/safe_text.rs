@@ -6,7 +6,7 @@
 
 use redis::RedisError;
 
-use super::{codes::parse, credentials};
+use super::codes::parse;
 use crate::base::Fault;
 
 /// Why a server did not carry out a command or accept a connection, if it reported that, and a description of
@@ -23,13 +23,13 @@ pub(super) fn explain(error: &RedisError) -> (Option<Fault>, String) {
         // All nodes of a Cluster failed: the text quotes their errors, including servers' texts.
         redis::ErrorKind::Io if error.detail().is_some() => match quoted_code(detail) {
             Some(text) => said(text),
-            None => match credentials::problem(detail) {
+            None => match of_provider(detail) {
                 Some(problem) => (Some(Fault::NoCredentials), format!("{problem}; see the log")),
                 None => (None, unreachable_nodes(detail)),
             },
         },
         redis::ErrorKind::Io => match io_kind(error) {
-            None if credentials::problem(&error.to_string()).is_some() => {
+            None if of_provider(&error.to_string()).is_some() => {
                 (Some(Fault::NoCredentials), error.to_string())
             }
             Some(_) if error.to_string().contains(NO_SOCKET) => other("the socket does not exist"),
@@ -58,6 +58,17 @@ pub(super) fn explain(error: &RedisError) -> (Option<Fault>, String) {
         redis::ErrorKind::InvalidClientConfig => other("the client is not configured for this"),
         _ => other(error.category()),
     }
+}
+
+/// The beginnings of the errors of a credentials provider, which a Cluster client quotes among others.
+pub(super) const FAILED: &str = "the credentials provider failed";
+pub(super) const ENDED: &str =
+    "the credentials provider returned credentials that have ended; check the clocks";
+pub(super) const SILENT: &str = "the credentials provider does not answer";
+
+/// The error of a credentials provider that `text` has or quotes.
+fn of_provider(text: &str) -> Option<&'static str> {
+    [FAILED, ENDED, SILENT].into_iter().find(|problem| text.contains(problem))
 }
 
 /// The operating system's message if the path of a socket does not exist. redis-rs reports it as

@@ -38,6 +38,7 @@ const ROWS: &[&[&str]] = &[
     &["store/redis/deny_cache.rs"],
     &["store/redis/job/"],
     &["store/redis/wire/"],
+    &["store/redis/credentials/"],
     &["store/redis/transport/"],
     &["store/redis/lease/"],
     &["store/redis/", "store/mod.rs"],

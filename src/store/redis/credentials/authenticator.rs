@@ -13,7 +13,10 @@ use tokio::{
 };
 
 use super::credentials::{Credentials, CredentialsProvider};
-use crate::base::sync::lock;
+use crate::{
+    base::sync::lock,
+    store::redis::safe_text::{ENDED, FAILED, SILENT},
+};
 
 /// The longest time for one call of the provider.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -177,15 +180,6 @@ impl fmt::Debug for Authenticator {
         f.debug_struct("Authenticator").finish_non_exhaustive()
     }
 }
-
-/// The beginning of this module's error that `text` has or quotes.
-pub(crate) fn problem(text: &str) -> Option<&'static str> {
-    [FAILED, ENDED, SILENT].into_iter().find(|problem| text.contains(problem))
-}
-
-const FAILED: &str = "the credentials provider failed";
-const ENDED: &str = "the credentials provider returned credentials that have ended; check the clocks";
-const SILENT: &str = "the credentials provider does not answer";
 
 fn failure(text: String) -> RedisError {
     io::Error::other(text).into()

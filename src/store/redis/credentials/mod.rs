@@ -17,7 +17,4 @@ pub(super) use self::cluster::{Bridge, opening};
 pub use self::credentials::{Credentials, CredentialsProvider};
 #[cfg(feature = "streamed-credentials")]
 pub use self::streamed::StreamedCredentials;
-pub(super) use self::{
-    authenticator::{Authenticator, problem},
-    session::Session,
-};
+pub(super) use self::{authenticator::Authenticator, session::Session};

@@ -12,13 +12,13 @@ use std::{
 use redis::{RedisError, aio::MultiplexedConnection};
 use tokio::{
     task::JoinSet,
-    time::{Instant, sleep, sleep_until},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use super::authenticator::{Authenticator, Login};
 use crate::{
     base::{random::random_time, time::micros},
-    store::redis::{error::from_redis, transport::answered},
+    store::redis::error::from_redis,
 };
 
 /// How long a connection may be used.
@@ -38,6 +38,8 @@ struct Times {
 /// The pauses between attempts to get or to use newer credentials.
 const PAUSE: Duration = Duration::from_millis(25);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// A server that takes longer hangs, and its connections are replaced.
+const AUTH_TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Session {
     /// The session of a connection that was opened with the credentials of `login`. A task authenticates the
@@ -122,7 +124,10 @@ async fn authenticate(
         return Ok(());
     }
     let mut auth = redis::cmd("AUTH");
-    answered(auth.arg(&newer.user).arg(&newer.password).query_async(connection)).await
+    let reply = auth.arg(&newer.user).arg(&newer.password).query_async(connection);
+    timeout(AUTH_TIMEOUT, reply)
+        .await
+        .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
 }
 
 /// Delays a refresh by up to a tenth of the time that is left. The first connection of a store whose

@@ -12,10 +12,12 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::names::KeyNames;
+#[cfg(feature = "tracing")]
+use crate::decision::DecisionSpan;
 use crate::{
     algorithm::twin::Receipt,
     base::{Answer, Error, SharedResult, sync::lock},
-    decision::{Charge, Charges, Decision, DecisionSpan, OneOrMany},
+    decision::{Charge, Charges, Decision, OneOrMany},
     store::{
         Action, Counts, PenaltyCharge,
         redis::{deny_cache::DenyObserver, script::Script},
@@ -44,6 +46,7 @@ pub(crate) struct Job {
     pub(crate) lease: Option<Box<LeaseRequest>>,
     pub(crate) result: Mutex<JobResult>,
     /// The span of the decision, if it has one.
+    #[cfg(feature = "tracing")]
     pub(crate) span: DecisionSpan,
     /// The link that makes the decision.
     pub(crate) maker: Arc<dyn Maker>,
@@ -161,6 +164,7 @@ impl Job {
             denial: None,
             lease: None,
             result: Mutex::default(),
+            #[cfg(feature = "tracing")]
             span: if DecisionSpan::is_enabled() { DecisionSpan::current() } else { DecisionSpan::default() },
             maker,
             #[cfg(feature = "metrics")]
@@ -188,7 +192,13 @@ impl Job {
         let (names, script) = (self.names.clone(), self.script.clone());
         let (charges, maker) = (Charges::Many(charges), self.maker.clone());
         let part = Self::new(action, charges, names, script, self.deadline, maker);
-        Self { time: self.time, is_patient: self.is_patient, span: self.span.clone(), ..part }
+        Self {
+            time: self.time,
+            is_patient: self.is_patient,
+            #[cfg(feature = "tracing")]
+            span: self.span.clone(),
+            ..part
+        }
     }
 
     /// The charges, and then those against penalties, in the order of their keys and records.

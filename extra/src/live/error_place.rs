@@ -6,9 +6,6 @@ use std::{
 };
 
 use serde_path_to_error::{Path, Segment};
-use tower_ratelimit::Error;
-
-use super::text_file::Place;
 
 /// The entry at a path, such as "entry `algorithm.segments`: ". Empty at the top.
 pub(crate) struct Entry<'a>(pub(super) Vec<&'a Segment>);
@@ -47,11 +44,4 @@ pub(crate) fn line_of(text: &str, span: Option<Range<usize>>) -> String {
         let before = text.as_bytes().iter().take(span.start).filter(|byte| **byte == b'\n');
         format!(", line {}", before.count() + 1)
     })
-}
-
-/// The error of a text that is not TOML.
-#[cfg(feature = "prices")]
-pub(crate) fn no_toml(file: &Place, text: &str, error: &toml::de::Error) -> Error {
-    let line = line_of(text, Some(error.span().unwrap_or_default()));
-    file.invalid(format_args!("{line}: no valid TOML: {}", error.message().trim_end()))
 }

@@ -25,7 +25,7 @@ pub use self::policies::LivePolicies;
 /// Prices are followed in the same way.
 #[cfg(feature = "prices")]
 pub(crate) use self::{
-    error_place::{Entry, line_of, no_toml},
+    error_place::{Entry, line_of},
     follow::{Follower, Origin, Target, runtime},
     health::Health,
     text_file::{Place, TextFile},

@@ -6,7 +6,7 @@ use tokio::task::{JoinHandle, spawn_blocking};
 use tower_ratelimit::Error;
 
 use super::prices::Prices;
-use crate::live::{Entry, Origin, Place, TextFile, line_of, no_toml};
+use crate::live::{Entry, Origin, Place, TextFile, line_of};
 
 /// A file of prices.
 pub(super) struct PriceFile {
@@ -77,4 +77,10 @@ impl Format {
             }
         }
     }
+}
+
+/// The error of a text that is not TOML.
+fn no_toml(file: &Place, text: &str, error: &toml::de::Error) -> Error {
+    let line = line_of(text, Some(error.span().unwrap_or_default()));
+    file.invalid(format_args!("{line}: no valid TOML: {}", error.message().trim_end()))
 }

@@ -89,6 +89,12 @@ impl DecisionSpan {
     }
 }
 
+/// OpenTelemetry has only signed integers: tracing-opentelemetry exports a `u64` as a string.
+#[cfg(feature = "tracing")]
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
 #[cfg(feature = "tracing")]
 fn record(span: &Span, decision: &Decision) {
     span.record("ratelimit.source", decision.source().as_str());
@@ -104,14 +110,14 @@ fn record(span: &Span, decision: &Decision) {
     }
     if let Some(binding) = decision.binding() {
         span.record("ratelimit.policy", binding.policy().name());
-        span.record("ratelimit.limit", binding.capacity());
-        span.record("ratelimit.remaining", binding.remaining());
+        span.record("ratelimit.limit", signed(binding.capacity()));
+        span.record("ratelimit.remaining", signed(binding.remaining()));
         if let Some(key_hash) = binding.key().secret_digest() {
             span.record("ratelimit.key_hash", &*key_hash);
         }
     }
     if let Some(failure) = decision.failure() {
-        // Decisions without an outcome were made by `FailureMode::Open`.
+        // Only `FailureMode::Open` makes decisions without an outcome.
         let mode = decision.binding().map_or_else(
             || "open".to_owned(),
             |binding| binding.policy().settings().failure_mode.to_string(),

@@ -49,6 +49,11 @@ impl Visit for Fields<'_> {
     fn record_str(&mut self, field: &Field, value: &str) {
         self.0.insert(field.name(), value.to_owned());
     }
+
+    /// OpenTelemetry has no such type: tracing-opentelemetry exports its digits, as a string.
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.0.insert(field.name(), format!("{value} without a sign"));
+    }
 }
 
 impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Spans {

@@ -50,7 +50,8 @@ impl CallSpan {
         match server.rsplit_once(':').and_then(|(host, port)| Some((host, port.parse::<u16>().ok()?))) {
             Some((host, port)) if !host.contains(", ") => {
                 span.record("server.address", host);
-                span.record("server.port", port);
+                // A signed integer, as OpenTelemetry has them.
+                span.record("server.port", i64::from(port));
             }
             // Several nodes of a Cluster, of which redis-rs chooses one.
             _ => {

@@ -1,5 +1,6 @@
 //! The tests that need a Redis Cluster, Sentinel, TLS, gRPC or a client library, and the tests of outages in real time.
-//! The tests of this workspace's programs are in their packages: `tools`, `examples/tonic` and `examples/client_retry`.
+//! The tests of this workspace's programs are in their packages: `tools`, `examples/tonic`, `examples/client_retry` and
+//! `examples/observed`.
 
 mod adaptive_attacks;
 mod body;

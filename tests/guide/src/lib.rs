@@ -32,9 +32,11 @@ guides! {
     outgoing
     quickstart
     redis
+    servers
     several_limits
     streams
     testing
+    tracing
     troubleshooting
     upgrades
     websocket

@@ -1,6 +1,10 @@
 //! Two limited services, their client, and the export of their traces. `main.rs` runs them.
 
-#![allow(clippy::missing_errors_doc, clippy::must_use_candidate, reason = "only the program and its tests use it")]
+#![allow(
+    clippy::missing_errors_doc,
+    clippy::must_use_candidate,
+    reason = "only the program and its tests use it"
+)]
 
 #[allow(clippy::all, dead_code, missing_docs, unnameable_types, unreachable_pub, unused_qualifications, reason = "generated")]
 #[path = "../../tonic/src/greeter.rs"]

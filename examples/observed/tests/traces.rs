@@ -126,7 +126,6 @@ fn a_request_through_two_limited_services_is_one_trace() {
             call("            ")
         );
         let seen = tree(&trace);
-        println!("{seen}");
         assert_eq!(seen, expected);
     });
 }
@@ -231,7 +230,6 @@ fn an_outage_has_the_failure_mode_and_the_kind_of_the_failure() {
         let check = async { limiter.check(&closed, &Key::new(API_KEY), 1).await };
         check.instrument(span).await.unwrap_err();
         let seen = tree(&exported.trace(&id, 2).await);
-        println!("{seen}");
         assert!(seen.contains("  ratelimit.decision (internal, an error)\n"), "{seen}");
     });
 }
@@ -252,7 +250,6 @@ fn a_call_that_fails_is_an_error_in_the_trace_of_its_decision() {
         assert!(check.await.unwrap().failure().is_some());
         let trace = exported.trace(&id, 3).await;
         let seen = tree(&trace);
-        println!("{seen}");
         let kind = &attributes(named(&trace, "ratelimit.decision")[0])["error.type"];
         assert!(seen.contains("\n    EVALSHA (client, an error)\n"), "{seen}");
         assert_eq!(&attributes(named(&trace, "EVALSHA")[0])["error.type"], kind);

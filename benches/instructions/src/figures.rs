@@ -11,6 +11,8 @@ pub(crate) const CONTENDERS: &[&str] = &[
     "stored-month",
     "alone-stored",
     "memory",
+    "memory-info",
+    "memory-spans",
     "one-stored",
     "two-stored",
     "alone",
@@ -67,6 +69,9 @@ const FIGURES: &[(&str, &[(&str, Budget)])] = &[
             ("memory, allowed, allocations", Free),
             ("memory, denied", Most(6_000.0)),
             ("memory, denied, allocations", Free),
+            // Spans that no subscriber wants are to cost almost nothing.
+            ("memory-info, allowed", Times(1.01, "memory, allowed")),
+            ("memory-spans, allowed", Free),
         ],
     ),
     (

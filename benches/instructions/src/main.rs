@@ -22,6 +22,8 @@
 //! | `stored-month` | a calendar month in its place |
 //! | `alone-stored` | `stored` as one request at a time: the client, and Redis as `stored, 1 a call` |
 //! | `memory` | one policy in process, allowed and denied |
+//! | `memory-info` | the same with a subscriber of `tracing` at the level info, which wants no span of a decision |
+//! | `memory-spans` | with one that wants the spans of decisions, and does nothing with them |
 //!
 //! These have large batches, or keys that are full again at their next request, so that Redis has no state of most:
 //!

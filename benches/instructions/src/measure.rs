@@ -59,6 +59,10 @@ pub(crate) fn all(contenders: &[&str]) -> Result<Results, Failure> {
                     results.figures.insert(format!("memory, {verdict}, allocations"), tenths(above));
                 }
             }
+            "memory-info" | "memory-spans" => {
+                let above = client(contender, 1, None)?.instructions - none.instructions;
+                results.figures.insert(format!("{contender}, allowed"), above.round());
+            }
             "alone" => {
                 results.count_client(contender, 1, &none)?;
                 results.count_calls("idle", &[1])?;

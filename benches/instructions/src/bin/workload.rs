@@ -13,6 +13,11 @@ use tower_ratelimit::{
     Header, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Rule, algorithm::FixedWindow,
     policy::Penalty,
 };
+use tracing_subscriber::{
+    filter::{LevelFilter, Targets},
+    layer::SubscriberExt,
+    util::SubscriberInitExt,
+};
 
 type Failure = Box<dyn Error + Send + Sync>;
 type Contender = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
@@ -29,6 +34,7 @@ fn main() -> Result<(), Failure> {
         return Err("usage: workload CONTENDER IN_FLIGHT DECISIONS".into());
     };
     let (in_flight, decisions): (u64, u64) = (in_flight.parse()?, decisions.parse()?);
+    listen(contender);
     let is_exact = contender.starts_with("stored") || contender.starts_with("idle");
     let mut runtime = if is_exact {
         // On one thread, all tasks send their next request before the next call, which then has a decision of each.
@@ -53,6 +59,16 @@ fn main() -> Result<(), Failure> {
         }
         Ok(())
     })
+}
+
+/// Installs the subscriber of a contender that has one. It only keeps the spans that it wants.
+fn listen(contender: &str) {
+    let wanted = match contender {
+        "memory-info" => Targets::new().with_default(LevelFilter::INFO),
+        "memory-spans" => Targets::new().with_target("tower_ratelimit::span", LevelFilter::DEBUG),
+        _ => return,
+    };
+    tracing_subscriber::registry().with(wanted).init();
 }
 
 /// The keys of a task, the same in each run.
@@ -98,7 +114,9 @@ async fn service(contender: &str) -> Result<Contender, Failure> {
     let also = |name| Rule::new(policy(name), key());
     let layer = match contender {
         "none" => return Ok(mapped(service_fn(handler))),
-        "memory" => RateLimitLayer::new(MemoryStore::new(), lasting_policy("bench"), key()),
+        "memory" | "memory-info" | "memory-spans" => {
+            RateLimitLayer::new(MemoryStore::new(), lasting_policy("bench"), key())
+        }
         // The response says `1 day` for an hour. A shorter wait would get more words after a second.
         "memory-denied" => {
             RateLimitLayer::new(MemoryStore::new(), Policy::new("bench", Quota::per_day(1)), key())

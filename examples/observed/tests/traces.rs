@@ -271,7 +271,7 @@ fn a_trace_that_its_client_does_not_sample_has_no_span_here() {
         assert_eq!(request("00").await.unwrap().status(), StatusCode::OK);
         assert_eq!(request("01").await.unwrap().status(), StatusCode::OK);
         let id = 0x5f3c_1e0b_7a9d_4268_8b0c_6a1d_2e3f_4a5b_u128.to_be_bytes();
-        // Those of the second request.
+        // Only the second request has spans.
         let trace = exported.trace(&id, 7).await;
         assert_eq!(attributes(named(&trace, "ratelimit.decision")[0])["ratelimit.remaining"], "1");
     });

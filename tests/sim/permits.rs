@@ -72,8 +72,8 @@ pub(super) struct Asked {
     number: u64,
     policy: usize,
     units: u64,
-    /// Units that the store certainly counts.
-    counted: u64,
+    /// The permits that the store certainly counted.
+    counted: Vec<u64>,
     losses: u64,
 }
 
@@ -102,8 +102,8 @@ impl Permits {
     pub(super) fn ask(&self, instance: &Instance, policy: usize, units: u64) -> Asked {
         let inner = &mut *self.inner.lock().unwrap();
         inner.events += 1;
-        let counts = inner.all.values().filter(|permit| permit.counts());
-        let counted = counts.map(|permit| permit.units).sum();
+        let counts = inner.all.iter().filter(|(_, permit)| permit.counts());
+        let counted = counts.map(|(number, _)| *number).collect();
         let period = self.policies[policy].quota().period();
         let permit = Permit {
             instance: instance.owner.name.clone(),
@@ -140,8 +140,13 @@ impl Permits {
                         permit.is_certain = asked.losses == inner.losses && !inner.may_be_reset;
                     }
                 }
-                // Those that still count did when this one was granted.
-                let counted = asked.counted.min(self.counted(number));
+                // Those that counted before and still count did when this one was granted. Others may have been
+                // granted after it, although their answers came first.
+                let counted: u64 = {
+                    let inner = self.inner.lock().unwrap();
+                    let permits = asked.counted.iter().filter_map(|number| inner.all.get(number));
+                    permits.filter(|permit| permit.counts()).map(|permit| permit.units).sum()
+                };
                 if counted + units > limit {
                     self.log.violated(format_args!(
                         "permit {number}: {units} units granted beside {counted} under a limit of {limit}"
@@ -224,8 +229,11 @@ impl Permits {
     /// The instance has released everything that had ended by the event `latest`.
     pub(super) fn drained(&self, instance: &str, latest: u64) {
         let inner = &mut *self.inner.lock().unwrap();
-        let is_gone = |permit: &Permit| permit.ended.is_some_and(|(event, _)| event <= latest);
-        // No release is sent of permits that have expired by the clock of the instance.
+        // No release is sent of permits that have expired by the clock of the instance. They stay at the store, where they
+        // count again if its clock is set back.
+        let is_gone = |permit: &Permit| {
+            permit.ended.is_some_and(|(event, _)| event <= latest) && permit.started.elapsed() < permit.period
+        };
         if !inner.clock_was_set_back {
             inner.all.retain(|_, permit| permit.instance != instance || !is_gone(permit));
         }

@@ -10,6 +10,7 @@ pub(crate) mod serde_text;
 pub(crate) mod sync;
 pub(crate) mod time;
 mod under_way;
+pub(crate) mod watched;
 
 #[cfg(feature = "serde")]
 pub(crate) use self::serde_text::{from_text, to_text};

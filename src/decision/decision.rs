@@ -342,6 +342,12 @@ impl Decision {
         self.verdict().is_denied()
     }
 
+    /// Whether a policy denies the request, or would if it were not a shadow.
+    #[inline]
+    pub(crate) fn may_have_denials(&self) -> bool {
+        self.is_denied() || self.decided.shadows > 0
+    }
+
     /// Whether a policy denies the request because it [bans](crate::Policy::penalty) the key.
     pub(crate) fn is_banned(&self) -> bool {
         self.banned_for().is_some()

@@ -2,6 +2,7 @@
 
 pub(crate) mod charge;
 pub(crate) mod decision;
+mod denials;
 mod local;
 #[cfg(feature = "metrics")]
 pub(crate) mod metrics;
@@ -18,6 +19,7 @@ pub(crate) use self::{
 };
 pub use self::{
     decision::DecisionSource,
+    denials::{DenialLog, FrequentDenials, RecentDenials},
     outcome::{Outcome, Verdict},
     threshold::ThresholdEvent,
 };

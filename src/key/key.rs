@@ -243,7 +243,6 @@ impl Key {
     }
 
     /// A hash for tables that lose nothing if clients make keys collide.
-    #[cfg(feature = "redis")]
     #[inline]
     pub(crate) fn quick_hash(&self, seed: u64) -> u64 {
         self.text().quick_hash(seed)

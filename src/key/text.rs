@@ -83,7 +83,6 @@ impl Text {
 
     /// A fast hash whose low bits depend on all bytes. Clients can make texts collide. Computing it twice is
     /// faster than keeping it with each charge.
-    #[cfg(feature = "redis")]
     #[inline]
     pub(super) fn quick_hash(&self, seed: u64) -> u64 {
         /// The last word may overlap the one before it. All `bytes` are longer than a word.
@@ -316,7 +315,6 @@ mod tests {
     use super::*;
 
     #[test]
-    #[cfg(feature = "redis")]
     fn the_low_bits_of_a_quick_hash_tell_apart_texts_that_end_differently() {
         for length in 8..=64 {
             let hash = |number| Text::from(format!("{number:0length$}").as_str()).quick_hash(7) % 256;

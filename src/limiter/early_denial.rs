@@ -1,7 +1,7 @@
 //! Denials before a request's other keys are looked up.
 
 use super::{
-    decider::{MAX_CHARGES, counted, has_duplicate_key},
+    decider::{MAX_CHARGES, ended, has_duplicate_key},
     limiter::Limiter,
     refund::Refund,
     undecided::Undecided,
@@ -26,7 +26,7 @@ pub(crate) fn deny_early(
     }
     let Some(backend) = limiter.decider.store.backend() else { return Answer::ready(Ok(None)) };
     if let Some(denial) = backend.0.known_denial(&charges) {
-        return Answer::ready(counted(Action::Charge, Ok(denial)).map(Some));
+        return Answer::ready(ended(Action::Charge, Ok(denial), &limiter.decider.local).map(Some));
     }
     if !backend.0.has_denied(&charges) {
         return Answer::ready(Ok(None));

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     base::{Answer, Error},
-    decision::{Charge, Decision, ThresholdEvent},
+    decision::{Charge, Decision, DenialLog, ThresholdEvent},
     key::Key,
     policy::{Enforcement, Policy},
     store::{Action, LocalCounts, ManualClock, Store},
@@ -165,6 +165,22 @@ impl Limiter {
     /// [`ThresholdEvent::id`]: crate::decision::ThresholdEvent::id
     pub fn on_threshold(&self, hook: impl Fn(&ThresholdEvent<'_>) + Send + Sync + 'static) {
         self.decider.local.thresholds.inform(Arc::new(hook));
+    }
+
+    /// Records from now on which keys are denied, by all limiters and layers on this store in this process, and
+    /// returns the log. Every call returns the same one.
+    ///
+    /// The log is for operators: the router of `tower-ratelimit-extra` shows it. Each denial counts that is a
+    /// decision, of layers, handlers and jobs, even if enforcement only reports, and of
+    /// [shadows](Policy::shadow). Peeks do not count. Requests that are rejected without a decision, such as
+    /// requests of clients on a [blocklist](crate::RateLimitLayer::block_if), are not in it.
+    ///
+    /// It is off until the first call, because it keeps identities in memory. Then it stays on until the process
+    /// ends, and takes about 250 KB. A denial then takes about 230 instructions more, in a flood of new keys
+    /// about 480, and an admission about 20. [`DenialLog::recent`] has an example.
+    #[must_use]
+    pub fn record_denials(&self) -> DenialLog {
+        self.decider.local.thresholds.denials()
     }
 
     /// This limiter under another [`Enforcement`]. Defaults to [`On`](Enforcement::On) for a new limiter; in

@@ -1,14 +1,6 @@
 //! [`Policy`]: a quota with a name, and the algorithm that counts it.
 
-use std::{
-    fmt,
-    hash::BuildHasher as _,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, hash::BuildHasher as _, sync::Arc, time::Duration};
 
 use sha2::{Digest as _, Sha256};
 
@@ -23,7 +15,7 @@ use crate::algorithm::counter::{Windows, usual};
 use crate::metrics::PolicyHandles;
 use crate::{
     algorithm::{Algorithm, Concurrency, Gcra, Replenishment},
-    base::{Error, Quota, random::hasher, valid},
+    base::{Error, Quota, random::hasher, valid, watched},
     key::Key,
 };
 
@@ -458,12 +450,6 @@ impl Policy {
         self.with(|settings| settings.quota = quota)
     }
 
-    /// Whether this process has had a policy that [`notifies`](Self::notifies).
-    #[inline]
-    pub(crate) fn any_notifies() -> bool {
-        ANY_NOTIFIES.load(Ordering::Relaxed)
-    }
-
     /// Whether it reports shares of its quota that are used.
     #[inline]
     pub(crate) fn notifies(&self) -> bool {
@@ -514,13 +500,10 @@ impl PartialEq for Policy {
 
 impl Eq for Policy {}
 
-/// See [`Policy::any_notifies`].
-static ANY_NOTIFIES: AtomicBool = AtomicBool::new(false);
-
 impl PolicyData {
     fn new(name: PolicyName, settings: PolicySettings, parameters: Parameters) -> Self {
         if !settings.notify_at.is_empty() {
-            ANY_NOTIFIES.store(true, Ordering::Relaxed);
+            watched::watch(watched::THRESHOLDS);
         }
         Self {
             name,

@@ -1,31 +1,61 @@
-//! Reports that keys have used shares of their quotas.
+//! What looks at decisions once they are made: reports that keys have used shares of their quotas, and the log of
+//! denials.
 
-use std::sync::{Arc, RwLock};
+use std::sync::{Arc, OnceLock, RwLock};
 
 use super::Action;
 use crate::{
-    base::sync::{read, write},
-    decision::{Decision, Outcome, ThresholdEvent, threshold},
-    policy::Policy,
+    base::{
+        sync::{read, write},
+        watched,
+    },
+    decision::{Decision, DenialLog, Outcome, ThresholdEvent, threshold},
 };
 
 type Hook = Arc<dyn Fn(&ThresholdEvent<'_>) + Send + Sync>;
 
-/// Whom to inform. Shared by all limiters on a store.
+/// What to inform. Shared by all limiters on a store.
 #[derive(Default)]
-pub(crate) struct Thresholds(RwLock<Vec<Hook>>);
+pub(crate) struct Thresholds {
+    hooks: RwLock<Vec<Hook>>,
+    denials: OnceLock<DenialLog>,
+}
 
 impl Thresholds {
     /// Adds a function that is called for each event.
     pub(crate) fn inform(&self, hook: Hook) {
-        write(&self.0).push(hook);
+        write(&self.hooks).push(hook);
     }
 
-    /// Reports the shares that the charges of `decision` have reached.
+    /// The log of denials, which begins with the first call.
+    pub(crate) fn denials(&self) -> DenialLog {
+        let denials = self.denials.get_or_init(DenialLog::new).clone();
+        watched::watch(watched::DENIALS);
+        denials
+    }
+
+    /// Reports the shares that the charges of `decision` have reached, and records its denials.
     #[inline]
     pub(crate) fn charged(&self, action: Action, decision: &Decision) {
-        // Every decision asks, and most services have no such policy.
-        if Policy::any_notifies() && action.charges_units() {
+        // Every decision asks, and most services look at none.
+        let reasons = watched::reasons();
+        if reasons != 0 {
+            self.look_at(reasons, action, decision);
+        }
+    }
+
+    // Apart, so that it costs other services no instruction.
+    #[cold]
+    fn look_at(&self, reasons: u8, action: Action, decision: &Decision) {
+        if !action.charges_units() {
+            return;
+        }
+        if decision.may_have_denials()
+            && let Some(denials) = self.denials.get()
+        {
+            denials.record(decision);
+        }
+        if reasons & watched::THRESHOLDS != 0 {
             threshold::crossings(decision, |event| self.report(event));
         }
     }
@@ -51,7 +81,7 @@ impl Thresholds {
             event.percent
         );
         // Cloned, so that a function may add another one.
-        let hooks: Vec<Hook> = read(&self.0).clone();
+        let hooks: Vec<Hook> = read(&self.hooks).clone();
         hooks.iter().for_each(|hook| hook(event));
     }
 }

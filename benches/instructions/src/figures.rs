@@ -69,6 +69,8 @@ const FIGURES: &[(&str, &[(&str, Budget)])] = &[
             ("memory, allowed, allocations", Free),
             ("memory, denied", Most(6_000.0)),
             ("memory, denied, allocations", Free),
+            ("memory, denied, recorded", Most(6_300.0)),
+            ("memory, denied, recorded, allocations", Free),
             // Spans that no subscriber wants are to cost almost nothing.
             ("memory-info, allowed", Times(1.01, "memory, allowed")),
             ("memory-spans, allowed", Free),

@@ -51,7 +51,11 @@ pub(crate) fn all(contenders: &[&str]) -> Result<Results, Failure> {
         eprintln!("counting: {contender}");
         match *contender {
             "memory" => {
-                for (verdict, contender) in [("allowed", "memory"), ("denied", "memory-denied")] {
+                for (verdict, contender) in [
+                    ("allowed", "memory"),
+                    ("denied", "memory-denied"),
+                    ("denied, recorded", "memory-denied-recorded"),
+                ] {
                     let client = client(contender, 1, None)?;
                     let above = client.instructions - none.instructions;
                     results.figures.insert(format!("memory, {verdict}"), above.round());

@@ -10,7 +10,7 @@ use http::{Request, Response, StatusCode};
 use tokio::{runtime::Builder, task::JoinSet};
 use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_ratelimit::{
-    Header, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Rule, algorithm::FixedWindow,
+    Header, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, RedisStore, Rule, algorithm::FixedWindow,
     policy::Penalty,
 };
 use tracing_subscriber::{
@@ -48,7 +48,9 @@ fn main() -> Result<(), Failure> {
         for caller in 0..in_flight {
             let keys = match contender.as_str() {
                 // A denied client is one client.
-                "memory-denied" => Keys::Random { state: caller * 7919 + 1, keys: 1 },
+                "memory-denied" | "memory-denied-recorded" => {
+                    Keys::Random { state: caller * 7919 + 1, keys: 1 }
+                }
                 _ if is_exact => Keys::InTurn { next: caller, step: in_flight },
                 _ => Keys::Random { state: caller * 7919 + 1, keys: KEYS },
             };
@@ -120,6 +122,11 @@ async fn service(contender: &str) -> Result<Contender, Failure> {
         // The response says `1 day` for an hour. A shorter wait would get more words after a second.
         "memory-denied" => {
             RateLimitLayer::new(MemoryStore::new(), Policy::new("bench", Quota::per_day(1)), key())
+        }
+        "memory-denied-recorded" => {
+            let limiter = Limiter::new(MemoryStore::new());
+            let _ = limiter.record_denials();
+            RateLimitLayer::new(limiter, Policy::new("bench", Quota::per_day(1)), key())
         }
         "one" | "alone" => RateLimitLayer::new(redis().await?, policy("bench"), key()),
         "two" => RateLimitLayer::new(redis().await?, policy("bench"), key()).rule(also("second")),

@@ -3,7 +3,7 @@
 //! | feature | module | what it has |
 //! |---|---|---|
 //! | `adaptive` | `adaptive` | quotas that follow the load of the service, or any other signal |
-//! | `admin` | `admin` | an axum router for operators: look at limits, reset, refund, ban |
+//! | `admin` | `admin` | an axum router for operators: why a client is denied, reset, refund, ban |
 //! | `body` | `body` | a bounded reader of request bodies, so that keys and costs can depend on them; MCP and JSON-RPC |
 //! | `explain` | `explain` | what would be decided about a key or a request, and why, as text and as JSON; which keys are banned |
 //! | `live` | `live` | policies that change while the service runs, from a file or from Redis |

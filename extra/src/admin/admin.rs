@@ -6,14 +6,21 @@ use axum::{
     Router,
     routing::{get, post},
 };
-use tower_ratelimit::{ErrorKind, Key, KeyExtractor, Limiter, Policy};
+#[cfg(feature = "redis")]
+use tower_ratelimit::RedisStore;
+use tower_ratelimit::{ErrorKind, Key, KeyExtractor, Limiter, Policy, RateLimitLayer};
 
+#[cfg(feature = "redis")]
+use super::server::{acl, probe};
 use super::{
     bans::{ban, bans, unban},
+    changes::{Changes, changes},
+    denials::{recent, top},
     handlers::{enforcement, explain, policies, policy, refund, reset, set_enforcement},
     policies::Policies,
     settings::Settings,
     switch::Switch,
+    why,
 };
 
 /// Builds the [router](crate::admin) for operators, with more settings than [`admin::router`](router).
@@ -59,7 +66,18 @@ impl Admin {
                 panic!("{error}");
             }
         }
-        Self(Settings { limiter, policies, extractors: Vec::new(), switch: None })
+        Self(Settings {
+            limiter,
+            policies,
+            extractors: Vec::new(),
+            switch: None,
+            layers: Vec::new(),
+            #[cfg(feature = "redis")]
+            store: None,
+            records_denials: true,
+            denials: Vec::new(),
+            changes: Arc::new(Changes::default()),
+        })
     }
 
     /// Finds the keys of the policy `policy` with `extractor`, its rule's extractor. Operators then write an
@@ -108,9 +126,44 @@ impl Admin {
         self
     }
 
+    /// Explains requests at `/explain` under `layer`, a layer of the service, and under the other layers that
+    /// this is called with, in this order. Defaults to none.
+    ///
+    /// A change of the service's layer after this call is not seen. To keep them equal, clone one layer.
+    pub fn layer(mut self, layer: &RateLimitLayer) -> Self {
+        self.0.layers.push(layer.clone());
+        self
+    }
+
+    /// Adds `/probe` and `/acl`, which check the server of `store`, and list the permissions that its Redis
+    /// user needs. Defaults to none.
+    #[cfg(feature = "redis")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+    pub fn store(mut self, store: &RedisStore) -> Self {
+        self.0.store = Some(store.clone());
+        self
+    }
+
+    /// Records no denials, so `/denials/recent` and `/denials/top` answer 404. By default, the router
+    /// [records](Limiter::record_denials) the denials of its limiter and its [layers](Self::layer) from the
+    /// moment when it is made.
+    ///
+    /// Recording is on with the router, because an operator asks after the denials. Turn it off if the
+    /// identities of denied clients may not be kept in memory.
+    pub fn without_denials(mut self) -> Self {
+        self.0.records_denials = false;
+        self
+    }
+
     /// The router. Mount it behind your own authentication: it has none.
-    pub fn router(self) -> Router {
-        Router::new()
+    pub fn router(mut self) -> Router {
+        if self.0.records_denials {
+            self.0.record_denials();
+        }
+        let router = Router::new();
+        #[cfg(feature = "redis")]
+        let router = router.route("/probe", get(probe)).route("/acl", get(acl));
+        router
             .route("/policies", get(policies))
             .route("/policies/{policy}", get(policy))
             .route("/policies/{policy}/keys/{key}", get(explain).delete(reset))
@@ -119,6 +172,12 @@ impl Admin {
             .route("/policies/{policy}/keys/{key}/refund", post(refund))
             .route("/policies/{policy}/keys/{key}/ban", post(ban).delete(unban))
             .route("/policies/{policy}/bans", get(bans))
+            .route("/keys/{key}", get(why::key))
+            .route("/keys/", get(why::key))
+            .route("/explain", post(why::request))
+            .route("/denials/recent", get(recent))
+            .route("/denials/top", get(top))
+            .route("/changes", get(changes))
             .route("/enforcement", get(enforcement).put(set_enforcement))
             .with_state(Arc::new(self.0))
     }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use tower_ratelimit::Policy;
 
 use super::{
+    changes::{Kind, Who},
     handlers::{Reply, Shared},
     problem::Problem,
     request::{Body, PathNames, body, names},
@@ -45,6 +46,7 @@ pub(super) async fn bans(State(settings): Shared, path: PathNames) -> Reply {
 pub(super) async fn ban(
     State(settings): Shared,
     path: PathNames,
+    who: Who,
     headers: HeaderMap,
     content: Body,
 ) -> Reply {
@@ -54,7 +56,7 @@ pub(super) async fn ban(
         seconds: u64,
     }
     const MOST: u64 = 3_650 * 86_400;
-    let (policy, key) = settings.target(&names(path)?).await?;
+    let (policy, key) = settings.target(names(path)?).await?;
     let Time { seconds } = body(&headers, content, r#"{"seconds": 600}"#)?;
     if !(1..=MOST).contains(&seconds) {
         return Err(Problem::bad_request(format!("`seconds` must be from 1 to {MOST}")));
@@ -62,14 +64,16 @@ pub(super) async fn ban(
     with_penalty(&policy)?;
     settings.limiter.operator().ban(&policy, &key, Duration::from_secs(seconds)).await?;
     log!(info, policy = policy.name(), key_hash = %key.digest(), seconds, "an operator banned a key");
+    settings.changes.of_key(Kind::Ban, &policy, &key, Some(seconds), who);
     Ok(done())
 }
 
-pub(super) async fn unban(State(settings): Shared, path: PathNames) -> Reply {
-    let (policy, key) = settings.target(&names(path)?).await?;
+pub(super) async fn unban(State(settings): Shared, path: PathNames, who: Who) -> Reply {
+    let (policy, key) = settings.target(names(path)?).await?;
     with_penalty(&policy)?;
     settings.limiter.operator().unban(&policy, &key).await?;
     log!(info, policy = policy.name(), key_hash = %key.digest(), "an operator ended the ban of a key");
+    settings.changes.of_key(Kind::Unban, &policy, &key, None, who);
     Ok(done())
 }
 

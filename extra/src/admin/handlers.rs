@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use tower_ratelimit::{Policy, policy::Enforcement};
 
 use super::{
+    changes::{Kind, Who},
     problem::{Problem, of_change},
     request::{Body, PathNames, body, cost, names},
     settings::Settings,
@@ -41,7 +42,7 @@ pub(super) async fn policy(State(settings): Shared, path: PathNames) -> Reply {
 }
 
 pub(super) async fn explain(State(settings): Shared, path: PathNames, RawQuery(query): RawQuery) -> Reply {
-    let (policy, key) = settings.target(&names(path)?).await?;
+    let (policy, key) = settings.target(names(path)?).await?;
     let explained = Explanation::of(&settings.limiter, &policy, &key, cost(query.as_deref())?).await;
     let explanation = explained.map_err(|error| Problem::of_read(&error))?;
     match explanation.decision().failure() {
@@ -50,16 +51,18 @@ pub(super) async fn explain(State(settings): Shared, path: PathNames, RawQuery(q
     }
 }
 
-pub(super) async fn reset(State(settings): Shared, path: PathNames) -> Reply {
-    let (policy, key) = settings.target(&names(path)?).await?;
+pub(super) async fn reset(State(settings): Shared, path: PathNames, who: Who) -> Reply {
+    let (policy, key) = settings.target(names(path)?).await?;
     settings.limiter.operator().reset(&policy, &key).await?;
     log!(info, policy = policy.name(), key_hash = %key.digest(), "an operator reset a key");
+    settings.changes.of_key(Kind::Reset, &policy, &key, None, who);
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 pub(super) async fn refund(
     State(settings): Shared,
     path: PathNames,
+    who: Who,
     headers: HeaderMap,
     content: Body,
 ) -> Reply {
@@ -74,7 +77,7 @@ pub(super) async fn refund(
         capacity: u64,
         reset_after: f64,
     }
-    let (policy, key) = settings.target(&names(path)?).await?;
+    let (policy, key) = settings.target(names(path)?).await?;
     let Refund { units } = body(&headers, content, r#"{"units": 5}"#)?;
     if !(1..=MAX_UNITS).contains(&units) {
         return Err(Problem::bad_request(format!("`units` must be from 1 to {MAX_UNITS}")));
@@ -90,6 +93,7 @@ pub(super) async fn refund(
         return Err(Problem::undecided(&policy, failure, of_change(failure)));
     }
     log!(info, policy = policy.name(), key_hash = %key.digest(), units, "an operator refunded a key");
+    settings.changes.of_key(Kind::Refund, &policy, &key, Some(units), who);
     match decision.outcomes().iter().chain(decision.shadows()).next() {
         Some(outcome) => Ok(json(&Left {
             remaining: outcome.remaining(),
@@ -115,7 +119,12 @@ pub(super) async fn enforcement(State(settings): Shared) -> Reply {
     Ok(json(&Position { enforcement: switch.get(), applies_to: Some(switch.reach()) }))
 }
 
-pub(super) async fn set_enforcement(State(settings): Shared, headers: HeaderMap, content: Body) -> Reply {
+pub(super) async fn set_enforcement(
+    State(settings): Shared,
+    who: Who,
+    headers: HeaderMap,
+    content: Body,
+) -> Reply {
     let switch = switch(&settings)?;
     let Position { enforcement, applies_to } = body(&headers, content, r#"{"enforcement": "off"}"#)?;
     let reach = applies_to.unwrap_or_else(|| switch.reach());
@@ -124,9 +133,14 @@ pub(super) async fn set_enforcement(State(settings): Shared, headers: HeaderMap,
                       `LivePolicies`";
         return Err(Problem::new(StatusCode::CONFLICT, detail));
     }
-    let _old = switch.get();
+    let old = switch.get();
     switch.set(enforcement, reach).await?;
-    log!(warn, old = %_old, %enforcement, applies_to = ?reach, "an operator moved the switch of enforcement");
+    log!(warn, %old, %enforcement, applies_to = ?reach, "an operator moved the switch of enforcement");
+    let instances = match reach {
+        Reach::AllInstances => "all instances",
+        Reach::ThisInstance => "this instance",
+    };
+    settings.changes.of_switch(format!("{old} -> {enforcement}, {instances}"), who);
     Ok(json(&Position { enforcement, applies_to: Some(reach) }))
 }
 

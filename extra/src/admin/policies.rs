@@ -57,6 +57,15 @@ impl Policies {
         }
     }
 
+    /// The live policies, if these are.
+    #[cfg(feature = "live")]
+    pub(super) const fn live(&self) -> Option<&LivePolicies> {
+        match &self.0 {
+            Source::Live(policies) => Some(policies),
+            _ => None,
+        }
+    }
+
     /// Why live policies stay as they are.
     pub(super) fn error(&self) -> Option<Error> {
         match &self.0 {

@@ -44,6 +44,11 @@ impl Problem {
         Self::new(status(error.kind()), detail)
     }
 
+    /// What went wrong, and what to do about it.
+    pub(super) fn detail(&self) -> &str {
+        &self.detail
+    }
+
     /// The request is wrong.
     pub(super) fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)

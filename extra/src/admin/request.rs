@@ -38,6 +38,15 @@ pub(super) fn names(path: PathNames) -> Result<Names, Problem> {
     Ok(Names { policy, key })
 }
 
+/// The names, whose key is not empty.
+pub(super) fn with_key(names: Names) -> Result<Names, Problem> {
+    // Probably a script with an unset variable.
+    if names.key.is_empty() {
+        return Err(Problem::bad_request("the path has no key: write `%25` for the empty identity"));
+    }
+    Ok(names)
+}
+
 /// The `cost` in the query. Defaults to 1.
 pub(super) fn cost(query: Option<&str>) -> Result<u64, Problem> {
     let mut cost = 1;

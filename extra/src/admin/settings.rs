@@ -3,9 +3,17 @@
 use std::sync::Arc;
 
 use http::StatusCode;
-use tower_ratelimit::{Key, KeyExtractor, Limiter, Policy};
+#[cfg(feature = "redis")]
+use tower_ratelimit::RedisStore;
+use tower_ratelimit::{Key, KeyExtractor, Limiter, Policy, RateLimitLayer, decision::DenialLog};
 
-use super::{policies::Policies, problem::Problem, request::Names, switch::Switch};
+use super::{
+    changes::Changes,
+    policies::Policies,
+    problem::Problem,
+    request::{Names, with_key},
+    switch::Switch,
+};
 
 #[derive(Clone)]
 pub(super) struct Settings {
@@ -14,6 +22,14 @@ pub(super) struct Settings {
     /// The extractors that find the keys of policies, with the policies' names.
     pub(super) extractors: Vec<(String, Arc<dyn KeyExtractor>)>,
     pub(super) switch: Option<Switch>,
+    /// The layers that explain requests.
+    pub(super) layers: Vec<RateLimitLayer>,
+    #[cfg(feature = "redis")]
+    pub(super) store: Option<RedisStore>,
+    pub(super) records_denials: bool,
+    /// A log for each store. Empty until the router is made.
+    pub(super) denials: Vec<DenialLog>,
+    pub(super) changes: Arc<Changes>,
 }
 
 impl Settings {
@@ -33,24 +49,39 @@ impl Settings {
     }
 
     /// The policy and the key that a path names.
-    pub(super) async fn target(&self, Names { policy, key }: &Names) -> Result<(Policy, Key), Problem> {
-        let policy = self.policy(policy)?;
-        // Probably a script with an unset variable.
-        if key.is_empty() {
-            return Err(Problem::bad_request("the path has no key: write `%25` for the empty identity"));
-        }
-        let extractor = self.extractors.iter().find(|(name, _)| name == policy.name());
-        let key = match extractor {
-            Some((_, extractor)) => only(extractor.keys_of_text(key).await?)?,
-            None => Key::from_stored(key)?,
-        };
+    pub(super) async fn target(&self, names: Names) -> Result<(Policy, Key), Problem> {
+        let policy = self.policy(&names.policy)?;
+        let key = only(self.keys(&policy, &with_key(names)?.key).await?)?;
         Ok((policy, key))
+    }
+
+    /// The keys under `policy` that an operator may mean with `text`.
+    pub(super) async fn keys(&self, policy: &Policy, text: &str) -> Result<Vec<Key>, Problem> {
+        let extractor = self.extractors.iter().find(|(name, _)| name == policy.name());
+        let mut keys = match extractor {
+            Some((_, extractor)) => extractor.keys_of_text(text).await?,
+            None => vec![Key::from_stored(text)?],
+        };
+        keys.dedup();
+        if keys.is_empty() {
+            return Err(Problem::bad_request("no request has this identity"));
+        }
+        Ok(keys)
+    }
+
+    /// The logs of the limiter and of the layers, which may have other stores.
+    pub(super) fn record_denials(&mut self) {
+        let limiters = [&self.limiter].into_iter().chain(self.layers.iter().map(RateLimitLayer::limiter));
+        for log in limiters.map(Limiter::record_denials) {
+            if !self.denials.contains(&log) {
+                self.denials.push(log);
+            }
+        }
     }
 }
 
 /// The key, if there is only one.
 fn only(mut keys: Vec<Key>) -> Result<Key, Problem> {
-    keys.dedup();
     match (keys.pop(), keys.is_empty()) {
         (Some(key), true) => Ok(key),
         (None, _) => Err(Problem::bad_request("no request has this identity")),

@@ -56,6 +56,15 @@ impl Switch {
         }
     }
 
+    /// The live policies whose switch it is.
+    #[cfg(feature = "live")]
+    pub(super) const fn live(&self) -> Option<&LivePolicies> {
+        match &self.0 {
+            Kind::Here(_) => None,
+            Kind::Live(live) => Some(live),
+        }
+    }
+
     fn here(&self) -> &EnforcementSwitch {
         match &self.0 {
             Kind::Here(switch) => switch,

@@ -13,6 +13,7 @@ mod format;
 #[cfg(feature = "redis")]
 mod hash;
 mod health;
+mod history;
 mod parsed;
 mod policies;
 #[cfg(feature = "redis")]
@@ -21,7 +22,6 @@ mod set;
 mod text;
 mod text_file;
 
-pub use self::policies::LivePolicies;
 /// Prices are followed in the same way.
 #[cfg(feature = "prices")]
 pub(crate) use self::{
@@ -30,3 +30,4 @@ pub(crate) use self::{
     health::Health,
     text_file::{Place, TextFile},
 };
+pub use self::{history::PolicyChange, policies::LivePolicies};

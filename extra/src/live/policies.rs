@@ -11,6 +11,7 @@ use tower_ratelimit::{
 use super::{
     file::PolicyFile,
     follow::{Follower, Target as _, runtime},
+    history::PolicyChange,
     set::Set,
 };
 #[cfg(feature = "redis")]
@@ -217,6 +218,12 @@ impl LivePolicies {
     #[must_use]
     pub fn version(&self) -> u64 {
         *self.versions.borrow()
+    }
+
+    /// The latest 100 changes that were applied, the latest first.
+    #[must_use]
+    pub fn recent_changes(&self) -> Vec<PolicyChange> {
+        self.set.recent_changes()
     }
 
     /// Why the policies stay as they are: the file or the hash is invalid or cannot be read, the hash has

@@ -1,6 +1,10 @@
 //! The active policies, and the rules by which a change is accepted, rejected and logged.
 
-use std::{collections::BTreeMap, mem};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    mem,
+    time::SystemTime,
+};
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -9,7 +13,12 @@ use tower_ratelimit::{
     policy::{Enforcement, EnforcementSwitch},
 };
 
-use super::{error_place::list, follow::Target, health::Health, parsed::Parsed, text::changes};
+use super::{
+    error_place::list, follow::Target, health::Health, history::PolicyChange, parsed::Parsed, text::changes,
+};
+
+/// The most changes that are kept.
+const MOST_CHANGES: usize = 100;
 
 /// The active policies, shared by the handles and the task that follows the origin.
 #[derive(Debug)]
@@ -29,6 +38,8 @@ struct State {
     enforcement: Enforcement,
     /// Whether the origin has no content.
     is_empty: bool,
+    /// The latest changes, the oldest first.
+    changes: VecDeque<PolicyChange>,
 }
 
 impl Set {
@@ -38,6 +49,7 @@ impl Set {
             policies: policies.map(|(name, policy)| (name, watch::Sender::new(policy))).collect(),
             enforcement: first.enforcement,
             is_empty: first.is_empty,
+            changes: VecDeque::new(),
         };
         Self {
             health: Health::new(origin, "policies", "the policies stay as they are"),
@@ -82,18 +94,45 @@ impl Set {
         &self.enforcement
     }
 
-    /// Moves the switch if the origin's value has changed. Returns whether it did.
-    fn moves(&self, state: &mut State, new: Enforcement) -> bool {
+    pub(super) fn recent_changes(&self) -> Vec<PolicyChange> {
+        self.state.lock().changes.iter().rev().cloned().collect()
+    }
+
+    /// Moves the switch if the origin's value has changed. Returns the position before, if it did.
+    fn moves(&self, state: &mut State, new: Enforcement) -> Option<Enforcement> {
         let is_changed = mem::replace(&mut state.enforcement, new) != new;
-        if is_changed {
-            // An operator may have moved the switch since the last read.
-            let old = self.enforcement.get();
-            self.enforcement.set(new);
-            if old != new {
-                log!(warn, origin = %self.health.origin(), %old, %new, "the switch of enforcement moved");
-            }
+        if !is_changed {
+            return None;
         }
-        is_changed
+        // An operator may have moved the switch since the last read.
+        let old = self.enforcement.get();
+        self.enforcement.set(new);
+        if old != new {
+            log!(warn, origin = %self.health.origin(), %old, %new, "the switch of enforcement moved");
+        }
+        Some(old)
+    }
+
+    /// Counts a change of the policies that `changed`, or of the switch, whose position before was `moved`.
+    fn count(&self, state: &mut State, mut changed: String, moved: Option<Enforcement>) {
+        if changed.is_empty() && moved.is_none() {
+            return;
+        }
+        self.version.send_modify(|version| *version += 1);
+        let new = state.enforcement;
+        if let Some(old) = moved.filter(|old| *old != new) {
+            let separator = if changed.is_empty() { "" } else { ", " };
+            changed.push_str(&format!("{separator}enforcement: {old} -> {new}"));
+        }
+        // An operator has moved the switch here, and the origin has followed.
+        if changed.is_empty() {
+            return;
+        }
+        if state.changes.len() == MOST_CHANGES {
+            state.changes.pop_front();
+        }
+        let version = *self.version.borrow();
+        state.changes.push_back(PolicyChange { time: SystemTime::now(), version, text: changed });
     }
 
     /// Logs the policies that `changed`.
@@ -175,19 +214,17 @@ impl Target for Set {
         }
         let was_empty = mem::replace(&mut state.is_empty, update.is_empty);
         let is_lost = update.is_empty && !was_empty;
-        let is_switched = self.moves(&mut state, update.enforcement);
-        if !changed.is_empty() || is_switched {
-            self.version.send_modify(|version| *version += 1);
-        }
-        self.report(&changed.join(", "), is_lost);
+        let (moved, changed) = (self.moves(&mut state, update.enforcement), changed.join(", "));
+        self.count(&mut state, changed.clone(), moved);
+        self.report(&changed, is_lost);
         Ok(())
     }
 
     /// Moves the switch, independently of the policies.
     fn switch(&self, enforcement: Enforcement) {
-        if self.moves(&mut self.state.lock(), enforcement) {
-            self.version.send_modify(|version| *version += 1);
-        }
+        let mut state = self.state.lock();
+        let moved = self.moves(&mut state, enforcement);
+        self.count(&mut state, String::new(), moved);
     }
 }
 

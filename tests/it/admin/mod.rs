@@ -3,3 +3,4 @@
 mod explanations;
 mod requests;
 mod router;
+mod why;

@@ -1,0 +1,182 @@
+//! Who changed what on this instance.
+
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    fmt,
+    sync::Mutex,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use axum::{
+    extract::{FromRequestParts, State},
+    response::Response,
+};
+use http::request::Parts;
+use serde::Serialize;
+use tower_ratelimit::{Key, Policy};
+
+use super::{handlers::Shared, settings::Settings};
+use crate::reply::json;
+
+/// The most changes of the router that are kept.
+const MOST: usize = 1_000;
+/// The longest name of an operator that is kept, in characters.
+const LONGEST_NAME: usize = 128;
+
+/// The name of the operator who sends a request, for `GET /changes`. Your middleware, which authenticates the
+/// operator, inserts it into the extensions of the request. Of a name longer than 128 characters, the
+/// beginning is kept.
+///
+/// # Example
+///
+/// ```
+/// use axum::{Router, extract::Request, middleware::{self, Next}};
+/// use tower_ratelimit::{MemoryStore, Policy, Quota};
+/// use tower_ratelimit_extra::admin::{self, OperatorName};
+///
+/// let authenticate = middleware::from_fn(async |mut request: Request, next: Next| {
+///     // After the credentials are checked.
+///     request.extensions_mut().insert(OperatorName::new("ann"));
+///     next.run(request).await
+/// });
+/// let admin: Router = admin::router(MemoryStore::new(), Policy::new("api", Quota::per_second(10))).layer(authenticate);
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct OperatorName(String);
+
+impl OperatorName {
+    /// The name `name`.
+    #[must_use]
+    pub fn new(name: impl Into<String>) -> Self {
+        Self(name.into().chars().take(LONGEST_NAME).collect())
+    }
+}
+
+impl fmt::Debug for OperatorName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OperatorName").finish_non_exhaustive()
+    }
+}
+
+/// The operator of a request, if the middleware has named one.
+pub(super) struct Who(Option<String>);
+
+impl<S: Sync> FromRequestParts<S> for Who {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self(parts.extensions.get().map(|OperatorName(name)| name.clone())))
+    }
+}
+
+/// The latest changes that were made with the router.
+#[derive(Default)]
+pub(super) struct Changes(Mutex<VecDeque<Change>>);
+
+/// A change, as the router shows it.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Change {
+    /// In seconds since 1970.
+    pub(super) time: f64,
+    kind: Kind,
+    policy: Option<String>,
+    pub(super) key_hash: Option<String>,
+    /// The refunded units, or the seconds of a ban.
+    amount: Option<u64>,
+    who: Option<String>,
+    detail: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Kind {
+    Reset,
+    Refund,
+    Ban,
+    Unban,
+    /// The switch was moved with the router.
+    Enforcement,
+    /// A file or a hash of live policies has changed.
+    Policies,
+}
+
+impl Changes {
+    /// Notes a change of a key.
+    pub(super) fn of_key(&self, kind: Kind, policy: &Policy, key: &Key, amount: Option<u64>, who: Who) {
+        self.note(Change {
+            policy: Some(policy.name().to_owned()),
+            key_hash: Some(key.digest()),
+            amount,
+            who: who.0,
+            ..Change::new(kind, SystemTime::now())
+        });
+    }
+
+    /// Notes a move of the switch.
+    pub(super) fn of_switch(&self, detail: String, who: Who) {
+        self.note(Change {
+            detail: Some(detail),
+            who: who.0,
+            ..Change::new(Kind::Enforcement, SystemTime::now())
+        });
+    }
+
+    fn note(&self, change: Change) {
+        // A panic leaves the list as it is: no change is in two steps.
+        let mut changes = self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if changes.len() == MOST {
+            changes.pop_front();
+        }
+        changes.push_back(change);
+    }
+
+    fn all(&self) -> Vec<Change> {
+        self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).iter().cloned().collect()
+    }
+}
+
+impl Change {
+    fn new(kind: Kind, time: SystemTime) -> Self {
+        Self {
+            time: seconds(time),
+            kind,
+            policy: None,
+            key_hash: None,
+            amount: None,
+            who: None,
+            detail: None,
+        }
+    }
+}
+
+impl Settings {
+    /// The changes of this instance and of its live policies, the latest first, at most [`MOST`].
+    pub(super) fn changes(&self) -> Vec<Change> {
+        let mut changes = self.changes.all();
+        #[cfg(feature = "live")]
+        if let Some(live) = self.policies.live().or_else(|| self.switch.as_ref()?.live()) {
+            let of_live = live.recent_changes().into_iter().map(|change| Change {
+                detail: Some(change.text),
+                ..Change::new(Kind::Policies, change.time)
+            });
+            changes.extend(of_live);
+        }
+        changes.sort_by(|one, other| other.time.total_cmp(&one.time));
+        changes.truncate(MOST);
+        changes
+    }
+}
+
+pub(super) async fn changes(State(settings): Shared) -> Response {
+    #[derive(Serialize)]
+    struct All {
+        changes: Vec<Change>,
+    }
+    json(&All { changes: settings.changes() })
+}
+
+/// Seconds since 1970.
+pub(super) fn seconds(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}

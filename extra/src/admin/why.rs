@@ -1,0 +1,226 @@
+//! Why a client is denied: its key under all policies, or a request under the layers.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, SocketAddr},
+};
+
+use axum::extract::{ConnectInfo, RawQuery, State};
+use http::{HeaderMap, Method, Request, StatusCode, request::Parts};
+use serde::{Deserialize, Serialize};
+use tower_ratelimit::{
+    Key, RateLimitLayer, Rejection,
+    decision::{DenialLog, Verdict},
+    policy::Enforcement,
+};
+
+use super::{
+    changes::Change,
+    denials::Recent,
+    handlers::{Reply, Shared},
+    problem::Problem,
+    request::{Body, PathNames, body, cost, names, with_key},
+    settings::Settings,
+};
+use crate::{explain::Explanation, reply::json};
+
+/// The most changes in an answer.
+const MOST_CHANGES: usize = 20;
+
+/// What this instance knows about keys in addition to their state.
+#[derive(Serialize)]
+struct History {
+    /// The position of the switch. `None` without one.
+    enforcement: Option<Enforcement>,
+    denials: Vec<Recent>,
+    changes: Vec<Change>,
+}
+
+impl History {
+    fn of(settings: &Settings, keys: &BTreeSet<Key>) -> Self {
+        let mut denials: Vec<_> = settings.denials.iter().flat_map(DenialLog::recent).collect();
+        denials.retain(|entry| keys.contains(&entry.key));
+        let hashes: BTreeSet<String> = keys.iter().map(Key::digest).collect();
+        let mut changes = settings.changes();
+        // A change of a policy or of the switch concerns all keys.
+        changes.retain(|change| change.key_hash.as_ref().is_none_or(|hash| hashes.contains(hash)));
+        changes.truncate(MOST_CHANGES);
+        Self {
+            enforcement: settings.switch.as_ref().map(super::switch::Switch::get),
+            denials: denials.iter().map(Recent::of).collect(),
+            changes,
+        }
+    }
+}
+
+pub(super) async fn key(State(settings): Shared, path: PathNames, RawQuery(query): RawQuery) -> Reply {
+    #[derive(Serialize)]
+    struct Answer {
+        verdict: &'static str,
+        explanations: Vec<Explanation>,
+        errors: Vec<OneError>,
+        #[serde(flatten)]
+        history: History,
+    }
+    #[derive(Serialize)]
+    struct OneError {
+        policy: String,
+        key: Option<String>,
+        detail: String,
+    }
+    let (names, cost) = (with_key(names(path)?)?, cost(query.as_deref())?);
+    let (mut explanations, mut errors, mut first) = (Vec::new(), Vec::new(), None);
+    let mut keys = BTreeSet::new();
+    for policy in settings.policies.current() {
+        let mut failed = |key: Option<&Key>, problem: Problem| {
+            let (policy, key) = (policy.name().to_owned(), key.map(|key| key.as_str().to_owned()));
+            errors.push(OneError { policy, key, detail: problem.detail().to_owned() });
+            first.get_or_insert(problem);
+        };
+        let found = match settings.keys(&policy, &names.key).await {
+            Ok(found) => found,
+            Err(problem) => {
+                failed(None, problem);
+                continue;
+            }
+        };
+        for key in found {
+            match Explanation::of(&settings.limiter, &policy, &key, cost).await {
+                Ok(explanation) => explanations.push(explanation),
+                Err(error) => failed(Some(&key), Problem::of_read(&error)),
+            }
+            keys.insert(key);
+        }
+    }
+    match first {
+        Some(problem) if explanations.is_empty() => Err(problem),
+        _ => Ok(json(&Answer {
+            verdict: strictest(explanations.iter().map(|explanation| explanation.decision().verdict())),
+            explanations,
+            errors,
+            history: History::of(&settings, &keys),
+        })),
+    }
+}
+
+/// The verdict of a request that is charged under all.
+fn strictest(verdicts: impl Iterator<Item = Verdict>) -> &'static str {
+    let rank = |verdict| match verdict {
+        Verdict::Admit => (0, "admitted"),
+        Verdict::Delay(_) => (1, "delayed"),
+        _ => (2, "denied"),
+    };
+    verdicts.map(rank).max().map_or("admitted", |(_, name)| name)
+}
+
+/// A request, as an operator describes it.
+#[derive(Deserialize)]
+#[serde(rename = "a request", deny_unknown_fields)]
+struct Described {
+    method: Option<String>,
+    path: String,
+    #[serde(default)]
+    headers: BTreeMap<String, Values>,
+    address: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Values {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Described {
+    /// The head of the request, with the address of the client.
+    fn head(self) -> Result<Parts, Problem> {
+        let invalid = |what: &str, error: &dyn std::fmt::Display| {
+            Problem::bad_request(format!("the {what} of the request is invalid: {error}"))
+        };
+        let method = self.method.as_deref().unwrap_or("GET");
+        let method = Method::from_bytes(method.as_bytes()).map_err(|error| invalid("method", &error))?;
+        if !self.path.starts_with('/') {
+            return Err(invalid("path", &"it does not begin with `/`"));
+        }
+        let mut request = Request::builder().method(method).uri(&*self.path);
+        for (name, values) in &self.headers {
+            let values = match values {
+                Values::One(value) => std::slice::from_ref(value),
+                Values::Several(values) => values,
+            };
+            for value in values {
+                request = request.header(name, value);
+            }
+        }
+        let request = request.body(()).map_err(|error| invalid("path or a header", &error))?;
+        let mut parts = request.into_parts().0;
+        if let Some(address) = &self.address {
+            let address = address.parse::<IpAddr>().map(|address| SocketAddr::new(address, 0));
+            let address = address.or_else(|_| self.address.as_deref().unwrap_or_default().parse());
+            let address = address.map_err(|_| invalid("address", &"write one such as 203.0.113.7"))?;
+            parts.extensions.insert(address);
+            parts.extensions.insert(ConnectInfo(address));
+        }
+        Ok(parts)
+    }
+}
+
+/// What a layer does with a request.
+#[derive(Serialize)]
+struct OfLayer {
+    verdict: &'static str,
+    explanation: Option<Explanation>,
+    rejection: Option<Rejected>,
+}
+
+#[derive(Serialize)]
+struct Rejected {
+    status: u16,
+    detail: String,
+}
+
+pub(super) async fn request(State(settings): Shared, headers: HeaderMap, content: Body) -> Reply {
+    #[derive(Serialize)]
+    struct Answer {
+        layers: Vec<OfLayer>,
+        #[serde(flatten)]
+        history: History,
+    }
+    let example = r#"{"method": "GET", "path": "/search", "headers": {"x-api-key": "k-ann"}, "address": "203.0.113.7"}"#;
+    let described: Described = body(&headers, content, example)?;
+    let parts = described.head()?;
+    if settings.layers.is_empty() {
+        let detail = "the service has no layers here: add them with `Admin::layer`";
+        return Err(Problem::new(StatusCode::NOT_FOUND, detail));
+    }
+    let (mut layers, mut keys) = (Vec::with_capacity(settings.layers.len()), BTreeSet::new());
+    for layer in &settings.layers {
+        let explained = OfLayer::of(layer, &parts).await;
+        let charges = explained.explanation.iter().flat_map(Explanation::charges);
+        keys.extend(charges.map(|charge| charge.key().clone()));
+        layers.push(explained);
+    }
+    Ok(json(&Answer { layers, history: History::of(&settings, &keys) }))
+}
+
+impl OfLayer {
+    async fn of(layer: &RateLimitLayer, request: &Parts) -> Self {
+        match Explanation::of_request(layer, request).await {
+            Ok(Some(explanation)) => Self {
+                verdict: strictest([explanation.decision().verdict()].into_iter()),
+                explanation: Some(explanation),
+                rejection: None,
+            },
+            Ok(None) => Self { verdict: "not_limited", explanation: None, rejection: None },
+            Err(rejection) => {
+                let detail = match &rejection {
+                    // What a client does not see.
+                    Rejection::Unidentified(error) | Rejection::Unavailable(error) => error.to_string(),
+                    rejection => rejection.to_string(),
+                };
+                let status = rejection.status().as_u16();
+                Self { verdict: "rejected", explanation: None, rejection: Some(Rejected { status, detail }) }
+            }
+        }
+    }
+}

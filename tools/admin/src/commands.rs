@@ -2,10 +2,9 @@
 
 use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
 
-use serde::Serialize;
 use serde_json::{Value, json};
 use tower_ratelimit::{
-    Decision, Error, ErrorKind, Key, Limiter, Policy,
+    Decision, Error, ErrorKind, Key, Limiter, Policy, RedisStore,
     decision::{Outcome, Verdict},
     internal::Extent,
 };
@@ -17,25 +16,46 @@ use tower_ratelimit_extra::{
 
 use crate::{
     connect::connect,
-    failure::{Failure, text_of},
-    options::{Command, Options},
+    failure::{Failure, in_options, text_of},
+    instances,
+    merged::Merged,
+    options::{Command, Options, Question},
+    printed::{Printed, text},
+    routers::Routers,
     span::span,
     stored::{is_charged, note, other_names},
     table::table,
 };
 
-pub(crate) async fn run(options: Options) -> Result<String, Failure> {
+pub(crate) async fn run(options: Options) -> Result<Printed, Failure> {
     if let Some(secret) = &options.digest_secret {
         Key::set_digest_secret(secret)?;
     }
-    let mut policies = LivePolicies::file(&options.policies)?;
+    if let Some(routers) = Routers::of(&options)? {
+        return instances::ask(&routers, &options.command, options.json).await;
+    }
+    if matches!(options.command, Command::Top(_) | Command::Recent(_)) {
+        return Err(Failure::Usage(
+            "denials are recorded by the instances: name their routers with --url, or in the variable RATELIMIT_URL"
+                .to_owned(),
+        ));
+    }
+    if matches!(options.command, Command::Probe) {
+        return probe(&connect(&options, true).await?, options.json).await;
+    }
+    let file = options.policies.as_ref().ok_or_else(|| {
+        let message = "name the policies with --policies FILE, or in the variable RATELIMIT_POLICIES; or the routers of \
+                       running instances with --url";
+        Failure::Usage(message.to_owned())
+    })?;
+    let mut policies = LivePolicies::file(file)?;
     if matches!(options.command, Command::Policies) && !options.live {
-        return Ok(list(&policies.current(), options.json));
+        return Ok(list(&policies.current(), options.json).into());
     }
     let lazily = matches!(options.command, Command::Acl);
     let store = connect(&options, lazily).await?;
     if lazily {
-        return Ok(store.acl_rule() + "\n");
+        return Ok((store.acl_rule() + "\n").into());
     }
     if options.live {
         policies = LivePolicies::redis(&store, policies.current()).await?;
@@ -44,9 +64,10 @@ pub(crate) async fn run(options: Options) -> Result<String, Failure> {
         }
     }
     let admin = Admin { limiter: Limiter::new(store), policies: policies.current(), json: options.json };
-    match options.command {
+    let text = match options.command {
+        Command::Why(question) => return admin.why(&question).await,
         // Done above.
-        Command::Acl => Ok(String::new()),
+        Command::Acl | Command::Probe | Command::Top(_) | Command::Recent(_) => Ok(String::new()),
         Command::Policies => Ok(list(&admin.policies, admin.json)),
         Command::Show { policy, key, cost } => admin.show(&policy, &key, cost).await,
         Command::Reset { policy, key } => admin.reset(&policy, &key).await,
@@ -55,7 +76,20 @@ pub(crate) async fn run(options: Options) -> Result<String, Failure> {
         Command::Unban { policy, key } => admin.unban(&policy, &key).await,
         Command::Bans { policy } => admin.bans(policy.as_deref()).await,
         Command::Keys { policy, scan, limit } => admin.keys(policy.as_deref(), scan, limit).await,
-    }
+    };
+    text.map(Printed::from)
+}
+
+/// Whether the server can make the decisions.
+async fn probe(store: &RedisStore, as_json: bool) -> Result<Printed, Failure> {
+    let report = store.probe().await?;
+    let json = json!({
+        "can_decide": report.can_decide(),
+        "findings": report.findings().map(in_options).collect::<Vec<_>>(),
+        "report": in_options(&report.to_string()),
+    });
+    let text = if as_json { text(&json) } else { in_options(&report.to_string()) + "\n" };
+    Ok(Printed { text, is_failed: !report.can_decide(), ..Printed::default() })
 }
 
 struct Admin {
@@ -65,6 +99,31 @@ struct Admin {
 }
 
 impl Admin {
+    /// The key under all policies.
+    async fn why(&self, question: &Question) -> Result<Printed, Failure> {
+        let Some(key) = &question.key else {
+            return Err(Failure::Usage(
+                "a request is explained by the layers of an instance: name its router with --url".to_owned(),
+            ));
+        };
+        let stored = Key::from_stored(key)?;
+        let (mut explanations, mut errors) = (Vec::new(), Vec::new());
+        for policy in &self.policies {
+            match self.explain(policy, &stored, question.cost).await {
+                Ok(explanation) => explanations.push(explanation),
+                // The other policies are decided.
+                Err(error) if error.kind() == ErrorKind::ForeignValue => {
+                    errors.push(
+                        json!({"policy": policy.name(), "key": stored.as_str(), "detail": text_of(&error)}),
+                    );
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let answer = json!({"explanations": explanations, "errors": errors});
+        Ok(Merged::new(vec![("Redis".to_owned(), Ok(answer))]).why(key, self.json))
+    }
+
     async fn show(&self, policy: &str, key: &str, cost: u64) -> Result<String, Failure> {
         let (policy, key) = self.target(policy, key)?;
         let explanation = self.explain(policy, &key, cost).await?;
@@ -292,9 +351,4 @@ fn row(policy: &Policy, key: &Key, outcome: Option<&Outcome>) -> Vec<String> {
 
 fn number(keys: usize) -> String {
     format!("{keys} key{}", if keys == 1 { "" } else { "s" })
-}
-
-fn text(value: &impl Serialize) -> String {
-    // Strings and numbers, which cannot fail.
-    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
 }

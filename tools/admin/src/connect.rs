@@ -1,10 +1,10 @@
 //! Connects to Redis as the options say.
 
-use std::{env, fs, path::Path};
+use std::env;
 
 use tower_ratelimit::{RedisStore, store::Servers};
 
-use crate::{failure::Failure, options::Options};
+use crate::{failure::Failure, options::Options, tls::read};
 
 /// A store. With `lazily`, no server is contacted.
 pub(crate) async fn connect(options: &Options, lazily: bool) -> Result<RedisStore, Failure> {
@@ -49,8 +49,4 @@ pub(crate) async fn connect(options: &Options, lazily: bool) -> Result<RedisStor
     };
     let store = if lazily { settings.connect_lazy(servers) } else { settings.connect(servers).await };
     Ok(store?)
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, Failure> {
-    fs::read(path).map_err(|error| Failure::Usage(format!("cannot read {}: {error}", path.display())))
 }

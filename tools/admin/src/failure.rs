@@ -52,7 +52,12 @@ impl fmt::Display for Failure {
 
 /// The text of `error`, with the options of this command in the place of the functions of the crate.
 pub(crate) fn text_of(error: &Error) -> String {
-    let text = without_passwords(&error.to_string());
+    in_options(&error.to_string())
+}
+
+/// `text` with the options of this command in the place of the functions of the crate.
+pub(crate) fn in_options(text: &str) -> String {
+    let text = without_passwords(text);
     OPTIONS.iter().fold(text, |text, (function, option)| text.replace(function, option))
 }
 

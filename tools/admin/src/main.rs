@@ -1,5 +1,5 @@
 //! Administers the limits in a Redis: shows a client's state, resets and refunds it, bans it, and lists keys
-//! and bans.
+//! and bans. Or asks the routers for operators of running instances why a client is denied.
 //!
 //! ```text
 //! export REDIS_URL=redis://user:password@127.0.0.1:6379
@@ -11,11 +11,18 @@
 
 mod commands;
 mod connect;
+mod encoded;
 mod failure;
+mod instances;
+mod merged;
 mod options;
+mod printed;
+mod routers;
 mod span;
 mod stored;
 mod table;
+mod time;
+mod tls;
 
 use std::{
     io::{self, ErrorKind, Write as _},
@@ -39,7 +46,11 @@ async fn main() -> ExitCode {
     };
     let is_change = options.command.is_change();
     match commands::run(options).await {
-        Ok(text) => print(&text, is_change),
+        Ok(printed) => {
+            complain(&printed.complaints);
+            let code = print(&printed.text, is_change);
+            if printed.is_failed { ExitCode::from(1) } else { code }
+        }
         Err(failure) => {
             complain(&format!("error: {failure}\n"));
             failure.code()

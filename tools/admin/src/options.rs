@@ -2,21 +2,32 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 
-/// Administers the limits in a Redis, a Redis Cluster, or the primary that sentinels name.
+use crate::encoded::encoded;
+
+/// Administers the limits in a Redis, a Redis Cluster, or the primary that sentinels name; or asks the routers for
+/// operators of running instances.
 #[derive(Parser)]
 #[command(
     name = "ratelimit-admin",
     after_help = "KEY is the identity of a client, such as 203.0.113.7, or a key as `keys` prints it: `%(acme%|alice%)` is \
                   the key of a tenant and a user, and `%*` begins a hash. Write `%25` for a percent sign.\n\n\
-                  Exit codes: 0 done, 1 Redis did not do it or did not answer (the message says whether the change may have been made), or what was read cannot be printed, 2 the options, the policies, the URL or the key are invalid."
+                  Exit codes: 0 done, 1 Redis did not do it, Redis or an instance did not answer (the message says whether the change may have been made) or cannot make decisions, or what was read cannot be printed, 2 the options, the policies, the URL or the key are invalid."
 )]
 pub(crate) struct Options {
     /// The URL of the server; of several nodes or sentinels with a comma between them. Prefer the variable:
     /// other users of this machine see the arguments of a command, with the password.
     #[arg(long, env = "REDIS_URL", hide_env_values = true, value_delimiter = ',', value_name = "URL")]
     pub(crate) redis: Vec<String>,
+    /// The URL of an instance's router for operators, such as http://10.0.0.7:3001/limits. Repeat it, or write commas,
+    /// for several instances. It gets requests in the place of Redis, with `why`, `top`, `recent`, `policies`, `acl` and `probe`.
+    #[arg(long, env = "RATELIMIT_URL", value_delimiter = ',', global = true, value_name = "URL")]
+    pub(crate) url: Vec<String>,
+    /// A header for the routers, such as `authorization: Bearer ..`. Prefer the variable: other users of this machine
+    /// see the arguments of a command.
+    #[arg(long, env = "RATELIMIT_HEADER", hide_env_values = true, global = true, value_name = "NAME: VALUE")]
+    pub(crate) header: Vec<String>,
     /// The URLs are of nodes of a Redis Cluster.
     #[arg(long, conflicts_with = "sentinel")]
     pub(crate) cluster: bool,
@@ -42,12 +53,12 @@ pub(crate) struct Options {
     /// The prefix of the keys, if the service sets another one.
     #[arg(long, default_value = "rl")]
     pub(crate) prefix: String,
-    /// The longest time for each command of Redis.
+    /// The longest time for each command of Redis, and for each answer of a router.
     #[arg(long, default_value = "2s", value_parser = humantime::parse_duration, value_name = "TIME")]
     pub(crate) deadline: Duration,
-    /// The TOML file of the policies.
+    /// The TOML file of the policies. Not needed with --url, nor for `probe`.
     #[arg(long, env = "RATELIMIT_POLICIES", value_name = "FILE")]
-    pub(crate) policies: PathBuf,
+    pub(crate) policies: Option<PathBuf>,
     /// The policies as the hash PREFIX:policies in Redis changes them.
     #[arg(long)]
     pub(crate) live: bool,
@@ -68,6 +79,15 @@ pub(crate) enum Command {
     /// Prints the permissions that the Redis user of the service needs, for ACL SETUSER. Asks no server.
     /// `keys` and `bans` need +scan too.
     Acl,
+    /// Checks whether Redis can make the decisions, and prints what to change. Needs no policies. The exit code is 1
+    /// if it cannot.
+    Probe,
+    /// Shows why a client is denied: its key under all policies, or a request, now and lately.
+    Why(Question),
+    /// Lists the keys that the instances have denied most often. Needs --url.
+    Top(Filter),
+    /// Lists the keys that the instances have denied lately, the latest first. Needs --url.
+    Recent(Filter),
     /// Shows the state of a key, and what a request would get now.
     Show {
         policy: String,
@@ -123,6 +143,44 @@ pub(crate) enum Command {
         #[arg(long, default_value_t = 1_000, value_name = "KEYS")]
         limit: usize,
     },
+}
+
+/// Which client `why` asks about.
+#[derive(Args)]
+pub(crate) struct Question {
+    /// Its identity, or its key.
+    #[arg(allow_hyphen_values = true, required_unless_present = "request")]
+    pub(crate) key: Option<String>,
+    /// A request in its place, such as "GET /search". Needs --url, and layers in the router.
+    #[arg(long, conflicts_with = "key", value_name = "METHOD PATH")]
+    pub(crate) request: Option<String>,
+    /// A header of the request.
+    #[arg(short = 'H', requires = "request", value_name = "NAME: VALUE")]
+    pub(crate) headers: Vec<String>,
+    /// The address from which the request comes.
+    #[arg(long, requires = "request", value_name = "ADDRESS")]
+    pub(crate) address: Option<String>,
+    /// The units of the request, for a key.
+    #[arg(long, default_value_t = 1, conflicts_with = "request")]
+    pub(crate) cost: u64,
+}
+
+/// Which denials are listed.
+#[derive(Args)]
+pub(crate) struct Filter {
+    /// Only under this policy.
+    pub(crate) policy: Option<String>,
+    /// At most this many.
+    #[arg(long, default_value_t = 20, value_name = "KEYS")]
+    pub(crate) limit: usize,
+}
+
+impl Filter {
+    /// The route of `list`.
+    pub(crate) fn path(&self, list: &str, limit: usize) -> String {
+        let policy = self.policy.as_ref().map(|policy| format!("&policy={}", encoded(policy)));
+        format!("/denials/{list}?limit={limit}{}", policy.unwrap_or_default())
+    }
 }
 
 impl Command {

@@ -1,0 +1,85 @@
+//! The commands that ask the routers of instances.
+
+use http::Method;
+use serde_json::{Map, Value, json};
+
+use crate::{
+    encoded::encoded,
+    failure::Failure,
+    merged::Merged,
+    options::{Command, Question},
+    printed::Printed,
+    routers::{Routers, header},
+};
+
+/// More than an instance has.
+const MOST_ENTRIES: usize = 10_000;
+
+pub(crate) async fn ask(routers: &Routers, command: &Command, as_json: bool) -> Result<Printed, Failure> {
+    let get = async |path: &str| Merged::new(routers.ask(&Method::GET, path, None).await);
+    Ok(match command {
+        Command::Why(question) => match question.client()? {
+            Client::Key(key) => {
+                let path = format!("/keys/{}?cost={}", encoded(key), question.cost);
+                get(&path).await.why(key, as_json)
+            }
+            Client::Request(request) => {
+                let answers = routers.ask(&Method::POST, "/explain", Some(&request)).await;
+                let line = question.request.as_deref().unwrap_or_default();
+                Merged::new(answers).why(line, as_json)
+            }
+        },
+        Command::Recent(filter) => {
+            get(&filter.path("recent", filter.limit)).await.recent(filter.limit, as_json)
+        }
+        Command::Top(filter) => {
+            // A key that is not among the first of one instance may be one of the first of all.
+            get(&filter.path("top", MOST_ENTRIES)).await.top(filter.limit, as_json)
+        }
+        Command::Policies => get("/policies").await.policies(as_json),
+        Command::Acl => get("/acl").await.acl(as_json),
+        Command::Probe => get("/probe").await.probe(as_json),
+        _ => {
+            let message = "with --url, the commands are why, top, recent, policies, acl and probe: leave it out to work on Redis";
+            return Err(Failure::Usage(message.to_owned()));
+        }
+    })
+}
+
+/// Whom a question is about.
+enum Client<'a> {
+    Key(&'a str),
+    Request(Value),
+}
+
+impl Question {
+    fn client(&self) -> Result<Client<'_>, Failure> {
+        match (&self.key, &self.request) {
+            (Some(key), _) if key.is_empty() => {
+                Err(Failure::Usage("the key is empty: write `%` for the empty identity".to_owned()))
+            }
+            (Some(key), _) => Ok(Client::Key(key)),
+            (None, Some(line)) => Ok(Client::Request(self.described(line)?)),
+            (None, None) => Err(Failure::Usage("name a key, or a request with --request".to_owned())),
+        }
+    }
+
+    /// The request, as `POST /explain` takes it.
+    fn described(&self, line: &str) -> Result<Value, Failure> {
+        let (method, path) = line.trim().split_once(' ').unwrap_or(("GET", line.trim()));
+        let mut headers = Map::new();
+        for line in &self.headers {
+            let (name, value) = header(line)?;
+            let value = value.to_str().map_err(|_| Failure::Usage("a header is not ASCII".to_owned()))?;
+            let values = headers.entry(name.as_str().to_owned()).or_insert_with(|| json!([]));
+            if let Some(values) = values.as_array_mut() {
+                values.push(json!(value));
+            }
+        }
+        let mut request = json!({"method": method, "path": path.trim(), "headers": headers});
+        if let Some(address) = &self.address {
+            request["address"] = json!(address);
+        }
+        Ok(request)
+    }
+}

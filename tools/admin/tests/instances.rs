@@ -1,0 +1,316 @@
+//! The command `ratelimit-admin` with the routers of instances, as operators run it.
+
+use std::{
+    net::SocketAddr,
+    process::{Command, Output},
+};
+
+use axum::{
+    Router,
+    extract::Request,
+    middleware::{self, Next},
+    response::IntoResponse as _,
+    routing::get,
+};
+use http::{Method, StatusCode};
+use serde_json::{Value, json};
+use support::{
+    Directory, RedisServer,
+    http::{Client, serve},
+    settings,
+};
+use tokio::task::block_in_place;
+use tower_ratelimit::{
+    Header, Key, Limiter, PeerIp, Policy, Quota, RateLimitLayer, RedisStore, Rule, policy::Penalty,
+};
+use tower_ratelimit_extra::admin::{Admin, OperatorName};
+
+const TOKEN: &str = "authorization: Bearer hunter2";
+
+/// An instance of a service: the address of the service, and of its router for operators, which needs a token.
+struct Instance {
+    service: SocketAddr,
+    admin: SocketAddr,
+    limiter: Limiter,
+}
+
+fn api() -> Policy {
+    Policy::new("api", Quota::per_day(2)).penalty(Penalty::manual())
+}
+
+fn per_ip() -> Policy {
+    Policy::new("per-ip", Quota::per_day(1_000))
+}
+
+impl Instance {
+    async fn start(server: &RedisServer) -> Self {
+        let store: RedisStore = settings().connect(&server.url()).await.unwrap();
+        let limiter = Limiter::new(store.clone());
+        let layer = RateLimitLayer::new(limiter.clone(), api(), Header::new("x-api-key"))
+            .rule(Rule::new(per_ip(), PeerIp::new()));
+        let authenticate = middleware::from_fn(async |mut request: Request, next: Next| {
+            if request.headers().get("authorization").is_none_or(|value| value != "Bearer hunter2") {
+                return StatusCode::UNAUTHORIZED.into_response();
+            }
+            request.extensions_mut().insert(OperatorName::new("ann"));
+            next.run(request).await
+        });
+        let admin = Admin::new(limiter.clone(), [api(), per_ip()]).layer(&layer).store(&store);
+        let admin = Router::new().nest("/limits", admin.router()).layer(authenticate);
+        let service = Router::new().route("/", get(async || "hello")).layer(layer);
+        Self { service: serve(service).await, admin: serve(admin).await, limiter }
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}/limits", self.admin)
+    }
+
+    fn name(&self) -> String {
+        format!("{}/limits", self.admin)
+    }
+
+    /// The status of a request of the client `key`.
+    async fn status(&self, key: &str) -> u16 {
+        let request = http::Request::get(format!("http://{}/", self.service)).header("x-api-key", key);
+        Client::new().send(request.body(String::new()).unwrap()).await.status().as_u16()
+    }
+}
+
+async fn two(server: &RedisServer) -> [Instance; 2] {
+    [Instance::start(server).await, Instance::start(server).await]
+}
+
+/// Runs the command, while the instances answer.
+fn run(urls: &[String], words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ratelimit-admin"));
+    command.env_remove("REDIS_URL").env_remove("RATELIMIT_POLICIES").env_remove("RATELIMIT_URL");
+    command.env("RATELIMIT_HEADER", TOKEN).args(["--deadline", "20s"]);
+    if !urls.is_empty() {
+        command.args(["--url", &urls.join(",")]);
+    }
+    block_in_place(|| command.args(words).output().unwrap())
+}
+
+/// What a command prints that succeeds.
+fn text(urls: &[String], words: &[&str]) -> String {
+    let output = run(urls, words);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && errors.is_empty(), "{words:?}: {errors}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(urls: &[String], words: &[&str]) -> Value {
+    serde_json::from_str(&text(urls, &[&["--json"], words].concat())).unwrap()
+}
+
+/// The exit code and the error of a command that fails.
+fn error(urls: &[String], words: &[&str]) -> (i32, String) {
+    let output = run(urls, words);
+    (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// The lines of a text, as words.
+fn lines(text: &str) -> Vec<Vec<&str>> {
+    text.lines().map(|line| line.split_whitespace().collect()).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn why_merges_what_the_instances_know_about_a_client() {
+    let server = RedisServer::start();
+    let instances = two(&server).await;
+    let urls: Vec<String> = instances.iter().map(Instance::url).collect();
+    for status in [200, 200] {
+        assert_eq!(instances[0].status("42").await, status);
+    }
+    let refund =
+        http::Request::builder().method(Method::POST).uri(format!("{}/policies/api/keys/42/refund", urls[1]));
+    let refund = refund.header("authorization", "Bearer hunter2").header("content-type", "application/json");
+    let refund = Client::new().send(refund.body(r#"{"units": 1}"#.to_owned()).unwrap()).await;
+    assert_eq!(refund.status(), 200, "{}", refund.body());
+    for (instance, statuses) in [(0, vec![200, 429, 429]), (1, vec![429, 429, 429])] {
+        for status in statuses {
+            assert_eq!(instances[instance].status("42").await, status);
+        }
+    }
+
+    let why = text(&urls, &["why", "42"]);
+    let rows = lines(&why);
+    assert!(why.starts_with("42: denied by api; admitted in 1"), "{why}");
+    let row =
+        |first: &[&str]| rows.iter().find(|row| row.starts_with(first)).unwrap_or_else(|| panic!("{why}"));
+    let state = row(&["api", "42", "0", "of", "2"]);
+    assert_eq!(state.last(), Some(&"all"), "{why}");
+    assert_eq!(row(&["per-ip", "42"])[2..5], ["1000", "of", "1000"]);
+    let denied: Vec<_> = rows.iter().filter(|row| row.len() == 9 && row[1..3] == ["api", "42"]).collect();
+    let counts: Vec<_> = denied.iter().map(|row| (row[8].to_owned(), row[6])).collect();
+    assert!(
+        counts.contains(&(instances[0].name(), "2")) && counts.contains(&(instances[1].name(), "3")),
+        "{why}"
+    );
+    let change = rows.iter().find(|row| row.get(1) == Some(&"refund")).unwrap_or_else(|| panic!("{why}"));
+    assert_eq!(change[2..], ["api", "1", "units", "ann", &instances[1].name()]);
+
+    let why = json(&urls, &["why", "42"]);
+    assert_eq!((&why["verdict"], &why["unanswered"]), (&json!("denied"), &json!([])), "{why}");
+    assert_eq!(why["policies"][0]["instances"], json!([instances[0].name(), instances[1].name()]));
+    assert_eq!(why["policies"][0]["policy"]["name"], "api");
+    assert_eq!(why["denials"].as_array().unwrap().len(), 2);
+    assert_eq!(why["changes"][0]["who"], "ann");
+
+    // A client that was never denied, and one whose key is encoded.
+    assert!(text(&urls, &["why", "43"]).starts_with("43: admitted\n"));
+    let joined = Key::from(("acme", "José"));
+    instances[0].limiter.check(&api(), &joined, 2).await.unwrap();
+    let why = text(&urls, &["why", "%(acme%|José%)"]);
+    assert!(why.starts_with("%(acme%|José%): denied by api; "), "{why}");
+    assert!(why.contains("  %(acme%|Jos%C3%A9%)  0 of 2  "), "{why}");
+    assert_eq!(json(&urls, &["why", "44", "--cost", "3"])["verdict"], "denied");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn why_explains_a_request_under_the_layers() {
+    let server = RedisServer::start();
+    let instances = two(&server).await;
+    let urls: Vec<String> = instances.iter().map(Instance::url).collect();
+    for status in [200, 200, 429] {
+        assert_eq!(instances[0].status("42").await, status);
+    }
+    let ask = ["why", "--request", "GET /?q=1", "-H", "X-Api-Key: 42", "--address", "127.0.0.1"];
+    let why = text(&urls, &ask);
+    assert!(why.starts_with("GET /?q=1: denied by api; admitted in "), "{why}");
+    assert!(why.contains("\nlayer 1: denied (all)\n"), "{why}");
+    assert!(lines(&why).iter().any(|row| row.starts_with(&["1", "api", "42", "0", "of", "2"])), "{why}");
+    assert!(lines(&why).iter().any(|row| row.starts_with(&["1", "per-ip", "127.0.0.1"])), "{why}");
+    let why = text(&urls, &["why", "--request", "/", "--address", "127.0.0.1"]);
+    assert!(
+        why.contains("layer 1: rejected with 400: the request lacks the header `x-api-key` (all)"),
+        "{why}"
+    );
+    assert_eq!(json(&urls, &["why", "--request", "/"])["verdict"], "rejected");
+
+    let (code, message) = error(&urls, &["why", "--request", "GET search"]);
+    assert_eq!(code, 1, "{message}");
+    assert!(message.contains("it does not begin with `/`"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_instances_are_listed_together() {
+    let server = RedisServer::start();
+    let instances = two(&server).await;
+    let urls: Vec<String> = instances.iter().map(Instance::url).collect();
+    let denials = [(0, "alice", 3), (1, "alice", 4), (1, "bob", 5)];
+    for (instance, key, times) in denials {
+        for _ in 0..times {
+            let limiter = &instances[instance].limiter;
+            assert!(limiter.check(&api(), &Key::new(key), 3).await.unwrap().is_denied());
+        }
+    }
+    assert_eq!(text(&urls, &["top"]), "POLICY  KEY    DENIALS\napi     alice  7\napi     bob    5\n");
+    assert_eq!(json(&urls, &["top", "api", "--limit", "1"])["denials"][0]["denials"], 7);
+    assert_eq!(json(&urls, &["top", "per-ip"])["denials"], json!([]));
+    let recent = json(&urls, &["recent"]);
+    let recent = recent["denials"].as_array().unwrap();
+    assert_eq!((recent.len(), &recent[0]["key"]), (3, &json!("bob")));
+    assert_eq!(lines(&text(&urls, &["recent", "--limit", "2"])).len(), 3);
+
+    let policies = text(&urls, &["policies"]);
+    assert_eq!(lines(&policies)[1], ["api", "2/day", "gcra", "local", "all"], "{policies}");
+    assert!(text(&urls, &["acl"]).starts_with("~rl:*"));
+    let probe = text(&urls, &["probe"]);
+    assert_eq!(lines(&probe).len(), 2, "{probe}");
+    assert!(probe.starts_with(&format!("{}: Redis ", instances[0].name())), "{probe}");
+    let probe = json(&urls, &["probe"]);
+    assert_eq!(probe["instances"][instances[1].name()]["can_decide"], true);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_does_not_answer_is_named_and_the_others_are_printed() {
+    let server = RedisServer::start();
+    let instance = Instance::start(&server).await;
+    let gone = "http://127.0.0.1:1/limits".to_owned();
+    let urls = [instance.url(), gone.clone()];
+    for words in [&["why", "42"][..], &["top"], &["recent"], &["policies"], &["acl"], &["probe"]] {
+        let output = run(&urls, words);
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        assert!(!output.stdout.is_empty(), "{words:?}");
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(errors.starts_with("error: 127.0.0.1:1/limits: cannot connect: "), "{words:?}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{words:?}: {errors}");
+        let output = run(&urls, &[&["--json"], words].concat());
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(json["unanswered"][0]["instance"], "127.0.0.1:1/limits", "{words:?}");
+    }
+    let output = run(&[gone], &["why", "42"]);
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(1), 0));
+
+    // Another path, and no token.
+    let wrong = format!("http://{}/limit", instance.admin);
+    let (code, message) = error(&[wrong], &["why", "42"]);
+    assert!(code == 1 && message.contains("404 Not Found: is it the router for operators"), "{message}");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ratelimit-admin"));
+    command.env_remove("RATELIMIT_HEADER").args(["--url", &instance.url(), "why", "42"]);
+    let output = block_in_place(|| command.output().unwrap());
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && message.contains("authenticate with --header"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_url_the_command_works_on_redis() {
+    let server = RedisServer::start();
+    let instance = Instance::start(&server).await;
+    instance.limiter.check(&api(), &Key::new("42"), 2).await.unwrap();
+    let directory = Directory::new();
+    let policies = directory.file("limits.toml");
+    let content = "[[policies]]\nname = 'api'\nquota = '2/day'\npenalty = 'manual'\n[[policies]]\nname = 'other'\nquota = '9/day'\n";
+    std::fs::write(&policies, content).unwrap();
+    let redis = ["--redis", &server.url(), "--policies", policies.to_str().unwrap()].map(str::to_owned);
+    let redis: Vec<&str> = redis.iter().map(String::as_str).collect();
+    let why = text(&[], &[&redis[..], &["why", "42"]].concat());
+    assert!(why.starts_with("42: denied by api; admitted in 1"), "{why}");
+    assert!(lines(&why).iter().any(|row| row.starts_with(&["other", "42", "9", "of", "9"])), "{why}");
+    let why = json(&[], &[&redis[..], &["why", "42"]].concat());
+    assert_eq!((&why["verdict"], &why["policies"][1]["verdict"]), (&json!("denied"), &json!("admitted")));
+    let () = server.command(&["SET", "rl:other:gcra:{42}", "of another program"]);
+    let why = text(&[], &[&redis[..], &["why", "42"]].concat());
+    assert!(why.contains("denied by api") && why.contains("policy other: "), "{why}");
+
+    // The probe needs no policies.
+    let probe = text(&[], &["--redis", &server.url(), "probe"]);
+    assert!(probe.starts_with("Redis ") && probe.ends_with(": no problem found\n"), "{probe}");
+    assert_eq!(json(&[], &["--redis", &server.url(), "probe"])["can_decide"], true);
+    // A user that may not run the script.
+    let () = server.command(&["ACL", "SETUSER", "weak", "on", ">weak", "~*", "+ping", "+hello", "+info"]);
+    let weak = server.url().replace("://", "://weak:weak@");
+    let output = run(&[], &["--redis", &weak, "probe"]);
+    let report = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.code() == Some(1) && report.contains("\nerror: "), "{report}");
+    assert!(!report.contains("RedisStore"), "{report}");
+    let (code, message) = error(&[], &["--redis", "redis://127.0.0.1:1", "probe"]);
+    assert!(code == 1 && message.contains("cannot connect to Redis: connection refused"), "{message}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_mistake_has_an_exit_code_and_a_remedy() {
+    let url = |url: &str| vec![url.to_owned()];
+    let here = || url("http://127.0.0.1:1");
+    let rows: [(Vec<String>, &[&str], &str); 12] = [
+        (here(), &["show", "api", "42"], "the commands are why, top, recent, policies, acl and probe"),
+        (here(), &["why"], "required"),
+        (here(), &["why", ""], "write `%` for the empty identity"),
+        (here(), &["why", "42", "--request", "/"], "cannot be used with"),
+        (here(), &["why", "--request", "/", "-H", "x-api-key"], "write `name: value`"),
+        (here(), &["--header", "hunter2", "top"], "write `name: value`"),
+        (url("127.0.0.1:3001"), &["top"], "begins neither with http:// nor with https://"),
+        (url("redis://127.0.0.1"), &["top"], "begins neither with http:// nor with https://"),
+        (url("http://ann:hunter2@127.0.0.1"), &["top"], "which belong into --header"),
+        (vec![], &["top"], "name their routers with --url"),
+        (vec![], &["why", "42"], "name the policies with --policies FILE"),
+        (vec![], &["probe"], "name the server with --redis"),
+    ];
+    for (urls, words, remedy) in rows {
+        let (code, message) = error(&urls, words);
+        assert_eq!(code, 2, "{words:?}: {message}");
+        assert!(message.contains(remedy) && !message.contains("hunter2"), "{words:?}: {message}");
+    }
+}

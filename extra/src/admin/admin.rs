@@ -14,9 +14,9 @@ use tower_ratelimit::{ErrorKind, Key, KeyExtractor, Limiter, Policy, RateLimitLa
 use super::server::{acl, probe};
 use super::{
     bans::{ban, bans, unban},
-    changes::{Changes, changes},
+    changes::Changes,
     denials::{recent, top},
-    handlers::{enforcement, explain, policies, policy, refund, reset, set_enforcement},
+    handlers::{changes, enforcement, explain, policies, policy, refund, reset, set_enforcement},
     policies::Policies,
     settings::Settings,
     switch::Switch,

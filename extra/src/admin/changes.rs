@@ -8,16 +8,13 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use axum::{
-    extract::{FromRequestParts, State},
-    response::Response,
-};
+use axum::extract::FromRequestParts;
 use http::request::Parts;
 use serde::Serialize;
 use tower_ratelimit::{Key, Policy};
 
-use super::{handlers::Shared, settings::Settings};
-use crate::reply::json;
+#[cfg(feature = "live")]
+use crate::live::LivePolicies;
 
 /// The most changes of the router that are kept.
 const MOST: usize = 1_000;
@@ -78,7 +75,7 @@ pub(super) struct Changes(Mutex<VecDeque<Change>>);
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Change {
     /// In seconds since 1970.
-    pub(super) time: f64,
+    time: f64,
     kind: Kind,
     policy: Option<String>,
     pub(super) key_hash: Option<String>,
@@ -98,6 +95,7 @@ pub(super) enum Kind {
     /// The switch was moved with the router.
     Enforcement,
     /// A file or a hash of live policies has changed.
+    #[cfg(feature = "live")]
     Policies,
 }
 
@@ -131,7 +129,8 @@ impl Changes {
         changes.push_back(change);
     }
 
-    fn all(&self) -> Vec<Change> {
+    /// The changes that were made with the router.
+    pub(super) fn all(&self) -> Vec<Change> {
         self.0.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).iter().cloned().collect()
     }
 }
@@ -148,32 +147,20 @@ impl Change {
             detail: None,
         }
     }
-}
 
-impl Settings {
-    /// The changes of this instance and of its live policies, the latest first, at most [`MOST`].
-    pub(super) fn changes(&self) -> Vec<Change> {
-        let mut changes = self.changes.all();
-        #[cfg(feature = "live")]
-        if let Some(live) = self.policies.live().or_else(|| self.switch.as_ref()?.live()) {
-            let of_live = live.recent_changes().into_iter().map(|change| Change {
-                detail: Some(change.text),
-                ..Change::new(Kind::Policies, change.time)
-            });
-            changes.extend(of_live);
-        }
+    /// The changes of `live`.
+    #[cfg(feature = "live")]
+    pub(super) fn of_live(live: &LivePolicies) -> impl Iterator<Item = Self> {
+        let changes = live.recent_changes().into_iter();
+        changes.map(|change| Self { detail: Some(change.text), ..Self::new(Kind::Policies, change.time) })
+    }
+
+    /// The latest of `changes`, the latest first.
+    pub(super) fn latest(mut changes: Vec<Self>) -> Vec<Self> {
         changes.sort_by(|one, other| other.time.total_cmp(&one.time));
         changes.truncate(MOST);
         changes
     }
-}
-
-pub(super) async fn changes(State(settings): Shared) -> Response {
-    #[derive(Serialize)]
-    struct All {
-        changes: Vec<Change>,
-    }
-    json(&All { changes: settings.changes() })
 }
 
 /// Seconds since 1970.

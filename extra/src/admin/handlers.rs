@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use tower_ratelimit::{Policy, policy::Enforcement};
 
 use super::{
-    changes::{Kind, Who},
+    changes::{Change, Kind, Who},
     problem::{Problem, of_change},
     request::{Body, PathNames, body, cost, names},
     settings::Settings,
@@ -106,6 +106,14 @@ pub(super) async fn refund(
 
 /// Above every capacity.
 const MAX_UNITS: u64 = 1 << 44;
+
+pub(super) async fn changes(State(settings): Shared) -> Response {
+    #[derive(Serialize)]
+    struct All {
+        changes: Vec<Change>,
+    }
+    json(&All { changes: settings.changes() })
+}
 
 #[derive(Deserialize, Serialize)]
 #[serde(rename = "the position of the switch", deny_unknown_fields)]

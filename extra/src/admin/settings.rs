@@ -8,7 +8,7 @@ use tower_ratelimit::RedisStore;
 use tower_ratelimit::{Key, KeyExtractor, Limiter, Policy, RateLimitLayer, decision::DenialLog};
 
 use super::{
-    changes::Changes,
+    changes::{Change, Changes},
     policies::Policies,
     problem::Problem,
     request::{Names, with_key},
@@ -67,6 +67,17 @@ impl Settings {
             return Err(Problem::bad_request("no request has this identity"));
         }
         Ok(keys)
+    }
+
+    /// The changes of this instance and of its live policies, the latest first.
+    pub(super) fn changes(&self) -> Vec<Change> {
+        #[allow(unused_mut, reason = "only live policies have others")]
+        let mut changes = self.changes.all();
+        #[cfg(feature = "live")]
+        if let Some(live) = self.policies.live().or_else(|| self.switch.as_ref()?.live()) {
+            changes.extend(Change::of_live(live));
+        }
+        Change::latest(changes)
     }
 
     /// The logs of the limiter and of the layers, which may have other stores.

@@ -66,7 +66,7 @@ impl Question {
 
     /// The request, as `POST /explain` takes it.
     fn described(&self, line: &str) -> Result<Value, Failure> {
-        let (method, path) = line.trim().split_once(' ').unwrap_or(("GET", line.trim()));
+        let (method, path) = line.trim().split_once(' ').unwrap_or_else(|| ("GET", line.trim()));
         let mut headers = Map::new();
         for line in &self.headers {
             let (name, value) = header(line)?;

@@ -184,7 +184,7 @@ mod tests {
             assert!(!explanation.to_lowercase().contains("hunter2"), "{text}: {explanation}");
             assert!(explanation.len() > 10, "{text}: {explanation}");
         }
-        assert!(explain(rows[1]).ends_with("EVALSHA"), "{}", explain(rows[1]));
+        assert!(explain(rows[1]).contains("EVALSHA"), "{}", explain(rows[1]));
         assert!(explain(rows[5]).contains("EVALSHA"), "{}", explain(rows[5]));
     }
 

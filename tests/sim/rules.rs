@@ -82,11 +82,11 @@ impl Rule {
     }
 
     /// The least level after this many units were charged. If the quota changes, a bucket keeps units above the smaller one
-    /// apart from its level, and a refund lowers the level.
+    /// apart from its level, and a refund lowers the level. What was charged does not become a debt of the smaller one.
     pub(super) fn level(&self, charged: u64) -> u64 {
         let smallest = self.limit.min(self.changed.quota().limit());
         let is_cut = self.kind == Kind::Bucket && smallest < self.largest;
-        if is_cut { charged.min(smallest + self.debt) } else { charged }
+        if is_cut { charged.min(smallest) } else { charged }
     }
 
     pub(super) const fn is_leased(&self) -> bool {

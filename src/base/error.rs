@@ -166,7 +166,7 @@ impl ErrorKind {
     }
 
     /// The name in metrics and spans, of a failure of the store.
-    #[cfg(feature = "tracing")]
+    #[cfg(any(feature = "metrics", feature = "tracing"))]
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::StoreTimeout => "timeout",

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     base::{Answer, Now},
-    decision::{Charge, Decision},
+    decision::{Charge, Decision, DecisionSpan},
     store::Action,
 };
 
@@ -26,7 +26,12 @@ pub(crate) fn deny_early(
     }
     let Some(backend) = limiter.decider.store.backend() else { return Answer::ready(Ok(None)) };
     if let Some(denial) = backend.0.known_denial(&charges) {
-        return Answer::ready(ended(Action::Charge, Ok(denial), &limiter.decider.local).map(Some));
+        let denied = ended(Action::Charge, Ok(denial), &limiter.decider.local);
+        // No store is asked, so the span begins and ends here.
+        if DecisionSpan::is_enabled() {
+            DecisionSpan::new(Action::Charge.as_str()).end(&denied);
+        }
+        return Answer::ready(denied.map(Some));
     }
     if !backend.0.has_denied(&charges) {
         return Answer::ready(Ok(None));

@@ -7,10 +7,15 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use support::{RedisServer, day, listen_with, store};
+use http::request::Parts;
+use support::{
+    RedisServer, day,
+    inner::{ask, get},
+    listen_with, store,
+};
 use tower_ratelimit::{
-    Charge, Decision, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RedisStore,
-    algorithm::FixedWindow,
+    Answer, Charge, Decision, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
+    RedisStore, Rule, algorithm::FixedWindow,
 };
 use tracing::{
     Id, Subscriber,
@@ -197,6 +202,25 @@ async fn a_batch_and_its_decisions_are_linked_both_ways() {
     }
     assert_eq!(counted, 20);
     assert!(calls.len() < 20, "some shared a call");
+}
+
+/// A layer denies before it looks the other key up.
+#[tokio::test]
+async fn a_denial_that_needs_no_store_and_no_lookup_has_a_span() {
+    let server = RedisServer::start();
+    let later = |_: &Parts| Answer::pending(async { Ok(Key::new("bob")) });
+    let layer = RateLimitLayer::new(store(&server).await, day("address", 1), Key::new("carol"))
+        .rule(Rule::new(day("key", 9), later));
+    for status in [200, 429, 429] {
+        assert_eq!(ask(&layer, get()).await.status(), status);
+    }
+    let (response, spans) = spans_of(ask(&layer, get())).await;
+    assert_eq!(response.status(), 429);
+    let decisions = spans.named("ratelimit.decision");
+    let [(_, span)] = &decisions[..] else { panic!("one decision: {decisions:?}") };
+    assert_eq!(span.fields["ratelimit.source"], "deny_cache");
+    assert_eq!((&*span.fields["ratelimit.verdict"], span.has_ended), ("denied", true));
+    assert!(spans.named("ratelimit.call").is_empty());
 }
 
 #[tokio::test]

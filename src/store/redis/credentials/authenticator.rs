@@ -111,7 +111,8 @@ impl Authenticator {
         if let Some(login) = login.filter(|login| login.is_valid(Instant::now())) {
             return Ok(login);
         }
-        Err(match problem.filter(|_| is_answered) {
+        Err(match problem {
+            // A provider that takes longer to fail has failed before.
             Some(problem) => failure(format!("{FAILED}: {problem}")),
             None if is_answered => failure(ENDED.to_owned()),
             None => failure(SILENT.to_owned()),

@@ -269,7 +269,7 @@ pub(super) fn ended(
     local: &LocalCounts<dyn Store>,
 ) -> Result<Decision, Error> {
     if let Ok(decision) = &decided {
-        local.thresholds.charged(action, decision);
+        local.watchers.charged(action, decision);
     }
     counted(action, decided)
 }

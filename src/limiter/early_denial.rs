@@ -27,7 +27,7 @@ pub(crate) fn deny_early(
     let Some(backend) = limiter.decider.store.backend() else { return Answer::ready(Ok(None)) };
     if let Some(denial) = backend.0.known_denial(&charges) {
         let denied = ended(Action::Charge, Ok(denial), &limiter.decider.local);
-        // No store is asked, so the span begins and ends here.
+        // No call follows, so the span begins and ends here.
         if DecisionSpan::is_enabled() {
             DecisionSpan::new(Action::Charge.as_str()).end(&denied);
         }

@@ -164,7 +164,7 @@ impl Limiter {
     ///
     /// [`ThresholdEvent::id`]: crate::decision::ThresholdEvent::id
     pub fn on_threshold(&self, hook: impl Fn(&ThresholdEvent<'_>) + Send + Sync + 'static) {
-        self.decider.local.thresholds.inform(Arc::new(hook));
+        self.decider.local.watchers.inform(Arc::new(hook));
     }
 
     /// Records from now on which keys are denied, by all limiters and layers on this store in this process, and
@@ -180,7 +180,7 @@ impl Limiter {
     /// about 480, and an admission about 20. [`DenialLog::recent`] has an example.
     #[must_use]
     pub fn record_denials(&self) -> DenialLog {
-        self.decider.local.thresholds.denials()
+        self.decider.local.watchers.denials()
     }
 
     /// This limiter under another [`Enforcement`]. Defaults to [`On`](Enforcement::On) for a new limiter; in

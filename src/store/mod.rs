@@ -8,7 +8,7 @@ pub(crate) mod outage;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
 mod store;
-mod thresholds;
+mod watchers;
 
 #[cfg(feature = "redis")]
 use self::action::Counts;

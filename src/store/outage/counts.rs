@@ -17,7 +17,7 @@ use crate::{
     decision::{Charge, Outcome, Reconciliation},
     key::Key,
     policy::Policy,
-    store::{StoreClock, thresholds::Thresholds},
+    store::{StoreClock, watchers::Watchers},
 };
 
 /// The most keys that are counted in this process, which takes at most about 30 MB.
@@ -34,7 +34,7 @@ pub(crate) struct LocalCounts<S: ?Sized> {
     /// The policies that were counted here, each with its share.
     pub(super) shares: Mutex<Vec<(Policy, Policy)>>,
     /// Whom to inform of shares of quotas that are used.
-    pub(crate) thresholds: Arc<Thresholds>,
+    pub(crate) watchers: Arc<Watchers>,
     /// Held for the whole of a local decision, so that `owing` and `counts` change together.
     pub(super) owing: Mutex<Owing>,
     /// Whether something may be owed.
@@ -88,7 +88,7 @@ impl<S: ?Sized> LocalCounts<S> {
         Arc::new(Self {
             counts: OnceLock::new(),
             clock,
-            thresholds: Arc::default(),
+            watchers: Arc::default(),
             shares: Mutex::default(),
             owing: Mutex::default(),
             owes: AtomicBool::default(),

@@ -130,7 +130,7 @@ async fn reconcile_one(local: &LocalCounts<dyn Store>, store: &Arc<dyn Store>, p
         }
     };
     let Some(charged) = charged else { return owed.units.not_charged() };
-    local.thresholds.charged_apart(&charged, 0);
+    local.watchers.charged_apart(&charged, 0);
     {
         let owing = &mut *lock(&local.owing);
         let (taken, surplus) = owed.units.charged(charged.charge(), charged.granted());

@@ -22,7 +22,7 @@ const ROWS: &[&[&str]] = &[
         "store/list.rs",
         "store/outage/counts.rs",
         "store/store.rs",
-        "store/thresholds.rs",
+        "store/watchers.rs",
     ],
     &[
         "store/memory/",

@@ -226,13 +226,8 @@ impl RedisStoreBuilder {
             Some(manual) => StoreClock::Manual(manual.clone()),
             None => StoreClock::Server(link.health().clock.clone()),
         });
-        let leases = Leases::new(
-            link.clone(),
-            names.clone(),
-            self.clock,
-            deny_cache.clone(),
-            local.thresholds.clone(),
-        );
+        let leases =
+            Leases::new(link.clone(), names.clone(), self.clock, deny_cache.clone(), local.watchers.clone());
         RedisStore {
             instances,
             local,

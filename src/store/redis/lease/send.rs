@@ -31,7 +31,7 @@ use crate::{
             script::Script,
             transport::Link,
         },
-        thresholds::Thresholds,
+        watchers::Watchers,
     },
 };
 
@@ -41,7 +41,7 @@ pub(crate) struct Leases {
     link: Arc<dyn Link>,
     names: KeyNames,
     deny_cache: Option<Arc<DenyCache>>,
-    thresholds: Arc<Thresholds>,
+    watchers: Arc<Watchers>,
     /// The tasks that return unused leases: one in each runtime, because a runtime may not be driven.
     sweeping: Mutex<HashMap<Id, JoinHandle<()>>>,
     /// The jobs that lease or return units.
@@ -65,7 +65,7 @@ impl Leases {
         names: KeyNames,
         clock: Option<ManualClock>,
         deny_cache: Option<Arc<DenyCache>>,
-        thresholds: Arc<Thresholds>,
+        watchers: Arc<Watchers>,
     ) -> Self {
         Self {
             // This clock counts suspension, because units that are spent after the lease's end would be spent
@@ -74,7 +74,7 @@ impl Leases {
             link,
             names,
             deny_cache,
-            thresholds,
+            watchers,
             sweeping: Mutex::default(),
             in_flight: UnderWay::default(),
             lost: Mutex::default(),
@@ -225,7 +225,7 @@ impl Observer for LeaseObserver {
             && let Some(fetch) = self.fetch.take()
         {
             if decision.has_lease() {
-                self.leases.thresholds.charged_apart(outcome, leased.units);
+                self.leases.watchers.charged_apart(outcome, leased.units);
             }
             self.leases.complete(&fetch, &self.returned, Some((leased, outcome)));
         }

@@ -16,12 +16,12 @@ type Hook = Arc<dyn Fn(&ThresholdEvent<'_>) + Send + Sync>;
 
 /// What to inform. Shared by all limiters on a store.
 #[derive(Default)]
-pub(crate) struct Thresholds {
+pub(crate) struct Watchers {
     hooks: RwLock<Vec<Hook>>,
     denials: OnceLock<DenialLog>,
 }
 
-impl Thresholds {
+impl Watchers {
     /// Adds a function that is called for each event.
     pub(crate) fn inform(&self, hook: Hook) {
         write(&self.hooks).push(hook);

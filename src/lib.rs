@@ -233,7 +233,12 @@ pub use self::{
 /// What `tower-ratelimit-extra` and the tools use of exactly this version. It is not part of the API.
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::store::list::{Extent, StoredKeys};
+    pub use ipnet::IpNet;
+
+    pub use crate::{
+        key::ip::network,
+        store::list::{Extent, StoredKeys},
+    };
 }
 
 /// Compiles the programs in the README.

@@ -1,10 +1,10 @@
-//! Administration: operators look at a client's state, lift its limit, refund it, ban it, and turn
-//! enforcement off, on a separate listener and with a token.
+//! Administration: operators find out why a client is denied, lift its limit, refund it, ban it, block
+//! networks, and turn enforcement off, on a separate listener and with a token.
 //!
 //! Run with
 //!
 //! ```text
-//! ADMIN_TOKEN=correct-horse-battery cargo run -p tower-ratelimit-extra --example admin --features admin
+//! ADMIN_TOKEN=correct-horse-battery cargo run -p tower-ratelimit-extra --example admin --features admin,live
 //! ```
 //!
 //! and, in another terminal, run the lines right after each other. The service listens on port 3000, and the
@@ -55,6 +55,20 @@
 //! curl -i -X DELETE -H 'authorization: Bearer correct-horse-battery' http://127.0.0.1:3001/limits/policies/api/keys/k-bad/ban
 //!     204
 //!
+//! curl -i -H 'authorization: Bearer correct-horse-battery' http://127.0.0.1:3001/limits/keys/k-bad
+//!     200
+//! curl -i -H 'authorization: Bearer correct-horse-battery' http://127.0.0.1:3001/limits/denials/top
+//!     200
+//!     {"denials":[{"policy":"api","key":"k-ann","identity":"k-ann","key_hash":"02b757a429d88596","denials":2,"error":0},{"policy":"api","key":"k-bad","identity":"k-bad","key_hash":"8bd79babb17b90d4","denials":1,"error":0}]}
+//!
+//! curl -i -X PUT -H 'authorization: Bearer correct-horse-battery' -H 'content-type: application/json' -d '{"reason": "a scraper"}' http://127.0.0.1:3001/limits/blocklist/203.0.113.0/24
+//!     204
+//! curl -i -H 'authorization: Bearer correct-horse-battery' http://127.0.0.1:3001/limits/blocklist
+//!     200
+//!     {"networks":[{"network":"203.0.113.0/24","blocked_for":null,"reason":"a scraper","who":null}],"applies_to":"this-instance","error":null}
+//! curl -i -X DELETE -H 'authorization: Bearer correct-horse-battery' http://127.0.0.1:3001/limits/blocklist/203.0.113.0/24
+//!     204
+//!
 //! curl -i -X PUT -H 'authorization: Bearer correct-horse-battery' -H 'content-type: application/json' -d '{"enforcement": "off"}' http://127.0.0.1:3001/limits/enforcement
 //!     200
 //!     {"enforcement":"off","applies_to":"this-instance"}
@@ -87,21 +101,28 @@ use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use tokio::net::TcpListener;
 use tower_ratelimit::{
-    Header, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
+    Header, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
     policy::{EnforcementSwitch, Penalty},
 };
-use tower_ratelimit_extra::admin::Admin;
+use tower_ratelimit_extra::{admin::Admin, live::Blocklist};
 
 /// The service, and its administration.
 pub(crate) fn apps(limiter: impl Into<Limiter>, token: &str) -> (Router, Router) {
     let (limiter, switch) = (limiter.into(), EnforcementSwitch::default());
     // Operators may ban its keys.
     let api = Policy::new("api", Quota::per_hour(2)).penalty(Penalty::manual());
-    let limit =
-        RateLimitLayer::new(limiter.clone(), api.clone(), Header::new("x-api-key")).enforcement(&switch);
+    // `Blocklist::redis` shares it between all instances.
+    let blocklist = Blocklist::new();
+    let limit = RateLimitLayer::new(limiter.clone(), api.clone(), Header::new("x-api-key"))
+        .block_if(PeerIp::new().matching(blocklist.matcher()))
+        .enforcement(&switch);
+    let limits = Admin::new(limiter, [api])
+        .keys_of("api", Header::new("x-api-key"))
+        .layer(&limit)
+        .blocklist(&blocklist)
+        .enforcement(&switch);
     let service = Router::new().route("/", get(async || "hello\n")).layer(limit);
 
-    let limits = Admin::new(limiter, [api]).keys_of("api", Header::new("x-api-key")).enforcement(&switch);
     let admin = Router::new()
         .nest("/limits", limits.router())
         .layer(middleware::from_fn_with_state(Token::new(token), authenticate));

@@ -6,7 +6,7 @@
 //! | `admin` | `admin` | an axum router for operators: why a client is denied, reset, refund, ban |
 //! | `body` | `body` | a bounded reader of request bodies, so that keys and costs can depend on them; MCP and JSON-RPC |
 //! | `explain` | `explain` | what would be decided about a key or a request, and why, as text and as JSON; which keys are banned |
-//! | `live` | `live` | policies that change while the service runs, from a file or from Redis |
+//! | `live` | `live` | policies that change while the service runs, from a file or from Redis; networks that operators block |
 //! | `lookup` | `lookup` | asynchronous lookups of clients and their policies, cached |
 //! | `prices` | `prices` | prices of language models, and calls that are charged the tokens and the money that their answers report |
 //! | `serde` | `config` | policies in configuration files; explanations are serialized |

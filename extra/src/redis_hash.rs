@@ -70,6 +70,13 @@ impl RedisHash {
         self.ask("PEXPIRE", millis).await.map(drop)
     }
 
+    /// The reply to a Lua script, whose only key is the hash.
+    pub(crate) async fn evaluate(&self, script: &str, arguments: impl ToRedisArgs) -> Result<Value, Error> {
+        let mut command = cmd("EVAL");
+        command.arg(script).arg(1).arg(&self.key).arg(arguments);
+        self.store.ask_if_available(command, self.timeout).await
+    }
+
     /// The reply to the command `name` with `arguments`.
     async fn ask(&self, name: &str, arguments: impl ToRedisArgs) -> Result<Value, Error> {
         let mut command = cmd(name);

@@ -292,7 +292,7 @@ async fn admin_says_what_is_written() {
     // The service and its administration have no path in common.
     let (service, admin) = admin::apps(store(), "correct-horse-battery");
     let source = source.replace("http://127.0.0.1:3001", "http://127.0.0.1:3000");
-    says_what_is_written(service.merge(admin), &source, 19).await;
+    says_what_is_written(service.merge(admin), &source, 24).await;
 }
 
 #[tokio::test]

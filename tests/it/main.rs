@@ -4,6 +4,7 @@ mod adaptive;
 mod admin;
 mod bad_input;
 mod bans;
+mod blocklist;
 mod body;
 mod calendar;
 mod cancellation;

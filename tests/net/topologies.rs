@@ -12,7 +12,7 @@ use tower_ratelimit::{Key, Limiter, Policy, Quota, RedisStore, store::Servers};
 use tower_ratelimit_extra::{
     adaptive::{Adaptive, AdaptivePolicy},
     explain::BanList,
-    live::LivePolicies,
+    live::{BlockedNetwork, Blocklist, LivePolicies},
 };
 
 use crate::each_store::penalties::{provoke, texts, three};
@@ -55,6 +55,11 @@ async fn every_node_of_a_cluster_may_have_the_hash() {
         assert!(eventually(async || error(&live).contains("invalid quota `many`")).await, "{prefix}");
         edit(owner, &["DEL", &key]);
         assert!(eventually(async || live.current() == defaults()).await, "{prefix}");
+        let list = Blocklist::redis(&store).await.unwrap().poll_every(OFTEN);
+        list.block(BlockedNetwork::new("203.0.113.0/24")).await.unwrap();
+        let other = Blocklist::redis(&store).await.unwrap();
+        assert!(other.contains([203, 0, 113, 7].into()), "{prefix}: {other:?}");
+        assert!(list.unblock("203.0.113.0/24").await.unwrap(), "{prefix}");
     }
 }
 
@@ -65,6 +70,9 @@ async fn a_store_that_follows_sentinels_reads_the_hash_of_the_primary() {
     let live = live(&store).await;
     edit(&group.servers[0], &["HSET", "rl:policies", "api", "9/h"]);
     assert!(eventually(async || quotas(&live) == ["api 9/h", "login 5/min"]).await, "{}", error(&live));
+    Blocklist::redis(&store).await.unwrap().block(BlockedNetwork::new("203.0.113.0/24")).await.unwrap();
+    let blocked: Vec<String> = group.servers[0].command(&["HKEYS", "rl:blocklist"]);
+    assert_eq!(blocked, ["203.0.113.0/24"]);
 }
 
 #[tokio::test]

@@ -2,6 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
+#[cfg(feature = "live")]
+use axum::routing::put;
 use axum::{
     Router,
     routing::{get, post},
@@ -10,6 +12,11 @@ use axum::{
 use tower_ratelimit::RedisStore;
 use tower_ratelimit::{ErrorKind, Key, KeyExtractor, Limiter, Policy, RateLimitLayer};
 
+#[cfg(feature = "live")]
+use crate::live::Blocklist;
+
+#[cfg(feature = "live")]
+use super::blocklist;
 #[cfg(feature = "redis")]
 use super::server::{acl, probe};
 use super::{
@@ -71,6 +78,8 @@ impl Admin {
             policies,
             extractors: Vec::new(),
             switch: None,
+            #[cfg(feature = "live")]
+            blocklist: None,
             layers: Vec::new(),
             #[cfg(feature = "redis")]
             store: None,
@@ -126,6 +135,14 @@ impl Admin {
         self
     }
 
+    /// Adds `/blocklist`, which shows and changes `list`. Defaults to none.
+    #[cfg(feature = "live")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "live")))]
+    pub fn blocklist(mut self, list: &Blocklist) -> Self {
+        self.0.blocklist = Some(list.clone());
+        self
+    }
+
     /// Explains requests at `/explain` under `layer`, a layer of the service, and under the other layers that
     /// this is called with, in this order. Defaults to none.
     ///
@@ -163,6 +180,10 @@ impl Admin {
         let router = Router::new();
         #[cfg(feature = "redis")]
         let router = router.route("/probe", get(probe)).route("/acl", get(acl));
+        #[cfg(feature = "live")]
+        let router = router
+            .route("/blocklist", get(blocklist::networks))
+            .route("/blocklist/{*network}", put(blocklist::block).delete(blocklist::unblock));
         router
             .route("/policies", get(policies))
             .route("/policies/{policy}", get(policy))

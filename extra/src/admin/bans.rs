@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use axum::{
-    extract::State,
-    response::{IntoResponse as _, Response},
-};
+use axum::extract::State;
 use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
 use tower_ratelimit::Policy;
 
 use super::{
     changes::{Kind, Who},
-    handlers::{Reply, Shared},
+    handlers::{Reply, Shared, done},
     problem::Problem,
     request::{Body, PathNames, body, names},
 };
 use crate::{explain::BanList, reply::json};
+
+/// The longest time of a ban or a block: ten years.
+pub(super) const MOST_SECONDS: u64 = 3_650 * 86_400;
 
 pub(super) async fn bans(State(settings): Shared, path: PathNames) -> Reply {
     #[derive(Serialize)]
@@ -55,11 +55,10 @@ pub(super) async fn ban(
     struct Time {
         seconds: u64,
     }
-    const MOST: u64 = 3_650 * 86_400;
     let (policy, key) = settings.target(names(path)?).await?;
     let Time { seconds } = body(&headers, content, r#"{"seconds": 600}"#)?;
-    if !(1..=MOST).contains(&seconds) {
-        return Err(Problem::bad_request(format!("`seconds` must be from 1 to {MOST}")));
+    if !(1..=MOST_SECONDS).contains(&seconds) {
+        return Err(Problem::bad_request(format!("`seconds` must be from 1 to {MOST_SECONDS}")));
     }
     with_penalty(&policy)?;
     settings.limiter.operator().ban(&policy, &key, Duration::from_secs(seconds)).await?;
@@ -75,10 +74,6 @@ pub(super) async fn unban(State(settings): Shared, path: PathNames, who: Who) ->
     log!(info, policy = policy.name(), key_hash = %key.digest(), "an operator ended the ban of a key");
     settings.changes.of_key(Kind::Unban, &policy, &key, None, who);
     Ok(done())
-}
-
-fn done() -> Response {
-    StatusCode::NO_CONTENT.into_response()
 }
 
 fn with_penalty(policy: &Policy) -> Result<(), Problem> {

@@ -59,6 +59,13 @@ impl fmt::Debug for OperatorName {
 /// The operator of a request, if the middleware has named one.
 pub(super) struct Who(Option<String>);
 
+#[cfg(feature = "live")]
+impl Who {
+    pub(super) fn name(&self) -> Option<&str> {
+        self.0.as_deref()
+    }
+}
+
 impl<S: Sync> FromRequestParts<S> for Who {
     type Rejection = Infallible;
 
@@ -79,7 +86,7 @@ pub(super) struct Change {
     kind: Kind,
     policy: Option<String>,
     pub(super) key_hash: Option<String>,
-    /// The refunded units, or the seconds of a ban.
+    /// The refunded units, or the seconds of a ban or a block.
     amount: Option<u64>,
     who: Option<String>,
     detail: Option<String>,
@@ -92,6 +99,10 @@ pub(super) enum Kind {
     Refund,
     Ban,
     Unban,
+    #[cfg(feature = "live")]
+    Block,
+    #[cfg(feature = "live")]
+    Unblock,
     /// The switch was moved with the router.
     Enforcement,
     /// A file or a hash of live policies has changed.
@@ -117,6 +128,17 @@ impl Changes {
             detail: Some(detail),
             who: who.0,
             ..Change::new(Kind::Enforcement, SystemTime::now())
+        });
+    }
+
+    /// Notes a change of the blocklist.
+    #[cfg(feature = "live")]
+    pub(super) fn of_blocklist(&self, kind: Kind, detail: String, seconds: Option<u64>, who: Who) {
+        self.note(Change {
+            amount: seconds,
+            detail: Some(detail),
+            who: who.0,
+            ..Change::new(kind, SystemTime::now())
         });
     }
 

@@ -22,6 +22,11 @@ use crate::{config::PolicySummary, explain::Explanation, reply::json};
 pub(super) type Shared = State<Arc<Settings>>;
 pub(super) type Reply = Result<Response, Problem>;
 
+/// The answer to a change.
+pub(super) fn done() -> Response {
+    StatusCode::NO_CONTENT.into_response()
+}
+
 pub(super) async fn policies(State(settings): Shared) -> Response {
     #[derive(Serialize)]
     struct Fields {
@@ -56,7 +61,7 @@ pub(super) async fn reset(State(settings): Shared, path: PathNames, who: Who) ->
     settings.limiter.operator().reset(&policy, &key).await?;
     log!(info, policy = policy.name(), key_hash = %key.digest(), "an operator reset a key");
     settings.changes.of_key(Kind::Reset, &policy, &key, None, who);
-    Ok(StatusCode::NO_CONTENT.into_response())
+    Ok(done())
 }
 
 pub(super) async fn refund(
@@ -100,7 +105,7 @@ pub(super) async fn refund(
             capacity: outcome.policy().capacity(),
             reset_after: outcome.reset_after().as_secs_f64(),
         })),
-        None => Ok(StatusCode::NO_CONTENT.into_response()),
+        None => Ok(done()),
     }
 }
 

@@ -42,11 +42,14 @@
 //! | `POST /policies/{policy}/keys/{key}/ban` | With `{"seconds": 600}`, [bans](tower_ratelimit::Operator::ban) the key for this time from now, under a policy with a [penalty](tower_ratelimit::Policy::penalty) |
 //! | `DELETE /policies/{policy}/keys/{key}/ban` | [Ends](tower_ratelimit::Operator::unban) the ban of the key |
 //! | `GET /policies/{policy}/bans` | The keys that are [banned](crate::explain::BanList::of) now, and for how many seconds more, `{"bans": [{"key": "alice", "identity": "alice", "key_hash": "2bd806c97f0e00af", "banned_for": 600.0}], "is_complete": true}`: the 10,000 longest bans. `is_complete` is false if there may be [others](crate::explain::BanList::is_complete). With Redis, it reads the names of all keys |
+//! | `GET /blocklist` | With [`Admin::blocklist`](Admin#method.blocklist), the [networks](crate::live::Blocklist) that are blocked now: `{"networks": [{"network": "203.0.113.0/24", "blocked_for": 3600.0, "reason": "a scraper", "who": "ann"}], "applies_to": "all-instances", "error": null}`. `blocked_for` is null without an end; `error` says why the list is not what Redis has |
+//! | `PUT /blocklist/{network}` | With `{"seconds": 3600, "reason": "a scraper"}`, or `{}`, blocks the network, such as `/blocklist/203.0.113.0/24`: all requests of its addresses are rejected |
+//! | `DELETE /blocklist/{network}` | Unblocks the network |
 //! | `GET /keys/{key}` | The key under all policies: why a client is denied, in [one answer](#why-a-client-is-denied). `?cost=5` as above |
 //! | `POST /explain` | With `{"method": "GET", "path": "/search", "headers": {"x-api-key": "k-ann"}, "address": "203.0.113.7"}`, what each [layer](Admin::layer) would do with this request now. Only `path` is required; the value of a header may be a list |
 //! | `GET /denials/recent` | The keys that this instance has [denied](tower_ratelimit::Limiter::record_denials) lately, the latest first. `?policy=api` selects a policy, `?limit=20` the number of keys, by default 100 |
 //! | `GET /denials/top` | The keys that it has denied most often since it started, with the same parameters: `{"denials": [{"policy": "api", "key": "alice", "identity": "alice", "key_hash": "2bd806c97f0e00af", "denials": 70, "error": 3}]}`. At least `denials - error` of them are the key's, and at most `denials` |
-//! | `GET /changes` | What was changed with this router since the process started, and when live policies changed, the latest first: `{"changes": [{"time": 1764283200.5, "kind": "refund", "policy": "api", "key_hash": "2bd806c97f0e00af", "amount": 5, "who": "ann", "detail": null}]}`. At most 1,000. `kind` is `reset`, `refund`, `ban`, `unban`, `enforcement` or `policies`; `amount` is the refunded units or the seconds of a ban; `who` is the [`OperatorName`] in the request's extensions; `detail` is the old and the new value of a switch or a policy |
+//! | `GET /changes` | What was changed with this router since the process started, and when live policies changed, the latest first: `{"changes": [{"time": 1764283200.5, "kind": "refund", "policy": "api", "key_hash": "2bd806c97f0e00af", "amount": 5, "who": "ann", "detail": null}]}`. At most 1,000. `kind` is `reset`, `refund`, `ban`, `unban`, `block`, `unblock`, `enforcement` or `policies`; `amount` is the refunded units, or the seconds of a ban or a block; `who` is the [`OperatorName`] in the request's extensions; `detail` is the old and the new value of a switch or a policy, or the network |
 //! | `GET /probe` | With [`Admin::store`](Admin#method.store), [checks](tower_ratelimit::store::ProbeReport) the server: `{"can_decide": true, "findings": [], "report": "Redis 7.4.1, ..."}` |
 //! | `GET /acl` | With `Admin::store`, the permissions that the Redis user needs: `{"acl_rule": "~rl:* ..."}` |
 //! | `GET /enforcement` | The position of the [switch](Admin::enforcement) on this instance, and which instances it moves: `{"enforcement": "on", "applies_to": "all-instances"}` or `"this-instance"` |
@@ -68,6 +71,7 @@
 //!   "explanations": [],
 //!   "errors": [{"policy": "per-ip", "key": null, "detail": "the key is not an IP address"}],
 //!   "enforcement": "on",
+//!   "blocked": [],
 //!   "denials": [{
 //!     "policy": "api", "key": "42", "identity": "42", "key_hash": "73475cb40a568e8d",
 //!     "verdict": "denied", "source": "store", "retry_after": 1800.0,
@@ -78,7 +82,8 @@
 //! ```
 //!
 //! `verdict` is the strictest verdict of all policies: a request is denied if one of the policies that limit it
-//! denies. `explanations` has an [`Explanation`](crate::explain::Explanation#as-json) for each policy: the state,
+//! denies. It is `rejected` if the key is an address that the [blocklist](Admin#method.blocklist) contains; `blocked`
+//! has those networks. `explanations` has an [`Explanation`](crate::explain::Explanation#as-json) for each policy: the state,
 //! the wait, the ban, the debt, and what would be decided now. Policies under which the key cannot be found or
 //! decided are in `errors`; the answer is an error if all are. `enforcement` is the position of the
 //! [switch](Admin::enforcement), or null without one.
@@ -91,7 +96,7 @@
 //! `POST /explain` answers with a list `layers` in the place of `explanations`. Each entry has the `verdict`
 //! `admitted`, `delayed`, `denied`, `not_limited` or `rejected`; the `explanation`, if policies decide; and the
 //! `rejection`, with `status` and `detail`, if the layer blocks the request, cannot identify its client, or has
-//! no store. Layers do not know of each other: the service rejects a request that one of them denies. `denials`
+//! no store. `blocked` has the networks that contain the `address` or an address in the headers. Layers do not know of each other: the service rejects a request that one of them denies. `denials`
 //! and `changes` are about the keys of the request.
 //!
 //! The denials, and the changes, are the ones of the instance that answers. `ratelimit-admin why` merges the
@@ -105,7 +110,7 @@
 //! | status | |
 //! |---|---|
 //! | 400 | The path, the query or the body is invalid: a key that is empty or not in stored form, a negative number; or no request has the identity |
-//! | 404 | There is no such policy; or no switch, no layer, no store, or no recorded denials |
+//! | 404 | There is no such policy; or no switch, no layer, no store, no blocklist, no such network in it, or no recorded denials |
 //! | 409 | The switch of this instance is to move all, several keys belong to the identity, a permit is to be refunded, bans are read or changed under a policy without a penalty, or another program has written the value of the key: reset the key to remove it |
 //! | 413 | A body above axum's limit, 2 MB by default |
 //! | 415 | A body without `content-type: application/json`, which other web sites cannot send unasked |
@@ -123,6 +128,8 @@
 
 mod admin;
 mod bans;
+#[cfg(feature = "live")]
+mod blocklist;
 mod changes;
 mod denials;
 mod handlers;

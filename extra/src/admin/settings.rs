@@ -7,6 +7,9 @@ use http::StatusCode;
 use tower_ratelimit::RedisStore;
 use tower_ratelimit::{Key, KeyExtractor, Limiter, Policy, RateLimitLayer, decision::DenialLog};
 
+#[cfg(feature = "live")]
+use crate::live::Blocklist;
+
 use super::{
     changes::{Change, Changes},
     policies::Policies,
@@ -22,6 +25,8 @@ pub(super) struct Settings {
     /// The extractors that find the keys of policies, with the policies' names.
     pub(super) extractors: Vec<(String, Arc<dyn KeyExtractor>)>,
     pub(super) switch: Option<Switch>,
+    #[cfg(feature = "live")]
+    pub(super) blocklist: Option<Blocklist>,
     /// The layers that explain requests.
     pub(super) layers: Vec<RateLimitLayer>,
     #[cfg(feature = "redis")]

@@ -22,6 +22,8 @@ use super::{
     request::{Body, PathNames, body, cost, names, with_key},
     settings::Settings,
 };
+#[cfg(feature = "live")]
+use crate::live::BlockedNetwork;
 use crate::{explain::Explanation, reply::json};
 
 /// The most changes in an answer.
@@ -32,12 +34,16 @@ const MOST_CHANGES: usize = 20;
 struct History {
     /// The position of the switch. `None` without one.
     enforcement: Option<Enforcement>,
+    #[cfg(feature = "live")]
+    blocked: Vec<BlockedNetwork>,
     denials: Vec<Recent>,
     changes: Vec<Change>,
 }
 
 impl History {
-    fn of(settings: &Settings, keys: &BTreeSet<Key>) -> Self {
+    fn of(settings: &Settings, keys: &BTreeSet<Key>, addresses: &[IpAddr]) -> Self {
+        #[cfg(not(feature = "live"))]
+        let _ = addresses;
         let mut denials: Vec<_> = settings.denials.iter().flat_map(DenialLog::recent).collect();
         denials.retain(|entry| keys.contains(&entry.key));
         let hashes: BTreeSet<String> = keys.iter().map(Key::digest).collect();
@@ -47,9 +53,19 @@ impl History {
         changes.truncate(MOST_CHANGES);
         Self {
             enforcement: settings.switch.as_ref().map(super::switch::Switch::get),
+            #[cfg(feature = "live")]
+            blocked: settings.blocked(addresses),
             denials: denials.iter().map(Recent::of).collect(),
             changes,
         }
+    }
+
+    fn is_blocked(&self) -> bool {
+        #[cfg(feature = "live")]
+        let is_blocked = !self.blocked.is_empty();
+        #[cfg(not(feature = "live"))]
+        let is_blocked = false;
+        is_blocked
     }
 }
 
@@ -94,12 +110,13 @@ pub(super) async fn key(State(settings): Shared, path: PathNames, RawQuery(query
     }
     match first {
         Some(problem) if explanations.is_empty() => Err(problem),
-        _ => Ok(json(&Answer {
-            verdict: strictest(explanations.iter().map(|explanation| explanation.decision().verdict())),
-            explanations,
-            errors,
-            history: History::of(&settings, &keys),
-        })),
+        _ => {
+            let addresses: Vec<IpAddr> = names.key.parse().into_iter().collect();
+            let history = History::of(&settings, &keys, &addresses);
+            let verdict = strictest(explanations.iter().map(|explanation| explanation.decision().verdict()));
+            let verdict = if history.is_blocked() { "rejected" } else { verdict };
+            Ok(json(&Answer { verdict, explanations, errors, history }))
+        }
     }
 }
 
@@ -131,7 +148,23 @@ enum Values {
     Several(Vec<String>),
 }
 
+impl Values {
+    fn all(&self) -> &[String] {
+        match self {
+            Self::One(value) => std::slice::from_ref(value),
+            Self::Several(values) => values,
+        }
+    }
+}
+
 impl Described {
+    /// The address, and those in the headers, one of which may be the client's.
+    fn addresses(&self) -> Vec<IpAddr> {
+        let values = self.headers.values().flat_map(Values::all);
+        let texts = values.map(String::as_str).chain(self.address.as_deref());
+        texts.flat_map(|text| text.split(',')).filter_map(|text| text.trim().parse().ok()).collect()
+    }
+
     /// The head of the request, with the address of the client.
     fn head(self) -> Result<Parts, Problem> {
         let invalid = |what: &str, error: &dyn std::fmt::Display| {
@@ -144,11 +177,7 @@ impl Described {
         }
         let mut request = Request::builder().method(method).uri(&*self.path);
         for (name, values) in &self.headers {
-            let values = match values {
-                Values::One(value) => std::slice::from_ref(value),
-                Values::Several(values) => values,
-            };
-            for value in values {
+            for value in values.all() {
                 request = request.header(name, value);
             }
         }
@@ -188,6 +217,7 @@ pub(super) async fn request(State(settings): Shared, headers: HeaderMap, content
     }
     let example = r#"{"method": "GET", "path": "/search", "headers": {"x-api-key": "k-ann"}, "address": "203.0.113.7"}"#;
     let described: Described = body(&headers, content, example)?;
+    let addresses = described.addresses();
     let parts = described.head()?;
     if settings.layers.is_empty() {
         let detail = "the service has no layers here: add them with `Admin::layer`";
@@ -200,7 +230,7 @@ pub(super) async fn request(State(settings): Shared, headers: HeaderMap, content
         keys.extend(charges.map(|charge| charge.key().clone()));
         layers.push(explained);
     }
-    Ok(json(&Answer { layers, history: History::of(&settings, &keys) }))
+    Ok(json(&Answer { layers, history: History::of(&settings, &keys, &addresses) }))
 }
 
 impl OfLayer {

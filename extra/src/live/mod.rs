@@ -1,11 +1,12 @@
-//! Policies that change while the service runs, from a file or from Redis: [`LivePolicies`], which has an
-//! example.
+//! What changes while the service runs: policies from a file or from Redis ([`LivePolicies`]), and networks whose
+//! clients are rejected ([`Blocklist`]).
 
 // An `Origin` reads the file or the hash and knows what it says. The task of `follow` polls it and applies
 // what is new to the `Set`, which the handles share. A source of a policy is a receiver of the set's channel
 // for it, so a request takes no lock that covers other policies, and the task knows whether a policy is in
 // use.
 
+mod blocklist;
 mod error_place;
 mod file;
 mod follow;
@@ -22,6 +23,11 @@ mod set;
 mod text;
 mod text_file;
 
+pub use self::{
+    blocklist::{BlockedNetwork, Blocklist},
+    history::PolicyChange,
+    policies::LivePolicies,
+};
 /// Prices are followed in the same way.
 #[cfg(feature = "prices")]
 pub(crate) use self::{
@@ -30,4 +36,3 @@ pub(crate) use self::{
     health::Health,
     text_file::{Place, TextFile},
 };
-pub use self::{history::PolicyChange, policies::LivePolicies};

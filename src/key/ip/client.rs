@@ -256,14 +256,26 @@ impl ClientIp {
         networks: impl IntoIterator<Item = impl AsRef<str>>,
     ) -> Result<impl Fn(&Parts) -> Answer<bool> + Send + Sync + 'static, Error> {
         let networks = Networks::parse(networks)?;
-        let is_inside = move |request: &Parts| {
+        Ok(self.matching(move |address| networks.contain(address)))
+    }
+
+    /// Matches the requests for whose client `is_match` returns true, such as those from a country or in a list
+    /// that changes. In other respects the same as [`within`](Self::within).
+    ///
+    /// `is_match` gets the whole address, an IPv4 address in IPv6 form as IPv4. It runs for each request, so it must
+    /// not block. See [`PeerIp::matching`](crate::PeerIp::matching) for an example.
+    pub fn matching(
+        self,
+        is_match: impl Fn(IpAddr) -> bool + Send + Sync + 'static,
+    ) -> impl Fn(&Parts) -> Answer<bool> + Send + Sync + 'static {
+        let is_matched = move |request: &Parts| {
             let client = self.locate(request)?;
-            match networks.contain(client.address) {
+            match is_match(client.address) {
                 true if !client.determined => Err(not_determined()),
-                inside => Ok(inside),
+                is_match => Ok(is_match),
             }
         };
-        Ok(move |request: &Parts| is_inside(request).into())
+        move |request: &Parts| is_matched(request).into()
     }
 
     fn locate(&self, request: &Parts) -> Result<Located, Error> {

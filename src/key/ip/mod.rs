@@ -8,4 +8,8 @@ mod proxies;
 mod warn_once;
 
 pub(crate) use self::peer::preflight_key;
-pub use self::{client::ClientIp, peer::PeerIp, proxies::TrustedProxies};
+pub use self::{
+    client::ClientIp,
+    peer::PeerIp,
+    proxies::{TrustedProxies, network},
+};

@@ -185,8 +185,36 @@ impl PeerIp {
         networks: impl IntoIterator<Item = impl AsRef<str>>,
     ) -> Result<impl Fn(&Parts) -> Answer<bool> + Send + Sync + 'static, Error> {
         let networks = Networks::parse(networks)?;
-        let is_inside = move |request: &Parts| Ok(networks.contain(self.address(request)?));
-        Ok(move |request: &Parts| Answer::ready(is_inside(request)))
+        Ok(self.matching(move |address| networks.contain(address)))
+    }
+
+    /// Matches the requests for whose peer `is_match` returns true, such as those from a country or in a list that
+    /// changes. In other respects the same as [`within`](Self::within).
+    ///
+    /// `is_match` gets the whole address, an IPv4 address in IPv6 form as IPv4. It runs for each request, so it must
+    /// not block.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::net::SocketAddr;
+    /// use http::Request;
+    /// use tower_ratelimit::PeerIp;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let is_local = PeerIp::new().matching(|address| address.is_loopback());
+    /// let peer: SocketAddr = "127.0.0.1:4711".parse()?;
+    /// let (request, ()) = Request::get("/").extension(peer).body(())?.into_parts();
+    /// assert!(is_local(&request).await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn matching(
+        self,
+        is_match: impl Fn(IpAddr) -> bool + Send + Sync + 'static,
+    ) -> impl Fn(&Parts) -> Answer<bool> + Send + Sync + 'static {
+        move |request: &Parts| self.address(request).map(&is_match).into()
     }
 
     fn warn_of_proxy(&self, request: &Parts) {

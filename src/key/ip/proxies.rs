@@ -127,7 +127,12 @@ impl Networks {
     }
 }
 
-fn network(cidr: &str) -> Result<IpNet, Error> {
+/// The network that `cidr` names. An address without a prefix length is the network of that address.
+///
+/// # Errors
+///
+/// `cidr` is neither a network nor an address.
+pub fn network(cidr: &str) -> Result<IpNet, Error> {
     let trimmed = cidr.trim();
     let parsed = match trimmed.parse::<IpAddr>() {
         Ok(address) => Ok(IpNet::from(address)),

@@ -241,7 +241,7 @@ impl RedisStore {
         let store_commands = self.link.commands().iter().map(|command| (*command).to_owned());
         let commands = Script::built_in().commands();
         // The commands for the hashes of `tower-ratelimit-extra`. The algorithms have `pexpire` too.
-        let of_hashes = ["hdel", "hgetall", "hset"].map(ToOwned::to_owned);
+        let of_hashes = ["hdel", "hget", "hgetall", "hlen", "hset"].map(ToOwned::to_owned);
         for command in store_commands.chain(of_hashes).chain(commands) {
             rule.push_str(" +");
             rule.push_str(&command);

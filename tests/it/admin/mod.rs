@@ -2,5 +2,5 @@
 
 mod explanations;
 mod requests;
-mod router;
+pub(crate) mod router;
 mod why;

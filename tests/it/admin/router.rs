@@ -24,21 +24,21 @@ use tower_ratelimit_extra::{
 };
 
 /// A client of one server.
-pub(super) struct Operator {
+pub(crate) struct Operator {
     client: Client,
     base: String,
 }
 
 /// The status, the type and the body of a response.
-pub(super) type Answer = (u16, String, Value);
+pub(crate) type Answer = (u16, String, Value);
 
 impl Operator {
-    pub(super) async fn of(router: Router) -> Self {
+    pub(crate) async fn of(router: Router) -> Self {
         let base = format!("http://{}", serve(router).await);
         Self { client: Client::new(), base }
     }
 
-    pub(super) async fn ask(&self, method: Method, path: &str, body: Option<&str>) -> Answer {
+    pub(crate) async fn ask(&self, method: Method, path: &str, body: Option<&str>) -> Answer {
         let mut request = Request::builder().method(method).uri(format!("{}{path}", self.base));
         if body.is_some() {
             request = request.header("content-type", "application/json");
@@ -54,14 +54,14 @@ impl Operator {
         (status, kind, if text.is_empty() { Value::Null } else { serde_json::from_str(&text).unwrap() })
     }
 
-    pub(super) async fn get(&self, path: &str) -> Value {
+    pub(crate) async fn get(&self, path: &str) -> Value {
         let (status, kind, body) = self.ask(Method::GET, path, None).await;
         assert_eq!((status, &*kind), (200, "application/json"), "{path}: {body}");
         body
     }
 
     /// Asserts that the answer is this problem.
-    pub(super) async fn problem(
+    pub(crate) async fn problem(
         &self,
         method: Method,
         path: &str,

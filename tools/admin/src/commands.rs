@@ -15,6 +15,7 @@ use tower_ratelimit_extra::{
 };
 
 use crate::{
+    blocklist,
     connect::connect,
     failure::{Failure, in_options, text_of},
     instances,
@@ -43,6 +44,9 @@ pub(crate) async fn run(options: Options) -> Result<Printed, Failure> {
     if matches!(options.command, Command::Probe) {
         return probe(&connect(&options, true).await?, options.json).await;
     }
+    if matches!(options.command, Command::Block { .. } | Command::Unblock { .. } | Command::Blocklist) {
+        return blocklist::run(&connect(&options, false).await?, &options.command, options.json).await;
+    }
     let file = options.policies.as_ref().ok_or_else(|| {
         let message = "name the policies with --policies FILE, or in the variable RATELIMIT_POLICIES; or the routers of \
                        running instances with --url";
@@ -63,11 +67,22 @@ pub(crate) async fn run(options: Options) -> Result<Printed, Failure> {
             return Err(error.into());
         }
     }
-    let admin = Admin { limiter: Limiter::new(store), policies: policies.current(), json: options.json };
+    let admin = Admin {
+        limiter: Limiter::new(store.clone()),
+        store,
+        policies: policies.current(),
+        json: options.json,
+    };
     let text = match options.command {
         Command::Why(question) => return admin.why(&question).await,
         // Done above.
-        Command::Acl | Command::Probe | Command::Top(_) | Command::Recent(_) => Ok(String::new()),
+        Command::Acl
+        | Command::Probe
+        | Command::Top(_)
+        | Command::Recent(_)
+        | Command::Block { .. }
+        | Command::Unblock { .. }
+        | Command::Blocklist => Ok(String::new()),
         Command::Policies => Ok(list(&admin.policies, admin.json)),
         Command::Show { policy, key, cost } => admin.show(&policy, &key, cost).await,
         Command::Reset { policy, key } => admin.reset(&policy, &key).await,
@@ -93,6 +108,7 @@ async fn probe(store: &RedisStore, as_json: bool) -> Result<Printed, Failure> {
 }
 
 struct Admin {
+    store: RedisStore,
     limiter: Limiter,
     policies: Vec<Policy>,
     json: bool,
@@ -120,7 +136,10 @@ impl Admin {
                 Err(error) => return Err(error.into()),
             }
         }
-        let answer = json!({"explanations": explanations, "errors": errors});
+        let blocked = blocklist::of(&self.store, key).await?;
+        let verdict = if blocked.is_empty() { Value::Null } else { json!("rejected") };
+        let answer =
+            json!({"verdict": verdict, "explanations": explanations, "errors": errors, "blocked": blocked});
         Ok(Merged::new(vec![("Redis".to_owned(), Ok(answer))]).why(key, self.json))
     }
 

@@ -37,10 +37,11 @@ pub(crate) async fn ask(routers: &Routers, command: &Command, as_json: bool) -> 
             get(&filter.path("top", MOST_ENTRIES)).await.top(filter.limit, as_json)
         }
         Command::Policies => get("/policies").await.policies(as_json),
+        Command::Blocklist => get("/blocklist").await.blocklist(as_json),
         Command::Acl => get("/acl").await.acl(as_json),
         Command::Probe => get("/probe").await.probe(as_json),
         _ => {
-            let message = "with --url, the commands are why, top, recent, policies, acl and probe: leave it out to work on Redis";
+            let message = "with --url, the commands are why, top, recent, policies, blocklist, acl and probe: leave it out to work on Redis";
             return Err(Failure::Usage(message.to_owned()));
         }
     })

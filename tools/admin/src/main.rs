@@ -9,6 +9,7 @@
 //! The policies are read from the TOML file of the service, as `LivePolicies::file` reads it. Values in Redis
 //! are decoded by the crate: the script that makes the decisions reads them, and charges nothing.
 
+mod blocklist;
 mod commands;
 mod connect;
 mod encoded;

@@ -91,7 +91,9 @@ impl Merged {
             .filter(|(_, answer)| answer["enforcement"].is_string())
             .map(|(instance, answer)| (instance.clone(), answer["enforcement"].clone()))
             .collect();
-        let rejected = layers.iter().any(|(_, layer, _)| layer["verdict"] == "rejected");
+        let rejected = layers.iter().any(|(_, layer, _)| layer["verdict"] == "rejected")
+            || self.answers.iter().any(|(_, answer)| answer["verdict"] == "rejected");
+        let blocked = self.blocked("blocked");
         let verdict = if rejected { "rejected" } else { strictest(&rows) };
         let json = json!({
             "verdict": verdict,
@@ -101,10 +103,14 @@ impl Merged {
             })).collect::<Vec<_>>(),
             "errors": errors,
             "enforcement": enforcement,
+            "blocked": blocked.iter().map(|(network, instances)| with(network, instances)).collect::<Vec<_>>(),
             "denials": denials,
             "changes": changes,
         });
         let mut text = format!("{client}: {}\n", self.headline(verdict, &rows));
+        for (network, _) in &blocked {
+            text.push_str(&format!("blocked: {}\n", shown(network).join(" ").trim_end()));
+        }
         for (instance, position) in enforcement.iter().filter(|(_, position)| *position != "on") {
             text.push_str(&format!("enforcement is {} on {instance}\n", word(position)));
         }
@@ -299,6 +305,44 @@ impl Merged {
         self.printed(as_json, object(json), text)
     }
 
+    /// The answers of `GET /blocklist`.
+    pub(crate) fn blocklist(self, as_json: bool) -> Printed {
+        let networks = self.blocked("networks");
+        let row = |(network, instances): &(Value, Vec<String>)| {
+            shown(network).into_iter().chain([self.names(instances)]).collect()
+        };
+        let rows: Vec<Vec<String>> = networks.iter().map(row).collect();
+        let mut text = table(&["NETWORK", "BLOCKED", "REASON", "WHO", "INSTANCES"], &rows);
+        let mut errors = Vec::new();
+        for (instance, answer) in &self.answers {
+            if let Some(error) = answer["error"].as_str() {
+                text.push_str(&format!("{instance}: {error}\n"));
+                errors.push(json!({"instance": instance, "error": error}));
+            }
+        }
+        let networks: Vec<_> = networks.iter().map(|(network, instances)| with(network, instances)).collect();
+        self.printed(as_json, object(json!({ "networks": networks, "errors": errors })), text)
+    }
+
+    /// The blocked networks in the list `name` of all answers, each with the instances that have it. The time left
+    /// differs by the time between two answers.
+    fn blocked(&self, name: &str) -> Vec<(Value, Vec<String>)> {
+        let mut all: Vec<(Value, Vec<String>)> = Vec::new();
+        for (instance, answer) in &self.answers {
+            for network in answer[name].as_array().into_iter().flatten() {
+                let said = |network: &Value| {
+                    let ends = network["blocked_for"].is_null();
+                    (["network", "reason", "who"].map(|name| network[name].clone()), ends)
+                };
+                match all.iter_mut().find(|(other, _)| said(other) == said(network)) {
+                    Some((_, instances)) => instances.push(instance.clone()),
+                    None => all.push((network.clone(), vec![instance.clone()])),
+                }
+            }
+        }
+        all
+    }
+
     /// The answers of `GET /acl`.
     pub(crate) fn acl(self, as_json: bool) -> Printed {
         let mut rules: Vec<(&str, Vec<String>)> = Vec::new();
@@ -438,10 +482,11 @@ fn table_of_denials(denials: &[Value]) -> String {
 fn table_of_changes(changes: &[Value]) -> String {
     let row = |change: &Value| {
         let amount = change["amount"].as_u64().map(|amount| match change["kind"].as_str() {
-            Some("ban") => span(Duration::from_secs(amount)),
+            Some("ban" | "block") => span(Duration::from_secs(amount)),
             _ => format!("{amount} units"),
         });
-        let detail = amount.or_else(|| change["detail"].as_str().map(str::to_owned)).unwrap_or_default();
+        let detail = change["detail"].as_str().map(str::to_owned);
+        let detail = [detail, amount].into_iter().flatten().collect::<Vec<_>>().join(", ");
         [time(number(&change["time"]))]
             .into_iter()
             .chain(["kind", "policy"].map(|name| word(&change[name]).to_owned()))
@@ -451,6 +496,23 @@ fn table_of_changes(changes: &[Value]) -> String {
     };
     let rows: Vec<Vec<String>> = changes.iter().map(row).collect();
     table(&["TIME", "CHANGE", "POLICY", "WHAT", "WHO", "INSTANCE"], &rows)
+}
+
+/// A blocked network, as cells.
+fn shown(network: &Value) -> [String; 4] {
+    let time = match network["blocked_for"].as_f64() {
+        Some(rest) => format!("for {}", seconds(rest)),
+        None => "until unblocked".to_owned(),
+    };
+    let [name, reason, who] = ["network", "reason", "who"].map(|name| word(&network[name]).to_owned());
+    [name, time, reason, who]
+}
+
+/// An entry, with the instances that have it.
+fn with(entry: &Value, instances: &[String]) -> Value {
+    let mut entry = entry.clone();
+    entry["instances"] = json!(instances);
+    entry
 }
 
 fn object(value: Value) -> Map<String, Value> {

@@ -21,7 +21,7 @@ pub(crate) struct Options {
     #[arg(long, env = "REDIS_URL", hide_env_values = true, value_delimiter = ',', value_name = "URL")]
     pub(crate) redis: Vec<String>,
     /// The URL of an instance's router for operators, such as http://10.0.0.7:3001/limits. Repeat it, or write commas,
-    /// for several instances. It gets requests in the place of Redis, with `why`, `top`, `recent`, `policies`, `acl` and `probe`.
+    /// for several instances. It gets requests in the place of Redis, with `why`, `top`, `recent`, `policies`, `blocklist`, `acl` and `probe`.
     #[arg(long, env = "RATELIMIT_URL", value_delimiter = ',', global = true, value_name = "URL")]
     pub(crate) url: Vec<String>,
     /// A header for the routers, such as `authorization: Bearer ..`. Prefer the variable: other users of this machine
@@ -56,7 +56,8 @@ pub(crate) struct Options {
     /// The longest time for each command of Redis, and for each answer of a router.
     #[arg(long, default_value = "2s", value_parser = humantime::parse_duration, value_name = "TIME")]
     pub(crate) deadline: Duration,
-    /// The TOML file of the policies. Not needed with --url, nor for `probe`.
+    /// The TOML file of the policies. Not needed with --url, nor for `probe` and the
+    /// commands about blocked networks.
     #[arg(long, env = "RATELIMIT_POLICIES", value_name = "FILE")]
     pub(crate) policies: Option<PathBuf>,
     /// The policies as the hash PREFIX:policies in Redis changes them.
@@ -132,6 +133,22 @@ pub(crate) enum Command {
         /// Only keys of this policy.
         policy: Option<String>,
     },
+    /// Blocks a network, whose requests all instances then reject, in the place of the block that it has. Needs no
+    /// policies. The service needs a blocklist (`Blocklist::redis`).
+    Block {
+        /// Such as 203.0.113.0/24, 2001:db8::/32 or an address.
+        network: String,
+        /// Such as 90s, 10min or 1day. Without it, until `unblock`.
+        #[arg(value_parser = humantime::parse_duration)]
+        time: Option<Duration>,
+        /// Why, for other operators.
+        #[arg(long, value_name = "TEXT")]
+        reason: Option<String>,
+    },
+    /// Removes a network from the blocklist.
+    Unblock { network: String },
+    /// Lists the networks that are blocked.
+    Blocklist,
     /// Lists the keys that are charged or banned now, with their state.
     Keys {
         /// Only keys of this policy.
@@ -186,6 +203,10 @@ impl Filter {
 impl Command {
     /// Whether the command changes a value in Redis.
     pub(crate) const fn is_change(&self) -> bool {
-        matches!(self, Self::Reset { .. } | Self::Refund { .. } | Self::Ban { .. } | Self::Unban { .. })
+        use Command::{Ban, Block, Refund, Reset, Unban, Unblock};
+        matches!(
+            self,
+            Reset { .. } | Refund { .. } | Ban { .. } | Unban { .. } | Block { .. } | Unblock { .. }
+        )
     }
 }

@@ -3,6 +3,7 @@
 use std::{
     net::SocketAddr,
     process::{Command, Output},
+    time::Duration,
 };
 
 use axum::{
@@ -15,7 +16,7 @@ use axum::{
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use support::{
-    Directory, RedisServer,
+    Directory, RedisServer, eventually,
     http::{Client, serve},
     settings,
 };
@@ -23,7 +24,10 @@ use tokio::task::block_in_place;
 use tower_ratelimit::{
     Header, Key, Limiter, PeerIp, Policy, Quota, RateLimitLayer, RedisStore, Rule, policy::Penalty,
 };
-use tower_ratelimit_extra::admin::{Admin, OperatorName};
+use tower_ratelimit_extra::{
+    admin::{Admin, OperatorName},
+    live::Blocklist,
+};
 
 const TOKEN: &str = "authorization: Bearer hunter2";
 
@@ -46,8 +50,10 @@ impl Instance {
     async fn start(server: &RedisServer) -> Self {
         let store: RedisStore = settings().connect(&server.url()).await.unwrap();
         let limiter = Limiter::new(store.clone());
+        let blocklist = Blocklist::redis(&store).await.unwrap().poll_every(Duration::from_millis(20));
         let layer = RateLimitLayer::new(limiter.clone(), api(), Header::new("x-api-key"))
-            .rule(Rule::new(per_ip(), PeerIp::new()));
+            .rule(Rule::new(per_ip(), PeerIp::new()))
+            .block_if(PeerIp::new().matching(blocklist.matcher()));
         let authenticate = middleware::from_fn(async |mut request: Request, next: Next| {
             if request.headers().get("authorization").is_none_or(|value| value != "Bearer hunter2") {
                 return StatusCode::UNAUTHORIZED.into_response();
@@ -55,7 +61,8 @@ impl Instance {
             request.extensions_mut().insert(OperatorName::new("ann"));
             next.run(request).await
         });
-        let admin = Admin::new(limiter.clone(), [api(), per_ip()]).layer(&layer).store(&store);
+        let admin =
+            Admin::new(limiter.clone(), [api(), per_ip()]).layer(&layer).store(&store).blocklist(&blocklist);
         let admin = Router::new().nest("/limits", admin.router()).layer(authenticate);
         let service = Router::new().route("/", get(async || "hello")).layer(layer);
         Self { service: serve(service).await, admin: serve(admin).await, limiter }
@@ -256,6 +263,73 @@ async fn an_instance_that_does_not_answer_is_named_and_the_others_are_printed() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_network_is_blocked_on_all_instances_by_one_command() {
+    let server = RedisServer::start();
+    let instances = two(&server).await;
+    let urls: Vec<String> = instances.iter().map(Instance::url).collect();
+    let redis = ["--redis".to_owned(), server.url()];
+    let on_redis = |words: &[&str]| text(&[], &[&redis.each_ref().map(String::as_str)[..], words].concat());
+    assert_eq!(on_redis(&["blocklist"]), "NETWORK  BLOCKED  REASON  WHO  INSTANCES\n");
+    let listed = on_redis(&["block", "127.0.0.7/8", "1day", "--reason", "a scraper"]);
+    let [_, row] = &lines(&listed)[..] else { panic!("{listed}") };
+    assert_eq!(
+        (&row[..2], &row[row.len() - 4..]),
+        (&["127.0.0.0/8", "for"][..], &["a", "scraper", "-", "all"][..])
+    );
+    for instance in &instances {
+        assert!(eventually(async || instance.status("42").await == 429).await);
+    }
+    on_redis(&["block", "2001:db8::/32"]);
+
+    let both = async || lines(&text(&urls, &["blocklist"])).get(2).is_some_and(|row| row.ends_with(&["all"]));
+    assert!(eventually(both).await);
+    let listed = text(&urls, &["blocklist"]);
+    assert_eq!(lines(&listed)[2], ["2001:db8::/32", "until", "unblocked", "-", "-", "all"], "{listed}");
+    let listed = json(&urls, &["blocklist"]);
+    assert_eq!(
+        (&listed["networks"][0]["reason"], listed["networks"][0]["instances"].as_array().unwrap().len()),
+        (&json!("a scraper"), 2)
+    );
+    let why = text(&urls, &["why", "127.0.0.1"]);
+    assert!(why.starts_with("127.0.0.1: rejected\nblocked: 127.0.0.0/8 for "), "{why}");
+    let why = text(&urls, &["why", "--request", "GET /", "--address", "127.0.0.1"]);
+    assert!(
+        why.contains("rejected\nblocked: 127.0.0.0/8 ") && why.contains("layer 1: rejected with 429"),
+        "{why}"
+    );
+    let directory = Directory::new();
+    let policies = directory.file("limits.toml");
+    std::fs::write(&policies, "[[policies]]\nname = 'per-ip'\nquota = '1000/day'\n").unwrap();
+    let why = on_redis(&["--policies", policies.to_str().unwrap(), "why", "127.0.0.1"]);
+    assert!(why.starts_with("127.0.0.1: rejected\nblocked: 127.0.0.0/8 for "), "{why}");
+
+    let listed = on_redis(&["unblock", "127.0.0.0/8"]);
+    assert_eq!(lines(&listed).len(), 2, "{listed}");
+    let mut client = 0;
+    for instance in &instances {
+        let is_admitted = async || {
+            client += 1;
+            instance.status(&client.to_string()).await == 200
+        };
+        assert!(eventually(is_admitted).await);
+    }
+    let () = server.command(&["HSET", "rl:blocklist", "10.0.0.0/4", "{}"]);
+    let listed = on_redis(&["blocklist"]);
+    assert!(
+        listed.contains("Redis: the Redis hash `rl:blocklist`, field `10.0.0.0/4` is ignored"),
+        "{listed}"
+    );
+    for (words, code, expected) in [
+        (&["block", "0.0.0.0/0"][..], 2, "has too many clients to block"),
+        (&["block", "10.0.0.0/8", "0s"], 2, "1 second to 3,650 days"),
+        (&["unblock", "10.9.0.0/16"], 1, "10.9.0.0/16 is not in the blocklist"),
+    ] {
+        let (actual, message) = error(&[], &[&redis.each_ref().map(String::as_str)[..], words].concat());
+        assert!(actual == code && message.contains(expected), "{actual}: {message}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn without_a_url_the_command_works_on_redis() {
     let server = RedisServer::start();
     let instance = Instance::start(&server).await;
@@ -295,7 +369,11 @@ async fn every_mistake_has_an_exit_code_and_a_remedy() {
     let url = |url: &str| vec![url.to_owned()];
     let here = || url("http://127.0.0.1:1");
     let rows: [(Vec<String>, &[&str], &str); 12] = [
-        (here(), &["show", "api", "42"], "the commands are why, top, recent, policies, acl and probe"),
+        (
+            here(),
+            &["show", "api", "42"],
+            "the commands are why, top, recent, policies, blocklist, acl and probe",
+        ),
         (here(), &["why"], "required"),
         (here(), &["why", ""], "write `%` for the empty identity"),
         (here(), &["why", "42", "--request", "/"], "cannot be used with"),

@@ -1,0 +1,109 @@
+//! The networks that are blocked, for a router that has a [`Blocklist`](crate::live::Blocklist).
+
+use std::{net::IpAddr, time::Duration};
+
+use axum::extract::{Path, State, rejection::PathRejection};
+use http::{HeaderMap, StatusCode};
+use serde::{Deserialize, Serialize};
+use tower_ratelimit::{Error, ErrorKind};
+
+use super::{
+    bans::MOST_SECONDS,
+    changes::{Kind, Who},
+    handlers::{Reply, Shared, done},
+    problem::Problem,
+    request::{Body, body},
+    settings::Settings,
+    switch::Reach,
+};
+use crate::{
+    live::{BlockedNetwork, Blocklist},
+    reply::json,
+};
+
+/// The rest of the path. A network has a slash.
+type Network = Result<Path<String>, PathRejection>;
+
+pub(super) async fn networks(State(settings): Shared) -> Reply {
+    #[derive(Serialize)]
+    struct Networks {
+        networks: Vec<BlockedNetwork>,
+        applies_to: Reach,
+        error: Option<String>,
+    }
+    let list = blocklist(&settings)?;
+    let applies_to = if list.is_shared() { Reach::AllInstances } else { Reach::ThisInstance };
+    let error = list.last_error().map(|error| error.to_string());
+    Ok(json(&Networks { networks: list.networks(), applies_to, error }))
+}
+
+pub(super) async fn block(
+    State(settings): Shared,
+    path: Network,
+    who: Who,
+    headers: HeaderMap,
+    content: Body,
+) -> Reply {
+    #[derive(Deserialize)]
+    #[serde(rename = "a block", deny_unknown_fields)]
+    struct Block {
+        seconds: Option<u64>,
+        reason: Option<String>,
+    }
+    let (list, name) = (blocklist(&settings)?, name(path)?);
+    let Block { seconds, reason } = body(&headers, content, r#"{"seconds": 3600, "reason": "a scraper"}"#)?;
+    if seconds.is_some_and(|seconds| !(1..=MOST_SECONDS).contains(&seconds)) {
+        return Err(Problem::bad_request(format!("`seconds` must be from 1 to {MOST_SECONDS}, or left out")));
+    }
+    let network = BlockedNetwork {
+        blocked_for: seconds.map(Duration::from_secs),
+        reason: reason.clone(),
+        who: who.name().map(ToOwned::to_owned),
+        ..BlockedNetwork::new(&*name)
+    };
+    list.block(network).await.map_err(problem)?;
+    log!(info, seconds, "an operator blocked a network");
+    let because = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+    settings.changes.of_blocklist(Kind::Block, format!("{name}{because}"), seconds, who);
+    Ok(done())
+}
+
+pub(super) async fn unblock(State(settings): Shared, path: Network, who: Who) -> Reply {
+    let (list, name) = (blocklist(&settings)?, name(path)?);
+    if !list.unblock(&name).await.map_err(problem)? {
+        let detail = "this network is not in the blocklist: a network that contains it, or a part of it, has its own entry";
+        return Err(Problem::new(StatusCode::NOT_FOUND, detail));
+    }
+    log!(info, "an operator unblocked a network");
+    settings.changes.of_blocklist(Kind::Unblock, name, None, who);
+    Ok(done())
+}
+
+fn blocklist(settings: &Settings) -> Result<&Blocklist, Problem> {
+    settings.blocklist.as_ref().ok_or_else(|| {
+        let detail = "the service has no blocklist here: add it with `Admin::blocklist`";
+        Problem::new(StatusCode::NOT_FOUND, detail)
+    })
+}
+
+/// An invalid network, or a failure of Redis.
+fn problem(error: Error) -> Problem {
+    match error.kind() {
+        ErrorKind::InvalidConfig => Problem::bad_request(error.to_string()),
+        _ => error.into(),
+    }
+}
+
+fn name(path: Network) -> Result<String, Problem> {
+    path.map(|Path(name)| name).map_err(|rejection| Problem::bad_request(rejection.body_text()))
+}
+
+impl Settings {
+    /// The blocked networks that contain one of `addresses`.
+    pub(super) fn blocked(&self, addresses: &[IpAddr]) -> Vec<BlockedNetwork> {
+        let Some(list) = &self.blocklist else { return Vec::new() };
+        let mut blocked: Vec<_> = addresses.iter().flat_map(|address| list.networks_of(*address)).collect();
+        blocked.dedup();
+        blocked
+    }
+}

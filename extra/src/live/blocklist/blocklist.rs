@@ -1,0 +1,300 @@
+//! [`Blocklist`]: the handle on the blocked networks.
+
+use std::{
+    fmt,
+    net::IpAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::watch;
+use tower_ratelimit::Error;
+
+use super::{
+    network::{BlockedNetwork, invalid, parsed},
+    table::{Clock, MOST, Table},
+};
+use crate::live::{follow::Target, health::Health};
+#[cfg(feature = "redis")]
+use crate::redis_hash::RedisHash;
+
+/// Networks whose clients are rejected, which operators change while the service runs. Cloning gives another handle
+/// on them.
+///
+/// Give [`matcher`](Self::matcher) to [`RateLimitLayer::block_if`](tower_ratelimit::RateLimitLayer::block_if), through
+/// the extractor that knows the client's address. A blocked request is rejected before it is charged, without a call
+/// to the store: with 429 and no `Retry-After`. To ban one client under a policy, see
+/// [`Operator::ban`](tower_ratelimit::Operator::ban).
+///
+/// `Blocklist::redis` shares the list between all instances. [`new`](Self::new) makes a list for this process. A list
+/// has at most 10,000 networks. The shortest prefix is /8, or /16 for IPv6, so that a typing error does not reject
+/// everybody.
+///
+/// # Example
+///
+/// ```
+/// use std::{net::SocketAddr, time::Duration};
+/// use http::{Request, Response};
+/// use tower::{Layer, ServiceExt};
+/// use tower_ratelimit::{MemoryStore, PeerIp, Policy, Quota, RateLimitLayer};
+/// use tower_ratelimit_extra::live::{BlockedNetwork, Blocklist};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let blocklist = Blocklist::new();
+/// let policy = Policy::new("api", Quota::per_second(10));
+/// let layer = RateLimitLayer::new(MemoryStore::new(), policy, PeerIp::new())
+///     .block_if(PeerIp::new().matching(blocklist.matcher()));
+/// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+/// }));
+/// let request = || {
+///     let peer: SocketAddr = ([203, 0, 113, 7], 4711).into();
+///     Request::get("/").extension(peer).body(String::new())
+/// };
+/// assert_eq!(service.clone().oneshot(request()?).await?.status(), 200);
+///
+/// let hour = Duration::from_secs(3_600);
+/// blocklist.block(BlockedNetwork::new("203.0.113.0/24").blocked_for(hour).reason("a scraper")).await?;
+/// assert_eq!(service.clone().oneshot(request()?).await?.status(), 429);
+///
+/// blocklist.unblock("203.0.113.0/24").await?;
+/// assert_eq!(service.clone().oneshot(request()?).await?.status(), 200);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Blocklist {
+    pub(super) active: Arc<Active>,
+    table: watch::Receiver<Table>,
+    /// Where all instances read it.
+    #[cfg(feature = "redis")]
+    pub(super) hash: Option<RedisHash>,
+}
+
+/// The networks that are blocked now. The handles are the receivers.
+pub(super) struct Active {
+    pub(super) health: Health,
+    table: watch::Sender<Table>,
+    pub(super) clock: Clock,
+    /// The number of changes that this process has made. Changes only in a change of the table.
+    changes: AtomicU64,
+}
+
+/// A table that was read.
+#[derive(Clone)]
+pub(super) struct Update {
+    pub(super) table: Table,
+    /// The changes of this process before it was read.
+    pub(super) changes: u64,
+    /// Why other entries are ignored.
+    pub(super) error: Option<Error>,
+}
+
+impl Target for Active {
+    type Update = Update;
+
+    fn health(&self) -> &Health {
+        &self.health
+    }
+
+    fn is_used(&self) -> bool {
+        self.table.receiver_count() > 0
+    }
+
+    /// Applies what is valid: an invalid entry must neither unblock a network nor keep another one from being
+    /// blocked.
+    fn apply(&self, update: Update) -> Result<(), Error> {
+        self.table.send_if_modified(|table| {
+            // What was read before this process has changed the list may lack that change. The next read has it.
+            let is_changed = update.changes == self.changes() && *table != update.table;
+            if is_changed {
+                report(&self.health, table.len(), update.table.len());
+                *table = update.table;
+            }
+            is_changed
+        });
+        update.error.map_or(Ok(()), Err)
+    }
+}
+
+/// Logs that the networks have changed.
+fn report(_health: &Health, _before: usize, networks: usize) {
+    if networks > 0 {
+        log!(info, origin = %_health.origin(), networks, "the blocklist changed");
+    } else {
+        log!(
+            warn,
+            before = _before,
+            "{} is empty: no network is blocked; if Redis lost its data, block the networks again",
+            _health.origin()
+        );
+    }
+}
+
+impl Blocklist {
+    /// An empty list of this process. It ends with the process.
+    #[must_use]
+    pub fn new() -> Self {
+        let (active, table) = Active::new("the blocklist of this process".to_owned());
+        Self {
+            active: Arc::new(active),
+            table,
+            #[cfg(feature = "redis")]
+            hash: None,
+        }
+    }
+
+    /// A list that `active` keeps equal to a hash.
+    #[cfg(feature = "redis")]
+    pub(super) const fn of(active: Arc<Active>, table: watch::Receiver<Table>, hash: RedisHash) -> Self {
+        Self { active, table, hash: Some(hash) }
+    }
+
+    /// Whether `address` is blocked now.
+    #[must_use]
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let table = self.table.borrow();
+        // The clock is read only for an address that is in the list.
+        let mut entries = table.entries_of(address);
+        entries.any(|(_, entry)| entry.is_active(self.active.clock.now()))
+    }
+
+    /// [`contains`](Self::contains) as a function, for [`PeerIp::matching`](tower_ratelimit::PeerIp::matching) and
+    /// [`ClientIp::matching`](tower_ratelimit::ClientIp::matching).
+    pub fn matcher(&self) -> impl Fn(IpAddr) -> bool + Send + Sync + 'static {
+        let list = self.clone();
+        move |address| list.contains(address)
+    }
+
+    /// The networks that are blocked now, in their order.
+    #[must_use]
+    pub fn networks(&self) -> Vec<BlockedNetwork> {
+        self.table.borrow().active(self.active.clock.now())
+    }
+
+    /// The networks that contain `address` and are blocked now, the widest first.
+    #[must_use]
+    pub fn networks_of(&self, address: IpAddr) -> Vec<BlockedNetwork> {
+        let (table, now) = (self.table.borrow(), self.active.clock.now());
+        table.entries_of(address).filter_map(|(network, entry)| entry.shown(&network, now)).collect()
+    }
+
+    /// Blocks a network, in the place of the entry that it has. With a list in Redis, all instances follow within a
+    /// second, and this one immediately.
+    ///
+    /// # Errors
+    ///
+    /// * [`InvalidConfig`](tower_ratelimit::ErrorKind::InvalidConfig): the network, its time, or a text is invalid, or
+    ///   10,000 networks are blocked.
+    /// * The failure of Redis. No instance blocks the network, unless the error's kind
+    ///   [may have changed](tower_ratelimit::ErrorKind::may_have_charged) it.
+    pub async fn block(&self, network: BlockedNetwork) -> Result<(), Error> {
+        #[cfg(feature = "redis")]
+        if let Some(hash) = &self.hash {
+            return self.block_in(hash, network).await;
+        }
+        let now = self.active.clock.now();
+        let (network, entry) = network.checked(now as u64)?;
+        let mut is_full = false;
+        self.active.table.send_modify(|table| {
+            table.remove_ended(now);
+            table.remove(&network, now);
+            is_full = table.len() >= MOST;
+            if !is_full {
+                table.insert(network, entry);
+            }
+        });
+        if is_full { Err(full()) } else { Ok(()) }
+    }
+
+    /// Removes the entry of `network`. Returns whether it was blocked. An entry of another network that contains it
+    /// still blocks it.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`block`](Self::block).
+    pub async fn unblock(&self, network: &str) -> Result<bool, Error> {
+        let network = parsed(network)?;
+        #[cfg(feature = "redis")]
+        if let Some(hash) = &self.hash {
+            return self.unblock_in(hash, network).await;
+        }
+        let (mut was_blocked, now) = (false, self.active.clock.now());
+        self.active.table.send_modify(|table| was_blocked = table.remove(&network, now));
+        Ok(was_blocked)
+    }
+
+    /// Whether all instances share the list.
+    #[must_use]
+    pub const fn is_shared(&self) -> bool {
+        #[cfg(feature = "redis")]
+        let is_shared = self.hash.is_some();
+        #[cfg(not(feature = "redis"))]
+        let is_shared = false;
+        is_shared
+    }
+
+    /// Why the list is not what Redis has: Redis cannot be read, or an entry is invalid. `None` once that is over, and
+    /// for a list of this process. The metric `ratelimit_failed_policy_sources` counts such lists too.
+    #[must_use]
+    pub fn last_error(&self) -> Option<Error> {
+        self.active.health.error()
+    }
+
+    /// Sets the time between two reads of Redis, for all handles. Defaults to 500 ms; at least 10 ms. Each pause is up
+    /// to a tenth shorter or longer. Takes effect after the current pause.
+    #[must_use]
+    pub fn poll_every(self, interval: Duration) -> Self {
+        self.active.health.set_interval(interval);
+        self
+    }
+}
+
+impl Active {
+    pub(super) fn new(origin: String) -> (Self, watch::Receiver<Table>) {
+        let health = Health::new(origin, "blocklists", "the blocklist differs from its hash");
+        let (sender, receiver) = watch::channel(Table::default());
+        (Self { health, table: sender, clock: Clock::new(), changes: AtomicU64::new(0) }, receiver)
+    }
+
+    /// The number of changes that this process has made.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Changes the table as this process has changed the hash, before it is read again.
+    #[cfg(feature = "redis")]
+    pub(super) fn change(&self, change: impl FnOnce(&mut Table)) {
+        self.table.send_modify(|table| {
+            change(table);
+            self.changes.fetch_add(1, Ordering::Release);
+        });
+    }
+}
+
+pub(super) fn full() -> Error {
+    invalid(format!(
+        "the blocklist has {MOST} networks, the most that it can have: unblock some, or block a wider network"
+    ))
+}
+
+impl Default for Blocklist {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Blocklist {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The networks may be the addresses of persons.
+        f.debug_struct("Blocklist")
+            .field("networks", &self.table.borrow().len())
+            .field("is_shared", &self.is_shared())
+            .field("last_error", &self.last_error())
+            .finish()
+    }
+}

@@ -1,0 +1,277 @@
+//! A blocklist in a hash of Redis, which all instances read.
+
+use std::{
+    collections::BTreeMap,
+    mem,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::task::{JoinHandle, spawn_blocking};
+use tower_ratelimit::{
+    Error, ErrorKind, RedisStore,
+    bb8_redis::redis::{Value, from_redis_value},
+    internal::IpNet,
+};
+
+use super::{
+    blocklist::{Active, Blocklist, Update, full},
+    network::{BlockedNetwork, Entry, invalid, parsed},
+    table::{Clock, MOST, Table},
+};
+use crate::{
+    live::follow::{Follower, Origin, runtime},
+    redis_hash::RedisHash,
+};
+
+/// The time of the server, a mark of what the hash is, and its fields unless the mark is ARGV[1]. To read many fields
+/// takes Redis milliseconds.
+const READ: &str = "
+local mark = redis.call('HLEN', KEYS[1]) .. ':' .. (redis.call('HGET', KEYS[1], '@version') or '')
+if mark == ARGV[1] then return {redis.call('TIME'), mark} end
+return {redis.call('TIME'), mark, redis.call('HGETALL', KEYS[1])}";
+
+/// Removes the fields in ARGV from the second one on, each of which is followed by its value: one that was written
+/// again stays. An empty field separates them from the one to set, if there is one. ARGV[1] is the new version.
+const CHANGE: &str = "
+local at = 2
+while at < #ARGV and ARGV[at] ~= '' do
+    if redis.call('HGET', KEYS[1], ARGV[at]) == ARGV[at + 1] then redis.call('HDEL', KEYS[1], ARGV[at]) end
+    at = at + 2
+end
+if at < #ARGV then redis.call('HSET', KEYS[1], ARGV[at + 1], ARGV[at + 2]) end
+return redis.call('HSET', KEYS[1], '@version', ARGV[1])";
+
+/// The field that changes with the others.
+const VERSION: &[u8] = b"@version";
+
+/// The time after which the hash is read even if its mark is the same: a value was changed without the version.
+const READ_EVERY: Duration = Duration::from_secs(10);
+/// A hash with more fields is not for this crate. Those that have ended are removed when a network is blocked.
+const MOST_FIELDS: usize = 2 * MOST;
+/// The most ended fields that are removed when a network is blocked, so that Redis does little else.
+const MOST_REMOVED: usize = 1_000;
+/// The longest field, and the longest value, that are read.
+const MOST_BYTES: usize = 4_096;
+/// The longest time of the first read, which may have to connect.
+const FIRST_READ: Duration = Duration::from_millis(1_500);
+
+type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
+
+impl Blocklist {
+    /// A list that all instances share, in one hash of Redis. Its key is the
+    /// [prefix](tower_ratelimit::store::RedisStoreBuilder::prefix) and `:blocklist`, so `rl:blocklist` with the
+    /// default prefix.
+    ///
+    /// A field is a network, and its value is a JSON object whose entries are optional: `until`, in seconds since
+    /// 1970; `reason`; and `who`. [`block`](Self::block) and `ratelimit-admin block` write it, and so can you:
+    ///
+    /// ```text
+    /// redis-cli HSET rl:blocklist 203.0.113.0/24 '{"until":1764283200,"reason":"a scraper"}'
+    /// redis-cli HSET rl:blocklist 2001:db8::/32 '{}'      # until it is removed
+    /// redis-cli HDEL rl:blocklist 203.0.113.0/24
+    /// ```
+    ///
+    /// An instance reads the fields if their number or the field `@version` has changed, which [`block`](Self::block)
+    /// sets, and otherwise every 10 seconds. So if you change only the value of a field by hand, set `@version` to
+    /// another text too.
+    ///
+    /// A block ends by the clock of Redis. [`block`](Self::block) removes fields whose time has ended.
+    ///
+    /// # How instances follow
+    ///
+    /// Each instance looks at the hash every 500 ms, or at the interval of [`poll_every`](Self::poll_every), on the
+    /// connections of this store. No request waits for it. While Redis is unavailable, the list stays as it is, its
+    /// entries end in time, and it cannot be changed. A Redis without persistence loses the list in a restart; a
+    /// warning is logged.
+    ///
+    /// An invalid field is ignored, and so is a network with too short a prefix; [`last_error`](Self::last_error) and a
+    /// warning in the log name the first one. All other fields apply. A hash with more than 20,000 fields changes
+    /// nothing. If Redis cannot be read when this function is called, the list is empty until it can. The call takes
+    /// at most a second and a half.
+    ///
+    /// The permissions are part of [`acl_rule`](RedisStore::acl_rule); operators need `+hset +hdel ~rl:blocklist`.
+    /// Anyone who can write the hash can reject all clients.
+    ///
+    /// # Errors
+    ///
+    /// [`MissingSetup`](ErrorKind::MissingSetup): no Tokio runtime runs here.
+    ///
+    /// # Example
+    ///
+    /// ```no_run
+    /// use tower_ratelimit::{ClientIp, Policy, Quota, RateLimitLayer, RedisStore, key::TrustedProxies};
+    /// use tower_ratelimit_extra::live::Blocklist;
+    ///
+    /// # async fn example() -> Result<(), tower_ratelimit::Error> {
+    /// let store = RedisStore::connect("redis://127.0.0.1:6379").await?;
+    /// let blocklist = Blocklist::redis(&store).await?;
+    /// let client = ClientIp::behind(TrustedProxies::hops(1));
+    ///
+    /// let policy = Policy::new("per-ip", Quota::per_second(10));
+    /// let layer = RateLimitLayer::new(store, policy, client.clone())
+    ///     .block_if(client.matching(blocklist.matcher()));
+    /// # drop(layer);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+    pub async fn redis(store: &RedisStore) -> Result<Self, Error> {
+        let runtime = runtime("blocklists")?;
+        let hash = RedisHash::new(store, "blocklist");
+        let (active, table) = Active::new(format!("the Redis hash `{}`", hash.key()));
+        let active = Arc::new(active);
+        let origin = InRedis { hash: hash.clone(), active: active.clone(), latest: None, is_first: true };
+        let mut follower = Follower::new(origin, None);
+        follower.poll(&*active).await;
+        runtime.spawn(follower.run(active.clone()));
+        Ok(Self::of(active, table, hash))
+    }
+
+    pub(super) async fn block_in(&self, hash: &RedisHash, network: BlockedNetwork) -> Result<(), Error> {
+        // An invalid one is an error even if Redis is unavailable.
+        let (net, _) = network.clone().checked(0)?;
+        let fields = self.fields(hash).await?;
+        let now = self.active.clock.now();
+        let (_, entry) = network.checked(now as u64)?;
+        let value = serde_json::to_string(&entry).map_err(|error| invalid(error.to_string()))?;
+        let mut arguments = new_version();
+        let mut others = 0;
+        for (field, value) in fields {
+            match parsed_field(&field, &value) {
+                // Perhaps written in another way.
+                Ok((same, _)) if same == net => arguments.extend([field, value]),
+                Ok((_, ended)) if !ended.is_active(now) && arguments.len() < 2 * MOST_REMOVED => {
+                    arguments.extend([field, value]);
+                }
+                _ => others += 1,
+            }
+        }
+        if others >= MOST {
+            return Err(full());
+        }
+        arguments.extend([Vec::new(), net.to_string().into_bytes(), value.into_bytes()]);
+        hash.evaluate(CHANGE, arguments).await?;
+        self.active.change(|table| table.insert(net, entry));
+        Ok(())
+    }
+
+    pub(super) async fn unblock_in(&self, hash: &RedisHash, network: IpNet) -> Result<bool, Error> {
+        let fields = self.fields(hash).await?;
+        let now = self.active.clock.now();
+        let (mut arguments, mut was_blocked) = (new_version(), false);
+        for (field, value) in fields {
+            // An invalid value is removed too.
+            if str::from_utf8(&field).is_ok_and(|text| parsed(text).is_ok_and(|other| other == network)) {
+                was_blocked |= parsed_field(&field, &value).is_ok_and(|(_, entry)| entry.is_active(now));
+                arguments.extend([field, value]);
+            }
+        }
+        if arguments.len() > 1 {
+            hash.evaluate(CHANGE, arguments).await?;
+        }
+        self.active.change(|table| {
+            table.remove(&network, now);
+        });
+        Ok(was_blocked)
+    }
+
+    /// The fields that Redis has now.
+    async fn fields(&self, hash: &RedisHash) -> Result<Fields, Error> {
+        let (_, fields) = read(hash, &self.active.clock, "").await?;
+        Ok(fields.unwrap_or_default())
+    }
+}
+
+/// The first argument of a change.
+fn new_version() -> Vec<Vec<u8>> {
+    vec![format!("{:016x}", fastrand::u64(..)).into_bytes()]
+}
+
+/// The mark of `hash`, and its fields unless the mark is `known`. Sets `clock`.
+async fn read(hash: &RedisHash, clock: &Clock, known: &str) -> Result<(String, Option<Fields>), Error> {
+    let unusable =
+        || Error::new(ErrorKind::StoreReply, "the reply to a script is not a time, a mark and a hash");
+    let reply: Vec<Value> = from_redis_value(hash.evaluate(READ, known).await?).map_err(|_| unusable())?;
+    let mut parts = reply.into_iter();
+    let (Some(time), Some(mark)) = (parts.next(), parts.next()) else { return Err(unusable()) };
+    let (seconds, micros): (u64, u64) = from_redis_value(time).map_err(|_| unusable())?;
+    clock.set(seconds.saturating_mul(1_000_000).saturating_add(micros));
+    let mark = from_redis_value(mark).map_err(|_| unusable())?;
+    let mut fields: Option<Fields> =
+        parts.next().map(from_redis_value).transpose().map_err(|_| unusable())?;
+    if let Some(fields) = &mut fields {
+        fields.remove(VERSION);
+    }
+    Ok((mark, fields))
+}
+
+struct InRedis {
+    hash: RedisHash,
+    active: Arc<Active>,
+    latest: Option<Latest>,
+    is_first: bool,
+}
+
+/// What was read.
+struct Latest {
+    mark: String,
+    fields: Arc<Fields>,
+    time: Instant,
+}
+
+impl Origin for InRedis {
+    /// With the number of changes that this process has made before.
+    type Content = (u64, Arc<Fields>);
+    type Update = Update;
+
+    async fn read(&mut self) -> Result<Self::Content, Error> {
+        let changes = self.active.changes();
+        let hash = self.hash.clone();
+        let hash = if mem::take(&mut self.is_first) { hash.timeout(FIRST_READ) } else { hash };
+        let latest = self.latest.as_ref().filter(|latest| latest.time.elapsed() < READ_EVERY);
+        let known = latest.map_or("", |latest| &latest.mark);
+        let (mark, fields) = read(&hash, &self.active.clock, known).await.map_err(|error| {
+            let message = format!("{} cannot be read: {error}", self.active.health.origin());
+            Error::new(error.kind(), message).with_source(error)
+        })?;
+        if let Some(fields) = fields {
+            self.latest = Some(Latest { mark, fields: Arc::new(fields), time: Instant::now() });
+        }
+        Ok((changes, self.latest.as_ref().map(|latest| latest.fields.clone()).unwrap_or_default()))
+    }
+
+    fn parse(&self, content: Arc<Self::Content>) -> JoinHandle<Result<Update, Error>> {
+        let active = self.active.clone();
+        spawn_blocking(move || parse(active.health.origin(), &content))
+    }
+}
+
+/// The table of the valid fields, and the error of the first invalid one.
+fn parse(name: &str, (changes, fields): &(u64, Arc<Fields>)) -> Result<Update, Error> {
+    if fields.len() > MOST_FIELDS {
+        return Err(invalid(format!("{name}: more than {MOST_FIELDS} fields: is it a blocklist?")));
+    }
+    let mut update = Update { table: Table::default(), changes: *changes, error: None };
+    for (field, value) in fields.iter() {
+        match parsed_field(field, value) {
+            Ok((network, entry)) => update.table.insert_longest(network, entry),
+            Err(problem) => {
+                update.error.get_or_insert_with(|| {
+                    let field = &field[..field.len().min(64)];
+                    invalid(format!("{name}, field `{}` is ignored: {problem}", field.escape_ascii()))
+                });
+            }
+        }
+    }
+    Ok(update)
+}
+
+fn parsed_field(field: &[u8], value: &[u8]) -> Result<(IpNet, Entry), String> {
+    if field.len().max(value.len()) > MOST_BYTES {
+        return Err(format!("it is longer than {MOST_BYTES} bytes: remove it with HDEL"));
+    }
+    let text = |bytes| str::from_utf8(bytes).map_err(|_| "it is not UTF-8: remove it with HDEL".to_owned());
+    let network = parsed(text(field)?).map_err(|error| error.to_string())?;
+    Ok((network, Entry::parse(text(value)?)?))
+}

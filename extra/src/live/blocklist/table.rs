@@ -1,0 +1,101 @@
+//! The blocked networks by address, and the clock by which they end.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::IpAddr,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use tower_ratelimit::internal::IpNet;
+
+use super::network::{BlockedNetwork, Entry};
+
+/// The most networks that a blocklist has.
+pub(super) const MOST: usize = 10_000;
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Table {
+    entries: HashMap<IpNet, Entry>,
+    /// The prefix lengths of the entries: of IPv4, and of IPv6. Few, so an address is looked up once for each.
+    lengths: [BTreeSet<u8>; 2],
+}
+
+impl Table {
+    /// Adds an entry in the place of the one that the network has.
+    pub(super) fn insert(&mut self, network: IpNet, entry: Entry) {
+        self.lengths[usize::from(network.addr().is_ipv6())].insert(network.prefix_len());
+        self.entries.insert(network, entry);
+    }
+
+    /// Adds an entry, unless the one that the network has ends later.
+    #[cfg(feature = "redis")]
+    pub(super) fn insert_longest(&mut self, network: IpNet, entry: Entry) {
+        let end = |entry: &Entry| entry.until.unwrap_or(u64::MAX);
+        if self.entries.get(&network).is_none_or(|other| end(other) < end(&entry)) {
+            self.insert(network, entry);
+        }
+    }
+
+    /// Removes the entry of `network`. Returns whether it blocked at `now`.
+    pub(super) fn remove(&mut self, network: &IpNet, now: f64) -> bool {
+        // A length without entries costs a lookup and finds nothing.
+        self.entries.remove(network).is_some_and(|entry| entry.is_active(now))
+    }
+
+    /// Removes the entries that have ended at `now`.
+    pub(super) fn remove_ended(&mut self, now: f64) {
+        self.entries.retain(|_, entry| entry.is_active(now));
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The entries whose networks contain `address`.
+    pub(super) fn entries_of(&self, address: IpAddr) -> impl Iterator<Item = (IpNet, &Entry)> {
+        let address = address.to_canonical();
+        self.lengths[usize::from(address.is_ipv6())].iter().filter_map(move |length| {
+            let network = IpNet::new(address, *length).ok()?.trunc();
+            Some((network, self.entries.get(&network)?))
+        })
+    }
+
+    /// What blocks at `now`, in the order of the networks.
+    pub(super) fn active(&self, now: f64) -> Vec<BlockedNetwork> {
+        let mut entries: Vec<_> = self.entries.iter().collect();
+        entries.sort_unstable_by_key(|(network, _)| **network);
+        entries.into_iter().filter_map(|(network, entry)| entry.shown(network, now)).collect()
+    }
+}
+
+/// The clock by which entries end: the server's, as the last read has found it, or this machine's.
+pub(super) struct Clock {
+    begin: Instant,
+    /// The time at `begin`, in microseconds since 1970.
+    micros: AtomicU64,
+}
+
+impl Clock {
+    /// Begins with the time of this machine.
+    pub(super) fn new() -> Self {
+        let micros = since_1970().as_micros() as u64;
+        Self { begin: Instant::now(), micros: AtomicU64::new(micros) }
+    }
+
+    /// Sets it to `micros` since 1970.
+    #[cfg(feature = "redis")]
+    pub(super) fn set(&self, micros: u64) {
+        let elapsed = self.begin.elapsed().as_micros() as u64;
+        self.micros.store(micros.saturating_sub(elapsed), Ordering::Relaxed);
+    }
+
+    /// The time in seconds since 1970.
+    pub(super) fn now(&self) -> f64 {
+        (Duration::from_micros(self.micros.load(Ordering::Relaxed)) + self.begin.elapsed()).as_secs_f64()
+    }
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}

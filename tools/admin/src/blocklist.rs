@@ -1,0 +1,56 @@
+//! The commands about blocked networks.
+
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+use tower_ratelimit::{ErrorKind, RedisStore};
+use tower_ratelimit_extra::live::{BlockedNetwork, Blocklist};
+
+use crate::{
+    failure::{Failure, in_options},
+    merged::Merged,
+    options::Command,
+    printed::Printed,
+};
+
+/// Carries out `command`, and lists the networks that are blocked then.
+pub(crate) async fn run(store: &RedisStore, command: &Command, as_json: bool) -> Result<Printed, Failure> {
+    match command {
+        Command::Block { network, time, reason } => {
+            let mut blocked = BlockedNetwork::new(network);
+            blocked.blocked_for = *time;
+            blocked.reason.clone_from(reason);
+            list(store).await?.block(blocked).await.map_err(Failure::of_change)?;
+        }
+        Command::Unblock { network } => {
+            let was_blocked = list(store).await?.unblock(network).await.map_err(Failure::of_change)?;
+            if !was_blocked {
+                return Err(Failure::Redis(format!(
+                    "{network} is not in the blocklist: `blocklist` lists the networks that are"
+                )));
+            }
+        }
+        // Only a list.
+        _ => {}
+    }
+    let list = list(store).await?;
+    let error = list.last_error().map(|error| in_options(&error.to_string()));
+    let answer = json!({ "networks": list.networks(), "error": error });
+    Ok(Merged::new(vec![("Redis".to_owned(), Ok(answer))]).blocklist(as_json))
+}
+
+/// The blocked networks that contain the address that `key` is, if it is one.
+pub(crate) async fn of(store: &RedisStore, key: &str) -> Result<Vec<Value>, Failure> {
+    let Ok(address) = key.parse::<IpAddr>() else { return Ok(Vec::new()) };
+    Ok(list(store).await?.networks_of(address).into_iter().map(|network| json!(network)).collect())
+}
+
+/// The list as Redis has it.
+async fn list(store: &RedisStore) -> Result<Blocklist, Failure> {
+    let list = Blocklist::redis(store).await?;
+    match list.last_error() {
+        // Other entries apply.
+        Some(error) if error.kind() != ErrorKind::InvalidConfig => Err(error.into()),
+        _ => Ok(list),
+    }
+}

@@ -10,7 +10,7 @@ use tower_ratelimit::{
     settlement::SettlementSecret,
 };
 use tower_ratelimit_extra::adaptive::Adaptive;
-use tower_ratelimit_extra::live::LivePolicies;
+use tower_ratelimit_extra::live::{BlockedNetwork, Blocklist, LivePolicies};
 
 const ARITHMETIC: &str = include_str!("../../lua/include/muldiv.lua");
 
@@ -431,6 +431,17 @@ async fn the_printed_acl_rule_is_sufficient_and_each_of_its_commands_is_needed()
         if let Some(error) = live.last_error() {
             return Err(error);
         }
+        // The first one has ended when the second one is blocked.
+        let blocklist = Blocklist::redis(&store).await?;
+        if let Some(error) = blocklist.last_error() {
+            return Err(error);
+        }
+        let short = BlockedNetwork::new("192.0.2.0/24").blocked_for(Duration::from_secs(1));
+        blocklist.block(short).await?;
+        let ended = async || blocklist.networks().is_empty();
+        assert!(within(Duration::from_secs(9), ended).await);
+        blocklist.block(BlockedNetwork::new("203.0.113.0/24")).await?;
+        blocklist.unblock("203.0.113.0/24").await?;
         // An instance of an adaptive policy publishes its share, and removes it when it stops.
         let adaptive = Adaptive::new(Policy::new("p", Quota::per_minute(3)))
             .every(Duration::from_millis(10))
@@ -474,9 +485,13 @@ async fn the_printed_acl_rule_is_sufficient_and_each_of_its_commands_is_needed()
     let rule = settings().prefix("a*b").connect(&server.url()).await.unwrap().acl_rule();
     everything(&server.user("whole", &rule)).await.unwrap();
 
-    for word in rule.split(' ').filter(|word| word.starts_with('+')) {
+    // Without GET, `lua/usual.lua` leaves each decision to the rest of the script: the same decisions take longer.
+    let needed = rule.split(' ').filter(|word| word.starts_with('+') && *word != "+get");
+    for word in needed {
         let less = rule.split(' ').filter(|other| *other != word).collect::<Vec<_>>().join(" ");
         let name = word.replace(['+', '|'], "-");
+        // What the user before has left would fail this one.
+        let () = server.command(&["FLUSHALL"]);
         let failed = everything(&server.user(&name, &less)).await;
         assert!(failed.is_err(), "{word} is not needed");
     }

@@ -96,6 +96,7 @@ async fn a_network_is_blocked_on_every_instance_until_it_is_unblocked() {
         assert_eq!(statuses(layer, peers.map(from)).await, [429, 429, 429, 200, 200]);
     }
     assert_eq!(networks(&other), ["203.0.113.0/24", "2001:db8::/32"]);
+    assert!(contains(&other, "::ffff:203.0.113.7") && !contains(&other, "::ffff:203.0.114.7"));
     let [blocked] = &other.networks_of("203.0.113.7".parse().unwrap())[..] else { panic!("{other:?}") };
     assert_eq!((blocked.reason.as_deref(), blocked.who.as_deref()), (Some("a scraper"), Some("ann")));
     assert!(blocked.blocked_for.is_some_and(|rest| rest <= HOUR + Duration::from_secs(1) && rest > HOUR / 2));

@@ -479,6 +479,11 @@ async fn the_printed_acl_rule_is_sufficient_and_each_of_its_commands_is_needed()
             return Err(Error::new(ErrorKind::StoreFailed, "a permit was not renewed"));
         }
         assert_eq!(limiter.peek(&short, &key, 0).await?.remaining(), Some(1));
+        // The permit of a holder that was killed.
+        let name = "a*b:short:concurrency:{alice}";
+        let _: redis::Value = server.command(&["ZADD", name, "1", "dead:1:3000000"]);
+        let _: redis::Value = server.command(&["ZINCRBY", name, "-1", "units"]);
+        drop(limiter.check(&short, &key, 1).await?);
         drop(held);
         released(&limiter, &short).await
     };

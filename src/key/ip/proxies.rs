@@ -132,6 +132,8 @@ impl Networks {
 /// # Errors
 ///
 /// `cidr` is neither a network nor an address.
+// For blocklists of `tower-ratelimit-extra`.
+#[doc(hidden)]
 pub fn network(cidr: &str) -> Result<IpNet, Error> {
     let trimmed = cidr.trim();
     let parsed = match trimmed.parse::<IpAddr>() {

@@ -76,6 +76,8 @@ struct Decided {
     source: DecisionSource,
     /// Whether the instance leased units with the charge.
     has_lease: bool,
+    /// When the store decided, in microseconds since 1970 by the store's clock. 0 if that is not known.
+    made_at: u64,
 }
 
 /// Whether the headers of a response already report the decision in its extensions.
@@ -101,7 +103,7 @@ impl Decision {
         let mut outcomes: Vec<Outcome> = outcomes.into_iter().collect();
         // This test avoids the sort below for nearly all decisions.
         if outcomes.iter().all(|outcome| outcome.verdict() == Verdict::Admit && !outcome.is_shadow()) {
-            return Self::from_parts(Verdict::Admit, OneOrMany::Many(outcomes), 0);
+            return Self::from_parts(Verdict::Admit, OneOrMany::Many(outcomes), 0, 0);
         }
         let shadows = outcomes.iter().filter(|outcome| outcome.is_shadow()).count();
         if shadows > 0 {
@@ -116,29 +118,30 @@ impl Decision {
         let verdicts = outcomes[..enforced].iter().map(Outcome::verdict);
         let verdict = verdicts.max_by_key(severity).unwrap_or(Verdict::Admit);
         let shadows = u16::try_from(shadows).unwrap_or(u16::MAX);
-        Self::from_parts(verdict, OneOrMany::Many(outcomes), shadows)
+        Self::from_parts(verdict, OneOrMany::Many(outcomes), shadows, 0)
     }
 
-    /// A decision over one outcome: [`new`](Self::new) in a single allocation.
+    /// A decision over one outcome: [`new`](Self::new) in a single allocation, with the time at which the store
+    /// made it.
     // Inlined because a call would copy the outcome once more.
     #[inline(always)]
     #[cfg(feature = "redis")]
-    pub(crate) fn one(outcome: Outcome) -> Self {
+    pub(crate) fn one(outcome: Outcome, made_at: u64) -> Self {
         let is_shadow = outcome.is_shadow();
         let verdict = if is_shadow { Verdict::Admit } else { outcome.verdict() };
-        Self::from_parts(verdict, OneOrMany::One(outcome), u16::from(is_shadow))
+        Self::from_parts(verdict, OneOrMany::One(outcome), u16::from(is_shadow), made_at)
     }
 
     /// The decision with the outcome of a charge that is known to be no shadow.
     // Without a call that borrows the outcome, the compiler builds it in its place.
     #[inline(always)]
-    pub(crate) fn one_enforced(outcome: Outcome) -> Self {
-        Self::from_parts(outcome.verdict(), OneOrMany::One(outcome), 0)
+    pub(crate) fn one_enforced(outcome: Outcome, made_at: u64) -> Self {
+        Self::from_parts(outcome.verdict(), OneOrMany::One(outcome), 0, made_at)
     }
 
     // Inlined for the same reason.
     #[inline(always)]
-    fn from_parts(verdict: Verdict, outcomes: OneOrMany<Outcome>, shadows: u16) -> Self {
+    fn from_parts(verdict: Verdict, outcomes: OneOrMany<Outcome>, shadows: u16, made_at: u64) -> Self {
         let decided = Arc::new(Decided {
             verdict,
             outcomes,
@@ -147,6 +150,7 @@ impl Decision {
             jitter: Duration::ZERO,
             source: DecisionSource::Store,
             has_lease: false,
+            made_at,
         });
         Self { decided, report: Report::Pending, changed: false, permit: None }
     }
@@ -212,6 +216,18 @@ impl Decision {
     #[cfg(feature = "redis")]
     pub(crate) fn made_by(self, source: DecisionSource) -> Self {
         self.with(|decided| decided.source = source)
+    }
+
+    /// Sets when the store decided, in microseconds since 1970.
+    pub(crate) fn at(self, made_at: u64) -> Self {
+        self.with(|decided| decided.made_at = made_at)
+    }
+
+    /// When the store decided, in microseconds since 1970. `None` for a custom store, which does not report
+    /// it.
+    #[inline]
+    pub(crate) fn made_at(&self) -> Option<u64> {
+        Some(self.decided.made_at).filter(|made_at| *made_at > 0)
     }
 
     /// A decision that this process made because the store failed.

@@ -12,8 +12,8 @@ use std::{
 use super::{
     Secret,
     text::{
-        self, EMPTY, FIRST, KEYED, MAX, PREFLIGHT, SECOND, Text, bounded, hashed_join, identity_of,
-        identity_of_parts, is_join, push_hex, split_marks,
+        self, EMPTY, FIRST, HashSecret, KEYED, MAX, PREFLIGHT, SECOND, Text, bounded, hashed_join,
+        identity_of, identity_of_parts, is_join, push_hex, split_marks,
     },
 };
 
@@ -248,6 +248,18 @@ impl Key {
         self.text().quick_hash(seed)
     }
 
+    /// A hash that stands for the text in a table, because no client knows `secret`.
+    pub(crate) fn secret_hash(&self, secret: &HashSecret) -> u64 {
+        self.text().secret_hash(secret)
+    }
+
+    /// [`secret_hash`](Self::secret_hash), if the text has at most 30 bytes. It makes no call.
+    #[inline]
+    pub(crate) fn short_secret_hash(&self, secret: &HashSecret) -> Option<u64> {
+        self.text().short_secret_hash(secret)
+    }
+
+    #[inline]
     fn text(&self) -> &Text {
         match &self.0 {
             Repr::Text(text) => text,
@@ -492,6 +504,7 @@ impl From<&Self> for Key {
 }
 
 impl PartialEq for Key {
+    #[inline]
     fn eq(&self, other: &Self) -> bool {
         self.text() == other.text()
     }

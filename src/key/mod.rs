@@ -93,5 +93,5 @@ pub(crate) use self::{
     ip::preflight_key,
     key::Key,
     secret::Secret,
-    text::decode as percent_decode,
+    text::{HashSecret, decode as percent_decode},
 };

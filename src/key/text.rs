@@ -104,6 +104,24 @@ impl Text {
         }
     }
 
+    /// A hash under a secret. Two texts of a client who does not know the secret have the same one with a
+    /// probability of about 2^-60, so it can take the place of the text.
+    pub(super) fn secret_hash(&self, secret: &HashSecret) -> u64 {
+        match self {
+            Self::Short { bytes, .. } => nh(0, bytes, secret),
+            Self::Long(text) => nh(text.len(), text.as_bytes(), secret),
+        }
+    }
+
+    /// [`secret_hash`](Self::secret_hash), if the text is short.
+    #[inline]
+    pub(super) fn short_secret_hash(&self, secret: &HashSecret) -> Option<u64> {
+        match self {
+            Self::Short { bytes, .. } => Some(nh(0, bytes, secret)),
+            Self::Long(_) => None,
+        }
+    }
+
     pub(super) fn as_str(&self) -> &str {
         match self {
             // The text is ASCII, so it is valid UTF-8.
@@ -111,6 +129,28 @@ impl Text {
             Self::Long(text) => text,
         }
     }
+}
+
+/// What the words of a text are hashed with: random numbers.
+pub(crate) type HashSecret = [[u64; 2]; 8];
+
+/// The hash NH, as in UMAC (RFC 4418): the sum of the products of two words each, with a part of the secret added
+/// to each word. The last pair of words may overlap the one before it. So texts whose last pairs overlap
+/// differently need different values of `length`.
+#[inline(always)]
+fn nh(length: usize, bytes: &[u8], secret: &HashSecret) -> u64 {
+    let [[of_length, _], of_last, secret @ ..] = secret;
+    let product = |pair: &[u8; 16], [a, b]: &[u64; 2]| {
+        let pair = u128::from_le_bytes(*pair);
+        let (low, high) = (pair as u64, (pair >> 64) as u64);
+        u128::from(low.wrapping_add(*a)) * u128::from(high.wrapping_add(*b))
+    };
+    let length = length as u128 * u128::from(*of_length);
+    let last = bytes.last_chunk().map_or(0, |last| product(last, of_last));
+    let pairs = bytes.as_chunks().0.iter().zip(secret);
+    let sum =
+        pairs.fold(length.wrapping_add(last), |sum, (pair, part)| sum.wrapping_add(product(pair, part)));
+    (sum as u64) ^ (sum >> 64) as u64
 }
 
 impl From<&str> for Text {
@@ -312,7 +352,28 @@ pub(super) fn identity_of_parts<'a>(
 
 #[cfg(test)]
 mod tests {
+    use std::{array, collections::HashSet};
+
     use super::*;
+    use crate::base::random::random;
+
+    #[test]
+    fn a_secret_hash_depends_on_each_byte_and_on_the_length() {
+        let secret: HashSecret = array::from_fn(|_| [random(), random()]);
+        let mut hashes = HashSet::new();
+        for length in 1..=100 {
+            let text = "a".repeat(length);
+            assert!(hashes.insert(Text::from(&*text).secret_hash(&secret)), "{length}");
+            for place in 0..length {
+                let mut text = text.clone();
+                text.replace_range(place..=place, "b");
+                let text = Text::from(&*text);
+                assert!(hashes.insert(text.secret_hash(&secret)), "{length}, {place}");
+                let is_short = text.short_secret_hash(&secret) == Some(text.secret_hash(&secret));
+                assert_eq!(is_short, length <= SHORT, "{length}");
+            }
+        }
+    }
 
     #[test]
     fn the_low_bits_of_a_quick_hash_tell_apart_texts_that_end_differently() {

@@ -39,25 +39,28 @@ impl Watchers {
     pub(crate) fn charged(&self, action: Action, decision: &Decision) {
         // Every decision asks, and most services look at none.
         let reasons = watched::reasons();
-        if reasons != 0 {
-            self.look_at(reasons, action, decision);
+        if reasons != 0 && action.charges_units() {
+            if reasons & watched::DENIALS != 0 {
+                self.record(decision);
+            }
+            if reasons & watched::THRESHOLDS != 0 {
+                self.report_crossings(decision);
+            }
         }
     }
 
-    // Apart, so that it costs other services no instruction.
+    // Both are apart, so that they cost other services no instruction.
     #[cold]
-    fn look_at(&self, reasons: u8, action: Action, decision: &Decision) {
-        if !action.charges_units() {
-            return;
-        }
-        if decision.may_have_denials()
-            && let Some(denials) = self.denials.get()
-        {
+    #[inline(never)]
+    fn record(&self, decision: &Decision) {
+        if let Some(denials) = self.denials.get() {
             denials.record(decision);
         }
-        if reasons & watched::THRESHOLDS != 0 {
-            threshold::crossings(decision, |event| self.report(event));
-        }
+    }
+
+    #[cold]
+    fn report_crossings(&self, decision: &Decision) {
+        threshold::crossings(decision, |event| self.report(event));
     }
 
     /// Reports the shares that `charged` has reached: a charge of units of an outage, or one with which the

@@ -1,6 +1,6 @@
 //! The log of denials.
 
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use support::{
     Down, RedisServer, day,
@@ -11,9 +11,10 @@ use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
     Charge, FailureMode, Header, Key, KeyExtractor as _, Limiter, MemoryStore, Policy, PolicySource, Quota,
     RateLimitLayer, Rule,
-    decision::DenialLog,
+    decision::{DenialLog, RecentDenials},
     keyed::KeyedRateLimitLayer,
     policy::{Enforcement, Penalty},
+    store::ManualClock,
 };
 
 /// The policy, the key and the number of denials of each recent entry, by policy and key.
@@ -157,4 +158,74 @@ async fn an_identity_that_is_not_stored_is_not_recorded() {
     assert_eq!(entries(&log), [entry("plan", "%*a6949588618bfddffa881161bfd2fd6d", 2)]);
     assert_eq!(log.recent()[0].key.identity(), None);
     assert!(!format!("{log:?} {:?}", log.recent()).contains("a6949588618bfddffa881161bfd2fd6d"));
+}
+
+#[tokio::test]
+async fn a_log_has_the_times_of_the_store() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
+    let memory = MemoryStore::with_clock(clock.clone());
+    for (name, limiter) in [("memory", Limiter::new(memory)), ("redis", Limiter::new(redis))] {
+        let log = limiter.record_denials();
+        let (policy, alice) = (day("api", 1), Key::new("alice"));
+        assert!(limiter.check(&policy, &alice, 1).await.unwrap().is_admitted(), "{name}");
+        let first = clock.now();
+        // Redis makes the first denial, and the deny cache the second one.
+        assert!(limiter.check(&policy, &alice, 1).await.unwrap().is_denied(), "{name}");
+        clock.advance(Duration::from_millis(10));
+        assert!(limiter.check(&policy, &alice, 1).await.unwrap().is_denied(), "{name}");
+        // Of two policies, one denies.
+        clock.advance(Duration::from_secs(5));
+        let both = [Charge::new(&policy, &alice, 1), Charge::new(&day("wide", 9), &alice, 1)];
+        assert!(limiter.check_all(&both).await.unwrap().is_denied(), "{name}");
+        let times = |entry: &RecentDenials| (entry.first, entry.last, entry.denials);
+        let (first, last) = (UNIX_EPOCH + first, UNIX_EPOCH + clock.now());
+        assert_eq!(log.recent().iter().map(times).collect::<Vec<_>>(), [(first, last, 3)], "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_with_more_than_its_share_of_all_denials_is_among_the_most_denied() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let (log, policy) = (limiter.record_denials(), day("api", 1));
+    // 250 clients with 200 denials each, which is more than 1/256 of all denials, and then 1,100 with one.
+    let heavy = (0..50_000).map(|i| format!("heavy-{}", i % 250));
+    let light = (0..1_100).map(|i| format!("light-{i}"));
+    for key in heavy.chain(light) {
+        assert!(limiter.check(&policy, &Key::new(key), 2).await.unwrap().is_denied());
+    }
+    let top = log.most_denied();
+    let heavy: Vec<_> = top.iter().filter(|entry| entry.key.as_str().starts_with("heavy-")).collect();
+    assert_eq!(heavy.len(), 250);
+    for entry in heavy {
+        assert!(entry.denials - entry.error <= 200 && 200 <= entry.denials, "{entry:?}");
+    }
+}
+
+#[test]
+fn denials_of_several_threads_are_all_counted() {
+    let limiter = Limiter::new(MemoryStore::new());
+    let (log, policy) = (limiter.record_denials(), day("api", 1));
+    // More than the recent entries of some sets, and fewer than there are counters.
+    let keys: Vec<Key> = (0..900).map(|i| Key::new(format!("client-{i}"))).collect();
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let (limiter, policy, keys) = (&limiter, &policy, &keys);
+            scope.spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+                runtime.block_on(async {
+                    for i in 0..20 * keys.len() {
+                        let key = &keys[(i * 7 + thread * 225) % keys.len()];
+                        assert!(limiter.check(policy, key, 2).await.unwrap().is_denied());
+                    }
+                });
+            });
+        }
+    });
+    let top = log.most_denied();
+    assert_eq!(top.len(), keys.len());
+    for entry in top {
+        assert_eq!((entry.denials, entry.error), (80, 0), "{}", entry.key.as_str());
+    }
 }

@@ -21,7 +21,7 @@
 //! | `stored-window` | only the fixed window |
 //! | `stored-month` | a calendar month in its place |
 //! | `alone-stored` | `stored` as one request at a time: the client, and Redis as `stored, 1 a call` |
-//! | `memory` | one policy in process, allowed and denied; denied with the log of denials |
+//! | `memory` | one policy in process, allowed and denied: one client, 256 clients (`many`) and a new one each time (`flood`); each denied with the log of denials, too |
 //! | `memory-info` | the same with a subscriber of `tracing` at the level info, which wants no span of a decision |
 //! | `memory-spans` | with one that wants the spans of decisions, and does nothing with them |
 //!

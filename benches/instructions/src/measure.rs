@@ -55,6 +55,10 @@ pub(crate) fn all(contenders: &[&str]) -> Result<Results, Failure> {
                     ("allowed", "memory"),
                     ("denied", "memory-denied"),
                     ("denied, recorded", "memory-denied-recorded"),
+                    ("denied, many", "memory-denied-many"),
+                    ("denied, many, recorded", "memory-denied-many-recorded"),
+                    ("denied, flood", "memory-denied-flood"),
+                    ("denied, flood, recorded", "memory-denied-flood-recorded"),
                 ] {
                     let client = client(contender, 1, None)?;
                     let above = client.instructions - none.instructions;

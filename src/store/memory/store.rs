@@ -155,7 +155,7 @@ impl MemoryStore {
         if !outcome.is_denied() {
             outcome = outcome.with_receipt(Receipt { made: now, mark: charged.mark });
         }
-        Ok(Decision::one_enforced(outcome))
+        Ok(Decision::one_enforced(outcome, now))
     }
 
     fn decide_all(&self, action: Action, charges: &[Charge]) -> Result<Decision, Error> {
@@ -200,7 +200,7 @@ impl MemoryStore {
             }
             if is_charged { outcome.with_receipt(Receipt { made: now, mark: plan.mark }) } else { outcome }
         });
-        Ok(Decision::new(outcomes))
+        Ok(Decision::new(outcomes).at(now))
     }
 }
 

@@ -79,7 +79,7 @@ impl LocalCounts<dyn Store> {
             self.owes.store(true, Ordering::Relaxed);
             outcome.counted_by(LocalCharge { made: share.charge().clone(), units })
         });
-        let mut decision = Decision::failed_local(outcomes, error);
+        let mut decision = Decision::failed_local(outcomes, error).at(local.made_at().unwrap_or(0));
         if charged {
             decision.hold(hold(counts, &shares, &local));
         }

@@ -379,7 +379,7 @@ mod tests {
                     true => Outcome::new(charge, Verdict::Deny { retry_after: Some(second) }, 0, second),
                     false => Outcome::new(charge, Verdict::Admit, 500, second),
                 };
-                let decision = Decision::one(outcome);
+                let decision = Decision::one(outcome, 0);
                 job.settled(&decision, leased);
                 job.end();
                 Ok(decision)

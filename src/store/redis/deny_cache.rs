@@ -107,12 +107,15 @@ impl DenyCache {
                 // and this request may change its counts. A newer denial stays.
                 cell.denial.compare_and_swap(&loaded, None);
             } else if !is_later && now < cached.final_until && covers(&cached.decision, charges) {
-                let elapsed = Duration::from_micros(now - cached.received_at);
+                let age = now - cached.received_at;
+                let (elapsed, made_at) =
+                    (Duration::from_micros(age), cached.decision.made_at().map_or(0, |made| made + age));
                 let decision = match (cached.decision.all_outcomes(), charges) {
-                    ([outcome], [charge]) => Decision::one(after(outcome, charge, elapsed)),
+                    ([outcome], [charge]) => Decision::one(after(outcome, charge, elapsed), made_at),
                     (outcomes, charges) => {
                         let pairs = outcomes.iter().zip(charges);
                         Decision::new(pairs.map(|(outcome, charge)| after(outcome, charge, elapsed)))
+                            .at(made_at)
                     }
                 };
                 return Some(decision.made_by(DecisionSource::DenyCache));

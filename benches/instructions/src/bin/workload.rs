@@ -51,6 +51,14 @@ fn main() -> Result<(), Failure> {
                 "memory-denied" | "memory-denied-recorded" => {
                     Keys::Random { state: caller * 7919 + 1, keys: 1 }
                 }
+                // Some hundred clients are denied all the time. The log of denials has an entry of each.
+                "memory-denied-many" | "memory-denied-many-recorded" => {
+                    Keys::Random { state: caller * 7919 + 1, keys: 256 }
+                }
+                // Each request has a new identity, and none is admitted.
+                "memory-denied-flood" | "memory-denied-flood-recorded" => {
+                    Keys::Random { state: caller * 7919 + 1, keys: 1 << 31 }
+                }
                 _ if is_exact => Keys::InTurn { next: caller, step: in_flight },
                 _ => Keys::Random { state: caller * 7919 + 1, keys: KEYS },
             };
@@ -119,14 +127,12 @@ async fn service(contender: &str) -> Result<Contender, Failure> {
         "memory" | "memory-info" | "memory-spans" => {
             RateLimitLayer::new(MemoryStore::new(), lasting_policy("bench"), key())
         }
-        // The response says `1 day` for an hour. A shorter wait would get more words after a second.
-        "memory-denied" => {
-            RateLimitLayer::new(MemoryStore::new(), Policy::new("bench", Quota::per_day(1)), key())
+        "memory-denied" | "memory-denied-many" | "memory-denied-recorded" | "memory-denied-many-recorded" => {
+            RateLimitLayer::new(denying(contender), denied_policy(), key())
         }
-        "memory-denied-recorded" => {
-            let limiter = Limiter::new(MemoryStore::new());
-            let _ = limiter.record_denials();
-            RateLimitLayer::new(limiter, Policy::new("bench", Quota::per_day(1)), key())
+        // A cost above the capacity.
+        "memory-denied-flood" | "memory-denied-flood-recorded" => {
+            RateLimitLayer::with_rules(denying(contender), Rule::new(denied_policy(), key()).cost(|_| 2))
         }
         "one" | "alone" => RateLimitLayer::new(redis().await?, policy("bench"), key()),
         "two" => RateLimitLayer::new(redis().await?, policy("bench"), key()).rule(also("second")),
@@ -191,6 +197,21 @@ fn daily_policy(name: &str) -> Policy {
 /// As many units in a window of a day.
 fn window_policy(name: &str) -> Policy {
     Policy::new(name, Quota::per_day(10_000)).algorithm(FixedWindow::anchored())
+}
+
+/// A quota of which each key uses all with its first request. The response says `1 day` for an hour. A shorter wait
+/// would get more words after a second.
+fn denied_policy() -> Policy {
+    Policy::new("bench", Quota::per_day(1))
+}
+
+/// A limiter in process, which records denials if the contender says so.
+fn denying(contender: &str) -> Limiter {
+    let limiter = Limiter::new(MemoryStore::new());
+    if contender.ends_with("-recorded") {
+        let _ = limiter.record_denials();
+    }
+    limiter
 }
 
 async fn redis() -> Result<RedisStore, Failure> {

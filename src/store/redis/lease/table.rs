@@ -112,7 +112,7 @@ impl LeaseTable {
         drop(shard);
         let outcome = Outcome::new(charge, Verdict::Admit, remaining, Duration::from_micros(reset));
         let outcome = outcome.with_granted(charge.cost()).with_lease_receipt(receipt);
-        Spent::Decided(Decision::one(outcome).made_by(DecisionSource::Lease), is_low)
+        Spent::Decided(Decision::one(outcome, 0).made_by(DecisionSource::Lease), is_low)
     }
 
     /// What to lease in addition to the cost of `charge`, and what to return: `None` for a key that is not

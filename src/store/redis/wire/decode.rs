@@ -105,7 +105,7 @@ fn admitted(job: &Job, records: &Records) -> Option<Decision> {
     // Outcomes are made where they are needed, because a closure that returns them would copy them.
     if let [charge] = &job.charges[..] {
         let (count, receipt) = count(0, charge)?;
-        return Some(Decision::one(count.outcome(charge).with_receipt(receipt)));
+        return Some(Decision::one(count.outcome(charge).with_receipt(receipt), made));
     }
     let mut outcomes = Vec::with_capacity(job.charges.len());
     for (place, charge) in job.charges.iter().enumerate() {
@@ -225,16 +225,17 @@ fn decided(job: &Job, records: &Records) -> Option<Decision> {
         Some(own.fold(outcome, |outcome, (_, rest)| outcome.banning(*rest)))
     };
     if let [charge] = charges {
-        return outcome((0, charge)).map(Decision::one);
+        return outcome((0, charge)).map(|outcome| Decision::one(outcome, made));
     }
-    charges.iter().enumerate().map(outcome).collect::<Option<Vec<Outcome>>>().map(Decision::new)
+    let outcomes = charges.iter().enumerate().map(outcome).collect::<Option<Vec<Outcome>>>()?;
+    Some(Decision::new(outcomes).at(made))
 }
 
 /// The decision of a charge, and its lease.
 fn leased(charge: &Charge, lease: &LeaseRequest, records: &Records) -> Option<Reply> {
     let (count, _) = count(Action::Charge, charge, &records.get(0)?)?;
     if count.verdict.is_denied() {
-        let decision = Decision::one(count.outcome(charge));
+        let decision = Decision::one(count.outcome(charge), records.time()?);
         return Some(Reply::Decided(decision, Some(Leased::default())));
     }
     let [units, lifetime, name, mark, _] = records.get(1)?;
@@ -244,7 +245,7 @@ fn leased(charge: &Charge, lease: &LeaseRequest, records: &Records) -> Option<Re
     // Leased units remain too, because they can be charged in this process.
     let remaining = count.remaining.saturating_add(units);
     let outcome = Count { remaining, ..count }.outcome(charge);
-    let decision = Decision::one(outcome.with_lease_receipt(receipt)).with_lease(units > 0);
+    let decision = Decision::one(outcome.with_lease_receipt(receipt), receipt.made).with_lease(units > 0);
     Some(Reply::Decided(decision, Some(leased)))
 }
 

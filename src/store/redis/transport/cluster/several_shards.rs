@@ -52,7 +52,7 @@ async fn shard_by_shard(
     let latest = deadline.max(deadline_in(REPLY_TIMEOUT));
     let is_charge = matches!(job.action, Action::Charge | Action::ChargeUpTo);
     let mut outcomes: Vec<Option<Outcome>> = vec![None; job.charges.len()];
-    let mut first_error = None;
+    let (mut first_error, mut made_at) = (None, None);
     // Whether a shard may have carried out its part.
     let mut may_be_done = false;
     let by_shard = by_shard(&**shards, &job.charges);
@@ -78,6 +78,7 @@ async fn shard_by_shard(
         match shards.decide_in_shard(part.into()).await {
             Ok(decision) => {
                 may_be_done = true;
+                made_at = made_at.max(decision.made_at());
                 for (&position, outcome) in positions.iter().zip(decision.all_outcomes()) {
                     outcomes[position] = Some(outcome.clone());
                 }
@@ -131,7 +132,7 @@ async fn shard_by_shard(
             }
         }
     }
-    let decision = Decision::new(outcomes.into_iter().flatten());
+    let decision = Decision::new(outcomes.into_iter().flatten()).at(made_at.unwrap_or(0));
     job.settled(&decision, None);
     Ok(decision)
 }

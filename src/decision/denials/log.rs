@@ -9,8 +9,8 @@ use std::{
 };
 
 use super::{
-    set::{Entry, Latest, Name, Set},
-    sketch::Sketch,
+    set::{Entry, Latest, Set},
+    sketch::{Name, Sketch},
 };
 use crate::{
     base::{random::random, sync::lock, time::wall_micros},

@@ -8,12 +8,10 @@ use std::{
     time::Duration,
 };
 
-use super::sketch::Sketch;
+use super::sketch::{Name, Sketch};
 use crate::{
     base::sync::lock,
     decision::{DecisionSource, Outcome},
-    key::Key,
-    policy::Policy,
 };
 
 /// The entries of a set.
@@ -46,14 +44,6 @@ pub(super) struct Slot {
 /// One denial of a slot in its `count`.
 const COUNT_BITS: u32 = 48;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
-
-/// The policy and the key of an entry.
-pub(super) struct Name {
-    pub(super) policy: Policy,
-    pub(super) key: Key,
-    /// When the first denial was made, in microseconds since 1970.
-    pub(super) first: u64,
-}
 
 /// An entry as it is at the moment.
 pub(super) struct Entry<'a> {
@@ -209,6 +199,8 @@ mod tests {
     use crate::{
         base::Quota,
         decision::{Charge, Verdict},
+        key::Key,
+        policy::Policy,
     };
 
     #[test]

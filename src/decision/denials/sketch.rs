@@ -7,7 +7,7 @@ use indexmap::{
     map::raw_entry_v1::{RawEntryApiV1, RawEntryMut},
 };
 
-use super::set::Name;
+use crate::{key::Key, policy::Policy};
 
 /// The counters that are left when there are twice as many.
 const COUNTERS: usize = 256;
@@ -20,6 +20,14 @@ pub(super) struct Sketch {
     counters: IndexMap<u64, Counter, ()>,
     /// The most denials that a key without a counter can have had.
     floor: u64,
+}
+
+/// The policy and the key of an entry.
+pub(super) struct Name {
+    pub(super) policy: Policy,
+    pub(super) key: Key,
+    /// When the first denial was made, in microseconds since 1970.
+    pub(super) first: u64,
 }
 
 struct Counter {

@@ -107,21 +107,17 @@ pub(crate) fn encode(jobs: &[&Job], clock: &ServerClock) -> Option<Call> {
     let count = keys.distinct.len();
     let mut command = Cmd::with_capacity(4 + count + texts.len(), 96 + 48 * count + numbers.bytes.len());
     command.arg("EVALSHA").arg(script.hash()).arg(count);
-    // A batch is of one store, so keys under one policy start alike.
-    let (mut name, mut starts) = (Vec::with_capacity(128), Vec::<(&Policy, String)>::with_capacity(4));
+    let (mut name, mut start) = (Vec::with_capacity(128), None::<(&Policy, usize)>);
     for (job, charge) in &keys.distinct {
         let policy = charge.policy();
-        let known = starts.iter().rev().take(RULE_LOOKBACK).position(|(known, _)| policy.is(known));
-        let known = known.unwrap_or_else(|| {
-            starts.push((policy, job.names.start(policy).concat()));
-            0
-        });
-        let (_, start) = &starts[starts.len() - 1 - known];
-        let [first, second, third] = job.names.end(charge.key());
-        name.clear();
-        for part in [start.as_bytes(), first, second, third] {
-            name.extend_from_slice(part);
+        // A batch is of one store, so keys under one policy start alike.
+        let known = start.filter(|(known, _)| policy.is(known)).map(|(_, length)| length);
+        name.truncate(known.unwrap_or(0));
+        if known.is_none() {
+            job.names.start(policy).iter().for_each(|part| name.extend_from_slice(part.as_bytes()));
+            start = Some((policy, name.len()));
         }
+        job.names.end(charge.key()).iter().for_each(|part| name.extend_from_slice(part));
         command.write_arg(&name);
     }
     let has_calendar = numbers.has_calendar;

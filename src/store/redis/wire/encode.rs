@@ -7,7 +7,7 @@ use redis::{Cmd, ErrorKind, RedisResult, RedisWrite as _, ServerErrorKind, Value
 use super::decode::records_of;
 use crate::{
     algorithm::counter::Windows,
-    decision::Charge,
+    decision::{Charge, OneOrMany},
     policy::{MAX_BAN, Policy},
     store::{
         Action, Counts, PenaltyCharge, ServerClock, Spec, StateChange,
@@ -108,7 +108,7 @@ pub(crate) fn encode(jobs: &[&Job], clock: &ServerClock) -> Option<Call> {
     let mut command = Cmd::with_capacity(4 + count + texts.len(), 96 + 48 * count + numbers.bytes.len());
     command.arg("EVALSHA").arg(script.hash()).arg(count);
     let (mut name, mut start) = (Vec::with_capacity(128), None::<(&Policy, usize)>);
-    for (job, charge) in &keys.distinct {
+    for (job, charge) in &*keys.distinct {
         let policy = charge.policy();
         // A batch is of one store, so keys under one policy start alike.
         let known = start.filter(|(known, _)| policy.is(known)).map(|(_, length)| length);
@@ -138,7 +138,7 @@ fn is_usual(job: &Job) -> bool {
 /// The keys of a call.
 struct Keys<'a> {
     /// Each key once.
-    distinct: Vec<(&'a Job, &'a Charge)>,
+    distinct: OneOrMany<(&'a Job, &'a Charge)>,
     /// For each charge, the number of its key, counted from 1; `None` if the keys are distinct and in the
     /// order of the charges.
     places: Option<Vec<usize>>,
@@ -147,8 +147,8 @@ struct Keys<'a> {
 impl<'a> Keys<'a> {
     fn of(jobs: &[&'a Job]) -> Self {
         let count: usize = jobs.iter().map(|job| job.width()).sum();
-        if count == 1 {
-            return Self { distinct: each_charge(jobs).collect(), places: None };
+        if let (1, Some(only)) = (count, each_charge(jobs).next()) {
+            return Self { distinct: only.into(), places: None };
         }
         // The number of a key at the place of its hash, or at the next free one; 0 is free. A `HashMap` is
         // slower. Clients can make keys collide, but a call has at most 512 keys, so comparing them costs
@@ -175,7 +175,7 @@ impl<'a> Keys<'a> {
             places.push(place);
         }
         let is_repeated = distinct.len() < places.len();
-        Self { distinct, places: is_repeated.then_some(places) }
+        Self { distinct: OneOrMany::Many(distinct), places: is_repeated.then_some(places) }
     }
 }
 

@@ -1,6 +1,8 @@
 //! What every other part uses: errors, quotas, results that may come later, time, locks.
 
 mod answer;
+#[cfg(feature = "redis")]
+mod boxed;
 mod error;
 mod outage;
 mod quota;
@@ -27,4 +29,4 @@ pub(crate) use self::{
     under_way::{Guard, UnderWay},
 };
 #[cfg(feature = "redis")]
-pub(crate) use self::{answer::SharedResult, error::Fault};
+pub(crate) use self::{answer::SharedResult, boxed::box_in_place, error::Fault};

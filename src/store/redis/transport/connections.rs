@@ -23,7 +23,7 @@ use super::{
     target::Sender,
 };
 use crate::{
-    base::{Error, Fault, sync::lock},
+    base::{Error, Fault, box_in_place, sync::lock},
     store::redis::{
         error::{from_redis, is_broken, not_connected},
         job::Job,
@@ -236,7 +236,7 @@ impl<M: ConnectionManager> Sender for Arc<Connections<M>> {
     }
 
     fn connection(&self) -> BoxFuture<'_, RedisResult<Self::Connection>> {
-        Box::pin(connection(&self.pool, &self.health))
+        box_in_place(|| connection(&self.pool, &self.health))
     }
 
     async fn send_batch(&self, slot: &mut Slot<M>, jobs: &[&Job]) -> Result<(), Error> {

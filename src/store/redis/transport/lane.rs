@@ -41,7 +41,7 @@ use super::{
 #[cfg(feature = "metrics")]
 use crate::base::sync::lock;
 use crate::{
-    base::{Error, ErrorKind},
+    base::{Error, ErrorKind, box_in_place},
     decision::Decision,
     store::redis::{
         error::not_connected,
@@ -83,13 +83,12 @@ pub(super) fn begin<S: Sender>(
     lock(&job.entered).get_or_insert(entered);
     match target.queue.enter(job.clone(), entered) {
         Ok(ticket) if ticket.is_alone => {
-            let lane = target.queue.lone.open(Lane::new(target.clone()).carry(true));
+            let lane = target.queue.lone.open(lane_of(&target, true));
             Some(Box::pin(async move { target.health.finish(&job, lane.reply(&job).await) }))
         }
         Ok(ticket) => {
             if ticket.opens_lane {
-                // Boxed because the runtime moves it more than once.
-                tokio::spawn(Box::pin(Lane::new(target.clone()).carry(false)));
+                tokio::spawn(lane_of(&target, false));
             }
             (!ticket.is_watched).then(|| wait(target, job).boxed())
         }
@@ -124,6 +123,12 @@ async fn wait<S: Sender>(target: Arc<Target<S>>, job: Arc<Job>) -> Result<Decisi
     target.health.finish(&job, reply)
 }
 
+/// A lane that was opened in the queue of `target`.
+// Boxed because it is large, and the runtime moves its tasks more than once.
+fn lane_of<S: Sender>(target: &Arc<Target<S>>, is_immediate: bool) -> BoxFuture<'static, ()> {
+    box_in_place(|| Lane { target: target.clone(), closed: false }.carry(is_immediate))
+}
+
 /// An open lane of the queue.
 struct Lane<S: Sender> {
     target: Arc<Target<S>>,
@@ -131,11 +136,6 @@ struct Lane<S: Sender> {
 }
 
 impl<S: Sender> Lane<S> {
-    /// A lane that was opened in the queue of `target`.
-    const fn new(target: Arc<Target<S>>) -> Self {
-        Self { target, closed: false }
-    }
-
     /// Sends batches as long as decisions wait, the first one immediately if `is_immediate`, or after the
     /// ready tasks.
     async fn carry(mut self, mut is_immediate: bool) {
@@ -267,7 +267,7 @@ fn open_another<S: Sender>(target: &Arc<Target<S>>) {
     if let Ok(runtime) = Handle::try_current()
         && target.queue.open_another()
     {
-        runtime.spawn(Box::pin(Lane::new(target.clone()).carry(false)));
+        runtime.spawn(lane_of(target, false));
     }
 }
 

@@ -7,14 +7,14 @@
 //! answer leaves the lane to a task if others wait.
 
 use std::{
-    future::{Future, poll_fn},
+    future::poll_fn,
     mem,
-    pin::Pin,
     sync::{Arc, Mutex},
     task::Waker,
     time::Duration,
 };
 
+use futures_util::future::BoxFuture;
 use tokio::{runtime::Handle, time::sleep};
 
 use crate::{
@@ -45,7 +45,7 @@ struct Inner {
 }
 
 struct ByCaller {
-    lane: Pin<Box<dyn Future<Output = ()> + Send>>,
+    lane: BoxFuture<'static, ()>,
     /// Woken if a task takes the lane over.
     caller: Option<Waker>,
 }
@@ -56,8 +56,8 @@ pub(super) struct LoneLane(Arc<Inner>);
 
 impl LoneLanes {
     /// A lane that its caller polls. Call it in a runtime.
-    pub(super) fn open(self: &Arc<Self>, lane: impl Future<Output = ()> + Send + 'static) -> LoneLane {
-        let by_caller = ByCaller { lane: Box::pin(lane), caller: None };
+    pub(super) fn open(self: &Arc<Self>, lane: BoxFuture<'static, ()>) -> LoneLane {
+        let by_caller = ByCaller { lane, caller: None };
         let lane = Arc::new(Inner { runtime: Handle::current(), by_caller: Mutex::new(Some(by_caller)) });
         let was_watched = {
             let mut latest = lock(&self.0);

@@ -93,8 +93,9 @@ impl TimeLeft {
                 return Poll::Ready((None, false));
             }
             let now = Instant::now();
-            let since = now - last.replace(now).unwrap_or(now);
-            self.left = self.left.saturating_sub(since.min(self.step + TOLERANCE));
+            if let Some(last) = last.replace(now) {
+                self.left = self.left.saturating_sub((now - last).min(self.step + TOLERANCE));
+            }
             Poll::Pending
         })
     }

@@ -139,9 +139,10 @@ impl<S: Sender> Lane<S> {
     /// Sends batches as long as decisions wait, the first one immediately if `is_immediate`, or after the
     /// ready tasks.
     async fn carry(mut self, mut is_immediate: bool) {
-        let mut batch = Vec::new();
+        // A lone decision needs no more room.
+        let mut batch = Vec::with_capacity(1);
         let mut slot = None;
-        let mut held_since = None;
+        let mut hold_until = None;
         loop {
             // Callers that were just answered may send their next decision, which then joins this batch.
             if !mem::take(&mut is_immediate) {
@@ -158,7 +159,7 @@ impl<S: Sender> Lane<S> {
                     Some(connection) => slot = Some(connection),
                     None => continue,
                 }
-                held_since = None;
+                hold_until = None;
             }
             let sent = self.target.queue.fill(&mut batch, |wait| self.target.health.not_sent(wait));
             if batch.is_empty() {
@@ -166,7 +167,7 @@ impl<S: Sender> Lane<S> {
                 continue;
             }
             metric!(batch_sent(batch.len()));
-            let held_since = *held_since.get_or_insert(sent.at);
+            let hold_until = *hold_until.get_or_insert(sent.at + MAX_HOLD);
             let (one, several);
             let jobs = match &batch[..] {
                 [only] => {
@@ -180,11 +181,11 @@ impl<S: Sender> Lane<S> {
             };
             jobs.iter().for_each(|job| job.sending());
             let span = CallSpan::begin(jobs, &self.target.health.server);
-            let reply = self.target.sender.send_batch(&mut slot, jobs);
             // Its jobs are all patient or none is.
             let is_patient = jobs.iter().any(|job| job.is_patient);
             let (mut late, mut is_late) = (None, is_patient);
-            let ended = while_ticking(pin!(reply), || {
+            // Pinned where it is made, since it is large.
+            let ended = while_ticking(pin!(self.target.sender.send_batch(&mut slot, jobs)), || {
                 let now = self.target.queue.tick();
                 late = expire(&batch, now, || self.target.health.late()).or_else(|| late.take());
                 // Decisions that waited for others are late soon after they are sent, all lanes' at the same
@@ -201,17 +202,18 @@ impl<S: Sender> Lane<S> {
             .await;
             span.end(&ended);
             let now = Instant::now();
+            let taken = now - sent.at;
             // A call that was late is recorded already, unless it is patient. Its reply does not show that
             // Redis answers in time.
-            if !is_late || now - sent.at <= self.target.health.deadline {
+            if !is_late || taken <= self.target.health.deadline {
                 self.target.record(&ended);
             }
             let is_answered = !ended.is_err_and(|error| is_silence(&error));
-            let distance = is_answered.then(|| (now - sent.at).saturating_sub(sent.redis_time));
+            let distance = is_answered.then(|| taken.saturating_sub(sent.redis_time));
             is_immediate = self.target.queue.record(batch.len(), distance);
             // Wakes the callers.
             batch.clear();
-            if now - held_since > MAX_HOLD {
+            if now > hold_until {
                 slot = None;
             }
         }

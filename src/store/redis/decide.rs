@@ -81,10 +81,11 @@ impl Store for RedisStore {
         let frees_units = matches!(action, Action::Refund | Action::Ban)
             || lease.as_ref().is_some_and(|lease| lease.returned().frees_units());
         let denial = deny_cache.map(|deny_cache| DenyObserver::new(deny_cache, now, frees_units));
-        let job = Job { lease, denial, ..self.job(action, charges.into(), script) };
+        // Made where it is moved to, because each move copies it.
+        let job = || Job { lease, denial, ..self.job(action, charges.into(), script) };
         let is_leased = |charge: &Charge| charge.policy().settings().max_lease.is_some();
         let returns_leases = action == Action::Refund && charges.iter().any(is_leased);
-        if returns_leases { self.return_leases_and_refund(job) } else { job.into_answer() }
+        if returns_leases { self.return_leases_and_refund(job()) } else { job().into_answer() }
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {

@@ -10,6 +10,7 @@
 //! | `lookup` | `lookup` | asynchronous lookups of clients and their policies, cached |
 //! | `prices` | `prices` | prices of language models, and calls that are charged the tokens and the money that their answers report |
 //! | `serde` | `config` | policies in configuration files; explanations are serialized |
+//! | `streamed-credentials` | `credentials` | a credentials provider of redis-rs, such as the one of Entra ID, for a `RedisStore` |
 //! | `testing` | `testing` | tests that compare a custom algorithm's Lua file with its Rust twin on random steps |
 //! | `usage` | `usage` | a route on which clients see their own limits: used, remaining, until when |
 //!
@@ -73,6 +74,9 @@ mod capacity;
 #[cfg(feature = "serde")]
 #[cfg_attr(docsrs, doc(cfg(feature = "serde")))]
 pub mod config;
+#[cfg(feature = "streamed-credentials")]
+#[cfg_attr(docsrs, doc(cfg(feature = "streamed-credentials")))]
+pub mod credentials;
 #[cfg(feature = "explain")]
 #[cfg_attr(docsrs, doc(cfg(feature = "explain")))]
 pub mod explain;

@@ -14,9 +14,6 @@ mod watchers;
 use self::action::Counts;
 #[cfg(feature = "redis")]
 pub(crate) use self::clock::ServerClock;
-#[cfg(feature = "streamed-credentials")]
-#[cfg_attr(docsrs, doc(cfg(feature = "streamed-credentials")))]
-pub use self::redis::StreamedCredentials;
 #[cfg(feature = "redis")]
 pub use self::redis::{
     Credentials, CredentialsProvider, LeaseStatus, ProbeReport, RedisStoreBuilder, Servers,

@@ -22,9 +22,9 @@ use support::{
 };
 use tokio::sync::mpsc;
 use tower_ratelimit::{
-    Decision, Error, ErrorKind, FailureMode, Key, Limiter, Policy, RedisStore,
-    store::{Credentials, StreamedCredentials},
+    Decision, Error, ErrorKind, FailureMode, Key, Limiter, Policy, RedisStore, store::Credentials,
 };
+use tower_ratelimit_extra::credentials::StreamedCredentials;
 
 async fn decide(limiter: &Limiter, policy: &Policy) -> Decision {
     limiter.check(policy, &Key::new("all"), 1).await.unwrap()

@@ -21,8 +21,6 @@ mod store;
 mod transport;
 mod wire;
 
-#[cfg(feature = "streamed-credentials")]
-pub use self::credentials::StreamedCredentials;
 pub use self::{
     connect::{ProbeReport, RedisStoreBuilder, Servers},
     credentials::{Credentials, CredentialsProvider},

@@ -9,12 +9,8 @@ mod authenticator;
 mod cluster;
 mod credentials;
 mod session;
-#[cfg(feature = "streamed-credentials")]
-mod streamed;
 
 #[cfg(feature = "cluster")]
 pub(super) use self::cluster::{Bridge, opening};
 pub use self::credentials::{Credentials, CredentialsProvider};
-#[cfg(feature = "streamed-credentials")]
-pub use self::streamed::StreamedCredentials;
 pub(super) use self::{authenticator::Authenticator, session::Session};

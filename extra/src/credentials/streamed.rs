@@ -1,22 +1,24 @@
-//! A provider of redis-rs as one of this crate.
+//! A credentials provider of redis-rs as one of a store.
 
 use std::{
     fmt,
     future::poll_fn,
     pin::Pin,
-    sync::{Arc, Mutex},
-    task::{Context, Poll, ready},
+    sync::Arc,
+    task::{Context, Poll},
     time::Duration,
 };
 
 use futures_util::Stream;
+use parking_lot::Mutex;
 use redis::{
     RedisResult,
     auth::{BasicAuth, StreamingCredentialsProvider},
 };
-
-use super::credentials::{Credentials, CredentialsProvider};
-use crate::base::{Answer, Error, ErrorKind, sync::lock};
+use tower_ratelimit::{
+    Answer, Error, ErrorKind,
+    store::{Credentials, CredentialsProvider},
+};
 
 /// The credentials that a provider of redis-rs sends, such as its `EntraIdCredentialsProvider`.
 ///
@@ -25,18 +27,43 @@ use crate::base::{Answer, Error, ErrorKind, sync::lock};
 ///
 /// # Example
 ///
-/// ```no_run
-/// use tower_ratelimit::{
-///     RedisStore, bb8_redis::redis::auth::StreamingCredentialsProvider, store::StreamedCredentials,
-/// };
+/// `EntraIdCredentialsProvider` is a type of the crate `redis` 1 with its feature `entra-id`. Call its method
+/// `start`, and pass it where this example passes `Tokens`:
 ///
-/// # async fn example(
-/// #     entra_id: impl StreamingCredentialsProvider + 'static,
-/// # ) -> Result<(), tower_ratelimit::Error> {
-/// let store = RedisStore::builder()
-///     .credentials(StreamedCredentials::new(entra_id))
-///     .connect("rediss://limits.redis.cache.windows.net:6380")
-///     .await?;
+/// ```
+/// use std::{pin::Pin, time::Duration};
+///
+/// use futures_util::{Stream, stream};
+/// use redis::{
+///     RedisResult,
+///     auth::{BasicAuth, StreamingCredentialsProvider},
+/// };
+/// use tower_ratelimit::{
+///     Error, RedisStore,
+///     store::{Credentials, CredentialsProvider},
+/// };
+/// use tower_ratelimit_extra::credentials::StreamedCredentials;
+///
+/// /// Sends one token, which has no end.
+/// struct Tokens;
+///
+/// impl StreamingCredentialsProvider for Tokens {
+///     fn subscribe(&self) -> Pin<Box<dyn Stream<Item = RedisResult<BasicAuth>> + Send>> {
+///         let token = BasicAuth::new("limits".to_owned(), "a token".to_owned());
+///         Box::pin(stream::iter([Ok(token)]))
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Error> {
+/// let provider = StreamedCredentials::new(Tokens);
+/// let sent = Credentials::new("limits", "a token").refresh_after(Duration::from_secs(1));
+/// assert_eq!(provider.credentials().await?, sent);
+///
+/// // With the feature `tls-rustls` of `tower-ratelimit`, a URL of a server with TLS starts with `rediss://`.
+/// let store =
+///     RedisStore::builder().credentials(provider).connect_lazy("redis://limits.example.com:6379")?;
+/// # drop(store);
 /// # Ok(())
 /// # }
 /// ```
@@ -95,10 +122,7 @@ impl Subscription {
 impl CredentialsProvider for StreamedCredentials {
     fn credentials(&self) -> Answer<Credentials> {
         let subscription = self.0.clone();
-        Answer::pending(poll_fn(move |cx| {
-            let credentials = ready!(lock(&subscription).poll(cx));
-            Poll::Ready(credentials)
-        }))
+        Answer::pending(poll_fn(move |cx| subscription.lock().poll(cx)))
     }
 }
 

@@ -22,7 +22,8 @@ use support::{
 };
 use tokio::sync::mpsc;
 use tower_ratelimit::{
-    Decision, Error, ErrorKind, FailureMode, Key, Limiter, Policy, RedisStore, store::Credentials,
+    Decision, Error, ErrorKind, FailureMode, Key, Limiter, Policy, RedisStore,
+    store::{Credentials, CredentialsProvider as _},
 };
 use tower_ratelimit_extra::credentials::StreamedCredentials;
 
@@ -191,4 +192,21 @@ async fn a_provider_of_redis_rs_authenticates_open_connections_again() {
     );
     let () = server.command(&["ACL", "DELUSER", "one"]);
     assert!(decide(&limiter, &policy).await.failure().is_none());
+}
+
+/// A stream may panic if it is polled after its end, and this one does.
+#[tokio::test]
+async fn the_credentials_of_a_provider_of_redis_rs_remain_after_the_end_of_its_stream() {
+    for name in [Some("one"), None] {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        if let Some(name) = name {
+            sender.send(BasicAuth::new(name.to_owned(), "secret".to_owned())).unwrap();
+        }
+        drop(sender);
+        let provider = StreamedCredentials::new(Sent(Mutex::new(Some(receiver))));
+        let sent = name.map(|name| Credentials::new(name, "secret").refresh_after(Duration::from_secs(1)));
+        for _ in 0..3 {
+            assert_eq!(provider.credentials().await.ok(), sent);
+        }
+    }
 }

@@ -3,13 +3,15 @@
 use std::{
     fmt,
     future::poll_fn,
-    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
-use futures_util::Stream;
+use futures_util::{
+    StreamExt as _,
+    stream::{BoxStream, Fuse},
+};
 use parking_lot::Mutex;
 use redis::{
     RedisResult,
@@ -71,7 +73,8 @@ use tower_ratelimit::{
 pub struct StreamedCredentials(Arc<Mutex<Subscription>>);
 
 struct Subscription {
-    stream: Pin<Box<dyn Stream<Item = RedisResult<BasicAuth>> + Send>>,
+    /// Fused, because a store asks for credentials after its end too.
+    stream: Fuse<BoxStream<'static, RedisResult<BasicAuth>>>,
     latest: Option<Credentials>,
     /// It may stop to send when it is dropped.
     _provider: Box<dyn StreamingCredentialsProvider>,
@@ -83,7 +86,7 @@ const LOOK: Duration = Duration::from_secs(1);
 impl StreamedCredentials {
     /// Subscribes to `provider`, and keeps it.
     pub fn new(provider: impl StreamingCredentialsProvider + 'static) -> Self {
-        let (stream, latest, _provider) = (provider.subscribe(), None, Box::new(provider));
+        let (stream, latest, _provider) = (provider.subscribe().fuse(), None, Box::new(provider));
         Self(Arc::new(Mutex::new(Subscription { stream, latest, _provider })))
     }
 }
@@ -93,7 +96,7 @@ impl Subscription {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Credentials, Error>> {
         let mut failure = None;
         loop {
-            match self.stream.as_mut().poll_next(cx) {
+            match self.stream.poll_next_unpin(cx) {
                 Poll::Ready(Some(Ok(auth))) => {
                     self.latest =
                         Some(Credentials::new(auth.username(), auth.password()).refresh_after(LOOK));

@@ -4,14 +4,15 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::Debug,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use http::request::Parts;
 use support::{
-    RedisServer, day,
+    RedisServer, day, eventually, fake_server,
     inner::{ask, get},
-    listen_with, store,
+    let_others_run, listen_with, settings, store,
 };
 use tower_ratelimit::{
     Answer, Charge, Decision, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer,
@@ -242,6 +243,126 @@ async fn a_decision_in_an_outage_has_the_failure_mode_and_the_kind_of_the_failur
         spans_of(async { limiter.check(&closed, &Key::new("alice"), 1).await.unwrap_err() }).await;
     let (_, span) = &spans.named("ratelimit.decision")[0];
     assert_eq!(span.fields["otel.status_code"], "ERROR");
+}
+
+/// How calls ended: the decisions in them, `error.type` and `otel.status_code`.
+fn ends(spans: &Spans) -> Vec<[String; 3]> {
+    let calls = spans.named("ratelimit.call");
+    let of = |call: &Seen, name: &str| call.fields.get(name).cloned().unwrap_or_default();
+    let end =
+        |call: &Seen| ["ratelimit.batch.size", "error.type", "otel.status_code"].map(|name| of(call, name));
+    calls.iter().filter(|(_, call)| call.has_ended).map(|(_, call)| end(call)).collect()
+}
+
+/// Asserts that one call was made for `decide`, with one decision in it, which ended so.
+async fn assert_ends<T>(name: &str, decide: impl Future<Output = T>, [kind, status]: [&str; 2]) {
+    let (_, spans) = spans_of(decide).await;
+    // The call of a decision that is late ends later.
+    assert!(eventually(async || !ends(&spans).is_empty()).await, "{name}");
+    assert_eq!(ends(&spans), [["1", kind, status]], "{name}");
+    let (_, decision) = &spans.named("ratelimit.decision")[0];
+    assert_eq!(decision.fields.get("error.type").map_or("", String::as_str), kind, "{name}");
+}
+
+#[tokio::test]
+async fn a_call_whose_decision_fails_has_the_kind_of_the_failure() {
+    const FAILED: [&str; 2] = ["failed", "ERROR"];
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    // One is decided by usual.lua, and one by the rest of the script.
+    let (usual, other) = (day("usual", 10), Policy::new("other", Quota::per_day(10)).shadow());
+    let key = Key::new("alice");
+    let decide = async |policy: &Policy| limiter.check(policy, &key, 1).await.unwrap();
+    let () = server.command(&["SET", "rl:usual:fixed-window:{mallory}", "nonsense"]);
+    let mallory = Key::new("mallory");
+    assert_ends("foreign", async { limiter.check(&usual, &mallory, 1).await }, FAILED).await;
+    for (name, fail, mend) in [
+        ("full", &["CONFIG", "SET", "maxmemory", "1"][..], &["CONFIG", "SET", "maxmemory", "0"][..]),
+        ("a replica", &["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"]),
+        (
+            "no permission",
+            &["ACL", "SETUSER", "default", "-evalsha"],
+            &["ACL", "SETUSER", "default", "+evalsha"],
+        ),
+        (
+            "no permission in the script",
+            &["ACL", "SETUSER", "default", "-set", "-setrange"],
+            &["ACL", "SETUSER", "default", "+@all"],
+        ),
+    ] {
+        let () = server.command(fail);
+        assert_ends(name, decide(&usual), FAILED).await;
+        assert_ends(name, decide(&other), FAILED).await;
+        let () = server.command(mend);
+        let is_mended =
+            async || decide(&usual).await.failure().is_none() && decide(&other).await.failure().is_none();
+        assert!(eventually(is_mended).await, "{name}");
+        assert_ends(name, decide(&usual), ["", ""]).await;
+    }
+    for (answer, kind) in [
+        ("-BUSY Redis is busy running a script.\r\n", "failed"),
+        ("-NOAUTH Authentication required.\r\n", "failed"),
+        ("-LOADING Redis is loading the dataset in memory\r\n", "failed"),
+        ("-OOM command not allowed when used memory > 'maxmemory'.\r\n", "failed"),
+        (":1\r\n", "reply"),
+        ("$8\r\n12345678\r\n", "reply"),
+        ("this is another protocol\r\n", "disconnected"),
+    ] {
+        let url = fake_server::scripted(move |_| answer.into()).await;
+        let limiter = Limiter::new(settings().connect_lazy(&*url).unwrap());
+        assert_ends(answer, async { limiter.check(&usual, &key, 1).await }, [kind, "ERROR"]).await;
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_is_late_or_breaks_has_the_kind_of_the_failure() {
+    let mut server = RedisServer::start();
+    let (policy, key) = (day("plan", 10), Key::new("alice"));
+    let deadline = Duration::from_millis(50);
+    let impatient =
+        Limiter::new(RedisStore::builder().deadline(deadline).connect_lazy(&*server.url()).unwrap());
+    let connected = async || impatient.check(&policy, &key, 1).await.unwrap().failure().is_none();
+    assert!(eventually(connected).await);
+    server.signal("STOP");
+    let late = async {
+        let decision = impatient.check(&policy, &key, 1).await.unwrap();
+        // The reply comes after the deadline.
+        server.signal("CONT");
+        decision
+    };
+    assert_ends("late", late, ["timeout", "ERROR"]).await;
+    let patient = Limiter::new(store(&server).await);
+    patient.check(&policy, &key, 1).await.unwrap();
+    server.signal("STOP");
+    let broken = async {
+        let decide = patient.check(&policy, &key, 1);
+        let kill = async {
+            let_others_run().await;
+            server.kill();
+        };
+        join(decide, kill).await
+    };
+    assert_ends("broken", broken, ["disconnected", "ERROR"]).await;
+}
+
+#[tokio::test]
+async fn a_batch_has_an_error_only_if_all_of_its_decisions_fail() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(store(&server).await);
+    let policy = day("plan", 10);
+    let () = server.command(&["SET", "rl:plan:fixed-window:{mallory}", "nonsense"]);
+    let ends_of = async |keys: [&str; 5]| {
+        let keys = keys.map(Key::new);
+        let decide = async { join_all(keys.iter().map(|key| limiter.check(&policy, key, 1))).await };
+        ends(&spans_of(decide).await.1)
+    };
+    let is_batch = |[size, ..]: &[String; 3]| size != "1";
+    let some_fail = ends_of(["alice", "mallory", "bob", "mallory", "carol"]).await;
+    assert!(some_fail.iter().any(is_batch), "{some_fail:?}");
+    assert!(some_fail.iter().all(|[_, kind, status]| kind.is_empty() && status.is_empty()), "{some_fail:?}");
+    let all_fail = ends_of(["mallory"; 5]).await;
+    assert!(all_fail.iter().any(is_batch), "{all_fail:?}");
+    assert!(all_fail.iter().all(|[_, kind, status]| kind == "failed" && status == "ERROR"), "{all_fail:?}");
 }
 
 #[tokio::test]

@@ -146,7 +146,7 @@ pub(crate) async fn decide_once(store: &RedisStore, policy: &Policy) -> Result<(
     });
     let decided = match decided {
         // The next decision has the right windows.
-        Err(error) if error.fault() == Some(Fault::OtherWindow) => Ok(()),
+        Err(error) if wire::is_of_another_window(&error) => Ok(()),
         decided => decided.map(drop),
     };
     let deleted = ask(store, store.delete(policy, &key)).await;

@@ -97,11 +97,11 @@ impl<M: ConnectionManager> Connections<M> {
         let Some(call) = wire::encode(jobs, &self.health.clock) else { return Ok(()) };
         let (ended, again) = match self.exchange(slot, &call).await {
             Ok(reply) => {
-                let undecided = wire::answer(reply, jobs, call.calendar(&self.health.clock));
-                if undecided.is_empty() {
+                let failed = wire::answer(reply, jobs, call.calendar(&self.health.clock));
+                if failed.is_empty() {
                     return Ok(());
                 }
-                (Ok(()), undecided_again(undecided, repeats))
+                (wire::ended(&failed, jobs.len()), failed_in_reply(failed, repeats))
             }
             Err(failed) => {
                 let again = failed_again(&failed, &call, jobs, repeats);
@@ -244,14 +244,19 @@ impl<M: ConnectionManager> Sender for Arc<Connections<M>> {
     }
 }
 
-/// The jobs of a call to send again, of those that its reply does not decide. Without `repeats` it answers
-/// them, and returns none.
-fn undecided_again(undecided: Vec<(&Job, Error)>, repeats: u8) -> Vec<&Job> {
-    if repeats > 0 {
-        return undecided.into_iter().map(|(job, _)| job).collect();
+/// The jobs of a call with a reply to send again, of those that have `failed`: none without `repeats`. Answers the
+/// others.
+#[cold]
+fn failed_in_reply(failed: Vec<(&Job, Error)>, repeats: u8) -> Vec<&Job> {
+    let mut again = Vec::new();
+    for (job, error) in failed {
+        if repeats > 0 && wire::is_of_another_window(&error) {
+            again.push(job);
+        } else {
+            job.answer(Err(error));
+        }
     }
-    undecided.into_iter().for_each(|(job, error)| job.answer(Err(error)));
-    Vec::new()
+    again
 }
 
 /// The jobs of a call without a reply to send again: none without `repeats`. Answers the others.

@@ -34,7 +34,7 @@ use super::{
     connections::MAX_BACKOFF,
     deadline::{TimeLeft, while_ticking},
     lone::STUCK,
-    queue::expire,
+    queue::{fail_all, late},
     span::CallSpan,
     target::{Sender, Target},
 };
@@ -180,18 +180,20 @@ impl<S: Sender> Lane<S> {
                 }
             };
             jobs.iter().for_each(|job| job.sending());
-            let span = CallSpan::begin(jobs, &self.target.health.server);
+            let mut span = CallSpan::begin(jobs, &self.target.health.server);
             // Its jobs are all patient or none is.
             let is_patient = jobs.iter().any(|job| job.is_patient);
-            let (mut late, mut is_late) = (None, is_patient);
+            let (mut last_late, mut is_late) = (None, is_patient);
             // Pinned where it is made, since it is large.
             let ended = while_ticking(pin!(self.target.sender.send_batch(&mut slot, jobs)), || {
                 let now = self.target.queue.tick();
-                late = expire(&batch, now, || self.target.health.late()).or_else(|| late.take());
+                span.expire(late(&batch, now));
+                last_late =
+                    fail_all(late(&batch, now), || self.target.health.late()).or_else(|| last_late.take());
                 // Decisions that waited for others are late soon after they are sent, all lanes' at the same
                 // time. That says nothing about Redis, which may answer in time.
                 if now - sent.counted >= self.target.health.deadline / 2
-                    && let Some(late) = late.take()
+                    && let Some(late) = last_late.take()
                     && !mem::replace(&mut is_late, true)
                 {
                     self.target.record::<()>(&Err(late));

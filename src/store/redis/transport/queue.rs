@@ -354,14 +354,16 @@ impl Drop for Queued {
     }
 }
 
-/// Fails the undecided decisions of a batch whose deadlines have passed at the time `now`. Returns the last
-/// one's error.
-pub(super) fn expire(batch: &[Queued], now: Duration, error: impl Fn() -> Error) -> Option<Error> {
-    fail_all(batch.iter().filter(|waiting| waiting.deadline <= now && waiting.job.is_open()), error)
+/// The undecided decisions of a batch whose deadlines have passed at the time `now`.
+pub(super) fn late(batch: &[Queued], now: Duration) -> impl Iterator<Item = &Queued> {
+    batch.iter().filter(move |waiting| waiting.deadline <= now && waiting.job.is_open())
 }
 
 /// Fails all, if there are any. Returns the last one's error.
-fn fail_all<'a>(waiting: impl IntoIterator<Item = &'a Queued>, error: impl Fn() -> Error) -> Option<Error> {
+pub(super) fn fail_all<'a>(
+    waiting: impl IntoIterator<Item = &'a Queued>,
+    error: impl Fn() -> Error,
+) -> Option<Error> {
     waiting.into_iter().map(|waiting| waiting.job.fail(error())).last().map(|()| error())
 }
 

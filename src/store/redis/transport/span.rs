@@ -3,6 +3,9 @@
 #[cfg(feature = "tracing")]
 use tracing::{Span, field::Empty};
 
+use super::queue::Queued;
+#[cfg(feature = "tracing")]
+use crate::base::ErrorKind;
 use crate::{base::Error, decision::DecisionSpan, store::redis::job::Job};
 
 /// The span of a call that is under way. It does nothing unless one of the decisions has a span.
@@ -10,7 +13,14 @@ use crate::{base::Error, decision::DecisionSpan, store::redis::job::Job};
 pub(super) struct CallSpan {
     // Boxed because it is rare, and part of the future of a lane.
     #[cfg(feature = "tracing")]
-    span: Option<Box<Span>>,
+    call: Option<Box<Call>>,
+}
+
+#[cfg(feature = "tracing")]
+struct Call {
+    span: Span,
+    /// The decisions that are not late.
+    in_time: usize,
 }
 
 impl CallSpan {
@@ -64,15 +74,36 @@ impl CallSpan {
                 decision.follows_from(&span);
             }
         }
-        Self { span: Some(Box::new(span)) }
+        Self { call: Some(Box::new(Call { span, in_time: jobs.len() })) }
+    }
+
+    /// Records that these decisions are `late` while the call is under way.
+    pub(super) fn expire<'a>(&mut self, late: impl Iterator<Item = &'a Queued>) {
+        if let Some(call) = &mut self.call {
+            call.in_time -= late.count();
+        }
     }
 
     #[inline]
     pub(super) fn end(self, ended: &Result<(), Error>) {
-        if let (Some(span), Err(error)) = (self.span, ended) {
-            span.record("error.type", error.kind().as_str());
-            span.record("otel.status_code", "ERROR");
+        if let Some(call) = self.call {
+            call.end(ended);
         }
+    }
+}
+
+#[cfg(feature = "tracing")]
+impl Call {
+    /// A call that is answered after all deadlines has failed, because no caller has its decision.
+    #[cold]
+    fn end(&self, ended: &Result<(), Error>) {
+        let kind = match ended {
+            Err(error) => error.kind(),
+            Ok(()) if self.in_time == 0 => ErrorKind::StoreTimeout,
+            Ok(()) => return,
+        };
+        self.span.record("error.type", kind.as_str());
+        self.span.record("otel.status_code", "ERROR");
     }
 }
 
@@ -82,6 +113,8 @@ impl CallSpan {
     fn of(_: &[&Job], _: &str) -> Self {
         Self {}
     }
+
+    pub(super) fn expire<'a>(&mut self, _: impl Iterator<Item = &'a Queued>) {}
 
     pub(super) fn end(self, _: &Result<(), Error>) {}
 }

@@ -48,8 +48,9 @@ pub(super) trait Sender: Send + Sync + 'static {
     fn connection(&self) -> BoxFuture<'_, RedisResult<Self::Connection>>;
 
     /// Sends `jobs`, which know that they are sent, as one batch: on the connection in `slot` or on another
-    /// one. Leaves a connection in `slot` if it can be used again. Sets the decision of each job, and returns
-    /// how the call ended: if Redis has answered one decision, it has answered the call.
+    /// one. Leaves a connection in `slot` if it can be used again. Answers each job, and returns how the call
+    /// ended: with an error if no decision was made, and with one that is a silence only if Redis has not
+    /// answered any of them.
     fn send_batch(
         &self,
         slot: &mut Option<Self::Connection>,

@@ -29,20 +29,35 @@ const NEVER: f64 = -1.0;
 /// The largest exact integer in Lua.
 const MAX_EXACT: f64 = 9_007_199_254_740_992.0;
 
-/// Answers `jobs` with the reply to their call. Returns those that the script did not decide, because the
-/// windows in the call do not include the server's time. `clock` follows it now, so another call has the right
-/// ones. `None` for a call without such windows.
+/// Answers `jobs` with the reply to their call. Returns those that failed, for the caller to answer or to send
+/// again: see [`is_of_another_window`]. `clock` follows the server's time, or is `None` for a call without
+/// windows of a calendar.
 pub(crate) fn answer<'a>(
     reply: Value,
     jobs: &[&'a Job],
     clock: Option<&ServerClock>,
 ) -> Vec<(&'a Job, Error)> {
-    let mut undecided = Vec::new();
+    let mut failed = Vec::new();
     decode(reply, jobs, clock, |job, reply| match reply {
-        Err(error) if error.fault() == Some(Fault::OtherWindow) => undecided.push((job, error)),
+        Err(error) => failed.push((job, error)),
         reply => job.answer(reply),
     });
-    undecided
+    failed
+}
+
+/// How a call with a reply ended in which these of all `jobs` have `failed`: with an error if all have.
+#[cold]
+pub(crate) fn ended(failed: &[(&Job, Error)], jobs: usize) -> Result<(), Error> {
+    match failed.first() {
+        Some((_, error)) if failed.len() == jobs => Err(error.clone()),
+        _ => Ok(()),
+    }
+}
+
+/// Whether the script did not make a decision because the windows in the call do not include the server's time.
+/// The clock has that time, so another call has the right windows.
+pub(crate) fn is_of_another_window(error: &Error) -> bool {
+    error.fault() == Some(Fault::OtherWindow)
 }
 
 /// Splits the reply to `jobs` into a reply for each job, in their order. Denials, leases and errors are

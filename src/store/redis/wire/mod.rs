@@ -4,6 +4,6 @@ mod decode;
 mod encode;
 
 pub(super) use self::{
-    decode::{answer, decision, decode, has_fault, unexpected},
+    decode::{answer, decision, decode, ended, has_fault, is_of_another_window, unexpected},
     encode::{Call, encode},
 };

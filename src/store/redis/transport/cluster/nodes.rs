@@ -98,13 +98,17 @@ impl Sender for Arc<Nodes> {
         };
         let error = match or_late(timeout_at(until, attempt).await.ok()) {
             Ok(reply) => {
-                for (job, _) in wire::answer(reply, jobs, call.calendar(clock)) {
-                    // The next call has the windows at the server's time.
-                    if let Err(error) = self.send_alone(job, until).await {
-                        job.answer(Err(error));
-                    }
+                let failed = wire::answer(reply, jobs, call.calendar(clock));
+                let mut ended = Some(wire::ended(&failed, jobs.len()));
+                for (job, error) in failed {
+                    let sent = if wire::is_of_another_window(&error) {
+                        self.send_alone(job, until).await
+                    } else {
+                        Err(error)
+                    };
+                    answer(job, sent, &mut ended);
                 }
-                return Ok(());
+                return ended.unwrap_or(Ok(()));
             }
             Err(error) => error,
         };
@@ -126,14 +130,9 @@ impl Sender for Arc<Nodes> {
             } else {
                 Err(error.clone())
             };
-            if let Err(error) = &sent {
-                job.answer(Err(error.clone()));
-            }
+            answer(job, sent, &mut ended);
             // Its caller does not wait for the others.
             job.end();
-            if ended.as_ref().is_none_or(|ended: &Result<_, _>| ended.as_ref().is_err_and(is_silence)) {
-                ended = Some(sent);
-            }
         }
         ended.unwrap_or(Ok(()))
     }
@@ -151,7 +150,7 @@ impl Nodes {
         Self { retrying, single_attempt, replacing: Arc::default(), health, scans: Mutex::default() }
     }
 
-    /// Sends one decision, which redis-rs sends again if its slot migrates, and sets it.
+    /// Sends one decision, which redis-rs sends again if its slot migrates. Sets it unless it fails.
     async fn send_alone(&self, job: &Job, until: Instant) -> Result<(), Error> {
         let clock = &*self.health.clock;
         let call = wire::encode(&[job], clock).ok_or_else(wire::unexpected)?;
@@ -209,6 +208,17 @@ impl Nodes {
             scan.list(&mut found, step).await?;
         }
         Ok(found)
+    }
+}
+
+/// Answers a job of a call if it was `sent` alone and has failed. The call has `ended` without an error if one
+/// decision is made, and otherwise with an error that is an answer of Redis, if there is one.
+fn answer(job: &Job, sent: Result<(), Error>, ended: &mut Option<Result<(), Error>>) {
+    if let Err(error) = &sent {
+        job.answer(Err(error.clone()));
+    }
+    if sent.is_ok() || ended.as_ref().is_none_or(|ended| ended.as_ref().is_err_and(is_silence)) {
+        *ended = Some(sent);
     }
 }
 

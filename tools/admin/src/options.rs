@@ -41,10 +41,11 @@ pub(crate) struct Options {
     /// SENTINEL_PASSWORD.
     #[arg(long, requires = "sentinel", value_name = "USER")]
     pub(crate) sentinel_user: Option<String>,
-    /// Trusts only the certificates in this PEM file to sign a rediss:// server's certificate.
+    /// Trusts only the certificates in this PEM file to sign the certificate of a rediss:// server or an https:// router.
+    /// Without it, the system's certificates are trusted.
     #[arg(long, value_name = "FILE")]
     pub(crate) ca: Option<PathBuf>,
-    /// A PEM file with the certificate of this client, for a rediss:// server that requires one.
+    /// A PEM file with the certificate of this client, for a rediss:// server or an https:// router that requires one.
     #[arg(long, requires = "client_key", value_name = "FILE")]
     pub(crate) client_certificate: Option<PathBuf>,
     /// The PEM file of its key.

@@ -1,6 +1,6 @@
 //! Asks the routers of instances over HTTP.
 
-use std::{io, time::Duration};
+use std::{error::Error, io, time::Duration};
 
 use http::{
     HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri,
@@ -132,7 +132,7 @@ impl Router {
     }
 
     async fn ask(&self, request: Request<Full<Bytes>>, tls: Option<TlsConnector>) -> Result<Value, String> {
-        let unreachable = |error: io::Error| format!("cannot connect: {error}");
+        let unreachable = |error: io::Error| format!("cannot connect: {}", tls::explain(&error));
         let stream = TcpStream::connect((&*self.host, self.port)).await.map_err(unreachable)?;
         match tls.filter(|_| self.is_tls) {
             None => exchange(stream, request).await,
@@ -149,14 +149,20 @@ async fn exchange(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     request: Request<Full<Bytes>>,
 ) -> Result<Value, String> {
-    let broken = |error: &dyn std::fmt::Display| format!("the connection broke: {error}");
+    let broken = |error: &(dyn Error + 'static)| format!("the connection broke: {}", tls::explain(error));
     let (mut sender, connection) =
         http1::handshake(TokioIo::new(stream)).await.map_err(|error| broken(&error))?;
     // It ends with the sender, or with an error that the sender reports.
     let connection = tokio::spawn(async move { drop(connection.await) });
-    let response = sender.send_request(request).await.map_err(|error| broken(&error))?;
+    let response = sender.send_request(request).await.map_err(|error| {
+        if error.is_parse() {
+            "the answer is not HTTP: write https:// if the router expects TLS".to_owned()
+        } else {
+            broken(&error)
+        }
+    })?;
     let (status, body) = (response.status(), Limited::new(response.into_body(), MOST));
-    let body = body.collect().await.map_err(|error| broken(&error))?.to_bytes();
+    let body = body.collect().await.map_err(|error| broken(&*error))?.to_bytes();
     connection.abort();
     read(status, &body)
 }

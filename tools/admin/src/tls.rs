@@ -1,11 +1,11 @@
 //! TLS to routers.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{error::Error, fs, io, path::Path, sync::Arc};
 
 use tokio_rustls::{
     TlsConnector,
     rustls::{
-        ClientConfig, RootCertStore,
+        self, AlertDescription, CertificateError, ClientConfig, InvalidMessage, RootCertStore,
         crypto::ring,
         pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
     },
@@ -37,6 +37,43 @@ pub(crate) fn connector(options: &Options) -> Result<TlsConnector, Failure> {
 
 pub(crate) fn server_name(host: &str) -> Result<ServerName<'static>, String> {
     ServerName::try_from(host.to_owned()).map_err(|error| error.to_string())
+}
+
+/// What went wrong on a connection with TLS, and what to do about it.
+pub(crate) fn explain(error: &(dyn Error + 'static)) -> String {
+    let remedy = match cause(error) {
+        Some(rustls::Error::InvalidCertificate(problem)) => match problem {
+            // The latter is an authority of the same name with another key.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                "pass the authority's certificate to --ca, or install it in the system"
+            }
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                "use a host that the certificate names in --url"
+            }
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                "renew the certificate, and check the clocks"
+            }
+            _ => "the router's certificate is invalid",
+        },
+        Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
+            "if the router does not expect TLS, write http:// instead of https://"
+        }
+        Some(rustls::Error::AlertReceived(AlertDescription::CertificateRequired)) => {
+            "the router requires a client certificate: pass one to --client-certificate"
+        }
+        Some(rustls::Error::AlertReceived(_)) => {
+            "does the router trust the authority of --client-certificate?"
+        }
+        _ => return error.to_string(),
+    };
+    format!("{error}: {remedy}")
+}
+
+/// The error of TLS that `error` stands for.
+fn cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+    let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    let cause = inner.and_then(|inner| inner.downcast_ref());
+    cause.or_else(|| error.source().and_then(self::cause))
 }
 
 fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Failure> {

@@ -1,8 +1,10 @@
 //! The command `ratelimit-admin` with the routers of instances, as operators run it.
 
 use std::{
+    io,
     net::SocketAddr,
     process::{Command, Output},
+    sync::Arc,
     time::Duration,
 };
 
@@ -12,15 +14,31 @@ use axum::{
     middleware::{self, Next},
     response::IntoResponse as _,
     routing::get,
+    serve::Listener,
 };
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use support::{
-    Directory, RedisServer, eventually,
+    Directory, RedisServer,
+    certificates::Authority,
+    eventually,
     http::{Client, serve},
     settings,
 };
-use tokio::task::block_in_place;
+use tokio::{
+    net::{TcpListener, TcpStream},
+    task::block_in_place,
+};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        RootCertStore, ServerConfig,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+        server::WebPkiClientVerifier,
+    },
+    server::TlsStream,
+};
 use tower_ratelimit::{
     Header, Key, Limiter, PeerIp, Policy, Quota, RateLimitLayer, RedisStore, Rule, policy::Penalty,
 };
@@ -36,6 +54,58 @@ struct Instance {
     service: SocketAddr,
     admin: SocketAddr,
     limiter: Limiter,
+    router: Router,
+}
+
+/// Accepts connections with TLS.
+struct OverTls {
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    /// Kept open, because a client whose connection is reset may not get to read the alert.
+    failed: Vec<TcpStream>,
+}
+
+impl Listener for OverTls {
+    type Io = TlsStream<TcpStream>;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Self::Io, Self::Addr) {
+        loop {
+            let (stream, address) = self.listener.accept().await.unwrap();
+            match self.acceptor.accept(stream).into_fallible().await {
+                Ok(stream) => return (stream, address),
+                Err((_, stream)) => self.failed.push(stream),
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<Self::Addr> {
+        self.listener.local_addr()
+    }
+}
+
+/// Serves `app` with the certificate of `authority`, and with one of it for each client if `is_strict`. Returns the
+/// port.
+async fn serve_over_tls(app: Router, authority: &Authority, is_strict: bool) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let certificate = |pem: &str| CertificateDer::from_pem_slice(pem.as_bytes()).unwrap();
+    let provider = Arc::new(ring::default_provider());
+    let settings =
+        ServerConfig::builder_with_provider(provider.clone()).with_safe_default_protocol_versions().unwrap();
+    let settings = if is_strict {
+        let mut roots = RootCertStore::empty();
+        roots.add(certificate(&authority.ca)).unwrap();
+        let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build().unwrap();
+        settings.with_client_cert_verifier(clients)
+    } else {
+        settings.with_no_client_auth()
+    };
+    let key = PrivateKeyDer::from_pem_slice(authority.key.as_bytes()).unwrap();
+    let settings = settings.with_single_cert(vec![certificate(&authority.certificate)], key).unwrap();
+    let listener = OverTls { listener, acceptor: TlsAcceptor::from(Arc::new(settings)), failed: Vec::new() };
+    tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+    port
 }
 
 fn api() -> Policy {
@@ -63,9 +133,10 @@ impl Instance {
         });
         let admin =
             Admin::new(limiter.clone(), [api(), per_ip()]).layer(&layer).store(&store).blocklist(&blocklist);
-        let admin = Router::new().nest("/limits", admin.router()).layer(authenticate);
+        let router = Router::new().nest("/limits", admin.router()).layer(authenticate);
         let service = Router::new().route("/", get(async || "hello")).layer(layer);
-        Self { service: serve(service).await, admin: serve(admin).await, limiter }
+        let (service, admin) = (serve(service).await, serve(router.clone()).await);
+        Self { service, admin, limiter, router }
     }
 
     fn url(&self) -> String {
@@ -326,6 +397,52 @@ async fn a_network_is_blocked_on_all_instances_by_one_command() {
     ] {
         let (actual, message) = error(&[], &[&redis.each_ref().map(String::as_str)[..], words].concat());
         assert!(actual == code && message.contains(expected), "{actual}: {message}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_router_over_tls_is_trusted_by_its_authority_and_each_error_of_tls_has_a_remedy() {
+    let server = RedisServer::start();
+    let instance = Instance::start(&server).await;
+    let (authority, stranger) = (Authority::new(), Authority::new());
+    let elsewhere = Authority::for_hosts(&["limits.example.com"]);
+    let serve =
+        async |authority, is_strict| serve_over_tls(instance.router.clone(), authority, is_strict).await;
+    let (port, strict, other) =
+        (serve(&authority, false).await, serve(&authority, true).await, serve(&elsewhere, false).await);
+    let directory = Directory::new();
+    let file = |name: &str, text: &str| {
+        std::fs::write(directory.file(name), text).unwrap();
+        directory.file(name).display().to_string()
+    };
+    let (ca, unrelated, of_other) =
+        (file("ca.pem", &authority.ca), file("stranger.pem", &stranger.ca), file("other.pem", &elsewhere.ca));
+    let (certificate, key) = (file("client.pem", &authority.certificate), file("client.key", &authority.key));
+    let url = |scheme: &str, port: u16| vec![format!("{scheme}://127.0.0.1:{port}/limits")];
+    let trusting = ["--ca", &ca];
+    let with_certificate = ["--ca", &ca, "--client-certificate", &certificate, "--client-key", &key];
+    for (port, options) in [(port, &trusting[..]), (port, &with_certificate), (strict, &with_certificate)] {
+        let urls = [url("https", port), url("https", port)].concat();
+        let probe = json(&urls, &[options, &["probe"]].concat());
+        assert_eq!(probe["instances"][format!("127.0.0.1:{port}/limits")]["can_decide"], true, "{probe}");
+    }
+    let rows: [(&str, Vec<String>, &[&str], &str); 6] = [
+        ("an unknown authority", url("https", port), &[], "pass the authority's certificate to --ca"),
+        (
+            "another authority",
+            url("https", port),
+            &["--ca", &unrelated],
+            "pass the authority's certificate to --ca",
+        ),
+        ("another host", url("https", other), &["--ca", &of_other], "use a host that the certificate names"),
+        ("no certificate", url("https", strict), &trusting, "pass one to --client-certificate"),
+        ("no TLS", url("https", instance.admin.port()), &trusting, "write http:// instead of https://"),
+        ("TLS", url("http", port), &[], "write https:// if the router expects TLS"),
+    ];
+    for (name, urls, options, remedy) in rows {
+        let (code, message) = error(&urls, &[options, &["probe"]].concat());
+        assert!(code == 1 && message.contains(remedy), "{name}: {message}");
+        assert_eq!(message.lines().count(), 1, "{name}: {message}");
     }
 }
 

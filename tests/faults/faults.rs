@@ -10,9 +10,12 @@ use std::{
     time::Duration,
 };
 
-use crate::proxy::{Network, Proxy};
 use support::{
-    RedisServer, certificates::Authority, redis_cluster::RedisCluster, redis_sentinel::SentinelGroup,
+    RedisServer,
+    certificates::Authority,
+    proxy::{Network, Proxy},
+    redis_cluster::RedisCluster,
+    redis_sentinel::SentinelGroup,
 };
 
 /// Something that goes wrong. Both functions may block.

@@ -16,7 +16,6 @@ mod load;
 mod outages;
 mod over_admission;
 mod promises;
-mod proxy;
 mod recovery;
 mod soak;
 mod table;

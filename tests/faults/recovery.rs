@@ -18,11 +18,11 @@ use tower_ratelimit::{
 use crate::{
     faults::{Cut, Fault, Frozen, Killed, OverTls, Promotion},
     promises::Promises,
-    proxy::{Network, Proxy},
 };
 use support::{
     RedisServer,
     certificates::Authority,
+    proxy::{Network, Proxy},
     redis_cluster::RedisCluster,
     redis_sentinel::{PRIMARY, SentinelGroup},
 };

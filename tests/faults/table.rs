@@ -14,11 +14,11 @@ use crate::{
     faults::{Blocked, Commands, Cut, Fault, Frozen, Killed, Node, NodeFault, OverTls, Promotion, Repeated},
     load::{Load, Sample, layers, millis, quantile},
     promises::Promises,
-    proxy::{Network, Proxy},
 };
 use support::{
     RedisServer,
     certificates::Authority,
+    proxy::{Network, Proxy},
     redis_cluster::RedisCluster,
     redis_sentinel::{PRIMARY, SentinelGroup},
 };

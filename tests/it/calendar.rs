@@ -4,7 +4,7 @@ use std::{convert::Infallible, time::Duration};
 
 use futures_util::future::join_all;
 use http::{Request, Response};
-use support::{AnotherTime, PATIENT, RedisServer, cut::Cut, memory_and_redis, settings, within};
+use support::{AnotherTime, PATIENT, RedisServer, memory_and_redis, proxy::Proxy, settings, within};
 use tokio::time::sleep;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
@@ -311,8 +311,8 @@ async fn an_outage_over_the_end_of_a_month_admits_each_share_in_each_month_and_c
     const END_OF_MARCH: u64 = LATE_IN_MARCH + 60 * SECOND;
     let server = RedisServer::start();
     let (url, time) = AnotherTime::at(server.port(), END_OF_MARCH - SECOND).await;
-    let mut network = Cut::before(url.rsplit(':').next().unwrap().parse().unwrap()).await;
-    let url = format!("redis://{}", network.address());
+    let mut network = Proxy::to(url.rsplit(':').next().unwrap().parse().unwrap()).await;
+    let url = network.url();
     let connect = async || Limiter::new(settings().deny_cache(Duration::ZERO).connect(&url).await.unwrap());
     let limiters = [connect().await, connect().await];
     let policy =

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    future::ready,
     sync::{Arc, Mutex},
 };
 
@@ -13,7 +14,6 @@ use axum::{
     routing::post,
 };
 use http::{Request, Response, StatusCode};
-use http_body_util::BodyExt as _;
 use serde_json::json;
 use support::{
     Fake, PATIENT, RedisServer, day, memory_and_redis,
@@ -202,27 +202,12 @@ impl Call {
         (of(Bill::tokens), of(Bill::micro_dollars))
     }
 
-    /// Sends it, reads what there is to read, and leaves. Returns the status.
+    /// Sends it, and reads the answer as [`Vendor::read`] does. Returns the status.
     async fn run(self, client: PipeClient, vendor: Vendor) -> u16 {
         let request =
             Request::post(format!("/{}", self.form)).header("host", "proxy").body(self.body()).unwrap();
         let response = client.send(request).await.unwrap();
-        let status = response.status().as_u16();
-        let mut body = response.into_body();
-        let mut received = Vec::new();
-        while let Some(Ok(frame)) = body.frame().await {
-            received.extend_from_slice(frame.data_ref().unwrap());
-            if status == 200 && matches!(self.end, "hangs" | "breaks off") {
-                let words = String::from_utf8_lossy(&received).matches("\"word\"").count() as u64;
-                assert!(words <= self.output);
-                match self.end {
-                    "hangs" if words == self.output => break,
-                    "breaks off" if words == self.output => vendor.break_off(self.number),
-                    _ => {}
-                }
-            }
-        }
-        status
+        vendor.read(response, self.number, self.end, self.output, ready(())).await
     }
 }
 

@@ -15,8 +15,8 @@ use http_body_util::BodyExt as _;
 use serde_json::json;
 use support::{
     PATIENT, RedisServer,
-    cut::Cut,
     pipes::{self, PipeClient},
+    proxy::Proxy,
     settings, store, within,
 };
 use tokio::{sync::Semaphore, task::JoinSet, time::sleep};
@@ -170,8 +170,7 @@ impl Call {
         self.cost(bill).saturating_sub(self.cost(estimate))
     }
 
-    /// Sends it, reads what there is to read, and leaves. A stream that hangs is left, and one that breaks off does
-    /// so, once `may_end` has a permit. Returns the status.
+    /// Sends it, and reads the answer as [`Vendor::read`] does, with a permit of `may_end`. Returns the status.
     async fn run(self, client: PipeClient, vendor: Vendor, may_end: Arc<Semaphore>) -> u16 {
         let request = http::Request::post("/v1/chat/completions")
             .header("host", "gateway")
@@ -180,21 +179,8 @@ impl Call {
             .body(self.body())
             .unwrap();
         let response = client.send(request).await.unwrap();
-        let status = response.status().as_u16();
-        let mut body = response.into_body();
-        let mut received = Vec::new();
-        while let Some(Ok(frame)) = body.frame().await {
-            received.extend_from_slice(frame.data_ref().unwrap());
-            let words = String::from_utf8_lossy(&received).matches("\"word\"").count() as u64;
-            if status == 200 && matches!(self.end, "hangs" | "breaks off") && words == self.output {
-                may_end.acquire().await.unwrap().forget();
-                match self.end {
-                    "hangs" => break,
-                    _ => vendor.break_off(self.number),
-                }
-            }
-        }
-        status
+        let may_end = async { may_end.acquire().await.unwrap().forget() };
+        vendor.read(response, self.number, self.end, self.output, may_end).await
     }
 }
 
@@ -202,9 +188,8 @@ impl Call {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_four_budgets_are_charged_after_two_seconds_without_redis_is_what_was_billed() {
     let redis = RedisServer::start();
-    let mut network = Cut::before(redis.port()).await;
-    let url = format!("redis://{}", network.address());
-    let service = Service::new(Limiter::new(settings().connect(&url).await.unwrap()));
+    let mut network = Proxy::to(redis.port()).await;
+    let service = Service::new(Limiter::new(settings().connect(network.url()).await.unwrap()));
     let mut calls = JoinSet::new();
     let may_end: [_; 3] = std::array::from_fn(|_| Arc::new(Semaphore::new(0)));
     let mut begin = |numbers: std::ops::Range<u64>, may_end: &Arc<Semaphore>| {

@@ -18,6 +18,7 @@ use axum::{
     routing::post,
 };
 use futures_util::{Stream, StreamExt as _, stream};
+use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use support::pipes::{self, PipeClient};
 use tokio::sync::Semaphore;
@@ -79,9 +80,37 @@ impl Vendor {
         self.bills.lock().unwrap().insert(number, bill);
     }
 
-    /// Lets the stream of a request break off, which waits for that.
-    pub(super) fn break_off(&self, number: u64) {
-        self.gate(number).add_permits(1);
+    /// Reads the answer to the request `number` as far as there is one, and leaves. After all words of its `output`, and
+    /// then once `may_end` is ready, a stream that hangs is left, and one that breaks off does so. Returns the status.
+    pub(super) async fn read(
+        &self,
+        answer: Response<impl http_body::Body<Data = Bytes> + Unpin>,
+        number: u64,
+        end: &str,
+        output: u64,
+        may_end: impl Future<Output = ()>,
+    ) -> u16 {
+        let status = answer.status().as_u16();
+        let (mut body, mut received, mut may_end) = (answer.into_body(), Vec::new(), Some(may_end));
+        while let Some(Ok(frame)) = body.frame().await {
+            received.extend_from_slice(frame.data_ref().unwrap());
+            if status != 200 || !matches!(end, "hangs" | "breaks off") {
+                continue;
+            }
+            let words = String::from_utf8_lossy(&received).matches("\"word\"").count() as u64;
+            assert!(words <= output);
+            if words == output
+                && let Some(may_end) = may_end.take()
+            {
+                may_end.await;
+                if end == "hangs" {
+                    break;
+                }
+                // The stream waits for it.
+                self.gate(number).add_permits(1);
+            }
+        }
+        status
     }
 
     fn gate(&self, number: u64) -> Arc<Semaphore> {

@@ -16,13 +16,13 @@ pub mod algorithm;
 pub mod another_time;
 #[cfg(feature = "tls")]
 pub mod certificates;
-pub mod cut;
 pub mod directory;
 pub mod fake_server;
 pub mod http;
 pub mod losing;
 pub mod pipes;
 pub mod pool;
+pub mod proxy;
 pub mod redis_cluster;
 #[cfg(feature = "tls")]
 pub mod redis_sentinel;

@@ -80,7 +80,7 @@ impl Vendor {
         self.bills.lock().unwrap().insert(number, bill);
     }
 
-    /// Reads the answer to the request `number` as far as there is one, and leaves. After all words of its `output`, and
+    /// Reads the answer to the request `number`, and leaves. After all words of its `output`, and
     /// then once `may_end` is ready, a stream that hangs is left, and one that breaks off does so. Returns the status.
     pub(super) async fn read(
         &self,

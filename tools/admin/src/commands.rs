@@ -48,9 +48,13 @@ pub(crate) async fn run(options: Options) -> Result<Printed, Failure> {
         return blocklist::run(&connect(&options, false).await?, &options.command, options.json).await;
     }
     let file = options.policies.as_ref().ok_or_else(|| {
-        let message = "name the policies with --policies FILE, or in the variable RATELIMIT_POLICIES; or the routers of \
-                       running instances with --url";
-        Failure::Usage(message.to_owned())
+        let message = "name the policies with --policies FILE, or in the variable RATELIMIT_POLICIES";
+        let or_routers = if options.command.asks_routers() {
+            "; or the routers of running instances with --url"
+        } else {
+            ""
+        };
+        Failure::Usage(format!("{message}{or_routers}"))
     })?;
     let mut policies = LivePolicies::file(file)?;
     if matches!(options.command, Command::Policies) && !options.live {

@@ -37,14 +37,53 @@ pub(crate) async fn ask(routers: &Routers, command: &Command, as_json: bool) -> 
             get(&filter.path("top", MOST_ENTRIES)).await.top(filter.limit, as_json)
         }
         Command::Policies => get("/policies").await.policies(as_json),
+        Command::Block { network, time, reason } => {
+            let mut body = json!({ "reason": reason });
+            if let Some(time) = time {
+                body["seconds"] = json!(time.as_secs() + u64::from(time.subsec_nanos() > 0));
+            }
+            change(routers, &Method::PUT, network, Some(&body), as_json).await
+        }
+        Command::Unblock { network } => change(routers, &Method::DELETE, network, None, as_json).await,
         Command::Blocklist => get("/blocklist").await.blocklist(as_json),
         Command::Acl => get("/acl").await.acl(as_json),
         Command::Probe => get("/probe").await.probe(as_json),
         _ => {
-            let message = "with --url, the commands are why, top, recent, policies, blocklist, acl and probe: leave it out to work on Redis";
+            let message = "with --url, the commands are why, top, recent, policies, block, unblock, blocklist, acl and probe: \
+                           leave it out to work on Redis";
             return Err(Failure::Usage(message.to_owned()));
         }
     })
+}
+
+/// Changes the blocklists of all instances, and lists what is blocked then.
+async fn change(
+    routers: &Routers,
+    method: &Method,
+    network: &str,
+    body: Option<&Value>,
+    as_json: bool,
+) -> Printed {
+    let path = format!("/blocklist/{}", encoded(network));
+    let changed = routers.ask(method, &path, body).await;
+    let is_changed = changed.iter().any(|(_, answer)| answer.is_ok());
+    // Instances with one list: the first one has changed it for the others.
+    let is_done = |error: &String| is_changed && error.contains("not in the blocklist");
+    let mut failed = String::new();
+    for (instance, answer) in &changed {
+        if let Err(error) = answer
+            && !is_done(error)
+        {
+            failed.push_str(&format!("error: {instance}: {error}\n"));
+        }
+    }
+    let mut printed = Printed::default();
+    if is_changed {
+        printed = Merged::new(routers.ask(&Method::GET, "/blocklist", None).await).blocklist(as_json);
+    }
+    printed.is_failed |= !failed.is_empty();
+    printed.complaints.insert_str(0, &failed);
+    printed
 }
 
 /// Whom a question is about.

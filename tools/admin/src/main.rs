@@ -30,13 +30,11 @@ use std::{
     process::ExitCode,
 };
 
-use clap::Parser as _;
-
 use crate::{failure::without_passwords, options::Options};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    let options = match Options::try_parse() {
+    let options = match Options::of_process() {
         Ok(options) => options,
         // `--help` goes to stdout, and is not an error.
         Err(message) if !message.use_stderr() => return print(&message.render().to_string(), false),

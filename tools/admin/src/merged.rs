@@ -58,9 +58,13 @@ impl Merged {
         Printed { text: shown, complaints: complaints.collect(), is_failed: !self.unanswered.is_empty() }
     }
 
-    /// The instances, unless all have answered so.
+    /// The instances, unless several have answered, and all of them so.
     fn names(&self, instances: &[String]) -> String {
-        if instances.len() == self.answers.len() { "all".to_owned() } else { instances.join(", ") }
+        if instances.len() == self.answers.len() && instances.len() > 1 {
+            "all".to_owned()
+        } else {
+            instances.join(", ")
+        }
     }
 
     /// Each entry of the list `name` of all answers, with its instance.
@@ -109,7 +113,10 @@ impl Merged {
         });
         let mut text = format!("{client}: {}\n", self.headline(verdict, &rows));
         for (network, _) in &blocked {
-            text.push_str(&format!("blocked: {}\n", shown(network).join(" ").trim_end()));
+            let [name, time, ..] = shown(network);
+            let reason = network["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
+            let who = network["who"].as_str().map(|who| format!(", by {who}")).unwrap_or_default();
+            text.push_str(&format!("blocked: {name} {time}{who}{reason}\n"));
         }
         for (instance, position) in enforcement.iter().filter(|(_, position)| *position != "on") {
             text.push_str(&format!("enforcement is {} on {instance}\n", word(position)));
@@ -127,13 +134,17 @@ impl Merged {
             text.push('\n');
             text.push_str(&self.table_of(&rows));
         }
+        let mut unknown: Vec<(String, Vec<String>)> = Vec::new();
         for error in &errors {
-            text.push_str(&format!(
-                "{}: policy {}: {}\n",
-                word(&error["instance"]),
-                word(&error["policy"]),
-                word(&error["detail"])
-            ));
+            let line = format!("policy {}: {}", word(&error["policy"]), word(&error["detail"]));
+            let instance = word(&error["instance"]).to_owned();
+            match unknown.iter_mut().find(|(other, _)| *other == line) {
+                Some((_, instances)) => instances.push(instance),
+                None => unknown.push((line, vec![instance])),
+            }
+        }
+        for (line, instances) in unknown {
+            text.push_str(&format!("{line} ({})\n", self.names(&instances)));
         }
         if !denials.is_empty() {
             text.push_str("\nrecent denials\n");

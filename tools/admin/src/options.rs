@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, Error, FromArgMatches as _, Parser, Subcommand, parser::ValueSource};
 
 use crate::encoded::encoded;
 
@@ -21,7 +21,8 @@ pub(crate) struct Options {
     #[arg(long, env = "REDIS_URL", hide_env_values = true, value_delimiter = ',', value_name = "URL")]
     pub(crate) redis: Vec<String>,
     /// The URL of an instance's router for operators, such as http://10.0.0.7:3001/limits. Repeat it, or write commas,
-    /// for several instances. It gets requests in the place of Redis, with `why`, `top`, `recent`, `policies`, `blocklist`, `acl` and `probe`.
+    /// for several instances. With `why`, `top`, `recent`, `policies`, `block`, `unblock`, `blocklist`, `acl` and `probe`, it
+    /// gets requests in the place of Redis. The other commands ignore the variable.
     #[arg(long, env = "RATELIMIT_URL", value_delimiter = ',', global = true, value_name = "URL")]
     pub(crate) url: Vec<String>,
     /// A header for the routers, such as `authorization: Bearer ..`. Prefer the variable: other users of this machine
@@ -55,7 +56,7 @@ pub(crate) struct Options {
     #[arg(long, default_value = "rl")]
     pub(crate) prefix: String,
     /// The longest time for each command of Redis, and for each answer of a router.
-    #[arg(long, default_value = "2s", value_parser = humantime::parse_duration, value_name = "TIME")]
+    #[arg(long, default_value = "2s", value_parser = duration, value_name = "TIME")]
     pub(crate) deadline: Duration,
     /// The TOML file of the policies. Not needed with --url, nor for `probe` and the
     /// commands about blocked networks.
@@ -119,7 +120,7 @@ pub(crate) enum Command {
         #[arg(allow_hyphen_values = true)]
         key: String,
         /// Such as 90s, 10min or 1day.
-        #[arg(value_parser = humantime::parse_duration)]
+        #[arg(value_parser = duration)]
         time: Duration,
     },
     /// Ends the ban of a key.
@@ -140,7 +141,7 @@ pub(crate) enum Command {
         /// Such as 203.0.113.0/24, 2001:db8::/32 or an address.
         network: String,
         /// Such as 90s, 10min or 1day. Without it, until `unblock`.
-        #[arg(value_parser = humantime::parse_duration)]
+        #[arg(value_parser = duration)]
         time: Option<Duration>,
         /// Why, for other operators.
         #[arg(long, value_name = "TEXT")]
@@ -161,6 +162,18 @@ pub(crate) enum Command {
         #[arg(long, default_value_t = 1_000, value_name = "KEYS")]
         limit: usize,
     },
+}
+
+impl Options {
+    /// The options of this process. The variable of routers is ignored if the command works on Redis.
+    pub(crate) fn of_process() -> Result<Self, Error> {
+        let matches = Self::command().try_get_matches()?;
+        let mut options = Self::from_arg_matches(&matches)?;
+        if !options.command.asks_routers() && matches.value_source("url") == Some(ValueSource::EnvVariable) {
+            options.url.clear();
+        }
+        Ok(options)
+    }
 }
 
 /// Which client `why` asks about.
@@ -201,7 +214,21 @@ impl Filter {
     }
 }
 
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text)
+        .map_err(|error| format!("{error}: write a time such as 90s, 10min or 1day"))
+}
+
 impl Command {
+    /// Whether the command sends requests to routers, if they are named.
+    pub(crate) const fn asks_routers(&self) -> bool {
+        use Command::{Acl, Block, Blocklist, Policies, Probe, Recent, Top, Unblock, Why};
+        matches!(
+            self,
+            Why(_) | Top(_) | Recent(_) | Policies | Block { .. } | Unblock { .. } | Blocklist | Acl | Probe
+        )
+    }
+
     /// Whether the command changes a value in Redis.
     pub(crate) const fn is_change(&self) -> bool {
         use Command::{Ban, Block, Refund, Reset, Unban, Unblock};

@@ -171,6 +171,7 @@ fn read(status: StatusCode, body: &[u8]) -> Result<Value, String> {
     let json = serde_json::from_slice::<Value>(body).ok();
     match (status, json) {
         (StatusCode::OK, Some(json)) => Ok(json),
+        (StatusCode::NO_CONTENT, _) => Ok(Value::Null),
         (StatusCode::OK, None) => Err("the answer is not JSON: is it the router for operators?".to_owned()),
         (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN, _) => {
             Err(format!("{status}: authenticate with --header, or the variable RATELIMIT_HEADER"))
@@ -178,7 +179,9 @@ fn read(status: StatusCode, body: &[u8]) -> Result<Value, String> {
         (_, Some(json)) if json["detail"].is_string() => {
             Err(format!("{status}: {}", json["detail"].as_str().unwrap_or_default()))
         }
-        _ => Err(format!("{status}: is it the router for operators, of this version?")),
+        _ => Err(format!(
+            "{status}: is it the router for operators, of this version, with the path under which it is mounted?"
+        )),
     }
 }
 

@@ -345,17 +345,23 @@ async fn a_network_is_blocked_on_all_instances_by_one_command() {
     let [_, row] = &lines(&listed)[..] else { panic!("{listed}") };
     assert_eq!(
         (&row[..2], &row[row.len() - 4..]),
-        (&["127.0.0.0/8", "for"][..], &["a", "scraper", "-", "all"][..])
+        (&["127.0.0.0/8", "for"][..], &["a", "scraper", "-", "Redis"][..])
     );
     for instance in &instances {
         assert!(eventually(async || instance.status("42").await == 429).await);
     }
-    on_redis(&["block", "2001:db8::/32"]);
+    // The routers do the same, and know who it was.
+    let listed = text(&urls, &["block", "2001:db8::/32", "--reason", "a scraper"]);
+    assert_eq!(lines(&listed)[2][..4], ["2001:db8::/32", "until", "unblocked", "a"], "{listed}");
 
     let both = async || lines(&text(&urls, &["blocklist"])).get(2).is_some_and(|row| row.ends_with(&["all"]));
     assert!(eventually(both).await);
     let listed = text(&urls, &["blocklist"]);
-    assert_eq!(lines(&listed)[2], ["2001:db8::/32", "until", "unblocked", "-", "-", "all"], "{listed}");
+    assert_eq!(
+        lines(&listed)[2],
+        ["2001:db8::/32", "until", "unblocked", "a", "scraper", "ann", "all"],
+        "{listed}"
+    );
     let listed = json(&urls, &["blocklist"]);
     assert_eq!(
         (&listed["networks"][0]["reason"], listed["networks"][0]["instances"].as_array().unwrap().len()),
@@ -376,6 +382,19 @@ async fn a_network_is_blocked_on_all_instances_by_one_command() {
 
     let listed = on_redis(&["unblock", "127.0.0.0/8"]);
     assert_eq!(lines(&listed).len(), 2, "{listed}");
+    let listed = text(&urls, &["unblock", "2001:db8::/32"]);
+    assert_eq!(lines(&listed).len(), 1, "{listed}");
+    let (code, message) = error(&urls, &["unblock", "2001:db8::/32"]);
+    assert!(code == 1 && message.matches("this network is not in the blocklist").count() == 2, "{message}");
+    let (code, message) = error(&urls, &["block", "0.0.0.0/0"]);
+    assert!(code == 1 && message.matches("has too many clients to block").count() == 2, "{message}");
+    // One of the instances does not answer: the other one has changed the list for both.
+    let partly = [urls[0].clone(), "http://127.0.0.1:1/limits".to_owned()];
+    let output = run(&partly, &["block", "192.0.2.0/24"]);
+    let (shown, message) =
+        (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(output.status.code() == Some(1) && shown.contains("192.0.2.0/24"), "{shown}{message}");
+    assert!(message.contains("127.0.0.1:1/limits: cannot connect"), "{message}");
     let mut client = 0;
     for instance in &instances {
         let is_admitted = async || {
@@ -466,6 +485,14 @@ async fn without_a_url_the_command_works_on_redis() {
     let why = text(&[], &[&redis[..], &["why", "42"]].concat());
     assert!(why.contains("denied by api") && why.contains("policy other: "), "{why}");
 
+    // A variable for other commands does not keep this one from Redis.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ratelimit-admin"));
+    command
+        .env("RATELIMIT_URL", "http://127.0.0.1:1/limits")
+        .env("RATELIMIT_POLICIES", policies.to_str().unwrap());
+    let output = command.env("REDIS_URL", server.url()).args(["show", "other", "43"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+
     // The probe needs no policies.
     let probe = text(&[], &["--redis", &server.url(), "probe"]);
     assert!(probe.starts_with("Redis ") && probe.ends_with(": no problem found\n"), "{probe}");
@@ -489,7 +516,7 @@ async fn every_mistake_has_an_exit_code_and_a_remedy() {
         (
             here(),
             &["show", "api", "42"],
-            "the commands are why, top, recent, policies, blocklist, acl and probe",
+            "the commands are why, top, recent, policies, block, unblock, blocklist, acl and probe",
         ),
         (here(), &["why"], "required"),
         (here(), &["why", ""], "write `%` for the empty identity"),

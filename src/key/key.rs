@@ -244,6 +244,7 @@ impl Key {
 
     /// A hash for tables that lose nothing if clients make keys collide.
     #[inline]
+    #[cfg(feature = "redis")]
     pub(crate) fn quick_hash(&self, seed: u64) -> u64 {
         self.text().quick_hash(seed)
     }

@@ -84,6 +84,7 @@ impl Text {
     /// A fast hash whose low bits depend on all bytes. Clients can make texts collide. Computing it twice is
     /// faster than keeping it with each charge.
     #[inline]
+    #[cfg(any(feature = "redis", test))]
     pub(super) fn quick_hash(&self, seed: u64) -> u64 {
         /// The last word may overlap the one before it. All `bytes` are longer than a word.
         #[inline(always)]

@@ -90,14 +90,14 @@ async fn a_network_is_blocked_on_every_instance_until_it_is_unblocked() {
     one.block(BlockedNetwork::new("2001:db8::/32")).await.unwrap();
 
     assert_eq!(status(&here, "203.0.113.7").await, 429);
-    assert!(eventually(async || status(&there, "203.0.113.7").await == 429).await);
+    assert!(eventually(async || networks(&other) == ["203.0.113.0/24", "2001:db8::/32"]).await);
+    assert_eq!(status(&there, "203.0.113.7").await, 429);
     for layer in [&here, &there] {
         let peers = ["203.0.113.255", "::ffff:203.0.113.1", "2001:db8:1::5", "203.0.114.0", "2001:db9::1"];
         assert_eq!(statuses(layer, peers.map(from)).await, [429, 429, 429, 200, 200]);
     }
-    assert_eq!(networks(&other), ["203.0.113.0/24", "2001:db8::/32"]);
     assert!(contains(&other, "::ffff:203.0.113.7") && !contains(&other, "::ffff:203.0.114.7"));
-    let [blocked] = &other.networks_of("203.0.113.7".parse().unwrap())[..] else { panic!("{other:?}") };
+    let [blocked] = &other.networks_containing("203.0.113.7")[..] else { panic!("{other:?}") };
     assert_eq!((blocked.reason.as_deref(), blocked.who.as_deref()), (Some("a scraper"), Some("ann")));
     assert!(blocked.blocked_for.is_some_and(|rest| rest <= HOUR + Duration::from_secs(1) && rest > HOUR / 2));
 
@@ -105,9 +105,7 @@ async fn a_network_is_blocked_on_every_instance_until_it_is_unblocked() {
     let third = in_redis(&store(&server).await).await;
     assert_eq!(networks(&third), networks(&other));
     third.block(BlockedNetwork::new("203.0.113.0/24")).await.unwrap();
-    assert!(
-        eventually(async || one.networks_of("203.0.113.7".parse().unwrap())[0].blocked_for.is_none()).await
-    );
+    assert!(eventually(async || one.networks_containing("203.0.113.7")[0].blocked_for.is_none()).await);
 
     assert!(other.unblock("203.0.113.0/24").await.unwrap());
     assert_eq!(status(&there, "203.0.113.7").await, 200);
@@ -127,8 +125,16 @@ async fn a_block_ends_in_time_by_the_clock_of_redis_and_even_while_redis_is_unav
     assert!(!contains(&list, "192.0.2.1"));
     assert_eq!(networks(&list), ["198.51.100.0/24"]);
 
+    let (seconds, micros): (u64, u64) = server.command(&["TIME"]);
     list.block(BlockedNetwork::new("203.0.113.0/24").blocked_for(Duration::from_secs(2))).await.unwrap();
     assert!(contains(&list, "203.0.113.7"));
+    let value: String = server.command(&["HGET", "rl:blocklist", "203.0.113.0/24"]);
+    let value: Value = serde_json::from_str(&value).unwrap();
+    let earliest = seconds + 2 + u64::from(micros > 0);
+    assert!(
+        value["until"].as_u64().is_some_and(|until| until >= earliest),
+        "{value} at {seconds}.{micros:06}"
+    );
     server.kill();
     assert!(eventually(async || !contains(&list, "203.0.113.7")).await);
     assert!(contains(&list, "198.51.100.1"));
@@ -148,36 +154,63 @@ async fn an_invalid_field_neither_unblocks_nor_hides_another_network() {
     let (server, store) = redis_store().await;
     set(&server, "203.0.113.0/24", "{}");
     let list = in_redis(&store).await;
+    let blocked = "its value is invalid, so the network is blocked until it is corrected: ";
+    let binary = "\u{fffd}";
     let rows = [
-        ("203.0.113.0/33", "{}", "is neither a network, such as 10.0.0.0/8, nor an address"),
+        ("203.0.113.0/33", "{}", false, "it is ignored: \"203.0.113.0/33\" is neither a network"),
         (
             "0.0.0.0/0",
             "{}",
+            false,
             "0.0.0.0/0 has too many clients to block: a blocked network has a prefix of at least /8",
         ),
-        ("2000::/3", "{}", "or /16 for IPv6"),
-        ("198.51.100.0/24", "forever", "write a JSON object such as"),
-        ("198.51.100.0/24", "[1]", "write a JSON object such as"),
-        ("198.51.100.0/24", r#"{"until":-1}"#, "invalid value: integer `-1`"),
-        ("198.51.100.0/24", r#"{"untli":1}"#, "unknown field `untli`"),
-        ("198.51.100.0/24", r#"{"reason":"a\nb"}"#, "`reason` has a control character"),
+        ("2000::/3", "{}", false, "or /16 for IPv6"),
+        ("::ffff:10.0.0.0/90", "{}", false, "contains all IPv4 addresses in IPv6 form"),
+        (binary, "{}", false, "is ignored"),
+        ("198.51.100.0/24", "forever", true, "write a JSON object such as"),
+        ("198.51.100.0/24", "[1]", true, "write a JSON object such as"),
+        ("198.51.100.0/24", r#"{"until":-1}"#, true, "invalid value: integer `-1`"),
+        ("198.51.100.0/24", r#"{"untli":1}"#, true, "unknown field `untli`"),
+        ("198.51.100.0/24", r#"{"reason":"a\nb"}"#, true, "`reason` has a control character"),
     ];
-    for (at, (network, value, problem)) in rows.into_iter().enumerate() {
-        set(&server, network, value);
+    for (at, (network, value, is_blocked, problem)) in rows.into_iter().enumerate() {
         // A change beside the invalid field is applied.
-        let beside = format!("192.0.2.{at}/32");
-        set(&server, &beside, "{}");
-        assert!(eventually(async || contains(&list, &format!("192.0.2.{at}"))).await, "{network}");
+        let beside = format!("192.0.2.{at}");
+        let _: redis::Value =
+            server.command(&["HSET", "rl:blocklist", network, value, &beside, "{}", "@version", &beside]);
+        assert!(eventually(async || contains(&list, &beside)).await, "{network}");
         assert!(eventually(async || error(&list).contains(problem)).await, "{network}: {}", error(&list));
         assert!(error(&list).starts_with("the Redis hash `rl:blocklist`, field `"), "{}", error(&list));
-        assert!(contains(&list, "203.0.113.7") && !contains(&list, "198.51.100.1"), "{network}");
+        assert_eq!(error(&list).contains(blocked), is_blocked, "{}", error(&list));
+        assert!(contains(&list, "203.0.113.7"), "{network}");
+        assert_eq!(contains(&list, "198.51.100.1"), is_blocked, "{network}");
+        // Back to what was valid before.
         let _: redis::Value = server.command(&["HDEL", "rl:blocklist", network, &beside]);
         assert!(eventually(async || error(&list).is_empty()).await, "{}", error(&list));
+        assert_eq!(networks(&list), ["203.0.113.0/24"], "{network}");
     }
     // Neither a hash nor a text of one.
     let _: redis::Value = server.command(&["DEL", "rl:blocklist"]);
     let _: redis::Value = server.command(&["SET", "rl:blocklist", "203.0.113.0/24"]);
     assert!(eventually(async || error(&list).contains("WRONGTYPE")).await, "{}", error(&list));
+}
+
+#[tokio::test]
+async fn any_bytes_may_be_the_version() {
+    let (server, store) = redis_store().await;
+    let list = in_redis(&store).await;
+    let mut connection = server.connection();
+    for (at, version) in [&b"\xff\xfe"[..], b"", b"\xff\xff"].into_iter().enumerate() {
+        let network = format!("192.0.2.{at}");
+        let () = redis::cmd("HSET")
+            .arg(&["rl:blocklist", &network, "{}", "@version"])
+            .arg(version)
+            .query(&mut connection)
+            .unwrap();
+        assert!(eventually(async || contains(&list, &network)).await, "{version:?}: {}", error(&list));
+    }
+    list.block(BlockedNetwork::new("203.0.113.0/24")).await.unwrap();
+    assert_eq!((networks(&list).len(), error(&list)), (4, String::new()));
 }
 
 #[tokio::test]
@@ -188,7 +221,8 @@ async fn what_cannot_be_blocked_is_an_error_that_says_what_to_do() {
         let rows = [
             (BlockedNetwork::new("everyone"), "\"everyone\" is neither a network"),
             (BlockedNetwork::new("10.0.0.0/7"), "has too many clients to block"),
-            (BlockedNetwork::new("::/0"), "has too many clients to block"),
+            (BlockedNetwork::new("::/0"), "contains all IPv4 addresses in IPv6 form"),
+            (BlockedNetwork::new("2000::/3"), "has too many clients to block"),
             (
                 BlockedNetwork::new("10.0.0.0/8").blocked_for(Duration::ZERO),
                 "can be blocked for 1 second to 3,650 days",
@@ -224,17 +258,30 @@ async fn blocking_removes_what_has_ended_and_other_spellings_and_nothing_else() 
     set(&server, "198.51.100.1", "{}");
     set(&server, "invalid", "{}");
     // Of several entries for one network, the longest counts.
-    assert!(eventually(async || list.networks_of("203.0.113.1".parse().unwrap()).len() == 1).await);
-    assert_eq!(list.networks_of("203.0.113.1".parse().unwrap())[0].blocked_for, None);
+    assert!(eventually(async || list.networks_containing("203.0.113.1").len() == 1).await);
+    assert_eq!(list.networks_containing("203.0.113.1")[0].blocked_for, None);
 
     list.block(BlockedNetwork::new("203.0.113.0/24").blocked_for(HOUR)).await.unwrap();
     assert_eq!(fields(&server), ["198.51.100.1", "203.0.113.0/24", "invalid"]);
-    assert!(
-        eventually(async || list.networks_of("203.0.113.1".parse().unwrap())[0].blocked_for.is_some()).await
-    );
+    assert!(eventually(async || list.networks_containing("203.0.113.1")[0].blocked_for.is_some()).await);
     set(&server, "198.51.100.1/32", "{}");
     assert!(list.unblock("198.51.100.1").await.unwrap());
     assert_eq!(fields(&server), ["203.0.113.0/24", "invalid"]);
+}
+
+#[tokio::test]
+async fn ended_fields_do_not_fill_a_list() {
+    let (server, store) = redis_store().await;
+    let list = in_redis(&store).await;
+    let mut pipe = redis::pipe();
+    for at in 0..11_500_u32 {
+        pipe.hset("rl:blocklist", format!("10.{}.{}.0/24", at / 250, at % 250), r#"{"until":5}"#).ignore();
+    }
+    pipe.query::<()>(&mut server.connection()).unwrap();
+    list.block(BlockedNetwork::new("203.0.113.0/24")).await.unwrap();
+    let left: u64 = server.command(&["HLEN", "rl:blocklist"]);
+    assert!((10_000..11_000).contains(&left), "{left}");
+    assert!(contains(&list, "203.0.113.7") && list.networks().len() == 1);
 }
 
 #[tokio::test]
@@ -266,7 +313,11 @@ async fn a_list_has_at_most_ten_thousand_networks() {
     }
     pipe.query::<()>(&mut connection).unwrap();
     let list = in_redis(&store).await;
-    assert!(error(&list).contains("more than 20000 fields: is it a blocklist?"), "{}", error(&list));
+    assert!(
+        error(&list).contains("there are more than 20000 fields: is it a blocklist?"),
+        "{}",
+        error(&list)
+    );
 }
 
 #[tokio::test]
@@ -409,14 +460,19 @@ async fn operators_block_networks_with_the_router() {
             (&why["verdict"], &why["blocked"][0]["network"]),
             (&json!("rejected"), &listed[0]["network"])
         );
-        let changes: Vec<&Value> =
-            why["changes"].as_array().unwrap().iter().map(|change| &change["kind"]).collect();
-        assert_eq!(changes, ["block", "block"]);
+        // Not the block of another network.
+        assert_eq!(why["changes"].as_array().unwrap().len(), 1, "{why}");
         assert_eq!(
-            (&why["changes"][1]["detail"], &why["changes"][1]["amount"]),
-            (&json!("203.0.113.0/24: a scraper"), &json!(600))
+            (&why["changes"][0]["kind"], &why["changes"][0]["detail"], &why["changes"][0]["amount"]),
+            (&json!("block"), &json!("203.0.113.0/24: a scraper"), &json!(600))
         );
-        let request = r#"{"path": "/", "address": "2001:db8::5"}"#;
+        assert_eq!(operator.get("/changes").await["changes"].as_array().unwrap().len(), 2);
+        let of_network = operator.get("/keys/2001:db8:1:2::%2F64").await;
+        assert_eq!(
+            (&of_network["verdict"], &of_network["blocked"][0]["network"]),
+            (&json!("rejected"), &json!("2001:db8::/32"))
+        );
+        let request = r#"{"path": "/", "address": "[2001:db8::5]:80"}"#;
         let (_, _, explained) = operator.ask(Method::POST, "/explain", Some(request)).await;
         assert_eq!(
             (&explained["layers"][0]["verdict"], &explained["blocked"][0]["network"]),
@@ -435,6 +491,10 @@ async fn operators_block_networks_with_the_router() {
             .await;
         assert_eq!(operator.ask(Method::DELETE, path, None).await.0, 204);
         assert_eq!(status(&layer, "203.0.113.7").await, 200);
+        operator.problem(Method::PUT, "/blocklist/", Some("{}"), 400, "the path has no network").await;
+        let nested = axum::Router::new().nest("/{tenant}/limits", admin.clone().blocklist(&list).router());
+        let nested = Operator::of(nested).await;
+        assert_eq!(nested.ask(Method::PUT, "/acme/limits/blocklist/192.0.2.0/24", Some("{}")).await.0, 204);
         let without = Operator::of(admin.router()).await;
         without.problem(Method::GET, "/blocklist", None, 404, "add it with `Admin::blocklist`").await;
     }

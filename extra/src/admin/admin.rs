@@ -183,6 +183,8 @@ impl Admin {
         #[cfg(feature = "live")]
         let router = router
             .route("/blocklist", get(blocklist::networks))
+            // As for an empty key.
+            .route("/blocklist/", put(blocklist::block).delete(blocklist::unblock))
             .route("/blocklist/{*network}", put(blocklist::block).delete(blocklist::unblock));
         router
             .route("/policies", get(policies))

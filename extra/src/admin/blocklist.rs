@@ -1,18 +1,18 @@
 //! The networks that are blocked, for a router that has a [`Blocklist`](crate::live::Blocklist).
 
-use std::{net::IpAddr, time::Duration};
+use std::time::Duration;
 
-use axum::extract::{Path, State, rejection::PathRejection};
+use axum::extract::{Path, State};
 use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
-use tower_ratelimit::{Error, ErrorKind};
+use tower_ratelimit::{Error, ErrorKind, internal};
 
 use super::{
     bans::MOST_SECONDS,
     changes::{Kind, Who},
     handlers::{Reply, Shared, done},
     problem::Problem,
-    request::{Body, body},
+    request::{Body, PathNames, body},
     settings::Settings,
     switch::Reach,
 };
@@ -20,9 +20,6 @@ use crate::{
     live::{BlockedNetwork, Blocklist},
     reply::json,
 };
-
-/// The rest of the path. A network has a slash.
-type Network = Result<Path<String>, PathRejection>;
 
 pub(super) async fn networks(State(settings): Shared) -> Reply {
     #[derive(Serialize)]
@@ -39,7 +36,7 @@ pub(super) async fn networks(State(settings): Shared) -> Reply {
 
 pub(super) async fn block(
     State(settings): Shared,
-    path: Network,
+    path: PathNames,
     who: Who,
     headers: HeaderMap,
     content: Body,
@@ -63,19 +60,21 @@ pub(super) async fn block(
     };
     list.block(network).await.map_err(problem)?;
     log!(info, seconds, "an operator blocked a network");
-    let because = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-    settings.changes.of_blocklist(Kind::Block, format!("{name}{because}"), seconds, who);
+    if !list.is_asked() {
+        log!(warn, "no layer has the blocklist of the router: give its matcher to `block_if`");
+    }
+    settings.changes.of_blocklist(Kind::Block, name, reason, seconds, who);
     Ok(done())
 }
 
-pub(super) async fn unblock(State(settings): Shared, path: Network, who: Who) -> Reply {
+pub(super) async fn unblock(State(settings): Shared, path: PathNames, who: Who) -> Reply {
     let (list, name) = (blocklist(&settings)?, name(path)?);
     if !list.unblock(&name).await.map_err(problem)? {
         let detail = "this network is not in the blocklist: a network that contains it, or a part of it, has its own entry";
         return Err(Problem::new(StatusCode::NOT_FOUND, detail));
     }
     log!(info, "an operator unblocked a network");
-    settings.changes.of_blocklist(Kind::Unblock, name, None, who);
+    settings.changes.of_blocklist(Kind::Unblock, name, None, None, who);
     Ok(done())
 }
 
@@ -94,16 +93,26 @@ fn problem(error: Error) -> Problem {
     }
 }
 
-fn name(path: Network) -> Result<String, Problem> {
-    path.map(|Path(name)| name).map_err(|rejection| Problem::bad_request(rejection.body_text()))
+/// The network in the rest of the path, since it has a slash, as the list writes it.
+fn name(path: PathNames) -> Result<String, Problem> {
+    let Path(mut names) = path.map_err(|rejection| Problem::bad_request(rejection.body_text()))?;
+    let name = names.remove("network").unwrap_or_default();
+    if name.is_empty() {
+        return Err(Problem::bad_request(
+            "the path has no network: write one such as /blocklist/203.0.113.0/24",
+        ));
+    }
+    internal::network(&name).map(|network| network.trunc().to_string()).map_err(problem)
 }
 
 impl Settings {
-    /// The blocked networks that contain one of `addresses`.
-    pub(super) fn blocked(&self, addresses: &[IpAddr]) -> Vec<BlockedNetwork> {
+    /// The blocked networks that contain one of `clients`, which are addresses and networks.
+    pub(super) fn blocked(&self, clients: &[String]) -> Vec<BlockedNetwork> {
         let Some(list) = &self.blocklist else { return Vec::new() };
-        let mut blocked: Vec<_> = addresses.iter().flat_map(|address| list.networks_of(*address)).collect();
-        blocked.dedup();
+        let mut blocked: Vec<_> =
+            clients.iter().flat_map(|client| list.networks_containing(client)).collect();
+        blocked.sort_by(|one, other| one.network.cmp(&other.network));
+        blocked.dedup_by(|one, other| one.network == other.network);
         blocked
     }
 }

@@ -1,7 +1,7 @@
 //! Who changed what on this instance.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeSet, VecDeque},
     convert::Infallible,
     fmt,
     sync::Mutex,
@@ -11,7 +11,7 @@ use std::{
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 use serde::Serialize;
-use tower_ratelimit::{Key, Policy};
+use tower_ratelimit::{Key, Policy, internal};
 
 #[cfg(feature = "live")]
 use crate::live::LivePolicies;
@@ -22,8 +22,8 @@ const MOST: usize = 1_000;
 const LONGEST_NAME: usize = 128;
 
 /// The name of the operator who sends a request, for `GET /changes`. Your middleware, which authenticates the
-/// operator, inserts it into the extensions of the request. Of a name longer than 128 characters, the
-/// beginning is kept.
+/// operator, inserts it into the extensions of the request. Control characters are left out, and of a name longer
+/// than 128 characters, the beginning is kept.
 ///
 /// # Example
 ///
@@ -46,7 +46,7 @@ impl OperatorName {
     /// The name `name`.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
-        Self(name.into().chars().take(LONGEST_NAME).collect())
+        Self(name.into().chars().filter(|one| !one.is_control()).take(LONGEST_NAME).collect())
     }
 }
 
@@ -90,6 +90,9 @@ pub(super) struct Change {
     amount: Option<u64>,
     who: Option<String>,
     detail: Option<String>,
+    /// What was blocked or unblocked.
+    #[serde(skip)]
+    network: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -133,10 +136,19 @@ impl Changes {
 
     /// Notes a change of the blocklist.
     #[cfg(feature = "live")]
-    pub(super) fn of_blocklist(&self, kind: Kind, detail: String, seconds: Option<u64>, who: Who) {
+    pub(super) fn of_blocklist(
+        &self,
+        kind: Kind,
+        network: String,
+        reason: Option<String>,
+        seconds: Option<u64>,
+        who: Who,
+    ) {
+        let because = reason.map(|reason| format!(": {reason}")).unwrap_or_default();
         self.note(Change {
             amount: seconds,
-            detail: Some(detail),
+            detail: Some(format!("{network}{because}")),
+            network: Some(network),
             who: who.0,
             ..Change::new(kind, SystemTime::now())
         });
@@ -167,7 +179,22 @@ impl Change {
             amount: None,
             who: None,
             detail: None,
+            network: None,
         }
+    }
+
+    /// Whether it concerns the keys with these hashes, or one of `clients`, which are addresses and networks.
+    pub(super) fn concerns(&self, hashes: &BTreeSet<String>, clients: &[String]) -> bool {
+        let contains = |outer: &String| {
+            let Ok(outer) = internal::network(outer) else { return false };
+            clients
+                .iter()
+                .filter_map(|client| internal::network(client).ok())
+                .any(|inner| outer.contains(&inner))
+        };
+        // A change of a policy or of the switch concerns all keys.
+        self.key_hash.as_ref().is_none_or(|hash| hashes.contains(hash))
+            && self.network.as_ref().is_none_or(contains)
     }
 
     /// The changes of `live`.

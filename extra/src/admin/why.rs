@@ -41,20 +41,17 @@ struct History {
 }
 
 impl History {
-    fn of(settings: &Settings, keys: &BTreeSet<Key>, addresses: &[IpAddr]) -> Self {
-        #[cfg(not(feature = "live"))]
-        let _ = addresses;
+    fn of(settings: &Settings, keys: &BTreeSet<Key>, clients: &[String]) -> Self {
         let mut denials: Vec<_> = settings.denials.iter().flat_map(DenialLog::recent).collect();
         denials.retain(|entry| keys.contains(&entry.key));
         let hashes: BTreeSet<String> = keys.iter().map(Key::digest).collect();
         let mut changes = settings.changes();
-        // A change of a policy or of the switch concerns all keys.
-        changes.retain(|change| change.key_hash.as_ref().is_none_or(|hash| hashes.contains(hash)));
+        changes.retain(|change| change.concerns(&hashes, clients));
         changes.truncate(MOST_CHANGES);
         Self {
             enforcement: settings.switch.as_ref().map(super::switch::Switch::get),
             #[cfg(feature = "live")]
-            blocked: settings.blocked(addresses),
+            blocked: settings.blocked(clients),
             denials: denials.iter().map(Recent::of).collect(),
             changes,
         }
@@ -62,7 +59,7 @@ impl History {
 
     fn is_blocked(&self) -> bool {
         #[cfg(feature = "live")]
-        let is_blocked = !self.blocked.is_empty();
+        let is_blocked = !self.blocked.is_empty() && self.enforcement != Some(Enforcement::Off);
         #[cfg(not(feature = "live"))]
         let is_blocked = false;
         is_blocked
@@ -111,8 +108,7 @@ pub(super) async fn key(State(settings): Shared, path: PathNames, RawQuery(query
     match first {
         Some(problem) if explanations.is_empty() => Err(problem),
         _ => {
-            let addresses: Vec<IpAddr> = names.key.parse().into_iter().collect();
-            let history = History::of(&settings, &keys, &addresses);
+            let history = History::of(&settings, &keys, std::slice::from_ref(&names.key));
             let verdict = strictest(explanations.iter().map(|explanation| explanation.decision().verdict()));
             let verdict = if history.is_blocked() { "rejected" } else { verdict };
             Ok(json(&Answer { verdict, explanations, errors, history }))
@@ -159,10 +155,14 @@ impl Values {
 
 impl Described {
     /// The address, and those in the headers, one of which may be the client's.
-    fn addresses(&self) -> Vec<IpAddr> {
+    fn addresses(&self) -> Vec<String> {
         let values = self.headers.values().flat_map(Values::all);
         let texts = values.map(String::as_str).chain(self.address.as_deref());
-        texts.flat_map(|text| text.split(',')).filter_map(|text| text.trim().parse().ok()).collect()
+        texts
+            .flat_map(|text| text.split(','))
+            .filter_map(address)
+            .map(|address| address.to_string())
+            .collect()
     }
 
     /// The head of the request, with the address of the client.
@@ -184,14 +184,22 @@ impl Described {
         let request = request.body(()).map_err(|error| invalid("path or a header", &error))?;
         let mut parts = request.into_parts().0;
         if let Some(address) = &self.address {
-            let address = address.parse::<IpAddr>().map(|address| SocketAddr::new(address, 0));
-            let address = address.or_else(|_| self.address.as_deref().unwrap_or_default().parse());
-            let address = address.map_err(|_| invalid("address", &"write one such as 203.0.113.7"))?;
+            let address = match (address.parse(), address.parse()) {
+                (Ok(address), _) => SocketAddr::new(address, 0),
+                (_, Ok(address)) => address,
+                _ => return Err(invalid("address", &"write one such as 203.0.113.7")),
+            };
             parts.extensions.insert(address);
             parts.extensions.insert(ConnectInfo(address));
         }
         Ok(parts)
     }
+}
+
+/// The address in a text that may have a port.
+fn address(text: &str) -> Option<IpAddr> {
+    let text = text.trim();
+    text.parse().ok().or_else(|| text.parse::<SocketAddr>().ok().map(|address| address.ip()))
 }
 
 /// What a layer does with a request.

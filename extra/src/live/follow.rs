@@ -47,7 +47,7 @@ pub(crate) trait Target: Send + Sync + 'static {
     /// Whether a handle or a source is left.
     fn is_used(&self) -> bool;
 
-    /// Applies `update`, all or nothing.
+    /// Applies `update`. With an error, the origin is not followed yet: the update is applied again after each read.
     fn apply(&self, update: Self::Update) -> Result<(), Error>;
 
     /// Moves the switch, independently of the rest of the content.
@@ -101,8 +101,8 @@ impl<O: Origin> Follower<O> {
         set: &impl Target<Update = O::Update>,
         content: O::Content,
     ) -> Result<(), Error> {
-        if self.accepted.as_deref() == Some(&content) {
-            self.rejected = None;
+        // A rejected content may have been applied in part.
+        if self.rejected.is_none() && self.accepted.as_deref() == Some(&content) {
             return Ok(());
         }
         let known = self.rejected.take();

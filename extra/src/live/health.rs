@@ -1,4 +1,4 @@
-//! Whether an origin can be read, and how often: what policies and prices have in common.
+//! Whether an origin can be read, and how often: what policies, prices and blocklists have in common.
 
 use std::time::Duration;
 
@@ -10,6 +10,8 @@ use tower_ratelimit::{Error, ErrorKind};
 const INTERVAL: Duration = Duration::from_millis(500);
 /// A shorter pause would only keep a core busy.
 const MIN_INTERVAL: Duration = Duration::from_millis(10);
+/// No clock counts a much longer one from now.
+const MAX_INTERVAL: Duration = Duration::from_secs(86_400);
 /// After this time an error that came and went is logged again.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 /// The number of errors that are remembered for that.
@@ -55,7 +57,7 @@ impl Health {
     }
 
     pub(crate) fn set_interval(&self, interval: Duration) {
-        *self.interval.lock() = interval.max(MIN_INTERVAL);
+        *self.interval.lock() = interval.clamp(MIN_INTERVAL, MAX_INTERVAL);
     }
 
     /// Records that the origin was read and nothing is wrong.

@@ -1,7 +1,5 @@
 //! The commands about blocked networks.
 
-use std::net::IpAddr;
-
 use serde_json::{Value, json};
 use tower_ratelimit::{ErrorKind, RedisStore};
 use tower_ratelimit_extra::live::{BlockedNetwork, Blocklist};
@@ -15,34 +13,37 @@ use crate::{
 
 /// Carries out `command`, and lists the networks that are blocked then.
 pub(crate) async fn run(store: &RedisStore, command: &Command, as_json: bool) -> Result<Printed, Failure> {
+    let list = list(store).await?;
     match command {
         Command::Block { network, time, reason } => {
             let mut blocked = BlockedNetwork::new(network);
             blocked.blocked_for = *time;
             blocked.reason.clone_from(reason);
-            list(store).await?.block(blocked).await.map_err(Failure::of_change)?;
+            list.block(blocked).await.map_err(Failure::of_change)?;
         }
         Command::Unblock { network } => {
-            let was_blocked = list(store).await?.unblock(network).await.map_err(Failure::of_change)?;
+            let was_blocked = list.unblock(network).await.map_err(Failure::of_change)?;
             if !was_blocked {
-                return Err(Failure::Redis(format!(
-                    "{network} is not in the blocklist: `blocklist` lists the networks that are"
-                )));
+                let wider: Vec<_> =
+                    list.networks_containing(network).into_iter().map(|one| one.network).collect();
+                let hint = match &wider[..] {
+                    [] => "`blocklist` lists the networks that are".to_owned(),
+                    wider => format!("it is part of {}", wider.join(", ")),
+                };
+                return Err(Failure::Redis(format!("{network} is not in the blocklist: {hint}")));
             }
         }
         // Only a list.
         _ => {}
     }
-    let list = list(store).await?;
     let error = list.last_error().map(|error| in_options(&error.to_string()));
     let answer = json!({ "networks": list.networks(), "error": error });
     Ok(Merged::new(vec![("Redis".to_owned(), Ok(answer))]).blocklist(as_json))
 }
 
-/// The blocked networks that contain the address that `key` is, if it is one.
+/// The blocked networks that contain the address or the network that `key` is, if it is one.
 pub(crate) async fn of(store: &RedisStore, key: &str) -> Result<Vec<Value>, Failure> {
-    let Ok(address) = key.parse::<IpAddr>() else { return Ok(Vec::new()) };
-    Ok(list(store).await?.networks_of(address).into_iter().map(|network| json!(network)).collect())
+    Ok(list(store).await?.networks_containing(key).into_iter().map(|network| json!(network)).collect())
 }
 
 /// The list as Redis has it.

@@ -140,7 +140,14 @@ impl Admin {
                 Err(error) => return Err(error.into()),
             }
         }
-        let blocked = blocklist::of(&self.store, key).await?;
+        let blocked = match blocklist::of(&self.store, key).await {
+            Ok(blocked) => blocked,
+            // The policies are decided.
+            Err(failure) => {
+                errors.push(json!({"policy": null, "key": key, "detail": failure.to_string()}));
+                Vec::new()
+            }
+        };
         let verdict = if blocked.is_empty() { Value::Null } else { json!("rejected") };
         let answer =
             json!({"verdict": verdict, "explanations": explanations, "errors": errors, "blocked": blocked});

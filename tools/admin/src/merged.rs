@@ -136,7 +136,9 @@ impl Merged {
         }
         let mut unknown: Vec<(String, Vec<String>)> = Vec::new();
         for error in &errors {
-            let line = format!("policy {}: {}", word(&error["policy"]), word(&error["detail"]));
+            let policy =
+                error["policy"].as_str().map(|policy| format!("policy {policy}: ")).unwrap_or_default();
+            let line = format!("{policy}{}", word(&error["detail"]));
             let instance = word(&error["instance"]).to_owned();
             match unknown.iter_mut().find(|(other, _)| *other == line) {
                 Some((_, instances)) => instances.push(instance),

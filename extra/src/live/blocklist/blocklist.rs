@@ -5,13 +5,13 @@ use std::{
     net::IpAddr,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use tokio::sync::watch;
-use tower_ratelimit::Error;
+use tower_ratelimit::{Error, internal};
 
 use super::{
     network::{BlockedNetwork, invalid, parsed},
@@ -29,9 +29,12 @@ use crate::redis_hash::RedisHash;
 /// to the store: with 429 and no `Retry-After`. To ban one client under a policy, see
 /// [`Operator::ban`](tower_ratelimit::Operator::ban).
 ///
-/// `Blocklist::redis` shares the list between all instances. [`new`](Self::new) makes a list for this process. A list
-/// has at most 10,000 networks. The shortest prefix is /8, or /16 for IPv6, so that a typing error does not reject
-/// everybody.
+/// `Blocklist::redis` shares the list between all instances. [`new`](Self::new) makes a list for this process.
+/// [`block`](Self::block) fills a list up to 10,000 networks. The shortest prefix is /8, or /16 for IPv6, so that a
+/// typing error does not reject everybody.
+///
+/// The whole address is looked up, as in [`PeerIp::within`](tower_ratelimit::PeerIp::within). A list that is not given to
+/// `block_if` blocks nothing.
 ///
 /// # Example
 ///
@@ -69,7 +72,7 @@ use crate::redis_hash::RedisHash;
 #[derive(Clone)]
 pub struct Blocklist {
     pub(super) active: Arc<Active>,
-    table: watch::Receiver<Table>,
+    table: watch::Receiver<Arc<Table>>,
     /// Where all instances read it.
     #[cfg(feature = "redis")]
     pub(super) hash: Option<RedisHash>,
@@ -78,19 +81,23 @@ pub struct Blocklist {
 /// The networks that are blocked now. The handles are the receivers.
 pub(super) struct Active {
     pub(super) health: Health,
-    table: watch::Sender<Table>,
+    table: watch::Sender<Arc<Table>>,
     pub(super) clock: Clock,
     /// The number of changes that this process has made. Changes only in a change of the table.
     changes: AtomicU64,
+    /// Whether a layer, or another part of the service, may reject what is blocked.
+    is_asked: AtomicBool,
 }
 
 /// A table that was read.
 #[derive(Clone)]
 pub(super) struct Update {
-    pub(super) table: Table,
+    pub(super) table: Arc<Table>,
     /// The changes of this process before it was read.
     pub(super) changes: u64,
-    /// Why other entries are ignored.
+    /// Whether Redis has no list, not even an empty one.
+    pub(super) is_missing: bool,
+    /// What is wrong with an entry.
     pub(super) error: Option<Error>,
 }
 
@@ -105,33 +112,28 @@ impl Target for Active {
         self.table.receiver_count() > 0
     }
 
-    /// Applies what is valid: an invalid entry must neither unblock a network nor keep another one from being
-    /// blocked.
+    /// Applies what is valid: an invalid entry must not keep another one from being followed.
     fn apply(&self, update: Update) -> Result<(), Error> {
-        self.table.send_if_modified(|table| {
-            // What was read before this process has changed the list may lack that change. The next read has it.
-            let is_changed = update.changes == self.changes() && *table != update.table;
-            if is_changed {
-                report(&self.health, table.len(), update.table.len());
-                *table = update.table;
-            }
-            is_changed
-        });
+        let before = self.table.borrow().clone();
+        let is_applied = *before != *update.table
+            && self.table.send_if_modified(|table| {
+                // What was read before this process has changed the list may lack that change. The next read has it.
+                let is_current = update.changes == self.changes();
+                if is_current {
+                    table.clone_from(&update.table);
+                }
+                is_current
+            });
+        if is_applied && update.is_missing {
+            log!(
+                warn,
+                "{} is gone: no network is blocked; if Redis lost its data, block the networks again",
+                self.health.origin()
+            );
+        } else if is_applied {
+            log!(info, origin = %self.health.origin(), networks = update.table.len(), "the blocklist changed");
+        }
         update.error.map_or(Ok(()), Err)
-    }
-}
-
-/// Logs that the networks have changed.
-fn report(_health: &Health, _before: usize, networks: usize) {
-    if networks > 0 {
-        log!(info, origin = %_health.origin(), networks, "the blocklist changed");
-    } else {
-        log!(
-            warn,
-            before = _before,
-            "{} is empty: no network is blocked; if Redis lost its data, block the networks again",
-            _health.origin()
-        );
     }
 }
 
@@ -150,22 +152,26 @@ impl Blocklist {
 
     /// A list that `active` keeps equal to a hash.
     #[cfg(feature = "redis")]
-    pub(super) const fn of(active: Arc<Active>, table: watch::Receiver<Table>, hash: RedisHash) -> Self {
+    pub(super) const fn of(active: Arc<Active>, table: watch::Receiver<Arc<Table>>, hash: RedisHash) -> Self {
         Self { active, table, hash: Some(hash) }
     }
 
     /// Whether `address` is blocked now.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
+        if !self.is_asked() {
+            self.active.is_asked.store(true, Ordering::Relaxed);
+        }
         let table = self.table.borrow();
         // The clock is read only for an address that is in the list.
-        let mut entries = table.entries_of(address);
+        let mut entries = table.entries_containing(address.to_canonical().into());
         entries.any(|(_, entry)| entry.is_active(self.active.clock.now()))
     }
 
     /// [`contains`](Self::contains) as a function, for [`PeerIp::matching`](tower_ratelimit::PeerIp::matching) and
     /// [`ClientIp::matching`](tower_ratelimit::ClientIp::matching).
     pub fn matcher(&self) -> impl Fn(IpAddr) -> bool + Send + Sync + 'static {
+        self.active.is_asked.store(true, Ordering::Relaxed);
         let list = self.clone();
         move |address| list.contains(address)
     }
@@ -173,14 +179,17 @@ impl Blocklist {
     /// The networks that are blocked now, in their order.
     #[must_use]
     pub fn networks(&self) -> Vec<BlockedNetwork> {
-        self.table.borrow().active(self.active.clock.now())
+        let table = self.table.borrow().clone();
+        table.active(self.active.clock.now())
     }
 
-    /// The networks that contain `address` and are blocked now, the widest first.
+    /// The blocked networks that contain `network`, an address or a network, the widest first. Empty for any other
+    /// text.
     #[must_use]
-    pub fn networks_of(&self, address: IpAddr) -> Vec<BlockedNetwork> {
-        let (table, now) = (self.table.borrow(), self.active.clock.now());
-        table.entries_of(address).filter_map(|(network, entry)| entry.shown(&network, now)).collect()
+    pub fn networks_containing(&self, network: &str) -> Vec<BlockedNetwork> {
+        let Ok(inner) = internal::network(network) else { return Vec::new() };
+        let (table, now) = (self.table.borrow().clone(), self.active.clock.now());
+        table.entries_containing(inner).filter_map(|(network, entry)| entry.shown(&network, now)).collect()
     }
 
     /// Blocks a network, in the place of the entry that it has. With a list in Redis, all instances follow within a
@@ -198,9 +207,10 @@ impl Blocklist {
             return self.block_in(hash, network).await;
         }
         let now = self.active.clock.now();
-        let (network, entry) = network.checked(now as u64)?;
+        let (network, entry) = network.checked(now)?;
         let mut is_full = false;
         self.active.table.send_modify(|table| {
+            let table = Arc::make_mut(table);
             table.remove_ended(now);
             table.remove(&network, now);
             is_full = table.len() >= MOST;
@@ -224,7 +234,7 @@ impl Blocklist {
             return self.unblock_in(hash, network).await;
         }
         let (mut was_blocked, now) = (false, self.active.clock.now());
-        self.active.table.send_modify(|table| was_blocked = table.remove(&network, now));
+        self.active.table.send_modify(|table| was_blocked = Arc::make_mut(table).remove(&network, now));
         Ok(was_blocked)
     }
 
@@ -238,8 +248,13 @@ impl Blocklist {
         is_shared
     }
 
-    /// Why the list is not what Redis has: Redis cannot be read, or an entry is invalid. `None` once that is over, and
-    /// for a list of this process. The metric `ratelimit_failed_policy_sources` counts such lists too.
+    /// Whether [`contains`](Self::contains) or [`matcher`](Self::matcher) was called.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.active.is_asked.load(Ordering::Relaxed)
+    }
+
+    /// What keeps the list from being as Redis has it: Redis cannot be read, or a field is invalid. `None` once that is
+    /// over, and for a list of this process. The metric `ratelimit_failed_policy_sources` counts such lists too.
     #[must_use]
     pub fn last_error(&self) -> Option<Error> {
         self.active.health.error()
@@ -255,10 +270,19 @@ impl Blocklist {
 }
 
 impl Active {
-    pub(super) fn new(origin: String) -> (Self, watch::Receiver<Table>) {
+    pub(super) fn new(origin: String) -> (Self, watch::Receiver<Arc<Table>>) {
         let health = Health::new(origin, "blocklists", "the blocklist differs from its hash");
-        let (sender, receiver) = watch::channel(Table::default());
-        (Self { health, table: sender, clock: Clock::new(), changes: AtomicU64::new(0) }, receiver)
+        let (sender, receiver) = watch::channel(Arc::default());
+        (
+            Self {
+                health,
+                table: sender,
+                clock: Clock::new(),
+                changes: AtomicU64::new(0),
+                is_asked: AtomicBool::new(false),
+            },
+            receiver,
+        )
     }
 
     /// The number of changes that this process has made.
@@ -270,7 +294,7 @@ impl Active {
     #[cfg(feature = "redis")]
     pub(super) fn change(&self, change: impl FnOnce(&mut Table)) {
         self.table.send_modify(|table| {
-            change(table);
+            change(Arc::make_mut(table));
             self.changes.fetch_add(1, Ordering::Release);
         });
     }

@@ -1,6 +1,9 @@
 //! [`BlockedNetwork`]: an entry of a blocklist.
 
-use std::time::Duration;
+use std::{
+    net::{IpAddr, Ipv6Addr},
+    time::Duration,
+};
 
 use tower_ratelimit::{
     Error, ErrorKind,
@@ -14,6 +17,8 @@ const LONGEST: Duration = Duration::from_secs(3_650 * 86_400);
 /// The shortest prefixes. A shorter one is probably a typing error, and would reject a good part of all clients.
 const SHORTEST_V4: u8 = 8;
 const SHORTEST_V6: u8 = 16;
+/// `::ffff:0:0`. A layer sees the addresses from here on as IPv4.
+const IPV4_IN_IPV6: IpAddr = IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0));
 
 /// A network on a [`Blocklist`](super::Blocklist).
 ///
@@ -35,7 +40,7 @@ pub struct BlockedNetwork {
     /// The network, such as `203.0.113.0/24` or `2001:db8::/32`. An address without a prefix length is the
     /// network of that address.
     pub network: String,
-    /// For how long it is blocked from now. `None` until it is unblocked.
+    /// For how long it is blocked from now. `None` until it is unblocked. As JSON, in seconds.
     #[serde(serialize_with = "as_seconds")]
     pub blocked_for: Option<Duration>,
     /// Why it is blocked, in at most 256 characters.
@@ -52,7 +57,7 @@ impl BlockedNetwork {
         Self { network: network.into(), blocked_for: None, reason: None, who: None }
     }
 
-    /// Blocks it for `time`, rounded up to whole seconds.
+    /// Blocks it for `time`, or up to a second longer.
     #[must_use]
     pub fn blocked_for(mut self, time: Duration) -> Self {
         self.blocked_for = Some(time);
@@ -73,15 +78,16 @@ impl BlockedNetwork {
         self
     }
 
-    /// The network and the entry for a table. The entry ends in `blocked_for` from `now`, in seconds since 1970.
-    pub(super) fn checked(self, now: u64) -> Result<(IpNet, Entry), Error> {
+    /// The network and the entry for a table. The entry ends in `blocked_for` from `now`, in seconds since 1970, or up
+    /// to a second later.
+    pub(super) fn checked(self, now: f64) -> Result<(IpNet, Entry), Error> {
         let network = parsed(&self.network)?;
         let ends = match self.blocked_for {
             None => None,
             Some(time) if time.is_zero() || time > LONGEST => {
                 return Err(invalid(format!("{network} can be blocked for 1 second to 3,650 days")));
             }
-            Some(time) => Some(now + time.as_secs() + u64::from(time.subsec_nanos() > 0)),
+            Some(time) => Some((now + time.as_secs_f64()).ceil() as u64),
         };
         let entry = Entry { until: ends, reason: self.reason, who: self.who };
         entry.check().map_err(|problem| invalid(format!("{network}: {problem}")))?;
@@ -157,6 +163,11 @@ impl Entry {
 /// The network that `text` names.
 pub(super) fn parsed(text: &str) -> Result<IpNet, Error> {
     let network = network(text)?.trunc();
+    if matches!(network, IpNet::V6(_)) && network.contains(&IPV4_IN_IPV6) {
+        return Err(invalid(format!(
+            "{network} contains all IPv4 addresses in IPv6 form: block IPv4 networks as such"
+        )));
+    }
     let shortest = if matches!(network, IpNet::V4(_)) { SHORTEST_V4 } else { SHORTEST_V6 };
     if network.prefix_len() < shortest {
         return Err(invalid(format!(

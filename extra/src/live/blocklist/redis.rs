@@ -24,10 +24,12 @@ use crate::{
     redis_hash::RedisHash,
 };
 
-/// The time of the server, a mark of what the hash is, and its fields unless the mark is ARGV[1]. To read many fields
-/// takes Redis milliseconds.
+/// The time of the server, a mark of what the hash is, and its fields unless the mark is ARGV[1], because to read many
+/// fields takes Redis milliseconds. If there are more than ARGV[2], their number is in the place of the fields.
 const READ: &str = "
-local mark = redis.call('HLEN', KEYS[1]) .. ':' .. (redis.call('HGET', KEYS[1], '@version') or '')
+local fields = redis.call('HLEN', KEYS[1])
+local mark = fields .. ':' .. (redis.call('HGET', KEYS[1], '@version') or '')
+if fields > tonumber(ARGV[2]) then return {redis.call('TIME'), mark, fields} end
 if mark == ARGV[1] then return {redis.call('TIME'), mark} end
 return {redis.call('TIME'), mark, redis.call('HGETALL', KEYS[1])}";
 
@@ -53,8 +55,8 @@ const MOST_FIELDS: usize = 2 * MOST;
 const MOST_REMOVED: usize = 1_000;
 /// The longest field, and the longest value, that are read.
 const MOST_BYTES: usize = 4_096;
-/// The longest time of the first read, which may have to connect.
-const FIRST_READ: Duration = Duration::from_millis(1_500);
+/// The longest time of a command that may take long.
+const PATIENCE: Duration = Duration::from_millis(1_500);
 
 type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
 
@@ -67,14 +69,14 @@ impl Blocklist {
     /// 1970; `reason`; and `who`. [`block`](Self::block) and `ratelimit-admin block` write it, and so can you:
     ///
     /// ```text
-    /// redis-cli HSET rl:blocklist 203.0.113.0/24 '{"until":1764283200,"reason":"a scraper"}'
-    /// redis-cli HSET rl:blocklist 2001:db8::/32 '{}'      # until it is removed
+    /// redis-cli HSET rl:blocklist 203.0.113.0/24 '{"until":1764283200,"reason":"a scraper"}' @version 7
+    /// redis-cli HSET rl:blocklist 2001:db8::/32 '{}' @version 8      # until it is removed
     /// redis-cli HDEL rl:blocklist 203.0.113.0/24
     /// ```
     ///
     /// An instance reads the fields if their number or the field `@version` has changed, which [`block`](Self::block)
-    /// sets, and otherwise every 10 seconds. So if you change only the value of a field by hand, set `@version` to
-    /// another text too.
+    /// and [`unblock`](Self::unblock) set, and otherwise every 10 seconds. So set `@version` to another text with each
+    /// change by hand that instances shall follow within a second.
     ///
     /// A block ends by the clock of Redis. [`block`](Self::block) removes fields whose time has ended.
     ///
@@ -85,10 +87,10 @@ impl Blocklist {
     /// entries end in time, and it cannot be changed. A Redis without persistence loses the list in a restart; a
     /// warning is logged.
     ///
-    /// An invalid field is ignored, and so is a network with too short a prefix; [`last_error`](Self::last_error) and a
-    /// warning in the log name the first one. All other fields apply. A hash with more than 20,000 fields changes
-    /// nothing. If Redis cannot be read when this function is called, the list is empty until it can. The call takes
-    /// at most a second and a half.
+    /// A field that is no network, or has too short a prefix, is ignored. A network whose value is invalid is blocked
+    /// until the value is corrected. [`last_error`](Self::last_error) and a warning in the log name the first such
+    /// field; all others apply. A hash with more than 20,000 fields changes nothing. If Redis cannot be read when this
+    /// function is called, the list is empty until it can. The call takes at most a second and a half.
     ///
     /// The permissions are part of [`acl_rule`](RedisStore::acl_rule); operators need `+hset +hdel ~rl:blocklist`.
     /// Anyone who can write the hash can reject all clients.
@@ -130,19 +132,21 @@ impl Blocklist {
 
     pub(super) async fn block_in(&self, hash: &RedisHash, network: BlockedNetwork) -> Result<(), Error> {
         // An invalid one is an error even if Redis is unavailable.
-        let (net, _) = network.clone().checked(0)?;
+        let (net, _) = network.clone().checked(0.0)?;
         let fields = self.fields(hash).await?;
         let now = self.active.clock.now();
-        let (_, entry) = network.checked(now as u64)?;
+        let (_, entry) = network.checked(now)?;
         let value = serde_json::to_string(&entry).map_err(|error| invalid(error.to_string()))?;
         let mut arguments = new_version();
         let mut others = 0;
         for (field, value) in fields {
             match parsed_field(&field, &value) {
                 // Perhaps written in another way.
-                Ok((same, _)) if same == net => arguments.extend([field, value]),
-                Ok((_, ended)) if !ended.is_active(now) && arguments.len() < 2 * MOST_REMOVED => {
-                    arguments.extend([field, value]);
+                Ok((same, ..)) if same == net => arguments.extend([field, value]),
+                Ok((_, entry, _)) if !entry.is_active(now) => {
+                    if arguments.len() < 2 * MOST_REMOVED {
+                        arguments.extend([field, value]);
+                    }
                 }
                 _ => others += 1,
             }
@@ -151,7 +155,7 @@ impl Blocklist {
             return Err(full());
         }
         arguments.extend([Vec::new(), net.to_string().into_bytes(), value.into_bytes()]);
-        hash.evaluate(CHANGE, arguments).await?;
+        patient(hash).evaluate(CHANGE, arguments).await?;
         self.active.change(|table| table.insert(net, entry));
         Ok(())
     }
@@ -161,14 +165,15 @@ impl Blocklist {
         let now = self.active.clock.now();
         let (mut arguments, mut was_blocked) = (new_version(), false);
         for (field, value) in fields {
-            // An invalid value is removed too.
-            if str::from_utf8(&field).is_ok_and(|text| parsed(text).is_ok_and(|other| other == network)) {
-                was_blocked |= parsed_field(&field, &value).is_ok_and(|(_, entry)| entry.is_active(now));
+            if let Ok((same, entry, _)) = parsed_field(&field, &value)
+                && same == network
+            {
+                was_blocked |= entry.is_active(now);
                 arguments.extend([field, value]);
             }
         }
         if arguments.len() > 1 {
-            hash.evaluate(CHANGE, arguments).await?;
+            patient(hash).evaluate(CHANGE, arguments).await?;
         }
         self.active.change(|table| {
             table.remove(&network, now);
@@ -178,7 +183,7 @@ impl Blocklist {
 
     /// The fields that Redis has now.
     async fn fields(&self, hash: &RedisHash) -> Result<Fields, Error> {
-        let (_, fields) = read(hash, &self.active.clock, "").await?;
+        let (_, fields) = read(&patient(hash), &self.active.clock, &[]).await?;
         Ok(fields.unwrap_or_default())
     }
 }
@@ -188,22 +193,31 @@ fn new_version() -> Vec<Vec<u8>> {
     vec![format!("{:016x}", fastrand::u64(..)).into_bytes()]
 }
 
+/// The hash, for commands of an operator, or for a first read, which may have to connect.
+fn patient(hash: &RedisHash) -> RedisHash {
+    hash.clone().timeout(PATIENCE)
+}
+
 /// The mark of `hash`, and its fields unless the mark is `known`. Sets `clock`.
-async fn read(hash: &RedisHash, clock: &Clock, known: &str) -> Result<(String, Option<Fields>), Error> {
+async fn read(hash: &RedisHash, clock: &Clock, known: &[u8]) -> Result<(Vec<u8>, Option<Fields>), Error> {
     let unusable =
         || Error::new(ErrorKind::StoreReply, "the reply to a script is not a time, a mark and a hash");
-    let reply: Vec<Value> = from_redis_value(hash.evaluate(READ, known).await?).map_err(|_| unusable())?;
-    let mut parts = reply.into_iter();
+    let arguments = [known, MOST_FIELDS.to_string().as_bytes()].map(<[u8]>::to_vec);
+    let reply = hash.evaluate(READ, &arguments[..]).await?;
+    let mut parts = from_redis_value::<Vec<Value>>(reply).map_err(|_| unusable())?.into_iter();
     let (Some(time), Some(mark)) = (parts.next(), parts.next()) else { return Err(unusable()) };
     let (seconds, micros): (u64, u64) = from_redis_value(time).map_err(|_| unusable())?;
     clock.set(seconds.saturating_mul(1_000_000).saturating_add(micros));
-    let mark = from_redis_value(mark).map_err(|_| unusable())?;
-    let mut fields: Option<Fields> =
-        parts.next().map(from_redis_value).transpose().map_err(|_| unusable())?;
+    let mut fields: Option<Fields> = match parts.next() {
+        Some(Value::Int(_)) => {
+            return Err(invalid(format!("there are more than {MOST_FIELDS} fields: is it a blocklist?")));
+        }
+        fields => fields.map(from_redis_value).transpose().map_err(|_| unusable())?,
+    };
     if let Some(fields) = &mut fields {
         fields.remove(VERSION);
     }
-    Ok((mark, fields))
+    Ok((from_redis_value(mark).map_err(|_| unusable())?, fields))
 }
 
 struct InRedis {
@@ -215,63 +229,87 @@ struct InRedis {
 
 /// What was read.
 struct Latest {
-    mark: String,
+    mark: Vec<u8>,
     fields: Arc<Fields>,
     time: Instant,
 }
 
+/// The fields of a hash, and what was known when they were read.
+#[derive(PartialEq)]
+struct Content {
+    fields: Arc<Fields>,
+    is_missing: bool,
+    /// The number of changes that this process had made before.
+    changes: u64,
+}
+
 impl Origin for InRedis {
-    /// With the number of changes that this process has made before.
-    type Content = (u64, Arc<Fields>);
+    type Content = Content;
     type Update = Update;
 
-    async fn read(&mut self) -> Result<Self::Content, Error> {
+    async fn read(&mut self) -> Result<Content, Error> {
         let changes = self.active.changes();
-        let hash = self.hash.clone();
-        let hash = if mem::take(&mut self.is_first) { hash.timeout(FIRST_READ) } else { hash };
-        let latest = self.latest.as_ref().filter(|latest| latest.time.elapsed() < READ_EVERY);
-        let known = latest.map_or("", |latest| &latest.mark);
+        let hash = if mem::take(&mut self.is_first) { patient(&self.hash) } else { self.hash.clone() };
+        self.latest.take_if(|latest| latest.time.elapsed() >= READ_EVERY);
+        let known = self.latest.as_ref().map_or(&[][..], |latest| &latest.mark);
         let (mark, fields) = read(&hash, &self.active.clock, known).await.map_err(|error| {
             let message = format!("{} cannot be read: {error}", self.active.health.origin());
             Error::new(error.kind(), message).with_source(error)
         })?;
-        if let Some(fields) = fields {
-            self.latest = Some(Latest { mark, fields: Arc::new(fields), time: Instant::now() });
-        }
-        Ok((changes, self.latest.as_ref().map(|latest| latest.fields.clone()).unwrap_or_default()))
+        let is_missing = mark == b"0:";
+        let fields = match (fields, &self.latest) {
+            (None, Some(latest)) => latest.fields.clone(),
+            (fields, _) => {
+                let fields = Arc::new(fields.unwrap_or_default());
+                self.latest = Some(Latest { mark, fields: fields.clone(), time: Instant::now() });
+                fields
+            }
+        };
+        Ok(Content { fields, is_missing, changes })
     }
 
-    fn parse(&self, content: Arc<Self::Content>) -> JoinHandle<Result<Update, Error>> {
+    fn parse(&self, content: Arc<Content>) -> JoinHandle<Result<Update, Error>> {
         let active = self.active.clone();
-        spawn_blocking(move || parse(active.health.origin(), &content))
+        spawn_blocking(move || Ok(parse(active.health.origin(), &content)))
     }
 }
 
 /// The table of the valid fields, and the error of the first invalid one.
-fn parse(name: &str, (changes, fields): &(u64, Arc<Fields>)) -> Result<Update, Error> {
-    if fields.len() > MOST_FIELDS {
-        return Err(invalid(format!("{name}: more than {MOST_FIELDS} fields: is it a blocklist?")));
-    }
-    let mut update = Update { table: Table::default(), changes: *changes, error: None };
-    for (field, value) in fields.iter() {
-        match parsed_field(field, value) {
-            Ok((network, entry)) => update.table.insert_longest(network, entry),
-            Err(problem) => {
-                update.error.get_or_insert_with(|| {
-                    let field = &field[..field.len().min(64)];
-                    invalid(format!("{name}, field `{}` is ignored: {problem}", field.escape_ascii()))
-                });
+fn parse(name: &str, content: &Content) -> Update {
+    let (mut table, mut first) = (Table::default(), None);
+    for (field, value) in &*content.fields {
+        let problem = match parsed_field(field, value) {
+            Ok((network, entry, problem)) => {
+                table.insert_longest(network, entry);
+                problem
             }
+            Err(problem) => Some(format!("it is ignored: {problem}")),
+        };
+        if let Some(problem) = problem {
+            first.get_or_insert_with(|| {
+                let field = &field[..field.len().min(64)];
+                invalid(format!("{name}, field `{}`: {problem}", field.escape_ascii()))
+            });
         }
     }
-    Ok(update)
+    let Content { is_missing, changes, .. } = *content;
+    Update { table: Arc::new(table), changes, is_missing, error: first }
 }
 
-fn parsed_field(field: &[u8], value: &[u8]) -> Result<(IpNet, Entry), String> {
+/// The network of a field and its entry, and what is wrong with its value: the network is then blocked without an end,
+/// because its writer wanted to block it. An error if the field is no network.
+fn parsed_field(field: &[u8], value: &[u8]) -> Result<(IpNet, Entry, Option<String>), String> {
     if field.len().max(value.len()) > MOST_BYTES {
         return Err(format!("it is longer than {MOST_BYTES} bytes: remove it with HDEL"));
     }
     let text = |bytes| str::from_utf8(bytes).map_err(|_| "it is not UTF-8: remove it with HDEL".to_owned());
     let network = parsed(text(field)?).map_err(|error| error.to_string())?;
-    Ok((network, Entry::parse(text(value)?)?))
+    Ok(match text(value).and_then(Entry::parse) {
+        Ok(entry) => (network, entry, None),
+        Err(problem) => {
+            let problem =
+                format!("its value is invalid, so the network is blocked until it is corrected: {problem}");
+            (network, Entry::default(), Some(problem))
+        }
+    })
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    net::IpAddr,
+    mem,
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -39,24 +39,32 @@ impl Table {
 
     /// Removes the entry of `network`. Returns whether it blocked at `now`.
     pub(super) fn remove(&mut self, network: &IpNet, now: f64) -> bool {
-        // A length without entries costs a lookup and finds nothing.
-        self.entries.remove(network).is_some_and(|entry| entry.is_active(now))
+        let was_blocked = self.entries.get(network).is_some_and(|entry| entry.is_active(now));
+        self.retain(|other, _| other != network);
+        was_blocked
     }
 
     /// Removes the entries that have ended at `now`.
     pub(super) fn remove_ended(&mut self, now: f64) {
-        self.entries.retain(|_, entry| entry.is_active(now));
+        self.retain(|_, entry| entry.is_active(now));
+    }
+
+    fn retain(&mut self, keep: impl Fn(&IpNet, &Entry) -> bool) {
+        let mut entries = mem::take(&mut self.entries);
+        entries.retain(|network, entry| keep(network, entry));
+        self.lengths = Default::default();
+        entries.into_iter().for_each(|(network, entry)| self.insert(network, entry));
     }
 
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// The entries whose networks contain `address`.
-    pub(super) fn entries_of(&self, address: IpAddr) -> impl Iterator<Item = (IpNet, &Entry)> {
-        let address = address.to_canonical();
-        self.lengths[usize::from(address.is_ipv6())].iter().filter_map(move |length| {
-            let network = IpNet::new(address, *length).ok()?.trunc();
+    /// The entries whose networks contain `inner`, the widest first.
+    pub(super) fn entries_containing(&self, inner: IpNet) -> impl Iterator<Item = (IpNet, &Entry)> {
+        let lengths = self.lengths[usize::from(inner.addr().is_ipv6())].range(..=inner.prefix_len());
+        lengths.filter_map(move |length| {
+            let network = IpNet::new(inner.addr(), *length).ok()?.trunc();
             Some((network, self.entries.get(&network)?))
         })
     }

@@ -177,6 +177,9 @@ impl Admin {
         if self.0.records_denials {
             self.0.record_denials();
         }
+        if let Some(_warning) = self.0.warning() {
+            log!(warn, "{_warning}");
+        }
         let router = Router::new();
         #[cfg(feature = "redis")]
         let router = router.route("/probe", get(probe)).route("/acl", get(acl));

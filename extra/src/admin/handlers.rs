@@ -37,7 +37,7 @@ pub(super) async fn policies(State(settings): Shared) -> Response {
     let policies = settings.policies.current();
     json(&Fields {
         policies: policies.iter().map(PolicySummary::of).collect(),
-        warnings: policies.iter().flat_map(Policy::warnings).collect(),
+        warnings: policies.iter().flat_map(Policy::warnings).chain(settings.warning()).collect(),
         error: settings.policies.error().map(|error| error.to_string()),
     })
 }

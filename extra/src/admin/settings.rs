@@ -53,6 +53,20 @@ impl Settings {
         Err(Problem::new(StatusCode::NOT_FOUND, detail))
     }
 
+    /// A list of policies that does not follow those of the layers.
+    pub(super) fn warning(&self) -> Option<String> {
+        #[cfg(feature = "live")]
+        let is_stale =
+            self.policies.fixed().is_some() && self.switch.as_ref().is_some_and(|it| it.live().is_some());
+        #[cfg(not(feature = "live"))]
+        let is_stale = false;
+        is_stale.then(|| {
+            "the router has the switch of live policies and a fixed list of policies, which does not follow them: pass the \
+             live policies to `Admin::new`"
+                .to_owned()
+        })
+    }
+
     /// The policy and the key that a path names.
     pub(super) async fn target(&self, names: Names) -> Result<(Policy, Key), Problem> {
         let policy = self.policy(&names.policy)?;

@@ -186,6 +186,13 @@ async fn a_switch_of_a_file_or_a_process_moves_one_instance() {
     std::fs::write(&path, "[[policies]]\nname = 'login'\nquota = '5/min'\n").unwrap();
     let live = LivePolicies::file(&path).unwrap();
     let file = Operator::of(Admin::new(stopped(), &live).enforcement(&live).router()).await;
+    // A fixed list would show the policies of the start.
+    let stale = Operator::of(Admin::new(stopped(), login()).enforcement(&live).router()).await;
+    let is_named = async |operator: &Operator| {
+        let warnings = operator.get("/policies").await["warnings"].to_string();
+        warnings.contains("pass the live policies to `Admin::new`")
+    };
+    assert_eq!([is_named(&file).await, is_named(&stale).await], [false, true]);
     let switch = EnforcementSwitch::default();
     let process = Operator::of(Admin::new(stopped(), login()).enforcement(&switch).router()).await;
     for (name, operator) in [("file", file), ("process", process)] {

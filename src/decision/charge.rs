@@ -83,7 +83,7 @@ impl Charge {
         Self::of(policy.clone(), key.clone(), cost)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn of(policy: Policy, key: Key, cost: u64) -> Self {
         let trace = if policy.has_permits() { Trace::Holder(next_holder()) } else { Trace::None };
         Self { policy, key: key.stored(), cost, trace, rule: 0 }

@@ -70,11 +70,6 @@ impl DecisionSpan {
         }
     }
 
-    #[inline]
-    pub(crate) fn is_some(&self) -> bool {
-        self.span.is_some()
-    }
-
     /// Ends the span with the decision.
     #[cold]
     pub(crate) fn end(self, decided: &Result<Decision, Error>) {
@@ -150,11 +145,6 @@ impl DecisionSpan {
 
     pub(crate) fn in_scope<T>(&self, make: impl FnOnce() -> T) -> T {
         make()
-    }
-
-    #[inline]
-    pub(crate) fn is_some(&self) -> bool {
-        false
     }
 
     pub(crate) fn end(self, _: &Result<super::Decision, Error>) {}

@@ -2,7 +2,6 @@
 
 use std::{
     future::Future,
-    mem,
     pin::Pin,
     slice,
     sync::{Arc, atomic::Ordering},
@@ -27,7 +26,6 @@ pub(crate) struct Deciding {
     answer: Answer<Decision>,
     /// To decide in the store's place if it fails. `None` if the answer is complete as it is.
     charges: Option<Charges>,
-    span: DecisionSpan,
 }
 
 /// A decision, or a charge that is under way.
@@ -48,7 +46,7 @@ impl Deciding {
 
 impl From<Answer<Decision>> for Deciding {
     fn from(answer: Answer<Decision>) -> Self {
-        Self { answer, charges: None, span: DecisionSpan::default() }
+        Self { answer, charges: None }
     }
 }
 
@@ -66,24 +64,23 @@ impl Decider {
     pub(super) fn decide(self: &Arc<Self>, action: Action, charges: impl Into<Charges>) -> Answer<Decision> {
         match self.begin(action, charges.into()) {
             Now::Ready(decided) => Answer::ready(decided),
-            Now::Later(Deciding { answer, charges: None, span }) if !span.is_some() => answer,
-            Now::Later(Deciding { answer, charges, span }) => {
-                let decider = self.clone();
-                answer.then(move |decided| {
-                    let decided = match charges {
-                        Some(charges) => decider.complete(action, &charges, decided),
-                        None => decided,
-                    };
-                    span.end(&decided);
-                    decided
-                })
-            }
+            Now::Later(deciding) => self.answer(action, deciding),
         }
+    }
+
+    fn answer(self: &Arc<Self>, action: Action, deciding: Deciding) -> Answer<Decision> {
+        let Deciding { answer, charges } = deciding;
+        let Some(charges) = charges else { return answer };
+        let decider = self.clone();
+        answer.then(move |decided| decider.complete(action, &charges, decided))
     }
 
     /// Charges for a layer: the decision, or what [`poll_charge`](Self::poll_charge) waits for.
     #[inline]
-    pub(crate) fn charge(&self, charges: impl Into<Charges>) -> Now<Result<Decision, Error>, Deciding> {
+    pub(crate) fn charge(
+        self: &Arc<Self>,
+        charges: impl Into<Charges>,
+    ) -> Now<Result<Decision, Error>, Deciding> {
         self.begin(Action::Charge, charges.into())
     }
 
@@ -94,34 +91,37 @@ impl Decider {
         cx: &mut Context<'_>,
     ) -> Poll<Result<Decision, Error>> {
         let decided = ready!(Pin::new(&mut deciding.answer).poll(cx));
-        let decided = match deciding.charges.take() {
+        Poll::Ready(match deciding.charges.take() {
             Some(charges) => self.complete(Action::Charge, &charges, decided),
             None => decided,
-        };
-        if deciding.span.is_some() {
-            mem::take(&mut deciding.span).end(&decided);
-        }
-        Poll::Ready(decided)
+        })
     }
 
     // Inlined because a call would move the charges once more.
     #[inline(always)]
-    fn begin(&self, action: Action, charges: Charges) -> Begun {
+    fn begin(self: &Arc<Self>, action: Action, charges: Charges) -> Begun {
         if DecisionSpan::is_enabled() {
             return self.begin_in_span(action, charges);
         }
         self.begin_without_span(action, charges)
     }
 
+    // The span is not part of what is under way otherwise, because that is moved at each decision.
     #[cold]
-    fn begin_in_span(&self, action: Action, charges: Charges) -> Begun {
+    fn begin_in_span(self: &Arc<Self>, action: Action, charges: Charges) -> Begun {
         let span = DecisionSpan::new(action.as_str());
         match span.in_scope(|| self.begin_without_span(action, charges)) {
             Now::Ready(decided) => {
                 span.end(&decided);
                 Now::Ready(decided)
             }
-            Now::Later(deciding) => Now::Later(Deciding { span, ..deciding }),
+            Now::Later(deciding) => {
+                let answer = self.answer(action, deciding).then(move |decided| {
+                    span.end(&decided);
+                    decided
+                });
+                Now::Later(answer.into())
+            }
         }
     }
 
@@ -169,9 +169,7 @@ impl Decider {
     fn begun(&self, action: Action, charges: Charges, answer: Answer<Decision>) -> Begun {
         match answer.now() {
             Now::Ready(decided) => Now::Ready(self.complete(action, &charges, decided)),
-            Now::Later(answer) => {
-                Now::Later(Deciding { answer, charges: Some(charges), span: DecisionSpan::default() })
-            }
+            Now::Later(answer) => Now::Later(Deciding { answer, charges: Some(charges) }),
         }
     }
 

@@ -81,11 +81,14 @@ impl Store for RedisStore {
         let frees_units = matches!(action, Action::Refund | Action::Ban)
             || lease.as_ref().is_some_and(|lease| lease.returned().frees_units());
         let denial = deny_cache.map(|deny_cache| DenyObserver::new(deny_cache, now, frees_units));
-        // Made where it is moved to, because each move copies it.
-        let job = || Job { lease, denial, ..self.job(action, charges.into(), script) };
-        let is_leased = |charge: &Charge| charge.policy().settings().max_lease.is_some();
-        let returns_leases = action == Action::Refund && charges.iter().any(is_leased);
-        if returns_leases { self.return_leases_and_refund(job()) } else { job().into_answer() }
+        if action == Action::Refund
+            && charges.iter().any(|charge| charge.policy().settings().max_lease.is_some())
+        {
+            return self.return_leases_and_refund(charges, script, denial);
+        }
+        // `Arc::new` would copy the job: it allocates after its argument is made. `new_cyclic` allocates first, and
+        // nothing else of it is used.
+        Answer::shared(Arc::new_cyclic(|_| Job { lease, denial, ..self.job(action, charges.into(), script) }))
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
@@ -293,7 +296,15 @@ impl RedisStore {
 
     /// Returns the leases of the charges, and then refunds: Redis can refund units that were spent from a
     /// lease only once it knows of them. Reports under way are awaited too.
-    fn return_leases_and_refund(&self, job: Job) -> Answer<Decision> {
+    // A function apart for the same reason as `peek_patiently`.
+    #[cold]
+    fn return_leases_and_refund(
+        &self,
+        charges: &[Charge],
+        script: Arc<Script>,
+        denial: Option<DenyObserver>,
+    ) -> Answer<Decision> {
+        let job = Job { denial, ..self.job(Action::Refund, charges.into(), script) };
         let leases = self.leases.clone();
         Answer::pending(async move {
             // Leases are returned even if the refund is dropped. If their return fails, the units are free

@@ -1,6 +1,6 @@
 //! Encodes jobs as the call of a script.
 
-use std::{borrow::Cow, sync::Arc, time::Duration};
+use std::{borrow::Cow, mem, sync::Arc, time::Duration};
 
 use redis::{Cmd, ErrorKind, RedisResult, RedisWrite as _, ServerErrorKind, Value};
 
@@ -11,7 +11,10 @@ use crate::{
     policy::{MAX_BAN, Policy},
     store::{
         Action, Counts, PenaltyCharge, ServerClock, Spec, StateChange,
-        redis::{job::Job, script::Script},
+        redis::{
+            job::{Job, KeyNames},
+            script::Script,
+        },
     },
 };
 
@@ -107,23 +110,50 @@ pub(crate) fn encode(jobs: &[&Job], clock: &ServerClock) -> Option<Call> {
     let count = keys.distinct.len();
     let mut command = Cmd::with_capacity(4 + count + texts.len(), 96 + 48 * count + numbers.bytes.len());
     command.arg("EVALSHA").arg(script.hash()).arg(count);
-    let (mut name, mut start) = (Vec::with_capacity(128), None::<(&Policy, usize)>);
-    for (job, charge) in &*keys.distinct {
-        let policy = charge.policy();
-        // A batch is of one store, so keys under one policy start alike.
-        let known = start.filter(|(known, _)| policy.is(known)).map(|(_, length)| length);
-        name.truncate(known.unwrap_or(0));
-        if known.is_none() {
-            job.names.start(policy).iter().for_each(|part| name.extend_from_slice(part.as_bytes()));
-            start = Some((policy, name.len()));
-        }
-        job.names.end(charge.key()).iter().for_each(|part| name.extend_from_slice(part));
-        command.write_arg(&name);
-    }
+    write_names(&mut command, &keys);
     let has_calendar = numbers.has_calendar;
     command.arg(numbers.bytes).arg(texts);
     let may_repeat = jobs.iter().all(|job| job.may_be_repeated());
     Some(Call { command, script: Some(script), may_repeat, deadline: first.deadline, has_calendar })
+}
+
+/// The name of a key, behind what all names under its policy start with.
+struct Name<'a> {
+    policy: &'a Policy,
+    text: Vec<u8>,
+    start: usize,
+}
+
+impl<'a> Name<'a> {
+    fn start(names: &KeyNames, policy: &'a Policy) -> Self {
+        let mut text = Vec::with_capacity(128);
+        names.start(policy).iter().for_each(|part| text.extend_from_slice(part.as_bytes()));
+        Self { policy, start: text.len(), text }
+    }
+}
+
+/// Writes the names of `keys`. A batch is of one store, so names under one policy start alike.
+fn write_names(command: &mut Cmd, keys: &Keys<'_>) {
+    let Some((job, charge)) = keys.distinct.first() else { return };
+    // Most calls are under one policy, so only the names under the others are in a vector.
+    let (mut name, mut others) = (Name::start(&job.names, charge.policy()), Vec::new());
+    for (job, charge) in &*keys.distinct {
+        let policy = charge.policy();
+        if !policy.is(name.policy) {
+            match others
+                .iter_mut()
+                .rev()
+                .take(RULE_LOOKBACK)
+                .find(|other: &&mut Name<'_>| policy.is(other.policy))
+            {
+                Some(other) => mem::swap(&mut name, other),
+                None => others.push(mem::replace(&mut name, Name::start(&job.names, policy))),
+            }
+        }
+        name.text.truncate(name.start);
+        job.names.end(charge.key()).iter().for_each(|part| name.text.extend_from_slice(part));
+        command.write_arg(&name.text);
+    }
 }
 
 /// Whether the script makes the decision of this job with its usual ones, if the keys are distinct.

@@ -60,7 +60,7 @@ pub(super) async fn block(
     };
     list.block(network).await.map_err(problem)?;
     log!(info, seconds, "an operator blocked a network");
-    if !list.is_asked() {
+    if !list.is_consulted() {
         log!(warn, "no layer has the blocklist of the router: give its matcher to `block_if`");
     }
     settings.changes.of_blocklist(Kind::Block, name, reason, seconds, who);

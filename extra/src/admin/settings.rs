@@ -53,7 +53,7 @@ impl Settings {
         Err(Problem::new(StatusCode::NOT_FOUND, detail))
     }
 
-    /// A list of policies that does not follow those of the layers.
+    /// A list of policies that does not follow the policies of the layers.
     pub(super) fn warning(&self) -> Option<String> {
         #[cfg(feature = "live")]
         let is_stale =

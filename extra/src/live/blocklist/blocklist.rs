@@ -86,7 +86,7 @@ pub(super) struct Active {
     /// The number of changes that this process has made. Changes only in a change of the table.
     changes: AtomicU64,
     /// Whether a layer, or another part of the service, may reject what is blocked.
-    is_asked: AtomicBool,
+    is_consulted: AtomicBool,
 }
 
 /// A table that was read.
@@ -159,8 +159,8 @@ impl Blocklist {
     /// Whether `address` is blocked now.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
-        if !self.is_asked() {
-            self.active.is_asked.store(true, Ordering::Relaxed);
+        if !self.is_consulted() {
+            self.active.is_consulted.store(true, Ordering::Relaxed);
         }
         let table = self.table.borrow();
         // The clock is read only for an address that is in the list.
@@ -171,7 +171,7 @@ impl Blocklist {
     /// [`contains`](Self::contains) as a function, for [`PeerIp::matching`](tower_ratelimit::PeerIp::matching) and
     /// [`ClientIp::matching`](tower_ratelimit::ClientIp::matching).
     pub fn matcher(&self) -> impl Fn(IpAddr) -> bool + Send + Sync + 'static {
-        self.active.is_asked.store(true, Ordering::Relaxed);
+        self.active.is_consulted.store(true, Ordering::Relaxed);
         let list = self.clone();
         move |address| list.contains(address)
     }
@@ -249,8 +249,8 @@ impl Blocklist {
     }
 
     /// Whether [`contains`](Self::contains) or [`matcher`](Self::matcher) was called.
-    pub(crate) fn is_asked(&self) -> bool {
-        self.active.is_asked.load(Ordering::Relaxed)
+    pub(crate) fn is_consulted(&self) -> bool {
+        self.active.is_consulted.load(Ordering::Relaxed)
     }
 
     /// What keeps the list from being as Redis has it: Redis cannot be read, or a field is invalid. `None` once that is
@@ -279,7 +279,7 @@ impl Active {
                 table: sender,
                 clock: Clock::new(),
                 changes: AtomicU64::new(0),
-                is_asked: AtomicBool::new(false),
+                is_consulted: AtomicBool::new(false),
             },
             receiver,
         )

@@ -87,7 +87,7 @@ impl Blocklist {
     /// entries end in time, and it cannot be changed. A Redis without persistence loses the list in a restart; a
     /// warning is logged.
     ///
-    /// A field that is no network, or has too short a prefix, is ignored. A network whose value is invalid is blocked
+    /// A field that is not a network, or has too short a prefix, is ignored. A network whose value is invalid is blocked
     /// until the value is corrected. [`last_error`](Self::last_error) and a warning in the log name the first such
     /// field; all others apply. A hash with more than 20,000 fields changes nothing. If Redis cannot be read when this
     /// function is called, the list is empty until it can. The call takes at most a second and a half.
@@ -297,7 +297,7 @@ fn parse(name: &str, content: &Content) -> Update {
 }
 
 /// The network of a field and its entry, and what is wrong with its value: the network is then blocked without an end,
-/// because its writer wanted to block it. An error if the field is no network.
+/// because its writer wanted to block it. An error if the field is not a network.
 fn parsed_field(field: &[u8], value: &[u8]) -> Result<(IpNet, Entry, Option<String>), String> {
     if field.len().max(value.len()) > MOST_BYTES {
         return Err(format!("it is longer than {MOST_BYTES} bytes: remove it with HDEL"));

@@ -53,7 +53,7 @@ impl Prefix {
             Some(key) if key == *named => Ok(vec![key]),
             _ => Err(Error::new(
                 ErrorKind::InvalidIdentity,
-                format!("{text:?} is not an IP address: write one without a port or a prefix length"),
+                format!("{text:?} is not an IP address: leave out the port, and use `within` for networks"),
             )),
         }
     }

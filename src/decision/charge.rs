@@ -83,6 +83,7 @@ impl Charge {
         Self::of(policy.clone(), key.clone(), cost)
     }
 
+    // Inlined because a call would move the policy and the key once more.
     #[inline(always)]
     pub(crate) fn of(policy: Policy, key: Key, cost: u64) -> Self {
         let trace = if policy.has_permits() { Trace::Holder(next_holder()) } else { Trace::None };

@@ -97,7 +97,7 @@ impl Decider {
         })
     }
 
-    // Inlined because a call would move the charges once more.
+    // Inlined, as is what it calls, because a call would move the charges once more.
     #[inline(always)]
     fn begin(self: &Arc<Self>, action: Action, charges: Charges) -> Begun {
         if DecisionSpan::is_enabled() {
@@ -125,6 +125,7 @@ impl Decider {
         }
     }
 
+    #[inline(always)]
     fn begin_without_span(&self, action: Action, charges: Charges) -> Begun {
         let Self { store, decide_one, background, .. } = self;
         background.check_overdue();

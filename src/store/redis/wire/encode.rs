@@ -135,17 +135,13 @@ impl<'a> Name<'a> {
 /// Writes the names of `keys`. A batch is of one store, so names under one policy start alike.
 fn write_names(command: &mut Cmd, keys: &Keys<'_>) {
     let Some((job, charge)) = keys.distinct.first() else { return };
-    // Most calls are under one policy, so only the names under the others are in a vector.
-    let (mut name, mut others) = (Name::start(&job.names, charge.policy()), Vec::new());
+    // Most calls are under one policy, so only names under others are in a vector.
+    let (mut name, mut others) = (Name::start(&job.names, charge.policy()), Vec::<Name<'_>>::new());
     for (job, charge) in &*keys.distinct {
         let policy = charge.policy();
         if !policy.is(name.policy) {
-            match others
-                .iter_mut()
-                .rev()
-                .take(RULE_LOOKBACK)
-                .find(|other: &&mut Name<'_>| policy.is(other.policy))
-            {
+            let mut latest = others.iter_mut().rev().take(RULE_LOOKBACK);
+            match latest.find(|other| policy.is(other.policy)) {
                 Some(other) => mem::swap(&mut name, other),
                 None => others.push(mem::replace(&mut name, Name::start(&job.names, policy))),
             }
@@ -402,4 +398,34 @@ fn rules_of<'a>(jobs: &[&'a Job]) -> (Vec<&'a Policy>, Vec<u64>) {
 
 fn each_charge<'a>(jobs: &[&'a Job]) -> impl Iterator<Item = (&'a Job, &'a Charge)> {
     jobs.iter().flat_map(|&job| job.all_charges().map(move |charge| (job, charge)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::array;
+
+    use redis::Arg;
+
+    use super::*;
+    use crate::{base::Quota, decision::Charges, key::Key};
+
+    #[test]
+    fn keys_under_changing_policies_have_their_own_names() {
+        let policies: [Policy; 2 * RULE_LOOKBACK] =
+            array::from_fn(|number| Policy::new(&format!("p{number}"), Quota::per_day(9)));
+        let key = |number: usize| Key::new(format!("key {number}"));
+        // Each policy follows each one, itself included.
+        let pairs = (0..policies.len()).flat_map(|one| (0..policies.len()).flat_map(move |next| [one, next]));
+        let charges: Vec<Charge> = pairs
+            .enumerate()
+            .map(|(number, policy)| Charge::new(&policies[policy], &key(number), 1))
+            .collect();
+        let job = Job { charges: Charges::Many(charges), ..Job::for_tests(1, Duration::ZERO) };
+        let call = encode(&[&job], &ServerClock::default()).unwrap();
+        let mut arguments = call.command.args_iter().skip(3);
+        for charge in &*job.charges {
+            let name = job.names.name(charge.policy(), charge.key());
+            assert!(matches!(arguments.next(), Some(Arg::Simple(text)) if text == name.as_bytes()), "{name}");
+        }
+    }
 }

@@ -100,6 +100,7 @@ impl Rejection {
     /// at any moment. For a 503, a random time of at most 5 seconds, which stays the same for this rejection.
     /// `None` if waiting cannot help, because the request costs more than the capacity, and for every other
     /// rejection.
+    #[inline]
     #[must_use]
     pub fn retry_after_seconds(&self) -> Option<u64> {
         self.wait().map(whole_seconds)

@@ -483,7 +483,9 @@ async fn operators_block_networks_with_the_router() {
         operator
             .problem(Method::PUT, "/blocklist/0.0.0.0/0", Some("{}"), 400, "has too many clients to block")
             .await;
-        operator.problem(Method::PUT, path, Some(r#"{"seconds": 0}"#), 400, "`seconds` must be from 1").await;
+        operator
+            .problem(Method::PUT, path, Some(r#"{"seconds": 0}"#), 400, "can be blocked for 1 second to")
+            .await;
         operator.problem(Method::PUT, path, Some(r#"{"time": 5}"#), 400, "unknown field `time`").await;
         operator.problem(Method::PUT, path, None, 415, "content-type").await;
         operator
@@ -511,7 +513,18 @@ async fn the_router_says_whether_redis_was_changed() {
     server.kill();
     let (status, _, problem) = operator.ask(Method::PUT, "/blocklist/203.0.113.0/24", Some("{}")).await;
     assert_eq!(status, 503, "{problem}");
+    // No server was there, so nothing was sent.
+    assert!(!problem["detail"].as_str().unwrap().contains("may have been made"), "{problem}");
     assert!(!contains(&list, "203.0.113.7"));
+    server.restart();
+    let unblock = async || operator.ask(Method::DELETE, "/blocklist/192.0.2.0/24", None).await.0;
+    assert!(eventually(async || unblock().await == 404).await);
+    server.signal("STOP");
+    let (status, _, problem) = operator.ask(Method::PUT, "/blocklist/203.0.113.0/24", Some("{}")).await;
+    assert_eq!(status, 503, "{problem}");
+    assert!(problem["detail"].as_str().unwrap().ends_with("the change may have been made"), "{problem}");
+    server.signal("CONT");
+    server.kill();
     assert!(eventually(async || !operator.get("/blocklist").await["error"].is_null()).await);
 }
 

@@ -11,7 +11,7 @@ use axum::{
     body::Body,
     routing::{any, post},
 };
-use http::Request;
+use http::{Method, Request};
 use http_body_util::Full;
 use support::{
     Directory, Down, RedisServer, day, eventually,
@@ -30,11 +30,13 @@ use tower_ratelimit::{
 use tower_ratelimit_extra::explain::Explanation;
 use tower_ratelimit_extra::{
     admin::Admin,
-    live::LivePolicies,
+    live::{Blocklist, LivePolicies},
     lookup::Lookup,
     prices::{Api, Price, Prices, UsageMeter},
 };
 use tracing_subscriber::fmt::MakeWriter;
+
+use crate::admin::router::Operator;
 
 #[derive(Clone, Default)]
 struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -170,6 +172,35 @@ async fn a_file_that_moves_the_switch_is_logged_with_the_position_that_the_switc
     assert_eq!((lines.with(moved), live.enforcement().get()), (1, Enforcement::Off), "{}", lines.text());
     write("on").await;
     assert_eq!((lines.with(moved), lines.with("old=off new=on")), (2, 1), "{}", lines.text());
+}
+
+#[tokio::test]
+async fn a_blocklist_that_is_lost_or_that_no_layer_has_is_a_warning() {
+    let (server, store) = redis_store().await;
+    let (lines, _guard) = listen();
+    let list = Blocklist::redis(&store).await.unwrap().poll_every(Duration::from_millis(20));
+    let api = Policy::new("api", Quota::per_hour(2));
+    let operator = Operator::of(Admin::new(store, api).blocklist(&list).router()).await;
+    let block = async || operator.ask(Method::PUT, "/blocklist/203.0.113.0/24", Some("{}")).await.0;
+    let without = "no layer has the blocklist of the router: give its matcher to `block_if`";
+    assert_eq!((block().await, lines.with(without)), (204, 1), "{}", lines.text());
+    let matcher = list.matcher();
+    assert_eq!((block().await, lines.with(without)), (204, 1), "{}", lines.text());
+
+    // An operator unblocks the last network, here and on another instance.
+    let gone = "the Redis hash `rl:blocklist` is gone: no network is blocked";
+    assert!(list.unblock("203.0.113.0/24").await.unwrap());
+    let () = server.command(&["HSET", "rl:blocklist", "192.0.2.0/24", "{}", "@version", "1"]);
+    assert!(eventually(async || lines.text().contains("networks=1")).await, "{}", lines.text());
+    let () = server.command(&["HDEL", "rl:blocklist", "192.0.2.0/24"]);
+    assert!(eventually(async || lines.text().contains("networks=0")).await, "{}", lines.text());
+    assert_eq!(lines.with(gone), 0, "{}", lines.text());
+    let () = server.command(&["HSET", "rl:blocklist", "192.0.2.0/24", "{}", "@version", "2"]);
+    assert!(eventually(async || matcher([192, 0, 2, 1].into())).await);
+    let () = server.command(&["FLUSHALL"]);
+    assert!(eventually(async || lines.with(gone) == 1).await, "{}", lines.text());
+    // No line has an address.
+    assert!(!lines.text().contains("203.0.113") && !lines.text().contains("192.0.2"), "{}", lines.text());
 }
 
 #[tokio::test]

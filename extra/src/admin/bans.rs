@@ -15,9 +15,6 @@ use super::{
 };
 use crate::{explain::BanList, reply::json};
 
-/// The longest time of a ban or a block: ten years.
-pub(super) const MOST_SECONDS: u64 = 3_650 * 86_400;
-
 pub(super) async fn bans(State(settings): Shared, path: PathNames) -> Reply {
     #[derive(Serialize)]
     struct Bans {
@@ -55,10 +52,11 @@ pub(super) async fn ban(
     struct Time {
         seconds: u64,
     }
+    const MOST: u64 = 3_650 * 86_400;
     let (policy, key) = settings.target(names(path)?).await?;
     let Time { seconds } = body(&headers, content, r#"{"seconds": 600}"#)?;
-    if !(1..=MOST_SECONDS).contains(&seconds) {
-        return Err(Problem::bad_request(format!("`seconds` must be from 1 to {MOST_SECONDS}")));
+    if !(1..=MOST).contains(&seconds) {
+        return Err(Problem::bad_request(format!("`seconds` must be from 1 to {MOST}")));
     }
     with_penalty(&policy)?;
     settings.limiter.operator().ban(&policy, &key, Duration::from_secs(seconds)).await?;

@@ -8,7 +8,6 @@ use serde::{Deserialize, Serialize};
 use tower_ratelimit::{Error, ErrorKind, internal};
 
 use super::{
-    bans::MOST_SECONDS,
     changes::{Kind, Who},
     handlers::{Reply, Shared, done},
     problem::Problem,
@@ -49,9 +48,6 @@ pub(super) async fn block(
     }
     let (list, name) = (blocklist(&settings)?, name(path)?);
     let Block { seconds, reason } = body(&headers, content, r#"{"seconds": 3600, "reason": "a scraper"}"#)?;
-    if seconds.is_some_and(|seconds| !(1..=MOST_SECONDS).contains(&seconds)) {
-        return Err(Problem::bad_request(format!("`seconds` must be from 1 to {MOST_SECONDS}, or left out")));
-    }
     let network = BlockedNetwork {
         blocked_for: seconds.map(Duration::from_secs),
         reason: reason.clone(),

@@ -34,7 +34,7 @@
 //!
 //! | route | what it does |
 //! |---|---|
-//! | `GET /policies` | The settings of all policies, and their [warnings](tower_ratelimit::Policy::warnings); `error` says why [live policies](tower_ratelimit::policy) stay as they are |
+//! | `GET /policies` | The settings of all policies, and their [warnings](tower_ratelimit::Policy::warnings), or the one that a fixed list of policies is stale beside live ones; `error` says why [live policies](tower_ratelimit::policy) stay as they are |
 //! | `GET /policies/{policy}` | The settings of one |
 //! | `GET /policies/{policy}/keys/{key}` | The state of a key, and what a request would get now, as an [`Explanation`](crate::explain::Explanation#as-json). `?cost=5` asks for a request of 5 units |
 //! | `DELETE /policies/{policy}/keys/{key}` | [Resets](tower_ratelimit::Operator::reset) the key: the client has its whole quota again |

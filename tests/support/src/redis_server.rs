@@ -93,6 +93,8 @@ impl RedisServer {
         sentinel: Option<&str>,
         suits: impl Fn(u16) -> bool,
     ) -> Self {
+        let version = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status();
+        version.expect("redis-server is not on the PATH: `make test` installs it");
         let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
         let mut server =
             Self { port: 0, arguments, process: None, sentinel: sentinel.map(ToOwned::to_owned), wrapper };
@@ -107,7 +109,7 @@ impl RedisServer {
                 return server;
             }
         }
-        panic!("redis-server does not start; is it installed? `make test` installs it");
+        panic!("redis-server does not start with {:?}", server.arguments);
     }
 
     /// Gives the user `name` the permissions of `rule`. Returns the URL for a store with this user.

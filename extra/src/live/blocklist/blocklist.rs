@@ -31,7 +31,7 @@ use crate::redis_hash::RedisHash;
 ///
 /// `Blocklist::redis` shares the list between all instances. [`new`](Self::new) makes a list for this process.
 /// [`block`](Self::block) fills a list up to 10,000 networks. The shortest prefix is /8, or /16 for IPv6, so that a
-/// typing error does not reject everybody.
+/// typing error does not reject all clients.
 ///
 /// The whole address is looked up, as in [`PeerIp::within`](tower_ratelimit::PeerIp::within). A list that is not given to
 /// `block_if` blocks nothing.
@@ -199,8 +199,8 @@ impl Blocklist {
     ///
     /// * [`InvalidConfig`](tower_ratelimit::ErrorKind::InvalidConfig): the network, its time, or a text is invalid, or
     ///   10,000 networks are blocked.
-    /// * The failure of Redis. No instance blocks the network, unless the error's kind
-    ///   [may have changed](tower_ratelimit::ErrorKind::may_have_charged) it.
+    /// * The failure of Redis. The list is unchanged, unless
+    ///   [`may_have_charged`](tower_ratelimit::ErrorKind::may_have_charged) is true for the error's kind.
     pub async fn block(&self, network: BlockedNetwork) -> Result<(), Error> {
         #[cfg(feature = "redis")]
         if let Some(hash) = &self.hash {

@@ -2,6 +2,10 @@
 
 use std::{
     net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -11,7 +15,9 @@ use serde_json::{Value, json};
 use support::{
     RedisServer, eventually,
     inner::{ask, layer, statuses},
-    redis_store, settings, store, within,
+    redis_store, settings,
+    slow::far,
+    store, within,
 };
 use tower_ratelimit::{
     ClientIp, ErrorKind, FailureMode, Key, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
@@ -267,6 +273,35 @@ async fn blocking_removes_what_has_ended_and_other_spellings_and_nothing_else() 
     set(&server, "198.51.100.1/32", "{}");
     assert!(list.unblock("198.51.100.1").await.unwrap());
     assert_eq!(fields(&server), ["203.0.113.0/24", "invalid"]);
+}
+
+#[tokio::test]
+async fn what_another_operator_writes_between_the_read_and_the_change_stays() {
+    let server = Arc::new(RedisServer::start());
+    let ended = format!(r#"{{"until":{}}}"#, now() - 5);
+    let again = r#"{"reason":"again"}"#;
+    // The first reply of each operation has the fields. It arrives after the other operator's change.
+    let (other, is_armed) = (server.clone(), Arc::new(AtomicBool::new(false)));
+    let armed = is_armed.clone();
+    let delay = move || {
+        if armed.swap(false, Ordering::Relaxed) {
+            set(&other, "192.0.2.0/24", again);
+        }
+        0
+    };
+    let store = settings().connect(&format!("redis://{}", far(server.port(), delay).await)).await.unwrap();
+    let list = Blocklist::redis(&store).await.unwrap().poll_every(HOUR);
+    let value = || server.command::<Option<String>>(&["HGET", "rl:blocklist", "192.0.2.0/24"]);
+    for change in ["block", "unblock"] {
+        set(&server, "192.0.2.0/24", &ended);
+        is_armed.store(true, Ordering::Relaxed);
+        match change {
+            "block" => list.block(BlockedNetwork::new("203.0.113.0/24")).await.unwrap(),
+            _ => assert!(!list.unblock("192.0.2.0/24").await.unwrap()),
+        }
+        assert!(!is_armed.load(Ordering::Relaxed));
+        assert_eq!(value().as_deref(), Some(again), "{change}");
+    }
 }
 
 #[tokio::test]

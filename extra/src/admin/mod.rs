@@ -83,9 +83,10 @@
 //!
 //! `verdict` is the strictest verdict of all policies: a request is denied if one of the policies that limit it
 //! denies. It is `rejected` if the key is an address that the [blocklist](Admin#method.blocklist) contains; `blocked`
-//! has those networks. `explanations` has an [`Explanation`](crate::explain::Explanation#as-json) for each policy: the state,
-//! the wait, the ban, the debt, and what would be decided now. Policies under which the key cannot be found or
-//! decided are in `errors`; the answer is an error if all are. `enforcement` is the position of the
+//! has those networks. It is `unknown` if a policy cannot be decided and none denies. `explanations` has an
+//! [`Explanation`](crate::explain::Explanation#as-json) for each policy: the state, the wait, the ban, the debt, and what would
+//! be decided now; in an outage, by the failure mode. Policies under which the key cannot be found or decided are in
+//! `errors`; if no policy can have such a key, the answer is an error. `enforcement` is the position of the
 //! [switch](Admin::enforcement), or null without one.
 //!
 //! `denials` has an entry for each policy that has denied the key lately: how often from `first` to `last`, and

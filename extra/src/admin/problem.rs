@@ -49,6 +49,11 @@ impl Problem {
         &self.detail
     }
 
+    /// Whether the request is wrong: the same one would fail again.
+    pub(super) fn is_of_request(&self) -> bool {
+        self.status == StatusCode::BAD_REQUEST
+    }
+
     /// The request is wrong.
     pub(super) fn bad_request(detail: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, detail)

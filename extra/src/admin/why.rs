@@ -82,12 +82,15 @@ pub(super) async fn key(State(settings): Shared, path: PathNames, RawQuery(query
         detail: String,
     }
     let (names, cost) = (with_key(names(path)?)?, cost(query.as_deref())?);
-    let (mut explanations, mut errors, mut first) = (Vec::new(), Vec::new(), None);
+    let (mut explanations, mut errors) = (Vec::new(), Vec::new());
+    // The first problem, and whether a policy that may limit the key cannot be decided.
+    let (mut first, mut is_unknown) = (None, false);
     let mut keys = BTreeSet::new();
     for policy in settings.policies.current() {
         let mut failed = |key: Option<&Key>, problem: Problem| {
             let (policy, key) = (policy.name().to_owned(), key.map(|key| key.as_str().to_owned()));
             errors.push(OneError { policy, key, detail: problem.detail().to_owned() });
+            is_unknown |= !problem.is_of_request();
             first.get_or_insert(problem);
         };
         let found = match settings.keys(&policy, &names.key).await {
@@ -106,11 +109,15 @@ pub(super) async fn key(State(settings): Shared, path: PathNames, RawQuery(query
         }
     }
     match first {
-        Some(problem) if explanations.is_empty() => Err(problem),
+        Some(problem) if explanations.is_empty() && !is_unknown => Err(problem),
         _ => {
             let history = History::of(&settings, &keys, std::slice::from_ref(&names.key));
             let verdict = strictest(explanations.iter().map(|explanation| explanation.decision().verdict()));
-            let verdict = if history.is_blocked() { "rejected" } else { verdict };
+            let verdict = match verdict {
+                _ if history.is_blocked() => "rejected",
+                verdict if is_unknown && verdict != "denied" => "unknown",
+                verdict => verdict,
+            };
             Ok(json(&Answer { verdict, explanations, errors, history }))
         }
     }

@@ -19,7 +19,7 @@ use tower_ratelimit::{
 };
 use tower_ratelimit_extra::{
     admin::{Admin, OperatorName},
-    live::LivePolicies,
+    live::{Blocklist, LivePolicies},
 };
 
 use super::router::Operator;
@@ -110,8 +110,21 @@ async fn a_policy_whose_store_fails_does_not_hide_the_others() {
     assert_eq!(why["errors"][0]["policy"], "closed");
     assert_eq!(why["explanations"][0]["charges"][0]["policy"]["name"], "local");
     assert!(why["explanations"][0]["failure"].as_str().unwrap().contains("secret of the store"));
-    let operator = Operator::of(Admin::new(Down, closed).router()).await;
-    operator.problem(Method::GET, "/keys/42", None, 503, "secret of the store").await;
+    assert_eq!(why["verdict"], "unknown");
+    // What this instance knows is not in the store.
+    let per_ip = policy("per-ip");
+    let admin = Admin::new(Down, [closed, per_ip]).keys_of("per-ip", PeerIp::new());
+    let list = Blocklist::new();
+    let operator = Operator::of(admin.blocklist(&list).router()).await;
+    operator.ask(Method::PUT, "/blocklist/198.51.100.0/24", Some("{}")).await;
+    let why = operator.get("/keys/42").await;
+    assert_eq!((&why["verdict"], &why["explanations"]), (&json!("unknown"), &json!([])), "{why}");
+    assert!(why["errors"][0]["detail"].as_str().unwrap().contains("secret of the store"), "{why}");
+    assert_eq!(all(&why["changes"], "kind"), [""; 0]);
+    let why = operator.get("/keys/198.51.100.7").await;
+    assert_eq!((&why["verdict"], all(&why["changes"], "kind")), (&json!("rejected"), vec![json!("block")]));
+    let operator = Operator::of(Admin::new(Down, policy("per-ip")).keys_of("per-ip", PeerIp::new()).router());
+    operator.await.problem(Method::GET, "/keys/42", None, 400, "is not an IP address").await;
 }
 
 #[tokio::test]

@@ -148,7 +148,11 @@ impl Admin {
                 Vec::new()
             }
         };
-        let verdict = if blocked.is_empty() { Value::Null } else { json!("rejected") };
+        let verdict = match (blocked.is_empty(), errors.is_empty()) {
+            (false, _) => json!("rejected"),
+            (true, false) => json!("unknown"),
+            (true, true) => Value::Null,
+        };
         let answer =
             json!({"verdict": verdict, "explanations": explanations, "errors": errors, "blocked": blocked});
         Ok(Merged::new(vec![("Redis".to_owned(), Ok(answer))]).why(key, self.json))

@@ -95,10 +95,19 @@ impl Merged {
             .filter(|(_, answer)| answer["enforcement"].is_string())
             .map(|(instance, answer)| (instance.clone(), answer["enforcement"].clone()))
             .collect();
-        let rejected = layers.iter().any(|(_, layer, _)| layer["verdict"] == "rejected")
-            || self.answers.iter().any(|(_, answer)| answer["verdict"] == "rejected");
+        let is_said = |verdict: &str| self.answers.iter().any(|(_, answer)| answer["verdict"] == verdict);
+        let rejected =
+            layers.iter().any(|(_, layer, _)| layer["verdict"] == "rejected") || is_said("rejected");
         let blocked = self.blocked("blocked");
-        let verdict = if rejected { "rejected" } else { strictest(&rows) };
+        let verdict = match strictest(&rows) {
+            _ if rejected => "rejected",
+            verdict if is_said("unknown") && verdict != "denied" => "unknown",
+            verdict => verdict,
+        };
+        // The store has not answered, even if a failure mode decides.
+        let is_outage = verdict == "unknown"
+            || rows.iter().any(|row| row.failure.is_string())
+            || layers.iter().any(|(_, layer, _)| layer["rejection"]["status"] == 503);
         let json = json!({
             "verdict": verdict,
             "policies": rows.iter().map(Row::json).collect::<Vec<_>>(),
@@ -156,7 +165,8 @@ impl Merged {
             text.push_str("\nchanges\n");
             text.push_str(&table_of_changes(&changes));
         }
-        self.printed(as_json, object(json), text)
+        let printed = self.printed(as_json, object(json), text);
+        Printed { is_failed: printed.is_failed || is_outage, ..printed }
     }
 
     fn headline(&self, verdict: &str, rows: &[Row]) -> String {
@@ -169,6 +179,7 @@ impl Merged {
         match (verdict, wait) {
             ("denied", Some(wait)) => format!("denied by {by}; admitted in {}", seconds(wait)),
             ("denied", None) => format!("denied by {by}; waiting does not help"),
+            ("unknown", _) => "unknown, because something below cannot be read".to_owned(),
             (verdict, _) => verdict.to_owned(),
         }
     }

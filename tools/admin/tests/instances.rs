@@ -40,7 +40,8 @@ use tokio_rustls::{
     server::TlsStream,
 };
 use tower_ratelimit::{
-    Header, Key, Limiter, PeerIp, Policy, Quota, RateLimitLayer, RedisStore, Rule, policy::Penalty,
+    FailureMode, Header, Key, Limiter, PeerIp, Policy, Quota, RateLimitLayer, RedisStore, Rule,
+    policy::Penalty,
 };
 use tower_ratelimit_extra::{
     admin::{Admin, OperatorName},
@@ -334,6 +335,34 @@ async fn an_instance_that_does_not_answer_is_named_and_the_others_are_printed() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn why_says_in_an_outage_what_is_known_and_fails() {
+    let mut server = RedisServer::start();
+    let instance = Instance::start(&server).await;
+    let closed = Policy::new("closed", Quota::per_day(9)).failure_mode(FailureMode::Closed);
+    let of_closed = serve(Admin::new(instance.limiter.clone(), closed).router()).await;
+    let urls = [instance.url()];
+    for status in [200, 200, 429] {
+        assert_eq!(instance.status("42").await, status);
+    }
+    server.kill();
+    let failed = |urls: &[String], words: &[&str]| {
+        let output = run(urls, words);
+        assert_eq!((output.status.code(), output.stderr.len()), (Some(1), 0), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let why = failed(&urls, &["why", "42"]);
+    // By the failure mode, whose local store has not seen the client.
+    assert!(why.starts_with("42: admitted\n") && why.contains(" (the store failed: "), "{why}");
+    assert!(why.contains("\nrecent denials\n") && why.contains("denied by "), "{why}");
+    let why = failed(&urls, &["why", "--request", "GET /", "-H", "x-api-key: 42", "--address", "127.0.0.1"]);
+    assert!(why.contains(" (the store failed: "), "{why}");
+    let urls = [format!("http://{of_closed}")];
+    let why = failed(&urls, &["why", "42"]);
+    assert!(why.starts_with("42: unknown, because something below cannot be read\n"), "{why}");
+    assert!(why.contains("\npolicy closed: ") && why.contains("Redis"), "{why}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_network_is_blocked_on_all_instances_by_one_command() {
     let server = RedisServer::start();
     let instances = two(&server).await;
@@ -490,6 +519,10 @@ async fn without_a_url_the_command_works_on_redis() {
     let () = server.command(&["SET", "rl:other:gcra:{42}", "of another program"]);
     let why = text(&[], &[&redis[..], &["why", "42"]].concat());
     assert!(why.contains("denied by api") && why.contains("policy other: "), "{why}");
+    instance.limiter.operator().reset(&api(), &Key::new("42")).await.unwrap();
+    let output = run(&[], &[&redis[..], &["why", "42"]].concat());
+    let why = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.code() == Some(1) && why.starts_with("42: unknown, because "), "{why}");
 
     // A variable for other commands does not keep this one from Redis.
     let mut command = Command::new(env!("CARGO_BIN_EXE_ratelimit-admin"));

@@ -236,7 +236,7 @@ pub mod internal {
     pub use ipnet::IpNet;
 
     pub use crate::{
-        key::ip::network,
+        key::ip::{ipv4_in, network},
         store::list::{Extent, StoredKeys},
     };
 }

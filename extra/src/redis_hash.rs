@@ -54,9 +54,9 @@ impl RedisHash {
             .map_err(|_| Error::new(ErrorKind::StoreReply, "the reply to HGETALL is not a hash"))
     }
 
-    /// Sets one field, with `HSET`.
-    pub(crate) async fn set(&self, field: &str, value: &str) -> Result<(), Error> {
-        self.ask("HSET", &[field, value]).await.map(drop)
+    /// Sets fields, with one `HSET`.
+    pub(crate) async fn set(&self, fields: &[(&str, &str)]) -> Result<(), Error> {
+        self.ask("HSET", fields).await.map(drop)
     }
 
     /// Removes fields, with `HDEL`.

@@ -177,7 +177,7 @@ impl Limiter {
     ///
     /// It is off until the first call, because it keeps identities in memory. Then it stays on until the process
     /// ends, and takes about 250 KB. A denial then takes about 100 instructions more, in a flood of new keys about
-    /// 520, and an admission about 20. [`DenialLog::recent`] has an example.
+    /// 560, and an admission about 20. [`DenialLog::recent`] has an example.
     #[must_use]
     pub fn record_denials(&self) -> DenialLog {
         self.decider.local.watchers.denials()

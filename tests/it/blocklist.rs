@@ -19,6 +19,7 @@ use support::{
     slow::far,
     store, within,
 };
+use tokio::time::timeout;
 use tower_ratelimit::{
     ClientIp, ErrorKind, FailureMode, Key, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
     RedisStore, key::TrustedProxies, policy::Enforcement,
@@ -355,6 +356,49 @@ async fn a_list_has_at_most_ten_thousand_networks() {
     );
 }
 
+/// Its key is the IPv4 address, so that is what operators see and block.
+#[tokio::test]
+async fn an_address_that_stands_for_a_blocked_one_is_blocked_too() {
+    let list = Blocklist::new();
+    list.block(BlockedNetwork::new("203.0.113.7")).await.unwrap();
+    let layer = blocking(&list);
+    let of_client = [
+        "203.0.113.7",
+        "::ffff:203.0.113.7",
+        "::203.0.113.7",
+        "64:ff9b::203.0.113.7",
+        "2002:cb00:7107::1",
+        "2001:0:4136:e378:8000:63bf:34ff:8ef8",
+    ];
+    assert_eq!(statuses(&layer, of_client.map(from)).await, [429; 6]);
+    for address in of_client {
+        assert_eq!(list.networks_containing(address).len(), 1, "{address}");
+    }
+    assert_eq!(list.networks_containing("64:ff9b::/96").len(), 0);
+    let others =
+        ["::203.0.113.8", "64:ff9b::203.0.113.8", "2002:cb00:7108::1", "2001:db8::203.0.113.7", "::1"];
+    assert_eq!(statuses(&layer, others.map(from)).await, [200; 5]);
+    list.block(BlockedNetwork::new("64:ff9b::/96")).await.unwrap();
+    assert_eq!(status(&layer, "64:ff9b::203.0.113.8").await, 429);
+}
+
+/// A large list, or a server that is far away.
+#[tokio::test]
+async fn a_list_that_is_read_more_slowly_than_decisions_is_followed() {
+    let server = RedisServer::start();
+    let address = far(server.port(), || 100).await;
+    let store = RedisStore::builder()
+        .deadline(Duration::from_millis(50))
+        .connect_lazy(format!("redis://{address}"))
+        .unwrap();
+    let list = in_redis(&store).await;
+    for network in ["192.0.2.1", "192.0.2.2"] {
+        let _: redis::Value = server.command(&["HSET", "rl:blocklist", network, "{}", "@version", network]);
+        assert!(eventually(async || contains(&list, network)).await, "{}", error(&list));
+    }
+    assert_eq!(error(&list), "");
+}
+
 #[tokio::test]
 async fn a_client_behind_a_proxy_is_blocked_by_its_own_address() {
     let list = Blocklist::new();
@@ -563,6 +607,25 @@ async fn the_router_says_whether_redis_was_changed() {
     assert!(eventually(async || !operator.get("/blocklist").await["error"].is_null()).await);
 }
 
+#[tokio::test]
+async fn a_change_is_carried_out_and_noted_even_if_the_operator_does_not_wait_for_it() {
+    let (server, store) = redis_store().await;
+    let list = in_redis(&store).await;
+    let admin = Admin::new(store, Policy::new("api", Quota::per_hour(5))).blocklist(&list);
+    let operator = Operator::of(admin.router()).await;
+    assert_eq!(operator.ask(Method::PUT, "/blocklist/192.0.2.0/24", Some("{}")).await.0, 204);
+    server.signal("STOP");
+    let block = operator.ask(Method::PUT, "/blocklist/203.0.113.0/24", Some("{}"));
+    assert!(timeout(Duration::from_millis(100), block).await.is_err());
+    server.signal("CONT");
+    let is_noted = async || {
+        let changes = operator.get("/changes").await.to_string();
+        changes.contains("203.0.113.0/24")
+    };
+    assert!(eventually(is_noted).await);
+    assert!(contains(&list, "203.0.113.7"));
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
@@ -575,9 +638,13 @@ proptest! {
         use std::net::IpAddr;
         let runtime = support::current_thread();
         let list = Blocklist::new();
-        let address = |bytes: [u8; 16], is_v4: bool| match is_v4 {
+        // None of the addresses that stand for another one.
+        let address = |mut bytes: [u8; 16], is_v4: bool| match is_v4 {
             true => IpAddr::from([bytes[0], bytes[1], bytes[2], bytes[3]]),
-            false => IpAddr::from(bytes).to_canonical(),
+            false => {
+                bytes[0] |= 0x40;
+                IpAddr::from(bytes)
+            }
         };
         let bits = |address: IpAddr| match address {
             IpAddr::V4(v4) => u128::from(u32::from(v4)) << 96,

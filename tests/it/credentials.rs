@@ -20,7 +20,7 @@ use support::{
     users::{Users, add_user, connections_of},
     within,
 };
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::yield_now, time::timeout};
 use tower_ratelimit::{
     Decision, Error, ErrorKind, FailureMode, Key, Limiter, Policy, RedisStore,
     store::{Credentials, CredentialsProvider as _},
@@ -192,6 +192,27 @@ async fn a_provider_of_redis_rs_authenticates_open_connections_again() {
     );
     let () = server.command(&["ACL", "DELUSER", "one"]);
     assert!(decide(&limiter, &policy).await.failure().is_none());
+}
+
+/// A stream wakes only the one that has polled it last.
+#[tokio::test]
+async fn several_stores_that_wait_for_the_first_credentials_get_them() {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    let provider = StreamedCredentials::new(Sent(Mutex::new(Some(receiver))));
+    let wait = || {
+        let provider = provider.clone();
+        tokio::spawn(async move { provider.credentials().await.is_ok() })
+    };
+    let (one, other, dropped) = (wait(), wait(), wait());
+    // Each task has polled the stream.
+    for _ in 0..10 {
+        yield_now().await;
+    }
+    dropped.abort();
+    assert!(dropped.await.is_err());
+    sender.send(BasicAuth::new("one".to_owned(), "secret".to_owned())).unwrap();
+    assert!(timeout(PATIENT, one).await.unwrap().unwrap());
+    assert!(timeout(PATIENT, other).await.unwrap().unwrap());
 }
 
 /// A stream may panic if it is polled after its end, and this one does.

@@ -199,6 +199,11 @@ async fn a_blocklist_that_is_lost_or_that_no_layer_has_is_a_warning() {
     assert!(eventually(async || matcher([192, 0, 2, 1].into())).await);
     let () = server.command(&["FLUSHALL"]);
     assert!(eventually(async || lines.with(gone) == 1).await, "{}", lines.text());
+    let () = server.command(&["HSET", "rl:blocklist", "203.0.113.7", "a scraper", "@version", "3"]);
+    let invalid = "the blocklist differs from its hash error=a field is invalid, which `last_error` names";
+    assert!(eventually(async || lines.with(invalid) == 1).await, "{}", lines.text());
+    assert!(list.last_error().unwrap().to_string().contains("field `203.0.113.7`"));
+    assert!(!format!("{list:?}").contains("203.0.113"), "{list:?}");
     // No line has an address.
     assert!(!lines.text().contains("203.0.113") && !lines.text().contains("192.0.2"), "{}", lines.text());
 }

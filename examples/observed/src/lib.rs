@@ -31,7 +31,9 @@ use tower_http::trace::TraceLayer;
 use tower_ratelimit::{Header, Limiter, Policy, Quota, RateLimitLayer};
 use tracing::{Instrument as _, Span, info_span};
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
-use tracing_subscriber::{EnvFilter, layer::SubscriberExt as _, util::SubscriberInitExt as _};
+use tracing_subscriber::{
+    EnvFilter, Layer as _, filter::LevelFilter, fmt, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+};
 
 /// Exports the spans of this process. Shut the provider down before the process ends: it exports in batches.
 pub fn telemetry(exporter: SpanExporter) -> SdkTracerProvider {
@@ -42,7 +44,9 @@ pub fn telemetry(exporter: SpanExporter) -> SdkTracerProvider {
         .build();
     let spans = tracing_opentelemetry::layer().with_tracer(provider.tracer("observed"));
     let wanted = EnvFilter::new("info,tower_ratelimit::span=debug");
-    tracing_subscriber::registry().with(wanted).with(spans).init();
+    // The exporter's errors are events: without output, a collector that is down is not noticed.
+    let output = fmt::layer().with_writer(io::stderr).with_filter(LevelFilter::WARN);
+    tracing_subscriber::registry().with(wanted).with(spans).with(output).init();
     provider
 }
 

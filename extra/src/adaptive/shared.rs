@@ -88,7 +88,7 @@ impl Shares {
 
     async fn exchange(&mut self, own: f64) -> Result<f64, Error> {
         let entry = self.roll.entry(own);
-        self.table.set(&self.roll.own, &entry).await?;
+        self.table.set(&[(&self.roll.own, &entry)]).await?;
         self.table.expire(TTL.max(self.roll.expiry())).await?;
         let entries = self.read().await?;
         let stopped = self.roll.read(&entries, Instant::now());

@@ -6,8 +6,12 @@ use std::{fmt, sync::Arc};
 use axum::routing::put;
 use axum::{
     Router,
+    extract::Request,
+    middleware::{self, Next},
+    response::{IntoResponse as _, Response},
     routing::{get, post},
 };
+use http::StatusCode;
 #[cfg(feature = "redis")]
 use tower_ratelimit::RedisStore;
 use tower_ratelimit::{ErrorKind, Key, KeyExtractor, Limiter, Policy, RateLimitLayer};
@@ -206,7 +210,17 @@ impl Admin {
             .route("/changes", get(changes))
             .route("/enforcement", get(enforcement).put(set_enforcement))
             .with_state(Arc::new(self.0))
+            .layer(middleware::from_fn(to_the_end))
     }
+}
+
+/// Carries out a change, and notes it, even if the operator's connection ends before the answer.
+async fn to_the_end(request: Request, next: Next) -> Response {
+    if request.method().is_safe() {
+        return next.run(request).await;
+    }
+    let change = tokio::spawn(next.run(request));
+    change.await.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
 }
 
 /// The [router](crate::admin) for operators, over the keys under `policies` that `limiter` counts. Mount it

@@ -34,7 +34,7 @@
 //!
 //! | route | what it does |
 //! |---|---|
-//! | `GET /policies` | The settings of all policies, and their [warnings](tower_ratelimit::Policy::warnings), or the one that a fixed list of policies is stale beside live ones; `error` says why [live policies](tower_ratelimit::policy) stay as they are |
+//! | `GET /policies` | The settings of all policies, and their [warnings](tower_ratelimit::Policy::warnings). There is one more if the router has a fixed list of policies and the switch of live ones; `error` says why [live policies](tower_ratelimit::policy) stay as they are |
 //! | `GET /policies/{policy}` | The settings of one |
 //! | `GET /policies/{policy}/keys/{key}` | The state of a key, and what a request would get now, as an [`Explanation`](crate::explain::Explanation#as-json). `?cost=5` asks for a request of 5 units |
 //! | `DELETE /policies/{policy}/keys/{key}` | [Resets](tower_ratelimit::Operator::reset) the key: the client has its whole quota again |
@@ -82,8 +82,8 @@
 //! ```
 //!
 //! `verdict` is the strictest verdict of all policies: a request is denied if one of the policies that limit it
-//! denies. It is `rejected` if the key is an address that the [blocklist](Admin#method.blocklist) contains; `blocked`
-//! has those networks. It is `unknown` if a policy cannot be decided and none denies. `explanations` has an
+//! denies. It is `rejected` if the key is an address that the [blocklist](Admin#method.blocklist) contains, unless the switch
+//! is `off`; `blocked` has those networks. It is `unknown` if a policy cannot be decided and none denies. `explanations` has an
 //! [`Explanation`](crate::explain::Explanation#as-json) for each policy: the state, the wait, the ban, the debt, and what would
 //! be decided now; in an outage, by the failure mode. Policies under which the key cannot be found or decided are in
 //! `errors`; if no policy can have such a key, the answer is an error. `enforcement` is the position of the
@@ -112,7 +112,7 @@
 //! |---|---|
 //! | 400 | The path, the query or the body is invalid: a key that is empty or not in stored form, a negative number; or no request has the identity |
 //! | 404 | There is no such policy; or no switch, no layer, no store, no blocklist, no such network in it, or no recorded denials |
-//! | 409 | The switch of this instance is to move all, several keys belong to the identity, a permit is to be refunded, bans are read or changed under a policy without a penalty, or another program has written the value of the key: reset the key to remove it |
+//! | 409 | All instances are to move, but the switch moves only this one; several keys belong to the identity, a permit is to be refunded, bans are read or changed under a policy without a penalty, or another program has written the value of the key: reset the key to remove it |
 //! | 413 | A body above axum's limit, 2 MB by default |
 //! | 415 | A body without `content-type: application/json`, which other web sites cannot send unasked |
 //! | 500 | The store does not support the algorithm of the policy, or the extractor lacks its setup |

@@ -63,6 +63,9 @@ impl Problem {
 /// An invalid key, or a failure of the store to make a change.
 impl From<Error> for Problem {
     fn from(error: Error) -> Self {
+        if error.kind().may_have_charged() {
+            log!(warn, error = %error, "an operator's change failed, and may have been made");
+        }
         Self::of(&error, of_change(&error))
     }
 }

@@ -166,7 +166,7 @@ impl Described {
         let values = self.headers.values().flat_map(Values::all);
         let texts = values.map(String::as_str).chain(self.address.as_deref());
         texts
-            .flat_map(|text| text.split(','))
+            .flat_map(|text| text.split([',', ';']))
             .filter_map(address)
             .map(|address| address.to_string())
             .collect()
@@ -203,10 +203,15 @@ impl Described {
     }
 }
 
-/// The address in a text that may have a port.
+/// The address in a part of a header, such as `203.0.113.7:80`, `[2001:db8::7]` or `for="[2001:db8::7]:80"`.
 fn address(text: &str) -> Option<IpAddr> {
     let text = text.trim();
-    text.parse().ok().or_else(|| text.parse::<SocketAddr>().ok().map(|address| address.ip()))
+    let text = match text.split_once('=') {
+        Some((name, node)) if name.eq_ignore_ascii_case("for") => node.trim_matches('"'),
+        _ => text,
+    };
+    let address = text.parse().ok().or_else(|| text.parse::<SocketAddr>().ok().map(|address| address.ip()));
+    address.or_else(|| text.strip_prefix('[')?.strip_suffix(']')?.parse().ok())
 }
 
 /// What a layer does with a request.

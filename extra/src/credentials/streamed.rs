@@ -3,8 +3,9 @@
 use std::{
     fmt,
     future::poll_fn,
+    mem,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, Wake, Waker},
     time::Duration,
 };
 
@@ -70,7 +71,24 @@ use tower_ratelimit::{
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct StreamedCredentials(Arc<Mutex<Subscription>>);
+pub struct StreamedCredentials(Arc<Shared>);
+
+struct Shared {
+    subscription: Mutex<Subscription>,
+    waiting: Arc<Waiting>,
+}
+
+/// The stores that wait for the first credentials. The stream wakes only the last one that has polled it, so that is
+/// this, and it wakes all.
+#[derive(Default)]
+struct Waiting(Mutex<Vec<Waker>>);
+
+impl Wake for Waiting {
+    fn wake(self: Arc<Self>) {
+        let all = mem::take(&mut *self.0.lock());
+        all.into_iter().for_each(Waker::wake);
+    }
+}
 
 struct Subscription {
     /// Fused, because a store asks for credentials after its end too.
@@ -87,7 +105,25 @@ impl StreamedCredentials {
     /// Subscribes to `provider`, and keeps it.
     pub fn new(provider: impl StreamingCredentialsProvider + 'static) -> Self {
         let (stream, latest, _provider) = (provider.subscribe().fuse(), None, Box::new(provider));
-        Self(Arc::new(Mutex::new(Subscription { stream, latest, _provider })))
+        let subscription = Mutex::new(Subscription { stream, latest, _provider });
+        Self(Arc::new(Shared { subscription, waiting: Arc::default() }))
+    }
+}
+
+impl Shared {
+    fn poll(&self, waker: &Waker) -> Poll<Result<Credentials, Error>> {
+        let others = |waiting: &mut Vec<Waker>| waiting.retain(|other| !other.will_wake(waker));
+        {
+            let mut waiting = self.waiting.0.lock();
+            others(&mut waiting);
+            waiting.push(waker.clone());
+        }
+        let all = Waker::from(self.waiting.clone());
+        let latest = self.subscription.lock().poll(&mut Context::from_waker(&all));
+        if latest.is_ready() {
+            others(&mut self.waiting.0.lock());
+        }
+        latest
     }
 }
 
@@ -124,8 +160,8 @@ impl Subscription {
 
 impl CredentialsProvider for StreamedCredentials {
     fn credentials(&self) -> Answer<Credentials> {
-        let subscription = self.0.clone();
-        Answer::pending(poll_fn(move |cx| subscription.lock().poll(cx)))
+        let shared = self.0.clone();
+        Answer::pending(poll_fn(move |cx| shared.poll(cx.waker())))
     }
 }
 

@@ -105,7 +105,7 @@ fn parse(file: &Place, content: &[u8]) -> Result<Parsed, Error> {
             }
         }
     }
-    Ok(Parsed { policies, enforcement: enforcement.unwrap_or_default(), is_empty: false })
+    Ok(Parsed { policies, position: enforcement.unwrap_or_default().into(), is_empty: false })
 }
 
 /// The name of a policy in a file with an error.

@@ -7,9 +7,9 @@ use tokio::{
     task::{JoinError, JoinHandle},
     time::sleep,
 };
-use tower_ratelimit::{Error, ErrorKind, policy::Enforcement};
+use tower_ratelimit::{Error, ErrorKind};
 
-use super::health::Health;
+use super::{health::Health, parsed::Position};
 
 /// The longest time for which the task outlives the last handle.
 const LINGER: Duration = Duration::from_millis(500);
@@ -25,7 +25,7 @@ pub(crate) trait Origin: Send + 'static {
 
     /// Where `content` moves the switch, even if the rest of it is invalid or waits. `None` if it must be
     /// valid as a whole.
-    fn enforcement(&self, _content: &Self::Content) -> Option<Enforcement> {
+    fn position(&self, _content: &Self::Content) -> Option<Position> {
         None
     }
 
@@ -51,7 +51,7 @@ pub(crate) trait Target: Send + Sync + 'static {
     fn apply(&self, update: Self::Update) -> Result<(), Error>;
 
     /// Moves the switch, independently of the rest of the content.
-    fn switch(&self, _enforcement: Enforcement) {}
+    fn switch(&self, _position: Position) {}
 }
 
 /// An origin, and what was read from it.
@@ -84,11 +84,11 @@ impl<O: Origin> Follower<O> {
     }
 
     async fn consider(&mut self, set: &impl Target<Update = O::Update>, content: O::Content) {
-        let enforcement = self.origin.enforcement(&content);
+        let position = self.origin.position(&content);
         let applied = self.apply(set, content).await;
         // After a valid change of all, this changes nothing.
-        if let Some(enforcement) = enforcement {
-            set.switch(enforcement);
+        if let Some(position) = position {
+            set.switch(position);
         }
         match applied {
             Ok(()) => set.health().succeeded(),

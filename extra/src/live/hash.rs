@@ -6,7 +6,7 @@ use tower_ratelimit::{Error, ErrorKind, Policy, Quota, policy::Enforcement};
 
 use super::{
     error_place::{Entry, list},
-    parsed::Parsed,
+    parsed::{Parsed, Position},
 };
 use crate::config::PolicyChanges;
 
@@ -15,6 +15,8 @@ pub(crate) type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
 
 const VERSION: &str = "@version";
 pub(super) const ENFORCEMENT: &str = "@enforcement";
+/// The mark of the switch's [position](Position).
+pub(super) const MOVED: &str = "@moved";
 /// A hash with more fields is not for this crate.
 const MAX_FIELDS: usize = 10_000;
 const MAX_NAME: usize = 256;
@@ -55,22 +57,23 @@ impl PolicyHash {
 
     /// The result of an empty hash.
     pub(crate) fn defaults(&self) -> Parsed {
-        let (policies, enforcement) = (self.defaults.clone(), Enforcement::default());
-        Parsed { policies, enforcement, is_empty: true }
+        Parsed { policies: self.defaults.clone(), position: Position::default(), is_empty: true }
     }
 
     /// Where `fields` move the switch. `None` if that field is invalid.
-    pub(crate) fn enforcement(fields: &Fields) -> Option<Enforcement> {
-        match fields.get(ENFORCEMENT.as_bytes()) {
-            Some(value) => str::from_utf8(value).ok()?.parse().ok(),
-            None => Some(Enforcement::default()),
-        }
+    pub(crate) fn position(fields: &Fields) -> Option<Position> {
+        let enforcement = match fields.get(ENFORCEMENT.as_bytes()) {
+            Some(value) => str::from_utf8(value).ok()?.parse().ok()?,
+            None => Enforcement::default(),
+        };
+        Some(Position { enforcement, mark: fields.get(MOVED.as_bytes()).cloned().unwrap_or_default() })
     }
 
     /// The error of `fields` that differ from `before` and have the same version. The switch does not wait.
     pub(crate) fn waits(&self, before: &Fields, fields: &Fields) -> Option<Error> {
         let version = |fields: &Fields| fields.get(VERSION.as_bytes()).cloned();
-        let others = |(field, _): &(&Vec<u8>, &Vec<u8>)| *field != ENFORCEMENT.as_bytes();
+        let of_switch = [ENFORCEMENT, MOVED].map(str::as_bytes);
+        let others = |(field, _): &(&Vec<u8>, &Vec<u8>)| !of_switch.contains(&&***field);
         let may_apply = version(fields).is_none()
             || version(before) != version(fields)
             || before.iter().filter(others).eq(fields.iter().filter(others));
@@ -113,10 +116,11 @@ impl PolicyHash {
             match name {
                 VERSION => {}
                 ENFORCEMENT => {
-                    update.enforcement = legible(value).and_then(parsed).map_err(invalid)?;
+                    update.position.enforcement = legible(value).and_then(parsed).map_err(invalid)?;
                 }
+                MOVED => value.as_bytes().clone_into(&mut update.position.mark),
                 reserved if reserved.starts_with('@') => {
-                    let known = list([VERSION, ENFORCEMENT]);
+                    let known = list([VERSION, ENFORCEMENT, MOVED]);
                     return Err(invalid(format!("no such setting, expected {known}: remove it with HDEL")));
                 }
                 _ => {

@@ -27,6 +27,8 @@ pub(crate) struct Health {
     /// The log line of an error.
     #[cfg_attr(not(feature = "tracing"), expect(dead_code, reason = "only logs have it"))]
     stays: &'static str,
+    /// Whether an error of the content may name a client.
+    has_clients: bool,
     errors: Mutex<Errors>,
     interval: Mutex<Duration>,
 }
@@ -41,7 +43,14 @@ struct Errors {
 
 impl Health {
     pub(crate) fn new(origin: String, what: &'static str, stays: &'static str) -> Self {
-        Self { origin, what, stays, errors: Mutex::default(), interval: Mutex::new(INTERVAL) }
+        let (errors, interval) = (Mutex::default(), Mutex::new(INTERVAL));
+        Self { origin, what, stays, has_clients: false, errors, interval }
+    }
+
+    /// Keeps errors of the content out of the log, because they may name a client.
+    pub(crate) fn with_clients(mut self) -> Self {
+        self.has_clients = true;
+        self
     }
 
     pub(crate) fn origin(&self) -> &str {
@@ -92,12 +101,18 @@ impl Health {
 
     /// Records that `error` keeps the old content. Logs it unless it is the one of the latest read.
     pub(super) fn failed(&self, error: Error) {
-        let (mut errors, text) = (self.errors.lock(), error.to_string());
+        let (mut errors, text, _kind) = (self.errors.lock(), error.to_string(), error.kind());
         let before = Self::record(&mut errors, error);
         let continues = before.is_some_and(|before| before.to_string() == text);
         errors.logged.retain(|(_, at)| at.elapsed() < REPORT_EVERY);
         if !continues && !errors.logged.iter().any(|(logged, _)| *logged == text) {
-            log!(warn, error = %text, "{}", self.stays);
+            let _is_hidden = self.has_clients && _kind == ErrorKind::InvalidConfig;
+            log!(
+                warn,
+                error = %if _is_hidden { "a field is invalid, which `last_error` names" } else { &*text },
+                "{}",
+                self.stays
+            );
             errors.logged.truncate(MOST_LOGGED - 1);
             errors.logged.insert(0, (text, Instant::now()));
         }

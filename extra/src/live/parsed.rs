@@ -9,7 +9,22 @@ use tower_ratelimit::{Policy, policy::Enforcement};
 pub(crate) struct Parsed {
     /// The policies by their names.
     pub(super) policies: BTreeMap<String, Policy>,
-    pub(super) enforcement: Enforcement,
+    pub(super) position: Position,
     /// Whether the origin has no content, so that the policies are defaults.
     pub(super) is_empty: bool,
+}
+
+/// Where a file or a hash moves the switch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Position {
+    pub(super) enforcement: Enforcement,
+    /// A text that changes with each move for all instances, so that one whose switch was moved alone follows even if
+    /// the position is the same as before. Empty without one.
+    pub(super) mark: Vec<u8>,
+}
+
+impl From<Enforcement> for Position {
+    fn from(enforcement: Enforcement) -> Self {
+        Self { enforcement, mark: Vec::new() }
+    }
 }

@@ -15,7 +15,11 @@ use super::{
     set::Set,
 };
 #[cfg(feature = "redis")]
-use super::{follow::Origin, hash::ENFORCEMENT, parsed::Parsed};
+use super::{
+    follow::Origin,
+    hash::{ENFORCEMENT, MOVED},
+    parsed::Parsed,
+};
 #[cfg(feature = "redis")]
 use crate::redis_hash::RedisHash;
 
@@ -246,9 +250,9 @@ impl LivePolicies {
         let _ = self.versions.changed().await;
     }
 
-    /// Moves the [switch](Self::enforcement). With policies in Redis, the field `@enforcement` is written, and
-    /// all instances follow within a second; this one does so immediately. With a file, only this process
-    /// moves, until the value in the file changes.
+    /// Moves the [switch](Self::enforcement). With policies in Redis, the fields `@enforcement` and `@moved` are
+    /// written, and all instances follow within a second, even one whose switch was moved alone; this one does so
+    /// immediately. With a file, only this process moves, until the value in the file changes.
     ///
     /// The Redis user needs `+hset`, which is part of [`acl_rule`](tower_ratelimit::RedisStore::acl_rule).
     ///
@@ -259,7 +263,8 @@ impl LivePolicies {
     pub async fn set_enforcement(&self, enforcement: Enforcement) -> Result<(), Error> {
         #[cfg(feature = "redis")]
         if let Some(hash) = &self.hash {
-            hash.set(ENFORCEMENT, &enforcement.to_string()).await?;
+            let mark = format!("{:016x}", fastrand::u64(..));
+            hash.set(&[(ENFORCEMENT, &enforcement.to_string()), (MOVED, &mark)]).await?;
         }
         self.enforcement().set(enforcement);
         Ok(())
@@ -278,8 +283,8 @@ impl LivePolicies {
     /// The switch that the file or the hash moves. Give it to layers with
     /// [`RateLimitLayer::enforcement`](tower_ratelimit::RateLimitLayer::enforcement).
     ///
-    /// If you or the router for operators move it, it stays there until the value in the file or the hash
-    /// changes.
+    /// If you move it, it stays there until the value in the file or the hash changes, or
+    /// [`set_enforcement`](Self::set_enforcement) moves all instances.
     #[must_use]
     pub fn enforcement(&self) -> &EnforcementSwitch {
         self.set.enforcement()

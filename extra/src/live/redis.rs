@@ -3,12 +3,12 @@
 use std::{mem, sync::Arc, time::Duration};
 
 use tokio::task::{JoinHandle, spawn_blocking};
-use tower_ratelimit::{Error, Policy, RedisStore, policy::Enforcement};
+use tower_ratelimit::{Error, Policy, RedisStore};
 
 use super::{
     follow::Origin,
     hash::{Fields, PolicyHash},
-    parsed::Parsed,
+    parsed::{Parsed, Position},
     policies::LivePolicies,
 };
 use crate::redis_hash::RedisHash;
@@ -27,6 +27,7 @@ impl LivePolicies {
     /// | the name of a default | a JSON object with entries of a [configured policy](crate::config#entries) but `name`. An entry that it leaves out stays as the default has it; `null` removes one |
     /// | another name | such an object with at least `quota`, which adds a policy |
     /// | `@enforcement` | `on`, `report-only` or `off`, for the [switch](Self::enforcement). It takes effect independently of all other fields, even invalid ones and `@version` |
+    /// | `@moved` | any text. When it changes, an instance takes the position of `@enforcement` even if that is as before: its own switch may have been moved. [`set_enforcement`](Self::set_enforcement) writes it |
     /// | `@version` | any text. While it stays the same, no other change is applied, and [`last_error`](Self::last_error) reports one that waits |
     ///
     /// ```text
@@ -119,8 +120,8 @@ impl Origin for PoliciesInRedis {
         })
     }
 
-    fn enforcement(&self, fields: &Fields) -> Option<Enforcement> {
-        PolicyHash::enforcement(fields)
+    fn position(&self, fields: &Fields) -> Option<Position> {
+        PolicyHash::position(fields)
     }
 
     fn waits(&self, before: &Fields, fields: &Fields) -> Option<Error> {

@@ -14,7 +14,12 @@ use tower_ratelimit::{
 };
 
 use super::{
-    error_place::list, follow::Target, health::Health, history::PolicyChange, parsed::Parsed, text::changes,
+    error_place::list,
+    follow::Target,
+    health::Health,
+    history::PolicyChange,
+    parsed::{Parsed, Position},
+    text::changes,
 };
 
 /// The most changes that are kept.
@@ -34,8 +39,8 @@ pub(crate) struct Set {
 struct State {
     /// The policies by their names. Their sources are receivers.
     policies: BTreeMap<String, watch::Sender<Policy>>,
-    /// The content of the origin. The switch may have been moved since.
-    enforcement: Enforcement,
+    /// Where the origin has moved the switch, which may have been moved since.
+    position: Position,
     /// Whether the origin has no content.
     is_empty: bool,
     /// The latest changes, the oldest first.
@@ -45,17 +50,18 @@ struct State {
 impl Set {
     pub(super) fn new(origin: String, first: Parsed) -> Self {
         let policies = first.policies.into_iter();
+        let enforcement = EnforcementSwitch::new(first.position.enforcement);
         let state = State {
             policies: policies.map(|(name, policy)| (name, watch::Sender::new(policy))).collect(),
-            enforcement: first.enforcement,
             is_empty: first.is_empty,
+            position: first.position,
             changes: VecDeque::new(),
         };
         Self {
             health: Health::new(origin, "policies", "the policies stay as they are"),
             state: Mutex::new(state),
             version: watch::Sender::new(0),
-            enforcement: EnforcementSwitch::new(first.enforcement),
+            enforcement,
         }
     }
 
@@ -98,12 +104,13 @@ impl Set {
         self.state.lock().changes.iter().rev().cloned().collect()
     }
 
-    /// Moves the switch if the origin's value has changed. Returns the position before, if it did.
-    fn moves(&self, state: &mut State, new: Enforcement) -> Option<Enforcement> {
-        let is_changed = mem::replace(&mut state.enforcement, new) != new;
-        if !is_changed {
+    /// Moves the switch if the origin's position has changed. Returns where it was, if so.
+    fn moves(&self, state: &mut State, position: Position) -> Option<Enforcement> {
+        if state.position == position {
             return None;
         }
+        let new = position.enforcement;
+        state.position = position;
         // An operator may have moved the switch since the last read.
         let old = self.enforcement.get();
         self.enforcement.set(new);
@@ -119,7 +126,7 @@ impl Set {
             return;
         }
         self.version.send_modify(|version| *version += 1);
-        let new = state.enforcement;
+        let new = state.position.enforcement;
         if let Some(old) = moved.filter(|old| *old != new) {
             let separator = if changed.is_empty() { "" } else { ", " };
             changed.push_str(&format!("{separator}enforcement: {old} -> {new}"));
@@ -214,16 +221,16 @@ impl Target for Set {
         }
         let was_empty = mem::replace(&mut state.is_empty, update.is_empty);
         let is_lost = update.is_empty && !was_empty;
-        let (moved, changed) = (self.moves(&mut state, update.enforcement), changed.join(", "));
+        let (moved, changed) = (self.moves(&mut state, update.position), changed.join(", "));
         self.count(&mut state, changed.clone(), moved);
         self.report(&changed, is_lost);
         Ok(())
     }
 
     /// Moves the switch, independently of the policies.
-    fn switch(&self, enforcement: Enforcement) {
+    fn switch(&self, position: Position) {
         let mut state = self.state.lock();
-        let moved = self.moves(&mut state, enforcement);
+        let moved = self.moves(&mut state, position);
         self.count(&mut state, String::new(), moved);
     }
 }

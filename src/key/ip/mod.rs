@@ -11,5 +11,6 @@ pub(crate) use self::peer::preflight_key;
 pub use self::{
     client::ClientIp,
     peer::PeerIp,
+    prefix::ipv4_in,
     proxies::{TrustedProxies, network},
 };

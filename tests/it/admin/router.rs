@@ -163,6 +163,16 @@ async fn a_switch_in_redis_moves_all_instances_or_none() {
         assert!(eventually(async || elsewhere.enforcement().get() == position).await);
         assert_eq!(server.command::<String>(&["HGET", "rl:policies", "@enforcement"]), text);
     }
+    // An instance that was moved alone follows a move of all, even to the position that all others have.
+    elsewhere.enforcement().set(Enforcement::Off);
+    let same = Some(r#"{"enforcement": "report-only"}"#);
+    assert_eq!(operator.ask(Method::PUT, "/enforcement", same).await.0, 200);
+    assert!(eventually(async || elsewhere.enforcement().get() == Enforcement::ReportOnly).await);
+    elsewhere.enforcement().set(Enforcement::Off);
+    let () = server.command(&["HSET", "rl:policies", "@moved", "by hand"]);
+    assert!(eventually(async || elsewhere.enforcement().get() == Enforcement::ReportOnly).await);
+    assert_eq!((here.last_error().is_none(), elsewhere.last_error().is_none()), (true, true));
+
     let only_here = r#"{"enforcement": "on", "applies_to": "this-instance"}"#;
     let (status, _, answer) = operator.ask(Method::PUT, "/enforcement", Some(only_here)).await;
     assert_eq!((status, answer["applies_to"].as_str()), (200, Some("this-instance")));

@@ -19,7 +19,7 @@ use tower_ratelimit::{
 };
 use tower_ratelimit_extra::{
     admin::{Admin, OperatorName},
-    live::{Blocklist, LivePolicies},
+    live::{BlockedNetwork, Blocklist, LivePolicies},
 };
 
 use super::router::Operator;
@@ -123,6 +123,20 @@ async fn a_policy_whose_store_fails_does_not_hide_the_others() {
     assert_eq!(all(&why["changes"], "kind"), [""; 0]);
     let why = operator.get("/keys/198.51.100.7").await;
     assert_eq!((&why["verdict"], all(&why["changes"], "kind")), (&json!("rejected"), vec![json!("block")]));
+    let layer = RateLimitLayer::new(MemoryStore::new(), policy("per-ip"), PeerIp::new());
+    let admin = Admin::new(MemoryStore::new(), policy("per-ip")).layer(&layer).blocklist(&list);
+    let operator = Operator::of(admin.router()).await;
+    list.block(BlockedNetwork::new("2001:db8::/32")).await.unwrap();
+    for value in
+        ["198.51.100.7", "10.0.0.1, 198.51.100.7:80", "For=198.51.100.7;proto=https", "[2001:db8::7]"]
+            .into_iter()
+            .chain(["proto=http;for=\"[2001:db8::7]:80\", for=10.0.0.1"])
+    {
+        let request =
+            json!({"path": "/", "address": "127.0.0.1", "headers": {"x-forwarded": value}}).to_string();
+        let (_, _, answer) = operator.ask(Method::POST, "/explain", Some(&request)).await;
+        assert_eq!(answer["blocked"].as_array().unwrap().len(), 1, "{value}: {answer}");
+    }
     let operator = Operator::of(Admin::new(Down, policy("per-ip")).keys_of("per-ip", PeerIp::new()).router());
     operator.await.problem(Method::GET, "/keys/42", None, 400, "is not an IP address").await;
 }

@@ -20,8 +20,6 @@ use tokio::{
     time::sleep,
 };
 
-use super::slow::jitter;
-
 /// What the network does to open connections.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -128,14 +126,15 @@ impl Traffic {
 
     /// Returns once one side has closed the connection.
     async fn pass(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, is_reply: bool) -> Option<()> {
-        let (mut bytes, delay) = (vec![0; 65_536], jitter(30..70));
+        let mut bytes = vec![0; 65_536];
         loop {
             let count = from.read(&mut bytes).await.ok()?;
             if self.is(Network::SlowBy5) {
                 sleep(Duration::from_millis(5)).await;
             }
             if is_reply && self.is(Network::SlowBy30To70) {
-                sleep(Duration::from_millis(delay())).await;
+                // A sequence for each connection would make the delays of all alike.
+                sleep(Duration::from_millis(fastrand::u64(30..70))).await;
             }
             // TCP sends it again later. The end of a connection does not arrive either.
             while self.is(Network::DropsAll) {

@@ -36,14 +36,24 @@ pub(crate) async fn run(store: &RedisStore, command: &Command, as_json: bool) ->
         // Only a list.
         _ => {}
     }
-    let error = list.last_error().map(|error| in_options(&error.to_string()));
+    let error = error_of(&list);
     let answer = json!({ "networks": list.networks(), "error": error });
-    Ok(Merged::new(vec![("Redis".to_owned(), Ok(answer))]).blocklist(as_json))
+    let merged = Merged::new(vec![("Redis".to_owned(), Ok(answer))]);
+    let is_incomplete = matches!(command, Command::Blocklist) && merged.has_error();
+    Ok(merged.blocklist(as_json).failed_if(is_incomplete))
 }
 
-/// The blocked networks that contain the address or the network that `key` is, if it is one.
-pub(crate) async fn of(store: &RedisStore, key: &str) -> Result<Vec<Value>, Failure> {
-    Ok(list(store).await?.networks_containing(key).into_iter().map(|network| json!(network)).collect())
+/// What keeps `list` from being as Redis has it.
+fn error_of(list: &Blocklist) -> Option<String> {
+    list.last_error().map(|error| in_options(&error.to_string()))
+}
+
+/// The blocked networks that contain the address or the network that `key` is, if it is one, and what is wrong with the
+/// list.
+pub(crate) async fn of(store: &RedisStore, key: &str) -> Result<(Vec<Value>, Option<String>), Failure> {
+    let list = list(store).await?;
+    let networks = list.networks_containing(key).into_iter().map(|network| json!(network)).collect();
+    Ok((networks, error_of(&list)))
 }
 
 /// The list as Redis has it.

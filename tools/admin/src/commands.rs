@@ -44,6 +44,9 @@ pub(crate) async fn run(options: Options) -> Result<Printed, Failure> {
     if matches!(options.command, Command::Probe) {
         return probe(&connect(&options, true).await?, options.json).await;
     }
+    if matches!(options.command, Command::Acl) {
+        return Ok((connect(&options, true).await?.acl_rule() + "\n").into());
+    }
     if matches!(options.command, Command::Block { .. } | Command::Unblock { .. } | Command::Blocklist) {
         return blocklist::run(&connect(&options, false).await?, &options.command, options.json).await;
     }
@@ -60,11 +63,7 @@ pub(crate) async fn run(options: Options) -> Result<Printed, Failure> {
     if matches!(options.command, Command::Policies) && !options.live {
         return Ok(list(&policies.current(), options.json).into());
     }
-    let lazily = matches!(options.command, Command::Acl);
-    let store = connect(&options, lazily).await?;
-    if lazily {
-        return Ok((store.acl_rule() + "\n").into());
-    }
+    let store = connect(&options, false).await?;
     if options.live {
         policies = LivePolicies::redis(&store, policies.current()).await?;
         if let Some(error) = policies.last_error() {
@@ -140,14 +139,12 @@ impl Admin {
                 Err(error) => return Err(error.into()),
             }
         }
-        let blocked = match blocklist::of(&self.store, key).await {
-            Ok(blocked) => blocked,
-            // The policies are decided.
-            Err(failure) => {
-                errors.push(json!({"policy": null, "key": key, "detail": failure.to_string()}));
-                Vec::new()
-            }
+        // The policies are decided even if the list cannot be read.
+        let (blocked, error) = match blocklist::of(&self.store, key).await {
+            Ok((blocked, error)) => (blocked, error),
+            Err(failure) => (Vec::new(), Some(failure.to_string())),
         };
+        errors.extend(error.map(|error| json!({"policy": null, "key": key, "detail": error})));
         let verdict = match (blocked.is_empty(), errors.is_empty()) {
             (false, _) => json!("rejected"),
             (true, false) => json!("unknown"),

@@ -45,7 +45,11 @@ pub(crate) async fn ask(routers: &Routers, command: &Command, as_json: bool) -> 
             change(routers, &Method::PUT, network, Some(&body), as_json).await
         }
         Command::Unblock { network } => change(routers, &Method::DELETE, network, None, as_json).await,
-        Command::Blocklist => get("/blocklist").await.blocklist(as_json),
+        Command::Blocklist => {
+            let merged = get("/blocklist").await;
+            let is_incomplete = merged.has_error();
+            merged.blocklist(as_json).failed_if(is_incomplete)
+        }
         Command::Acl => get("/acl").await.acl(as_json),
         Command::Probe => get("/probe").await.probe(as_json),
         _ => {

@@ -12,6 +12,9 @@ use crate::{
     time::time,
 };
 
+/// The most seconds between two answers, by which times differ that are the same.
+const BETWEEN_ANSWERS: f64 = 30.0;
+
 /// The names of the instances, and those that have answered.
 pub(crate) struct Merged {
     answers: Vec<(String, Value)>,
@@ -165,8 +168,7 @@ impl Merged {
             text.push_str("\nchanges\n");
             text.push_str(&table_of_changes(&changes));
         }
-        let printed = self.printed(as_json, object(json), text);
-        Printed { is_failed: printed.is_failed || is_outage, ..printed }
+        self.printed(as_json, object(json), text).failed_if(is_outage)
     }
 
     fn headline(&self, verdict: &str, rows: &[Row]) -> String {
@@ -329,6 +331,11 @@ impl Merged {
         self.printed(as_json, object(json), text)
     }
 
+    /// Whether an answer has an error beside its list.
+    pub(crate) fn has_error(&self) -> bool {
+        self.answers.iter().any(|(_, answer)| answer["error"].is_string())
+    }
+
     /// The answers of `GET /blocklist`.
     pub(crate) fn blocklist(self, as_json: bool) -> Printed {
         let networks = self.blocked("networks");
@@ -354,11 +361,13 @@ impl Merged {
         let mut all: Vec<(Value, Vec<String>)> = Vec::new();
         for (instance, answer) in &self.answers {
             for network in answer[name].as_array().into_iter().flatten() {
-                let said = |network: &Value| {
-                    let ends = network["blocked_for"].is_null();
-                    (["network", "reason", "who"].map(|name| network[name].clone()), ends)
+                let said = |network: &Value| ["network", "reason", "who"].map(|name| network[name].clone());
+                let end = |network: &Value| network["blocked_for"].as_f64().unwrap_or(f64::INFINITY);
+                let agrees = |other: &Value| {
+                    said(other) == said(network)
+                        && (end(other) == end(network) || (end(other) - end(network)).abs() < BETWEEN_ANSWERS)
                 };
-                match all.iter_mut().find(|(other, _)| said(other) == said(network)) {
+                match all.iter_mut().find(|(other, _)| agrees(other)) {
                     Some((_, instances)) => instances.push(instance.clone()),
                     None => all.push((network.clone(), vec![instance.clone()])),
                 }
@@ -392,8 +401,7 @@ impl Merged {
             |(instance, answer): &(String, Value)| format!("{instance}: {}\n", word(&answer["report"]));
         let text = self.answers.iter().map(report).collect();
         let json = object(json!({ "instances": self.by_instance() }));
-        let printed = self.printed(as_json, json, text);
-        Printed { is_failed: printed.is_failed || !can_decide, ..printed }
+        self.printed(as_json, json, text).failed_if(!can_decide)
     }
 
     fn by_instance(&self) -> Map<String, Value> {
@@ -561,4 +569,24 @@ fn count(value: &Value) -> u64 {
 
 fn seconds(seconds: f64) -> String {
     span(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_network_whose_blocks_end_at_other_times_has_a_line_for_each() {
+        let answer = |instance: &str, seconds: Value| {
+            let network =
+                json!({"network": "203.0.113.0/24", "blocked_for": seconds, "reason": null, "who": null});
+            (instance.to_owned(), Ok(json!({"networks": [network], "error": null})))
+        };
+        for (other, lines) in [(json!(3_601.5), 1), (json!(300.0), 2), (Value::Null, 2)] {
+            let merged = Merged::new(vec![answer("a", json!(3_600.0)), answer("b", other.clone())]);
+            assert_eq!(merged.blocklist(false).text.lines().count(), 1 + lines, "{other}");
+        }
+        let forever = || answer("a", Value::Null);
+        assert_eq!(Merged::new(vec![forever(), forever()]).blocklist(false).text.lines().count(), 2);
+    }
 }

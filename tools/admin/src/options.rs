@@ -58,7 +58,7 @@ pub(crate) struct Options {
     /// The longest time for each command of Redis, and for each answer of a router.
     #[arg(long, default_value = "2s", value_parser = duration, value_name = "TIME")]
     pub(crate) deadline: Duration,
-    /// The TOML file of the policies. Not needed with --url, nor for `probe` and the
+    /// The TOML file of the policies. Not needed with --url, nor for `acl`, `probe` and the
     /// commands about blocked networks.
     #[arg(long, env = "RATELIMIT_POLICIES", value_name = "FILE")]
     pub(crate) policies: Option<PathBuf>,

@@ -12,6 +12,13 @@ pub(crate) struct Printed {
     pub(crate) is_failed: bool,
 }
 
+impl Printed {
+    /// The same, which has also failed if `is_failed`.
+    pub(crate) fn failed_if(self, is_failed: bool) -> Self {
+        Self { is_failed: self.is_failed || is_failed, ..self }
+    }
+}
+
 impl From<String> for Printed {
     fn from(text: String) -> Self {
         Self { text, ..Self::default() }

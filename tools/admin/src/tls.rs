@@ -58,12 +58,21 @@ pub(crate) fn explain(error: &(dyn Error + 'static)) -> String {
         Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
             "if the router does not expect TLS, write http:// instead of https://"
         }
-        Some(rustls::Error::AlertReceived(AlertDescription::CertificateRequired)) => {
-            "the router requires a client certificate: pass one to --client-certificate"
-        }
-        Some(rustls::Error::AlertReceived(_)) => {
-            "does the router trust the authority of --client-certificate?"
-        }
+        Some(rustls::Error::AlertReceived(alert)) => match alert {
+            AlertDescription::CertificateRequired => {
+                "the router requires a client certificate: pass one to --client-certificate"
+            }
+            // What a router with TLS 1.2 answers then.
+            AlertDescription::HandshakeFailure => {
+                "if the router requires a client certificate, pass one to --client-certificate"
+            }
+            AlertDescription::UnknownCA
+            | AlertDescription::BadCertificate
+            | AlertDescription::CertificateUnknown => {
+                "does the router trust the authority of --client-certificate?"
+            }
+            _ => return error.to_string(),
+        },
         _ => return error.to_string(),
     };
     format!("{error}: {remedy}")

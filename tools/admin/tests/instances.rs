@@ -439,11 +439,16 @@ async fn a_network_is_blocked_on_all_instances_by_one_command() {
         assert!(eventually(is_admitted).await);
     }
     let () = server.command(&["HSET", "rl:blocklist", "10.0.0.0/4", "{}"]);
-    let listed = on_redis(&["blocklist"]);
-    assert!(
-        listed.contains("Redis: the Redis hash `rl:blocklist`, field `10.0.0.0/4`: it is ignored"),
-        "{listed}"
-    );
+    let policies = ["--policies", policies.to_str().unwrap()];
+    for words in [&["blocklist"][..], &[&policies[..], &["why", "10.0.0.7"]].concat()] {
+        let output = run(&[], &[&redis.each_ref().map(String::as_str)[..], words].concat());
+        let shown = String::from_utf8(output.stdout).unwrap();
+        let error = "the Redis hash `rl:blocklist`, field `10.0.0.0/4`: it is ignored";
+        assert!(output.status.code() == Some(1) && shown.contains(error), "{shown}");
+    }
+    // What was changed is done.
+    let listed = on_redis(&["block", "192.0.2.7"]);
+    assert!(listed.contains("field `10.0.0.0/4`: it is ignored"), "{listed}");
     for (words, code, expected) in [
         (&["block", "0.0.0.0/0"][..], 2, "has too many clients to block"),
         (&["block", "10.0.0.0/8", "0s"], 2, "1 second to 3,650 days"),

@@ -17,7 +17,7 @@ fn invalid_options_are_errors_that_name_the_problem() {
     let toml = file("limits.toml", "[[policies]]\nname = 'api'\nquota = '5/min'\n");
     let wrong_toml = file("wrong.toml", "[[policies]]\nname = 'api'\nquota = 'many'\n");
     let wrong_json = file("wrong.json", r#"{"policies": [{"name": "api", "quota": "5/min", "brust": 7}]}"#);
-    let rows: [(&[&str], &str); 16] = [
+    let rows: [(&[&str], &str); 17] = [
         (&["--limit", "0", "--period", "1s"], "limit must be at least 1"),
         (&["--limit", "1", "--period", "soon"], "--period"),
         (&["--period", "1s"], "--limit"),
@@ -36,6 +36,7 @@ fn invalid_options_are_errors_that_name_the_problem() {
         (&["--policies", &toml, "--key", "plan=user"], "no policy `plan`: the policies are `api`"),
         (&["--policies", &wrong_toml], "line 3: policy `api`: entry `quota`"),
         (&["--policies", &wrong_json], "unknown field `brust`"),
+        (&["--policies", &toml, "--algorithm", "sliding-log"], "cannot be used with"),
         (&["--suggest", "--period", "1s", "--suggest-share", "1"], "from 0 to below 1"),
     ];
     for (options, message) in rows {

@@ -153,6 +153,17 @@ fn a_request_without_a_key_is_not_charged_and_is_counted() {
 }
 
 #[test]
+fn a_json_line_without_a_key_is_not_charged_to_the_key_of_all_such_lines() {
+    let policies = "[[policies]]\nname = 'user'\nquota = '1/min'";
+    let line = r#"{"t": 1767225600000000}"#;
+    let output = replay_with(policies, &[], &format!("{line}\n{line}\n"));
+    assert_eq!(verdicts(&output)[1]["error"], "no key for the policy `user`");
+    let keyed = r#"{"t": 1767225600000000, "key": "alice"}"#;
+    let output = replay_with(policies, &["--key", "key|all"], &format!("{line}\n{keyed}\n{line}\n"));
+    assert_eq!(allowed(&output), [true, true, false]);
+}
+
+#[test]
 fn response_bytes_beyond_the_quota_are_debt() {
     let policies = "
         [[policies]]

@@ -75,7 +75,7 @@ fn the_histogram_has_every_request_over_any_time_and_in_any_order() {
         if random.bool() {
             times.sort_unstable();
         }
-        let log: String = times.iter().map(|time| format!("{{\"t\": {time}}}\n")).collect();
+        let log: String = times.iter().map(|time| format!("{{\"t\": {time}, \"key\": \"a\"}}\n")).collect();
         let summary = errors(&replay(&["--limit", "1", "--period", "1s"], log));
         let (_, rows) = summary.split_once("= admitted:\n").unwrap();
         let counts = rows.lines().map(|row| row.rsplit(' ').next().unwrap().parse::<u64>().unwrap());

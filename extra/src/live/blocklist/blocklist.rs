@@ -1,7 +1,7 @@
 //! [`Blocklist`]: the handle on the blocked networks.
 
 use std::{
-    fmt,
+    fmt, iter,
     net::IpAddr,
     sync::{
         Arc,
@@ -33,8 +33,10 @@ use crate::redis_hash::RedisHash;
 /// [`block`](Self::block) fills a list up to 10,000 networks. The shortest prefix is /8, or /16 for IPv6, so that a
 /// typing error does not reject all clients.
 ///
-/// The whole address is looked up, as in [`PeerIp::within`](tower_ratelimit::PeerIp::within). A list that is not given to
-/// `block_if` blocks nothing.
+/// The whole address is looked up, as in [`PeerIp::within`](tower_ratelimit::PeerIp::within), and also the IPv4 address
+/// that an IPv6 address stands for (mapped, compatible, NAT64, 6to4, Teredo), because the
+/// [key](tower_ratelimit::PeerIp) of such a client is the IPv4 address. A list that is not given to `block_if` blocks
+/// nothing.
 ///
 /// # Example
 ///
@@ -164,8 +166,11 @@ impl Blocklist {
         }
         let table = self.table.borrow();
         // The clock is read only for an address that is in the list.
-        let mut entries = table.entries_containing(address.to_canonical().into());
-        entries.any(|(_, entry)| entry.is_active(self.active.clock.now()))
+        let is_blocked = |address: IpAddr| {
+            let mut entries = table.entries_containing(address.into());
+            entries.any(|(_, entry)| entry.is_active(self.active.clock.now()))
+        };
+        is_blocked(address.to_canonical()) || v4_in(address).is_some_and(is_blocked)
     }
 
     /// [`contains`](Self::contains) as a function, for [`PeerIp::matching`](tower_ratelimit::PeerIp::matching) and
@@ -189,7 +194,10 @@ impl Blocklist {
     pub fn networks_containing(&self, network: &str) -> Vec<BlockedNetwork> {
         let Ok(inner) = internal::network(network) else { return Vec::new() };
         let (table, now) = (self.table.borrow().clone(), self.active.clock.now());
-        table.entries_containing(inner).filter_map(|(network, entry)| entry.shown(&network, now)).collect()
+        let is_address = inner.prefix_len() == inner.max_prefix_len();
+        let v4 = v4_in(inner.addr()).filter(|_| is_address).map(Into::into);
+        let entries = iter::once(inner).chain(v4).flat_map(|inner| table.entries_containing(inner));
+        entries.filter_map(|(network, entry)| entry.shown(&network, now)).collect()
     }
 
     /// Blocks a network, in the place of the entry that it has. With a list in Redis, all instances follow within a
@@ -271,7 +279,7 @@ impl Blocklist {
 
 impl Active {
     pub(super) fn new(origin: String) -> (Self, watch::Receiver<Arc<Table>>) {
-        let health = Health::new(origin, "blocklists", "the blocklist differs from its hash");
+        let health = Health::new(origin, "blocklists", "the blocklist differs from its hash").with_clients();
         let (sender, receiver) = watch::channel(Arc::default());
         (
             Self {
@@ -300,6 +308,14 @@ impl Active {
     }
 }
 
+/// The IPv4 address that an IPv6 address stands for, under which the client is limited.
+fn v4_in(address: IpAddr) -> Option<IpAddr> {
+    match address {
+        IpAddr::V6(address) => internal::ipv4_in(address).map(Into::into),
+        IpAddr::V4(_) => None,
+    }
+}
+
 pub(super) fn full() -> Error {
     invalid(format!(
         "the blocklist has {MOST} networks, the most that it can have: unblock some, or block a wider network"
@@ -318,7 +334,7 @@ impl fmt::Debug for Blocklist {
         f.debug_struct("Blocklist")
             .field("networks", &self.table.borrow().len())
             .field("is_shared", &self.is_shared())
-            .field("last_error", &self.last_error())
+            .field("last_error", &self.last_error().map(|error| error.kind()))
             .finish()
     }
 }

@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    mem,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -55,7 +54,7 @@ const MOST_FIELDS: usize = 2 * MOST;
 const MOST_REMOVED: usize = 1_000;
 /// The longest field, and the longest value, that are read.
 const MOST_BYTES: usize = 4_096;
-/// The longest time of a command that may take long.
+/// The longest time of a command: it may have to connect, and the fields may have megabytes. No request waits for it.
 const PATIENCE: Duration = Duration::from_millis(1_500);
 
 type Fields = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -88,12 +87,13 @@ impl Blocklist {
     /// warning is logged.
     ///
     /// A field that is not a network, or has too short a prefix, is ignored. A network whose value is invalid is blocked
-    /// until the value is corrected. [`last_error`](Self::last_error) and a warning in the log name the first such
-    /// field; all others apply. A hash with more than 20,000 fields changes nothing. If Redis cannot be read when this
-    /// function is called, the list is empty until it can. The call takes at most a second and a half.
+    /// until the value is corrected. [`last_error`](Self::last_error) names the first such field, and a warning is logged;
+    /// all others apply. A hash with more than 20,000 fields changes nothing. If Redis cannot be read when this
+    /// function is called, the list is empty until it can. This call, and each read, takes at most a second and a half. On
+    /// a single server, a read without a reply in that time counts for the circuit breaker, like a call for decisions.
     ///
-    /// The permissions are part of [`acl_rule`](RedisStore::acl_rule); operators need `+hset +hdel ~rl:blocklist`.
-    /// Anyone who can write the hash can reject all clients.
+    /// The permissions are part of [`acl_rule`](RedisStore::acl_rule), also the ones of [`block`](Self::block); with
+    /// `redis-cli`, operators need `+hset +hdel ~rl:blocklist`. Anyone who can write the hash can reject all clients.
     ///
     /// # Errors
     ///
@@ -120,10 +120,10 @@ impl Blocklist {
     #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     pub async fn redis(store: &RedisStore) -> Result<Self, Error> {
         let runtime = runtime("blocklists")?;
-        let hash = RedisHash::new(store, "blocklist");
+        let hash = RedisHash::new(store, "blocklist").timeout(PATIENCE);
         let (active, table) = Active::new(format!("the Redis hash `{}`", hash.key()));
         let active = Arc::new(active);
-        let origin = InRedis { hash: hash.clone(), active: active.clone(), latest: None, is_first: true };
+        let origin = InRedis { hash: hash.clone(), active: active.clone(), latest: None };
         let mut follower = Follower::new(origin, None);
         follower.poll(&*active).await;
         runtime.spawn(follower.run(active.clone()));
@@ -155,7 +155,7 @@ impl Blocklist {
             return Err(full());
         }
         arguments.extend([Vec::new(), net.to_string().into_bytes(), value.into_bytes()]);
-        patient(hash).evaluate(CHANGE, arguments).await?;
+        hash.evaluate(CHANGE, arguments).await?;
         self.active.change(|table| table.insert(net, entry));
         Ok(())
     }
@@ -173,7 +173,7 @@ impl Blocklist {
             }
         }
         if arguments.len() > 1 {
-            patient(hash).evaluate(CHANGE, arguments).await?;
+            hash.evaluate(CHANGE, arguments).await?;
         }
         self.active.change(|table| {
             table.remove(&network, now);
@@ -183,7 +183,7 @@ impl Blocklist {
 
     /// The fields that Redis has now.
     async fn fields(&self, hash: &RedisHash) -> Result<Fields, Error> {
-        let (_, fields) = read(&patient(hash), &self.active.clock, &[]).await?;
+        let (_, fields) = read(hash, &self.active.clock, &[]).await?;
         Ok(fields.unwrap_or_default())
     }
 }
@@ -191,11 +191,6 @@ impl Blocklist {
 /// The first argument of a change.
 fn new_version() -> Vec<Vec<u8>> {
     vec![format!("{:016x}", fastrand::u64(..)).into_bytes()]
-}
-
-/// The hash, for commands of an operator, or for a first read, which may have to connect.
-fn patient(hash: &RedisHash) -> RedisHash {
-    hash.clone().timeout(PATIENCE)
 }
 
 /// The mark of `hash`, and its fields unless the mark is `known`. Sets `clock`.
@@ -224,7 +219,6 @@ struct InRedis {
     hash: RedisHash,
     active: Arc<Active>,
     latest: Option<Latest>,
-    is_first: bool,
 }
 
 /// What was read.
@@ -249,10 +243,9 @@ impl Origin for InRedis {
 
     async fn read(&mut self) -> Result<Content, Error> {
         let changes = self.active.changes();
-        let hash = if mem::take(&mut self.is_first) { patient(&self.hash) } else { self.hash.clone() };
-        self.latest.take_if(|latest| latest.time.elapsed() >= READ_EVERY);
-        let known = self.latest.as_ref().map_or(&[][..], |latest| &latest.mark);
-        let (mark, fields) = read(&hash, &self.active.clock, known).await.map_err(|error| {
+        let known = self.latest.as_ref().filter(|latest| latest.time.elapsed() < READ_EVERY);
+        let known = known.map_or(&[][..], |latest| &latest.mark);
+        let (mark, fields) = read(&self.hash, &self.active.clock, known).await.map_err(|error| {
             let message = format!("{} cannot be read: {error}", self.active.health.origin());
             Error::new(error.kind(), message).with_source(error)
         })?;

@@ -2,7 +2,6 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    mem,
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
@@ -39,21 +38,27 @@ impl Table {
 
     /// Removes the entry of `network`. Returns whether it blocked at `now`.
     pub(super) fn remove(&mut self, network: &IpNet, now: f64) -> bool {
-        let was_blocked = self.entries.get(network).is_some_and(|entry| entry.is_active(now));
-        self.retain(|other, _| other != network);
-        was_blocked
+        let removed = self.entries.remove(network);
+        if removed.is_some() {
+            self.find_lengths();
+        }
+        removed.is_some_and(|entry| entry.is_active(now))
     }
 
     /// Removes the entries that have ended at `now`.
     pub(super) fn remove_ended(&mut self, now: f64) {
-        self.retain(|_, entry| entry.is_active(now));
+        let before = self.entries.len();
+        self.entries.retain(|_, entry| entry.is_active(now));
+        if self.entries.len() < before {
+            self.find_lengths();
+        }
     }
 
-    fn retain(&mut self, keep: impl Fn(&IpNet, &Entry) -> bool) {
-        let mut entries = mem::take(&mut self.entries);
-        entries.retain(|network, entry| keep(network, entry));
+    fn find_lengths(&mut self) {
         self.lengths = Default::default();
-        entries.into_iter().for_each(|(network, entry)| self.insert(network, entry));
+        for network in self.entries.keys() {
+            self.lengths[usize::from(network.addr().is_ipv6())].insert(network.prefix_len());
+        }
     }
 
     pub(super) fn len(&self) -> usize {

@@ -108,7 +108,12 @@ impl<M: ConnectionManager> Connections<M> {
                 (Err(failed.error), again)
             }
         };
-        if again.is_empty() { ended } else { Box::pin(self.send(slot, &again, repeats - 1)).await }
+        if again.is_empty() {
+            return ended;
+        }
+        let sent = Box::pin(self.send(slot, &again, repeats - 1)).await;
+        // An error only if no decision was made.
+        ended.or(sent)
     }
 
     /// Sends a call and reads its reply, on the connection in `slot` or, if it is empty, on one of the pool.

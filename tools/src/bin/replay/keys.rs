@@ -61,7 +61,7 @@ impl Part {
             Self::Address(network) => return Some(address_key(network, &line.address()?)),
             Self::Field(name) => line.field(name)?,
             Self::Host => line.host.as_deref()?.into(),
-            Self::Key => line.key.as_deref().unwrap_or_default().into(),
+            Self::Key => line.key.as_deref()?.into(),
             Self::Method => line.method.as_deref()?.into(),
             Self::Path(segments) => first_segments(line.path()?, *segments).into(),
             Self::User => line.user.as_deref()?.into(),

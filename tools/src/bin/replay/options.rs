@@ -24,7 +24,7 @@ pub(crate) struct Options {
     pub(crate) shape: Shape,
     /// A file of policies, decided together, all or nothing: TOML with tables `[[policies]]`, as
     /// `LivePolicies` reads it, or the same as JSON.
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["limit", "period"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["limit", "period", "algorithm", "burst", "segments", "max_wait", "delay_after", "refill_every", "initial", "aligned"])]
     pub(crate) policies: Option<PathBuf>,
     /// What identifies a client, for all policies or for one: KEY or POLICY=KEY. Defaults to `address`, and to
     /// `key` for JSON lines.

@@ -120,7 +120,11 @@ fn command(rules: &[Rule], number: u64, text: &str, event: &Event<'_>) -> Result
         }
         None => {
             event.policy.as_deref().map(place).transpose()?;
-            let line = Line::of_event(text, event);
+            let mut line = Line::of_event(text, event);
+            // Such a line has the keys of an earlier decision, or is about no key.
+            if event.of.is_some() || op == Op::SetQuota {
+                line.key.get_or_insert_default();
+            }
             charges(rules, &line, event.cost, event.policy.as_deref())?
         }
     };

@@ -219,8 +219,10 @@ async fn to_the_end(request: Request, next: Next) -> Response {
     if request.method().is_safe() {
         return next.run(request).await;
     }
-    let change = tokio::spawn(next.run(request));
-    change.await.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
+    let change = next.run(request);
+    #[cfg(feature = "tracing")]
+    let change = tracing::Instrument::in_current_span(change);
+    tokio::spawn(change).await.unwrap_or_else(|_| StatusCode::INTERNAL_SERVER_ERROR.into_response())
 }
 
 /// The [router](crate::admin) for operators, over the keys under `policies` that `limiter` counts. Mount it

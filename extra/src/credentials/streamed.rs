@@ -112,16 +112,16 @@ impl StreamedCredentials {
 
 impl Shared {
     fn poll(&self, waker: &Waker) -> Poll<Result<Credentials, Error>> {
-        let others = |waiting: &mut Vec<Waker>| waiting.retain(|other| !other.will_wake(waker));
+        let forget = |waiting: &mut Vec<Waker>| waiting.retain(|other| !other.will_wake(waker));
         {
             let mut waiting = self.waiting.0.lock();
-            others(&mut waiting);
+            forget(&mut waiting);
             waiting.push(waker.clone());
         }
         let all = Waker::from(self.waiting.clone());
         let latest = self.subscription.lock().poll(&mut Context::from_waker(&all));
         if latest.is_ready() {
-            others(&mut self.waiting.0.lock());
+            forget(&mut self.waiting.0.lock());
         }
         latest
     }

@@ -1,6 +1,6 @@
 # `make test` installs Redis if necessary and runs the fast tests. A change must also pass `make lint` and `make test-all`.
 
-.PHONY: test test-all test-alerts test-browser test-faults test-long test-net test-nightly test-oldest test-programs test-servers test-simulation fuzz lint lint-words bench bench-instructions bench-peers request-path
+.PHONY: test test-all test-alerts test-browser test-faults test-long test-net test-nightly test-oldest test-programs test-servers test-simulation test-under-load fuzz lint lint-words bench bench-instructions bench-peers request-path
 SHELL := bash
 # Gives dependencies the same features in each command, so that they are compiled once: see the package's manifest.
 SHARED := --package tests-features --features tests-features/direct
@@ -79,8 +79,17 @@ test-simulation:
 	@.ci/get-redis
 	SIMULATION_SEEDS=$${SIMULATION_SEEDS:-10000} cargo test --release -p tests-sim -- --nocapture
 
-# The random tests of `test-long` and the simulation, with cases that no earlier run had.
-test-nightly: test-long
+# Runs all tests RUNS times (5) beside BUSY busy processes (one for each processor), and lists those that failed in a run: a
+# test that depends on how fast the machine is, or a fault of the crate that shows rarely. BUSY=0 runs them without a load, and
+# `.ci/test-under-load --package tests --test it -- leases::` some of them. About ten minutes for each run on two cores.
+test-under-load:
+	@.ci/get-redis
+	@.ci/get-nginx
+	@.ci/get-prometheus
+	@.ci/timed "tests under load" .ci/test-under-load --workspace --all-features --tests
+
+# The random tests of `test-long` and the simulation, with cases that no earlier run had; and all tests beside a load.
+test-nightly: test-long test-under-load
 	SIMULATION_FIRST=$(SEED) SIMULATION_SEEDS=$${SIMULATION_SEEDS:-10000} RANDOM_ROUTES=$(SEED),20000 \
 		cargo test --release -p tests -p tests-sim --test it --test sim -- --nocapture random_routes:: invariants_hold
 

@@ -561,11 +561,7 @@ const COLUMNS: &[Column] = &[
 ];
 
 /// An instance on a store in process, or on `server`.
-async fn instance(
-    server: Option<&RedisServer>,
-    memory: &MemoryStore,
-    clock: &ManualClock,
-) -> Instance {
+async fn instance(server: Option<&RedisServer>, memory: &MemoryStore, clock: &ManualClock) -> Instance {
     let (store, redis) = match server {
         None => (Fake::over(memory.clone()), None),
         Some(server) => {

@@ -14,8 +14,8 @@ use crate::{
     },
 };
 
-/// The calls for operators, from [`Limiter::operator`](crate::Limiter::operator): reset, refund, ban or unban
-/// a key. Cloning is cheap. To see the state of a key or the list of bans, use the feature `explain` of the
+/// The calls for operators, from [`Limiter::operator`](crate::Limiter::operator): unlock, reset, refund, ban
+/// or unban a key. Cloning is cheap. To see the state of a key or the list of bans, use the feature `explain` of the
 /// crate `tower-ratelimit-extra`.
 ///
 /// # Example
@@ -43,8 +43,58 @@ pub struct Operator {
 }
 
 impl Operator {
+    /// Unlocks `key` under `policy`: [resets](Self::reset) it, and ends its ban if the policy has a
+    /// [penalty](Policy::penalty). The next request is admitted, and starts with the whole quota.
+    ///
+    /// Use it for a client that was locked out by mistake. A reset alone leaves the ban, and after
+    /// [`unban`](Self::unban) alone, the next request is denied again and may ban the key again. Requests that
+    /// are denied between the two steps of this call cause no ban. What both document about
+    /// other instances and outages holds here too.
+    ///
+    /// # Errors
+    ///
+    /// The failure of the store. The key is then as it was, reset, or reset and not banned: call it again.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{
+    ///     algorithm::SlidingLog, policy::Penalty, Key, Limiter, MemoryStore, Policy, Quota,
+    /// };
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let penalty = Penalty::after(1, Duration::from_secs(600)).ban(Duration::from_secs(1_800));
+    /// let login = Policy::new("login", Quota::per_hour(5)).algorithm(SlidingLog::new()).penalty(penalty);
+    /// let ann = Key::new("ann");
+    /// for _ in 0..6 {
+    ///     limiter.check(&login, &ann, 1).await?;
+    /// }
+    /// assert!(limiter.check(&login, &ann, 1).await?.banned_for().is_some());
+    ///
+    /// limiter.operator().unlock(&login, &ann).await?;
+    /// let decision = limiter.check(&login, &ann, 1).await?;
+    /// assert!(decision.is_admitted());
+    /// assert_eq!(decision.remaining(), Some(4));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn unlock(&self, policy: &Policy, key: &Key) -> Result<(), Error> {
+        // In this order: no denial of a banned key counts for another ban, and when the ban ends, the whole
+        // quota is there.
+        self.reset(policy, key).await?;
+        if policy.bans().is_none() {
+            return Ok(());
+        }
+        self.unban(policy, key).await.map_err(|error| {
+            Error::new(error.kind(), format!("the key was reset, and its ban may last: {error}"))
+        })
+    }
+
     /// Removes everything that `key` was charged under `policy`, so its whole quota is available again. It
-    /// does not end a ban; [`unban`](Self::unban) does. Under a
+    /// does not end a ban; [`unlock`](Self::unlock) does both. Under a
     /// [`Concurrency`](crate::algorithm::Concurrency) policy, requests that are still running count again
     /// once their permits are renewed, within a third of the period.
     ///
@@ -195,7 +245,7 @@ impl Operator {
     ///
     /// It takes effect immediately on this store. Other instances may deny the key for as long as their [deny
     /// caches](crate::store::RedisStoreBuilder::deny_cache) hold a denial, a second by default. What the key
-    /// was charged stays: see [`reset`](Self::reset).
+    /// was charged stays, so its next request may be denied: see [`unlock`](Self::unlock).
     ///
     /// A ban that this process imposed while the store failed ends too, even if the store still fails. Such
     /// bans on other instances do not end.

@@ -5,7 +5,7 @@ use support::day;
 
 use tower_ratelimit::{
     Charge, Decision, Key, Limiter, MemoryStore, Policy, Quota,
-    algorithm::{Concurrency, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     decision::DecisionSource,
     policy::Penalty,
 };
@@ -390,6 +390,36 @@ async fn more_bans_are_listed_than_redis_reads_in_a_step() {
         listed.sort();
         assert_eq!(listed.len(), keys.len(), "{name}");
         assert_eq!(listed, keys, "{name}");
+    }
+}
+
+/// A reset alone leaves the ban, and after an unban alone the next request is banned again.
+#[tokio::test]
+async fn an_unlock_gives_a_banned_key_its_whole_quota() {
+    let quota = Quota::per_day(2);
+    let policies = [
+        Policy::new("gcra", quota).max_debt(9),
+        Policy::new("log", quota).algorithm(SlidingLog::new()),
+        Policy::new("window", quota).algorithm(FixedWindow::anchored()),
+        Policy::new("cells", quota).algorithm(SlidingWindow::new()),
+    ];
+    for (name, limiter) in stores("penalty-unlock").await {
+        let alice = Key::new("alice");
+        for policy in policies.clone().map(|policy| policy.penalty(Penalty::after(1, HOUR))) {
+            let context = format!("{name}, {}", policy.name());
+            assert_eq!(provoke(&limiter, &policy, &alice).await, (2, 0), "{context}");
+            limiter.operator().unlock(&policy, &alice).await.unwrap();
+            assert_eq!(provoke(&limiter, &policy, &alice).await, (2, 0), "{context}");
+            // Not banned, and the same.
+            limiter.operator().unlock(&policy, &alice).await.unwrap();
+            limiter.operator().unlock(&policy, &alice).await.unwrap();
+            assert_eq!(ask(&limiter, &policy, &alice).await.remaining(), Some(1), "{context}");
+        }
+        // Without a penalty, it is a reset.
+        let plain = day("plain", 1);
+        ask(&limiter, &plain, &alice).await;
+        limiter.operator().unlock(&plain, &alice).await.unwrap();
+        assert!(ask(&limiter, &plain, &alice).await.is_admitted(), "{name}");
     }
 }
 

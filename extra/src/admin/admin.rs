@@ -24,7 +24,7 @@ use super::blocklist;
 #[cfg(feature = "redis")]
 use super::server::{acl, probe};
 use super::{
-    bans::{ban, bans, unban},
+    bans::{ban, bans, unban, unlock},
     changes::Changes,
     denials::{recent, top},
     handlers::{changes, enforcement, explain, policies, policy, refund, reset, set_enforcement},
@@ -201,6 +201,7 @@ impl Admin {
             .route("/policies/{policy}/keys/", get(explain).delete(reset))
             .route("/policies/{policy}/keys/{key}/refund", post(refund))
             .route("/policies/{policy}/keys/{key}/ban", post(ban).delete(unban))
+            .route("/policies/{policy}/keys/{key}/unlock", post(unlock))
             .route("/policies/{policy}/bans", get(bans))
             .route("/keys/{key}", get(why::key))
             .route("/keys/", get(why::key))

@@ -1,4 +1,4 @@
-//! Bans by operators.
+//! Bans by operators, and what ends them.
 
 use std::time::Duration;
 
@@ -71,6 +71,25 @@ pub(super) async fn unban(State(settings): Shared, path: PathNames, who: Who) ->
     settings.limiter.operator().unban(&policy, &key).await?;
     log!(info, policy = policy.name(), key_hash = %key.digest(), "an operator ended the ban of a key");
     settings.changes.of_key(Kind::Unban, &policy, &key, None, who);
+    Ok(done())
+}
+
+pub(super) async fn unlock(
+    State(settings): Shared,
+    path: PathNames,
+    who: Who,
+    headers: HeaderMap,
+    content: Body,
+) -> Reply {
+    #[derive(Deserialize)]
+    #[serde(rename = "no members", deny_unknown_fields)]
+    struct Nothing {}
+    let (policy, key) = settings.target(names(path)?).await?;
+    // A web page of another origin can send a POST without a body.
+    let Nothing {} = body(&headers, content, "{}")?;
+    settings.limiter.operator().unlock(&policy, &key).await?;
+    log!(info, policy = policy.name(), key_hash = %key.digest(), "an operator unlocked a key");
+    settings.changes.of_key(Kind::Unlock, &policy, &key, None, who);
     Ok(done())
 }
 

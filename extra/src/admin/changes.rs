@@ -102,6 +102,7 @@ pub(super) enum Kind {
     Refund,
     Ban,
     Unban,
+    Unlock,
     #[cfg(feature = "live")]
     Block,
     #[cfg(feature = "live")]

@@ -1,4 +1,4 @@
-//! An axum router for operators, who find out over HTTP why a client is denied, reset, refund and ban.
+//! An axum router for operators, who find out over HTTP why a client is denied, unlock, reset, refund and ban.
 //!
 //! # No built-in authentication
 //!
@@ -37,7 +37,8 @@
 //! | `GET /policies` | The settings of all policies, and their [warnings](tower_ratelimit::Policy::warnings). There is one more if the router has a fixed list of policies and the switch of live ones; `error` says why [live policies](tower_ratelimit::policy) stay as they are |
 //! | `GET /policies/{policy}` | The settings of one |
 //! | `GET /policies/{policy}/keys/{key}` | The state of a key, and what a request would get now, as an [`Explanation`](crate::explain::Explanation#as-json). `?cost=5` asks for a request of 5 units |
-//! | `DELETE /policies/{policy}/keys/{key}` | [Resets](tower_ratelimit::Operator::reset) the key: the client has its whole quota again |
+//! | `DELETE /policies/{policy}/keys/{key}` | [Resets](tower_ratelimit::Operator::reset) the key: the client has its whole quota again. A ban stays |
+//! | `POST /policies/{policy}/keys/{key}/unlock` | With `{}`, [unlocks](tower_ratelimit::Operator::unlock) the key: resets it, and ends its ban. For a client that was locked out by mistake |
 //! | `POST /policies/{policy}/keys/{key}/refund` | With `{"units": 5}`, [refunds](tower_ratelimit::Operator::refund_latest) the latest units. Answers with what remains |
 //! | `POST /policies/{policy}/keys/{key}/ban` | With `{"seconds": 600}`, [bans](tower_ratelimit::Operator::ban) the key for this time from now, under a policy with a [penalty](tower_ratelimit::Policy::penalty) |
 //! | `DELETE /policies/{policy}/keys/{key}/ban` | [Ends](tower_ratelimit::Operator::unban) the ban of the key |
@@ -49,7 +50,7 @@
 //! | `POST /explain` | With `{"method": "GET", "path": "/search", "headers": {"x-api-key": "k-ann"}, "address": "203.0.113.7"}`, what each [layer](Admin::layer) would do with this request now. Only `path` is required; the value of a header may be a list |
 //! | `GET /denials/recent` | The keys that this instance has [denied](tower_ratelimit::Limiter::record_denials) lately, the latest first. `?policy=api` selects a policy, `?limit=20` the number of keys, by default 100 |
 //! | `GET /denials/top` | The keys that it has denied most often since it started, with the same parameters: `{"denials": [{"policy": "api", "key": "alice", "identity": "alice", "key_hash": "2bd806c97f0e00af", "denials": 70, "error": 3}]}`. At least `denials - error` of them are the key's, and at most `denials` |
-//! | `GET /changes` | What was changed with this router since the process started, and when live policies changed, the latest first: `{"changes": [{"time": 1764283200.5, "kind": "refund", "policy": "api", "key_hash": "2bd806c97f0e00af", "amount": 5, "who": "ann", "detail": null}]}`. At most 1,000. `kind` is `reset`, `refund`, `ban`, `unban`, `block`, `unblock`, `enforcement` or `policies`; `amount` is the refunded units, or the seconds of a ban or a block; `who` is the [`OperatorName`] in the request's extensions; `detail` is the old and the new value of a switch or a policy, or the network |
+//! | `GET /changes` | What was changed with this router since the process started, and when live policies changed, the latest first: `{"changes": [{"time": 1764283200.5, "kind": "refund", "policy": "api", "key_hash": "2bd806c97f0e00af", "amount": 5, "who": "ann", "detail": null}]}`. At most 1,000. `kind` is `reset`, `refund`, `ban`, `unban`, `unlock`, `block`, `unblock`, `enforcement` or `policies`; `amount` is the refunded units, or the seconds of a ban or a block; `who` is the [`OperatorName`] in the request's extensions; `detail` is the old and the new value of a switch or a policy, or the network |
 //! | `GET /probe` | With [`Admin::store`](Admin#method.store), [checks](tower_ratelimit::store::ProbeReport) the server: `{"can_decide": true, "findings": [], "report": "Redis 7.4.1, ..."}` |
 //! | `GET /acl` | With `Admin::store`, the permissions that the Redis user needs: `{"acl_rule": "~rl:* ..."}` |
 //! | `GET /enforcement` | The position of the [switch](Admin::enforcement) on this instance, and which instances it moves: `{"enforcement": "on", "applies_to": "all-instances"}` or `"this-instance"` |

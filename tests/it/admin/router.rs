@@ -268,6 +268,45 @@ async fn keys_are_banned_listed_and_unbanned_on_either_store() {
 }
 
 #[tokio::test]
+async fn a_locked_out_client_is_unlocked_by_one_request_on_either_store() {
+    let server = RedisServer::start();
+    let redis = settings().manual_clock(ManualClock::new()).connect(&server.url()).await.unwrap();
+    for (name, limiter) in [("memory", stopped()), ("redis", Limiter::new(redis))] {
+        let policy = login().algorithm(SlidingLog::new());
+        let policy = policy.penalty(Penalty::after(1, Duration::from_secs(600)));
+        let policies = [policy.clone(), Policy::new("plain", Quota::per_hour(1))];
+        let operator = Operator::of(admin::router(limiter.clone(), policies)).await;
+        let ann = Key::new("ann@example.com");
+        for _ in 0..6 {
+            limiter.check(&policy, &ann, 1).await.unwrap();
+        }
+        assert!(limiter.check(&policy, &ann, 1).await.unwrap().banned_for().is_some(), "{name}");
+        let unlock = "/policies/login/keys/ann@example.com/unlock";
+        // A web page of another origin can send these.
+        operator.problem(Method::POST, unlock, None, 415, "application/json").await;
+        operator.problem(Method::POST, unlock, Some("[]"), 400, "such as {}").await;
+        operator.problem(Method::POST, unlock, Some(r#"{"units": 5}"#), 400, "units").await;
+        assert_eq!(operator.ask(Method::POST, unlock, Some("{}")).await.0, 204, "{name}");
+        let decision = limiter.check(&policy, &ann, 1).await.unwrap();
+        assert_eq!((decision.is_admitted(), decision.remaining()), (true, Some(4)), "{name}");
+        let changes = operator.get("/changes").await;
+        assert_eq!(changes["changes"][0]["kind"], "unlock", "{name}: {changes}");
+        assert_eq!(changes["changes"][0]["key_hash"], json!(ann.digest()), "{name}: {changes}");
+        assert_eq!(changes["changes"].as_array().unwrap().len(), 1, "{name}: {changes}");
+
+        let plain = Policy::new("plain", Quota::per_hour(1));
+        limiter.check(&plain, &ann, 1).await.unwrap();
+        let path = "/policies/plain/keys/ann@example.com/unlock";
+        assert_eq!(operator.ask(Method::POST, path, Some("{}")).await.0, 204, "{name}");
+        assert!(limiter.check(&plain, &ann, 1).await.unwrap().is_admitted(), "{name}");
+    }
+    let operator = Operator::of(admin::router(Down, login())).await;
+    operator
+        .problem(Method::POST, "/policies/login/keys/a/unlock", Some("{}"), 503, "secret of the store")
+        .await;
+}
+
+#[tokio::test]
 async fn any_key_can_be_named() {
     let limiter = stopped();
     let operator = Operator::of(admin::router(limiter.clone(), login())).await;

@@ -1,13 +1,20 @@
 //! Bans by operators, and the list of bans.
 
-use std::{collections::HashMap, future::ready, sync::Mutex};
+use std::{
+    collections::HashMap,
+    future::ready,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 use support::{Down, Fake, eventually, fails, fails_after, on_redis, stores_with_clock};
 
 use tower_ratelimit::{
-    Charge, Error, ErrorKind, FailureMode, RedisStore,
+    Answer, Charge, Error, ErrorKind, FailureMode, RedisStore,
     decision::{DecisionSource, Outcome, Verdict},
     internal::Extent,
-    store::{Action, ManualClock},
+    store::{Action, ManualClock, Store},
 };
 use tower_ratelimit_extra::explain::BanList;
 
@@ -40,6 +47,80 @@ async fn a_ban_by_hand_restarts_the_penalty_and_unban_forgets_all() {
     limiter.operator().unban(&policy, &alice).await.unwrap();
     assert_eq!(provoke(&limiter, &policy, &alice).await, (0, 2));
     assert_eq!(ask(&limiter, &policy, &alice).await.banned_for(), Some(HOUR));
+}
+
+/// Someone else keeps trying the password.
+#[tokio::test]
+async fn requests_during_an_unlock_ban_no_key_again() {
+    let policy = day("login", 2).penalty(Penalty::after(1, HOUR));
+    let alice = Key::new("alice");
+    for is_banned in [true, false] {
+        let tries = Tries { store: MemoryStore::new(), are_over: false.into() };
+        let limiter = Limiter::new(tries);
+        ask(&limiter, &policy, &alice).await;
+        ask(&limiter, &policy, &alice).await;
+        if is_banned {
+            provoke(&limiter, &policy, &alice).await;
+        }
+        limiter.operator().unlock(&policy, &alice).await.unwrap();
+        let decision = ask(&limiter, &policy, &alice).await;
+        assert_eq!(decision.is_admitted(), is_banned, "{decision:?}");
+        limiter.operator().unlock(&policy, &alice).await.unwrap();
+        assert!(ask(&limiter, &policy, &alice).await.is_admitted());
+    }
+}
+
+/// Makes ten requests of the key after the first step of an unlock.
+struct Tries {
+    store: MemoryStore,
+    are_over: AtomicBool,
+}
+
+impl Tries {
+    fn make(&self, charge: &Charge) {
+        for _ in 0..if self.are_over.swap(true, Ordering::Relaxed) { 0 } else { 10 } {
+            self.store
+                .decide(Action::Charge, std::slice::from_ref(charge))
+                .if_ready()
+                .unwrap()
+                .as_ref()
+                .unwrap();
+        }
+    }
+}
+
+impl Store for Tries {
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        let answer = self.store.decide(action, charges);
+        if action == Action::Ban {
+            self.make(&Charge::new(charges[0].policy(), charges[0].key(), 1));
+        }
+        answer
+    }
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        let answer = self.store.reset(policy, key);
+        self.make(&Charge::new(policy, key, 1));
+        answer
+    }
+}
+
+#[tokio::test]
+async fn an_unlock_that_fails_says_which_step_was_made() {
+    let policy = day("login", 1).penalty(Penalty::after(1, HOUR));
+    let alice = Key::new("alice");
+    let store = Fake::new(MemoryStore::new(), |store, action, charges| match action {
+        Action::Ban => fails(ErrorKind::StoreUnreachable),
+        _ => store.decide(action, charges),
+    });
+    // `Fake` passes a reset on.
+    let limiter = Limiter::new(store.clone());
+    ask(&limiter, &policy, &alice).await;
+    let error = limiter.operator().unlock(&policy, &alice).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StoreUnreachable);
+    assert!(error.to_string().starts_with("the key was reset, and its ban may last: "), "{error}");
+    store.fail(ErrorKind::StoreTimeout);
+    let error = limiter.operator().unlock(&policy, &alice).await.unwrap_err();
+    assert!(error.kind() == ErrorKind::StoreTimeout && !error.to_string().contains("was reset"), "{error}");
 }
 
 #[tokio::test]

@@ -88,6 +88,7 @@ pub(crate) async fn run(options: Options) -> Result<Printed, Failure> {
         | Command::Blocklist => Ok(String::new()),
         Command::Policies => Ok(list(&admin.policies, admin.json)),
         Command::Show { policy, key, cost } => admin.show(&policy, &key, cost).await,
+        Command::Unlock { policy, key } => admin.unlock(&policy, &key).await,
         Command::Reset { policy, key } => admin.reset(&policy, &key).await,
         Command::Refund { policy, key, units } => admin.refund(&policy, &key, units).await,
         Command::Ban { policy, key, time } => admin.ban(&policy, &key, time).await,
@@ -162,14 +163,29 @@ impl Admin {
         Ok(if is_charged(&explanation) { shown } else { self.with_note(shown, policy, &key).await })
     }
 
+    async fn unlock(&self, policy: &str, key: &str) -> Result<String, Failure> {
+        let (policy, key) = self.target(policy, key)?;
+        self.forget(policy, &key, async || self.limiter.operator().unlock(policy, &key).await).await
+    }
+
     async fn reset(&self, policy: &str, key: &str) -> Result<String, Failure> {
         let (policy, key) = self.target(policy, key)?;
-        // A reset also removes a value that cannot be read.
-        let before = self.explain(policy, &key, 1).await;
-        self.limiter.operator().reset(policy, &key).await.map_err(Failure::of_change)?;
-        let state = self.state_after_change(policy, &key).await;
+        self.forget(policy, &key, async || self.limiter.operator().reset(policy, &key).await).await
+    }
+
+    /// Makes a change that removes what was charged to a key.
+    async fn forget(
+        &self,
+        policy: &Policy,
+        key: &Key,
+        change: impl AsyncFnOnce() -> Result<(), Error>,
+    ) -> Result<String, Failure> {
+        // The change also removes a value that cannot be read.
+        let before = self.explain(policy, key, 1).await;
+        change().await.map_err(Failure::of_change)?;
+        let state = self.state_after_change(policy, key).await;
         Ok(if before.is_ok_and(|before| !is_charged(&before)) {
-            self.with_note(state, policy, &key).await
+            self.with_note(state, policy, key).await
         } else {
             state
         })

@@ -37,6 +37,7 @@ pub(crate) async fn ask(routers: &Routers, command: &Command, as_json: bool) -> 
             get(&filter.path("top", MOST_ENTRIES)).await.top(filter.limit, as_json)
         }
         Command::Policies => get("/policies").await.policies(as_json),
+        Command::Unlock { policy, key } => unlock(routers, policy, key, as_json).await?,
         Command::Block { network, time, reason } => {
             let mut body = json!({ "reason": reason });
             if let Some(time) = time {
@@ -53,11 +54,45 @@ pub(crate) async fn ask(routers: &Routers, command: &Command, as_json: bool) -> 
         Command::Acl => get("/acl").await.acl(as_json),
         Command::Probe => get("/probe").await.probe(as_json),
         _ => {
-            let message = "with --url, the commands are why, top, recent, policies, block, unblock, blocklist, acl and probe: \
-                           leave it out to work on Redis";
+            let message = "with --url, the commands are why, top, recent, policies, unlock, block, unblock, blocklist, acl and \
+                           probe: leave it out to work on Redis";
             return Err(Failure::Usage(message.to_owned()));
         }
     })
+}
+
+/// Unlocks a key on all instances, which also ends what each of them counts in its memory, and prints its state.
+async fn unlock(routers: &Routers, policy: &str, key: &str, as_json: bool) -> Result<Printed, Failure> {
+    if policy.is_empty() || key.is_empty() {
+        return Err(Failure::Usage(
+            "the policy or the key is empty: write `%` for the empty identity".to_owned(),
+        ));
+    }
+    let path = format!("/policies/{}/keys/{}", encoded(policy), encoded(key));
+    let changed = routers.ask(&Method::POST, &format!("{path}/unlock"), Some(&json!({}))).await;
+    let failed: String = changed
+        .iter()
+        .filter_map(|(instance, answer)| Some(format!("error: {instance}: {}\n", answer.as_ref().err()?)))
+        .collect();
+    let done = |instance: &str| changed.iter().any(|(other, answer)| other == instance && answer.is_ok());
+    let (mut states, mut unknown) = (Vec::new(), String::new());
+    // Nothing was changed if all have failed.
+    let answers = if changed.iter().any(|(_, answer)| answer.is_ok()) {
+        routers.ask(&Method::GET, &path, None).await
+    } else {
+        Vec::new()
+    };
+    for (instance, answer) in answers.into_iter().filter(|(instance, _)| done(instance)) {
+        match answer {
+            Ok(state) => states.push((instance, Ok(json!({ "explanations": [state] })))),
+            Err(error) => unknown.push_str(&format!("{instance}: done; its state is unknown: {error}\n")),
+        }
+    }
+    let mut printed = Merged::new(states).why(key, as_json);
+    printed.complaints.push_str(&unknown);
+    printed.complaints.push_str(&failed);
+    printed.is_failed = !failed.is_empty();
+    Ok(printed)
 }
 
 /// Changes the blocklists of all instances, and lists what is blocked then.

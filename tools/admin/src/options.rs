@@ -21,8 +21,8 @@ pub(crate) struct Options {
     #[arg(long, env = "REDIS_URL", hide_env_values = true, value_delimiter = ',', value_name = "URL")]
     pub(crate) redis: Vec<String>,
     /// The URL of an instance's router for operators, such as http://10.0.0.7:3001/limits. Repeat it, or write commas,
-    /// for several instances. With `why`, `top`, `recent`, `policies`, `block`, `unblock`, `blocklist`, `acl` and `probe`, it
-    /// gets requests in the place of Redis. The other commands ignore the variable.
+    /// for several instances. With `why`, `top`, `recent`, `policies`, `unlock`, `block`, `unblock`, `blocklist`, `acl` and
+    /// `probe`, it gets requests in the place of Redis. The other commands ignore the variable.
     #[arg(long, env = "RATELIMIT_URL", value_delimiter = ',', global = true, value_name = "URL")]
     pub(crate) url: Vec<String>,
     /// A header for the routers, such as `authorization: Bearer ..`. Prefer the variable: other users of this machine
@@ -100,7 +100,13 @@ pub(crate) enum Command {
         #[arg(long, default_value_t = 1)]
         cost: u64,
     },
-    /// Gives a key its whole quota again.
+    /// Unlocks a client that was locked out by mistake: resets its key, and ends the ban.
+    Unlock {
+        policy: String,
+        #[arg(allow_hyphen_values = true)]
+        key: String,
+    },
+    /// Gives a key its whole quota again. A ban stays.
     Reset {
         policy: String,
         #[arg(allow_hyphen_values = true)]
@@ -123,7 +129,7 @@ pub(crate) enum Command {
         #[arg(value_parser = duration)]
         time: Duration,
     },
-    /// Ends the ban of a key.
+    /// Ends the ban of a key. What it was charged stays, so its next request may be denied.
     Unban {
         policy: String,
         #[arg(allow_hyphen_values = true)]
@@ -222,19 +228,34 @@ fn duration(text: &str) -> Result<Duration, String> {
 impl Command {
     /// Whether the command sends requests to routers, if they are named.
     pub(crate) const fn asks_routers(&self) -> bool {
-        use Command::{Acl, Block, Blocklist, Policies, Probe, Recent, Top, Unblock, Why};
+        use Command::{Acl, Block, Blocklist, Policies, Probe, Recent, Top, Unblock, Unlock, Why};
         matches!(
             self,
-            Why(_) | Top(_) | Recent(_) | Policies | Block { .. } | Unblock { .. } | Blocklist | Acl | Probe
+            Why(_)
+                | Top(_)
+                | Recent(_)
+                | Policies
+                | Unlock { .. }
+                | Block { .. }
+                | Unblock { .. }
+                | Blocklist
+                | Acl
+                | Probe
         )
     }
 
     /// Whether the command changes a value in Redis.
     pub(crate) const fn is_change(&self) -> bool {
-        use Command::{Ban, Block, Refund, Reset, Unban, Unblock};
+        use Command::{Ban, Block, Refund, Reset, Unban, Unblock, Unlock};
         matches!(
             self,
-            Reset { .. } | Refund { .. } | Ban { .. } | Unban { .. } | Block { .. } | Unblock { .. }
+            Unlock { .. }
+                | Reset { .. }
+                | Refund { .. }
+                | Ban { .. }
+                | Unban { .. }
+                | Block { .. }
+                | Unblock { .. }
         )
     }
 }

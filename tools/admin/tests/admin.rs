@@ -346,6 +346,30 @@ async fn keys_are_banned_listed_and_unbanned() {
 }
 
 #[tokio::test]
+async fn a_locked_out_client_is_unlocked_by_one_command() {
+    let server = RedisServer::start();
+    let limiter = Limiter::new(connect(&server).await);
+    let banning = Policy::new("banning", Quota::new(10, std::time::Duration::from_secs(604_800)))
+        .penalty(Penalty::after(1, std::time::Duration::from_secs(3_600)));
+    let operator = Operator::new(&["--redis", &server.url()]);
+    let policies =
+        "[[policies]]\nname = 'banning'\nquota = '10/week'\npenalty = { after = 1, within = '1h' }\n";
+    std::fs::write(operator.policies(), policies).unwrap();
+    let ann = Key::new("ann");
+    for _ in 0..12 {
+        limiter.check(&banning, &ann, 1).await.unwrap();
+    }
+    assert!(operator.text(&["show", "banning", "ann"]).contains("the key is banned for"));
+    let unlocked = operator.text(&["unlock", "banning", "ann"]);
+    assert!(unlocked.ends_with("10 of 10 units remain\na request of 1 unit is admitted\n"), "{unlocked}");
+    // Another instance: the limiter above may repeat the denial from its deny cache.
+    let another = Limiter::new(connect(&server).await);
+    assert_eq!(another.check(&banning, &ann, 1).await.unwrap().remaining(), Some(9));
+    let nothing = operator.text(&["unlock", "banning", "bob"]);
+    assert!(nothing.contains("nothing is charged to rl:banning:gcra:{bob}"), "{nothing}");
+}
+
+#[tokio::test]
 async fn bans_of_all_policies_are_listed_the_longest_first() {
     let server = RedisServer::start();
     let operator = Operator::new(&["--redis", &server.url()]);

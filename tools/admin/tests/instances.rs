@@ -363,6 +363,41 @@ async fn why_says_in_an_outage_what_is_known_and_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_client_is_unlocked_on_all_instances_by_one_command() {
+    let server = RedisServer::start();
+    let instances = two(&server).await;
+    let urls: Vec<String> = instances.iter().map(Instance::url).collect();
+    for _ in 0..3 {
+        instances[0].status("42").await;
+    }
+    instances[0].limiter.operator().ban(&api(), &Key::new("42"), Duration::from_secs(3_600)).await.unwrap();
+    // Each has the ban in its deny cache.
+    for instance in &instances {
+        assert_eq!(instance.status("42").await, 429);
+    }
+    let unlocked = text(&urls, &["unlock", "api", "42"]);
+    assert!(unlocked.starts_with("42: admitted\n"), "{unlocked}");
+    assert_eq!(lines(&unlocked)[3][..5], ["api", "42", "2", "of", "2"], "{unlocked}");
+    for instance in &instances {
+        assert_eq!(instance.status("42").await, 200);
+    }
+    let why = json(&urls, &["why", "42"]);
+    let changes = why["changes"].as_array().unwrap();
+    assert_eq!(changes.len(), 2, "{why}");
+    assert!(changes.iter().all(|change| change["kind"] == "unlock" && change["who"] == "ann"), "{why}");
+    // One of them does not answer.
+    let with_gone = [urls[0].clone(), "http://127.0.0.1:1/limits".to_owned()];
+    let (code, message) = error(&with_gone, &["unlock", "api", "42"]);
+    assert!(code == 1 && message.starts_with("error: 127.0.0.1:1/limits: cannot connect"), "{message}");
+    for (policy, key, expected, code) in
+        [("nope", "42", "404 Not Found", 1), ("api", "", "the empty identity", 2)]
+    {
+        let (actual, message) = error(&urls, &["unlock", policy, key]);
+        assert!(actual == code && message.contains(expected), "{message}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_network_is_blocked_on_all_instances_by_one_command() {
     let server = RedisServer::start();
     let instances = two(&server).await;

@@ -595,7 +595,7 @@ async fn every_mistake_has_an_exit_code_and_a_remedy() {
         (
             here(),
             &["show", "api", "42"],
-            "the commands are why, top, recent, policies, block, unblock, blocklist, acl and probe",
+            "the commands are why, top, recent, policies, unlock, block, unblock, blocklist, acl and probe",
         ),
         (here(), &["why"], "required"),
         (here(), &["why", ""], "write `%` for the empty identity"),

@@ -39,12 +39,26 @@ fn the_report_has_the_numbers_of_the_replay() {
     let has = |text: &str| assert!(report.contains(text), "{text}:\n{report}");
     has("4 requests from 2026-10-10 13:55:36 to 2026-10-10 13:55:36 UTC, read as combined");
     has("<dt>denied</dt><dd>1 <small>25.0 %</small></dd>");
-    // Clients, denied clients, denied requests, by no other policy, as a shadow, in bans.
-    has(
-        "<th scope=\"row\">minute &amp; more</th><td>2/min, gcra, failure mode local</td><td>address</td><td>2</td>\
-         <td>1 <small>50.0 %</small></td><td>1 <small>25.0 %</small></td><td>1</td><td>0</td><td>0</td>",
-    );
-    has("<td>1 <small>50.0 %</small></td><td>0 <small>0 %</small></td><td>0</td><td>2</td><td>0</td>");
+    let listed = |name: &str, cells: [(&str, &str); 8]| {
+        let cell = |(head, cell)| format!("<td data-head=\"{head}\"><span>{cell}</span></td>");
+        format!("<th scope=\"row\">{name}</th>{}</tr>", cells.map(cell).concat())
+    };
+    let cells = |settings, [clients, requests, alone, shadow]: [&'static str; 4]| {
+        [
+            ("settings", settings),
+            ("key", "address"),
+            ("clients", "2"),
+            ("clients denied", clients),
+            ("requests denied", requests),
+            ("only by this one", alone),
+            ("as a shadow", shadow),
+            ("in bans", "0"),
+        ]
+    };
+    let minute = ["1 <small>50.0 %</small>", "1 <small>25.0 %</small>", "1", "0"];
+    has(&listed("minute &amp; more", cells("2/min, gcra", minute)));
+    let strict = ["1 <small>50.0 %</small>", "0 <small>0 %</small>", "0", "2"];
+    has(&listed("strict", cells("1/min, gcra, shadow", strict)));
     // The charts, and the same as tables.
     has("<title>2026-10-10 13:55:36: 3 admitted, 1 denied</title>");
     has("<title>2026-10-10 13:55:36: 2 shadow</title>");

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, io, time::Duration};
 
-use tower_ratelimit::Key;
+use tower_ratelimit::{Key, internal::is_hidden};
 
 use crate::{
     formats::{ChargeLine, Event, Format, Line, Op},
@@ -43,7 +43,7 @@ impl<'a> Source<'a> {
                 Ok(step) => step,
                 Err(Uncharged::Unidentified(rule)) => skipped(number, Reason::Unidentified(rule)),
                 Err(Uncharged::Invalid(problem)) => {
-                    let excerpt = text.chars().take(EXCERPT).collect();
+                    let excerpt = text.chars().take(EXCERPT).map(shown).collect();
                     skipped(number, Reason::Malformed(problem, excerpt))
                 }
             };
@@ -145,4 +145,9 @@ fn command(rules: &[Rule], number: u64, text: &str, event: &Event<'_>) -> Result
         quota: QuotaChange { limit: event.limit, period_us: event.period_us, burst: event.burst },
         ban_us: event.ban_us,
     })
+}
+
+/// A character of a line that anyone may have caused, as a terminal can show it.
+fn shown(character: char) -> char {
+    if is_hidden(character) { '\u{fffd}' } else { character }
 }

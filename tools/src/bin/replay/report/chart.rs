@@ -3,9 +3,11 @@
 use super::{html::escaped, time::tick};
 use crate::{notes::number, timeline::Timeline};
 
-/// The width of a chart over time, as wide as the page, and of one beside a table. Their texts have one size.
+/// The width of a chart over time, as wide as the page, of one beside a table, and of each on a phone. Their texts have
+/// one size.
 const WIDE: f64 = 1040.0;
 const NARROW: f64 = 560.0;
+const PHONE: f64 = 320.0;
 const LEFT: f64 = 56.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 26.0;
@@ -14,6 +16,10 @@ const STEPS: [u64; 16] = [
     1, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 10_800, 21_600, 43_200, 86_400, 604_800, 2_592_000, 31_536_000,
 ];
 const MOST_TICKS: u64 = 9;
+const MOST_TICKS_ON_A_PHONE: u64 = 4;
+/// The styles of a chart of which the page shows one, as it is wide.
+const ON_A_SCREEN: &str = "on-screen";
+const ON_A_PHONE: &str = "on-phone";
 
 /// A bar, from the bottom up: a style for each part, and its count.
 pub(super) struct Bar {
@@ -38,13 +44,21 @@ pub(super) fn over_time(
         parts: parts(span),
     });
     let bars: Vec<Bar> = bars.collect();
-    let (start, length) = (timeline.start(), bars.len() as u64 * seconds);
-    let step = STEPS.into_iter().find(|step| length / step <= MOST_TICKS).unwrap_or_else(|| length.max(1));
+    let chart = |style, width: f64, most_ticks| {
+        let ticks = ticks(timeline.start(), bars.len() as u64 * seconds, width, height, most_ticks);
+        svg(title, &Frame { style, width, height, gap: 1.0, is_logarithmic: false }, &bars, &ticks)
+    };
+    chart(ON_A_SCREEN, WIDE, MOST_TICKS) + &chart(ON_A_PHONE, PHONE, MOST_TICKS_ON_A_PHONE)
+}
+
+/// The axis of time below a chart of this size, which begins at `start` and is `length` seconds long.
+fn ticks(start: u64, length: u64, width: f64, height: f64, most: u64) -> String {
+    let step = STEPS.into_iter().find(|step| length / step <= most).unwrap_or_else(|| length.max(1));
     let mut ticks = String::new();
     let mut time = start.div_ceil(step) * step;
     while time <= start + length {
-        let x = LEFT + (WIDE - LEFT) * (time - start) as f64 / length.max(1) as f64;
-        if x < WIDE - 24.0 {
+        let x = LEFT + (width - LEFT) * (time - start) as f64 / length.max(1) as f64;
+        if x < width - 24.0 {
             ticks += &format!(
                 "<line class=\"tick\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{0:.1}\" y2=\"{1:.1}\"/>\
                  <text class=\"label\" x=\"{x:.1}\" y=\"{2:.1}\" text-anchor=\"middle\">{3}</text>",
@@ -56,23 +70,36 @@ pub(super) fn over_time(
         }
         time += step;
     }
-    svg(title, &Frame { width: WIDE, height, gap: 1.0, is_logarithmic: false }, &bars, &ticks)
+    ticks
 }
 
 /// A chart of groups, whose names are below the bars. Its scale is logarithmic, since nearly all clients are
 /// usually in one group.
 pub(super) fn of_groups(title: &str, height: f64, bars: &[Bar]) -> String {
-    let slot = (NARROW - LEFT) / bars.len().max(1) as f64;
-    let name = |(place, bar): (usize, &Bar)| {
-        let x = LEFT + slot * (place as f64 + 0.5);
-        let (y, label) = (height - 6.0, escaped(&bar.name));
-        format!("<text class=\"label\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"middle\">{label}</text>")
+    let chart = |style, width: f64| {
+        let slot = (width - LEFT) / bars.len().max(1) as f64;
+        let name = |(place, bar): (usize, &Bar)| {
+            let y = height - 6.0;
+            let is_last = place + 1 == bars.len();
+            // On a phone there is room for every other name, without the one beside the last, which is longer.
+            if style == ON_A_PHONE && !is_last && place % 2 == 1 {
+                return String::new();
+            }
+            let (x, anchor) = match is_last {
+                true if style == ON_A_PHONE => (width, "end"),
+                _ => (LEFT + slot * (place as f64 + 0.5), "middle"),
+            };
+            let label = escaped(&bar.name);
+            format!("<text class=\"label\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{label}</text>")
+        };
+        let names: String = bars.iter().enumerate().map(name).collect();
+        svg(title, &Frame { style, width, height, gap: slot * 0.25, is_logarithmic: true }, bars, &names)
     };
-    let names: String = bars.iter().enumerate().map(name).collect();
-    svg(title, &Frame { width: NARROW, height, gap: slot * 0.25, is_logarithmic: true }, bars, &names)
+    chart(ON_A_SCREEN, NARROW) + &chart(ON_A_PHONE, PHONE)
 }
 
 struct Frame {
+    style: &'static str,
     width: f64,
     height: f64,
     /// The space between two bars.
@@ -81,7 +108,7 @@ struct Frame {
 }
 
 fn svg(title: &str, frame: &Frame, bars: &[Bar], axis: &str) -> String {
-    let Frame { width: right, height, gap, .. } = *frame;
+    let Frame { style, width: right, height, gap, .. } = *frame;
     let total = |bar: &Bar| bar.parts.iter().map(|(_, count)| count).sum::<u64>();
     let most = bars.iter().map(total).max().unwrap_or(0);
     let lines = if frame.is_logarithmic { decades(most) } else { steps(most) };
@@ -94,7 +121,7 @@ fn svg(title: &str, frame: &Frame, bars: &[Bar], axis: &str) -> String {
     };
     let y_of = |count: u64| height - BOTTOM - (height - TOP - BOTTOM) * part_of(count);
     let mut svg = format!(
-        "<svg viewBox=\"0 0 {right:.0} {height:.0}\" role=\"img\" aria-label=\"{}\">",
+        "<svg class=\"{style}\" viewBox=\"0 0 {right:.0} {height:.0}\" role=\"img\" aria-label=\"{}\">",
         escaped(title)
     );
     for line in lines {
@@ -156,7 +183,7 @@ fn is_power_of_ten(count: u64) -> bool {
 fn short(count: u64) -> String {
     match count {
         1_000_000.. if count.is_multiple_of(100_000) => format!("{}M", count as f64 / 1e6),
-        10_000.. if count.is_multiple_of(100) => format!("{}k", count as f64 / 1e3),
+        1_000.. if count.is_multiple_of(100) => format!("{}k", count as f64 / 1e3),
         _ => number(count),
     }
 }

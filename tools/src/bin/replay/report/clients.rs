@@ -53,6 +53,7 @@ fn usage(tally: &PolicyTally) -> String {
     let rows = groups
         .iter()
         .enumerate()
+        .filter(|(_, count)| **count > 0)
         .map(|(place, count)| row(&[label(place), number(*count), percent(*count, all)]));
     let title = "Clients by the largest share of the limit that they used";
     format!(

@@ -54,6 +54,18 @@ pub(super) fn table(caption: &str, heads: &[&str], numbers: usize, rows: &str) -
     )
 }
 
+/// A row of a table that on a phone is a list: each cell has its head. The cells are HTML.
+pub(super) fn listed_row(heads: &[&str], cells: &[String]) -> String {
+    let (head, rest) = cells.split_first().map_or(("", &[][..]), |(head, rest)| (head.as_str(), rest));
+    let rest: String = heads
+        .iter()
+        .skip(1)
+        .zip(rest)
+        .map(|(head, cell)| format!("<td data-head=\"{}\"><span>{cell}</span></td>", escaped(head)))
+        .collect();
+    format!("<tr><th scope=\"row\">{head}</th>{rest}</tr>")
+}
+
 /// A row of a table. The cells are HTML.
 pub(super) fn row(cells: &[String]) -> String {
     let (head, rest) = cells.split_first().map_or(("", &[][..]), |(head, rest)| (head.as_str(), rest));

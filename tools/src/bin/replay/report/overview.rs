@@ -2,7 +2,7 @@
 
 use super::{
     Report, chart,
-    html::{escaped, row, table},
+    html::{escaped, listed_row, row, table},
     time::full,
 };
 use crate::{
@@ -45,9 +45,12 @@ pub(super) fn policies(report: &Report<'_>) -> String {
     let rows = report.rules.iter().zip(&report.tally.policies).map(|(rule, tally)| {
         let clients = tally.clients.len() as u64;
         let denied = tally.denied_clients() as u64;
-        row(&[
+        // In a replay there is no failure.
+        let settings = rule.policy.to_string();
+        let settings = settings.rsplit_once(", failure mode ").map_or(&*settings, |(settings, _)| settings);
+        let cells = [
             escaped(rule.policy.name()),
-            escaped(rule.policy.to_string()),
+            escaped(settings),
             escaped(&rule.key_text),
             number(clients),
             with_share(denied, clients),
@@ -55,25 +58,23 @@ pub(super) fn policies(report: &Report<'_>) -> String {
             number(tally.denied_alone),
             number(tally.shadow_denied),
             number(tally.banned),
-        ])
+        ];
+        listed_row(&POLICY_HEADS, &cells)
     });
-    table(
-        "What each policy denies",
-        &[
-            "policy",
-            "settings",
-            "key",
-            "clients",
-            "clients denied",
-            "requests denied",
-            "by no other policy",
-            "as a shadow",
-            "in bans",
-        ],
-        3,
-        &rows.collect::<String>(),
-    )
+    table("What each policy denies", &POLICY_HEADS, 3, &rows.collect::<String>())
 }
+
+const POLICY_HEADS: [&str; 9] = [
+    "policy",
+    "settings",
+    "key",
+    "clients",
+    "clients denied",
+    "requests denied",
+    "only by this one",
+    "as a shadow",
+    "in bans",
+];
 
 fn with_share(part: u64, whole: u64) -> String {
     format!("{} <small>{}</small>", number(part), percent(part, whole))
@@ -85,9 +86,14 @@ pub(super) fn over_time(report: &Report<'_>) -> String {
     let all = chart::over_time("Admitted and denied requests over time", timeline, 230.0, |span| {
         vec![("admitted", span[REQUESTS] - span[DENIED]), ("denied", span[DENIED])]
     });
+    let has_shadow = report.tally.policies.iter().any(|policy| policy.shadow_denied > 0);
+    let shadow = match has_shadow {
+        true => " <span class=\"shadow\"></span> would be denied by a shadow",
+        false => "",
+    };
     let mut text = format!(
-        "<p class=\"legend\"><span class=\"admitted\"></span> admitted <span class=\"denied\"></span> denied \
-         <span class=\"shadow\"></span> would be denied by a shadow</p><p class=\"quiet\">Each bar covers {}. Times are in \
+        "<p class=\"legend\"><span class=\"admitted\"></span> admitted <span class=\"denied\"></span> \
+         denied{shadow}</p><p class=\"quiet\">Each bar covers {}. Times are in \
          UTC.</p><h3>All policies together</h3><figure>{all}</figure>",
         humantime::format_duration(std::time::Duration::from_secs(timeline.seconds()))
     );

@@ -236,6 +236,7 @@ pub mod internal {
     pub use ipnet::IpNet;
 
     pub use crate::{
+        base::is_hidden,
         key::ip::{ipv4_in, network},
         store::list::{Extent, StoredKeys},
     };

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use super::{random::random_time, time::seconds_up};
+use super::{hidden::is_hidden, random::random_time, time::seconds_up};
 
 /// The error of this crate: an invalid setting, a request without a usable identity, or a failure of the
 /// store.
@@ -271,14 +271,14 @@ impl Error {
     }
 }
 
-/// The message on one line: control characters are escaped, because a message may repeat a text from a
+/// The message on one line: control characters, and others that would hide or turn around a part of it, are escaped, because a message may repeat a text from a
 /// configuration or from a server.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for part in self.message.split_inclusive(char::is_control) {
+        for part in self.message.split_inclusive(is_hidden) {
             let mut rest = part.chars();
-            match rest.next_back().filter(|last| last.is_control()) {
-                Some(control) => write!(f, "{}{}", rest.as_str(), control.escape_debug())?,
+            match rest.next_back().filter(|last| is_hidden(*last)) {
+                Some(hidden) => write!(f, "{}{}", rest.as_str(), hidden.escape_debug())?,
                 None => f.write_str(part)?,
             }
         }

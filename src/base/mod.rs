@@ -4,6 +4,7 @@ mod answer;
 #[cfg(feature = "redis")]
 mod boxed;
 mod error;
+mod hidden;
 mod outage;
 mod quota;
 pub(crate) mod random;
@@ -19,6 +20,7 @@ pub(crate) use self::serde_text::{from_text, to_text};
 pub use self::{
     answer::Answer,
     error::{Error, ErrorKind},
+    hidden::is_hidden,
     quota::Quota,
 };
 pub(crate) use self::{

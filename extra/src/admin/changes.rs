@@ -22,7 +22,8 @@ const MOST: usize = 1_000;
 const LONGEST_NAME: usize = 128;
 
 /// The name of the operator who sends a request, for `GET /changes`. Your middleware, which authenticates the
-/// operator, inserts it into the extensions of the request. Control characters are left out, and of a name longer
+/// operator, inserts it into the extensions of the request. Control characters, and others that would hide or turn around
+/// a text, are left out, and of a name longer
 /// than 128 characters, the beginning is kept.
 ///
 /// # Example
@@ -46,7 +47,7 @@ impl OperatorName {
     /// The name `name`.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
-        Self(name.into().chars().filter(|one| !one.is_control()).take(LONGEST_NAME).collect())
+        Self(name.into().chars().filter(|one| !internal::is_hidden(*one)).take(LONGEST_NAME).collect())
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tower_ratelimit::{Error, ErrorKind, Policy, Quota, policy::Enforcement};
+use tower_ratelimit::{Error, ErrorKind, Policy, Quota, internal::is_hidden, policy::Enforcement};
 
 use super::{
     error_place::{Entry, list},
@@ -176,9 +176,10 @@ fn changed(name: &str, default: Option<&Policy>, value: &str) -> Result<Policy, 
 
 /// The text, if a line of the log can show it.
 fn legible(text: &str) -> Result<&str, String> {
-    if text.chars().any(char::is_control) {
+    if text.chars().any(is_hidden) {
         return Err(
-            "the value has a control character, such as the end of a line: write it without".to_owned()
+            "the value has a control character or a hidden one, such as the end of a line: write it without"
+                .to_owned(),
         );
     }
     Ok(text)

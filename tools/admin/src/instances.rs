@@ -8,7 +8,7 @@ use crate::{
     failure::Failure,
     merged::Merged,
     options::{Command, Question},
-    printed::Printed,
+    printed::{Printed, push_line},
     routers::{Routers, header},
 };
 
@@ -70,10 +70,12 @@ async fn unlock(routers: &Routers, policy: &str, key: &str, as_json: bool) -> Re
     }
     let path = format!("/policies/{}/keys/{}", encoded(policy), encoded(key));
     let changed = routers.ask(&Method::POST, &format!("{path}/unlock"), Some(&json!({}))).await;
-    let failed: String = changed
-        .iter()
-        .filter_map(|(instance, answer)| Some(format!("error: {instance}: {}\n", answer.as_ref().err()?)))
-        .collect();
+    let mut failed = String::new();
+    for (instance, answer) in &changed {
+        if let Err(error) = answer {
+            push_line(&mut failed, &format!("error: {instance}: {error}"));
+        }
+    }
     let done = |instance: &str| changed.iter().any(|(other, answer)| other == instance && answer.is_ok());
     let (mut states, mut unknown) = (Vec::new(), String::new());
     // Nothing was changed if all have failed.
@@ -85,7 +87,9 @@ async fn unlock(routers: &Routers, policy: &str, key: &str, as_json: bool) -> Re
     for (instance, answer) in answers.into_iter().filter(|(instance, _)| done(instance)) {
         match answer {
             Ok(state) => states.push((instance, Ok(json!({ "explanations": [state] })))),
-            Err(error) => unknown.push_str(&format!("{instance}: done; its state is unknown: {error}\n")),
+            Err(error) => {
+                push_line(&mut unknown, &format!("{instance}: done; its state is unknown: {error}"))
+            }
         }
     }
     let mut printed = Merged::new(states).why(key, as_json);
@@ -113,7 +117,7 @@ async fn change(
         if let Err(error) = answer
             && !is_done(error)
         {
-            failed.push_str(&format!("error: {instance}: {error}\n"));
+            push_line(&mut failed, &format!("error: {instance}: {error}"));
         }
     }
     let mut printed = Printed::default();

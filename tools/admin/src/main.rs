@@ -30,7 +30,7 @@ use std::{
     process::ExitCode,
 };
 
-use crate::{failure::without_passwords, options::Options};
+use crate::{failure::without_passwords, options::Options, printed::legible};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
@@ -60,7 +60,7 @@ async fn main() -> ExitCode {
 /// Prints the result of a command, and returns its exit code.
 fn print(text: &str, is_change: bool) -> ExitCode {
     let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+    match stdout.write_all(legible(text).as_bytes()).and_then(|()| stdout.flush()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_change => {
             complain(&format!("the change was made; its result cannot be printed: {error}\n"));
@@ -77,5 +77,5 @@ fn print(text: &str, is_change: bool) -> ExitCode {
 
 /// Prints a message on stderr, if that can be written.
 fn complain(message: &str) {
-    drop(io::stderr().write_all(without_passwords(message).as_bytes()));
+    drop(io::stderr().write_all(legible(&without_passwords(message)).as_bytes()));
 }

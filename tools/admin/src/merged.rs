@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use serde_json::{Map, Value, json};
 
 use crate::{
-    printed::{Printed, text},
+    printed::{Printed, push_line, text},
     routers::Answered,
     span::span,
     table::table,
@@ -50,15 +50,17 @@ impl Merged {
             .map(|(instance, error)| json!({"instance": instance, "error": error}))
             .collect();
         json.insert("unanswered".to_owned(), json!(unanswered));
-        let complaints =
-            self.unanswered.iter().map(|(instance, error)| format!("error: {instance}: {error}\n"));
+        let mut complaints = String::new();
+        for (instance, error) in &self.unanswered {
+            push_line(&mut complaints, &format!("error: {instance}: {error}"));
+        }
         let shown = match (as_json, self.answers.is_empty()) {
             (true, _) => text(&json),
             // Nothing is known.
             (false, true) => String::new(),
             (false, false) => text_of,
         };
-        Printed { text: shown, complaints: complaints.collect(), is_failed: !self.unanswered.is_empty() }
+        Printed { text: shown, complaints, is_failed: !self.unanswered.is_empty() }
     }
 
     /// The instances, unless several have answered, and all of them so.
@@ -123,15 +125,16 @@ impl Merged {
             "denials": denials,
             "changes": changes,
         });
-        let mut text = format!("{client}: {}\n", self.headline(verdict, &rows));
+        let mut text = String::new();
+        push_line(&mut text, &format!("{client}: {}", self.headline(verdict, &rows)));
         for (network, _) in &blocked {
             let [name, time, ..] = shown(network);
             let reason = network["reason"].as_str().map(|reason| format!(": {reason}")).unwrap_or_default();
             let who = network["who"].as_str().map(|who| format!(", by {who}")).unwrap_or_default();
-            text.push_str(&format!("blocked: {name} {time}{who}{reason}\n"));
+            push_line(&mut text, &format!("blocked: {name} {time}{who}{reason}"));
         }
         for (instance, position) in enforcement.iter().filter(|(_, position)| *position != "on") {
-            text.push_str(&format!("enforcement is {} on {instance}\n", word(position)));
+            push_line(&mut text, &format!("enforcement is {} on {instance}", word(position)));
         }
         for (layer, answer, instances) in &layers {
             let (verdict, names) = (word(&answer["verdict"]).replace('_', " "), self.names(instances));
@@ -140,25 +143,32 @@ impl Merged {
                 Some(status) => format!(" with {status}: {}", word(&rejection["detail"])),
                 None => String::new(),
             };
-            text.push_str(&format!("layer {layer}: {verdict}{detail} ({names})\n"));
+            push_line(&mut text, &format!("layer {layer}: {verdict}{detail} ({names})"));
         }
         if !rows.is_empty() {
             text.push('\n');
             text.push_str(&self.table_of(&rows));
         }
         let mut unknown: Vec<(String, Vec<String>)> = Vec::new();
+        let mut add =
+            |line: String, instance: &str| match unknown.iter_mut().find(|(other, _)| *other == line) {
+                Some((_, instances)) if instances.iter().any(|other| other == instance) => {}
+                Some((_, instances)) => instances.push(instance.to_owned()),
+                None => unknown.push((line, vec![instance.to_owned()])),
+            };
+        // Not in the table, whose lines they would make long.
+        for row in &rows {
+            if let Some(failure) = row.failure.as_str() {
+                row.instances.iter().for_each(|name| add(format!("the store failed: {failure}"), name));
+            }
+        }
         for error in &errors {
             let policy =
                 error["policy"].as_str().map(|policy| format!("policy {policy}: ")).unwrap_or_default();
-            let line = format!("{policy}{}", word(&error["detail"]));
-            let instance = word(&error["instance"]).to_owned();
-            match unknown.iter_mut().find(|(other, _)| *other == line) {
-                Some((_, instances)) => instances.push(instance),
-                None => unknown.push((line, vec![instance])),
-            }
+            add(format!("{policy}{}", word(&error["detail"])), word(&error["instance"]));
         }
         for (line, instances) in unknown {
-            text.push_str(&format!("{line} ({})\n", self.names(&instances)));
+            push_line(&mut text, &format!("{line} ({})", self.names(&instances)));
         }
         if !denials.is_empty() {
             text.push_str("\nrecent denials\n");
@@ -295,7 +305,7 @@ impl Merged {
         self.printed(as_json, object(json!({ "denials": sums })), table(&["POLICY", "KEY", "DENIALS"], &rows))
     }
 
-    /// The answers of `GET /policies`.
+    /// The answers of `GET /policies`. It fails if the policies of an instance are not what the file or Redis has.
     pub(crate) fn policies(self, as_json: bool) -> Printed {
         let mut rows: Vec<(Value, Vec<String>)> = Vec::new();
         let mut lines = String::new();
@@ -307,28 +317,37 @@ impl Merged {
                 }
             }
             for warning in answer["warnings"].as_array().into_iter().flatten() {
-                let line = format!("warning: {}\n", word(warning));
+                let mut line = String::new();
+                push_line(&mut line, &format!("warning: {}", word(warning)));
                 if !lines.contains(&line) {
                     lines.push_str(&line);
                 }
             }
             if let Some(error) = answer["error"].as_str() {
-                lines.push_str(&format!("{instance}: the policies stay as they are: {error}\n"));
+                push_line(&mut lines, &format!("{instance}: the policies stay as they are: {error}"));
             }
         }
         rows.sort_by(|(one, _), (other, _)| word(&one["name"]).cmp(word(&other["name"])));
         let cells = |(policy, instances): &(Value, Vec<String>)| {
-            ["name", "quota", "algorithm", "failure_mode"]
-                .iter()
-                .map(|name| word(&policy[name]).to_owned())
-                .chain([self.names(instances)])
-                .collect()
+            let [name, quota, algorithm, failure_mode] =
+                ["name", "quota", "algorithm", "failure_mode"].map(|name| word(&policy[name]).to_owned());
+            vec![
+                name,
+                quota,
+                algorithm,
+                enforced(policy),
+                failure_mode,
+                others(policy),
+                self.names(instances),
+            ]
         };
         let cells: Vec<Vec<String>> = rows.iter().map(cells).collect();
-        let text = table(&["POLICY", "QUOTA", "ALGORITHM", "FAILURE MODE", "INSTANCES"], &cells) + &lines;
+        let header = ["POLICY", "QUOTA", "ALGORITHM", "ENFORCED", "FAILURE MODE", "OTHERS", "INSTANCES"];
+        let text = table(&header, &cells) + &lines;
         let list = rows.iter().map(|(policy, instances)| json!({"policy": policy, "instances": instances}));
         let json = json!({ "policies": list.collect::<Vec<_>>(), "instances": self.by_instance() });
-        self.printed(as_json, object(json), text)
+        let has_error = self.has_error();
+        self.printed(as_json, object(json), text).failed_if(has_error)
     }
 
     /// Whether an answer has an error beside its list.
@@ -347,7 +366,7 @@ impl Merged {
         let mut errors = Vec::new();
         for (instance, answer) in &self.answers {
             if let Some(error) = answer["error"].as_str() {
-                text.push_str(&format!("{instance}: {error}\n"));
+                push_line(&mut text, &format!("{instance}: {error}"));
                 errors.push(json!({"instance": instance, "error": error}));
             }
         }
@@ -386,10 +405,12 @@ impl Merged {
                 None => rules.push((rule, vec![instance.clone()])),
             }
         }
-        let text = match &rules[..] {
-            [(rule, _)] => format!("{rule}\n"),
-            rules => rules.iter().map(|(rule, names)| format!("{}: {rule}\n", names.join(", "))).collect(),
-        };
+        let mut text = String::new();
+        for (rule, names) in &rules {
+            let line =
+                if rules.len() == 1 { (*rule).to_owned() } else { format!("{}: {rule}", names.join(", ")) };
+            push_line(&mut text, &line);
+        }
         let json = object(json!({ "instances": self.by_instance() }));
         self.printed(as_json, json, text)
     }
@@ -397,9 +418,10 @@ impl Merged {
     /// The answers of `GET /probe`. It fails if an instance cannot decide.
     pub(crate) fn probe(self, as_json: bool) -> Printed {
         let can_decide = self.answers.iter().all(|(_, answer)| answer["can_decide"] == true);
-        let report =
-            |(instance, answer): &(String, Value)| format!("{instance}: {}\n", word(&answer["report"]));
-        let text = self.answers.iter().map(report).collect();
+        let mut text = String::new();
+        for (instance, answer) in &self.answers {
+            push_line(&mut text, &format!("{instance}: {}", word(&answer["report"])));
+        }
         let json = object(json!({ "instances": self.by_instance() }));
         self.printed(as_json, json, text).failed_if(!can_decide)
     }
@@ -471,8 +493,8 @@ impl Row {
         if charge["is_shadow"] == true {
             now.push_str(" (a shadow, which denies nothing)");
         }
-        if let Some(failure) = self.failure.as_str() {
-            now.push_str(&format!(" (the store failed: {failure})"));
+        if self.failure.is_string() {
+            now.push_str(" (the store failed)");
         }
         vec![
             word(&charge["policy"]["name"]).to_owned(),
@@ -530,9 +552,43 @@ fn table_of_changes(changes: &[Value]) -> String {
     table(&["TIME", "CHANGE", "POLICY", "WHAT", "WHO", "INSTANCE"], &rows)
 }
 
+/// For which keys a policy is enforced.
+fn enforced(policy: &Value) -> String {
+    match policy["enforced"].as_f64() {
+        None => "-".to_owned(),
+        Some(1.0) => "yes".to_owned(),
+        Some(0.0) => "no, a shadow".to_owned(),
+        // In millionths, so four digits are enough.
+        Some(share) => format!("{} % of the keys", (share * 1e6).round() / 1e4),
+    }
+}
+
+/// The settings of a policy that few policies have.
+fn others(policy: &Value) -> String {
+    let number = |name: &str| policy[name].as_u64().filter(|number| *number > 0);
+    let unit = policy["quota_unit"].as_str().filter(|unit| *unit != "requests");
+    let shares: Vec<String> = policy["notify_at"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|share| Some(format!("{} %", share.as_u64()?)))
+        .collect();
+    let all = [
+        unit.map(|unit| format!("of {unit}")),
+        number("max_debt").map(|units| format!("debt up to {units}")),
+        number("max_lease").map(|units| format!("leases up to {units}")),
+        (policy["has_penalty"] == true).then(|| "penalty".to_owned()),
+        (!shares.is_empty()).then(|| format!("notifies at {}", shares.join(" and "))),
+    ];
+    let all: Vec<String> = all.into_iter().flatten().collect();
+    if all.is_empty() { "-".to_owned() } else { all.join(", ") }
+}
+
 /// A blocked network, as cells.
 fn shown(network: &Value) -> [String; 4] {
     let time = match network["blocked_for"].as_f64() {
+        // The end is in whole seconds, so the rest may be a second longer than the time of the block.
+        Some(rest) if rest > 3_600.0 => format!("for {}", seconds((rest / 60.0).round() * 60.0)),
         Some(rest) => format!("for {}", seconds(rest)),
         None => "until unblocked".to_owned(),
     };

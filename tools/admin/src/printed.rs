@@ -1,6 +1,9 @@
 //! What a command prints.
 
+use std::fmt::Write as _;
+
 use serde::Serialize;
+use tower_ratelimit::internal::is_hidden;
 
 /// The result of a command.
 #[derive(Default)]
@@ -29,4 +32,66 @@ impl From<String> for Printed {
 pub(crate) fn text(value: &impl Serialize) -> String {
     // Strings and numbers, which cannot fail.
     serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
+}
+
+/// `text` as a terminal can show it: everything that this command prints. Redis, and the routers at the URLs, may send
+/// any characters. What a terminal would obey, or not show, is escaped as in JSON, so JSON keeps its meaning.
+pub(crate) fn legible(text: &str) -> String {
+    escaped(text, |character| character != '\n' && is_hidden(character))
+}
+
+/// `text` on one line, such as a cell of a table.
+pub(crate) fn one_line(text: &str) -> String {
+    escaped(text, is_hidden)
+}
+
+/// Adds a line, whose text may have several. The others are indented, so they do not look like lines of this command.
+pub(crate) fn push_line(to: &mut String, line: &str) {
+    to.push_str(&line.trim_end().replace('\n', "\n    "));
+    to.push('\n');
+}
+
+fn escaped(text: &str, is_escaped: impl Fn(char) -> bool) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\n' if is_escaped('\n') => shown.push_str("\\n"),
+            _ if is_escaped(character) => {
+                for unit in character.encode_utf16(&mut [0; 2]) {
+                    // Writing to a String cannot fail.
+                    let _ = write!(shown, "\\u{unit:04x}");
+                }
+            }
+            _ => shown.push(character),
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_terminal_obeys_or_hides_is_escaped() {
+        let rows = [
+            ("plain \u{e9}\u{4e2d}\u{1f600}", "plain \u{e9}\u{4e2d}\u{1f600}"),
+            ("\u{1b}[2J", "\\u001b[2J"),
+            ("\u{9b}2J\u{7f}\t", "\\u009b2J\\u007f\\u0009"),
+            ("a\r\nb", "a\\u000d\nb"),
+            ("\u{202e}live\u{2066}\u{200b}", "\\u202elive\\u2066\\u200b"),
+            ("\u{e0041}", "\\udb40\\udc41"),
+        ];
+        for (text, expected) in rows {
+            assert_eq!(legible(text), expected, "{text:?}");
+            // In JSON, it means the same.
+            let json = serde_json::to_string(&text.replace('\n', " ")).unwrap_or_default();
+            let read: String = serde_json::from_str(&legible(&json)).unwrap_or_default();
+            assert_eq!(read, text.replace('\n', " "));
+        }
+        assert_eq!(one_line("a\nb"), "a\\nb");
+        let mut lines = String::new();
+        push_line(&mut lines, "one\nTWO  denied");
+        assert_eq!(lines, "one\n    TWO  denied\n");
+    }
 }

@@ -1,7 +1,11 @@
 //! Text in columns.
 
+use crate::printed::one_line;
+
 /// The rows with their cells in columns. Every row has as many as `header`.
 pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
+    let rows: Vec<Vec<String>> =
+        rows.iter().map(|row| row.iter().map(|cell| one_line(cell)).collect()).collect();
     let width = |at: usize| {
         let cells = rows.iter().filter_map(|row| row.get(at)).map(|cell| cell.chars().count());
         cells.chain(header.get(at).map(|name| name.len())).max().unwrap_or(0)
@@ -17,7 +21,7 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
         text.push('\n');
     };
     push(&mut header.iter().copied());
-    for row in rows {
+    for row in &rows {
         push(&mut row.iter().map(String::as_str));
     }
     text

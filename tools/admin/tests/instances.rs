@@ -293,13 +293,81 @@ async fn the_instances_are_listed_together() {
     assert_eq!(lines(&text(&urls, &["recent", "--limit", "2"])).len(), 3);
 
     let policies = text(&urls, &["policies"]);
-    assert_eq!(lines(&policies)[1], ["api", "2/day", "gcra", "local", "all"], "{policies}");
+    assert_eq!(lines(&policies)[1], ["api", "2/day", "gcra", "yes", "local", "penalty", "all"], "{policies}");
+    assert_eq!(lines(&policies)[2], ["per-ip", "1000/day", "gcra", "yes", "local", "-", "all"], "{policies}");
     assert!(text(&urls, &["acl"]).starts_with("~rl:*"));
     let probe = text(&urls, &["probe"]);
     assert_eq!(lines(&probe).len(), 2, "{probe}");
     assert!(probe.starts_with(&format!("{}: Redis ", instances[0].name())), "{probe}");
     let probe = json(&urls, &["probe"]);
     assert_eq!(probe["instances"][instances[1].name()]["can_decide"], true);
+}
+
+/// Another program at the URL, or an instance that was broken into.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_answer_of_a_router_reaches_the_terminal_as_it_is() {
+    let evil = "\u{1b}[2J\u{9b}0m\u{7}\r\nlogin  all is well\u{202e}gnp.exe\u{200b}\u{e0041}";
+    let policy = json!({
+        "name": evil, "quota": evil, "algorithm": evil, "failure_mode": evil, "quota_unit": evil, "enforced": 0.5,
+        "capacity": 1, "max_debt": 5, "max_lease": 3, "has_penalty": true, "notify_at": [80, 100],
+    });
+    let charge = json!({"policy": policy, "key": evil, "verdict": evil, "remaining": 1, "is_shadow": true});
+    let layer = json!({"verdict": evil, "rejection": {"status": 429, "detail": evil}, "explanation": {"charges": [charge]}});
+    let denial = json!({"policy": evil, "key": evil, "verdict": evil, "source": evil, "denials": 3, "error": 1, "last": 1.0});
+    let answer = json!({
+        "verdict": evil, "enforcement": evil, "source": evil, "failure": evil, "charges": [charge],
+        "explanations": [{"source": evil, "failure": evil, "charges": [charge]}], "layers": [layer],
+        "errors": [{"policy": evil, "detail": evil}], "denials": [denial],
+        "changes": [{"time": 1.0, "kind": evil, "policy": evil, "detail": evil, "who": evil}],
+        "blocked": [{"network": evil, "reason": evil, "who": evil}],
+        "networks": [{"network": evil, "reason": evil, "who": evil}],
+        "policies": [policy], "warnings": [evil], "error": evil, "acl_rule": evil, "report": evil, "can_decide": true,
+        "detail": evil,
+    });
+    let router = |status: u16| {
+        let answer = answer.to_string();
+        let status = StatusCode::from_u16(status).unwrap();
+        Router::new().fallback(async move || (status, answer))
+    };
+    let (accepts, rejects) = (serve(router(200)).await, serve(router(500)).await);
+    let urls = [accepts, rejects].map(|address| format!("http://{address}"));
+    let commands: [&[&str]; 10] = [
+        &["why", "42"],
+        &["why", "--request", "GET /"],
+        &["top"],
+        &["recent"],
+        &["policies"],
+        &["unlock", "api", "42"],
+        &["block", "203.0.113.0/24"],
+        &["blocklist"],
+        &["acl"],
+        &["probe"],
+    ];
+    for words in commands {
+        for json in [false, true] {
+            let words = if json { [&["--json"], words].concat() } else { words.to_vec() };
+            let Output { stdout, stderr, .. } = run(&urls, &words);
+            let [stdout, stderr] = [stdout, stderr].map(|bytes| String::from_utf8(bytes).unwrap());
+            for text in [&stdout, &stderr] {
+                let hidden = |one: char| one != '\n' && tower_ratelimit::internal::is_hidden(one);
+                assert!(!text.contains(hidden), "{words:?}: {text:?}");
+                // Nor does it begin a line.
+                assert!(!text.lines().any(|line| line.starts_with("login")), "{words:?}: {text}");
+            }
+            assert!(stderr.contains("\\u001b[2J"), "{words:?}: {stderr}");
+            if json {
+                let read: Value = serde_json::from_str(&stdout).unwrap();
+                assert!(read.to_string().contains(&json!(evil).to_string()), "{words:?}: {stdout}");
+            }
+        }
+    }
+    let policies = run(&urls, &["policies"]);
+    let policies = String::from_utf8(policies.stdout).unwrap();
+    assert!(policies.contains("50 % of the keys"), "{policies}");
+    assert!(
+        policies.contains("debt up to 5, leases up to 3, penalty, notifies at 80 % and 100 %"),
+        "{policies}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -352,10 +420,11 @@ async fn why_says_in_an_outage_what_is_known_and_fails() {
     };
     let why = failed(&urls, &["why", "42"]);
     // By the failure mode, whose local store has not seen the client.
-    assert!(why.starts_with("42: admitted\n") && why.contains(" (the store failed: "), "{why}");
+    assert!(why.starts_with("42: admitted\n") && why.contains("  admitted (the store failed)"), "{why}");
+    assert!(why.contains("\nthe store failed: "), "{why}");
     assert!(why.contains("\nrecent denials\n") && why.contains("denied by "), "{why}");
     let why = failed(&urls, &["why", "--request", "GET /", "-H", "x-api-key: 42", "--address", "127.0.0.1"]);
-    assert!(why.contains(" (the store failed: "), "{why}");
+    assert!(why.contains("\nthe store failed: "), "{why}");
     let urls = [format!("http://{of_closed}")];
     let why = failed(&urls, &["why", "42"]);
     assert!(why.starts_with("42: unknown, because something below cannot be read\n"), "{why}");

@@ -7,7 +7,7 @@ use std::{
 
 use tower_ratelimit::{
     Error, ErrorKind,
-    internal::{IpNet, network},
+    internal::{IpNet, is_hidden, network},
 };
 
 /// The longest reason and the longest name that an entry has, in characters.
@@ -115,9 +115,9 @@ impl Entry {
             if text.chars().count() > LONGEST_TEXT {
                 return Err(format!("`{name}` is longer than {LONGEST_TEXT} characters: shorten it"));
             }
-            if text.chars().any(char::is_control) {
+            if text.chars().any(is_hidden) {
                 return Err(format!(
-                    "`{name}` has a control character, such as the end of a line: write it without"
+                    "`{name}` has a control character or a hidden one, such as the end of a line: write it without"
                 ));
             }
         }

@@ -109,6 +109,31 @@ const PARTS: &[(&str, Fault, &str)] = &[
     ),
 ];
 
+/// Sentences of servers, and of proxies in front of them, about what they do not allow or support. They quote nothing,
+/// and an operator of a managed server cannot read its log.
+const SENTENCES: &[&str] = &[
+    // Redis and Valkey, which also managed servers use for commands that they restrict.
+    "command is not allowed from script",
+    "Unknown Redis command called from",
+    "Wrong number of args calling",
+    "Write commands are not allowed after non deterministic commands",
+    "Write commands are not allowed from read-only scripts",
+    "number of keys can't be greater than number of args",
+    "value is not an integer or out of range",
+    "invalid expire time",
+    "syntax error",
+    "internal error",
+    // Dragonfly.
+    "script tried accessing undeclared key",
+    // Alibaba Cloud.
+    "all the keys that the script uses should be passed using the KEYS array",
+    // Envoy.
+    "unsupported command",
+    "no upstream host",
+    "upstream failure",
+    "upstream protocol error",
+];
+
 /// The commands that a message may name: those that the store sends and the built-in algorithms call.
 const COMMANDS: &str = "AUTH CLIENT CLUSTER DEL EVAL EVALSHA EXISTS GET HELLO HGETALL INFO LINDEX LLEN LSET LTRIM \
                         PEXPIRE PING ROLE RPUSH SELECT SENTINEL SET TIME ZADD ZRANGEBYSCORE ZREM \
@@ -149,6 +174,11 @@ pub(super) fn parse(text: &str) -> (Fault, String) {
             };
             return (UnknownCommand, explanation);
         }
+    }
+    // Other codes mean more.
+    let is_plain = code == "ERR" || meaning(code).is_none();
+    if let Some(sentence) = SENTENCES.iter().find(|sentence| is_plain && plain.contains(**sentence)) {
+        return (Other, format!("the server answered \"{sentence}\""));
     }
     match meaning(code) {
         Some((fault, explanation)) => (fault, format!("{explanation} ({code})")),
@@ -252,6 +282,25 @@ mod tests {
                 "no known reason; check its log (ERR)",
             ),
             ("hunter2", Other, "unknown error; check its log"),
+            (
+                "ERR This Redis command is not allowed from script script: 9c9f, on @user_script:79.",
+                Other,
+                "\"command is not allowed from script\"",
+            ),
+            (
+                "@user_script: 8: This Redis command is not allowed from scripts",
+                Other,
+                "is not allowed from script\"",
+            ),
+            (
+                "ERR Error running script (call to f_0a1b): @user_script:9: script tried accessing undeclared key, hunter2",
+                Other,
+                "answered \"script tried accessing undeclared key\"",
+            ),
+            ("ERR internal error", Other, "answered \"internal error\""),
+            ("no upstream host", Other, "answered \"no upstream host\""),
+            ("ERR hunter2: syntax error", Other, "answered \"syntax error\""),
+            ("OOM internal error", Other, "(OOM)"),
         ];
         for (text, fault, part) in rows {
             let (found, explanation) = parse(text);

@@ -71,6 +71,51 @@ async fn denials_of_layers_handlers_and_jobs_are_recorded_on_either_store() {
     }
 }
 
+/// As without the step: the log has the keys that were denied last.
+#[tokio::test]
+async fn a_clock_that_was_ahead_keeps_no_later_denials_out() {
+    let week = Duration::from_secs(7 * 86_400);
+    let clock = ManualClock::new();
+    let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
+    let log = limiter.record_denials();
+    let deny = async |keys: std::ops::Range<u64>| {
+        for key in keys {
+            let denied = limiter.check(&day("api", 1), &Key::new(key), 2).await.unwrap();
+            assert!(denied.is_denied());
+            clock.advance(Duration::from_millis(1));
+        }
+    };
+    clock.advance(week);
+    deny(0..5_000).await;
+    clock.step_back(week);
+    deny(5_000..10_000).await;
+    let recent = log.recent();
+    let number = |entry: &RecentDenials| entry.key.as_str().parse::<u64>().unwrap();
+    assert_eq!(recent.len(), 1_024);
+    assert!(recent.iter().all(|entry| number(entry) >= 5_000));
+    // Each of 128 sets has the 8 keys that were denied last.
+    let last = recent.iter().filter(|entry| number(entry) >= 9_900).count();
+    assert!(last >= 98, "{last}");
+    assert_eq!(number(&recent[0]), 9_999);
+    assert_eq!(log.most_denied().iter().map(|entry| entry.denials - entry.error).max(), Some(1));
+}
+
+/// The clock of the store was ahead of this machine's, and a few denials were made then.
+#[tokio::test]
+async fn denials_of_the_future_come_last() {
+    let clock = ManualClock::new();
+    let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
+    let log = limiter.record_denials();
+    let deny = async |key: &str| drop(limiter.check(&day("api", 1), &Key::new(key), 2).await.unwrap());
+    let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    clock.set(wall + Duration::from_secs(7 * 86_400));
+    deny("ahead").await;
+    clock.set(wall);
+    deny("now").await;
+    let keys: Vec<_> = log.recent().iter().map(|entry| entry.key.as_str().to_owned()).collect();
+    assert_eq!(keys, ["now", "ahead"]);
+}
+
 #[tokio::test]
 async fn nothing_is_recorded_before_recording_begins_and_every_clone_has_one_log() {
     let limiter = Limiter::new(MemoryStore::new());

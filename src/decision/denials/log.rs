@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    set::{Entry, Latest, Set},
+    set::{AHEAD, Entry, Latest, Set},
     sketch::{Name, Sketch},
 };
 use crate::{
@@ -97,7 +97,8 @@ impl DenialLog {
         Self(Arc::new(Inner { secret, sets, sketch: Mutex::default() }))
     }
 
-    /// The keys that were denied lately, each with its latest denial: the latest first.
+    /// The keys that were denied lately, each with its latest denial: the latest first. Denials of a time that this
+    /// machine's clock has not reached come last, because the clock of the store was ahead then.
     ///
     /// # Example
     ///
@@ -125,7 +126,8 @@ impl DenialLog {
         for set in &self.0.sets {
             all.extend(set.entries(&set.lock()).map(|entry| RecentDenials::of(&entry)));
         }
-        all.sort_by_key(|entry: &RecentDenials| Reverse(entry.last));
+        let now = UNIX_EPOCH + Duration::from_micros(wall_micros().saturating_add(AHEAD));
+        all.sort_by_key(|entry: &RecentDenials| (entry.last > now, Reverse(entry.last)));
         all
     }
 

@@ -41,6 +41,10 @@ pub(super) struct Slot {
     latest: AtomicU64,
 }
 
+/// By how many microseconds a denial may be later than one that is recorded after it: threads and instances take time.
+/// If it is even later, the clock was ahead then.
+pub(super) const AHEAD: u64 = 60_000_000;
+
 /// One denial of a slot in its `count`.
 const COUNT_BITS: u32 = 48;
 const COUNT: u64 = (1 << COUNT_BITS) - 1;
@@ -91,8 +95,13 @@ impl Set {
         if let Some(slot) = self.count(hash) {
             return slot.set_latest(made_at, latest);
         }
-        // Free slots have the time 0.
-        let oldest = self.slots.iter().zip(names).min_by_key(|(slot, _)| slot.last.load(Ordering::Relaxed));
+        // Free slots have the time 0. Then come denials from before the clock stepped back, or each new entry would be
+        // the next one to go.
+        let age = |slot: &Slot| match slot.last.load(Ordering::Relaxed) {
+            last if last > made_at.saturating_add(AHEAD) => 1,
+            last => last,
+        };
+        let oldest = self.slots.iter().zip(names).min_by_key(|(slot, _)| age(slot));
         let Some((slot, name)) = oldest else { return };
         let old_hash = slot.hash.swap(0, Ordering::Relaxed);
         let count = slot.count.load(Ordering::Relaxed);

@@ -42,13 +42,21 @@ impl ThresholdEvent<'_> {
     /// A text that events share if they are about the same key, policy, limit, share and window: a receiver
     /// that keeps the latest ones can drop repeats, which follow refunds. It has no identity.
     ///
-    /// Without windows, each event has a different one.
+    /// Without windows, each event has a different one. A refund of all units of an
+    /// [anchored](crate::algorithm::FixedWindow::anchored) window ends it: the next charge begins another one.
     #[must_use]
     pub fn id(&self) -> String {
         let Self { policy, percent, limit, ends, made, .. } = self;
         let window = ends.and_then(|ends| ends.duration_since(UNIX_EPOCH).ok()).map(|ends| ends.as_secs());
         let window = window.unwrap_or(*made);
         format!("{}:{}:{limit}:{percent}:{window}", policy.label(), self.key_hash())
+    }
+}
+
+impl ThresholdEvent<'_> {
+    /// When the store made the charge, in microseconds since 1970.
+    pub(crate) const fn made(&self) -> u64 {
+        self.made
     }
 }
 

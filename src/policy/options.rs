@@ -47,8 +47,10 @@ impl Policy {
     /// [`Limiter::on_threshold`](crate::Limiter::on_threshold), in the log at info, and in the metric
     /// `ratelimit_thresholds_total`. Defaults to none.
     ///
-    /// * **Buckets** have no windows: the share is of the burst, and as units drain, a busy key reaches it again and
-    ///   again. Prefer windows, such as a quota per month, for what a person should read.
+    /// * **Without windows**, under a bucket or a [`SlidingLog`](crate::algorithm::SlidingLog), units become available
+    ///   all the time. A key that stays near a share is reported once, and again after a period in which it did not
+    ///   reach the share. The share of a bucket is of the burst. Prefer windows, such as a quota per month, for what
+    ///   a person should read.
     /// * **A changed limit** reports nothing until the next charge. After a raised one, the same share of the new limit is
     ///   reported with another id. If a lowered one is below what is used, the key is exhausted, and nothing is
     ///   reported until its next window.

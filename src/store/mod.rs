@@ -7,6 +7,7 @@ pub(crate) mod memory;
 pub(crate) mod outage;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+mod reported;
 mod store;
 mod watchers;
 

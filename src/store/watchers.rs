@@ -1,12 +1,12 @@
 //! What looks at decisions once they are made: reports that keys have used shares of their quotas, and the log of
 //! denials.
 
-use std::sync::{Arc, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock};
 
-use super::Action;
+use super::{Action, reported::Reported};
 use crate::{
     base::{
-        sync::{read, write},
+        sync::{lock, read, write},
         watched,
     },
     decision::{Decision, DenialLog, Outcome, ThresholdEvent, threshold},
@@ -19,6 +19,7 @@ type Hook = Arc<dyn Fn(&ThresholdEvent<'_>) + Send + Sync>;
 pub(crate) struct Watchers {
     hooks: RwLock<Vec<Hook>>,
     denials: OnceLock<DenialLog>,
+    reported: Mutex<Reported>,
 }
 
 impl Watchers {
@@ -72,6 +73,9 @@ impl Watchers {
     }
 
     fn report(&self, event: &ThresholdEvent<'_>) {
+        if !lock(&self.reported).is_new(event) {
+            return;
+        }
         metric!(threshold_reached(event.policy.name(), event.percent, 1));
         log!(
             info,

@@ -14,7 +14,9 @@ use futures_util::future::join_all;
 use support::{RedisServer, eventually, memory_and_redis, settings, store};
 use tower_ratelimit::{
     Decision, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RedisStore,
-    Reservation, algorithm::FixedWindow, store::ManualClock,
+    Reservation,
+    algorithm::{FixedWindow, LeakyBucket, SlidingLog, TokenBucket},
+    store::ManualClock,
 };
 
 /// The events of limiters: how often each id was reported, and the percents in their order.
@@ -78,7 +80,7 @@ async fn each_share_is_reported_when_it_is_reached() {
 }
 
 #[tokio::test]
-async fn an_event_has_the_end_of_its_window_and_an_id_that_repeats_share() {
+async fn an_event_has_the_end_of_its_window_and_is_reported_once_in_it() {
     let clock = ManualClock::new(); // 2026-01-01
     let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
     let ends = Arc::new(Mutex::new(Vec::new()));
@@ -98,11 +100,70 @@ async fn an_event_has_the_end_of_its_window_and_an_id_that_repeats_share() {
     clock.advance(Duration::from_secs(31 * 86_400));
     limiter.check(&plan(200), &alice(), 100).await.unwrap();
     let events = ends.lock().unwrap();
-    let [first, repeat, larger, next] = &events[..] else { panic!("{events:?}") };
+    let [first, larger, next] = &events[..] else { panic!("{events:?}") };
     assert_eq!(first.1, Duration::from_secs(1_769_904_000), "2026-02-01");
-    assert_eq!(first, repeat);
     assert!(larger.2 != first.2 && next.2 != larger.2, "{events:?}");
     assert_eq!(next.1, Duration::from_secs(1_772_323_200), "2026-03-01");
+}
+
+/// A client that sends as fast as units become available reaches the share with each request.
+#[tokio::test]
+async fn a_key_that_stays_near_a_share_is_reported_once() {
+    let server = RedisServer::start();
+    let quota = Quota::per_minute(60);
+    // The policy, what is used at first, and the seconds between two requests.
+    let near = [
+        (Policy::new("log", quota).algorithm(SlidingLog::new()), 0, 2),
+        (Policy::new("gcra", quota), 30, 1),
+        (Policy::new("tokens", quota).algorithm(TokenBucket::new()), 30, 1),
+        (Policy::new("meter", quota).algorithm(LeakyBucket::meter()), 30, 1),
+    ];
+    let clock = ManualClock::new();
+    let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
+    for (store, limiter) in
+        [("memory", Limiter::new(MemoryStore::with_clock(clock.clone()))), ("redis", Limiter::new(redis))]
+    {
+        for (policy, used, seconds) in near.clone() {
+            let context = format!("{store}: {policy:?}");
+            let policy = policy.notify_at([50]);
+            let events = Events::of(&limiter);
+            let charge = async |units| {
+                assert!(limiter.check(&policy, &alice(), units).await.unwrap().is_admitted(), "{context}");
+            };
+            charge(used).await;
+            for _ in 0..200 {
+                clock.advance(Duration::from_secs(seconds));
+                charge(1).await;
+            }
+            assert_eq!(events.percents(), [50], "{context}");
+            // After a period in which it was not reached, it is news again.
+            clock.advance(Duration::from_secs(61));
+            charge(30).await;
+            assert_eq!(events.percents(), [50, 50], "{context}");
+            assert_eq!(events.counts(), (2, 2), "{context}");
+        }
+    }
+}
+
+/// The client chooses how often that happens.
+#[tokio::test]
+async fn refunded_requests_report_a_share_once_in_a_process_and_with_one_id_in_all() {
+    let server = RedisServer::start();
+    let clock = ManualClock::new();
+    let connect = || settings().manual_clock(clock.clone());
+    let one = Limiter::new(connect().connect(&server.url()).await.unwrap());
+    let other = Limiter::new(connect().connect(&server.url()).await.unwrap());
+    let events = Events::default();
+    events.listen_to(&one);
+    events.listen_to(&other);
+    one.check(&plan(100), &alice(), 49).await.unwrap();
+    for _ in 0..50 {
+        for limiter in [&one, &other] {
+            let charged = limiter.check(&plan(100), &alice(), 1).await.unwrap();
+            limiter.refund(&charged, 1).await.unwrap();
+        }
+    }
+    assert_eq!(events.counts(), (1, 2));
 }
 
 #[tokio::test]

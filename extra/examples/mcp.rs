@@ -34,7 +34,7 @@
 //!     accept-encoding: identity
 //! curl -i -H 'x-api-key: k-ann' http://127.0.0.1:3000/usage
 //!     200
-//!     {"limits":[{"policy":"tool-calls","quota":"6/min","unit":"requests","capacity":6,"used":3,"remaining":3,"reset_after":30.0,"banned_for":null},{"policy":"render","quota":"2/h","unit":"requests","capacity":2,"used":2,"remaining":0,"reset_after":3600.0,"banned_for":null}]}
+//!     {"limits":[{"policy":"tool-calls","quota":"6/min","unit":"requests","capacity":6,"used":3,"remaining":3,"owed":0,"reset_after":30.0,"banned_for":null},{"policy":"render","quota":"2/h","unit":"requests","capacity":2,"used":2,"remaining":0,"owed":0,"reset_after":3600.0,"banned_for":null}]}
 //! curl -i http://127.0.0.1:3000/usage
 //!     400
 //! ```

@@ -10,6 +10,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use super::unit::RuleUnit;
 use crate::{algorithm::twin::Receipt, base::random::random, key::Key, policy::Policy};
 
 /// What a decision is about: `cost` units for `key` under `policy`.
@@ -40,6 +41,8 @@ pub struct Charge {
     trace: Trace,
     /// The index of the layer's rule that made the charge.
     rule: u16,
+    /// What the rule counts.
+    unit: RuleUnit,
 }
 
 /// The most rules of a layer: a charge has 16 bits for the index of its rule.
@@ -87,12 +90,12 @@ impl Charge {
     #[inline(always)]
     pub(crate) fn of(policy: Policy, key: Key, cost: u64) -> Self {
         let trace = if policy.has_permits() { Trace::Holder(next_holder()) } else { Trace::None };
-        Self { policy, key: key.stored(), cost, trace, rule: 0 }
+        Self { policy, key: key.stored(), cost, trace, rule: 0, unit: RuleUnit::default() }
     }
 
-    /// Notes the index of the layer's rule that made the charge, below [`MOST_RULES`].
-    pub(crate) const fn by_rule(mut self, rule: usize) -> Self {
-        self.rule = rule as u16;
+    /// Notes the index of the layer's rule that made the charge, below [`MOST_RULES`], and what it counts.
+    pub(crate) const fn by_rule(mut self, rule: usize, unit: RuleUnit) -> Self {
+        (self.rule, self.unit) = (rule as u16, unit);
         self
     }
 
@@ -103,7 +106,7 @@ impl Charge {
 
     /// The same charge with a new holder: a charge that is made twice needs two permits.
     pub(crate) fn with_new_holder(&self) -> Self {
-        Self::of(self.policy.clone(), self.key.clone(), self.cost).by_rule(self.rule())
+        Self::of(self.policy.clone(), self.key.clone(), self.cost).by_rule(self.rule(), self.unit)
     }
 
     /// The policy.
@@ -122,6 +125,48 @@ impl Charge {
     #[must_use]
     pub const fn cost(&self) -> u64 {
         self.cost
+    }
+
+    /// What a unit of the cost is, for texts: the [unit](crate::Rule::unit) of the layer's rule, such as
+    /// `tokens`. Without one, `concurrent-requests` if the policy counts [permits](Policy::concurrency), and
+    /// otherwise the policy's [quota unit](Policy::quota_unit), such as `requests`.
+    ///
+    /// # Example
+    ///
+    /// The body of a [rejection](crate::response::ResponseMapper) of a service whose rules have units:
+    ///
+    /// ```
+    /// use http::{Request, Response, request::Parts};
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rejection, Rule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let rule = Rule::new(Policy::new("plan", Quota::per_month(1_000)), Key::new("acme"));
+    /// let layer = RateLimitLayer::with_rules(MemoryStore::new(), rule.cost(|_| 2_000).reserve().unit("tokens"));
+    /// let layer = layer.response(|rejection: &Rejection, _: &Parts| {
+    ///     let denied = rejection.decision().into_iter().flat_map(|decision| decision.outcomes());
+    ///     let costs = denied.map(|one| format!("{} of {} {}", one.charge().cost(), one.remaining(), one.charge().unit()));
+    ///     Response::new(costs.collect::<String>())
+    /// });
+    /// let service = layer.layer(tower::service_fn(|_: Request<String>| async {
+    ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+    /// }));
+    /// let denied = service.oneshot(Request::get("/").body(String::new())?).await?;
+    /// assert_eq!(denied.headers()["ratelimit-policy"], r#""plan";q=1000;qu="tokens";w=2592000"#);
+    /// # use http_body_util::BodyExt;
+    /// # let body = denied.into_body().collect().await.unwrap_or_default().to_bytes();
+    /// assert_eq!(body, "2000 of 1000 tokens");
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn unit(&self) -> &str {
+        match self.unit.name() {
+            Some(name) => name,
+            None if self.needs_permit() => "concurrent-requests",
+            None => self.policy.settings().quota_unit.as_str(),
+        }
     }
 
     /// Sets the cost. The charge keeps its receipt and its permit, so a store can refund or renew a part of

@@ -294,6 +294,16 @@ impl Decision {
         Self { decided, ..self }
     }
 
+    /// `refunded`, the outcome of a refund of this decision, as a denial if its policy has delayed the request for
+    /// longer than `left`.
+    pub(crate) fn denied_after(&self, refunded: Outcome, left: Duration) -> Outcome {
+        let is_same = |one: &&Outcome| one.charge().is_of_same_count(refunded.charge());
+        match self.all_outcomes().iter().find(is_same).map(Outcome::verdict) {
+            Some(Verdict::Delay(delay)) if delay > left => refunded.denying(delay - left),
+            _ => refunded,
+        }
+    }
+
     /// Keeps only the first outcome of each policy name, because a header's items differ only in the name.
     pub(crate) fn by_name(&self) -> Self {
         let mut outcomes: Vec<Outcome> = Vec::with_capacity(self.outcomes().len());

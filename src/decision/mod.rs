@@ -9,6 +9,7 @@ pub(crate) mod metrics;
 mod outcome;
 mod span;
 pub(crate) mod threshold;
+mod unit;
 
 pub(crate) use self::{
     charge::{Charge, Charges, MOST_RULES, OneOrMany},
@@ -16,6 +17,7 @@ pub(crate) use self::{
     local::{LocalCharge, Reconciliation},
     outcome::Claim,
     span::DecisionSpan,
+    unit::RuleUnit,
 };
 pub use self::{
     decision::DecisionSource,

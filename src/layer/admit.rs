@@ -194,7 +194,9 @@ impl Admit<'_> {
             };
             match rule.key(request, preflight).now() {
                 Now::Ready(key) => {
-                    let charge = |key| Charge::of(policy.clone(), key, rule.cost_of(request)).by_rule(at);
+                    let charge = |key| {
+                        Charge::of(policy.clone(), key, rule.cost_of(request)).by_rule(at, rule.shown_unit)
+                    };
                     let charge = key.map(|key| Some(charge(key)));
                     if let Err(error) = charges.add(charge) {
                         return Answer::ready(Err(error));
@@ -238,7 +240,8 @@ impl Admit<'_> {
         let of_keys = keys.filter_map(|found| {
             let rule = self.context.rule(found.rule)?;
             let cost = found.cost(rule, self.request);
-            Some(Charge::of(rule.policy.known()?, found.key.clone(), cost))
+            let charge = Charge::of(rule.policy.known()?, found.key.clone(), cost);
+            Some(charge.by_rule(found.rule, rule.shown_unit))
         });
         self.denial_of(charges.values.iter().cloned().chain(of_keys))
     }
@@ -258,6 +261,7 @@ impl Admit<'_> {
                 return match self.context.rule(0).and_then(|rule| Some((rule, rule.policy.constant()?))) {
                     Some((rule, policy)) => {
                         let charge = Charge::of(policy.clone(), key, rule.cost_of(self.request));
+                        let charge = charge.by_rule(0, rule.shown_unit);
                         self.charge(charge, None)
                     }
                     None => self.charge_all(Gathered::with_capacity(1), vec![FoundKey::new(0, key)]),

@@ -6,7 +6,7 @@ use http::{request::Parts, response};
 
 use crate::{
     base::{Answer, Error, ErrorKind, Now},
-    decision::Charge,
+    decision::{Charge, RuleUnit},
     key::{Key, KeyExtractor, Matcher, matcher, preflight_key},
     policy::PolicySource,
 };
@@ -54,8 +54,10 @@ pub struct Rule {
     pub(super) skipped: Vec<Matcher>,
     pub(super) counts: Option<CountIf>,
     pub(super) settles: Option<Settles>,
-    /// The unit of what it reserves.
+    /// The unit of what it counts.
     pub(super) unit: Option<&'static str>,
+    /// The same, for charges.
+    pub(super) shown_unit: RuleUnit,
 }
 
 /// Whether a request with this response counts.
@@ -76,7 +78,17 @@ impl Rule {
     /// Limits each `key` to `policy`, at a cost of one unit per request.
     pub fn new(policy: impl Into<PolicySource>, key: impl KeyExtractor) -> Self {
         let (key, policy) = (Arc::new(key), policy.into());
-        Self { key, policy, cost: None, skipped: Vec::new(), counts: None, settles: None, unit: None }
+        let shown_unit = RuleUnit::default();
+        Self {
+            key,
+            policy,
+            cost: None,
+            skipped: Vec::new(),
+            counts: None,
+            settles: None,
+            unit: None,
+            shown_unit,
+        }
     }
 
     /// Sets the cost of a request in units. Defaults to 1. A cost of 0 charges nothing and is admitted,
@@ -234,16 +246,20 @@ impl Rule {
         self
     }
 
-    /// What the rule [reserves](Self::reserve), such as `"tokens"`: the name by which
+    /// What the rule counts, such as `"tokens"`. Defaults to the policy's
+    /// [quota unit](crate::Policy::quota_unit) in what clients read, and to no name for a reservation.
+    ///
+    /// Clients read it in the parameter `qu` of `RateLimit-Policy`, if it is printable ASCII. The standard
+    /// registers `requests`, `content-bytes` and `concurrent-requests`; agree with your clients on any other
+    /// name. A [`ResponseMapper`](crate::response::ResponseMapper) finds it with [`Charge::unit`].
+    ///
+    /// If the rule [reserves](Self::reserve), it is the name by which
     /// [`settle_each`](crate::Reservation::settle_each), [`record_each`](crate::Reservation::record_each),
     /// [`extend_each`](crate::Reservation::extend_each) and
     /// [`charge_more_each`](crate::Reservation::charge_more_each) address it. Rules may share a unit.
-    /// Defaults to none.
-    ///
     /// The names of policies do not serve for that, because plans from a database have different ones.
-    pub const fn unit(mut self, unit: &'static str) -> Self {
-        self.unit = Some(unit);
-        self
+    pub fn unit(self, unit: &'static str) -> Self {
+        Self { unit: Some(unit), shown_unit: RuleUnit::named(unit), ..self }
     }
 
     /// Like [`reserve`](Self::reserve), but refunds the estimate if nothing was settled or recorded when the
@@ -387,13 +403,15 @@ impl Rule {
     /// has no policy for it: a source that expects an identity has none for a preflight without one.
     pub(super) fn charge(&self, at: usize, key: Key, cost: u64, request: &Parts) -> Answer<Option<Charge>> {
         if let Some(policy) = self.policy.constant() {
-            return Answer::ready(Ok(Some(Charge::of(policy.clone(), key, cost).by_rule(at))));
+            return Answer::ready(Ok(Some(
+                Charge::of(policy.clone(), key, cost).by_rule(at, self.shown_unit),
+            )));
         }
-        let policy = self.policy.policy(request, &key);
+        let (policy, unit) = (self.policy.policy(request, &key), self.shown_unit);
         let lacks = |error: &Error| error.kind().is_clients() || error.kind() == ErrorKind::MissingSetup;
         policy.then(move |policy| match policy {
             Err(error) if key.lacks_identity() && lacks(&error) => Ok(None),
-            policy => Ok(policy?.map(|policy| Charge::of(policy, key, cost).by_rule(at))),
+            policy => Ok(policy?.map(|policy| Charge::of(policy, key, cost).by_rule(at, unit))),
         })
     }
 

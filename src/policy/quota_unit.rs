@@ -4,8 +4,9 @@ use std::{fmt, str::FromStr};
 
 use crate::base::Error;
 
-/// What a unit of a policy's quota is, as the header `RateLimit-Policy` reports it. It does not change what
-/// is charged.
+/// What a unit of a policy's quota is, as the header `RateLimit-Policy` reports it: the units that the
+/// standard registers. It does not change what is charged. For others, such as tokens, see
+/// [`Rule::unit`](crate::Rule::unit).
 ///
 /// Parsed from and printed as `requests` or `content-bytes`, the quota units of the header; with the feature
 /// `serde`, also in configuration files.

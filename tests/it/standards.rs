@@ -1000,6 +1000,30 @@ async fn the_next_text_leaves_out_a_window_where_no_number_would_be_right() {
         ("no window has begun", costing(window(), 0), r#""p";q=5;w=3600"#, r#""p";a=5;c=0"#),
         ("above the capacity", costing(hourly(), 6), r#""p";q=5;w=3600"#, r#""p";a=5;c=6"#),
         ("bytes", costing(bytes(), 4), r#""p";q=5;qu="content-bytes";w=3600"#, r#""p";a=1;w=720;c=4"#),
+        (
+            "tokens",
+            costing(hourly(), 4).unit("tokens"),
+            r#""p";q=5;qu="tokens";w=3600"#,
+            r#""p";a=1;w=720;c=4"#,
+        ),
+        (
+            "a unit with quotes",
+            costing(hourly(), 4).unit("\"a\\"),
+            r#""p";q=5;qu="\"a\\";w=3600"#,
+            r#""p";a=1;w=720;c=4"#,
+        ),
+        (
+            "a unit that no String can have",
+            costing(hourly(), 4).unit("\u{20ac}"),
+            r#""p";q=5;w=3600"#,
+            r#""p";a=1;w=720;c=4"#,
+        ),
+        (
+            "requests by name",
+            costing(hourly(), 4).unit("requests"),
+            r#""p";q=5;w=3600"#,
+            r#""p";a=1;w=720;c=4"#,
+        ),
         ("permits", costing(slots, 1), r#""p";q=2;qu="concurrent-requests""#, r#""p";a=1;c=1"#),
         ("below a second", costing(short, 1), r#""p";q=4"#, r#""p";a=3;w=1;c=1"#),
     ];

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, Limiter, MemoryStore, Policy,
-    Quota, RateLimitLayer, Rejection, Rule,
+    PolicySource, Quota, RateLimitLayer, Rejection, Rule,
     layer::Rules,
-    policy::{Enforcement, Penalty},
+    policy::{Enforcement, Penalty, QuotaUnit},
     store::{Action, ManualClock, Store},
 };
 use tower_ratelimit_extra::usage::Usage;
@@ -120,7 +120,7 @@ async fn a_client_sees_its_own_counts_and_no_key() {
         response.body(),
         &json!({ "limits": [{
             "policy": "a", "quota": "5/min", "unit": "requests", "capacity": 5, "used": 3, "remaining": 2,
-            "reset_after": 36.0, "banned_for": null,
+            "owed": 0, "reset_after": 36.0, "banned_for": null,
         }] })
     );
 }
@@ -220,6 +220,45 @@ async fn a_ban_is_shown_with_its_rest() {
     let response = send(&app(&layer, Usage::new(&layer)), request("/usage", "k1")).await;
     let limit = &response.body()["limits"][0];
     assert_eq!((&limit["banned_for"], &limit["remaining"]), (&json!(90.0), &json!(0)));
+}
+
+#[tokio::test]
+async fn each_limit_has_the_unit_that_it_counts_and_what_is_owed() {
+    let header = || Header::new("x-api-key");
+    let tokens = Policy::new("tokens", Quota::per_hour(1_000)).max_debt(500);
+    let bytes = Policy::new("bytes", Quota::per_hour(1_000)).quota_unit(QuotaUnit::ContentBytes);
+    let money = Policy::new("money", Quota::per_month(9_000));
+    let plans = PolicySource::per_request(move |_: &Parts, _: &Key| money.clone());
+    let rules = Rules::new()
+        .always(Rule::new(tokens.clone(), header()).cost(|_| 10).reserve().unit("tokens"))
+        .always(Rule::new(plans, header()).cost(|_| 20).reserve().unit("micro-dollars"))
+        .always(Rule::new(bytes, header()))
+        .always(Rule::new(Policy::concurrency("exports", 3), header()))
+        .always(rule("requests", 5));
+    let layer = RateLimitLayer::with_rules(Noted::new(), rules);
+    let app = app(&layer, Usage::new(&layer));
+    let limits = async || send(&app, request("/usage", "k1")).await.into_body()["limits"].clone();
+    let of = |limit: &Value| [limit["policy"].clone(), limit["unit"].clone(), limit["quota"].clone()];
+    let units: Vec<_> = limits().await.as_array().unwrap().iter().map(of).collect();
+    let expected = [
+        ["tokens", "tokens", "1000/h"],
+        ["money", "micro-dollars", "9000/month"],
+        ["bytes", "content-bytes", "1000/h"],
+        ["exports", "concurrent-requests", "3 at a time"],
+        ["requests", "requests", "5/min"],
+    ];
+    assert_eq!(units, expected.map(|row| row.map(|cell| json!(cell))));
+    assert!(limits().await.as_array().unwrap().iter().all(|limit| limit["owed"] == 0));
+
+    let limiter = layer.limiter();
+    let charged = limiter.check(&tokens, &Key::new("k1"), 1).await.unwrap();
+    limiter.debit(&charged, 1_299).await.unwrap();
+    let limit = limits().await[0].clone();
+    assert_eq!(
+        (&limit["used"], &limit["remaining"], &limit["owed"]),
+        (&json!(1_000), &json!(0), &json!(300))
+    );
+    assert!(limit["reset_after"].as_f64().unwrap() > 4_600.0, "{limit}");
 }
 
 /// A store that is down.

@@ -13,29 +13,35 @@ pub(super) struct Report<'a> {
 struct Limit<'a> {
     policy: &'a str,
     quota: String,
-    unit: String,
+    unit: &'a str,
     capacity: u64,
     used: u64,
     remaining: u64,
+    owed: u64,
     reset_after: f64,
     banned_for: Option<f64>,
 }
 
-pub(super) fn report(outcomes: &[Outcome]) -> Report<'_> {
-    let limit = |outcome| {
-        let outcome: &Outcome = outcome;
-        let policy = outcome.policy();
-        let (capacity, remaining) = (policy.capacity(), outcome.remaining());
-        Limit {
-            policy: policy.name(),
-            quota: policy.quota().to_string(),
-            unit: policy.settings().quota_unit.to_string(),
-            capacity,
-            used: capacity.saturating_sub(remaining),
-            remaining,
-            reset_after: outcome.reset_after().as_secs_f64(),
-            banned_for: outcome.banned_for().map(|rest| rest.as_secs_f64()),
-        }
-    };
-    Report { limits: outcomes.iter().map(limit).collect() }
+/// The outcomes, each with the units that the client owes.
+pub(super) fn report(outcomes: &[(Outcome, u64)]) -> Report<'_> {
+    Report { limits: outcomes.iter().map(|(outcome, owed)| limit(outcome, *owed)).collect() }
+}
+
+fn limit(outcome: &Outcome, owed: u64) -> Limit<'_> {
+    let policy = outcome.policy();
+    let (capacity, remaining) = (policy.capacity(), outcome.remaining());
+    // The period of permits is how long one is kept if its process is gone.
+    let quota =
+        if policy.has_permits() { format!("{capacity} at a time") } else { policy.quota().to_string() };
+    Limit {
+        policy: policy.name(),
+        quota,
+        unit: outcome.charge().unit(),
+        capacity,
+        used: capacity.saturating_sub(remaining),
+        remaining,
+        owed,
+        reset_after: outcome.reset_after().as_secs_f64(),
+        banned_for: outcome.banned_for().map(|rest| rest.as_secs_f64()),
+    }
 }

@@ -9,7 +9,9 @@ use axum::{
     routing::{MethodRouter, get},
 };
 use http::{Method, Uri, request::Parts};
-use tower_ratelimit::{Charge, RateLimitLayer, Rejection, policy::Enforcement};
+use tower_ratelimit::{
+    Charge, Error, Limiter, RateLimitLayer, Rejection, decision::Outcome, policy::Enforcement,
+};
 
 use super::report::report;
 use crate::reply::json;
@@ -24,14 +26,16 @@ use crate::reply::json;
 /// {
 ///   "limits": [{
 ///     "policy": "search", "quota": "100/min", "unit": "requests",
-///     "capacity": 100, "used": 40, "remaining": 60, "reset_after": 24.0, "banned_for": null
+///     "capacity": 100, "used": 40, "remaining": 60, "owed": 0, "reset_after": 24.0, "banned_for": null
 ///   }]
 /// }
 /// ```
 ///
-/// Times are in seconds from now. After `reset_after`, nothing is used any more if the client sends nothing.
+/// `unit` is what the policy [counts](tower_ratelimit::Charge::unit), such as `tokens`, and `owed` the client's
+/// [debt](tower_ratelimit::Policy::max_debt), which is used in addition to `capacity`. Times are in seconds from now. After `reset_after`, nothing is used any more if the client sends nothing.
 /// `banned_for` is the remaining time of a [ban](tower_ratelimit::Policy::penalty). For a
-/// [concurrency](tower_ratelimit::Policy::concurrency) policy, `used` are the requests in flight.
+/// [concurrency](tower_ratelimit::Policy::concurrency) policy, `quota` is such as `3 at a time`, and `used`
+/// are the requests in flight.
 ///
 /// A client that the layer would reject, because it is blocked or cannot be identified, gets that rejection.
 /// If the store cannot answer, the response is 503. An exempt client has no limits. Shadow policies are not
@@ -39,7 +43,8 @@ use crate::reply::json;
 ///
 /// # Where to mount it
 ///
-/// One request reads the store once for each layer, so put a limit by address in front. Inside the layer
+/// One request reads the store once for each layer, and once more for each policy with debt of which
+/// nothing remains, so put a limit by address in front. Inside the layer
 /// whose limits it shows, a request to it is charged too, and a denied client cannot read it.
 ///
 /// Mount it only where it gets the requests that the layer would get: behind the same authentication, and the
@@ -75,9 +80,9 @@ use crate::reply::json;
 ///     serde_json::from_slice::<serde_json::Value>(&body)?,
 ///     serde_json::json!({ "limits": [
 ///         { "policy": "all", "quota": "60/min", "unit": "requests", "capacity": 60, "used": 1, "remaining": 59,
-///           "reset_after": 1.0, "banned_for": null },
+///           "owed": 0, "reset_after": 1.0, "banned_for": null },
 ///         { "policy": "search", "quota": "10/min", "unit": "requests", "capacity": 10, "used": 1, "remaining": 9,
-///           "reset_after": 6.0, "banned_for": null },
+///           "owed": 0, "reset_after": 6.0, "banned_for": null },
 ///     ] })
 /// );
 /// # Ok(())
@@ -144,7 +149,7 @@ impl Usage {
         &self,
         layer: &RateLimitLayer,
         request: &Parts,
-    ) -> Result<Vec<tower_ratelimit::decision::Outcome>, Rejection> {
+    ) -> Result<Vec<(Outcome, u64)>, Rejection> {
         let mut charges: Vec<Charge> = Vec::new();
         for request in self.asked(request) {
             for (charge, _) in layer.charges(&request).await? {
@@ -165,7 +170,7 @@ impl Usage {
         let decision = limiter.peek_all(&charges).await.map_err(Rejection::Unavailable)?;
         match decision.failure() {
             Some(failure) => Err(Rejection::Unavailable(failure.clone())),
-            None => Ok(decision.outcomes().to_vec()),
+            None => owed(&limiter, decision.outcomes()).await.map_err(Rejection::Unavailable),
         }
     }
 
@@ -185,6 +190,21 @@ impl Usage {
         });
         asked.collect()
     }
+}
+
+/// The outcomes, each with the units that the client owes.
+async fn owed(limiter: &Limiter, outcomes: &[Outcome]) -> Result<Vec<(Outcome, u64)>, Error> {
+    let mut all = Vec::with_capacity(outcomes.len());
+    for outcome in outcomes {
+        // Who owes units has none left.
+        let owed = if outcome.remaining() == 0 {
+            limiter.operator().owed(outcome.policy(), outcome.charge().key()).await?
+        } else {
+            0
+        };
+        all.push((outcome.clone(), owed));
+    }
+    Ok(all)
 }
 
 impl fmt::Debug for Usage {

@@ -12,7 +12,7 @@ use crate::{
     algorithm::Replenishment,
     base::time::seconds_up,
     decision::{Decision, Outcome},
-    policy::{Policy, QuotaUnit},
+    policy::{Policy, QuotaUnit, push_quoted},
     response::rejection::MAX_RETRY_AFTER,
 };
 
@@ -32,24 +32,23 @@ fn is_dictionary(value: &HeaderValue) -> bool {
 
 /// `"burst";q=100;w=60, "day";q=1000;w=86400`: the policies of `outcomes`.
 pub(super) fn policy_items<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> Option<HeaderValue> {
-    value(list(outcomes.map(|outcome| policy_item(outcome.policy()))))
+    value(list(outcomes.map(|outcome| policy_item(outcome))))
 }
 
 /// `"burst";q=100;w=60`
-fn policy_item(policy: &Policy) -> String {
+fn policy_item(outcome: &Outcome) -> String {
+    let policy = outcome.policy();
     let mut buffer = itoa::Buffer::new();
     let limit = digits(&mut buffer, policy.quota().limit());
-    let window = if policy.has_permits() {
-        // The period of its quota is how long a permit is kept, and no window.
-        ";qu=\"concurrent-requests\"".into()
-    } else {
-        window(policy)
-    };
-    let unit = match policy.settings().quota_unit {
-        QuotaUnit::Requests => "",
-        QuotaUnit::ContentBytes => ";qu=\"content-bytes\"",
-    };
-    [policy.quoted_name(), ";q=", limit, unit, &window].concat()
+    let mut unit = String::new();
+    let name = outcome.charge().unit();
+    // Requests are the default, and a String has printable ASCII only.
+    if name != QuotaUnit::Requests.as_str() && name.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
+        unit.push_str(";qu=");
+        push_quoted(&mut unit, name);
+    }
+    // The period of permits is how long one is kept, and no window.
+    [policy.quoted_name(), ";q=", limit, &unit, &window(policy)].concat()
 }
 
 /// `;w=60`. A window below a second is left out. That of a calendar period is nominal, such as 30 days for a

@@ -125,11 +125,15 @@ impl Limiter {
     /// Calls `hook` whenever a key has used a share of a quota that its policy [notifies
     /// at](Policy::notify_at), for all limiters and layers on this store, in this process.
     ///
-    /// Each time that the use of a key rises to a share, one event is reported, by the instance that made the
-    /// charge: over all instances at most once, and exactly once unless the reply of the store is lost. Charges
-    /// of layers and handlers count, debits and settlements too, and after an outage what was charged then.
-    /// After a refund, the use can rise to the share again: [`ThresholdEvent::id`] is the same for such a
-    /// repeat.
+    /// When the use of a key rises to a share, one event is reported, by the instance that made the charge: over
+    /// all instances at most once, and exactly once unless the reply of the store is lost. Charges of layers and
+    /// handlers count, debits and settlements too, and after an outage what was charged then.
+    ///
+    /// After a refund, the use can rise to the share again, and without windows each time that units have become
+    /// available again. A process reports such repeats only once for each window or, without windows, after a
+    /// period in which the share was not reached. Another instance may report one: its [`ThresholdEvent::id`] is
+    /// the same if there are windows. Of 4,096 shares that were reached in this process, the earliest is
+    /// forgotten.
     ///
     /// `hook` runs where the decision was made and delays the request, so send or spawn what takes longer.
     ///
@@ -152,10 +156,10 @@ impl Limiter {
     /// let (percent, used, id) = receiver.try_recv().unwrap();
     /// assert_eq!((percent, used), (80, 810));
     ///
-    /// // After a refund, it is reached again: the event has the same id.
+    /// assert!(id.starts_with("plan:"));
+    ///
+    /// // After a refund, it is reached again, and not reported again.
     /// limiter.refund(&charged, 20).await?;
-    /// limiter.check(&plan, &acme, 30).await?;
-    /// assert_eq!(receiver.try_recv().unwrap(), (80, 820, id));
     /// limiter.check(&plan, &acme, 30).await?;
     /// assert!(receiver.try_recv().is_err());
     /// # Ok(())
@@ -345,19 +349,58 @@ impl Limiter {
         cost: u64,
         patience: Duration,
     ) -> Result<Decision, Error> {
+        self.wait_all(&[Charge::new(policy, key, cost)], patience).await
+    }
+
+    /// Makes all of `charges`, in one atomic step, as soon as all of them are admitted, and waits for that up to
+    /// `patience`: [`wait`](Self::wait) for several policies, such as a partner's limits per second and per hour.
+    ///
+    /// It waits for the policy that takes longest, so nothing is charged by one while another one denies. If a
+    /// [queue](crate::algorithm::LeakyBucket::queue) among them delays the request for longer than the remaining
+    /// patience, all of them are refunded. Everything else is as for `wait`, with each policy's failure mode.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`check_all`](Self::check_all).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{Charge, Key, Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let limiter = Limiter::new(MemoryStore::new());
+    /// let fast = Policy::new("per-second", Quota::per_second(100).burst(1));
+    /// let slow = Policy::new("per-hour", Quota::per_hour(3));
+    /// let partner = Key::new("partner");
+    /// let charges = [&fast, &slow].map(|policy| Charge::new(policy, &partner, 1));
+    ///
+    /// for _ in 0..3 {
+    ///     assert!(limiter.wait_all(&charges, Duration::from_secs(5)).await?.is_admitted());
+    /// }
+    /// // The fourth call of the hour is put back, with its wait. The limit per second was not charged.
+    /// let denied = limiter.wait_all(&charges, Duration::from_secs(5)).await?;
+    /// assert!(denied.retry_after() > Some(Duration::from_secs(1_000)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn wait_all(&self, charges: &[Charge], patience: Duration) -> Result<Decision, Error> {
         let mut waited = WaitState::new(patience);
-        let decision = self.check_until(&[Charge::new(policy, key, cost)], &mut waited, || {}).await?;
+        let decision = self.check_until(charges, &mut waited, || {}).await?;
         let Some(delay) = decision.delay() else { return Ok(decision) };
-        let late = delay.saturating_sub(waited.left());
-        if late.is_zero() {
+        let left = waited.left();
+        if delay <= left {
             sleep(delay).await;
             return Ok(decision.after_delay());
         }
         self.enforced(|| {
-            let refund = self.refund(&decision, cost);
+            let refund = self.refund(&decision, u64::MAX);
             // The decision of a refund that failed may have no outcomes, so it only updates the first
             // decision.
-            refund.map(move |refunded| decision.updated(&refunded).map(|one| one.denying(late)))
+            refund
+                .map(move |refunded| decision.updated(&refunded).map(|one| decision.denied_after(one, left)))
         })
         .await
     }

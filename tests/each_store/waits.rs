@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tokio::time::timeout;
-use tower_ratelimit::{Key, Policy, Quota, algorithm::LeakyBucket, store::ManualClock};
+use tower_ratelimit::{Charge, Key, Policy, Quota, algorithm::LeakyBucket, store::ManualClock};
 
 use crate::stores::{on_a_clock, stores};
 
@@ -24,6 +24,44 @@ async fn each_wait_ends_with_an_admission_on_each_store() {
             });
             futures_util::future::join_all(waits).await;
         }
+    }
+}
+
+#[tokio::test]
+async fn a_wait_for_several_policies_charges_all_or_nothing_on_each_store() {
+    let quick = Policy::new("quick", Quota::per_second(200).burst(1));
+    let slow = Policy::new("slow", Quota::per_day(4));
+    let queue = Policy::new("queue", Quota::per_second(10)).algorithm(LeakyBucket::queue(LONG));
+    let slots = Policy::concurrency("slots", 1);
+    for (name, limiter) in stores("waits-for-all").await {
+        let key = Key::new("partner");
+        let all = [&quick, &slow].map(|policy| Charge::new(policy, &key, 1));
+        let left = async |policy| limiter.peek(policy, &key, 0).await.unwrap().remaining();
+        let waits = (0..4).map(|_| async {
+            let decision = limiter.wait_all(&all, LONG).await.unwrap();
+            assert!(decision.is_admitted() && decision.outcomes().len() == 2, "{name}: {decision:?}");
+        });
+        futures_util::future::join_all(waits).await;
+        assert!(limiter.wait(&quick, &key, 0, LONG).await.unwrap().is_admitted(), "{name}");
+
+        // The day is used up, and its next unit is further away than the patience.
+        let denied = limiter.wait_all(&all, Duration::from_secs(5)).await.unwrap();
+        assert!(denied.is_denied() && denied.retry_after() > Some(LONG), "{name}: {denied:?}");
+        assert!(limiter.wait(&quick, &key, 1, LONG).await.unwrap().is_admitted(), "{name}");
+
+        // A turn of the queue that is too late is refunded under all policies, and releases the permit.
+        limiter.operator().reset(&slow, &key).await.unwrap();
+        let charges = [&queue, &slow, &slots].map(|policy| Charge::new(policy, &key, 1));
+        assert!(limiter.wait(&queue, &key, 5, LONG).await.unwrap().is_admitted(), "{name}");
+        let denied = limiter.wait_all(&charges, Duration::ZERO).await.unwrap();
+        assert!(denied.is_denied() && !denied.is_admitted(), "{name}: {denied:?}");
+        let by: Vec<_> = denied.outcomes().iter().map(|one| one.verdict().is_denied()).collect();
+        assert_eq!(by, [true, false, false], "{name}: {denied:?}");
+        assert!(denied.outcomes().iter().all(|one| one.granted() == 0), "{name}: {denied:?}");
+        assert_eq!(left(&slow).await, Some(4), "{name}");
+        let waited = limiter.wait_all(&charges, LONG).await.unwrap();
+        assert!(waited.is_admitted() && waited.delay().is_none(), "{name}: {waited:?}");
+        assert_eq!((left(&slow).await, left(&slots).await), (Some(3), Some(0)), "{name}");
     }
 }
 

@@ -21,6 +21,7 @@ const ROWS: &[&[&str]] = &[
         "store/clock.rs",
         "store/list.rs",
         "store/outage/counts.rs",
+        "store/reported.rs",
         "store/store.rs",
         "store/watchers.rs",
     ],

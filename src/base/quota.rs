@@ -455,14 +455,28 @@ impl FromStr for Quota {
 
     fn from_str(text: &str) -> Result<Self, Error> {
         let invalid = |problem| invalid!("invalid quota `{text}`: {problem}");
-        let (limit, period, burst) = split(text).ok_or_else(|| invalid(FORM))?;
+        let (limit, period, burst) = split(text).ok_or_else(|| invalid(hint(text)))?;
         let quota = match calendar_period(period) {
             Some((1, period)) => Self::by_calendar(limit, period),
             Some(_) => return Err(invalid(ONE_CALENDAR_PERIOD)),
-            None => Self::checked(limit, micros(period).ok_or_else(|| invalid(FORM))?),
+            None => Self::checked(limit, micros(period).ok_or_else(|| invalid(hint(text)))?),
         };
         let quota = quota.map_err(invalid)?;
         burst.map_or(Ok(quota), |burst| quota.with_burst(burst)).map_err(invalid)
+    }
+}
+
+/// What to write in the place of a text that is not a quota.
+fn hint(text: &str) -> &'static str {
+    let lower = text.trim().to_ascii_lowercase();
+    if lower.contains('.') {
+        "numbers are whole: write `3/2s` for 1.5 a second, `100/90min` for an hour and a half"
+    } else if ["rps", "rpm", "rph", "rpd"].iter().any(|rate| lower.ends_with(rate)) {
+        "write the period after a slash, such as `600/min`"
+    } else if ["/mo", "/mon", "/mth"].iter().any(|month| lower.replace(' ', "").ends_with(month)) {
+        "a calendar month is `month`, such as `10/month`"
+    } else {
+        FORM
     }
 }
 

@@ -172,7 +172,8 @@ impl EnforcementSwitch {
         POSITIONS[usize::from(self.0.position.load(Ordering::Relaxed))]
     }
 
-    /// Moves the switch, for all layers that share it. Requests that arrive from now on follow it.
+    /// Moves the switch, for all layers that share it. Requests that arrive from now on follow it. This
+    /// logs nothing: log why you move it. Live policies, and the router for operators, log their moves.
     pub fn set(&self, enforcement: Enforcement) {
         let before = self.0.position.swap(enforcement as u8, Ordering::Relaxed);
         self.0.moved(Some(before), Some(enforcement as u8));

@@ -13,14 +13,15 @@
 //! Look for the service `observed` on Jaeger's pages. With Redis, an admitted request is this trace:
 //!
 //! ```text
-//! GET /hello                             the client
-//!   /hello                               the axum service
-//!     ratelimit.decision                 its limit for each API key
-//!       EVALSHA                          the call to Redis
-//!     greeter.Greeter/SayHello           the client of the tonic service
-//!       /greeter.Greeter/SayHello        the tonic service
-//!         ratelimit.decision             its limit for each service
-//!           EVALSHA
+//! example                                the program
+//!   GET /hello                           the client
+//!     /hello                             the axum service
+//!       ratelimit.decision               its limit for each API key
+//!         EVALSHA                        the call to Redis
+//!       greeter.Greeter/SayHello         the client of the tonic service
+//!         /greeter.Greeter/SayHello      the tonic service
+//!           ratelimit.decision           its limit for each service
+//!             EVALSHA
 //! ```
 //!
 //! The denied one ends with a decision whose `ratelimit.verdict` is `denied`. The guide to tracing lists the

@@ -48,8 +48,9 @@ use crate::{
 ///
 /// # The warning
 ///
-/// A forwarding header (`x-forwarded-for`, `forwarded` or `x-real-ip`) is a sign of a proxy. If one of the
-/// first 1,000 requests has one, `PeerIp` logs a warning, once for a value and its clones. A client that
+/// A forwarding header (`x-forwarded-for`, `forwarded` or `x-real-ip`) is a sign of a proxy. If a request
+/// has one, `PeerIp` logs a warning, once for a value and its clones. It checks the first 1,000 requests, and of
+/// the others of a thread one in 1,021, so a proxy whose requests come later is found later. A client that
 /// connects directly can send the header too. Call [`without_warning`](Self::without_warning) if the limit is
 /// meant to be per peer.
 ///

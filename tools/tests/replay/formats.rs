@@ -206,7 +206,7 @@ fn a_malformed_line_has_a_reason() {
         let verdicts = verdicts(&output);
         let error = verdicts[0]["error"].as_str().unwrap_or_else(|| panic!("{format}, {line}: {verdicts:?}"));
         assert!(error.contains(reason), "{format}, {line}: {error}");
-        assert!(errors(&output).contains("1 lines did not parse"), "{}", errors(&output));
+        assert!(errors(&output).contains("1 line did not parse"), "{}", errors(&output));
     }
 }
 

@@ -65,7 +65,7 @@ fn the_report_has_the_numbers_of_the_replay() {
     has("<th scope=\"row\">2026-10-10 13:55:36</th><td>4</td><td>3</td><td>1</td><td>1</td><td>2</td>");
     has("<th scope=\"row\">40 to 50 %</th><td>1</td><td>50.0 %</td>");
     has("<th scope=\"row\">denied</th><td>1</td><td>50.0 %</td>");
-    has("<p>1 lines are malformed and were skipped.</p>");
+    has("<p>Malformed and skipped: 1 line.</p>");
     has("<th scope=\"row\">5</th><td>no address with a space after it</td>");
 }
 

@@ -28,7 +28,7 @@ fn the_smallest_limit_that_denies_one_client_in_a_thousand_is_found() {
         has("3,055 requests of 1,000 clients; a limit may deny 1 of them\nsuggested: 7/min,");
         has("\n           6               3     0.30 %              46      1.5 %\n");
         has("\n           7               1     0.10 %              43      1.4 %  suggested\n");
-        has("the suggested limit denies 1 clients:\n        43  c0\n");
+        has("the suggested limit denies 1 client:\n        43  c0\n");
     }
 }
 

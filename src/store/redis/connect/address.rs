@@ -88,7 +88,7 @@ pub(crate) fn malformed_by(error: &RedisError) -> Error {
     let known = [
         ("database number", "the part after the address is not a database number"),
         ("wildcard", "0.0.0.0 and :: are not addresses of a server"),
-        ("hostname", "it has no host"),
+        ("hostname", "it has no host; the URL of a socket is unix:///path"),
         ("#insecure", "nothing may follow a #"),
         ("UTF-8", "its user or password is not UTF-8"),
         ("rotocol", "its protocol must be resp2 or resp3"),

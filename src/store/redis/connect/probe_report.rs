@@ -25,6 +25,8 @@ use crate::store::redis::transport::slow_text;
 pub struct ProbeReport {
     /// The version from HELLO, which every user may run, or from INFO.
     pub(super) version: Option<String>,
+    /// Whether the server is Valkey.
+    pub(super) is_valkey: bool,
     /// The mode from HELLO: `standalone`, `cluster` or `sentinel`.
     pub(super) mode: Option<String>,
     /// Whether HELLO reports that the server is a replica.
@@ -59,6 +61,7 @@ impl ProbeReport {
         let Ok(fields) = from_redis_value::<HashMap<String, Value>>(reply.clone()) else { return };
         let field = |name: &str| text(fields.get(name)?).and_then(harmless);
         self.version = field("version");
+        self.is_valkey |= field("server").as_deref() == Some("valkey");
         self.mode = field("mode");
         self.is_replica = matches!(field("role").as_deref(), Some("replica" | "slave"));
     }
@@ -74,7 +77,9 @@ impl ProbeReport {
             let line = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
             line.map(|value| value.trim().to_owned()).and_then(harmless)
         };
-        let version = field("valkey_version").or_else(|| field("redis_version"));
+        let valkey = field("valkey_version");
+        self.is_valkey |= valkey.is_some();
+        let version = valkey.or_else(|| field("redis_version"));
         if let Some(version) = version
             && self.version.as_deref().is_none_or(|known| parse(&version) < parse(known))
         {
@@ -93,7 +98,8 @@ impl ProbeReport {
         if let Some(version) = &self.version
             && parse(version).is_some_and(|version| version < (6, 2))
         {
-            let problem = format!("Redis {version} is not supported: upgrade the server to 6.2 or later");
+            let problem =
+                format!("{} {version} is not supported: upgrade the server to 6.2 or later", self.server());
             self.warnings.push(problem);
         }
         if let Some(policy) = self.eviction_policy.as_ref().filter(|policy| evicts_exhausted(policy))
@@ -106,6 +112,10 @@ impl ProbeReport {
         }
         let slow = self.round_trip.filter(|round_trip| *round_trip > deadline);
         self.warnings.extend(slow.map(|round_trip| slow_text(round_trip, deadline)));
+    }
+
+    pub(super) const fn server(&self) -> &'static str {
+        if self.is_valkey { "Valkey" } else { "Redis" }
     }
 
     pub(super) fn round_trip_text(&self) -> String {
@@ -123,7 +133,7 @@ impl ProbeReport {
 /// One line about the server, and one for each problem.
 impl fmt::Display for ProbeReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Redis {}", self.version.as_deref().unwrap_or("of an unknown version"))?;
+        write!(f, "{} {}", self.server(), self.version.as_deref().unwrap_or("of an unknown version"))?;
         if let Some(mode) = &self.mode {
             write!(f, ", {mode}")?;
         }
@@ -183,6 +193,24 @@ mod tests {
                 (Some("7.0.15"), Some("cluster"))
             );
         }
+    }
+
+    #[test]
+    fn valkey_has_its_name() {
+        let info = "# Server\r\nredis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.1.2\r\n";
+        let mut server = ProbeReport::default();
+        server.read_hello(&Value::Array(["server", "valkey", "version", "9.1.2"].map(bulk).to_vec()));
+        assert!(server.to_string().starts_with("Valkey 9.1.2, "), "{server}");
+        // Without HELLO, and with one that says `redis` for older clients.
+        for hello in [&[][..], &["server", "redis", "version", "7.2.4"]] {
+            let mut server = ProbeReport::default();
+            server.read_hello(&Value::Array(hello.iter().copied().map(bulk).collect()));
+            server.read_info(&bulk(info));
+            assert!(server.to_string().starts_with("Valkey "), "{server}");
+        }
+        let mut redis = ProbeReport::default();
+        redis.read_info(&bulk("# Server\r\nredis_version:7.2.4\r\n"));
+        assert!(redis.to_string().starts_with("Redis 7.2.4, "), "{redis}");
     }
 
     #[test]

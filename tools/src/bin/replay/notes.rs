@@ -92,6 +92,11 @@ pub(crate) fn number(number: u64) -> String {
     groups.join(",")
 }
 
+/// A number and what it counts, which needs an s if there are several.
+pub(crate) fn several(count: u64, what: &str) -> String {
+    format!("{} {what}{}", number(count), if count == 1 { "" } else { "s" })
+}
+
 /// The share as a percentage. A share above zero is not shown as zero.
 pub(crate) fn percent(part: u64, whole: u64) -> String {
     let percent = part as f64 * 100.0 / whole.max(1) as f64;

@@ -8,7 +8,7 @@ use crate::{
     engine::Engine,
     formats::{Format, Op},
     input::Input,
-    notes::{number, percent},
+    notes::{number, percent, several},
     options::Options,
     policies::with_limit,
     request::{Request, RuleCharge, Step},
@@ -252,7 +252,7 @@ async fn table(
         .collect();
     denied.sort_unstable_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
     if !denied.is_empty() {
-        text += &format!("\nthe suggested limit denies {} clients:\n", number(denied.len() as u64));
+        text += &format!("\nthe suggested limit denies {}:\n", several(denied.len() as u64, "client"));
     }
     for (denied, client) in denied.iter().take(CLIENTS) {
         text += &format!("{denied:>10}  {client}\n");

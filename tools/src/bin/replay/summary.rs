@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    notes::{number, percent},
+    notes::{number, percent, several},
     rules::Rule,
     tally::{DENIED, REQUESTS, Tally},
     timeline::Timeline,
@@ -21,26 +21,26 @@ pub(crate) fn summary(rules: &[Rule], tally: &Tally, notes: &[String]) -> String
     let mut text = String::new();
     if let ([rule], [policy]) = (rules, &tally.policies[..]) {
         text += &format!(
-            "{}\n{} requests of {} keys, {} denied ({})\n",
+            "{}\n{} of {}, {} denied ({})\n",
             rule.policy.quota(),
-            tally.requests,
-            policy.clients.len(),
-            tally.denied,
+            several(tally.requests, "request"),
+            several(policy.clients.len() as u64, "key"),
+            number(tally.denied),
             percent(tally.denied, tally.requests),
         );
     } else {
         text += &format!(
-            "{} requests, {} denied ({})\n",
-            tally.requests,
-            tally.denied,
+            "{}, {} denied ({})\n",
+            several(tally.requests, "request"),
+            number(tally.denied),
             percent(tally.denied, tally.requests)
         );
     }
     if tally.delayed > 0 {
-        text += &format!("{} admitted after a delay\n", tally.delayed);
+        text += &format!("{} admitted after a delay\n", number(tally.delayed));
     }
     if tally.malformed > 0 {
-        text += &format!("{} lines did not parse; the first:\n", tally.malformed);
+        text += &format!("{} did not parse; the first:\n", several(tally.malformed, "line"));
         for (line, problem, excerpt) in &tally.shown {
             text += &format!("  line {line}: {problem}: {excerpt}\n");
         }

@@ -6,7 +6,7 @@ use super::{
     time::full,
 };
 use crate::{
-    notes::{number, percent},
+    notes::{number, percent, several},
     tally::{DENIED, FIRST_POLICY, REQUESTS},
 };
 
@@ -135,7 +135,7 @@ pub(super) fn skipped(report: &Report<'_>) -> String {
     let tally = report.tally;
     let mut text = String::new();
     if tally.malformed > 0 {
-        text += &format!("<p>{} lines are malformed and were skipped.</p>", number(tally.malformed));
+        text += &format!("<p>Malformed and skipped: {}.</p>", several(tally.malformed, "line"));
         let rows = tally.shown.iter().map(|(line, problem, excerpt)| {
             let mut cells = vec![number(*line), escaped(problem)];
             if report.shows_keys {

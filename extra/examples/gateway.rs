@@ -29,8 +29,8 @@
 use std::{env, error::Error, net::SocketAddr};
 
 use axum::extract::{Extension, Request};
-use axum::http::{Response, request::Parts};
-use axum::{Json, Router, body::Body, routing::post};
+use axum::http::{Response, StatusCode, request::Parts};
+use axum::{Json, Router, body::Body, response::IntoResponse as _, routing::post};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tower::ServiceExt as _;
@@ -38,7 +38,7 @@ use tower_ratelimit::{
     Key, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota, RateLimitLayer, Reservation, Rule,
     algorithm::FixedWindow, key::from_fn, layer::Rules,
 };
-use tower_ratelimit_extra::body::BufferBodyLayer;
+use tower_ratelimit_extra::body::{BodyBytes, BufferBodyLayer};
 use tower_ratelimit_extra::prices::{Api, Call, Price, Prices, UsageMeter};
 use tower_ratelimit_extra::usage::Usage;
 
@@ -70,13 +70,21 @@ fn rule(meter: &UsageMeter, level: usize) -> Rule {
     meter.money_rule(policy, from_fn(move |request| Some(budgets(request)?.1[level].0.clone())))
 }
 
-/// Sends the request to the vendor. The answer passes unchanged, and is charged what it reports.
+/// Asks the vendor for an answer that reports its usage, regardless of what the client asks for. The answer passes
+/// unchanged, and is charged what it reports.
 async fn complete(
-    Extension(call): Extension<Call>,
+    Extension(mut call): Extension<Call>,
     Extension(vendor): Extension<Router>,
     reservation: Reservation,
     request: Request,
 ) -> Response<Body> {
+    let (mut head, _) = request.into_parts();
+    // The buffer has read the body, and rejects what it does not read.
+    let Ok(mut body) = BodyBytes::of(&head).cloned() else { return StatusCode::BAD_REQUEST.into_response() };
+    if let Err(error) = call.prepare(&mut head.headers, &mut body) {
+        return (StatusCode::BAD_REQUEST, error.to_string()).into_response();
+    }
+    let request = Request::from_parts(head, Body::from(body));
     let Ok(answer) = call.metered(reservation, vendor.oneshot(request)).await;
     answer.map(Body::new)
 }

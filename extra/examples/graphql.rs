@@ -8,8 +8,8 @@
 //! ```
 //!
 //! and, in another terminal, run the lines right after each other. A client has 100 units a minute. A field
-//! costs one unit. The fields in a field with an argument `first`, `last` or `limit` cost as many times more as
-//! the argument asks for.
+//! costs one unit. The fields in a field with an argument `first`, `last` or `limit`, or one with such a member,
+//! cost as many times more as it asks for.
 //!
 //! ```text
 //! curl -i -H 'x-api-key: k-ann' -d '{"query":"{ viewer { name } }"}' http://127.0.0.1:3000/graphql
@@ -35,7 +35,8 @@
 //! ```
 //!
 //! The cost needs no schema. It is a bound only if every list of the schema has such an argument, with a
-//! largest value that the schema enforces. A list without one counts as a single value. Directives are not
+//! largest value that the schema enforces. A list without one counts as a single value. A length that is not a positive integer is
+//! rejected. Directives are not
 //! evaluated: a skipped field costs too.
 //!
 //! `PORT` (3000) is the port, 0 for any free one.
@@ -62,7 +63,7 @@ use tokio::net::TcpListener;
 use tower_ratelimit::{
     Header, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rule, layer::Rules,
 };
-use tower_ratelimit_extra::body::{BodyBytes, BufferBodyLayer};
+use tower_ratelimit_extra::body::{BodyBytes, BufferBodyLayer, StrictNames};
 
 /// The levels of a query. The recursion below ends there, also in fragments that contain themselves.
 const MAX_DEPTH: usize = 10;
@@ -71,7 +72,8 @@ const MAX_DEPTH: usize = 10;
 #[derive(Clone, Copy)]
 struct Complexity(u64);
 
-/// A GraphQL request. `serde` fails if a member occurs twice, of which the service might read the other one.
+/// A GraphQL request. `serde` fails if a member occurs twice, and `StrictNames` if it occurs in another case: the
+/// service might read the other one.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct GraphQl<'a> {
@@ -83,7 +85,7 @@ struct GraphQl<'a> {
 
 impl Complexity {
     fn of(body: &BodyBytes) -> Result<Self, Box<dyn Error>> {
-        let request: GraphQl<'_> = serde_json::from_slice(body.get()?)
+        let StrictNames(request): StrictNames<GraphQl<'_>> = serde_json::from_slice(body.get()?)
             .map_err(|_| "the body of the request is not a GraphQL request")?;
         let document = parse_query::<&str>(&request.query).map_err(|_| "the query is not valid GraphQL")?;
         let (mut operations, mut fragments) = (Vec::new(), HashMap::new());
@@ -138,7 +140,9 @@ impl<'a> Costs<'a> {
         for item in &selection.items {
             let (inner, factor, own) = match item {
                 Selection::Field(field) if field.selection_set.items.is_empty() => (Cost::default(), 1, 1),
-                Selection::Field(field) => (self.within(&field.selection_set, depth)?, self.length(field), 1),
+                Selection::Field(field) => {
+                    (self.within(&field.selection_set, depth)?, self.length(field)?, 1)
+                }
                 Selection::InlineFragment(fragment) => (self.within(&fragment.selection_set, depth)?, 1, 0),
                 Selection::FragmentSpread(spread) => (self.fragment(spread.fragment_name, depth)?, 1, 0),
             };
@@ -169,17 +173,74 @@ impl<'a> Costs<'a> {
         Ok(cost)
     }
 
-    /// The number of values that a field asks for.
-    fn length(&self, field: &Field<'a, &'a str>) -> u64 {
-        let lengths = field.arguments.iter().filter(|(name, _)| matches!(*name, "first" | "last" | "limit"));
-        let lengths = lengths.map(|(_, value)| match value {
-            Argument::Int(length) => length.as_i64(),
-            Argument::Variable(name) => self.variables.get(*name).and_then(Value::as_i64),
-            _ => None,
-        });
-        // A length that is not known here, such as the default of a variable, counts as a long one.
-        lengths.map(|length| length.map_or(100, |length| length.max(0) as u64)).max().unwrap_or(1)
+    /// The number of values that a field asks for: the highest length in its arguments.
+    fn length(&self, field: &Field<'a, &'a str>) -> Result<u64, String> {
+        let mut longest = None;
+        for (name, value) in &field.arguments {
+            longest = longest.max(self.length_of(name, value)?);
+        }
+        Ok(longest.unwrap_or(1))
     }
+
+    /// The highest length in the argument `name`, also in `page: { first: 10 }`. The parser bounds its depth.
+    fn length_of(&self, name: &str, value: &Argument<'a, &'a str>) -> Result<Option<u64>, String> {
+        let mut longest = None;
+        match value {
+            Argument::Variable(variable) => return length_of_json(name, self.variables.get(*variable)),
+            Argument::Object(members) => {
+                for (name, value) in members {
+                    longest = longest.max(self.length_of(name, value)?);
+                }
+            }
+            Argument::List(values) => {
+                for value in values {
+                    longest = longest.max(self.length_of(name, value)?);
+                }
+            }
+            Argument::Int(length) if is_length(name) => longest = Some(positive(length.as_i64())?),
+            Argument::Null if is_length(name) => longest = Some(UNKNOWN_LENGTH),
+            _ if is_length(name) => return Err(no_length()),
+            _ => {}
+        }
+        Ok(longest)
+    }
+}
+
+/// A length that is not known here, such as the default of a variable, counts as a long one.
+const UNKNOWN_LENGTH: u64 = 100;
+
+fn is_length(name: &str) -> bool {
+    matches!(name, "first" | "last" | "limit")
+}
+
+/// The same as [`Costs::length_of`], for the value of a variable, if it has one.
+fn length_of_json(name: &str, value: Option<&Value>) -> Result<Option<u64>, String> {
+    let mut longest = None;
+    match value {
+        Some(Value::Object(members)) => {
+            for (name, value) in members {
+                longest = longest.max(length_of_json(name, Some(value))?);
+            }
+        }
+        Some(Value::Array(values)) => {
+            for value in values {
+                longest = longest.max(length_of_json(name, Some(value))?);
+            }
+        }
+        None | Some(Value::Null) if is_length(name) => longest = Some(UNKNOWN_LENGTH),
+        Some(value) if is_length(name) => longest = Some(positive(value.as_i64())?),
+        _ => {}
+    }
+    Ok(longest)
+}
+
+/// A service may read 0, -1 or text as no limit.
+fn positive(length: Option<i64>) -> Result<u64, String> {
+    length.and_then(|length| u64::try_from(length).ok()).filter(|length| *length > 0).ok_or_else(no_length)
+}
+
+fn no_length() -> String {
+    "the length of a list must be a positive integer".into()
 }
 
 fn too_deep() -> String {
@@ -203,9 +264,8 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
         .max_total_bytes(32 << 20)
         .reject_unread()
         .parse_with(Complexity::of);
-    // `Complexity` is there: the buffer rejects what has none.
     let complexity = Rule::new(Policy::new("complexity", Quota::per_minute(100)), Header::new("x-api-key"))
-        .cost(|request| request.extensions.get::<Complexity>().map_or(u64::MAX, |cost| cost.0));
+        .cost_from_extension(|complexity: &Complexity| complexity.0);
     let complexity = RateLimitLayer::with_rules(limiter, complexity);
     Router::new().route("/graphql", post(graphql)).layer(complexity).layer(buffer).layer(addresses)
 }

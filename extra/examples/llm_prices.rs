@@ -68,7 +68,8 @@ fn budget() -> Policy {
 
 /// `LivePrices::file` reads them from a file instead, and follows it.
 fn prices() -> Prices {
-    let small = Price::new("0.15", "0.60").cached_input("0.075");
+    // It sends all tokens that it bills, so a client that leaves is charged what it got.
+    let small = Price::new("0.15", "0.60").cached_input("0.075").count_text();
     Prices::new("2025-06")
         .model("small", small)
         // The names with a date.
@@ -77,8 +78,8 @@ fn prices() -> Prices {
 }
 
 /// Stands for the vendor. A proxy sends the request with its own HTTP client.
-async fn vendor(request: Bytes) -> Result<Response<Body>, Infallible> {
-    let request: Value = serde_json::from_slice(&request).unwrap_or_default();
+async fn vendor(_headers: HeaderMap, body: Bytes) -> Result<Response<Body>, Infallible> {
+    let request: Value = serde_json::from_slice(&body).unwrap_or_default();
     let prompt = request["messages"][0]["content"].as_str().unwrap_or_default();
     if prompt == "fail" {
         return Ok(StatusCode::SERVICE_UNAVAILABLE.into_response());
@@ -91,24 +92,31 @@ async fn vendor(request: Bytes) -> Result<Response<Body>, Infallible> {
     }
     let words =
         prompt.split_inclusive(' ').map(|word| json!({ "choices": [{ "delta": { "content": word } }] }));
-    let last = json!({ "choices": [], "usage": usage });
+    let asks = request["stream_options"]["include_usage"] == json!(true);
+    let last = asks.then(|| json!({ "choices": [], "usage": usage }));
     let events =
-        words.chain([last]).map(|event| format!("data: {event}\n\n")).chain(["data: [DONE]\n\n".to_owned()]);
+        words.chain(last).map(|event| format!("data: {event}\n\n")).chain(["data: [DONE]\n\n".to_owned()]);
     Ok(([(header::CONTENT_TYPE, "text/event-stream")], events.collect::<String>()).into_response())
 }
 
 async fn complete(
     State((_, meter)): State<(Limiter, UsageMeter)>,
     reservation: Reservation,
-    request: Bytes,
+    mut headers: HeaderMap,
+    mut body: Bytes,
 ) -> Result<Response<Body>, Rejection> {
-    let call = match meter.call(Api::OpenAiChat, &request) {
+    let prepared = meter.call(Api::OpenAiChat, &body).and_then(|mut call| {
+        // Asks for an answer that can be metered. The client gets what it has asked for.
+        call.prepare(&mut headers, &mut body)?;
+        Ok(call)
+    });
+    let call = match prepared {
         Ok(call) => call,
         Err(error) => return Ok((StatusCode::BAD_REQUEST, error.to_string()).into_response()),
     };
     // Charges what the call may cost, or rejects the request.
     call.charge(&reservation).await?.into_result()?;
-    match call.metered(reservation, vendor(request)).await {
+    match call.metered(reservation, vendor(headers, body)).await {
         Ok(answer) => Ok(answer.map(Body::new)),
         Err(_) => Ok(StatusCode::BAD_GATEWAY.into_response()),
     }

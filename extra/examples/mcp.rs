@@ -60,11 +60,10 @@ use tower_ratelimit_extra::{
     usage::Usage,
 };
 
-/// How often the request calls a tool, or the tool `name`. A request that the buffer does not know has no
-/// body: the one for the usage.
-fn calls(request: &Parts, name: Option<&str>) -> u64 {
+/// How often the request calls a tool, or the tool `name`.
+fn calls(request: &Parts, name: Option<&str>) -> Result<u64, tower_ratelimit::Error> {
     let is_counted = |tool: &&str| name.is_none_or(|name| name == *tool);
-    JsonRpc::of(request).map_or(0, |rpc| rpc.tools().filter(is_counted).count() as u64)
+    Ok(JsonRpc::of(request)?.tools().filter(is_counted).count() as u64)
 }
 
 /// The service. Its SDK would parse the body. Here, what the limits have read is enough.

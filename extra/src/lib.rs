@@ -95,6 +95,8 @@ pub mod prices;
 mod redis_hash;
 #[cfg(any(feature = "admin", feature = "usage"))]
 mod reply;
+#[cfg(any(feature = "body", feature = "prices"))]
+mod strict_names;
 #[cfg(feature = "testing")]
 #[cfg_attr(docsrs, doc(cfg(feature = "testing")))]
 pub mod testing;

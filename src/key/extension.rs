@@ -43,13 +43,20 @@ where
     T: Send + Sync + 'static,
     K: IntoKey,
 {
-    move |request: &Parts| {
-        request.extensions.get::<T>().map(&key).ok_or_else(|| {
-            let value = type_name::<T>();
-            let message = format!(
-                "the request's extensions do not contain `{value}`: add the layer that inserts it outside the rate limit"
-            );
-            Error::new(ErrorKind::MissingSetup, message)
-        })
-    }
+    move |request: &Parts| required(request).map(&key)
+}
+
+/// The value of type `T` in the request's extensions.
+///
+/// # Errors
+///
+/// [`MissingSetup`](ErrorKind::MissingSetup) if the extensions do not contain it.
+pub(crate) fn required<T: Send + Sync + 'static>(request: &Parts) -> Result<&T, Error> {
+    request.extensions.get::<T>().ok_or_else(|| {
+        let value = type_name::<T>();
+        let message = format!(
+            "the request's extensions do not contain `{value}`: add the layer that inserts it outside the rate limit"
+        );
+        Error::new(ErrorKind::MissingSetup, message)
+    })
 }

@@ -89,6 +89,7 @@ pub use self::{
     into_key::IntoKey, ip::TrustedProxies, repeat::Repeat,
 };
 pub(crate) use self::{
+    extension::required,
     extractor::{KeyExtractor, Matcher, matcher},
     ip::preflight_key,
     key::Key,

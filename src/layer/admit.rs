@@ -80,7 +80,7 @@ pub(super) struct FoundKey {
     pub(super) rule: usize,
     pub(super) key: Key,
     /// What the cost function has returned, which runs once for each request.
-    cost: OnceCell<u64>,
+    cost: OnceCell<Result<u64, Box<Error>>>,
 }
 
 impl Admit<'_> {
@@ -194,11 +194,14 @@ impl Admit<'_> {
             };
             match rule.key(request, preflight).now() {
                 Now::Ready(key) => {
-                    let charge = |key| {
-                        Charge::of(policy.clone(), key, rule.cost_of(request)).by_rule(at, rule.shown_unit)
+                    let charge = |key| match rule.cost_of(request) {
+                        Ok(cost) => {
+                            let charge = Charge::of(policy.clone(), key, cost);
+                            Ok(Some(charge.by_rule(at, rule.shown_unit)))
+                        }
+                        Err(error) => Err(*error),
                     };
-                    let charge = key.map(|key| Some(charge(key)));
-                    if let Err(error) = charges.add(charge) {
+                    if let Err(error) = charges.add(key.and_then(charge)) {
                         return Answer::ready(Err(error));
                     }
                 }
@@ -239,7 +242,7 @@ impl Admit<'_> {
     ) -> Answer<Option<Decision>> {
         let of_keys = keys.filter_map(|found| {
             let rule = self.context.rule(found.rule)?;
-            let cost = found.cost(rule, self.request);
+            let cost = found.cost(rule, self.request).ok()?;
             let charge = Charge::of(rule.policy.known()?, found.key.clone(), cost);
             Some(charge.by_rule(found.rule, rule.shown_unit))
         });
@@ -259,11 +262,13 @@ impl Admit<'_> {
         let admission = match identity {
             Ok(Identity::Known(key)) => {
                 return match self.context.rule(0).and_then(|rule| Some((rule, rule.policy.constant()?))) {
-                    Some((rule, policy)) => {
-                        let charge = Charge::of(policy.clone(), key, rule.cost_of(self.request));
-                        let charge = charge.by_rule(0, rule.shown_unit);
-                        self.charge(charge, None)
-                    }
+                    Some((rule, policy)) => match rule.cost_of(self.request) {
+                        Ok(cost) => {
+                            let charge = Charge::of(policy.clone(), key, cost).by_rule(0, rule.shown_unit);
+                            self.charge(charge, None)
+                        }
+                        Err(error) => Now::Ready(self.reject(Rejection::Unidentified(*error))),
+                    },
                     None => self.charge_all(Gathered::with_capacity(1), vec![FoundKey::new(0, key)]),
                 };
             }
@@ -281,8 +286,10 @@ impl Admit<'_> {
     fn charge_all(self, charges: Gathered<Charge>, keys: Vec<FoundKey>) -> Now<Admission, Waiting> {
         let answers = keys.into_iter().filter_map(|found| {
             let rule = self.context.rule(found.rule)?;
-            let cost = found.cost(rule, self.request);
-            Some(rule.charge(found.rule, found.key, cost, self.request))
+            Some(match found.cost(rule, self.request) {
+                Ok(cost) => rule.charge(found.rule, found.key, cost, self.request),
+                Err(error) => Answer::ready(Err(*error)),
+            })
         });
         match gather(answers) {
             Now::Ready(others) => self.charged(others.map(|others| charges.with(others))),
@@ -433,8 +440,8 @@ impl FoundKey {
         Self { rule, key, cost: OnceCell::new() }
     }
 
-    fn cost(&self, rule: &Rule, request: &Parts) -> u64 {
-        *self.cost.get_or_init(|| rule.cost_of(request))
+    fn cost(&self, rule: &Rule, request: &Parts) -> Result<u64, Box<Error>> {
+        self.cost.get_or_init(|| rule.cost_of(request)).clone()
     }
 }
 

@@ -519,7 +519,8 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// The rejection of a request whose client is [blocked](Self::block_if) or cannot be identified.
+    /// The rejection of a request whose client is [blocked](Self::block_if) or cannot be identified, or whose
+    /// [cost](Rule::cost) is unknown, such as one that depends on the body.
     ///
     /// # Example
     ///
@@ -544,6 +545,20 @@ impl RateLimitLayer {
     /// # }
     /// ```
     pub async fn charges(&self, request: &Parts) -> Result<Vec<(Charge, Key)>, Rejection> {
+        self.charges_of(request, Rule::cost_of).await
+    }
+
+    /// [`charges`](Self::charges) of one unit each: no cost is found, which may depend on a body.
+    #[doc(hidden)]
+    pub async fn charges_of_one(&self, request: &Parts) -> Result<Vec<(Charge, Key)>, Rejection> {
+        self.charges_of(request, |_, _| Ok(1)).await
+    }
+
+    async fn charges_of(
+        &self,
+        request: &Parts,
+        cost: fn(&Rule, &Parts) -> Result<u64, Box<Error>>,
+    ) -> Result<Vec<(Charge, Key)>, Rejection> {
         let context = RequestContext::new(self.config.clone(), &request.extensions);
         if context.enforcement == Enforcement::Off {
             return Ok(Vec::new());
@@ -553,10 +568,8 @@ impl RateLimitLayer {
         let mut charges: Vec<(Charge, Key)> = Vec::new();
         for FoundKey { rule, key, .. } in keys {
             let Some(rule) = context.rule(rule) else { continue };
-            let charge = rule
-                .charge(0, key.clone(), rule.cost_of(request), request)
-                .await
-                .map_err(Rejection::Unidentified)?;
+            let cost = cost(rule, request).map_err(|error| Rejection::Unidentified(*error))?;
+            let charge = rule.charge(0, key.clone(), cost, request).await.map_err(Rejection::Unidentified)?;
             let Some(charge) = charge else { continue };
             // A request merges such charges too.
             if self.config.routes.is_none() || !charges.iter_mut().any(|(one, _)| one.merge(&charge)) {

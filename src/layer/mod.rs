@@ -4,6 +4,7 @@ mod admit;
 mod body;
 mod config;
 mod context;
+mod cost;
 mod delayed;
 mod handlers;
 pub(crate) mod layer;
@@ -24,6 +25,7 @@ pub mod future {
 
 pub use self::{
     body::ResponseBody,
+    cost::IntoCost,
     observe::{DecisionEvent, DecisionKind},
     rules::Rules,
     service::RateLimit,

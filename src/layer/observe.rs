@@ -358,9 +358,11 @@ impl Notices {
             log!(
                 warn,
                 policy = outcome.policy().name(),
-                "a request costs more than the policy {:?} admits in one step, which is {}, so it is always denied: \
+                cost = outcome.charge().cost(),
+                "a request costs more than the policy {:?} admits in one step: {} of {}, so it is always denied: \
                  lower its cost, or raise the burst, or the limit if the quota has no burst",
                 outcome.policy().name(),
+                outcome.charge().cost(),
                 outcome.policy().capacity()
             );
         }

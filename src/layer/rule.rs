@@ -4,10 +4,11 @@ use std::{fmt, sync::Arc};
 
 use http::{request::Parts, response};
 
+use super::cost::{Cost, IntoCost, cost};
 use crate::{
     base::{Answer, Error, ErrorKind, Now},
     decision::{Charge, RuleUnit},
-    key::{Key, KeyExtractor, Matcher, matcher, preflight_key},
+    key::{Key, KeyExtractor, Matcher, matcher, preflight_key, required},
     policy::PolicySource,
 };
 
@@ -50,7 +51,7 @@ use crate::{
 pub struct Rule {
     pub(super) key: Arc<dyn KeyExtractor>,
     pub(super) policy: PolicySource,
-    pub(super) cost: Option<Arc<dyn Fn(&Parts) -> u64 + Send + Sync>>,
+    pub(super) cost: Option<Cost>,
     pub(super) skipped: Vec<Matcher>,
     pub(super) counts: Option<CountIf>,
     pub(super) settles: Option<Settles>,
@@ -95,9 +96,85 @@ impl Rule {
     /// unless the store is unavailable and the policy is [`Closed`](crate::FailureMode::Closed): use
     /// [`skip_if`](Self::skip_if) to leave requests out. A cost above the policy's capacity is denied, unless
     /// the store is unavailable and the policy is [`Open`](crate::FailureMode::Open).
-    pub fn cost(mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
-        self.cost = Some(Arc::new(cost));
+    ///
+    /// `units` returns a number, or a `Result` with an [`Error`]. An error rejects the request, as one of a
+    /// [key extractor](KeyExtractor::extract) does: with 400 if the client sent something whose cost is
+    /// unknown, with 500 if the server lacks something, and then the message is logged. Do not return a high
+    /// cost instead: the client would read that it asked for too much.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::{Request, Response, request::Parts};
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{Error, ErrorKind, Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
+    ///
+    /// /// The pages that a request asks for.
+    /// fn pages(request: &Parts) -> Result<u64, Error> {
+    ///     let Some(query) = request.uri.query() else { return Ok(1) };
+    ///     let pages = query.strip_prefix("pages=").and_then(|pages| pages.parse().ok());
+    ///     pages.ok_or_else(|| Error::new(ErrorKind::InvalidIdentity, "the number of pages is invalid"))
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let rule = Rule::new(Policy::new("pages", Quota::per_hour(10)), Key::new("all")).cost(pages);
+    /// let service = RateLimitLayer::with_rules(MemoryStore::new(), rule);
+    /// let service = service.layer(tower::service_fn(|_: Request<String>| async {
+    ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+    /// }));
+    /// for (uri, status) in [("/", 200), ("/?pages=9", 200), ("/?pages=1", 429), ("/?pages=-9", 400)] {
+    ///     let request = Request::get(uri).body(String::new())?;
+    ///     assert_eq!(service.clone().oneshot(request).await?.status(), status);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cost<C: IntoCost>(mut self, units: impl Fn(&Parts) -> C + Send + Sync + 'static) -> Self {
+        self.cost = Some(cost(units));
         self
+    }
+
+    /// Sets the [cost](Self::cost) of a request to the units that `units` returns for a value in its
+    /// extensions, such as what another layer has read of the body.
+    ///
+    /// A request without the value means that the layers are in the wrong order. It is rejected with 500, and
+    /// the name of the type is logged, as [`from_extension`](crate::key::from_extension) does for keys.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::{Request, Response};
+    /// use tower::{Layer, ServiceExt};
+    /// use tower_ratelimit::{Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
+    ///
+    /// #[derive(Clone)]
+    /// struct Orders(Vec<String>);
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let rule = Rule::new(Policy::new("orders", Quota::per_hour(3)), Key::new("all"))
+    ///     .cost_from_extension(|orders: &Orders| orders.0.len() as u64);
+    /// let service = RateLimitLayer::with_rules(MemoryStore::new(), rule);
+    /// let service = service.layer(tower::service_fn(|_: Request<String>| async {
+    ///     Ok::<_, std::convert::Infallible>(Response::new(String::new()))
+    /// }));
+    /// let orders = || Orders(vec!["tea".into(), "milk".into()]);
+    /// for (request, status) in [
+    ///     (Request::get("/").extension(orders()), 200),
+    ///     (Request::get("/").extension(orders()), 429),
+    ///     (Request::get("/"), 500),
+    /// ] {
+    ///     assert_eq!(service.clone().oneshot(request.body(String::new())?).await?.status(), status);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cost_from_extension<T: Send + Sync + 'static>(
+        self,
+        units: impl Fn(&T) -> u64 + Send + Sync + 'static,
+    ) -> Self {
+        self.cost(move |request| required(request).map(&units))
     }
 
     /// Skips the requests that `skipped` matches: this rule does not limit them, and their key is not
@@ -415,8 +492,10 @@ impl Rule {
         })
     }
 
-    pub(super) fn cost_of(&self, request: &Parts) -> u64 {
-        self.cost.as_ref().map_or(1, |cost| cost(request))
+    /// What the cost function returns for `request`.
+    #[inline]
+    pub(super) fn cost_of(&self, request: &Parts) -> Result<u64, Box<Error>> {
+        self.cost.as_ref().map_or(Ok(1), |cost| cost(request))
     }
 }
 

@@ -36,7 +36,7 @@ pub enum Rejection {
     /// key.
     Denied(Decision),
     /// The client could not be identified, either for a charge or for a blocklist, or a
-    /// [`PolicySource`](crate::PolicySource) failed. This is the client's fault for
+    /// [`PolicySource`](crate::PolicySource) or a [cost](crate::Rule::cost) failed. This is the client's fault for
     /// [`MissingIdentity`](ErrorKind::MissingIdentity), [`InvalidIdentity`](ErrorKind::InvalidIdentity) and
     /// [`UnknownIdentity`](ErrorKind::UnknownIdentity), and the server's for every other kind.
     Unidentified(Error),

@@ -181,6 +181,7 @@ async fn graphql_costs_of_hostile_queries_are_counted_in_a_bounded_time() {
         (0..8).map(|at| format!("fragment F{at} on A {{ {} }} ", spreads(at + 1))).collect();
     let exponential = format!("{{ ...F0 }} {fragments} fragment F8 on A {{ a }}");
     let lists = "a(first: 9223372036854775807) { ".repeat(9) + "b" + &" }".repeat(9);
+    let no_length = "The length of a list must be a positive integer.";
     let long = "The cost of the request exceeds the quota; waiting does not help.";
     for (query, status, text) in [
         (&*exponential, 429, long),
@@ -190,13 +191,38 @@ async fn graphql_costs_of_hostile_queries_are_counted_in_a_bounded_time() {
         ("{ ...F }", 400, "The query uses an unknown fragment."),
         (&*"{ a ".repeat(2_000), 400, "The query is not valid GraphQL."),
         ("query A { a } query B { a b c }", 200, "3"),
-        ("{ a(first: 0) { b } }", 200, "1"),
-        ("{ a(first: -5) { b } }", 200, "1"),
+        ("{ a(first: 0) { b } }", 400, no_length),
+        ("{ a(first: -5) { b } }", 400, no_length),
+        ("{ a(first: 9.0) { b } }", 400, no_length),
+        (r#"{ a(first: "9") { b } }"#, 400, no_length),
+        ("{ a(first: 99999999999999999999) { b } }", 400, "The query is not valid GraphQL."),
+        ("{ a(first: null) { b } }", 429, long),
+        ("{ a(page: {first: 1000000}) { b } }", 429, long),
+        ("{ a(page: {size: {last: 7}, after: \"x\"}) { b } }", 200, "8"),
+        ("{ a(pages: [{first: 2}, {limit: 3}], name: \"x\") { b } }", 200, "4"),
+        ("{ a(page: {first: -1}) { b } }", 400, no_length),
         ("query($n: Int = 9) { a(first: $n) { b } }", 429, long),
         ("{ a(first: 2, last: 3) { b } ... on A { c } }", 200, "5"),
     ] {
         let shown: String = query.chars().take(60).collect();
         assert_eq!(graphql_answer(query).await, (status, text.to_owned()), "{shown}");
+    }
+    for (body, status) in [
+        (r#"{"query":"query($n: Int) { a(first: $n) { b } }","variables":{"n":7}}"#, 200),
+        (r#"{"query":"query($n: Int) { a(first: $n) { b } }","variables":{"n":0}}"#, 400),
+        (r#"{"query":"query($n: Int) { a(first: $n) { b } }","variables":{"n":7.5}}"#, 400),
+        (r#"{"query":"query($n: Int) { a(first: $n) { b } }","variables":{"n":"7"}}"#, 400),
+        (r#"{"query":"query($n: Int) { a(first: $n) { b } }","variables":{"n":null}}"#, 429),
+        (r#"{"query":"query($p: Page) { a(page: $p) { b } }","variables":{"p":{"first":1000000}}}"#, 429),
+        (r#"{"query":"query($p: Page) { a(page: $p) { b } }","variables":{"p":[{"last":-1}]}}"#, 400),
+        (r#"{"query":"query($p: Page) { a(page: $p) { b } }","variables":{"p":[{"last":7}]}}"#, 200),
+        (r#"{"query":"{ a }","Query":"{ a(first: 1000000) { b } }"}"#, 400),
+        (r#"{"query":"{ a }","variables":{},"Variables":{}}"#, 400),
+    ] {
+        let server = serve(graphql::app(store())).await;
+        let request = Request::post(format!("http://{server}/graphql")).header("x-api-key", "k1");
+        let response = Client::new().send(request.body(body.to_owned()).unwrap()).await;
+        assert_eq!(response.status(), status, "{body}: {}", response.body());
     }
 }
 

@@ -30,6 +30,7 @@ use tower_ratelimit::{
 use tower_ratelimit_extra::explain::Explanation;
 use tower_ratelimit_extra::{
     admin::Admin,
+    body::BufferBodyLayer,
     live::{Blocklist, LivePolicies},
     lookup::Lookup,
     prices::{Api, Price, Prices, UsageMeter},
@@ -675,7 +676,28 @@ async fn a_cost_that_is_never_admitted_is_logged_once() {
     for _ in 0..3 {
         assert_eq!(ask(&layer, get()).await.status(), 429);
     }
-    assert_eq!(lines.with("admits in one step, which is 10"), 1, "{}", lines.text());
+    assert_eq!(lines.with("the policy \"second\" admits in one step: 11 of 10"), 1, "{}", lines.text());
+    assert_eq!(lines.with(" cost=11"), 1, "{}", lines.text());
+}
+
+#[tokio::test]
+async fn a_buffer_inside_the_limits_is_logged_with_what_is_missing() {
+    let (lines, _guard) = listen();
+    let meter = UsageMeter::new(Prices::new("1").model("model", Price::new("1", "1")));
+    let rules = Rules::new()
+        .always(meter.tokens_rule(day("tokens", 100), Key::new("all")))
+        .always(meter.money_rule(day("money", 100), Key::new("all")));
+    let limits = RateLimitLayer::with_rules(MemoryStore::new(), rules);
+    let buffer = BufferBodyLayer::new(100).parse_with(meter.parser(Api::OpenAiChat));
+    // In the wrong order.
+    let app = Router::new().route("/", post(async || "")).layer(buffer).layer(limits);
+    for _ in 0..3 {
+        let request = Request::post("/").body(Body::from(r#"{ "model": "model" }"#)).unwrap();
+        assert_eq!(app.clone().oneshot(request).await.unwrap().status(), 500);
+    }
+    assert_eq!(lines.with("misconfigured"), 1, "{}", lines.text());
+    let missing = "the request's extensions do not contain `tower_ratelimit_extra::prices::call::Call`";
+    assert_eq!(lines.with(missing), 1, "{}", lines.text());
 }
 
 /// A policy whose decisions fail while Redis is unavailable.

@@ -12,6 +12,7 @@ mod client_ip;
 mod composition;
 mod concurrency_policy;
 mod connect_errors;
+mod costs;
 mod credentials;
 mod custom_algorithm;
 mod custom_twin;

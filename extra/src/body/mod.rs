@@ -20,10 +20,7 @@
 //! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let per_ip = RateLimitLayer::new(MemoryStore::new(), Policy::new("ip", Quota::per_hour(9)), Key::new("127.0.0.1"));
 //! // A line of the body costs a unit.
-//! let lines = |request: &Parts| match BodyBytes::of(request) {
-//!     Ok(bytes) => bytes.split(|byte| *byte == b'\n').count() as u64,
-//!     Err(_) => u64::MAX,
-//! };
+//! let lines = |request: &Parts| Ok(BodyBytes::of(request)?.split(|byte| *byte == b'\n').count() as u64);
 //! let per_line = Rule::new(Policy::new("lines", Quota::per_hour(3)), Key::new("all")).cost(lines);
 //! let buffer = BufferBodyLayer::new(16).timeout(Duration::from_secs(5)).max_total_bytes(1 << 20).reject_unread();
 //! let app = Router::new()
@@ -74,3 +71,4 @@ pub use self::{
     response::ResponseBody,
     service::BufferBody,
 };
+pub use crate::strict_names::StrictNames;

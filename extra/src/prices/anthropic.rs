@@ -64,5 +64,5 @@ pub(super) fn read(json: &[u8]) -> Option<Chunk> {
         "message_delta" => (None, usage.map(|usage| usage.report())),
         _ => (None, None),
     };
-    Some(Chunk { text: text.unwrap_or_default().0, report, is_error: error.is_some() })
+    Some(Chunk { text: text.unwrap_or_default().0, report, is_error: error.is_some(), is_only_usage: false })
 }

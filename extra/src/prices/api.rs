@@ -8,8 +8,9 @@ use super::{anthropic, chunk::Chunk, gemini, openai_chat, openai_responses};
 pub enum Api {
     /// OpenAI's chat completions, and services with the same interface.
     ///
-    /// A stream has a usage if the request has `"stream_options": { "include_usage": true }`. Without it, the
-    /// call is charged what was [counted](super#what-a-call-is-charged).
+    /// A stream has a usage if the request has `"stream_options": { "include_usage": true }`, as
+    /// [`Call::prepare`](super::Call::prepare) asks for. Without a usage, the call is charged
+    /// [its estimate](super#what-a-call-is-charged). The older interface for completions is read too.
     OpenAiChat,
     /// OpenAI's responses.
     OpenAiResponses,

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use bytes::Bytes;
@@ -14,11 +14,14 @@ use super::{reader::End, settling::Settling};
 
 pin_project! {
     /// The body of a [metered](super::Call::metered) response: the upstream service's body, whose frames pass
-    /// unchanged. When it ends, fails or is dropped, the call is settled.
+    /// unchanged, except for the usage that only [`prepare`](super::Call::prepare) has asked for. When it ends,
+    /// fails or is dropped, the call is settled.
     pub struct MeteredBody<B> {
         #[pin]
         inner: B,
         settling: Settling,
+        // They come after what the filter has held.
+        trailers: Option<Frame<Bytes>>,
     }
 }
 
@@ -26,9 +29,9 @@ impl<B: Body<Data = Bytes>> MeteredBody<B> {
     pub(super) fn new(inner: B, mut settling: Settling) -> Self {
         // A server does not poll an empty body.
         if inner.is_end_stream() {
-            settling.end(End::Complete);
+            drop(settling.end(End::Complete));
         }
-        Self { inner, settling }
+        Self { inner, settling, trailers: None }
     }
 }
 
@@ -48,30 +51,50 @@ impl<B: Body<Data = Bytes>> Body for MeteredBody<B> {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let mut this = self.project();
-        let frame = this.inner.as_mut().poll_frame(cx);
-        match &frame {
-            Poll::Ready(Some(Ok(frame))) => {
-                if let Some(data) = frame.data_ref() {
-                    this.settling.push(data);
-                }
-                // Then a server does not poll again.
-                if this.inner.is_end_stream() {
-                    this.settling.end(End::Complete);
-                }
-            }
-            Poll::Ready(Some(Err(_))) => this.settling.failed(),
-            Poll::Ready(None) => this.settling.end(End::Complete),
-            Poll::Pending => {}
+        if let Some(trailers) = this.trailers.take() {
+            return Poll::Ready(Some(Ok(trailers)));
         }
-        frame
+        loop {
+            let frame = match ready!(this.inner.as_mut().poll_frame(cx)) {
+                Some(Ok(frame)) => frame,
+                Some(Err(error)) => {
+                    this.settling.failed();
+                    return Poll::Ready(Some(Err(error)));
+                }
+                None => {
+                    let rest = this.settling.end(End::Complete);
+                    return Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest.into()))));
+                }
+            };
+            let removes_some = this.settling.removes_some();
+            let (data, trailers) = match frame.into_data() {
+                Ok(data) => (Some(this.settling.push(data)), None),
+                Err(frame) => (None, Some(frame)),
+            };
+            // Then a server does not poll again.
+            let is_end = this.inner.is_end_stream();
+            let rest = if is_end { this.settling.end(End::Complete) } else { Vec::new() };
+            let data = match data {
+                _ if !rest.is_empty() => Some([data.unwrap_or_default(), rest.into()].concat().into()),
+                Some(data) if data.is_empty() && removes_some && !is_end => continue,
+                data => data,
+            };
+            return Poll::Ready(match data {
+                Some(data) => {
+                    *this.trailers = trailers;
+                    Some(Ok(Frame::data(data)))
+                }
+                None => trailers.map(Ok),
+            });
+        }
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.trailers.is_none() && self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        if self.settling.removes_some() { SizeHint::default() } else { self.inner.size_hint() }
     }
 }
 

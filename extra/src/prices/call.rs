@@ -3,11 +3,19 @@
 use std::{fmt, future::Future};
 
 use bytes::Bytes;
-use http::Response;
+use http::{HeaderMap, Response};
 use http_body::Body;
 use tower_ratelimit::{Answer, Decision, Key, Reservation};
 
-use super::{body::MeteredBody, learned::LearnedOutput, planned::Planned, settling::Settling, usage::Usage};
+use super::{
+    body::MeteredBody,
+    learned::LearnedOutput,
+    planned::Planned,
+    prepare,
+    request::{Asked, CallError},
+    settling::Settling,
+    usage::Usage,
+};
 
 /// One call of a model, made by a [`UsageMeter`](super::UsageMeter). [The module](super) has an example.
 ///
@@ -17,13 +25,15 @@ use super::{body::MeteredBody, learned::LearnedOutput, planned::Planned, settlin
 pub struct Call(pub(super) Planned);
 
 impl Call {
-    /// Estimates the output by what `learned` knows of `key` and the model, but not above the limit of the
-    /// request. The answer is learned, if its usage is [reported](super::Basis::Reported).
+    /// Estimates the output by what `learned` knows of `key` and the model, within what the request allows and
+    /// [what a client cannot lower](LearnedOutput#what-a-client-can-teach). The answer is learned, if its usage
+    /// is [reported](super::Basis::Reported).
     pub fn learned(mut self, learned: &LearnedOutput, key: &Key) -> Self {
         let planned = &mut self.0;
         if let Some(output) = learned.estimate(key, &planned.entry) {
-            let limit = if planned.has_limit { planned.estimate.output } else { u64::MAX };
-            planned.estimate.output = output.min(limit);
+            let least = learned.share_of(planned.allowed).max(planned.assumed.min(planned.allowed));
+            let most = if planned.has_limit { planned.allowed } else { u64::MAX };
+            planned.estimate.output = output.clamp(least, most);
         }
         planned.learned = Some((learned.clone(), key.clone()));
         self
@@ -48,6 +58,59 @@ impl Call {
         self.0.price.micro_dollars(&self.0.estimate)
     }
 
+    /// Makes the request to the vendor measurable: so a client cannot choose how its own bill is measured.
+    /// `headers` and `body` are the client's, and the body has made this call.
+    ///
+    /// | what | why |
+    /// |---|---|
+    /// | `stream_options.include_usage` is set in streams of [chat completions](super::Api::OpenAiChat) | without it, the answer has no usage. The event with the usage is removed from the answer if the client has not asked for it |
+    /// | [`max_output`](super::UsageMeter::max_output) for each choice is set as the limit of the answer, if the request has none, or 0 except in Anthropic's messages | the vendor would allow more than the estimate. See [`sent_limit`](super::UsageMeter::sent_limit) |
+    /// | `accept-encoding` is `identity` | the usage of a compressed answer cannot be read |
+    /// | `content-type` is `application/json`, and `content-length` the length of the body | the vendor reads the body that the meter has read |
+    /// | `content-encoding`, `expect`, `range`, `te`, `transfer-encoding`, `x-goog-fieldmask`, conditions, digests of the body, and headers of the connection are removed | they change how the request is read, or which part of the answer is sent |
+    ///
+    /// All else passes, so replace the client's credentials, remove headers that turn on what you have no price
+    /// for (such as `anthropic-beta`), and do not forward the query of its URL.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`UsageMeter::call`](super::UsageMeter::call). None if the call was made with this body.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use http::HeaderMap;
+    /// use tower_ratelimit_extra::prices::{Api, Price, Prices, UsageMeter};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let meter = UsageMeter::new(Prices::new("1").model("gpt-4o", Price::new("2.50", "10"))).max_output(500);
+    /// let mut headers = HeaderMap::new();
+    /// headers.insert("accept-encoding", "gzip".parse()?);
+    /// let mut body = Bytes::from(r#"{ "model": "gpt-4o", "messages": [], "stream": true }"#);
+    ///
+    /// let mut call = meter.call(Api::OpenAiChat, &body)?;
+    /// call.prepare(&mut headers, &mut body)?;
+    /// assert_eq!(headers["accept-encoding"], "identity");
+    /// assert_eq!(
+    ///     body,
+    ///     r#"{"model":"gpt-4o","messages":[],"stream":true,"stream_options":{"include_usage":true},"max_completion_tokens":500}"#
+    /// );
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn prepare(&mut self, headers: &mut HeaderMap, body: &mut Bytes) -> Result<(), CallError> {
+        let Planned { api, settings, hides_usage, .. } = &mut self.0;
+        let asked = Asked::read(*api, body)?;
+        let limit = settings.sent_limit.map(|name| (settings.max_output, name));
+        if let Some(prepared) = prepare::body(*api, &asked, body, limit)? {
+            *body = prepared;
+        }
+        *hides_usage = asked.hides_usage;
+        prepare::headers(headers, body);
+        Ok(())
+    }
+
     /// Charges the estimate to the rules of `reservation`, in addition to their [cost](tower_ratelimit::Rule::cost):
     /// [`Reservation::charge_more_each`]. Not needed if the cost of the rules is an estimate already.
     ///
@@ -60,7 +123,8 @@ impl Call {
     }
 
     /// Waits for the upstream service's response, and settles `reservation` at what it
-    /// [costs](super#what-a-call-is-charged). The response passes unchanged.
+    /// [costs](super#what-a-call-is-charged). The response passes unchanged, without the usage that only
+    /// [`prepare`](Self::prepare) has asked for.
     ///
     /// # Errors
     ///
@@ -74,8 +138,8 @@ impl Call {
         let mut settling = Settling::new(self.0, reservation);
         match sent.await {
             Ok(response) => {
-                let (head, body) = response.into_parts();
-                settling.begin(&head);
+                let (mut head, body) = response.into_parts();
+                settling.begin(&mut head);
                 Ok(Response::from_parts(head, MeteredBody::new(body, settling)))
             }
             Err(error) => {

@@ -11,6 +11,8 @@ pub(super) struct Chunk {
     pub(super) report: Option<Report>,
     /// Whether it is an error of the upstream service.
     pub(super) is_error: bool,
+    /// Whether it has a usage and no part of the answer.
+    pub(super) is_only_usage: bool,
 }
 
 /// A usage, of which some numbers may be missing.

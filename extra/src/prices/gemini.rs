@@ -40,6 +40,7 @@ pub(super) fn read(json: &[u8]) -> Option<Chunk> {
             text: before.text.saturating_add(part.text),
             report: part.report.or(before.report),
             is_error: before.is_error || part.is_error,
+            is_only_usage: false,
         };
         return parts
             .into_iter()
@@ -60,7 +61,8 @@ fn chunk(answer: Answer) -> Option<Chunk> {
         let output = sum(usage.candidates_token_count, usage.thoughts_token_count);
         Report::with_cached_in_prompt(prompt, usage.cached_content_token_count, output)
     });
-    Some(Chunk { text: text.map(|text| text.0).sum(), report, is_error: error.is_some() })
+    let text = text.map(|text| text.0).sum();
+    Some(Chunk { text, report, is_error: error.is_some(), is_only_usage: false })
 }
 
 /// The sum of what is there.

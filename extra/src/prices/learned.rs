@@ -18,6 +18,21 @@ const KEPT: f32 = 0.99;
 /// percentile is rounded up by at most a fifth. Only [reported](super::Basis::Reported) usages of
 /// whole answers are learned, because an answer that was cut says nothing about the next one.
 ///
+/// # What a client can teach
+///
+/// A client chooses what it asks for, so it can teach that its answers are short, and then send many requests
+/// together whose answers are long. So what is learned never lowers an estimate below the higher of two:
+///
+/// * [a share](Self::at_least) of what the request allows, by default 25 %,
+/// * what the [meter](super::UsageMeter::max_output) assumes for a request without a limit, or the limit of the
+///   request if that is lower.
+///
+/// The answers are charged what they exceed their estimates when they end, up to the policy's
+/// [debt](tower_ratelimit::Policy::max_debt). Until then, and beyond the debt, the vendor bills at most 100 / 25 = 4
+/// times the limit: under a budget of 1,000,000 micro-dollars at a micro-dollar a token, 40 calls of
+/// at most 100,000 tokens run together, which bill at most 4,000,000. With 50 % it is twice the limit. Without learning,
+/// it is the limit: ten calls.
+///
 /// **Cold start:** until [ten](Self::after) calls of a key and a model have been learned, the estimate is the
 /// one without learning.
 ///
@@ -40,13 +55,19 @@ const KEPT: f32 = 0.99;
 /// for output in [100, 200, 300, 400, 500, 600, 700, 800, 900, 1_000] {
 ///     learned.learn(&alice, "o3", output);
 /// }
-/// assert!((900..1_080).contains(&estimate()?));
+/// // A quarter of what the request allows, although nine answers in ten are shorter.
+/// assert_eq!(estimate()?, 7_500);
+/// for _ in 0..10 {
+///     learned.learn(&alice, "o3", 9_000);
+/// }
+/// assert!((9_000..10_800).contains(&estimate()?));
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone)]
 pub struct LearnedOutput {
     percentile: u8,
+    share: u8,
     after: u32,
     histograms: Cache<(Key, Arc<str>), Arc<Mutex<Histogram>>>,
 }
@@ -55,11 +76,11 @@ impl LearnedOutput {
     /// Nothing is learned yet.
     #[must_use]
     pub fn new() -> Self {
-        Self { percentile: 90, after: 10, histograms: Cache::new(10_000) }
+        Self { percentile: 90, share: 25, after: 10, histograms: Cache::new(10_000) }
     }
 
     /// Sets the percentile of the earlier answers that is the estimate, from 1 to 100. Defaults to 90: one
-    /// answer in ten is longer than its estimate, and is charged the rest when it ends.
+    /// answer in ten is longer than its estimate. It is charged the rest when it ends, up to the policy's debt.
     ///
     /// # Panics
     ///
@@ -70,6 +91,26 @@ impl LearnedOutput {
         assert!(percentile > 0 && percentile <= 100, "a percentile must be from 1 to 100");
         self.percentile = percentile;
         self
+    }
+
+    /// Sets the share of what a request allows, in percent from 1 to 100, below which an estimate never falls:
+    /// see [what a client can teach](Self#what-a-client-can-teach). Defaults to 25.
+    ///
+    /// # Panics
+    ///
+    /// If it is 0 or above 100.
+    #[must_use]
+    #[track_caller]
+    pub const fn at_least(mut self, percent: u8) -> Self {
+        assert!(percent > 0 && percent <= 100, "a share must be from 1 to 100 percent");
+        self.share = percent;
+        self
+    }
+
+    /// The least estimate of a request that allows this number of tokens.
+    pub(super) fn share_of(&self, allowed: u64) -> u64 {
+        let share = (u128::from(allowed) * u128::from(self.share)).div_ceil(100);
+        u64::try_from(share).unwrap_or(u64::MAX)
     }
 
     /// Sets how many calls of a key and a model are learned before they are the estimate. Defaults to 10.
@@ -86,7 +127,8 @@ impl LearnedOutput {
         Self { histograms: Cache::new(pairs), ..self }
     }
 
-    /// The estimated output of a call by `key`, in tokens. `None` if too few calls have been learned.
+    /// What was learned of the output of calls by `key`, in tokens. `None` if too few calls have been learned.
+    /// A request that allows more than this may be [estimated higher](Self#what-a-client-can-teach).
     ///
     /// `model` is the name of its [entry](super::Prices#names) in the prices, without a `*`; for an unknown
     /// model, it is empty.
@@ -116,6 +158,7 @@ impl fmt::Debug for LearnedOutput {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LearnedOutput")
             .field("percentile", &self.percentile)
+            .field("at_least", &self.share)
             .field("after", &self.after)
             .finish_non_exhaustive()
     }

@@ -2,7 +2,6 @@
 
 use std::{fmt, sync::Arc};
 
-use http::request::Parts;
 #[cfg(feature = "body")]
 use tower_ratelimit::{Error, ErrorKind};
 use tower_ratelimit::{KeyExtractor, PolicySource, Rule};
@@ -36,6 +35,8 @@ impl UsageMeter {
             money: Some("micro-dollars"),
             bytes_per_token: 4,
             max_output: 4_096,
+            sent_limit: Some("max_completion_tokens"),
+            tiers: Vec::new(),
             max_buffer: 1 << 20,
             on_settled: None,
             logged: Arc::default(),
@@ -69,9 +70,27 @@ impl UsageMeter {
     }
 
     /// Sets the estimated output, in tokens, of a choice for requests without a limit such as `max_tokens`.
-    /// Defaults to 4,096.
+    /// [`Call::prepare`] sends it to the vendor as the limit of such a request. Defaults to 4,096, which may be
+    /// too few for models with hidden reasoning.
     pub fn max_output(self, tokens: u64) -> Self {
         self.with(|settings| settings.max_output = tokens)
+    }
+
+    /// Sets the name by which [`Call::prepare`] sends [`max_output`](Self::max_output) to a vendor of
+    /// [chat completions](Api::OpenAiChat), such as `"max_tokens"` for one that does not know the default. The
+    /// other interfaces have one name. `None` sends no limit, with any of them: a client that sends none may then
+    /// use more than its estimate. Defaults to `"max_completion_tokens"`.
+    pub fn sent_limit(self, name: impl Into<Option<&'static str>>) -> Self {
+        self.with(|settings| settings.sent_limit = name.into())
+    }
+
+    /// Accepts requests with this `service_tier`, or `speed`, such as `"priority"`. The prices must be what the
+    /// dearest tier that you accept costs. Can be called several times.
+    ///
+    /// The tiers `auto`, `default`, `flex`, `standard` and `standard_only` are always accepted, because they
+    /// cost what a model usually costs, or less. Any other is a [`CallError::UnknownTier`].
+    pub fn accept_tier(self, tier: impl Into<String>) -> Self {
+        self.with(|settings| settings.tiers.push(tier.into()))
     }
 
     /// Sets how many bytes of an answer, or of an event of a stream, are kept to be read. Defaults to 1 MiB.
@@ -93,8 +112,8 @@ impl UsageMeter {
     ///
     /// # Errors
     ///
-    /// [`CallError`]: the body is not JSON, an entry that matters is there twice or has another type, it has
-    /// no model, or the model has no price.
+    /// [`CallError`]: the body is not JSON; an entry that matters is there twice, in another case, or has another
+    /// type; it has no model; or the model or the service tier has no price.
     pub fn call(&self, api: Api, body: &[u8]) -> Result<Call, CallError> {
         let mut asked = Asked::read(api, body)?;
         let model = asked.model.take();
@@ -116,7 +135,7 @@ impl UsageMeter {
     /// extensions, and settled at what it uses. The unit of the rule is that of the meter.
     ///
     /// Put a [`BufferBodyLayer`](crate::body::BufferBodyLayer) with [`parser`](Self::parser) in front of the
-    /// layer. A request without a call has a cost above any capacity, so it is denied.
+    /// layer. A request without a call is rejected with 500, and the log names the [`Call`] that is missing.
     ///
     /// # Panics
     ///
@@ -154,14 +173,21 @@ impl UsageMeter {
         let prices = settings.prices.current();
         let Some((entry, price)) = prices.entry(&model) else { return Err(CallError::UnknownModel(model)) };
         let prompt = (body.len() as u64).div_ceil(settings.bytes_per_token);
-        let output = asked.max_output.unwrap_or_else(|| settings.max_output.saturating_mul(asked.choices));
+        if let Some(tier) = asked.unknown_tier(&settings.tiers) {
+            return Err(CallError::UnknownTier(tier.to_owned()));
+        }
+        let assumed = settings.max_output.saturating_mul(asked.choices);
+        let allowed = asked.max_output.unwrap_or(assumed);
         Ok(Call(Planned {
             api,
             entry: entry.into(),
             price,
             version: prices.version().to_owned(),
-            estimate: Usage::new(prompt, output),
+            estimate: Usage::new(prompt, allowed),
+            allowed,
+            assumed,
             has_limit: asked.max_output.is_some(),
+            hides_usage: false,
             model,
             learned: None,
             settings,
@@ -184,8 +210,7 @@ fn rule(
     estimate: impl Fn(&Call) -> u64 + Send + Sync + 'static,
 ) -> Rule {
     let Some(unit) = unit else { panic!("the meter has no unit for this rule") };
-    let cost = move |request: &Parts| request.extensions.get().map_or(u64::MAX, &estimate);
-    Rule::new(policy, key).unit(unit).cost(cost).reserve_or_refund()
+    Rule::new(policy, key).unit(unit).cost_from_extension(estimate).reserve_or_refund()
 }
 
 impl fmt::Debug for UsageMeter {

@@ -1,7 +1,8 @@
 //! Prices of language models, and calls that are charged for their tokens and their money: [`UsageMeter`].
 //!
-//! A call is charged an estimate before it is made, so concurrent calls stay within the limits, and settled at
-//! the usage that its answer reports. The answer passes unchanged, while it is read.
+//! A call is charged an estimate before it is made: what its request allows. So concurrent calls stay within the
+//! limits, and what their clients ask for does not change that. It is settled at the usage that its answer reports. The
+//! answer passes unchanged, while it is read.
 //!
 //! # Example
 //!
@@ -14,7 +15,7 @@
 //!     Router,
 //!     body::{Body, Bytes},
 //!     extract::State,
-//!     http::{Request, Response, StatusCode},
+//!     http::{HeaderMap, Request, Response, StatusCode},
 //!     response::IntoResponse,
 //!     routing::post,
 //! };
@@ -25,7 +26,7 @@
 //! use tower_ratelimit_extra::prices::{Api, Price, Prices, UsageMeter};
 //!
 //! /// Stands for a vendor. Your program sends the request with its own client.
-//! async fn vendor(_request: Bytes) -> Result<Response<Body>, Infallible> {
+//! async fn vendor(_headers: HeaderMap, _body: Bytes) -> Result<Response<Body>, Infallible> {
 //!     let answer = r#"{
 //!         "choices": [{ "message": { "role": "assistant", "content": "Hello!" } }],
 //!         "usage": { "prompt_tokens": 20, "completion_tokens": 3 }
@@ -36,15 +37,21 @@
 //! async fn complete(
 //!     State(meter): State<UsageMeter>,
 //!     reservation: Reservation,
-//!     request: Bytes,
+//!     mut headers: HeaderMap,
+//!     mut body: Bytes,
 //! ) -> Result<Response<Body>, Rejection> {
-//!     let call = match meter.call(Api::OpenAiChat, &request) {
+//!     let prepared = meter.call(Api::OpenAiChat, &body).and_then(|mut call| {
+//!         // Asks for an answer that can be metered, regardless of what the client asks for.
+//!         call.prepare(&mut headers, &mut body)?;
+//!         Ok(call)
+//!     });
+//!     let call = match prepared {
 //!         Ok(call) => call,
 //!         Err(error) => return Ok((StatusCode::BAD_REQUEST, error.to_string()).into_response()),
 //!     };
 //!     // Charges the estimate, or rejects the request.
 //!     call.charge(&reservation).await?.into_result()?;
-//!     match call.metered(reservation, vendor(request)).await {
+//!     match call.metered(reservation, vendor(headers, body)).await {
 //!         Ok(answer) => Ok(answer.map(Body::new)),
 //!         Err(_) => Ok(StatusCode::BAD_GATEWAY.into_response()),
 //!     }
@@ -95,31 +102,47 @@
 //! The prompt is estimated as the bytes of the request's body, divided by
 //! [`bytes_per_token`](UsageMeter::bytes_per_token), and priced as input that is not cached. The answer is
 //! estimated as `max_tokens` of the request (`max_completion_tokens`, `max_output_tokens`, `maxOutputTokens`)
-//! for each choice; without it, as [`max_output`](UsageMeter::max_output). [`Call::learned`] estimates it from
-//! earlier answers instead.
+//! for each choice (`n`, `best_of`, `candidateCount`, and each text of a list in `prompt`); without it, as
+//! [`max_output`](UsageMeter::max_output). [`Call::learned`] estimates it lower, from earlier answers: then a client can
+//! use more than the limit, [up to a bound](LearnedOutput#what-a-client-can-teach).
 //!
 //! # What a call is charged
 //!
 //! | what happens | charged | [`Basis`] |
 //! |---|---|---|
 //! | the answer reports its usage | the usage | `Reported` |
-//! | the client leaves a stream, the stream breaks off, or it ends without a usage | the usage that was reported last, and the text that was sent since; until the first report, the estimated prompt and the text | `Counted` |
-//! | the client leaves during a whole answer that reports its usage at the end | the estimated prompt, and the bytes of the answer, from `content-length` if it has one, as text | `Counted` |
-//! | an answer is not JSON, or has a `content-encoding`, which is not decoded and logged at warn once | the same | `Counted` |
+//! | the client leaves, the answer breaks off, is not JSON, or ends without a usage | the estimate, with the prompt if it was reported; what was counted, if that is more | `Estimated`, `Counted` |
+//! | the same, and the price [counts text](Price::count_text) | what was counted: the usage that was reported last, and the text that was sent since; until the first report, the estimated prompt and the text. Of a whole answer, all its bytes, from `content-length` if it has one | `Counted` |
 //! | the client leaves before the response, or before the first byte of a whole answer | the estimate | `Estimated` |
-//! | a whole answer is larger than [`max_buffer`](UsageMeter::max_buffer) | the estimate | `Estimated` |
+//! | an answer has a `content-encoding`, which is not decoded and logged at warn once, or a whole answer is larger than [`max_buffer`](UsageMeter::max_buffer) | the estimate | `Estimated` |
 //! | no connection, a status other than 2xx, a body that fails before its first byte, or an error as the first event or as the whole answer | nothing | `Refunded` |
 //!
 //! A token of text is counted for each event that has some, or for each
 //! [`bytes_per_token`](UsageMeter::bytes_per_token) bytes of all of it, if that is more. An event that is
 //! not of the [`Api`], or is larger than [`max_buffer`](UsageMeter::max_buffer), counts with all its bytes.
-//! Tokens that a vendor does not send, such as hidden reasoning, cannot be counted, so ask for the usage of
-//! [streams](Api::OpenAiChat), and send `accept-encoding: identity` upstream.
+//! Tokens that a vendor does not send, such as hidden reasoning, cannot be counted, so the estimate is charged unless
+//! a report has them.
 //!
 //! While a stream is sent, what it has used is [recorded](tower_ratelimit::Reservation::record_each), and
 //! [charged](tower_ratelimit::Reservation::extend_each) if it exceeds the estimate. Cost is the exact sum of
 //! tokens and prices, rounded up to a micro-dollar once for a call. What a vendor charges for other things
 //! than tokens, such as searches, and discounts, such as for batches, are not in the prices.
+//!
+//! # What a client can cause
+//!
+//! A client chooses what it asks for, how, and when it leaves. It is billed at most the limit, and the debt, if the
+//! request was [prepared](Call::prepare), nothing is [learned](Call::learned), and the prompt is in the request:
+//!
+//! | what the client does | what happens |
+//! |---|---|
+//! | it asks for a stream without a usage, for a compressed answer, or for a part of one | the vendor gets a prepared request, and the estimate is charged if the usage is not reported nevertheless |
+//! | it sets no limit, or 0 | the estimate is [`max_output`](UsageMeter::max_output), which is sent to the vendor |
+//! | it sets several limits, asks for several choices, or sends several prompts | the estimate has the highest limit, and all answers |
+//! | it writes `Max_Tokens`, a name twice, a number as text, negative, or with a fraction | 400, because the vendor could read another number |
+//! | it asks for a [dearer tier](UsageMeter::accept_tier) | 400 |
+//! | it leaves before the usage is reported | the estimate is charged, unless the price [counts text](Price::count_text) |
+//! | its prompt has more tokens than its bytes show: many for a few bytes of a rare script, or images, files and earlier answers to which it only refers | the rest is charged when the vendor reports it, up to the debt. Concurrent calls exceed the limit by what each one does: bound them with a [concurrency](tower_ratelimit::Policy::concurrency) policy. With [`bytes_per_token(1)`](UsageMeter::bytes_per_token), text does not exceed its estimate |
+//! | it calls another path of the vendor, such as one for batches or files | nothing is charged: serve only paths whose answers you meter |
 //!
 //! # Files
 //!
@@ -142,14 +165,17 @@
 //! cached_input = "0.30"
 //! cache_write = 3.75
 //! output = 15
+//! # It sends all tokens that it bills. Defaults to false.
+//! count_text = true
 //! ```
 //!
 //! `version` and `models` are required, and `input` and `output` of each price. `cached_input` and
-//! `cache_write` default to `input`. An unknown entry is an error.
+//! `cache_write` default to `input`, and [`count_text`](Price::count_text) to false. An unknown entry is an error.
 
 // `UsageMeter` makes a `Call`, which reads the request (`request`) and finds the price. `Settling` is its
 // charge from then on, in a `MeteredBody`: its `Reader` splits the body into events or keeps a whole answer,
-// `Api` reads each with the file of its vendor, and the `Tally` adds what they report.
+// `Api` reads each with the file of its vendor, and the `Tally` adds what they report. `prepare` changes the
+// request to the vendor, and `usage_filter` removes from the answer what only that has asked for.
 
 mod anthropic;
 mod api;
@@ -166,6 +192,7 @@ mod meter;
 mod openai_chat;
 mod openai_responses;
 mod planned;
+mod prepare;
 mod price;
 mod prices;
 mod rate;
@@ -179,6 +206,7 @@ mod table;
 mod tally;
 mod text_bytes;
 mod usage;
+mod usage_filter;
 
 pub use self::{
     api::Api,

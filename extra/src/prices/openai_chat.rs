@@ -46,5 +46,7 @@ pub(super) fn read(json: &[u8]) -> Option<Chunk> {
         let cached = usage.prompt_tokens_details.and_then(|details| details.cached_tokens);
         Report::with_cached_in_prompt(usage.prompt_tokens, cached, usage.completion_tokens)
     });
-    Some(Chunk { text: text.flatten().map(|text| text.0).sum(), report, is_error: error.is_some() })
+    let is_only_usage = report.is_some() && error.is_none() && choices.as_ref().is_none_or(Vec::is_empty);
+    let text = text.flatten().map(|text| text.0).sum();
+    Some(Chunk { text, report, is_error: error.is_some(), is_only_usage })
 }

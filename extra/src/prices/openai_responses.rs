@@ -50,5 +50,5 @@ pub(super) fn read(json: &[u8]) -> Option<Chunk> {
     });
     let text = [delta, output].into_iter().flatten().map(|text| text.0).sum();
     let is_error = error.is_some() || matches!(event.as_deref(), Some("error" | "response.failed"));
-    Some(Chunk { text, report, is_error })
+    Some(Chunk { text, report, is_error, is_only_usage: false })
 }

@@ -17,8 +17,15 @@ pub(super) struct Planned {
     /// The version of the prices.
     pub(super) version: String,
     pub(super) estimate: Usage,
+    /// The output of the estimate without what was learned: what the request allows, or what the meter
+    /// assumes.
+    pub(super) allowed: u64,
+    /// The output that the meter assumes for a request without a limit.
+    pub(super) assumed: u64,
     /// Whether the request limits its output.
     pub(super) has_limit: bool,
+    /// Whether the usage of a stream is removed from the answer, because only the meter has asked for it.
+    pub(super) hides_usage: bool,
     /// What learns the output of the answer.
     pub(super) learned: Option<(LearnedOutput, Key)>,
     pub(super) settings: Arc<Settings>,

@@ -14,7 +14,7 @@ use crate::config::{Table, TextOrTable};
 /// so no digit is lost: [`micro_dollars`](Self::micro_dollars) adds exactly, and rounds its sum up once.
 ///
 /// In a [file](super#files) it is a table with `input`, `output`, and optionally `cached_input` and
-/// `cache_write`, each a number or a text.
+/// `cache_write`, each a number or a text, and `count_text`.
 ///
 /// # Example
 ///
@@ -35,6 +35,7 @@ pub struct Price {
     cached_input: Option<Rate>,
     cache_write: Option<Rate>,
     output: Rate,
+    counts_text: bool,
 }
 
 impl Price {
@@ -56,7 +57,8 @@ impl Price {
     /// [`InvalidConfig`](tower_ratelimit::ErrorKind::InvalidConfig): one of them is not digits with at most
     /// six digits after a point, or is a million or more.
     pub fn try_new(input: &str, output: &str) -> Result<Self, Error> {
-        Ok(Self { input: input.parse()?, cached_input: None, cache_write: None, output: output.parse()? })
+        let (input, output) = (input.parse()?, output.parse()?);
+        Ok(Self { input, cached_input: None, cache_write: None, output, counts_text: false })
     }
 
     /// Sets the price of tokens that are read from a cache. Defaults to the price of the prompt.
@@ -102,6 +104,21 @@ impl Price {
         Ok(Self { cache_write: Some(price.parse()?), ..self })
     }
 
+    /// Charges an answer whose usage is not reported for the text that was sent, such as one whose client has
+    /// left. Defaults to the estimate from before the call, if that is more.
+    ///
+    /// Set it only for models that send every token that they bill. Of others, such as models with hidden
+    /// reasoning, a client could leave each answer before its end, and be charged for what it has seen.
+    #[must_use]
+    pub const fn count_text(mut self) -> Self {
+        self.counts_text = true;
+        self
+    }
+
+    pub(super) const fn counts_text(&self) -> bool {
+        self.counts_text
+    }
+
     /// What `usage` costs in micro-dollars: the exact sum, rounded up. At most [`u64::MAX`].
     #[must_use]
     pub fn micro_dollars(&self, usage: &Usage) -> u64 {
@@ -120,6 +137,7 @@ impl Price {
             cached_input: Some(self.cached_rate().max(other.cached_rate())),
             cache_write: Some(self.write_rate().max(other.write_rate())),
             output: self.output.max(other.output),
+            counts_text: self.counts_text && other.counts_text,
         }
     }
 
@@ -148,15 +166,16 @@ impl fmt::Debug for Price {
             .field("cached_input", &format_args!("{}", self.cached_rate()))
             .field("cache_write", &format_args!("{}", self.write_rate()))
             .field("output", &format_args!("{}", self.output))
+            .field("counts_text", &self.counts_text)
             .finish()
     }
 }
 
 impl<'de> Deserialize<'de> for Price {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let TextOrTable(PriceTable { input, cached_input, cache_write, output }) =
+        let TextOrTable(PriceTable { input, cached_input, cache_write, output, count_text }) =
             TextOrTable::deserialize(deserializer)?;
-        Ok(Self { input, cached_input, cache_write, output })
+        Ok(Self { input, cached_input, cache_write, output, counts_text: count_text })
     }
 }
 
@@ -167,11 +186,13 @@ struct PriceTable {
     cached_input: Option<Rate>,
     cache_write: Option<Rate>,
     output: Rate,
+    #[serde(default)]
+    count_text: bool,
 }
 
 impl Table for PriceTable {
     const EXPECTED: &'static str =
-        "a table with `input`, `output`, and optionally `cached_input` and `cache_write`";
+        "a table with `input`, `output`, and optionally `cached_input`, `cache_write` and `count_text`";
 
     fn of_text<E: serde::de::Error>(text: &str) -> Result<Self, E> {
         Err(E::invalid_type(Unexpected::Str(text), &Self::EXPECTED))

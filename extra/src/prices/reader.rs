@@ -6,12 +6,15 @@ use super::{
     api::Api,
     events::{Event, Events},
     tally::Tally,
+    usage_filter::UsageFilter,
 };
 
 /// Reads a body while it passes.
 pub(super) struct Reader {
     api: Api,
     form: Form,
+    /// Removes the event with the usage from a stream.
+    filter: Option<UsageFilter>,
     /// The bytes of the body until now.
     bytes: u64,
     /// The bytes that the headers announce.
@@ -40,8 +43,9 @@ pub(super) enum End {
 }
 
 impl Reader {
-    /// A reader of a body with these headers, which keeps at most `max` bytes.
-    pub(super) fn new(api: Api, headers: &HeaderMap, max: usize) -> Self {
+    /// A reader of a body with these headers, which keeps at most `max` bytes. If `hides_usage`, it removes the
+    /// event with the usage from a stream.
+    pub(super) fn new(api: Api, headers: &HeaderMap, max: usize, hides_usage: bool) -> Self {
         let is_identity = |encoding: &header::HeaderValue| {
             encoding.as_bytes().trim_ascii().eq_ignore_ascii_case(b"identity")
         };
@@ -58,7 +62,13 @@ impl Reader {
         };
         let announced =
             headers.get(header::CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
-        Self { api, form, bytes: 0, announced: announced.unwrap_or_default() }
+        let filter = (hides_usage && matches!(form, Form::Events(_))).then(|| UsageFilter::new(max));
+        Self { api, form, filter, bytes: 0, announced: announced.unwrap_or_default() }
+    }
+
+    /// Whether a part of the body is removed.
+    pub(super) const fn removes_some(&self) -> bool {
+        self.filter.is_some()
     }
 
     pub(super) const fn is_encoded(&self) -> bool {
@@ -70,14 +80,25 @@ impl Reader {
         self.bytes
     }
 
-    /// Reads the next bytes. Returns whether `tally` may have changed.
-    pub(super) fn push(&mut self, bytes: &[u8], tally: &mut Tally) -> bool {
+    /// Reads the next bytes. Returns whether `tally` may have changed, and the bytes that pass instead of these.
+    pub(super) fn push(&mut self, bytes: &[u8], tally: &mut Tally) -> (bool, Option<Vec<u8>>) {
         self.bytes = self.bytes.saturating_add(bytes.len() as u64);
-        match &mut self.form {
+        let has_changed = match &mut self.form {
             Form::Events(events) => {
                 let before = tally.usage();
-                events.push(bytes, |event| add(self.api, event, tally));
-                tally.usage() != before
+                let mut read = |part: &[u8]| {
+                    let mut is_removed = false;
+                    events.push(part, |event| is_removed = add(self.api, event, tally));
+                    is_removed
+                };
+                let passed = match &mut self.filter {
+                    Some(filter) => Some(filter.push(bytes, read)),
+                    None => {
+                        read(bytes);
+                        None
+                    }
+                };
+                return (tally.usage() != before, passed);
             }
             Form::Whole { json, max } if json.len().saturating_add(bytes.len()) > *max => {
                 self.form = Form::TooLarge;
@@ -88,11 +109,20 @@ impl Reader {
                 false
             }
             Form::TooLarge | Form::Encoded => false,
-        }
+        };
+        (has_changed, None)
     }
 
-    /// The body has ended. Returns false if nothing could be read or counted.
-    pub(super) fn finish(&mut self, end: End, tally: &mut Tally) -> bool {
+    /// The body has ended. Returns whether something could be read or counted, and the last bytes that pass.
+    pub(super) fn finish(mut self, end: End, tally: &mut Tally) -> (bool, Vec<u8>) {
+        let mut is_removed = false;
+        let is_known = self.read_end(end, tally, &mut is_removed);
+        let rest = self.filter.filter(|_| !is_removed).map(UsageFilter::rest);
+        (is_known, rest.unwrap_or_default())
+    }
+
+    /// Sets `is_removed` if the last event is one.
+    fn read_end(&mut self, end: End, tally: &mut Tally, is_removed: &mut bool) -> bool {
         // The upstream service had made all of a whole answer.
         let bytes = if end == End::Cut { self.bytes.max(self.announced) } else { self.bytes };
         match &mut self.form {
@@ -101,7 +131,7 @@ impl Reader {
                 events.finish(|event| match event {
                     // A part of an event that was cut.
                     Event::Data(data) if api.read(data).is_none() => {}
-                    event => add(api, event, tally),
+                    event => *is_removed = add(api, event, tally),
                 });
                 true
             }
@@ -113,23 +143,24 @@ impl Reader {
                 }
                 true
             }
-            Form::TooLarge => false,
-            Form::Encoded if bytes == 0 && end == End::Cut => false,
-            Form::Encoded => {
-                tally.add_text(bytes);
-                true
-            }
+            // A client chooses its encoding, so the bytes of an encoded body say little.
+            Form::TooLarge | Form::Encoded => false,
         }
     }
 }
 
-fn add(api: Api, event: Event<'_>, tally: &mut Tally) {
+/// Returns whether the event has only the usage.
+fn add(api: Api, event: Event<'_>, tally: &mut Tally) -> bool {
     match event {
         Event::Data(b"[DONE]") => {}
         Event::Data(data) => match api.read(data) {
-            Some(chunk) => tally.add(chunk),
+            Some(chunk) => {
+                tally.add(chunk);
+                return chunk.is_only_usage;
+            }
             None => tally.add_text(data.len() as u64),
         },
         Event::Skipped(bytes) => tally.add_text(bytes),
     }
+    false
 }

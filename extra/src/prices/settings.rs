@@ -11,6 +11,10 @@ pub(super) struct Settings {
     pub(super) money: Option<&'static str>,
     pub(super) bytes_per_token: u64,
     pub(super) max_output: u64,
+    /// The name of the limit in prepared chat completions. `None` if no limit is sent.
+    pub(super) sent_limit: Option<&'static str>,
+    /// The tiers that the prices are meant for, in addition to the usual ones.
+    pub(super) tiers: Vec<String>,
     pub(super) max_buffer: usize,
     pub(super) on_settled: Option<Arc<dyn Fn(&Settlement) + Send + Sync>>,
     /// Whether an encoded body was logged.

@@ -26,7 +26,7 @@ pub enum Basis {
     Reported,
     /// At least a part was counted: see [what a call is charged](super#what-a-call-is-charged).
     Counted,
-    /// Nothing could be read or counted, so it is the estimate from before the call.
+    /// The usage was not reported, so it is the estimate from before the call.
     Estimated,
     /// The upstream service has failed, so nothing is charged.
     Refunded,

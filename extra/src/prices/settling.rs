@@ -2,7 +2,8 @@
 
 use std::sync::atomic::Ordering;
 
-use http::response;
+use bytes::Bytes;
+use http::{header, response};
 use tower_ratelimit::Reservation;
 
 use super::{
@@ -33,28 +34,44 @@ impl Settling {
     }
 
     /// The response has begun.
-    pub(super) fn begin(&mut self, head: &response::Parts) {
+    pub(super) fn begin(&mut self, head: &mut response::Parts) {
         if !head.status.is_success() {
             return self.refund();
         }
-        let reader = Reader::new(self.call.api, &head.headers, self.call.settings.max_buffer);
+        let Planned { api, hides_usage, .. } = self.call;
+        let reader = Reader::new(api, &head.headers, self.call.settings.max_buffer, hides_usage);
         if reader.is_encoded() && !self.call.settings.logged.swap(true, Ordering::Relaxed) {
             log!(
                 warn,
                 entry = %self.call.entry,
-                "the usage of an encoded body cannot be read, so it is counted: send `accept-encoding: identity` \
-                 upstream, or decode the body first"
+                "the usage of an encoded body cannot be read, so the estimate is charged: send what `Call::prepare` \
+                 has prepared, or decode the body first"
             );
+        }
+        if reader.removes_some() {
+            head.headers.remove(header::CONTENT_LENGTH);
         }
         self.reader = Some(reader);
     }
 
-    /// The body has these bytes.
-    pub(super) fn push(&mut self, bytes: &[u8]) {
-        let (Some(reader), Some(reservation)) = (&mut self.reader, &self.reservation) else { return };
-        if !reader.push(bytes, &mut self.tally) {
-            return;
+    /// Whether a part of the body is removed.
+    pub(super) fn removes_some(&self) -> bool {
+        self.reader.as_ref().is_some_and(Reader::removes_some)
+    }
+
+    /// The body has these bytes. Returns those that pass.
+    pub(super) fn push(&mut self, bytes: Bytes) -> Bytes {
+        let Some(reader) = &mut self.reader else { return bytes };
+        let (has_changed, passed) = reader.push(&bytes, &mut self.tally);
+        if has_changed {
+            self.charge();
         }
+        passed.map_or(bytes, Bytes::from)
+    }
+
+    /// Records what was used until now.
+    fn charge(&mut self) {
+        let Some(reservation) = &self.reservation else { return };
         let usage = self.tally.usage();
         let used = [usage.tokens(), self.call.price.micro_dollars(&usage)];
         let units = || self.call.settings.units(used[0], used[1]);
@@ -71,27 +88,34 @@ impl Settling {
     /// The body has failed.
     pub(super) fn failed(&mut self) {
         match &self.reader {
-            Some(reader) if reader.bytes() > 0 => self.end(End::Cut),
+            Some(reader) if reader.bytes() > 0 => drop(self.end(End::Cut)),
             _ => self.refund(),
         }
     }
 
-    /// The body has ended, or the client has left.
-    pub(super) fn end(&mut self, end: End) {
-        let is_known = self.reader.take().is_some_and(|mut reader| reader.finish(end, &mut self.tally));
+    /// The body has ended, or the client has left. Returns the last bytes that pass.
+    pub(super) fn end(&mut self, end: End) -> Vec<u8> {
+        let reader = self.reader.take();
+        let (is_known, rest) = reader.map(|reader| reader.finish(end, &mut self.tally)).unwrap_or_default();
         if self.tally.has_failed() {
             self.refund();
-        } else if is_known {
-            let (usage, basis) = (self.tally.usage(), self.tally.basis());
-            if let (Some((learned, key)), Basis::Reported, End::Complete) = (&self.call.learned, basis, end)
-                && self.reservation.is_some()
-            {
-                learned.learn(key, &self.call.entry, usage.output);
-            }
+            return rest;
+        }
+        let (usage, basis) = (self.tally.usage(), self.tally.basis());
+        let is_reported = is_known && basis == Basis::Reported;
+        if let (Some((learned, key)), true, End::Complete) = (&self.call.learned, is_reported, end)
+            && self.reservation.is_some()
+        {
+            learned.learn(key, &self.call.entry, usage.output);
+        }
+        // A vendor may have billed tokens that it has not sent, and a client chooses when it leaves.
+        let estimated = self.call.estimate.output;
+        if is_reported || is_known && self.call.price.counts_text() || usage.output > estimated {
             self.settle(usage, basis);
         } else {
-            self.settle(self.call.estimate, Basis::Estimated);
+            self.settle(Usage { output: estimated, ..usage }, Basis::Estimated);
         }
+        rest
     }
 
     /// The upstream service has failed.
@@ -117,6 +141,6 @@ impl Settling {
 
 impl Drop for Settling {
     fn drop(&mut self) {
-        self.end(End::Cut);
+        drop(self.end(End::Cut));
     }
 }

@@ -152,7 +152,7 @@ impl Usage {
     ) -> Result<Vec<(Outcome, u64)>, Rejection> {
         let mut charges: Vec<Charge> = Vec::new();
         for request in self.asked(request) {
-            for (charge, _) in layer.charges(&request).await? {
+            for (charge, _) in layer.charges_of_one(&request).await? {
                 let name = charge.policy().name();
                 let is_known = |other: &Charge| other.policy().name() == name && other.key() == charge.key();
                 let is_left_out = self.hidden.iter().any(|hidden| hidden == name);

@@ -88,7 +88,7 @@ impl Service {
         };
         let rules = Rules::new().always(rule(&tokens, "tokens")).always(rule(&money, "micro-dollars"));
         let (vendor, settled) = (Vendor::default(), Arc::<Mutex<HashMap<_, _>>>::default());
-        let price = Price::new("2.5", "10.1").cached_input("1.25").cache_write("3.125");
+        let price = Price::new("2.5", "10.1").cached_input("1.25").cache_write("3.125").count_text();
         let notes = settled.clone();
         // Each model is the number of a request.
         let meter = UsageMeter::new(Prices::new("1").model("model-*", price)).on_settled(move |call| {

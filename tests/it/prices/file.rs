@@ -19,6 +19,7 @@ input = 2.50
 cached_input = "1.25"
 cache_write = 0.000001
 output = 10
+count_text = true
 "#;
 
 const JSON: &str = r#"{
@@ -26,7 +27,7 @@ const JSON: &str = r#"{
     "unknown": "dearest",
     "models": {
         "o3": { "input": 2, "cached_input": null, "output": 8 },
-        "gpt-4o-*": { "input": 2.50, "cached_input": "1.25", "cache_write": 0.000001, "output": 10 }
+        "gpt-4o-*": { "input": 2.50, "cached_input": "1.25", "cache_write": 0.000001, "output": 10, "count_text": true }
     }
 }"#;
 
@@ -34,7 +35,7 @@ fn prices() -> Prices {
     Prices::new("2025-06")
         .unknown(UnknownModel::Dearest)
         .model("o3", Price::new("2", "8"))
-        .model("gpt-4o-*", Price::new("2.5", "10").cached_input("1.25").cache_write("0.000001"))
+        .model("gpt-4o-*", Price::new("2.5", "10").cached_input("1.25").cache_write("0.000001").count_text())
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! The example `gateway`, with its budgets of an organization, a team, its members and each model, in front of a vendor
-//! that bills: what is charged under each budget is what was billed, also after two seconds without Redis.
+//! that bills: what is charged under each budget is what was billed, or the estimate of a call whose usage was not
+//! reported, also after two seconds without Redis.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -92,12 +93,12 @@ impl Service {
         charged
     }
 
-    /// What the vendor has billed of each budget.
+    /// What the vendor has billed of each budget. Of a call whose usage was not reported, the estimate, if it is more.
     fn all_billed(&self, call_of: fn(u64) -> Call) -> Vec<u64> {
         let bills = self.vendor.bills();
         let billed = |of: fn(&Call) -> bool| {
             let calls = bills.iter().map(|(&number, &bill)| (call_of(number), bill));
-            calls.filter(|(call, _)| of(call)).map(|(call, bill)| call.cost(bill)).sum()
+            calls.filter(|(call, _)| of(call)).map(|(call, bill)| call.cost(call.charged(bill))).sum()
         };
         BUDGETS.map(|(.., of)| billed(of)).to_vec()
     }
@@ -137,6 +138,16 @@ impl Call {
         // Some answers are longer than their estimate.
         let (output, max_tokens) = (1 + number * 7 % 50, 10 + number * 13 % 40);
         Self { number, member, model, streams, end, output, max_tokens }
+    }
+
+    /// What is charged of this bill.
+    fn charged(&self, bill: Bill) -> Bill {
+        match self.end {
+            "hangs" | "breaks off" | "completes without a usage" => {
+                Bill { output: bill.output.max(self.max_tokens), ..bill }
+            }
+            _ => bill,
+        }
     }
 
     /// A call that uses up the budgets, and is settled before its client has the end of the answer.

@@ -6,7 +6,9 @@ mod estimates;
 mod file;
 mod forms;
 mod gateway;
+mod hostile;
 mod passing;
+mod prepare;
 mod table;
 mod vendor;
 
@@ -26,9 +28,9 @@ const LIMIT: u64 = 100_000_000;
 /// A request, estimated at 10 + 100 tokens.
 const REQUEST: &str = r#"{ "model": "model", "max_tokens": 100 }"#;
 
-/// The price of all models here: 2, 1, 3 and 10 micro-dollars for a token.
+/// The price of all models here: 2, 1, 3 and 10 micro-dollars for a token. They send all tokens that they bill.
 fn price() -> Price {
-    Price::new("2", "10").cached_input("1").cache_write("3")
+    Price::new("2", "10").cached_input("1").cache_write("3").count_text()
 }
 
 const fn micro_dollars(usage: Usage) -> u64 {
@@ -49,9 +51,13 @@ impl Desk {
     }
 
     fn with(change: impl FnOnce(UsageMeter) -> UsageMeter) -> Self {
+        Self::with_price(price(), change)
+    }
+
+    fn with_price(price: Price, change: impl FnOnce(UsageMeter) -> UsageMeter) -> Self {
         let settled = Arc::<Mutex<Vec<_>>>::default();
         let notes = settled.clone();
-        let meter = UsageMeter::new(Prices::new("1").model("model", price()));
+        let meter = UsageMeter::new(Prices::new("1").model("model", price));
         let meter = change(meter).on_settled(move |call| notes.lock().unwrap().push(call.clone()));
         let policies = [("tokens", day("tokens", LIMIT)), ("micro-dollars", day("money", LIMIT))];
         Self { limiter: Limiter::new(MemoryStore::new()), policies, meter, settled }

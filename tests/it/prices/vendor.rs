@@ -118,12 +118,17 @@ impl Vendor {
     }
 }
 
+const ASKS_FOR_USAGE: &[u8] = br#","stream_options":{"include_usage":true}"#;
+
 /// Answers a request with `metadata`: its number, the tokens of its answer, and how it ends.
 async fn answer(State(vendor): State<Vendor>, Path(form): Path<String>, body: Bytes) -> Response<Body> {
     let request: Value = serde_json::from_slice(&body).unwrap();
     let plan = &request["metadata"];
     let number = plan["number"].as_u64().unwrap();
-    let (prompt, output) = ((body.len() as u64).div_ceil(4), plan["output"].as_u64().unwrap());
+    // What the gateway adds is not a part of the prompt.
+    let added = body.windows(ASKS_FOR_USAGE.len()).filter(|part| *part == ASKS_FOR_USAGE).count();
+    let length = body.len() - added * ASKS_FOR_USAGE.len();
+    let (prompt, output) = ((length as u64).div_ceil(4), plan["output"].as_u64().unwrap());
     let end = plan["end"].as_str().unwrap();
     if let Some(status) = end.strip_prefix("status ") {
         let error = Body::from(r#"{ "error": { "message": "not now" } }"#);

@@ -8,6 +8,8 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
+use crate::strict_names::{StrictNames, check_case};
+
 /// What is kept of a JSON-RPC message: a request, a notification, or a response that a client sends.
 ///
 /// `Debug` shows nothing that the client chose.
@@ -16,6 +18,9 @@ pub struct Message(Members);
 /// The members that are read. A member that occurs twice is an error: the service might read the other one.
 #[derive(Deserialize)]
 pub(super) struct Members {
+    /// Not read. Its name has one case too.
+    #[serde(default, rename = "jsonrpc")]
+    _version: IgnoredAny,
     #[serde(default)]
     method: Option<String>,
     #[serde(default)]
@@ -31,7 +36,7 @@ struct Params {
 }
 
 impl Message {
-    pub(super) const fn new(members: Members) -> Self {
+    pub(super) fn new(StrictNames(members): StrictNames<Members>) -> Self {
         Self(members)
     }
 
@@ -95,19 +100,13 @@ impl<'de> Visitor<'de> for ParamsVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut params: A) -> Result<Params, A::Error> {
-        #[derive(Deserialize)]
-        #[serde(field_identifier, rename_all = "lowercase")]
-        enum Member {
-            Name,
-            #[serde(other)]
-            Other,
-        }
         let mut name = None;
-        while let Some(member) = params.next_key()? {
-            match member {
-                Member::Name if name.is_some() => return Err(serde::de::Error::duplicate_field("name")),
-                Member::Name => name = Some(params.next_value::<&RawValue>()?.get()),
-                Member::Other => drop(params.next_value::<IgnoredAny>()?),
+        while let Some(member) = params.next_key::<String>()? {
+            check_case(&member, &["name"])?;
+            if member != "name" {
+                params.next_value::<IgnoredAny>()?;
+            } else if name.replace(params.next_value::<&RawValue>()?.get()).is_some() {
+                return Err(serde::de::Error::duplicate_field("name"));
             }
         }
         let name = name.filter(|name| name.starts_with('"')).map(serde_json::from_str).transpose();

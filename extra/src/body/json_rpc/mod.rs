@@ -18,7 +18,7 @@
 //! let tool = |request: &Parts| JsonRpc::of(request)?.tool().map(String::from);
 //! let per_tool = Rule::new(Policy::new("per-tool", Quota::per_hour(2)), (Header::new("x-api-key"), tool))
 //!     .skip_if(|request: &Parts| Ok(JsonRpc::of(request)?.tools().count() == 0))
-//!     .cost(|request| JsonRpc::of(request).map_or(1, |rpc| rpc.tools().count() as u64));
+//!     .cost(|request: &Parts| Ok(JsonRpc::of(request)?.tools().count() as u64));
 //! let limit = RateLimitLayer::with_rules(MemoryStore::new(), per_tool).response(JsonRpcErrors::new());
 //! let buffer = BufferBodyLayer::new(16_384).parse_with(JsonRpc::parse);
 //! let app = Router::new().route("/mcp", post(async || "{}")).layer(limit).layer(buffer);

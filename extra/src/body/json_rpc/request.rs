@@ -9,8 +9,8 @@ use serde::{
 };
 use tower_ratelimit::{Error, ErrorKind};
 
-use super::message::{Members, Message};
-use crate::body::BodyBytes;
+use super::message::Message;
+use crate::{body::BodyBytes, strict_names::StrictNames};
 
 /// The most messages of a batch that is read. A message of two bytes takes more than twenty times its memory.
 const MAX_MESSAGES: usize = 128;
@@ -21,7 +21,7 @@ const MAX_MESSAGES: usize = 128;
 /// only its method, its `id` and `params.name` are kept.
 ///
 /// A body that could mean something else to the service is rejected with 400: one that is not JSON, has a
-/// member `method`, `id`, `params` or `params.name` twice, or is a batch of more than 128 messages. A body that
+/// member `method`, `id`, `params` or `params.name` twice or [in another case](crate::body::StrictNames), or is a batch of more than 128 messages. A body that
 /// is [not read](crate::body::Unread) is rejected with 415.
 #[derive(Clone)]
 pub struct JsonRpc(Arc<Content>);
@@ -127,7 +127,7 @@ impl<'de> Visitor<'de> for ContentVisitor {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, message: A) -> Result<Content, A::Error> {
-        let members = Members::deserialize(MapAccessDeserializer::new(message))?;
+        let members = StrictNames::deserialize(MapAccessDeserializer::new(message))?;
         Ok(Content { messages: vec![Message::new(members)], is_batch: false })
     }
 

@@ -1,6 +1,6 @@
 # `make test` installs Redis if necessary and runs the fast tests. A change must also pass `make lint` and `make test-all`.
 
-.PHONY: test test-all test-alerts test-browser test-faults test-long test-net test-nightly test-oldest test-programs test-servers test-simulation test-under-load fuzz lint lint-words bench bench-instructions bench-peers request-path
+.PHONY: test test-all test-alerts test-browser test-clients test-faults test-long test-net test-nightly test-oldest test-programs test-servers test-simulation test-under-load fuzz lint lint-words bench bench-instructions bench-peers request-path
 SHELL := bash
 # Gives dependencies the same features in each command, so that they are compiled once: see the package's manifest.
 SHARED := --package tests-features --features tests-features/direct
@@ -88,8 +88,13 @@ test-under-load:
 	@.ci/get-prometheus
 	@.ci/timed "tests under load" .ci/test-under-load --workspace --all-features --tests
 
-# The random tests of `test-long` and the simulation, with cases that no earlier run had; and all tests beside a load.
-test-nightly: test-long test-under-load
+# Clients in Python against a limit, as the guide `clients` describes them.
+test-clients:
+	@.ci/timed "clients" .ci/test-clients
+
+# The random tests of `test-long` and the simulation, with cases that no earlier run had; all tests beside a load; and clients
+# in Python.
+test-nightly: test-long test-under-load test-clients
 	SIMULATION_FIRST=$(SEED) SIMULATION_SEEDS=$${SIMULATION_SEEDS:-10000} RANDOM_ROUTES=$(SEED),20000 \
 		cargo test --release -p tests -p tests-sim --test it --test sim -- --nocapture random_routes:: invariants_hold
 
@@ -123,7 +128,7 @@ lint:
 	@.ci/timed "clippy of tests" cargo clippy --workspace --all-features --tests -- \
 		-D warnings -A clippy::unwrap_used -A clippy::print_stderr
 	@# `--tests` leaves out a target with `test = false`, even if it is named beside.
-	@.ci/timed "clippy of faults" cargo clippy --workspace --all-features --test faults -- \
+	@.ci/timed "clippy of faults, clients" cargo clippy --workspace --all-features --test faults --test clients -- \
 		-D warnings -A clippy::unwrap_used -A clippy::print_stderr
 	@.ci/timed "clippy of each feature" .ci/clippy-features
 	@.ci/timed "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps --package tower-ratelimit \

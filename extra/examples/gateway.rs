@@ -39,7 +39,7 @@ use tower_ratelimit::{
     algorithm::FixedWindow, key::from_fn, layer::Rules,
 };
 use tower_ratelimit_extra::body::{BodyBytes, BufferBodyLayer};
-use tower_ratelimit_extra::prices::{Api, Call, Price, Prices, UsageMeter};
+use tower_ratelimit_extra::prices::{Api, ApiErrors, Call, Price, Prices, UsageMeter};
 use tower_ratelimit_extra::usage::Usage;
 
 /// Who calls with a key: the time zone of the organization, and the dollars a month of the organization, the team
@@ -95,10 +95,15 @@ pub(crate) fn app(limiter: impl Into<Limiter>, vendor: Router) -> Router {
         Prices::new("2026-11").model("small", Price::new("0.15", "1")).model("large", Price::new("3", "15"));
     let meter = UsageMeter::new(prices).tokens_unit(None);
     let rules = (0..4).fold(Rules::new(), |rules, level| rules.always(rule(&meter, level)));
-    let budgets = RateLimitLayer::with_rules(limiter.clone(), rules);
+    // Clients show why a call is rejected, and do not sleep until the end of the month.
+    let errors = ApiErrors::new(Api::OpenAiChat);
+    let budgets = RateLimitLayer::with_rules(limiter.clone(), rules).response(errors);
     let addresses = RateLimitLayer::new(limiter, Policy::new("per-ip", Quota::per_minute(60)), PeerIp::new());
     let usage = Usage::new(&budgets).without("model").into_route();
-    let buffer = BufferBodyLayer::new(1 << 20).reject_unread().parse_with(meter.parser(Api::OpenAiChat));
+    let buffer = BufferBodyLayer::new(1 << 20)
+        .reject_unread()
+        .parse_with(meter.parser(Api::OpenAiChat))
+        .response(move |rejection, _| errors.error(rejection.status(), &rejection.to_string()));
     let calls = Router::new().route("/v1/chat/completions", post(complete)).layer(budgets).layer(buffer);
     calls.route("/usage", usage).layer(addresses).layer(Extension(vendor))
 }

@@ -53,7 +53,10 @@ impl Advice {
         if let Some(pushback) = Self::pushback(headers) {
             return pushback;
         }
-        if limited && stated.after.is_empty() && is_final(headers) {
+        // Language model APIs send it, and their clients obey it before all else.
+        if one(headers, "x-should-retry") == Some("false")
+            || limited && stated.after.is_empty() && is_final(headers)
+        {
             return Self::Leave;
         }
         // A limit has denied the request, but the response does not state until when.

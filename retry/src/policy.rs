@@ -29,7 +29,7 @@ use crate::{advice::Advice, body::RetryBody};
 /// | 403 | with a `Retry-After` that can be read, or with `X-RateLimit-Remaining: 0`, also spelled `X-Rate-Limit-` |
 /// | 503 | with a `Retry-After` that can be read, or if the method is idempotent (RFC 9110, section 9.2.2) |
 /// | gRPC `RESOURCE_EXHAUSTED` (8) and `UNAVAILABLE` (14) | with a `RetryInfo`, a `grpc-retry-pushback-ms` or a `Retry-After` |
-/// | any, with a `grpc-retry-pushback-ms` that is negative or malformed | no: the server asks not to |
+/// | any, with a `grpc-retry-pushback-ms` that is negative or malformed, or `x-should-retry: false` over HTTP | no: the server asks not to |
 /// | everything else, and every error | no |
 ///
 /// A gRPC status is read from a `tonic::Status` (feature `tonic`) and from the headers of an HTTP response

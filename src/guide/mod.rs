@@ -14,6 +14,7 @@
 //! | [`streams`] | How do I limit LLM tokens, bytes and streams? |
 //! | [`body`] | How do I limit MCP tools, GraphQL queries, or anything else in a request's body? |
 //! | [`grpc`] | How do I limit a tonic service, and what does its client see? |
+//! | [`clients`] | What do client libraries do with a 429, and why does a program hang? |
 //! | [`websocket`] | How do I limit messages of a WebSocket, and server-sent events? |
 //! | [`outgoing`] | How do I keep jobs and outgoing calls within a limit? |
 //! | [`failure`] | What happens if Redis is unavailable? What does an outage admit? |
@@ -37,6 +38,8 @@ pub mod budgets {}
 pub mod choosing {}
 #[doc = include_str!("client_ip.md")]
 pub mod client_ip {}
+#[doc = include_str!("clients.md")]
+pub mod clients {}
 #[doc = include_str!("concepts.md")]
 pub mod concepts {}
 #[doc = include_str!("deployment.md")]

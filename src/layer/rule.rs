@@ -391,7 +391,9 @@ impl Rule {
     /// beyond the quota are not charged.
     ///
     /// The layer counts the bytes that the service sends, before an outer layer compresses them. If the
-    /// client leaves, the bytes sent until then are charged.
+    /// client leaves, the bytes sent until then are charged: those that the connection has taken, which are more
+    /// than the client has received by what the sockets, and [proxies that
+    /// buffer](crate::guide::deployment#buffers-of-proxies), held.
     ///
     /// # Example
     ///

@@ -144,6 +144,11 @@
 //! | its prompt has more tokens than its bytes show: many for a few bytes of a rare script, or images, files and earlier answers to which it only refers | the rest is charged when the vendor reports it, up to the debt. Concurrent calls exceed the limit by what each one does: bound them with a [concurrency](tower_ratelimit::Policy::concurrency) policy. With [`bytes_per_token(1)`](UsageMeter::bytes_per_token), text does not exceed its estimate |
 //! | it calls another path of the vendor, such as one for batches or files | nothing is charged: serve only paths whose answers you meter |
 //!
+//! # What clients see
+//!
+//! [`ApiErrors`] answers a rejected call in the form of the vendor, so the vendor's library shows the reason, and does
+//! not sleep until the end of a month. The guide [`clients`](tower_ratelimit::guide::clients) has what real clients do.
+//!
 //! # Files
 //!
 //! [`LivePrices::file`] reads this table, and [`Prices`] is read from it with serde:
@@ -182,6 +187,7 @@ mod api;
 mod body;
 mod call;
 mod chunk;
+mod errors;
 mod events;
 mod file;
 mod gemini;
@@ -212,6 +218,7 @@ pub use self::{
     api::Api,
     body::MeteredBody,
     call::Call,
+    errors::ApiErrors,
     learned::LearnedOutput,
     live::LivePrices,
     meter::UsageMeter,

@@ -46,6 +46,11 @@ use crate::{
 /// By default, redirects (3xx except 304) carry none of these headers, because a client may take them for the
 /// headers of the target. [`on_redirects`](Self::on_redirects) adds them.
 ///
+/// # Shared caches
+///
+/// A response that a CDN keeps is sent to other clients with these headers. Clients should ignore them in a stored
+/// response, but few do: see the [guide](crate::guide::clients#shared-caches).
+///
 /// # Example
 ///
 /// ```

@@ -19,6 +19,7 @@ guides! {
     budgets
     choosing
     client_ip
+    clients
     concepts
     deployment
     failure

@@ -2,6 +2,7 @@
 
 mod billing;
 mod charges;
+mod errors;
 mod estimates;
 mod file;
 mod forms;

@@ -17,13 +17,23 @@ mod outages;
 mod over_admission;
 mod promises;
 mod recovery;
+mod silence;
 mod soak;
 mod table;
 
 use promises::Promises;
 
-const PARTS: [&str; 8] =
-    ["table", "frozen", "recovery", "over-admission", "outages", "cold-start", "identities", "soak"];
+const PARTS: [&str; 9] = [
+    "table",
+    "frozen",
+    "recovery",
+    "silence",
+    "over-admission",
+    "outages",
+    "cold-start",
+    "identities",
+    "soak",
+];
 
 /// Requests a second, unless a part says otherwise.
 const RATE: u32 = 2_000;
@@ -46,6 +56,7 @@ fn main() {
             "table" => runtime.block_on(table::print(&mut promises)),
             "frozen" => runtime.block_on(frozen::print(&mut promises)),
             "recovery" => runtime.block_on(recovery::print(&mut promises)),
+            "silence" => runtime.block_on(silence::print(&mut promises)),
             "over-admission" => runtime.block_on(over_admission::print(&mut promises)),
             "outages" => runtime.block_on(outages::print(&mut promises)),
             "cold-start" => cold_start::print(&mut promises),

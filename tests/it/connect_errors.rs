@@ -2,11 +2,11 @@
 
 use std::{
     io::{self, Write},
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::Ordering::Relaxed},
 };
 
 use futures_util::future::join_all;
-use support::{Directory, RedisServer, eventually, listen_with, settings, table::rows};
+use support::{Directory, RedisServer, eventually, fake_server, listen_with, settings, table::rows};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
@@ -109,6 +109,66 @@ async fn each_wrong_configuration_is_an_error_with_its_remedy_and_without_the_pa
     let lines = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
     assert!(lines.contains("outage"), "{lines}");
     assert_no_secret("the log", &lines);
+}
+
+/// Servers state this before they read anything, and close the connection.
+#[tokio::test]
+async fn a_server_that_accepts_no_connection_states_why() {
+    let rows = [
+        ("-ERR max number of clients reached\r\n", "has reached its limit of connections: raise maxclients"),
+        ("-ERR max number of clients + cluster connections reached\r\n", "raise maxclients"),
+        (
+            "-DENIED Redis is running in protected mode because protected mode is enabled and no password is set for the \
+             default user. In this mode connections are only accepted from the loopback interface.\r\n",
+            "is in protected mode and accepts only clients on its host: set a password, or turn protected-mode off",
+        ),
+    ];
+    for (reply, expected) in rows {
+        let address = fake_server::closing(reply).await;
+        for login in ["", ":hunter2@"] {
+            let url = format!("redis://{login}{address}");
+            for _ in 0..10 {
+                let error = settings().connect(&url).await.unwrap_err().to_string();
+                assert!(error.contains(expected) && error.contains(&address), "{reply}: {error}");
+                assert!(!error.contains("TLS") && !error.contains("check the URL"), "{error}");
+            }
+        }
+        let lines = Lines::default();
+        let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).with_ansi(false).finish();
+        let _guard = listen_with(subscriber);
+        let store = RedisStore::builder().connect_lazy(format!("redis://{address}")).unwrap();
+        let limiter = Limiter::new(store);
+        let text = Mutex::new(String::new());
+        let is_stated = async || {
+            let decision =
+                limiter.check(&Policy::new("p", Quota::per_hour(5)), &Key::new("k"), 1).await.unwrap();
+            *text.lock().unwrap() = decision.failure().map(ToString::to_string).unwrap_or_default();
+            let log = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+            text.lock().unwrap().contains(expected) && log.contains(expected)
+        };
+        assert!(eventually(is_stated).await, "{}", text.lock().unwrap());
+    }
+}
+
+#[tokio::test]
+async fn a_redis_that_has_reached_maxclients_says_so() {
+    let server = RedisServer::start();
+    let () = server.command(&["CONFIG", "SET", "maxclients", "4"]);
+    let _all: Vec<_> = std::iter::from_fn(|| server.try_connection().ok()).take(8).collect();
+    for _ in 0..10 {
+        let error = settings().connect(&server.url()).await.unwrap_err().to_string();
+        assert!(error.contains("raise maxclients"), "{error}");
+    }
+}
+
+/// Another program at the address, or a broken server: redis-rs would keep as much as the reply announces.
+#[tokio::test]
+async fn a_server_that_sends_without_end_is_given_up_early() {
+    let (address, most) = fake_server::flooding().await;
+    let error = settings().connect(format!("redis://{address}")).await.unwrap_err().to_string();
+    assert!(error.contains("it does not answer as Redis does: is it a Redis server?"), "{error}");
+    // What the buffers of the sockets hold.
+    assert!(most.load(Relaxed) < 32 << 20, "{} bytes", most.load(Relaxed));
 }
 
 #[tokio::test]

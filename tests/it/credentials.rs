@@ -7,7 +7,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use futures_util::{Stream, stream};
@@ -16,14 +16,14 @@ use redis::{
     auth::{BasicAuth, StreamingCredentialsProvider},
 };
 use support::{
-    PATIENT, RedisServer, day, settings,
+    PATIENT, RedisServer, day, fake_server, settings,
     users::{Users, add_user, connections_of},
     within,
 };
 use tokio::{sync::mpsc, task::yield_now, time::timeout};
 use tower_ratelimit::{
-    Decision, Error, ErrorKind, FailureMode, Key, Limiter, Policy, RedisStore,
-    store::{Credentials, CredentialsProvider as _},
+    Answer, Decision, Error, ErrorKind, FailureMode, Key, Limiter, Policy, RedisStore,
+    store::{Credentials, CredentialsProvider},
 };
 use tower_ratelimit_extra::credentials::StreamedCredentials;
 
@@ -70,6 +70,152 @@ async fn passwords_that_change_at_no_announced_time_are_found_out() {
         assert!(within(PATIENT, is_back).await);
         assert!(decide(&limiter, &policy).await.failure().is_none());
     }
+}
+
+/// A provider of the user `app` that counts its calls, whose password a test changes.
+#[derive(Clone, Default)]
+struct Vault {
+    password: Arc<Mutex<&'static str>>,
+    calls: Arc<AtomicU64>,
+}
+
+impl CredentialsProvider for Vault {
+    fn credentials(&self) -> Answer<Credentials> {
+        self.calls.fetch_add(1, Relaxed);
+        Answer::ready(Ok(Credentials::new("app", *self.password.lock().unwrap())))
+    }
+}
+
+#[tokio::test]
+async fn the_provider_is_called_again_for_credentials_without_an_end_that_a_server_does_not_accept() {
+    let (server, vault) = (RedisServer::start(), Vault::default());
+    add_user(&server, "app", "one");
+    *vault.password.lock().unwrap() = "one";
+    let limiter = Limiter::new(settings().credentials(vault.clone()).connect(&server.url()).await.unwrap());
+    let policy = plan();
+    let is_decided = async || decide(&limiter, &policy).await.failure().is_none();
+    assert!(is_decided().await);
+    for (new, old) in [("two", "one"), ("three", "two")] {
+        *vault.password.lock().unwrap() = new;
+        let () = server.command(&["ACL", "SETUSER", "app", &format!(">{new}"), &format!("<{old}")]);
+        let () = server.command(&["CLIENT", "KILL", "USER", "app"]);
+        assert!(within(PATIENT, is_decided).await, "{new}");
+    }
+}
+
+#[tokio::test]
+async fn a_provider_whose_credentials_are_never_accepted_is_called_once_a_second_at_most() {
+    let (server, vault) = (RedisServer::start(), Vault::default());
+    add_user(&server, "app", "one");
+    let begun = Instant::now();
+    let store = RedisStore::builder().credentials(vault.clone()).connect_lazy(&server.url()).unwrap();
+    let limiter = Limiter::new(store);
+    let text = Mutex::new(String::new());
+    let is_called_often = async || {
+        if let Some(failure) = decide(&limiter, &plan()).await.failure() {
+            *text.lock().unwrap() = failure.to_string();
+        }
+        vault.calls.load(Relaxed) >= 3
+    };
+    assert!(within(PATIENT, is_called_often).await);
+    // They are begun a second apart, and the first one with the store.
+    assert!(vault.calls.load(Relaxed) <= 1 + begun.elapsed().as_secs(), "{:?}", begun.elapsed());
+    let text = text.into_inner().unwrap();
+    assert!(
+        text.contains("does not accept the user and the password that the credentials provider returned"),
+        "{text}"
+    );
+    assert!(!text.contains("URL"), "{text}");
+    let error = settings().credentials(vault.clone()).connect(&server.url()).await.unwrap_err();
+    let text = error.to_string();
+    assert!(text.ends_with("the password that the credentials provider returned"), "{text}");
+    assert_eq!(error.kind(), ErrorKind::StoreUnreachable);
+}
+
+/// A server that states NOAUTH although the connection has logged in, as a proxy may after a failover.
+#[tokio::test]
+async fn a_server_that_asks_for_a_password_gets_the_newest_one() {
+    let (vault, requires) = (Vault::default(), Arc::new(AtomicBool::new(false)));
+    let url = {
+        let (vault, requires) = (vault.clone(), requires.clone());
+        fake_server::start(move |words| {
+            let text = words.join(" ");
+            match &*words[0].to_ascii_uppercase() {
+                "HELLO" if text.contains(*vault.password.lock().unwrap()) => "%0\r\n".into(),
+                "AUTH" if text.contains(*vault.password.lock().unwrap()) => "+OK\r\n".into(),
+                "HELLO" | "AUTH" => "-NOAUTH Authentication required.\r\n".into(),
+                "PING" => "+PONG\r\n".into(),
+                "EVALSHA" | "EVAL" if requires.swap(false, Relaxed) => {
+                    "-NOAUTH Authentication required.\r\n".into()
+                }
+                "EVALSHA" | "EVAL" => "-LOADING Redis is loading the dataset in memory\r\n".into(),
+                _ => "+OK\r\n".into(),
+            }
+        })
+        .await
+    };
+    *vault.password.lock().unwrap() = "one";
+    let limiter = Limiter::new(settings().credentials(vault.clone()).connect_lazy(&url).unwrap());
+    let is_let_in = async || {
+        let decision = decide(&limiter, &plan()).await;
+        decision.failure().is_some_and(|failure| failure.to_string().contains("LOADING"))
+    };
+    assert!(within(PATIENT, is_let_in).await);
+    *vault.password.lock().unwrap() = "two";
+    requires.store(true, Relaxed);
+    assert!(!is_let_in().await);
+    let has_called = async || is_let_in().await && vault.calls.load(Relaxed) > 1;
+    assert!(within(PATIENT, has_called).await);
+}
+
+#[tokio::test]
+async fn a_provider_that_panics_has_failed() {
+    let server = RedisServer::start();
+    add_user(&server, "app", "secret");
+    for panics in [1, u64::MAX] {
+        let left = Arc::new(AtomicU64::new(panics));
+        let provider = move || {
+            let panics = left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok();
+            async move {
+                assert!(!panics, "a provider panics");
+                Ok(Credentials::new("app", "secret"))
+            }
+        };
+        let store = RedisStore::builder().credentials(provider).connect_lazy(&server.url()).unwrap();
+        let (limiter, policy) = (Limiter::new(store), plan());
+        let texts = Mutex::new(Vec::new());
+        let is_decided = async || {
+            let decision = decide(&limiter, &policy).await;
+            let text = decision.failure().map(ToString::to_string);
+            texts.lock().unwrap().extend(text.clone());
+            let names_the_panic =
+                text.as_ref().is_some_and(|text| text.contains("provider failed: it panicked"));
+            if panics == 1 { text.is_none() } else { names_the_panic }
+        };
+        assert!(within(PATIENT, is_decided).await, "{:?}", texts.lock().unwrap().last());
+        let texts = texts.into_inner().unwrap();
+        assert!(!texts.iter().any(|text| text.contains("provider does not answer")), "{texts:?}");
+    }
+}
+
+/// The provider does not pause after an error, or sends the same token again and again.
+#[tokio::test]
+async fn a_stream_of_credentials_that_is_always_ready_keeps_no_thread() {
+    struct Always(bool);
+    impl StreamingCredentialsProvider for Always {
+        fn subscribe(&self) -> Pin<Box<dyn Stream<Item = RedisResult<BasicAuth>> + Send>> {
+            let works = self.0;
+            Box::pin(stream::repeat_with(move || match works {
+                true => Ok(BasicAuth::new("app".to_owned(), "secret".to_owned())),
+                false => Err(std::io::Error::other("the identity service is down").into()),
+            }))
+        }
+    }
+    let provider = StreamedCredentials::new(Always(true));
+    assert!(timeout(PATIENT, provider.credentials()).await.unwrap().is_ok());
+    let provider = StreamedCredentials::new(Always(false));
+    let error = timeout(PATIENT, provider.credentials()).await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("the identity service is down"), "{error}");
 }
 
 #[tokio::test]
@@ -133,7 +279,7 @@ async fn connecting_reports_what_is_wrong_with_the_credentials() {
         (
             "a wrong password",
             Credentials::new("app", "wrong"),
-            "the server does not accept this user and password",
+            "the server does not accept the user and the password that the credentials provider returned",
         ),
         (
             "ended",

@@ -69,6 +69,7 @@ mod settlement_tokens;
 mod several_units;
 mod shadow;
 mod shaping;
+mod silent_connections;
 mod spans;
 mod standards;
 mod store_failure;

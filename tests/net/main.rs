@@ -24,6 +24,7 @@ mod retry_apis;
 mod retry_policy;
 mod sentinel;
 mod settlement_tokens;
+mod silent_connections;
 mod slow_redis;
 mod stores;
 mod tls;

@@ -94,6 +94,8 @@ pub(super) enum Event {
     CutAll,
     /// One connection of each instance is cut.
     CutOne,
+    /// A device on the way forgets all connections: nothing arrives over them any more, and none is closed.
+    ForgetAll,
     Freeze,
     Thaw,
     Kill,
@@ -124,6 +126,7 @@ impl Event {
             Self::Weather(_) => "other latency and fault rate",
             Self::CutAll => "all connections cut",
             Self::CutOne => "a connection cut while idle",
+            Self::ForgetAll => "all connections forgotten",
             Self::Freeze => "server frozen",
             Self::Thaw => "server thawed",
             Self::Kill => "server killed",
@@ -175,6 +178,7 @@ pub(super) fn events(random: &mut Random, instances: usize, loses_data: bool) ->
         let (first, then) = match random.below(15) {
             0 => (Event::CutAll, None),
             1 => (Event::CutOne, None),
+            13 => (Event::ForgetAll, None),
             2..=3 => (Event::Freeze, Some(Event::Thaw)),
             4..=5 => (Event::Kill, Some(restart)),
             6 => (Event::FlushScripts, None),

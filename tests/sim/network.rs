@@ -72,6 +72,8 @@ pub(super) struct Wire {
     cut: AtomicBool,
     /// Whether the client does not notice immediately that it is cut.
     unnoticed: AtomicBool,
+    /// Whether nothing arrives any more, in either direction.
+    forgotten: AtomicBool,
     /// Whether a reply has not been read yet.
     busy: AtomicBool,
     /// The runtime that opened it.
@@ -124,6 +126,10 @@ impl Network {
         self.server.lock().unwrap().power = Power::Down;
         self.cut(|_| true);
         self.thawed.notify_waiters();
+    }
+
+    pub(super) fn forget_all(&self) {
+        self.wires.lock().unwrap().open.values().for_each(|wire| wire.forgotten.store(true, Relaxed));
     }
 
     pub(super) fn cut_all(&self) {
@@ -272,6 +278,7 @@ impl Network {
             owner: owner.clone(),
             cut: AtomicBool::new(owner.dead.load(Relaxed)),
             unnoticed: AtomicBool::default(),
+            forgotten: AtomicBool::default(),
             busy: AtomicBool::default(),
             opened_in: Handle::current().id(),
             used_in: Mutex::default(),
@@ -313,7 +320,7 @@ impl Network {
         }
         let fate = {
             let wires = &mut *self.wires.lock().unwrap();
-            let fate = match wires.weather.loses_all {
+            let fate = match wires.weather.loses_all || wire.forgotten.load(Relaxed) {
                 true => Fate::LostCall,
                 false => Fate::draw(&mut wires.random, wires.weather.per_mille),
             };
@@ -365,6 +372,9 @@ impl Network {
                 wire.hold(sender)
             };
         };
+        if wire.forgotten.load(Relaxed) {
+            return wire.hold(sender);
+        }
         match fate {
             Fate::CutAfter => return wire.cut(),
             Fate::LostReply => return wire.hold(sender),

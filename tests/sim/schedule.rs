@@ -144,6 +144,7 @@ fn apply(network: &Arc<Network>, shared: &Shared, event: Event) {
         Event::Weather(weather) => network.set_weather(weather),
         Event::CutAll => network.cut_all(),
         Event::CutOne => network.cut_one(),
+        Event::ForgetAll => network.forget_all(),
         Event::Freeze => server().power = super::server::Power::Frozen,
         Event::Thaw => network.thaw(),
         Event::Kill => network.kill(),

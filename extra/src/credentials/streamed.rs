@@ -98,6 +98,9 @@ struct Subscription {
     _provider: Box<dyn StreamingCredentialsProvider>,
 }
 
+/// The most items that one look takes from the stream. The rest waits for the next one, so that a stream that is always
+/// ready keeps no thread.
+const ITEMS: usize = 256;
 /// The time between two looks.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -131,7 +134,7 @@ impl Subscription {
     /// The latest credentials, once some have come.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Credentials, Error>> {
         let mut failure = None;
-        loop {
+        for _ in 0..ITEMS {
             match self.stream.poll_next_unpin(cx) {
                 Poll::Ready(Some(Ok(auth))) => {
                     self.latest =
@@ -151,6 +154,7 @@ impl Subscription {
                 }
             }
         }
+        Poll::Ready(self.latest(failure.unwrap_or_default()))
     }
 
     fn latest(&self, problem: String) -> Result<Credentials, Error> {

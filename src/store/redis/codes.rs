@@ -71,6 +71,16 @@ const ALGORITHM_CODE: &str = "RATELIMIT-ALGORITHM ";
 /// How errors in the Lua begin. They quote names and tokens of its source, and no values.
 const LUA_ERRORS: &[&str] = &["attempt to ", "Attempt to ", "Script attempted to ", "Error compiling script"];
 
+/// In the replies of a server that closes a connection without a command.
+const MAX_CLIENTS: &str = "max number of clients";
+const PROTECTED: &str = "DENIED Redis is running in protected mode";
+
+/// Whether `line` is the reply of a server to a connection that it does not accept.
+pub(super) fn is_farewell(line: &[u8]) -> bool {
+    let line = String::from_utf8_lossy(line);
+    line.starts_with('-') && [MAX_CLIENTS, "-DENIED "].iter().any(|part| line.contains(part))
+}
+
 /// Parts of texts that mean more than their codes.
 const PARTS: &[(&str, Fault, &str)] = &[
     (
@@ -100,7 +110,12 @@ const PARTS: &[(&str, Fault, &str)] = &[
     ("invalid password", WrongPass, WRONG_PASS),
     ("without any password configured", Other, "the server has no password: remove it from the URL"),
     ("invalid username-password pair", WrongPass, WRONG_PASS),
-    ("max number of clients", Other, "the server has reached its limit of connections: raise maxclients"),
+    (MAX_CLIENTS, Other, "the server has reached its limit of connections: raise maxclients"),
+    (
+        PROTECTED,
+        Other,
+        "the server is in protected mode and accepts only clients on its host: set a password, or turn protected-mode off",
+    ),
     ("DB index is out of range", Other, "the server has no database with this number"),
     (
         "cluster support disabled",

@@ -50,14 +50,16 @@ pub(crate) fn not_connected(error: &RedisError) -> Error {
 /// password.
 pub(crate) fn unreachable(address: &str, error: &RedisError) -> Error {
     let remedy = match io_kind(error) {
-        _ if tls_remedy(error).is_some() => "",
+        // The server or the provider of credentials has stated the reason.
+        _ if tls_remedy(error).is_some() || explain(error).0.is_some() => "",
         Some(std::io::ErrorKind::TimedOut) => {
             "; check the address, firewalls, and whether the server expects TLS: write rediss:// if it does, and write \
              redis:// if it does not"
         }
         Some(std::io::ErrorKind::ConnectionReset) => {
             "; check whether the server expects TLS: write rediss:// if it does, with a certificate from \
-             RedisStoreBuilder::tls_client_certificate if it requires one, and write redis:// if it does not"
+             RedisStoreBuilder::tls_client_certificate if it requires one, and write redis:// if it does not; and whether \
+             its clients have reached maxclients, which a server with TLS does not report"
         }
         _ => "; check the URL and that the server is running",
     };

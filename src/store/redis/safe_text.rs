@@ -24,13 +24,14 @@ pub(super) fn explain(error: &RedisError) -> (Option<Fault>, String) {
         redis::ErrorKind::Io if error.detail().is_some() => match quoted_code(detail) {
             Some(text) => said(text),
             None => match of_provider(detail) {
-                Some(problem) => (Some(Fault::NoCredentials), format!("{problem}; see the log")),
+                Some((fault, NOT_ACCEPTED)) => (Some(fault), NOT_ACCEPTED.to_owned()),
+                Some((fault, problem)) => (Some(fault), format!("{problem}; see the log")),
                 None => (None, unreachable_nodes(detail)),
             },
         },
         redis::ErrorKind::Io => match io_kind(error) {
             None if of_provider(&error.to_string()).is_some() => {
-                (Some(Fault::NoCredentials), error.to_string())
+                (of_provider(&error.to_string()).map(|(fault, _)| fault), error.to_string())
             }
             Some(_) if error.to_string().contains(NO_SOCKET) => other("the socket does not exist"),
             Some(kind @ (std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::TimedOut)) => {
@@ -50,7 +51,7 @@ pub(super) fn explain(error: &RedisError) -> (Option<Fault>, String) {
             _ => said(detail),
         },
         redis::ErrorKind::Parse | redis::ErrorKind::UnexpectedReturnType => {
-            other("it does not answer as Redis does: is it a Redis server?")
+            other(NO_REDIS)
         }
         redis::ErrorKind::MasterNameNotFoundBySentinel => other(
             "the sentinels know no primary of this name that is up: check that it is the name in `sentinel monitor`",
@@ -60,15 +61,22 @@ pub(super) fn explain(error: &RedisError) -> (Option<Fault>, String) {
     }
 }
 
+/// The error of a server that sends something else than replies.
+pub(super) const NO_REDIS: &str = "it does not answer as Redis does: is it a Redis server?";
+
 /// The beginnings of the errors of a credentials provider, which a Cluster client quotes among others.
 pub(super) const FAILED: &str = "the credentials provider failed";
 pub(super) const ENDED: &str =
     "the credentials provider returned credentials that have ended; check the clocks";
 pub(super) const SILENT: &str = "the credentials provider does not answer";
+pub(super) const NOT_ACCEPTED: &str =
+    "the server does not accept the user and the password that the credentials provider returned";
 
 /// The error of a credentials provider that `text` has or quotes.
-fn of_provider(text: &str) -> Option<&'static str> {
-    [FAILED, ENDED, SILENT].into_iter().find(|problem| text.contains(problem))
+fn of_provider(text: &str) -> Option<(Fault, &'static str)> {
+    let known = [FAILED, ENDED, SILENT].map(|problem| (Fault::NoCredentials, problem));
+    let mut known = known.into_iter().chain([(Fault::WrongPass, NOT_ACCEPTED)]);
+    known.find(|(_, problem)| text.contains(problem))
 }
 
 /// The operating system's message if the path of a socket does not exist. redis-rs reports it as
@@ -86,6 +94,8 @@ fn quoted_code(quoted: &str) -> Option<&'static str> {
         ("cluster support disabled", "cluster support disabled"),
         ("unauthenticated", "unauthenticated"),
         ("Authentication required", "NOAUTH"),
+        ("max number of clients", "max number of clients"),
+        ("Redis is running in protected mode", "DENIED Redis is running in protected mode"),
     ];
     known.iter().find(|(part, _)| quoted.contains(part)).map(|(_, text)| *text)
 }

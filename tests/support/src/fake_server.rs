@@ -1,6 +1,9 @@
 //! A server that speaks the Redis protocol and answers script calls as the test specifies.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
 
 use tokio::{
     io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader},
@@ -31,6 +34,44 @@ pub async fn scripted(answer: impl Fn(&[String]) -> String + Send + Sync + 'stat
         _ => "+OK\r\n".into(),
     })
     .await
+}
+
+/// Starts a server that sends `reply` to each client and closes the connection, without reading anything. Returns its
+/// address.
+pub async fn closing(reply: &'static str) -> String {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let _ = client.write_all(reply.as_bytes()).await;
+        }
+    });
+    address
+}
+
+/// Starts a server that announces a huge text to each client and sends it without end. Returns its address, and the most
+/// bytes that a client has taken.
+pub async fn flooding() -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let most = Arc::new(AtomicUsize::new(0));
+    let taken = most.clone();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let taken = taken.clone();
+            tokio::spawn(async move {
+                let (mut sent, chunk) = (0, vec![b'x'; 65_536]);
+                client.write_all(b"$1000000000\r\n").await.ok()?;
+                loop {
+                    sent += client.write(&chunk).await.ok()?;
+                    taken.fetch_max(sent, Relaxed);
+                }
+                #[expect(unreachable_code, reason = "it gives the block a type")]
+                Some(())
+            });
+        }
+    });
+    (address, most)
 }
 
 async fn serve(client: TcpStream, answer: Answer) -> Option<()> {

@@ -20,6 +20,8 @@ pub mod directory;
 pub mod fake_server;
 pub mod http;
 pub mod losing;
+#[cfg(feature = "tls")]
+pub mod modes;
 pub mod pipes;
 pub mod pool;
 pub mod proxy;
@@ -28,6 +30,7 @@ pub mod redis_cluster;
 pub mod redis_sentinel;
 pub mod redis_server;
 pub mod slow;
+pub mod sockets;
 pub mod stores;
 pub mod table;
 pub mod users;

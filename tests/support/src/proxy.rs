@@ -1,6 +1,7 @@
 //! A network between a client and a server that can be cut or slowed down.
 
 use std::{
+    future::pending,
     net::SocketAddr,
     sync::{
         Arc,
@@ -47,6 +48,12 @@ struct Traffic {
     network: AtomicU8,
     /// The bytes that have passed, in both directions.
     passed: AtomicU64,
+    /// Connections that were opened under an earlier number are forgotten.
+    remembered: AtomicU64,
+    /// How many of the next connections are closed once the client has sent something.
+    closes: AtomicU64,
+    /// The connections that were accepted.
+    accepted: AtomicU64,
 }
 
 struct Connected {
@@ -61,6 +68,10 @@ impl Proxy {
         let (address, traffic) = (listener.local_addr().unwrap(), Arc::default());
         let connected = Some(accept(listener, port, &traffic));
         Self { port, address, traffic, connected }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.address.port()
     }
 
     /// The URL of a Redis server behind the proxy.
@@ -79,6 +90,21 @@ impl Proxy {
             // The port is closed once the task has ended.
             let _ = accepts.await;
         }
+    }
+
+    /// Forgets all connections: from now on, nothing arrives over them and none is closed, and new ones work.
+    pub fn forget(&self) {
+        self.traffic.remembered.fetch_add(1, Relaxed);
+    }
+
+    /// Closes the next `count` connections during their setup.
+    pub fn close_next(&self, count: u64) {
+        self.traffic.closes.store(count, Relaxed);
+    }
+
+    /// How many connections were opened.
+    pub fn accepted(&self) -> u64 {
+        self.traffic.accepted.load(Relaxed)
     }
 
     pub async fn mend(&mut self) {
@@ -103,6 +129,11 @@ fn accept(listener: TcpListener, port: u16, traffic: &Arc<Traffic>) -> Connected
         while let Ok((client, _)) = listener.accept().await {
             let (mut closed, traffic) = (closed.clone(), traffic.clone());
             tokio::spawn(async move {
+                traffic.accepted.fetch_add(1, Relaxed);
+                let closes = traffic.closes.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
+                if closes.is_ok() {
+                    return client.readable().await.ok();
+                }
                 let server = TcpStream::connect(("127.0.0.1", port)).await.ok()?;
                 let _ = (client.set_nodelay(true), server.set_nodelay(true));
                 let (from_client, to_client) = client.into_split();
@@ -127,8 +158,12 @@ impl Traffic {
     /// Returns once one side has closed the connection.
     async fn pass(&self, mut from: OwnedReadHalf, mut to: OwnedWriteHalf, is_reply: bool) -> Option<()> {
         let mut bytes = vec![0; 65_536];
+        let remembered = self.remembered.load(Relaxed);
         loop {
             let count = from.read(&mut bytes).await.ok()?;
+            if self.remembered.load(Relaxed) != remembered {
+                return pending().await;
+            }
             if self.is(Network::SlowBy5) {
                 sleep(Duration::from_millis(5)).await;
             }

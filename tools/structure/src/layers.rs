@@ -30,6 +30,7 @@ const ROWS: &[&[&str]] = &[
         "store/outage/",
         "store/redis/codes.rs",
         "store/redis/connect/address.rs",
+        "store/redis/connect/stream.rs",
         "store/redis/connect/tls.rs",
         "store/redis/connect/tls_stream.rs",
         "store/redis/error.rs",

@@ -5,7 +5,7 @@
 
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo as _, RedisError, io::tcp::TcpSettings};
 
-use super::tls::TlsSettings;
+use super::{stream::keepalive, tls::TlsSettings};
 use crate::base::Error;
 
 /// Parses a Redis URL. Fails if `tls` has certificates that the URL does not use.
@@ -44,9 +44,9 @@ fn has_no_such_port(address: &str) -> bool {
 
 /// Turns off Nagle's algorithm, which redis-rs leaves on. With it, a call that is sent while another one is
 /// under way on the same connection waits until the server has acknowledged that one: up to one more round
-/// trip.
+/// trip. Turns on the probes of silent sockets.
 pub(crate) fn tcp_settings() -> TcpSettings {
-    TcpSettings::default().set_nodelay(true)
+    TcpSettings::default().set_nodelay(true).set_keepalive(keepalive())
 }
 
 /// Parses the URLs of servers that belong together, and lists their addresses. Fails with the error `differ`

@@ -52,6 +52,7 @@ pub struct RedisStoreBuilder {
     pub(super) deadline: Duration,
     pub(super) pool_size: u32,
     pub(super) deny_cache: Duration,
+    pub(super) check_idle_after: Duration,
     #[cfg(feature = "cluster")]
     pub(super) cluster_shards: u16,
     pub(super) clock: Option<ManualClock>,
@@ -67,6 +68,7 @@ impl RedisStoreBuilder {
             // More than the lanes: the rest is for connections that are being replaced.
             pool_size: 8,
             deny_cache: Duration::from_secs(1),
+            check_idle_after: Duration::from_secs(30),
             #[cfg(feature = "cluster")]
             cluster_shards: 8,
             clock: None,
@@ -101,6 +103,41 @@ impl RedisStoreBuilder {
     /// broken ones are replaced. With a Redis Cluster, each runtime always has two connections to each node.
     pub const fn pool_size(mut self, connections: u32) -> Self {
         self.pool_size = connections;
+        self
+    }
+
+    /// The time without traffic after which a connection is checked before its next use. Defaults to 30
+    /// seconds.
+    ///
+    /// NAT gateways, firewalls and load balancers forget connections that are silent for some minutes, and
+    /// report it to neither side. So the first decision after such a pause sends a `PING` first, which costs
+    /// one round trip. If the reply does not come within an eighth of the
+    /// [deadline](Self::deadline), and 20 milliseconds at most, another connection is opened in the meantime,
+    /// and the decision is made over the one that is ready first. It fails only if none is ready within its
+    /// deadline.
+    ///
+    /// Set it below the time after which a device in your network forgets connections. The sockets also have
+    /// TCP keepalive, at 15 seconds, which keeps most devices from that. [`Duration::MAX`] turns the check
+    /// off. An idle store sends no command.
+    ///
+    /// It applies to each connection to a server, a sentinel or a node of a Cluster. The connections of
+    /// [your pool](Self::build) are not checked.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::RedisStore;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// // A firewall forgets connections after ten seconds.
+    /// let settings = RedisStore::builder().check_idle_after(Duration::from_secs(5));
+    /// let store = settings.connect_lazy("redis://127.0.0.1:6379")?;
+    /// # drop(store);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub const fn check_idle_after(mut self, silence: Duration) -> Self {
+        self.check_idle_after = silence;
         self
     }
 
@@ -222,7 +259,9 @@ impl RedisStoreBuilder {
     ///   sent again until then.
     /// * **The end.** Nothing is sent over a connection whose credentials have ended. It is replaced, and its
     ///   next call is sent over another connection.
-    /// * **A provider that fails or hangs.** The store uses the credentials that it has until they end. From
+    /// * **A password that changes unannounced.** If the server does not accept the credentials of a new
+    ///   connection, the provider is called again, once a second at most.
+    /// * **A provider that fails, panics or hangs.** The store uses the credentials that it has until they end. From
     ///   then on Redis is unavailable: each decision takes the policy's [`FailureMode`](crate::FailureMode)
     ///   within the deadline, and the log, [`probe`](crate::RedisStore::probe) and the decision's
     ///   [failure](crate::Decision::failure) report the provider's error.

@@ -37,7 +37,7 @@ use crate::{
             lease::Leases,
             script::Scripts,
             store::RedisStore,
-            transport::{COMMANDS, ConnectErrors, Health, Link, PROBE_TIMEOUT, ServerLink, current},
+            transport::{COMMANDS, ConnectErrors, Health, Link, PROBE_TIMEOUT, ServerLink, Silence, current},
         },
     },
 };
@@ -105,20 +105,26 @@ impl RedisStoreBuilder {
     /// trip. The store sends decisions on up to three connections at a time, or six over a slow network, and
     /// other commands on one more. With a smaller pool, decisions share fewer connections.
     ///
+    /// The store checks no connection of your pool that was [silent for long](Self::check_idle_after). Let the
+    /// pool close it (`idle_timeout`), and turn on TCP keepalive, as in the example.
+    ///
     /// Build the pool in the Tokio runtime that uses the store, and use it in no other: all
     /// [runtimes](RedisStore#runtimes) of the store share it, and its connections work only while the
     /// runtimes that opened them are driven.
     ///
     /// ```no_run
+    /// use std::time::Duration;
     /// use tower_ratelimit::{RedisStore, bb8_redis::{RedisConnectionManager, bb8::Pool}};
-    /// use tower_ratelimit::bb8_redis::redis::{IntoConnectionInfo, io::tcp::TcpSettings};
+    /// use tower_ratelimit::bb8_redis::redis::{IntoConnectionInfo, io::tcp::{TcpSettings, socket2::TcpKeepalive}};
     ///
     /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
     /// let server = "redis://127.0.0.1:6379".into_connection_info()?;
-    /// let server = server.set_tcp_settings(TcpSettings::default().set_nodelay(true));
+    /// let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(15));
+    /// let server = server.set_tcp_settings(TcpSettings::default().set_nodelay(true).set_keepalive(keepalive));
     /// let pool = Pool::builder()
     ///     .max_size(8)
     ///     .test_on_check_out(false)
+    ///     .idle_timeout(Duration::from_secs(30))
     ///     .build(RedisConnectionManager::new(server)?)
     ///     .await?;
     /// let store = RedisStore::builder().build(pool)?;
@@ -160,6 +166,7 @@ impl RedisStoreBuilder {
         self.check_logins(&servers)?;
         let names = KeyNames::new(&self.prefix);
         let authenticator = self.authenticator.clone();
+        let silence = Silence::new(self.check_idle_after, self.deadline);
         let (source, address) = match servers.0 {
             Topology::One(url) => {
                 let info = connection_info(&url, &self.tls)?;
@@ -175,21 +182,25 @@ impl RedisStoreBuilder {
                 let (shared, first) = (health.clone(), clients.retrying.clone());
                 let pool = move |manager| pool(&shared, cluster::CONNECTIONS).build_unchecked(manager);
                 let shards = Arc::new(Shards::new(self.cluster_shards));
-                let link = ClusterLink::new(clients, pool, health, shards.clone(), &self.prefix);
+                let link = ClusterLink::new(clients, pool, health, shards.clone(), &self.prefix, silence);
                 let store = self.with_link(Arc::new(link), names.in_shards(shards));
                 return Ok((store, Box::pin(async move { first.connect().await.map(drop) })));
             }
             #[cfg(feature = "sentinel")]
             Topology::Sentinel { urls, primary, credentials } => {
                 let (primary, description) =
-                    Primary::new(&urls, primary, &credentials, &self.tls, authenticator)?;
+                    Primary::new(&urls, primary, &credentials, &self.tls, authenticator, silence)?;
                 (Source::Primary(primary.into()), description)
             }
         };
-        let (first, manager) = (Manager::new(source.clone()), Manager::new(source));
+        let (first, manager) = (Manager::new(source.clone(), silence), Manager::new(source, silence));
         let health = Arc::new(Health::new(address, self.deadline));
         let (shared, commands) = (health.clone(), manager.commands());
-        let pools = move || pool(&shared, self.pool_size).build_unchecked(manager.for_another_pool());
+        let pools = move || {
+            // The manager checks only connections that were silent for long.
+            let pool = pool(&shared, self.pool_size).test_on_check_out(true);
+            pool.build_unchecked(manager.for_another_pool())
+        };
         let store = self.with_link(Arc::new(ServerLink::new(pools, health, commands)), names);
         Ok((store, Box::pin(async move { first.connect().await.map(drop) })))
     }

@@ -12,15 +12,18 @@ use redis::{
 };
 use tokio::time::Instant;
 
-use super::opener::{Opened, Opener};
 #[cfg(feature = "sentinel")]
 use super::primary::{Followed, Primary};
+use super::{
+    opener::{Opened, Opener},
+    stream::or_once_more,
+};
 use crate::{
     base::{UnderWay, sync::lock},
     store::redis::{
         credentials::Session,
         error::is_broken,
-        transport::{COMMANDS, answered},
+        transport::{COMMANDS, LastUse, Silence, answered},
     },
 };
 
@@ -41,25 +44,29 @@ const NAME: &str = "tower-ratelimit";
 pub(super) struct Manager {
     pub(super) source: Source,
     gate: Gate,
+    silence: Silence,
 }
 
 /// A connection to a server.
 pub(super) struct Connection {
     opened: Opened,
+    used: LastUse,
+    /// Whether a check of it has begun and not ended. It may have been forgotten.
+    is_in_doubt: bool,
     /// The primary that it leads to, if sentinels named the server.
     #[cfg(feature = "sentinel")]
     followed: Option<Followed>,
 }
 
 impl Manager {
-    pub(super) fn new(source: Source) -> Self {
-        Self { source, gate: Gate::default() }
+    pub(super) fn new(source: Source, silence: Silence) -> Self {
+        Self { source, gate: Gate::default(), silence }
     }
 
     /// A manager of the same server for another pool. The attempts of the two to connect do not wait for each
     /// other.
     pub(super) fn for_another_pool(&self) -> Self {
-        Self::new(self.source.clone())
+        Self::new(self.source.clone(), self.silence)
     }
 
     /// The commands that the connections send, as in an ACL.
@@ -74,27 +81,21 @@ impl Manager {
     }
 
     async fn open(&self) -> RedisResult<Connection> {
-        Ok(match &self.source {
+        let (used, is_in_doubt) = (LastUse::now(), false);
+        let mut connection = match &self.source {
             Source::Url(info, opener) => Connection {
                 opened: opener.open(info).await?,
+                used,
+                is_in_doubt,
                 #[cfg(feature = "sentinel")]
                 followed: None,
             },
             #[cfg(feature = "sentinel")]
             Source::Primary(primary) => {
                 let (opened, followed) = primary.connect().await?;
-                Connection { opened, followed: Some(followed) }
+                Connection { opened, used, is_in_doubt, followed: Some(followed) }
             }
-        })
-    }
-}
-
-impl ManageConnection for Manager {
-    type Connection = Connection;
-    type Error = RedisError;
-
-    async fn connect(&self) -> Result<Self::Connection, Self::Error> {
-        let mut connection = self.gate.pass(Box::pin(self.open())).await?;
+        };
         let mut set_name = redis::cmd("CLIENT");
         set_name.arg("SETNAME").arg(NAME);
         let named: RedisResult<()> = answered(set_name.query_async(&mut connection)).await;
@@ -105,11 +106,45 @@ impl ManageConnection for Manager {
         }
     }
 
-    async fn is_valid(&self, connection: &mut Self::Connection) -> Result<(), Self::Error> {
-        answered(redis::cmd("PING").query_async(connection)).await
+    /// Checks a connection that was silent for long. Replaces it if it does not answer soon.
+    async fn check(&self, connection: &mut Connection) -> RedisResult<()> {
+        connection.is_in_doubt = true;
+        let checked = self.silence.check(&mut connection.opened.connection, self.connect()).await?;
+        match checked {
+            Some(other) => *connection = other,
+            None => connection.is_in_doubt = false,
+        }
+        Ok(())
+    }
+}
+
+impl ManageConnection for Manager {
+    type Connection = Connection;
+    type Error = RedisError;
+
+    async fn connect(&self) -> Result<Self::Connection, Self::Error> {
+        // Once is enough while attempts fail: others follow soon.
+        if self.gate.is_failing() {
+            return self.gate.pass(Box::pin(self.open())).await;
+        }
+        self.gate.pass(Box::pin(or_once_more(|| self.open()))).await
     }
 
+    /// The pool asks this whenever it returns a connection.
+    async fn is_valid(&self, connection: &mut Self::Connection) -> Result<(), Self::Error> {
+        if !self.silence.is_long(connection.used) {
+            return Ok(());
+        }
+        // Boxed because it is rare, and larger than all else in a checkout.
+        Box::pin(self.check(connection)).await
+    }
+
+    /// The pool asks this whenever a connection comes back.
     fn has_broken(&self, connection: &mut Self::Connection) -> bool {
+        connection.used = LastUse::now();
+        if connection.is_in_doubt {
+            return true;
+        }
         if connection.opened.session.as_ref().is_some_and(Session::is_over) {
             return true;
         }
@@ -178,6 +213,10 @@ struct Failed {
 }
 
 impl Gate {
+    fn is_failing(&self) -> bool {
+        lock(&self.failed).is_some()
+    }
+
     /// The output of `attempt`, if it may be made now.
     ///
     /// # Errors

@@ -11,13 +11,16 @@ mod primary;
 pub(super) mod probe;
 mod probe_report;
 mod servers;
+mod stream;
 mod tls;
 #[cfg(feature = "tls-rustls-no-provider")]
 mod tls_stream;
 
+pub(super) use self::stream::is_closed;
 #[cfg(feature = "cluster")]
 pub(super) use self::{
     address::{connection_infos, is_tls, tcp_settings},
+    stream::{connect, or_once_more, set_up},
     tls::TlsSettings,
 };
 pub use self::{builder::RedisStoreBuilder, probe_report::ProbeReport, servers::Servers};

@@ -6,18 +6,23 @@
 
 use std::sync::Arc;
 
-use redis::{AsyncConnectionConfig, Client, ConnectionInfo, RedisResult, aio::MultiplexedConnection};
-use tokio::task::JoinSet;
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, RedisResult, aio::MultiplexedConnection,
+};
 #[cfg(feature = "tls-rustls-no-provider")]
-use {redis::ConnectionAddr, rustls::ClientConfig};
+use rustls::ClientConfig;
+use tokio::task::JoinSet;
 
-use super::tls::TlsSettings;
 #[cfg(feature = "tls-rustls-no-provider")]
 use super::{address::is_tls, tls_stream};
+use super::{
+    stream::{connect, set_up},
+    tls::TlsSettings,
+};
 use crate::{
     base::Error,
     store::redis::{
-        credentials::{Authenticator, Session},
+        credentials::{Authenticator, Session, is_login_error, not_accepted},
         transport::answered,
     },
 };
@@ -37,8 +42,8 @@ pub(super) struct Opened {
     pub(super) connection: MultiplexedConnection,
     /// `None` if the address has the credentials.
     pub(super) session: Option<Session>,
-    /// The task that drives the connection. It ends when the set is dropped, even if the server hangs. Without
-    /// TLS, redis-rs owns the task, and the set is empty.
+    /// The task that drives the connection. For a socket of this host, redis-rs owns the task, and the set is
+    /// empty.
     _task: JoinSet<()>,
 }
 
@@ -68,28 +73,36 @@ impl Opener {
             let (connection, _task) = self.connect(info).await?;
             return Ok(Opened { connection, session: None, _task });
         };
-        let login = authenticator.login().await?;
-        let settings = login.settings(info.redis_settings());
-        let (connection, _task) = self.connect(&info.clone().set_redis_settings(settings)).await?;
-        let session = Some(Session::begin(authenticator.clone(), login, connection.clone()));
-        Ok(Opened { connection, session, _task })
+        let mut login = authenticator.login().await?;
+        loop {
+            let settings = login.settings(info.redis_settings());
+            match self.connect(&info.clone().set_redis_settings(settings)).await {
+                Ok((connection, _task)) => {
+                    let session = Some(Session::begin(authenticator.clone(), login, connection.clone()));
+                    return Ok(Opened { connection, session, _task });
+                }
+                // Ends, because the provider is called once a second at most.
+                Err(error) if is_login_error(&error) => {
+                    login = authenticator.instead_of(&login).await.ok_or_else(not_accepted)?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
     }
 
     async fn connect(&self, info: &ConnectionInfo) -> RedisResult<(MultiplexedConnection, JoinSet<()>)> {
         // The timeouts of redis-rs are off: the sender of a call knows its deadline, and they would count
         // time in which the runtime does not run.
         let config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+        let settings = info.redis_settings();
         #[cfg(feature = "tls-rustls-no-provider")]
         if let (ConnectionAddr::TcpTls { host, port, .. }, Some(tls)) = (info.addr(), &self.tls) {
-            return answered(async {
-                let stream = tls_stream::open(host, *port, tls.clone()).await?;
-                let (connection, driver) =
-                    MultiplexedConnection::new_with_config(info.redis_settings(), stream, config).await?;
-                let mut task = JoinSet::new();
-                task.spawn(driver);
-                Ok((connection, task))
-            })
-            .await;
+            let opened =
+                async { set_up(settings, tls_stream::open(host, *port, tls.clone()).await?, config).await };
+            return answered(opened).await;
+        }
+        if let ConnectionAddr::Tcp(host, port) = info.addr() {
+            return answered(async { set_up(settings, connect(host, *port).await?, config).await }).await;
         }
         let client = Client::open(info.clone())?;
         let connection = answered(client.get_multiplexed_async_connection_with_config(&config)).await?;

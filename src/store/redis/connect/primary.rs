@@ -28,6 +28,7 @@ use tokio::{
 use super::{
     address::{connection_infos, is_tls},
     opener::{Opened, Opener},
+    stream::or_once_more,
     tls::TlsSettings,
 };
 use crate::{
@@ -35,7 +36,7 @@ use crate::{
     store::redis::{
         credentials::Authenticator,
         error::from_redis,
-        transport::{CONNECT_TIMEOUT, answered},
+        transport::{CONNECT_TIMEOUT, LastUse, Silence, answered},
         wire,
     },
 };
@@ -64,12 +65,20 @@ pub(super) struct Primary {
     created: Instant,
     /// When to ask again, in microseconds since `created`.
     due: AtomicU64,
+    silence: Silence,
 }
 
 struct Sentinel {
     info: ConnectionInfo,
     /// The connection of the last question, which only its runtime can use.
-    connection: Mutex<Option<(runtime::Id, Opened)>>,
+    connection: Mutex<Option<Kept>>,
+}
+
+/// A connection to a sentinel.
+struct Kept {
+    runtime: runtime::Id,
+    opened: Opened,
+    used: LastUse,
 }
 
 /// The primary that a connection leads to.
@@ -95,6 +104,7 @@ impl Primary {
         credentials: &RedisConnectionInfo,
         tls: &TlsSettings,
         authenticator: Option<Arc<Authenticator>>,
+        silence: Silence,
     ) -> Result<(Self, String), Error> {
         let differ = "the URLs of the sentinels must have the same scheme, user, password and database, which also apply \
                       to the primary";
@@ -128,6 +138,7 @@ impl Primary {
             named: ArcSwapOption::default(),
             created: Instant::now(),
             due: AtomicU64::new(micros(INTERVAL)),
+            silence,
         };
         Ok((primary, description))
     }
@@ -138,7 +149,9 @@ impl Primary {
 
     /// A connection to the server that most sentinels name, or else to the one that any of them names.
     pub(super) async fn connect(self: &Arc<Self>) -> RedisResult<(Opened, Followed)> {
-        let mut votes = self.ask().await;
+        // If no sentinel answers soon, the server that they named last may still be the primary.
+        let patience = if self.named.load().is_some() { PATIENCE } else { 2 * CONNECT_TIMEOUT };
+        let mut votes = self.ask(patience).await;
         if 2 * votes.count(None) > votes.answers.len() {
             return Err(no_primary());
         }
@@ -205,7 +218,9 @@ impl Primary {
         {
             let primary = self.clone();
             runtime.spawn(async move {
-                if let Some(address) = primary.ask().await.majority(primary.sentinels.len()) {
+                if let Some(address) =
+                    primary.ask(2 * CONNECT_TIMEOUT).await.majority(primary.sentinels.len())
+                {
                     primary.follow(&address);
                 }
             });
@@ -217,14 +232,14 @@ impl Primary {
         self.due.fetch_min(micros(self.created.elapsed() + SOON), Ordering::Relaxed);
     }
 
-    /// Asks all sentinels, until most of them agree.
-    async fn ask(self: &Arc<Self>) -> Votes {
+    /// Asks all sentinels, until most of them agree. Waits for `patience` if none answers.
+    async fn ask(self: &Arc<Self>, patience: Duration) -> Votes {
         let mut questions = JoinSet::new();
         for place in 0..self.sentinels.len() {
             let primary = self.clone();
             questions.spawn(async move { primary.ask_one(place).await });
         }
-        let (mut votes, mut until) = (Votes::default(), Instant::now() + 2 * CONNECT_TIMEOUT);
+        let (mut votes, mut until) = (Votes::default(), Instant::now() + patience);
         while let Ok(Some(answer)) = timeout_at(until, questions.join_next()).await {
             match answer {
                 Ok(Ok(address)) => {
@@ -250,16 +265,20 @@ impl Primary {
         let Some(sentinel) = self.sentinels.get(place) else { return Ok(None) };
         let runtime = Handle::current().id();
         let kept = mem::take(&mut *lock(&sentinel.connection));
-        if let Some((of, mut connection)) = kept
-            && of == runtime
-            && let Ok(address) = self.question(&mut connection.connection).await
+        let keep = |opened| {
+            *lock(&sentinel.connection) = Some(Kept { runtime, opened, used: LastUse::now() });
+        };
+        // One that was silent for long may have been forgotten, and another one is opened soon.
+        if let Some(mut kept) = kept.filter(|kept| !self.silence.is_long(kept.used))
+            && kept.runtime == runtime
+            && let Ok(address) = self.question(&mut kept.opened.connection).await
         {
-            *lock(&sentinel.connection) = Some((of, connection));
+            keep(kept.opened);
             return Ok(address);
         }
-        let mut connection = self.sentinel_opener.open(&sentinel.info).await?;
-        let address = self.question(&mut connection.connection).await?;
-        *lock(&sentinel.connection) = Some((runtime, connection));
+        let mut opened = or_once_more(|| self.sentinel_opener.open(&sentinel.info)).await?;
+        let address = self.question(&mut opened.connection).await?;
+        keep(opened);
         Ok(address)
     }
 
@@ -342,6 +361,9 @@ fn of_sentinel(error: RedisError) -> RedisError {
     let problem = match from_redis(&error).fault() {
         Some(Fault::UnknownCommand) => "the server is not a sentinel: use RedisStore::connect",
         Some(Fault::NoAuth) => "the sentinel requires a password: set Servers::sentinel_credentials",
+        Some(Fault::WrongPass) => {
+            "the sentinel does not accept this user and password: correct Servers::sentinel_credentials"
+        }
         _ => return error,
     };
     io::Error::other(problem).into()

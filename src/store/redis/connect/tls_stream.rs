@@ -1,19 +1,16 @@
 //! Streams with TLS: the settings of rustls, and the handshake.
 
-use std::{io, sync::Arc};
+use std::sync::Arc;
 
 use redis::RedisResult;
 use rustls::{
     ClientConfig, RootCertStore,
     pki_types::{CertificateDer, PrivateKeyDer, ServerName, pem::PemObject as _},
 };
-use tokio::{
-    net::{TcpStream, lookup_host},
-    task::JoinSet,
-};
+use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client::TlsStream};
 
-use super::tls::TlsSettings;
+use super::{stream::connect, tls::TlsSettings};
 use crate::base::Error;
 
 impl TlsSettings {
@@ -94,23 +91,6 @@ fn system_roots() -> Result<RootCertStore, Error> {
 /// more.
 pub(super) async fn open(host: &str, port: u16, tls: Arc<ClientConfig>) -> RedisResult<TlsStream<TcpStream>> {
     let tcp = connect(host, port).await?;
-    tcp.set_nodelay(true)?;
     let name = ServerName::try_from(host.to_owned())?;
     Ok(TlsConnector::from(tls).connect(name, tcp).await?)
-}
-
-/// Connects to the first address of `host` that accepts it.
-async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
-    let mut attempts = JoinSet::new();
-    for address in lookup_host((host, port)).await? {
-        attempts.spawn(TcpStream::connect(address));
-    }
-    let mut failed = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-    while let Some(attempt) = attempts.join_next().await {
-        match attempt.unwrap_or_else(|ended| Err(io::Error::other(ended))) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => failed = error,
-        }
-    }
-    Err(failed)
 }

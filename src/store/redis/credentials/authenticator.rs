@@ -2,10 +2,15 @@
 
 use std::{
     fmt, io,
-    sync::{Arc, Mutex},
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Duration, SystemTime},
 };
 
+use futures_util::FutureExt as _;
 use redis::{RedisConnectionInfo, RedisError, RedisResult};
 use tokio::{
     sync::watch,
@@ -14,8 +19,8 @@ use tokio::{
 
 use super::credentials::{Credentials, CredentialsProvider};
 use crate::{
-    base::sync::lock,
-    store::redis::safe_text::{ENDED, FAILED, SILENT},
+    base::{Fault, sync::lock},
+    store::redis::safe_text::{ENDED, FAILED, NOT_ACCEPTED, SILENT, explain},
 };
 
 /// The longest time for one call of the provider.
@@ -27,12 +32,21 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// The shortest time between two calls that succeed.
 const SHORTEST_REFRESH: Duration = Duration::from_millis(100);
 
+/// The shortest time between two calls after a server has not accepted the credentials.
+const CALL_AGAIN_PAUSE: Duration = Duration::from_secs(1);
+
 /// A provider with its latest credentials.
 pub(crate) struct Authenticator {
     provider: Box<dyn CredentialsProvider>,
     latest: watch::Sender<Latest>,
-    /// When the call that is under way was begun.
-    calling: Mutex<Option<Instant>>,
+    calls: Mutex<Calls>,
+}
+
+#[derive(Default)]
+struct Calls {
+    is_under_way: bool,
+    /// When the last one was begun.
+    last: Option<Instant>,
 }
 
 /// What the provider returned last.
@@ -48,6 +62,8 @@ pub(crate) struct Login {
     pub(super) credentials: Credentials,
     pub(super) end: Option<Instant>,
     pub(super) refresh: Option<Instant>,
+    /// Whether a server did not accept them.
+    is_unaccepted: AtomicBool,
 }
 
 impl Login {
@@ -58,13 +74,18 @@ impl Login {
         let refresh = refresh.map(|refresh| refresh.max(SHORTEST_REFRESH));
         // A time beyond what a clock can count is never.
         let after = |time: Option<Duration>| time.and_then(|time| now.checked_add(time));
-        Self { end: after(left), refresh: after(refresh), credentials }
+        Self { end: after(left), refresh: after(refresh), credentials, is_unaccepted: AtomicBool::new(false) }
     }
 
     /// `settings` with these credentials.
     pub(crate) fn settings(&self, settings: &RedisConnectionInfo) -> RedisConnectionInfo {
         let Credentials { user, password, .. } = &self.credentials;
         settings.clone().set_username(user).set_password(password)
+    }
+
+    /// Call it if a server does not accept them.
+    pub(super) fn not_accepted(&self) {
+        self.is_unaccepted.store(true, Relaxed);
     }
 
     fn is_due(&self, now: Instant) -> bool {
@@ -78,11 +99,12 @@ impl Login {
 
 impl Authenticator {
     pub(crate) fn new(provider: impl CredentialsProvider) -> Self {
-        let (latest, calling) = Default::default();
-        Self { provider: Box::new(provider), latest, calling }
+        let (latest, calls) = Default::default();
+        Self { provider: Box::new(provider), latest, calls }
     }
 
-    /// The credentials for a new connection: the latest ones until they end, then newer ones.
+    /// The credentials for a new connection: the latest ones until they end or a server does not accept them, then
+    /// newer ones, if there are any.
     ///
     /// # Errors
     ///
@@ -99,14 +121,18 @@ impl Authenticator {
     async fn login_within(self: &Arc<Self>, patience: Duration) -> RedisResult<Arc<Login>> {
         let mut latest = self.latest.subscribe();
         let known = latest.borrow_and_update().login.clone();
-        if let Some(login) = known.filter(|login| login.is_valid(Instant::now())) {
-            if login.is_due(Instant::now()) {
-                self.call();
+        let known = known.filter(|login| login.is_valid(Instant::now()));
+        let is_called = match known {
+            Some(login) if !login.is_unaccepted.load(Relaxed) => {
+                if login.is_due(Instant::now()) {
+                    self.call();
+                }
+                return Ok(login);
             }
-            return Ok(login);
-        }
-        self.call();
-        let is_answered = timeout(patience, latest.changed()).await.is_ok();
+            Some(_) => self.call_again(),
+            None => self.call(),
+        };
+        let is_answered = is_called && timeout(patience, latest.changed()).await.is_ok();
         let Latest { login, problem } = latest.borrow().clone();
         if let Some(login) = login.filter(|login| login.is_valid(Instant::now())) {
             return Ok(login);
@@ -124,43 +150,67 @@ impl Authenticator {
         let mut latest = self.latest.subscribe();
         let is_newer = |login: &Arc<Login>| !Arc::ptr_eq(login, known) && login.is_valid(Instant::now());
         let shared = latest.borrow_and_update().login.clone().filter(is_newer);
-        if shared.is_some() {
-            return shared;
+        let is_called = match &shared {
+            Some(login) if !login.is_unaccepted.load(Relaxed) => return shared,
+            Some(_) => self.call_again(),
+            None => self.call(),
+        };
+        if is_called {
+            let _ = timeout(CALL_TIMEOUT, latest.changed()).await;
         }
-        self.call();
-        let _ = timeout(CALL_TIMEOUT, latest.changed()).await;
         latest.borrow().login.clone().filter(is_newer)
     }
 
+    /// Call it if a server does not accept `login`: its password has probably changed. Returns others, if there are
+    /// any or the provider returns some soon.
+    pub(crate) async fn instead_of(self: &Arc<Self>, login: &Arc<Login>) -> Option<Arc<Login>> {
+        login.not_accepted();
+        let others = self.login().await.ok();
+        others.filter(|others| !others.credentials.are_same(&login.credentials))
+    }
+
+    /// Calls the provider because a server does not accept its credentials, once a second at most. Returns whether a
+    /// call is under way.
+    fn call_again(self: &Arc<Self>) -> bool {
+        let is_too_soon = {
+            let calls = lock(&self.calls);
+            !calls.is_under_way && calls.last.is_some_and(|last| last.elapsed() < CALL_AGAIN_PAUSE)
+        };
+        !is_too_soon && self.call()
+    }
+
     /// Calls the provider in a task, unless a call is under way. The call outlives a connection that is given
-    /// up, so a slow provider is not called in vain.
-    fn call(self: &Arc<Self>) {
+    /// up, so a slow provider is not called in vain. Returns true: a call is under way.
+    fn call(self: &Arc<Self>) -> bool {
         {
-            let mut calling = lock(&self.calling);
+            let mut calls = lock(&self.calls);
             // A task may belong to a runtime that is not driven any more.
-            if calling.is_some_and(|begun| begun.elapsed() < CALL_TIMEOUT) {
-                return;
+            if calls.is_under_way && calls.last.is_some_and(|begun| begun.elapsed() < CALL_TIMEOUT) {
+                return true;
             }
-            *calling = Some(Instant::now());
+            *calls = Calls { is_under_way: true, last: Some(Instant::now()) };
         }
         let authenticator = self.clone();
         tokio::spawn(async move {
-            let answer = timeout(CALL_TIMEOUT, authenticator.provider.credentials()).await;
-            let problem = match answer {
-                Ok(Ok(credentials)) => {
+            // The code of the program, which may panic before it returns a future, and when that is polled.
+            let call = AssertUnwindSafe(async { authenticator.provider.credentials().await }).catch_unwind();
+            let problem = match timeout(CALL_TIMEOUT, call).await {
+                Ok(Ok(Ok(credentials))) => {
                     authenticator.report(None);
                     let login = Some(Arc::new(Login::new(credentials)));
-                    *lock(&authenticator.calling) = None;
+                    lock(&authenticator.calls).is_under_way = false;
                     authenticator.latest.send_replace(Latest { login, problem: None });
                     return;
                 }
-                Ok(Err(error)) => error.to_string(),
+                Ok(Ok(Err(error))) => error.to_string(),
+                Ok(Err(_)) => "it panicked".to_owned(),
                 Err(_) => format!("no answer within {CALL_TIMEOUT:?}"),
             };
             authenticator.report(Some(&problem));
-            *lock(&authenticator.calling) = None;
+            lock(&authenticator.calls).is_under_way = false;
             authenticator.latest.send_modify(|latest| latest.problem = Some(problem.into()));
         });
+        true
     }
 
     /// Logs a problem that is new, and its end.
@@ -180,6 +230,16 @@ impl fmt::Debug for Authenticator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Authenticator").finish_non_exhaustive()
     }
+}
+
+/// The error if a server does not accept the credentials of a provider.
+pub(crate) fn not_accepted() -> RedisError {
+    failure(NOT_ACCEPTED.to_owned())
+}
+
+/// Whether `error` is the reply of a server that does not accept the credentials of a login.
+pub(crate) fn is_login_error(error: &RedisError) -> bool {
+    matches!(explain(error).0, Some(Fault::WrongPass | Fault::NoAuth))
 }
 
 fn failure(text: String) -> RedisError {

@@ -40,8 +40,9 @@ impl Credentials {
     /// Sets after which time the provider is called again. Defaults to three quarters of the time until
     /// [the end](Self::valid_until), and to never for credentials without an end.
     ///
-    /// Set it for a password that changes at no announced time, such as one in a file or a secret store. If the
-    /// provider returns the same credentials, nothing is sent.
+    /// Set it for a password that changes at no announced time, such as one in a file or a secret store: open
+    /// connections are then authenticated again. Without it, the provider is called again when a server does not
+    /// accept the credentials of a new connection. If the provider returns the same credentials, nothing is sent.
     #[must_use]
     pub const fn refresh_after(mut self, time: Duration) -> Self {
         self.refresh = Some(time);
@@ -72,13 +73,18 @@ impl fmt::Debug for Credentials {
 pub trait CredentialsProvider: Send + Sync + 'static {
     /// The current credentials.
     ///
-    /// The store calls it for the first connection, and again when the credentials are due to be
-    /// [refreshed](Credentials::refresh_after). All connections share the result. One call is made at a time,
-    /// in a task of the runtime that needs them first. A call that takes ten seconds is given up.
+    /// The store calls it for the first connection, again when the credentials are due to be
+    /// [refreshed](Credentials::refresh_after), and when a server does not accept them (`WRONGPASS` or `NOAUTH`), at
+    /// most once a second. All connections share the result. One call is made at a time, in a task of the runtime
+    /// that needs them first. A call that takes ten seconds is given up.
     ///
     /// # Errors
     ///
     /// Any. Its text is logged and part of the failure of decisions, so it must not contain a secret.
+    ///
+    /// # Panics
+    ///
+    /// It should not. A panic is treated as an error.
     fn credentials(&self) -> Answer<Credentials>;
 }
 

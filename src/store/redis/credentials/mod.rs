@@ -13,4 +13,7 @@ mod session;
 #[cfg(feature = "cluster")]
 pub(super) use self::cluster::{Bridge, opening};
 pub use self::credentials::{Credentials, CredentialsProvider};
-pub(super) use self::{authenticator::Authenticator, session::Session};
+pub(super) use self::{
+    authenticator::{Authenticator, is_login_error, not_accepted},
+    session::Session,
+};

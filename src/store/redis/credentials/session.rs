@@ -15,7 +15,7 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 
-use super::authenticator::{Authenticator, Login};
+use super::authenticator::{Authenticator, Login, is_login_error};
 use crate::{
     base::{random::random_time, time::micros},
     store::redis::error::from_redis,
@@ -93,7 +93,11 @@ async fn refresh(
         let mut pause = PAUSE;
         login = loop {
             if let Some(newer) = authenticator.newer(&login).await {
-                match authenticate(&mut connection, &login, &newer).await {
+                let authenticated = authenticate(&mut connection, &login, &newer).await;
+                if authenticated.as_ref().is_err_and(is_login_error) {
+                    newer.not_accepted();
+                }
+                match authenticated {
                     Ok(()) => break newer,
                     Err(error) if error.is_io_error() => return,
                     // Once for each round, because all connections try again.

@@ -45,8 +45,8 @@ pub(super) struct Connections<M: ConnectionManager> {
     health: Arc<Health>,
     /// Held while the idle connections are checked.
     checking: tokio::sync::Mutex<()>,
-    /// When a connection to a server that was demoted was last replaced.
-    demoted: Mutex<Option<Instant>>,
+    /// When a connection was last replaced although it works.
+    replaced: Mutex<Option<Instant>>,
     /// Held during a scan: several at a time would keep decisions waiting.
     pub(super) scans: tokio::sync::Mutex<()>,
 }
@@ -69,8 +69,8 @@ pub(super) const MAX_BACKOFF: Duration = Duration::from_millis(250);
 
 impl<M: ConnectionManager> Connections<M> {
     pub(super) fn new(pool: Pool<M>, health: Arc<Health>) -> Self {
-        let (checking, demoted, scans) = Default::default();
-        Self { pool, health, checking, demoted, scans }
+        let (checking, replaced, scans) = Default::default();
+        Self { pool, health, checking, replaced, scans }
     }
 
     /// The reply to a command.
@@ -144,7 +144,8 @@ impl<M: ConnectionManager> Connections<M> {
             if is_broken {
                 slot.take().into_iter().for_each(|connection| self.replace(connection));
                 self.check_idle();
-            } else if wire::has_fault(&reply, Fault::ReadOnly) && self.may_replace_demoted() {
+            } else if (wire::has_fault(&reply, Fault::ReadOnly) || wants_login(&reply)) && self.may_replace()
+            {
                 slot.take().into_iter().for_each(|connection| self.replace(connection));
             }
             if was_closed && call.may_repeat && Instant::now() < send_until {
@@ -154,11 +155,11 @@ impl<M: ConnectionManager> Connections<M> {
         }
     }
 
-    /// Whether a connection to a server that was demoted may be replaced, so that it finds the new primary.
-    /// One after the other, all within [`MAX_BACKOFF`]: until there is a new primary, decisions fail
-    /// immediately on the others.
-    fn may_replace_demoted(&self) -> bool {
-        let (mut last, now) = (lock(&self.demoted), Instant::now());
+    /// Whether a connection may be replaced whose server was demoted or asks for a login, so that it finds
+    /// the new primary or logs in. One after the other, all within [`MAX_BACKOFF`]: until there is a new
+    /// primary, decisions fail immediately on the others.
+    fn may_replace(&self) -> bool {
+        let (mut last, now) = (lock(&self.replaced), Instant::now());
         let pause = MAX_BACKOFF / self.pool.state().connections.max(1);
         let may_replace = last.is_none_or(|last| now - last >= pause);
         if may_replace {
@@ -247,6 +248,11 @@ impl<M: ConnectionManager> Sender for Arc<Connections<M>> {
     async fn send_batch(&self, slot: &mut Slot<M>, jobs: &[&Job]) -> Result<(), Error> {
         self.send(slot, jobs, REPEATS).await
     }
+}
+
+/// Whether the server asks for a login although the connection has one, as a proxy may.
+fn wants_login(reply: &RedisResult<Value>) -> bool {
+    reply.as_ref().is_err_and(|error| from_redis(error).fault() == Some(Fault::NoAuth))
 }
 
 /// The jobs of a call with a reply to send again, of those that have `failed`: none without `repeats`. Answers the

@@ -19,6 +19,7 @@ use crate::{
     store::{
         ServerClock,
         redis::{
+            connect::is_closed,
             error::unreachable,
             job::{Job, Reply},
             wire,
@@ -41,6 +42,8 @@ pub(crate) struct Health {
     /// The decisions that failed for a reason that concerns only them.
     single: Mutex<Single>,
     attempts: Mutex<Attempts>,
+    /// Whether the last attempt to connect failed and the server has answered no call since.
+    is_unreachable: AtomicBool,
     /// Whether the log has the line about the start.
     introduced: AtomicBool,
 }
@@ -85,6 +88,11 @@ struct Attempts {
     error: Option<RedisError>,
     /// Whether a breaker has counted that one.
     is_counted: bool,
+    /// Whether the server may work nevertheless: it has answered since, or has accepted the connection and
+    /// closed it while it was set up. If it closes the next one too and answers nothing, it does not work.
+    is_refuted: bool,
+    /// Whether the server has answered since that one.
+    has_answered: bool,
 }
 
 impl Health {
@@ -270,23 +278,47 @@ impl Health {
     pub(super) fn connected(&self) {
         let mut attempts = lock(&self.attempts);
         (attempts.has_connected, attempts.error) = (true, None);
+        self.is_unreachable.store(false, Ordering::Relaxed);
     }
 
     pub(super) fn connect_failed(&self, error: RedisError) {
         let mut attempts = lock(&self.attempts);
-        (attempts.error, attempts.is_counted) = (Some(error), false);
+        let is_first = attempts.error.is_none() || attempts.has_answered;
+        attempts.is_refuted = is_first && is_closed(&error);
+        (attempts.error, attempts.is_counted, attempts.has_answered) = (Some(error), false, false);
+        self.is_unreachable.store(true, Ordering::Relaxed);
     }
 
-    /// The error of the last attempt to connect, if it has failed and is not counted yet. It is counted now.
+    /// Records that the server has answered a call. If an attempt to connect has failed, that says nothing about the
+    /// server.
+    pub(super) fn answered(&self) {
+        if self.is_unreachable.load(Ordering::Relaxed) {
+            self.refute();
+        }
+    }
+
+    #[cold]
+    fn refute(&self) {
+        let mut attempts = lock(&self.attempts);
+        (attempts.is_refuted, attempts.has_answered) = (true, true);
+        self.is_unreachable.store(false, Ordering::Relaxed);
+    }
+
+    /// The error of the last attempt to connect, if it has failed because the server does not work, and is not
+    /// counted yet. It is counted now.
     pub(super) fn count_failed_attempt(&self) -> Option<Error> {
         let mut attempts = lock(&self.attempts);
+        if attempts.is_refuted {
+            return None;
+        }
         let error = attempts.error.as_ref().map(|error| unreachable("", error))?;
         (!mem::replace(&mut attempts.is_counted, true)).then_some(error)
     }
 
-    /// The error of the last attempt to connect, if it failed.
+    /// The error of the last attempt to connect, if it failed because the server does not work.
     pub(super) fn connect_error(&self) -> Option<RedisError> {
-        lock(&self.attempts).error.clone()
+        let attempts = lock(&self.attempts);
+        attempts.error.clone().filter(|_| !attempts.is_refuted)
     }
 }
 
@@ -319,6 +351,40 @@ mod tests {
     #[test]
     fn the_length_of_an_outage_has_three_decimals_at_most() {
         assert_eq!(format!("{:?}", seconds(Duration::from_micros(10_694_900))), "10.694");
+    }
+
+    /// Whether each attempt counts for the breaker, by what happened before.
+    #[test]
+    fn a_connection_that_is_closed_during_its_setup_counts_once_another_one_is_too_and_nothing_is_answered() {
+        use std::io::ErrorKind::{ConnectionRefused, ConnectionReset, TimedOut, UnexpectedEof};
+        let rows: [(&str, &[_], &[bool]); 7] = [
+            ("no server listens", &[Some(ConnectionRefused)], &[true]),
+            ("it hangs", &[Some(TimedOut)], &[true]),
+            ("closed once", &[Some(ConnectionReset)], &[false]),
+            ("closed twice", &[Some(ConnectionReset), Some(UnexpectedEof)], &[false, true]),
+            (
+                "answered in between",
+                &[Some(ConnectionReset), None, Some(ConnectionReset)],
+                &[false, false, false],
+            ),
+            ("closed, then not listening", &[Some(ConnectionReset), Some(ConnectionRefused)], &[false, true]),
+            ("answered since", &[Some(ConnectionRefused), None], &[true, false]),
+        ];
+        for (name, events, expected) in rows {
+            let health = Health::new(String::new(), Duration::from_millis(50));
+            let counts = events.iter().map(|event| {
+                match event {
+                    Some(kind) => health.connect_failed(std::io::Error::from(*kind).into()),
+                    None => health.answered(),
+                }
+                let is_unreachable = health.connect_error().is_some();
+                assert_eq!(health.count_failed_attempt().is_some(), is_unreachable, "{name}");
+                assert!(health.count_failed_attempt().is_none(), "{name}: each counts once");
+                is_unreachable
+            });
+            assert_eq!(counts.collect::<Vec<_>>(), expected, "{name}");
+            assert!(health.not_sent(Wait::InSilence).to_string().starts_with("cannot connect"), "{name}");
+        }
     }
 
     #[test]

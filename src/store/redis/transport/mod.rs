@@ -12,6 +12,7 @@ mod lone;
 mod queue;
 mod runtimes;
 mod server;
+mod silence;
 mod span;
 mod target;
 
@@ -23,4 +24,5 @@ pub(super) use self::{
     link::{Found, Link, Scan},
     runtimes::{current, in_task},
     server::{COMMANDS, ServerLink},
+    silence::{LastUse, Silence},
 };

@@ -79,6 +79,9 @@ impl<S: Sender> Target<S> {
     /// Records how a call ended. If this opens the breaker, the decisions that wait fail too, and probes
     /// start.
     pub(super) fn record<T>(self: &Arc<Self>, ended: &Result<T, Error>) {
+        if ended.is_ok() {
+            self.health.answered();
+        }
         if self.breaker.record(ended)
             && let Some(error) = self.breaker.error()
         {

@@ -9,7 +9,7 @@ use redis::{
     cluster_async::ClusterConnection,
 };
 
-use super::node::{CONNECT, NodeConnection};
+use super::node::{CONNECT, CONNECT_TLS, NodeConnection};
 use crate::{
     base::Error,
     store::redis::{
@@ -27,8 +27,6 @@ pub(crate) struct Clients {
 /// The size of a pool. A cluster connection is one connection to each node, shared by all calls. Four of them
 /// made no more decisions than one (`benches/cluster.rs`), and each would have to follow migrations itself.
 pub(crate) const CONNECTIONS: u32 = 1;
-/// [`CONNECT`] with TLS, whose handshake takes long on a busy machine.
-const CONNECT_TLS: Duration = Duration::from_secs(1);
 /// A connection waits for a reply for at least this time, so that one late reply does not break it.
 const RESPONSE: Duration = Duration::from_millis(500);
 

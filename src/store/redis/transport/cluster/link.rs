@@ -8,7 +8,7 @@ use redis::{Cmd, Value};
 
 use super::{
     clients::{Clients, ClusterManager},
-    nodes::Nodes,
+    nodes::{Nodes, ShardNodes},
     several_shards::{Sharded, decide_in_several_shards},
 };
 use crate::{
@@ -25,6 +25,7 @@ use crate::{
             link::{Found, Link, Scan},
             queue::Lanes,
             runtimes::{PerRuntime, in_task},
+            silence::Silence,
             target::Target,
         },
         wire::{self, Call},
@@ -41,7 +42,7 @@ pub(crate) struct ClusterLink {
 struct Runtime {
     nodes: Arc<Nodes>,
     /// In the order of their numbers. The keys of each are in one slot, so they share batches.
-    shards: Vec<Arc<Target<Arc<Nodes>>>>,
+    shards: Vec<Arc<Target<ShardNodes>>>,
 }
 
 /// A node has several shards, so it is busy while a lane waits.
@@ -102,15 +103,17 @@ impl ClusterLink {
         health: Arc<Health>,
         shards: Arc<Shards>,
         prefix: &str,
+        silence: Silence,
     ) -> Self {
         let of_shard =
             |shard| (Arc::new(Breaker::default()), format!("{prefix}:%probe:{{{}}}", shards.tag(shard)));
         let breakers: Vec<_> = (0..shards.count()).map(of_shard).collect();
         let shared = health.clone();
         let runtimes = PerRuntime::new(move || {
-            let nodes = Arc::new(Nodes::new(&clients, &pool, shared.clone()));
+            let nodes = Arc::new(Nodes::new(&clients, &pool, shared.clone(), silence));
             let shard = |(breaker, key): &(_, String)| {
-                Arc::new(Target::new(LANES, breaker, &shared, nodes.clone(), key.clone()))
+                let sender = ShardNodes::new(nodes.clone(), key.clone());
+                Arc::new(Target::new(LANES, breaker, &shared, sender, key.clone()))
             };
             let shards = breakers.iter().map(shard).collect();
             Runtime { nodes, shards }

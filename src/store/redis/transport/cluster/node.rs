@@ -8,6 +8,9 @@
 //! If a connection breaks, the client sends its commands again, although they may have been carried out. Here
 //! the error of a script call forbids it. A call that was not sent at all has a distinct error.
 //!
+//! A connection that was silent for long is checked and replaced here ([`check`]), because the client would keep
+//! it.
+//!
 //! The client opens missing connections during that time too. So a host that is lost would stall the
 //! decisions of all other nodes again and again. It stalls them once: from then on its address is tried in
 //! the background, and attempts of the client fail immediately until it answers.
@@ -17,16 +20,15 @@ use std::{
     future::{Future, poll_fn, ready},
     io,
     pin::pin,
-    sync::Mutex,
+    sync::{Arc, Mutex},
     task::Poll,
     time::Duration,
 };
 
-#[cfg(feature = "tls-rustls-no-provider")]
-use redis::ConnectionAddr;
+use arc_swap::ArcSwap;
 use redis::{
-    Arg, AsyncConnectionConfig, Cmd, ConnectionInfo, ErrorKind, IntoConnectionInfo, Pipeline, RedisError,
-    RedisFuture, RedisResult, Value,
+    Arg, AsyncConnectionConfig, Cmd, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, Pipeline,
+    RedisError, RedisFuture, RedisResult, Value,
     aio::{ConnectionLike, MultiplexedConnection},
     cluster_async::Connect,
 };
@@ -34,28 +36,50 @@ use redis::{
 use tokio::net::TcpStream;
 use tokio::{
     runtime::Handle,
+    task::JoinSet,
     time::{Instant, sleep, timeout},
 };
 
 use crate::{
-    base::sync::lock,
+    base::{sync::lock, time::micros},
     store::redis::{
-        credentials::{Session, opening},
+        connect::{connect, is_tls, or_once_more, set_up},
+        credentials::{Session, is_login_error, not_accepted, opening},
         error::is_broken,
-        transport::deadline::{CONNECT_TIMEOUT, or_late},
+        transport::{
+            deadline::{CONNECT_TIMEOUT, or_late},
+            silence::{LastUse, Silence},
+        },
     },
 };
 
 /// An unresponsive node delays the search for other nodes by at most this.
 pub(super) const CONNECT: Duration = Duration::from_millis(250);
+/// [`CONNECT`] with TLS, whose handshake takes long on a busy machine.
+pub(super) const CONNECT_TLS: Duration = Duration::from_secs(1);
 
 #[derive(Clone)]
-pub(crate) struct NodeConnection {
+pub(crate) struct NodeConnection(Arc<Node>);
+
+/// The connection to a node. All calls share it.
+struct Node {
+    current: ArcSwap<Opened>,
+    /// When a reply came last.
+    used: Mutex<LastUse>,
+    /// Held during a check.
+    checking: tokio::sync::Mutex<()>,
+    info: ConnectionInfo,
+    config: AsyncConnectionConfig,
+}
+
+struct Opened {
     connection: MultiplexedConnection,
     /// `None` if the URL has the credentials.
     session: Option<Session>,
     /// How long the search for the slots waits for this node.
     patience: Duration,
+    /// The task that drives the connection. With TLS, redis-rs owns it, and the set is empty.
+    _task: JoinSet<()>,
 }
 
 /// How long a node may take to answer the search, in addition to some round trips.
@@ -79,46 +103,136 @@ impl Connect for NodeConnection {
             if is_silent(&address) {
                 return or_late(None);
             }
-            let opened = Self::open(info.clone(), config).await;
+            let opened = or_once_more(|| Opened::open(&info, &config, allowed(&info))).await;
             if opened.as_ref().is_err_and(RedisError::is_timeout) {
-                mark(&address, info);
+                mark(&address, info.clone());
             }
-            opened
+            let (current, used) = (ArcSwap::from_pointee(opened?), Mutex::new(LastUse::now()));
+            Ok(Self(Arc::new(Node { current, used, checking: tokio::sync::Mutex::default(), info, config })))
         })
     }
 }
 
-impl NodeConnection {
-    async fn open(info: ConnectionInfo, config: AsyncConnectionConfig) -> RedisResult<Self> {
-        #[cfg(feature = "tls-rustls-no-provider")]
-        if let ConnectionAddr::TcpTls { host, port, .. } = info.addr() {
-            // redis-rs reads the certificates of the system before it connects, which is in vain if no server
-            // is there.
-            let opened = timeout(CONNECT, TcpStream::connect((&**host, *port))).await.ok();
-            or_late(opened.map(|opened| opened.map_err(RedisError::from)))?;
+/// How long the client waits for a connection.
+fn allowed(info: &ConnectionInfo) -> Duration {
+    if is_tls(info) { CONNECT_TLS } else { CONNECT }
+}
+
+impl Opened {
+    /// Connects within the time that is `allowed`.
+    async fn open(
+        info: &ConnectionInfo,
+        config: &AsyncConnectionConfig,
+        allowed: Duration,
+    ) -> RedisResult<Self> {
+        loop {
+            let opened = async { or_late(timeout(allowed, Self::connect(info, config)).await.ok()) };
+            let (opened, login) = opening(opened).await;
+            let error = match opened {
+                Ok((mut connection, _task)) => {
+                    let session = login.map(|(authenticator, login)| {
+                        Session::begin(authenticator, login, connection.clone())
+                    });
+                    let asked = Instant::now();
+                    connection.req_packed_command(&redis::cmd("PING")).await?;
+                    let patience = PATIENCE + asked.elapsed() * ROUND_TRIPS;
+                    return Ok(Self { connection, session, patience, _task });
+                }
+                Err(error) => error,
+            };
+            match login.filter(|_| is_login_error(&error)) {
+                // Ends, because the provider is called once a second at most.
+                Some((authenticator, login)) => {
+                    authenticator.instead_of(&login).await.ok_or_else(not_accepted)?
+                }
+                None => return Err(error),
+            };
         }
-        let (connection, login) = opening(Connect::connect_with_config(info, config)).await;
-        let mut connection: MultiplexedConnection = connection?;
-        let session =
-            login.map(|(authenticator, login)| Session::begin(authenticator, login, connection.clone()));
-        let asked = Instant::now();
-        connection.req_packed_command(&redis::cmd("PING")).await?;
-        Ok(Self { connection, session, patience: PATIENCE + asked.elapsed() * ROUND_TRIPS })
+    }
+
+    async fn connect(
+        info: &ConnectionInfo,
+        config: &AsyncConnectionConfig,
+    ) -> RedisResult<(MultiplexedConnection, JoinSet<()>)> {
+        match info.addr() {
+            ConnectionAddr::Tcp(host, port) => {
+                return set_up(info.redis_settings(), connect(host, *port).await?, config.clone()).await;
+            }
+            #[cfg(feature = "tls-rustls-no-provider")]
+            ConnectionAddr::TcpTls { host, port, .. } => {
+                // redis-rs reads the certificates of the system before it connects, which is in vain if no
+                // server is there.
+                let opened = timeout(CONNECT, TcpStream::connect((&**host, *port))).await.ok();
+                or_late(opened.map(|opened| opened.map_err(RedisError::from)))?;
+            }
+            _ => {}
+        }
+        let connection = MultiplexedConnection::connect_with_config(info.clone(), config.clone()).await?;
+        Ok((connection, JoinSet::new()))
+    }
+}
+
+/// The name of a command that checks the connection to the node of a key, if it was silent for long: see [`check`].
+/// No server is sent it.
+const CHECK: &str = "tower-ratelimit:check";
+
+/// The command that checks the connection to the node that has `key`. It fails if nothing can be sent to the node.
+/// Without a silence, it sends nothing.
+pub(super) fn check(key: &[u8], silence: Silence) -> Cmd {
+    let mut check = redis::cmd(CHECK);
+    let Silence { longest, patience } = silence;
+    check.arg(key).arg(micros(longest)).arg(micros(patience));
+    check
+}
+
+impl Node {
+    /// Carries out a [`check`] with these arguments.
+    async fn check(&self, longest: Duration, patience: Duration) -> RedisResult<Value> {
+        let silence = Silence { longest, patience };
+        let is_long = || silence.is_long(*lock(&self.used));
+        if is_long() {
+            let _alone = self.checking.lock().await;
+            // Another call may have checked it in the meantime.
+            if is_long() {
+                let mut connection = self.current.load().connection.clone();
+                let open = Opened::open(&self.info, &self.config, allowed(&self.info));
+                let checked = silence.check(&mut connection, open).await;
+                if let Some(other) = checked.map_err(|_| not_sent())? {
+                    self.current.store(Arc::new(other));
+                }
+                *lock(&self.used) = LastUse::now();
+            }
+        }
+        Ok(Value::Okay)
     }
 }
 
 impl ConnectionLike for NodeConnection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
-        if let Some(Err(closed)) = self.session.as_ref().map(Session::check) {
+        let node = &self.0;
+        let current = node.current.load();
+        if let Some(Err(closed)) = current.session.as_ref().map(Session::check) {
             return Box::pin(once(ready(Err(closed))));
         }
-        let patience = self.patience;
-        let reply = self.connection.req_packed_command(cmd);
+        let (patience, mut connection) = (current.patience, current.connection.clone());
+        let reply = async move {
+            let reply = connection.req_packed_command(cmd).await;
+            if reply.is_ok() {
+                *lock(&node.used) = LastUse::now();
+            }
+            reply
+        };
         let mut words = cmd.args_iter().map(|word| match word {
             Arg::Simple(word) => word,
             _ => &[],
         });
         match (words.next(), words.next()) {
+            (Some(b"tower-ratelimit:check"), Some(_)) => {
+                let mut times = words.map(|word| str::from_utf8(word).ok()?.parse().ok());
+                let mut time = || times.next().flatten().map_or(Duration::MAX, Duration::from_micros);
+                let (longest, patience) = (time(), time());
+                Box::pin(node.check(longest, patience))
+            }
             // The client looks up which node has which slots.
             (Some(b"CLUSTER"), Some(b"SLOTS")) => {
                 Box::pin(async move { or_late(timeout(patience, reply).await.ok()) })
@@ -130,7 +244,7 @@ impl ConnectionLike for NodeConnection {
             }),
             // A decision.
             (Some(b"EVALSHA" | b"EVAL"), _) => Box::pin(once(reply)),
-            _ => reply,
+            _ => Box::pin(reply),
         }
     }
 
@@ -140,11 +254,12 @@ impl ConnectionLike for NodeConnection {
         offset: usize,
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
-        self.connection.req_packed_commands(pipeline, offset, count)
+        let mut connection = self.0.current.load().connection.clone();
+        Box::pin(async move { connection.req_packed_commands(pipeline, offset, count).await })
     }
 
     fn get_db(&self) -> i64 {
-        self.connection.get_db()
+        self.0.current.load().connection.get_db()
     }
 }
 
@@ -159,10 +274,15 @@ async fn once(reply: impl Future<Output = RedisResult<Value>>) -> RedisResult<Va
     };
     reply.map_err(|error| match error {
         error if !is_broken(&error) || error.code().is_some() => error,
-        _ if is_immediate => (ErrorKind::Io, "not sent", NOT_SENT.to_owned()).into(),
+        _ if is_immediate => not_sent(),
         error if error.is_timeout() => (ErrorKind::Client, "not answered", LATE.to_owned()).into(),
         _ => (ErrorKind::Client, "not answered", BROKEN.to_owned()).into(),
     })
+}
+
+/// The error of a call that was not sent.
+fn not_sent() -> RedisError {
+    (ErrorKind::Io, "not sent", NOT_SENT.to_owned()).into()
 }
 
 /// Whether a script call was not sent, because its connection had been closed before.
@@ -216,7 +336,7 @@ fn mark(address: &str, info: ConnectionInfo) {
         while mark.is_needed() {
             sleep(PAUSE).await;
             let config = AsyncConnectionConfig::new().set_connection_timeout(Some(CONNECT_TIMEOUT));
-            let opened = NodeConnection::open(info.clone(), config).await;
+            let opened = Opened::open(&info, &config, CONNECT_TIMEOUT).await;
             if !opened.is_err_and(|error| error.is_timeout()) {
                 return;
             }

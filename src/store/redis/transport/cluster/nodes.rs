@@ -5,7 +5,10 @@
 //! nodes, and Redis rejects a call over keys of both. If its connection breaks, its decisions fail, because
 //! they may have been made.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{self, Arc},
+    time::Duration,
+};
 
 use bb8_redis::bb8::Pool;
 use futures_util::future::{BoxFuture, FutureExt as _, TryFutureExt as _};
@@ -22,10 +25,10 @@ use tokio::{
 
 use super::{
     clients::{Clients, ClusterManager},
-    node::{NodeConnection, usual, was_not_sent},
+    node::{NodeConnection, check, usual, was_not_sent},
 };
 use crate::{
-    base::{Error, ErrorKind, Fault},
+    base::{Error, ErrorKind, Fault, sync::lock},
     decision::Charge,
     store::redis::{
         error::{from_redis, is_broken},
@@ -36,6 +39,7 @@ use crate::{
             deadline::{PROBE_TIMEOUT, REPLY_TIMEOUT, deadline_in, not_answered, or_late},
             health::Health,
             link::{Found, Scan},
+            silence::{LastUse, Silence},
             target::Sender,
         },
         wire::{self, Call},
@@ -52,8 +56,18 @@ pub(super) struct Nodes {
     /// Held while the connections are replaced.
     replacing: Arc<Mutex<()>>,
     health: Arc<Health>,
+    silence: Silence,
     /// Held during a scan: several at a time would keep decisions waiting.
     scans: Mutex<()>,
+}
+
+/// The nodes, for the decisions of one shard.
+pub(super) struct ShardNodes {
+    nodes: Arc<Nodes>,
+    /// A key of the shard's slot.
+    key: String,
+    /// When a decision of the shard was answered last. Its node may have answered others since.
+    used: sync::Mutex<LastUse>,
 }
 
 /// The pause between two replacements of the connections.
@@ -61,14 +75,20 @@ const REPLACE_PAUSE: Duration = Duration::from_secs(2);
 /// The pause before a retry on a migrating slot.
 const MIGRATION_PAUSE: Duration = Duration::from_millis(1);
 
-impl Sender for Arc<Nodes> {
+impl ShardNodes {
+    pub(super) fn new(nodes: Arc<Nodes>, key: String) -> Self {
+        Self { nodes, key, used: sync::Mutex::new(LastUse::now()) }
+    }
+}
+
+impl Sender for ShardNodes {
     type Connection = ClusterConnection<NodeConnection>;
 
     async fn ping(&self, key: &str) -> Result<(), Error> {
         // A command with a key goes to the node of the shard.
         let mut exists = redis::cmd("EXISTS");
         exists.arg(key);
-        let reply = self.reply(&Call::of(exists, PROBE_TIMEOUT), deadline_in(PROBE_TIMEOUT)).await;
+        let reply = self.nodes.reply(&Call::of(exists, PROBE_TIMEOUT), deadline_in(PROBE_TIMEOUT)).await;
         reply.map(drop).map_err(|error| match error.fault() {
             // Another node has answered.
             Some(Fault::Moved | Fault::Ask) => Error::new(ErrorKind::StoreUnreachable, error.to_string()),
@@ -79,7 +99,9 @@ impl Sender for Arc<Nodes> {
     /// A connection for the first attempt.
     fn connection(&self) -> BoxFuture<'_, RedisResult<Self::Connection>> {
         // A clone is used, and the pooled connection is free for others immediately.
-        connection(&self.single_attempt, &self.health).map_ok(|connection| connection.clone()).boxed()
+        connection(&self.nodes.single_attempt, &self.nodes.health)
+            .map_ok(|connection| connection.clone())
+            .boxed()
     }
 
     /// The keys of `jobs` are in one slot.
@@ -87,22 +109,31 @@ impl Sender for Arc<Nodes> {
         // Leased units must not be lost if the reply is late.
         let least = if jobs.iter().any(|job| job.lease.is_some()) { REPLY_TIMEOUT } else { Duration::ZERO };
         let until = deadline_in(jobs.iter().map(|job| job.deadline).fold(least, Duration::max));
-        let clock = &*self.health.clock;
+        let nodes = &*self.nodes;
+        let clock = &*nodes.health.clock;
         let Some(call) = wire::encode(jobs, clock) else { return Ok(()) };
+        let mut is_checked = !nodes.silence.is_long(*lock(&self.used));
         let attempt = async {
             let connection = match slot {
                 Some(connection) => connection,
                 None => slot.insert(self.connection().await?),
             };
+            if !is_checked {
+                // Boxed because it is rare.
+                let check = check(self.key.as_bytes(), nodes.silence);
+                let _: Value = Box::pin(check.query_async(connection)).await?;
+                is_checked = true;
+            }
             reply_to(connection, &call).await
         };
         let error = match or_late(timeout_at(until, attempt).await.ok()) {
             Ok(reply) => {
+                *lock(&self.used) = LastUse::now();
                 let failed = wire::answer(reply, jobs, call.calendar(clock));
                 let mut ended = Some(wire::ended(&failed, jobs.len()));
                 for (job, error) in failed {
                     let sent = if wire::is_of_another_window(&error) {
-                        self.send_alone(job, until).await
+                        nodes.send_alone(job, until).await
                     } else {
                         Err(error)
                     };
@@ -116,17 +147,17 @@ impl Sender for Arc<Nodes> {
         let was_not_sent = was_not_sent(&error);
         let error = usual(error);
         if is_broken(&error) {
-            self.start_replacing(&call);
+            nodes.start_replacing(&call);
         }
-        let nothing_done = may_succeed_elsewhere(&error);
-        let error = if error.is_timeout() { self.health.late() } else { from_redis(&error) };
+        let nothing_done = !is_checked || may_succeed_elsewhere(&error);
+        let error = if error.is_timeout() { nodes.health.late() } else { from_redis(&error) };
         let mut ended = None;
         for job in jobs {
             // One after the other: redis-rs sends `ASKING` apart from its command, so concurrent ones disturb
             // each other. A repeated permit request would be counted beside the first.
             let may_be_repeated = job.may_be_repeated() && !job.charges.iter().any(Charge::needs_permit);
             let sent = if nothing_done || was_not_sent && may_be_repeated {
-                self.send_alone(job, until).await
+                nodes.send_alone(job, until).await
             } else {
                 Err(error.clone())
             };
@@ -144,10 +175,11 @@ impl Nodes {
         clients: &Clients,
         pool: impl Fn(ClusterManager) -> Pool<ClusterManager>,
         health: Arc<Health>,
+        silence: Silence,
     ) -> Self {
         let (retrying, single_attempt) =
             (pool(clients.retrying.clone()), pool(clients.single_attempt.clone()));
-        Self { retrying, single_attempt, replacing: Arc::default(), health, scans: Mutex::default() }
+        Self { retrying, single_attempt, replacing: Arc::default(), health, silence, scans: Mutex::default() }
     }
 
     /// Sends one decision, which redis-rs sends again if its slot migrates. Sets it unless it fails.
@@ -164,7 +196,14 @@ impl Nodes {
     /// The reply to a call. redis-rs sends it again if its slot migrates.
     pub(super) async fn reply(&self, call: &Call, until: Instant) -> Result<Value, Error> {
         let mut connection = self.retrying_connection(until).await?;
-        let reply = within(until, async { evaluate(&mut connection, call).await.map_err(usual) }).await;
+        let reply = async {
+            let key = first_key(call);
+            if !key.is_empty() {
+                let _: Value = check(&key, self.silence).query_async(&mut connection).await?;
+            }
+            evaluate(&mut connection, call).await
+        };
+        let reply = within(until, async { reply.await.map_err(usual) }).await;
         if reply.as_ref().is_err_and(is_silence) {
             self.start_replacing(call);
         }

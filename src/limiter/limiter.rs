@@ -129,7 +129,7 @@ impl Limiter {
     /// all instances at most once, and exactly once unless the reply of the store is lost. Charges of layers and
     /// handlers count, debits and settlements too, and after an outage what was charged then.
     ///
-    /// After a refund, the use can rise to the share again, and without windows each time that units have become
+    /// After a refund or a reset, the use can rise to the share again, and without windows each time that units have become
     /// available again. A process reports such repeats only once for each window or, without windows, after a
     /// period in which the share was not reached. Another instance may report one: its [`ThresholdEvent::id`] is
     /// the same if there are windows. Of 4,096 shares that were reached in this process, the earliest is

@@ -53,7 +53,8 @@ impl Operator {
     ///
     /// # Errors
     ///
-    /// The failure of the store. The key is then as it was, reset, or reset and not banned: call it again.
+    /// The failure of the store. The key is then as it was, reset, or reset and not banned: call it again. What
+    /// this process has counted in the outage, and its ban, is removed even so.
     ///
     /// # Example
     ///
@@ -84,9 +85,14 @@ impl Operator {
     pub async fn unlock(&self, policy: &Policy, key: &Key) -> Result<(), Error> {
         // In this order: no denial of a banned key counts for another ban, and when the ban ends, the whole
         // quota is there.
-        self.reset(policy, key).await?;
+        let reset = self.reset(policy, key).await;
         if policy.bans().is_none() {
-            return Ok(());
+            return reset;
+        }
+        if reset.is_err() {
+            // What the process counted in the outage is forgotten, and its ban ends too.
+            self.decider.local.set_ban(policy, key, 0);
+            return reset;
         }
         self.unban(policy, key).await.map_err(|error| {
             Error::new(error.kind(), format!("the key was reset, and its ban may last: {error}"))

@@ -32,7 +32,7 @@ fn is_dictionary(value: &HeaderValue) -> bool {
 
 /// `"burst";q=100;w=60, "day";q=1000;w=86400`: the policies of `outcomes`.
 pub(super) fn policy_items<'a>(outcomes: impl Iterator<Item = &'a Outcome>) -> Option<HeaderValue> {
-    value(list(outcomes.map(|outcome| policy_item(outcome))))
+    value(list(outcomes.map(policy_item)))
 }
 
 /// `"burst";q=100;w=60`

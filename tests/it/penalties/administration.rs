@@ -124,6 +124,17 @@ async fn an_unlock_that_fails_says_which_step_was_made() {
 }
 
 #[tokio::test]
+async fn an_unlock_in_an_outage_removes_what_this_process_has_counted() {
+    let policy = day("login", 1).penalty(Penalty::after(1, HOUR));
+    let limiter = Limiter::new(Fake::failing(ErrorKind::StoreSuspended));
+    let alice = Key::new("alice");
+    assert_eq!(provoke(&limiter, &policy, &alice).await, (1, 0));
+    assert!(limiter.operator().unlock(&policy, &alice).await.is_err());
+    let decision = ask(&limiter, &policy, &alice).await;
+    assert!(decision.is_admitted() && decision.source() == DecisionSource::Local, "{decision:?}");
+}
+
+#[tokio::test]
 async fn another_instance_follows_within_the_time_of_its_deny_cache() {
     let server = RedisServer::start();
     let (clock, millis) = (ManualClock::new(), Duration::from_millis);

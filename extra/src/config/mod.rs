@@ -12,6 +12,6 @@ mod table;
 
 #[cfg(all(feature = "live", feature = "redis"))]
 pub(crate) use self::entries::PolicyChanges;
-#[cfg(feature = "prices")]
+#[cfg(feature = "live")]
 pub(crate) use self::table::{Table, TextOrTable};
 pub use self::{policy::PolicyConfig, summary::PolicySummary};

@@ -8,10 +8,10 @@ use std::{
 use serde_path_to_error::{Path, Segment};
 
 /// The entry at a path, such as "entry `algorithm.segments`: ". Empty at the top.
-pub(crate) struct Entry<'a>(pub(super) Vec<&'a Segment>);
+pub(super) struct Entry<'a>(pub(super) Vec<&'a Segment>);
 
 impl<'a> Entry<'a> {
-    pub(crate) fn of(path: &'a Path) -> Self {
+    pub(super) fn of(path: &'a Path) -> Self {
         Self(path.iter().collect())
     }
 }
@@ -39,7 +39,7 @@ pub(super) fn list<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
 }
 
 /// The line of `span` in `text`, such as ", line 7". Empty if there is no span.
-pub(crate) fn line_of(text: &str, span: Option<Range<usize>>) -> String {
+pub(super) fn line_of(text: &str, span: Option<Range<usize>>) -> String {
     span.map_or(String::new(), |span| {
         let before = text.as_bytes().iter().take(span.start).filter(|byte| **byte == b'\n');
         format!(", line {}", before.count() + 1)

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use serde::Deserialize;
+use serde::{Deserialize, de::Unexpected};
 use serde_path_to_error::{Path, Segment};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tower_ratelimit::{Error, policy::Enforcement};
@@ -18,7 +18,7 @@ use super::{
     parsed::Parsed,
     text_file::{Place, TextFile},
 };
-use crate::config::PolicyConfig;
+use crate::config::{PolicyConfig, Table, TextOrTable};
 
 /// A file of policies.
 pub(super) struct PolicyFile(TextFile);
@@ -28,6 +28,14 @@ pub(super) struct PolicyFile(TextFile);
 struct Tables {
     enforcement: Option<Enforcement>,
     policies: Option<Vec<PolicyConfig>>,
+}
+
+impl Table for Tables {
+    const EXPECTED: &'static str = "a table with `policies`";
+
+    fn of_text<E: serde::de::Error>(text: &str) -> Result<Self, E> {
+        Err(E::invalid_type(Unexpected::Str(text), &Self::EXPECTED))
+    }
 }
 
 impl PolicyFile {
@@ -82,12 +90,11 @@ impl Origin for PolicyFile {
 fn parse(file: &Place, content: &[u8]) -> Result<Parsed, Error> {
     let text = file.text(content)?;
     let format = Format::of(file)?;
-    let Tables { enforcement, policies: read } = format.read(text).map_err(|problem| match problem {
-        Problem::Syntax { line, message } => {
-            file.invalid(format_args!("{line}: no valid {}: {message}", format.name()))
-        }
-        Problem::Entry { line, path, message } => explain(file, text, format, &line, &path, &message),
+    let read = format.read(text).map_err(|problem| match &problem {
+        Problem::Entry { line, path, message } => explain(file, text, format, line, path, message),
+        _ => problem.of(file, format),
     })?;
+    let TextOrTable(Tables { enforcement, policies: read }) = read;
     // Probably a file that is not written yet, or an example in comments.
     if enforcement.is_none() && read.is_none() {
         return Err(file

@@ -5,7 +5,7 @@ use std::{future::Future, sync::Arc, thread, time::Duration};
 use tokio::{
     runtime::Handle,
     task::{JoinError, JoinHandle},
-    time::sleep,
+    time::{sleep, timeout},
 };
 use tower_ratelimit::{Error, ErrorKind};
 
@@ -13,6 +13,10 @@ use super::{health::Health, parsed::Position};
 
 /// The longest time for which the task outlives the last handle.
 const LINGER: Duration = Duration::from_millis(500);
+/// A content that takes longer to parse is reported, and parsed further.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// The same for the first content, which the caller waits for.
+const FIRST_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where policies or prices are read from.
 pub(crate) trait Origin: Send + 'static {
@@ -60,6 +64,15 @@ pub(crate) struct Follower<O: Origin> {
     /// The content that is active.
     accepted: Option<Arc<O::Content>>,
     rejected: Option<Rejected<O>>,
+    /// The latest content, if its parsing takes long.
+    parsing: Option<Parsing<O>>,
+    patience: Duration,
+}
+
+/// A content that is being parsed.
+struct Parsing<O: Origin> {
+    content: Arc<O::Content>,
+    result: JoinHandle<Result<O::Update, Error>>,
 }
 
 /// The latest content, if it could not be applied. After it, every change may be the correction.
@@ -72,7 +85,8 @@ struct Rejected<O: Origin> {
 
 impl<O: Origin> Follower<O> {
     pub(crate) fn new(origin: O, accepted: Option<O::Content>) -> Self {
-        Self { origin, accepted: accepted.map(Arc::new), rejected: None }
+        let patience = if accepted.is_some() { PATIENCE } else { FIRST_PATIENCE };
+        Self { origin, accepted: accepted.map(Arc::new), rejected: None, parsing: None, patience }
     }
 
     /// Reads the origin once, and applies to `set` what is new.
@@ -81,6 +95,7 @@ impl<O: Origin> Follower<O> {
             Ok(content) => self.consider(set, content).await,
             Err(error) => set.health().failed(error),
         }
+        self.patience = PATIENCE;
     }
 
     async fn consider(&mut self, set: &impl Target<Update = O::Update>, content: O::Content) {
@@ -101,12 +116,13 @@ impl<O: Origin> Follower<O> {
         set: &impl Target<Update = O::Update>,
         content: O::Content,
     ) -> Result<(), Error> {
+        let (known, parsing) = (self.rejected.take(), self.parsing.take());
+        let is_settled = known.is_none() && parsing.is_none();
         // A rejected content may have been applied in part.
-        if self.rejected.is_none() && self.accepted.as_deref() == Some(&content) {
+        if is_settled && self.accepted.as_deref() == Some(&content) {
             return Ok(());
         }
-        let known = self.rejected.take();
-        if known.is_none()
+        if is_settled
             && let Some(error) =
                 self.accepted.as_deref().and_then(|accepted| self.origin.waits(accepted, &content))
         {
@@ -115,10 +131,20 @@ impl<O: Origin> Follower<O> {
         let rejected = match known {
             Some(rejected) if *rejected.content == content => rejected,
             _ => {
-                let content = Arc::new(content);
-                let parsed =
-                    self.origin.parse(content.clone()).await.unwrap_or_else(|error| Err(unfinished(&error)));
-                Rejected { content, parsed }
+                let mut parsing = match parsing {
+                    Some(parsing) if *parsing.content == content => parsing,
+                    // Another content is not waited for: this one may be its correction.
+                    _ => {
+                        let content = Arc::new(content);
+                        Parsing { result: self.origin.parse(content.clone()), content }
+                    }
+                };
+                let Ok(parsed) = timeout(self.patience, &mut parsing.result).await else {
+                    self.parsing = Some(parsing);
+                    return Err(slow(set.health().origin(), self.patience));
+                };
+                let parsed = parsed.unwrap_or_else(|error| Err(unfinished(&error)));
+                Rejected { content: parsing.content, parsed }
             }
         };
         let applied = rejected.parsed.clone().and_then(|update| set.apply(update));
@@ -182,6 +208,15 @@ pub(crate) fn runtime(what: &str) -> Result<Handle, Error> {
     })
 }
 
+/// The error of a content that is not parsed within `patience`.
+fn slow(origin: &str, patience: Duration) -> Error {
+    let message = format!(
+        "{origin} is not parsed yet after {patience:?}, which goes on: if this stays, make it smaller, or leave the \
+         process more processor time"
+    );
+    Error::new(ErrorKind::InvalidConfig, message)
+}
+
 /// The error of work that did not end with a result.
 pub(super) fn unfinished(error: &JoinError) -> Error {
     let problem =
@@ -194,7 +229,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use parking_lot::Mutex;
-    use tokio::task::spawn_blocking;
+    use tokio::{sync::Notify, task::spawn_blocking};
 
     use super::{
         super::{parsed::Parsed, set::Set},
@@ -229,6 +264,63 @@ mod tests {
             name => Ok((name.to_owned(), Policy::new(name, Quota::per_second(1)))),
         });
         Ok(Parsed { policies: policies.collect::<Result<_, _>>()?, ..Parsed::default() })
+    }
+
+    /// Names of policies. The first content is parsed until it is let go.
+    #[derive(Clone, Default)]
+    struct SlowNames {
+        names: Names,
+        first: Arc<Notify>,
+    }
+
+    impl Origin for SlowNames {
+        type Content = &'static str;
+        type Update = Parsed;
+
+        async fn read(&mut self) -> Result<&'static str, Error> {
+            self.names.read().await
+        }
+
+        fn parse(&self, content: Arc<&'static str>) -> JoinHandle<Result<Parsed, Error>> {
+            let is_first = self.names.parsed.fetch_add(1, Ordering::Relaxed) == 0;
+            let first = self.first.clone();
+            tokio::spawn(async move {
+                if is_first {
+                    first.notified().await;
+                }
+                update(&content)
+            })
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_parser_is_reported_and_the_corrected_content_is_followed() {
+        let origin = SlowNames::default();
+        let set = Set::new("names".to_owned(), update("a").unwrap());
+        let mut follower = Follower::new(origin.clone(), Some("a"));
+        let mut poll = async |content| {
+            *origin.names.content.lock() = content;
+            follower.poll(&set).await;
+            let policies = set.policies().iter().map(|policy| policy.name().to_owned()).collect::<Vec<_>>();
+            let parsed = origin.names.parsed.load(Ordering::Relaxed);
+            (policies.join(" "), parsed, set.health().error().map(|error| error.to_string()))
+        };
+        let slow = Some(slow("names", PATIENCE).to_string());
+        // The same is not parsed twice.
+        assert_eq!(poll("a slow").await, ("a".to_owned(), 1, slow.clone()));
+        assert_eq!(poll("a slow").await, ("a".to_owned(), 1, slow.clone()));
+        assert_eq!(poll("a b").await, ("a b".to_owned(), 2, None));
+        assert_eq!(poll("a b").await, ("a b".to_owned(), 2, None));
+
+        origin.names.parsed.store(0, Ordering::Relaxed);
+        assert_eq!(poll("a c").await, ("a b".to_owned(), 1, slow.clone()));
+        // The content before is back.
+        assert_eq!(poll("a b").await, ("a b".to_owned(), 2, None));
+
+        origin.names.parsed.store(0, Ordering::Relaxed);
+        assert_eq!(poll("a d").await, ("a b".to_owned(), 1, slow));
+        origin.first.notify_waiters();
+        assert_eq!(poll("a d").await, ("a d".to_owned(), 1, None));
     }
 
     #[tokio::test]

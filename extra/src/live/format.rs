@@ -4,10 +4,16 @@ use serde::de::DeserializeOwned;
 use serde_path_to_error::Path;
 use tower_ratelimit::Error;
 
-use super::{error_place::line_of, text_file::Place};
+#[cfg(feature = "yaml")]
+use super::yaml::{Invalid, Node};
+use super::{
+    depth::{TOO_DEEP, too_deep_in_json, too_deep_in_toml},
+    error_place::{Entry, line_of},
+    text_file::Place,
+};
 
 #[derive(Clone, Copy)]
-pub(super) enum Format {
+pub(crate) enum Format {
     Toml,
     Json,
     #[cfg(feature = "yaml")]
@@ -15,16 +21,33 @@ pub(super) enum Format {
 }
 
 /// Why a text cannot be read. A line is such as ", line 7", or empty if it is unknown.
-pub(super) enum Problem {
+pub(crate) enum Problem {
     /// The text is not in the format.
     Syntax { line: String, message: String },
+    /// It has too many levels.
+    Depth { line: String },
     /// The entry at `path` is wrong.
     Entry { line: String, path: Path, message: String },
 }
 
+impl Problem {
+    /// The error of `file`.
+    pub(crate) fn of(&self, file: &Place, format: Format) -> Error {
+        match self {
+            Self::Syntax { line, message } => {
+                file.invalid(format_args!("{line}: no valid {}: {message}", format.name()))
+            }
+            Self::Depth { line } => file.invalid(format_args!("{line}: {TOO_DEEP}")),
+            Self::Entry { line, path, message } => {
+                file.invalid(format_args!("{line}: {}{message}", Entry::of(path)))
+            }
+        }
+    }
+}
+
 impl Format {
     /// The format that the name of `file` ends with.
-    pub(super) fn of(file: &Place) -> Result<Self, Error> {
+    pub(crate) fn of(file: &Place) -> Result<Self, Error> {
         match &*file.extension() {
             "json" => Ok(Self::Json),
             #[cfg(feature = "yaml")]
@@ -37,7 +60,7 @@ impl Format {
         }
     }
 
-    pub(super) const fn name(self) -> &'static str {
+    const fn name(self) -> &'static str {
         match self {
             Self::Toml => "TOML",
             Self::Json => "JSON",
@@ -56,10 +79,15 @@ impl Format {
         }
     }
 
-    pub(super) fn read<T: DeserializeOwned>(self, text: &str) -> Result<T, Problem> {
+    /// Reads `text`. A text that is too deep is rejected before a parser reads it.
+    pub(crate) fn read<T: DeserializeOwned>(self, text: &str) -> Result<T, Problem> {
+        let check = |too_deep: Option<usize>| match too_deep {
+            Some(at) => Err(Problem::Depth { line: line_of(text, Some(at..at)) }),
+            None => Ok(()),
+        };
         match self {
-            Self::Toml => toml(text),
-            Self::Json => json(text),
+            Self::Toml => check(too_deep_in_toml(text)).and_then(|()| toml(text)),
+            Self::Json => check(too_deep_in_json(text)).and_then(|()| json(text)),
             #[cfg(feature = "yaml")]
             Self::Yaml => yaml(text),
         }
@@ -101,23 +129,14 @@ fn json<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
 
 #[cfg(feature = "yaml")]
 fn yaml<T: DeserializeOwned>(text: &str) -> Result<T, Problem> {
-    // The errors of the scanner and of the entries are of one type, so the text is read twice.
-    let line = |error: &serde_norway::Error| {
-        error.location().map_or(String::new(), |place| format!(", line {}", place.line()))
-    };
-    if let Err(error) = serde_norway::from_str::<serde::de::IgnoredAny>(text) {
-        return Err(Problem::Syntax { line: line(&error), message: without_line(error.to_string()) });
-    }
-    serde_path_to_error::deserialize(serde_norway::Deserializer::from_str(text)).map_err(|error| {
-        let (path, inner) = (error.path().clone(), error.inner());
-        let message = without_line(inner.to_string());
-        // It begins with a part of the path.
-        let own = path.to_string();
-        let message = match message.split_once(": ") {
-            Some((place, rest)) if own.starts_with(place) => rest.to_owned(),
-            _ => message,
-        };
-        Problem::Entry { line: line(inner), path, message }
+    let document = Node::read(text).map_err(|Invalid { line, message }| {
+        let line = format!(", line {line}");
+        if message == TOO_DEEP { Problem::Depth { line } } else { Problem::Syntax { line, message } }
+    })?;
+    serde_path_to_error::deserialize(document.value()).map_err(|error| {
+        let path = error.path().clone();
+        let line = format!(", line {}", document.line_of(&path));
+        Problem::Entry { line, path, message: error.inner().to_string() }
     })
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tower_ratelimit::{Error, ErrorKind, Policy, Quota, internal::is_hidden, policy::Enforcement};
 
 use super::{
+    depth::{TOO_DEEP, too_deep_in_json},
     error_place::{Entry, list},
     parsed::{Parsed, Position},
 };
@@ -151,6 +152,9 @@ impl PolicyHash {
 
 /// The policy `name`: `default` with the entries of a JSON object.
 fn changed(name: &str, default: Option<&Policy>, value: &str) -> Result<Policy, String> {
+    if too_deep_in_json(value).is_some() {
+        return Err(format!("no valid JSON object: {TOO_DEEP}"));
+    }
     let mut json = serde_json::Deserializer::from_str(value);
     let table: PolicyChanges = serde_path_to_error::deserialize(&mut json).map_err(|error| {
         let problem = error.inner();

@@ -7,6 +7,7 @@
 // use.
 
 mod blocklist;
+mod depth;
 mod error_place;
 mod file;
 mod follow;
@@ -22,6 +23,8 @@ mod redis;
 mod set;
 mod text;
 mod text_file;
+#[cfg(feature = "yaml")]
+mod yaml;
 
 pub use self::{
     blocklist::{BlockedNetwork, Blocklist},
@@ -31,8 +34,8 @@ pub use self::{
 /// Prices are followed in the same way.
 #[cfg(feature = "prices")]
 pub(crate) use self::{
-    error_place::{Entry, line_of},
     follow::{Follower, Origin, Target, runtime},
+    format::Format,
     health::Health,
     text_file::{Place, TextFile},
 };

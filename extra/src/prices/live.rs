@@ -88,8 +88,8 @@ impl Target for Active {
 
 impl LivePrices {
     /// Reads prices from the [file](super#files) at `path`, and reads it again every 500 ms, or at the
-    /// interval of [`poll_every`](Self::poll_every). If the name ends with `.json`, the file is JSON, and
-    /// otherwise TOML.
+    /// interval of [`poll_every`](Self::poll_every). The end of its name decides the format, as for
+    /// [`LivePolicies::file`](crate::live::LivePolicies::file): JSON, YAML or TOML.
     ///
     /// Changes are found and half-written files are detected as for
     /// [`LivePolicies::file`](crate::live::LivePolicies::file). This call blocks while it reads the file
@@ -98,7 +98,8 @@ impl LivePrices {
     /// # Errors
     ///
     /// * [`InvalidConfig`](tower_ratelimit::ErrorKind::InvalidConfig): the file cannot be read, is larger
-    ///   than 1 MiB, is being written all the time, or is invalid. The message names the line and the entry.
+    ///   than 1 MiB, has more than 64 lists and tables in each other, is being written all the time, or is
+    ///   invalid. The message names the line and the entry.
     /// * [`MissingSetup`](tower_ratelimit::ErrorKind::MissingSetup): no Tokio runtime runs here.
     pub fn file(path: impl Into<PathBuf>) -> Result<Self, Error> {
         let runtime = runtime("prices")?;

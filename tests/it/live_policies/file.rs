@@ -208,6 +208,65 @@ async fn a_pipe_in_the_place_of_the_file_does_not_stop_the_watcher() {
     assert!(eventually(async || quotas(&live) == ["api 2/h"]).await, "{live:?}");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_deep_file_is_rejected_before_it_is_parsed_and_its_correction_is_followed() {
+    let lines = |levels: usize, line: &dyn Fn(usize) -> String| (0..levels).map(line).collect::<String>();
+    let in_brackets =
+        |open: &str, levels: usize, close: &str| open.repeat(levels) + "1" + &close.repeat(levels);
+    // Each has a table around `levels` levels more.
+    let rows: [(&str, &dyn Fn(usize) -> String, usize); 11] = [
+        ("a.json", &|levels| format!("{{\"policies\":{}}}", in_brackets("[", levels, "]")), 500_000),
+        ("b.json", &|levels| format!("{{\"policies\":{}}}", in_brackets("{\"a\":", levels, "}")), 150_000),
+        ("a.toml", &|levels| format!("policies = {}", in_brackets("[", levels, "]")), 500_000),
+        ("b.toml", &|levels| format!("policies = {}", in_brackets("{a=", levels, "}")), 200_000),
+        ("c.toml", &|levels| format!("{}a = 1", "a.".repeat(levels)), 500_000),
+        ("d.toml", &|levels| format!("[{}a]\n{}a = 1", "a.".repeat(levels - 32), "a.".repeat(31)), 500_000),
+        // Each key has fewer parts than the parser allows.
+        (
+            "e.toml",
+            &|levels| {
+                format!("policies = {}", in_brackets(&format!("{{{}a=", "a.".repeat(15)), levels / 16, "}"))
+            },
+            16 * 70,
+        ),
+        ("a.yaml", &|levels| format!("policies: {}", in_brackets("[", levels, "]")), 500_000),
+        ("b.yaml", &|levels| format!("policies: {}", in_brackets("{a: ", levels, "}")), 150_000),
+        ("c.yaml", &|levels| lines(levels + 1, &|level| format!("{}a:\n", " ".repeat(level))), 1_400),
+        ("d.yaml", &|levels| format!("policies:\n{} 1\n", "- ".repeat(levels)), 500_000),
+    ];
+    let directory = Directory::new();
+    for (name, text, most) in rows {
+        let path = directory.file(name);
+        let good = match name.rsplit('.').next() {
+            Some("toml") => file_of(&[("api", "1/h")]),
+            _ => r#"{"policies": [{"name": "api", "quota": "1/h"}]}"#.to_owned(),
+        };
+        replace(&path, &good);
+        let live = LivePolicies::file(&path).unwrap();
+        // A table around 63 levels is wrong for another reason.
+        replace(&path, &text(63));
+        followed().await;
+        assert!(
+            !error(&live).is_empty() && !error(&live).contains("more than 64"),
+            "{name}: {}",
+            error(&live)
+        );
+        for levels in [80, most] {
+            replace(&path, &text(levels));
+            followed().await;
+            let problem = error(&live);
+            assert!(
+                problem.contains(", line ") && problem.contains(": more than 64 lists and tables"),
+                "{name}: {problem}"
+            );
+            assert_eq!(LivePolicies::file(&path).unwrap_err().to_string(), problem, "{name}");
+        }
+        replace(&path, &good.replace("1/h", "2/h"));
+        followed().await;
+        assert_eq!((quotas(&live).join(", "), error(&live)), ("api 2/h".to_owned(), String::new()), "{name}");
+    }
+}
+
 /// The processor time of this thread.
 fn processor_time() -> Duration {
     let times = fs::read_to_string("/proc/thread-self/schedstat").unwrap();
@@ -403,7 +462,62 @@ async fn a_file_is_read_in_the_format_of_its_name() {
     for (name, text, problem) in [
         ("empty.json", "{}", "write an object in the array `policies` for each policy"),
         ("empty.yaml", "{}", "write an item in the list `policies` for each policy"),
-        ("twice.yaml", "policies: []\npolicies: []\n", "duplicate"),
+        ("twice.yaml", "policies: []\npolicies: []\n", ", line 2: no valid YAML: duplicate entry `policies`"),
+        (
+            "list.json",
+            "[null, [{ \"name\": \"api\", \"quota\": \"2/h\" }]]",
+            ", line 1: invalid type: sequence, expected a table with `policies`",
+        ),
+        (
+            "list.yaml",
+            "# mine\n- null\n- [{ name: api, quota: 2/h }]\n",
+            ", line 2: invalid type: sequence, expected a table with `policies`",
+        ),
+        (
+            "text.json",
+            "\"policies\"",
+            ", line 1: invalid type: string \"policies\", expected a table with `policies`",
+        ),
+        (
+            "text.yaml",
+            "policies\n",
+            ", line 1: invalid type: string \"policies\", expected a table with `policies`",
+        ),
+        (
+            "number.json",
+            "{ \"policies\": [\n{ \"name\": 1, \"quota\": \"2/h\" }] }",
+            ", line 2: policy 1 of the file: entry `name`: invalid type: integer `1`, expected a string",
+        ),
+        (
+            "number.yaml",
+            "policies:\n  - quota: 2/h\n    name: 1\n",
+            ", line 3: policy 1 of the file: entry `name`: invalid type: integer `1`, expected a string",
+        ),
+        (
+            "bool.yaml",
+            "policies:\n  - { name: true, quota: 2/h }\n",
+            ", line 2: policy 1 of the file: entry `name`: invalid type: boolean `true`, expected a string",
+        ),
+        (
+            "tag.yaml",
+            "policies:\n  - name: api\n    quota: !!python/object 2/h\n",
+            ", line 3: no valid YAML: the tag `tag:yaml.org,2002:python/object` is not supported: remove it",
+        ),
+        (
+            "own_tag.yaml",
+            "policies: !mine\n  - { name: api, quota: 2/h }\n",
+            ", line 1: no valid YAML: the tag `!mine` is not supported: remove it",
+        ),
+        (
+            "documents.yaml",
+            "policies: []\n---\npolicies: []\n",
+            ", line 3: no valid YAML: there is a second document: remove it",
+        ),
+        (
+            "nothing.yaml",
+            "# policies:\n",
+            ": the file has no entries: write an item in the list `policies` for each policy",
+        ),
         ("more.json", "{ \"policies\": [] } true", "no valid JSON: trailing characters"),
         (
             "unknown.yaml",

@@ -31,6 +31,18 @@ const JSON: &str = r#"{
     }
 }"#;
 
+const YAML: &str = r#"
+version: "2025-06"
+unknown: dearest
+models:
+  o3: { input: 2, output: 8 }
+  gpt-4o-*:
+    input: 2.50
+    cached_input: "1.25"
+    cache_write: 0.000001
+    output: 10
+"#;
+
 fn prices() -> Prices {
     Prices::new("2025-06")
         .unknown(UnknownModel::Dearest)
@@ -39,11 +51,15 @@ fn prices() -> Prices {
 }
 
 #[tokio::test]
-async fn prices_are_read_from_toml_and_json() {
+async fn prices_are_read_from_toml_json_and_yaml() {
     let directory = Directory::new();
-    for (name, text) in
-        [("prices.toml", TOML), ("prices", TOML), ("prices.json", JSON), ("prices.JSON", JSON)]
-    {
+    for (name, text) in [
+        ("prices.toml", TOML),
+        ("prices", TOML),
+        ("prices.json", JSON),
+        ("prices.JSON", JSON),
+        ("prices.yaml", YAML),
+    ] {
         let path = directory.file(name);
         fs::write(&path, text).unwrap();
         assert_eq!(LivePrices::file(&path).unwrap().current(), prices(), "{name}");
@@ -122,13 +138,30 @@ async fn an_invalid_file_is_an_error_that_states_the_line_and_the_entry() {
         ),
         ("a.json", "gpt-4o-*", "o3", "model `o3`: there are two prices of this name: remove one"),
         ("a.json", "    }\n}", "    }\n} 7", "trailing characters"),
-        ("a.json", "    }\n}", "", "EOF"),
+        ("a.json", "    }\n}", "", ", line 7: no valid JSON: EOF"),
+        ("a.json", "2.50", "{deep}", ", line 6: more than 64 lists and tables"),
+        (
+            "a.json",
+            JSON,
+            "[\"1\", null, {}]",
+            ", line 1: invalid type: sequence, expected a table with `version`",
+        ),
+        ("a.toml", "2.50", "{deep}", ", line 9: more than 64 lists and tables"),
+        ("a.yaml", "2.50", "{deep}", ", line 7: more than 64 lists and tables"),
+        ("a.yaml", "2.50", "two", ", line 7: entry `models.gpt-4o-*.input`: invalid price `two`"),
+        ("a.yaml", "\"2025-06\"", "2", ", line 2: entry `version`: invalid type: integer `2`"),
+        ("a.yaml", YAML, "- '1'", ", line 1: invalid type: sequence, expected a table with `version`"),
     ];
     for (name, from, to, expected) in rows {
         let path = directory.file(name);
-        let text = if name == "a.toml" { TOML } else { JSON };
+        let text = match name {
+            "a.toml" => TOML,
+            "a.yaml" => YAML,
+            _ => JSON,
+        };
+        let to = to.replace("{deep}", &"[".repeat(200_000));
         assert!(text.contains(from), "{from}");
-        fs::write(&path, text.replace(from, to)).unwrap();
+        fs::write(&path, text.replace(from, &to)).unwrap();
         let error = LivePrices::file(&path).unwrap_err();
         let message = error.to_string();
         assert!(

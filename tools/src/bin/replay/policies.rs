@@ -1,15 +1,14 @@
 //! The policies: one from the options, or several from a file.
 
-use std::{error::Error, fs, path::Path, time::Duration};
+use std::{error::Error, path::Path, time::Duration};
 
 use clap::{Args, ValueEnum};
-use serde::Deserialize;
 use tower_ratelimit::{
     Policy, Quota,
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     policy::Enforcement,
 };
-use tower_ratelimit_extra::{config::PolicyConfig, live::LivePolicies};
+use tower_ratelimit_extra::live::LivePolicies;
 
 /// The options that make one policy.
 #[derive(Args)]
@@ -110,25 +109,10 @@ impl Shape {
     }
 }
 
-/// A file of policies as JSON, with the tables that `LivePolicies` reads from TOML.
-#[derive(Deserialize)]
-#[serde(rename = "a file of policies", deny_unknown_fields)]
-struct Tables {
-    #[serde(default)]
-    enforcement: Enforcement,
-    policies: Vec<PolicyConfig>,
-}
-
-/// The policies of the file at `path`, and its switch of enforcement. A TOML file is read by `LivePolicies`.
+/// The policies of the file at `path`, and its switch of enforcement.
 pub(crate) fn read(path: &Path) -> Result<(Vec<Policy>, Enforcement), Box<dyn Error>> {
-    if path.extension().is_none_or(|extension| extension != "json") {
-        let live = LivePolicies::file(path)?;
-        return Ok((live.current(), live.enforcement().get()));
-    }
-    let in_file = |error: &dyn Error| format!("{}: {error}", path.display());
-    let text = fs::read(path).map_err(|error| in_file(&error))?;
-    let tables: Tables = serde_json::from_slice(&text).map_err(|error| in_file(&error))?;
-    Ok((tables.policies.into_iter().map(|PolicyConfig(policy)| policy).collect(), tables.enforcement))
+    let live = LivePolicies::file(path)?;
+    Ok((live.current(), live.enforcement().get()))
 }
 
 /// `policy` with `limit` units per period. A burst changes in the same proportion.

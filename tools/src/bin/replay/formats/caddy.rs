@@ -42,6 +42,10 @@ struct Request<'a> {
 }
 
 pub(super) fn parse(text: &str) -> Result<Line<'_>, String> {
+    // serde reads the members from a list too.
+    if text.trim_start().starts_with('[') {
+        return Err("a list, and not an object".to_owned());
+    }
     let entry: Entry<'_> = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let end = match &entry.ts {
         Time::Seconds(seconds) if (0.0..9e9).contains(seconds) => (seconds * 1e6) as u64,

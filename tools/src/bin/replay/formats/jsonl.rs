@@ -80,6 +80,8 @@ impl Op {
 
 pub(super) fn parse(text: &str) -> Result<Event<'_>, String> {
     match serde_json::from_str::<Event<'_>>(text) {
+        // serde reads the members from a list too.
+        Ok(_) if text.trim_start().starts_with('[') => Err("a list, and not an object".to_owned()),
         Ok(event) if event.t >= 1 << 53 => Err("a time after the year 2255".to_owned()),
         parsed => parsed.map_err(|error| error.to_string()),
     }

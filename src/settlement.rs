@@ -10,6 +10,9 @@
 //!   whose reply was lost. A job queue may run a job twice.
 //! * **Sealed.** The token is encrypted and authenticated (XChaCha20-Poly1305) with a [`SettlementSecret`],
 //!   which can be rotated. Without the secret, it discloses no identity, and cannot be changed.
+//! * **Of one store.** A token settles what is charged on the store that made it: with Redis, under its
+//!   [prefix](crate::store::RedisStoreBuilder::prefix). Services that share a secret cannot settle each other's
+//!   tokens unless they share the prefix too, so give staging and production different secrets or prefixes.
 //! * **Limited in time.** Its lifetime starts when the estimate is charged, by the store's clock: on Redis, the
 //!   server's. For units from a [lease](crate::Policy::max_lease), it starts up to two seconds earlier. After
 //!   the lifetime, the token cannot be settled, and the estimate stays charged. The note of a settlement counts

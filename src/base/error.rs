@@ -36,6 +36,8 @@ pub struct Error {
     #[cfg(feature = "redis")]
     fault: Option<Fault>,
     pause: Pause,
+    /// The place of the rule in its layer that met the error. Only logs have it.
+    rule: Option<u16>,
     message: Cow<'static, str>,
     source: Option<Arc<dyn StdError + Send + Sync>>,
 }
@@ -60,6 +62,7 @@ impl Clone for Pause {
 /// |---|---|---|---|---|
 /// | `InvalidConfig` | 500 | no | a setting is invalid | the message states it |
 /// | `MissingIdentity` | 400 | [see below](#charged) | the client sent no identity | the client sends it, or you add a fallback with [`or`](crate::KeyExtractor::or) |
+/// | `NotApplicable` | none | no | the rule has nothing to limit in this request: its route lacks the parameter that is the identity | none: the other rules apply |
 /// | `InvalidIdentity` | 400 | [see below](#charged) | the client sent an identity that cannot be used | the client corrects it |
 /// | `UnknownIdentity` | 401 | [see below](#charged) | the server does not know the identity | the client uses a valid one |
 /// | `MissingSetup` | 500 | no | the server lacks what an extractor or the store needs | add what the message names |
@@ -101,6 +104,10 @@ pub enum ErrorKind {
     InvalidConfig,
     /// The request carries no identity, and the client should have sent one: a header is missing.
     MissingIdentity,
+    /// The rule has nothing to limit in this request, so it does not apply: the request matches no route, or one
+    /// without the parameter that is the identity. An extractor of your own returns it for requests that its rule
+    /// skips.
+    NotApplicable,
     /// The request carries an identity that cannot be used: a header that is empty, sent twice, not UTF-8, or
     /// too long.
     InvalidIdentity,
@@ -116,7 +123,8 @@ pub enum ErrorKind {
     /// The server cannot identify the client now, for example because its session store is unavailable.
     /// Clients do not see the message.
     IdentityUnavailable,
-    /// The text is not a settlement token, or is truncated, changed, or sealed with another secret.
+    /// The text is not a settlement token, or is truncated, changed, sealed with another secret, or of another
+    /// store.
     InvalidToken,
     /// The settlement token was not settled in its lifetime, so the estimate stays charged.
     ExpiredToken,
@@ -200,6 +208,7 @@ impl Error {
             #[cfg(feature = "redis")]
             fault: None,
             pause: Pause(AtomicU8::new(0)),
+            rule: None,
             message,
             source: None,
         }
@@ -222,6 +231,18 @@ impl Error {
     #[cfg(feature = "redis")]
     pub(crate) const fn is_evidence(&self) -> bool {
         self.fault.is_some()
+    }
+
+    /// Sets the place of the rule that met the error, unless it is known.
+    pub(crate) fn of_rule(mut self, at: usize) -> Self {
+        self.rule = self.rule.or_else(|| u16::try_from(at).ok());
+        self
+    }
+
+    /// The place of the rule that met the error.
+    #[cfg(feature = "tracing")]
+    pub(crate) fn rule(&self) -> Option<usize> {
+        self.rule.map(usize::from)
     }
 
     /// Sets the cause of the error, which [`source`](StdError::source) returns.

@@ -5,7 +5,7 @@ use std::{slice, sync::Arc};
 use http::request::Parts;
 
 use super::{
-    IntoKey, Key, KeyExtractor,
+    IntoKey, Key, KeyExtractor, KeyKind,
     extractor::{Changed, Or, impossible},
 };
 use crate::base::{Answer, Error, ErrorKind, Now};
@@ -40,6 +40,10 @@ macro_rules! pointer {
                 (**self).looks_up()
             }
 
+            fn kind(&self) -> KeyKind {
+                (**self).kind()
+            }
+
             fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {
                 (**self).keys_of(named)
             }
@@ -68,6 +72,10 @@ impl<K: KeyExtractor> KeyExtractor for Changed<K> {
 
     fn looks_up(&self) -> bool {
         self.looks_up || self.extractor.looks_up()
+    }
+
+    fn kind(&self) -> KeyKind {
+        self.kind.clone()
     }
 
     fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {
@@ -108,6 +116,10 @@ impl<A: KeyExtractor, B: KeyExtractor> KeyExtractor for Or<A, B> {
 
     fn looks_up(&self) -> bool {
         self.first.looks_up() || self.second.looks_up()
+    }
+
+    fn kind(&self) -> KeyKind {
+        KeyKind::joined([self.first.kind(), self.second.kind()], "or")
     }
 
     fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {
@@ -152,7 +164,7 @@ fn all<T: Send + 'static>(answers: impl IntoIterator<Item = Answer<T>>) -> Answe
 }
 
 fn is_missing(error: &Error) -> bool {
-    error.kind() == ErrorKind::MissingIdentity
+    matches!(error.kind(), ErrorKind::MissingIdentity | ErrorKind::NotApplicable)
 }
 
 fn of_second(key: Result<Key, Error>) -> Result<Key, Error> {
@@ -185,6 +197,11 @@ macro_rules! tuple {
             fn looks_up(&self) -> bool {
                 let ($($part,)+) = self;
                 false $(|| $part.looks_up())+
+            }
+
+            fn kind(&self) -> KeyKind {
+                let ($($part,)+) = self;
+                KeyKind::joined([$($part.kind()),+], "with")
             }
 
             fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {

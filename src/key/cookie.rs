@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use http::{HeaderValue, header::COOKIE, request::Parts};
 
 use super::{
-    Key, KeyExtractor, Repeat,
+    Key, KeyExtractor, KeyKind, Repeat,
     extractor::only,
     header::{DIFFERS, invalid, missing, of_valid_length},
     repeat::Differ,
@@ -162,6 +162,10 @@ fn trim(text: &[u8]) -> &[u8] {
 impl KeyExtractor for Cookie {
     fn extract(&self, request: &Parts) -> Answer<Key> {
         self.key(request).into()
+    }
+
+    fn kind(&self) -> KeyKind {
+        KeyKind::named(format!("the cookie `{}`", self.name))
     }
 
     fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {

@@ -4,7 +4,7 @@ use std::{any::type_name, sync::Arc};
 
 use http::request::Parts;
 
-use super::{IntoKey, Key, Secret};
+use super::{IntoKey, Key, KeyKind, Secret};
 use crate::base::{Answer, Error, ErrorKind, Now, valid};
 
 /// Finds the [`Key`] of a request, which identifies who is limited.
@@ -52,6 +52,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     ///
     /// * [`MissingIdentity`](ErrorKind::MissingIdentity): the client sent no identity (400). [`or`](Self::or)
     ///   continues with the next extractor.
+    /// * [`NotApplicable`](ErrorKind::NotApplicable): the rule does not limit this request. [`or`](Self::or)
+    ///   continues with the next extractor.
     /// * [`InvalidIdentity`](ErrorKind::InvalidIdentity): the client sent an identity that cannot be used
     ///   (400).
     /// * [`UnknownIdentity`](ErrorKind::UnknownIdentity): the server does not know the identity (401).
@@ -68,6 +70,14 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// another one returns what the other one returns.
     fn looks_up(&self) -> bool {
         false
+    }
+
+    /// What the keys stand for, such as addresses or the values of one header. A layer
+    /// [warns](crate::RateLimitLayer::warnings) if one policy has keys of two kinds, because equal identities share a
+    /// count. Defaults to the type of the extractor. An extractor that calls another one and returns its keys returns
+    /// what the other one returns.
+    fn kind(&self) -> KeyKind {
+        KeyKind::of::<Self>()
     }
 
     /// Uses `other` for requests without the identity that this extractor looks for.
@@ -141,7 +151,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
             Some(changed) => changed.then(move |changed| Ok(changed?.made_of(&key))),
             None => Answer::ready(Err(Error::new(ErrorKind::InvalidIdentity, "the identity is not UTF-8"))),
         };
-        Changed { extractor: self, change: Arc::new(change), looks_up: T::LOOKED_UP }
+        let kind = self.kind().changed_by::<F>();
+        Changed { extractor: self, change: Arc::new(change), looks_up: T::LOOKED_UP, kind }
     }
 
     /// Replaces the keys by 128 bits of their HMAC-SHA256 under `secret`. Use it for identities that must not
@@ -190,7 +201,8 @@ pub trait KeyExtractor: Send + Sync + 'static {
     {
         let secret = Secret::new(secret.as_ref())?;
         let change = move |key: Key| Answer::ready(Ok(key.with_hash(&secret)));
-        Ok(Changed { extractor: self, change: Arc::new(change), looks_up: false })
+        let kind = self.kind().hashed();
+        Ok(Changed { extractor: self, change: Arc::new(change), looks_up: false, kind })
     }
 
     /// Matches the requests of `identities`, to [exempt](crate::RateLimitLayer::exempt_if) or to
@@ -362,6 +374,10 @@ impl KeyExtractor for Key {
         Answer::ready(Ok(self.clone()))
     }
 
+    fn kind(&self) -> KeyKind {
+        KeyKind::named("one key for all requests")
+    }
+
     fn keys_of(&self, named: &Self) -> Answer<Vec<Self>> {
         Answer::ready(if named == self { Ok(vec![named.clone()]) } else { Err(impossible("the one key")) })
     }
@@ -404,6 +420,7 @@ pub(super) struct Changed<K> {
     pub(super) change: Arc<dyn Fn(Key) -> Answer<Key> + Send + Sync>,
     /// Whether the function looks keys up.
     pub(super) looks_up: bool,
+    pub(super) kind: KeyKind,
 }
 
 /// The key of the identity `named`, if a request can have it.

@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use http::request::Parts;
 
-use super::{Key, KeyExtractor, extractor::only};
+use super::{Key, KeyExtractor, KeyKind, extractor::only};
 use crate::base::Answer;
 
 /// The gRPC method that is called, such as `greeter.Greeter/SayHello`, or its [service](Self::service).
@@ -73,6 +73,10 @@ impl KeyExtractor for GrpcMethod {
         let method = request.uri.path().strip_prefix('/').and_then(split);
         let name = method.map(|(service, method)| if self.is_service { service } else { method });
         Answer::ready(Ok(Key::new(name.filter(|name| self.is_known(name)).unwrap_or(OTHER))))
+    }
+
+    fn kind(&self) -> KeyKind {
+        KeyKind::named(if self.is_service { "the gRPC service" } else { "the gRPC method" })
     }
 
     fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {

@@ -9,7 +9,7 @@ use http::{
 };
 
 use super::{
-    Key, KeyExtractor, Repeat,
+    Key, KeyExtractor, KeyKind, Repeat,
     extractor::{impossible, only},
     host::{hosts, normalized},
     repeat::Differ,
@@ -176,6 +176,10 @@ impl KeyExtractor for Header {
         self.key(request).into()
     }
 
+    fn kind(&self) -> KeyKind {
+        KeyKind::named(format!("the header `{}`", self.name))
+    }
+
     fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {
         if matches!(self.place, Place::Host) {
             let host = named.raw().and_then(|host| value_key(&normalized(&host)).ok());
@@ -244,6 +248,10 @@ impl Bearer {
 impl KeyExtractor for Bearer {
     fn extract(&self, request: &Parts) -> Answer<Key> {
         bearer_key(request, self.repeat).into()
+    }
+
+    fn kind(&self) -> KeyKind {
+        KeyKind::named("the bearer token")
     }
 
     fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {

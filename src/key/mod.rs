@@ -77,6 +77,7 @@ mod host;
 mod into_key;
 pub(crate) mod ip;
 pub(crate) mod key;
+mod kind;
 mod repeat;
 mod secret;
 mod stored;
@@ -86,7 +87,7 @@ mod text;
 pub use self::axum::{MatchedRoute, from_extractor};
 pub use self::{
     cookie::Cookie, extension::from_extension, extractor::from_fn, grpc::GrpcMethod, header::Bearer,
-    into_key::IntoKey, ip::TrustedProxies, repeat::Repeat,
+    into_key::IntoKey, ip::TrustedProxies, kind::KeyKind, repeat::Repeat,
 };
 pub(crate) use self::{
     extension::required,

@@ -23,7 +23,7 @@ use super::{
     settle::refunded_if_cancelled,
 };
 use crate::{
-    base::{Answer, Error, Now},
+    base::{Answer, Error, ErrorKind, Now},
     decision::{Charge, Charges, Decision},
     key::Key,
     limiter::{Deciding, Undecided, deny_early},
@@ -120,10 +120,10 @@ impl Admit<'_> {
         self.unless_matched(Self::charges_or_keys)
     }
 
-    /// Identifies the client, and finds the keys of all rules. Charges nothing, and asks the store for no
-    /// denial.
-    pub(super) fn find_keys(self) -> Answer<Identity> {
-        self.unless_matched(Self::all_keys)
+    /// Identifies the client, and finds the keys of the rules that `wanted` accepts. Charges nothing, and asks
+    /// the store for no denial.
+    pub(super) fn find_keys(self, wanted: impl Fn(&Rule) -> bool) -> Answer<Identity> {
+        self.unless_matched(|admit| admit.keys_of(wanted))
     }
 
     /// `keys`, unless the request is blocked or exempt.
@@ -169,7 +169,10 @@ impl Admit<'_> {
         let config = &self.context.config;
         match (&config.routes, &*config.rules.rules) {
             (None, [(_, rule)]) if rule.skipped.is_empty() => {
-                rule.key(self.request, is_preflight(self.request)).then(|key| Ok(Identity::Known(key?)))
+                rule.key(self.request, is_preflight(self.request)).then(|key| match key {
+                    Ok(key) => Ok(Identity::Known(key)),
+                    Err(error) => no_key::<()>(0, error).map(|_| Identity::not_limited()),
+                })
             }
             (None, rules) => self.charges_or_keys_of(0..rules.len()),
             (Some(routes), _) => match routes.of(self.request) {
@@ -199,13 +202,17 @@ impl Admit<'_> {
                             let charge = Charge::of(policy.clone(), key, cost);
                             Ok(Some(charge.by_rule(at, rule.shown_unit)))
                         }
-                        Err(error) => Err(*error),
+                        Err(error) => Err(error.of_rule(at)),
                     };
-                    if let Err(error) = charges.add(key.and_then(charge)) {
+                    let charge = match key {
+                        Ok(key) => charge(key),
+                        Err(error) => no_key(at, error),
+                    };
+                    if let Err(error) = charges.add(charge) {
                         return Answer::ready(Err(error));
                     }
                 }
-                Now::Later(pending) => break pending.map(move |key| Some(FoundKey::new(at, key))),
+                Now::Later(pending) => break applicable(at, pending.map(Some)),
             }
         };
         let others = rules.map(|(at, rule)| found(at, rule, request, preflight));
@@ -219,6 +226,11 @@ impl Admit<'_> {
 
     /// The keys of the request under the rules that apply to it and do not skip it.
     fn all_keys(self) -> Answer<Identity> {
+        self.keys_of(|_| true)
+    }
+
+    /// The same for the rules that `wanted` accepts.
+    fn keys_of(self, wanted: impl Fn(&Rule) -> bool) -> Answer<Identity> {
         let Self { context, request } = self;
         let rules = match context.applicable(request) {
             Ok(rules) => rules,
@@ -226,6 +238,7 @@ impl Admit<'_> {
         };
         let preflight = is_preflight(request);
         let rules = rules.into_iter().filter_map(|at| Some((at, context.rule(at)?)));
+        let rules = rules.filter(|(_, rule)| wanted(rule));
         let identity = |keys| Identity::of(Gathered::with_capacity(0), keys);
         match gather(rules.map(|(at, rule)| found(at, rule, request, preflight))) {
             Now::Ready(keys) => Answer::ready(keys.and_then(identity)),
@@ -379,7 +392,7 @@ impl Admit<'_> {
 
     fn reject_under(self, enforcement: Enforcement, rejection: Rejection) -> Admission {
         let event = DecisionEvent::rejected(&rejection, Some(self.request), enforcement);
-        self.context.config.observer.rejected(&event, &rejection, enforcement);
+        self.context.rejected(&event, &rejection, enforcement);
         if enforcement == Enforcement::ReportOnly {
             return Admission::Admitted(rejection.decision().cloned());
         }
@@ -395,7 +408,7 @@ impl Admit<'_> {
         let permit = decision.take_permit();
         let mut event = DecisionEvent::rejected(&rejection, Some(self.request), enforcement);
         event.decision = Some(&decision);
-        self.context.config.observer.rejected(&event, &rejection, enforcement);
+        self.context.rejected(&event, &rejection, enforcement);
         if enforcement == Enforcement::ReportOnly {
             decision.hold(permit);
             return Admission::Admitted(Some(decision));
@@ -405,6 +418,11 @@ impl Admit<'_> {
 }
 
 impl Identity {
+    /// No rule applies to the request.
+    fn not_limited() -> Self {
+        Self::Applicable(Gathered::with_capacity(0), Vec::new())
+    }
+
     fn of(mut charges: Gathered<Charge>, keys: Gathered<FoundKey>) -> Result<Self, Error> {
         let Gathered { values, unidentified } = keys;
         match charges.unidentified.or(unidentified) {
@@ -447,7 +465,21 @@ impl FoundKey {
 
 /// The key of `request` under the rule with the number `at`, unless the rule skips the request.
 fn found(at: usize, rule: &Rule, request: &Parts, preflight: bool) -> Answer<Option<FoundKey>> {
-    rule.key_unless_skipped(request, preflight).map(move |key| key.map(|key| FoundKey::new(at, key)))
+    applicable(at, rule.key_unless_skipped(request, preflight))
+}
+
+/// `key` of the rule with the number `at`, or `None` if the rule does not apply to the request.
+fn applicable(at: usize, key: Answer<Option<Key>>) -> Answer<Option<FoundKey>> {
+    key.then(move |key| match key {
+        Ok(key) => Ok(key.map(|key| FoundKey::new(at, key))),
+        Err(error) => no_key(at, error),
+    })
+}
+
+/// The result of a rule that has found no key: `None` if it does not apply to the request.
+#[cold]
+fn no_key<T>(at: usize, error: Error) -> Result<Option<T>, Error> {
+    if error.kind() == ErrorKind::NotApplicable { Ok(None) } else { Err(error.of_rule(at)) }
 }
 
 /// Whether the request is a CORS preflight: a browser asks whether it may send another request.

@@ -11,10 +11,11 @@ use super::{
 };
 use crate::{
     base::Error,
-    key::Matcher,
+    key::{KeyKind, Matcher},
     limiter::Limiter,
     policy::{Enforcement, EnforcementSwitch, Policy, QuotaUnit},
     response::{GrpcStatus, HeaderWriter, ProblemDetails, RateLimitHeaders, ResponseMapper},
+    store::{PolicyKeys, StoreIdentity},
 };
 
 // Aligned as the fields of a policy are, because every request changes the reference count.
@@ -24,6 +25,8 @@ pub(super) struct Config {
     /// Shared with the decisions in the extensions of requests.
     pub(super) limiter: Arc<Limiter>,
     pub(super) rules: Rules,
+    /// The kinds of the keys of its policies, of which the store knows.
+    keys: Arc<PolicyKeys>,
     /// Whether a rule settles something after the decision.
     pub(super) settles: bool,
     /// `None` if all rules apply to all requests.
@@ -63,6 +66,7 @@ impl Config {
         let defaults = Self {
             limiter: Arc::new(limiter.under(Enforcement::On)),
             rules: Rules::new(),
+            keys: Arc::default(),
             settles: false,
             routes: None,
             enforcement: limiter.enforcement().into(),
@@ -87,8 +91,12 @@ impl Config {
         rules.check()?;
         let routes = rules.routes().map(Arc::new);
         let settles = rules.rules.iter().any(|(_, rule)| rule.settles_some());
-        let config =
-            Self { rules, settles, routes, observer: self.observer.of_other_layer(), ..self.clone() };
+        let keys = Arc::new(rules.keys());
+        if let Some(store) = self.limiter.store_identity() {
+            store.add(&keys);
+        }
+        let observer = self.observer.of_other_layer();
+        let config = Self { rules, keys, settles, routes, observer, ..self.clone() };
         config.known_policies().try_for_each(|policy| config.limiter.supports(&policy))?;
         Ok(config)
     }
@@ -127,6 +135,7 @@ impl Config {
             }
         }
         warnings.extend(self.queue_warning());
+        warnings.extend(self.mixed_keys());
         warnings.extend(self.rules.rules.iter().filter_map(|(_, rule)| self.unit_warning(rule)));
         let occurs = |text: &&String| warnings.iter().any(|warning| warning.contains(*text));
         let needless: Vec<_> = self.rules.accepted.iter().filter(|text| !occurs(text)).cloned().collect();
@@ -137,6 +146,35 @@ impl Config {
             )
         }));
         warnings
+    }
+
+    /// Warns of each policy whose counts keys of two kinds share, of this layer or of two.
+    fn mixed_keys(&self) -> Vec<String> {
+        let others = self.limiter.store_identity().map(StoreIdentity::layers).unwrap_or_default();
+        let others = others.iter().filter(|other| !Arc::ptr_eq(other, &self.keys));
+        let mut mixed: Vec<String> = Vec::new();
+        let mut warned: Vec<Policy> = Vec::new();
+        for (policy, kind) in self.rules.known_keys() {
+            let is_other =
+                |(label, other): &&(Box<str>, KeyKind)| **label == *policy.label() && *other != kind;
+            if warned.iter().any(|other| other.shares_counts_with(&policy)) {
+                continue;
+            }
+            let (other, place) = match self.keys.iter().find(is_other) {
+                Some((_, other)) => (other, ""),
+                None => match others.clone().flat_map(|layer| layer.iter()).find(is_other) {
+                    Some((_, other)) => (other, " of another layer on this store"),
+                    None => continue,
+                },
+            };
+            mixed.push(format!(
+                "the policy {:?} has keys of two kinds, {kind} and {other}{place}, so equal identities share a count: give \
+                 each kind a policy with its own name, or accept it with Policy::allow_mixed_keys",
+                policy.name()
+            ));
+            warned.push(policy);
+        }
+        mixed
     }
 
     /// Warns of a rule that a handler cannot address by a unit.

@@ -42,6 +42,16 @@ impl RequestContext {
         self.enforcement == Enforcement::ReportOnly
     }
 
+    /// Counts, reports and logs a rejection.
+    pub(super) fn rejected(
+        &self,
+        event: &DecisionEvent<'_>,
+        rejection: &Rejection,
+        enforcement: Enforcement,
+    ) {
+        self.config.observer.rejected(event, rejection, enforcement, &self.config.rules);
+    }
+
     /// The rule with this number.
     pub(super) fn rule(&self, at: usize) -> Option<&Rule> {
         self.config.rules.rules.get(at).map(|(_, rule)| rule)
@@ -159,7 +169,7 @@ impl RequestContext {
         decision: Option<Decision>,
     ) -> Response<RejectionBody> {
         let event = DecisionEvent::rejected_by_service(&rejection);
-        self.config.observer.rejected(&event, &rejection, self.enforcement);
+        self.rejected(&event, &rejection, self.enforcement);
         let (rejection, request) = (self.jitter(rejection), kept.into_parts());
         let (mapper, headers) = (&*self.mapper(is_grpc(&request)).maps, &self.config.headers);
         let mut response = replace(mapper, &rejection, &request, returned, headers.headers().millis());

@@ -9,7 +9,7 @@ use super::{
     admit::{Admit, FoundKey},
     config::Config,
     context::RequestContext,
-    observe::DecisionEvent,
+    observe::{DecisionEvent, log_unidentified},
     rule::Rule,
     rules::Rules,
     service::RateLimit,
@@ -19,7 +19,7 @@ use crate::{
     decision::Charge,
     key::{Key, KeyExtractor, matcher},
     limiter::Limiter,
-    policy::{Enforcement, EnforcementSwitch, PolicySource},
+    policy::{Enforcement, EnforcementSwitch, Policy, PolicySource},
     response::{HeaderWriter, RateLimitHeaders, Rejection, ResponseMapper},
 };
 
@@ -545,32 +545,87 @@ impl RateLimitLayer {
     /// # }
     /// ```
     pub async fn charges(&self, request: &Parts) -> Result<Vec<(Charge, Key)>, Rejection> {
-        self.charges_of(request, Rule::cost_of).await
+        self.charges_under(request, |_| true).await
     }
 
-    /// [`charges`](Self::charges) of one unit each: no cost is found, which may depend on a body.
-    #[doc(hidden)]
-    pub async fn charges_of_one(&self, request: &Parts) -> Result<Vec<(Charge, Key)>, Rejection> {
-        self.charges_of(request, |_, _| Ok(1)).await
-    }
-
-    async fn charges_of(
+    /// [`charges`](Self::charges) under the policies that `is_included` accepts. The key of a rule with another
+    /// policy is not extracted, so a request without it is not rejected. Of a policy chosen per request, the key
+    /// is extracted first.
+    ///
+    /// # Errors
+    ///
+    /// The same as [`charges`](Self::charges).
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use http::Request;
+    /// use tower_ratelimit::{Header, Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let policy = |name: &str| Policy::new(name, Quota::per_minute(5));
+    /// let layer = RateLimitLayer::new(MemoryStore::new(), policy("per-model"), Header::new("x-model"))
+    ///     .rule(Rule::new(policy("all"), Key::new("all")));
+    ///
+    /// let (request, ()) = Request::get("/").body(())?.into_parts();
+    /// assert!(layer.charges(&request).await.is_err());
+    /// let charges = layer.charges_under(&request, |policy| policy.name() == "all").await?;
+    /// assert_eq!(charges[0].0.policy().name(), "all");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn charges_under(
         &self,
         request: &Parts,
+        is_included: impl Fn(&Policy) -> bool + Send + Sync,
+    ) -> Result<Vec<(Charge, Key)>, Rejection> {
+        self.charges_at(request, &is_included, Rule::cost_of).await
+    }
+
+    /// [`charges_under`](Self::charges_under) of one unit each: no cost is found, which may depend on a body.
+    #[doc(hidden)]
+    pub async fn charges_of_one(
+        &self,
+        request: &Parts,
+        is_included: impl Fn(&Policy) -> bool + Send + Sync,
+    ) -> Result<Vec<(Charge, Key)>, Rejection> {
+        self.charges_at(request, &is_included, |_, _| Ok(1)).await
+    }
+
+    async fn charges_at(
+        &self,
+        request: &Parts,
+        is_included: &(impl Fn(&Policy) -> bool + Send + Sync),
+        cost: fn(&Rule, &Parts) -> Result<u64, Box<Error>>,
+    ) -> Result<Vec<(Charge, Key)>, Rejection> {
+        let charges = self.find_charges(request, is_included, cost).await;
+        if let Err(rejection) = &charges {
+            log_unidentified(rejection, &self.config.rules);
+        }
+        charges
+    }
+
+    async fn find_charges(
+        &self,
+        request: &Parts,
+        is_included: &(impl Fn(&Policy) -> bool + Send + Sync),
         cost: fn(&Rule, &Parts) -> Result<u64, Box<Error>>,
     ) -> Result<Vec<(Charge, Key)>, Rejection> {
         let context = RequestContext::new(self.config.clone(), &request.extensions);
         if context.enforcement == Enforcement::Off {
             return Ok(Vec::new());
         }
-        let keys = Admit { context: &context, request }.find_keys();
+        let may_be_included = |rule: &Rule| rule.policy.known().is_none_or(|policy| is_included(&policy));
+        let keys = Admit { context: &context, request }.find_keys(may_be_included);
         let keys = keys.await.map_err(Rejection::Unidentified)?.into_keys()?;
         let mut charges: Vec<(Charge, Key)> = Vec::new();
-        for FoundKey { rule, key, .. } in keys {
-            let Some(rule) = context.rule(rule) else { continue };
-            let cost = cost(rule, request).map_err(|error| Rejection::Unidentified(*error))?;
-            let charge = rule.charge(0, key.clone(), cost, request).await.map_err(Rejection::Unidentified)?;
-            let Some(charge) = charge else { continue };
+        for FoundKey { rule: place, key, .. } in keys {
+            let Some(rule) = context.rule(place) else { continue };
+            let unidentified = |error: Error| Rejection::Unidentified(error.of_rule(place));
+            let cost = cost(rule, request).map_err(|error| unidentified(*error))?;
+            let charge = rule.charge(place, key.clone(), cost, request).await.map_err(unidentified)?;
+            let Some(charge) = charge.filter(|charge| is_included(charge.policy())) else { continue };
             // A request merges such charges too.
             if self.config.routes.is_none() || !charges.iter_mut().any(|(one, _)| one.merge(&charge)) {
                 charges.push((charge, key));

@@ -10,6 +10,7 @@ use std::{
 
 use http::{StatusCode, request::Parts};
 
+use super::rules::Rules;
 use crate::{
     base::{Error, ErrorKind, OutageWatch},
     decision::{Decision, Outcome, Verdict},
@@ -249,13 +250,14 @@ impl Observer {
         event: &DecisionEvent<'_>,
         rejection: &Rejection,
         enforcement: Enforcement,
+        rules: &Rules,
     ) {
         #[cfg(feature = "metrics")]
         if event.is_rejected {
             metric!(rejected(event.kind.as_str()));
         }
         self.report(|| *event);
-        self.notices.rejected(rejection, enforcement);
+        self.notices.rejected(rejection, enforcement, rules);
     }
 
     /// Logs once that two layers charge a request under one policy: `outer` is the decision of the outer one.
@@ -287,24 +289,65 @@ pub(super) fn is_first(flag: &AtomicBool) -> bool {
     !flag.load(Ordering::Relaxed) && !flag.swap(true, Ordering::Relaxed)
 }
 
+/// Logs which rule cannot identify the client. The client's text names neither the rule nor its policy.
+pub(super) fn log_unidentified(rejection: &Rejection, rules: &Rules) {
+    #[cfg(feature = "tracing")]
+    if let Rejection::Unidentified(error) = rejection {
+        log!(
+            debug,
+            status = rejection.status().as_u16(),
+            rule = number(error),
+            policy = policy(error, rules),
+            error = %error,
+            "the client cannot be identified"
+        );
+    }
+    #[cfg(not(feature = "tracing"))]
+    let _ = (rejection, rules);
+}
+
+/// The number of the rule that met `error`. The first rule of a layer is 1.
+#[cfg(feature = "tracing")]
+fn number(error: &Error) -> Option<usize> {
+    error.rule().map(|at| at + 1)
+}
+
+/// The name of its policy, unless it is chosen per request.
+#[cfg(feature = "tracing")]
+fn policy(error: &Error, rules: &Rules) -> Option<String> {
+    let (_, rule) = rules.rules.get(error.rule()?)?;
+    rule.policy.known().map(|policy| policy.name().to_owned())
+}
+
 impl Notices {
-    fn rejected(&self, rejection: &Rejection, enforcement: Enforcement) {
+    fn rejected(&self, rejection: &Rejection, enforcement: Enforcement, rules: &Rules) {
         match rejection {
             Rejection::Unidentified(error) | Rejection::Unavailable(error)
                 if matches!(error.kind(), ErrorKind::MissingSetup | ErrorKind::InvalidConfig) =>
             {
                 // Logged once, because every request meets the same error.
                 if is_first(&self.setup_error) {
-                    log!(error, error = %error, "the rate limit is misconfigured; requests are rejected with 500");
+                    log!(
+                        error,
+                        rule = number(error),
+                        policy = policy(error, rules),
+                        error = %error,
+                        "the rate limit is misconfigured; requests are rejected with 500"
+                    );
                 }
             }
-            Rejection::Unidentified(error) if rejection.status() == StatusCode::INTERNAL_SERVER_ERROR => {
-                if self.outage.failed() {
-                    log!(warn, error = %error, "outage of client identification; requests are rejected with 500");
-                } else {
-                    log!(debug, error = %error, "the client cannot be identified");
-                }
+            Rejection::Unidentified(error)
+                if rejection.status() == StatusCode::INTERNAL_SERVER_ERROR && self.outage.failed() =>
+            {
+                log!(
+                    warn,
+                    rule = number(error),
+                    policy = policy(error, rules),
+                    error = %error,
+                    "outage of client identification; requests are rejected with 500"
+                );
             }
+            Rejection::Unidentified(_) => log_unidentified(rejection, rules),
             _ => {
                 if let Some(decision) = rejection.decision() {
                     self.cost(decision);

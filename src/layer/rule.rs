@@ -490,7 +490,10 @@ impl Rule {
         let lacks = |error: &Error| error.kind().is_clients() || error.kind() == ErrorKind::MissingSetup;
         policy.then(move |policy| match policy {
             Err(error) if key.lacks_identity() && lacks(&error) => Ok(None),
-            policy => Ok(policy?.map(|policy| Charge::of(policy, key, cost).by_rule(at, unit))),
+            policy => {
+                let policy = policy.map_err(|error| error.of_rule(at))?;
+                Ok(policy.map(|policy| Charge::of(policy, key, cost).by_rule(at, unit)))
+            }
         })
     }
 
@@ -530,7 +533,7 @@ pub(super) fn matches_any(matchers: &[Matcher], request: &Parts) -> Answer<bool>
 /// The first failure of two matchers that do not match.
 fn or_failed(one: Result<bool, Error>, other: Result<bool, Error>) -> Result<bool, Error> {
     match other {
-        Err(error) if error.kind() == ErrorKind::MissingIdentity => one,
+        Err(error) if matches!(error.kind(), ErrorKind::MissingIdentity | ErrorKind::NotApplicable) => one,
         other => one.and(other),
     }
 }

@@ -10,6 +10,9 @@ use super::{
 use crate::{
     base::{Error, ErrorKind, valid},
     decision::MOST_RULES,
+    key::KeyKind,
+    policy::Policy,
+    store::PolicyKeys,
 };
 
 /// A table of routes and their [`Rule`]s, for one layer around a whole service.
@@ -208,6 +211,17 @@ impl Rules {
 
     fn patterns(&self) -> impl Iterator<Item = &Pattern> {
         self.rules.iter().filter_map(|(scope, _)| scope.pattern())
+    }
+
+    /// The policies that are not chosen per request and do not allow mixed keys, each with the kind of its keys.
+    pub(super) fn known_keys(&self) -> impl Iterator<Item = (Policy, KeyKind)> {
+        let known = self.rules.iter().filter_map(|(_, rule)| Some((rule.policy.known()?, rule.key.kind())));
+        known.filter(|(policy, _)| !policy.settings().allows_mixed_keys)
+    }
+
+    /// The same for the store.
+    pub(super) fn keys(&self) -> PolicyKeys {
+        self.known_keys().map(|(policy, kind)| (policy.label().into(), kind)).collect()
     }
 
     /// Which rules apply to a request. `None` if all always do.

@@ -281,6 +281,8 @@ impl AccountState {
 #[cfg(feature = "settlement-tokens")]
 pub(super) struct HandedOver {
     account: Arc<Account>,
+    /// The name of the store.
+    pub(super) store: String,
     pub(super) rules: Vec<TokenRule>,
     claims: Vec<Claim>,
 }
@@ -294,10 +296,7 @@ impl Account {
     ///
     /// [`InvalidConfig`](ErrorKind::InvalidConfig) if another process cannot settle it.
     pub(super) fn hand_over(self: &Arc<Self>, unit: Option<&str>) -> Result<HandedOver, Error> {
-        ensure!(
-            self.decider.store.backend().is_some(),
-            "only a RedisStore or a MemoryStore, or a store around one, can settle a token"
-        );
+        let store = self.decider.store_name()?.to_owned();
         let state = &mut *lock(&self.state);
         state.check_no_token()?;
         let is_sure = |total: &Total| total.unsure == 0 && total.more == 0;
@@ -340,7 +339,7 @@ impl Account {
             rules.push(TokenRule { label, key, unit, charged: total.charged, refundable });
         }
         state.has_token = true;
-        Ok(HandedOver { account: self.clone(), rules, claims })
+        Ok(HandedOver { account: self.clone(), store, rules, claims })
     }
 }
 

@@ -61,6 +61,19 @@ pub(crate) struct Decider {
 }
 
 impl Decider {
+    /// The name of the store in settlement tokens.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if it is a custom one, which cannot settle a token.
+    #[cfg(feature = "settlement-tokens")]
+    pub(super) fn store_name(&self) -> Result<&str, Error> {
+        let backend = self.store.backend().ok_or_else(|| {
+            Error::invalid("only a RedisStore or a MemoryStore, or a store around one, can settle a token")
+        })?;
+        Ok(backend.0.identity().name())
+    }
+
     pub(super) fn decide(self: &Arc<Self>, action: Action, charges: impl Into<Charges>) -> Answer<Decision> {
         match self.begin(action, charges.into()) {
             Now::Ready(decided) => Answer::ready(decided),

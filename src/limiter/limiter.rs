@@ -18,7 +18,7 @@ use crate::{
     decision::{Charge, Decision, DenialLog, ThresholdEvent},
     key::Key,
     policy::{Enforcement, Policy},
-    store::{Action, LocalCounts, ManualClock, Store},
+    store::{Action, LocalCounts, ManualClock, Store, StoreIdentity},
 };
 
 /// Makes decisions without a layer: for jobs, message consumers, WebSockets, and handlers that learn the cost
@@ -572,7 +572,8 @@ impl Limiter {
     /// # Errors
     ///
     /// * [`InvalidToken`](crate::ErrorKind::InvalidToken): the text is not a token, is truncated, was changed,
-    ///   or is sealed with another secret.
+    ///   is sealed with another secret, or is of another store: a `RedisStore` settles the tokens of its
+    ///   [prefix](crate::store::RedisStoreBuilder::prefix), a `MemoryStore` its own.
     /// * [`ExpiredToken`](crate::ErrorKind::ExpiredToken): it was not settled in its lifetime, so the estimate
     ///   stays charged.
     /// * [`InvalidConfig`](crate::ErrorKind::InvalidConfig): a policy of the token is not among `policies`, the
@@ -688,6 +689,11 @@ impl Limiter {
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if it does not.
     pub fn supports(&self, policy: &Policy) -> Result<(), Error> {
         self.decider.store.backend().map_or(Ok(()), |backend| backend.0.supports(policy))
+    }
+
+    /// What identifies the store. `None` of a custom one.
+    pub(crate) fn store_identity(&self) -> Option<&StoreIdentity> {
+        Some(self.decider.store.backend()?.0.identity())
     }
 
     /// The clock that a test has set in place of the store's.

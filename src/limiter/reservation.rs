@@ -517,7 +517,7 @@ impl Reservation {
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig), after which the reservation is as if this handle was
     /// dropped, so keep a clone to settle it here: the lifetime is out of range; the reservation is settled or
     /// has a token; it has permits, or was made while the store failed; a call that changes it is under way or
-    /// was not answered; it has more than 16 rules; or the store is a custom one.
+    /// was not answered; it has more than 16 rules, or rules on several stores; or the store is a custom one.
     /// [`MissingSetup`](crate::ErrorKind::MissingSetup) if the system has no random numbers.
     ///
     /// # Example
@@ -540,8 +540,14 @@ impl Reservation {
             Ok(())
         });
         let sealed = taken.and_then(|()| {
+            let mut stores = handed_over.iter().map(|part| &part.store);
+            let store = stores.next().cloned().unwrap_or_default();
+            ensure!(
+                stores.all(|other| *other == store),
+                "the rules of the reservation are on several stores: settle it here"
+            );
             let rules = handed_over.iter().flat_map(|part| part.rules.iter().cloned()).collect();
-            secret.seal(&Token { lifetime: micros(lifetime), rules })
+            secret.seal(&Token { store, lifetime: micros(lifetime), rules })
         });
         match &sealed {
             Ok(_) => self.parts.iter().for_each(|part| drop(lock(&part.end).open.take())),

@@ -114,6 +114,33 @@ impl Policy {
         self.with_independent(|settings| settings.enforced = 0.0)
     }
 
+    /// Lets keys of several [kinds](crate::KeyExtractor::kind) share the counts of this policy, without a
+    /// [warning](crate::RateLimitLayer::warnings) of the layers that use it. Defaults to a warning.
+    ///
+    /// The stored name of a count has the policy and the identity, and nothing of the extractor: user 42 of one rule
+    /// and tenant 42 of another one share a count. Use this if equal identities mean the same client.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Header, MemoryStore, Policy, Quota, RateLimitLayer, Rule, layer::Rules};
+    ///
+    /// let layer = |policy: Policy| {
+    ///     let rules = Rules::new()
+    ///         .route("/me", Rule::new(policy.clone(), Header::new("x-user")))
+    ///         .route("/login", Rule::new(policy, Header::new("x-login")));
+    ///     RateLimitLayer::with_rules(MemoryStore::new(), rules)
+    /// };
+    /// let policy = Policy::new("per-user", Quota::per_minute(60));
+    /// let expected = "the policy \"per-user\" has keys of two kinds, the header `x-user` and the header `x-login`";
+    /// assert!(layer(policy.clone()).warnings()[0].starts_with(expected));
+    /// assert!(layer(policy.allow_mixed_keys()).warnings().is_empty());
+    /// ```
+    #[must_use]
+    pub fn allow_mixed_keys(self) -> Self {
+        self.with_independent(|settings| settings.allows_mixed_keys = true)
+    }
+
     /// Enforces the policy for this share of the keys, from 0 to 1, and makes it a [shadow](Self::shadow) for
     /// the others. Defaults to 1. Use it to enforce a new limit step by step.
     ///

@@ -48,6 +48,9 @@ pub struct PolicySettings {
     /// The shares of the quota, in percent, whose use is reported. See
     /// [`Policy::notify_at`](crate::Policy::notify_at).
     pub notify_at: Vec<u8>,
+    /// Whether keys of several kinds share its counts without a warning. See
+    /// [`Policy::allow_mixed_keys`](crate::Policy::allow_mixed_keys).
+    pub allows_mixed_keys: bool,
 }
 
 /// The most units that [`Gcra`] counts.
@@ -75,6 +78,7 @@ impl PolicySettings {
             quota_unit: QuotaUnit::Requests,
             enforced: 1.0,
             notify_at: Vec::new(),
+            allows_mixed_keys: false,
         }
     }
 
@@ -92,9 +96,13 @@ impl PolicySettings {
                 quota_unit,
                 enforced,
                 ref notify_at,
+                allows_mixed_keys,
             } = *all;
             let strikes = penalty.map(|penalty| penalty.strikes().ok());
-            ((quota, failure_mode, max_lease, max_debt, strikes, quota_unit, enforced), notify_at.clone())
+            (
+                (quota, failure_mode, max_lease, max_debt, strikes, quota_unit, enforced, allows_mixed_keys),
+                notify_at.clone(),
+            )
         };
         values(self) == values(other)
     }

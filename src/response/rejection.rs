@@ -126,6 +126,7 @@ impl From<Error> for Rejection {
     fn from(error: Error) -> Self {
         match error.kind() {
             ErrorKind::MissingIdentity
+            | ErrorKind::NotApplicable
             | ErrorKind::InvalidIdentity
             | ErrorKind::UnknownIdentity
             | ErrorKind::MissingSetup

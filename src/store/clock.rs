@@ -55,6 +55,9 @@ struct Inner {
 /// 2026-01-01T00:00:00Z.
 const START: u64 = 1_767_225_600_000_000;
 
+/// The earliest time. To a script, 0 is the mark of a server's clock, and to a state that of a time that is not set.
+const FIRST: u64 = 1;
+
 /// The largest time that a stored state can hold: 2^53 microseconds, in the year 2255.
 const END: u64 = (1 << 53) - 1;
 
@@ -70,12 +73,13 @@ impl ManualClock {
         self.change(|now| now.saturating_add(micros(by)));
     }
 
-    /// Moves the clock back by `by`, as a correction of a real clock does. The clock stops at 1970.
+    /// Moves the clock back by `by`, as a correction of a real clock does. The clock stops at the first microsecond
+    /// of 1970.
     pub fn step_back(&self, by: Duration) {
         self.change(|now| now.saturating_sub(micros(by)));
     }
 
-    /// Sets the clock to `since_epoch` after 1970-01-01T00:00:00Z.
+    /// Sets the clock to `since_epoch` after 1970-01-01T00:00:00Z, or to 1 microsecond after it if that is zero.
     pub fn set(&self, since_epoch: Duration) {
         self.change(|_| micros(since_epoch));
     }
@@ -97,7 +101,7 @@ impl ManualClock {
     }
 
     fn change(&self, change: impl Fn(u64) -> u64) {
-        let change = |now| change(now).min(END);
+        let change = |now| change(now).clamp(FIRST, END);
         let changed =
             self.0.micros.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| Some(change(now)));
         // `fetch_update` fails only if the closure returns `None`.

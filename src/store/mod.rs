@@ -2,6 +2,7 @@
 
 mod action;
 mod clock;
+mod identity;
 pub(crate) mod list;
 pub(crate) mod memory;
 pub(crate) mod outage;
@@ -26,6 +27,7 @@ use self::{
     store::BackendRef,
 };
 pub(crate) use self::{
+    identity::{PolicyKeys, StoreIdentity},
     memory::MemoryStore,
     outage::LocalCounts,
     store::{Backend, DecideOne},

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::{
     action::Action,
     clock::ManualClock,
+    identity::StoreIdentity,
     list::{Extent, StoredKeys},
     outage::LocalCounts,
 };
@@ -199,6 +200,9 @@ pub(crate) trait Backend {
     /// another process has changed that. In that case, `charges` are decided before anything is looked up for
     /// the request, so denials that the store must count or compute cause no lookups either.
     fn has_denied(&self, charges: &[Charge]) -> bool;
+
+    /// What identifies the store, and the layers that use it.
+    fn identity(&self) -> &StoreIdentity;
 
     /// The name under which the store keeps the count of `key` under `policy`. `None` if there is no such
     /// name.

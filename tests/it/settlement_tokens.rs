@@ -27,7 +27,7 @@ use tokio::{
 };
 use tower::{Layer, ServiceExt, service_fn};
 use tower_ratelimit::{
-    Charge, Error, ErrorKind, Key, Limiter, Policy, Quota, RateLimitLayer, Reservation, Rule,
+    Charge, Error, ErrorKind, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Reservation, Rule,
     algorithm::{Algorithm, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     settlement::{Settlement, SettlementSecret},
     store::ManualClock,
@@ -709,4 +709,39 @@ fn advance(clock: &ManualClock, random: &mut fastrand::Rng) {
         1..=4 => clock.advance(Duration::from_secs(random.u64(0..100))),
         _ => clock.advance(Duration::from_secs(random.u64(0..40_000))),
     }
+}
+
+#[tokio::test]
+async fn a_token_is_of_its_store() {
+    let server = RedisServer::start();
+    let redis =
+        async |prefix: &str| Limiter::new(settings().prefix(prefix).connect(&server.url()).await.unwrap());
+    let memory = MemoryStore::new();
+    let rows = [
+        ("prefixes", redis("rl").await, redis("rl").await, redis("other").await),
+        (
+            "stores in process",
+            Limiter::new(memory.clone()),
+            Limiter::new(memory),
+            Limiter::new(MemoryStore::new()),
+        ),
+        ("kinds of stores", redis("kinds").await, redis("kinds").await, Limiter::new(MemoryStore::new())),
+    ];
+    let policy = Policy::new("tokens", Quota::per_day(1_000));
+    for (name, limiter, same, other) in rows {
+        let token = token(&limiter, &policy, 900).await;
+        other.check(&policy, &all(), 500).await.unwrap();
+        let error = settle(&other, &policy, &token, 0).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidToken, "{name}");
+        assert!(error.to_string().starts_with("the settlement token is of another store"), "{error}");
+        let remaining = other.peek(&policy, &all(), 1).await.unwrap().remaining();
+        assert_eq!(remaining, Some(500), "{name}");
+        let settled = settle(&same, &policy, &token, 100).await.unwrap();
+        assert_eq!((settled.is_repeated(), settled.decision().remaining()), (false, Some(900)), "{name}");
+    }
+    // A reservation that charged nothing settles nothing anywhere.
+    let limiter = Limiter::new(MemoryStore::new());
+    let denied = limiter.check(&policy, &all(), 1_001).await.unwrap();
+    let token = Reservation::new(&limiter, &denied).into_token(&secret(), HOUR).unwrap();
+    assert!(settle(&redis("other").await, &policy, &token, 1).await.unwrap().rules().is_empty());
 }

@@ -301,3 +301,22 @@ async fn the_mapper_of_the_layer_answers_a_usage_request_inside_it() {
     let response = send(&app, Request::get("/usage").body(Body::empty()).unwrap()).await;
     assert_eq!((response.status().as_u16(), response.body()), (400, &json!({ "mapped": 400 })));
 }
+
+#[tokio::test]
+async fn a_policy_that_is_left_out_cannot_fail_the_page() {
+    // Its key is in the body, which a request for the usage does not have.
+    let per_model = || {
+        Rule::new(Policy::new("per-model", Quota::per_minute(5)), |parts: &Parts| {
+            parts.extensions.get::<&'static str>().copied()
+        })
+    };
+    let layer = RateLimitLayer::with_rules(MemoryStore::new(), rule("all", 60)).rule(per_model());
+    let page = |usage: Usage| Router::new().route("/usage", usage.into_route());
+    let failed = send(&page(Usage::new(&layer)), request("/usage", "k1")).await;
+    assert_eq!(
+        (failed.status().as_u16(), &failed.body()["detail"]),
+        (400, &json!("the request has no identity"))
+    );
+    let app = page(Usage::new(&layer).without("per-model"));
+    assert_eq!(seen(&app, "k1").await, [("all".to_owned(), 0, 60)]);
+}

@@ -5,9 +5,10 @@ use std::time::Duration;
 use http::request::Parts;
 use tower_ratelimit::policy::QuotaUnit;
 use tower_ratelimit::{
-    Answer, Key, KeyExtractor, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rule,
+    Answer, ClientIp, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
+    Rule,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, TokenBucket},
-    key::MatchedRoute,
+    key::{MatchedRoute, TrustedProxies, from_extension},
     layer::Rules,
 };
 
@@ -197,4 +198,125 @@ fn a_sibling_accepts_warnings_for_its_own_rules() {
     let layer = RateLimitLayer::with_rules(MemoryStore::new(), rule("login")).accept_warning("up to 9 units");
     assert!(layer.with_same_settings(rule("api")).warnings().is_empty());
     assert_eq!(layer.with_same_settings(rule("password")).warnings().len(), 1);
+}
+
+#[test]
+fn a_policy_under_two_kinds_of_keys_is_a_warning_unless_it_allows_them() {
+    struct User;
+    struct Tenant;
+    let policy = || Policy::new("api", Quota::per_hour(2));
+    let table = |one: Rule, other: Rule| {
+        let rules = Rules::new().route("/me", one).route("/team", other);
+        RateLimitLayer::with_rules(MemoryStore::new(), rules).warnings()
+    };
+    let user = || from_extension(|_: &User| 42);
+    let tenant = || from_extension(|_: &Tenant| 42);
+    let header = |name: &'static str| Header::new(name);
+    let rule = |key: Box<dyn KeyExtractor>| Rule::new(policy(), key);
+    let rows: [(&str, Rule, Rule, Option<&str>); 13] = [
+        (
+            "two extensions",
+            Rule::new(policy(), user()),
+            Rule::new(policy(), tenant()),
+            Some("keys of two kinds, `"),
+        ),
+        ("boxed", rule(Box::new(user())), rule(Box::new(tenant())), Some("keys of two kinds, `")),
+        (
+            "two headers",
+            Rule::new(policy(), header("x-a")),
+            Rule::new(policy(), header("x-b")),
+            Some("the header `x-a` and the header `x-b`"),
+        ),
+        (
+            "an address and a header",
+            Rule::new(policy(), PeerIp::new()),
+            Rule::new(policy(), header("x-b")),
+            Some("the client's address and the header `x-b`"),
+        ),
+        (
+            "two closures",
+            Rule::new(policy(), |_: &Parts| 1),
+            Rule::new(policy(), |_: &Parts| 2),
+            Some("keys of two kinds"),
+        ),
+        (
+            "two changes",
+            Rule::new(policy(), header("x-a").map(str::to_lowercase)),
+            Rule::new(policy(), header("x-a").map(str::to_uppercase)),
+            Some("`x-a`, changed"),
+        ),
+        (
+            "a part",
+            Rule::new(policy(), (PeerIp::new(), header("x-a"))),
+            Rule::new(policy(), header("x-a")),
+            Some("the client's address with the header `x-a`"),
+        ),
+        (
+            "a fallback",
+            Rule::new(policy(), header("x-a").or(PeerIp::new())),
+            Rule::new(policy(), PeerIp::new()),
+            Some("the header `x-a` or the client's address"),
+        ),
+        ("one kind", Rule::new(policy(), header("x-a")), Rule::new(policy(), header("X-A")), None),
+        (
+            "addresses",
+            Rule::new(policy(), PeerIp::new()),
+            Rule::new(policy(), ClientIp::behind(TrustedProxies::hops(1))),
+            None,
+        ),
+        ("fixed keys", Rule::new(policy(), Key::new("a")), Rule::new(policy(), Key::new("b")), None),
+        (
+            "two policies",
+            Rule::new(policy(), header("x-a")),
+            Rule::new(Policy::new("team", Quota::per_hour(2)), header("x-b")),
+            None,
+        ),
+        (
+            "allowed",
+            Rule::new(policy().allow_mixed_keys(), header("x-a")),
+            Rule::new(policy().allow_mixed_keys(), header("x-b")),
+            None,
+        ),
+    ];
+    for (name, one, other, expected) in rows {
+        let warnings = table(one, other);
+        match expected {
+            Some(text) => {
+                assert_eq!(warnings.len(), 1, "{name}: {warnings:?}");
+                assert!(
+                    warnings[0].contains(text) && warnings[0].contains("the policy \"api\""),
+                    "{name}: {warnings:?}"
+                );
+                assert!(warnings[0].ends_with("or accept it with Policy::allow_mixed_keys"), "{warnings:?}");
+            }
+            None => assert!(warnings.is_empty(), "{name}: {warnings:?}"),
+        }
+    }
+    // One rule on two routes.
+    let rule = Rule::new(policy(), |_: &Parts| 1);
+    assert!(table(rule.clone(), rule).is_empty());
+}
+
+#[test]
+fn two_layers_on_one_store_that_use_a_policy_under_two_kinds_of_keys_warn() {
+    let policy = || Policy::new("api", Quota::per_hour(2));
+    let store = MemoryStore::new();
+    let users = RateLimitLayer::new(store.clone(), policy(), Header::new("x-user"));
+    assert!(users.warnings().is_empty());
+    let same = RateLimitLayer::new(store.clone(), policy(), Header::new("x-user"));
+    let on_another = RateLimitLayer::new(MemoryStore::new(), policy(), PeerIp::new());
+    let counts = |layers: [&RateLimitLayer; 3]| layers.map(|layer| layer.warnings().len());
+    assert_eq!(counts([&users, &same, &on_another]), [0; 3]);
+
+    let addresses = RateLimitLayer::new(Limiter::new(store.clone()), policy(), PeerIp::new());
+    assert_eq!(counts([&users, &same, &addresses]), [1; 3]);
+    let expected = "the policy \"api\" has keys of two kinds, the client's address and the header `x-user` of another layer \
+                    on this store, so equal identities share a count";
+    assert!(addresses.warnings()[0].starts_with(expected), "{:?}", addresses.warnings());
+    assert!(addresses.clone().accept_warning("keys of two kinds").warnings().is_empty());
+    // A layer that is gone shares nothing, and neither does a policy that allows it.
+    drop(addresses);
+    assert_eq!(counts([&users, &same, &on_another]), [0; 3]);
+    let allowed = RateLimitLayer::new(store, policy().allow_mixed_keys(), PeerIp::new());
+    assert_eq!(counts([&users, &same, &allowed]), [0; 3]);
 }

@@ -10,7 +10,7 @@ use axum::{
 };
 use http::{Method, Uri, request::Parts};
 use tower_ratelimit::{
-    Charge, Error, Limiter, RateLimitLayer, Rejection, decision::Outcome, policy::Enforcement,
+    Charge, Error, Limiter, Policy, RateLimitLayer, Rejection, decision::Outcome, policy::Enforcement,
 };
 
 use super::report::report;
@@ -120,7 +120,9 @@ impl Usage {
         self
     }
 
-    /// Leaves the policy `name` out, such as one that all clients share: its count reveals what others use.
+    /// Leaves the policy `name` out, such as one that all clients share: its count reveals what others use; or one
+    /// whose key is in the body, which a request for the usage does not have: the key of a policy that is left out is
+    /// not extracted.
     /// Defaults to showing the policies of all rules that apply.
     pub fn without(mut self, name: impl Into<String>) -> Self {
         self.hidden.push(name.into());
@@ -152,11 +154,11 @@ impl Usage {
     ) -> Result<Vec<(Outcome, u64)>, Rejection> {
         let mut charges: Vec<Charge> = Vec::new();
         for request in self.asked(request) {
-            for (charge, _) in layer.charges_of_one(&request).await? {
+            let is_shown = |policy: &Policy| !self.hidden.iter().any(|hidden| hidden == policy.name());
+            for (charge, _) in layer.charges_of_one(&request, is_shown).await? {
                 let name = charge.policy().name();
                 let is_known = |other: &Charge| other.policy().name() == name && other.key() == charge.key();
-                let is_left_out = self.hidden.iter().any(|hidden| hidden == name);
-                if !is_left_out && !charges.iter().any(is_known) {
+                if !charges.iter().any(is_known) {
                     // A ban shows only in a decision of a cost. A peek charges none.
                     charges.push(charge.with_cost(1));
                 }

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     base::{Answer, Error, ErrorKind, valid},
-    key::{Key, KeyExtractor, extractor::not_determined},
+    key::{Key, KeyExtractor, KeyKind, extractor::not_determined},
 };
 
 /// The address of the client behind proxies or load balancers.
@@ -344,6 +344,10 @@ impl KeyExtractor for ClientIp {
             if client.determined { key } else { key.assumed() }
         });
         key.into()
+    }
+
+    fn kind(&self) -> KeyKind {
+        KeyKind::named("the client's address")
     }
 
     fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {

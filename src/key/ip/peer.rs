@@ -7,7 +7,7 @@ use http::{Extensions, HeaderName, header::FORWARDED, request::Parts};
 use super::{prefix::Prefix, proxies::Networks, warn_once::Warning};
 use crate::{
     base::{Answer, Error, ErrorKind, valid},
-    key::{Key, KeyExtractor},
+    key::{Key, KeyExtractor, KeyKind},
 };
 
 /// The address of the peer, which is the other end of the connection.
@@ -245,6 +245,10 @@ impl KeyExtractor for PeerIp {
             self.prefix.key(address)
         });
         key.into()
+    }
+
+    fn kind(&self) -> KeyKind {
+        KeyKind::named("the client's address")
     }
 
     fn keys_of(&self, named: &Key) -> Answer<Vec<Key>> {

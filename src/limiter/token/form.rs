@@ -19,6 +19,8 @@ const LONGEST_UNIT: usize = 64;
 /// A reservation as another process gets it.
 #[derive(Clone, Debug)]
 pub(in crate::limiter) struct Token {
+    /// The name of the store on which the estimates are charged.
+    pub(in crate::limiter) store: String,
     /// Microseconds from the charge of each estimate until the token expires.
     pub(in crate::limiter) lifetime: u64,
     pub(in crate::limiter) rules: Vec<TokenRule>,
@@ -52,7 +54,9 @@ impl Token {
     /// [`InvalidConfig`](ErrorKind::InvalidConfig) if it has too many rules, or too long names.
     pub(super) fn to_bytes(&self) -> Result<Vec<u8>, Error> {
         ensure!(self.rules.len() <= MOST_RULES, "a token has at most 16 rules: settle this reservation here");
-        let mut bytes = self.lifetime.to_le_bytes().to_vec();
+        let mut bytes = Vec::new();
+        push_text(&mut bytes, &self.store)?;
+        bytes.extend(self.lifetime.to_le_bytes());
         bytes.push(self.rules.len() as u8);
         for TokenRule { label, key, unit, charged, refundable } in &self.rules {
             let unit = unit.as_deref();
@@ -61,11 +65,7 @@ impl Token {
                 "a unit in a token has 1 to 64 bytes: give it a shorter name"
             );
             for text in [label, key.as_str(), unit.unwrap_or_default()] {
-                let Ok(length) = u16::try_from(text.len()) else {
-                    return Err(Error::invalid("the name of a policy is too long for a token"));
-                };
-                bytes.extend(length.to_le_bytes());
-                bytes.extend(text.as_bytes());
+                push_text(&mut bytes, text)?;
             }
             bytes.extend(charged.to_le_bytes());
             bytes.push(refundable.len() as u8);
@@ -81,7 +81,7 @@ impl Token {
     /// The token with these bytes, which a secret has sealed. `None` if they are not a token's.
     pub(super) fn of_bytes(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
-        let lifetime = number(&mut rest)?;
+        let (store, lifetime) = (text(&mut rest)?, number(&mut rest)?);
         let [count] = take(&mut rest)?;
         let mut rules = Vec::new();
         for _ in 0..count {
@@ -97,7 +97,7 @@ impl Token {
             }
             rules.push(TokenRule { label, key, unit, charged, refundable });
         }
-        rest.is_empty().then_some(Self { lifetime, rules })
+        rest.is_empty().then_some(Self { store, lifetime, rules })
     }
 
     /// # Errors
@@ -190,6 +190,15 @@ impl TokenRule {
         charges.push(stamp);
         Ok((Action::Refund, charges))
     }
+}
+
+fn push_text(bytes: &mut Vec<u8>, text: &str) -> Result<(), Error> {
+    let Ok(length) = u16::try_from(text.len()) else {
+        return Err(Error::invalid("a name is too long for a token"));
+    };
+    bytes.extend(length.to_le_bytes());
+    bytes.extend(text.as_bytes());
+    Ok(())
 }
 
 fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {

@@ -93,12 +93,26 @@ pub(in crate::limiter) fn settle(
     units: impl FnOnce(&Token) -> Result<Vec<Option<u64>>, Error>,
 ) -> Answer<Settlement> {
     let settling = secret.open(text).and_then(|opened| {
+        check_store(decider, &opened.token)?;
         let units = units(&opened.token)?;
         settlements(decider, &opened, policies, &units)
     });
     match settling {
         Ok(rules) => Answer::all(rules).and_then(all_settled),
         Err(error) => Answer::ready(Err(error)),
+    }
+}
+
+/// # Errors
+///
+/// The store cannot settle a token, or the estimates are charged on another one.
+fn check_store(decider: &Decider, token: &Token) -> Result<(), Error> {
+    match decider.store_name()? {
+        name if name == token.store || token.rules.is_empty() => Ok(()),
+        _ => Err(Error::new(
+            ErrorKind::InvalidToken,
+            "the settlement token is of another store: a RedisStore settles those of its prefix, and a MemoryStore its own",
+        )),
     }
 }
 
@@ -135,10 +149,6 @@ fn settlements(
     policies: &[Policy],
     units: &[Option<u64>],
 ) -> Result<Vec<Answer<Settled>>, Error> {
-    ensure!(
-        decider.store.backend().is_some(),
-        "only a RedisStore or a MemoryStore, or a store around one, can settle a token"
-    );
     let mut calls = Vec::new();
     for (place, (rule, units)) in token.rules.iter().zip(units).enumerate() {
         let Some(units) = units else { continue };

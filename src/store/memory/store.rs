@@ -18,12 +18,13 @@ use crate::{
         Receipt,
         twin::{Admission, Gauge},
     },
-    base::{Answer, Error, ErrorKind, sync::lock},
+    base::{Answer, Error, ErrorKind, random::random, sync::lock},
     decision::{Charge, Decision, Outcome, Verdict},
     key::Key,
     policy::Policy,
     store::{
         Action, Backend, BackendRef, DecideOne, LocalCounts, ManualClock, PenaltyCharge, Store, StoreClock,
+        StoreIdentity,
         list::{Extent, StoredKeys},
     },
 };
@@ -81,6 +82,7 @@ pub struct MemoryStore {
     shards: Arc<[CachePadded<Mutex<Shard>>]>,
     hasher: RandomState,
     clock: StoreClock,
+    identity: Arc<StoreIdentity>,
 }
 
 impl MemoryStore {
@@ -98,7 +100,7 @@ impl MemoryStore {
 
     pub(in crate::store) fn of(clock: StoreClock) -> Self {
         let shards = shards(DEFAULT_CAPACITY, clock.manual().is_none());
-        Self { shards, hasher: RandomState::new(), clock }
+        Self { shards, hasher: RandomState::new(), clock, identity: identity() }
     }
 
     /// Returns an empty store with the clock of this one and room for about `keys` keys. Call it before
@@ -110,6 +112,7 @@ impl MemoryStore {
     #[must_use]
     pub fn capacity(mut self, keys: usize) -> Self {
         self.shards = shards(keys, self.clock.manual().is_none());
+        self.identity = identity();
         self
     }
 
@@ -220,6 +223,11 @@ fn outcome(charge: Charge, admission: Admission, gauge: Gauge, cost: u64) -> Out
     Outcome::of(charge, verdict, gauge.remaining, Duration::from_micros(gauge.reset)).with_granted(granted)
 }
 
+/// That of a new store. Its counts are in no other process, and end with it.
+fn identity() -> Arc<StoreIdentity> {
+    StoreIdentity::new(format!("memory {:016x}", random()))
+}
+
 impl Store for MemoryStore {
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
         Answer::ready(match charges {
@@ -270,6 +278,10 @@ impl Backend for MemoryStore {
     // `known_denial` reads the counts themselves, so it knows every denial.
     fn has_denied(&self, _: &[Charge]) -> bool {
         false
+    }
+
+    fn identity(&self) -> &StoreIdentity {
+        &self.identity
     }
 
     fn stored_name(&self, _: &Policy, _: &Key) -> Option<String> {

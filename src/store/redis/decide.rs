@@ -32,7 +32,7 @@ use crate::{
     key::Key,
     policy::Policy,
     store::{
-        Action, Backend, BackendRef, LocalCounts, ManualClock, Store,
+        Action, Backend, BackendRef, LocalCounts, ManualClock, Store, StoreIdentity,
         list::{Extent, StoredKeys},
     },
 };
@@ -156,6 +156,10 @@ impl Backend for RedisStore {
         deny_cache.is_some_and(|deny_cache| deny_cache.has_denied(charges, self.clock.micros()))
     }
 
+    fn identity(&self) -> &StoreIdentity {
+        &self.identity
+    }
+
     fn stored_name(&self, policy: &Policy, key: &Key) -> Option<String> {
         Some(self.names.name(policy, key))
     }
@@ -273,16 +277,27 @@ impl RedisStore {
         }
     }
 
+    /// The number of instances that have announced themselves lately, without this one if it has not. For
+    /// `ratelimit-admin`. `None` if it is unknown.
+    #[doc(hidden)]
+    pub async fn announced_instances(&self) -> Option<u32> {
+        let permit = self.instances.as_ref()?.permit.clone().with_cost(0);
+        self.ask_for_instances(Action::Peek, permit).await
+    }
+
     async fn count_instances(&self, action: Action, permit: Charge) {
-        let job = self.job(action, Charges::One(permit), Script::built_in().clone());
-        let job = Job { deadline: self.deadline.min(PROBE_TIMEOUT), ..job };
-        let decision = job.into_answer().await;
-        if let Some(remaining) = decision.ok().and_then(|decision| decision.remaining()) {
-            let instances = MOST_INSTANCES.saturating_sub(remaining).max(1);
-            let instances = u32::try_from(instances).unwrap_or(u32::MAX);
+        if let Some(instances) = self.ask_for_instances(action, permit).await {
+            let instances = instances.max(1);
             self.local.reported(instances);
             metric!(instances_seen(instances));
         }
+    }
+
+    async fn ask_for_instances(&self, action: Action, permit: Charge) -> Option<u32> {
+        let job = self.job(action, Charges::One(permit), Script::built_in().clone());
+        let job = Job { deadline: self.deadline.min(PROBE_TIMEOUT), ..job };
+        let remaining = job.into_answer().await.ok()?.remaining()?;
+        Some(u32::try_from(MOST_INSTANCES.saturating_sub(remaining)).unwrap_or(u32::MAX))
     }
 
     /// Leases more units before the lease is used up.

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     base::{Answer, Error},
-    store::{LocalCounts, Store, StoreClock},
+    store::{LocalCounts, Store, StoreClock, StoreIdentity},
 };
 
 /// A store that keeps the counts in Redis (6.2 or later, 64-bit) or Valkey, shared by all instances of a
@@ -135,6 +135,7 @@ pub struct RedisStore {
     pub(super) local: Arc<LocalCounts<dyn Store>>,
     /// Counts the instances; `None` with a manual clock.
     pub(super) instances: Option<Arc<Instances>>,
+    pub(super) identity: Arc<StoreIdentity>,
 }
 
 impl RedisStore {

@@ -48,7 +48,10 @@ pub(crate) async fn run(options: Options) -> Result<Printed, Failure> {
         return Ok((connect(&options, true).await?.acl_rule() + "\n").into());
     }
     if matches!(options.command, Command::Block { .. } | Command::Unblock { .. } | Command::Blocklist) {
-        return blocklist::run(&connect(&options, false).await?, &options.command, options.json).await;
+        let store = connect(&options, false).await?;
+        let warning = unused_prefix(&store).await;
+        let printed = blocklist::run(&store, &options.command, options.json).await?;
+        return Ok(printed.with_warning(&warning));
     }
     let file = options.policies.as_ref().ok_or_else(|| {
         let message = "name the policies with --policies FILE, or in the variable RATELIMIT_POLICIES";
@@ -64,6 +67,7 @@ pub(crate) async fn run(options: Options) -> Result<Printed, Failure> {
         return Ok(list(&policies.current(), options.json).into());
     }
     let store = connect(&options, false).await?;
+    let warning = unused_prefix(&store).await;
     if options.live {
         policies = LivePolicies::redis(&store, policies.current()).await?;
         if let Some(error) = policies.last_error() {
@@ -77,7 +81,7 @@ pub(crate) async fn run(options: Options) -> Result<Printed, Failure> {
         json: options.json,
     };
     let text = match options.command {
-        Command::Why(question) => return admin.why(&question).await,
+        Command::Why(question) => return Ok(admin.why(&question).await?.with_warning(&warning)),
         // Done above.
         Command::Acl
         | Command::Probe
@@ -96,7 +100,20 @@ pub(crate) async fn run(options: Options) -> Result<Printed, Failure> {
         Command::Bans { policy } => admin.bans(policy.as_deref()).await,
         Command::Keys { policy, scan, limit } => admin.keys(policy.as_deref(), scan, limit).await,
     };
-    text.map(Printed::from)
+    Ok(Printed::from(text?).with_warning(&warning))
+}
+
+/// A warning if no instance uses the prefix. The command works nevertheless, because an instance without requests is
+/// not seen, and one may start later.
+async fn unused_prefix(store: &RedisStore) -> String {
+    if store.announced_instances().await != Some(0) {
+        return String::new();
+    }
+    format!(
+        "warning: no instance has used the limits under the prefix `{}` in the last 15 seconds: if your service has had \
+         requests, name its prefix with --prefix, or in the variable RATELIMIT_PREFIX\n",
+        store.prefix()
+    )
 }
 
 /// Whether the server can make the decisions.

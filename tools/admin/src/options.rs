@@ -53,7 +53,7 @@ pub(crate) struct Options {
     #[arg(long, requires = "client_certificate", value_name = "FILE")]
     pub(crate) client_key: Option<PathBuf>,
     /// The prefix of the keys, if the service sets another one.
-    #[arg(long, default_value = "rl")]
+    #[arg(long, env = "RATELIMIT_PREFIX", default_value = "rl")]
     pub(crate) prefix: String,
     /// The longest time for each command of Redis, and for each answer of a router.
     #[arg(long, default_value = "2s", value_parser = duration, value_name = "TIME")]

@@ -16,6 +16,11 @@ pub(crate) struct Printed {
 }
 
 impl Printed {
+    /// The same, after `warning` on stderr.
+    pub(crate) fn with_warning(self, warning: &str) -> Self {
+        Self { complaints: warning.to_owned() + &self.complaints, ..self }
+    }
+
     /// The same, which has also failed if `is_failed`.
     pub(crate) fn failed_if(self, is_failed: bool) -> Self {
         Self { is_failed: self.is_failed || is_failed, ..self }

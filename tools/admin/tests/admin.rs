@@ -69,7 +69,11 @@ impl Operator {
 
     fn command(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ratelimit-admin"));
-        command.env_remove("REDIS_URL").env_remove("RATELIMIT_POLICIES").env("SENTINEL_PASSWORD", "hunter2");
+        command
+            .env_remove("REDIS_URL")
+            .env_remove("RATELIMIT_POLICIES")
+            .env_remove("RATELIMIT_PREFIX")
+            .env("SENTINEL_PASSWORD", "hunter2");
         // So long that nothing is late on a busy machine.
         command.args(["--deadline", "20s"]);
         command.arg("--policies").arg(self.policies()).args(&self.options).args(words);
@@ -86,7 +90,10 @@ impl Operator {
     fn text(&self, words: &[&str]) -> String {
         let output = self.run(words);
         let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && errors.is_empty(), "{words:?}: {errors}");
+        // No instance runs in most of these tests.
+        let others =
+            errors.lines().filter(|line| !line.starts_with("warning: no instance has used the limits"));
+        assert!(output.status.success() && others.count() == 0, "{words:?}: {errors}");
         String::from_utf8(output.stdout).unwrap()
     }
 

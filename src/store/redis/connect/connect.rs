@@ -28,7 +28,7 @@ use crate::store::redis::{
 use crate::{
     base::{Error, ErrorKind},
     store::{
-        LocalCounts, StoreClock,
+        LocalCounts, StoreClock, StoreIdentity,
         redis::{
             deny_cache::DenyCache,
             error,
@@ -229,6 +229,7 @@ impl RedisStoreBuilder {
     }
 
     pub(in crate::store::redis) fn with_link(self, link: Arc<dyn Link>, names: KeyNames) -> RedisStore {
+        let identity = StoreIdentity::new(format!("redis {}", names.prefix()));
         let instances = self.clock.is_none().then(|| Arc::new(Instances::new()));
         let clock = StoreClock::new(self.clock.clone(), 0);
         let deny_cache =
@@ -249,6 +250,7 @@ impl RedisStoreBuilder {
             clock,
             deny_cache,
             leases: Arc::new(leases),
+            identity,
         }
     }
 }

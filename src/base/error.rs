@@ -105,8 +105,8 @@ pub enum ErrorKind {
     /// The request carries no identity, and the client should have sent one: a header is missing.
     MissingIdentity,
     /// The rule has nothing to limit in this request, so it does not apply: the request matches no route, or one
-    /// without the parameter that is the identity. An extractor of your own returns it for requests that its rule
-    /// skips.
+    /// without the parameter that is the identity. A custom extractor can return it for requests that its rule does
+    /// not limit.
     NotApplicable,
     /// The request carries an identity that cannot be used: a header that is empty, sent twice, not UTF-8, or
     /// too long.

@@ -106,6 +106,12 @@ impl Config {
         self.rules.rules.iter().filter_map(|(_, rule)| rule.policy.known())
     }
 
+    /// The name of the policy of the rule with the number `at`, unless it is chosen per request.
+    pub(super) fn policy_name(&self, at: usize) -> Option<String> {
+        let (_, rule) = self.rules.rules.get(at)?;
+        rule.policy.known().map(|policy| policy.name().to_owned())
+    }
+
     /// What to warn of before the first request.
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings: Vec<_> = self.known_policies().flat_map(|policy| policy.warnings()).collect();

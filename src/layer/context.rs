@@ -49,7 +49,7 @@ impl RequestContext {
         rejection: &Rejection,
         enforcement: Enforcement,
     ) {
-        self.config.observer.rejected(event, rejection, enforcement, &self.config.rules);
+        self.config.observer.rejected(event, rejection, enforcement, |at| self.config.policy_name(at));
     }
 
     /// The rule with this number.

@@ -26,7 +26,9 @@ use crate::{
 /// Puts a rate limit in front of a service. It needs a store, a policy and a key.
 ///
 /// The layer has no type parameter: a function can return it, and a struct can hold it. Cloning is cheap.
-/// Layers on one store share the counts of policies with the same name and algorithm.
+/// Layers on one store share the counts of policies with the same name and algorithm: the stored name of a count has
+/// the policy and the identity, and nothing of the layer or the extractor. So give each
+/// [kind of key](KeyExtractor::kind) a policy with its own name.
 ///
 /// See the [crate docs](crate) for an example with axum.
 ///
@@ -34,7 +36,8 @@ use crate::{
 ///
 /// 1. A [blocked](Self::block_if) request is rejected, and so is one whose blocklist check fails. An
 ///    [exempt](Self::exempt_if) request goes straight to the service.
-/// 2. Each rule determines the request's key, policy and cost. If a key is missing or unusable, the request
+/// 2. Each rule determines the request's key, policy and cost. A rule whose path parameter the route lacks does not
+///    apply. If a key is missing or unusable, the request
 ///    is rejected with 400, with 401 if the identity is unknown, or with 500 if the server is not set up for
 ///    it. If no rule limits the request, it goes straight to the service. A CORS preflight has [a separate
 ///    budget](Self#cors-preflights).
@@ -69,6 +72,21 @@ use crate::{
 ///
 /// Put the layer inside a CORS layer, or browsers cannot read the rejections. List the rate limit headers in
 /// `Access-Control-Expose-Headers`. Put the rate limit outside everything expensive.
+///
+/// # Which requests it sees
+///
+/// A layer limits the requests that pass it, and no others. With axum:
+///
+/// | the layer is added with | it limits | it does not see |
+/// |---|---|---|
+/// | `Router::layer`, after all routes and the fallback | known and unknown paths, also of nested routers, and methods that a route lacks | |
+/// | `Router::layer`, before `route`, `fallback` or `fallback_service` | what was added before it, and unknown paths unless a fallback is added | what is added after it |
+/// | `Router::route_layer` | the routes added before it | unknown paths |
+/// | `Router::layer` on a router that is nested or merged | the routes of that router | unknown paths, also those under the prefix |
+///
+/// To limit scans of paths that do not exist, add a rule on addresses to a layer around the whole router, with
+/// [`count_if`](Rule::count_if) for the status 404. A rule whose key is a path parameter
+/// ([`from_extractor`](crate::key::from_extractor)) does not limit requests without the parameter.
 ///
 /// # CORS preflights
 ///
@@ -465,6 +483,8 @@ impl RateLimitLayer {
     /// * A policy's period is not in whole seconds, so the headers cannot show it.
     /// * A rule looks up clients, and no other rule limits requests from unknown clients, so
     ///   [guesses](Self#guesses-are-charged) are free.
+    /// * A policy has keys of two [kinds](KeyExtractor::kind), in this layer or in another one that is in use on the
+    ///   same store, so equal identities share a count. [`Policy::allow_mixed_keys`] accepts that.
     /// * Bytes are charged to a policy that counts requests.
     /// * A rule has a [`unit`](Rule::unit) and does not reserve, or reserves without a unit beside rules with
     ///   units, so no call of a handler can settle it.
@@ -601,7 +621,7 @@ impl RateLimitLayer {
     ) -> Result<Vec<(Charge, Key)>, Rejection> {
         let charges = self.find_charges(request, is_included, cost).await;
         if let Err(rejection) = &charges {
-            log_unidentified(rejection, &self.config.rules);
+            log_unidentified(rejection, |at| self.config.policy_name(at));
         }
         charges
     }

@@ -10,7 +10,6 @@ use std::{
 
 use http::{StatusCode, request::Parts};
 
-use super::rules::Rules;
 use crate::{
     base::{Error, ErrorKind, OutageWatch},
     decision::{Decision, Outcome, Verdict},
@@ -250,14 +249,14 @@ impl Observer {
         event: &DecisionEvent<'_>,
         rejection: &Rejection,
         enforcement: Enforcement,
-        rules: &Rules,
+        policy_of: impl Fn(usize) -> Option<String>,
     ) {
         #[cfg(feature = "metrics")]
         if event.is_rejected {
             metric!(rejected(event.kind.as_str()));
         }
         self.report(|| *event);
-        self.notices.rejected(rejection, enforcement, rules);
+        self.notices.rejected(rejection, enforcement, policy_of);
     }
 
     /// Logs once that two layers charge a request under one policy: `outer` is the decision of the outer one.
@@ -289,21 +288,22 @@ pub(super) fn is_first(flag: &AtomicBool) -> bool {
     !flag.load(Ordering::Relaxed) && !flag.swap(true, Ordering::Relaxed)
 }
 
-/// Logs which rule cannot identify the client. The client's text names neither the rule nor its policy.
-pub(super) fn log_unidentified(rejection: &Rejection, rules: &Rules) {
+/// Logs which rule cannot identify the client. The client's text names neither the rule nor its policy, which is
+/// `policy_of` its place in the layer.
+pub(super) fn log_unidentified(rejection: &Rejection, policy_of: impl Fn(usize) -> Option<String>) {
     #[cfg(feature = "tracing")]
     if let Rejection::Unidentified(error) = rejection {
         log!(
             debug,
             status = rejection.status().as_u16(),
             rule = number(error),
-            policy = policy(error, rules),
+            policy = error.rule().and_then(policy_of),
             error = %error,
             "the client cannot be identified"
         );
     }
     #[cfg(not(feature = "tracing"))]
-    let _ = (rejection, rules);
+    let _ = (rejection, policy_of);
 }
 
 /// The number of the rule that met `error`. The first rule of a layer is 1.
@@ -312,15 +312,13 @@ fn number(error: &Error) -> Option<usize> {
     error.rule().map(|at| at + 1)
 }
 
-/// The name of its policy, unless it is chosen per request.
-#[cfg(feature = "tracing")]
-fn policy(error: &Error, rules: &Rules) -> Option<String> {
-    let (_, rule) = rules.rules.get(error.rule()?)?;
-    rule.policy.known().map(|policy| policy.name().to_owned())
-}
-
 impl Notices {
-    fn rejected(&self, rejection: &Rejection, enforcement: Enforcement, rules: &Rules) {
+    fn rejected(
+        &self,
+        rejection: &Rejection,
+        enforcement: Enforcement,
+        policy_of: impl Fn(usize) -> Option<String>,
+    ) {
         match rejection {
             Rejection::Unidentified(error) | Rejection::Unavailable(error)
                 if matches!(error.kind(), ErrorKind::MissingSetup | ErrorKind::InvalidConfig) =>
@@ -330,7 +328,7 @@ impl Notices {
                     log!(
                         error,
                         rule = number(error),
-                        policy = policy(error, rules),
+                        policy = error.rule().and_then(&policy_of),
                         error = %error,
                         "the rate limit is misconfigured; requests are rejected with 500"
                     );
@@ -342,12 +340,12 @@ impl Notices {
                 log!(
                     warn,
                     rule = number(error),
-                    policy = policy(error, rules),
+                    policy = error.rule().and_then(&policy_of),
                     error = %error,
                     "outage of client identification; requests are rejected with 500"
                 );
             }
-            Rejection::Unidentified(_) => log_unidentified(rejection, rules),
+            Rejection::Unidentified(_) => log_unidentified(rejection, policy_of),
             _ => {
                 if let Some(decision) = rejection.decision() {
                     self.cost(decision);

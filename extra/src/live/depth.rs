@@ -41,7 +41,7 @@ struct TomlPlace {
     in_header: bool,
     /// Whether something stands before in this line.
     in_line: bool,
-    /// The open lists and tables: the levels of each with those of its key, and whether it is a table.
+    /// The open lists and tables: the levels of each, which include the parts of its key, and whether it is a table.
     open: Vec<(usize, bool)>,
     /// The dots of the latest key.
     dots: usize,

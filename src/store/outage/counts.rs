@@ -20,7 +20,7 @@ use crate::{
     store::{StoreClock, watchers::Watchers},
 };
 
-/// The most keys that are counted in this process, which takes at most about 30 MB.
+/// The most keys that are counted in this process, which takes about 400 bytes for each, with what it owes.
 pub(super) const MAX_KEYS: usize = 100_000;
 
 /// What this process counts while a store fails. Shared by all limiters on the store.

@@ -19,6 +19,7 @@ const ROWS: &[&[&str]] = &[
     &[
         "store/action.rs",
         "store/clock.rs",
+        "store/identity.rs",
         "store/list.rs",
         "store/outage/counts.rs",
         "store/reported.rs",

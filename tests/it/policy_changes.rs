@@ -44,6 +44,7 @@ enum Setting {
     Unit,
     Enforced,
     Thresholds,
+    MixedKeys,
 }
 
 /// The settings of a policy as texts, to compare them. Fails if a setting is not among them; a row of the table must change
@@ -59,11 +60,12 @@ fn parts(policy: &Policy) -> Vec<(Setting, String)> {
         quota_unit,
         enforced,
         notify_at,
+        allows_mixed_keys,
         ..
     } = policy.settings();
     let known = format!(
         "PolicySettings {{ quota: {quota:?}, algorithm: {algorithm:?}, failure_mode: {failure_mode:?}, max_lease: {max_lease:?}, \
-         max_debt: {max_debt:?}, penalty: {penalty:?}, quota_unit: {quota_unit:?}, enforced: {enforced:?}, notify_at: {notify_at:?} }}"
+         max_debt: {max_debt:?}, penalty: {penalty:?}, quota_unit: {quota_unit:?}, enforced: {enforced:?}, notify_at: {notify_at:?}, allows_mixed_keys: {allows_mixed_keys:?} }}"
     );
     assert_eq!(format!("{:?}", policy.settings()), known);
     vec![
@@ -79,6 +81,7 @@ fn parts(policy: &Policy) -> Vec<(Setting, String)> {
         (Setting::Unit, format!("{quota_unit}")),
         (Setting::Enforced, format!("{enforced}")),
         (Setting::Thresholds, format!("{notify_at:?}")),
+        (Setting::MixedKeys, format!("{allows_mixed_keys}")),
     ]
 }
 
@@ -225,6 +228,11 @@ const CHANGES: &[Change] = &[
         pairs: |policy| {
             vec![(Some(policy.clone()), Some(policy.clone().quota_unit(QuotaUnit::ContentBytes)))]
         },
+    },
+    Change {
+        name: "[mixed keys](Policy::allow_mixed_keys)",
+        settings: &[Setting::MixedKeys],
+        pairs: |policy| vec![(Some(policy.clone()), Some(policy.clone().allow_mixed_keys()))],
     },
     Change {
         name: "the algorithm",

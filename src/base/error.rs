@@ -240,7 +240,6 @@ impl Error {
     }
 
     /// The place of the rule that met the error.
-    #[cfg(feature = "tracing")]
     pub(crate) fn rule(&self) -> Option<usize> {
         self.rule.map(usize::from)
     }

@@ -280,7 +280,7 @@ impl Admit<'_> {
                             let charge = Charge::of(policy.clone(), key, cost).by_rule(0, rule.shown_unit);
                             self.charge(charge, None)
                         }
-                        Err(error) => Now::Ready(self.reject(Rejection::Unidentified(*error))),
+                        Err(error) => Now::Ready(self.reject(Rejection::Unidentified(error.of_rule(0)))),
                     },
                     None => self.charge_all(Gathered::with_capacity(1), vec![FoundKey::new(0, key)]),
                 };
@@ -301,7 +301,7 @@ impl Admit<'_> {
             let rule = self.context.rule(found.rule)?;
             Some(match found.cost(rule, self.request) {
                 Ok(cost) => rule.charge(found.rule, found.key, cost, self.request),
-                Err(error) => Answer::ready(Err(*error)),
+                Err(error) => Answer::ready(Err(error.of_rule(found.rule))),
             })
         });
         match gather(answers) {

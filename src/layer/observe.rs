@@ -291,7 +291,6 @@ pub(super) fn is_first(flag: &AtomicBool) -> bool {
 /// Logs which rule cannot identify the client. The client's text names neither the rule nor its policy, which is
 /// `policy_of` its place in the layer.
 pub(super) fn log_unidentified(rejection: &Rejection, policy_of: impl Fn(usize) -> Option<String>) {
-    #[cfg(feature = "tracing")]
     if let Rejection::Unidentified(error) = rejection {
         log!(
             debug,
@@ -302,12 +301,9 @@ pub(super) fn log_unidentified(rejection: &Rejection, policy_of: impl Fn(usize) 
             "the client cannot be identified"
         );
     }
-    #[cfg(not(feature = "tracing"))]
-    let _ = (rejection, policy_of);
 }
 
 /// The number of the rule that met `error`. The first rule of a layer is 1.
-#[cfg(feature = "tracing")]
 fn number(error: &Error) -> Option<usize> {
     error.rule().map(|at| at + 1)
 }

@@ -135,11 +135,19 @@
 //! | `tonic`, `tonic-tls` | The rejection of a denied gRPC call has the header `grpc-status-details-bin`. [`PeerIp`] prefers tonic's connect info to a `SocketAddr` in the request's extensions |
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-/// Logs if the feature `tracing` is on. Never pass an identity.
+/// Logs if the feature `tracing` is on. Never pass an identity. A subscriber that panics changes nothing.
 #[cfg(feature = "tracing")]
 macro_rules! log {
+    (@level error) => { tracing::Level::ERROR };
+    (@level warn) => { tracing::Level::WARN };
+    (@level info) => { tracing::Level::INFO };
+    (@level debug) => { tracing::Level::DEBUG };
+    (@level trace) => { tracing::Level::TRACE };
     ($level:ident, $($fields:tt)+) => {
-        tracing::$level!(target: "tower_ratelimit", $($fields)+)
+        // Most lines are of levels that nothing listens to.
+        if tracing::level_enabled!(log!(@level $level)) {
+            let _ = crate::base::panics::caught(|| tracing::$level!(target: "tower_ratelimit", $($fields)+));
+        }
     };
 }
 #[cfg(not(feature = "tracing"))]
@@ -236,7 +244,10 @@ pub mod internal {
     pub use ipnet::IpNet;
 
     pub use crate::{
-        base::is_hidden,
+        base::{
+            is_hidden,
+            panics::{caught, caught_in, observe},
+        },
         key::ip::{ipv4_in, network},
         store::list::{Extent, StoredKeys},
     };

@@ -56,7 +56,10 @@
 macro_rules! log {
     ($level:ident, $($fields:tt)+) => {
         #[cfg(feature = "tracing")]
-        tracing::$level!(target: "tower_ratelimit", $($fields)+);
+        {
+            // A subscriber that panics changes nothing.
+            let _ = tower_ratelimit::internal::caught(|| tracing::$level!(target: "tower_ratelimit", $($fields)+));
+        }
     };
 }
 

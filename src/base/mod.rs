@@ -6,6 +6,7 @@ mod boxed;
 mod error;
 mod hidden;
 mod outage;
+pub(crate) mod panics;
 mod quota;
 pub(crate) mod random;
 #[cfg(feature = "serde")]

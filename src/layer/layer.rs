@@ -438,7 +438,8 @@ impl RateLimitLayer {
     /// answers, with the kind [`RejectedByService`](super::DecisionKind::RejectedByService). It is not called
     /// while the layer is [off](Self::enforcement), nor for a request that is dropped before the decision.
     ///
-    /// Requests wait for the function, so do not block in it. If it panics, the request panics.
+    /// Requests wait for the function, so do not block in it. If it panics, the request goes on, and the first
+    /// panic of the layer is logged: see [your code in the crate](crate::guide::your_code).
     ///
     /// # Example
     ///

@@ -11,7 +11,10 @@ use std::{
 use http::{StatusCode, request::Parts};
 
 use crate::{
-    base::{Error, ErrorKind, OutageWatch},
+    base::{
+        Error, ErrorKind, OutageWatch,
+        panics::{is_first, observe},
+    },
     decision::{Decision, Outcome, Verdict},
     policy::Enforcement,
     response::Rejection,
@@ -239,7 +242,8 @@ impl Observer {
     /// Calls the function of `on_decision`.
     pub(super) fn report<'a>(&self, event: impl FnOnce() -> DecisionEvent<'a>) {
         if let Some(on_decision) = &self.on_decision {
-            on_decision(&event());
+            let call = || on_decision(&event());
+            observe(&self.notices.on_decision, "the function of `on_decision`", call);
         }
     }
 
@@ -273,6 +277,8 @@ impl Observer {
 /// What was logged already, because a layer logs it once.
 #[derive(Default)]
 struct Notices {
+    /// Whether the function of `on_decision` has panicked.
+    on_decision: AtomicBool,
     /// Whether the settings were looked at.
     settings: AtomicBool,
     setup_error: AtomicBool,
@@ -280,12 +286,6 @@ struct Notices {
     charged_twice: AtomicBool,
     /// The outage of the extractors, if there is one.
     outage: OutageWatch,
-}
-
-/// Whether this is the first call for `flag`.
-pub(super) fn is_first(flag: &AtomicBool) -> bool {
-    // Usually, this is one load.
-    !flag.load(Ordering::Relaxed) && !flag.swap(true, Ordering::Relaxed)
 }
 
 /// Logs which rule cannot identify the client. The client's text names neither the rule nor its policy, which is

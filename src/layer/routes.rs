@@ -9,11 +9,8 @@ use std::{
 use http::{Method, request::Parts};
 use matchit::Router;
 
-use super::{
-    observe::is_first,
-    pattern::{Pattern, readings},
-};
-use crate::base::Error;
+use super::pattern::{Pattern, readings};
+use crate::base::{Error, panics::is_first};
 
 /// The requests that a rule of a table is for.
 #[derive(Clone, Debug)]

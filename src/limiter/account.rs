@@ -21,7 +21,11 @@ use super::{
 #[cfg(feature = "settlement-tokens")]
 use crate::decision::Claim;
 use crate::{
-    base::{Answer, Error, ErrorKind, sync::lock},
+    base::{
+        Answer, Error, ErrorKind,
+        panics::{answer_of, begun},
+        sync::lock,
+    },
     decision::{Decision, Outcome},
     policy::Enforcement,
 };
@@ -143,7 +147,9 @@ impl Account {
                     let is_first = earlier.is_none();
                     let (account, work) = (self.clone(), self.decider.background.begin_work());
                     let calls = Calls { account, settled: None, was_polled: false };
-                    let round = calls.run(earlier, work).boxed().shared();
+                    // A store that panics is a failure, because a destructor may poll the round.
+                    let settled = answer_of(|| Answer::pending(calls.run(earlier, work)));
+                    let round = settled.boxed().shared();
                     (state.latest, state.has_begun) = (round.downgrade(), false);
                     (round, is_first)
                 }
@@ -383,7 +389,8 @@ impl Calls {
         let Account { decider, decision, state, .. } = &*account;
         let missing: Vec<u64> = lock(state).totals.iter().map(Total::missing).collect();
         if missing.iter().any(|units| *units > 0) {
-            let answer = decider.debit_each(decision, |outcome| account.units_of(outcome, &missing));
+            let debit = || decider.debit_each(decision, |outcome| account.units_of(outcome, &missing));
+            let answer = begun(debit);
             if !self.call(&missing, false, answer).await {
                 return;
             }

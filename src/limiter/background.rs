@@ -10,7 +10,7 @@ use std::{
     pin::{Pin, pin},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::Poll,
     time::Duration,
@@ -23,11 +23,16 @@ use futures_util::{
 use tokio::{
     runtime::{Handle, Id},
     sync::Notify,
-    time::{Instant, sleep_until},
+    time::{Instant, sleep_until, timeout},
 };
 
 use crate::{
-    base::{Answer, ErrorKind, Guard, Now, UnderWay, sync::lock, time::micros},
+    base::{
+        Answer, ErrorKind, Guard, Now, UnderWay,
+        panics::{answer_of, caught, caught_in},
+        sync::lock,
+        time::micros,
+    },
     decision::{Charge, Decision, Outcome, Permit},
     store::{Action, Store},
 };
@@ -47,6 +52,8 @@ pub(super) struct Background {
     created: Instant,
     /// When work is overdue, in microseconds since `created`. `u64::MAX` without work.
     overdue: AtomicU64,
+    /// Whether releases are stranded.
+    has_stranded: AtomicBool,
 }
 
 /// Exists as long as a clone of the limiter that can make a decision.
@@ -64,6 +71,8 @@ struct TaskTable {
     /// The tasks by the time when something is to be done for them.
     order: BTreeSet<(Instant, u64)>,
     last: u64,
+    /// The releases of permits that were dropped outside of a runtime, until their first attempt has ended.
+    stranded: Vec<u64>,
     /// The runtimes that do the work.
     runtimes: Vec<Id>,
     /// Whether the last clone of the limiter was dropped, so that no decision follows in which a runtime
@@ -137,6 +146,7 @@ impl Background {
             changed: Notify::new(),
             created: Instant::now(),
             overdue: AtomicU64::new(u64::MAX),
+            has_stranded: AtomicBool::new(false),
         })
     }
 
@@ -163,6 +173,31 @@ impl Background {
         if self.overdue.load(Ordering::Relaxed) != u64::MAX {
             self.attend();
         }
+    }
+
+    /// Whether permits were dropped outside of a runtime and their releases are not sent. A decision that needs a
+    /// permit waits for them with [`stranded_ended`](Self::stranded_ended).
+    #[inline]
+    pub(super) fn has_stranded(&self) -> bool {
+        self.has_stranded.load(Ordering::Relaxed)
+    }
+
+    /// Waits until the stranded releases are sent, with the help of this runtime.
+    #[cold]
+    pub(super) async fn stranded_ended(self: &Arc<Self>) {
+        self.check_overdue();
+        let ended = async {
+            loop {
+                let mut changed = pin!(self.changed.notified());
+                changed.as_mut().enable();
+                if lock(&self.table).stranded.is_empty() {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        // Longer than a store takes to answer.
+        let _ = timeout(MAX_REPLY_TIME, ended).await;
     }
 
     fn attend(self: &Arc<Self>) {
@@ -246,13 +281,16 @@ impl Background {
         {
             let table = &mut *lock(&self.table);
             table.postpone(number, Instant::now() + wait);
+            table.stranded.retain(|stranded| *stranded != number);
             self.note_overdue(table);
         }
         self.changed.notify_waiters();
     }
 
     fn note_overdue(&self, table: &TaskTable) {
-        let grace = if table.runtimes.is_empty() { Duration::ZERO } else { GRACE };
+        let is_stranded = !table.stranded.is_empty();
+        self.has_stranded.store(is_stranded, Ordering::Relaxed);
+        let grace = if table.runtimes.is_empty() || is_stranded { Duration::ZERO } else { GRACE };
         let overdue = table.order.first().map(|(due, _)| micros((*due + grace).duration_since(self.created)));
         self.overdue.store(overdue.unwrap_or(u64::MAX), Ordering::Relaxed);
     }
@@ -293,7 +331,8 @@ impl Background {
                     if is_first {
                         let (background, call) = (self.clone(), call.clone());
                         let done = async move {
-                            call.await;
+                            // A call that panics has ended, too.
+                            let _ = caught_in(call).await;
                             background.remove(number);
                         };
                         calls.push(done.boxed());
@@ -313,7 +352,8 @@ impl Background {
     }
 
     async fn renew(self: Arc<Self>, number: u64, renewal: Arc<Renewal>) {
-        let renewed = renewal.request.store.decide(Action::Renew, &renewal.request.charges).await;
+        let PermitRequest { store, charges, .. } = &renewal.request;
+        let renewed = answer_of(|| store.decide(Action::Renew, charges)).await;
         let is_known = {
             let table = &mut *lock(&self.table);
             let now = Instant::now();
@@ -354,8 +394,11 @@ impl Background {
             });
             late.unwrap_or_default()
         };
-        // A store in memory releases immediately.
-        if wait.is_zero() && matches!(request.release().if_ready(), Some(Ok(_))) {
+        // A store in memory releases immediately. A store that panics may do so while a handler unwinds.
+        if wait.is_zero()
+            && let Some(release) = caught(|| request.release())
+            && matches!(release.if_ready(), Some(Ok(_)))
+        {
             return self.remove(number);
         }
         let job = request.clone().into_release(wait);
@@ -363,6 +406,9 @@ impl Background {
             let table = &mut *lock(&self.table);
             let job = table.tasks.get_mut(&number).map(|task| mem::replace(&mut task.job, job));
             table.postpone(number, Instant::now() + wait);
+            if job.is_some() && wait.is_zero() && Handle::try_current().is_err() {
+                table.stranded.push(number);
+            }
             runtime.into_iter().for_each(|runtime| self.run_on(runtime, table));
             self.note_overdue(table);
             (job, table.lose())
@@ -374,7 +420,7 @@ impl Background {
 
     /// Sends a release, again while the store fails, until the permit has expired.
     async fn release(self: Arc<Self>, number: u64, release: Arc<Release>) {
-        match release.request.release().await {
+        match answer_of(|| release.request.release()).await {
             Err(error) if error.kind() != ErrorKind::InvalidConfig && Instant::now() <= release.expires => {
                 self.postpone(number, PAUSE);
             }
@@ -389,12 +435,17 @@ impl TaskTable {
         let meant = self.tasks.iter().filter(|(_, task)| is_meant(task)).map(|(number, _)| *number);
         for number in meant.collect::<Vec<_>>() {
             self.postpone(number, Instant::now());
+            if let Some(task) = self.tasks.get_mut(&number) {
+                // So that what was begun is polled again, even by the same runtime.
+                task.runtime = None;
+            }
         }
     }
 
     fn remove(&mut self, number: u64) -> Option<Task> {
         let task = self.tasks.remove(&number)?;
         self.order.remove(&(task.due, number));
+        self.stranded.retain(|stranded| *stranded != number);
         Some(task)
     }
 
@@ -435,7 +486,8 @@ impl Worker {
             calls.extend(due);
             let mut due = pin!(sleep_until(next));
             poll_fn(|cx| {
-                while let Poll::Ready(Some(())) = calls.poll_next_unpin(cx) {}
+                // A panic, of a destructor for example, ends its call, and no other one.
+                while let None | Some(Poll::Ready(Some(()))) = caught(|| calls.poll_next_unpin(cx)) {}
                 match (changed.as_mut().poll(cx), due.as_mut().poll(cx)) {
                     (Poll::Pending, Poll::Pending) => Poll::Pending,
                     _ => Poll::Ready(()),

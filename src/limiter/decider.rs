@@ -15,7 +15,7 @@ use super::{
 #[cfg(feature = "metrics")]
 use crate::decision::metrics::{charged, count_failure, debited};
 use crate::{
-    base::{Answer, Error, ErrorKind, Now},
+    base::{Answer, Error, ErrorKind, Now, panics::begun},
     decision::{Charge, Charges, Decision, DecisionSource, DecisionSpan, Outcome},
     policy::{Enforcement, Policy},
     store::{Action, DecideOne, LocalCounts, Store, outage::start_reconciling},
@@ -139,8 +139,8 @@ impl Decider {
     }
 
     #[inline(always)]
-    fn begin_without_span(&self, action: Action, charges: Charges) -> Begun {
-        let Self { store, decide_one, background, .. } = self;
+    fn begin_without_span(self: &Arc<Self>, action: Action, charges: Charges) -> Begun {
+        let Self { store, decide_one, background, .. } = &**self;
         background.check_overdue();
         let charges = match charges {
             // One charge without a permit needs no check of its number or of its keys.
@@ -162,8 +162,12 @@ impl Decider {
     }
 
     /// The answer of the store, without the failure modes, and the charges as the store gets them.
-    pub(super) fn ask(&self, action: Action, mut charges: Vec<Charge>) -> (Answer<Decision>, Vec<Charge>) {
-        let Self { store, background, .. } = self;
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        action: Action,
+        mut charges: Vec<Charge>,
+    ) -> (Answer<Decision>, Vec<Charge>) {
+        let Self { store, background, .. } = &**self;
         // Decisions have the outcomes of shadows last. This order lets stores and the fallback pair them with
         // the charges.
         charges.sort_by_key(Charge::is_shadow);
@@ -172,9 +176,22 @@ impl Decider {
         if admits && charges.iter().any(Charge::needs_permit) {
             charges = charges.iter().map(Charge::with_new_holder).collect();
             let call = StoreCall::charge(background, PermitRequest::of(store, background, &charges));
-            return (call.track(self.dispatch(action, &charges)), charges);
+            let answer = match background.has_stranded() {
+                false => self.dispatch(action, &charges),
+                true => self.clone().dispatch_after_releases(action, charges.clone()),
+            };
+            return (call.track(answer), charges);
         }
         (self.dispatch(action, &charges), charges)
+    }
+
+    /// [`dispatch`](Self::dispatch), once the permits that were dropped outside of a runtime are released.
+    #[cold]
+    fn dispatch_after_releases(self: Arc<Self>, action: Action, charges: Vec<Charge>) -> Answer<Decision> {
+        Answer::pending(async move {
+            self.background.stranded_ended().await;
+            self.dispatch(action, &charges).await
+        })
     }
 
     /// Applies the failure modes to an answer that needs no undoing, if it is ready.
@@ -199,7 +216,11 @@ impl Decider {
                 "two charges have the same key and the same policy name: add their costs, or rename a policy",
             )));
         }
-        self.store.decide(action, charges)
+        match action {
+            // A destructor may begin a refund.
+            Action::Refund => begun(|| self.store.decide(action, charges)),
+            _ => self.store.decide(action, charges),
+        }
     }
 
     /// The decision of the store over `charges`, or the one in its place if the store failed.

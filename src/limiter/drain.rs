@@ -7,7 +7,7 @@ use tokio::{runtime::Handle, time::timeout};
 
 use super::decider::Decider;
 use crate::{
-    base::{Error, ErrorKind},
+    base::{Error, ErrorKind, panics::answer_of},
     store::outage::reconcile,
 };
 
@@ -23,7 +23,8 @@ pub(super) async fn drain(decider: &Decider, deadline: Duration) -> Result<(), E
     };
     // Leases are returned at the same time, because a settlement leases no units; and in a task, so that they
     // are returned even if this future is dropped.
-    let returned = tokio::spawn(timeout(deadline, decider.store.drain()));
+    let store = decider.store.clone();
+    let returned = tokio::spawn(timeout(deadline, async move { answer_of(|| store.drain()).await }));
     let (returned, settled) = join(returned, timeout(deadline, settled)).await;
     let late = |what: String| {
         let message = format!("{what} within {deadline:?}: drain after the last request, or wait longer");

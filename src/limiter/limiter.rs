@@ -135,7 +135,9 @@ impl Limiter {
     /// the same if there are windows. Of 4,096 shares that were reached in this process, the earliest is
     /// forgotten.
     ///
-    /// `hook` runs where the decision was made and delays the request, so send or spawn what takes longer.
+    /// `hook` runs where the decision was made and delays the request, so send or spawn what takes longer. For
+    /// units on [lease](Policy::max_lease) it runs in a task of its own. If it panics, the decision stands, and the
+    /// first panic is logged: see [your code in the crate](crate::guide::your_code).
     ///
     /// # Example
     ///

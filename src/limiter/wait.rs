@@ -127,7 +127,7 @@ impl WaitState {
 }
 
 /// Ends a wait for `charges` with the decision of its last try. A penalty counts a denial.
-async fn end_wait(decider: &Decider, charges: &[Charge], tried: Decision) -> Result<Decision, Error> {
+async fn end_wait(decider: &Arc<Decider>, charges: &[Charge], tried: Decision) -> Result<Decision, Error> {
     if tried.is_denied() && charges.iter().any(|charge| charge.policy().counts_denials()) {
         let (answer, asked) = decider.ask(Action::Charge, charges.to_vec());
         match answer.await {

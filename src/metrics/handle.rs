@@ -7,15 +7,23 @@
 use std::{
     cell::{Cell, RefCell},
     ptr,
-    sync::OnceLock,
+    sync::{OnceLock, atomic::AtomicBool},
 };
 
 use ::metrics::{Counter, Gauge, Histogram, Key, KeyName, Label, Level, Metadata, Recorder, with_recorder};
 
 use super::names;
+use crate::base::panics;
 
 const METADATA: Metadata<'static> =
     Metadata::new("tower_ratelimit", Level::INFO, Some("tower_ratelimit::metrics"));
+
+/// Calls `record`, which calls a recorder.
+#[inline]
+pub(super) fn observe(record: impl FnOnce()) {
+    static HAS_PANICKED: AtomicBool = AtomicBool::new(false);
+    panics::observe(&HAS_PANICKED, "the recorder of the metrics", record);
+}
 
 /// A type of handle that a recorder registers for a name and its labels.
 pub(super) trait Handle: Sized {
@@ -79,17 +87,19 @@ impl<H: Handle> LocalHandle<H> {
 
     /// Calls `record` with the handle for the name and `labels`, which are the same in each call.
     pub(super) fn with(&self, labels: impl FnOnce() -> Vec<Label>, record: impl FnOnce(&H)) {
-        with_recorder(|recorder| {
-            // The cell is borrowed already only if a recorder itself makes decisions.
-            let Ok(mut registered) = self.registered.try_borrow_mut() else { return };
-            match &*registered {
-                Some(known) if known.recorder == address(recorder) => record(&known.handle),
-                _ => {
-                    let handle = register(recorder, self.name, labels());
-                    let new = Registered { recorder: address(recorder), handle };
-                    record(&registered.insert(new).handle);
+        observe(|| {
+            with_recorder(|recorder| {
+                // The cell is borrowed already only if a recorder itself makes decisions.
+                let Ok(mut registered) = self.registered.try_borrow_mut() else { return };
+                match &*registered {
+                    Some(known) if known.recorder == address(recorder) => record(&known.handle),
+                    _ => {
+                        let handle = register(recorder, self.name, labels());
+                        let new = Registered { recorder: address(recorder), handle };
+                        record(&registered.insert(new).handle);
+                    }
                 }
-            }
+            })
         });
     }
 }
@@ -106,19 +116,21 @@ impl<H: Default> SharedHandles<H> {
     /// Calls `record` with the active recorder and its handles, which begin as their default.
     #[inline]
     pub(super) fn with(&self, record: impl FnOnce(&dyn Recorder, &H)) {
-        with_recorder(|recorder| {
-            let mut known = self.0.iter().filter_map(OnceLock::get);
-            if let Some(known) = known.find(|known| known.recorder == address(recorder)) {
-                return record(recorder, &known.handle);
-            }
-            let mut registered = Registered { recorder: address(recorder), handle: Box::default() };
-            record(recorder, &registered.handle);
-            for place in &self.0 {
-                match place.set(registered) {
-                    Ok(()) => return,
-                    Err(back) => registered = back,
+        observe(|| {
+            with_recorder(|recorder| {
+                let mut known = self.0.iter().filter_map(OnceLock::get);
+                if let Some(known) = known.find(|known| known.recorder == address(recorder)) {
+                    return record(recorder, &known.handle);
                 }
-            }
+                let mut registered = Registered { recorder: address(recorder), handle: Box::default() };
+                record(recorder, &registered.handle);
+                for place in &self.0 {
+                    match place.set(registered) {
+                        Ok(()) => return,
+                        Err(back) => registered = back,
+                    }
+                }
+            })
         });
     }
 }

@@ -14,7 +14,7 @@ use std::{
 use ::metrics::{Counter, Gauge, Histogram, Label, Recorder};
 
 use super::{
-    handle::{Handle, LocalHandle, SharedHandles, register},
+    handle::{Handle, LocalHandle, SharedHandles, observe, register},
     names,
 };
 use crate::base::ErrorKind;
@@ -107,7 +107,7 @@ fn rejections(reason: usize, more: u64) {
 /// `more` keys of `policy` have used this share of their quota. With 0, the counter is shown from then on.
 pub(crate) fn threshold_reached(policy: &str, percent: u8, more: u64) {
     let labels = [("policy", policy.to_owned()), ("percent", percent.to_string())];
-    ::metrics::counter!(names::THRESHOLDS_TOTAL, &labels).increment(more);
+    observe(|| ::metrics::counter!(names::THRESHOLDS_TOTAL, &labels).increment(more));
 }
 
 /// The number of instances that have announced themselves in Redis.

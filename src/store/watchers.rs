@@ -1,11 +1,15 @@
 //! What looks at decisions once they are made: reports that keys have used shares of their quotas, and the log of
 //! denials.
 
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, atomic::AtomicBool};
+
+#[cfg(feature = "redis")]
+use tokio::runtime::Handle;
 
 use super::{Action, reported::Reported};
 use crate::{
     base::{
+        panics::observe,
         sync::{lock, read, write},
         watched,
     },
@@ -18,6 +22,8 @@ type Hook = Arc<dyn Fn(&ThresholdEvent<'_>) + Send + Sync>;
 #[derive(Default)]
 pub(crate) struct Watchers {
     hooks: RwLock<Vec<Hook>>,
+    /// Whether a hook has panicked.
+    has_panicked: AtomicBool,
     denials: OnceLock<DenialLog>,
     reported: Mutex<Reported>,
 }
@@ -64,6 +70,18 @@ impl Watchers {
         threshold::crossings(decision, |event| self.report(event));
     }
 
+    /// Reports the shares that `charged` has reached, a charge with which the instance leased units: in a task,
+    /// because the caller is a lane, which other decisions wait for.
+    #[cfg(feature = "redis")]
+    pub(crate) fn leased(self: &Arc<Self>, charged: &Outcome, units: u64) {
+        if charged.policy().notifies()
+            && let Ok(runtime) = Handle::try_current()
+        {
+            let (watchers, charged) = (self.clone(), charged.clone());
+            runtime.spawn(async move { watchers.charged_apart(&charged, units) });
+        }
+    }
+
     /// Reports the shares that `charged` has reached: a charge of units of an outage, or one with which the
     /// instance leased units.
     pub(crate) fn charged_apart(&self, charged: &Outcome, leased: u64) {
@@ -89,6 +107,9 @@ impl Watchers {
         );
         // Cloned, so that a function may add another one.
         let hooks: Vec<Hook> = read(&self.hooks).clone();
-        hooks.iter().for_each(|hook| hook(event));
+        let call = |hook: &Hook| {
+            observe(&self.has_panicked, "the function of `on_threshold`", || hook(event));
+        };
+        hooks.iter().for_each(call);
     }
 }

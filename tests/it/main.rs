@@ -29,6 +29,7 @@ mod exact_limit;
 mod examples;
 mod failure_ladder;
 mod features_meet;
+mod foreign_code;
 mod foreign_values;
 mod handler_rejections;
 mod handlers;

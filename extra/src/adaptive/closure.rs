@@ -1,8 +1,6 @@
 //! Closures as signals. A value that jumps or is missing moves the share in small steps.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use tower_ratelimit::Error;
+use tower_ratelimit::{Error, internal::caught};
 
 use super::source::{Bounds, LARGEST_CUT, Source};
 use crate::outage::Outage;
@@ -30,7 +28,7 @@ impl<F> Followed<F> {
 impl<F: FnMut() -> f64 + Send> Source for Followed<F> {
     fn next(&mut self, bounds: &Bounds) -> f64 {
         // A panic leaves nothing of ours half done, and what the closure has is its own.
-        let value = catch_unwind(AssertUnwindSafe(&mut self.signal)).ok().filter(|value| !value.is_nan());
+        let value = caught(&mut self.signal).filter(|value| !value.is_nan());
         let target = match value {
             Some(value) => {
                 self.silent = 0;

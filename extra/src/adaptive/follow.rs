@@ -10,6 +10,8 @@ use tokio::{
     sync::watch,
     time::{Instant, timeout_at},
 };
+#[cfg(feature = "metrics")]
+use tower_ratelimit::internal::caught;
 use tower_ratelimit::{Error, Policy, Quota};
 
 #[cfg(feature = "redis")]
@@ -107,7 +109,7 @@ impl Follower {
         #[cfg(feature = "metrics")]
         {
             let policy = self.full.name().to_owned();
-            metrics::gauge!("ratelimit_adaptive_share", "policy" => policy).set(share);
+            caught(|| metrics::gauge!("ratelimit_adaptive_share", "policy" => policy).set(share));
         }
         let before = self.shares.send_replace(share);
         if share.to_bits() == before.to_bits() {

@@ -127,7 +127,9 @@ fn failed_sources_changed(change: i64) {
 
     static FAILED: AtomicI64 = AtomicI64::new(0);
     let failed = FAILED.fetch_add(change, Ordering::Relaxed) + change;
-    metrics::gauge!("ratelimit_failed_policy_sources").set(failed as f64);
+    tower_ratelimit::internal::caught(|| {
+        metrics::gauge!("ratelimit_failed_policy_sources").set(failed as f64);
+    });
 }
 
 #[cfg(feature = "metrics")]

@@ -1,6 +1,6 @@
 //! The values of a lookup and the lookups that run.
 
-use std::{borrow::Borrow, collections::HashMap, hash::Hash, sync::Arc, thread, time::Duration};
+use std::{borrow::Borrow, collections::HashMap, hash::Hash, sync::Arc, time::Duration};
 
 use moka::sync::Cache;
 use parking_lot::Mutex;
@@ -9,7 +9,10 @@ use tokio::{
     sync::watch,
     time::{Instant, timeout},
 };
-use tower_ratelimit::{Answer, Error, ErrorKind};
+use tower_ratelimit::{
+    Answer, Error, ErrorKind,
+    internal::{caught, caught_in},
+};
 
 use super::settings::Settings;
 use crate::outage::Outage;
@@ -217,28 +220,26 @@ where
 {
     async fn run(self) {
         let limit = self.shared.settings.timeout;
-        let result = timeout(limit, (self.shared.find)(self.key.clone())).await.unwrap_or_else(|_| {
-            let message = format!("the lookup took longer than {limit:?}: see `Lookup::timeout`");
-            Err(Error::new(ErrorKind::IdentityUnavailable, message))
-        });
-        self.shared.ended(&self.key, &result);
+        let failed = |message| Err(Error::new(ErrorKind::IdentityUnavailable, message));
+        let panicked = || failed("the lookup panicked".to_owned());
+        let found = caught_in(async { timeout(limit, (self.shared.find)(self.key.clone())).await }).await;
+        let late = |_| failed(format!("the lookup took longer than {limit:?}: see `Lookup::timeout`"));
+        let mut result = found.map_or_else(panicked, |found| found.unwrap_or_else(late));
+        // The clone of a value may panic, too.
+        if caught(|| self.shared.ended(&self.key, &result)).is_none() {
+            result = panicked();
+        }
         self.sender.send_replace(Some(result));
     }
 }
 
-/// Runs even if the function panics or the runtime ends.
+/// Runs even if the runtime ends, which is not a failure: another runtime tries again immediately.
 impl<K, V> Drop for OneLookup<K, V>
 where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
     fn drop(&mut self) {
-        // The end of a runtime is not a failure: another runtime tries again immediately.
-        if thread::panicking() {
-            let result = Err(Error::new(ErrorKind::IdentityUnavailable, "the lookup panicked"));
-            self.shared.ended(&self.key, &result);
-            self.sender.send_replace(Some(result));
-        }
         let all = &mut *self.shared.running.lock();
         if let Some(running) = all.get_mut(&self.runtime) {
             running.remove(&self.key);

@@ -39,6 +39,7 @@ impl UsageMeter {
             tiers: Vec::new(),
             max_buffer: 1 << 20,
             on_settled: None,
+            has_panicked: Arc::default(),
             logged: Arc::default(),
         }))
     }
@@ -102,7 +103,8 @@ impl UsageMeter {
     }
 
     /// Calls `settled` once for each call, when it is known what it is charged: for a ledger, or for logs. It
-    /// runs where the body ends or is dropped, so it must be quick and must not panic.
+    /// runs where the body ends or is dropped, so it must not block: send or spawn what takes longer. If it
+    /// panics, the call stays settled, and the first panic is logged.
     pub fn on_settled(self, settled: impl Fn(&Settlement) + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.on_settled = Some(Arc::new(settled)))
     }

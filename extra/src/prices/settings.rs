@@ -17,6 +17,8 @@ pub(super) struct Settings {
     pub(super) tiers: Vec<String>,
     pub(super) max_buffer: usize,
     pub(super) on_settled: Option<Arc<dyn Fn(&Settlement) + Send + Sync>>,
+    /// Whether `on_settled` has panicked.
+    pub(super) has_panicked: Arc<AtomicBool>,
     /// Whether an encoded body was logged.
     pub(super) logged: Arc<AtomicBool>,
 }

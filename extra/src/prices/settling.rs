@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::{header, response};
-use tower_ratelimit::Reservation;
+use tower_ratelimit::{Reservation, internal::observe};
 
 use super::{
     planned::Planned,
@@ -134,7 +134,8 @@ impl Settling {
         log!(debug, entry = %self.call.entry, ?usage, micro_dollars, ?basis, prices = %version, "a call is settled");
         if let Some(settled) = &settings.on_settled {
             let (model, prices_version) = (model.clone(), version.clone());
-            settled(&Settlement { model, usage, micro_dollars, basis, prices_version });
+            let settlement = Settlement { model, usage, micro_dollars, basis, prices_version };
+            observe(&settings.has_panicked, "the function of `on_settled`", || settled(&settlement));
         }
     }
 }

@@ -14,7 +14,11 @@ use tokio::{
 
 use super::LocalCounts;
 use crate::{
-    base::{Now, sync::lock},
+    base::{
+        Now,
+        panics::{answer_of, caught_in},
+        sync::lock,
+    },
     decision::Charge,
     store::{Action, Store},
 };
@@ -47,7 +51,11 @@ pub(crate) fn start_reconciling(local: &Arc<LocalCounts<dyn Store>>, store: &Arc
         let _under_way = local.reconciling.begin();
         // Refunds first, because they make room for the charges.
         let refunds = stream::iter(0..lock(&local.owing).refunds.len());
-        refunds.for_each_concurrent(MOST_CONCURRENT, |_| refund_next(&local, &store)).await;
+        refunds
+            .for_each_concurrent(MOST_CONCURRENT, |_| async {
+                let _ = caught_in(refund_next(&local, &store)).await;
+            })
+            .await;
         let charges = {
             let charges = &mut lock(&local.owing).charges;
             // The round goes from the end, where unsent charges are put back. Reversed, the oldest are at the
@@ -55,7 +63,13 @@ pub(crate) fn start_reconciling(local: &Arc<LocalCounts<dyn Store>>, store: &Arc
             charges.reverse();
             stream::iter((0..charges.len()).rev())
         };
-        charges.for_each_concurrent(MOST_CONCURRENT, |place| reconcile_one(&local, &store, place)).await;
+        let (local, store) = (&local, &store);
+        // A twin that panics stops no other charge.
+        charges
+            .for_each_concurrent(MOST_CONCURRENT, |place| async move {
+                let _ = caught_in(reconcile_one(local, store, place)).await;
+            })
+            .await;
     });
 }
 
@@ -85,7 +99,7 @@ async fn refund_next(local: &LocalCounts<dyn Store>, store: &Arc<dyn Store>) {
         let sent = owing.send(refund.policy(), refund.key());
         (refund, sent)
     };
-    let refunded = store.decide(Action::Refund, slice::from_ref(&refund)).await;
+    let refunded = answer_of(|| store.decide(Action::Refund, slice::from_ref(&refund))).await;
     if refunded.is_err_and(|error| !error.kind().may_have_charged()) {
         lock(&local.owing).refunds.push_back(refund);
     }
@@ -111,7 +125,7 @@ async fn reconcile_one(local: &LocalCounts<dyn Store>, store: &Arc<dyn Store>, p
     }
     // Without the penalty, because no request is denied here whose denial could count.
     let charge = Charge::new(&owed.policy.without_penalty(), &name.1, units);
-    let charged = match store.decide(Action::ChargeUpTo, &[charge]).await {
+    let charged = match answer_of(|| store.decide(Action::ChargeUpTo, &[charge])).await {
         Ok(decision) => decision.all_outcomes().first().cloned(),
         // If it may have been charged, another attempt could charge it twice.
         Err(error) if error.kind().may_have_charged() => None,

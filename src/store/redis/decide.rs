@@ -129,7 +129,7 @@ impl Store for RedisStore {
             // Leases that are under way would be missed, so they are awaited first.
             leases.wait_until_idle().await;
             // The jobs are sent concurrently, so they share batches.
-            let jobs = leases.remove_all();
+            let (jobs, attempt) = leases.remove_all();
             let calls: Vec<_> = jobs.into_iter().map(|job| leases.spawn(job, &runtime)).collect();
             let mut result = Ok(());
             for call in calls {
@@ -137,7 +137,7 @@ impl Store for RedisStore {
                 result = result.and(call.await.unwrap_or(Err(ended)));
             }
             leases.wait_until_idle().await;
-            leases.returned(result)
+            leases.returned(attempt, result)
         })
     }
 

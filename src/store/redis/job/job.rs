@@ -16,7 +16,7 @@ use super::names::KeyNames;
 use crate::decision::DecisionSpan;
 use crate::{
     algorithm::twin::Receipt,
-    base::{Answer, Error, SharedResult, sync::lock},
+    base::{Answer, Error, SharedResult, panics::caught, sync::lock},
     decision::{Charge, Charges, Decision, OneOrMany},
     store::{
         Action, Counts, PenaltyCharge,
@@ -263,9 +263,10 @@ impl Job {
             result.is_final = true;
             result.caller.take()
         };
-        // The caller is woken outside of the lock, because it may run here.
+        // The caller is woken outside of the lock, because it may run here. The waker may be a program's own, and
+        // the other decisions of its batch do not depend on it.
         if let Some(caller) = caller {
-            caller.wake();
+            caught(|| caller.wake());
         }
     }
 

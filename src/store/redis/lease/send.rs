@@ -19,7 +19,7 @@ use super::{
     table::{Fetch, LeaseTable},
 };
 use crate::{
-    base::{Error, Guard, UnderWay, sync::lock},
+    base::{Error, ErrorKind, Guard, UnderWay, sync::lock},
     decision::{Charge, Charges, Decision, Outcome},
     key::Key,
     policy::Policy,
@@ -46,8 +46,8 @@ pub(crate) struct Leases {
     sweeping: Mutex<HashMap<Id, JoinHandle<()>>>,
     /// The jobs that lease or return units.
     in_flight: UnderWay,
-    /// Why leases were not returned, by the last attempt, and when those leases have ended in any case.
-    lost: Mutex<Option<(Error, Instant)>>,
+    /// The attempts to return all leases that have not succeeded.
+    attempts: Mutex<Vec<Attempt>>,
     #[cfg(feature = "metrics")]
     leased: crate::metrics::record::Leased,
 }
@@ -77,7 +77,7 @@ impl Leases {
             watchers,
             sweeping: Mutex::default(),
             in_flight: UnderWay::default(),
-            lost: Mutex::default(),
+            attempts: Mutex::default(),
             #[cfg(feature = "metrics")]
             leased: crate::metrics::record::Leased::default(),
         }
@@ -111,24 +111,34 @@ impl Leases {
         }
     }
 
-    /// Removes all leases. Returns the jobs that return them to Redis.
-    pub(crate) fn remove_all(self: &Arc<Self>) -> Vec<Job> {
+    /// Removes all leases. Returns the jobs that return them to Redis, and the number of the attempt.
+    ///
+    /// The attempt has failed unless [`returned`](Self::returned) is called: a timeout may drop what awaits the
+    /// jobs.
+    pub(crate) fn remove_all(self: &Arc<Self>) -> (Vec<Job>, u64) {
         let removed = self.table.remove_all();
         self.report();
-        removed.into_iter().filter_map(|returned| self.return_job(returned)).collect()
+        let jobs: Vec<Job> = removed.into_iter().filter_map(|returned| self.return_job(returned)).collect();
+        let attempts = &mut *lock(&self.attempts);
+        let number = attempts.iter().map(|attempt| attempt.number).max().unwrap_or_default() + 1;
+        let failure = Error::new(
+            ErrorKind::StoreTimeout,
+            "an earlier `drain` did not wait until the leases were returned: units that were not returned count as used",
+        );
+        attempts.push(Attempt { number, failure, ended: Instant::now() + MAX_LEASE });
+        (jobs, number)
     }
 
-    /// The result of returning all leases: `result`, or the error of an earlier attempt whose leases may not
-    /// have ended.
-    pub(crate) fn returned(&self, result: Result<(), Error>) -> Result<(), Error> {
-        let mut lost = lock(&self.lost);
-        if let Err(error) = result {
-            *lost = Some((error, Instant::now() + MAX_LEASE));
+    /// The result of returning all leases: `result` of the attempt with this number, or the failure of another
+    /// one whose leases may not have ended.
+    pub(crate) fn returned(&self, number: u64, result: Result<(), Error>) -> Result<(), Error> {
+        let attempts = &mut *lock(&self.attempts);
+        let now = Instant::now();
+        attempts.retain(|attempt| attempt.number != number && now < attempt.ended);
+        if let Err(failure) = result {
+            attempts.push(Attempt { number, failure, ended: now + MAX_LEASE });
         }
-        match &*lost {
-            Some((error, end)) if Instant::now() < *end => Err(error.clone()),
-            _ => Ok(()),
-        }
+        attempts.last().map_or(Ok(()), |attempt| Err(attempt.failure.clone()))
     }
 
     /// Ends a fetch, see [`LeaseTable::complete`], and returns the lease that was replaced.
@@ -199,6 +209,15 @@ impl Leases {
     }
 }
 
+/// An attempt to return all leases.
+struct Attempt {
+    number: u64,
+    /// Why they were not returned.
+    failure: Error,
+    /// When its leases have ended in any case.
+    ended: Instant,
+}
+
 /// Observes a job that returns units, and may lease others.
 struct LeaseObserver {
     leases: Arc<Leases>,
@@ -225,7 +244,7 @@ impl Observer for LeaseObserver {
             && let Some(fetch) = self.fetch.take()
         {
             if decision.has_lease() {
-                self.leases.watchers.charged_apart(outcome, leased.units);
+                self.leases.watchers.leased(outcome, leased.units);
             }
             self.leases.complete(&fetch, &self.returned, Some((leased, outcome)));
         }

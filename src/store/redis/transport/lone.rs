@@ -18,7 +18,7 @@ use futures_util::future::BoxFuture;
 use tokio::{runtime::Handle, time::sleep};
 
 use crate::{
-    base::{Error, sync::lock},
+    base::{Error, panics::caught, sync::lock},
     store::redis::job::{Job, Reply},
 };
 
@@ -115,7 +115,7 @@ impl Drop for LoneLane {
         if let Some(ByCaller { lane, caller }) = taken {
             self.0.runtime.spawn(lane);
             if let Some(caller) = caller {
-                caller.wake();
+                caught(|| caller.wake());
             }
         }
     }

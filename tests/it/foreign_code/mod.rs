@@ -1,0 +1,120 @@
+//! Code of others that the crate calls: what happens if it panics or blocks. `foreign_code.md` in the guides has a row
+//! for each place; the name of each test is about a row.
+
+mod background;
+mod deciders;
+mod drains;
+mod observers;
+mod permits;
+
+use std::{
+    io::{self, Write},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use support::listen_with;
+use tower_ratelimit::{
+    Answer, Charge, Decision, Error, Key, Policy,
+    store::{Action, Store},
+};
+use tracing_subscriber::fmt::MakeWriter;
+
+/// Panics at the given calls, the first of which is 1.
+#[derive(Clone, Default)]
+struct Calls(Arc<AtomicUsize>);
+
+impl Calls {
+    fn panic_up_to(&self, last: usize) {
+        let number = self.0.fetch_add(1, Ordering::Relaxed) + 1;
+        assert!(number > last, "foreign code panics on purpose");
+    }
+
+    fn made(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A store whose first calls for an action panic: immediately, or when their answer is awaited.
+#[derive(Clone)]
+struct Panics {
+    store: Arc<dyn Store>,
+    action: Action,
+    last: usize,
+    is_late: bool,
+    calls: Calls,
+}
+
+impl Panics {
+    fn new(store: impl Store, action: Action, last: usize, is_late: bool) -> Self {
+        Self { store: Arc::new(store), action, last, is_late, calls: Calls::default() }
+    }
+}
+
+impl Store for Panics {
+    fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision> {
+        if action != self.action {
+            return self.store.decide(action, charges);
+        }
+        let (this, charges) = (self.clone(), charges.to_vec());
+        if !self.is_late {
+            self.calls.panic_up_to(self.last);
+        }
+        Answer::pending(async move {
+            tokio::task::yield_now().await;
+            if this.is_late {
+                this.calls.panic_up_to(this.last);
+            }
+            this.store.decide(action, &charges).await
+        })
+    }
+    fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
+        self.store.reset(policy, key)
+    }
+    fn drain(&self) -> Answer<()> {
+        self.store.drain()
+    }
+    fn inner(&self) -> Option<&dyn Store> {
+        Some(&*self.store)
+    }
+}
+
+/// What is logged in this thread.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Lines {
+    fn listen() -> (Self, tracing::subscriber::DefaultGuard) {
+        let lines = Self::default();
+        let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).finish();
+        (lines, listen_with(subscriber))
+    }
+
+    fn with(&self, what: &str) -> usize {
+        let lines = self.0.lock().unwrap();
+        String::from_utf8_lossy(&lines).lines().filter(|line| line.contains(what)).count()
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Self;
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+/// The units of `policy` that remain for `key`.
+async fn left(limiter: &tower_ratelimit::Limiter, policy: &Policy, key: &Key) -> Result<u64, Error> {
+    Ok(limiter.peek(policy, key, 0).await?.remaining().unwrap())
+}

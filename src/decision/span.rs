@@ -4,6 +4,7 @@ use crate::base::Error;
 #[cfg(feature = "tracing")]
 use {
     super::{Decision, Outcome, Verdict},
+    crate::base::panics::caught,
     tracing::{Level, Span, field::Empty},
 };
 
@@ -11,7 +12,7 @@ use {
 const NAME: &str = "ratelimit.decision";
 
 /// The span of a decision that is being made. Without the feature `tracing`, or while no subscriber wants the
-/// span, it does nothing.
+/// span, it does nothing. A subscriber that panics changes no decision.
 #[derive(Clone, Default)]
 pub(crate) struct DecisionSpan {
     // Boxed because it is rare, and what has it is moved at each decision.
@@ -29,23 +30,25 @@ impl DecisionSpan {
     /// A new span, in the current one.
     #[cold]
     pub(crate) fn new(action: &str) -> Self {
-        let span = tracing::debug_span!(
-            target: "tower_ratelimit::span",
-            NAME,
-            ratelimit.action = action,
-            ratelimit.policy = Empty,
-            ratelimit.verdict = Empty,
-            ratelimit.limit = Empty,
-            ratelimit.remaining = Empty,
-            ratelimit.retry_after = Empty,
-            ratelimit.source = Empty,
-            ratelimit.failure_mode = Empty,
-            ratelimit.shadow = Empty,
-            ratelimit.key_hash = Empty,
-            error.type = Empty,
-            otel.status_code = Empty,
-        );
-        Self { span: Some(Box::new(span)) }
+        let new = || {
+            tracing::debug_span!(
+                target: "tower_ratelimit::span",
+                NAME,
+                ratelimit.action = action,
+                ratelimit.policy = Empty,
+                ratelimit.verdict = Empty,
+                ratelimit.limit = Empty,
+                ratelimit.remaining = Empty,
+                ratelimit.retry_after = Empty,
+                ratelimit.source = Empty,
+                ratelimit.failure_mode = Empty,
+                ratelimit.shadow = Empty,
+                ratelimit.key_hash = Empty,
+                error.type = Empty,
+                otel.status_code = Empty,
+            )
+        };
+        Self { span: caught(new).map(Box::new) }
     }
 
     /// The current span, if it is a decision's. Calls that belong to no decision, such as the announcement of
@@ -53,9 +56,8 @@ impl DecisionSpan {
     #[cfg(feature = "redis")]
     #[cold]
     pub(crate) fn current() -> Self {
-        let current = Span::current();
-        let is_decision = current.metadata().is_some_and(|metadata| metadata.name() == NAME);
-        Self { span: is_decision.then(|| Box::new(current)) }
+        let is_decision = |span: &Span| span.metadata().is_some_and(|metadata| metadata.name() == NAME);
+        Self { span: caught(Span::current).filter(is_decision).map(Box::new) }
     }
 
     #[cfg(feature = "redis")]
@@ -65,7 +67,12 @@ impl DecisionSpan {
 
     pub(crate) fn in_scope<T>(&self, make: impl FnOnce() -> T) -> T {
         match &self.span {
-            Some(span) => span.in_scope(make),
+            Some(span) => {
+                let entered = caught(|| span.enter());
+                let made = make();
+                caught(|| drop(entered));
+                made
+            }
             None => make(),
         }
     }
@@ -73,13 +80,25 @@ impl DecisionSpan {
     /// Ends the span with the decision.
     #[cold]
     pub(crate) fn end(self, decided: &Result<Decision, Error>) {
-        let Some(span) = self.span else { return };
-        match decided {
-            Ok(decision) => record(&span, decision),
+        let Some(span) = &self.span else { return };
+        let record = || match decided {
+            Ok(decision) => record(span, decision),
             Err(error) => {
                 span.record("error.type", error.kind().as_str());
                 span.record("otel.status_code", "ERROR");
             }
+        };
+        caught(record);
+    }
+}
+
+#[cfg(feature = "tracing")]
+impl Drop for DecisionSpan {
+    /// The subscriber learns that the span is closed.
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(span) = self.span.take() {
+            caught(|| drop(span));
         }
     }
 }

@@ -136,7 +136,7 @@ impl Limiter {
     /// forgotten.
     ///
     /// `hook` runs where the decision was made and delays the request, so send or spawn what takes longer. For
-    /// units on [lease](Policy::max_lease) it runs in a task of its own. If it panics, the decision stands, and the
+    /// units on [lease](Policy::max_lease) it runs in a thread for blocking work. If it panics, the decision stands, and the
     /// first panic is logged: see [your code in the crate](crate::guide::your_code).
     ///
     /// # Example

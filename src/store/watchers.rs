@@ -70,15 +70,15 @@ impl Watchers {
         threshold::crossings(decision, |event| self.report(event));
     }
 
-    /// Reports the shares that `charged` has reached, a charge with which the instance leased units: in a task,
-    /// because the caller is a lane, which other decisions wait for.
+    /// Reports the shares that `charged` has reached, a charge with which the instance leased units: in a thread for
+    /// blocking work, because the caller is a lane, which other decisions wait for.
     #[cfg(feature = "redis")]
     pub(crate) fn leased(self: &Arc<Self>, charged: &Outcome, units: u64) {
         if charged.policy().notifies()
             && let Ok(runtime) = Handle::try_current()
         {
             let (watchers, charged) = (self.clone(), charged.clone());
-            runtime.spawn(async move { watchers.charged_apart(&charged, units) });
+            drop(runtime.spawn_blocking(move || watchers.charged_apart(&charged, units)));
         }
     }
 

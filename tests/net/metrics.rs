@@ -4,7 +4,7 @@
 #[path = "../../examples/metrics/src/main.rs"]
 mod example;
 
-use std::{collections::BTreeMap, convert::Infallible, io, net::SocketAddr, time::Duration};
+use std::{collections::BTreeMap, convert::Infallible, io, net::SocketAddr, sync::Arc, time::Duration};
 use support::{Down, Fake, RedisServer, fails, fails_after, inner::text, settings};
 use tokio::task::yield_now;
 
@@ -510,4 +510,88 @@ fn the_docs_quote_the_file_of_alerts() {
     let (docs, alerts) =
         (include_str!("../../src/guide/metrics_and_alerts.md"), include_str!("../../ops/alerts.yml"));
     assert!(docs.contains(&format!("```yaml\n{alerts}```\n")));
+}
+
+/// A recorder of which each function panics, and the handles that it registers.
+struct Panicking(bool);
+
+impl Panicking {
+    fn call(&self) {
+        assert!(!self.0, "foreign code panics on purpose");
+    }
+}
+
+impl metrics::CounterFn for Panicking {
+    fn increment(&self, _: u64) {
+        panic!("foreign code panics on purpose")
+    }
+    fn absolute(&self, _: u64) {
+        panic!("foreign code panics on purpose")
+    }
+}
+
+impl metrics::GaugeFn for Panicking {
+    fn increment(&self, _: f64) {
+        panic!("foreign code panics on purpose")
+    }
+    fn decrement(&self, _: f64) {
+        panic!("foreign code panics on purpose")
+    }
+    fn set(&self, _: f64) {
+        panic!("foreign code panics on purpose")
+    }
+}
+
+impl metrics::HistogramFn for Panicking {
+    fn record(&self, _: f64) {
+        panic!("foreign code panics on purpose")
+    }
+}
+
+impl metrics::Recorder for Panicking {
+    fn describe_counter(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {
+        self.call();
+    }
+    fn describe_gauge(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {
+        self.call();
+    }
+    fn describe_histogram(&self, _: metrics::KeyName, _: Option<metrics::Unit>, _: metrics::SharedString) {
+        self.call();
+    }
+    fn register_counter(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Counter {
+        self.call();
+        metrics::Counter::from_arc(Arc::new(Panicking(self.0)))
+    }
+    fn register_gauge(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Gauge {
+        self.call();
+        metrics::Gauge::from_arc(Arc::new(Panicking(self.0)))
+    }
+    fn register_histogram(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Histogram {
+        self.call();
+        metrics::Histogram::from_arc(Arc::new(Panicking(self.0)))
+    }
+}
+
+/// The recorder, or only its handles.
+#[tokio::test]
+async fn a_recorder_that_panics_changes_no_answer() {
+    let server = RedisServer::start();
+    for registers in [true, false] {
+        let recorder = Box::leak(Box::new(Panicking(!registers)));
+        let _guard = metrics::set_default_local_recorder(recorder);
+        for (store, limiter) in support::memory_and_redis(&server).await {
+            let policy = Policy::new(if registers { "p" } else { "q" }, Quota::per_day(2)).notify_at([50]);
+            let layer = RateLimitLayer::new(limiter.clone(), policy.max_lease(1), Key::new("all"));
+            let mut statuses = Vec::new();
+            for _ in 0..3 {
+                let service = layer.clone().layer(service_fn(|_: Request<String>| async {
+                    Ok::<_, Infallible>(Response::new(String::new()))
+                }));
+                let Ok(response) = service.oneshot(Request::new(String::new())).await;
+                statuses.push(response.status().as_u16());
+            }
+            assert_eq!(statuses, [200, 200, 429], "{store}, {registers}");
+            limiter.drain(std::time::Duration::from_secs(60)).await.unwrap();
+        }
+    }
 }

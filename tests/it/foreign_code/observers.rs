@@ -61,34 +61,58 @@ async fn on_decision_and_on_threshold_change_no_answer_and_are_logged_once() {
     }
 }
 
-/// A subscriber of which each event panics.
-struct Panicking(Calls);
+/// A subscriber whose function with this name panics.
+struct Panicking(&'static str, Calls);
+
+impl Panicking {
+    fn call(&self, function: &str) {
+        if function == self.0 {
+            self.1.panic_up_to(usize::MAX);
+        }
+    }
+}
 
 impl Subscriber for Panicking {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && metadata.target() == "tower_ratelimit"
+        metadata.is_event() && self.0 == "event" || metadata.is_span() && self.0 != "event"
     }
     fn new_span(&self, _: &Attributes<'_>) -> Id {
+        self.call("new_span");
         Id::from_u64(1)
     }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, _: &Event<'_>) {
-        self.0.panic_up_to(usize::MAX);
+    fn record(&self, _: &Id, _: &Record<'_>) {
+        self.call("record");
     }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {
+        self.call("record_follows_from");
+    }
+    fn event(&self, _: &Event<'_>) {
+        self.call("event");
+    }
+    fn enter(&self, _: &Id) {
+        self.call("enter");
+    }
+    fn exit(&self, _: &Id) {
+        self.call("exit");
+    }
+    fn try_close(&self, _: Id) -> bool {
+        self.call("try_close");
+        false
+    }
 }
 
 #[tokio::test]
-async fn a_subscriber_of_the_log_changes_no_answer() {
+async fn a_subscriber_of_the_log_and_of_spans_changes_no_answer() {
     let server = RedisServer::start();
-    for (name, limiter) in memory_and_redis(&server).await {
-        let written = Calls::default();
-        let _listening = support::listen_with(Panicking(written.clone()));
-        let layer = RateLimitLayer::new(limiter, plan(2), Key::new("all"));
-        assert_eq!(statuses(&layer, 3).await, [200, 200, 429], "{name}");
-        assert!(written.made() >= 3, "{name}: {} lines", written.made());
+    for function in ["event", "new_span", "record", "enter", "exit", "try_close"] {
+        for (name, limiter) in memory_and_redis(&server).await {
+            let calls = Calls::default();
+            let _listening = support::listen_with(Panicking(function, calls.clone()));
+            let policy = day(function, 2).notify_at([50]);
+            let layer = RateLimitLayer::new(limiter, policy, Key::new("all"));
+            assert_eq!(statuses(&layer, 3).await, [200, 200, 429], "{name}: {function}");
+            assert!(calls.made() >= 3, "{name}, {function}: {}", calls.made());
+        }
     }
 }
 

@@ -6,7 +6,11 @@ use tracing::{Span, field::Empty};
 use super::queue::Queued;
 #[cfg(feature = "tracing")]
 use crate::base::ErrorKind;
-use crate::{base::Error, decision::DecisionSpan, store::redis::job::Job};
+use crate::{
+    base::{Error, panics::caught},
+    decision::DecisionSpan,
+    store::redis::job::Job,
+};
 
 /// The span of a call that is under way. It does nothing unless one of the decisions has a span.
 #[derive(Default)]
@@ -26,7 +30,12 @@ struct Call {
 impl CallSpan {
     #[inline]
     pub(super) fn begin(jobs: &[&Job], server: &str) -> Self {
-        if DecisionSpan::is_enabled() { Self::of(jobs, server) } else { Self::default() }
+        // A subscriber that panics must not end the lane.
+        if DecisionSpan::is_enabled() {
+            caught(|| Self::of(jobs, server)).unwrap_or_default()
+        } else {
+            Self::default()
+        }
     }
 }
 
@@ -87,7 +96,7 @@ impl CallSpan {
     #[inline]
     pub(super) fn end(self, ended: &Result<(), Error>) {
         if let Some(call) = self.call {
-            call.end(ended);
+            caught(move || call.end(ended));
         }
     }
 }

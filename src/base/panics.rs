@@ -21,11 +21,11 @@ pub fn caught<T>(call: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// Calls an observer, such as "the function of `on_decision`", and logs its first panic.
-pub fn observe(has_panicked: &AtomicBool, _observer: &'static str, call: impl FnOnce()) {
+pub fn observe(has_panicked: &AtomicBool, observer: &'static str, call: impl FnOnce()) {
     if caught(call).is_none() && is_first(has_panicked) {
         log!(
             error,
-            "{_observer} panicked; requests go on as if it had returned, and further panics are not logged here: \
+            "{observer} panicked; requests go on as if it had returned, and further panics are not logged here: \
              standard error has their messages"
         );
     }

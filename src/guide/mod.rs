@@ -26,6 +26,7 @@
 //! | [`metrics_and_alerts`] | What can I measure, and when should it alert? |
 //! | [`tracing`] | Which limit decided this request, and how long did it take? Spans for OpenTelemetry |
 //! | [`troubleshooting`] | What does this log line, status or error mean? |
+//! | [`your_code`] | What happens if my hook, extractor or store panics or blocks? |
 //! | [`testing`] | How do I test limits without sleeping and without Redis? |
 //! | [`migration`] | I come from `tower_governor`, `axum_gcra`, `tower-redis-cell`, express-rate-limit, Bucket4j, nginx, Spring or Envoy |
 //! | [`faq`] | Why 400? Why did a limit of 5 admit 9? Why do all my users share one limit? |
@@ -82,3 +83,5 @@ pub mod troubleshooting {}
 pub mod upgrades {}
 #[doc = include_str!("websocket.md")]
 pub mod websocket {}
+#[doc = include_str!("your_code.md")]
+pub mod your_code {}

@@ -591,7 +591,7 @@ async fn a_recorder_that_panics_changes_no_answer() {
                 statuses.push(response.status().as_u16());
             }
             assert_eq!(statuses, [200, 200, 429], "{store}, {registers}");
-            limiter.drain(std::time::Duration::from_secs(60)).await.unwrap();
+            limiter.drain(Duration::from_secs(60)).await.unwrap();
         }
     }
 }

@@ -120,8 +120,9 @@ impl Store for RedisStore {
     /// [`Policy::lease_bound`].
     ///
     /// It takes at most a second and a half, regardless of the deadline of a decision. This includes up to
-    /// half a second for leases that are under way or already being returned. If it fails, some leases are
-    /// not returned: further calls fail too until these leases have ended, and their units count as used.
+    /// half a second for leases that are under way or already being returned. If it fails, or is dropped before
+    /// its end, some leases may not be returned: further calls fail too until these leases have ended, and their
+    /// units count as used.
     fn drain(&self) -> Answer<()> {
         let leases = self.leases.clone();
         Answer::pending(async move {

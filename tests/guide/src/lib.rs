@@ -41,4 +41,5 @@ guides! {
     troubleshooting
     upgrades
     websocket
+    your_code
 }

@@ -5,6 +5,7 @@ use std::{
     io,
     path::PathBuf,
     process::{Command, Output, Stdio},
+    time::Duration,
 };
 
 use serde_json::{Value, json};
@@ -17,7 +18,7 @@ use support::{
 };
 use tower_ratelimit::{
     Key, Limiter, Policy, Quota, RedisStore,
-    algorithm::FixedWindow,
+    algorithm::{Concurrency, FixedWindow},
     policy::Penalty,
     store::{RedisStoreBuilder, Servers},
 };
@@ -44,6 +45,9 @@ name = 'exports'
 quota = '2/30s'
 algorithm = 'concurrency'
 ";
+
+/// How a warning begins where no instance runs, as in most of these tests.
+const UNUSED: &str = "warning: no instance has used the limits";
 
 /// The command, and its file of policies.
 struct Operator {
@@ -83,16 +87,16 @@ impl Operator {
     /// The exit code and the messages if what it prints goes to `stdout`.
     fn to(&self, stdout: impl Into<Stdio>, words: &[&str]) -> (i32, String) {
         let output = self.command(words).stdout(stdout).stderr(Stdio::piped()).output().unwrap();
-        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+        let errors = String::from_utf8(output.stderr).unwrap();
+        let others = errors.split_inclusive('\n').filter(|line| !line.starts_with(UNUSED));
+        (output.status.code().unwrap(), others.collect())
     }
 
     /// What it prints, once it is done.
     fn text(&self, words: &[&str]) -> String {
         let output = self.run(words);
         let errors = String::from_utf8_lossy(&output.stderr);
-        // No instance runs in most of these tests.
-        let others =
-            errors.lines().filter(|line| !line.starts_with("warning: no instance has used the limits"));
+        let others = errors.lines().filter(|line| !line.starts_with(UNUSED));
         assert!(output.status.success() && others.count() == 0, "{words:?}: {errors}");
         String::from_utf8(output.stdout).unwrap()
     }
@@ -628,4 +632,40 @@ fn no_error_shows_a_password() {
     let help = help.arg("--help").env("REDIS_URL", "redis://:hunter2@127.0.0.1").output().unwrap();
     let help = String::from_utf8(help.stdout).unwrap();
     assert!(help.contains("Exit codes: 0 done") && !help.contains("hunter2"), "{help}");
+}
+
+#[tokio::test]
+async fn a_prefix_that_no_instance_uses_is_a_warning_and_a_variable_names_another_one() {
+    let server = RedisServer::start();
+    // As an instance announces itself.
+    let store = settings().prefix("shop").connect(&server.url()).await.unwrap();
+    let instances = Policy::new("%instances", Quota::new(100_000, Duration::from_secs(15)));
+    let limiter = Limiter::new(store);
+    let instances = instances.algorithm(Concurrency::new());
+    let permit = limiter.check(&instances, &Key::new("%instances"), 1).await.unwrap();
+
+    let operator = Operator::new(&["--redis", &server.url()]);
+    let warning = "warning: no instance has used the limits under the prefix `rl` in the last 15 seconds: if your service \
+                   has had requests, name its prefix with --prefix, or in the variable RATELIMIT_PREFIX\n";
+    for words in [
+        &["ban", "banning", "alice", "10min"][..],
+        &["show", "login", "alice"],
+        &["why", "alice"],
+        &["blocklist"],
+    ] {
+        let output = operator.run(words);
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), &*errors), (Some(0), warning), "{words:?}");
+        for by_option in [true, false] {
+            let mut command = operator.command(if by_option { &["--prefix", "shop"] } else { &[] });
+            let output = command
+                .args(words)
+                .env("RATELIMIT_PREFIX", if by_option { "rl" } else { "shop" })
+                .output()
+                .unwrap();
+            let errors = String::from_utf8(output.stderr).unwrap();
+            assert_eq!((output.status.code(), &*errors), (Some(0), ""), "{words:?}");
+        }
+    }
+    drop(permit);
 }

@@ -174,7 +174,9 @@ fn run(urls: &[String], words: &[&str]) -> Output {
 fn text(urls: &[String], words: &[&str]) -> String {
     let output = run(urls, words);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && errors.is_empty(), "{words:?}: {errors}");
+    // The instances of these tests have not announced themselves.
+    let others = errors.lines().filter(|line| !line.starts_with("warning: no instance has used the limits"));
+    assert!(output.status.success() && others.count() == 0, "{words:?}: {errors}");
     String::from_utf8(output.stdout).unwrap()
 }
 

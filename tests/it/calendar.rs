@@ -4,7 +4,7 @@ use std::{convert::Infallible, time::Duration};
 
 use futures_util::future::join_all;
 use http::{Request, Response};
-use support::{AnotherTime, PATIENT, RedisServer, memory_and_redis, proxy::Proxy, settings, within};
+use support::{AnotherTime, PATIENT, RedisServer, eventually, memory_and_redis, proxy::Proxy, settings};
 use tokio::time::sleep;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
@@ -343,7 +343,7 @@ async fn an_outage_over_the_end_of_a_month_admits_each_share_in_each_month_and_c
         limiter.peek(&policy, &alice(), 0).await.is_ok_and(|decision| decision.failure().is_none())
     };
     for limiter in &limiters {
-        assert!(within(PATIENT, async || answers(limiter).await).await);
+        assert!(eventually(async || answers(limiter).await).await);
         limiter.drain(PATIENT).await.unwrap();
     }
     // The eight of April are charged, and none of March.

@@ -16,9 +16,8 @@ use redis::{
     auth::{BasicAuth, StreamingCredentialsProvider},
 };
 use support::{
-    PATIENT, RedisServer, day, fake_server, settings,
+    PATIENT, RedisServer, day, eventually, fake_server, settings,
     users::{Users, add_user, connections_of},
-    within,
 };
 use tokio::{sync::mpsc, task::yield_now, time::timeout};
 use tower_ratelimit::{
@@ -63,11 +62,11 @@ async fn passwords_that_change_at_no_announced_time_are_found_out() {
         let () = server.command(&["ACL", "SETUSER", "app", &format!(">{new}"), &format!("<{old}")]);
         *password.lock().unwrap() = new;
         let before = calls.load(Relaxed);
-        assert!(within(PATIENT, async || calls.load(Relaxed) > before + 1).await);
+        assert!(eventually(async || calls.load(Relaxed) > before + 1).await);
         // Each connection has to be opened again, with the new password.
         let () = server.command(&["CLIENT", "KILL", "USER", "app"]);
         let is_back = async || decide(&limiter, &policy).await.failure().is_none();
-        assert!(within(PATIENT, is_back).await);
+        assert!(eventually(is_back).await);
         assert!(decide(&limiter, &policy).await.failure().is_none());
     }
 }
@@ -99,7 +98,7 @@ async fn the_provider_is_called_again_for_credentials_without_an_end_that_a_serv
         *vault.password.lock().unwrap() = new;
         let () = server.command(&["ACL", "SETUSER", "app", &format!(">{new}"), &format!("<{old}")]);
         let () = server.command(&["CLIENT", "KILL", "USER", "app"]);
-        assert!(within(PATIENT, is_decided).await, "{new}");
+        assert!(eventually(is_decided).await, "{new}");
     }
 }
 
@@ -117,7 +116,7 @@ async fn a_provider_whose_credentials_are_never_accepted_is_called_once_a_second
         }
         vault.calls.load(Relaxed) >= 3
     };
-    assert!(within(PATIENT, is_called_often).await);
+    assert!(eventually(is_called_often).await);
     // They are begun a second apart, and the first one with the store.
     assert!(vault.calls.load(Relaxed) <= 1 + begun.elapsed().as_secs(), "{:?}", begun.elapsed());
     let text = text.into_inner().unwrap();
@@ -160,12 +159,12 @@ async fn a_server_that_asks_for_a_password_gets_the_newest_one() {
         let decision = decide(&limiter, &plan()).await;
         decision.failure().is_some_and(|failure| failure.to_string().contains("LOADING"))
     };
-    assert!(within(PATIENT, is_let_in).await);
+    assert!(eventually(is_let_in).await);
     *vault.password.lock().unwrap() = "two";
     requires.store(true, Relaxed);
     assert!(!is_let_in().await);
     let has_called = async || is_let_in().await && vault.calls.load(Relaxed) > 1;
-    assert!(within(PATIENT, has_called).await);
+    assert!(eventually(has_called).await);
 }
 
 #[tokio::test]
@@ -192,7 +191,7 @@ async fn a_provider_that_panics_has_failed() {
                 text.as_ref().is_some_and(|text| text.contains("provider failed: it panicked"));
             if panics == 1 { text.is_none() } else { names_the_panic }
         };
-        assert!(within(PATIENT, is_decided).await, "{:?}", texts.lock().unwrap().last());
+        assert!(eventually(is_decided).await, "{:?}", texts.lock().unwrap().last());
         let texts = texts.into_inner().unwrap();
         assert!(!texts.iter().any(|text| text.contains("provider does not answer")), "{texts:?}");
     }
@@ -245,7 +244,7 @@ async fn a_provider_that_stops_is_an_outage_with_its_cause_once_the_credentials_
         };
         let store = RedisStore::builder().credentials(provider).connect(&server.url()).await.unwrap();
         let (limiter, policy) = (Limiter::new(store.clone()), plan());
-        assert!(within(PATIENT, async || decide(&limiter, &policy).await.failure().is_none()).await);
+        assert!(eventually(async || decide(&limiter, &policy).await.failure().is_none()).await);
         stops.store(true, Relaxed);
         // The cause is known once a connection could not be opened.
         let seen = Mutex::new(Vec::new());
@@ -257,7 +256,7 @@ async fn a_provider_that_stops_is_an_outage_with_its_cause_once_the_credentials_
             seen.lock().unwrap().push(text);
             has_cause
         };
-        assert!(within(PATIENT, fails).await, "{how}: {:?}", seen.lock().unwrap().last());
+        assert!(eventually(fails).await, "{how}: {:?}", seen.lock().unwrap().last());
         let probed = store.probe().await;
         let problem = match &probed {
             Ok(report) => report.findings().collect::<Vec<_>>().join("; "),
@@ -266,7 +265,7 @@ async fn a_provider_that_stops_is_an_outage_with_its_cause_once_the_credentials_
         assert!(problem.contains(expected), "{how}: {problem}");
         stops.store(false, Relaxed);
         let is_back = async || decide(&limiter, &policy).await.failure().is_none();
-        assert!(within(2 * PATIENT, is_back).await, "{how}");
+        assert!(eventually(is_back).await, "{how}");
     }
 }
 
@@ -333,8 +332,7 @@ async fn a_provider_of_redis_rs_authenticates_open_connections_again() {
     decide(&limiter, &policy).await;
     send("two");
     assert!(
-        within(PATIENT, async || connections_of(&server, "one") == 0 && connections_of(&server, "two") > 0)
-            .await
+        eventually(async || connections_of(&server, "one") == 0 && connections_of(&server, "two") > 0).await
     );
     let () = server.command(&["ACL", "DELUSER", "one"]);
     assert!(decide(&limiter, &policy).await.failure().is_none());

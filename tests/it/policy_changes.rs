@@ -12,7 +12,7 @@ use std::{
 };
 
 use futures_util::stream::{self, StreamExt as _};
-use support::{Fake, RedisServer, settings, within};
+use support::{Fake, RedisServer, eventually, settings};
 use tower_ratelimit::policy::QuotaUnit;
 use tower_ratelimit::{
     Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RedisStore, Reservation,
@@ -386,7 +386,7 @@ async fn permits(case: Case) {
     case.assert_counted(2).await;
     drop(held);
     let is_free = async || case.used(&case.old).await == 0 && case.used(&case.new).await == 0;
-    assert!(within(Duration::from_secs(10), is_free).await, "{}: not released", case.what);
+    assert!(eventually(is_free).await, "{}: not released", case.what);
 }
 
 async fn leases(case: Case) {
@@ -404,7 +404,7 @@ async fn leases(case: Case) {
     drop(case.instance.limiter.check(&case.new, &case.key, 0).await.unwrap());
     case.instance.clock.advance(Duration::from_millis(300));
     let is_returned = async || case.used_by(&case.other.limiter, &case.old).await == charged;
-    assert!(within(Duration::from_secs(10), is_returned).await, "{}: leased units are lost", case.what);
+    assert!(eventually(is_returned).await, "{}: leased units are lost", case.what);
     let expected = if case.effect == Effect::Kept { charged.min(case.new.capacity()) } else { 0 };
     assert_eq!(case.used_by(&case.other.limiter, &case.new).await, expected, "{}", case.what);
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 use futures_util::FutureExt as _;
-use support::{Fake, PATIENT, RedisServer, current_thread, day, eventually, settings, within};
+use support::{Fake, PATIENT, RedisServer, current_thread, day, eventually, settings};
 use tokio::{
     runtime::{Builder, Runtime},
     task::{JoinSet, yield_now},
@@ -142,8 +142,8 @@ fn a_probe_of_a_runtime_that_is_not_driven_delays_no_recovery() {
     }
     server.signal("CONT");
     let decides = async || limiter.check(&policy, &key, 1).await.is_ok();
-    assert!(driven.block_on(within(PATIENT, decides)), "it waits for the probe of the other runtime");
-    assert!(idle.block_on(within(PATIENT, decides)));
+    assert!(driven.block_on(eventually(decides)), "it waits for the probe of the other runtime");
+    assert!(idle.block_on(eventually(decides)));
 }
 
 /// Blocks each thread of `runtime` for `time` with decisions in flight, in turn with decisions of `other`.

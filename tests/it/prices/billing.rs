@@ -16,9 +16,9 @@ use axum::{
 use http::{Request, Response, StatusCode};
 use serde_json::json;
 use support::{
-    Fake, PATIENT, RedisServer, day, memory_and_redis,
+    Fake, PATIENT, RedisServer, day, eventually, memory_and_redis,
     pipes::{self, PipeClient},
-    units_left, within,
+    units_left,
 };
 use tokio::task::JoinSet;
 use tower_ratelimit::{
@@ -123,7 +123,7 @@ impl Service {
     /// Waits until all calls are settled, and asserts that each and all of them cost what the vendor has billed.
     async fn assert_even(&self, store: &str, limit: u64) {
         // The server of the proxy notices later that a client has left.
-        assert!(within(PATIENT, async || self.settled() == REQUESTS).await, "{store}: {}", self.settled());
+        assert!(eventually(async || self.settled() == REQUESTS).await, "{store}: {}", self.settled());
         self.limiter.drain(PATIENT).await.unwrap();
         for number in 0..REQUESTS {
             let (call, bill) = (Call::new(number), self.vendor.bill(number));
@@ -139,7 +139,7 @@ impl Service {
             (self.charged(&self.tokens, limit).await, self.charged(&self.money, limit).await)
         };
         let is_even = async || charged().await == self.billed();
-        assert!(within(PATIENT, is_even).await, "{store}: {:?} of {:?}", charged().await, self.billed());
+        assert!(eventually(is_even).await, "{store}: {:?} of {:?}", charged().await, self.billed());
     }
 
     /// Asserts that no more is billed than the limits, and what calls have exceeded their estimates.
@@ -234,9 +234,9 @@ async fn what_clients_are_charged_after_an_outage_is_what_the_vendor_has_billed(
     for number in 0..REQUESTS {
         calls.spawn(Call::new(number).run(service.client.clone(), service.vendor.clone()));
         match number {
-            300 => assert!(within(PATIENT, async || service.settled() >= 100).await),
+            300 => assert!(eventually(async || service.settled() >= 100).await),
             301 => store.fail(ErrorKind::StoreUnreachable),
-            700 => assert!(within(PATIENT, async || service.settled() >= 400).await),
+            700 => assert!(eventually(async || service.settled() >= 400).await),
             701 => store.fail(None),
             _ => {}
         }
@@ -268,6 +268,6 @@ async fn concurrent_clients_use_no_more_than_the_limit_and_what_their_calls_exce
             service.limiter.drain(PATIENT).await.unwrap();
             charged().await == service.billed()
         };
-        assert!(within(PATIENT, is_even).await, "{store}: {:?}, {:?}", charged().await, service.billed());
+        assert!(eventually(is_even).await, "{store}: {:?}, {:?}", charged().await, service.billed());
     }
 }

@@ -15,10 +15,10 @@ use http::StatusCode;
 use http_body_util::BodyExt as _;
 use serde_json::json;
 use support::{
-    PATIENT, RedisServer,
+    PATIENT, RedisServer, eventually,
     pipes::{self, PipeClient},
     proxy::Proxy,
-    settings, store, within,
+    settings, store,
 };
 use tokio::{sync::Semaphore, task::JoinSet, time::sleep};
 use tower_ratelimit::{ErrorKind, Key, Limiter, Policy, Quota, algorithm::FixedWindow};
@@ -107,7 +107,7 @@ impl Service {
     async fn assert_even(&self, call_of: fn(u64) -> Call) {
         let is_even = async || self.all_charged().await == self.all_billed(call_of);
         let (charged, billed) = (self.all_charged(), self.all_billed(call_of));
-        assert!(within(PATIENT, is_even).await, "{:?} of {billed:?}", charged.await);
+        assert!(eventually(is_even).await, "{:?} of {billed:?}", charged.await);
     }
 }
 
@@ -217,7 +217,7 @@ async fn what_four_budgets_are_charged_after_two_seconds_without_redis_is_what_w
                 !matches!(call.end, "hangs" | "breaks off") && !call.end.starts_with("completes");
             is_failure || service.vendor.bill(*number).output == call.output
         };
-        assert!(within(PATIENT, async || (0..count).all(|number| is_billed(&number))).await);
+        assert!(eventually(async || (0..count).all(|number| is_billed(&number))).await);
     };
 
     begin(0..400, &may_end[0]);
@@ -230,7 +230,7 @@ async fn what_four_budgets_are_charged_after_two_seconds_without_redis_is_what_w
         let peeked = service.limiter.peek(&probe, &Key::new("all"), 0).await.unwrap();
         peeked.failure().is_some_and(|error| error.kind() == ErrorKind::StoreUnreachable)
     };
-    assert!(within(PATIENT, is_down).await);
+    assert!(eventually(is_down).await);
     may_end[0].add_permits(400);
     begin(400..600, &may_end[1]);
     have_begun(600).await;

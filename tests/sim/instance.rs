@@ -13,6 +13,7 @@ use tower_ratelimit::{Limiter, RedisStore, bb8_redis::bb8::Pool};
 use super::{
     asked::By,
     connection::Manager,
+    foreign::{self, Frequency},
     network::{Network, Owner},
     random::Random,
 };
@@ -49,6 +50,7 @@ struct Settings {
     connections: u32,
     deny_cache: Duration,
     changed: Arc<AtomicBool>,
+    panics: Frequency,
 }
 
 /// The instances that run now.
@@ -62,7 +64,9 @@ pub(super) struct Instances {
 impl Instances {
     pub(super) fn new(network: Arc<Network>, random: &mut Random) -> Self {
         let count = random.between(1, 3);
+        let panics = random.chance(500);
         let settings = |_| Settings {
+            panics: panics.then(|| random.between(2, 5)),
             deadline: Duration::from_millis(*random.pick(&[10, 20, 50, 50, 100])),
             connections: *random.pick(&[1, 2, 4, 8, 8]),
             deny_cache: Duration::from_millis(*random.pick(&[0, 1_000])),
@@ -98,7 +102,7 @@ impl Instances {
             .deny_cache(settings.deny_cache)
             .build(pool.clone())
             .unwrap();
-        let limiter = Limiter::new(store.clone());
+        let limiter = foreign::limiter(&store, &self.network, settings.panics);
         Instance {
             owner,
             store,

@@ -24,6 +24,7 @@ use super::{
     log::Log,
     random::Random,
     server::{Power, Server, keys_of},
+    usage::CLIENTS,
 };
 
 pub(super) type Command = Vec<Vec<u8>>;
@@ -38,6 +39,8 @@ pub(super) struct Network {
     wires: Mutex<Wires>,
     /// Notified when the server is not frozen any more.
     thawed: Notify,
+    /// Whether the faults have ended.
+    is_healed: AtomicBool,
     /// The runtime of the schedule, on which calls are carried. The caller's may end.
     runtime: Handle,
 }
@@ -109,12 +112,22 @@ impl Network {
                 connecting: Vec::new(),
             }),
             thawed: Notify::new(),
+            is_healed: AtomicBool::new(false),
             runtime: Handle::current(),
         }
     }
 
     pub(super) fn set_weather(&self, weather: Weather) {
         self.wires.lock().unwrap().weather = weather;
+    }
+
+    /// Code of the program panics no more.
+    pub(super) fn heal(&self) {
+        self.is_healed.store(true, Relaxed);
+    }
+
+    pub(super) fn is_healed(&self) -> bool {
+        self.is_healed.load(Relaxed)
     }
 
     pub(super) fn thaw(&self) {
@@ -256,6 +269,12 @@ impl Network {
 
     pub(super) fn trouble(&self, commands: &[Command]) {
         let keys = commands.iter().flat_map(|command| keys_of(command).iter().cloned());
+        self.wires.lock().unwrap().troubled.extend(keys.map(|key| (key, Instant::now())));
+    }
+
+    /// A settlement under the policy of a unit is not answered as usual.
+    pub(super) fn trouble_settled(&self, unit: &str) {
+        let keys = (0..CLIENTS).map(|client| format!("rl:{unit}:fixed-window:{{{client}}}").into_bytes());
         self.wires.lock().unwrap().troubled.extend(keys.map(|key| (key, Instant::now())));
     }
 

@@ -45,7 +45,10 @@ impl Rule {
         kind: Kind,
         mode: FailureMode,
     ) -> Self {
-        let make = |quota| make(quota).failure_mode(mode);
+        let make = |quota| {
+            let policy = make(quota).failure_mode(mode);
+            if kind == Kind::Concurrency { policy } else { policy.notify_at([10, 50, 90]) }
+        };
         Self {
             policy: make(quota),
             changed: make(other),

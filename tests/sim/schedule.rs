@@ -178,6 +178,7 @@ fn apply(network: &Arc<Network>, shared: &Shared, event: Event) {
 /// Ends all faults.
 fn heal(network: &Network) {
     network.log.note(format_args!("all faults end"));
+    network.heal();
     network.set_weather(Weather::CALM);
     network.thaw();
     let server = &mut *network.server.lock().unwrap();

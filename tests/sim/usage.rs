@@ -19,8 +19,8 @@ use super::{callers::Shared, instance::Instance, random::Random};
 const LIMIT: u64 = 1_000_000;
 /// The estimates of both units.
 const ESTIMATES: [u64; 2] = [400, 20];
-const UNITS: [&str; 2] = ["tokens", "cents"];
-const CLIENTS: u64 = 3;
+pub(super) const UNITS: [&str; 2] = ["tokens", "cents"];
+pub(super) const CLIENTS: u64 = 3;
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// What clients have used.
@@ -53,6 +53,7 @@ impl Usage {
             Policy::new(name, Quota::new(LIMIT, DAY))
                 .algorithm(FixedWindow::anchored())
                 .max_debt(LIMIT)
+                .notify_at([1, 2, 5])
                 .failure_mode(FailureMode::Local { instances: instances as u32 })
         };
         Self { policies: UNITS.map(policy), clients: Mutex::new(vec![Client::default(); CLIENTS as usize]) }

@@ -27,11 +27,12 @@ const KEPT: f32 = 0.99;
 /// * what the [meter](super::UsageMeter::max_output) assumes for a request without a limit, or the limit of the
 ///   request if that is lower.
 ///
-/// The answers are charged what they exceed their estimates when they end, up to the policy's
-/// [debt](tower_ratelimit::Policy::max_debt). Until then, and beyond the debt, the vendor bills at most 100 / 25 = 4
-/// times the limit: under a budget of 1,000,000 micro-dollars at a micro-dollar a token, 40 calls of
-/// at most 100,000 tokens run together, which bill at most 4,000,000. With 50 % it is twice the limit. Without learning,
-/// it is the limit: ten calls.
+/// So a client is billed at most 100 / 25 = 4 times the limit by calls that run together. Under a budget of
+/// 1,000,000 micro-dollars, at a micro-dollar a token, 40 calls of at most 100,000 tokens run together, which bill at
+/// most 4,000,000. With 50 %, they bill at most twice the limit, and without learning at most the limit: ten calls. When
+/// the answers end, they are charged what they exceed their estimates, up to the policy's
+/// [debt](tower_ratelimit::Policy::max_debt); what exceeds it is not charged. An answer without a
+/// [reported](super::Basis::Reported) usage is charged its estimate, within the same bound.
 ///
 /// **Cold start:** until [ten](Self::after) calls of a key and a model have been learned, the estimate is the
 /// one without learning.

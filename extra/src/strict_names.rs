@@ -33,6 +33,7 @@ use serde::{
 /// # }
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(not(feature = "body"), allow(unreachable_pub, reason = "only `body` exports it"))]
 pub struct StrictNames<T>(
     /// What the struct reads.
     pub T,

@@ -2,7 +2,10 @@
   Sliding window: at most `limit` units in a window that slides over cells of `width` microseconds each.
 
   The latest `cells` cells count in full. The one before them, the sliding cell, counts by the share of it that is still
-  inside the window, as if its units had come evenly. With one cell this is the sliding window counter.
+  inside the window, as if its units had come evenly, rounded down. With one cell this is the sliding window counter.
+
+  Rounded up, the share would deny units that come evenly below the limit: at 4 per second, one of four. Exact fractions
+  would deny the same ones.
 
   State     when the latest cell started; the sum of all cells; a text: 6 bytes of the width, then 5 bytes of units per
             cell, the latest first, the most significant byte first.
@@ -124,10 +127,14 @@ local function newest_of(body)
   return byte and math.floor((byte - 1) / CELL)
 end
 
--- Returns the microseconds until all cells have left the window.
+-- Returns the microseconds until no unit counts: until less than one of the newest cell is inside the window.
 local function reset_of(window, body, elapsed)
-  local newest = newest_of(body)
-  return newest and (window.cells + 1 - newest) * window.width - elapsed or 0
+  local newest, rest = newest_of(body), window.width - 1
+  if not newest then
+    return 0
+  end
+  local units = cell_at(body, newest)
+  return math.max(0, (window.cells + 1 - newest) * window.width - (rest - rest % units) / units - elapsed)
 end
 
 -- Returns the microseconds until at most `room` units count; nil where the cells do not have that many. `full` units are in
@@ -139,7 +146,8 @@ local function wait_for(window, body, elapsed, full, room)
       -- During this cell the share of the sliding cell shrinks to what fits beside the full cells.
       local sliding, inside = cell_at(body, cells - passed), 0
       if sliding > room - full then
-        inside = width - muldiv(room - full, width, sliding)
+        local kept, rest = muldiv(room - full + 1, width, sliding)
+        inside = width - kept + (rest > 0 and 0 or 1)
       end
       return math.max(0, passed * width + inside - elapsed)
     end
@@ -159,9 +167,9 @@ local function decide(window, cost, latest, sum, text)
   if full < 0 then
     error('RATELIMIT-FOREIGN', 0)
   end
-  -- The units of the sliding cell that count, rounded up.
-  local counted, rest = muldiv(sliding, width - elapsed, width)
-  local free = math.max(0, limit - full - counted - (rest > 0 and 1 or 0))
+  -- The units of the sliding cell that count, rounded down.
+  local counted = muldiv(sliding, width - elapsed, width)
+  local free = math.max(0, limit - full - counted)
   if cost > free then
     local retry = NEVER
     if cost <= limit then
@@ -174,8 +182,9 @@ local function decide(window, cost, latest, sum, text)
     local reset = reset_of(window, body, elapsed)
     return 0, free, reset, 0, mark, stale and reset > 0 and reset or nil, state_of_cells(window, body, sum, started)
   end
-  local reset = (cells + 1) * width - elapsed
-  body = pack('>I5', cell_at(body, 0) + cost) .. string.sub(body, CELL + 1)
+  local units = cell_at(body, 0) + cost
+  local reset = (cells + 1) * width - elapsed - (width - 1 - (width - 1) % units) / units
+  body = pack('>I5', units) .. string.sub(body, CELL + 1)
   return 0, free - cost, reset, 0, mark, reset, state_of_cells(window, body, sum + cost, started)
 end
 

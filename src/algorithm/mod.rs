@@ -9,7 +9,7 @@
 //! | [`LeakyBucket::meter`] | the same, as a level that drains | no edge | if you prefer the leaky bucket model |
 //! | [`LeakyBucket::queue`] | requests leave evenly spaced at the quota's rate | no edge | smoothing the load on a slow service by delaying requests |
 //! | [`FixedWindow`] | at most the limit in each window | up to twice the limit within a moment | quotas of a plan, per hour, calendar day, month or year |
-//! | [`SlidingWindow`] | the limit per period if requests come evenly, up to twice the limit at worst; with `n` segments, at most the limit in any span one segment shorter than the period | smoothed | large limits for which a window's edge matters |
+//! | [`SlidingWindow`] | the limit per period if requests come evenly, up to twice the limit at worst; with `n` segments, at most the limit in any span one segment shorter than the period | smoothed | limits for which a window's edge matters |
 //! | [`Concurrency`] | at most the limit **concurrently** | no edge | exports, uploads, jobs, connections |
 //! | [`SlidingLog`] | at most the limit in **any** span as long as the period, exactly | no edge | small limits that must be exact |
 //!

@@ -12,13 +12,13 @@ use crate::base::{Error, Quota};
 ///
 /// The period is divided into [`segments`](Self::segments) that follow the clock. The current segment and
 /// those before it, as many as the period has, count in full. The next older one counts by the share of it
-/// that is still inside the window, as if its requests had come evenly. With one segment, the default, this
-/// is the sliding window counter that many services use.
+/// that is still inside the window, as if its requests had come evenly, rounded down to whole units. With one
+/// segment, the default, this is the sliding window counter that many services use.
 ///
 /// * **Promise**: in any span that is one segment shorter than the period, at most the limit. (With one
 ///   segment, that span is empty.) A span of the whole period can have more if the requests of the oldest
-///   segment came late in it: at worst twice the limit, if all of them came at its end. Requests that come
-///   evenly get the limit.
+///   segment came late in it: at worst twice the limit, if all of them came at its end. Requests of one unit
+///   that come evenly, at any rate below the limit, are all admitted.
 /// * **Source**: the sliding window counter, in the form with sub-windows.
 /// * **Cost in Redis**: one string per key, of 23 bytes, and 5 for each of at most `segments` + 1 segments.
 ///   GET; SETRANGE or SET if units are charged.
@@ -151,13 +151,19 @@ impl OpenCells {
     fn used(&self) -> u64 {
         let (full, sliding) = self.full_and_sliding();
         let share = u128::from(sliding) * u128::from(self.width - self.elapsed);
-        // The value is at most `sliding`, so it fits.
-        full + share.div_ceil(u128::from(self.width)) as u64
+        // Rounded down. Otherwise requests that come evenly below the limit could be denied. The value is at
+        // most `sliding`, so it fits.
+        full + (share / u128::from(self.width)) as u64
     }
 
-    fn reset(&self) -> u64 {
-        let newest = self.counts.iter().position(|units| *units > 0);
-        newest.map_or(0, |age| (self.counts.len() - age) as u64 * self.width - self.elapsed)
+    /// Returns the microseconds until no unit counts, after a charge of `cost`.
+    fn reset(&self, cost: u64) -> u64 {
+        let units = |(age, units): (u64, &u64)| (age, *units + if age == 0 { cost } else { 0 });
+        let newest = (0..).zip(&self.counts).map(units).find(|(_, units)| *units > 0);
+        newest.map_or(0, |(age, units)| {
+            let cells = self.counts.len() as u64 - age;
+            (cells * self.width - kept(self.width, units, 0)).saturating_sub(self.elapsed)
+        })
     }
 
     /// Returns the microseconds until at most `room` units count.
@@ -166,9 +172,7 @@ impl OpenCells {
         for (passed, sliding) in (0_u64..).zip(self.counts.iter().rev()) {
             if full <= room {
                 let inside = if *sliding > room - full {
-                    let kept = u128::from(room - full) * u128::from(self.width) / u128::from(*sliding);
-                    // The value is below the width, because `sliding` is above the room.
-                    self.width - kept as u64
+                    self.width - kept(self.width, *sliding, room - full)
                 } else {
                     0
                 };
@@ -179,6 +183,13 @@ impl OpenCells {
         }
         unreachable!("no units count after all cells have passed")
     }
+}
+
+/// Returns the longest rest of the sliding cell of which at most `room` of its `units` count.
+fn kept(width: u64, units: u64, room: u64) -> u64 {
+    let share = (u128::from(room) + 1) * u128::from(width) - 1;
+    // The value is below the width, because `units` is above the room.
+    (share / u128::from(units)) as u64
 }
 
 impl Counter for SlidingWindow {
@@ -205,11 +216,9 @@ impl Counter for SlidingWindow {
 
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
         let window = open(arguments, state, now);
-        let reset = window.reset();
+        let reset = window.reset(0);
         let before = Gauge { remaining: window.limit.saturating_sub(window.used()), reset };
-        let reset_after =
-            if cost > 0 { window.counts.len() as u64 * window.width - window.elapsed } else { reset };
-        Plan::of(cost, window.limit, before, reset_after, window.stale && reset > 0, || {
+        Plan::of(cost, window.limit, before, window.reset(cost), window.stale && reset > 0, || {
             window.wait_for(window.limit - cost)
         })
         .marked(window.started + window.width - 1)
@@ -233,7 +242,7 @@ impl Counter for SlidingWindow {
             }
             Change::Repair | Change::Renew(..) | Change::RefundOf(..) => {}
         }
-        let lifetime = window.reset();
+        let lifetime = window.reset(0);
         let OpenCells { started, width, counts, .. } = window;
         // Drop the oldest cells without units.
         let kept = counts.iter().rposition(|units| *units > 0).map_or(0, |oldest| oldest + 1);

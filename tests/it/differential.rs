@@ -1109,11 +1109,11 @@ async fn a_merged_cell_holds_the_most_units_that_fit() {
         assert!(!limiter.check(&narrow, &key, limit / 10 * 9).await.unwrap().verdict().is_denied(), "{name}");
         assert_eq!(limiter.peek(&wide, &key, 0).await.unwrap().remaining(), Some(0), "{name}");
     }
-    // Half of the merged cell still counts, rounded up.
+    // Half of the merged cell still counts, rounded down.
     clock.advance(Duration::from_secs(7_100));
     for (name, limiter) in &stores {
         let remaining = limiter.peek(&wide, &key, 0).await.unwrap().remaining();
-        assert_eq!(remaining, Some(limit - (1 << 39)), "{name}");
+        assert_eq!(remaining, Some(limit - (1 << 39) + 1), "{name}");
     }
 }
 

@@ -228,7 +228,7 @@ impl Judge {
                 let now = time / width;
                 let in_cell = |cell: u64| self.windows.get(&cell).copied().unwrap_or(0);
                 let whole: u64 = (now + 1 - cells..=now).map(in_cell).sum();
-                let sliding = (in_cell(now - cells) * (width - time % width)).div_ceil(width);
+                let sliding = in_cell(now - cells) * (width - time % width) / width;
                 assert!(whole + sliding <= limit, "{whole} and {sliding} of {limit} at {time}");
                 time / width
             }

@@ -72,6 +72,7 @@ mod several_units;
 mod shadow;
 mod shaping;
 mod silent_connections;
+mod sliding_window;
 mod spans;
 mod standards;
 mod store_failure;

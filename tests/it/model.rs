@@ -564,7 +564,7 @@ impl View {
             | Counting::Aligned(_)
             | Counting::Calendar(_)
             | Counting::Log
-            | Counting::Cells(_) => self.used(rule, now).leaves_room(i128::from(rule.limit), cost),
+            | Counting::Cells(_) => self.used(rule, now).whole() + cost <= i128::from(rule.limit),
             _ => {
                 let (since, units) = self.account.entries[0];
                 let drained = paid(rule, since, now).leaves(units, 0);
@@ -623,7 +623,7 @@ impl View {
             | Counting::Aligned(_)
             | Counting::Calendar(_)
             | Counting::Log
-            | Counting::Cells(_) => self.used(rule, now).numerator == 0,
+            | Counting::Cells(_) => self.used(rule, now).whole() == 0,
             _ => {
                 let (since, units) = self.account.entries[0];
                 paid(rule, since, now).leaves(units, 0)
@@ -843,11 +843,6 @@ impl Fraction {
     /// As something paid: whether at most `rest` of `owed` are left.
     fn leaves(self, owed: i128, rest: i128) -> bool {
         (owed - rest) * self.denominator <= self.numerator
-    }
-
-    /// As something used: whether `cost` more fit into `limit`.
-    fn leaves_room(self, limit: i128, cost: i128) -> bool {
-        self.numerator + cost * self.denominator <= limit * self.denominator
     }
 }
 

@@ -83,7 +83,7 @@ async fn the_longest_wait_is_a_setting() {
 }
 
 #[tokio::test]
-async fn what_is_no_denial_has_the_vendors_name_for_it_and_no_error_of_the_store() {
+async fn another_rejection_has_the_vendors_name_for_it_and_no_error_of_the_store() {
     let unidentified = |kind| Rejection::Unidentified(Error::new(kind, "no api key"));
     let unavailable = Rejection::Unavailable(Error::new(ErrorKind::StoreTimeout, "secret"));
     let rows = [

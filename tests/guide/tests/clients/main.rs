@@ -77,7 +77,7 @@ async fn they_wait_as_long_as_a_denial_states() {
 
 /// Why the guide tells their users to set a longest wait: otherwise, this would take hours, or minutes.
 #[tokio::test]
-async fn they_wait_no_longer_than_they_are_told_to() {
+async fn they_wait_no_longer_than_their_setting() {
     for client in CLIENTS {
         let (answers, got) = exchange(client, Duration::from_secs(864_000), 1).await;
         assert_eq!(statuses(&answers), [(200, None), (429, Some(864_000)), (200, None)], "{client}");

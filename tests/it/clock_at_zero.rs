@@ -42,7 +42,7 @@ async fn both_stores_decide_alike_at_the_beginning_of_time() {
                         1 => limiter.refund(&decision, 1).await.unwrap().remaining(),
                         _ => None,
                     };
-                    (outcome.verdict().clone(), outcome.remaining(), outcome.reset_after(), refunded)
+                    (outcome.verdict(), outcome.remaining(), outcome.reset_after(), refunded)
                 };
                 assert_eq!(
                     of(&redis).await,

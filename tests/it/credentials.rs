@@ -107,7 +107,7 @@ async fn a_provider_whose_credentials_are_never_accepted_is_called_once_a_second
     let (server, vault) = (RedisServer::start(), Vault::default());
     add_user(&server, "app", "one");
     let begun = Instant::now();
-    let store = RedisStore::builder().credentials(vault.clone()).connect_lazy(&server.url()).unwrap();
+    let store = RedisStore::builder().credentials(vault.clone()).connect_lazy(server.url()).unwrap();
     let limiter = Limiter::new(store);
     let text = Mutex::new(String::new());
     let is_called_often = async || {
@@ -180,7 +180,7 @@ async fn a_provider_that_panics_has_failed() {
                 Ok(Credentials::new("app", "secret"))
             }
         };
-        let store = RedisStore::builder().credentials(provider).connect_lazy(&server.url()).unwrap();
+        let store = RedisStore::builder().credentials(provider).connect_lazy(server.url()).unwrap();
         let (limiter, policy) = (Limiter::new(store), plan());
         let texts = Mutex::new(Vec::new());
         let is_decided = async || {

@@ -98,7 +98,7 @@ async fn connections_that_are_closed_during_their_setup_are_opened_again() {
         proxy.close_next(closes);
         let store = match name {
             "connect" => settings().connect(&proxy.url()).await.unwrap(),
-            "connect_lazy" => settings().connect_lazy(&proxy.url()).unwrap(),
+            "connect_lazy" => settings().connect_lazy(proxy.url()).unwrap(),
             _ => {
                 let manager = RedisConnectionManager::new(proxy.url()).unwrap();
                 settings().build(Pool::builder().test_on_check_out(false).build_unchecked(manager)).unwrap()

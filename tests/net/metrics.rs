@@ -560,15 +560,15 @@ impl metrics::Recorder for Panicking {
     }
     fn register_counter(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Counter {
         self.call();
-        metrics::Counter::from_arc(Arc::new(Panicking(self.0)))
+        metrics::Counter::from_arc(Arc::new(Self(self.0)))
     }
     fn register_gauge(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Gauge {
         self.call();
-        metrics::Gauge::from_arc(Arc::new(Panicking(self.0)))
+        metrics::Gauge::from_arc(Arc::new(Self(self.0)))
     }
     fn register_histogram(&self, _: &metrics::Key, _: &metrics::Metadata<'_>) -> metrics::Histogram {
         self.call();
-        metrics::Histogram::from_arc(Arc::new(Panicking(self.0)))
+        metrics::Histogram::from_arc(Arc::new(Self(self.0)))
     }
 }
 

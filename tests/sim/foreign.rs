@@ -62,7 +62,8 @@ impl Store for Around {
         }
         // Before anything is sent, or once there is an answer. The renewals of one permit could be the ones that panic
         // before, so that it expires.
-        let is_late = action == Action::Renew || self.calls.load(Ordering::Relaxed) / self.every % 2 == 0;
+        let is_late =
+            action == Action::Renew || (self.calls.load(Ordering::Relaxed) / self.every).is_multiple_of(2);
         assert!(is_late, "{ON_PURPOSE}");
         let answer = self.store.decide(action, charges);
         Answer::pending(async move {

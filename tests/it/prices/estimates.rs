@@ -145,7 +145,7 @@ fn a_tier_that_may_be_dearer_than_the_prices_makes_no_call() {
     assert_eq!(call(&desk.meter, priority), Some(CallError::UnknownTier("priority".into())));
     assert_eq!(call(&desk.meter, r#""speed": "fast""#), Some(CallError::UnknownTier("fast".into())));
     assert!(matches!(call(&desk.meter, r#""Service_Tier": "priority""#), Some(CallError::InvalidRequest(_))));
-    assert_eq!(call(&desk.meter.clone().accept_tier("priority"), priority), None);
+    assert_eq!(call(&desk.meter.accept_tier("priority"), priority), None);
     assert_eq!(
         CallError::UnknownTier("priority".into()).to_string(),
         r#"the service tier "priority" is not available"#

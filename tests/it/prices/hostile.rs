@@ -303,8 +303,8 @@ async fn a_hostile_client_of_the_gateway_is_billed_at_most_its_limit() {
             admitted += attack(&app, &limiter, &vendor, requests).await;
         }
         let billed = vendor.billed();
-        println!("{store}: {admitted} of {} calls admitted, {billed} of 2,000,000 billed", 2 * CALLS);
-        assert!(billed <= 2_000_000 && billed >= 1_000_000, "{store}: {billed} by {admitted}");
+        eprintln!("{store}: {admitted} of {} calls admitted, {billed} of 2,000,000 billed", 2 * CALLS);
+        assert!((1_000_000..=2_000_000).contains(&billed), "{store}: {billed} by {admitted}");
     }
 }
 
@@ -374,11 +374,11 @@ async fn a_hostile_client_of_any_interface_is_billed_at_most_its_limit() {
                 admitted += attack(&app, &limiter, &vendor, requests).await;
             }
             let billed = vendor.billed();
-            println!(
+            eprintln!(
                 "{form}, {store}: {admitted} of {} calls admitted, {billed} of {LIMIT} billed",
                 2 * CALLS
             );
-            assert!(billed <= LIMIT && billed >= LIMIT / 2, "{form}, {store}: {billed} by {admitted}");
+            assert!((LIMIT / 2..=LIMIT).contains(&billed), "{form}, {store}: {billed} by {admitted}");
         }
     }
 }
@@ -407,7 +407,7 @@ async fn a_client_that_teaches_short_answers_is_billed_at_most_four_times_its_li
                 admitted += attack(&app, &limiter, &vendor, (0..500).map(|_| request(long))).await;
             }
             let billed = vendor.billed();
-            println!(
+            eprintln!(
                 "{store}: {admitted} of 1,000 calls admitted, {billed} of {LIMIT} billed, at most {most} times"
             );
             assert!(billed <= most * LIMIT && billed > LIMIT, "{store}: {billed} by {admitted}");

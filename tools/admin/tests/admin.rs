@@ -114,7 +114,7 @@ impl Operator {
 }
 
 fn login() -> Policy {
-    Policy::new("login", Quota::new(5, std::time::Duration::from_secs(604_800)))
+    Policy::new("login", Quota::new(5, Duration::from_secs(604_800)))
 }
 
 fn daily() -> Policy {
@@ -360,8 +360,8 @@ async fn keys_are_banned_listed_and_unbanned() {
 async fn a_locked_out_client_is_unlocked_by_one_command() {
     let server = RedisServer::start();
     let limiter = Limiter::new(connect(&server).await);
-    let banning = Policy::new("banning", Quota::new(10, std::time::Duration::from_secs(604_800)))
-        .penalty(Penalty::after(1, std::time::Duration::from_secs(3_600)));
+    let banning = Policy::new("banning", Quota::new(10, Duration::from_secs(604_800)))
+        .penalty(Penalty::after(1, Duration::from_secs(3_600)));
     let operator = Operator::new(&["--redis", &server.url()]);
     let policies =
         "[[policies]]\nname = 'banning'\nquota = '10/week'\npenalty = { after = 1, within = '1h' }\n";

@@ -147,7 +147,8 @@
 //! # What clients see
 //!
 //! [`ApiErrors`] answers a rejected call in the form of the vendor, so the vendor's library shows the reason, and does
-//! not sleep until the end of a month. The guide [`clients`](tower_ratelimit::guide::clients) has what real clients do.
+//! not sleep until the end of a month. The guide
+//! [`clients`](https://docs.rs/tower-ratelimit/latest/tower_ratelimit/guide/clients/) has what real clients do.
 //!
 //! # Files
 //!

@@ -127,14 +127,10 @@ local function newest_of(body)
   return byte and math.floor((byte - 1) / CELL)
 end
 
--- Returns the microseconds until no unit counts: until less than one of the newest cell is inside the window.
+-- Returns the microseconds until all cells have left the window.
 local function reset_of(window, body, elapsed)
-  local newest, rest = newest_of(body), window.width - 1
-  if not newest then
-    return 0
-  end
-  local units = cell_at(body, newest)
-  return math.max(0, (window.cells + 1 - newest) * window.width - (rest - rest % units) / units - elapsed)
+  local newest = newest_of(body)
+  return newest and (window.cells + 1 - newest) * window.width - elapsed or 0
 end
 
 -- Returns the microseconds until at most `room` units count; nil where the cells do not have that many. `full` units are in
@@ -182,9 +178,8 @@ local function decide(window, cost, latest, sum, text)
     local reset = reset_of(window, body, elapsed)
     return 0, free, reset, 0, mark, stale and reset > 0 and reset or nil, state_of_cells(window, body, sum, started)
   end
-  local units = cell_at(body, 0) + cost
-  local reset = (cells + 1) * width - elapsed - (width - 1 - (width - 1) % units) / units
-  body = pack('>I5', units) .. string.sub(body, CELL + 1)
+  local reset = (cells + 1) * width - elapsed
+  body = pack('>I5', cell_at(body, 0) + cost) .. string.sub(body, CELL + 1)
   return 0, free - cost, reset, 0, mark, reset, state_of_cells(window, body, sum + cost, started)
 end
 

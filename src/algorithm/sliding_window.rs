@@ -156,14 +156,10 @@ impl OpenCells {
         full + (share / u128::from(self.width)) as u64
     }
 
-    /// Returns the microseconds until no unit counts, after a charge of `cost`.
-    fn reset(&self, cost: u64) -> u64 {
-        let units = |(age, units): (u64, &u64)| (age, *units + if age == 0 { cost } else { 0 });
-        let newest = (0..).zip(&self.counts).map(units).find(|(_, units)| *units > 0);
-        newest.map_or(0, |(age, units)| {
-            let cells = self.counts.len() as u64 - age;
-            (cells * self.width - kept(self.width, units, 0)).saturating_sub(self.elapsed)
-        })
+    /// Returns the microseconds until all cells have left the window.
+    fn reset(&self) -> u64 {
+        let newest = self.counts.iter().position(|units| *units > 0);
+        newest.map_or(0, |age| (self.counts.len() - age) as u64 * self.width - self.elapsed)
     }
 
     /// Returns the microseconds until at most `room` units count.
@@ -172,7 +168,10 @@ impl OpenCells {
         for (passed, sliding) in (0_u64..).zip(self.counts.iter().rev()) {
             if full <= room {
                 let inside = if *sliding > room - full {
-                    self.width - kept(self.width, *sliding, room - full)
+                    // The longest rest of the cell of which at most the room counts. The value is below the
+                    // width, because `sliding` is above the room.
+                    let kept = u128::from(room - full + 1) * u128::from(self.width) - 1;
+                    self.width - (kept / u128::from(*sliding)) as u64
                 } else {
                     0
                 };
@@ -183,13 +182,6 @@ impl OpenCells {
         }
         unreachable!("no units count after all cells have passed")
     }
-}
-
-/// Returns the longest rest of the sliding cell of which at most `room` of its `units` count.
-fn kept(width: u64, units: u64, room: u64) -> u64 {
-    let share = (u128::from(room) + 1) * u128::from(width) - 1;
-    // The value is below the width, because `units` is above the room.
-    (share / u128::from(units)) as u64
 }
 
 impl Counter for SlidingWindow {
@@ -216,9 +208,11 @@ impl Counter for SlidingWindow {
 
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
         let window = open(arguments, state, now);
-        let reset = window.reset(0);
+        let reset = window.reset();
         let before = Gauge { remaining: window.limit.saturating_sub(window.used()), reset };
-        Plan::of(cost, window.limit, before, window.reset(cost), window.stale && reset > 0, || {
+        let reset_after =
+            if cost > 0 { window.counts.len() as u64 * window.width - window.elapsed } else { reset };
+        Plan::of(cost, window.limit, before, reset_after, window.stale && reset > 0, || {
             window.wait_for(window.limit - cost)
         })
         .marked(window.started + window.width - 1)
@@ -242,7 +236,7 @@ impl Counter for SlidingWindow {
             }
             Change::Repair | Change::Renew(..) | Change::RefundOf(..) => {}
         }
-        let lifetime = window.reset(0);
+        let lifetime = window.reset();
         let OpenCells { started, width, counts, .. } = window;
         // Drop the oldest cells without units.
         let kept = counts.iter().rposition(|units| *units > 0).map_or(0, |oldest| oldest + 1);

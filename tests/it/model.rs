@@ -623,7 +623,7 @@ impl View {
             | Counting::Aligned(_)
             | Counting::Calendar(_)
             | Counting::Log
-            | Counting::Cells(_) => self.used(rule, now).whole() == 0,
+            | Counting::Cells(_) => self.used(rule, now).numerator == 0,
             _ => {
                 let (since, units) = self.account.entries[0];
                 paid(rule, since, now).leaves(units, 0)

@@ -41,6 +41,7 @@ models:
     cached_input: "1.25"
     cache_write: 0.000001
     output: 10
+    count_text: true
 "#;
 
 fn prices() -> Prices {

@@ -309,7 +309,7 @@ impl Wake for PanickingWaker {
 /// A lane wakes the callers of a batch.
 #[tokio::test]
 async fn a_waker_that_panics_stops_no_batch() {
-    let (_server, limiter) = support::on_redis().await;
+    let (server, limiter) = support::on_redis().await;
     let policy = day("p", 1_000_000);
     let wakes = Arc::new(PanickingWaker(Mutex::default()));
     let waker = Waker::from(wakes.clone());
@@ -319,13 +319,16 @@ async fn a_waker_that_panics_stops_no_batch() {
             let (limiter, policy) = (limiter.clone(), policy.clone());
             others.spawn(async move { limiter.check(&policy, &Key::new(format!("{number}")), 1).await });
         }
-        // Their tasks poll a lane, so that the runtime does not wake the waker itself.
+        // Their tasks poll a lane, so that the runtime does not wake the waker itself. It is open for as long as Redis does
+        // not answer.
+        server.signal("STOP");
         tokio::task::yield_now().await;
         for _ in 0..8 {
             let mut answer = limiter.check(&policy, &Key::new("kept"), 0);
             assert!(Pin::new(&mut answer).poll(&mut Context::from_waker(&waker)).is_pending());
             kept.push(answer);
         }
+        server.signal("CONT");
         while let Some(decided) = others.join_next().await {
             let decided = decided.unwrap().unwrap();
             assert_eq!(decided.source(), DecisionSource::Store, "{round}: {:?}", decided.failure());

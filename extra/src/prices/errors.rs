@@ -62,7 +62,8 @@ use super::Api;
 /// assert_eq!(rejection.headers()["x-should-retry"], "false");
 /// # }
 /// let body = rejection.into_body().collect().await.unwrap().to_bytes();
-/// assert!(body.starts_with(br#"{"type":"error","error":{"type":"rate_limit_error","message":"over the rate limit"#));
+/// let body: serde_json::Value = serde_json::from_slice(&body)?;
+/// assert_eq!((&body["type"], &body["error"]["type"]), (&"error".into(), &"rate_limit_error".into()));
 /// # Ok(())
 /// # }
 /// ```

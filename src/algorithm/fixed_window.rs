@@ -36,6 +36,9 @@ use crate::base::{CalendarPeriod, Error, Quota};
 /// * **Weakness**: a client can use the limit at the end of one window and again at the start of the next:
 ///   twice the limit within a moment. Aligned windows also make all clients retry in the same second. If that
 ///   is a problem, use [`Gcra`](crate::algorithm::Gcra).
+/// * **A wrong clock of the server**: if the clock steps back over the start of an aligned window, a key that is
+///   used then has its units in the earlier window, and the whole limit again once the clock is right. A budget for
+///   a month needs a server whose clock is right when it starts.
 ///
 /// # Errors
 ///

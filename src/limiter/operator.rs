@@ -104,6 +104,10 @@ impl Operator {
     /// [`Concurrency`](crate::algorithm::Concurrency) policy, requests that are still running count again
     /// once their permits are renewed, within a third of the period.
     ///
+    /// Refunds, reservations and settlement tokens of requests from before a reset can return units of later
+    /// requests, so a key with such requests can use up to twice its quota. The same holds if Redis loses the
+    /// key.
+    ///
     /// # Errors
     ///
     /// The failure of the store. The policy's [`FailureMode`](crate::FailureMode) does not apply: if the

@@ -1,18 +1,14 @@
 //! A wrong address, password or permission is an error that names the remedy and shows no part of a password.
 
-use std::{
-    io::{self, Write},
-    sync::{Arc, Mutex, atomic::Ordering::Relaxed},
-};
+use std::sync::{Mutex, atomic::Ordering::Relaxed};
 
 use futures_util::future::join_all;
-use support::{Directory, RedisServer, eventually, fake_server, listen_with, settings, table::rows};
+use support::{Directory, Lines, RedisServer, eventually, fake_server, settings, table::rows};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
 };
 use tower_ratelimit::{Key, Limiter, Policy, Quota, RedisStore};
-use tracing_subscriber::fmt::MakeWriter;
 
 /// A server that answers each connection with `reply` once it is sent something, or only reads.
 async fn answering(reply: Option<&'static str>) -> u16 {
@@ -33,25 +29,6 @@ async fn answering(reply: Option<&'static str>) -> u16 {
     port
 }
 
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        Write::write(&mut *self.0.lock().unwrap(), bytes)
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Self;
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
 /// Fails if `text` has a part of the password. All passwords of this file consist of these parts.
 fn assert_no_secret(name: &str, text: &str) {
     for part in ["hunter", "tiger", "h%75nter"] {
@@ -61,10 +38,7 @@ fn assert_no_secret(name: &str, text: &str) {
 
 #[tokio::test]
 async fn each_wrong_configuration_is_an_error_with_its_remedy_and_without_the_password() {
-    let lines = Lines::default();
-    let subscriber =
-        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(lines.clone()).finish();
-    let _guard = listen_with(subscriber);
+    let (lines, _listening) = Lines::listen();
 
     let open = RedisServer::start();
     let locked = RedisServer::with(&["--requirepass", "right"]);
@@ -106,7 +80,7 @@ async fn each_wrong_configuration_is_an_error_with_its_remedy_and_without_the_pa
         }
     }))
     .await;
-    let lines = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+    let lines = lines.text();
     assert!(lines.contains("outage"), "{lines}");
     assert_no_secret("the log", &lines);
 }
@@ -133,9 +107,7 @@ async fn a_server_that_accepts_no_connection_states_why() {
                 assert!(!error.contains("TLS") && !error.contains("check the URL"), "{error}");
             }
         }
-        let lines = Lines::default();
-        let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).with_ansi(false).finish();
-        let _guard = listen_with(subscriber);
+        let (lines, _listening) = Lines::listen();
         let store = RedisStore::builder().connect_lazy(format!("redis://{address}")).unwrap();
         let limiter = Limiter::new(store);
         let text = Mutex::new(String::new());
@@ -143,7 +115,7 @@ async fn a_server_that_accepts_no_connection_states_why() {
             let decision =
                 limiter.check(&Policy::new("p", Quota::per_hour(5)), &Key::new("k"), 1).await.unwrap();
             *text.lock().unwrap() = decision.failure().map(ToString::to_string).unwrap_or_default();
-            let log = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
+            let log = lines.text();
             text.lock().unwrap().contains(expected) && log.contains(expected)
         };
         assert!(eventually(is_stated).await, "{}", text.lock().unwrap());

@@ -1,7 +1,6 @@
 //! Log lines, and what they never contain.
 
 use std::{
-    io::{self, Write},
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -14,9 +13,9 @@ use axum::{
 use http::{Method, Request};
 use http_body_util::Full;
 use support::{
-    Directory, Down, RedisServer, day, eventually,
+    Directory, Down, Lines, RedisServer, day, eventually,
     inner::{ask, get, text},
-    listen_with, on_redis, redis_store, settings, store,
+    on_redis, redis_store, settings, store,
 };
 use tokio::{net::TcpListener, time::sleep};
 use tower::{Layer as _, ServiceExt as _};
@@ -35,45 +34,8 @@ use tower_ratelimit_extra::{
     lookup::Lookup,
     prices::{Api, Price, Prices, UsageMeter},
 };
-use tracing_subscriber::fmt::MakeWriter;
 
 use crate::admin::router::Operator;
-
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Lines {
-    fn with(&self, what: &str) -> usize {
-        self.text().lines().filter(|line| line.contains(what)).count()
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-    }
-}
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Self;
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
-fn listen() -> (Lines, tracing::subscriber::DefaultGuard) {
-    let lines = Lines::default();
-    let subscriber =
-        tracing_subscriber::fmt().with_max_level(tracing::Level::TRACE).with_writer(lines.clone()).finish();
-    (lines, listen_with(subscriber))
-}
 
 #[tokio::test]
 async fn an_eviction_policy_that_evicts_limits_is_one_warning_when_the_service_starts() {
@@ -87,7 +49,7 @@ async fn an_eviction_policy_that_evicts_limits_is_one_warning_when_the_service_s
     ];
     for (arguments, warnings) in rows {
         let server = RedisServer::with(arguments);
-        let (lines, _guard) = listen();
+        let (lines, _guard) = Lines::listen();
         store(&server).await;
         let seen = lines.with("set maxmemory-policy to volatile-ttl");
         assert_eq!(seen, warnings, "{arguments:?}: {}", lines.text());
@@ -100,7 +62,7 @@ async fn an_eviction_policy_that_the_user_may_not_see_is_a_warning_with_the_reme
     let rule = store(&server).await.acl_rule();
     for (name, more, unknown, harmful) in [("less", "", 1, 0), ("more", " +info", 0, 1)] {
         let url = server.user(name, &format!("{rule}{more}"));
-        let (lines, _guard) = listen();
+        let (lines, _guard) = Lines::listen();
         settings().connect(&url).await.unwrap();
         let remedy = "the eviction policy of Redis is unknown, so it may forget exhausted limits: run ACL SETUSER <user> +info";
         assert_eq!(
@@ -120,7 +82,7 @@ async fn an_invalid_file_of_policies_is_one_warning_and_not_one_for_each_read() 
         std::fs::write(&path, format!("[[policies]]\nname = \"api\"\nquota = \"{quota}\"\n")).unwrap();
     };
     let five_minutes = async || sleep(Duration::from_secs(300)).await;
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     write("1/s");
     let _live = LivePolicies::file(&path).unwrap();
     let stay = "the policies stay as they are";
@@ -161,7 +123,7 @@ async fn a_file_that_moves_the_switch_is_logged_with_the_position_that_the_switc
     };
     write("on").await;
     let live = LivePolicies::file(&path).unwrap();
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     let moved = "the switch of enforcement moved";
     // In an emergency, by the router for operators.
     live.enforcement().set(Enforcement::Off);
@@ -178,7 +140,7 @@ async fn a_file_that_moves_the_switch_is_logged_with_the_position_that_the_switc
 #[tokio::test]
 async fn a_blocklist_that_is_lost_or_that_no_layer_has_is_a_warning() {
     let (server, store) = redis_store().await;
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     let list = Blocklist::redis(&store).await.unwrap().poll_every(Duration::from_millis(20));
     let api = Policy::new("api", Quota::per_hour(2));
     let operator = Operator::of(Admin::new(store, api).blocklist(&list).router()).await;
@@ -218,7 +180,7 @@ async fn changes_of_live_policies_are_logged_and_what_weakens_limits_at_warn() {
             .penalty(Penalty::manual())
             .failure_mode(FailureMode::Closed),
     ];
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     let live = LivePolicies::redis(&store, defaults).await.unwrap().poll_every(Duration::from_millis(20));
     let edit = |words: &[&str]| {
         let _: redis::Value = server.command(words);
@@ -255,7 +217,7 @@ async fn an_intermittent_outage_is_one_line() {
     let policy = Policy::new("api", Quota::per_day(1));
     let (over, fresh) = (Key::new("secret-over"), Key::new("secret-fresh"));
     limiter.check(&policy, &over, 1).await.unwrap();
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     // Denials write nothing and succeed, admissions fail.
     let () = server.command(&["CONFIG", "SET", "maxmemory", "1"]);
     for _ in 0..20 {
@@ -275,7 +237,7 @@ async fn an_outage_names_the_server_and_the_cause_and_says_when_the_cause_change
     let policy = Policy::new("api", Quota::per_day(1_000));
     let key = Key::new("secret-key");
     limiter.check(&policy, &key, 1).await.unwrap();
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     server.signal("STOP");
     while lines.with("outage") == 0 {
         limiter.check(&policy, &key, 1).await.unwrap();
@@ -303,7 +265,7 @@ async fn one_late_answer_does_not_begin_an_outage_in_the_log() {
     let limiter = Limiter::new(impatient.connect(&server.url()).await.unwrap());
     let (policy, key) = (Policy::new("api", Quota::per_day(1_000)), Key::new("alice"));
     limiter.check(&policy, &key, 1).await.unwrap();
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     server.signal("STOP");
     let late = limiter.check(&policy, &key, 1).await.unwrap();
     assert_eq!(late.failure().unwrap().kind(), ErrorKind::StoreTimeout);
@@ -326,7 +288,7 @@ async fn an_outage_ends_without_traffic_and_the_first_decision_after_it_is_made_
         decision.failure().map(Error::kind)
     };
     for kind in ["killed", "stopped"] {
-        let (lines, _guard) = listen();
+        let (lines, _guard) = Lines::listen();
         if kind == "killed" {
             server.kill()
         } else {
@@ -353,7 +315,7 @@ async fn an_outage_ends_without_traffic_and_the_first_decision_after_it_is_made_
 
 #[tokio::test]
 async fn a_setup_error_is_one_line_that_says_what_to_do() {
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     let layer = RateLimitLayer::new(MemoryStore::new(), Policy::new("p", Quota::per_day(1)), PeerIp::new());
     for _ in 0..5 {
         let response = ask(&layer, get()).await;
@@ -367,7 +329,7 @@ async fn a_setup_error_is_one_line_that_says_what_to_do() {
 
 #[tokio::test]
 async fn denials_are_logged_with_their_policy_and_without_the_identity() {
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     let key = Header::new("x-api-key");
     let layer = RateLimitLayer::new(MemoryStore::new(), Policy::new("api", Quota::per_day(1)), key);
     for _ in 0..3 {
@@ -390,7 +352,7 @@ async fn denials_are_logged_with_their_policy_and_without_the_identity() {
 #[tokio::test]
 async fn two_layers_of_which_one_reports_a_denial_cause_no_warning() {
     for denies in ["outer", "inner"] {
-        let (lines, _guard) = listen();
+        let (lines, _guard) = Lines::listen();
         let store = MemoryStore::new();
         let layer = |place| {
             let mut rules = Rules::from(Rule::new(Policy::new("api", Quota::per_day(100)), Key::new("all")));
@@ -415,7 +377,7 @@ async fn two_layers_of_which_one_reports_a_denial_cause_no_warning() {
 async fn two_layers_with_one_policy_are_one_warning_that_names_it() {
     let rows = [("one policy", "api", 1), ("two policies", "other", 0)];
     for (name, inner, warnings) in rows {
-        let (lines, _guard) = listen();
+        let (lines, _guard) = Lines::listen();
         let store = MemoryStore::new();
         let layer = |name| {
             let policy = Policy::new(name, Quota::per_day(100));
@@ -437,7 +399,7 @@ async fn two_layers_with_one_policy_are_one_warning_that_names_it() {
 
 #[tokio::test]
 async fn what_a_layer_that_only_reports_would_deny_is_logged_as_such() {
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     let layer =
         RateLimitLayer::new(MemoryStore::new(), Policy::new("api", Quota::per_day(1)), Key::new("all"));
     let reporting = layer.clone().enforcement(Enforcement::ReportOnly);
@@ -450,7 +412,7 @@ async fn what_a_layer_that_only_reports_would_deny_is_logged_as_such() {
 
 #[tokio::test]
 async fn identities_that_are_temporarily_unavailable_are_one_warning_and_no_setup_error() {
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     let unavailable = |_: &http::request::Parts| -> Result<Key, Error> {
         Err(Error::new(ErrorKind::IdentityUnavailable, "the session store is unavailable"))
     };
@@ -466,7 +428,7 @@ async fn identities_that_are_temporarily_unavailable_are_one_warning_and_no_setu
 
 #[tokio::test]
 async fn clients_without_an_identity_cause_no_warning_of_an_outage() {
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     let policy = Policy::new("api", Quota::per_day(1));
     let layer = RateLimitLayer::new(MemoryStore::new(), policy, Header::new("x-api-key"));
     for _ in 0..3 {
@@ -491,7 +453,7 @@ async fn the_peer_address_as_a_key_behind_a_proxy_is_one_warning_that_says_what_
     let headers =
         [("x-forwarded-for", "203.0.113.7"), ("forwarded", "for=203.0.113.7"), ("x-real-ip", "203.0.113.7")];
     for (name, value) in headers {
-        let (lines, _guard) = listen();
+        let (lines, _guard) = Lines::listen();
         let (key, direct) = (PeerIp::new(), through("10.0.0.1:80", &[]));
         key.extract(&direct).await.unwrap();
         assert_eq!(lines.text(), "");
@@ -513,7 +475,7 @@ async fn the_peer_address_as_a_key_behind_a_proxy_is_one_warning_that_says_what_
 
 #[tokio::test]
 async fn a_header_that_first_appears_after_a_thousand_requests_causes_no_warning() {
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     let key = PeerIp::new();
     for _ in 0..1_000 {
         key.extract(&through("10.0.0.1:80", &[])).await.unwrap();
@@ -524,7 +486,7 @@ async fn a_header_that_first_appears_after_a_thousand_requests_causes_no_warning
 
 #[tokio::test]
 async fn a_peer_that_the_server_does_not_provide_is_an_error_and_no_warning_of_a_proxy() {
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     let mut request = through("10.0.0.1:80", &[("x-forwarded-for", "203.0.113.7")]);
     request.extensions.clear();
     assert_eq!(PeerIp::new().extract(&request).await.unwrap_err().kind(), ErrorKind::MissingSetup);
@@ -549,7 +511,7 @@ async fn a_trusted_proxy_without_a_usable_header_is_one_warning_that_says_what_t
         ("turned off", networks().without_warning(), "10.0.0.1:80", &[], 0),
     ];
     for (name, key, peer, headers, warnings) in rows {
-        let (lines, _guard) = listen();
+        let (lines, _guard) = Lines::listen();
         let clone = key.clone();
         for _ in 0..5 {
             key.extract(&through(peer, headers)).await.unwrap();
@@ -564,7 +526,7 @@ async fn a_trusted_proxy_without_a_usable_header_is_one_warning_that_says_what_t
 
 #[tokio::test]
 async fn a_proxy_that_stops_sending_its_header_is_one_warning_at_any_time() {
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     let key = ClientIp::behind(TrustedProxies::hops(1));
     for _ in 0..2_000 {
         key.extract(&through("10.0.0.1:80", &[("x-forwarded-for", "203.0.113.7")])).await.unwrap();
@@ -575,7 +537,7 @@ async fn a_proxy_that_stops_sending_its_header_is_one_warning_at_any_time() {
 
 #[tokio::test]
 async fn two_layers_of_which_one_charges_nothing_cause_no_warning() {
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     let policy = || Policy::new("api", Quota::per_day(1));
     for is_outer_free in [false, true] {
         let reporting = RateLimitLayer::new(MemoryStore::new(), policy(), Key::new("all"))
@@ -604,7 +566,7 @@ async fn an_outage_of_a_lookup_and_its_policy_source_is_one_line_each_without_th
     // The second rule limits what the lookup cannot tell apart, so there is no warning of that.
     let rest = Rule::new(Policy::new("rest", Quota::per_day(9)), Key::new("all"));
     let layer = RateLimitLayer::new(MemoryStore::new(), tiers, Key::new("all")).rule(rest);
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     for _ in 0..5 {
         assert_eq!(ask(&layer, get()).await.status(), 200);
     }
@@ -617,7 +579,7 @@ async fn an_outage_of_a_lookup_and_its_policy_source_is_one_line_each_without_th
 
 #[tokio::test]
 async fn changes_by_an_operator_are_one_line_each_without_the_key() {
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     let policy = Policy::new("login", Quota::per_minute(5));
     let admin = Admin::new(MemoryStore::new(), policy).enforcement(&EnforcementSwitch::default()).router();
     let key = "/policies/login/keys/alice-of-acme";
@@ -652,7 +614,7 @@ async fn changes_by_an_operator_are_one_line_each_without_the_key() {
 
 #[tokio::test]
 async fn what_a_layer_warns_of_is_logged_once() {
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     let login = Policy::new("login", Quota::per_minute(5));
     let layer = RateLimitLayer::new(MemoryStore::new(), login, Key::new("all"));
     assert_eq!(lines.with("SlidingLog"), 0, "the layer may be changed before it wraps a service");
@@ -664,7 +626,7 @@ async fn what_a_layer_warns_of_is_logged_once() {
 
 #[tokio::test]
 async fn a_cost_that_is_never_admitted_is_logged_once() {
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     let all = || Key::new("all");
     let second = Policy::new("second", Quota::per_second(10));
     // The share of one instance is 5, and the policy admits 20.
@@ -682,7 +644,7 @@ async fn a_cost_that_is_never_admitted_is_logged_once() {
 
 #[tokio::test]
 async fn a_buffer_inside_the_limits_is_logged_with_what_is_missing() {
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     let meter = UsageMeter::new(Prices::new("1").model("model", Price::new("1", "1")));
     let rules = Rules::new()
         .always(meter.tokens_rule(day("tokens", 100), Key::new("all")))
@@ -710,7 +672,7 @@ async fn the_end_of_an_outage_is_logged_without_further_traffic_and_with_its_len
     let mut server = RedisServer::start();
     let limiter = Limiter::new(RedisStore::connect(&server.url()).await.unwrap());
     let key = Key::new("secret-key");
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     server.kill();
     let started = Instant::now();
     while started.elapsed() < Duration::from_millis(1_500) {
@@ -734,7 +696,7 @@ async fn the_cause_of_an_outage_is_the_first_one_and_no_later_guess() {
     let server = RedisServer::start();
     let limiter = Limiter::new(RedisStore::connect(&server.url()).await.unwrap());
     let key = Key::new("secret-key");
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     server.signal("STOP");
     let started = Instant::now();
     let mut last = String::new();
@@ -763,7 +725,7 @@ async fn the_cause_of_an_outage_becomes_what_the_server_says() {
         _ => "+PONG\r\n".into(),
     });
     let limiter = Limiter::new(RedisStore::builder().connect_lazy(&url.await).unwrap());
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     let fails = async |cause: &str| {
         let check = async || {
             let _ = limiter.check(&closed(), &Key::new("secret-key"), 1).await;
@@ -794,7 +756,7 @@ async fn the_cause_of_an_outage_becomes_what_the_server_says() {
 async fn a_foreign_value_under_one_key_is_a_warning_and_no_outage() {
     let (server, limiter) = on_redis().await;
     let () = server.command(&["SET", "rl:api:gcra:{secret-key}", "foreign"]);
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     for _ in 0..20 {
         assert!(limiter.check(&closed(), &Key::new("secret-key"), 1).await.is_err());
         assert!(limiter.check(&closed(), &Key::new("other"), 1).await.is_ok());
@@ -808,7 +770,7 @@ async fn a_foreign_value_under_one_key_is_a_warning_and_no_outage() {
 #[tokio::test]
 async fn a_start_is_one_line_about_the_server() {
     let server = RedisServer::start();
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     let store = settings().prefix("shop").connect(&server.url()).await.unwrap();
     let address = format!("127.0.0.1:{}", server.port());
     let parts = ["INFO", &address, "version=", "round_trip=", "noeviction", "shop"];
@@ -834,7 +796,7 @@ async fn a_route_without_the_prefix_of_its_router_is_one_warning_with_the_full_p
         ("route", "/login", &["/api/login"], Some(r#"such as "/api/login""#)),
     ];
     for (place, route, paths, expected) in rows {
-        let (lines, _guard) = listen();
+        let (lines, _guard) = Lines::listen();
         let rule = Rule::new(Policy::new("p", Quota::per_hour(9)), Key::new("all"));
         let layer = RateLimitLayer::with_rules(MemoryStore::new(), Rules::new().route(route, rule));
         let login = post(async || "welcome");
@@ -864,7 +826,7 @@ async fn a_route_without_the_prefix_of_its_router_is_one_warning_with_the_full_p
 /// A table with `fallback` warns too.
 #[tokio::test]
 async fn a_route_without_its_prefix_is_a_warning_even_if_other_rules_apply() {
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     let rule = |name: &str| Rule::new(Policy::new(name, Quota::per_hour(9)), Key::new("all"));
     let rules = Rules::new().route("/login", rule("login")).fallback(rule("rest")).always(rule("all"));
     let layer = RateLimitLayer::with_rules(MemoryStore::new(), rules);
@@ -878,7 +840,7 @@ async fn a_route_without_its_prefix_is_a_warning_even_if_other_rules_apply() {
 
 #[tokio::test]
 async fn an_encoded_answer_is_one_warning_and_no_line_has_the_text_of_a_model_that_a_client_chose() {
-    let (lines, _guard) = listen();
+    let (lines, _guard) = Lines::listen();
     let prices = Prices::new("1").model("gpt-*", Price::new("1", "1"));
     let meter = UsageMeter::new(prices).tokens_unit(None).money_unit(None);
     let limiter = Limiter::new(MemoryStore::new());

@@ -1,5 +1,5 @@
-//! Code of others that the crate calls: what happens if it panics or blocks. `foreign_code.md` in the guides has a row
-//! for each place; the name of each test is about a row.
+//! Code of others that the crate calls: what happens if it panics or blocks. The guide `your_code` has a row for each
+//! place; the name of each test is about a row.
 
 mod background;
 mod deciders;
@@ -7,20 +7,15 @@ mod drains;
 mod observers;
 mod permits;
 
-use std::{
-    io::{self, Write},
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
 };
 
-use support::listen_with;
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, Key, Policy,
     store::{Action, Store},
 };
-use tracing_subscriber::fmt::MakeWriter;
 
 /// Panics at the given calls, the first of which is 1.
 #[derive(Clone, Default)]
@@ -78,39 +73,6 @@ impl Store for Panics {
     }
     fn inner(&self) -> Option<&dyn Store> {
         Some(&*self.store)
-    }
-}
-
-/// What is logged in this thread.
-#[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
-
-impl Lines {
-    fn listen() -> (Self, tracing::subscriber::DefaultGuard) {
-        let lines = Self::default();
-        let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).finish();
-        (lines, listen_with(subscriber))
-    }
-
-    fn with(&self, what: &str) -> usize {
-        let lines = self.0.lock().unwrap();
-        String::from_utf8_lossy(&lines).lines().filter(|line| line.contains(what)).count()
-    }
-}
-
-impl Write for Lines {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Lines {
-    type Writer = Self;
-    fn make_writer(&'a self) -> Self {
-        self.clone()
     }
 }
 

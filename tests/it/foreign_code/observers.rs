@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Full};
-use support::{RedisServer, day, eventually, memory_and_redis, settings};
+use support::{Lines, RedisServer, day, eventually, memory_and_redis, settings};
 use tokio::runtime::Builder;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
@@ -23,7 +23,7 @@ use tracing::{
     span::{Attributes, Id, Record},
 };
 
-use super::{Calls, Lines, left};
+use super::{Calls, left};
 
 fn plan(limit: u64) -> Policy {
     day("plan", limit).notify_at([50, 80, 100])

@@ -19,6 +19,7 @@ pub mod certificates;
 pub mod directory;
 pub mod fake_server;
 pub mod http;
+pub mod lines;
 pub mod losing;
 #[cfg(feature = "tls")]
 pub mod modes;
@@ -38,6 +39,7 @@ pub mod users;
 pub use algorithm::InLua;
 pub use another_time::AnotherTime;
 pub use directory::Directory;
+pub use lines::Lines;
 pub use pool::{RedisPool, pool};
 pub use redis_server::RedisServer;
 pub use stores::{Counted, Down, Fake, Says, decides_after, fails, fails_after};

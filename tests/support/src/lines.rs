@@ -1,0 +1,50 @@
+//! What is logged in a thread.
+
+use std::{
+    io::{self, Write},
+    sync::{Arc, Mutex},
+};
+
+use tracing::{Level, subscriber::DefaultGuard};
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::listen_with;
+
+/// The lines of all levels that are logged in a thread.
+#[derive(Clone, Default)]
+pub struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl Lines {
+    /// The lines of this thread, until the guard is dropped.
+    pub fn listen() -> (Self, DefaultGuard) {
+        let lines = Self::default();
+        let subscriber =
+            tracing_subscriber::fmt().with_max_level(Level::TRACE).with_writer(lines.clone()).finish();
+        (lines, listen_with(subscriber))
+    }
+
+    /// How many lines contain `what`.
+    pub fn with(&self, what: &str) -> usize {
+        self.text().lines().filter(|line| line.contains(what)).count()
+    }
+
+    pub fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+    }
+}
+
+impl Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Lines {
+    type Writer = Self;
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}

@@ -95,14 +95,14 @@ impl Set {
         if let Some(slot) = self.count(hash) {
             return slot.set_latest(made_at, latest);
         }
-        // Free slots have the time 0. Then come denials from before the clock stepped back, or each new entry would be
-        // the next one to go.
-        let age = |slot: &Slot| match slot.last.load(Ordering::Relaxed) {
-            last if last > made_at.saturating_add(AHEAD) => 1,
-            last => last,
-        };
-        let oldest = self.slots.iter().zip(names).min_by_key(|(slot, _)| age(slot));
-        let Some((slot, name)) = oldest else { return };
+        // The slots are taken in their order. If none is free, the oldest denial goes. Those from before the clock
+        // stepped back are older than all others, or each new entry would be the next one to go.
+        let is_full = names.last().is_some_and(Option::is_some);
+        let free = if is_full { None } else { names.iter().position(Option::is_none) };
+        let began = made_at.saturating_add(AHEAD);
+        let age = |at: &usize| self.slots[*at].last.load(Ordering::Relaxed).wrapping_sub(began);
+        let Some(at) = free.or_else(|| (0..ENTRIES).min_by_key(age)) else { return };
+        let (slot, name) = (&self.slots[at], &mut names[at]);
         let old_hash = slot.hash.swap(0, Ordering::Relaxed);
         let count = slot.count.load(Ordering::Relaxed);
         // A thread that reads the new count also reads the changed hash.

@@ -38,7 +38,7 @@ impl<'a> Counting<'a> {
     }
 
     /// Makes a decision with one charge.
-    #[inline]
+    #[inline(always)]
     pub(super) fn charge(&self, state: &mut Option<State>, now: u64, cost: u64) -> Result<Charged, Mistake> {
         match self.form {
             Form::BuiltIn(counter) => {

@@ -123,9 +123,10 @@ impl Shard {
         now: u64,
         update: impl FnOnce(&mut Option<State>) -> (T, Option<u64>),
     ) -> T {
-        match self.entries.raw_entry_mut_v1().from_hash(location.hash, |name| location.is(name)) {
-            RawEntryMut::Occupied(mut occupied) => {
-                let entry = occupied.get_mut();
+        // Not `raw_entry_mut_v1`, whose functions are larger than compilers like to inline.
+        let found = self.entries.raw_entry_v1().index_from_hash(location.hash, |name| location.is(name));
+        match found.and_then(|at| Some((at, self.entries.get_index_mut(at)?.1))) {
+            Some((at, entry)) => {
                 if self.expiring && entry.expires <= now {
                     entry.state = None;
                 }
@@ -134,12 +135,12 @@ impl Shard {
                     entry.expires = now.saturating_add(lifetime);
                 }
                 if entry.state.is_none() {
-                    occupied.swap_remove();
+                    self.entries.swap_remove_index(at);
                     metric!(memory_keys_changed(-1));
                 }
                 result
             }
-            RawEntryMut::Vacant(_) => {
+            None => {
                 let mut state = None;
                 let (result, lifetime) = update(&mut state);
                 if let (Some(lifetime), Some(_)) = (lifetime, &state) {

@@ -147,11 +147,16 @@ impl MemoryStore {
         let mut shard = lock(&self.shards[location.shard].0);
         // The clock is read under the lock, because a decision must not see state from the future.
         let now = self.clock.micros();
-        let charged = shard.update(&location, now, |state| {
-            let charged = counting.charge(state, now, cost);
-            let lifetime = charged.as_ref().ok().and_then(|charged| charged.lifetime);
-            (charged, lifetime)
-        });
+        let charged = shard.update(
+            &location,
+            now,
+            #[inline(always)]
+            |state| {
+                let charged = counting.charge(state, now, cost);
+                let lifetime = charged.as_ref().ok().and_then(|charged| charged.lifetime);
+                (charged, lifetime)
+            },
+        );
         drop(shard);
         let charged = charged.map_err(|mistake| counting.error(mistake))?;
         let mut outcome = outcome(charge, charged.admission, charged.gauge, cost);

@@ -2,6 +2,7 @@
 
 use std::{
     future::{Future, ready},
+    mem,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -47,9 +48,13 @@ pub(super) struct Manager {
     silence: Silence,
 }
 
-/// A connection to a server.
-pub(super) struct Connection {
+/// A connection to a server. Boxed, because the pool moves it a dozen times at each checkout and return.
+pub(super) struct Connection(Box<Connected>);
+
+struct Connected {
     opened: Opened,
+    /// When it was opened or taken from the pool. No call takes long enough to make a difference, and no lane holds
+    /// a connection for long.
     used: LastUse,
     /// Whether a check of it has begun and not ended. It may have been forgotten.
     is_in_doubt: bool,
@@ -82,8 +87,8 @@ impl Manager {
 
     async fn open(&self) -> RedisResult<Connection> {
         let (used, is_in_doubt) = (LastUse::now(), false);
-        let mut connection = match &self.source {
-            Source::Url(info, opener) => Connection {
+        let connected = match &self.source {
+            Source::Url(info, opener) => Connected {
                 opened: opener.open(info).await?,
                 used,
                 is_in_doubt,
@@ -93,9 +98,10 @@ impl Manager {
             #[cfg(feature = "sentinel")]
             Source::Primary(primary) => {
                 let (opened, followed) = primary.connect().await?;
-                Connection { opened, used, is_in_doubt, followed: Some(followed) }
+                Connected { opened, used, is_in_doubt, followed: Some(followed) }
             }
         };
+        let mut connection = Connection(Box::new(connected));
         let mut set_name = redis::cmd("CLIENT");
         set_name.arg("SETNAME").arg(NAME);
         let named: RedisResult<()> = answered(set_name.query_async(&mut connection)).await;
@@ -108,11 +114,11 @@ impl Manager {
 
     /// Checks a connection that was silent for long. Replaces it if it does not answer soon.
     async fn check(&self, connection: &mut Connection) -> RedisResult<()> {
-        connection.is_in_doubt = true;
-        let checked = self.silence.check(&mut connection.opened.connection, self.connect()).await?;
+        connection.0.is_in_doubt = true;
+        let checked = self.silence.check(&mut connection.0.opened.connection, self.connect()).await?;
         match checked {
             Some(other) => *connection = other,
-            None => connection.is_in_doubt = false,
+            None => connection.0.is_in_doubt = false,
         }
         Ok(())
     }
@@ -132,7 +138,8 @@ impl ManageConnection for Manager {
 
     /// The pool asks this whenever it returns a connection.
     async fn is_valid(&self, connection: &mut Self::Connection) -> Result<(), Self::Error> {
-        if !self.silence.is_long(connection.used) {
+        let last = mem::replace(&mut connection.0.used, LastUse::now());
+        if !self.silence.is_long(last, connection.0.used) {
             return Ok(());
         }
         // Boxed because it is rare, and larger than all else in a checkout.
@@ -141,7 +148,7 @@ impl ManageConnection for Manager {
 
     /// The pool asks this whenever a connection comes back.
     fn has_broken(&self, connection: &mut Self::Connection) -> bool {
-        connection.used = LastUse::now();
+        let connection = &*connection.0;
         if connection.is_in_doubt {
             return true;
         }
@@ -158,19 +165,19 @@ impl ManageConnection for Manager {
 
 impl ConnectionLike for Connection {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
-        if let Some(Err(closed)) = self.opened.session.as_ref().map(Session::check) {
+        if let Some(Err(closed)) = self.0.opened.session.as_ref().map(Session::check) {
             return Box::pin(ready(Err(closed)));
         }
         #[cfg(feature = "sentinel")]
-        if let Some(followed) = &self.followed {
+        if let Some(followed) = &self.0.followed {
             return Box::pin(async {
                 followed.before_command()?;
-                let reply = self.opened.connection.req_packed_command(cmd).await;
+                let reply = self.0.opened.connection.req_packed_command(cmd).await;
                 followed.observe(&reply);
                 reply
             });
         }
-        self.opened.connection.req_packed_command(cmd)
+        self.0.opened.connection.req_packed_command(cmd)
     }
 
     fn req_packed_commands<'a>(
@@ -179,11 +186,11 @@ impl ConnectionLike for Connection {
         offset: usize,
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
-        self.opened.connection.req_packed_commands(pipeline, offset, count)
+        self.0.opened.connection.req_packed_commands(pipeline, offset, count)
     }
 
     fn get_db(&self) -> i64 {
-        self.opened.connection.get_db()
+        self.0.opened.connection.get_db()
     }
 }
 

@@ -269,7 +269,7 @@ impl Primary {
             *lock(&sentinel.connection) = Some(Kept { runtime, opened, used: LastUse::now() });
         };
         // One that was silent for long may have been forgotten, and another one is opened soon.
-        if let Some(mut kept) = kept.filter(|kept| !self.silence.is_long(kept.used))
+        if let Some(mut kept) = kept.filter(|kept| !self.silence.is_long(kept.used, LastUse::now()))
             && kept.runtime == runtime
             && let Ok(address) = self.question(&mut kept.opened.connection).await
         {

@@ -148,9 +148,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.setup.is_over.load(Relaxed) {
+            return Pin::new(&mut self.stream).poll_read(cx, buffer);
+        }
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buffer);
-        if !self.setup.is_over.load(Relaxed) && matches!(read, Poll::Ready(Ok(()))) {
+        if matches!(read, Poll::Ready(Ok(()))) {
             return Poll::Ready(self.setup.received(&buffer.filled()[before..]));
         }
         read

@@ -44,8 +44,9 @@ impl Silence {
         Self { longest, patience: (deadline / 8).min(PATIENCE) }
     }
 
-    pub(crate) fn is_long(&self, last: LastUse) -> bool {
-        last.is_followed_by(self.longest, SystemTime::now())
+    /// Whether a connection was silent for long from its `last` use until `now`, or may have been.
+    pub(crate) fn is_long(&self, last: LastUse, now: LastUse) -> bool {
+        last.is_followed_by(self.longest, now.0)
     }
 
     /// Checks `connection`. Returns the one of `open` if it does not answer.

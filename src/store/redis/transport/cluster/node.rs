@@ -189,7 +189,7 @@ impl Node {
     /// Carries out a [`check`] with these arguments.
     async fn check(&self, longest: Duration, patience: Duration) -> RedisResult<Value> {
         let silence = Silence { longest, patience };
-        let is_long = || silence.is_long(*lock(&self.used));
+        let is_long = || silence.is_long(*lock(&self.used), LastUse::now());
         if is_long() {
             let _alone = self.checking.lock().await;
             // Another call may have checked it in the meantime.

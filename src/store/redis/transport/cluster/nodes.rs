@@ -112,7 +112,7 @@ impl Sender for ShardNodes {
         let nodes = &*self.nodes;
         let clock = &*nodes.health.clock;
         let Some(call) = wire::encode(jobs, clock) else { return Ok(()) };
-        let mut is_checked = !nodes.silence.is_long(*lock(&self.used));
+        let mut is_checked = !nodes.silence.is_long(*lock(&self.used), LastUse::now());
         let attempt = async {
             let connection = match slot {
                 Some(connection) => connection,

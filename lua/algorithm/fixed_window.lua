@@ -5,46 +5,99 @@
   windows start at `offset` plus each multiple of `period`.
 
   State     when the first of its units was charged, by which a window of another period knows whether they are its own; the
-            units charged in it.
-  Arguments the limit; the period; 0 for anchored windows, 1 for aligned ones, 2 for calendar windows; the offset in
-            microseconds, below the period, or the number of the calendar. For a calendar, when the window before the one of the
-            call starts, when that one starts and ends, and when the one after it ends: the script knows no dates.
-  Mark      when the first unit of the charge's window was charged. In any other window the charge no longer counts.
+            units charged in it. With a debt, the text `<owed>,<carried>,<since>`: see "The debt of a window" in lua/README.md.
+  Arguments the limit; the period; 0 for anchored windows, 1 for aligned ones, 2 for calendar windows, and 3 more with a debt; the
+            offset in microseconds, below the period, or the number of the calendar; with a debt, the debt, and 1 for its debits,
+            otherwise 0. For a calendar, when the windows around the time of the call start: the one before it, its own, and the two
+            after it; with a debt, as many more before and after them as it reaches. The script knows no dates.
+  Mark      when the first unit of the charge's window was charged. In any other window the charge no longer counts, except for
+            what that window has carried.
 
   A time in the future means that the clock stepped back. The units count in the current window. A denial writes this down, so
   that the retry time it names stays true.
 ]]
 -- uses: prelude state
 local function policy(limit, period, kind, offset, ...)
-  return { limit = limit, period = period, offset = kind == 1 and offset or nil, starts = kind == 2 and { ... } or nil }
+  local window = { limit = limit, period = period, offset = kind % 3 == 1 and offset or nil, debt = 0, room = 0 }
+  if kind % 3 == 2 then
+    -- Where the starts are, and the place of the first one.
+    window.starts, window.first = { ... }, kind > 2 and 3 or 1
+  end
+  if kind > 2 then
+    local debt, is_debit = ...
+    window.debt, window.room = debt, debt * is_debit
+  end
+  return window
 end
 
--- Returns when the current window of a calendar starts and ends.
-local function calendar_window(starts)
-  for i = 1, #starts - 1 do
+-- Returns when the current window of a calendar starts and ends, and the place of its start.
+local function calendar_window(window)
+  local starts, first = window.starts, window.first
+  -- As many windows as a debt reaches are known around each of these three.
+  local before = first + (#starts - first - 3) / 2
+  for i = before, before + 2 do
     if starts[i] <= now and now < starts[i + 1] then
-      return starts[i], starts[i + 1]
+      return starts[i], starts[i + 1], i
     end
   end
   -- The clock of the instance is wrong by more than a window. It repeats the call with the time of this reply.
   error('RATELIMIT-WINDOW', 0)
 end
 
--- Returns the current window: when its first unit was charged, its used units, the microseconds left, and whether a denial
--- must write this state.
-local function open(window, started, used, text)
-  if text then
+-- Returns what a text holds: the units beyond the limit, which the next windows pay for; the units that earlier windows charged;
+-- and the mark of the charges in the first of those.
+local function read_debt(text, used)
+  if not text then
+    return 0, 0, 0
+  end
+  local owed, carried, since = string.match(text, '^(%d+),(%d+),(%d+)$')
+  if not owed or #text > 50 or math.max(owed, carried) > used or since + 0 >= 2^53 then
     error('RATELIMIT-FOREIGN', 0)
   end
+  return owed + 0, carried + 0, since + 0
+end
+
+local function write_debt(owed, carried, since)
+  return (owed > 0 or carried > 0) and string.format('%d,%d,%d', owed, carried, since) or nil
+end
+
+-- Returns a / b, rounded up.
+local function divide_up(a, b)
+  a = a + b - 1
+  return (a - a % b) / b
+end
+
+-- Returns how many windows after the one of `started` the one that starts at `starts` is; for a calendar, whose start has
+-- this place, at most as many as are known.
+local function windows_since(window, started, starts, place)
+  local period, offset = window.period, window.offset
+  if place then
+    local at = place
+    while at > window.first and window.starts[at] > started do
+      at = at - 1
+    end
+    return place - at
+  elseif offset then
+    return (now - (now - offset) % period - started + (started - offset) % period) / period
+  end
+  return (now - started - (now - started) % period) / period
+end
+
+-- Returns the current window: when its first unit was charged, its used units, when it ends, whether a denial must write this
+-- state, the place of its start in a calendar, and its debt.
+local function open(window, started, used, text)
+  local owed, carried, since = read_debt(text, used)
   local stale = false
   if not started then
     started, used = now, 0
   elseif started > now then
     started, stale = now, used > 0
   end
-  local starts, ends
+  -- What a larger limit admits is not owed, nor what is above the debt of this policy.
+  owed = math.max(0, math.min(owed, window.debt, used - window.limit))
+  local starts, ends, place
   if window.starts then
-    starts, ends = calendar_window(window.starts)
+    starts, ends, place = calendar_window(window)
   elseif window.offset then
     -- The first window of 1970 may start before 0.
     starts = math.max(0, now - (now - window.offset) % window.period)
@@ -54,21 +107,46 @@ local function open(window, started, used, text)
     ends = starts + window.period
   end
   if started < starts then
-    started, used = now, 0
+    local passed = owed > 0 and windows_since(window, started, starts, place) or 1
+    local rest = owed - (passed - 1) * window.limit
+    if rest > 0 then
+      if not window.starts and not window.offset then
+        starts = started + passed * window.period
+        ends = starts + window.period
+      end
+      since = carried > 0 and since or started
+      started, used, owed, carried = starts, rest, math.max(0, rest - window.limit), rest
+    else
+      started, used, owed, carried, since = now, 0, 0, 0, 0
+    end
   end
-  return started, used, ends - now, stale
+  return started, used, ends, stale, place, owed, carried, since
+end
+
+-- Returns the microseconds until the window starts that is `windows` after the one that ends at `ends`.
+local function wait(window, ends, place, windows)
+  if place then
+    return window.starts[place + windows] - now
+  end
+  return ends + (windows - 1) * window.period - now
 end
 
 local function decide(window, cost, started, used, text)
-  local left, stale
-  started, used, left, stale = open(window, started, used, text)
-  local free, retry = math.max(0, window.limit - used), 0
-  if cost > free then
-    retry = cost > window.limit and NEVER or left
+  local ends, stale, place, owed, carried, since
+  started, used, ends, stale, place, owed, carried, since = open(window, started, used, text)
+  local limit, room, retry = window.limit, window.room, 0
+  local free = math.max(0, limit - used) + math.max(0, room - owed)
+  if cost > limit + room then
+    retry = NEVER
+  elseif cost > free then
+    -- A debit charges what remains, so it does not wait.
+    retry = wait(window, ends, place, room > 0 and 1 or divide_up(owed + cost, limit))
   elseif cost > 0 then
+    owed = owed + math.max(0, used + cost - math.max(used, limit))
     used, free, stale = used + cost, free - cost, true
   end
-  return retry, free, used > 0 and left or 0, 0, started, stale and left or nil, started, used
+  local reset = used > 0 and wait(window, ends, place, 1 + divide_up(owed, limit)) or 0
+  return retry, free, reset, 0, started, stale and reset or nil, started, used, write_debt(owed, carried, since)
 end
 
 if brief then
@@ -76,34 +154,44 @@ if brief then
 end
 
 local function refund(window, units, made, mark, started, used, text)
-  local lifetime = KEEP_TTL
   if not started then
     return nil
-  elseif not made then
-    started, used, lifetime = open(window, started, used, text)
-  elseif mark ~= started then
-    -- Compare the window as it is stored: the decision may be of an older quota, which must not end this window.
-    return nil
+  end
+  local lifetime, owed, carried, since, _ = KEEP_TTL, 0, 0, 0, nil
+  if not made then
+    started, used, _, _, _, owed, carried, since = open(window, started, used, text)
+  else
+    -- The window as it is stored: the decision may be of an older quota, which must not end this window.
+    owed, carried, since = read_debt(text, used)
+    if mark == started then
+      units = math.min(units, used - carried)
+    elseif carried > 0 and since <= mark and mark < started then
+      units = math.min(units, carried)
+      carried = carried - units
+    else
+      return nil
+    end
   end
   if used <= units then
     return REMOVE
   end
-  return lifetime, started, used - units
+  used = used - units
+  return lifetime, started, used, write_debt(math.max(0, owed - units), math.min(carried, used), since)
 end
 
 -- Leased units are charged when the lease starts. The lease ends with its window, and its name is that end.
 local function return_lease(window, units, spent, name, started, used, text)
-  local _, _, left = open(window, started, used, text)
-  if units == spent or name ~= now + left then
+  local _, _, ends = open(window, started, used, text)
+  if units == spent or name ~= ends then
     return nil
   end
   return refund(window, units - spent, nil, nil, started, used, text)
 end
 
 local function lease(window, units, started, used, text)
-  local left
-  started, used, left = open(window, started, used, text)
-  return left, now + left, started, left, started, used + units
+  local ends, owed, carried, since, _
+  started, used, ends, _, _, owed, carried, since = open(window, started, used, text)
+  return ends - now, ends, started, ends - now, started, used + units, write_debt(owed, carried, since)
 end
 
 return { policy = policy, decide = decide, refund = refund, return_lease = return_lease, lease = lease }

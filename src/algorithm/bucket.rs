@@ -56,8 +56,8 @@ impl<T: HasBucket> Counter for T {
         })
     }
 
-    fn with_debt(&self, arguments: &[u64], debt: u64) -> Option<[Vec<u64>; 2]> {
-        Some([[arguments, &[debt]].concat(), [arguments, &[debt, 1]].concat()])
+    fn with_debt(&self, arguments: &[u64], debt: u64) -> Result<[Vec<u64>; 2], Error> {
+        Ok([[arguments, &[debt]].concat(), [arguments, &[debt, 1]].concat()])
     }
 
     fn charge(&self, arguments: &[u64], state: &mut Option<State>, now: u64, cost: u64, _: u128) -> Charged {

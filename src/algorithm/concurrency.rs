@@ -2,7 +2,7 @@
 
 use super::{
     Algorithm, Replenishment,
-    counter::{Change, Counter, Plan, exactly},
+    counter::{Change, Counter, NO_DEBT, Plan, exactly},
     state::{Holder, Holders, State},
     twin::Gauge,
 };
@@ -180,8 +180,8 @@ impl Counter for Concurrency {
     }
 
     /// No units are owed: permits are in use until their holder releases them.
-    fn with_debt(&self, _: &[u64], _: u64) -> Option<[Vec<u64>; 2]> {
-        None
+    fn with_debt(&self, _: &[u64], _: u64) -> Result<[Vec<u64>; 2], Error> {
+        Err(Error::invalid(NO_DEBT))
     }
 
     fn apply(&self, arguments: &[u64], state: &mut Option<State>, now: u64, change: Change) -> Option<u64> {

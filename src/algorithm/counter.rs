@@ -8,7 +8,7 @@ use super::{
     state::State,
     twin::{Admission, Gauge, Receipt},
 };
-use crate::base::Quota;
+use crate::base::{Error, Quota};
 
 /// The twin of a built-in Lua file, with the same arguments, state and arithmetic. All times are microseconds
 /// since 1970.
@@ -78,6 +78,12 @@ pub trait Counter: Send + Sync {
         None
     }
 
+    /// Returns the same, and with a debt the starts of the further windows that it reaches, as many before as
+    /// after them.
+    fn calendar_starts(&self, _arguments: &[u64], _now: u64) -> Option<Vec<u64>> {
+        None
+    }
+
     /// Returns about how many microseconds one charge, or one refund, takes in Redis at worst. Measured with
     /// full batches. Bounds how long one batch blocks Redis.
     fn redis_micros(&self, _arguments: &[u64], _refund: bool) -> u64 {
@@ -90,14 +96,18 @@ pub trait Counter: Send + Sync {
     }
 
     /// The arguments of a policy with `max_debt`, and those that its debits count by: the same with so much
-    /// more room. `None` if the algorithm allows no debt. Defaults to more room in the first argument, the
-    /// limit.
-    fn with_debt(&self, arguments: &[u64], debt: u64) -> Option<[Vec<u64>; 2]> {
+    /// more room. An error if the algorithm does not allow the debt. Defaults to more room in the first
+    /// argument, the limit.
+    fn with_debt(&self, arguments: &[u64], debt: u64) -> Result<[Vec<u64>; 2], Error> {
         let mut debits = arguments.to_vec();
-        *debits.first_mut()? += debt;
-        Some([arguments.to_vec(), debits])
+        debits.iter_mut().take(1).for_each(|limit| *limit += debt);
+        Ok([arguments.to_vec(), debits])
     }
 }
+
+/// Of an algorithm without debts.
+pub(crate) const NO_DEBT: &str =
+    "this algorithm allows no debt: leave out `max_debt`, or use another built-in algorithm than `Concurrency`";
 
 /// The first of the numbers of [`Counter::usual`].
 pub(crate) mod usual {

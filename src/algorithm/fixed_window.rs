@@ -8,7 +8,7 @@ use super::{
     Algorithm, Replenishment,
     calendar::{Calendar, Unit, Weekday, Windows, Zone},
     counter::{Change, Counter, Plan, exactly, usual},
-    state::{Count, State},
+    state::{Count, Owed, State},
     twin::Gauge,
 };
 #[cfg(feature = "time-zones")]
@@ -351,6 +351,13 @@ const ANCHORED: u64 = 0;
 const ALIGNED: u64 = 1;
 /// By the calendar that has the fourth argument as its number.
 const BY_CALENDAR: u64 = 2;
+/// Added to one of these if the policy has a debt. Then the debt follows, and 1 for its debits, otherwise 0.
+const WITH_DEBT: u64 = 3;
+
+/// The most windows of a calendar that a debt reaches: each call has the start of each of them.
+const MOST_WINDOWS: u64 = 24;
+/// 100 years in microseconds, the most time that a debt takes in windows of one length.
+const LONGEST_DEBT: u64 = 36_500 * DAY;
 
 impl Algorithm for FixedWindow {
     built_in!("fixed-window", "fixed_window.lua");
@@ -384,27 +391,52 @@ impl Algorithm for FixedWindow {
     }
 }
 
+/// The arguments of a policy.
+struct Arguments {
+    limit: u64,
+    period: u64,
+    kind: u64,
+    offset: u64,
+    debt: u64,
+    /// The units beyond the limit that this charge may owe: the debt for a debit, otherwise 0.
+    room: u64,
+}
+
 /// The window as of now.
 struct OpenWindow {
-    limit: u64,
     /// When the first of its units was charged.
     started: u64,
     used: u64,
-    /// Microseconds until the window ends.
-    left: u64,
+    owed: Owed,
+    /// When the window ends.
+    ends: u64,
     /// Whether a denial must write this state.
     stale: bool,
 }
 
+impl Arguments {
+    fn of(arguments: &[u64]) -> Self {
+        match *arguments {
+            [limit, period, kind, offset, debt, is_debit] => {
+                let kind = kind - WITH_DEBT;
+                Self { limit, period, kind, offset, debt, room: debt * is_debit }
+            }
+            _ => {
+                let [limit, period, kind, offset] = exactly(arguments);
+                Self { limit, period, kind, offset, debt: 0, room: 0 }
+            }
+        }
+    }
+}
+
 impl FixedWindow {
     /// The calendar of a policy with these arguments. `None` if windows have one length.
-    fn calendar(&self, arguments: &[u64]) -> Option<Calendar> {
-        let [_, period, kind, _] = exactly(arguments);
-        (kind == BY_CALENDAR).then(|| self.alignment().calendar(period))
+    fn calendar(&self, arguments: &Arguments) -> Option<Calendar> {
+        (arguments.kind == BY_CALENDAR).then(|| self.alignment().calendar(arguments.period))
     }
 
-    fn open(&self, arguments: &[u64], state: Option<&State>, now: u64) -> OpenWindow {
-        let [limit, period, kind, offset] = exactly(arguments);
+    fn open(&self, arguments: &Arguments, state: Option<&State>, now: u64) -> OpenWindow {
+        let Arguments { period, kind, offset, .. } = *arguments;
         let window = match (kind, self.calendar(arguments)) {
             (_, Some(calendar)) => Some(calendar.window(now)),
             (ALIGNED, None) => {
@@ -415,14 +447,112 @@ impl FixedWindow {
             _ => None,
         };
         let is_over = |at: u64| window.map_or(at + period <= now, |[starts, _]| at < starts);
-        let (started, used, stale) = match state {
-            Some(State::Count(state)) if state.at > now => (now, state.count, true),
-            Some(State::Count(state)) if !is_over(state.at) => (state.at, state.count, false),
-            _ => (now, 0, false),
+        let (started, used, owed, stale) = match state {
+            Some(State::Count(state)) if state.at > now => (now, state.count, Owed::default(), true),
+            Some(State::Count(state)) if !is_over(state.at) => {
+                (state.at, state.count, Owed::default(), false)
+            }
+            Some(State::Window(state)) => {
+                let (Count { at, count }, owed) = **state;
+                let owed = owed.under(arguments, count);
+                let starts = window.map(|[starts, _]| starts);
+                match self.windows_since(arguments, at, now) {
+                    0 => (at.min(now), count, owed, at > now),
+                    passed => carried(arguments, at, owed, passed, starts).unwrap_or((now, 0, Owed::default(), false)),
+                }
+            }
+            _ => (now, 0, Owed::default(), false),
         };
         let ends = window.map_or(started + period, |[_, ends]| ends);
-        OpenWindow { limit, started, used, left: ends - now, stale }
+        OpenWindow { started, used, owed, ends, stale }
     }
+
+    /// Returns how many windows after the one of `at` the window of `now` is; above the most that a debt
+    /// reaches, any such number.
+    #[cold]
+    fn windows_since(&self, arguments: &Arguments, at: u64, now: u64) -> u64 {
+        let Arguments { period, kind, offset, .. } = *arguments;
+        if at >= now {
+            return 0;
+        }
+        let Some(calendar) = self.calendar(arguments) else {
+            let number = |time: u64| (time + period - offset) / period;
+            return if kind == ALIGNED { number(now) - number(at) } else { (now - at) / period };
+        };
+        let ([mut starts, _], mut passed) = (calendar.window(now), 0);
+        while at < starts && passed <= MOST_WINDOWS {
+            [starts, _] = calendar.window(starts - 1);
+            passed += 1;
+        }
+        passed
+    }
+
+    /// Returns the microseconds until the window starts that is `windows` after this one.
+    fn wait(&self, arguments: &Arguments, open: &OpenWindow, now: u64, windows: u64) -> u64 {
+        if windows == 1 {
+            return open.ends - now;
+        }
+        let starts = match self.calendar(arguments) {
+            Some(calendar) => (1..windows).fold(open.ends, |starts, _| calendar.window(starts)[1]),
+            None => open.ends + (windows - 1) * arguments.period,
+        };
+        starts - now
+    }
+
+    /// Returns the microseconds until the quota is fully replenished, with `used` units of which `owed` are
+    /// owed.
+    fn reset(&self, arguments: &Arguments, open: &OpenWindow, now: u64, used: u64, owed: u64) -> u64 {
+        if used == 0 { 0 } else { self.wait(arguments, open, now, 1 + owed.div_ceil(arguments.limit)) }
+    }
+}
+
+impl Owed {
+    /// What is owed of a window with `used` units under a policy with these arguments: units that a larger
+    /// limit admits are not, nor what is above the debt.
+    fn under(self, arguments: &Arguments, used: u64) -> Self {
+        let units = self.units.min(arguments.debt).min(used.saturating_sub(arguments.limit));
+        Self { units, ..self }
+    }
+
+    /// What is owed after `cost` units in addition to `used`.
+    fn after(self, arguments: &Arguments, used: u64, cost: u64) -> Self {
+        let units = self.units + (used + cost).saturating_sub(used.max(arguments.limit));
+        Self { units, ..self }
+    }
+}
+
+/// What of a window with a debt is carried into the one that is `passed` windows after it and starts at
+/// `starts`. `None` if nothing is owed any more.
+fn carried(
+    arguments: &Arguments,
+    at: u64,
+    owed: Owed,
+    passed: u64,
+    starts: Option<u64>,
+) -> Option<(u64, u64, Owed, bool)> {
+    // Each window pays for as many units as its limit.
+    let carried = owed.units.checked_sub((passed - 1).saturating_mul(arguments.limit)).filter(|units| *units > 0)?;
+    let since = if owed.carried > 0 { owed.since } else { at };
+    let units = carried.saturating_sub(arguments.limit);
+    let starts = starts.unwrap_or(at + passed * arguments.period);
+    Some((starts, carried, Owed { units, carried, since }, false))
+}
+
+/// The state of a window. `None` without units.
+fn state_of(at: u64, count: u64, owed: Owed) -> Option<State> {
+    let window = Count { at, count };
+    match owed {
+        _ if count == 0 => None,
+        Owed { units: 0, carried: 0, .. } => Some(State::Count(window)),
+        owed => Some(State::Window(Box::new((window, owed)))),
+    }
+}
+
+/// Returns what is left of a window and its debt after a refund of up to `units` of its latest units.
+fn refunded(count: u64, owed: Owed, units: u64) -> (u64, Owed) {
+    let count = count.saturating_sub(units);
+    let owed = Owed { units: owed.units.saturating_sub(units), carried: owed.carried.min(count), ..owed };
+    (count, owed)
 }
 
 impl Counter for FixedWindow {
@@ -436,8 +566,9 @@ impl Counter for FixedWindow {
     }
 
     fn usual(&self, arguments: &[u64]) -> Option<Vec<u64>> {
-        let [limit, period, kind, offset] = exactly(arguments);
+        let Arguments { limit, period, kind, offset, debt, .. } = Arguments::of(arguments);
         Some(match kind {
+            _ if debt > 0 => return None,
             BY_CALENDAR => vec![usual::CALENDAR, limit],
             ALIGNED => vec![usual::WINDOW, limit, period, offset],
             _ => vec![usual::WINDOW, limit, period, period],
@@ -445,7 +576,33 @@ impl Counter for FixedWindow {
     }
 
     fn calendar_windows(&self, arguments: &[u64], now: u64) -> Option<Windows> {
-        Some(self.calendar(arguments)?.windows(now))
+        Some(self.calendar(&Arguments::of(arguments))?.windows(now))
+    }
+
+    fn calendar_starts(&self, arguments: &[u64], now: u64) -> Option<Vec<u64>> {
+        let arguments = Arguments::of(arguments);
+        let calendar = self.calendar(&arguments)?;
+        let [before, starts, ends, after] = calendar.windows(now);
+        let (mut first, mut last) = (vec![before], vec![starts, ends, after]);
+        for _ in 0..arguments.debt.div_ceil(arguments.limit) {
+            first.extend(first.last().map(|starts| calendar.window(starts.saturating_sub(1))[0]));
+            last.extend(last.last().map(|starts| calendar.window(*starts)[1]));
+        }
+        first.reverse();
+        Some([first, last].concat())
+    }
+
+    /// The next windows pay for the debt.
+    fn with_debt(&self, arguments: &[u64], debt: u64) -> Result<[Vec<u64>; 2], Error> {
+        let [limit, period, kind, offset] = exactly(arguments);
+        let (windows, most) = (debt.div_ceil(limit), LONGEST_DEBT / period);
+        ensure!(windows <= most, "the debt is too large: windows must pay for it within 100 years");
+        ensure!(
+            kind != BY_CALENDAR || windows <= MOST_WINDOWS,
+            "the debt is too large: in windows of a calendar, it may be at most 24 times the limit"
+        );
+        let with = |is_debit| vec![limit, period, kind + WITH_DEBT, offset, debt, is_debit];
+        Ok([with(0), with(1)])
     }
 
     fn most_within_period(&self, _: &[u64], quota: &Quota) -> Option<u64> {
@@ -455,38 +612,60 @@ impl Counter for FixedWindow {
 
     fn lease_recovery(&self, arguments: &[u64], _: u64) -> Option<u64> {
         // A charge counts until the window ends.
-        let [_, period, ..] = exactly::<4>(arguments);
-        Some(self.calendar(arguments).map_or(period, |calendar| calendar.longest()))
+        let arguments = Arguments::of(arguments);
+        Some(self.calendar(&arguments).map_or(arguments.period, |calendar| calendar.longest()))
     }
 
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {
-        let OpenWindow { limit, started, used, left, stale } = self.open(arguments, state, now);
-        let reset = |used| if used > 0 { left } else { 0 };
-        let before = Gauge { remaining: limit.saturating_sub(used), reset: reset(used) };
-        Plan::of(cost, limit, before, reset(used + cost), stale && used > 0, || left).marked(started)
+        let arguments = &Arguments::of(arguments);
+        let open = &self.open(arguments, state, now);
+        let OpenWindow { started, used, owed, stale, .. } = *open;
+        let reset = |used, owed: Owed| self.reset(arguments, open, now, used, owed.units);
+        let Arguments { limit, room, .. } = *arguments;
+        let remaining = limit.saturating_sub(used) + room.saturating_sub(owed.units);
+        let before = Gauge { remaining, reset: reset(used, owed) };
+        let reset_after = if cost <= remaining { reset(used + cost, owed.after(arguments, used, cost)) } else { 0 };
+        Plan::of(cost, limit + room, before, reset_after, stale && used > 0, || {
+            // A debit charges what remains, so it does not wait.
+            let windows = if room > 0 { 1 } else { (owed.units + cost).div_ceil(limit) };
+            self.wait(arguments, open, now, windows)
+        })
+        .marked(started)
     }
 
     fn apply(&self, arguments: &[u64], state: &mut Option<State>, now: u64, change: Change) -> Option<u64> {
         if let Change::RefundOf(units, charge) = change {
-            // The stored window is used as it is, because the decision may be of an older quota. In another
-            // window, the charge no longer counts.
-            if let Some(State::Count(window)) = state
-                && window.at == charge.mark
-            {
-                window.count = window.count.saturating_sub(units);
-                if window.count == 0 {
-                    *state = None;
-                }
-            }
+            refund(state, units, charge.mark);
             return None;
         }
-        let OpenWindow { started, used, left, .. } = self.open(arguments, state.as_ref(), now);
-        let used = match change {
-            Change::Charge(cost, _) => used + cost,
-            Change::Refund(units, _) => used.saturating_sub(units),
-            Change::Repair | Change::Renew(..) | Change::RefundOf(..) => used,
+        let arguments = &Arguments::of(arguments);
+        let open = &self.open(arguments, state.as_ref(), now);
+        let OpenWindow { started, used, owed, .. } = *open;
+        let (used, owed) = match change {
+            Change::Charge(cost, _) => (used + cost, owed.after(arguments, used, cost)),
+            Change::Refund(units, _) => refunded(used, owed, units),
+            Change::Repair | Change::Renew(..) | Change::RefundOf(..) => (used, owed),
         };
-        *state = (used > 0).then_some(State::Count(Count { at: started, count: used }));
-        Some(if used > 0 { left } else { 0 })
+        *state = state_of(started, used, owed);
+        Some(self.reset(arguments, open, now, used, owed.units))
     }
+}
+
+/// Refunds units of the charge with this mark.
+fn refund(state: &mut Option<State>, units: u64, mark: u64) {
+    // The stored window is used as it is, because the decision may be of an older quota. In another window,
+    // the charge no longer counts, except for what that window has carried.
+    let (Count { at, count }, owed) = match state {
+        Some(State::Count(window)) => (*window, Owed::default()),
+        Some(State::Window(window)) => **window,
+        _ => return,
+    };
+    let (own, carried) = (count - owed.carried, owed.carried);
+    let (most, carried) = match mark {
+        mark if mark == at => (own, carried),
+        mark if (owed.since..at).contains(&mark) => (carried, carried.saturating_sub(units)),
+        _ => return,
+    };
+    let (count, owed) = refunded(count, owed, units.min(most));
+    *state = state_of(at, count, Owed { carried, ..owed });
 }

@@ -10,6 +10,8 @@ pub enum State {
     Count(Count),
     /// The state of a bucket with more than a level.
     Bucket(Box<(Count, Extra, Rate)>),
+    /// The state of a fixed window with a debt.
+    Window(Box<(Count, Owed)>),
     // Boxed, so that a count, the most frequent state, stays small.
     Log(Box<Log>),
     Cells(Box<Cells>),
@@ -38,6 +40,17 @@ pub struct Extra {
     /// If this is after the time of the level, no time passed in between: refunds drained the bucket for that
     /// much longer.
     pub real_from: u64,
+}
+
+/// What a fixed window has in addition to its count; see "The debt of a window" in `lua/README.md`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Owed {
+    /// The units beyond the limit that debits charged, for which the next windows pay.
+    pub units: u64,
+    /// The units of the count that were charged in earlier windows.
+    pub carried: u64,
+    /// The mark of the charges in the first of those windows.
+    pub since: u64,
 }
 
 /// A period in microseconds, and the units that drain in it.

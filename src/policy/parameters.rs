@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    algorithm::{self, Algorithm, Replenishment, counter::Counter},
+    algorithm::{
+        self, Algorithm, Replenishment,
+        counter::{Counter, NO_DEBT},
+    },
     base::{Error, Quota},
 };
 
@@ -66,12 +69,8 @@ impl Parameters {
             "the debt is too large: quota and debt together must be within the bounds of a quota, and of a burst for \
              algorithms that refill"
         );
-        let with_debt = algorithm.counter().and_then(|counter| counter.with_debt(&self.arguments, units));
-        let Some([own, debits]) = with_debt else {
-            return Err(Error::invalid(
-                "this algorithm allows no debt: leave out `max_debt`, or use another built-in algorithm than `Concurrency`",
-            ));
-        };
+        let counter = algorithm.counter().ok_or_else(|| Error::invalid(NO_DEBT))?;
+        let [own, debits] = counter.with_debt(&self.arguments, units)?;
         let mut of_debits = Self { capacity, ..self.clone() };
         of_debits.count_by(algorithm, debits);
         self.count_by(algorithm, own);

@@ -470,7 +470,14 @@ impl Policy {
         self.settings().algorithm.counter()?.calendar_windows(self.arguments(), now())
     }
 
-    /// Whether a calendar has its windows.
+    /// The same, and the further windows that a debt reaches.
+    #[cfg(feature = "redis")]
+    pub(crate) fn calendar_starts(&self, now: impl FnOnce() -> u64) -> Option<Vec<u64>> {
+        let is_window = matches!(self.replenishment(), Replenishment::InWindows);
+        self.settings().algorithm.counter().filter(|_| is_window)?.calendar_starts(self.arguments(), now())
+    }
+
+    /// Whether a calendar has its windows, and no debt reaches others.
     #[cfg(feature = "redis")]
     #[inline]
     pub(crate) fn is_of_calendar(&self) -> bool {

@@ -206,7 +206,7 @@ fn rule(algorithm: &'static str) -> impl Strategy<Value = Rule> {
             if u128::from(burst) * u128::from(period) / u128::from(limit) > 3_000_000_000_000_000 {
                 burst = 1;
             }
-            let debt = bounded(debt, limit, period, burst);
+            let debt = bounded(debt, counting, limit, period, burst);
             let counting = match counting {
                 Counting::Tokens { initial, step } => Counting::Tokens {
                     initial: initial.min(burst),
@@ -309,7 +309,8 @@ fn punishing(rule: Rule) -> impl Strategy<Value = Rule> {
 }
 
 /// The debt, or 0 if it is out of the bounds of a quota.
-fn bounded(debt: u64, limit: u64, period: u64, burst: u64) -> u64 {
+fn bounded(debt: u64, counting: Counting, limit: u64, period: u64, burst: u64) -> u64 {
+    let debt = if matches!(counting, Counting::Calendar(_)) { debt.min(24 * limit) } else { debt };
     let room = u128::from(limit.max(burst) + debt);
     let drains = room * u128::from(period) / u128::from(limit);
     if room <= 1_000_000_000_000 && drains <= 3_000_000_000_000_000 { debt } else { 0 }
@@ -350,7 +351,7 @@ fn changed(rule: Rule, limit: u64, stretch: u64) -> Rule {
         limit,
         period,
         burst,
-        debt: bounded(rule.debt, limit, period, burst),
+        debt: bounded(rule.debt, counting, limit, period, burst),
         shadow: rule.shadow,
         penalty: rule.penalty,
     }

@@ -2,6 +2,7 @@
 //! bisection, no packed state, and no code shared with the crate.
 
 use std::{
+    cell::RefCell,
     collections::{BTreeMap, HashMap},
     time::Duration,
 };
@@ -62,7 +63,7 @@ pub(crate) enum Counting {
 }
 
 /// The windows of a calendar.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Calendar {
     /// `day`, `week`, `month`, `quarter` or `year`.
     pub(crate) unit: &'static str,
@@ -73,9 +74,30 @@ pub(crate) struct Calendar {
     pub(crate) zone: &'static str,
 }
 
+thread_local! {
+    /// When the window after one starts, by the calendar and the start of that one.
+    static NEXT: RefCell<HashMap<(Calendar, i128), i128>> = RefCell::default();
+}
+
 impl Calendar {
     /// When the window of `now` started: the latest date on which one starts, looked for day by day.
     fn start(self, now: i128) -> i128 {
+        self.starts(now, true).into_iter().filter(|start| *start <= now).max().unwrap()
+    }
+
+    /// When the window after the one of `now` starts: the earliest date after that one on which one starts.
+    fn next(self, now: i128) -> i128 {
+        let start = self.start(now);
+        let found = NEXT.with_borrow(|next| next.get(&(self, start)).copied());
+        found.unwrap_or_else(|| {
+            let next = self.starts(start, false).into_iter().filter(|next| *next > start).min().unwrap();
+            NEXT.with_borrow_mut(|known| known.insert((self, start), next));
+            next
+        })
+    }
+
+    /// When windows start at `now` or in the longest window before it, otherwise after it, and some others.
+    fn starts(self, now: i128, is_before: bool) -> Vec<i128> {
         let zone = match self.zone.strip_prefix('+').and_then(|offset| offset.split_once(':')) {
             Some((hours, minutes)) => {
                 let minutes = hours.parse::<i32>().unwrap() * 60 + minutes.parse::<i32>().unwrap();
@@ -93,11 +115,10 @@ impl Calendar {
             "quarter" => 94,
             _ => 368,
         };
-        let days = (-1..longest).map(|back| today.saturating_sub(Span::new().days(back)));
-        let starts = days.filter(|day| self.is_start(*day)).map(|day| {
-            day.to_zoned(zone.clone()).unwrap().start_of_day().unwrap().timestamp().as_microsecond()
-        });
-        starts.filter(|start| *start <= now).max().unwrap().into()
+        let days = (-1..longest).map(|days| Span::new().days(if is_before { -days } else { days }));
+        let days = days.map(|days| today.saturating_add(days)).filter(|day| self.is_start(*day));
+        let start = |day: Date| day.to_zoned(zone.clone()).unwrap().start_of_day().unwrap().timestamp();
+        days.map(|day| start(day).as_microsecond().into()).collect()
     }
 
     fn is_start(self, day: Date) -> bool {
@@ -157,6 +178,8 @@ struct Account {
     above: (i128, i128),
     /// How many units of the entry are owed: a debt.
     owed: i128,
+    /// How many units of a window's entry earlier windows charged, and when the first of those began.
+    carried: (i128, i128),
     /// The time of a bucket before this one never passed: refunds drained the bucket for so much longer.
     real_from: i128,
     /// The units that drained in it, and in how many microseconds.
@@ -227,8 +250,8 @@ impl Model {
             if ask == Ask::TakeUpTo && !view.admits(rule, cost, now) {
                 cost = view.remaining(rule, now).max(1);
             }
-            if ask == Ask::Debit && !view.admits(with_room(rule), cost, now) {
-                cost = view.remaining(with_room(rule), now);
+            if ask == Ask::Debit {
+                cost = cost.min(view.room(rule, now));
             }
             asked.push((id, rule, key, cost, view));
         }
@@ -336,8 +359,17 @@ impl Model {
 
     fn view(&self, id: usize, rule: Rule, key: &str, now: i128) -> View {
         let account = self.accounts.get(&(id, key.to_owned())).cloned().unwrap_or_default();
-        let Account { mut entries, width: mut old_width, refunded, since, mut above, owed, real_from, rate } =
-            account;
+        let Account {
+            mut entries,
+            width: mut old_width,
+            refunded,
+            since,
+            mut above,
+            mut owed,
+            mut carried,
+            real_from,
+            rate,
+        } = account;
         let mut moved = false;
         match rule.counting {
             Counting::Log => {
@@ -382,10 +414,8 @@ impl Model {
                     *at = now;
                     moved = true;
                 }
-                entries.retain(|(at, _)| is_in_window(rule, *at, now));
-                if entries.is_empty() {
-                    entries.push((now, 0));
-                }
+                let stored = Account { entries, owed, carried, ..Account::default() };
+                Account { entries, owed, carried, .. } = window_at(rule, stored, now);
             }
             _ => {
                 if let Some(entry) = entries.first_mut().filter(|_| rate != steps(rule)) {
@@ -395,7 +425,8 @@ impl Model {
             }
         }
         let (real_from, rate) = (real_from.min(now), steps(rule));
-        let account = Account { entries, width: old_width, refunded, since, above, owed, real_from, rate };
+        let width = old_width;
+        let account = Account { entries, width, refunded, since, above, owed, carried, real_from, rate };
         let view = View { account, moved };
         let something = view.account.entries.iter().any(|(_, units)| *units > 0);
         View { moved: moved && something, ..view }
@@ -514,8 +545,8 @@ fn with_room(rule: Rule) -> Rule {
     let Rule { mut counting, mut limit, period, burst, debt, shadow, penalty } = rule;
     match &mut counting {
         Counting::Tokens { initial, .. } => *initial += debt,
-        Counting::Gcra | Counting::Meter | Counting::Queue { .. } => {}
-        _ => limit += debt,
+        Counting::Log | Counting::Cells(_) => limit += debt,
+        _ => {}
     }
     Rule { counting, limit, period, burst: burst + debt, debt: 0, shadow, penalty }
 }
@@ -540,6 +571,34 @@ pub(crate) fn capacity(rule: Rule) -> u64 {
         }
         Counting::Gcra | Counting::Meter | Counting::Tokens { .. } => rule.burst,
         _ => rule.limit,
+    }
+}
+
+/// The account of a window at a later moment: window after window, each of which pays for what is owed.
+fn window_at(rule: Rule, mut account: Account, now: i128) -> Account {
+    let Some(&(_, used)) = account.entries.first() else {
+        return Account { entries: vec![(now, 0)], ..Account::default() };
+    };
+    let limit = i128::from(rule.limit);
+    account.owed = account.owed.min(rule.debt.into()).min(used - limit).max(0);
+    loop {
+        let (at, _) = account.entries[0];
+        if is_in_window(rule, at, now) {
+            return account;
+        }
+        if account.owed == 0 {
+            return Account { entries: vec![(now, 0)], ..Account::default() };
+        }
+        let period = i128::from(rule.period);
+        let next = match rule.counting {
+            Counting::Aligned(offset) => at - (at - i128::from(offset)).rem_euclid(period) + period,
+            Counting::Calendar(calendar) => calendar.next(at),
+            _ => at + period,
+        };
+        let began = if account.carried.0 > 0 { account.carried.1 } else { at };
+        account.entries = vec![(next, account.owed)];
+        account.carried = (account.owed, began);
+        account.owed = (account.owed - limit).max(0);
     }
 }
 
@@ -578,12 +637,26 @@ impl View {
         }
     }
 
+    /// The units that a debit can charge.
+    fn room(&self, rule: Rule, now: i128) -> u64 {
+        match rule.counting {
+            Counting::Anchored | Counting::Aligned(_) | Counting::Calendar(_) => {
+                let owed = u64::try_from(self.account.owed).unwrap();
+                self.remaining(rule, now) + rule.debt - owed
+            }
+            _ => self.remaining(with_room(rule), now),
+        }
+    }
+
     /// The used units of a window.
     fn used(&self, rule: Rule, now: i128) -> Fraction {
         let period = i128::from(rule.period);
-        let alive = |at: i128| is_in_window(rule, at, now);
+        let alive = |at: i128| at + period > now;
         match rule.counting {
-            Counting::Aligned(_) | Counting::Calendar(_) | Counting::Anchored | Counting::Log => Fraction {
+            Counting::Aligned(_) | Counting::Calendar(_) | Counting::Anchored => {
+                Fraction { numerator: window_at(rule, self.account.clone(), now).entries[0].1, denominator: 1 }
+            }
+            Counting::Log => Fraction {
                 numerator: self
                     .account
                     .entries
@@ -651,6 +724,12 @@ impl View {
             Counting::Cells(cells) => {
                 entries.push((now - now.rem_euclid(i128::from(rule.period / cells)), cost));
             }
+            Counting::Anchored | Counting::Aligned(_) | Counting::Calendar(_) => {
+                // Unit by unit, what does not fit into the limit is owed.
+                let fits = (i128::from(rule.limit) - entries[0].1).clamp(0, cost);
+                entries[0].1 += cost;
+                self.account.owed += cost - fits;
+            }
             _ => entries[0].1 += cost,
         }
     }
@@ -659,15 +738,8 @@ impl View {
     fn written(&self, rule: Rule, now: i128) -> Account {
         let mut account = self.account.clone();
         account.owed = match (rule.counting, account.entries.first()) {
-            (
-                Counting::Anchored
-                | Counting::Aligned(_)
-                | Counting::Calendar(_)
-                | Counting::Log
-                | Counting::Cells(_),
-                _,
-            )
-            | (_, None) => 0,
+            (Counting::Anchored | Counting::Aligned(_) | Counting::Calendar(_), _) => account.owed,
+            (Counting::Log | Counting::Cells(_), _) | (_, None) => 0,
             (_, Some(&(since, units))) if rule.debt > 0 => {
                 (units - paid(rule, since, now + wait(rule)).whole() - i128::from(rule.burst)).max(0)
             }
@@ -708,13 +780,23 @@ impl View {
             // The state as stored, regardless of the current quota.
             self.account = raw.clone();
         }
-        let Account { entries, refunded, since: start, width: written, real_from, .. } = &mut self.account;
+        let Account { entries, refunded, since: start, width: written, real_from, owed, carried, .. } =
+            &mut self.account;
         match rule.counting {
             Counting::Anchored | Counting::Aligned(_) | Counting::Calendar(_) => {
-                if entries[0].0 != charge.mark {
+                let (began, used) = entries[0];
+                let is_carried = carried.0 > 0 && carried.1 <= charge.mark && charge.mark < began;
+                let most = if began == charge.mark {
+                    used - carried.0
+                } else if is_carried {
+                    carried.0
+                } else {
                     return false;
-                }
-                entries[0].1 = (entries[0].1 - units).max(0);
+                };
+                let given = units.min(most);
+                entries[0].1 -= given;
+                carried.0 -= if is_carried { given } else { 0 };
+                *owed = (*owed - given).max(0);
                 entries.retain(|(_, charged)| *charged > 0);
             }
             Counting::Log | Counting::Cells(_) => {
@@ -797,13 +879,14 @@ impl View {
     /// Refunds the latest units.
     fn refund(&mut self, rule: Rule, units: u64, now: i128) {
         let mut units = i128::from(units);
-        let Account { entries, refunded, .. } = &mut self.account;
+        let Account { entries, refunded, owed, carried, .. } = &mut self.account;
         match rule.counting {
-            Counting::Anchored
-            | Counting::Aligned(_)
-            | Counting::Calendar(_)
-            | Counting::Log
-            | Counting::Cells(_) => {
+            Counting::Anchored | Counting::Aligned(_) | Counting::Calendar(_) => {
+                entries[0].1 = (entries[0].1 - units).max(0);
+                (*owed, carried.0) = ((*owed - units).max(0), carried.0.min(entries[0].1));
+                entries.retain(|(_, charged)| *charged > 0);
+            }
+            Counting::Log | Counting::Cells(_) => {
                 entries.sort_by_key(|(at, _)| *at);
                 for (_, charged) in entries.iter_mut().rev() {
                     let given = units.min(*charged);

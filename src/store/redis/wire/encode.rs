@@ -6,7 +6,6 @@ use redis::{Cmd, ErrorKind, RedisResult, RedisWrite as _, ServerErrorKind, Value
 
 use super::decode::records_of;
 use crate::{
-    algorithm::counter::Windows,
     decision::{Charge, OneOrMany},
     policy::{MAX_BAN, Policy},
     store::{
@@ -284,7 +283,8 @@ impl Numbers {
     // A function apart, because most policies have no calendar.
     #[cold]
     fn push_windows(&mut self, job: &Job, policy: &Policy, clock: &ServerClock) {
-        if let Some([before, start, end, after]) = windows(job, policy, clock) {
+        let windows = policy.calendar_windows(|| job.time.unwrap_or_else(|| clock.micros()));
+        if let Some([before, start, end, after]) = windows {
             self.extend(&[end, start, before, after]);
             self.has_calendar |= job.time.is_none();
         }
@@ -307,13 +307,13 @@ impl Numbers {
         for policy in rules {
             texts.push(policy.algorithm_name().into());
             // All jobs of a call have one clock.
-            let windows = firsts.first().and_then(|job| windows(job, policy, clock));
-            numbers.push((policy.arguments().len() + windows.map_or(0, |windows| windows.len())) as u64);
+            let time = firsts.first().and_then(|job| job.time);
+            let starts = policy.calendar_starts(|| time.unwrap_or_else(|| clock.micros()));
+            numbers.has_calendar |= starts.is_some() && time.is_none();
+            let starts = starts.unwrap_or_default();
+            numbers.push((policy.arguments().len() + starts.len()) as u64);
             numbers.extend(policy.arguments());
-            if let Some(windows) = windows {
-                numbers.extend(&windows);
-                numbers.has_calendar |= firsts.first().is_some_and(|job| job.time.is_none());
-            }
+            numbers.extend(&starts);
         }
         let mut places = keys.places.iter().flatten();
         for (job, (run, key, record)) in firsts.iter().zip(others) {
@@ -373,11 +373,6 @@ impl Numbers {
         }
         texts
     }
-}
-
-/// The windows of a calendar around the time of `job`.
-fn windows(job: &Job, policy: &Policy, clock: &ServerClock) -> Option<Windows> {
-    policy.calendar_windows(|| job.time.unwrap_or_else(|| clock.micros()))
 }
 
 /// The policies of `jobs`, and for each charge the number of its policy, counted from 1.

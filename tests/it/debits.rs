@@ -110,6 +110,148 @@ async fn a_debt_stays_owed_under_another_quota() {
     }
 }
 
+/// Ten units in each window of a hundred seconds, a day or a month, with a debt of 25.
+fn windows() -> [(&'static str, Policy, [u64; 5]); 4] {
+    let day = 86_400;
+    let month = |days: [u64; 5]| days.map(|days| days * day);
+    let per_month = Quota::per_month(10);
+    [
+        ("anchored", ten(FixedWindow::anchored()), [100, 200, 300, 400, 500]),
+        ("aligned", Policy::new("ten", Quota::per_day(10)).algorithm(FixedWindow::aligned()), {
+            [1, 2, 3, 4, 5].map(|days| days * day)
+        }),
+        // The clock starts on the first of January, 2026.
+        ("months", Policy::new("ten", per_month).algorithm(FixedWindow::aligned()), {
+            month([31, 59, 90, 120, 151])
+        }),
+        (
+            "months in a zone",
+            Policy::new("ten", per_month).algorithm(FixedWindow::aligned().time_zone("Europe/Berlin")),
+            // An hour before, and two in summer.
+            [31 * day - 3_600, 59 * day - 3_600, 90 * day - 7_200, 120 * day - 7_200, 151 * day - 7_200],
+        ),
+    ]
+    .map(|(name, policy, starts)| (name, policy.max_debt(25), starts))
+}
+
+#[tokio::test]
+async fn each_window_pays_for_at_most_its_limit_of_a_debt() {
+    let server = RedisServer::start();
+    for (name, policy, starts) in windows() {
+        let clock = ManualClock::new();
+        let began = clock.now();
+        for (store, limiter) in both(&server, &clock).await {
+            clock.set(began);
+            let context = format!("{name}, {store}");
+            let key = Key::new(name);
+            let request = limiter.check(&policy, &key, 10).await.unwrap();
+            let debited = limiter.debit(&request, 1_000).await.unwrap();
+            assert_eq!((debited.outcomes()[0].granted(), debited.remaining()), (25, Some(0)), "{context}");
+            let owed = async || limiter.operator().owed(&policy, &key).await.unwrap();
+            assert_eq!(owed().await, 25, "{context}");
+            // The windows pay for 10, 10 and 5 units. Nothing is owed in the fourth one.
+            for (cost, window) in [(1, 3), (5, 3), (6, 4), (10, 4)] {
+                let denied = limiter.check(&policy, &key, cost).await.unwrap();
+                let wait = Some(Duration::from_secs(starts[window - 1]));
+                assert_eq!((denied.remaining(), denied.retry_after()), (Some(0), wait), "{context}, {cost}");
+                assert_eq!(denied.outcomes()[0].reset_after(), Duration::from_secs(starts[3]), "{context}");
+                assert_eq!(limiter.check(&policy, &key, 11).await.unwrap().retry_after(), None, "{context}");
+            }
+            let mut admitted = 35;
+            for (window, owes, remaining) in [(1, 15, 0), (2, 5, 0), (3, 0, 5), (4, 0, 10), (5, 0, 10)] {
+                // Until just before it, nothing changes.
+                clock.set(began + Duration::from_secs(starts[window - 1]) - Duration::from_micros(1));
+                assert!(limiter.check(&policy, &key, 1).await.unwrap().is_denied(), "{context}, {window}");
+                clock.advance(Duration::from_micros(1));
+                assert_eq!(owed().await, owes, "{context}, {window}");
+                let all = limiter.check_up_to(&policy, &key, 100).await.unwrap();
+                assert_eq!(all.outcomes()[0].granted(), remaining, "{context}, {window}");
+                admitted += remaining;
+            }
+            assert_eq!(admitted, 6 * 10, "{context}");
+        }
+    }
+}
+
+/// A settlement often comes after the window of its request.
+#[tokio::test]
+async fn a_refund_in_a_later_window_leaves_what_would_be_owed_without_its_units() {
+    let server = RedisServer::start();
+    let second = Duration::from_secs(1);
+    for (name, policy, starts) in windows() {
+        let clock = ManualClock::new();
+        let began = clock.now();
+        for (store, limiter) in both(&server, &clock).await {
+            for window in 0..3 {
+                for units in [1, 4, 10] {
+                    let context = format!("{name}, {store}, {units} units in window {window}");
+                    let remaining = async |is_charged: bool| {
+                        clock.set(began + second);
+                        let key = Key::new(format!("{context} {is_charged}"));
+                        let request = limiter.check(&policy, &key, 6).await.unwrap();
+                        limiter.debit(&request, 29 - units).await.unwrap();
+                        let last = limiter.debit(&request, if is_charged { units } else { 0 }).await.unwrap();
+                        if window > 0 {
+                            clock.set(began + second + Duration::from_secs(starts[window - 1]));
+                        }
+                        // The units of this window are of another request, so they stay.
+                        let own = limiter.check_up_to(&policy, &key, 2).await.unwrap();
+                        if is_charged {
+                            assert!(limiter.refund(&last, units).await.unwrap().is_admitted(), "{context}");
+                        }
+                        let peeked = limiter.peek(&policy, &key, 9).await.unwrap();
+                        let owed = limiter.operator().owed(&policy, &key).await.unwrap();
+                        (peeked.remaining(), peeked.retry_after(), owed, own.outcomes()[0].granted())
+                    };
+                    let [(left, wait, owed, own), without] = [remaining(true).await, remaining(false).await];
+                    // What was admitted in between was not, while the units were owed.
+                    let left = left.map(|left| left + own);
+                    let expected = (without.0.map(|left| left + without.3), without.1, without.2);
+                    if own == without.3 {
+                        assert_eq!((left, wait, owed), expected, "{context}");
+                    } else {
+                        assert_eq!(left, expected.0, "{context}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What was charged within a larger quota is not owed, and what is owed is not more than the debt.
+#[tokio::test]
+async fn a_changed_quota_makes_no_debt_of_a_window() {
+    let server = RedisServer::start();
+    for (name, policy, starts) in windows() {
+        let clock = ManualClock::new();
+        let began = clock.now();
+        for (store, limiter) in both(&server, &clock).await {
+            clock.set(began);
+            let (key, context) = (Key::new(name), format!("{name}, {store}"));
+            let larger = policy.with_quota(policy.quota().with_limit(1_000).unwrap()).unwrap();
+            limiter.check(&larger, &key, 900).await.unwrap();
+            let wait = async |policy: &Policy| {
+                limiter.check(policy, &key, 1).await.unwrap().retry_after().map(|wait| wait.as_secs())
+            };
+            assert_eq!(wait(&policy).await, Some(starts[0]), "{context}");
+            assert_eq!(limiter.operator().owed(&policy, &key).await.unwrap(), 0, "{context}");
+            // A debit owes what it charges.
+            let request = limiter.check(&policy, &key, 0).await.unwrap();
+            let debited = limiter.debit(&request, 1_000).await.unwrap();
+            assert_eq!(debited.outcomes()[0].granted(), 25, "{context}");
+            assert_eq!(wait(&policy).await, Some(starts[2]), "{context}");
+            // A larger limit has room for it, and a smaller debt forgives the rest.
+            assert_eq!(wait(&larger).await, None, "{context}");
+            let request = limiter.check(&policy, &key, 0).await.unwrap();
+            limiter.debit(&request, 1_000).await.unwrap();
+            for (debt, window) in [(20, 3), (19, 2), (9, 1), (0, 1)] {
+                let lowered = policy.clone().max_debt(debt);
+                assert_eq!(wait(&lowered).await, Some(starts[window - 1]), "{context}, {debt}");
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_debit_charges_what_remains_and_the_debt_and_no_more() {
     let server = RedisServer::start();

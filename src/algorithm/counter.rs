@@ -84,6 +84,12 @@ pub trait Counter: Send + Sync {
         None
     }
 
+    /// Returns when the window of a charge ends, if that is not when the quota is fully replenished: the next
+    /// windows pay for a debt.
+    fn window_ends(&self, _arguments: &[u64], _charge: Receipt) -> Option<u64> {
+        None
+    }
+
     /// Returns about how many microseconds one charge, or one refund, takes in Redis at worst. Measured with
     /// full batches. Bounds how long one batch blocks Redis.
     fn redis_micros(&self, _arguments: &[u64], _refund: bool) -> u64 {
@@ -93,6 +99,11 @@ pub trait Counter: Send + Sync {
     /// Returns the mark of a charge of `cost` units that were spent from a lease with the mark `max_lease`.
     fn mark_of_leased(&self, _arguments: &[u64], leased: u64, _cost: u64) -> u64 {
         leased
+    }
+
+    /// Returns whether a debt ends with the period in which it was made, and no later units pay for it.
+    fn forgets_debt(&self) -> bool {
+        false
     }
 
     /// The arguments of a policy with `max_debt`, and those that its debits count by: the same with so much
@@ -106,8 +117,7 @@ pub trait Counter: Send + Sync {
 }
 
 /// Of an algorithm without debts.
-pub(crate) const NO_DEBT: &str =
-    "this algorithm allows no debt: leave out `max_debt`, or use another built-in algorithm than `Concurrency`";
+pub(crate) const NO_DEBT: &str = "this algorithm allows no debt: leave out `max_debt`, or use another built-in algorithm than `Concurrency`";
 
 /// The first of the numbers of [`Counter::usual`].
 pub(crate) mod usual {

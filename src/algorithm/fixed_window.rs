@@ -9,7 +9,7 @@ use super::{
     calendar::{Calendar, Unit, Weekday, Windows, Zone},
     counter::{Change, Counter, Plan, exactly, usual},
     state::{Count, Owed, State},
-    twin::Gauge,
+    twin::{Gauge, Receipt},
 };
 #[cfg(feature = "time-zones")]
 use crate::base::valid;
@@ -29,7 +29,8 @@ use crate::base::{CalendarPeriod, Error, Quota};
 /// | `100000/month` | start on the first day | the same, and [`from_day`](Self::from_day) |
 /// | `1/quarter`, `1/year` | start in January | the same, and [`from_month`](Self::from_month) |
 ///
-/// * **Promise**: at most the limit in each window.
+/// * **Promise**: at most the limit in each window. With a [debt](crate::Policy::max_debt), at most the limits of
+///   any windows in a row, and the debt.
 /// * **Source**: the classic counter with an expiry. Here the state has the time of the window's first
 ///   charge, so a lost TTL or a clock that steps back cannot block a client.
 /// * **Cost in Redis**: one string per key. GET; SETRANGE or SET if units are charged.
@@ -458,7 +459,12 @@ impl FixedWindow {
                 let starts = window.map(|[starts, _]| starts);
                 match self.windows_since(arguments, at, now) {
                     0 => (at.min(now), count, owed, at > now),
-                    passed => carried(arguments, at, owed, passed, starts).unwrap_or((now, 0, Owed::default(), false)),
+                    passed => carried(arguments, at, owed, passed, starts).unwrap_or((
+                        now,
+                        0,
+                        Owed::default(),
+                        false,
+                    )),
                 }
             }
             _ => (now, 0, Owed::default(), false),
@@ -531,7 +537,8 @@ fn carried(
     starts: Option<u64>,
 ) -> Option<(u64, u64, Owed, bool)> {
     // Each window pays for as many units as its limit.
-    let carried = owed.units.checked_sub((passed - 1).saturating_mul(arguments.limit)).filter(|units| *units > 0)?;
+    let carried =
+        owed.units.checked_sub((passed - 1).saturating_mul(arguments.limit)).filter(|units| *units > 0)?;
     let since = if owed.carried > 0 { owed.since } else { at };
     let units = carried.saturating_sub(arguments.limit);
     let starts = starts.unwrap_or(at + passed * arguments.period);
@@ -592,6 +599,12 @@ impl Counter for FixedWindow {
         Some([first, last].concat())
     }
 
+    fn window_ends(&self, arguments: &[u64], charge: Receipt) -> Option<u64> {
+        let arguments = &Arguments::of(arguments);
+        let window = State::Count(Count { at: charge.mark, count: 1 });
+        (arguments.debt > 0).then(|| self.open(arguments, Some(&window), charge.made).ends)
+    }
+
     /// The next windows pay for the debt.
     fn with_debt(&self, arguments: &[u64], debt: u64) -> Result<[Vec<u64>; 2], Error> {
         let [limit, period, kind, offset] = exactly(arguments);
@@ -624,7 +637,8 @@ impl Counter for FixedWindow {
         let Arguments { limit, room, .. } = *arguments;
         let remaining = limit.saturating_sub(used) + room.saturating_sub(owed.units);
         let before = Gauge { remaining, reset: reset(used, owed) };
-        let reset_after = if cost <= remaining { reset(used + cost, owed.after(arguments, used, cost)) } else { 0 };
+        let reset_after =
+            if cost <= remaining { reset(used + cost, owed.after(arguments, used, cost)) } else { 0 };
         Plan::of(cost, limit + room, before, reset_after, stale && used > 0, || {
             // A debit charges what remains, so it does not wait.
             let windows = if room > 0 { 1 } else { (owed.units + cost).div_ceil(limit) };

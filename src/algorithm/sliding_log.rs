@@ -145,6 +145,10 @@ impl Log {
 }
 
 impl Counter for SlidingLog {
+    fn forgets_debt(&self) -> bool {
+        true
+    }
+
     fn most_within_period(&self, _: &[u64], quota: &Quota) -> Option<u64> {
         Some(quota.limit())
     }

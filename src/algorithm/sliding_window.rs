@@ -185,6 +185,10 @@ impl OpenCells {
 }
 
 impl Counter for SlidingWindow {
+    fn forgets_debt(&self) -> bool {
+        true
+    }
+
     fn usual(&self, arguments: &[u64]) -> Option<Vec<u64>> {
         let [limit, cells, width] = exactly(arguments);
         Some(vec![usual::SLIDING_WINDOW, limit, cells, width])

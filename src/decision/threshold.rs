@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{Decision, DecisionSource, Outcome};
-use crate::{algorithm::Replenishment, key::Key, policy::Policy};
+use crate::{algorithm::Replenishment, base::time::micros, key::Key, policy::Policy};
 
 /// A key has used a share of a quota that its policy [notifies at](Policy::notify_at): for
 /// [`Limiter::on_threshold`](crate::Limiter::on_threshold).
@@ -91,9 +91,14 @@ pub(crate) fn of_outcome(outcome: &Outcome, leased: u64, report: &mut impl FnMut
     let limit = policy.capacity_without_debt();
     let used = policy.capacity().saturating_sub(outcome.remaining().saturating_sub(leased));
     let before = used.saturating_sub(outcome.granted() + leased);
-    let made = outcome.charge().receipt().map_or(0, |receipt| receipt.made);
+    let receipt = outcome.charge().receipt();
+    let made = receipt.map_or(0, |receipt| receipt.made);
     let is_window = matches!(policy.replenishment(), Replenishment::InWindows);
-    let ends = UNIX_EPOCH + Duration::from_micros(made) + outcome.reset_after();
+    let counter = policy.settings().algorithm.counter();
+    let ends =
+        receipt.zip(counter).and_then(|(receipt, counter)| counter.window_ends(policy.arguments(), receipt));
+    let ends = ends.unwrap_or_else(|| made + micros(outcome.reset_after()));
+    let ends = UNIX_EPOCH + Duration::from_micros(ends);
     for &percent in &policy.settings().notify_at {
         let reaches = |used: u64| u128::from(used) * 100 >= u128::from(limit) * u128::from(percent);
         if reaches(used) && !reaches(before) {

@@ -129,13 +129,21 @@ impl Config {
                     policy.as_ref().map(|policy| format!(" for the policy {:?}", policy.name())).unwrap_or_default()
                 ));
             }
-            if let Some(policy) = policy
-                && rule.settles == Some(Settles::Bytes)
-                && policy.settings().quota_unit != QuotaUnit::ContentBytes
-            {
+            let Some(policy) = policy else { continue };
+            let is_of_bytes = rule.settles == Some(Settles::Bytes);
+            if is_of_bytes && policy.settings().quota_unit != QuotaUnit::ContentBytes {
                 warnings.push(format!(
                     "the layer charges bytes under the policy {:?}, and its headers say requests: add \
                      Policy::quota_unit",
+                    policy.name()
+                ));
+            }
+            // A reservation with a cost may be of the most that a request can use.
+            let is_late = is_of_bytes || rule.reserves() && rule.cost.is_none();
+            if is_late && policy.settings().max_debt == 0 && !policy.has_permits() {
+                warnings.push(format!(
+                    "a request's cost under the policy {:?} is known after it was admitted, and what exceeds the units that \
+                     remain then is not charged: add Policy::max_debt",
                     policy.name()
                 ));
             }

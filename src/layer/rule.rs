@@ -388,7 +388,7 @@ impl Rule {
     ///
     /// Bytes beyond the quota become the policy's [debt](crate::Policy::max_debt): the client's next request
     /// is denied until it is paid off. A policy has no debt unless you set its bound; without one, bytes
-    /// beyond the quota are not charged.
+    /// beyond the quota are not charged, and the layer [warns](crate::RateLimitLayer::warnings) of that.
     ///
     /// The layer counts the bytes that the service sends, before an outer layer compresses them. If the
     /// client leaves, the bytes sent until then are charged: those that the connection has taken, which are more

@@ -192,19 +192,25 @@ impl Policy {
     /// Lets a [debit](crate::Limiter::debit) charge up to `units` more than remain. Requests are then denied
     /// until the debt is paid off. Defaults to 0: a debit charges what remains.
     ///
-    /// A bucket ([`Gcra`](crate::algorithm::Gcra), [`TokenBucket`](crate::algorithm::TokenBucket),
-    /// [`LeakyBucket`](crate::algorithm::LeakyBucket)) pays the debt off at the quota's rate. Under a
-    /// [`SlidingLog`](crate::algorithm::SlidingLog) or a [`SlidingWindow`](crate::algorithm::SlidingWindow),
-    /// the units count for a period, as usual. Under a [`FixedWindow`](crate::algorithm::FixedWindow), the
-    /// debt ends with its window. While the store [fails](crate::FailureMode::Local), there is no debt:
-    /// debits charge what remains in this process.
+    /// * A bucket ([`Gcra`](crate::algorithm::Gcra), [`TokenBucket`](crate::algorithm::TokenBucket),
+    ///   [`LeakyBucket`](crate::algorithm::LeakyBucket)) pays the debt off at the quota's rate.
+    /// * A [`FixedWindow`](crate::algorithm::FixedWindow) pays it off window by window, at most one limit in
+    ///   each: with 1,000 a month, 1,400 used in January leave 600 for February. A denied request waits for the
+    ///   start of the window in which it fits.
+    /// * A [`SlidingLog`](crate::algorithm::SlidingLog) or a
+    ///   [`SlidingWindow`](crate::algorithm::SlidingWindow) counts the units for a period, as all units, and
+    ///   then forgets them. The policy [warns](Self::warnings) of that.
+    ///
+    /// While the store [fails](crate::FailureMode::Local), there is no debt: debits charge what remains in
+    /// this process.
     ///
     /// Redis makes the decisions of such a policy with a longer script, which takes about twice the time.
     ///
     /// # Panics
     ///
-    /// If the algorithm allows no debt ([`Concurrency`](crate::algorithm::Concurrency), or a custom one), or
-    /// quota and debt together are above the bounds of a [`Quota`](crate::Quota).
+    /// If the algorithm allows no debt ([`Concurrency`](crate::algorithm::Concurrency), or a custom one); if
+    /// quota and debt together are above the bounds of a [`Quota`](crate::Quota); or if windows take more than
+    /// 100 years to pay off the debt, or those of a calendar more than 24.
     /// [`try_max_debt`](Self::try_max_debt) gives an error instead.
     ///
     /// # Example

@@ -3,11 +3,24 @@
 use std::time::Duration;
 
 use super::policy::Policy;
-use crate::base::Quota;
+use crate::{algorithm::counter::Counter, base::Quota};
 
 /// The texts of [`Policy::warnings`].
 pub(super) fn of(policy: &Policy) -> Vec<String> {
-    [of_window(policy), of_login(policy)].into_iter().flatten().collect()
+    [of_window(policy), of_login(policy), of_debt(policy)].into_iter().flatten().collect()
+}
+
+fn of_debt(policy: &Policy) -> Option<String> {
+    let settings = policy.settings();
+    let forgets = settings.algorithm.counter().is_some_and(Counter::forgets_debt);
+    (settings.max_debt > 0 && forgets).then(|| {
+        format!(
+            "the policy {:?} has a debt, and {} forgets it with the units of its period, so a client can use the limit and \
+             the debt in each one: count it by FixedWindow or a bucket, which are paid off, or leave out `max_debt`",
+            policy.name(),
+            policy.algorithm_name()
+        )
+    })
 }
 
 /// Words in the names of policies that protect a secret: twice the limit would admit twice the guesses.

@@ -653,9 +653,10 @@ impl View {
         let period = i128::from(rule.period);
         let alive = |at: i128| at + period > now;
         match rule.counting {
-            Counting::Aligned(_) | Counting::Calendar(_) | Counting::Anchored => {
-                Fraction { numerator: window_at(rule, self.account.clone(), now).entries[0].1, denominator: 1 }
-            }
+            Counting::Aligned(_) | Counting::Calendar(_) | Counting::Anchored => Fraction {
+                numerator: window_at(rule, self.account.clone(), now).entries[0].1,
+                denominator: 1,
+            },
             Counting::Log => Fraction {
                 numerator: self
                     .account

@@ -418,14 +418,14 @@ async fn debts(case: Case) {
     let explained = Explanation::of(&case.instance.limiter, &policy, &case.key, 0).await.unwrap();
     let (owed, used) = (explained.charges()[0].owed(), case.used(&case.new).await);
     let (capacity, debt) = (case.new.capacity(), case.new.settings().max_debt);
-    let is_bucket = matches!(case.old.settings().algorithm.name(), "gcra" | "token-bucket" | "leaky-bucket");
+    let forgets = matches!(case.old.settings().algorithm.name(), "sliding-log" | "sliding-window");
     let expected = match case.effect {
         Effect::New | Effect::Paused => (0, 0),
         Effect::Cut => (debt, capacity),
         // A larger quota has room for it.
         Effect::Kept if capacity > LIMIT => (0, LIMIT + 3),
-        Effect::Kept if is_bucket => (3, capacity),
-        Effect::Kept => (debt.min(LIMIT + 3 - capacity), capacity),
+        Effect::Kept if forgets => (debt.min(LIMIT + 3 - capacity), capacity),
+        Effect::Kept => (3, capacity),
     };
     assert_eq!((owed, used), expected, "{}", case.what);
 }

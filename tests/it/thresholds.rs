@@ -106,6 +106,39 @@ async fn an_event_has_the_end_of_its_window_and_is_reported_once_in_it() {
     assert_eq!(next.1, Duration::from_secs(1_772_323_200), "2026-03-01");
 }
 
+/// A debt of January is paid by the budget of February, of which all is used then too.
+#[tokio::test]
+async fn a_window_with_a_debt_ends_when_it_ends_and_the_next_one_has_its_own_events() {
+    let server = RedisServer::start();
+    let february = Duration::from_secs(1_769_904_000);
+    let march = february + Duration::from_secs(28 * 86_400);
+    let clock = ManualClock::new(); // 2026-01-01
+    let redis = settings().manual_clock(clock.clone()).connect(&server.url()).await.unwrap();
+    for limiter in [Limiter::new(MemoryStore::with_clock(clock.clone())), Limiter::new(redis)] {
+        clock.set(february - Duration::from_secs(86_400));
+        let ends = Arc::new(Mutex::new(Vec::new()));
+        let seen = ends.clone();
+        limiter.on_threshold(move |event| {
+            let ends = event.ends.unwrap().duration_since(UNIX_EPOCH).unwrap();
+            seen.lock().unwrap().push((event.percent, event.used, ends));
+        });
+        let plan = plan(100).max_debt(50);
+        let request = limiter.check(&plan, &alice(), 90).await.unwrap();
+        limiter.debit(&request, 40).await.unwrap();
+        clock.set(february);
+        limiter.check(&plan, &alice(), 70).await.unwrap();
+        let expected = [
+            (50, 90, february),
+            (80, 90, february),
+            (100, 130, february),
+            (50, 100, march),
+            (80, 100, march),
+            (100, 100, march),
+        ];
+        assert_eq!(*ends.lock().unwrap(), expected);
+    }
+}
+
 /// A client that sends as fast as units become available reaches the share with each request.
 #[tokio::test]
 async fn a_key_that_stays_near_a_share_is_reported_once() {

@@ -7,7 +7,7 @@ use tower_ratelimit::policy::QuotaUnit;
 use tower_ratelimit::{
     Answer, ClientIp, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer,
     Rule,
-    algorithm::{FixedWindow, LeakyBucket, SlidingLog, TokenBucket},
+    algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     key::{MatchedRoute, TrustedProxies, from_extension},
     layer::Rules,
 };
@@ -45,6 +45,14 @@ fn a_policy_warns_of_a_period_unfit_for_headers_and_of_a_login_limit_exceeded() 
         (Policy::new("footprint", minute), None),
         (Policy::new("design-inbox", minute), None),
         (Policy::new("sign-up-in", minute), None),
+        // Of a debt, all but sliding windows and logs are paid off.
+        (Policy::new("api", minute).max_debt(5), None),
+        (Policy::new("api", minute).max_debt(5).algorithm(FixedWindow::aligned()), None),
+        (Policy::new("api", minute).max_debt(5).algorithm(SlidingLog::new()), Some("sliding-log forgets it")),
+        (
+            Policy::new("api", minute).max_debt(5).algorithm(SlidingWindow::new()),
+            Some("sliding-window forgets it"),
+        ),
     ];
     for (policy, expected) in rows {
         let warnings = policy.warnings();
@@ -67,9 +75,18 @@ fn a_layer_warns_of_bytes_that_headers_call_requests() {
     let rows = [
         (layer(Box::new(Key::new("all"))), None),
         (layer(Box::new(MatchedRoute::new())), None),
-        (ruled(rule().reserve()), None),
-        (ruled(rule().response_bytes()), Some("add Policy::quota_unit")),
-        (ruled(Rule::new(bytes, Key::new("all")).response_bytes()), None),
+        (ruled(rule().reserve().cost(|_| 3)), None),
+        (
+            ruled(Rule::new(policy().max_debt(9), Key::new("all")).response_bytes()),
+            Some("add Policy::quota_unit"),
+        ),
+        (ruled(Rule::new(bytes.clone().max_debt(9), Key::new("all")).response_bytes()), None),
+        (
+            ruled(Rule::new(bytes, Key::new("all")).response_bytes()),
+            Some("is not charged: add Policy::max_debt"),
+        ),
+        (ruled(rule().reserve()), Some("is not charged: add Policy::max_debt")),
+        (ruled(Rule::new(Policy::concurrency("jobs", 5), Key::new("all")).reserve()), None),
     ];
     for (at, (layer, expected)) in rows.into_iter().enumerate() {
         let warnings = layer.warnings();
@@ -112,7 +129,7 @@ fn a_layer_warns_of_requests_that_hold_permits_while_they_wait_in_a_queue() {
 
 #[test]
 fn a_layer_warns_of_units_that_no_call_of_a_handler_reaches() {
-    let rule = |name: &str| Rule::new(Policy::new(name, Quota::per_minute(5)), Key::new("all"));
+    let rule = |name: &str| Rule::new(Policy::new(name, Quota::per_minute(5)).max_debt(5), Key::new("all"));
     let (tokens, money) = (|| rule("tokens").unit("tokens"), || rule("money").unit("cents"));
     let reserves = |rule: Rule| Rules::from(rule.reserve());
     let calls = rule("calls").reserve();

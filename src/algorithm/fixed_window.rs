@@ -454,18 +454,8 @@ impl FixedWindow {
                 (state.at, state.count, Owed::default(), false)
             }
             Some(State::Window(state)) => {
-                let (Count { at, count }, owed) = **state;
-                let owed = owed.under(arguments, count);
                 let starts = window.map(|[starts, _]| starts);
-                match self.windows_since(arguments, at, now) {
-                    0 => (at.min(now), count, owed, at > now),
-                    passed => carried(arguments, at, owed, passed, starts).unwrap_or((
-                        now,
-                        0,
-                        Owed::default(),
-                        false,
-                    )),
-                }
+                self.open_with_debt(arguments, state, now, starts)
             }
             _ => (now, 0, Owed::default(), false),
         };
@@ -473,9 +463,34 @@ impl FixedWindow {
         OpenWindow { started, used, owed, ends, stale }
     }
 
+    /// Returns the time, the units, the debt and whether the state is stale of a window with a debt, or the one
+    /// of `now` after it, which starts at `starts`; an anchored one starts when another has ended.
+    #[cold]
+    fn open_with_debt(
+        &self,
+        arguments: &Arguments,
+        &(Count { at, count }, owed): &(Count, Owed),
+        now: u64,
+        starts: Option<u64>,
+    ) -> (u64, u64, Owed, bool) {
+        let owed = owed.under(arguments, count);
+        let passed = self.windows_since(arguments, at, now);
+        if passed == 0 {
+            return (at.min(now), count, owed, at > now);
+        }
+        // Each window pays for as many units as its limit.
+        let carried = owed.units.saturating_sub((passed - 1).saturating_mul(arguments.limit));
+        if carried == 0 {
+            return (now, 0, Owed::default(), false);
+        }
+        let since = if owed.carried > 0 { owed.since } else { at };
+        let units = carried.saturating_sub(arguments.limit);
+        let starts = starts.unwrap_or(at + passed * arguments.period);
+        (starts, carried, Owed { units, carried, since }, false)
+    }
+
     /// Returns how many windows after the one of `at` the window of `now` is; above the most that a debt
     /// reaches, any such number.
-    #[cold]
     fn windows_since(&self, arguments: &Arguments, at: u64, now: u64) -> u64 {
         let Arguments { period, kind, offset, .. } = *arguments;
         if at >= now {
@@ -525,24 +540,6 @@ impl Owed {
         let units = self.units + (used + cost).saturating_sub(used.max(arguments.limit));
         Self { units, ..self }
     }
-}
-
-/// What of a window with a debt is carried into the one that is `passed` windows after it and starts at
-/// `starts`. `None` if nothing is owed any more.
-fn carried(
-    arguments: &Arguments,
-    at: u64,
-    owed: Owed,
-    passed: u64,
-    starts: Option<u64>,
-) -> Option<(u64, u64, Owed, bool)> {
-    // Each window pays for as many units as its limit.
-    let carried =
-        owed.units.checked_sub((passed - 1).saturating_mul(arguments.limit)).filter(|units| *units > 0)?;
-    let since = if owed.carried > 0 { owed.since } else { at };
-    let units = carried.saturating_sub(arguments.limit);
-    let starts = starts.unwrap_or(at + passed * arguments.period);
-    Some((starts, carried, Owed { units, carried, since }, false))
 }
 
 /// The state of a window. `None` without units.

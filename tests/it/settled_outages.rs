@@ -12,6 +12,7 @@ use support::{Fake, day, fails, units_left};
 use tokio::{task::JoinSet, time::sleep};
 use tower_ratelimit::{
     Answer, Charge, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, Reservation,
+    algorithm::FixedWindow,
 };
 use tower_ratelimit_extra::explain::Explanation;
 
@@ -72,12 +73,12 @@ fn steady(seed: u64) -> Unsteady {
 
 #[tokio::test]
 async fn only_what_is_debited_in_an_outage_becomes_debt() {
-    for debited in [10, 0] {
+    let day = Policy::new("p", Quota::per_day(100));
+    let window = day.clone().algorithm(FixedWindow::anchored());
+    for (debited, policy) in [(10, &day), (0, &day), (10, &window), (0, &window)] {
         let store = steady(debited);
         let limiter = store.limiter();
-        let policy = Policy::new("p", Quota::per_day(100))
-            .max_debt(500)
-            .failure_mode(FailureMode::Local { instances: 1 });
+        let policy = policy.clone().max_debt(500).failure_mode(FailureMode::Local { instances: 1 });
         let key = Key::new("alice");
         assert!(limiter.check(&policy, &key, 100).await.unwrap().is_admitted());
         store.is_down.store(true, Relaxed);

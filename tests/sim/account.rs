@@ -4,10 +4,7 @@ use std::{collections::BTreeMap, mem, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{
-    bans::Bans,
-    rules::{Kind, Rule},
-};
+use super::{bans::Bans, rules::Rule};
 
 /// The units of one identity under one rule.
 #[derive(Default)]
@@ -133,8 +130,7 @@ pub(super) struct Local {
 impl Account {
     /// The most units that the store may admit in `elapsed`, after its data was lost so often.
     pub(super) fn allowance(&self, rule: &Rule, losses: u64, elapsed: Duration) -> u64 {
-        // The debt of a window ends with it.
-        let in_a_period = rule.largest + if rule.kind == Kind::Window { rule.debt } else { 0 };
+        let in_a_period = rule.largest + if rule.forgets_debt() { rule.debt } else { 0 };
         // After a reset, other instances may spend what they have leased before.
         let leases = rule.leased * 3 * self.resets.tried;
         (rule.largest + rule.debt) * (1 + losses + self.resets.tried)

@@ -92,6 +92,11 @@ impl Rule {
         if is_cut { charged.min(smallest) } else { charged }
     }
 
+    /// Whether a debt ends with the period of its units, so that each period can have another one.
+    pub(super) fn forgets_debt(&self) -> bool {
+        matches!(self.policy.settings().algorithm.name(), "sliding-log" | "sliding-window")
+    }
+
     pub(super) const fn is_leased(&self) -> bool {
         self.leased > 0
     }

@@ -41,6 +41,8 @@ fn policies() -> Vec<(&'static str, Policy)> {
         ("token-bucket", of(Quota::per_second(10)).algorithm(TokenBucket::new().refill_every(second / 5))),
         ("fixed-window", day().algorithm(FixedWindow::anchored())),
         ("fixed-window", of(fast).algorithm(FixedWindow::aligned())),
+        ("fixed-window", day().algorithm(FixedWindow::anchored()).max_debt(12)),
+        ("fixed-window", of(Quota::per_month(5)).algorithm(FixedWindow::aligned()).max_debt(12)),
         ("sliding-window", of(Quota::per_second(5)).algorithm(SlidingWindow::new().segments(5))),
         ("sliding-window", day().algorithm(SlidingWindow::new())),
         ("sliding-log", day().algorithm(SlidingLog::new())),

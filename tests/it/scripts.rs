@@ -80,6 +80,18 @@ async fn the_ttl_of_a_bucket_covers_the_units_of_a_larger_quota() {
     }
 }
 
+#[tokio::test]
+async fn the_ttl_of_a_window_covers_the_windows_that_pay_for_its_debt() {
+    let (server, limiter) = on_redis().await;
+    let policy = Policy::new("p", Quota::per_minute(10)).algorithm(FixedWindow::anchored()).max_debt(25);
+    let request = limiter.check(&policy, &Key::new("alice"), 10).await.unwrap();
+    limiter.debit(&request, 25).await.unwrap();
+    let name: Vec<String> = server.command(&["KEYS", "*"]);
+    let left: i64 = server.command(&["PTTL", &name[0]]);
+    // Its own window and three more, twice, less what has passed since.
+    assert!((400_000..=480_002).contains(&left), "{left}");
+}
+
 /// Under a much smaller quota, what is left takes longer to drain than a TTL can be.
 #[tokio::test]
 async fn the_units_of_a_much_larger_quota_get_a_ttl_that_redis_accepts() {

@@ -218,6 +218,36 @@ async fn the_servers_clock_decides_in_which_window_a_charge_falls() {
     assert!(!take(&one, &policy).await.is_admitted());
 }
 
+/// The same for the windows that pay for a debt of March.
+#[tokio::test]
+async fn the_servers_clock_decides_which_windows_pay_for_a_debt() {
+    let (_server, time, limiters) = instances().await;
+    let policy = closed(Policy::new("plan", Quota::per_month(10)).max_debt(15));
+    let [one, other] = &limiters;
+    let charged = one.check(&policy, &alice(), 10).await.unwrap();
+    one.debit(&charged, 15).await.unwrap();
+    let day = 86_400 * SECOND;
+    for (name, later, remaining) in [
+        ("April", 120 * SECOND, 0),
+        ("May", 31 * day, 5),
+        ("back in April", 120 * SECOND, 0),
+        ("years later", 1_000 * day, 10),
+    ] {
+        time.set(LATE_IN_MARCH + later);
+        for limiter in [other, one] {
+            let peeked = limiter.peek(&policy, &alice(), 1).await.unwrap();
+            assert_eq!(peeked.remaining(), Some(remaining), "{name}");
+        }
+    }
+    time.set(LATE_IN_MARCH + 31 * day);
+    assert!(take(other, &policy).await.is_admitted());
+    let denied = other.check(&policy, &alice(), 5).await.unwrap();
+    assert!(
+        denied.is_denied() && denied.retry_after() <= Some(Duration::from_secs(31 * 86_400)),
+        "{denied:?}"
+    );
+}
+
 #[tokio::test]
 async fn a_call_with_the_wrong_windows_repeats_only_what_they_concern() {
     let (server, time, [limiter, _]) = instances().await;

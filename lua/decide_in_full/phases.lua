@@ -8,7 +8,7 @@
     change         'refund', 'renew' or 'ban'; nil where the states are not changed first
     charges        whether what is admitted is charged
     least          the units that are charged at least where not all remain; nil where none are then
-    lease          the units to lease, and the name, the units and the spent units of the returned lease; or nil
+    lease          the units to lease, and of the returned lease the name, the units, the spent units and when it was made; or nil
     counts         whether denials are counted for penalties
     counts_earlier whether one of them was decided by an earlier call
     stamp          the charge that records the settlement of a token, which comes last; or nil
@@ -17,6 +17,7 @@
   and of a table for each charge:
 
     rule, holder   what is charged
+    reset_mark     where units that were charged before are refunded or returned, the index of the key with the mark of a reset
     cost           the units; those to refund or renew, or the microseconds of a ban, where the state is changed
     made, made_mark  when the charge was made that is refunded, and its mark; of a stamp, made_mark is when its token expires
     shadow         whether its denial denies nothing
@@ -25,7 +26,7 @@
     k              the index of its key
     units          those that are planned, and what decide() returned for them
 ]]
--- uses: prelude call state states failures usual
+-- uses: prelude call state keys states failures usual
 -- The functions that change a state, by their numbers.
 local CHANGES = { 'refund', 'renew', 'ban' }
 
@@ -42,7 +43,7 @@ local function open_run(at)
   for i = 1, width do
     local rule, cost, holder, made, mark = unpack(numbers, at + 5 + 5 * i, at + 9 + 5 * i)
     run[i] = {
-      rule = rules[rule], holder = ARGV[holder], cost = cost, made = made, made_mark = mark, shadow = made == SHADOW,
+      rule = rules[rule], holder = ARGV[holder], reset_mark = -holder, cost = cost, made = made, made_mark = mark, shadow = made == SHADOW,
       main = made <= BAN and mark, denied = made == DENIED,
       k = 0, units = 0, retry = 0, remaining = 0, reset = 0, delay = 0, mark = 0, lifetime = 0, time = 0, count = 0, text = 0,
     }
@@ -53,8 +54,8 @@ local function open_run(at)
     end
   end
   if records > width then
-    local wanted, name, units, spent = unpack(numbers, at + 10 + 5 * width, at + 13 + 5 * width)
-    run.lease = { wanted = wanted, name = name, units = units, spent = spent }
+    local wanted, name, units, spent, made = unpack(numbers, at + 10 + 5 * width, at + 14 + 5 * width)
+    run.lease = { wanted = wanted, name = name, units = units, spent = spent, made = made }
   end
 end
 
@@ -90,9 +91,18 @@ local function function_of(rule, wanted)
   return rule.algorithm[wanted] or error('RATELIMIT-ALGORITHM the algorithm ' .. name .. ' has no ' .. wanted, 0)
 end
 
+-- Whether the key was reset since `made`. In the same microsecond too: no other units are ever returned.
+local function is_reset_since(charge, made)
+  local reset = tonumber(values[charge.reset_mark])
+  return reset and made <= reset
+end
+
 -- Refunds or renews a charge, or bans its key.
 local function change(record, charge)
   local rule, cost, made, k = charge.rule, charge.cost, charge.made, charge.k
+  if is_reset_since(charge, made) then
+    return
+  end
   local changed = function_of(rule, run.change)
   -- An operator's refund names no charge.
   if made == 0 then
@@ -227,7 +237,7 @@ local function charge_and_lease(record)
   local rule, k = charge.rule, charge.k
   local return_lease, lease = function_of(rule, 'return_lease'), function_of(rule, 'lease')
   local lifetime, time, count, text
-  if asked.units > 0 then
+  if asked.units > 0 and not is_reset_since(charge, asked.made) then
     lifetime, time, count, text =
       return_lease(rule.policy, asked.units, asked.spent, asked.name, state_of(k, rule))
     if lifetime then

@@ -16,7 +16,9 @@ local SHADOW, STAMP, BAN, COUNTED_LATER, DENIED = -1, -2, -3, -4, -5
 -- The numbers of the decisions that are not usual: of their rules, then of their runs. struct.unpack() adds where it stopped.
 local numbers = { struct.unpack('<' .. string.rep('d', (#request + 1 - others) / 8), request, others) }
 numbers[#numbers] = nil
-numbers[1] = numbers[1] or 0
+-- How many rules follow, and how many keys are marks of resets, which come last.
+numbers[1], numbers[2] = numbers[1] or 0, numbers[2] or 0
+local marks = numbers[2]
 
 local rules, reads_strings = {}, false
 
@@ -36,8 +38,8 @@ local function add_rule(name, ...)
   reads_strings = reads_strings or not algorithm.load
 end
 
--- The place of the first run. The first number is the number of rules.
-local first_run = 2
+-- The place of the first run.
+local first_run = 3
 for i = 1, numbers[1] do
   local count = numbers[first_run]
   add_rule(ARGV[i + 1], unpack(numbers, first_run + 1, first_run + count))
@@ -107,7 +109,7 @@ local done = 0
 -- left are made; and the first key and the first record, less one.
 local function read_run(at)
   local change, charges, least, leases, decisions, width, is_shared, is_usual, k, record = unpack(numbers, at, at + 9)
-  local after = at + 10 + 5 * width + 4 * leases + decisions * width * is_shared
+  local after = at + 10 + 5 * width + 5 * leases + decisions * width * is_shared
   -- A lease has a second record.
   return change, charges, least, decisions, width, width + leases, is_shared, after, is_usual == 1, k, record
 end

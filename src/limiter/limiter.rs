@@ -524,8 +524,9 @@ impl Limiter {
     /// repeated, because it may have been carried out. If it was certainly not sent and the policy is
     /// [`Local`](crate::FailureMode::Local), it is sent once the store answers.
     ///
-    /// A refund does not detect a [`reset`](super::Operator::reset), a changed quota of a bucket, or a clock
-    /// that stepped back. After one of these it can return units of later charges.
+    /// After a [`reset`](super::Operator::reset), it returns nothing of a charge from before. It does not detect
+    /// that the store has lost the key, a changed quota of a bucket, or a clock that stepped back. After one of
+    /// these it can return units of later charges.
     ///
     /// # Example
     ///

@@ -104,9 +104,15 @@ impl Operator {
     /// [`Concurrency`](crate::algorithm::Concurrency) policy, requests that are still running count again
     /// once their permits are renewed, within a third of the period.
     ///
-    /// Refunds, reservations and settlement tokens of requests from before a reset can return units of later
-    /// requests, so a key with such requests can use up to twice its quota. The same holds if Redis loses the
-    /// key.
+    /// A refund of a request from before the reset returns nothing, and neither do its reservation and its
+    /// settlement token; what they settle above their estimate is charged. For this, the store keeps the time of
+    /// the reset: in Redis under a key of up to 120 bytes, which each refund reads too, for 2 % more instructions.
+    /// The time is kept for as long as a charge under `policy` can be refunded, and at least an hour: two periods,
+    /// and with a burst or a debt until that is replenished and a period more. What a store loses, by an eviction or
+    /// a failover, leaves no such time: refunds can then return units of later requests.
+    ///
+    /// A request in the microsecond of the reset counts as one from before. You see that only under a
+    /// [`ManualClock`](crate::store::ManualClock) that stands still.
     ///
     /// # Errors
     ///
@@ -121,8 +127,8 @@ impl Operator {
     /// Refunds the latest `units` units that `key` was charged under `policy`, for any requests.
     ///
     /// It refunds at most what was charged and still counts. To undo one decision, use
-    /// [`Limiter::refund`](crate::Limiter::refund), which refunds no other request's units, except after a
-    /// [`reset`](Self::reset) and in the cases that it lists. A permit of a
+    /// [`Limiter::refund`](crate::Limiter::refund), which refunds no other request's units, except in the cases
+    /// that it lists. A permit of a
     /// [`Concurrency`](crate::algorithm::Concurrency) policy is not refunded; drop its decision instead.
     ///
     /// The decision shows what remains after the refund. If the refund failed and the policy is not

@@ -1,6 +1,11 @@
 //! [`Policy`]: a quota with a name, and the algorithm that counts it.
 
-use std::{fmt, hash::BuildHasher as _, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    hash::BuildHasher as _,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use sha2::{Digest as _, Sha256};
 
@@ -62,6 +67,8 @@ pub(super) struct PolicyData {
     debits: Option<Policy>,
     /// Whether this is the internal policy for debits.
     counts_debits: bool,
+    /// See [`Policy::resets`]. Made for the first reset or refund.
+    resets: OnceLock<Policy>,
     #[cfg(feature = "metrics")]
     handles: PolicyHandles,
 }
@@ -84,6 +91,9 @@ const MAX_NAME: usize = 64;
 const CALENDAR: u8 = usual::CALENDAR as u8;
 /// The time after which a permit expires if its holder no longer renews it.
 const PERMIT_EXPIRY: Duration = Duration::from_secs(30);
+/// The bounds of [`Policy::refundable_for`]. The upper one is above the time in which any quota refills.
+const LEAST_REFUNDABLE: Duration = Duration::from_secs(3_600);
+const MOST_REFUNDABLE: Duration = Duration::from_secs(200 * 365 * 86_400);
 
 impl Policy {
     /// The policy `name`, counted by [`Gcra`]. A quota per month, quarter or year is counted by
@@ -357,6 +367,26 @@ impl Policy {
         self.0.bans.as_ref()
     }
 
+    /// The internal policy under whose label a store keeps when a key was reset. No other policy has this label,
+    /// because `%` is in no name of an algorithm.
+    pub(crate) fn resets(&self) -> &Self {
+        self.0.resets.get_or_init(|| {
+            let label: Box<str> = format!("{}%reset", self.label()).into();
+            let name = PolicyName { tag: hasher().hash_one(&*label), label, ..self.0.name.clone() };
+            Self(Arc::new(PolicyData::new(name, self.0.settings.clone(), self.0.parameters.clone())))
+        })
+    }
+
+    /// For how long a charge can be refunded at most, and at least an hour, because a charge from before a reset may
+    /// be of another quota.
+    pub(crate) fn refundable_for(&self) -> Duration {
+        let units = self.capacity().saturating_add(self.settings().max_debt);
+        // A bucket drains in as many periods. A window counts for up to two.
+        let periods =
+            u32::try_from(units.div_ceil(self.quota().limit())).unwrap_or(u32::MAX).saturating_add(1);
+        self.quota().period().saturating_mul(periods).clamp(LEAST_REFUNDABLE, MOST_REFUNDABLE)
+    }
+
     /// The policy that counts debits.
     pub(crate) fn debits(&self) -> &Self {
         self.0.debits.as_ref().unwrap_or(self)
@@ -519,6 +549,7 @@ impl PolicyData {
             bans: None,
             debits: None,
             counts_debits: false,
+            resets: OnceLock::new(),
             #[cfg(feature = "metrics")]
             handles: PolicyHandles::new(),
         }

@@ -20,6 +20,9 @@ use crate::base::time::{micros, wall_micros};
 /// `RedisStoreBuilder::manual_clock`, and keep one: the store takes the time from it, so every decision is
 /// repeatable. The clock starts at 2026-01-01T00:00:00Z and counts whole microseconds.
 ///
+/// Move it after a [reset](crate::Operator::reset): a request in the same microsecond counts as one from before, so
+/// its refund returns nothing.
+///
 /// # Example
 ///
 /// ```

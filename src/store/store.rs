@@ -142,7 +142,8 @@ pub trait Store: Send + Sync + 'static {
     /// it does not.
     fn decide(&self, action: Action, charges: &[Charge]) -> Answer<Decision>;
 
-    /// Removes everything that `key` was charged under `policy`.
+    /// Removes everything that `key` was charged under `policy`. From then on, a refund of a charge from before should
+    /// return nothing, as in the crate's own stores.
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()>;
 
     /// The store that this one wraps: [what it does in addition](Self#a-store-around-another-one) to

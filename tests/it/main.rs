@@ -62,6 +62,7 @@ mod quickstart;
 mod random_routes;
 mod refunds;
 mod releases;
+mod resets;
 mod routes;
 mod runtimes;
 mod scripts;

@@ -198,6 +198,8 @@ struct Punished {
 pub(crate) struct Model {
     punished: HashMap<(usize, String), Punished>,
     accounts: HashMap<(usize, String), Account>,
+    /// When a key with an account was last reset.
+    resets: HashMap<(usize, String), i128>,
     /// The receipts of the latest decision that charged something, and those that a refund refers to.
     pub(crate) receipts: Vec<Receipt>,
     /// Whether the latest decision was a denial that changed an account.
@@ -230,7 +232,11 @@ impl Model {
             if matches!(ask, Ask::Refund | Ask::RefundOf) {
                 let account = self.accounts.get(&(id, key.to_owned()));
                 let seen = account.is_some_and(|account| !account.entries.is_empty());
+                let reset = self.resets.get(&(id, key.to_owned()));
                 let is_returned = match ask {
+                    Ask::RefundOf if reset.is_some_and(|reset| self.receipts[asked.len()].made <= *reset) => {
+                        false
+                    }
                     Ask::RefundOf if cost > 0 && seen => {
                         let raw = &self.accounts[&(id, key.to_owned())];
                         view.refund_of(raw, rule, cost, now, self.receipts[asked.len()])
@@ -319,8 +325,13 @@ impl Model {
         said
     }
 
-    pub(crate) fn reset(&mut self, id: usize, key: &str) {
-        self.accounts.remove(&(id, key.to_owned()));
+    /// A charge from before it, or from the same microsecond, returns nothing afterwards.
+    pub(crate) fn reset(&mut self, id: usize, key: &str, now: u64) {
+        let account = self.accounts.remove(&(id, key.to_owned()));
+        if account.is_some_and(|account| !account.entries.is_empty()) {
+            let latest = self.resets.entry((id, key.to_owned())).or_default();
+            *latest = i128::from(now).max(*latest);
+        }
     }
 
     /// A ban by an operator, for as many microseconds; 0 ends it.

@@ -339,8 +339,10 @@ async fn a_denial_by_a_ban_has_nothing_to_refund_of_another_policy() {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Take(u64),
-    /// Refund units of the decision this many steps back, regardless of its age.
+    /// Refund units of the decision this many steps back, regardless of its age and of resets since.
     Refund(usize, u64),
+    /// Reset the key, a microsecond before the next step.
+    Reset,
     /// Advance the clock by thousandths of the period.
     Wait(u64),
 }
@@ -349,6 +351,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         6 => (1..4_u64).prop_map(Step::Take),
         4 => (0..12_usize, 1..5_u64).prop_map(|(back, units)| Step::Refund(back, units)),
+        1 => Just(Step::Reset),
         3 => prop_oneof![1..40_u64, 40..400_u64, 400..1_500_u64].prop_map(Step::Wait),
     ];
     proptest::collection::vec(step, 20..120)
@@ -360,14 +363,16 @@ struct Kept {
     /// The start of its window, if windows are anchored.
     opened: Duration,
     units: u64,
+    /// The number of resets before.
+    resets: u64,
 }
 
-/// The requests of `steps` that were not refunded must stay within the promise of `policy`.
+/// The requests of `steps` that were not refunded must stay within the promise of `policy`, from each reset to the next.
 async fn run(limiter: &Limiter, clock: &ManualClock, name: &str, policy: &Policy, key: &Key, steps: &[Step]) {
     let quota = policy.quota();
     let mut taken: Vec<(Decision, Kept)> = Vec::new();
     // For anchored windows: the units of each window that were not refunded.
-    let (mut windows, mut open) = (BTreeMap::<Duration, u64>::new(), None);
+    let (mut windows, mut open, mut resets) = (BTreeMap::<Duration, u64>::new(), None, 0);
     for step in steps {
         match *step {
             Step::Take(units) => {
@@ -386,7 +391,7 @@ async fn run(limiter: &Limiter, clock: &ManualClock, name: &str, policy: &Policy
                     } else {
                         windows.insert(opened, 1);
                     }
-                    taken.push((decision, Kept { at: now, opened, units }));
+                    taken.push((decision, Kept { at: now, opened, units, resets }));
                 }
             }
             Step::Refund(back, units) => {
@@ -396,10 +401,17 @@ async fn run(limiter: &Limiter, clock: &ManualClock, name: &str, policy: &Policy
                 let refunded = units.min(kept.units);
                 kept.units -= refunded;
                 if name == "anchored"
+                    && kept.resets == resets
                     && let Some(used) = windows.get_mut(&kept.opened)
                 {
                     *used -= refunded;
                 }
+            }
+            Step::Reset => {
+                limiter.operator().reset(policy, key).await.unwrap();
+                (open, resets) = (None, resets + 1);
+                windows.clear();
+                clock.advance(Duration::from_micros(1));
             }
             Step::Wait(share) => {
                 let micros = quota.period().as_micros() * u128::from(share) / 1_000;
@@ -412,7 +424,7 @@ async fn run(limiter: &Limiter, clock: &ManualClock, name: &str, policy: &Policy
     let (limit, period) = (u128::from(quota.limit()), quota.period().as_micros());
     for (first, from) in kept.iter().enumerate() {
         let mut units = 0;
-        for to in &kept[first..] {
+        for to in kept[first..].iter().filter(|to| to.resets == from.resets) {
             units += u128::from(to.units);
             let span = (to.at - from.at).as_micros();
             let allowed = match name {

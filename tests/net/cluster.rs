@@ -16,6 +16,7 @@ use support::{
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy},
     net::{TcpListener, TcpStream},
+    runtime::Handle,
     task::{JoinSet, spawn_blocking},
     time::sleep,
 };
@@ -398,6 +399,50 @@ async fn a_denial_by_the_second_identity_is_remembered_too() {
     // A reset takes effect immediately.
     limiter.operator().reset(&by_user, &user).await.unwrap();
     assert!(limiter.check_all(&both).await.unwrap().is_admitted());
+}
+
+/// The mark is in the slot of its key, and the refund of each slot reads its own.
+#[tokio::test]
+async fn a_refund_over_two_slots_returns_nothing_of_the_key_that_was_reset() {
+    let cluster = RedisCluster::shared();
+    let store = settings().prefix("resets").connect(Servers::cluster(cluster.urls())).await.unwrap();
+    let limiter = Limiter::new(store);
+    let policies = [closed("address", 100), closed("user", 100)];
+    let keys = [key_of(cluster, 0), key_of(cluster, 1)];
+    let charges = [0, 1].map(|place| Charge::new(&policies[place], &keys[place], 50));
+    let before = limiter.check_all(&charges).await.unwrap();
+    limiter.operator().reset(&policies[1], &keys[1]).await.unwrap();
+    assert!(limiter.check(&policies[1], &keys[1], 50).await.unwrap().is_admitted());
+    let refunded = limiter.refund(&before, 50).await.unwrap();
+    let left: Vec<u64> = refunded.outcomes().iter().map(|outcome| outcome.remaining()).collect();
+    assert_eq!(left, [100, 50]);
+}
+
+/// No mark is on either node, so a call that names one would be rejected until the slot has moved.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_migrating_slot_fails_no_refund() {
+    let cluster = RedisCluster::start(2);
+    let limiter = Limiter::new(store(&cluster).await);
+    let (policy, key) = (closed("moved", 100), key_of(&cluster, 0));
+    let mut charged = Vec::new();
+    for _ in 0..8 {
+        charged.push(limiter.check(&policy, &key, 10).await.unwrap());
+    }
+    let (slot, refunding, runtime) = (slot_of(&cluster, 0, &key), limiter.clone(), Handle::current());
+    let moved = spawn_blocking(move || {
+        let mut charged = charged.iter();
+        let mut refunded = 0;
+        cluster.move_slot(slot, 0, 1, || {
+            for decision in charged.by_ref().take(3) {
+                runtime.block_on(refunding.refund(decision, 10)).unwrap();
+                refunded += 10;
+            }
+        });
+        (cluster, refunded)
+    });
+    let (_cluster, refunded) = moved.await.unwrap();
+    assert_eq!(refunded, 60, "the key was on one node and on the other");
+    assert_eq!(limiter.peek(&policy, &key, 0).await.unwrap().remaining(), Some(20 + refunded));
 }
 
 #[tokio::test]

@@ -43,10 +43,21 @@ pub(super) struct Resets {
     pub(super) failed: bool,
     /// Those under way, each with the most units that can be charged after it.
     under_way: BTreeMap<u64, u64>,
+    /// When those under way began, and how often data had been lost then.
+    begun: BTreeMap<u64, (Instant, u64)>,
+    /// The latest of these that was done.
+    done: Option<(Instant, u64)>,
     /// Decisions under way, and the most units that each can charge.
     open: BTreeMap<u64, u64>,
     /// Units that a call without an answer may still charge, and when it failed.
     unanswered: Vec<(Instant, u64)>,
+}
+
+impl Resets {
+    /// Whether one that began after `time` was done, and its mark was not lost since.
+    pub(super) fn is_after(&self, time: Instant, losses: u64) -> bool {
+        self.done.is_some_and(|(began, then)| time < began && then == losses)
+    }
 }
 
 /// Longer than a call without an answer may be repeated by its instance.
@@ -91,9 +102,10 @@ impl Account {
     }
 
     /// A reset begins. Returns its number.
-    pub(super) fn resetting(&mut self) -> u64 {
+    pub(super) fn resetting(&mut self, losses: u64) -> u64 {
         self.moment_of_reset();
         self.resets.tried += 1;
+        self.resets.begun.insert(self.resets.tried, (Instant::now(), losses));
         self.resets.unanswered.retain(|(time, _)| time.elapsed() < REPEATED);
         let unanswered = self.resets.unanswered.iter().map(|(_, units)| units).sum::<u64>();
         let possible = self.resets.open.values().sum::<u64>() + unanswered;
@@ -105,7 +117,9 @@ impl Account {
     pub(super) fn reset(&mut self, number: u64, instance: &str, is_done: bool, may_fail: bool) {
         self.moment_of_reset();
         self.resets.failed |= may_fail;
+        let begun = self.resets.begun.remove(&number);
         let Some(possible) = self.resets.under_way.remove(&number).filter(|_| is_done) else { return };
+        self.resets.done = self.resets.done.max(begun);
         // It does not know what others owe.
         let others = self.local.iter().filter(|(other, _)| *other != instance);
         let owed = others.map(|(_, local)| local.admitted).sum::<u64>();

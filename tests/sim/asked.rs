@@ -58,6 +58,7 @@ pub(super) struct Made {
     /// The instance that made it.
     pub(super) by: String,
     pub(super) at: Instant,
+    pub(super) answered: Instant,
 }
 
 /// A permit of the ledger.

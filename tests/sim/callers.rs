@@ -138,6 +138,7 @@ pub(super) async fn call(shared: Arc<Shared>, mut random: Random) {
         };
         let (is_changed, at) = (instance.is_changed(), Instant::now());
         let answer = shared.decide(&instance, ask, charges.clone(), patience).await;
+        let answered = Instant::now();
         if let Some((Ok(decision), held)) = answer {
             if !held.is_empty() {
                 sleep(Duration::from_millis(random.below(200))).await;
@@ -150,7 +151,7 @@ pub(super) async fn call(shared: Arc<Shared>, mut random: Random) {
             {
                 let by = instance.owner.name.clone();
                 let charges = shared.ledger.charged(&decision, charges);
-                latest = Some((Made { decision, charges, by, at }, is_changed));
+                latest = Some((Made { decision, charges, by, at, answered }, is_changed));
             } else {
                 drop(decision);
             }
@@ -173,7 +174,7 @@ async fn refund(shared: &Shared, instance: &Instance, by: By, made: &Made) {
     let charges = &made.charges;
     debug_assert!(charges.iter().all(|(rule, ..)| shared.ledger.rules[*rule].kind != Kind::Concurrency));
     let most = charges.iter().map(|(_, _, cost)| *cost).max().unwrap_or_default();
-    shared.ledger.refunding(charges, most);
+    shared.ledger.refunding(made, most);
     let asked = shared.ledger.ask(Ask::Peek, charges.clone(), by);
     let answer = instance.limiter.refund(&made.decision, most).await;
     if shared.instances.is_running(instance) {

@@ -488,7 +488,7 @@ impl Ledger {
     pub(super) fn resetting(&self, account: (usize, usize)) -> u64 {
         let inner = &mut *self.inner.lock().unwrap();
         inner.permit_losses += u64::from(self.rules[account.0].kind == Kind::Concurrency);
-        inner.accounts.entry(account).or_default().resetting()
+        inner.accounts.entry(account).or_default().resetting(inner.losses)
     }
 
     /// The reset `number` by `instance` has ended.
@@ -564,10 +564,15 @@ impl Ledger {
     }
 
     /// Call it before a refund of this many units of a decision.
-    pub(super) fn refunding(&self, charges: &[(usize, usize, u64)], units: u64) {
+    pub(super) fn refunding(&self, made: &Made, units: u64) {
         let inner = &mut *self.inner.lock().unwrap();
-        for &(rule, identity, _) in charges {
-            inner.accounts.get_mut(&(rule, identity)).unwrap().refunded += units;
+        for &(rule, identity, _) in &made.charges {
+            let account = inner.accounts.get_mut(&(rule, identity)).unwrap();
+            // What an instance has charged after an outage, or at another time of the server, may be from after a reset.
+            let is_timely = made.decision.failure().is_none() && !inner.clock_was_set;
+            if !(is_timely && account.resets.is_after(made.answered, inner.losses)) {
+                account.refunded += units;
+            }
         }
     }
 

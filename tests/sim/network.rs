@@ -349,8 +349,6 @@ impl Network {
             fate
         };
         let name = String::from_utf8_lossy(&commands[0][0]).into_owned();
-        // Only the replies of scripts are replaced: a reset takes any reply but an error for done.
-        let fate = if name == "DEL" && matches!(fate, Fate::Nonsense(_)) { Fate::Fine } else { fate };
         let keys = commands.iter().map(|command| keys_of(command).len()).sum::<usize>();
         self.log.note(format_args!("{} #{id} {name} of {keys} keys: {fate:?}", wire.owner.name));
         if let Fate::Nonsense(_) = fate {

@@ -83,11 +83,11 @@ impl Contest {
     }
 
     /// Removes all keys.
-    pub(super) async fn clear(&self) -> Result<(), Error> {
+    pub(super) async fn clear(&mut self) -> Result<(), Error> {
+        self.memory = MemoryStore::with_clock(self.clock.clone());
         for key in &self.keys {
             for policy in [&self.policy, &self.other] {
-                self.redis.reset(policy, key).await?;
-                self.memory.reset(policy, key).await?;
+                self.redis.erase(policy, key).await?;
             }
         }
         Ok(())

@@ -88,6 +88,12 @@ impl<'a> Phases<'a> {
         for item in self.items.iter().filter(|item| item.charge.cost() > 0) {
             let (units, holder) = (item.charge.cost(), item.charge.holder());
             let change = match (self.spec.change, item.charge.receipt()) {
+                // The charge is from before the last reset of its key.
+                (Some(StateChange::Refund), Some(receipt))
+                    if guards.reset_at(item.location).is_some_and(|reset| receipt.made <= reset) =>
+                {
+                    continue;
+                }
                 (Some(StateChange::Refund), Some(receipt)) => Change::RefundOf(units, receipt),
                 (Some(StateChange::Refund), None) => Change::Refund(units, holder),
                 (Some(StateChange::Renew), _) => Change::Renew(units, holder),

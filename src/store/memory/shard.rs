@@ -37,7 +37,13 @@ use indexmap::{
     map::raw_entry_v1::{RawEntryApiV1, RawEntryMut},
 };
 
-use crate::{algorithm::state::State, base::sync::lock, key::Key, policy::Policy, store::StoreClock};
+use crate::{
+    algorithm::state::{Count, State},
+    base::sync::lock,
+    key::Key,
+    policy::Policy,
+    store::StoreClock,
+};
 
 /// Keys per shard, within the bounds on the number of shards. A growing shard is locked while its table
 /// moves, so this bounds that time.
@@ -152,12 +158,16 @@ impl Shard {
         }
     }
 
-    pub(super) fn remove(&mut self, location: &Location<'_>) {
-        if let RawEntryMut::Occupied(entry) =
-            self.entries.raw_entry_mut_v1().from_hash(location.hash, |name| location.is(name))
-        {
-            entry.swap_remove();
-            metric!(memory_keys_changed(-1));
+    /// Removes the state of a key, and leaves the mark of the reset for `lifetime` more microseconds, if there was a
+    /// state.
+    pub(super) fn reset(&mut self, location: &Location<'_>, now: u64, lifetime: u64) {
+        let had_state = self.update(location, now, |state| (state.take().is_some(), None));
+        if had_state {
+            self.update(&location.of_mark(), now, |mark| {
+                let at = time_of(mark.as_ref()).map_or(now, |before| before.max(now));
+                *mark = Some(State::Count(Count { at, count: 0 }));
+                ((), Some(lifetime))
+            });
         }
     }
 
@@ -249,6 +259,11 @@ impl<'a> Guards<'a> {
         self.shard(location).state(location, now)
     }
 
+    /// When the key was last reset, if that may matter.
+    pub(super) fn reset_at(&mut self, location: &Location<'_>) -> Option<u64> {
+        time_of(self.state(&location.of_mark()))
+    }
+
     /// See [`Shard::update`].
     pub(super) fn update<T>(
         &mut self,
@@ -270,5 +285,19 @@ impl<'a> Guards<'a> {
 impl Location<'_> {
     fn is(&self, name: &Name) -> bool {
         *self.key == name.key && self.policy.shares_counts_with(&name.policy)
+    }
+
+    /// The location of the mark that a reset leaves, in the same shard.
+    fn of_mark(&self) -> Self {
+        let policy = self.policy.resets();
+        Self { policy, hash: self.hash ^ self.policy.tag() ^ policy.tag(), ..*self }
+    }
+}
+
+/// The time of the mark that a reset has left.
+const fn time_of(mark: Option<&State>) -> Option<u64> {
+    match mark {
+        Some(State::Count(mark)) => Some(mark.at),
+        _ => None,
     }
 }

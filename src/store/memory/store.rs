@@ -18,7 +18,7 @@ use crate::{
         Receipt,
         twin::{Admission, Gauge},
     },
-    base::{Answer, Error, ErrorKind, random::random, sync::lock},
+    base::{Answer, Error, ErrorKind, random::random, sync::lock, time::micros},
     decision::{Charge, Decision, Outcome, Verdict},
     key::Key,
     policy::Policy,
@@ -245,7 +245,8 @@ impl Store for MemoryStore {
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
         let location = self.location(policy, key);
-        lock(&self.shards[location.shard].0).remove(&location);
+        let mut shard = lock(&self.shards[location.shard].0);
+        shard.reset(&location, self.clock.micros(), micros(policy.refundable_for()));
         Answer::ready(Ok(()))
     }
 

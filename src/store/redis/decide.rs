@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use redis::Cmd;
+use redis::{Cmd, Value};
 use tokio::{
     runtime::Handle,
     time::{Instant, timeout_at},
@@ -22,7 +22,7 @@ use super::{
     job::Job,
     lease::Spent,
     listing::list,
-    script::Script,
+    script::{RESET, Script},
     store::RedisStore,
     transport::{PROBE_TIMEOUT, current, deadline_in, in_task},
 };
@@ -92,7 +92,7 @@ impl Store for RedisStore {
     }
 
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
-        let reply = self.link.clone().ask(self.delete(policy, key), self.deadline);
+        let reply = self.link.clone().ask(self.reset_command(policy, key), self.deadline);
         let link = self.link.clone();
         let (deny_cache, leases) = (self.deny_cache.clone(), self.leases.clone());
         let (policy, key) = (policy.clone(), key.clone());
@@ -110,7 +110,10 @@ impl Store for RedisStore {
                 let reply = reply.await;
                 link.health().record(&reply);
                 forget();
-                reply.map(|_| ())
+                match reply? {
+                    Value::Int(_) => Ok(()),
+                    _ => Err(Error::new(ErrorKind::StoreReply, "the reply to a reset is not the script's")),
+                }
             })
             .await?
         })
@@ -252,7 +255,28 @@ impl RedisStore {
         Job { deadline: self.deadline.max(PROBE_TIMEOUT), is_patient: true, ..job }.into_answer()
     }
 
-    /// The command that removes the count of a key.
+    /// The command that removes the count of a key, and leaves a mark that it was reset.
+    #[cold]
+    fn reset_command(&self, policy: &Policy, key: &Key) -> Cmd {
+        let mut command = redis::cmd("EVAL");
+        command
+            .arg(RESET)
+            .arg(2)
+            .arg(self.names.name(policy, key))
+            .arg(self.names.name(policy.resets(), key));
+        let time = self.clock.manual().map_or(0, ManualClock::micros);
+        command.arg(policy.refundable_for().as_millis() as u64).arg(time);
+        command
+    }
+
+    /// Resets a key, and removes the mark of its reset too. For tests that leave no keys.
+    #[doc(hidden)]
+    pub async fn erase(&self, policy: &Policy, key: &Key) -> Result<(), Error> {
+        self.reset(policy, key).await?;
+        self.link.clone().ask(self.delete(policy.resets(), key), self.deadline).await.map(drop)
+    }
+
+    /// The command that removes the count of a key, and leaves nothing.
     pub(super) fn delete(&self, policy: &Policy, key: &Key) -> Cmd {
         let mut command = redis::cmd("DEL");
         command.arg(self.names.name(policy, key));

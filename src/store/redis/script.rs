@@ -52,6 +52,8 @@ const USUAL: &[&str] = &[lua!("include/prelude"), lua!("usual")];
 /// The driver of all other decisions.
 const DECIDE: &[&str] = &[lua!("include/call"), lua!("include/keys"), lua!("decide")];
 const REPLY: &str = lua!("reply");
+/// The script of a reset, which is sent as it is: resets are rare.
+pub(super) const RESET: &str = lua!("reset");
 /// Numbers that have a name in the scripts. As a local of Lua, each would be set at every call.
 const NUMBERS: &[(&str, u64)] = &[
     ("KIND.BUCKET", usual::BUCKET),

@@ -34,7 +34,8 @@ use crate::{
 /// # Keys
 ///
 /// Keys have the form `prefix:policy:algorithm:{identity}`, or `prefix:policy:algorithm:{shard}:identity` in
-/// a Cluster. Each has a TTL. If the server's clock is set back, keys that are not used again expire later by
+/// a Cluster. Each has a TTL. A [reset](crate::Operator::reset) leaves one with `algorithm%reset` in the place of
+/// `algorithm`. If the server's clock is set back, keys that are not used again expire later by
 /// that difference.
 ///
 /// If a key holds another program's value, decisions on it fail with

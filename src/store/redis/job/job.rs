@@ -130,6 +130,8 @@ pub(crate) struct LeaseReturn {
     /// All units that leave the lease, including the spent ones.
     pub(crate) units: u64,
     pub(crate) spent: u64,
+    /// When the first of the units were leased.
+    pub(crate) made: u64,
 }
 
 impl LeaseReturn {

@@ -120,6 +120,7 @@ impl Lease {
 
     /// Returns the lease: all unspent units, and the number of spent ones.
     pub(super) const fn returned(&self) -> LeaseReturn {
-        LeaseReturn { name: self.name, units: self.left + self.spent, spent: self.spent }
+        let made = self.receipt.made;
+        LeaseReturn { name: self.name, units: self.left + self.spent, spent: self.spent, made }
     }
 }

@@ -7,8 +7,8 @@
 //! the size of a lease and when to return it, only affects efficiency: see `entry`.
 //!
 //! A lease is removed from the `table` before it is returned, and the return states its name: Redis ignores
-//! the return of a lease that has ended. A lease that was removed before a reset is not returned, because a
-//! window could not distinguish it from an older lease. A report is sent again only if it was certainly not
+//! the return of a lease that has ended, or that is older than a reset. A lease that was removed before a reset by
+//! this instance is not returned at all. A report is sent again only if it was certainly not
 //! sent. A report that fails is dropped, and the end of the lease settles it.
 
 mod clock;

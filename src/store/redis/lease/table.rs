@@ -128,7 +128,8 @@ impl LeaseTable {
         let (lease, left) = match &mut entry.lease {
             Some(lease) if ahead => {
                 let spent = mem::take(&mut lease.spent);
-                (LeaseReturn { name: lease.name, units: spent, spent }, lease.left)
+                let made = lease.receipt.made;
+                (LeaseReturn { name: lease.name, units: spent, spent, made }, lease.left)
             }
             lease => (lease.take().map_or_else(LeaseReturn::default, |lease| lease.returned()), 0),
         };

@@ -7,6 +7,7 @@ use redis::{Cmd, ErrorKind, RedisResult, RedisWrite as _, ServerErrorKind, Value
 use super::decode::records_of;
 use crate::{
     decision::{Charge, OneOrMany},
+    key::Key,
     policy::{MAX_BAN, Policy},
     store::{
         Action, Counts, PenaltyCharge, ServerClock, Spec, StateChange,
@@ -38,7 +39,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// A command without a script.
+    /// A command that is sent as it is.
     pub(crate) const fn of(command: Cmd, deadline: Duration) -> Self {
         Self { command, script: None, may_repeat: true, deadline, has_calendar: false }
     }
@@ -102,14 +103,30 @@ fn differ_only_in_keys(one: &Job, other: &Job) -> bool {
 ///
 /// `clock` is the server's, by which the windows of calendars are computed.
 pub(crate) fn encode(jobs: &[&Job], clock: &ServerClock) -> Option<Call> {
+    let mut keys = Keys::of(jobs);
+    if jobs.iter().any(|job| job.action == Action::Refund || job.lease.is_some()) {
+        keys.add_resets(jobs);
+    }
+    encode_with(jobs, &keys, clock)
+}
+
+/// The same for a job whose slot migrates: without the marks of resets. Redis would reject the call until the whole
+/// slot has migrated, because no mark is on the node of the other keys.
+#[cfg(feature = "cluster")]
+#[cold]
+pub(crate) fn encode_in_migration(job: &Job, clock: &ServerClock) -> Option<Call> {
+    encode_with(&[job], &Keys::of(&[job]), clock)
+}
+
+#[inline]
+fn encode_with(jobs: &[&Job], keys: &Keys<'_>, clock: &ServerClock) -> Option<Call> {
     let first = jobs.first()?;
-    let keys = Keys::of(jobs);
-    let (numbers, texts) = Numbers::of(jobs, &keys, clock);
+    let (numbers, texts) = Numbers::of(jobs, keys, clock);
     let script = first.script.clone();
     let count = keys.distinct.len();
     let mut command = Cmd::with_capacity(4 + count + texts.len(), 96 + 48 * count + numbers.bytes.len());
     command.arg("EVALSHA").arg(script.hash()).arg(count);
-    write_names(&mut command, &keys);
+    write_names(&mut command, keys);
     let has_calendar = numbers.has_calendar;
     command.arg(numbers.bytes).arg(texts);
     let may_repeat = jobs.iter().all(|job| job.may_be_repeated());
@@ -133,11 +150,10 @@ impl<'a> Name<'a> {
 
 /// Writes the names of `keys`. A batch is of one store, so names under one policy start alike.
 fn write_names(command: &mut Cmd, keys: &Keys<'_>) {
-    let Some((job, charge)) = keys.distinct.first() else { return };
+    let Some(&(job, policy, _)) = keys.distinct.first() else { return };
     // Most calls are under one policy, so only names under others are in a vector.
-    let (mut name, mut others) = (Name::start(&job.names, charge.policy()), Vec::<Name<'_>>::new());
-    for (job, charge) in &*keys.distinct {
-        let policy = charge.policy();
+    let (mut name, mut others) = (Name::start(&job.names, policy), Vec::<Name<'_>>::new());
+    for (job, policy, key) in &*keys.distinct {
         if !policy.is(name.policy) {
             let mut latest = others.iter_mut().rev().take(RULE_LOOKBACK);
             match latest.find(|other| policy.is(other.policy)) {
@@ -146,7 +162,7 @@ fn write_names(command: &mut Cmd, keys: &Keys<'_>) {
             }
         }
         name.text.truncate(name.start);
-        job.names.end(charge.key()).iter().for_each(|part| name.text.extend_from_slice(part));
+        job.names.end(key).iter().for_each(|part| name.text.extend_from_slice(part));
         command.write_arg(&name.text);
     }
 }
@@ -160,10 +176,21 @@ fn is_usual(job: &Job) -> bool {
         && job.charges.iter().all(is_usual)
 }
 
+/// Whether the script reads the mark of a reset for this charge: it refunds or returns units that were charged before,
+/// perhaps before a reset.
+fn reads_reset(job: &Job, charge: &Charge) -> bool {
+    match &job.lease {
+        Some(lease) => lease.returned().units > 0,
+        None => job.action == Action::Refund && charge.cost() > 0 && charge.receipt().is_some(),
+    }
+}
+
 /// The keys of a call.
 struct Keys<'a> {
-    /// Each key once.
-    distinct: OneOrMany<(&'a Job, &'a Charge)>,
+    /// Each key once, and then the marks of resets.
+    distinct: OneOrMany<(&'a Job, &'a Policy, &'a Key)>,
+    /// How many of them are of charges.
+    charged: usize,
     /// For each charge, the number of its key, counted from 1; `None` if the keys are distinct and in the
     /// order of the charges.
     places: Option<Vec<usize>>,
@@ -172,26 +199,27 @@ struct Keys<'a> {
 impl<'a> Keys<'a> {
     fn of(jobs: &[&'a Job]) -> Self {
         let count: usize = jobs.iter().map(|job| job.width()).sum();
-        if let (1, Some(only)) = (count, each_charge(jobs).next()) {
-            return Self { distinct: only.into(), places: None };
+        if let (1, Some((job, charge))) = (count, each_charge(jobs).next()) {
+            return Self { distinct: (job, charge.policy(), charge.key()).into(), charged: 1, places: None };
         }
         // The number of a key at the place of its hash, or at the next free one; 0 is free. A `HashMap` is
         // slower. Clients can make keys collide, but a call has at most 512 keys, so comparing them costs
         // little.
         let size = (2 * count).next_power_of_two();
         let mut known = vec![0_usize; size];
-        let mut distinct: Vec<(&Job, &Charge)> = Vec::with_capacity(count);
+        let mut distinct: Vec<(&Job, &Policy, &Key)> = Vec::with_capacity(count);
         let mut places = Vec::with_capacity(count);
         for (job, charge) in each_charge(jobs) {
-            let (tag, key) = (charge.policy().tag(), charge.key());
+            let (policy, key) = (charge.policy(), charge.key());
+            let tag = policy.tag();
             let mut hash = key.quick_hash(tag) as usize;
             let place = loop {
                 let at = hash & (size - 1);
                 match distinct.get(known[at].wrapping_sub(1)) {
-                    Some((_, other)) if other.policy().tag() == tag && other.key() == key => break known[at],
+                    Some((_, other, same)) if other.tag() == tag && *same == key => break known[at],
                     Some(_) => hash = hash.wrapping_add(1),
                     None => {
-                        distinct.push((job, charge));
+                        distinct.push((job, policy, key));
                         known[at] = distinct.len();
                         break distinct.len();
                     }
@@ -199,8 +227,21 @@ impl<'a> Keys<'a> {
             };
             places.push(place);
         }
-        let is_repeated = distinct.len() < places.len();
-        Self { distinct: OneOrMany::Many(distinct), places: is_repeated.then_some(places) }
+        let (charged, is_repeated) = (distinct.len(), distinct.len() < places.len());
+        Self { distinct: OneOrMany::Many(distinct), charged, places: is_repeated.then_some(places) }
+    }
+
+    fn has_resets(&self) -> bool {
+        self.distinct.len() > self.charged
+    }
+
+    /// Adds the marks of resets, in the order of the charges that need them.
+    #[cold]
+    fn add_resets(&mut self, jobs: &[&'a Job]) {
+        let of_charges = self.distinct.iter().copied();
+        let marks = each_charge(jobs).filter(|(job, charge)| reads_reset(job, charge));
+        let marks = marks.map(|(job, charge)| (job, charge.policy().resets(), charge.key()));
+        self.distinct = of_charges.chain(marks).collect::<Vec<_>>().into();
     }
 }
 
@@ -303,7 +344,7 @@ impl Numbers {
         let mut next_rule = || rule_of.next().unwrap_or_default();
         let mut texts: Vec<Cow<'_, str>> = Vec::with_capacity(rules.len());
         let numbers = self;
-        numbers.push(rules.len() as u64);
+        numbers.extend(&[rules.len() as u64, (keys.distinct.len() - keys.charged) as u64]);
         for policy in rules {
             texts.push(policy.algorithm_name().into());
             // All jobs of a call have one clock.
@@ -316,6 +357,7 @@ impl Numbers {
             numbers.extend(&starts);
         }
         let mut places = keys.places.iter().flatten();
+        let mut reset = keys.charged as u64;
         for (job, (run, key, record)) in firsts.iter().zip(others) {
             let charges = job.width();
             let is_shared = u64::from(keys.places.is_some());
@@ -332,14 +374,17 @@ impl Numbers {
             // All of its decisions are made.
             numbers.extend(&[0, *key as u64, *record as u64]);
             for charge in &*job.charges {
-                let holder = if charge.needs_permit() {
+                numbers.extend(&[next_rule(), cost(job, charge)]);
+                if charge.needs_permit() {
                     texts.push(format!("{:032x}", charge.holder()).into());
                     // ARGV[1] is the numbers.
-                    texts.len() as u64 + 1
+                    numbers.push(texts.len() as u64 + 1);
+                } else if keys.has_resets() && reads_reset(job, charge) {
+                    reset += 1;
+                    numbers.push_mark(reset);
                 } else {
-                    0
-                };
-                numbers.extend(&[next_rule(), cost(job, charge), holder]);
+                    numbers.push(0);
+                }
                 match (job.action, charge.receipt(), charge.stamp()) {
                     (_, _, Some(expires)) => {
                         numbers.push_mark(2);
@@ -366,7 +411,7 @@ impl Numbers {
             }
             if let Some(lease) = &job.lease {
                 let returned = lease.returned();
-                numbers.extend(&[lease.wanted, returned.name, returned.units, returned.spent]);
+                numbers.extend(&[lease.wanted, returned.name, returned.units, returned.spent, returned.made]);
             }
             let own = places.by_ref().take(run.len() * charges);
             own.for_each(|place| numbers.push(*place as u64));
@@ -402,7 +447,7 @@ mod tests {
     use redis::Arg;
 
     use super::*;
-    use crate::{base::Quota, decision::Charges, key::Key};
+    use crate::{base::Quota, decision::Charges};
 
     #[test]
     fn keys_under_changing_policies_have_their_own_names() {

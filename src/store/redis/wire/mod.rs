@@ -3,6 +3,8 @@
 mod decode;
 mod encode;
 
+#[cfg(feature = "cluster")]
+pub(super) use self::encode::encode_in_migration;
 pub(super) use self::{
     decode::{answer, decision, decode, ended, has_fault, is_of_another_window, unexpected},
     encode::{Call, encode},

@@ -133,7 +133,7 @@ impl Sender for ShardNodes {
                 let mut ended = Some(wire::ended(&failed, jobs.len()));
                 for (job, error) in failed {
                     let sent = if wire::is_of_another_window(&error) {
-                        nodes.send_alone(job, until).await
+                        nodes.send_alone(job, false, until).await
                     } else {
                         Err(error)
                     };
@@ -144,7 +144,7 @@ impl Sender for ShardNodes {
             Err(error) => error,
         };
         *slot = None;
-        let was_not_sent = was_not_sent(&error);
+        let (was_not_sent, migrates) = (was_not_sent(&error), is_of_migration(&error));
         let error = usual(error);
         if is_broken(&error) {
             nodes.start_replacing(&call);
@@ -157,7 +157,7 @@ impl Sender for ShardNodes {
             // each other. A repeated permit request would be counted beside the first.
             let may_be_repeated = job.may_be_repeated() && !job.charges.iter().any(Charge::needs_permit);
             let sent = if nothing_done || was_not_sent && may_be_repeated {
-                nodes.send_alone(job, until).await
+                nodes.send_alone(job, migrates, until).await
             } else {
                 Err(error.clone())
             };
@@ -183,9 +183,10 @@ impl Nodes {
     }
 
     /// Sends one decision, which redis-rs sends again if its slot migrates. Sets it unless it fails.
-    async fn send_alone(&self, job: &Job, until: Instant) -> Result<(), Error> {
+    async fn send_alone(&self, job: &Job, migrates: bool, until: Instant) -> Result<(), Error> {
         let clock = &*self.health.clock;
-        let call = wire::encode(&[job], clock).ok_or_else(wire::unexpected)?;
+        let call = if migrates { wire::encode_in_migration(job, clock) } else { wire::encode(&[job], clock) };
+        let call = call.ok_or_else(wire::unexpected)?;
         let reply = self.reply(&call, until).await?;
         match wire::answer(reply, &[job], call.calendar(clock)).pop() {
             Some((_, error)) => Err(error),
@@ -294,10 +295,12 @@ fn address(node: &Value) -> Option<SingleNodeRoutingInfo> {
     Some(SingleNodeRoutingInfo::ByAddress { host: host.to_owned(), port: port.parse().ok()? })
 }
 
-/// The first key of a call: after its name, and if it calls a script, the script's hash and the number of
+/// The first key of a call: after its name, and if it calls a script, the script's hash or text and the number of
 /// keys.
 fn first_key(call: &Call) -> Vec<u8> {
-    match call.command.args_iter().nth(if call.script.is_some() { 3 } else { 1 }) {
+    let mut arguments = call.command.args_iter();
+    let is_script = matches!(arguments.next(), Some(redis::Arg::Simple(name)) if name.starts_with(b"EVAL"));
+    match arguments.nth(if is_script { 2 } else { 0 }) {
         Some(redis::Arg::Simple(key)) => key.to_owned(),
         _ => Vec::new(),
     }
@@ -317,6 +320,12 @@ async fn evaluate(connection: &mut impl ConnectionLike, call: &Call) -> RedisRes
         }
         sleep(MIGRATION_PAUSE).await;
     }
+}
+
+/// Whether the slot of the keys migrates.
+fn is_of_migration(error: &RedisError) -> bool {
+    use redis::ServerErrorKind::{Ask, TryAgain};
+    matches!(error.kind(), redis::ErrorKind::Server(Ask | TryAgain))
 }
 
 /// Whether nothing was carried out, and another node or a later attempt may succeed.

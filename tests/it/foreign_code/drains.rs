@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use support::{Fake, RedisServer, settings};
 use tower_ratelimit::{
     Answer, Charge, Decision, FailureMode, Key, Limiter, MemoryStore, Policy, Quota,
@@ -42,6 +43,21 @@ async fn a_drain_that_was_cut_off_is_not_a_success_of_the_next_one() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
+}
+
+/// As at the end of a process with several limiters on one store.
+#[tokio::test]
+async fn drains_that_run_at_the_same_time_are_not_failures_of_each_other() {
+    let server = RedisServer::start();
+    let store = settings().connect(&server.url()).await.unwrap();
+    let limiters = [0; 3].map(|_| Limiter::new(store.clone()));
+    let policy = Policy::new("p", Quota::per_day(1_000_000)).max_lease(1_000);
+    for _ in 0..30 {
+        limiters[0].check(&policy, &Key::new("all"), 1).await.unwrap();
+    }
+    assert!(store.lease_status().units > 0);
+    let drained = join_all(limiters.iter().map(|limiter| limiter.drain(Duration::from_secs(30)))).await;
+    assert!(drained.iter().all(Result::is_ok), "{drained:?}");
 }
 
 /// A store whose `drain` panics, as no part of the process.

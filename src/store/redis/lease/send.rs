@@ -46,8 +46,8 @@ pub(crate) struct Leases {
     sweeping: Mutex<HashMap<Id, JoinHandle<()>>>,
     /// The jobs that lease or return units.
     in_flight: UnderWay,
-    /// The attempts to return all leases that have not succeeded.
-    attempts: Mutex<Vec<Attempt>>,
+    /// Why leases were not returned, by the last attempt that failed, and when those leases have ended in any case.
+    lost: Mutex<Option<(Error, Instant)>>,
     #[cfg(feature = "metrics")]
     leased: crate::metrics::record::Leased,
 }
@@ -77,7 +77,7 @@ impl Leases {
             watchers,
             sweeping: Mutex::default(),
             in_flight: UnderWay::default(),
-            attempts: Mutex::default(),
+            lost: Mutex::default(),
             #[cfg(feature = "metrics")]
             leased: crate::metrics::record::Leased::default(),
         }
@@ -111,34 +111,28 @@ impl Leases {
         }
     }
 
-    /// Removes all leases. Returns the jobs that return them to Redis, and the number of the attempt.
-    ///
-    /// The attempt has failed unless [`returned`](Self::returned) is called: a timeout may drop what awaits the
-    /// jobs.
-    pub(crate) fn remove_all(self: &Arc<Self>) -> (Vec<Job>, u64) {
+    /// Removes all leases. Returns the jobs that return them to Redis, and the attempt to do so.
+    pub(crate) fn remove_all(self: &Arc<Self>) -> (Vec<Job>, Attempt) {
         let removed = self.table.remove_all();
         self.report();
-        let jobs: Vec<Job> = removed.into_iter().filter_map(|returned| self.return_job(returned)).collect();
-        let attempts = &mut *lock(&self.attempts);
-        let number = attempts.iter().map(|attempt| attempt.number).max().unwrap_or_default() + 1;
+        let jobs = removed.into_iter().filter_map(|returned| self.return_job(returned)).collect();
         let failure = Error::new(
             ErrorKind::StoreTimeout,
-            "an earlier `drain` did not wait until the leases were returned: units that were not returned count as used",
+            "an earlier `drain` did not wait until the leases were returned: units that were not returned count as \
+             used",
         );
-        attempts.push(Attempt { number, failure, ended: Instant::now() + MAX_LEASE });
-        (jobs, number)
+        (jobs, Attempt { leases: self.clone(), failure: Some(failure) })
     }
 
-    /// The result of returning all leases: `result` of the attempt with this number, or the failure of another
-    /// one whose leases may not have ended.
-    pub(crate) fn returned(&self, number: u64, result: Result<(), Error>) -> Result<(), Error> {
-        let attempts = &mut *lock(&self.attempts);
-        let now = Instant::now();
-        attempts.retain(|attempt| attempt.number != number && now < attempt.ended);
-        if let Err(failure) = result {
-            attempts.push(Attempt { number, failure, ended: now + MAX_LEASE });
+    /// The result of returning all leases: `result`, or the failure of an earlier attempt whose leases may not
+    /// have ended.
+    pub(crate) fn returned(&self, mut attempt: Attempt, result: Result<(), Error>) -> Result<(), Error> {
+        attempt.failure = result.err();
+        drop(attempt);
+        match &*lock(&self.lost) {
+            Some((error, end)) if Instant::now() < *end => Err(error.clone()),
+            _ => Ok(()),
         }
-        attempts.last().map_or(Ok(()), |attempt| Err(attempt.failure.clone()))
     }
 
     /// Ends a fetch, see [`LeaseTable::complete`], and returns the lease that was replaced.
@@ -209,13 +203,19 @@ impl Leases {
     }
 }
 
-/// An attempt to return all leases.
-struct Attempt {
-    number: u64,
+/// An attempt to return all leases. A timeout may drop it before it has ended: then it has failed.
+pub(crate) struct Attempt {
+    leases: Arc<Leases>,
     /// Why they were not returned.
-    failure: Error,
-    /// When its leases have ended in any case.
-    ended: Instant,
+    failure: Option<Error>,
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if let Some(failure) = self.failure.take() {
+            *lock(&self.leases.lost) = Some((failure, Instant::now() + MAX_LEASE));
+        }
+    }
 }
 
 /// Observes a job that returns units, and may lease others.

@@ -22,6 +22,8 @@ pin_project! {
         settling: Settling,
         // They come after what the filter has held.
         trailers: Option<Frame<Bytes>>,
+        // Whether `inner` has no more frames. It may panic if it is polled again.
+        is_over: bool,
     }
 }
 
@@ -31,7 +33,7 @@ impl<B: Body<Data = Bytes>> MeteredBody<B> {
         if inner.is_end_stream() {
             drop(settling.end(End::Complete));
         }
-        Self { inner, settling, trailers: None }
+        Self { inner, settling, trailers: None, is_over: false }
     }
 }
 
@@ -54,6 +56,9 @@ impl<B: Body<Data = Bytes>> Body for MeteredBody<B> {
         if let Some(trailers) = this.trailers.take() {
             return Poll::Ready(Some(Ok(trailers)));
         }
+        if *this.is_over {
+            return Poll::Ready(None);
+        }
         loop {
             let frame = match ready!(this.inner.as_mut().poll_frame(cx)) {
                 Some(Ok(frame)) => frame,
@@ -62,6 +67,7 @@ impl<B: Body<Data = Bytes>> Body for MeteredBody<B> {
                     return Poll::Ready(Some(Err(error)));
                 }
                 None => {
+                    *this.is_over = true;
                     let rest = this.settling.end(End::Complete);
                     return Poll::Ready((!rest.is_empty()).then(|| Ok(Frame::data(rest.into()))));
                 }
@@ -71,8 +77,8 @@ impl<B: Body<Data = Bytes>> Body for MeteredBody<B> {
                 Ok(data) => (Some(this.settling.push(data)), None),
                 Err(frame) => (None, Some(frame)),
             };
-            // Then a server does not poll again.
-            let is_end = this.inner.is_end_stream();
+            // A server does not poll again at the end of the stream, and sends no data after trailers.
+            let is_end = trailers.is_some() || this.inner.is_end_stream();
             let rest = if is_end { this.settling.end(End::Complete) } else { Vec::new() };
             let data = match data {
                 _ if !rest.is_empty() => Some([data.unwrap_or_default(), rest.into()].concat().into()),
@@ -90,7 +96,7 @@ impl<B: Body<Data = Bytes>> Body for MeteredBody<B> {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.trailers.is_none() && self.inner.is_end_stream()
+        self.trailers.is_none() && (self.is_over || self.inner.is_end_stream())
     }
 
     fn size_hint(&self) -> SizeHint {

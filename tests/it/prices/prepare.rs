@@ -206,31 +206,34 @@ async fn the_usage_that_only_the_meter_has_asked_for_is_removed_from_the_stream(
 }
 
 #[tokio::test]
-async fn trailers_and_an_unfinished_event_pass_and_frames_are_not_empty() {
+async fn an_unfinished_event_passes_before_the_trailers_frames_are_not_empty_and_the_end_is_polled_once() {
     let desk = Desk::new();
     let request = r#"{ "max_tokens": 100, "stream": true }"#;
     let mut trailers = HeaderMap::new();
     trailers.insert("x-checksum", "7".parse().unwrap());
-    let frames = [
-        Frame::data(Bytes::from(WORD)),
-        Frame::data(Bytes::from(USAGE)),
-        Frame::data(Bytes::from("data: unfinished")),
-        Frame::trailers(trailers),
-    ];
-    let sent = StreamBody::new(stream::iter(frames.map(Ok::<_, ()>)));
-    let sent = Response::builder().header("content-type", EVENTS).body(sent).unwrap();
-    let mut call = desk.meter.call_of(OpenAiChat, "model", request.as_bytes()).unwrap();
-    call.prepare(&mut HeaderMap::new(), &mut Bytes::from(request)).unwrap();
-    let metered = call.metered(desk.reservation().await, async { Ok::<_, ()>(sent) }).await.unwrap();
-    let (mut body, mut seen) = (Box::pin(metered.into_body()), Vec::new());
-    while let Some(frame) = body.frame().await {
-        let frame = frame.unwrap();
-        match frame.data_ref() {
-            Some(data) => seen.push(String::from_utf8(data.to_vec()).unwrap()),
-            None => seen.push(format!("{:?}", frame.trailers_ref().unwrap())),
+    let with = Frame::trailers(trailers);
+    for (trailers, expected) in [
+        (Some(with), &[WORD, "data: unfinished", r#"{"x-checksum": "7"}"#][..]),
+        (None, &[WORD, "data: unfinished"]),
+    ] {
+        let data = [WORD, USAGE, "data: unfinished"].map(|text| Frame::data(Bytes::from(text)));
+        let frames = data.into_iter().chain(trailers);
+        // It panics if it is polled after its end.
+        let frames = stream::unfold(frames, async |mut frames| Some((Ok::<_, ()>(frames.next()?), frames)));
+        let sent = Response::builder().header("content-type", EVENTS).body(StreamBody::new(frames)).unwrap();
+        let mut call = desk.meter.call_of(OpenAiChat, "model", request.as_bytes()).unwrap();
+        call.prepare(&mut HeaderMap::new(), &mut Bytes::from(request)).unwrap();
+        let metered = call.metered(desk.reservation().await, async { Ok::<_, ()>(sent) }).await.unwrap();
+        let (mut body, mut seen) = (Box::pin(metered.into_body()), Vec::new());
+        while let Some(frame) = body.frame().await {
+            let frame = frame.unwrap();
+            match frame.data_ref() {
+                Some(data) => seen.push(String::from_utf8(data.to_vec()).unwrap()),
+                None => seen.push(format!("{:?}", frame.trailers_ref().unwrap())),
+            }
         }
+        assert_eq!(seen, expected);
     }
-    assert_eq!(seen, [WORD, r#"{"x-checksum": "7"}"#, "data: unfinished"]);
 }
 
 #[tokio::test]

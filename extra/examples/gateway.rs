@@ -59,8 +59,8 @@ fn budgets(request: &Parts) -> Option<(&'static str, [(Key, u64); 4])> {
     Some((zone, [of(organization), of(team), of(member), (Key::new(format!("{}:{model}", team.0)), 5)]))
 }
 
-/// A call is charged its estimate under each level, all or nothing, and settled at what the vendor reports. The next months
-/// pay for a debt.
+/// A call is charged its estimate under each level, all or nothing, and settled at what the vendor reports. The
+/// next months pay for a debt.
 fn rule(meter: &UsageMeter, level: usize) -> Rule {
     let policy = PolicySource::per_request(move |request, _| {
         let (zone, budgets) = budgets(request)?;

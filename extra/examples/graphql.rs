@@ -35,9 +35,8 @@
 //! ```
 //!
 //! The cost needs no schema. It is a bound only if every list of the schema has such an argument, with a
-//! largest value that the schema enforces. A list without one counts as a single value. A length that is not a positive integer is
-//! rejected. Directives are not
-//! evaluated: a skipped field costs too.
+//! largest value that the schema enforces. A list without one counts as a single value. A length that is not a
+//! positive integer is rejected. Directives are not evaluated: a skipped field costs too.
 //!
 //! `PORT` (3000) is the port, 0 for any free one.
 

@@ -78,8 +78,8 @@ pub trait Counter: Send + Sync {
         None
     }
 
-    /// Returns the same, and with a debt the starts of the further windows that it reaches, as many before as
-    /// after them.
+    /// Returns when these windows start, the last of which is when the latest one ends. With a debt, the
+    /// windows that it reaches are added, as many before as after.
     fn calendar_starts(&self, _arguments: &[u64], _now: u64) -> Option<Vec<u64>> {
         None
     }
@@ -117,7 +117,8 @@ pub trait Counter: Send + Sync {
 }
 
 /// Of an algorithm without debts.
-pub(crate) const NO_DEBT: &str = "this algorithm allows no debt: leave out `max_debt`, or use another built-in algorithm than `Concurrency`";
+pub(crate) const NO_DEBT: &str = "this algorithm allows no debt: leave out `max_debt`, or use another built-in \
+                                  algorithm than `Concurrency`";
 
 /// The first of the numbers of [`Counter::usual`].
 pub(crate) mod usual {

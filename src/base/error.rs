@@ -291,8 +291,8 @@ impl Error {
     }
 }
 
-/// The message on one line: control characters, and others that would hide or turn around a part of it, are escaped, because a message may repeat a text from a
-/// configuration or from a server.
+/// The message on one line. Characters that do not show as themselves are escaped, because a message may repeat a
+/// text from a configuration or from a server.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for part in self.message.split_inclusive(is_hidden) {

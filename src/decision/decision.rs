@@ -21,11 +21,11 @@ use crate::base::Error;
 /// # Permits
 ///
 /// Under a [`Concurrency`](crate::algorithm::Concurrency) policy, the decision that a
-/// [`Limiter`](crate::Limiter) returns holds the permit, together with its clones: the permit is released
-/// when the last one is dropped. A layer holds the permits it takes until the response's body ends, and also
-/// the permit of a decision that a handler inserts into its response. A permit that is dropped outside of a
-/// runtime is released before the next decision of its limiter that needs a permit. The decisions that a handler extracts,
-/// or that [`on_decision`](crate::RateLimitLayer::on_decision) sees, hold no permit.
+/// [`Limiter`](crate::Limiter) returns holds the permit, together with its clones: the permit is released when
+/// the last one is dropped. A layer holds the permits it takes until the response's body ends, and also the
+/// permit of a decision that a handler inserts into its response. A permit that is dropped outside of a runtime
+/// is released before the next decision of its limiter that needs a permit. The decisions that a handler
+/// extracts, or that [`on_decision`](crate::RateLimitLayer::on_decision) sees, hold no permit.
 ///
 /// # Example
 ///

@@ -51,9 +51,7 @@ impl ThresholdEvent<'_> {
         let window = window.unwrap_or(*made);
         format!("{}:{}:{limit}:{percent}:{window}", policy.label(), self.key_hash())
     }
-}
 
-impl ThresholdEvent<'_> {
     /// When the store made the charge, in microseconds since 1970.
     pub(crate) const fn made(&self) -> u64 {
         self.made

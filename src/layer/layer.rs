@@ -36,11 +36,10 @@ use crate::{
 ///
 /// 1. A [blocked](Self::block_if) request is rejected, and so is one whose blocklist check fails. An
 ///    [exempt](Self::exempt_if) request goes straight to the service.
-/// 2. Each rule determines the request's key, policy and cost. A rule whose path parameter the route lacks does not
-///    apply. If a key is missing or unusable, the request
-///    is rejected with 400, with 401 if the identity is unknown, or with 500 if the server is not set up for
-///    it. If no rule limits the request, it goes straight to the service. A CORS preflight has [a separate
-///    budget](Self#cors-preflights).
+/// 2. Each rule determines the request's key, policy and cost. A rule whose path parameter the route lacks does
+///    not apply. If a key is missing or unusable, the request is rejected with 400, with 401 if the identity is
+///    unknown, or with 500 if the server is not set up for it. If no rule limits the request, it goes straight
+///    to the service. A CORS preflight has [a separate budget](Self#cors-preflights).
 /// 3. All charges are decided together, all or nothing, before the service is called. In a Redis Cluster,
 ///    this step is [atomic for each key](crate::guide::redis#cluster).
 /// 4. If the request is admitted, the service is called. It finds the decision with
@@ -621,10 +620,7 @@ impl RateLimitLayer {
         cost: fn(&Rule, &Parts) -> Result<u64, Box<Error>>,
     ) -> Result<Vec<(Charge, Key)>, Rejection> {
         let charges = self.find_charges(request, is_included, cost).await;
-        if let Err(rejection) = &charges {
-            log_unidentified(rejection, |at| self.config.policy_name(at));
-        }
-        charges
+        charges.inspect_err(|rejection| log_unidentified(rejection, |at| self.config.policy_name(at)))
     }
 
     async fn find_charges(

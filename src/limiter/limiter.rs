@@ -129,15 +129,15 @@ impl Limiter {
     /// all instances at most once, and exactly once unless the reply of the store is lost. Charges of layers and
     /// handlers count, debits and settlements too, and after an outage what was charged then.
     ///
-    /// After a refund or a reset, the use can rise to the share again, and without windows each time that units have become
-    /// available again. A process reports such repeats only once for each window or, without windows, after a
-    /// period in which the share was not reached. Another instance may report one: its [`ThresholdEvent::id`] is
-    /// the same if there are windows. Of 4,096 shares that were reached in this process, the earliest is
-    /// forgotten.
+    /// After a refund or a reset, the use can rise to the share again, and without windows each time that units
+    /// have become available again. A process reports such repeats only once for each window or, without
+    /// windows, after a period in which the share was not reached. Another instance may report one: its
+    /// [`ThresholdEvent::id`] is the same if there are windows. Of 4,096 shares that were reached in this
+    /// process, the earliest is forgotten.
     ///
     /// `hook` runs where the decision was made and delays the request, so send or spawn what takes longer. For
-    /// units on [lease](Policy::max_lease) it runs in a thread for blocking work. If it panics, the decision stands, and the
-    /// first panic is logged: see [your code in the crate](crate::guide::your_code).
+    /// units on [lease](Policy::max_lease) it runs in a thread for blocking work. If it panics, the decision
+    /// stands, and the first panic is logged: see [your code in the crate](crate::guide::your_code).
     ///
     /// # Example
     ///

@@ -14,9 +14,9 @@ use crate::{
     },
 };
 
-/// The calls for operators, from [`Limiter::operator`](crate::Limiter::operator): unlock, reset, refund, ban
-/// or unban a key. Cloning is cheap. To see the state of a key or the list of bans, use the feature `explain` of the
-/// crate `tower-ratelimit-extra`.
+/// The calls for operators, from [`Limiter::operator`](crate::Limiter::operator): unlock, reset, refund, ban or
+/// unban a key. Cloning is cheap. To see the state of a key or the list of bans, use the feature `explain` of
+/// the crate `tower-ratelimit-extra`.
 ///
 /// # Example
 ///

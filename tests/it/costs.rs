@@ -18,16 +18,9 @@ struct Orders(u64);
 
 fn request(orders: Option<u64>) -> Request<String> {
     let mut request = Request::new(String::new());
-    request.extensions_mut().extend(
-        orders
-            .map(Orders)
-            .map(|orders| {
-                let mut extensions = http::Extensions::new();
-                extensions.insert(orders);
-                extensions
-            })
-            .unwrap_or_default(),
-    );
+    if let Some(orders) = orders {
+        request.extensions_mut().insert(Orders(orders));
+    }
     request
 }
 

@@ -22,9 +22,8 @@ const MOST: usize = 1_000;
 const LONGEST_NAME: usize = 128;
 
 /// The name of the operator who sends a request, for `GET /changes`. Your middleware, which authenticates the
-/// operator, inserts it into the extensions of the request. Control characters, and others that would hide or turn around
-/// a text, are left out, and of a name longer
-/// than 128 characters, the beginning is kept.
+/// operator, inserts it into the extensions of the request. Characters that do not show as themselves are left
+/// out, and of a name longer than 128 characters, the beginning is kept.
 ///
 /// # Example
 ///

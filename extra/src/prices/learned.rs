@@ -28,10 +28,10 @@ const KEPT: f32 = 0.99;
 ///   request if that is lower.
 ///
 /// So a client is billed at most 100 / 25 = 4 times the limit by calls that run together. Under a budget of
-/// 1,000,000 micro-dollars, at a micro-dollar a token, 40 calls of at most 100,000 tokens run together, which bill at
-/// most 4,000,000. With 50 %, they bill at most twice the limit, and without learning at most the limit: ten calls. When
-/// the answers end, they are charged what they exceed their estimates, up to the policy's
-/// [debt](tower_ratelimit::Policy::max_debt); what exceeds it is not charged. An answer without a
+/// 1,000,000 micro-dollars, at a micro-dollar a token, 40 calls of at most 100,000 tokens run together, which
+/// bill at most 4,000,000. With 50 %, they bill at most twice the limit, and without learning at most the
+/// limit: ten calls. When the answers end, they are charged what they exceed their estimates, up to the
+/// policy's [debt](tower_ratelimit::Policy::max_debt); what exceeds it is not charged. An answer without a
 /// [reported](super::Basis::Reported) usage is charged its estimate, within the same bound.
 ///
 /// **Cold start:** until [ten](Self::after) calls of a key and a model have been learned, the estimate is the

@@ -103,8 +103,8 @@
 //! [`bytes_per_token`](UsageMeter::bytes_per_token), and priced as input that is not cached. The answer is
 //! estimated as `max_tokens` of the request (`max_completion_tokens`, `max_output_tokens`, `maxOutputTokens`)
 //! for each choice (`n`, `best_of`, `candidateCount`, and each text of a list in `prompt`); without it, as
-//! [`max_output`](UsageMeter::max_output). [`Call::learned`] estimates it lower, from earlier answers: then a client can
-//! use more than the limit, [up to a bound](LearnedOutput#what-a-client-can-teach).
+//! [`max_output`](UsageMeter::max_output). [`Call::learned`] estimates it lower, from earlier answers: then a
+//! client can use more than the limit, [up to a bound](LearnedOutput#what-a-client-can-teach).
 //!
 //! # What a call is charged
 //!

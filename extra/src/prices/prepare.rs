@@ -18,8 +18,8 @@ use super::{
     request::{Asked, CallError, parsed},
 };
 
-/// The headers of a client that decide how its body is read, or which part of an answer is sent and how, and the headers
-/// of its connection.
+/// The headers of a client that decide how its body is read, or which part of an answer is sent and how, and
+/// the headers of its connection.
 const REMOVED: [HeaderName; 17] = [
     header::CONNECTION,
     header::CONTENT_ENCODING,

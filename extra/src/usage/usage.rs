@@ -32,10 +32,11 @@ use crate::reply::json;
 /// ```
 ///
 /// `unit` is what the policy [counts](tower_ratelimit::Charge::unit), such as `tokens`, and `owed` the client's
-/// [debt](tower_ratelimit::Policy::max_debt), which is used in addition to `capacity`. Times are in seconds from now. After `reset_after`, nothing is used any more if the client sends nothing.
-/// `banned_for` is the remaining time of a [ban](tower_ratelimit::Policy::penalty). For a
-/// [concurrency](tower_ratelimit::Policy::concurrency) policy, `quota` is such as `3 at a time`, and `used`
-/// are the requests in flight.
+/// [debt](tower_ratelimit::Policy::max_debt), which is used in addition to `capacity`. Times are in seconds
+/// from now. After `reset_after`, nothing is used any more if the client sends nothing. `banned_for` is the
+/// remaining time of a [ban](tower_ratelimit::Policy::penalty). For a
+/// [concurrency](tower_ratelimit::Policy::concurrency) policy, `quota` is such as `3 at a time`, and `used` are
+/// the requests in flight.
 ///
 /// A client that the layer would reject, because it is blocked or cannot be identified, gets that rejection.
 /// If the store cannot answer, the response is 503. An exempt client has no limits. Shadow policies are not
@@ -120,10 +121,9 @@ impl Usage {
         self
     }
 
-    /// Leaves the policy `name` out, such as one that all clients share: its count reveals what others use; or one
-    /// whose key is in the body, which a request for the usage does not have: the key of a policy that is left out is
-    /// not extracted.
-    /// Defaults to showing the policies of all rules that apply.
+    /// Leaves the policy `name` out, and does not extract its key. Use it for a policy that all clients share,
+    /// whose count reveals what others use, and for one whose key is in the body of requests. Defaults to
+    /// showing the policies of all rules that apply.
     pub fn without(mut self, name: impl Into<String>) -> Self {
         self.hidden.push(name.into());
         self
@@ -198,7 +198,7 @@ impl Usage {
 async fn owed(limiter: &Limiter, outcomes: &[Outcome]) -> Result<Vec<(Outcome, u64)>, Error> {
     let mut all = Vec::with_capacity(outcomes.len());
     for outcome in outcomes {
-        // Who owes units has none left.
+        // A client that owes units has none left.
         let owed = if outcome.remaining() == 0 {
             limiter.operator().owed(outcome.policy(), outcome.charge().key()).await?
         } else {

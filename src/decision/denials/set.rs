@@ -95,10 +95,9 @@ impl Set {
         if let Some(slot) = self.count(hash) {
             return slot.set_latest(made_at, latest);
         }
-        // The slots are taken in their order. If none is free, the oldest denial goes. Those from before the clock
-        // stepped back are older than all others, or each new entry would be the next one to go.
-        let is_full = names.last().is_some_and(Option::is_some);
-        let free = if is_full { None } else { names.iter().position(Option::is_none) };
+        // If no slot is free, the oldest denial goes. Those from before the clock stepped back are older than
+        // all others, or each new entry would be the next one to go.
+        let free = names.iter().position(Option::is_none);
         let began = made_at.saturating_add(AHEAD);
         let age = |at: &usize| self.slots[*at].last.load(Ordering::Relaxed).wrapping_sub(began);
         let Some(at) = free.or_else(|| (0..ENTRIES).min_by_key(age)) else { return };

@@ -111,7 +111,8 @@ fn check_store(decider: &Decider, token: &Token) -> Result<(), Error> {
         name if name == token.store || token.rules.is_empty() => Ok(()),
         _ => Err(Error::new(
             ErrorKind::InvalidToken,
-            "the settlement token is of another store: a RedisStore settles the tokens of its prefix, and a MemoryStore its own",
+            "the settlement token is of another store: a RedisStore settles the tokens of its prefix, and a MemoryStore \
+             its own",
         )),
     }
 }

@@ -114,7 +114,8 @@ const PARTS: &[(&str, Fault, &str)] = &[
     (
         PROTECTED,
         Other,
-        "the server is in protected mode and accepts only clients on its host: set a password, or turn protected-mode off",
+        "the server is in protected mode and accepts only clients on its host: set a password, or turn \
+         protected-mode off",
     ),
     ("DB index is out of range", Other, "the server has no database with this number"),
     (

@@ -29,12 +29,10 @@ pub(super) fn explain(error: &RedisError) -> (Option<Fault>, String) {
                 None => (None, unreachable_nodes(detail)),
             },
         },
-        redis::ErrorKind::Io => match io_kind(error) {
-            None if of_provider(&error.to_string()).is_some() => {
-                (of_provider(&error.to_string()).map(|(fault, _)| fault), error.to_string())
-            }
-            Some(_) if error.to_string().contains(NO_SOCKET) => other("the socket does not exist"),
-            Some(kind @ (std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::TimedOut)) => {
+        redis::ErrorKind::Io => match (io_kind(error), of_provider(&error.to_string())) {
+            (None, Some((fault, _))) => (Some(fault), error.to_string()),
+            (Some(_), _) if error.to_string().contains(NO_SOCKET) => other("the socket does not exist"),
+            (Some(kind @ (std::io::ErrorKind::ConnectionRefused | std::io::ErrorKind::TimedOut)), _) => {
                 (None, std::io::Error::from(kind).to_string())
             }
             // A text of the operating system or the TLS library, such as an unknown host.

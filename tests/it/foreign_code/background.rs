@@ -116,7 +116,7 @@ async fn a_permit_whose_release_panics_is_released_by_a_further_attempt() {
     }
 }
 
-/// H1 b: a permit in use stays renewed.
+/// A permit in use stays renewed.
 #[tokio::test(start_paused = true)]
 async fn a_permit_is_renewed_although_another_call_or_its_renewal_panicked() {
     for is_late in [false, true] {

@@ -141,7 +141,7 @@ async fn on_settled_keeps_the_settlement_and_the_response() {
     assert_eq!(lines.with("`on_settled` panicked"), 1);
 }
 
-/// H1 a: a hook that panics in the background work of one client loses no settlement of another one.
+/// A hook that panics in the background work of one client loses no settlement of another one.
 #[tokio::test]
 async fn a_hook_that_panics_in_a_settlement_loses_no_other_one() {
     let server = RedisServer::start();
@@ -174,7 +174,7 @@ async fn a_hook_that_panics_in_a_settlement_loses_no_other_one() {
     }
 }
 
-/// H1 d: a settlement in a destructor while a handler unwinds.
+/// A settlement in a destructor while a handler unwinds.
 #[tokio::test]
 async fn a_hook_that_panics_while_a_handler_unwinds_does_not_abort_the_process() {
     let server = RedisServer::start();
@@ -196,7 +196,7 @@ async fn a_hook_that_panics_while_a_handler_unwinds_does_not_abort_the_process()
     }
 }
 
-/// H1 c: the hook of a key with leased units, and the decisions of other keys.
+/// The hook of a key with leased units, and the decisions of other keys.
 #[test]
 fn a_hook_of_leased_units_that_panics_or_blocks_delays_no_decision() {
     let server = RedisServer::start();

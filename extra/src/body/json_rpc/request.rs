@@ -21,8 +21,8 @@ const MAX_MESSAGES: usize = 128;
 /// only its method, its `id` and `params.name` are kept.
 ///
 /// A body that could mean something else to the service is rejected with 400: one that is not JSON, has a
-/// member `method`, `id`, `params` or `params.name` twice or [in another case](crate::body::StrictNames), or is a batch of more than 128 messages. A body that
-/// is [not read](crate::body::Unread) is rejected with 415.
+/// member `method`, `id`, `params` or `params.name` twice or in [another case](crate::body::StrictNames), or is
+/// a batch of more than 128 messages. A body that is [not read](crate::body::Unread) is rejected with 415.
 #[derive(Clone)]
 pub struct JsonRpc(Arc<Content>);
 

@@ -42,8 +42,7 @@ pub(super) struct Opened {
     pub(super) connection: MultiplexedConnection,
     /// `None` if the address has the credentials.
     pub(super) session: Option<Session>,
-    /// The task that drives the connection. For a socket of this host, redis-rs owns the task, and the set is
-    /// empty.
+    /// The task that drives the connection. For a Unix socket, redis-rs owns the task, and the set is empty.
     _task: JoinSet<()>,
 }
 

@@ -65,8 +65,8 @@ pub(crate) async fn connect(host: &str, port: u16) -> io::Result<TcpStream> {
     Err(failed)
 }
 
-/// Sets up a connection over `stream`. Returns it with the task that drives it, which ends when the set is dropped, even
-/// if the server hangs.
+/// Sets up a connection over `stream`. Returns it with the task that drives it, which ends when the set is
+/// dropped, even if the server hangs.
 ///
 /// # Errors
 ///
@@ -161,7 +161,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Watched<S> {
-    /// During the setup, a stream that takes no more bytes is read to its end, since the server may have sent the reason.
+    /// During the setup, a stream that takes no more bytes is read to its end, since the server may have sent
+    /// the reason.
     fn written<T>(&self, written: Poll<io::Result<T>>, all: T) -> Poll<io::Result<T>> {
         match written {
             Poll::Ready(Err(_)) if !self.setup.is_over.load(Relaxed) => Poll::Ready(Ok(all)),

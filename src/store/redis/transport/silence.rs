@@ -33,8 +33,9 @@ const PATIENCE: Duration = Duration::from_millis(20);
 
 /// When a connection was last used.
 ///
-/// By the wall clock, because the monotonic one stands still while a machine is suspended, and a checkout reads one clock
-/// only. A clock that is set forward causes a check too many, and so does one that is set back to before the last use.
+/// By the wall clock, because the monotonic one stands still while a machine is suspended, and a checkout reads
+/// one clock only. A clock that is set forward causes a check too many, and so does one that is set back to
+/// before the last use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LastUse(SystemTime);
 

@@ -227,7 +227,7 @@ impl ConnectionLike for NodeConnection {
             _ => &[],
         });
         match (words.next(), words.next()) {
-            (Some(b"tower-ratelimit:check"), Some(_)) => {
+            (Some(name), Some(_)) if name == CHECK.as_bytes() => {
                 let mut times = words.map(|word| str::from_utf8(word).ok()?.parse().ok());
                 let mut time = || times.next().flatten().map_or(Duration::MAX, Duration::from_micros);
                 let (longest, patience) = (time(), time());

@@ -106,7 +106,7 @@ pub enum ErrorKind {
     MissingIdentity,
     /// The rule has nothing to limit in this request, so it does not apply: the request matches no route, or one
     /// without the parameter that is the identity. A custom extractor can return it for requests that its rule does
-    /// not limit.
+    /// not limit. A cost or a policy source cannot: from these, it is a failure, answered with 500.
     NotApplicable,
     /// The request carries an identity that cannot be used: a header that is empty, sent twice, not UTF-8, or
     /// too long.

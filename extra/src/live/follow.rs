@@ -211,8 +211,8 @@ pub(crate) fn runtime(what: &str) -> Result<Handle, Error> {
 /// The error of a content that is not parsed within `patience`.
 fn slow(origin: &str, patience: Duration) -> Error {
     let message = format!(
-        "{origin} is not parsed yet after {patience:?}, which goes on: if this stays, make it smaller, or leave the \
-         process more processor time"
+        "{origin} is still being parsed after {patience:?}: if this lasts, make it smaller, or give the process more \
+         processor time"
     );
     Error::new(ErrorKind::InvalidConfig, message)
 }

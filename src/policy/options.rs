@@ -209,8 +209,8 @@ impl Policy {
     /// # Panics
     ///
     /// If the algorithm allows no debt ([`Concurrency`](crate::algorithm::Concurrency), or a custom one); if
-    /// quota and debt together are above the bounds of a [`Quota`](crate::Quota); or if windows take more than
-    /// 100 years to pay off the debt, or those of a calendar more than 24.
+    /// quota and debt together are above the bounds of a [`Quota`](crate::Quota); or if the debt needs more
+    /// than 100 years of windows, or more than 24 windows of a calendar, to be paid off.
     /// [`try_max_debt`](Self::try_max_debt) gives an error instead.
     ///
     /// # Example

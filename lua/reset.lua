@@ -1,6 +1,6 @@
 --[[
-  A reset: removes the state of a key, whatever it holds, without reading it. If there was one, it leaves the mark of the reset,
-  the time in digits, so that a refund of a charge from before changes nothing: see "Resets" in lua/README.md.
+  A reset: removes the state of a key without reading it, regardless of its type. If there was one, it leaves the mark of the
+  reset, the time in digits, so that a refund of a charge from before changes nothing: see "Resets" in lua/README.md.
 
   Redis takes the mark without memory (OOM) too, because the script has written a key.
 

@@ -277,7 +277,7 @@ async fn a_store_in_process_lists_no_mark_and_forgets_it() {
 }
 
 #[tokio::test]
-async fn a_key_is_reset_whatever_it_holds_and_without_memory() {
+async fn a_key_of_any_type_is_reset_and_without_memory_too() {
     let (server, store) = support::redis_store().await;
     let limiter = Limiter::new(store);
     let policy = Policy::new("api", Quota::per_day(100));

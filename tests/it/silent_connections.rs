@@ -6,7 +6,7 @@ use support::{
     RedisServer, day, let_others_run, proxy::Proxy, settings, sockets::keepalive_of_connections, within,
 };
 use tokio::time::sleep;
-use tower_ratelimit::{FailureMode, Key, Limiter, Policy, RedisStore};
+use tower_ratelimit::{ErrorKind, FailureMode, Key, Limiter, Policy, RedisStore};
 
 fn closed() -> Policy {
     day("p", 1_000).failure_mode(FailureMode::Closed)
@@ -110,6 +110,46 @@ async fn connections_that_are_closed_during_their_setup_are_opened_again() {
             decision.unwrap_or_else(|error| panic!("{name}: {error}"));
         }
     }
+}
+
+/// As if an operator killed each new connection.
+#[tokio::test]
+async fn a_server_that_works_is_not_unavailable_because_it_closes_connections_again_and_again() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port()).await;
+    let limiter = Limiter::new(settings().connect(&proxy.url()).await.unwrap());
+    for round in 0..5 {
+        let decisions = (0..20).map(|_| {
+            let limiter = limiter.clone();
+            tokio::spawn(async move { limiter.check(&closed(), &Key::new("all"), 1).await })
+        });
+        for decision in decisions.collect::<Vec<_>>() {
+            decision.await.unwrap().unwrap_or_else(|error| panic!("{round}: {error}"));
+        }
+        // Each attempt fails, until the third or fourth.
+        proxy.close_next(4);
+        proxy.close_all();
+        // Redis-rs finds that they are closed.
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(used(&limiter).await, 100);
+}
+
+/// It accepts no new connection, and answers nothing on those that are open.
+#[tokio::test]
+async fn a_server_that_answers_on_no_connection_is_unavailable_although_some_are_open() {
+    let server = RedisServer::start();
+    let proxy = Proxy::to(server.port()).await;
+    let store = RedisStore::builder().check_idle_after(Duration::MAX).connect(&proxy.url()).await.unwrap();
+    let limiter = Limiter::new(store);
+    limiter.check(&closed(), &Key::new("all"), 1).await.unwrap();
+    proxy.forget();
+    proxy.close_next(u64::MAX);
+    let is_suspended = async || {
+        let decision = limiter.check(&closed(), &Key::new("all"), 1).await;
+        decision.is_err_and(|error| error.kind() == ErrorKind::StoreSuspended)
+    };
+    assert!(within(support::PATIENT, is_suspended).await);
 }
 
 #[tokio::test]

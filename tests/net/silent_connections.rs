@@ -45,6 +45,21 @@ async fn a_connection_that_is_closed_during_its_setup_is_opened_again() {
 }
 
 #[tokio::test]
+async fn servers_that_work_are_not_unavailable_because_they_close_connections_again_and_again() {
+    for mode in Mode::all().await {
+        let limiter = mode.connect(settings()).await;
+        for _ in 0..3 {
+            decide(&mode, &limiter).await;
+            mode.close_next(4);
+            mode.close_all();
+            // Redis-rs finds that they are closed.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        mode.close_next(0);
+    }
+}
+
+#[tokio::test]
 async fn all_sockets_have_tcp_keepalive() {
     for mode in Mode::all().await {
         let limiter = mode.connect(settings()).await;

@@ -96,6 +96,11 @@ impl Mode {
         self.proxies.iter().for_each(Proxy::forget);
     }
 
+    /// All connections are closed.
+    pub fn close_all(&self) {
+        self.proxies.iter().for_each(Proxy::close_all);
+    }
+
     /// The next `count` connections through each proxy are closed during their setup.
     pub fn close_next(&self, count: u64) {
         self.proxies.iter().for_each(|proxy| proxy.close_next(count));

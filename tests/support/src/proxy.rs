@@ -58,8 +58,8 @@ struct Traffic {
 
 struct Connected {
     accepts: JoinHandle<()>,
-    // Dropped, it ends the connections.
-    _open: watch::Sender<()>,
+    // Changed or dropped, it ends the connections.
+    open: watch::Sender<()>,
 }
 
 impl Proxy {
@@ -85,7 +85,7 @@ impl Proxy {
 
     /// Closes all connections, and lets new ones fail.
     pub async fn cut(&mut self) {
-        if let Some(Connected { accepts, _open }) = self.connected.take() {
+        if let Some(Connected { accepts, open: _open }) = self.connected.take() {
             accepts.abort();
             // The port is closed once the task has ended.
             let _ = accepts.await;
@@ -95,6 +95,13 @@ impl Proxy {
     /// Forgets all connections: from now on, nothing arrives over them and none is closed, and new ones work.
     pub fn forget(&self) {
         self.traffic.remembered.fetch_add(1, Relaxed);
+    }
+
+    /// Closes all connections that are open.
+    pub fn close_all(&self) {
+        if let Some(connected) = &self.connected {
+            let _ = connected.open.send(());
+        }
     }
 
     /// Closes the next `count` connections during their setup.
@@ -128,6 +135,7 @@ fn accept(listener: TcpListener, port: u16, traffic: &Arc<Traffic>) -> Connected
     let accepts = tokio::spawn(async move {
         while let Ok((client, _)) = listener.accept().await {
             let (mut closed, traffic) = (closed.clone(), traffic.clone());
+            closed.mark_unchanged();
             tokio::spawn(async move {
                 traffic.accepted.fetch_add(1, Relaxed);
                 let closes = traffic.closes.fetch_update(Relaxed, Relaxed, |count| count.checked_sub(1));
@@ -147,7 +155,7 @@ fn accept(listener: TcpListener, port: u16, traffic: &Arc<Traffic>) -> Connected
             });
         }
     });
-    Connected { accepts, _open: open }
+    Connected { accepts, open }
 }
 
 impl Traffic {

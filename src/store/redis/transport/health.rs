@@ -55,6 +55,10 @@ const RECOVERY: Duration = Duration::from_secs(5);
 pub(super) const RECOVERY_AFTER_PROBE: Duration = Duration::from_secs(1);
 /// The pause between two lines about an outage whose cause does not change.
 const REPORT_EVERY: Duration = Duration::from_secs(60);
+/// How long a server may close all connections during their setup, and answer nothing, until it does not work. An
+/// operator who kills connections closes several in a row, and a load balancer that replaces a server does too. Until
+/// then, decisions wait for a connection until their deadlines, and those that are late count for the breaker.
+const GRACE: Duration = Duration::from_secs(1);
 /// The pause before a line about another cause: two causes may alternate.
 const SETTLED: Duration = Duration::from_secs(1);
 
@@ -89,8 +93,10 @@ struct Attempts {
     /// Whether a breaker has counted that one.
     is_counted: bool,
     /// Whether the server may work nevertheless: it has answered since, or has accepted the connection and
-    /// closed it while it was set up. If it closes the next one too and answers nothing, it does not work.
+    /// closed it while it was set up. If it closes further ones for [`GRACE`] and answers nothing, it does not work.
     is_refuted: bool,
+    /// When the first of the attempts failed that have failed without an answer in between.
+    failing_since: Option<Instant>,
     /// Whether the server has answered since that one.
     has_answered: bool,
 }
@@ -282,9 +288,16 @@ impl Health {
     }
 
     pub(super) fn connect_failed(&self, error: RedisError) {
+        self.connect_failed_at(Instant::now(), error);
+    }
+
+    fn connect_failed_at(&self, now: Instant, error: RedisError) {
         let mut attempts = lock(&self.attempts);
-        let is_first = attempts.error.is_none() || attempts.has_answered;
-        attempts.is_refuted = is_first && is_closed(&error);
+        if attempts.error.is_none() || attempts.has_answered {
+            attempts.failing_since = None;
+        }
+        let since = *attempts.failing_since.get_or_insert(now);
+        attempts.is_refuted = is_closed(&error) && now - since < GRACE;
         (attempts.error, attempts.is_counted, attempts.has_answered) = (Some(error), false, false);
         self.is_unreachable.store(true, Ordering::Relaxed);
     }
@@ -353,28 +366,51 @@ mod tests {
         assert_eq!(format!("{:?}", seconds(Duration::from_micros(10_694_900))), "10.694");
     }
 
-    /// Whether each attempt counts for the breaker, by what happened before.
+    /// Whether each attempt counts for the breaker, by what happened before, each at a time in milliseconds.
     #[test]
-    fn a_connection_that_is_closed_during_its_setup_counts_once_another_one_is_too_and_nothing_is_answered() {
+    fn connections_that_are_closed_during_their_setup_count_if_that_goes_on_and_nothing_is_answered() {
         use std::io::ErrorKind::{ConnectionRefused, ConnectionReset, TimedOut, UnexpectedEof};
-        let rows: [(&str, &[_], &[bool]); 7] = [
-            ("no server listens", &[Some(ConnectionRefused)], &[true]),
-            ("it hangs", &[Some(TimedOut)], &[true]),
-            ("closed once", &[Some(ConnectionReset)], &[false]),
-            ("closed twice", &[Some(ConnectionReset), Some(UnexpectedEof)], &[false, true]),
+        type Event = (u64, Option<std::io::ErrorKind>);
+        let rows: [(&str, &[Event], &[bool]); 8] = [
+            ("no server listens", &[(0, Some(ConnectionRefused))], &[true]),
+            ("it hangs", &[(0, Some(TimedOut))], &[true]),
+            ("closed once", &[(0, Some(ConnectionReset))], &[false]),
             (
-                "answered in between",
-                &[Some(ConnectionReset), None, Some(ConnectionReset)],
+                "closed for less than a second",
+                &[(0, Some(ConnectionReset)), (25, Some(UnexpectedEof)), (999, Some(ConnectionReset))],
                 &[false, false, false],
             ),
-            ("closed, then not listening", &[Some(ConnectionReset), Some(ConnectionRefused)], &[false, true]),
-            ("answered since", &[Some(ConnectionRefused), None], &[true, false]),
+            (
+                "closed for a second",
+                &[(0, Some(ConnectionReset)), (999, Some(UnexpectedEof)), (1_000, Some(ConnectionReset))],
+                &[false, false, true],
+            ),
+            (
+                "answered in between",
+                &[
+                    (0, Some(ConnectionReset)),
+                    (900, None),
+                    (1_800, Some(ConnectionReset)),
+                    (2_799, Some(ConnectionReset)),
+                ],
+                &[false, false, false, false],
+            ),
+            (
+                "closed, then not listening",
+                &[(0, Some(ConnectionReset)), (25, Some(ConnectionRefused))],
+                &[false, true],
+            ),
+            ("answered since", &[(0, Some(ConnectionRefused)), (1, None)], &[true, false]),
         ];
+        let start = Instant::now();
         for (name, events, expected) in rows {
             let health = Health::new(String::new(), Duration::from_millis(50));
-            let counts = events.iter().map(|event| {
+            let counts = events.iter().map(|(millis, event)| {
                 match event {
-                    Some(kind) => health.connect_failed(std::io::Error::from(*kind).into()),
+                    Some(kind) => {
+                        let now = start + Duration::from_millis(*millis);
+                        health.connect_failed_at(now, std::io::Error::from(*kind).into());
+                    }
                     None => health.answered(),
                 }
                 let is_unreachable = health.connect_error().is_some();

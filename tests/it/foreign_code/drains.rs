@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::future::join_all;
-use support::{Fake, RedisServer, settings};
+use support::{Fake, RedisServer, eventually, settings};
 use tower_ratelimit::{
     Answer, Charge, Decision, FailureMode, Key, Limiter, MemoryStore, Policy, Quota,
     store::{Action, Store},
@@ -52,10 +52,13 @@ async fn drains_that_run_at_the_same_time_are_not_failures_of_each_other() {
     let store = settings().connect(&server.url()).await.unwrap();
     let limiters = [0; 3].map(|_| Limiter::new(store.clone()));
     let policy = Policy::new("p", Quota::per_day(1_000_000)).max_lease(1_000);
-    for _ in 0..30 {
-        limiters[0].check(&policy, &Key::new("all"), 1).await.unwrap();
-    }
-    assert!(store.lease_status().units > 0);
+    let is_leased = async || {
+        for _ in 0..30 {
+            limiters[0].check(&policy, &Key::new("all"), 1).await.unwrap();
+        }
+        store.lease_status().units > 0
+    };
+    assert!(eventually(is_leased).await);
     let drained = join_all(limiters.iter().map(|limiter| limiter.drain(Duration::from_secs(30)))).await;
     assert!(drained.iter().all(Result::is_ok), "{drained:?}");
 }

@@ -12,37 +12,41 @@ use tower_ratelimit::{
 /// No lease lives longer.
 const MAX_LEASE: Duration = Duration::from_secs(2);
 
-#[tokio::test]
-async fn a_drain_that_was_cut_off_is_not_a_success_of_the_next_one() {
-    for deadline in [50, 200, 550, 700, 1_000] {
-        let server = RedisServer::start();
-        let store = settings().connect(&server.url()).await.unwrap();
-        let limiter = Limiter::new(store.clone());
-        let policy =
-            Policy::new("p", Quota::per_day(1_000_000)).max_lease(1_000).failure_mode(FailureMode::Closed);
-        for number in 0..20 {
-            for _ in 0..30 {
-                limiter.check(&policy, &Key::new(number.to_string()), 1).await.unwrap();
-            }
-        }
-        assert!(store.lease_status().units > 0, "{deadline} ms");
-        server.signal("STOP");
-        limiter.drain(Duration::from_millis(deadline)).await.unwrap_err();
-        for attempt in 2..4 {
-            let before = Instant::now();
-            let drained = limiter.drain(Duration::from_millis(deadline)).await;
-            // Afterwards the leases have ended, and their units count as used.
-            if before.elapsed() < MAX_LEASE {
-                assert!(drained.is_err(), "{deadline} ms: attempt {attempt} is Ok");
-            }
-        }
-        server.signal("CONT");
-        let ended = Instant::now();
-        while limiter.drain(Duration::from_secs(30)).await.is_err() {
-            assert!(ended.elapsed() < Duration::from_secs(60), "the leases have ended");
-            tokio::time::sleep(Duration::from_millis(100)).await;
+/// Drains a store whose server has stopped, with this deadline, until its leases have ended.
+async fn drain_without_a_server(milliseconds: u64) {
+    let server = RedisServer::start();
+    let store = settings().connect(&server.url()).await.unwrap();
+    let limiter = Limiter::new(store.clone());
+    let policy =
+        Policy::new("p", Quota::per_day(1_000_000)).max_lease(1_000).failure_mode(FailureMode::Closed);
+    for number in 0..20 {
+        for _ in 0..30 {
+            limiter.check(&policy, &Key::new(number.to_string()), 1).await.unwrap();
         }
     }
+    assert!(store.lease_status().units > 0, "{milliseconds} ms");
+    let deadline = Duration::from_millis(milliseconds);
+    server.signal("STOP");
+    limiter.drain(deadline).await.unwrap_err();
+    for attempt in 2..4 {
+        let before = Instant::now();
+        let drained = limiter.drain(deadline).await;
+        // Afterwards the leases have ended, and their units count as used.
+        if before.elapsed() < MAX_LEASE {
+            assert!(drained.is_err(), "{milliseconds} ms: attempt {attempt} is Ok");
+        }
+    }
+    server.signal("CONT");
+    let ended = Instant::now();
+    while limiter.drain(Duration::from_secs(30)).await.is_err() {
+        assert!(ended.elapsed() < Duration::from_secs(60), "the leases have ended");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_drain_that_was_cut_off_is_not_a_success_of_the_next_one() {
+    join_all([50, 200, 550, 700, 1_000].map(drain_without_a_server)).await;
 }
 
 /// As at the end of a process with several limiters on one store.

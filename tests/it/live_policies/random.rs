@@ -1,6 +1,6 @@
 //! Random changes in random order, many of them invalid, always end at the last valid state. `LIVE_STEPS` sets the number.
 
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, thread};
 
 use super::{
     error,
@@ -8,6 +8,7 @@ use super::{
     redis::{defaults, followed as hash_followed},
 };
 use support::{Directory, redis_store};
+use tokio::runtime::Builder;
 use tower_ratelimit::{Policy, policy::Enforcement};
 use tower_ratelimit_extra::live::LivePolicies;
 
@@ -49,39 +50,50 @@ fn random_file(random: &mut fastrand::Rng) -> Vec<u8> {
     file
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_file_ends_at_its_last_valid_state() {
-    for seed in 0..5 {
-        let mut random = fastrand::Rng::with_seed(seed);
-        let directory = Directory::new();
-        let path = directory.file("limits.toml");
-        fs::write(&path, file_of(&[("a", "1/s"), ("b", "1/s")])).unwrap();
-        let live = LivePolicies::file(&path).unwrap();
-        let _in_use = [live.get("a").unwrap(), live.get("b").unwrap()];
-        let mut expected = fresh(&path).unwrap();
-        let mut valid = 0;
-        for step in 0..steps(100) {
-            // Policies that are overwritten immediately are never seen.
-            for _ in 0..random.usize(1..4) {
-                if random.u8(..10) == 0 {
-                    let _ = fs::remove_file(&path);
-                } else {
-                    fs::write(&path, random_file(&mut random)).unwrap();
-                }
+/// Changes a file as the seed says, and compares what is followed with what a service that starts then reads.
+async fn file_of_a_seed(seed: u64) {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let directory = Directory::new();
+    let path = directory.file("limits.toml");
+    fs::write(&path, file_of(&[("a", "1/s"), ("b", "1/s")])).unwrap();
+    let live = LivePolicies::file(&path).unwrap();
+    let _in_use = [live.get("a").unwrap(), live.get("b").unwrap()];
+    let mut expected = fresh(&path).unwrap();
+    let mut valid = 0;
+    for step in 0..steps(100) {
+        // Policies that are overwritten immediately are never seen.
+        for _ in 0..random.usize(1..4) {
+            if random.u8(..10) == 0 {
+                let _ = fs::remove_file(&path);
+            } else {
+                fs::write(&path, random_file(&mut random)).unwrap();
             }
-            file_followed().await;
-            let has_both = |(policies, _): &(Vec<Policy>, _)| {
-                ["a", "b"].iter().all(|name| policies.iter().any(|policy| policy.name() == *name))
-            };
-            let seen = fresh(&path).filter(has_both);
-            let place = format!("seed {seed}, step {step}: {}", error(&live));
-            assert_eq!(live.last_error().is_none(), seen.is_some(), "{place}");
-            valid += usize::from(seen.is_some());
-            expected = seen.unwrap_or(expected);
-            assert_eq!((live.current(), live.enforcement().get()), expected, "{place}");
         }
-        assert!((1..steps(100)).contains(&valid), "{valid} valid files");
+        file_followed().await;
+        let has_both = |(policies, _): &(Vec<Policy>, _)| {
+            ["a", "b"].iter().all(|name| policies.iter().any(|policy| policy.name() == *name))
+        };
+        let seen = fresh(&path).filter(has_both);
+        let place = format!("seed {seed}, step {step}: {}", error(&live));
+        assert_eq!(live.last_error().is_none(), seen.is_some(), "{place}");
+        valid += usize::from(seen.is_some());
+        expected = seen.unwrap_or(expected);
+        assert_eq!((live.current(), live.enforcement().get()), expected, "{place}");
     }
+    assert!((1..steps(100)).contains(&valid), "{valid} valid files");
+}
+
+/// The seeds run side by side: [`fresh`] waits until the file does not change any more.
+#[test]
+fn a_file_ends_at_its_last_valid_state() {
+    thread::scope(|scope| {
+        for seed in 0..5 {
+            scope.spawn(move || {
+                let mut runtime = Builder::new_current_thread();
+                runtime.enable_time().start_paused(true).build().unwrap().block_on(file_of_a_seed(seed));
+            });
+        }
+    });
 }
 
 /// A hash as the documentation explains it, independent of the crate's own reading.

@@ -174,11 +174,10 @@ impl Call {
         }
     }
 
-    /// The micro-dollars by which the bill exceeds the estimate.
-    fn excess(&self, bill: Bill) -> u64 {
+    /// The micro-dollars that it is estimated at.
+    fn estimate(&self) -> u64 {
         let input = (self.body().len() as u64).div_ceil(4);
-        let estimate = Bill { input, output: self.max_tokens, ..Bill::default() };
-        self.cost(bill).saturating_sub(self.cost(estimate))
+        self.cost(Bill { input, output: self.max_tokens, ..Bill::default() })
     }
 
     /// Sends it, and reads the answer as [`Vendor::read`] does, with a permit of `may_end`. Returns the status.
@@ -256,15 +255,18 @@ async fn no_budget_is_exceeded_but_by_what_calls_cost_above_their_estimates() {
         let (client, vendor) = (service.client.clone(), service.vendor.clone());
         calls.spawn(Call::large(number).run(client, vendor, Arc::new(Semaphore::new(0))));
     }
+    let estimated: Vec<_> = (0..REQUESTS).map(Call::large).map(|call| (call.estimate(), call)).collect();
     let mut denied = 0;
     while let Some(status) = calls.join_next().await {
         denied += usize::from(status.unwrap() == 429);
+        let bills = service.vendor.bills();
         for (name, key, limit, of) in BUDGETS {
             let (mut billed, mut most) = (0, limit);
-            for (number, bill) in service.vendor.bills() {
-                let call = Call::large(number);
-                if of(&call) {
-                    (billed, most) = (billed + call.cost(bill), most + call.excess(bill));
+            for (&number, &bill) in &bills {
+                let (estimate, call) = &estimated[number as usize];
+                if of(call) {
+                    let cost = call.cost(bill);
+                    (billed, most) = (billed + cost, most + cost.saturating_sub(*estimate));
                 }
             }
             assert!(billed <= most, "{name} {key}: {billed} of {most}");

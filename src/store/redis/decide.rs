@@ -269,7 +269,8 @@ impl RedisStore {
         command
     }
 
-    /// Resets a key, and removes the mark of its reset too. For tests that leave no keys.
+    /// Resets a key, and removes the mark of its reset too. For the test kit of `tower-ratelimit-extra`, which leaves no
+    /// keys.
     #[doc(hidden)]
     pub async fn erase(&self, policy: &Policy, key: &Key) -> Result<(), Error> {
         self.reset(policy, key).await?;

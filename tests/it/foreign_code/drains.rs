@@ -19,12 +19,15 @@ async fn drain_without_a_server(milliseconds: u64) {
     let limiter = Limiter::new(store.clone());
     let policy =
         Policy::new("p", Quota::per_day(1_000_000)).max_lease(1_000).failure_mode(FailureMode::Closed);
-    for number in 0..20 {
-        for _ in 0..30 {
-            limiter.check(&policy, &Key::new(number.to_string()), 1).await.unwrap();
+    let is_leased = async || {
+        for number in 0..20 {
+            for _ in 0..30 {
+                limiter.check(&policy, &Key::new(number.to_string()), 1).await.unwrap();
+            }
         }
-    }
-    assert!(store.lease_status().units > 0, "{milliseconds} ms");
+        store.lease_status().units > 0
+    };
+    assert!(eventually(is_leased).await, "{milliseconds} ms");
     let deadline = Duration::from_millis(milliseconds);
     server.signal("STOP");
     limiter.drain(deadline).await.unwrap_err();

@@ -68,7 +68,7 @@ local function divide_up(a, b)
 end
 
 -- Returns how many windows after the one of `started` the one that starts at `starts` is; for a calendar, whose start has
--- this place, at most as many as are known.
+-- this place, at most one more than are known before it.
 local function windows_since(window, started, starts, place)
   local period, offset = window.period, window.offset
   if place then
@@ -76,7 +76,7 @@ local function windows_since(window, started, starts, place)
     while at > window.first and window.starts[at] > started do
       at = at - 1
     end
-    return place - at
+    return place - at + (window.starts[at] > started and 1 or 0)
   elseif offset then
     return (now - (now - offset) % period - started + (started - offset) % period) / period
   end

@@ -239,6 +239,11 @@ async fn the_servers_clock_decides_which_windows_pay_for_a_debt() {
             assert_eq!(peeked.remaining(), Some(remaining), "{name}");
         }
     }
+    // In June, of a call that has the windows around July, the debt was paid two months ago.
+    for later in [120 * day, 80 * day] {
+        time.set(LATE_IN_MARCH + later);
+        assert_eq!(one.peek(&policy, &alice(), 1).await.unwrap().remaining(), Some(10), "{later}");
+    }
     time.set(LATE_IN_MARCH + 31 * day);
     assert!(take(other, &policy).await.is_admitted());
     let denied = other.check(&policy, &alice(), 5).await.unwrap();

@@ -64,9 +64,11 @@ fn budgets(request: &Parts) -> Option<(&'static str, [(Key, u64); 4])> {
 fn rule(meter: &UsageMeter, level: usize) -> Rule {
     let policy = PolicySource::per_request(move |request, _| {
         let (zone, budgets) = budgets(request)?;
-        let month = Quota::per_month(budgets[level].1 * 1_000_000);
+        let budget = budgets[level].1 * 1_000_000;
         let windows = FixedWindow::aligned().time_zone(zone);
-        Some(Policy::new(LEVELS[level], month).algorithm(windows).max_debt(10_000_000).notify_at([80, 100]))
+        let policy = Policy::new(LEVELS[level], Quota::per_month(budget)).algorithm(windows);
+        // The bound of a debt is 24 budgets.
+        Some(policy.max_debt(budget.min(10_000_000)).notify_at([80, 100]))
     });
     meter.money_rule(policy, from_fn(move |request| Some(budgets(request)?.1[level].0.clone())))
 }

@@ -5,13 +5,13 @@
   windows start at `offset` plus each multiple of `period`.
 
   State     when the first of its units was charged, by which a window of another period knows whether they are its own; the
-            units charged in it. With a debt, the text `<owed>,<carried>,<since>`: see "The debt of a window" in lua/README.md.
+            units charged in it. With a debt, the text `<owed>,<carried>,<from>`: see "The debt of a window" in lua/README.md.
   Arguments the limit; the period; 0 for anchored windows, 1 for aligned ones, 2 for calendar windows, and 3 more with a debt; the
             offset in microseconds, below the period, or the number of the calendar; with a debt, the debt, and 1 for its debits,
             otherwise 0. For a calendar, when the windows around the time of the call start: the one before it, its own, and the two
             after it; with a debt, as many more before and after them as it reaches. The script knows no dates.
   Mark      when the first unit of the charge's window was charged. In any other window the charge no longer counts, except for
-            what that window has carried.
+            what its window has left to the next one that was written.
 
   A time in the future means that the clock stepped back. The units count in the current window. A denial writes this down, so
   that the retry time it names stays true.
@@ -45,20 +45,20 @@ local function calendar_window(window)
 end
 
 -- Returns what a text holds: the units beyond the limit, which the next windows pay for; the units that earlier windows charged;
--- and the mark of the charges in the first of those.
+-- and the mark of the charges in the last of those.
 local function read_debt(text, used)
   if not text then
     return 0, 0, 0
   end
-  local owed, carried, since = string.match(text, '^(%d+),(%d+),(%d+)$')
-  if not owed or #text > 50 or math.max(owed, carried) > used or since + 0 >= 2^53 then
+  local owed, carried, from = string.match(text, '^(%d+),(%d+),(%d+)$')
+  if not owed or #text > 50 or math.max(owed, carried) > used or from + 0 >= 2^53 then
     error('RATELIMIT-FOREIGN', 0)
   end
-  return owed + 0, carried + 0, since + 0
+  return owed + 0, carried + 0, from + 0
 end
 
-local function write_debt(owed, carried, since)
-  return (owed > 0 or carried > 0) and string.format('%d,%d,%d', owed, carried, since) or nil
+local function write_debt(owed, carried, from)
+  return (owed > 0 or carried > 0) and string.format('%d,%d,%d', owed, carried, from) or nil
 end
 
 -- Returns a / b, rounded up.
@@ -86,7 +86,7 @@ end
 -- Returns the current window: when its first unit was charged, its used units, when it ends, whether a denial must write this
 -- state, the place of its start in a calendar, and its debt.
 local function open(window, started, used, text)
-  local owed, carried, since = read_debt(text, used)
+  local owed, carried, from = read_debt(text, used)
   local stale = false
   if not started then
     started, used = now, 0
@@ -114,13 +114,12 @@ local function open(window, started, used, text)
         starts = started + passed * window.period
         ends = starts + window.period
       end
-      since = carried > 0 and since or started
-      started, used, owed, carried = starts, rest, math.max(0, rest - window.limit), rest
+      started, used, owed, carried, from = starts, rest, math.max(0, rest - window.limit), rest, started
     else
-      started, used, owed, carried, since = now, 0, 0, 0, 0
+      started, used, owed, carried, from = now, 0, 0, 0, 0
     end
   end
-  return started, used, ends, stale, place, owed, carried, since
+  return started, used, ends, stale, place, owed, carried, from
 end
 
 -- Returns the microseconds until the window starts that is `windows` after the one that ends at `ends`.
@@ -132,8 +131,8 @@ local function wait(window, ends, place, windows)
 end
 
 local function decide(window, cost, started, used, text)
-  local ends, stale, place, owed, carried, since
-  started, used, ends, stale, place, owed, carried, since = open(window, started, used, text)
+  local ends, stale, place, owed, carried, from
+  started, used, ends, stale, place, owed, carried, from = open(window, started, used, text)
   local limit, room, retry = window.limit, window.room, 0
   local free = math.max(0, limit - used) + math.max(0, room - owed)
   if cost > limit + room then
@@ -146,7 +145,7 @@ local function decide(window, cost, started, used, text)
     used, free, stale = used + cost, free - cost, true
   end
   local reset = used > 0 and wait(window, ends, place, 1 + divide_up(owed, limit)) or 0
-  return retry, free, reset, 0, started, stale and reset or nil, started, used, write_debt(owed, carried, since)
+  return retry, free, reset, 0, started, stale and reset or nil, started, used, write_debt(owed, carried, from)
 end
 
 if brief then
@@ -157,15 +156,15 @@ local function refund(window, units, made, mark, started, used, text)
   if not started then
     return nil
   end
-  local lifetime, owed, carried, since, _ = KEEP_TTL, 0, 0, 0, nil
+  local lifetime, owed, carried, from, _ = KEEP_TTL, 0, 0, 0, nil
   if not made then
-    started, used, _, _, _, owed, carried, since = open(window, started, used, text)
+    started, used, _, _, _, owed, carried, from = open(window, started, used, text)
   else
     -- The window as it is stored: the decision may be of an older quota, which must not end this window.
-    owed, carried, since = read_debt(text, used)
+    owed, carried, from = read_debt(text, used)
     if mark == started then
       units = math.min(units, used - carried)
-    elseif carried > 0 and since <= mark and mark < started then
+    elseif carried > 0 and mark == from then
       units = math.min(units, carried)
       carried = carried - units
     else
@@ -176,7 +175,7 @@ local function refund(window, units, made, mark, started, used, text)
     return REMOVE
   end
   used = used - units
-  return lifetime, started, used, write_debt(math.max(0, owed - units), math.min(carried, used), since)
+  return lifetime, started, used, write_debt(math.max(0, owed - units), math.min(carried, used), from)
 end
 
 -- Leased units are charged when the lease starts. The lease ends with its window, and its name is that end.
@@ -189,9 +188,9 @@ local function return_lease(window, units, spent, name, started, used, text)
 end
 
 local function lease(window, units, started, used, text)
-  local ends, owed, carried, since, _
-  started, used, ends, _, _, owed, carried, since = open(window, started, used, text)
-  return ends - now, ends, started, ends - now, started, used + units, write_debt(owed, carried, since)
+  local ends, owed, carried, from, _
+  started, used, ends, _, _, owed, carried, from = open(window, started, used, text)
+  return ends - now, ends, started, ends - now, started, used + units, write_debt(owed, carried, from)
 end
 
 return { policy = policy, decide = decide, refund = refund, return_lease = return_lease, lease = lease }

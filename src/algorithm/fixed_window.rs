@@ -483,10 +483,9 @@ impl FixedWindow {
         if carried == 0 {
             return (now, 0, Owed::default(), false);
         }
-        let since = if owed.carried > 0 { owed.since } else { at };
         let units = carried.saturating_sub(arguments.limit);
         let starts = starts.unwrap_or(at + passed * arguments.period);
-        (starts, carried, Owed { units, carried, since }, false)
+        (starts, carried, Owed { units, carried, from: at }, false)
     }
 
     /// Returns how many windows after the one of `at` the window of `now` is; above the most that a debt
@@ -665,7 +664,7 @@ impl Counter for FixedWindow {
 /// Refunds units of the charge with this mark.
 fn refund(state: &mut Option<State>, units: u64, mark: u64) {
     // The stored window is used as it is, because the decision may be of an older quota. In another window,
-    // the charge no longer counts, except for what that window has carried.
+    // the charge no longer counts, except for what it has left to the stored one.
     let (Count { at, count }, owed) = match state {
         Some(State::Count(window)) => (*window, Owed::default()),
         Some(State::Window(window)) => **window,
@@ -674,7 +673,7 @@ fn refund(state: &mut Option<State>, units: u64, mark: u64) {
     let (own, carried) = (count - owed.carried, owed.carried);
     let (most, carried) = match mark {
         mark if mark == at => (own, carried),
-        mark if (owed.since..at).contains(&mark) => (carried, carried.saturating_sub(units)),
+        mark if carried > 0 && mark == owed.from => (carried, carried.saturating_sub(units)),
         _ => return,
     };
     let (count, owed) = refunded(count, owed, units.min(most));

@@ -49,8 +49,8 @@ pub struct Owed {
     pub units: u64,
     /// The units of the count that were charged in earlier windows.
     pub carried: u64,
-    /// The mark of the charges in the first of those windows.
-    pub since: u64,
+    /// The mark of the charges in the last of those windows.
+    pub from: u64,
 }
 
 /// A period in microseconds, and the units that drain in it.

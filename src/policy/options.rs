@@ -55,6 +55,8 @@ impl Policy {
     ///   reported with another id. If a lowered one is below what is used, the key is exhausted, and nothing is
     ///   reported until its next window.
     /// * **A cost above 1** may be denied before 100 % are used.
+    /// * **A window that pays for a [debt](Self::max_debt)** begins with used units. The shares that these have reached
+    ///   are not reported in it.
     /// * **[Shadows](Self::shadow)** and [gradual enforcement](Self::rollout) report for all keys.
     /// * **[Leased](Self::max_lease) units** count as used when they are leased.
     ///

@@ -218,6 +218,88 @@ async fn a_refund_in_a_later_window_leaves_what_would_be_owed_without_its_units(
     }
 }
 
+/// A request that used nothing, and whose window owed one unit, gives back one unit of a later window.
+#[tokio::test]
+async fn a_refund_in_a_later_window_returns_no_more_than_its_window_has_left() {
+    let server = RedisServer::start();
+    for (name, policy, starts) in windows() {
+        let clock = ManualClock::new();
+        let began = clock.now();
+        let policy = policy.max_debt(10);
+        for (store, limiter) in both(&server, &clock).await {
+            clock.set(began);
+            let (key, context) = (Key::new(name), format!("{name}, {store}"));
+            let first = limiter.check(&policy, &key, 10).await.unwrap();
+            limiter.debit(&first, 1).await.unwrap();
+            clock.set(began + Duration::from_secs(starts[0]));
+            let debit = async |units| limiter.debit(&first, units).await.unwrap().outcomes()[0].granted();
+            assert_eq!(debit(100).await, 19, "{context}");
+            clock.set(began + Duration::from_secs(starts[1]));
+            assert_eq!(debit(1).await, 1, "{context}");
+            limiter.refund(&first, 10).await.unwrap();
+            // The second and the third window together: their limits and the debt.
+            assert!(19 + 1 + debit(100).await <= 2 * 10 + 10, "{context}");
+        }
+    }
+}
+
+/// Of any windows in a row, what is charged in them in the end is at most their limits and the debt.
+#[test]
+fn windows_with_a_debt_admit_no_more_than_their_limits_and_the_debt_whatever_is_refunded_and_when() {
+    let step = (0..4_u8, 1..30_u64, any::<prop::sample::Index>(), prop_oneof![3 => Just(0), 2 => 1..3_u64]);
+    let case = (1..12_u64, 0..40_u64, any::<bool>(), proptest::collection::vec(step, 1..40));
+    TestRunner::new(Config { cases: 2_000, failure_persistence: None, ..Config::default() })
+        .run(&case, |(limit, debt, is_anchored, steps)| {
+            let algorithm = if is_anchored { FixedWindow::anchored() } else { FixedWindow::aligned() };
+            let policy = Policy::new("p", Quota::per_day(limit)).algorithm(algorithm).max_debt(debt);
+            let (clock, key) = (ManualClock::new(), Key::new("alice"));
+            let limiter = Limiter::new(MemoryStore::with_clock(clock.clone()));
+            let now = |answer: tower_ratelimit::Answer<Decision>| answer.now_or_never().unwrap().unwrap();
+            let any = now(limiter.check(&policy, &key, 0));
+            // What each charge has in the end, and its day.
+            let mut charged: Vec<(Decision, u64, u64)> = Vec::new();
+            let mut day = 0;
+            for (what, units, which, days) in steps {
+                match what {
+                    0 | 1 => {
+                        let decision = if what == 0 {
+                            now(limiter.check_up_to(&policy, &key, units))
+                        } else {
+                            now(limiter.debit(&any, units))
+                        };
+                        let granted = decision.outcomes()[0].granted();
+                        if granted > 0 {
+                            charged.push((decision, granted, day));
+                        }
+                    }
+                    2 if !charged.is_empty() => {
+                        let (decision, left, _) = which.get_mut(&mut charged);
+                        now(limiter.refund(decision, units));
+                        *left = left.saturating_sub(units);
+                    }
+                    _ => {
+                        day += days;
+                        clock.advance(day_of(days));
+                    }
+                }
+            }
+            for first in 0..=day {
+                for last in first..=day {
+                    let in_these = charged.iter().filter(|(.., day)| (first..=last).contains(day));
+                    let admitted = in_these.map(|(_, left, _)| left).sum::<u64>();
+                    let most = (last - first + 1) * limit + debt;
+                    prop_assert!(admitted <= most, "{admitted} of {most} from day {first} to {last}");
+                }
+            }
+            Ok(())
+        })
+        .unwrap();
+}
+
+fn day_of(days: u64) -> Duration {
+    Duration::from_secs(days * 86_400)
+}
+
 /// What was charged within a larger quota is not owed, and what is owed is not more than the debt.
 #[tokio::test]
 async fn a_changed_quota_makes_no_debt_of_a_window() {

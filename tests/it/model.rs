@@ -178,7 +178,7 @@ struct Account {
     above: (i128, i128),
     /// How many units of the entry are owed: a debt.
     owed: i128,
-    /// How many units of a window's entry earlier windows charged, and when the first of those began.
+    /// How many units of a window's entry earlier windows charged, and when the last of those that was written began.
     carried: (i128, i128),
     /// The time of a bucket before this one never passed: refunds drained the bucket for so much longer.
     real_from: i128,
@@ -592,6 +592,7 @@ fn window_at(rule: Rule, mut account: Account, now: i128) -> Account {
     };
     let limit = i128::from(rule.limit);
     account.owed = account.owed.min(rule.debt.into()).min(used - limit).max(0);
+    let (written, _) = account.entries[0];
     loop {
         let (at, _) = account.entries[0];
         if is_in_window(rule, at, now) {
@@ -606,9 +607,8 @@ fn window_at(rule: Rule, mut account: Account, now: i128) -> Account {
             Counting::Calendar(calendar) => calendar.next(at),
             _ => at + period,
         };
-        let began = if account.carried.0 > 0 { account.carried.1 } else { at };
         account.entries = vec![(next, account.owed)];
-        account.carried = (account.owed, began);
+        account.carried = (account.owed, written);
         account.owed = (account.owed - limit).max(0);
     }
 }
@@ -797,7 +797,7 @@ impl View {
         match rule.counting {
             Counting::Anchored | Counting::Aligned(_) | Counting::Calendar(_) => {
                 let (began, used) = entries[0];
-                let is_carried = carried.0 > 0 && carried.1 <= charge.mark && charge.mark < began;
+                let is_carried = carried.0 > 0 && carried.1 == charge.mark;
                 let most = if began == charge.mark {
                     used - carried.0
                 } else if is_carried {

@@ -245,7 +245,7 @@ async fn a_refund_in_a_later_window_returns_no_more_than_its_window_has_left() {
 
 /// Of any windows in a row, what is charged in them in the end is at most their limits and the debt.
 #[test]
-fn windows_with_a_debt_admit_no_more_than_their_limits_and_the_debt_whatever_is_refunded_and_when() {
+fn windows_with_a_debt_admit_no_more_than_their_limits_and_the_debt_regardless_of_refunds() {
     let step = (0..4_u8, 1..30_u64, any::<prop::sample::Index>(), prop_oneof![3 => Just(0), 2 => 1..3_u64]);
     let case = (1..12_u64, 0..40_u64, any::<bool>(), proptest::collection::vec(step, 1..40));
     TestRunner::new(Config { cases: 2_000, failure_persistence: None, ..Config::default() })

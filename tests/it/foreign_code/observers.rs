@@ -4,6 +4,7 @@ use std::{
     convert::Infallible,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Barrier, Mutex, mpsc},
+    thread,
     time::Duration,
 };
 
@@ -204,15 +205,20 @@ fn a_hook_of_leased_units_that_panics_or_blocks_delays_no_decision() {
         let runtime = Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
         runtime.block_on(async {
             let store = settings().connect(&server.url()).await.unwrap();
-            let policy = Policy::new(if is_blocking { "blocks" } else { "panics" }, Quota::per_day(100_000))
-                .max_lease(10_000)
-                .notify_at([2])
-                .failure_mode(FailureMode::Closed);
+            let policy =
+                Policy::new(if is_blocking { "blocks" } else { "panics" }, Quota::per_day(1_000_000))
+                    .max_lease(10_000)
+                    .notify_at(1..=100)
+                    .failure_mode(FailureMode::Closed);
             let limiter = Limiter::new(store);
             let (opened, gate) = mpsc::channel::<()>();
             let (gate, calls) = (Mutex::new(gate), Calls::default());
-            let hook = calls.clone();
+            let (hook, requests) = (calls.clone(), thread::current().id());
             limiter.on_threshold(move |_| {
+                // Before units are leased, a decision of the store reaches a share: its hook delays it, and only it.
+                if thread::current().id() == requests {
+                    return;
+                }
                 if is_blocking {
                     hook.panic_up_to(0);
                     let _ = gate.lock().unwrap().recv();
@@ -221,19 +227,24 @@ fn a_hook_of_leased_units_that_panics_or_blocks_delays_no_decision() {
                 }
             });
             // Only the hot key has units on lease.
-            let other = day("other", 100_000);
+            let other = day("other", 1_000_000);
             let decide = async |policy: &Policy, key: &str| {
                 let decision: Decision = limiter.check(policy, &Key::new(key), 500).await.unwrap();
                 assert!(decision.failure().is_none() && decision.is_admitted(), "{decision:?}");
                 decision.source()
             };
             let mut sources = Vec::new();
-            for _ in 0..60 {
+            while sources.len() < 3_000 && (calls.made() == 0 || !sources.contains(&DecisionSource::Lease)) {
                 sources.push(decide(&policy, "hot").await);
                 sources.push(decide(&other, "cold").await);
             }
             assert!(sources.contains(&DecisionSource::Lease), "{sources:?}");
             assert!(eventually(async || calls.made() > 0).await);
+            // While the hook of a lease blocks.
+            for _ in 0..60 {
+                decide(&policy, "hot").await;
+                decide(&other, "cold").await;
+            }
             drop(opened);
         });
     }

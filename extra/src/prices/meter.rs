@@ -85,11 +85,11 @@ impl UsageMeter {
         self.with(|settings| settings.sent_limit = name.into())
     }
 
-    /// Accepts requests with this `service_tier`, or `speed`, such as `"priority"`. The prices must be what the
-    /// dearest tier that you accept costs. Can be called several times.
+    /// Accepts requests with this `service_tier` (`serviceTier`), `speed` or `inference_geo`, such as `"priority"`.
+    /// The prices must be what the dearest tier that you accept costs. Can be called several times.
     ///
-    /// The tiers `auto`, `default`, `flex`, `standard` and `standard_only` are always accepted, because they
-    /// cost what a model usually costs, or less. Any other is a [`CallError::UnknownTier`].
+    /// The tiers `auto`, `default`, `flex`, `global`, `standard` and `standard_only` are always accepted, because
+    /// they cost what a model usually costs, or less. Any other is a [`CallError::UnknownTier`].
     pub fn accept_tier(self, tier: impl Into<String>) -> Self {
         self.with(|settings| settings.tiers.push(tier.into()))
     }
@@ -115,7 +115,7 @@ impl UsageMeter {
     /// # Errors
     ///
     /// [`CallError`]: the body is not JSON; an entry that matters is there twice, in another case, or has another
-    /// type; it has no model; or the model or the service tier has no price.
+    /// type; it sets two limits, of which one is 0; it has no model; or the model or the service tier has no price.
     pub fn call(&self, api: Api, body: &[u8]) -> Result<Call, CallError> {
         let mut asked = Asked::read(api, body)?;
         let model = asked.model.take();
@@ -190,6 +190,8 @@ impl UsageMeter {
             assumed,
             has_limit: asked.max_output.is_some(),
             hides_usage: false,
+            // Of an answer in the background, a client reads as much as it likes, and the vendor bills all of it.
+            counts_text: price.counts_text() && !asked.is_background,
             model,
             learned: None,
             settings,

@@ -112,7 +112,7 @@
 //! |---|---|---|
 //! | the answer reports its usage | the usage | `Reported` |
 //! | the client leaves, the answer breaks off, is not JSON, or ends without a usage | the estimate, with the prompt if it was reported; what was counted, if that is more | `Estimated`, `Counted` |
-//! | the same, and the price [counts text](Price::count_text) | what was counted: the usage that was reported last, and the text that was sent since; until the first report, the estimated prompt and the text. Of a whole answer, all its bytes, from `content-length` if it has one | `Counted` |
+//! | the same, the price [counts text](Price::count_text), and the answer is not one in the background | what was counted: the usage that was reported last, and the text that was sent since; until the first report, the estimated prompt and the text. Of a whole answer, all its bytes, from `content-length` if it has one | `Counted` |
 //! | the client leaves before the response, or before the first byte of a whole answer | the estimate | `Estimated` |
 //! | an answer has a `content-encoding`, which is not decoded and logged at warn once, or a whole answer is larger than [`max_buffer`](UsageMeter::max_buffer) | the estimate | `Estimated` |
 //! | no connection, a status other than 2xx, a body that fails before its first byte, or an error as the first event or as the whole answer | nothing | `Refunded` |
@@ -137,11 +137,14 @@
 //! |---|---|
 //! | it asks for a stream without a usage, for a compressed answer, or for a part of one | the vendor gets a prepared request, and the estimate is charged if the usage is not reported nevertheless |
 //! | it sets no limit, or 0 | the estimate is [`max_output`](UsageMeter::max_output), which is sent to the vendor |
+//! | it sets a limit of 0 beside another one | 400, because the vendor could read the 0, as no limit |
 //! | it sets several limits, asks for several choices, or sends several prompts | the estimate has the highest limit, and all answers |
 //! | it writes `Max_Tokens`, a name twice, a number as text, negative, or with a fraction | 400, because the vendor could read another number |
-//! | it asks for a [dearer tier](UsageMeter::accept_tier) | 400 |
+//! | it asks for a [dearer tier](UsageMeter::accept_tier), or a dearer region (`inference_geo`) | 400 |
+//! | it asks for a cache with a longer lifetime | the usage is charged [one price](Price::cache_write) for all lifetimes: set the dearest |
+//! | it asks for an answer that goes on without it (`background`, `deferred`) | the estimate is charged if the usage is not reported, even if the price counts text |
 //! | it leaves before the usage is reported | the estimate is charged, unless the price [counts text](Price::count_text) |
-//! | its prompt has more tokens than its bytes show: many for a few bytes of a rare script, or images, files and earlier answers to which it only refers | the rest is charged when the vendor reports it, up to the debt. Concurrent calls exceed the limit by what each one does: bound them with a [concurrency](tower_ratelimit::Policy::concurrency) policy. With [`bytes_per_token(1)`](UsageMeter::bytes_per_token), text does not exceed its estimate |
+//! | its prompt costs more than its bytes show: many tokens for a few bytes of a rare script; images, files and earlier answers to which it only refers; or tokens that are written to a cache | the rest is charged when the vendor reports it, up to the debt. Concurrent calls exceed the limit by what each one does: bound them with a [concurrency](tower_ratelimit::Policy::concurrency) policy. With [`bytes_per_token(1)`](UsageMeter::bytes_per_token), text does not exceed its estimate |
 //! | it calls another path of the vendor, such as one for batches or files | nothing is charged: serve only paths whose answers you meter |
 //!
 //! # What clients see
@@ -169,7 +172,8 @@
 //! [models."claude-sonnet-4-*"]
 //! input = 3
 //! cached_input = "0.30"
-//! cache_write = 3.75
+//! # Of the dearest lifetime that a client can ask for.
+//! cache_write = 6
 //! output = 15
 //! # It sends all tokens that it bills. Defaults to false.
 //! count_text = true

@@ -26,6 +26,8 @@ pub(super) struct Planned {
     pub(super) has_limit: bool,
     /// Whether the usage of a stream is removed from the answer, because only the meter has asked for it.
     pub(super) hides_usage: bool,
+    /// Whether the text of an answer without a reported usage is charged, and not the estimate.
+    pub(super) counts_text: bool,
     /// What learns the output of the answer.
     pub(super) learned: Option<(LearnedOutput, Key)>,
     pub(super) settings: Arc<Settings>,

@@ -83,8 +83,8 @@ impl Price {
 
     /// Sets the price of tokens that are written to a cache. Defaults to the price of the prompt.
     ///
-    /// If a vendor has several prices, by the lifetime of the cache, set the one of the lifetime that your
-    /// clients use.
+    /// If a vendor has several prices, by the lifetime of the cache, set the dearest: a client chooses the
+    /// lifetime, such as an hour (`"ttl": "1h"`) in Anthropic's messages, which costs twice the price of the prompt.
     ///
     /// # Panics
     ///
@@ -108,7 +108,8 @@ impl Price {
     /// left. Defaults to the estimate from before the call, if that is more.
     ///
     /// Set it only for models that send every token that they bill. Of others, such as models with hidden
-    /// reasoning, a client could leave each answer before its end, and be charged for what it has seen.
+    /// reasoning, a client could leave each answer before its end, and be charged for what it has seen. An answer
+    /// that goes on without its client (`background`, `deferred`) is charged the estimate nevertheless.
     #[must_use]
     pub const fn count_text(mut self) -> Self {
         self.counts_text = true;

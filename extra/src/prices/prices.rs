@@ -18,7 +18,8 @@ use super::price::Price;
 ///
 /// A model has the price of the entry with its name, or else of the longest entry that ends with `*` and
 /// begins like the name. So `gpt-4o-20*` covers the dated names of `gpt-4o`, and `gpt-4o-*` would cover
-/// `gpt-4o-mini` too, if that has no entry.
+/// `gpt-4o-mini` too, if that has no entry. A vendor may know a model by several such names, each of which has its
+/// own budget if a budget is for each [model](super::Call::model): list exact names then.
 ///
 /// # Example
 ///

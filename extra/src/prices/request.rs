@@ -20,8 +20,10 @@ pub(super) struct Asked {
     pub(super) choices: u64,
     /// Whether the answer is a stream without a usage.
     pub(super) hides_usage: bool,
+    /// Whether the vendor goes on with the answer if no client reads it.
+    pub(super) is_background: bool,
     /// What may have another price than the model usually has.
-    pub(super) tiers: [Option<String>; 2],
+    pub(super) tiers: [Option<String>; 3],
 }
 
 /// Why a call cannot be made.
@@ -71,8 +73,15 @@ struct Body<'a> {
     max_output_tokens: Option<u64>,
     stream: Option<bool>,
     stream_options: Option<StrictNames<StreamOptions>>,
+    /// OpenAI's responses.
+    background: Option<bool>,
+    /// xAI's chat completions.
+    deferred: Option<bool>,
+    // Google's interfaces read both spellings of each name.
+    #[serde(alias = "serviceTier")]
     service_tier: Option<String>,
     speed: Option<String>,
+    inference_geo: Option<String>,
     #[serde(rename = "generationConfig", alias = "generation_config")]
     generation: Option<StrictNames<Generation>>,
 }
@@ -106,8 +115,8 @@ impl Asked {
                 // The best of several answers is sent, and all are billed.
                 let each = body.n.max(body.best_of).unwrap_or(1).max(1);
                 let prompts = body.prompt.map(prompts).transpose()?.unwrap_or(1);
-                let most = body.max_tokens.max(body.max_completion_tokens);
-                (Some(each.saturating_mul(prompts)), most.filter(positive))
+                let limit = highest_limit(body.max_tokens, body.max_completion_tokens)?;
+                (Some(each.saturating_mul(prompts)), limit.filter(positive))
             }
             Api::OpenAiResponses => (None, body.max_output_tokens.filter(positive)),
             Api::AnthropicMessages => (None, body.max_tokens.filter(positive)),
@@ -123,16 +132,30 @@ impl Asked {
             max_output: max_tokens.map(|tokens| tokens.saturating_mul(choices)),
             choices,
             hides_usage: api == Api::OpenAiChat && body.stream == Some(true) && !reports,
-            tiers: [body.service_tier, body.speed],
+            is_background: body.background == Some(true) || body.deferred == Some(true),
+            tiers: [body.service_tier, body.speed, body.inference_geo],
         })
     }
 
     /// The first tier that is neither the usual one nor a cheaper one, nor `accepted`.
     pub(super) fn unknown_tier(&self, accepted: &[String]) -> Option<&str> {
-        const USUAL: [&str; 5] = ["auto", "default", "flex", "standard", "standard_only"];
+        const USUAL: [&str; 6] = ["auto", "default", "flex", "global", "standard", "standard_only"];
         let is_known = |tier: &&str| USUAL.contains(tier) || accepted.iter().any(|accepted| accepted == tier);
         self.tiers.iter().flatten().map(String::as_str).find(|tier| !is_known(tier))
     }
+}
+
+/// The higher of the two limits of chat completions. A vendor reads one of them, and may read 0 as no limit.
+fn highest_limit(
+    max_tokens: Option<u64>,
+    max_completion_tokens: Option<u64>,
+) -> Result<Option<u64>, CallError> {
+    let zero = match (max_tokens, max_completion_tokens) {
+        (Some(0), Some(1..)) => "max_tokens",
+        (Some(1..), Some(0)) => "max_completion_tokens",
+        _ => return Ok(max_tokens.max(max_completion_tokens)),
+    };
+    Err(CallError::InvalidRequest(format!("`{zero}` is 0 beside another limit: send one of the two")))
 }
 
 /// The number of prompts in the member `prompt` of the older interface for completions: several in a list of

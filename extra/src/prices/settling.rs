@@ -110,7 +110,7 @@ impl Settling {
         }
         // A vendor may have billed tokens that it has not sent, and a client chooses when it leaves.
         let estimated = self.call.estimate.output;
-        if is_reported || is_known && self.call.price.counts_text() || usage.output > estimated {
+        if is_reported || is_known && self.call.counts_text || usage.output > estimated {
             self.settle(usage, basis);
         } else {
             self.settle(Usage { output: estimated, ..usage }, Basis::Estimated);

@@ -13,7 +13,7 @@ use super::{Desk, EVENTS, REQUEST, Then, all_of, response, some_of};
 #[test]
 fn the_estimate_is_the_length_of_the_prompt_and_the_longest_answer() {
     let desk = Desk::with(|meter| meter.bytes_per_token(10).max_output(1_000));
-    let rows: [(Api, &str, u64); 24] = [
+    let rows: [(Api, &str, u64); 26] = [
         (OpenAiChat, r#"{ "model": "model" }"#, 1_000),
         (OpenAiChat, r#"{ "model": "model", "n": 3 }"#, 3_000),
         (OpenAiChat, r#"{ "model": "model", "max_tokens": 50 }"#, 50),
@@ -23,6 +23,7 @@ fn the_estimate_is_the_length_of_the_prompt_and_the_longest_answer() {
         (OpenAiChat, r#"{ "model": "model", "max_tokens": 18446744073709551615, "n": 2 }"#, u64::MAX),
         // Zero may be read as no limit.
         (OpenAiChat, r#"{ "model": "model", "max_tokens": 0 }"#, 1_000),
+        (OpenAiChat, r#"{ "model": "model", "max_tokens": 0, "max_completion_tokens": 0 }"#, 1_000),
         (OpenAiChat, r#"{ "model": "model", "max_tokens": 50, "n": 1, "best_of": 4 }"#, 200),
         (OpenAiChat, r#"{ "max_tokens": 50, "prompt": "a" }"#, 50),
         (OpenAiChat, r#"{ "max_tokens": 50, "prompt": [ "a", "b" ], "n": 2 }"#, 200),
@@ -31,6 +32,7 @@ fn the_estimate_is_the_length_of_the_prompt_and_the_longest_answer() {
         (OpenAiChat, r#"{ "max_tokens": 50, "prompt": [] }"#, 50),
         (OpenAiResponses, r#"{ "model": "model", "max_output_tokens": 70 }"#, 70),
         (OpenAiResponses, r#"{ "max_output_tokens": 70, "prompt": { "id": "p" } }"#, 70),
+        (OpenAiResponses, r#"{ "max_output_tokens": 70, "max_tokens": 0, "max_completion_tokens": 1 }"#, 70),
         // The vendor ignores this, and the estimate does too.
         (OpenAiResponses, r#"{ "model": "model", "max_tokens": 1, "n": 5 }"#, 1_000),
         (AnthropicMessages, r#"{ "model": "model", "max_tokens": 80 }"#, 80),
@@ -86,6 +88,12 @@ fn a_request_that_cannot_be_read_makes_no_call() {
         (r#"{ "model": "model", "n": -1 }"#, "invalid value: integer `-1`"),
         (r#"{ "model": "model", "stream": "true" }"#, "invalid type: string"),
         (r#"{ "model": "model", "stream": 1 }"#, "invalid type: integer"),
+        // Of which a vendor may read the 0, as no limit.
+        (
+            r#"{ "model": "model", "max_tokens": 5, "max_completion_tokens": 0 }"#,
+            "`max_completion_tokens` is 0",
+        ),
+        (r#"{ "model": "model", "max_tokens": 0, "max_completion_tokens": 5 }"#, "`max_tokens` is 0"),
         (r#"{ "model": "model" } {}"#, "trailing characters"),
         ("[\"model\"]", "invalid type: sequence"),
         ("\u{feff}{}", "expected value"),
@@ -145,6 +153,18 @@ fn a_tier_that_may_be_dearer_than_the_prices_makes_no_call() {
     assert_eq!(call(&desk.meter, priority), Some(CallError::UnknownTier("priority".into())));
     assert_eq!(call(&desk.meter, r#""speed": "fast""#), Some(CallError::UnknownTier("fast".into())));
     assert!(matches!(call(&desk.meter, r#""Service_Tier": "priority""#), Some(CallError::InvalidRequest(_))));
+    for (entry, tier) in [
+        (r#""serviceTier": "priority""#, "priority"),
+        (r#""service_tier": "standard", "inference_geo": "us""#, "us"),
+    ] {
+        assert_eq!(call(&desk.meter, entry), Some(CallError::UnknownTier(tier.into())), "{entry}");
+    }
+    for entry in [r#""serviceTier": "standard""#, r#""inference_geo": "global""#] {
+        assert_eq!(call(&desk.meter, entry), None, "{entry}");
+    }
+    for entry in [r#""serviceTier": null, "service_tier": "priority""#, r#""Inference_Geo": "us""#] {
+        assert!(matches!(call(&desk.meter, entry), Some(CallError::InvalidRequest(_))), "{entry}");
+    }
     assert_eq!(call(&desk.meter.accept_tier("priority"), priority), None);
     assert_eq!(
         CallError::UnknownTier("priority".into()).to_string(),

@@ -101,11 +101,12 @@ async fn answer(vendor: Vendor, form: &str, headers: HeaderMap, body: Bytes) -> 
         _ => &["maxOutputTokens", "max_output_tokens"],
     };
     let object = if form == "gemini" { &generation.0 } else { &request };
-    let limit = names.iter().filter_map(|name| number(member(object, name)?)).max();
-    // Some read 0 and -1 as no limit.
-    let limit = match limit {
+    let limits: Vec<i64> = names.iter().filter_map(|name| number(member(object, name)?)).collect();
+    // Some read 0 and -1 as no limit, also beside another one.
+    let limit = match limits.iter().max() {
         Some(0) if form == "messages" => 0,
-        limit => limit.filter(|limit| *limit > 0).map_or(UNLIMITED, |limit| limit as u64),
+        Some(limit) if limits.iter().all(|limit| *limit > 0) => *limit as u64,
+        _ => UNLIMITED,
     };
     let names = if form == "gemini" { &["candidateCount"][..] } else { &["n", "best_of"] };
     let choices = names.iter().filter_map(|name| number(member(object, name)?)).max();
@@ -114,7 +115,12 @@ async fn answer(vendor: Vendor, form: &str, headers: HeaderMap, body: Bytes) -> 
         Some(Value::Array(prompts)) if form == "chat" => prompts.len() as u64,
         _ => 1,
     };
-    let tier = if member(&request, "service_tier") == Some(&json!("priority")) { 2 } else { 1 };
+    // Google's interfaces read both spellings.
+    let is = |name, value: &str| member(&request, name).is_some_and(|found| found == value);
+    let is_dearer = is("service_tier", "priority")
+        || is("serviceTier", "priority") && form == "gemini"
+        || is("inference_geo", "us") && form == "messages";
+    let tier = if is_dearer { 2 } else { 1 };
     let output = limit * choices * prompts;
     vendor.billed.fetch_add(output * tier, Ordering::Relaxed);
     vendor.begun.fetch_add(1, Ordering::Relaxed);
@@ -188,7 +194,7 @@ impl Vendor {
 }
 
 /// What a client may write into its request and its headers, and how many frames of the answer it reads.
-const BODIES: [&str; 29] = [
+const BODIES: [&str; 33] = [
     r#""max_tokens": 100000"#,
     r#""max_tokens": 1, "max_completion_tokens": 100000"#,
     r#""max_tokens": 1, "Max_Tokens": 100000"#,
@@ -196,6 +202,8 @@ const BODIES: [&str; 29] = [
     r#""max_tokens": 1, "max_tokens": 100000"#,
     r#""max_tokens": 1, "\u006dax_tokens": 100000"#,
     r#""max_tokens": 0"#,
+    r#""max_tokens": 0, "max_completion_tokens": 5"#,
+    r#""max_tokens": 5, "max_completion_tokens": 0"#,
     r#""max_tokens": -1"#,
     r#""max_tokens": 1e5"#,
     r#""max_tokens": "100000""#,
@@ -207,6 +215,8 @@ const BODIES: [&str; 29] = [
     r#""max_tokens": 1000, "n": "100""#,
     r#""max_tokens": 50000, "prompt": ["a", "b"]"#,
     r#""max_tokens": 100000, "service_tier": "priority""#,
+    r#""serviceTier": "priority""#,
+    r#""max_tokens": 100000, "inference_geo": "us""#,
     r#""max_tokens": 10000, "Model": "large""#,
     r#""max_tokens": 99999, "stream_options": null"#,
     r#""stop": []"#,

@@ -281,3 +281,64 @@ async fn without_a_reported_usage_the_estimate_is_charged_unless_more_was_counte
     some_of(sent, 1).await;
     desk.assert_charged("reported", Usage::new(5, 70), Basis::Reported).await;
 }
+
+#[tokio::test]
+async fn an_answer_that_goes_on_without_its_client_is_charged_the_estimate_even_if_the_price_counts_text() {
+    let desk = Desk::new();
+    let words = |count: usize| {
+        let word = r#"data: {"type":"response.output_text.delta","delta":"one"}"#;
+        vec![Bytes::from(format!("{word}\n\n")); count]
+    };
+    let response_to = |body: &str| vec![Bytes::copy_from_slice(body.as_bytes())];
+    let queued = r#"{ "status": "queued", "output": [], "usage": null, "error": null }"#;
+    let completed =
+        r#"{ "status": "completed", "output": [], "usage": { "input_tokens": 5, "output_tokens": 7 } }"#;
+    let background = r#"{ "max_output_tokens": 100, "background": true }"#;
+    let deferred = r#"{ "max_tokens": 100, "deferred": true }"#;
+    let attended = r#"{ "max_output_tokens": 100, "background": false }"#;
+    // A token of text is an event, or four bytes of it. The last request needs no estimate.
+    let rows = [
+        (
+            "queued",
+            OpenAiResponses,
+            background,
+            JSON,
+            response_to(queued),
+            Usage::new(12, 100),
+            Basis::Estimated,
+        ),
+        ("left", OpenAiResponses, background, EVENTS, words(2), Usage::new(12, 100), Basis::Estimated),
+        ("more", OpenAiResponses, background, EVENTS, words(150), Usage::new(12, 150), Basis::Counted),
+        (
+            "reported",
+            OpenAiResponses,
+            background,
+            JSON,
+            response_to(completed),
+            Usage::new(5, 7),
+            Basis::Reported,
+        ),
+        (
+            "deferred",
+            OpenAiChat,
+            deferred,
+            JSON,
+            response_to(r#"{ "request_id": "7" }"#),
+            Usage::new(10, 100),
+            Basis::Estimated,
+        ),
+        ("attended", OpenAiResponses, attended, EVENTS, words(2), Usage::new(13, 2), Basis::Counted),
+    ];
+    for (name, api, request, kind, parts, usage, basis) in rows {
+        let count = parts.len();
+        let sent = desk.send(api, request, response(kind, parts, Then::Ends)).await;
+        match kind {
+            JSON => drop(all_of(sent).await),
+            _ => some_of(sent, count).await,
+        }
+        desk.assert_charged(name, usage, basis).await;
+    }
+    let text = r#"{ "model": "model", "background": "true" }"#;
+    let error = desk.meter.call(OpenAiResponses, text.as_bytes()).unwrap_err();
+    assert!(matches!(error, CallError::InvalidRequest(_)), "{error}");
+}

@@ -35,8 +35,9 @@
 //! ```
 //!
 //! The cost needs no schema. It is a bound only if every list of the schema has such an argument, with a
-//! largest value that the schema enforces. A list without one counts as a single value. A length that is not a
-//! positive integer is rejected. Directives are not evaluated: a skipped field costs too.
+//! largest value that the schema enforces, and if the service validates each query. A list without one counts as
+//! a single value. A length that is not a positive integer is rejected. The length of a variable that is not sent
+//! is its default in the query. Directives are not evaluated: a skipped field costs too.
 //!
 //! `PORT` (3000) is the port, 0 for any free one.
 
@@ -47,6 +48,7 @@ use std::{
     collections::{HashMap, HashSet},
     env,
     error::Error,
+    fmt,
     net::SocketAddr,
     time::Duration,
 };
@@ -54,10 +56,16 @@ use std::{
 use axum::{Extension, Json, Router, routing::post};
 use graphql_parser::{
     parse_query,
-    query::{Definition, Field, OperationDefinition, Selection, SelectionSet, Value as Argument},
+    query::{
+        Definition, Field, OperationDefinition, Selection, SelectionSet, Value as Argument,
+        VariableDefinition,
+    },
 };
-use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, MapAccess, Visitor},
+};
+use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tower_ratelimit::{
     Header, Limiter, MemoryStore, PeerIp, Policy, Quota, RateLimitLayer, Rule, layer::Rules,
@@ -79,7 +87,51 @@ struct GraphQl<'a> {
     #[serde(borrow)]
     query: Cow<'a, str>,
     #[serde(default)]
-    variables: Option<Map<String, Value>>,
+    variables: Option<Members>,
+}
+
+/// The value of a variable. A variant for any JSON would accept an object in which a name occurs twice.
+#[derive(Deserialize)]
+#[serde(untagged)]
+#[allow(dead_code, reason = "only integers are lengths")]
+enum Variable {
+    Null,
+    Int(i64),
+    List(Vec<Self>),
+    Object(Members),
+    Bool(bool),
+    Float(f64),
+    Text(String),
+}
+
+/// The members of an object, or an error if a name occurs twice.
+#[derive(Default)]
+struct Members(HashMap<String, Variable>);
+
+impl<'de> Deserialize<'de> for Members {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(MembersVisitor)
+    }
+}
+
+struct MembersVisitor;
+
+impl<'de> Visitor<'de> for MembersVisitor {
+    type Value = Members;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members, A::Error> {
+        let mut members = HashMap::new();
+        while let Some((name, value)) = map.next_entry()? {
+            if members.insert(name, value).is_some() {
+                return Err(A::Error::custom("a name occurs twice"));
+            }
+        }
+        Ok(Members(members))
+    }
 }
 
 impl Complexity {
@@ -87,27 +139,32 @@ impl Complexity {
         let StrictNames(request): StrictNames<GraphQl<'_>> = serde_json::from_slice(body.get()?)
             .map_err(|_| "the body of the request is not a GraphQL request")?;
         let document = parse_query::<&str>(&request.query).map_err(|_| "the query is not valid GraphQL")?;
-        let (mut operations, mut fragments) = (Vec::new(), HashMap::new());
+        let (mut operations, mut defined, mut fragments) = (Vec::new(), Vec::new(), HashMap::new());
         for definition in &document.definitions {
             match definition {
                 Definition::Operation(OperationDefinition::SelectionSet(fields)) => operations.push(fields),
                 Definition::Operation(OperationDefinition::Query(query)) => {
-                    operations.push(&query.selection_set)
+                    operations.push(&query.selection_set);
+                    defined.extend(&query.variable_definitions);
                 }
                 Definition::Operation(OperationDefinition::Mutation(change)) => {
                     operations.push(&change.selection_set);
+                    defined.extend(&change.variable_definitions);
                 }
                 Definition::Operation(OperationDefinition::Subscription(_)) => {
                     return Err("subscriptions are not sent over HTTP".into());
                 }
                 Definition::Fragment(fragment) => {
-                    fragments.insert(fragment.name, &fragment.selection_set);
+                    // The service might use the other one.
+                    if fragments.insert(fragment.name, &fragment.selection_set).is_some() {
+                        return Err("two fragments have the same name".into());
+                    }
                 }
             }
         }
-        let variables = request.variables.unwrap_or_default();
-        let mut costs =
-            Costs { fragments, variables: &variables, known: HashMap::new(), open: HashSet::new() };
+        let Members(variables) = request.variables.unwrap_or_default();
+        let (known, open) = (HashMap::new(), HashSet::new());
+        let mut costs = Costs { fragments, variables: &variables, defined, known, open };
         // `operationName` chooses one of several. The most expensive one is charged, regardless of the choice.
         let mut most = 0;
         for operation in operations {
@@ -126,7 +183,9 @@ struct Cost {
 
 struct Costs<'a> {
     fragments: HashMap<&'a str, &'a SelectionSet<'a, &'a str>>,
-    variables: &'a Map<String, Value>,
+    variables: &'a HashMap<String, Variable>,
+    /// The variables of all operations.
+    defined: Vec<&'a VariableDefinition<'a, &'a str>>,
     /// The cost of each fragment is found once, or a chain of fragments would take exponential time.
     known: HashMap<&'a str, Cost>,
     /// The fragments that are being counted.
@@ -185,7 +244,7 @@ impl<'a> Costs<'a> {
     fn length_of(&self, name: &str, value: &Argument<'a, &'a str>) -> Result<Option<u64>, String> {
         let mut longest = None;
         match value {
-            Argument::Variable(variable) => return length_of_json(name, self.variables.get(*variable)),
+            Argument::Variable(variable) => return self.length_of_variable(name, variable),
             Argument::Object(members) => {
                 for (name, value) in members {
                     longest = longest.max(self.length_of(name, value)?);
@@ -203,34 +262,54 @@ impl<'a> Costs<'a> {
         }
         Ok(longest)
     }
+
+    /// The highest length in the value of a variable, or in its default if it is not sent. Several operations may
+    /// define it, and each has its own default: the highest one counts.
+    fn length_of_variable(&self, name: &str, variable: &str) -> Result<Option<u64>, String> {
+        if let Some(value) = self.variables.get(variable) {
+            return value.length(name);
+        }
+        let null = &Argument::Null;
+        let mut defaults = (self.defined.iter())
+            .filter(|defined| defined.name == variable)
+            .map(|defined| defined.default_value.as_ref().unwrap_or(null))
+            .peekable();
+        if defaults.peek().is_none() {
+            return Err("the query uses an unknown variable".into());
+        }
+        defaults.try_fold(None, |longest, default| Ok(longest.max(self.length_of(name, default)?)))
+    }
 }
 
-/// A length that is not known here, such as the default of a variable, counts as a long one.
+/// A length that is not known here, such as the default of the schema, counts as a long one.
 const UNKNOWN_LENGTH: u64 = 100;
 
 fn is_length(name: &str) -> bool {
     matches!(name, "first" | "last" | "limit")
 }
 
-/// The same as [`Costs::length_of`], for the value of a variable, if it has one.
-fn length_of_json(name: &str, value: Option<&Value>) -> Result<Option<u64>, String> {
-    let mut longest = None;
-    match value {
-        Some(Value::Object(members)) => {
-            for (name, value) in members {
-                longest = longest.max(length_of_json(name, Some(value))?);
+impl Variable {
+    /// The same as [`Costs::length_of`].
+    fn length(&self, name: &str) -> Result<Option<u64>, String> {
+        let mut longest = None;
+        match self {
+            Self::Object(Members(members)) => {
+                for (name, value) in members {
+                    longest = longest.max(value.length(name)?);
+                }
             }
-        }
-        Some(Value::Array(values)) => {
-            for value in values {
-                longest = longest.max(length_of_json(name, Some(value))?);
+            Self::List(values) => {
+                for value in values {
+                    longest = longest.max(value.length(name)?);
+                }
             }
+            Self::Int(length) if is_length(name) => longest = Some(positive(Some(*length))?),
+            Self::Null if is_length(name) => longest = Some(UNKNOWN_LENGTH),
+            Self::Bool(_) | Self::Float(_) | Self::Text(_) if is_length(name) => return Err(no_length()),
+            _ => {}
         }
-        None | Some(Value::Null) if is_length(name) => longest = Some(UNKNOWN_LENGTH),
-        Some(value) if is_length(name) => longest = Some(positive(value.as_i64())?),
-        _ => {}
+        Ok(longest)
     }
-    Ok(longest)
 }
 
 /// A service may read 0, -1 or text as no limit.

@@ -101,21 +101,26 @@ impl Health {
 
     /// Records that `error` keeps the old content. Logs it unless it is the one of the latest read.
     pub(super) fn failed(&self, error: Error) {
-        let (mut errors, text, _kind) = (self.errors.lock(), error.to_string(), error.kind());
-        let before = Self::record(&mut errors, error);
-        let continues = before.is_some_and(|before| before.to_string() == text);
-        errors.logged.retain(|(_, at)| at.elapsed() < REPORT_EVERY);
-        if !continues && !errors.logged.iter().any(|(logged, _)| *logged == text) {
-            let _is_hidden = self.has_clients && _kind == ErrorKind::InvalidConfig;
-            log!(
-                warn,
-                error = %if _is_hidden { "a field is invalid, which `last_error` names" } else { &*text },
-                "{}",
-                self.stays
-            );
+        let (text, _kind) = (error.to_string(), error.kind());
+        {
+            let mut errors = self.errors.lock();
+            let before = Self::record(&mut errors, error);
+            let continues = before.is_some_and(|before| before.to_string() == text);
+            errors.logged.retain(|(_, at)| at.elapsed() < REPORT_EVERY);
+            if continues || errors.logged.iter().any(|(logged, _)| *logged == text) {
+                return;
+            }
             errors.logged.truncate(MOST_LOGGED - 1);
-            errors.logged.insert(0, (text, Instant::now()));
+            errors.logged.insert(0, (text.clone(), Instant::now()));
         }
+        // The lock is free here, because a subscriber may ask for the error.
+        let _is_hidden = self.has_clients && _kind == ErrorKind::InvalidConfig;
+        log!(
+            warn,
+            error = %if _is_hidden { "a field is invalid, which `last_error` names" } else { &*text },
+            "{}",
+            self.stays
+        );
     }
 }
 

@@ -47,6 +47,18 @@ struct State {
     changes: VecDeque<PolicyChange>,
 }
 
+/// What an update has changed, for the log.
+struct Change {
+    /// Where the switch was, if the origin has moved it, and where it is.
+    moved: Option<Enforcement>,
+    new: Enforcement,
+    version: u64,
+    /// The policies that changed.
+    changed: String,
+    /// Whether the origin has lost its content.
+    is_lost: bool,
+}
+
 impl Set {
     pub(super) fn new(origin: String, first: Parsed) -> Self {
         let policies = first.policies.into_iter();
@@ -114,40 +126,42 @@ impl Set {
         // An operator may have moved the switch since the last read.
         let old = self.enforcement.get();
         self.enforcement.set(new);
-        if old != new {
-            log!(warn, origin = %self.health.origin(), %old, %new, "the switch of enforcement moved");
-        }
         Some(old)
     }
 
     /// Counts a change of the policies that `changed`, or of the switch, whose position before was `moved`.
-    fn count(&self, state: &mut State, mut changed: String, moved: Option<Enforcement>) {
-        if changed.is_empty() && moved.is_none() {
-            return;
-        }
-        self.version.send_modify(|version| *version += 1);
+    fn count(&self, state: &mut State, changed: String, moved: Option<Enforcement>, is_lost: bool) -> Change {
         let new = state.position.enforcement;
-        if let Some(old) = moved.filter(|old| *old != new) {
-            let separator = if changed.is_empty() { "" } else { ", " };
-            changed.push_str(&format!("{separator}enforcement: {old} -> {new}"));
-        }
-        // An operator has moved the switch here, and the origin has followed.
-        if changed.is_empty() {
-            return;
-        }
-        if state.changes.len() == MOST_CHANGES {
-            state.changes.pop_front();
+        let is_change = !changed.is_empty() || moved.is_some();
+        if is_change {
+            self.version.send_modify(|version| *version += 1);
         }
         let version = *self.version.borrow();
-        state.changes.push_back(PolicyChange { time: SystemTime::now(), version, text: changed });
+        let mut text = changed.clone();
+        if let Some(old) = moved.filter(|old| *old != new) {
+            let separator = if text.is_empty() { "" } else { ", " };
+            text.push_str(&format!("{separator}enforcement: {old} -> {new}"));
+        }
+        // Without a text, an operator has moved the switch here, and the origin has followed.
+        if !text.is_empty() {
+            if state.changes.len() == MOST_CHANGES {
+                state.changes.pop_front();
+            }
+            state.changes.push_back(PolicyChange { time: SystemTime::now(), version, text });
+        }
+        Change { moved, new, version, changed, is_lost }
     }
 
-    /// Logs the policies that `changed`.
-    fn report(&self, changed: &str, is_lost: bool) {
-        if is_lost {
+    /// Logs what has changed. Not under the lock, because a subscriber may ask for the policies.
+    fn report(&self, change: &Change) {
+        let Change { moved, new: _new, version: _version, changed, is_lost } = change;
+        if let Some(_old) = moved.filter(|old| old != _new) {
+            log!(warn, origin = %self.health.origin(), old = %_old, new = %_new, "the switch of enforcement moved");
+        }
+        if *is_lost {
             log!(
                 warn,
-                version = *self.version.borrow(),
+                version = *_version,
                 changed = %changed,
                 "{} is empty: the defaults of the service apply again; if Redis lost its data, write the policies again",
                 self.health.origin()
@@ -156,34 +170,15 @@ impl Set {
             log!(
                 info,
                 origin = %self.health.origin(),
-                version = *self.version.borrow(),
+                version = *_version,
                 changed = %changed,
                 "policies changed"
             );
         }
     }
-}
 
-impl Target for Set {
-    type Update = Parsed;
-
-    fn health(&self) -> &Health {
-        &self.health
-    }
-
-    /// Whether there is a handle, a source, or a layer with the switch.
-    fn is_used(&self) -> bool {
-        self.version.receiver_count() > 0
-            || self.enforcement.is_shared()
-            || self.state.lock().policies.values().any(is_in_use)
-    }
-
-    /// Applies `update`, all or nothing.
-    ///
-    /// # Errors
-    ///
-    /// A policy that is in use is missing.
-    fn apply(&self, update: Parsed) -> Result<(), Error> {
+    /// Applies `update`, all or nothing, and returns what has changed.
+    fn change(&self, update: Parsed) -> Result<Change, Error> {
         let mut state = self.state.lock();
         let is_missing = |name: &String| !update.policies.contains_key(name);
         let missing = state.policies.iter().find(|(name, policy)| is_missing(name) && is_in_use(policy));
@@ -222,16 +217,43 @@ impl Target for Set {
         let was_empty = mem::replace(&mut state.is_empty, update.is_empty);
         let is_lost = update.is_empty && !was_empty;
         let (moved, changed) = (self.moves(&mut state, update.position), changed.join(", "));
-        self.count(&mut state, changed.clone(), moved);
-        self.report(&changed, is_lost);
+        Ok(self.count(&mut state, changed, moved, is_lost))
+    }
+}
+
+impl Target for Set {
+    type Update = Parsed;
+
+    fn health(&self) -> &Health {
+        &self.health
+    }
+
+    /// Whether there is a handle, a source, or a layer with the switch.
+    fn is_used(&self) -> bool {
+        self.version.receiver_count() > 0
+            || self.enforcement.is_shared()
+            || self.state.lock().policies.values().any(is_in_use)
+    }
+
+    /// Applies `update`, all or nothing.
+    ///
+    /// # Errors
+    ///
+    /// A policy that is in use is missing.
+    fn apply(&self, update: Parsed) -> Result<(), Error> {
+        let change = self.change(update)?;
+        self.report(&change);
         Ok(())
     }
 
     /// Moves the switch, independently of the policies.
     fn switch(&self, position: Position) {
-        let mut state = self.state.lock();
-        let moved = self.moves(&mut state, position);
-        self.count(&mut state, String::new(), moved);
+        let change = {
+            let state = &mut *self.state.lock();
+            let moved = self.moves(state, position);
+            self.count(state, String::new(), moved, false)
+        };
+        self.report(&change);
     }
 }
 

@@ -1,6 +1,6 @@
 //! [`LivePrices`]: the handle on prices that change while the service runs.
 
-use std::{fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, mem, path::PathBuf, sync::Arc, time::Duration};
 
 use tokio::sync::watch;
 use tower_ratelimit::Error;
@@ -68,20 +68,18 @@ impl Target for Active {
     }
 
     fn apply(&self, update: Prices) -> Result<(), Error> {
+        let (mut old, _new) = (None, update.version().to_owned());
         self.prices.send_if_modified(|prices| {
             let is_changed = *prices != update;
             if is_changed {
-                log!(
-                    info,
-                    origin = %self.health.origin(),
-                    old = %prices.version(),
-                    new = %update.version(),
-                    "prices changed"
-                );
-                *prices = update;
+                old = Some(mem::replace(prices, update));
             }
             is_changed
         });
+        // The lock of the channel is free here, because a subscriber may ask for the prices.
+        if let Some(_old) = old {
+            log!(info, origin = %self.health.origin(), old = %_old.version(), new = %_new, "prices changed");
+        }
         Ok(())
     }
 }

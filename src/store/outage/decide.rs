@@ -98,16 +98,20 @@ impl LocalCounts<dyn Store> {
 
     /// The policy that counts for `policy` in this process.
     fn share(&self, policy: &Policy) -> Policy {
-        let mut shares = lock(&self.shares);
-        if let Some((_, share)) = shares.iter().find(|(known, _)| known.is(policy)) {
-            return share.clone();
-        }
+        let share = {
+            let mut shares = lock(&self.shares);
+            if let Some((_, share)) = shares.iter().find(|(known, _)| known.is(policy)) {
+                return share.clone();
+            }
+            let share = policy.local_share(self.instances());
+            if shares.len() < MAX_SHARES {
+                shares.push((policy.clone(), share.clone()));
+            }
+            share
+        };
+        // The lock is free here, because a subscriber may make a decision.
         if policy.settings().failure_mode == (FailureMode::Local { instances: 0 }) {
             self.warn_if_unknown();
-        }
-        let share = policy.local_share(self.instances());
-        if shares.len() < MAX_SHARES {
-            shares.push((policy.clone(), share.clone()));
         }
         share
     }

@@ -6,6 +6,7 @@ mod deciders;
 mod drains;
 mod observers;
 mod permits;
+mod subscribers;
 
 use std::sync::{
     Arc,

@@ -76,6 +76,12 @@ struct Outage {
     reported: Option<Instant>,
 }
 
+/// A line in the log about an outage. Written once no lock is held, because a subscriber may make a decision.
+enum Line {
+    Begins { cause: String },
+    Continues { cause: String, failed: u64, length: Duration },
+}
+
 #[derive(Debug, Default)]
 struct Single {
     /// Since the last line in the log.
@@ -99,6 +105,36 @@ struct Attempts {
     failing_since: Option<Instant>,
     /// Whether the server has answered since that one.
     has_answered: bool,
+}
+
+impl Outage {
+    fn new(began: Instant, cause: &Error) -> Self {
+        let cause = cause.to_string();
+        Self { began, last_failure: began, recovered: None, failed: 0, cause, reported: None }
+    }
+
+    /// Counts the `decisions` that failed with `error` at the time `now`. Returns the line to write.
+    fn failed(&mut self, now: Instant, error: &Error, decisions: u64, is_certain: bool) -> Option<Line> {
+        self.failed += decisions;
+        self.last_failure = now;
+        self.recovered = None;
+        let Some(reported) = self.reported else {
+            let begins = is_certain || now - self.began >= SETTLED;
+            self.reported = begins.then_some(now);
+            return begins.then(|| Line::Begins { cause: self.cause.clone() });
+        };
+        let since_report = now.duration_since(reported);
+        // What a silent server seems to lack is a guess, and so is worse than what was seen first.
+        let changes = error.is_evidence() && since_report >= SETTLED;
+        let changed = changes.then(|| error.to_string()).filter(|cause| *cause != self.cause);
+        if changed.is_none() && since_report < REPORT_EVERY {
+            return None;
+        }
+        self.reported = Some(now);
+        self.cause = changed.unwrap_or_else(|| mem::take(&mut self.cause));
+        let (cause, failed) = (self.cause.clone(), self.failed);
+        Some(Line::Continues { cause, failed, length: now.duration_since(self.began) })
+    }
 }
 
 impl Health {
@@ -156,68 +192,60 @@ impl Health {
     pub(super) fn failed(&self, error: &Error, decisions: u64) {
         let now = Instant::now();
         let is_certain = error.is_evidence() || error.kind() == ErrorKind::StoreSuspended || decisions == 0;
-        let mut slot = lock(&self.outage);
-        let outage = match &mut *slot {
-            Some(outage)
-                if outage.reported.is_some() || now - outage.last_failure <= RECOVERY_AFTER_PROBE =>
-            {
-                outage
-            }
-            slot => {
-                self.failing.store(true, Ordering::Relaxed);
-                log!(debug, server = %self.server, cause = %error, "a decision of Redis failed");
-                let cause = error.to_string();
-                let (began, last_failure) = (now, now);
-                slot.insert(Outage { began, last_failure, recovered: None, failed: 0, cause, reported: None })
-            }
+        let (is_new, line) = {
+            let mut slot = lock(&self.outage);
+            let (outage, is_new) = match &mut *slot {
+                Some(outage)
+                    if outage.reported.is_some() || now - outage.last_failure <= RECOVERY_AFTER_PROBE =>
+                {
+                    (outage, false)
+                }
+                slot => {
+                    self.failing.store(true, Ordering::Relaxed);
+                    (slot.insert(Outage::new(now, error)), true)
+                }
+            };
+            (is_new, outage.failed(now, error, decisions, is_certain))
         };
-        outage.failed += decisions;
-        outage.last_failure = now;
-        outage.recovered = None;
-        let Some(reported) = outage.reported else {
-            if is_certain || now - outage.began >= SETTLED {
-                outage.reported = Some(now);
-                log!(
-                    warn,
-                    server = %self.server,
-                    cause = %outage.cause,
-                    "outage: Redis is unavailable; the failure mode of each policy decides until it is back"
-                );
-            }
-            return;
-        };
-        let since_report = now.duration_since(reported);
-        // What a silent server seems to lack is a guess, and so is worse than what was seen first.
-        let changes = error.is_evidence() && since_report >= SETTLED;
-        let changed = changes.then(|| error.to_string()).filter(|cause| *cause != outage.cause);
-        if changed.is_some() || since_report >= REPORT_EVERY {
-            outage.reported = Some(now);
-            outage.cause = changed.unwrap_or_else(|| mem::take(&mut outage.cause));
-            log!(
+        if is_new {
+            log!(debug, server = %self.server, cause = %error, "a decision of Redis failed");
+        }
+        match line {
+            Some(Line::Begins { cause }) => log!(
                 warn,
                 server = %self.server,
-                cause = %outage.cause,
-                failed = outage.failed,
-                seconds = seconds(now.duration_since(outage.began)),
+                cause = %cause,
+                "outage: Redis is unavailable; the failure mode of each policy decides until it is back"
+            ),
+            Some(Line::Continues { cause, failed, length }) => log!(
+                warn,
+                server = %self.server,
+                cause = %cause,
+                failed = failed,
+                seconds = seconds(length),
                 "the outage of Redis continues"
-            );
+            ),
+            None => {}
         }
     }
 
     /// Records a failure that says nothing about other decisions.
     fn failed_alone(&self, error: &Error) {
-        let mut single = lock(&self.single);
-        single.failed += 1;
-        if single.reported.is_none_or(|reported| reported.elapsed() >= REPORT_EVERY) {
-            log!(
-                warn,
-                server = %self.server,
-                cause = %error,
-                failed = single.failed,
-                "decisions on a key or of an algorithm fail; the failure mode of their policy decides"
-            );
-            *single = Single { failed: 0, reported: Some(Instant::now()) };
-        }
+        let failed = {
+            let mut single = lock(&self.single);
+            single.failed += 1;
+            if single.reported.is_some_and(|reported| reported.elapsed() < REPORT_EVERY) {
+                return;
+            }
+            mem::replace(&mut *single, Single { failed: 0, reported: Some(Instant::now()) }).failed
+        };
+        log!(
+            warn,
+            server = %self.server,
+            cause = %error,
+            failed = failed,
+            "decisions on a key or of an algorithm fail; the failure mode of their policy decides"
+        );
     }
 
     /// Records that Redis has answered.
@@ -229,12 +257,13 @@ impl Health {
 
     /// Ends the outage if nothing has failed for longer than `time`.
     pub(super) fn end_after(&self, time: Duration) {
-        let mut slot = lock(&self.outage);
-        if let Some(outage) = slot.take_if(|outage| outage.last_failure.elapsed() > time) {
+        let outage = {
+            let mut slot = lock(&self.outage);
+            let Some(outage) = slot.take_if(|outage| outage.last_failure.elapsed() > time) else { return };
             self.failing.store(false, Ordering::Relaxed);
-            if outage.reported.is_none() {
-                return;
-            }
+            outage
+        };
+        if outage.reported.is_some() {
             log!(
                 info,
                 server = %self.server,

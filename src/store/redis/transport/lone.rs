@@ -9,7 +9,7 @@
 use std::{
     future::poll_fn,
     mem,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, TryLockError},
     task::Waker,
     time::Duration,
 };
@@ -107,17 +107,29 @@ impl LoneLane {
         })
         .await
     }
-}
 
-impl Drop for LoneLane {
-    fn drop(&mut self) {
-        let taken = lock(&self.0.by_caller).take();
+    /// Lets a task go on with the lane. Returns false while the caller polls it, perhaps in code of others that blocks,
+    /// such as a subscriber of the log.
+    fn hand_over(&self) -> bool {
+        let taken = match self.0.by_caller.try_lock() {
+            Ok(mut by_caller) => by_caller.take(),
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().take(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
         if let Some(ByCaller { lane, caller }) = taken {
             self.0.runtime.spawn(lane);
             if let Some(caller) = caller {
                 caught(|| caller.wake());
             }
         }
+        true
+    }
+}
+
+impl Drop for LoneLane {
+    fn drop(&mut self) {
+        // The task that looks may hold the lock for a moment. It takes the lane then.
+        self.hand_over();
     }
 }
 
@@ -126,8 +138,11 @@ struct Watch(Arc<LoneLanes>);
 
 impl Watch {
     async fn run(self) {
-        while let Some(_seen) = self.0.look() {
+        while let Some(seen) = self.0.look() {
             sleep(STUCK).await;
+            while !seen.hand_over() {
+                sleep(STUCK).await;
+            }
         }
     }
 }
@@ -137,5 +152,44 @@ impl Drop for Watch {
     /// is left.
     fn drop(&mut self) {
         drop(self.0.look());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        sync::{
+            atomic::{AtomicBool, Ordering},
+            mpsc,
+        },
+        thread,
+    };
+
+    use futures_util::FutureExt as _;
+    use tokio::runtime::Builder;
+
+    use super::*;
+
+    /// The lane blocks until another task of the runtime has run, whose only thread also looks at the lane.
+    #[test]
+    fn a_lane_that_blocks_its_caller_blocks_no_other_thread() {
+        let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let other = runtime.handle().clone();
+        let has_run = Arc::new(AtomicBool::new(false));
+        let was_run = has_run.clone();
+        let job = Arc::new(Job::for_tests(1, Duration::from_secs(60)));
+        let decided = job.clone();
+        let lane = async move {
+            // After several looks.
+            thread::sleep(10 * STUCK);
+            let (done, wait) = mpsc::channel();
+            other.spawn(async move { done.send(()) });
+            was_run.store(wait.recv_timeout(Duration::from_secs(30)).is_ok(), Ordering::Relaxed);
+            decided.fail(Error::new(crate::base::ErrorKind::StoreBusy, "it is done"));
+        };
+        let lanes = Arc::new(LoneLanes::default());
+        let reply = runtime.block_on(async { lanes.open(lane.boxed()).reply(&job).await });
+        assert!(reply.is_some_and(|reply| reply.is_err()));
+        assert!(has_run.load(Ordering::Relaxed));
     }
 }

@@ -120,8 +120,10 @@ impl Queue {
 
     /// Enters a decision at the time `entered`.
     pub(super) fn enter(&self, job: Arc<Job>, entered: Instant) -> Result<Ticket, Error> {
+        // Dropped after the lock is released, because that wakes its caller, whose waker may be a program's own.
+        let _gone;
         let mut state = self.lock();
-        state.drop_abandoned();
+        _gone = state.take_abandoned();
         if state.waiting.len() >= MAX_WAITING {
             return Err(queue_full());
         }
@@ -154,14 +156,20 @@ impl Queue {
         // The ones that waited longest are at the front, and their deadlines pass first.
         let position = state.waiting.iter().position(|waiting| ptr::eq(&*waiting.job, job))?;
         let waiting = state.waiting.remove(position)?;
-        Some(state.wait_of(&waiting))
+        let wait = state.wait_of(&waiting);
+        // Before the decision is dropped, which wakes its caller.
+        drop(state);
+        drop(waiting);
+        Some(wait)
     }
 
     /// Closes a lane unless decisions wait for it, or if more lanes are open than needed. Returns whether it
     /// is closed.
     pub(super) fn close_lane(&self) -> bool {
+        // Dropped after the lock is released.
+        let _gone;
         let mut state = self.lock();
-        state.drop_abandoned();
+        _gone = state.take_abandoned();
         state.ready_lanes = state.ready_lanes.saturating_sub(1);
         // While decisions wait for long, the others are stuck.
         let is_surplus = state.open_lanes > self.wanted_lanes(&state) && !state.has_waited(STUCK);
@@ -193,14 +201,14 @@ impl Queue {
     /// Moves the next decisions into an empty `batch`, oldest first. Fails those whose deadlines have passed.
     pub(super) fn fill(&self, batch: &mut Vec<Queued>, late: impl Fn(Wait) -> Error) -> Filled {
         let (mut charges, mut micros) = (0, 0);
-        let mut of_batch = 0;
+        let (mut of_batch, mut ended) = (0, Vec::new());
         let mut state = self.lock();
         let at = Instant::now();
         let counted = state.time.tick(at);
         while let Some(next) = state.waiting.front() {
             if next.is_gone() || next.deadline <= counted {
                 if let Some(waiting) = state.waiting.pop_front() {
-                    waiting.job.fail(late(state.wait_of(&waiting)));
+                    ended.push((state.wait_of(&waiting), waiting));
                 }
                 continue;
             }
@@ -217,6 +225,9 @@ impl Queue {
             of_batch = micros;
             batch.extend(state.waiting.pop_front());
         }
+        // Their callers are woken once the lock is free: a waker may be a program's own.
+        drop(state);
+        ended.iter().for_each(|(wait, waiting)| waiting.job.fail(late(*wait)));
         Filled { at, counted, redis_time: Duration::from_micros(of_batch) }
     }
 
@@ -300,11 +311,13 @@ impl State {
         }
     }
 
-    /// Drops abandoned decisions at the front. They are about the oldest, because all wait equally long.
-    fn drop_abandoned(&mut self) {
+    /// Takes abandoned decisions from the front. They are about the oldest, because all wait equally long.
+    fn take_abandoned(&mut self) -> Vec<Queued> {
+        let mut gone = Vec::new();
         while self.waiting.front().is_some_and(Queued::is_gone) {
-            self.waiting.pop_front();
+            gone.extend(self.waiting.pop_front());
         }
+        gone
     }
 }
 
@@ -369,7 +382,10 @@ pub(super) fn fail_all<'a>(
 
 #[cfg(test)]
 mod tests {
-    use std::task::Poll;
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering},
+        task::{Poll, Wake, Waker},
+    };
 
     use super::*;
     use crate::base::ErrorKind;
@@ -514,5 +530,40 @@ mod tests {
         assert!(!opens(), "that is near");
         assert_eq!([queue.close_lane(), queue.close_lane()], [true, true], "the others take what waits");
         assert!(!queue.close_lane(), "two lanes are open");
+    }
+
+    /// A waker that uses the queue, as one does that polls its task where it is woken.
+    struct Uses(Arc<Queue>, AtomicUsize);
+
+    impl Wake for Uses {
+        fn wake(self: Arc<Self>) {
+            assert!(self.0.state.try_lock().is_ok(), "it is woken under the lock");
+            self.1.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn no_caller_is_woken_under_the_lock() {
+        let queue = Arc::new(Queue::new(Lanes { usual: 1, if_far: 1 }));
+        let uses = Arc::new(Uses(queue.clone(), AtomicUsize::new(0)));
+        let waker = Waker::from(uses.clone());
+        let waits = |millis| {
+            let (_, job) = enter(&queue, millis);
+            assert!(job.poll(Some(&waker)).is_pending());
+            job
+        };
+        let woken = |count| assert_eq!(uses.1.load(Ordering::Relaxed), count);
+        let withdrawn = waits(1_000);
+        assert!(queue.withdraw(&withdrawn).is_some());
+        woken(1);
+        drop(waits(1_000));
+        let late = waits(0);
+        woken(2);
+        queue.fill(&mut Vec::new(), |_| queue_full());
+        woken(3);
+        drop(late);
+        drop(waits(1_000));
+        queue.close_lane();
+        woken(4);
     }
 }

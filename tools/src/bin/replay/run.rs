@@ -50,14 +50,14 @@ pub(crate) async fn run(
     // A penalty has a key too.
     let keys_of = |rule: &Rule| 1 + usize::from(rule.policy.settings().penalty.is_some());
     let capacity = options.max_keys.saturating_mul(rules.iter().map(keys_of).sum());
-    let mut engine = if options.store == "memory" {
-        Engine::in_memory(&rules, capacity)
+    let (mut engine, redis) = if options.store == "memory" {
+        (Engine::in_memory(&rules, capacity), None)
     } else {
         let clock = ManualClock::new();
         let prefix = format!("replay-{}", std::process::id());
         let settings = RedisStore::builder().deadline(Duration::from_millis(500)).prefix(prefix);
         let store = settings.manual_clock(clock.clone()).connect(&options.store).await?;
-        Engine::new(&rules, store, clock)
+        (Engine::new(&rules, store.clone(), clock), Some(store))
     };
     let mut source = Source::new(input, format, &rules, options.reorder);
     let mut tally = Tally::new(&rules);
@@ -100,8 +100,8 @@ pub(crate) async fn run(
         }
     }
     output.flush()?;
-    if options.store != "memory" {
-        clear(&engine, &tally).await?;
+    if let Some(redis) = redis {
+        clear(&engine, &redis, &tally).await?;
     }
     let end = End {
         enforcement: setup.enforcement,
@@ -131,11 +131,11 @@ pub(crate) async fn run(
 }
 
 /// Removes what the replay has written to Redis.
-async fn clear(engine: &Engine, tally: &Tally) -> Result<(), tower_ratelimit::Error> {
+async fn clear(engine: &Engine, redis: &RedisStore, tally: &Tally) -> Result<(), tower_ratelimit::Error> {
     let operator = engine.limiter.operator();
     for (policy, tally) in engine.policies.iter().zip(&tally.policies) {
         for key in tally.clients.keys() {
-            operator.reset(policy, key).await?;
+            redis.erase(policy, key).await?;
             if policy.settings().penalty.is_some() {
                 operator.unban(policy, key).await?;
             }

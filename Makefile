@@ -49,17 +49,17 @@ test-browser:
 
 # The random tests and the failure tests with many more cases: the stores against each other and against a naive model,
 # late refunds, invalid replies, demotions, floods, leases and live policies; and, with valgrind, the instructions of Redis for
-# foreign values. Prints the number of cases and their time; about 20 minutes on two cores. The six variables set the
-# number of cases for `make test` too.
+# foreign values. Prints the number of cases and their time; about 20 minutes on two cores. The variables set the number of
+# cases for `make test` too, where a random test has about two seconds.
 test-long:
 	@.ci/get-redis
 	@echo "to repeat this run: make $(MAKECMDGOALS) SEED=$(SEED)"
 	PROPTEST_RNG_SEED=$(SEED) REFUND_CASES=$${REFUND_CASES:-20000} HOSTILE_CASES=$${HOSTILE_CASES:-20000} \
 	DIFFERENTIAL_STEPS=$${DIFFERENTIAL_STEPS:-300000} LEASES_CASES=$${LEASES_CASES:-400} LIVE_STEPS=$${LIVE_STEPS:-2000} \
-	SETTLED_TOKENS=$${SETTLED_TOKENS:-10000} \
+	SETTLED_TOKENS=$${SETTLED_TOKENS:-10000} THOROUGH=yes \
 	cargo test --release --package tests --package tests-net --test it --test net -- --nocapture \
-		cluster:: concurrency_policy:: differential:: each_store:: hostile:: leases:: live_policies:: refunds:: \
-		settlement_tokens:: store_failure:: under_load::
+		cluster:: concurrency_policy:: differential:: each_store:: foreign_values:: hostile:: leases:: live_policies:: \
+		refunds:: settlement_tokens:: sliding_window:: store_failure:: twin_test:: under_load::
 	if command -v valgrind >/dev/null; then \
 		FOREIGN_INSTRUCTIONS=yes cargo test --package tests --test it -- --nocapture times_the_instructions; fi
 

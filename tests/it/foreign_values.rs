@@ -9,7 +9,7 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use support::{RedisServer, current_thread, settings, state};
+use support::{RedisServer, current_thread, settings, size, state};
 use tower_ratelimit::{
     Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, Policy, Quota,
     algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
@@ -563,7 +563,7 @@ fn near_valid(algorithm: &str, size: usize) -> Vec<(&'static str, Words)> {
 /// of them for a string and 11 for a thousand holders, and what a search with backtracking takes, which is hours.
 #[tokio::test]
 async fn no_value_under_a_key_takes_redis_longer_than_a_bounded_number_of_plain_decisions() {
-    const ROUNDS: u32 = 6;
+    let rounds = size(2, 6);
     let server = RedisServer::start();
     let client = Client::new(&server);
     let settings = settings().deny_cache(Duration::ZERO).deadline(Duration::from_secs(60));
@@ -576,7 +576,7 @@ async fn no_value_under_a_key_takes_redis_longer_than_a_bounded_number_of_plain_
             let mut least = f64::MAX;
             for _ in 0..2 {
                 let mut total = 0.0;
-                for _ in 0..ROUNDS {
+                for _ in 0..rounds {
                     match words {
                         Some(words) => client.store(&name, words),
                         None => limiter.operator().reset(&policy, &key).await.unwrap(),
@@ -593,7 +593,7 @@ async fn no_value_under_a_key_takes_redis_longer_than_a_bounded_number_of_plain_
                         assert_eq!(error.kind(), ErrorKind::ForeignValue, "{algorithm}: {error}");
                     }
                 }
-                least = least.min(total / f64::from(ROUNDS));
+                least = least.min(total / f64::from(rounds));
             }
             least
         };

@@ -352,7 +352,7 @@ fn lives(kind: Kind) {
     let runtime = current_thread();
     let server = RedisServer::start();
     let redis = runtime.block_on(pool(&server));
-    let cases = std::env::var("LEASES_CASES").map_or(25, |cases| cases.parse().unwrap());
+    let cases = std::env::var("LEASES_CASES").map_or(8, |cases| cases.parse().unwrap());
     let case = rule(kind).prop_flat_map(|rule| (Just(rule.clone()), steps(&rule)));
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 500, ..Config::default() };
     let seen = std::cell::RefCell::new(Seen::default());

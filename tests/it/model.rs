@@ -75,8 +75,8 @@ pub(crate) struct Calendar {
 }
 
 thread_local! {
-    /// When the window after one starts, by the calendar and the start of that one.
-    static NEXT: RefCell<HashMap<(Calendar, i128), i128>> = RefCell::default();
+    /// What [`Calendar::starts`] has found, by the calendar, the day, and whether the windows before it were looked for.
+    static STARTS: RefCell<HashMap<(Calendar, Date, bool), Vec<i128>>> = RefCell::default();
 }
 
 impl Calendar {
@@ -88,12 +88,7 @@ impl Calendar {
     /// When the window after the one of `now` starts: the earliest date after that one on which one starts.
     fn next(self, now: i128) -> i128 {
         let start = self.start(now);
-        let found = NEXT.with_borrow(|next| next.get(&(self, start)).copied());
-        found.unwrap_or_else(|| {
-            let next = self.starts(start, false).into_iter().filter(|next| *next > start).min().unwrap();
-            NEXT.with_borrow_mut(|known| known.insert((self, start), next));
-            next
-        })
+        self.starts(start, false).into_iter().filter(|next| *next > start).min().unwrap()
     }
 
     /// When windows start at `now` or in the longest window before it, otherwise after it, and some others.
@@ -107,18 +102,23 @@ impl Calendar {
         };
         let now = i64::try_from(now).unwrap();
         let today = Timestamp::from_microsecond(now).unwrap().to_zoned(zone.clone()).date();
-        // A window is no longer than this, and a time zone can skip a day.
-        let longest = match self.unit {
-            "day" => 3,
-            "week" => 9,
-            "month" => 33,
-            "quarter" => 94,
-            _ => 368,
-        };
-        let days = (-1..longest).map(|days| Span::new().days(if is_before { -days } else { days }));
-        let days = days.map(|days| today.saturating_add(days)).filter(|day| self.is_start(*day));
-        let start = |day: Date| day.to_zoned(zone.clone()).unwrap().start_of_day().unwrap().timestamp();
-        days.map(|day| start(day).as_microsecond().into()).collect()
+        let found = STARTS.with_borrow(|starts| starts.get(&(self, today, is_before)).cloned());
+        found.unwrap_or_else(|| {
+            // A window is no longer than this, and a time zone can skip a day.
+            let longest = match self.unit {
+                "day" => 3,
+                "week" => 9,
+                "month" => 33,
+                "quarter" => 94,
+                _ => 368,
+            };
+            let days = (-1..longest).map(|days| Span::new().days(if is_before { -days } else { days }));
+            let days = days.map(|days| today.saturating_add(days)).filter(|day| self.is_start(*day));
+            let start = |day: Date| day.to_zoned(zone.clone()).unwrap().start_of_day().unwrap().timestamp();
+            let found: Vec<i128> = days.map(|day| start(day).as_microsecond().into()).collect();
+            STARTS.with_borrow_mut(|starts| starts.insert((self, today, is_before), found.clone()));
+            found
+        })
     }
 
     fn is_start(self, day: Date) -> bool {

@@ -14,7 +14,7 @@ use tower::{Layer as _, Service, ServiceExt as _, util::BoxCloneService};
 use tower_http::normalize_path::NormalizePathLayer;
 use tower_ratelimit::{Decision, Key, MemoryStore, Policy, Quota, RateLimitLayer, Rule, layer::Rules};
 
-const TABLES: u64 = 120;
+const TABLES: u64 = 20;
 const PATHS: usize = 60;
 
 /// Static segments of routes.

@@ -478,12 +478,12 @@ fn cases(default: u32) -> u32 {
 
 #[test]
 fn what_was_not_refunded_keeps_within_the_limit_in_process() {
-    what_was_not_refunded_keeps_within_the_limit(cases(200), false);
+    what_was_not_refunded_keeps_within_the_limit(cases(50), false);
 }
 
 #[test]
 fn what_was_not_refunded_keeps_within_the_limit_on_redis() {
-    what_was_not_refunded_keeps_within_the_limit(cases(25), true);
+    what_was_not_refunded_keeps_within_the_limit(cases(6), true);
 }
 
 /// The log has more entries than a refund rewrites, so the refund removes the oldest units instead, and never too

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::custom_algorithm::example::DayAndNight;
-use support::{InLua, RedisServer};
+use support::{InLua, RedisServer, size};
 use tower_ratelimit::{
     Error, Policy, Quota,
     algorithm::{
@@ -20,7 +20,12 @@ async fn it_passes_for_the_example() {
     for (day, night) in [(5, 20), (1, 1), (1_000_000, 3)] {
         let policy = Policy::new("reports", Quota::per_hour(day)).algorithm(DayAndNight { night });
         // A cost above the limit by day is denied hour by hour.
-        TwinTest::new(&policy).exact_retry(day == night).run(&server.url()).await.unwrap();
+        TwinTest::new(&policy)
+            .exact_retry(day == night)
+            .steps(size(200, 2_000))
+            .run(&server.url())
+            .await
+            .unwrap();
     }
     let keys: Vec<String> = server.command(&["KEYS", "*"]);
     assert!(keys.is_empty(), "{keys:?}");
@@ -47,7 +52,7 @@ async fn it_passes_for_every_built_in_algorithm() {
         Policy::new("short permits", Quota::new(3, second)).algorithm(Concurrency::new()),
     ];
     for policy in policies {
-        TwinTest::new(&policy).steps(400).run(&server.url()).await.unwrap();
+        TwinTest::new(&policy).steps(size(100, 400)).run(&server.url()).await.unwrap();
     }
     // It renews permits of which fewer were granted than the charge asked for.
     let short = Policy::new("short permits", Quota::new(3, second)).algorithm(Concurrency::new());

@@ -60,7 +60,7 @@ async fn file_of_a_seed(seed: u64) {
     let _in_use = [live.get("a").unwrap(), live.get("b").unwrap()];
     let mut expected = fresh(&path).unwrap();
     let mut valid = 0;
-    for step in 0..steps(100) {
+    for step in 0..steps(40) {
         // Policies that are overwritten immediately are never seen.
         for _ in 0..random.usize(1..4) {
             if random.u8(..10) == 0 {
@@ -80,7 +80,7 @@ async fn file_of_a_seed(seed: u64) {
         expected = seen.unwrap_or(expected);
         assert_eq!((live.current(), live.enforcement().get()), expected, "{place}");
     }
-    assert!((1..steps(100)).contains(&valid), "{valid} valid files");
+    assert!((1..steps(40)).contains(&valid), "{valid} valid files");
 }
 
 /// The seeds run side by side: [`fresh`] waits until the file does not change any more.
@@ -212,7 +212,7 @@ async fn a_hash_ends_at_its_last_valid_state() {
         (fastrand::Rng::with_seed(7), Model { enforcement: "on", ..Model::default() });
     let mut connection = server.connection();
     let mut rejected = 0;
-    let steps = steps(80);
+    let steps = steps(40);
     for step in 0..steps {
         model.change(&mut random, &mut connection);
         hash_followed(&server).await;

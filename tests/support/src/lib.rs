@@ -56,6 +56,12 @@ use tower_ratelimit::{
     store::{ManualClock, RedisStoreBuilder},
 };
 
+/// The size of a random test: `usual` in `make test`, where each test has about two seconds, and `thorough` with the variable
+/// `THOROUGH`, which `make test-long` sets.
+pub fn size<T>(usual: T, thorough: T) -> T {
+    if std::env::var_os("THOROUGH").is_some() { thorough } else { usual }
+}
+
 /// So long that no decision is late on a busy machine.
 pub const PATIENT: Duration = Duration::from_secs(20);
 

@@ -337,6 +337,24 @@ async fn a_waker_that_panics_stops_no_batch() {
     assert!(*wakes.0.lock().unwrap() > 0);
 }
 
+/// A lone caller polls its lane itself. When it leaves, a task goes on with the lane.
+#[tokio::test]
+async fn a_waker_of_a_lone_caller_that_leaves_may_panic() {
+    let (server, limiter) = support::on_redis().await;
+    let policy = day("p", 1_000_000);
+    let alone = |key: &str| limiter.check(&policy, &Key::new(key), 1);
+    alone("connects").await.unwrap();
+    let wakes = Arc::new(PanickingWaker(Mutex::default()));
+    let waker = Waker::from(wakes.clone());
+    server.signal("STOP");
+    let mut leaves = alone("leaves");
+    assert!(Pin::new(&mut leaves).poll(&mut Context::from_waker(&waker)).is_pending());
+    drop(leaves);
+    assert_eq!(*wakes.0.lock().unwrap(), 1);
+    server.signal("CONT");
+    assert_eq!(alone("stays").await.unwrap().source(), DecisionSource::Store);
+}
+
 /// The functions of the router for operators.
 #[tokio::test]
 async fn a_function_that_lists_policies_panics_through_its_own_request() {

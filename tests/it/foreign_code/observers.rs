@@ -23,6 +23,11 @@ use tracing::{
     Event, Metadata, Subscriber,
     span::{Attributes, Id, Record},
 };
+use tracing_subscriber::{
+    Layer,
+    layer::{Context, SubscriberExt as _},
+    registry::LookupSpan,
+};
 
 use super::{Calls, left};
 
@@ -114,6 +119,43 @@ async fn a_subscriber_of_the_log_and_of_spans_changes_no_answer() {
             assert_eq!(statuses(&layer, 3).await, [200, 200, 429], "{name}: {function}");
             assert!(calls.made() >= 3, "{name}, {function}: {}", calls.made());
         }
+    }
+}
+
+/// The same functions, only for the spans of calls to Redis.
+impl<S: Subscriber + for<'a> LookupSpan<'a>> Layer<S> for Panicking {
+    fn on_new_span(&self, _: &Attributes<'_>, id: &Id, context: Context<'_, S>) {
+        if is_call(id, &context) {
+            self.call("new_span");
+        }
+    }
+    fn on_record(&self, id: &Id, _: &Record<'_>, context: Context<'_, S>) {
+        if is_call(id, &context) {
+            self.call("record");
+        }
+    }
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
+        if is_call(&id, &context) {
+            self.call("try_close");
+        }
+    }
+}
+
+fn is_call<S: Subscriber + for<'a> LookupSpan<'a>>(id: &Id, context: &Context<'_, S>) -> bool {
+    context.span(id).is_some_and(|span| span.name() == "ratelimit.call")
+}
+
+#[tokio::test]
+async fn a_subscriber_of_the_spans_of_calls_changes_no_answer() {
+    let (_server, limiter) = support::on_redis().await;
+    for function in ["new_span", "record", "try_close"] {
+        let calls = Calls::default();
+        let panicking = Panicking(function, calls.clone());
+        let _listening = support::listen_with(tracing_subscriber::registry().with(panicking));
+        let layer = RateLimitLayer::new(limiter.clone(), day(function, 2), Key::new("all"));
+        assert_eq!(statuses(&layer, 3).await, [200, 200, 429], "{function}");
+        // The third request is denied without a call, or with one.
+        assert!(calls.made() >= 2, "{function}: {}", calls.made());
     }
 }
 

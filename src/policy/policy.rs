@@ -377,8 +377,8 @@ impl Policy {
         })
     }
 
-    /// For how long a charge can be refunded at most, and at least an hour, because a charge from before a reset may
-    /// be of another quota.
+    /// For how long a charge can be refunded at most, and at least an hour. A charge from before a reset may be of a
+    /// longer quota, so the stores keep the mark of a reset at least as long as they would have kept the state.
     pub(crate) fn refundable_for(&self) -> Duration {
         let units = self.capacity().saturating_add(self.settings().max_debt);
         // A bucket drains in as many periods. A window counts for up to two.

@@ -237,6 +237,8 @@ async fn the_mark_expires_and_is_in_no_list_of_keys() {
         limiter.operator().reset(&policy, &all()).await.unwrap();
         assert!(marks().is_empty(), "{name}");
         limiter.check(&policy, &all(), 1).await.unwrap();
+        // At least as long as the state.
+        let expected = expected.max(Duration::from_millis(server.command(&["PTTL", &name])));
         limiter.operator().reset(&policy, &all()).await.unwrap();
         let [mark] = &marks()[..] else { panic!("{name}: {:?}", marks()) };
         assert_eq!(*mark, name.replace(":{", "%reset:{"));
@@ -252,6 +254,29 @@ async fn the_mark_expires_and_is_in_no_list_of_keys() {
         for listed in [vec![policy.clone()], vec![bans], vec![]] {
             let found = limiter.operator().stored_keys(&listed, Extent::Found(9));
             assert!(found.await.unwrap().keys.is_empty(), "{name}");
+        }
+    }
+}
+
+/// A charge under a longer quota can be refunded for as long as its state matters, which the quota at the reset does not
+/// tell.
+#[tokio::test]
+async fn the_mark_lives_as_long_as_the_state_and_the_mark_that_it_replaces() {
+    let (server, store) = support::redis_store().await;
+    let limiter = Limiter::new(store);
+    for longer in every_algorithm() {
+        let name = longer.name().to_owned();
+        let shorter = if name == "steps" { Quota::per_day(100) } else { Quota::per_minute(100) };
+        let shorter = longer.with_quota(shorter).unwrap();
+        limiter.check(&longer, &all(), 50).await.unwrap();
+        let key = limiter.operator().stored_name(&longer, &all()).unwrap();
+        let mark = key.replace(":{", "%reset:{");
+        let ttl = |key: &str| Duration::from_millis(server.command::<u64>(&["PTTL", key]));
+        let least = ttl(&key) - SECOND;
+        for reset in 1..=2 {
+            limiter.operator().reset(&shorter, &all()).await.unwrap();
+            assert!(ttl(&mark) >= least, "{name}, {reset}: {:?} of {least:?}", ttl(&mark));
+            limiter.check(&shorter, &all(), 1).await.unwrap();
         }
     }
 }

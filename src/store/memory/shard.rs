@@ -110,9 +110,12 @@ impl Shard {
     }
 
     fn state(&self, location: &Location<'_>, now: u64) -> Option<&State> {
+        self.entry(location, now).and_then(|entry| entry.state.as_ref())
+    }
+
+    fn entry(&self, location: &Location<'_>, now: u64) -> Option<&Entry> {
         let found = self.entries.raw_entry_v1().from_hash(location.hash, |name| location.is(name));
-        let entry = found.map(|(_, entry)| entry).filter(|entry| !self.is_expired(entry, now));
-        entry.and_then(|entry| entry.state.as_ref())
+        found.map(|(_, entry)| entry).filter(|entry| !self.is_expired(entry, now))
     }
 
     /// The keys under `policy`, including expired ones.
@@ -158,9 +161,13 @@ impl Shard {
         }
     }
 
-    /// Removes the state of a key, and leaves the mark of the reset for `lifetime` more microseconds, if there was a
-    /// state.
-    pub(super) fn reset(&mut self, location: &Location<'_>, now: u64, lifetime: u64) {
+    /// Removes the state of a key, and leaves the mark of the reset, if there was a state: for `least` more
+    /// microseconds, and as long as the state or an earlier mark would have stayed.
+    pub(super) fn reset(&mut self, location: &Location<'_>, now: u64, least: u64) {
+        let lifetime = [location, &location.of_mark()].into_iter().fold(least, |lifetime, location| {
+            let expires = self.entry(location, now).map_or(0, |entry| entry.expires);
+            lifetime.max(expires.saturating_sub(now))
+        });
         let had_state = self.update(location, now, |state| (state.take().is_some(), None));
         if had_state {
             self.update(&location.of_mark(), now, |mark| {
@@ -299,5 +306,29 @@ const fn time_of(mark: Option<&State>) -> Option<u64> {
     match mark {
         Some(State::Count(mark)) => Some(mark.at),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::Quota;
+
+    #[test]
+    fn the_mark_of_a_reset_lives_as_long_as_the_state_and_the_mark_that_it_replaces() {
+        let (policy, key) = (Policy::new("p", Quota::per_second(5)), Key::new("all"));
+        let place = Location { shard: 0, hash: 7, policy: &policy, key: &key };
+        let shards = shards(MIN_KEYS_PER_SHARD, true);
+        let mut shard = lock(&shards[0].0);
+        for (now, lifetime) in [(1_000, 100), (1_001, 20)] {
+            shard.update(&place, now, |state| {
+                *state = Some(State::Count(Count { at: now, count: 1 }));
+                ((), Some(lifetime))
+            });
+            shard.reset(&place, now, 10);
+            assert!(shard.state(&place, now).is_none());
+            assert_eq!(time_of(shard.state(&place.of_mark(), 1_099)), Some(now));
+            assert!(shard.state(&place.of_mark(), 1_100).is_none());
+        }
     }
 }

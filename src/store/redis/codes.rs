@@ -152,7 +152,7 @@ const SENTENCES: &[&str] = &[
 
 /// The commands that a message may name: those that the store sends and the built-in algorithms call.
 const COMMANDS: &str = "AUTH CLIENT CLUSTER DEL EVAL EVALSHA EXISTS GET HELLO HGETALL INFO LINDEX LLEN LSET LTRIM \
-                        PEXPIRE PING ROLE RPUSH SELECT SENTINEL SET TIME ZADD ZRANGEBYSCORE ZREM \
+                        PEXPIRE PING PTTL ROLE RPUSH SELECT SENTINEL SET TIME ZADD ZRANGEBYSCORE ZREM \
                         ZREMRANGEBYRANK ZREVRANGE ZSCORE";
 
 /// Why the server answered with the error `text`, and an explanation for an operator. The explanation shows

@@ -242,9 +242,10 @@ impl RedisStore {
         let mut rule = format!("~{} -@all", self.names.pattern_of_all());
         let store_commands = self.link.commands().iter().map(|command| (*command).to_owned());
         let commands = Script::built_in().commands();
-        // The commands for the hashes of `tower-ratelimit-extra`. The algorithms have `pexpire` too.
-        let of_hashes = ["hdel", "hget", "hgetall", "hlen", "hset"].map(ToOwned::to_owned);
-        for command in store_commands.chain(of_hashes).chain(commands) {
+        // The commands for the hashes of `tower-ratelimit-extra`, and the one that only a reset calls. The algorithms
+        // have `pexpire` too.
+        let others = ["hdel", "hget", "hgetall", "hlen", "hset", "pttl"].map(ToOwned::to_owned);
+        for command in store_commands.chain(others).chain(commands) {
             rule.push_str(" +");
             rule.push_str(&command);
         }

@@ -139,7 +139,7 @@ impl LivePolicies {
     /// # Errors
     ///
     /// * [`InvalidConfig`](tower_ratelimit::ErrorKind::InvalidConfig): the file cannot be read, is larger than
-    ///   1 MiB, has more than 64 lists and tables in each other, has no entries, is being written all the time,
+    ///   1 MiB, has more than 64 lists and tables in each other, has no entries, changes all the time,
     ///   or is invalid. The message names the line, the policy and the entry.
     /// * [`MissingSetup`](tower_ratelimit::ErrorKind::MissingSetup): no Tokio runtime runs here.
     pub fn file(path: impl Into<PathBuf>) -> Result<Self, Error> {

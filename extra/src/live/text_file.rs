@@ -65,7 +65,10 @@ impl Place {
     }
 
     fn changing(&self) -> Error {
-        self.invalid(" is being written all the time: replace it with `mv` instead")
+        self.invalid(format_args!(
+            " changes all the time, and is used once two reads {SETTLE:?} apart agree: replace it less often, and with \
+             `mv` instead of writing it in place"
+        ))
     }
 
     /// The content of the file.

@@ -96,7 +96,7 @@ impl LivePrices {
     /// # Errors
     ///
     /// * [`InvalidConfig`](tower_ratelimit::ErrorKind::InvalidConfig): the file cannot be read, is larger
-    ///   than 1 MiB, has more than 64 lists and tables in each other, is being written all the time, or is
+    ///   than 1 MiB, has more than 64 lists and tables in each other, changes all the time, or is
     ///   invalid. The message names the line and the entry.
     /// * [`MissingSetup`](tower_ratelimit::ErrorKind::MissingSetup): no Tokio runtime runs here.
     pub fn file(path: impl Into<PathBuf>) -> Result<Self, Error> {

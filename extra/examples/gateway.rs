@@ -20,6 +20,8 @@
 //!     200
 //! curl -i -H 'x-api-key: k-eve' -d '{ "model": "small", "messages": [] }' http://127.0.0.1:3000/v1/chat/completions
 //!     400
+//! curl -i -H 'x-api-key: k-max' -d '{ "model": "small", "messages": [] }' http://127.0.0.1:3000/v1/chat/completions
+//!     401
 //! ```
 //!
 //! `PORT` (3000) is the port, 0 for any free one.
@@ -35,8 +37,8 @@ use serde_json::json;
 use tokio::net::TcpListener;
 use tower::ServiceExt as _;
 use tower_ratelimit::{
-    Key, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota, RateLimitLayer, Reservation, Rule,
-    algorithm::FixedWindow, key::from_fn, layer::Rules,
+    ErrorKind, Key, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota, RateLimitLayer, Reservation,
+    Rule, algorithm::FixedWindow, key::from_fn, layer::Rules,
 };
 use tower_ratelimit_extra::body::{BodyBytes, BufferBodyLayer};
 use tower_ratelimit_extra::prices::{Api, ApiErrors, Call, Price, Prices, UsageMeter};
@@ -44,9 +46,10 @@ use tower_ratelimit_extra::usage::Usage;
 
 /// Who calls with a key: the time zone of the organization, and the dollars a month of the organization, the team
 /// and the member. A gateway has them from its database: see the example `tiers`.
-const CALLERS: [(&str, &str, [(&str, u64); 3]); 2] = [
+const CALLERS: [(&str, &str, [(&str, u64); 3]); 3] = [
     ("k-ann", "Europe/Berlin", [("acme", 1_000), ("research", 3), ("ann", 50)]),
     ("k-bob", "Europe/Berlin", [("acme", 1_000), ("research", 3), ("bob", 2)]),
+    ("k-max", "Europe/Berlin", [("acme", 1_000), ("research", 3), ("max", 0)]),
 ];
 const LEVELS: [&str; 4] = ["organization", "team", "member", "model"];
 
@@ -63,12 +66,17 @@ fn budgets(request: &Parts) -> Option<(&'static str, [(Key, u64); 4])> {
 /// next months pay for a debt.
 fn rule(meter: &UsageMeter, level: usize) -> Rule {
     let policy = PolicySource::per_request(move |request, _| {
-        let (zone, budgets) = budgets(request)?;
+        let Some((zone, budgets)) = budgets(request) else { return Ok(None) };
         let budget = budgets[level].1 * 1_000_000;
+        // No quota has a limit of 0.
+        if budget == 0 {
+            let problem = format!("the budget of the {} is 0 dollars", LEVELS[level]);
+            return Err(tower_ratelimit::Error::new(ErrorKind::UnknownIdentity, problem));
+        }
         let windows = FixedWindow::aligned().time_zone(zone);
         let policy = Policy::new(LEVELS[level], Quota::per_month(budget)).algorithm(windows);
         // The bound of a debt is 24 budgets.
-        Some(policy.max_debt(budget.min(10_000_000)).notify_at([80, 100]))
+        Ok(Some(policy.max_debt(budget.min(10_000_000)).notify_at([80, 100])))
     });
     meter.money_rule(policy, from_fn(move |request| Some(budgets(request)?.1[level].0.clone())))
 }

@@ -297,7 +297,7 @@ async fn llm_tokens_says_what_is_written() {
 #[tokio::test]
 async fn gateway_says_what_is_written() {
     let app = gateway::app(store(), gateway::vendor());
-    says_what_is_written(app, include_str!("../../extra/examples/gateway.rs"), 4).await;
+    says_what_is_written(app, include_str!("../../extra/examples/gateway.rs"), 5).await;
 }
 
 #[tokio::test]

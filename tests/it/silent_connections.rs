@@ -128,9 +128,7 @@ async fn a_server_that_works_is_not_unavailable_because_it_closes_connections_ag
         }
         // Each attempt fails, until the third or fourth.
         proxy.close_next(4);
-        proxy.close_all();
-        // Redis-rs finds that they are closed.
-        sleep(Duration::from_millis(20)).await;
+        proxy.close_all_and_wait().await;
     }
     assert_eq!(used(&limiter).await, 100);
 }

@@ -51,9 +51,7 @@ async fn servers_that_work_are_not_unavailable_because_they_close_connections_ag
         for _ in 0..3 {
             decide(&mode, &limiter).await;
             mode.close_next(4);
-            mode.close_all();
-            // Redis-rs finds that they are closed.
-            tokio::time::sleep(Duration::from_millis(20)).await;
+            mode.close_all_and_wait().await;
         }
         mode.close_next(0);
     }

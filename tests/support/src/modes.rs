@@ -96,9 +96,11 @@ impl Mode {
         self.proxies.iter().for_each(Proxy::forget);
     }
 
-    /// All connections are closed.
-    pub fn close_all(&self) {
-        self.proxies.iter().for_each(Proxy::close_all);
+    /// All connections are closed, at both ends.
+    pub async fn close_all_and_wait(&self) {
+        for proxy in &self.proxies {
+            proxy.close_all_and_wait().await;
+        }
     }
 
     /// The next `count` connections through each proxy are closed during their setup.

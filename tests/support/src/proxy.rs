@@ -21,6 +21,8 @@ use tokio::{
     time::sleep,
 };
 
+use crate::{eventually, sockets::open_to};
+
 /// What the network does to open connections.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -102,6 +104,15 @@ impl Proxy {
         if let Some(connected) = &self.connected {
             let _ = connected.open.send(());
         }
+    }
+
+    /// Closes all connections that are open, and waits until the client, which runs in this process, has closed its ends
+    /// too.
+    pub async fn close_all_and_wait(&self) {
+        let open = open_to(self.port());
+        self.close_all();
+        let are_closed = async || !open_to(self.port()).iter().any(|address| open.contains(address));
+        assert!(eventually(are_closed).await, "a client keeps connections that are closed");
     }
 
     /// Closes the next `count` connections during their setup.

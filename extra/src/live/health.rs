@@ -38,7 +38,7 @@ struct Errors {
     /// Why the latest read changed nothing.
     latest: Option<Error>,
     /// The latest errors in the log, the last one first. Several may alternate during an outage.
-    logged: Vec<(String, Instant)>,
+    logged: Vec<(Box<str>, Instant)>,
 }
 
 impl Health {
@@ -107,11 +107,11 @@ impl Health {
             let before = Self::record(&mut errors, error);
             let continues = before.is_some_and(|before| before.to_string() == text);
             errors.logged.retain(|(_, at)| at.elapsed() < REPORT_EVERY);
-            if continues || errors.logged.iter().any(|(logged, _)| *logged == text) {
+            if continues || errors.logged.iter().any(|(logged, _)| **logged == *text) {
                 return;
             }
             errors.logged.truncate(MOST_LOGGED - 1);
-            errors.logged.insert(0, (text.clone(), Instant::now()));
+            errors.logged.insert(0, (text.as_str().into(), Instant::now()));
         }
         // The lock is free here, because a subscriber may ask for the error.
         let _is_hidden = self.has_clients && _kind == ErrorKind::InvalidConfig;

@@ -134,43 +134,63 @@ fn windows() -> [(&'static str, Policy, [u64; 5]); 4] {
     .map(|(name, policy, starts)| (name, policy.max_debt(25), starts))
 }
 
-#[tokio::test]
-async fn each_window_pays_for_at_most_its_limit_of_a_debt() {
+/// A new key under one of [`windows`] on one store, at the start of the first window.
+struct Windows {
+    context: String,
+    limiter: Limiter,
+    policy: Policy,
+    key: Key,
+    /// The seconds from `began` to the start of each later window.
+    starts: [u64; 5],
+    clock: ManualClock,
+    began: Duration,
+}
+
+/// Calls `test` for each of [`windows`] on each store.
+async fn in_each_window(test: impl AsyncFn(Windows)) {
     let server = RedisServer::start();
     for (name, policy, starts) in windows() {
         let clock = ManualClock::new();
         let began = clock.now();
         for (store, limiter) in both(&server, &clock).await {
             clock.set(began);
-            let context = format!("{name}, {store}");
-            let key = Key::new(name);
-            let request = limiter.check(&policy, &key, 10).await.unwrap();
-            let debited = limiter.debit(&request, 1_000).await.unwrap();
-            assert_eq!((debited.outcomes()[0].granted(), debited.remaining()), (25, Some(0)), "{context}");
-            let owed = async || limiter.operator().owed(&policy, &key).await.unwrap();
-            assert_eq!(owed().await, 25, "{context}");
-            // The windows pay for 10, 10 and 5 units. Nothing is owed in the fourth one.
-            for (cost, window) in [(1, 3), (5, 3), (6, 4), (10, 4)] {
-                let denied = limiter.check(&policy, &key, cost).await.unwrap();
-                let wait = Some(Duration::from_secs(starts[window - 1]));
-                assert_eq!((denied.remaining(), denied.retry_after()), (Some(0), wait), "{context}, {cost}");
-                assert_eq!(denied.outcomes()[0].reset_after(), Duration::from_secs(starts[3]), "{context}");
-                assert_eq!(limiter.check(&policy, &key, 11).await.unwrap().retry_after(), None, "{context}");
-            }
-            let mut admitted = 35;
-            for (window, owes, remaining) in [(1, 15, 0), (2, 5, 0), (3, 0, 5), (4, 0, 10), (5, 0, 10)] {
-                // Until just before it, nothing changes.
-                clock.set(began + Duration::from_secs(starts[window - 1]) - Duration::from_micros(1));
-                assert!(limiter.check(&policy, &key, 1).await.unwrap().is_denied(), "{context}, {window}");
-                clock.advance(Duration::from_micros(1));
-                assert_eq!(owed().await, owes, "{context}, {window}");
-                let all = limiter.check_up_to(&policy, &key, 100).await.unwrap();
-                assert_eq!(all.outcomes()[0].granted(), remaining, "{context}, {window}");
-                admitted += remaining;
-            }
-            assert_eq!(admitted, 6 * 10, "{context}");
+            let (context, policy) = (format!("{name}, {store}"), policy.clone());
+            let (key, clock) = (Key::new(name), clock.clone());
+            test(Windows { context, limiter, policy, key, starts, clock, began }).await;
         }
     }
+}
+
+#[tokio::test]
+async fn each_window_pays_for_at_most_its_limit_of_a_debt() {
+    in_each_window(async |Windows { context, limiter, policy, key, starts, clock, began }| {
+        let request = limiter.check(&policy, &key, 10).await.unwrap();
+        let debited = limiter.debit(&request, 1_000).await.unwrap();
+        assert_eq!((debited.outcomes()[0].granted(), debited.remaining()), (25, Some(0)), "{context}");
+        let owed = async || limiter.operator().owed(&policy, &key).await.unwrap();
+        assert_eq!(owed().await, 25, "{context}");
+        // The windows pay for 10, 10 and 5 units. Nothing is owed in the fourth one.
+        for (cost, window) in [(1, 3), (5, 3), (6, 4), (10, 4)] {
+            let denied = limiter.check(&policy, &key, cost).await.unwrap();
+            let wait = Some(Duration::from_secs(starts[window - 1]));
+            assert_eq!((denied.remaining(), denied.retry_after()), (Some(0), wait), "{context}, {cost}");
+            assert_eq!(denied.outcomes()[0].reset_after(), Duration::from_secs(starts[3]), "{context}");
+            assert_eq!(limiter.check(&policy, &key, 11).await.unwrap().retry_after(), None, "{context}");
+        }
+        let mut admitted = 35;
+        for (window, owes, remaining) in [(1, 15, 0), (2, 5, 0), (3, 0, 5), (4, 0, 10), (5, 0, 10)] {
+            // Until just before it, nothing changes.
+            clock.set(began + Duration::from_secs(starts[window - 1]) - Duration::from_micros(1));
+            assert!(limiter.check(&policy, &key, 1).await.unwrap().is_denied(), "{context}, {window}");
+            clock.advance(Duration::from_micros(1));
+            assert_eq!(owed().await, owes, "{context}, {window}");
+            let all = limiter.check_up_to(&policy, &key, 100).await.unwrap();
+            assert_eq!(all.outcomes()[0].granted(), remaining, "{context}, {window}");
+            admitted += remaining;
+        }
+        assert_eq!(admitted, 6 * 10, "{context}");
+    })
+    .await;
 }
 
 /// A settlement often comes after the window of its request.
@@ -221,26 +241,20 @@ async fn a_refund_in_a_later_window_leaves_what_would_be_owed_without_its_units(
 /// A request that used nothing, and whose window owed one unit, gives back one unit of a later window.
 #[tokio::test]
 async fn a_refund_in_a_later_window_returns_no_more_than_its_window_has_left() {
-    let server = RedisServer::start();
-    for (name, policy, starts) in windows() {
-        let clock = ManualClock::new();
-        let began = clock.now();
+    in_each_window(async |Windows { context, limiter, policy, key, starts, clock, began }| {
         let policy = policy.max_debt(10);
-        for (store, limiter) in both(&server, &clock).await {
-            clock.set(began);
-            let (key, context) = (Key::new(name), format!("{name}, {store}"));
-            let first = limiter.check(&policy, &key, 10).await.unwrap();
-            limiter.debit(&first, 1).await.unwrap();
-            clock.set(began + Duration::from_secs(starts[0]));
-            let debit = async |units| limiter.debit(&first, units).await.unwrap().outcomes()[0].granted();
-            assert_eq!(debit(100).await, 19, "{context}");
-            clock.set(began + Duration::from_secs(starts[1]));
-            assert_eq!(debit(1).await, 1, "{context}");
-            limiter.refund(&first, 10).await.unwrap();
-            // The second and the third window together: their limits and the debt.
-            assert!(19 + 1 + debit(100).await <= 2 * 10 + 10, "{context}");
-        }
-    }
+        let first = limiter.check(&policy, &key, 10).await.unwrap();
+        limiter.debit(&first, 1).await.unwrap();
+        clock.set(began + Duration::from_secs(starts[0]));
+        let debit = async |units| limiter.debit(&first, units).await.unwrap().outcomes()[0].granted();
+        assert_eq!(debit(100).await, 19, "{context}");
+        clock.set(began + Duration::from_secs(starts[1]));
+        assert_eq!(debit(1).await, 1, "{context}");
+        limiter.refund(&first, 10).await.unwrap();
+        // The second and the third window together: their limits and the debt.
+        assert!(19 + 1 + debit(100).await <= 2 * 10 + 10, "{context}");
+    })
+    .await;
 }
 
 /// Of any windows in a row, what is charged in them in the end is at most their limits and the debt.
@@ -303,35 +317,29 @@ fn day_of(days: u64) -> Duration {
 /// What was charged within a larger quota is not owed, and what is owed is not more than the debt.
 #[tokio::test]
 async fn a_changed_quota_makes_no_debt_of_a_window() {
-    let server = RedisServer::start();
-    for (name, policy, starts) in windows() {
-        let clock = ManualClock::new();
-        let began = clock.now();
-        for (store, limiter) in both(&server, &clock).await {
-            clock.set(began);
-            let (key, context) = (Key::new(name), format!("{name}, {store}"));
-            let larger = policy.with_quota(policy.quota().with_limit(1_000).unwrap()).unwrap();
-            limiter.check(&larger, &key, 900).await.unwrap();
-            let wait = async |policy: &Policy| {
-                limiter.check(policy, &key, 1).await.unwrap().retry_after().map(|wait| wait.as_secs())
-            };
-            assert_eq!(wait(&policy).await, Some(starts[0]), "{context}");
-            assert_eq!(limiter.operator().owed(&policy, &key).await.unwrap(), 0, "{context}");
-            // A debit owes what it charges.
-            let request = limiter.check(&policy, &key, 0).await.unwrap();
-            let debited = limiter.debit(&request, 1_000).await.unwrap();
-            assert_eq!(debited.outcomes()[0].granted(), 25, "{context}");
-            assert_eq!(wait(&policy).await, Some(starts[2]), "{context}");
-            // A larger limit has room for it, and a smaller debt forgives the rest.
-            assert_eq!(wait(&larger).await, None, "{context}");
-            let request = limiter.check(&policy, &key, 0).await.unwrap();
-            limiter.debit(&request, 1_000).await.unwrap();
-            for (debt, window) in [(20, 3), (19, 2), (9, 1), (0, 1)] {
-                let lowered = policy.clone().max_debt(debt);
-                assert_eq!(wait(&lowered).await, Some(starts[window - 1]), "{context}, {debt}");
-            }
+    in_each_window(async |Windows { context, limiter, policy, key, starts, .. }| {
+        let larger = policy.with_quota(policy.quota().with_limit(1_000).unwrap()).unwrap();
+        limiter.check(&larger, &key, 900).await.unwrap();
+        let wait = async |policy: &Policy| {
+            limiter.check(policy, &key, 1).await.unwrap().retry_after().map(|wait| wait.as_secs())
+        };
+        assert_eq!(wait(&policy).await, Some(starts[0]), "{context}");
+        assert_eq!(limiter.operator().owed(&policy, &key).await.unwrap(), 0, "{context}");
+        // A debit owes what it charges.
+        let request = limiter.check(&policy, &key, 0).await.unwrap();
+        let debited = limiter.debit(&request, 1_000).await.unwrap();
+        assert_eq!(debited.outcomes()[0].granted(), 25, "{context}");
+        assert_eq!(wait(&policy).await, Some(starts[2]), "{context}");
+        // A larger limit has room for it, and a smaller debt forgives the rest.
+        assert_eq!(wait(&larger).await, None, "{context}");
+        let request = limiter.check(&policy, &key, 0).await.unwrap();
+        limiter.debit(&request, 1_000).await.unwrap();
+        for (debt, window) in [(20, 3), (19, 2), (9, 1), (0, 1)] {
+            let lowered = policy.clone().max_debt(debt);
+            assert_eq!(wait(&lowered).await, Some(starts[window - 1]), "{context}, {debt}");
         }
-    }
+    })
+    .await;
 }
 
 #[tokio::test]

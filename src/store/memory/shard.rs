@@ -110,12 +110,15 @@ impl Shard {
     }
 
     fn state(&self, location: &Location<'_>, now: u64) -> Option<&State> {
-        self.entry(location, now).and_then(|entry| entry.state.as_ref())
+        let found = self.entries.raw_entry_v1().from_hash(location.hash, |name| location.is(name));
+        let entry = found.map(|(_, entry)| entry).filter(|entry| !self.is_expired(entry, now));
+        entry.and_then(|entry| entry.state.as_ref())
     }
 
-    fn entry(&self, location: &Location<'_>, now: u64) -> Option<&Entry> {
+    /// Until when the entry of a key matters. 0 without one.
+    fn expires(&self, location: &Location<'_>) -> u64 {
         let found = self.entries.raw_entry_v1().from_hash(location.hash, |name| location.is(name));
-        found.map(|(_, entry)| entry).filter(|entry| !self.is_expired(entry, now))
+        found.map_or(0, |(_, entry)| entry.expires)
     }
 
     /// The keys under `policy`, including expired ones.
@@ -164,10 +167,9 @@ impl Shard {
     /// Removes the state of a key, and leaves the mark of the reset, if there was a state: for `least` more
     /// microseconds, and as long as the state or an earlier mark would have stayed.
     pub(super) fn reset(&mut self, location: &Location<'_>, now: u64, least: u64) {
-        let lifetime = [location, &location.of_mark()].into_iter().fold(least, |lifetime, location| {
-            let expires = self.entry(location, now).map_or(0, |entry| entry.expires);
-            lifetime.max(expires.saturating_sub(now))
-        });
+        let lifetime = [location, &location.of_mark()]
+            .into_iter()
+            .fold(least, |lifetime, location| lifetime.max(self.expires(location).saturating_sub(now)));
         let had_state = self.update(location, now, |state| (state.take().is_some(), None));
         if had_state {
             self.update(&location.of_mark(), now, |mark| {

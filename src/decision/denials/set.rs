@@ -96,12 +96,13 @@ impl Set {
             return slot.set_latest(made_at, latest);
         }
         // If no slot is free, the oldest denial goes. Those from before the clock stepped back are older than
-        // all others, or each new entry would be the next one to go.
-        let free = names.iter().position(Option::is_none);
+        // all others, or each new entry would be the next one to go. Free slots have the time 0.
         let began = made_at.saturating_add(AHEAD);
-        let age = |at: &usize| self.slots[*at].last.load(Ordering::Relaxed).wrapping_sub(began);
-        let Some(at) = free.or_else(|| (0..ENTRIES).min_by_key(age)) else { return };
-        let (slot, name) = (&self.slots[at], &mut names[at]);
+        let age = |(slot, _): &(&Slot, &mut _)| match slot.last.load(Ordering::Relaxed) {
+            0 => 0,
+            last => last.wrapping_sub(began),
+        };
+        let Some((slot, name)) = self.slots.iter().zip(names.iter_mut()).min_by_key(age) else { return };
         let old_hash = slot.hash.swap(0, Ordering::Relaxed);
         let count = slot.count.load(Ordering::Relaxed);
         // A thread that reads the new count also reads the changed hash.

@@ -17,6 +17,9 @@
 /// cost without a new state, is a [`StoreFailed`](crate::ErrorKind::StoreFailed) error of the decision, which
 /// then changes nothing. A layer is not built if the twin makes a mistake on a new key.
 ///
+/// A decision calls [`decide`](Self::decide) for all policies before it changes a state, and once more for each that it
+/// charges. A twin that panics then, or in a refund, leaves the changes of the policies before it.
+///
 /// # Example
 ///
 /// ```

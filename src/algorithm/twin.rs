@@ -18,7 +18,7 @@
 /// then changes nothing. A layer is not built if the twin makes a mistake on a new key.
 ///
 /// A decision calls [`decide`](Self::decide) for all policies before it changes a state, and once more for each that it
-/// charges. A twin that panics then, or in a refund, leaves the changes of the policies before it.
+/// charges. A panic in that second call, and a panic or a mistake in a refund, leaves the changes of the policies before.
 ///
 /// # Example
 ///

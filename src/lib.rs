@@ -238,21 +238,6 @@ pub use self::{
     store::memory::MemoryStore,
 };
 
-/// What `tower-ratelimit-extra` and the tools use of exactly this version. It is not part of the API.
-#[doc(hidden)]
-pub mod internal {
-    pub use ipnet::IpNet;
-
-    pub use crate::{
-        base::{
-            is_hidden,
-            panics::{caught, caught_in, observe},
-        },
-        key::ip::{ipv4_in, network},
-        store::list::{Extent, StoredKeys},
-    };
-}
-
 /// Compiles the programs in the README.
 #[cfg(all(doctest, feature = "axum", feature = "redis"))]
 #[doc = include_str!("../README.md")]

@@ -1,6 +1,8 @@
 //! The gauge of a policy's capacity, when a policy changes while the service runs.
 
-use tower_ratelimit::{Policy, internal::caught};
+use tower_ratelimit::Policy;
+
+use crate::panics::caught;
 
 /// `policy` replaces another one of its name. The core sets the gauge only when it first uses a policy, which does not
 /// show a return to an earlier one.

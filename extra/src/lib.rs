@@ -58,7 +58,7 @@ macro_rules! log {
         #[cfg(feature = "tracing")]
         {
             // A subscriber that panics changes nothing.
-            let _ = tower_ratelimit::internal::caught(|| tracing::$level!(target: "tower_ratelimit", $($fields)+));
+            let _ = crate::panics::caught(|| tracing::$level!(target: "tower_ratelimit", $($fields)+));
         }
     };
 }
@@ -91,11 +91,10 @@ pub mod live;
 pub mod lookup;
 #[cfg(any(feature = "adaptive", feature = "lookup"))]
 mod outage;
+mod panics;
 #[cfg(feature = "prices")]
 #[cfg_attr(docsrs, doc(cfg(feature = "prices")))]
 pub mod prices;
-#[cfg(all(feature = "redis", any(feature = "adaptive", feature = "live")))]
-mod redis_hash;
 #[cfg(any(feature = "admin", feature = "usage"))]
 mod reply;
 #[cfg(any(feature = "body", feature = "prices"))]

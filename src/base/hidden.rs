@@ -1,6 +1,13 @@
 //! Characters that a text for people must not have.
 
-/// Whether `character` does not show as itself: a terminal obeys it, or it hides or turns around what is beside it.
+/// Whether `character` does not show as itself: a terminal obeys it, or it hides or turns around what is beside it. An
+/// identity may have such characters, so a program that prints one replaces them.
+///
+/// ```
+/// use tower_ratelimit::key::is_hidden;
+///
+/// assert!(is_hidden('\u{1b}') && is_hidden('\u{202e}') && !is_hidden('ä'));
+/// ```
 #[must_use]
 pub fn is_hidden(character: char) -> bool {
     character.is_control()

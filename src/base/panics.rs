@@ -16,12 +16,12 @@ use super::{Answer, Error, ErrorKind};
 
 /// The result of `call`. `None` if it panics.
 #[inline]
-pub fn caught<T>(call: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(call)).map_err(discard).ok()
 }
 
 /// Calls an observer, such as "the function of `on_decision`", and logs its first panic.
-pub fn observe(has_panicked: &AtomicBool, observer: &'static str, call: impl FnOnce()) {
+pub(crate) fn observe(has_panicked: &AtomicBool, observer: &'static str, call: impl FnOnce()) {
     if caught(call).is_none() && is_first(has_panicked) {
         log!(
             error,
@@ -32,7 +32,7 @@ pub fn observe(has_panicked: &AtomicBool, observer: &'static str, call: impl FnO
 }
 
 /// The output of `future`. `None` if it panics.
-pub async fn caught_in<T>(future: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn caught_in<T>(future: impl Future<Output = T>) -> Option<T> {
     AssertUnwindSafe(future).catch_unwind().await.map_err(discard).ok()
 }
 

@@ -83,11 +83,20 @@ mod secret;
 mod stored;
 mod text;
 
+pub use crate::base::is_hidden;
+
 #[cfg(feature = "axum")]
 pub use self::axum::{MatchedRoute, from_extractor};
 pub use self::{
-    cookie::Cookie, extension::from_extension, extractor::from_fn, grpc::GrpcMethod, header::Bearer,
-    into_key::IntoKey, ip::TrustedProxies, kind::KeyKind, repeat::Repeat,
+    cookie::Cookie,
+    extension::from_extension,
+    extractor::from_fn,
+    grpc::GrpcMethod,
+    header::Bearer,
+    into_key::IntoKey,
+    ip::{Network, TrustedProxies},
+    kind::KeyKind,
+    repeat::Repeat,
 };
 pub(crate) use self::{
     extension::required,

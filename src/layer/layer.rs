@@ -603,8 +603,12 @@ impl RateLimitLayer {
         self.charges_at(request, &is_included, Rule::cost_of).await
     }
 
-    /// [`charges_under`](Self::charges_under) of one unit each: no cost is found, which may depend on a body.
-    #[doc(hidden)]
+    /// [`charges_under`](Self::charges_under) of one unit each: no cost is found, because a cost may depend on a body that
+    /// this request does not have.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`charges`](Self::charges), without those of costs.
     pub async fn charges_of_one(
         &self,
         request: &Parts,

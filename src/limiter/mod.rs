@@ -2,6 +2,7 @@
 
 mod account;
 mod background;
+mod bans;
 mod decider;
 mod drain;
 mod early_denial;

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// The calls for operators, from [`Limiter::operator`](crate::Limiter::operator): unlock, reset, refund, ban or
-/// unban a key. Cloning is cheap. To see the state of a key or the list of bans, use the feature `explain` of
+/// unban a key, list keys and bans. Cloning is cheap. To see the state of a key, use the feature `explain` of
 /// the crate `tower-ratelimit-extra`.
 ///
 /// # Example
@@ -179,30 +179,49 @@ impl Operator {
         self.decider.store.backend()?.0.stored_name(policy, key)
     }
 
-    /// The keys that the store has under `policies`. No [`FailureMode`](crate::FailureMode) applies.
+    /// The keys that the store has under `policies`, of charges and of denials and bans under a penalty. No
+    /// [`FailureMode`](crate::FailureMode) applies.
+    ///
+    /// A `RedisStore` looks at about `most` keys of each server with `SCAN`, including other programs' keys. The Redis
+    /// user needs `+scan`, which is not part of the store's `acl_rule`. A `MemoryStore` looks at all its keys.
     ///
     /// # Errors
     ///
     /// The failure of the store, and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) if it cannot list its
     /// keys.
-    // Hidden because `BanList` of `tower-ratelimit-extra` and the command `ratelimit-admin` are the API for
-    // lists.
-    #[doc(hidden)]
-    pub fn stored_keys(&self, policies: &[Policy], extent: Extent) -> Answer<StoredKeys> {
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let (limiter, api) = (Limiter::new(MemoryStore::new()), Policy::new("api", Quota::per_hour(10)));
+    /// limiter.check(&api, &Key::new("alice"), 1).await?;
+    /// let stored = limiter.operator().keys(&[api], 10_000).await?;
+    /// assert_eq!(stored.keys, [(0, Key::new("alice"))]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn keys(&self, policies: &[Policy], most: usize) -> Result<StoredKeys, Error> {
+        let bans = policies.iter().map(|policy| policy.bans().unwrap_or(policy));
+        let counted_by: Vec<Policy> = policies.iter().chain(bans).cloned().collect();
+        let mut found = self.list(&counted_by, Extent::Seen(most)).await?;
+        // A banned key may have no charge.
+        found.keys.iter_mut().for_each(|(place, _)| *place %= policies.len().max(1));
+        found.keys.sort_unstable();
+        found.keys.dedup();
+        Ok(found)
+    }
+
+    pub(super) fn list(&self, policies: &[Policy], extent: Extent) -> Answer<StoredKeys> {
         match self.decider.store.backend() {
             Some(backend) => backend.0.stored_keys(policies, extent),
             None => Answer::ready(Err(Error::invalid(
                 "this store cannot list its keys: use a `RedisStore` or a `MemoryStore`",
             ))),
         }
-    }
-
-    /// Peeks at a unit of `key` under `policy`, without a [`FailureMode`](crate::FailureMode). A deadline
-    /// that the peek misses does not count as a failure for requests.
-    // Hidden because only a list of many keys needs it: `Limiter::peek` is the API.
-    #[doc(hidden)]
-    pub fn peek_patiently(&self, policy: &Policy, key: &Key) -> Answer<Decision> {
-        self.decider.store.decide(Action::Peek, &[Charge::new(policy, key, 1).patiently()])
     }
 
     /// Bans `key` under `policy` for `time` from now. This replaces a ban that it already has.

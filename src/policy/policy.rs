@@ -359,11 +359,8 @@ impl Policy {
         place(self.name(), client) < self.0.settings.enforced_keys()
     }
 
-    /// The policy that counts denials and bans. Hidden, because only a store and a list of its keys have a
-    /// use for this internal policy.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn bans(&self) -> Option<&Self> {
+    /// The internal policy that counts denials and bans.
+    pub(crate) fn bans(&self) -> Option<&Self> {
         self.0.bans.as_ref()
     }
 

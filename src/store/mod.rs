@@ -18,9 +18,15 @@ use self::action::Counts;
 pub(crate) use self::clock::ServerClock;
 #[cfg(feature = "redis")]
 pub use self::redis::{
-    Credentials, CredentialsProvider, LeaseStatus, ProbeReport, RedisStoreBuilder, Servers,
+    Credentials, CredentialsProvider, HashContent, LeaseStatus, ProbeReport, RedisHash, RedisStoreBuilder,
+    Servers,
 };
-pub use self::{action::Action, clock::ManualClock, store::Store};
+pub use self::{
+    action::Action,
+    clock::ManualClock,
+    list::{BanList, StoredKeys},
+    store::Store,
+};
 use self::{
     action::{PenaltyCharge, Spec, StateChange},
     clock::StoreClock,

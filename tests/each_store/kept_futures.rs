@@ -12,11 +12,10 @@ use tokio::{
 use tower_ratelimit::{
     Charge, Decision, FailureMode, Key, Limiter, Policy, Quota, RedisStore, Reservation,
     algorithm::{FixedWindow, SlidingLog, TokenBucket},
-    internal::Extent,
     policy::Penalty,
     store::{RedisStoreBuilder, Store as _},
 };
-use tower_ratelimit_extra::explain::{BanList, Explanation};
+use tower_ratelimit_extra::explain::Explanation;
 
 /// Longer than a decision takes on a busy machine, and short enough to count those that fail.
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -69,14 +68,12 @@ const METHODS: &[(&str, fn(Subject) -> Kept)] = &[
         kept(async move { on.limiter.operator().ban(&on.banning, &key(), Duration::from_secs(1)).await })
     }),
     ("unban", |on| kept(async move { on.limiter.operator().unban(&on.banning, &key()).await })),
-    ("bans", |on| kept(async move { BanList::of(&on.limiter, &on.banning).await })),
+    ("bans", |on| kept(async move { on.limiter.operator().bans(&on.banning).await })),
     ("explain", |on| kept(async move { Explanation::of(&on.limiter, &on.policy, &key(), 1).await })),
     ("drain", |on| kept(async move { on.limiter.drain(DEADLINE).await })),
     ("probe", |on| kept(async move { on.store.probe().await })),
     ("probe_policy", |on| kept(async move { on.store.probe_policy(&on.policy).await })),
-    ("stored_keys", |on| {
-        kept(async move { on.limiter.operator().stored_keys(&[on.policy], Extent::Seen(1_000)).await })
-    }),
+    ("keys", |on| kept(async move { on.limiter.operator().keys(&[on.policy], 1_000).await })),
     ("drain of the store", |on| kept(on.store.drain())),
 ];
 
@@ -126,7 +123,7 @@ async fn others(on: &Subject) -> Vec<String> {
     let (limiter, policy) = (on.limiter.clone(), closed("reset"));
     others.spawn(async move { limiter.operator().reset(&policy, &Key::new("other")).await.err() });
     let (limiter, policy) = (on.limiter.clone(), on.banning.clone());
-    others.spawn(async move { BanList::of(&limiter, &policy).await.err() });
+    others.spawn(async move { limiter.operator().bans(&policy).await.err() });
     // A list that waits for another one has no deadline.
     let others = timeout(PATIENT, others.join_all());
     match others.await {

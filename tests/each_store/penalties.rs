@@ -8,8 +8,8 @@ use tower_ratelimit::{
     algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     decision::DecisionSource,
     policy::Penalty,
+    store::BanList,
 };
-use tower_ratelimit_extra::explain::BanList;
 
 use crate::stores::stores;
 
@@ -330,11 +330,11 @@ async fn a_key_banned_under_a_shadow_is_listed_and_banned_once_the_policy_is_enf
         limiter.operator().ban(&shadow, &bob, HOUR).await.unwrap();
         assert!(ask(&limiter, &shadow, &bob).await.is_admitted(), "{name}");
         for policy in [&shadow, &half, &policy] {
-            assert_eq!(texts(&BanList::of(&limiter, policy).await.unwrap()), ["bob"], "{name}");
+            assert_eq!(texts(&limiter.operator().bans(policy).await.unwrap()), ["bob"], "{name}");
         }
         assert!(ask(&limiter, &policy, &bob).await.banned_for().is_some(), "{name}");
         limiter.operator().unban(&shadow, &bob).await.unwrap();
-        assert_eq!(texts(&BanList::of(&limiter, &policy).await.unwrap()), [""; 0], "{name}");
+        assert_eq!(texts(&limiter.operator().bans(&policy).await.unwrap()), [""; 0], "{name}");
     }
 }
 
@@ -354,7 +354,7 @@ async fn bans_are_listed_the_longest_first() {
         for _ in 0..3 {
             ask(&limiter, &policy, &Key::new("denied")).await;
         }
-        let list = BanList::of(&limiter, &policy).await.unwrap();
+        let list = limiter.operator().bans(&policy).await.unwrap();
         let (bans, shown) = (&list.bans, texts(&list));
         let mut expected: Vec<Key> = identities.iter().rev().map(Key::new).collect();
         expected.push(Key::new("automatic"));
@@ -364,12 +364,12 @@ async fn bans_are_listed_the_longest_first() {
         assert_eq!(keys.len(), 6, "{name}: {shown:?}");
         assert!(expected[4..].iter().all(|key| keys[4..].contains(key)), "{name}: {shown:?}");
         assert!(bans[0].1 > 5 * HOUR - MINUTE && bans[0].1 <= 5 * HOUR, "{name}");
-        assert_eq!(texts(&BanList::of(&limiter, &other).await.unwrap()), ["mallory"], "{name}");
+        assert_eq!(texts(&limiter.operator().bans(&other).await.unwrap()), ["mallory"], "{name}");
         // The listed keys can be unbanned, hashes too.
         for (key, _) in bans {
             limiter.operator().unban(&policy, key).await.unwrap();
         }
-        assert_eq!(texts(&BanList::of(&limiter, &policy).await.unwrap()), [""; 0], "{name}");
+        assert_eq!(texts(&limiter.operator().bans(&policy).await.unwrap()), [""; 0], "{name}");
     }
 }
 
@@ -386,7 +386,7 @@ async fn more_bans_are_listed_than_redis_reads_in_a_step() {
             }
         }
         let mut listed: Vec<Key> =
-            BanList::of(&limiter, &policy).await.unwrap().bans.into_iter().map(|(key, _)| key).collect();
+            limiter.operator().bans(&policy).await.unwrap().bans.into_iter().map(|(key, _)| key).collect();
         listed.sort();
         assert_eq!(listed.len(), keys.len(), "{name}");
         assert_eq!(listed, keys, "{name}");
@@ -436,7 +436,7 @@ async fn a_ban_holds_for_preflights_and_their_denials_count_for_it() {
                 let decision = ask(&limiter, &policy, &preflight).await;
                 assert!(decision.banned_for().is_some() && !decision.is_admitted(), "{name}, {identity}");
             }
-            let bans = BanList::of(&limiter, &policy).await;
+            let bans = limiter.operator().bans(&policy).await;
             assert!(bans.is_err() || texts(&bans.unwrap()).contains(&client.as_str()), "{name}, {identity}");
             limiter.operator().unban(&policy, &client).await.unwrap();
             // A banned request was charged nothing. The budget is for preflights alone.

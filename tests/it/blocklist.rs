@@ -446,7 +446,9 @@ async fn a_blocked_request_needs_no_store_and_is_not_charged() {
 #[tokio::test]
 async fn a_redis_user_with_the_acl_rule_may_block() {
     let server = RedisServer::start();
-    let rule = store(&server).await.acl_rule();
+    let admin = store(&server).await;
+    let _hash = admin.hash("any");
+    let rule = admin.acl_rule();
     let list = in_redis(&settings().connect(&server.user("enough", &rule)).await.unwrap()).await;
     set(&server, "192.0.2.0/24", &format!(r#"{{"until":{}}}"#, now() - 5));
     list.block(BlockedNetwork::new("203.0.113.0/24")).await.unwrap();

@@ -22,7 +22,7 @@ use tower_ratelimit::{
     response::Dialect,
     store::{Action, Store},
 };
-use tower_ratelimit_extra::explain::{BanList, Explanation};
+use tower_ratelimit_extra::explain::Explanation;
 
 /// Logs the decisions of a store.
 #[derive(Clone)]
@@ -245,7 +245,7 @@ async fn operators_see_the_names_and_the_bans_of_the_inner_store() {
         assert_eq!(name, expected, "{}", nested.name);
 
         limiter.operator().ban(&policy, &key, PATIENT).await.unwrap();
-        let list = BanList::of(limiter, &policy).await.unwrap();
+        let list = limiter.operator().bans(&policy).await.unwrap();
         assert!(list.bans.iter().any(|(banned, _)| *banned == key), "{}: {list:?}", nested.name);
         assert_eq!(nested.decisions().last(), Some(&Action::Peek), "{}", nested.name);
     }

@@ -8,7 +8,6 @@ use tower_ratelimit::{
     Charge, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RedisStore, Reservation,
     algorithm::{FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     decision::Outcome,
-    internal::Extent,
     policy::Penalty,
     settlement::SettlementSecret,
     store::{ManualClock, Store as _},
@@ -250,11 +249,11 @@ async fn the_mark_expires_and_is_in_no_list_of_keys() {
         let used: u64 = server.command(&["MEMORY", "USAGE", mark]);
         assert!(used <= 120, "{name}: {used}");
         let banning = policy.clone().penalty(Penalty::manual());
-        let bans = banning.bans().unwrap().clone();
-        for listed in [vec![policy.clone()], vec![bans], vec![]] {
-            let found = limiter.operator().stored_keys(&listed, Extent::Found(9));
-            assert!(found.await.unwrap().keys.is_empty(), "{name}");
+        for listed in [vec![policy.clone(), banning.clone()], vec![]] {
+            let found = limiter.operator().keys(&listed, 1_000).await.unwrap();
+            assert!(found.keys.is_empty(), "{name}");
         }
+        assert!(limiter.operator().bans(&banning).await.unwrap().bans.is_empty(), "{name}");
     }
 }
 
@@ -292,8 +291,7 @@ async fn a_store_in_process_lists_no_mark_and_forgets_it() {
     limiter.check(&slow, &all(), 1).await.unwrap();
     limiter.operator().reset(&slow, &all()).await.unwrap();
     assert_eq!(store.key_count(), 1);
-    let found = limiter.operator().stored_keys(&[slow], Extent::Found(9));
-    assert!(found.await.unwrap().keys.is_empty());
+    assert!(limiter.operator().keys(&[slow], 9).await.unwrap().keys.is_empty());
     // Other keys may take its place.
     for number in 0..1_000 {
         limiter.check(&policy, &Key::new(format!("client {number}")), 1).await.unwrap();

@@ -20,9 +20,9 @@ use tokio::{
 };
 use tower_ratelimit::{
     Error, ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore, Reservation,
-    algorithm::FixedWindow, internal::Extent, policy::Penalty, store::Store,
+    algorithm::FixedWindow, policy::Penalty, store::Store,
 };
-use tower_ratelimit_extra::explain::{BanList, Explanation};
+use tower_ratelimit_extra::explain::Explanation;
 use tower_ratelimit_extra::lookup::Lookup;
 
 fn closed(name: &str) -> Policy {
@@ -114,7 +114,7 @@ fn a_list_of_a_runtime_that_is_not_driven_delays_none_of_another() {
     let (idle, driven) = (current_thread(), current_thread());
     let store = driven.block_on(settings().connect(&server.url())).unwrap();
     let (policies, operator) = ([closed("p")], Limiter::new(store).operator());
-    let list = || Box::pin(operator.stored_keys(&policies, Extent::Seen(1_000)));
+    let list = || Box::pin(operator.keys(&policies, 1_000));
     let stuck = leave(&idle, [list()], 0);
     assert_eq!(stuck.len(), 1);
     let listed = driven.block_on(async { tokio::time::timeout(PATIENT, list()).await });
@@ -428,12 +428,12 @@ fn without_a_runtime_each_method_returns_an_error() {
         ("refund of a lease", outside(limiter.operator().refund_latest(&leased, &key, 1))),
         ("settle", outside(Reservation::new(&limiter, &charged).settle(2))),
         ("reset", outside!(|on| on.0.operator().reset(&on.2, &Key::new("a")))),
-        ("bans", outside!(|on| BanList::of(&on.0, &on.3))),
+        ("bans", outside!(|on| on.0.operator().bans(&on.3))),
         ("explain", outside!(|on| Explanation::of(&on.0, &on.2, &Key::new("a"), 1))),
         ("drain", outside!(|on| on.0.drain(PATIENT))),
         ("probe", outside!(|on| on.1.probe())),
         ("probe_policy", outside!(|on| on.1.probe_policy(&on.2))),
-        ("stored_keys", outside!(|on| on.0.operator().stored_keys(&[on.2], Extent::Seen(10)))),
+        ("keys", outside!(|on| on.0.operator().keys(&[on.2], 10))),
         ("drain of the store", outside!(|on| on.1.drain())),
     ];
     for (name, method) in methods {

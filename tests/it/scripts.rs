@@ -499,7 +499,10 @@ async fn the_printed_acl_rule_is_sufficient_and_each_of_its_commands_is_needed()
         drop(held);
         released(&limiter, &short).await
     };
-    let rule = settings().prefix("a*b").connect(&server.url()).await.unwrap().acl_rule();
+    let store = settings().prefix("a*b").connect(&server.url()).await.unwrap();
+    assert!(!store.acl_rule().contains("+h"), "it grants the commands of hashes to a store without any");
+    let _hash = store.hash("any");
+    let rule = store.acl_rule();
     everything(&server.user("whole", &rule)).await.unwrap();
 
     // Without GET, `lua/usual.lua` leaves each decision to the rest of the script: the same decisions take longer.

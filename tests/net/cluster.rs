@@ -865,7 +865,9 @@ async fn connecting_lazily_works_with_a_cluster_that_starts_later() {
 #[tokio::test]
 async fn every_operation_works_under_the_acl_rule() {
     let cluster = RedisCluster::start(3);
-    let rule = store(&cluster).await.acl_rule();
+    let admin = store(&cluster).await;
+    let _hash = admin.hash("any");
+    let rule = admin.acl_rule();
     let keys: Vec<Key> = (0..3).map(|node| key_of(&cluster, node)).collect();
     for node in &cluster.nodes {
         node.user("limiter", &rule);

@@ -4,11 +4,9 @@ use support::{RedisServer, redis_cluster::RedisCluster, settings};
 use tower_ratelimit::{
     ErrorKind, Key, Limiter, Policy, Quota, RedisStore,
     algorithm::{FixedWindow, SlidingLog},
-    internal::{Extent, StoredKeys},
     policy::Penalty,
-    store::Servers,
+    store::{Servers, StoredKeys},
 };
-use tower_ratelimit_extra::explain::BanList;
 
 fn policies() -> [Policy; 3] {
     let quota = Quota::per_hour(9);
@@ -57,7 +55,7 @@ async fn every_key_under_a_policy_is_found_and_no_other() {
     for (name, store) in &stores {
         charge_all(store).await;
         let operator = Limiter::new(store.clone()).operator();
-        let found = operator.stored_keys(&policies(), Extent::Seen(10_000)).await.unwrap();
+        let found = operator.keys(&policies(), 10_000).await.unwrap();
         assert!(found.is_complete, "{name}");
         for (place, policy) in policies().iter().enumerate() {
             assert_eq!(of(&found, place), keys(), "{name}, {}", policy.name());
@@ -65,18 +63,14 @@ async fn every_key_under_a_policy_is_found_and_no_other() {
         // The names of the other number of shards.
         let others = if *name == "many shards" { 3 * keys().len() } else { 0 };
         assert_eq!(found.others, others, "{name}");
-        let one = operator.stored_keys(&policies()[1..2], Extent::Seen(10_000)).await.unwrap();
+        let one = operator.keys(&policies()[1..2], 10_000).await.unwrap();
         assert_eq!((one.keys.len(), one.others), (keys().len(), 2 * keys().len() + others), "{name}");
         assert!(!format!("{found:?}").contains("alice"));
-        let none = operator.stored_keys(&[], Extent::Seen(10_000)).await.unwrap();
+        let none = operator.keys(&[], 10_000).await.unwrap();
         assert_eq!((none.keys.len(), none.others), (0, 3 * keys().len() + others), "{name}");
     }
     // Nor do those in many shards hide or change what the first store of the cluster finds.
-    let found = Limiter::new(stores[1].1.clone())
-        .operator()
-        .stored_keys(&policies(), Extent::Seen(10_000))
-        .await
-        .unwrap();
+    let found = Limiter::new(stores[1].1.clone()).operator().keys(&policies(), 10_000).await.unwrap();
     assert_eq!((found.keys.len(), found.others), (3 * keys().len(), 3 * keys().len()));
 }
 
@@ -87,9 +81,9 @@ async fn a_look_at_a_large_redis_ends() {
     let () = server.command(&["EVAL", "for i = 1, 20000 do redis.call('SET', 'other:' .. i, 1) end", "0"]);
     charge_all(&store).await;
     let operator = Limiter::new(store).operator();
-    let some = operator.stored_keys(&policies(), Extent::Seen(3_000)).await.unwrap();
+    let some = operator.keys(&policies(), 3_000).await.unwrap();
     assert!(!some.is_complete);
-    let all = operator.stored_keys(&policies(), Extent::Seen(1_000_000)).await.unwrap();
+    let all = operator.keys(&policies(), 1_000_000).await.unwrap();
     assert!(all.is_complete && all.keys.len() == 3 * keys().len());
 }
 
@@ -98,12 +92,12 @@ async fn a_user_without_a_permission_gets_an_error_that_names_it() {
     let server = RedisServer::start();
     let rule = settings().connect(&server.url()).await.unwrap().acl_rule();
     let limiter = Limiter::new(settings().connect(&server.user("limiter", &rule)).await.unwrap());
-    let error = limiter.operator().stored_keys(&policies(), Extent::Seen(1_000)).await.unwrap_err();
+    let error = limiter.operator().keys(&policies(), 1_000).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::StoreFailed);
     assert_eq!(error.to_string(), "keys cannot be listed: run ACL SETUSER <user> +scan");
     let banning = Policy::new("banning", Quota::per_hour(1)).penalty(Penalty::manual());
-    let error_of_bans = BanList::of(&limiter, &banning).await.unwrap_err();
+    let error_of_bans = limiter.operator().bans(&banning).await.unwrap_err();
     assert_eq!(error_of_bans.to_string(), error.to_string());
     let () = server.command(&["ACL", "SETUSER", "limiter", "+scan"]);
-    assert!(limiter.operator().stored_keys(&policies(), Extent::Seen(1_000)).await.unwrap().is_complete);
+    assert!(limiter.operator().keys(&policies(), 1_000).await.unwrap().is_complete);
 }

@@ -18,7 +18,6 @@ use tokio::{
     time::{MissedTickBehavior, interval},
 };
 use tower_ratelimit::{ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore, policy::Penalty};
-use tower_ratelimit_extra::explain::BanList;
 
 const DEADLINE: Duration = Duration::from_millis(50);
 
@@ -76,7 +75,7 @@ async fn a_list_of_bans_later_than_the_deadline_is_complete_and_opens_no_breaker
         RedisStore::builder().deadline(DEADLINE).connect(&format!("redis://{address}")).await.unwrap();
     let limiter = Limiter::new(store);
     delay.store(2 * DEADLINE.as_millis() as u64, Ordering::Relaxed);
-    let list = BanList::of(&limiter, &policy).await.unwrap();
+    let list = limiter.operator().bans(&policy).await.unwrap();
     assert_eq!((list.bans.len(), list.is_complete), (BANS, true));
     let check = limiter.check(&policy, &Key::new("alice"), 1).await;
     let kind = check.map_err(|error| error.kind());

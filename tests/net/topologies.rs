@@ -11,7 +11,6 @@ use support::{
 use tower_ratelimit::{Key, Limiter, Policy, Quota, RedisStore, store::Servers};
 use tower_ratelimit_extra::{
     adaptive::{Adaptive, AdaptivePolicy},
-    explain::BanList,
     live::{BlockedNetwork, Blocklist, LivePolicies},
 };
 
@@ -94,5 +93,5 @@ async fn bans_are_listed_behind_a_sentinel() {
     let limiter = Limiter::new(settings().connect(Servers::sentinel(group.urls(), PRIMARY)).await.unwrap());
     let policy = day("p", 1).penalty(three());
     provoke(&limiter, &policy, &Key::new("alice")).await;
-    assert_eq!(texts(&BanList::of(&limiter, &policy).await.unwrap()), ["alice"]);
+    assert_eq!(texts(&limiter.operator().bans(&policy).await.unwrap()), ["alice"]);
 }

@@ -1,9 +1,9 @@
 //! Closures as signals. A value that jumps or is missing moves the share in small steps.
 
-use tower_ratelimit::{Error, internal::caught};
+use tower_ratelimit::Error;
 
 use super::source::{Bounds, LARGEST_CUT, Source};
-use crate::outage::Outage;
+use crate::{outage::Outage, panics::caught};
 
 /// A share never rises by more than this part of the full quota in one step.
 const LARGEST_RISE: f64 = 0.1;

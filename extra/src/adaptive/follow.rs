@@ -6,12 +6,12 @@ use std::{
     task::Poll,
 };
 
+#[cfg(feature = "metrics")]
+use crate::panics::caught;
 use tokio::{
     sync::watch,
     time::{Instant, timeout_at},
 };
-#[cfg(feature = "metrics")]
-use tower_ratelimit::internal::caught;
 use tower_ratelimit::{Error, Policy, Quota};
 
 #[cfg(feature = "redis")]

@@ -3,10 +3,10 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use tokio::time::Instant;
-use tower_ratelimit::{Error, ErrorKind, Key, Policy, RedisStore};
+use tower_ratelimit::{Error, ErrorKind, Key, Policy, RedisStore, store::RedisHash};
 
 use super::source::INTERVALS;
-use crate::{outage::Outage, redis_hash::RedisHash};
+use crate::outage::Outage;
 
 /// This instance's place among the others.
 pub(super) struct Shares {
@@ -100,7 +100,7 @@ impl Shares {
     }
 
     async fn read(&self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Error> {
-        let entries = self.table.read().await?;
+        let entries = self.table.fields().await?;
         if entries.len() > MAX_ENTRIES {
             let message =
                 format!("`{}` has more than {MAX_ENTRIES} fields: is it of this service?", self.table.key());
@@ -134,7 +134,7 @@ impl Shares {
 /// The table of the instances that share `policy`. The policy's name is encoded as a key, and its colons too.
 fn table_of(store: &RedisStore, policy: &Policy) -> RedisHash {
     let name = Key::new(policy.name()).as_str().replace(':', "%3A");
-    RedisHash::new(store, &format!("adaptive:{name}:{}", policy.settings().algorithm.name()))
+    store.hash(&format!("adaptive:{name}:{}", policy.settings().algorithm.name()))
 }
 
 impl Roll {

@@ -13,7 +13,7 @@ use super::{
     problem::Problem,
     request::{Body, PathNames, body, names},
 };
-use crate::{explain::BanList, reply::json};
+use crate::reply::json;
 
 pub(super) async fn bans(State(settings): Shared, path: PathNames) -> Reply {
     #[derive(Serialize)]
@@ -30,7 +30,8 @@ pub(super) async fn bans(State(settings): Shared, path: PathNames) -> Reply {
     }
     let policy = settings.policy(&names(path)?.policy)?;
     with_penalty(&policy)?;
-    let list = BanList::of(&settings.limiter, &policy).await.map_err(|error| Problem::of_read(&error))?;
+    let list = settings.limiter.operator().bans(&policy).await;
+    let list = list.map_err(|error| Problem::of_read(&error))?;
     let bans = list.bans.iter().map(|(key, rest)| OneBan {
         key: key.as_str().to_owned(),
         identity: key.identity().map(Into::into),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::extract::{Path, State};
 use http::{HeaderMap, StatusCode};
 use serde::{Deserialize, Serialize};
-use tower_ratelimit::{Error, ErrorKind, internal};
+use tower_ratelimit::{Error, ErrorKind, key::Network};
 
 use super::{
     changes::{Kind, Who},
@@ -98,7 +98,7 @@ fn name(path: PathNames) -> Result<String, Problem> {
             "the path has no network: write one such as /blocklist/203.0.113.0/24",
         ));
     }
-    internal::network(&name).map(|network| network.trunc().to_string()).map_err(problem)
+    name.parse::<Network>().map(|network| network.to_string()).map_err(problem)
 }
 
 impl Settings {

@@ -11,7 +11,10 @@ use std::{
 use axum::extract::FromRequestParts;
 use http::request::Parts;
 use serde::Serialize;
-use tower_ratelimit::{Key, Policy, internal};
+use tower_ratelimit::{
+    Key, Policy,
+    key::{Network, is_hidden},
+};
 
 #[cfg(feature = "live")]
 use crate::live::LivePolicies;
@@ -46,7 +49,7 @@ impl OperatorName {
     /// The name `name`.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
-        Self(name.into().chars().filter(|one| !internal::is_hidden(*one)).take(LONGEST_NAME).collect())
+        Self(name.into().chars().filter(|one| !is_hidden(*one)).take(LONGEST_NAME).collect())
     }
 }
 
@@ -187,11 +190,11 @@ impl Change {
     /// Whether it concerns the keys with these hashes, or one of `clients`, which are addresses and networks.
     pub(super) fn concerns(&self, hashes: &BTreeSet<String>, clients: &[String]) -> bool {
         let contains = |outer: &String| {
-            let Ok(outer) = internal::network(outer) else { return false };
+            let Ok(outer) = outer.parse::<Network>() else { return false };
             clients
                 .iter()
-                .filter_map(|client| internal::network(client).ok())
-                .any(|inner| outer.contains(&inner))
+                .filter_map(|client| client.parse::<Network>().ok())
+                .any(|inner| outer.contains(inner))
         };
         // A change of a policy or of the switch concerns all keys.
         self.key_hash.as_ref().is_none_or(|hash| hashes.contains(hash))

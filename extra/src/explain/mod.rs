@@ -1,5 +1,4 @@
-//! What would be decided about a key or a request, and why, for people and programs: [`Explanation`]. Which
-//! keys are banned: [`BanList`].
+//! What would be decided about a key or a request, and why, for people and programs: [`Explanation`].
 //!
 //! # Example
 //!
@@ -18,14 +17,10 @@
 //! # }
 //! ```
 
-mod bans;
 mod explain;
 mod explanation;
 #[cfg(feature = "serde")]
 mod serialize;
 mod text;
 
-pub use self::{
-    bans::BanList,
-    explanation::{ExplainedCharge, Explanation},
-};
+pub use self::explanation::{ExplainedCharge, Explanation};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tower_ratelimit::{Error, ErrorKind, Policy, Quota, internal::is_hidden, policy::Enforcement};
+use tower_ratelimit::{Error, ErrorKind, Policy, Quota, key::is_hidden, policy::Enforcement};
 
 use super::{
     depth::{TOO_DEEP, too_deep_in_json},

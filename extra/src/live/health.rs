@@ -132,7 +132,7 @@ fn failed_sources_changed(change: i64) {
 
     static FAILED: AtomicI64 = AtomicI64::new(0);
     let failed = FAILED.fetch_add(change, Ordering::Relaxed) + change;
-    tower_ratelimit::internal::caught(|| {
+    crate::panics::caught(|| {
         metrics::gauge!("ratelimit_failed_policy_sources").set(failed as f64);
     });
 }

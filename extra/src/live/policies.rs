@@ -21,7 +21,7 @@ use super::{
     parsed::Parsed,
 };
 #[cfg(feature = "redis")]
-use crate::redis_hash::RedisHash;
+use tower_ratelimit::store::RedisHash;
 
 /// Named policies that change while the service runs, from a file or from Redis. Cloning gives another handle
 /// on them.

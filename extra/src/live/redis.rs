@@ -3,7 +3,7 @@
 use std::{mem, sync::Arc, time::Duration};
 
 use tokio::task::{JoinHandle, spawn_blocking};
-use tower_ratelimit::{Error, Policy, RedisStore};
+use tower_ratelimit::{Error, Policy, RedisStore, store::RedisHash};
 
 use super::{
     follow::Origin,
@@ -11,7 +11,6 @@ use super::{
     parsed::{Parsed, Position},
     policies::LivePolicies,
 };
-use crate::redis_hash::RedisHash;
 
 impl LivePolicies {
     /// Policies that operators change in Redis while the service runs. Every instance follows within a
@@ -88,7 +87,7 @@ impl LivePolicies {
         store: &RedisStore,
         defaults: impl IntoIterator<Item = Policy>,
     ) -> Result<Self, Error> {
-        let table = RedisHash::new(store, "policies");
+        let table = store.hash("policies");
         let hash = Arc::new(PolicyHash::new(format!("the Redis hash `{}`", table.key()), defaults)?);
         let (name, defaults) = (hash.name().to_owned(), hash.defaults());
         let origin = PoliciesInRedis { table: table.clone(), hash, is_first: true };
@@ -114,7 +113,7 @@ impl Origin for PoliciesInRedis {
     async fn read(&mut self) -> Result<Fields, Error> {
         let table = self.table.clone();
         let table = if mem::take(&mut self.is_first) { table.timeout(FIRST_READ) } else { table };
-        table.read().await.map_err(|error| {
+        table.fields().await.map_err(|error| {
             let message = format!("{} cannot be read: {error}", self.hash.name());
             Error::new(error.kind(), message).with_source(error)
         })

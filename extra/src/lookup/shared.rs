@@ -9,13 +9,13 @@ use tokio::{
     sync::watch,
     time::{Instant, timeout},
 };
-use tower_ratelimit::{
-    Answer, Error, ErrorKind,
-    internal::{caught, caught_in},
-};
+use tower_ratelimit::{Answer, Error, ErrorKind};
 
 use super::settings::Settings;
-use crate::outage::Outage;
+use crate::{
+    outage::Outage,
+    panics::{caught, caught_in},
+};
 
 /// The shortest time from a background lookup that failed to the next one of the same key.
 const RETRY_AFTER: Duration = Duration::from_secs(1);

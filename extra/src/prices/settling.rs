@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use http::{header, response};
-use tower_ratelimit::{Reservation, internal::observe};
+use tower_ratelimit::Reservation;
 
 use super::{
     planned::Planned,
@@ -13,6 +13,7 @@ use super::{
     tally::Tally,
     usage::Usage,
 };
+use crate::panics::caught;
 
 /// The charge of a call from the moment that it is sent. If this is dropped, the call was cut.
 pub(super) struct Settling {
@@ -135,7 +136,13 @@ impl Settling {
         if let Some(settled) = &settings.on_settled {
             let (model, prices_version) = (model.clone(), version.clone());
             let settlement = Settlement { model, usage, micro_dollars, basis, prices_version };
-            observe(&settings.has_panicked, "the function of `on_settled`", || settled(&settlement));
+            let is_called = caught(|| settled(&settlement)).is_some();
+            if !is_called && !settings.has_panicked.swap(true, Ordering::Relaxed) {
+                log!(
+                    error,
+                    "the function of `on_settled` panicked; the call is settled, and further panics are not logged"
+                );
+            }
         }
     }
 }

@@ -2,15 +2,11 @@
 
 mod client;
 mod forwarding_header;
+mod network;
 mod peer;
 mod prefix;
 mod proxies;
 mod warn_once;
 
 pub(crate) use self::peer::preflight_key;
-pub use self::{
-    client::ClientIp,
-    peer::PeerIp,
-    prefix::ipv4_in,
-    proxies::{TrustedProxies, network},
-};
+pub use self::{client::ClientIp, network::Network, peer::PeerIp, proxies::TrustedProxies};

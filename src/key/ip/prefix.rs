@@ -61,8 +61,7 @@ impl Prefix {
 
 /// The IPv4 address of the client that `address` stands for. Without it, all IPv4 clients of a gateway would
 /// share the key of its network.
-#[must_use]
-pub fn ipv4_in(address: Ipv6Addr) -> Option<Ipv4Addr> {
+pub(super) fn ipv4_in(address: Ipv6Addr) -> Option<Ipv4Addr> {
     let bits = address.to_bits();
     let starts_with = |prefix: u128, length: u32| (bits ^ prefix) >> (128 - length) == 0;
     // `::` and `::1` have no IPv4 address in them.

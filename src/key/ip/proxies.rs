@@ -2,8 +2,9 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use ipnet::{IpNet, Ipv4Net};
+use ipnet::IpNet;
 
+use super::network::Network;
 use crate::base::{Error, valid};
 
 /// How many hops of a list are read, from the right.
@@ -111,7 +112,8 @@ pub(super) struct Networks {
 impl Networks {
     /// The networks `cidrs`. An address without a prefix length is the network of that address.
     pub(super) fn parse(cidrs: impl IntoIterator<Item = impl AsRef<str>>) -> Result<Self, Error> {
-        let parsed = cidrs.into_iter().map(|cidr| network(cidr.as_ref())).collect::<Result<Vec<_>, _>>()?;
+        let parsed = cidrs.into_iter().map(|cidr| Ok(cidr.as_ref().parse::<Network>()?.0));
+        let parsed = parsed.collect::<Result<Vec<_>, Error>>()?;
         let mut sorted = IpNet::aggregate(&parsed);
         sorted.sort_unstable_by_key(IpNet::network);
         Ok(Self { sorted: sorted.into() })
@@ -124,40 +126,6 @@ impl Networks {
             .checked_sub(1)
             .and_then(|at| self.sorted.get(at))
             .is_some_and(|network| network.contains(&address))
-    }
-}
-
-/// The network that `cidr` names. An address without a prefix length is the network of that address.
-///
-/// # Errors
-///
-/// `cidr` is neither a network nor an address.
-// For blocklists of `tower-ratelimit-extra`.
-#[doc(hidden)]
-pub fn network(cidr: &str) -> Result<IpNet, Error> {
-    let trimmed = cidr.trim();
-    let parsed = match trimmed.parse::<IpAddr>() {
-        Ok(address) => Ok(IpNet::from(address)),
-        Err(_) => trimmed.parse::<IpNet>(),
-    };
-    match parsed {
-        Ok(network) => Ok(canonical(network)),
-        Err(cause) => {
-            Err(invalid!("{cidr:?} is neither a network, such as 10.0.0.0/8, nor an address")
-                .with_source(cause))
-        }
-    }
-}
-
-/// An IPv4 network in IPv6 form is the IPv4 network. Addresses are treated in the same way.
-fn canonical(network: IpNet) -> IpNet {
-    let mapped = match network {
-        IpNet::V6(v6) => v6.addr().to_ipv4_mapped().zip(v6.prefix_len().checked_sub(96)),
-        IpNet::V4(_) => None,
-    };
-    match mapped.map(|(address, prefix)| Ipv4Net::new(address, prefix)) {
-        Some(Ok(v4)) => IpNet::V4(v4),
-        _ => network,
     }
 }
 

@@ -269,9 +269,13 @@ impl RedisStore {
         command
     }
 
-    /// Resets a key, and removes the mark of its reset too. For the test kit of `tower-ratelimit-extra`, which leaves no
-    /// keys.
-    #[doc(hidden)]
+    /// Removes all that is stored for `key` under `policy`: [`Operator::reset`](crate::Operator::reset) leaves a mark for a
+    /// while. For tests and simulations, which leave no keys. A refund of an earlier charge then gives units back that
+    /// were not charged.
+    ///
+    /// # Errors
+    ///
+    /// The failure of the store.
     pub async fn erase(&self, policy: &Policy, key: &Key) -> Result<(), Error> {
         self.reset(policy, key).await?;
         self.link.clone().ask(self.delete(policy.resets(), key), self.deadline).await.map(drop)
@@ -303,9 +307,8 @@ impl RedisStore {
         }
     }
 
-    /// The number of instances that have announced themselves lately, without this one if it has not. For
-    /// `ratelimit-admin`. `None` if it is unknown.
-    #[doc(hidden)]
+    /// The number of instances that have announced themselves in the last 15 seconds, without this one if it has not:
+    /// Redis is asked for it. `None` if it does not answer.
     pub async fn announced_instances(&self) -> Option<u32> {
         let permit = self.instances.as_ref()?.permit.clone().with_cost(0);
         self.ask_for_instances(Action::Peek, permit).await

@@ -11,6 +11,7 @@ mod credentials;
 mod decide;
 mod deny_cache;
 mod error;
+mod hash;
 mod instances;
 mod job;
 mod lease;
@@ -24,6 +25,7 @@ mod wire;
 pub use self::{
     connect::{ProbeReport, RedisStoreBuilder, Servers},
     credentials::{Credentials, CredentialsProvider},
+    hash::{HashContent, RedisHash},
     lease::LeaseStatus,
     store::RedisStore,
 };

@@ -1,12 +1,18 @@
 //! [`RedisStore`]: its parts, and what a program calls in addition to decisions.
 
-use std::{fmt, sync::Arc, time::Duration};
-
-use redis::{Cmd, Value};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use super::{
     connect::{RedisStoreBuilder, Servers},
     deny_cache::DenyCache,
+    hash::RedisHash,
     instances::Instances,
     job::KeyNames,
     lease::{LeaseStatus, Leases},
@@ -14,7 +20,7 @@ use super::{
     transport::{Link, PROBE_TIMEOUT},
 };
 use crate::{
-    base::{Answer, Error},
+    base::Error,
     store::{LocalCounts, Store, StoreClock, StoreIdentity},
 };
 
@@ -137,6 +143,8 @@ pub struct RedisStore {
     /// Counts the instances; `None` with a manual clock.
     pub(super) instances: Option<Arc<Instances>>,
     pub(super) identity: Arc<StoreIdentity>,
+    /// Whether a hash was made.
+    pub(super) has_hashes: Arc<AtomicBool>,
 }
 
 impl RedisStore {
@@ -180,14 +188,16 @@ impl RedisStore {
         self.leases.status()
     }
 
-    /// The reply to a command other than a decision, within `timeout`, or within the deadline of a decision
-    /// and half a second. It is not sent while the circuit breaker is open. Its failure is not an outage of
-    /// the store, but on a single server, a command without a reply in time counts for the circuit breaker.
-    // Hidden because its types are from the crate `redis`, which only `build` exposes otherwise.
-    #[doc(hidden)]
-    pub fn ask_if_available(&self, command: Cmd, timeout: Option<Duration>) -> Answer<Value> {
-        let timeout = timeout.unwrap_or_else(|| self.deadline.min(PROBE_TIMEOUT));
-        self.link.clone().ask_if_available(command, timeout)
+    /// A hash on this Redis, for what instances share in addition to counts. Its key is the
+    /// [prefix](RedisStoreBuilder::prefix), a colon and `name`. From then on, [`acl_rule`](Self::acl_rule) includes its
+    /// commands.
+    ///
+    /// A name with braces is a key of a limit. Choose one without.
+    #[must_use]
+    pub fn hash(&self, name: &str) -> RedisHash {
+        self.has_hashes.store(true, Ordering::Relaxed);
+        let key = format!("{}:{name}", self.names.prefix()).into();
+        RedisHash { link: self.link.clone(), key, timeout: self.deadline.min(PROBE_TIMEOUT) }
     }
 
     /// The [prefix](RedisStoreBuilder::prefix) of every key.
@@ -220,9 +230,9 @@ impl RedisStore {
 
     /// The minimum permissions that a Redis user needs for this store, as arguments of `ACL SETUSER`: keys
     /// under the [prefix](RedisStoreBuilder::prefix), and the commands of the store and the built-in
-    /// algorithms, with `+select` if the URL has a database other than 0. Your own algorithm may need more, a
-    /// list of keys or bans needs `+scan`, and [`probe`](Self::probe) needs `+info` to see the eviction
-    /// policy.
+    /// algorithms, with `+select` if the URL has a database other than 0, and with the commands of
+    /// [hashes](Self::hash) once one was made. Your own algorithm may need more, a list of keys or bans needs
+    /// `+scan`, and [`probe`](Self::probe) needs `+info` to see the eviction policy.
     ///
     /// # Example
     ///
@@ -242,9 +252,10 @@ impl RedisStore {
         let mut rule = format!("~{} -@all", self.names.pattern_of_all());
         let store_commands = self.link.commands().iter().map(|command| (*command).to_owned());
         let commands = Script::built_in().commands();
-        // The commands for the hashes of `tower-ratelimit-extra`, and the one that only a reset calls. The algorithms
-        // have `pexpire` too.
-        let others = ["hdel", "hget", "hgetall", "hlen", "hset", "pttl"].map(ToOwned::to_owned);
+        let has_hashes = self.has_hashes.load(Ordering::Relaxed);
+        let of_hashes = super::hash::COMMANDS.into_iter().filter(|_| has_hashes);
+        // Only a reset calls it.
+        let others = of_hashes.chain(["pttl"]).map(ToOwned::to_owned);
         for command in store_commands.chain(others).chain(commands) {
             rule.push_str(" +");
             rule.push_str(&command);

@@ -417,7 +417,9 @@ async fn the_hash_is_not_read_while_the_breaker_is_open_and_later_without_a_deci
 #[tokio::test]
 async fn only_live_policies_need_the_permission_to_read_the_hash() {
     let server = RedisServer::start();
-    let rule = store(&server).await.acl_rule();
+    let admin = store(&server).await;
+    let _hash = admin.hash("any");
+    let rule = admin.acl_rule();
     let enough = settings().connect(&server.user("enough", &rule)).await.unwrap();
     assert_eq!(error(&live(&enough).await), "");
     let less = settings().connect(&server.user("less", &rule.replace(" +hgetall", ""))).await.unwrap();

@@ -13,10 +13,8 @@ use support::{Down, Fake, eventually, fails, fails_after, on_redis, stores_with_
 use tower_ratelimit::{
     Answer, Charge, Error, ErrorKind, FailureMode, RedisStore,
     decision::{DecisionSource, Outcome, Verdict},
-    internal::Extent,
     store::{Action, ManualClock, Store},
 };
-use tower_ratelimit_extra::explain::BanList;
 
 use super::*;
 use crate::each_store::penalties::texts;
@@ -163,7 +161,7 @@ async fn what_cannot_be_banned_is_an_error_that_says_what_to_write() {
     let add = "the policy `plain` has no penalty, so no key can be banned under it: add `.penalty(Penalty::manual())`";
     is_invalid(limiter.operator().ban(&plain, &alice, HOUR).await, add);
     is_invalid(limiter.operator().unban(&plain, &alice).await, add);
-    is_invalid(BanList::of(&limiter, &plain).await, add);
+    is_invalid(limiter.operator().bans(&plain).await, add);
     for time in [Duration::ZERO, Duration::from_micros(999), 3_651 * DAY] {
         is_invalid(limiter.operator().ban(&policy, &alice, time).await, "1 ms to 3650 days: use `unban`");
     }
@@ -172,7 +170,7 @@ async fn what_cannot_be_banned_is_an_error_that_says_what_to_write() {
     let says = support::Says(|charge: &Charge| Outcome::new(charge, Verdict::Admit, 9, Duration::ZERO));
     let limiter = Limiter::new(says.clone());
     is_invalid(limiter.operator().ban(&policy, &alice, HOUR).await, "this store has no bans");
-    is_invalid(BanList::of(&Limiter::new(says), &policy).await, "this store cannot list its keys");
+    is_invalid(Limiter::new(says).operator().bans(&policy).await, "this store cannot list its keys");
 
     // The failure mode does not apply.
     for mode in [FailureMode::Local { instances: 1 }, FailureMode::Open, FailureMode::Closed] {
@@ -198,12 +196,12 @@ async fn a_list_with_room_for_fewer_bans_has_the_longest_and_says_so() {
     end";
     let () = server.command(&["EVAL", script, "0", &clock.now().as_micros().to_string(), &BANS.to_string()]);
     for (name, limiter) in [("memory", Limiter::new(memory)), ("redis", Limiter::new(redis))] {
-        let list = BanList::of(&limiter, &policy).await.unwrap();
+        let list = limiter.operator().bans(&policy).await.unwrap();
         assert!(!list.is_complete, "{name}");
         let expected = (1..BANS).rev().map(|number| (key(number), time(number)));
         assert!(list.bans.into_iter().eq(expected), "{name}");
         limiter.operator().unban(&policy, &key(BANS / 2)).await.unwrap();
-        let all = BanList::of(&limiter, &policy).await.unwrap();
+        let all = limiter.operator().bans(&policy).await.unwrap();
         assert_eq!((all.bans.len() as u64, all.is_complete), (BANS - 1, true), "{name}");
     }
 }
@@ -217,7 +215,7 @@ async fn a_redis_with_more_denied_keys_than_are_looked_at_says_so() {
         redis.call('SET', string.format('rl:p:penalty:{%06d}', i), struct.pack('<Bdd', 1, ARGV[1], 1))
     end";
     let () = server.command(&["EVAL", script, "0", &time.as_micros().to_string()]);
-    let list = BanList::of(&limiter, &policy).await.unwrap();
+    let list = limiter.operator().bans(&policy).await.unwrap();
     assert_eq!((list.bans.len(), list.is_complete), (0, false));
 }
 
@@ -229,11 +227,11 @@ async fn values_of_other_programs_hide_no_ban_and_a_failure_differs_from_an_empt
     let () = server.command(&["SET", "rl:p:fixed-window:{alice}", "a count of another program"]);
     let () = server.command(&["SET", "rl:p:penalty:{bob}", "a text"]);
     let () = server.command(&["HSET", "rl:p:penalty:{carol}", "a", "hash"]);
-    let list = BanList::of(&limiter, &policy).await.unwrap();
+    let list = limiter.operator().bans(&policy).await.unwrap();
     let banned: Vec<_> = list.bans.iter().map(|(key, _)| key.as_str()).collect();
     assert_eq!((banned, list.is_complete), (vec!["alice"], false));
     let () = server.command(&["ACL", "SETUSER", "default", "-evalsha"]);
-    let error = BanList::of(&limiter, &policy).await.unwrap_err();
+    let error = limiter.operator().bans(&policy).await.unwrap_err();
     assert!(error.to_string().contains("acl_rule"), "{error}");
 }
 
@@ -245,11 +243,11 @@ async fn a_redis_user_who_may_not_scan_cannot_list_and_all_else_works() {
     let (policy, alice) = (day("p", 1).penalty(three()), Key::new("alice"));
     provoke(&limiter, &policy, &alice).await;
     limiter.operator().ban(&policy, &alice, HOUR).await.unwrap();
-    assert_eq!(BanList::of(&limiter, &policy).await.unwrap_err().kind(), ErrorKind::StoreFailed);
+    assert_eq!(limiter.operator().bans(&policy).await.unwrap_err().kind(), ErrorKind::StoreFailed);
     server.user("limiter", "+scan");
-    assert_eq!(texts(&BanList::of(&limiter, &policy).await.unwrap()), ["alice"]);
+    assert_eq!(texts(&limiter.operator().bans(&policy).await.unwrap()), ["alice"]);
     limiter.operator().unban(&policy, &alice).await.unwrap();
-    assert!(eventually(async || BanList::of(&limiter, &policy).await.unwrap().bans.is_empty()).await);
+    assert!(eventually(async || limiter.operator().bans(&policy).await.unwrap().bans.is_empty()).await);
 }
 
 #[tokio::test]
@@ -270,8 +268,8 @@ async fn one_list_is_made_at_a_time_for_a_store() {
         let (limiter, policy) = (limiter.clone(), policy.clone());
         tokio::spawn(async move {
             match number % 2 {
-                0 => drop(BanList::of(&limiter, &policy).await.unwrap()),
-                _ => drop(limiter.operator().stored_keys(&[policy], Extent::Seen(100_000)).await.unwrap()),
+                0 => drop(limiter.operator().bans(&policy).await.unwrap()),
+                _ => drop(limiter.operator().keys(&[policy], 100_000).await.unwrap()),
             }
         })
     });
@@ -317,7 +315,7 @@ async fn a_list_of_bans_outlasts_a_pause_of_the_store_that_a_request_would_not()
             let key = Key::new(number.to_string());
             limiter.operator().ban(&policy, &key, Duration::from_secs(3_600)).await.unwrap();
         }
-        let list = BanList::of(&limiter, &policy).await;
+        let list = limiter.operator().bans(&policy).await;
         assert_eq!(list.as_ref().is_ok_and(|list| list.bans.len() == 300), is_listed, "{failures}: {list:?}");
     }
 }

@@ -6,13 +6,8 @@ use serde_json::{Value, json};
 use tower_ratelimit::{
     Decision, Error, ErrorKind, Key, Limiter, Policy, RedisStore,
     decision::{Outcome, Verdict},
-    internal::Extent,
 };
-use tower_ratelimit_extra::{
-    config::PolicySummary,
-    explain::{BanList, Explanation},
-    live::LivePolicies,
-};
+use tower_ratelimit_extra::{config::PolicySummary, explain::Explanation, live::LivePolicies};
 
 use crate::{
     blocklist,
@@ -45,7 +40,9 @@ pub(crate) async fn run(options: Options) -> Result<Printed, Failure> {
         return probe(&connect(&options, true).await?, options.json).await;
     }
     if matches!(options.command, Command::Acl) {
-        return Ok((connect(&options, true).await?.acl_rule() + "\n").into());
+        let store = connect(&options, true).await?;
+        let _hash = options.live.then(|| store.hash("policies"));
+        return Ok((store.acl_rule() + "\n").into());
     }
     if matches!(options.command, Command::Block { .. } | Command::Unblock { .. } | Command::Blocklist) {
         let store = connect(&options, false).await?;
@@ -240,7 +237,7 @@ impl Admin {
         };
         let (mut bans, mut is_complete) = (Vec::new(), true);
         for policy in policies {
-            let banned = BanList::of(&self.limiter, policy).await?;
+            let banned = self.limiter.operator().bans(policy).await?;
             is_complete &= banned.is_complete;
             bans.extend(banned.bans.into_iter().map(|(key, rest)| (policy.name(), key, rest)));
         }
@@ -270,12 +267,8 @@ impl Admin {
             Some(name) => vec![self.policy(name)?.clone()],
             None => self.policies.clone(),
         };
-        // A banned key may have no charge.
-        let bans = policies.iter().map(|policy| policy.bans().unwrap_or(policy));
-        let counted_by: Vec<Policy> = policies.iter().chain(bans).cloned().collect();
-        let found = self.limiter.operator().stored_keys(&counted_by, Extent::Seen(scan)).await?;
-        let keys: BTreeSet<_> =
-            found.keys.into_iter().map(|(place, key)| (place % policies.len(), key)).collect();
+        let found = self.limiter.operator().keys(&policies, scan).await?;
+        let keys = found.keys;
         let mut states = Vec::with_capacity(limit.min(keys.len()));
         for (place, key) in keys.iter().take(limit) {
             let policy = &policies[*place];

@@ -80,6 +80,7 @@ pub(crate) enum Command {
     /// Lists the policies. Needs no Redis, except with --live.
     Policies,
     /// Prints the permissions that the Redis user of the service needs, for ACL SETUSER. Asks no server.
+    /// With --live, also those for what services share in hashes: live policies, a blocklist and adaptive quotas.
     /// `keys` and `bans` need +scan too.
     Acl,
     /// Checks whether Redis can make the decisions, and prints what to change. Needs no policies. The exit code is 1

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use serde::Serialize;
-use tower_ratelimit::internal::is_hidden;
+use tower_ratelimit::key::is_hidden;
 
 /// The result of a command.
 #[derive(Default)]

@@ -214,6 +214,8 @@ async fn texts_name_the_options_of_the_command() {
     let rule = plain.text(&["acl"]);
     assert!(rule.starts_with("~shop:* -@all +evalsha "), "{rule}");
     assert_eq!(rule, settings().prefix("shop").connect_lazy(server.url()).unwrap().acl_rule() + "\n");
+    let hashes = plain.text(&["acl", "--live"]);
+    assert!(!rule.contains("+hset") && hashes.contains("+hset"), "{hashes}");
     let mut words = vec!["ACL", "SETUSER", "limiter", "on", ">secret"];
     words.extend(rule.trim().split(' '));
     let () = server.command(&words);

@@ -351,7 +351,7 @@ async fn no_answer_of_a_router_reaches_the_terminal_as_it_is() {
             let Output { stdout, stderr, .. } = run(&urls, &words);
             let [stdout, stderr] = [stdout, stderr].map(|bytes| String::from_utf8(bytes).unwrap());
             for text in [&stdout, &stderr] {
-                let hidden = |one: char| one != '\n' && tower_ratelimit::internal::is_hidden(one);
+                let hidden = |one: char| one != '\n' && tower_ratelimit::key::is_hidden(one);
                 assert!(!text.contains(hidden), "{words:?}: {text:?}");
                 // Nor does it begin a line.
                 assert!(!text.lines().any(|line| line.starts_with("login")), "{words:?}: {text}");

@@ -11,15 +11,15 @@ use std::{
 };
 
 use tokio::sync::watch;
-use tower_ratelimit::{Error, internal};
+#[cfg(feature = "redis")]
+use tower_ratelimit::store::RedisHash;
+use tower_ratelimit::{Error, key::Network};
 
 use super::{
     network::{BlockedNetwork, invalid, parsed},
     table::{Clock, MOST, Table},
 };
 use crate::live::{follow::Target, health::Health};
-#[cfg(feature = "redis")]
-use crate::redis_hash::RedisHash;
 
 /// Networks whose clients are rejected, which operators change while the service runs. Cloning gives another handle
 /// on them.
@@ -166,11 +166,12 @@ impl Blocklist {
         }
         let table = self.table.borrow();
         // The clock is read only for an address that is in the list.
-        let is_blocked = |address: IpAddr| {
-            let mut entries = table.entries_containing(address.into());
+        let is_blocked = |address: Network| {
+            let mut entries = table.entries_containing(address);
             entries.any(|(_, entry)| entry.is_active(self.active.clock.now()))
         };
-        is_blocked(address.to_canonical()) || v4_in(address).is_some_and(is_blocked)
+        let address = Network::from(address);
+        is_blocked(address) || address.translated().is_some_and(is_blocked)
     }
 
     /// [`contains`](Self::contains) as a function, for [`PeerIp::matching`](tower_ratelimit::PeerIp::matching) and
@@ -192,11 +193,10 @@ impl Blocklist {
     /// text.
     #[must_use]
     pub fn networks_containing(&self, network: &str) -> Vec<BlockedNetwork> {
-        let Ok(inner) = internal::network(network) else { return Vec::new() };
+        let Ok(inner) = network.parse::<Network>() else { return Vec::new() };
         let (table, now) = (self.table.borrow().clone(), self.active.clock.now());
-        let is_address = inner.prefix_len() == inner.max_prefix_len();
-        let v4 = v4_in(inner.addr()).filter(|_| is_address).map(Into::into);
-        let entries = iter::once(inner).chain(v4).flat_map(|inner| table.entries_containing(inner));
+        let entries =
+            iter::once(inner).chain(inner.translated()).flat_map(|inner| table.entries_containing(inner));
         entries.filter_map(|(network, entry)| entry.shown(&network, now)).collect()
     }
 
@@ -305,14 +305,6 @@ impl Active {
             change(Arc::make_mut(table));
             self.changes.fetch_add(1, Ordering::Release);
         });
-    }
-}
-
-/// The IPv4 address that an IPv6 address stands for, under which the client is limited.
-fn v4_in(address: IpAddr) -> Option<IpAddr> {
-    match address {
-        IpAddr::V6(address) => internal::ipv4_in(address).map(Into::into),
-        IpAddr::V4(_) => None,
     }
 }
 

@@ -7,7 +7,7 @@ use std::{
 
 use tower_ratelimit::{
     Error, ErrorKind,
-    internal::{IpNet, is_hidden, network},
+    key::{Network, is_hidden},
 };
 
 /// The longest reason and the longest name that an entry has, in characters.
@@ -18,7 +18,7 @@ const LONGEST: Duration = Duration::from_secs(3_650 * 86_400);
 const SHORTEST_V4: u8 = 8;
 const SHORTEST_V6: u8 = 16;
 /// `::ffff:0:0`. A layer sees the addresses from here on as IPv4.
-const IPV4_IN_IPV6: IpAddr = IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0));
+const IPV4_IN_IPV6: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0xffff, 0, 0);
 
 /// A network on a [`Blocklist`](super::Blocklist).
 ///
@@ -80,7 +80,7 @@ impl BlockedNetwork {
 
     /// The network and the entry for a table. The entry ends in `blocked_for` from `now`, in seconds since 1970, or up
     /// to a second later.
-    pub(super) fn checked(self, now: f64) -> Result<(IpNet, Entry), Error> {
+    pub(super) fn checked(self, now: f64) -> Result<(Network, Entry), Error> {
         let network = parsed(&self.network)?;
         let ends = match self.blocked_for {
             None => None,
@@ -143,7 +143,7 @@ impl Entry {
     }
 
     /// The entry of `network` for a list, if it blocks at `now`.
-    pub(super) fn shown(&self, network: &IpNet, now: f64) -> Option<BlockedNetwork> {
+    pub(super) fn shown(&self, network: &Network, now: f64) -> Option<BlockedNetwork> {
         let blocked_for = match self.until {
             None => None,
             // Zero or negative if it has ended.
@@ -161,14 +161,21 @@ impl Entry {
 }
 
 /// The network that `text` names.
-pub(super) fn parsed(text: &str) -> Result<IpNet, Error> {
-    let network = network(text)?.trunc();
-    if matches!(network, IpNet::V6(_)) && network.contains(&IPV4_IN_IPV6) {
+pub(super) fn parsed(text: &str) -> Result<Network, Error> {
+    let network: Network = text.parse()?;
+    let has_all_v4 = match network.address() {
+        IpAddr::V6(lowest) => {
+            let others = lowest.to_bits() ^ IPV4_IN_IPV6.to_bits();
+            others.checked_shr(128 - u32::from(network.prefix_len())).unwrap_or(0) == 0
+        }
+        IpAddr::V4(_) => false,
+    };
+    if has_all_v4 {
         return Err(invalid(format!(
             "{network} contains all IPv4 addresses in IPv6 form: block IPv4 networks as such"
         )));
     }
-    let shortest = if matches!(network, IpNet::V4(_)) { SHORTEST_V4 } else { SHORTEST_V6 };
+    let shortest = if network.address().is_ipv6() { SHORTEST_V6 } else { SHORTEST_V4 };
     if network.prefix_len() < shortest {
         return Err(invalid(format!(
             "{network} has too many clients to block: a blocked network has a prefix of at least /{SHORTEST_V4}, \

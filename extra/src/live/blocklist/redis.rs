@@ -8,9 +8,9 @@ use std::{
 
 use tokio::task::{JoinHandle, spawn_blocking};
 use tower_ratelimit::{
-    Error, ErrorKind, RedisStore,
-    bb8_redis::redis::{Value, from_redis_value},
-    internal::IpNet,
+    Error, RedisStore,
+    key::Network,
+    store::{HashContent, RedisHash},
 };
 
 use super::{
@@ -18,30 +18,7 @@ use super::{
     network::{BlockedNetwork, Entry, invalid, parsed},
     table::{Clock, MOST, Table},
 };
-use crate::{
-    live::follow::{Follower, Origin, runtime},
-    redis_hash::RedisHash,
-};
-
-/// The time of the server, a mark of what the hash is, and its fields unless the mark is ARGV[1], because to read many
-/// fields takes Redis milliseconds. If there are more than ARGV[2], their number is in the place of the fields.
-const READ: &str = "
-local fields = redis.call('HLEN', KEYS[1])
-local mark = fields .. ':' .. (redis.call('HGET', KEYS[1], '@version') or '')
-if fields > tonumber(ARGV[2]) then return {redis.call('TIME'), mark, fields} end
-if mark == ARGV[1] then return {redis.call('TIME'), mark} end
-return {redis.call('TIME'), mark, redis.call('HGETALL', KEYS[1])}";
-
-/// Removes the fields in ARGV from the second one on, each of which is followed by its value: one that was written
-/// again stays. An empty field separates them from the one to set, if there is one. ARGV[1] is the new version.
-const CHANGE: &str = "
-local at = 2
-while at < #ARGV and ARGV[at] ~= '' do
-    if redis.call('HGET', KEYS[1], ARGV[at]) == ARGV[at + 1] then redis.call('HDEL', KEYS[1], ARGV[at]) end
-    at = at + 2
-end
-if at < #ARGV then redis.call('HSET', KEYS[1], ARGV[at + 1], ARGV[at + 2]) end
-return redis.call('HSET', KEYS[1], '@version', ARGV[1])";
+use crate::live::follow::{Follower, Origin, runtime};
 
 /// The field that changes with the others.
 const VERSION: &[u8] = b"@version";
@@ -97,7 +74,7 @@ impl Blocklist {
     ///
     /// # Errors
     ///
-    /// [`MissingSetup`](ErrorKind::MissingSetup): no Tokio runtime runs here.
+    /// [`MissingSetup`](tower_ratelimit::ErrorKind::MissingSetup): no Tokio runtime runs here.
     ///
     /// # Example
     ///
@@ -120,7 +97,7 @@ impl Blocklist {
     #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
     pub async fn redis(store: &RedisStore) -> Result<Self, Error> {
         let runtime = runtime("blocklists")?;
-        let hash = RedisHash::new(store, "blocklist").timeout(PATIENCE);
+        let hash = store.hash("blocklist").timeout(PATIENCE);
         let (active, table) = Active::new(format!("the Redis hash `{}`", hash.key()));
         let active = Arc::new(active);
         let origin = InRedis { hash: hash.clone(), active: active.clone(), latest: None };
@@ -137,15 +114,14 @@ impl Blocklist {
         let now = self.active.clock.now();
         let (_, entry) = network.checked(now)?;
         let value = serde_json::to_string(&entry).map_err(|error| invalid(error.to_string()))?;
-        let mut arguments = new_version();
-        let mut others = 0;
+        let (mut removed, mut others) = (Vec::new(), 0);
         for (field, value) in fields {
             match parsed_field(&field, &value) {
                 // Perhaps written in another way.
-                Ok((same, ..)) if same == net => arguments.extend([field, value]),
+                Ok((same, ..)) if same == net => removed.push((field, value)),
                 Ok((_, entry, _)) if !entry.is_active(now) => {
-                    if arguments.len() < 2 * MOST_REMOVED {
-                        arguments.extend([field, value]);
+                    if removed.len() < MOST_REMOVED {
+                        removed.push((field, value));
                     }
                 }
                 _ => others += 1,
@@ -154,26 +130,25 @@ impl Blocklist {
         if others >= MOST {
             return Err(full());
         }
-        arguments.extend([Vec::new(), net.to_string().into_bytes(), value.into_bytes()]);
-        hash.evaluate(CHANGE, arguments).await?;
+        hash.change(&removed, &[(&net.to_string(), &value)]).await?;
         self.active.change(|table| table.insert(net, entry));
         Ok(())
     }
 
-    pub(super) async fn unblock_in(&self, hash: &RedisHash, network: IpNet) -> Result<bool, Error> {
+    pub(super) async fn unblock_in(&self, hash: &RedisHash, network: Network) -> Result<bool, Error> {
         let fields = self.fields(hash).await?;
         let now = self.active.clock.now();
-        let (mut arguments, mut was_blocked) = (new_version(), false);
+        let (mut removed, mut was_blocked) = (Vec::new(), false);
         for (field, value) in fields {
             if let Ok((same, entry, _)) = parsed_field(&field, &value)
                 && same == network
             {
                 was_blocked |= entry.is_active(now);
-                arguments.extend([field, value]);
+                removed.push((field, value));
             }
         }
-        if arguments.len() > 1 {
-            hash.evaluate(CHANGE, arguments).await?;
+        if !removed.is_empty() {
+            hash.change(&removed, &[]).await?;
         }
         self.active.change(|table| {
             table.remove(&network, now);
@@ -188,31 +163,14 @@ impl Blocklist {
     }
 }
 
-/// The first argument of a change.
-fn new_version() -> Vec<Vec<u8>> {
-    vec![format!("{:016x}", fastrand::u64(..)).into_bytes()]
-}
-
 /// The mark of `hash`, and its fields unless the mark is `known`. Sets `clock`.
 async fn read(hash: &RedisHash, clock: &Clock, known: &[u8]) -> Result<(Vec<u8>, Option<Fields>), Error> {
-    let unusable =
-        || Error::new(ErrorKind::StoreReply, "the reply to a script is not a time, a mark and a hash");
-    let arguments = [known, MOST_FIELDS.to_string().as_bytes()].map(<[u8]>::to_vec);
-    let reply = hash.evaluate(READ, &arguments[..]).await?;
-    let mut parts = from_redis_value::<Vec<Value>>(reply).map_err(|_| unusable())?.into_iter();
-    let (Some(time), Some(mark)) = (parts.next(), parts.next()) else { return Err(unusable()) };
-    let (seconds, micros): (u64, u64) = from_redis_value(time).map_err(|_| unusable())?;
-    clock.set(seconds.saturating_mul(1_000_000).saturating_add(micros));
-    let mut fields: Option<Fields> = match parts.next() {
-        Some(Value::Int(_)) => {
-            return Err(invalid(format!("there are more than {MOST_FIELDS} fields: is it a blocklist?")));
-        }
-        fields => fields.map(from_redis_value).transpose().map_err(|_| unusable())?,
-    };
+    let HashContent { time, mark, mut fields, .. } = hash.read(known, MOST_FIELDS).await?;
+    clock.set(time);
     if let Some(fields) = &mut fields {
         fields.remove(VERSION);
     }
-    Ok((from_redis_value(mark).map_err(|_| unusable())?, fields))
+    Ok((mark, fields))
 }
 
 struct InRedis {
@@ -291,7 +249,7 @@ fn parse(name: &str, content: &Content) -> Update {
 
 /// The network of a field and its entry, and what is wrong with its value: the network is then blocked without an end,
 /// because its writer wanted to block it. An error if the field is not a network.
-fn parsed_field(field: &[u8], value: &[u8]) -> Result<(IpNet, Entry, Option<String>), String> {
+fn parsed_field(field: &[u8], value: &[u8]) -> Result<(Network, Entry, Option<String>), String> {
     if field.len().max(value.len()) > MOST_BYTES {
         return Err(format!("it is longer than {MOST_BYTES} bytes: remove it with HDEL"));
     }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use tower_ratelimit::internal::IpNet;
+use tower_ratelimit::key::Network;
 
 use super::network::{BlockedNetwork, Entry};
 
@@ -15,21 +15,21 @@ pub(super) const MOST: usize = 10_000;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Table {
-    entries: HashMap<IpNet, Entry>,
+    entries: HashMap<Network, Entry>,
     /// The prefix lengths of the entries: of IPv4, and of IPv6. Few, so an address is looked up once for each.
     lengths: [BTreeSet<u8>; 2],
 }
 
 impl Table {
     /// Adds an entry in the place of the one that the network has.
-    pub(super) fn insert(&mut self, network: IpNet, entry: Entry) {
-        self.lengths[usize::from(network.addr().is_ipv6())].insert(network.prefix_len());
+    pub(super) fn insert(&mut self, network: Network, entry: Entry) {
+        self.lengths[usize::from(network.address().is_ipv6())].insert(network.prefix_len());
         self.entries.insert(network, entry);
     }
 
     /// Adds an entry, unless the one that the network has ends later.
     #[cfg(feature = "redis")]
-    pub(super) fn insert_longest(&mut self, network: IpNet, entry: Entry) {
+    pub(super) fn insert_longest(&mut self, network: Network, entry: Entry) {
         let end = |entry: &Entry| entry.until.unwrap_or(u64::MAX);
         if self.entries.get(&network).is_none_or(|other| end(other) < end(&entry)) {
             self.insert(network, entry);
@@ -37,7 +37,7 @@ impl Table {
     }
 
     /// Removes the entry of `network`. Returns whether it blocked at `now`.
-    pub(super) fn remove(&mut self, network: &IpNet, now: f64) -> bool {
+    pub(super) fn remove(&mut self, network: &Network, now: f64) -> bool {
         let removed = self.entries.remove(network);
         if removed.is_some() {
             self.find_lengths();
@@ -57,7 +57,7 @@ impl Table {
     fn find_lengths(&mut self) {
         self.lengths = Default::default();
         for network in self.entries.keys() {
-            self.lengths[usize::from(network.addr().is_ipv6())].insert(network.prefix_len());
+            self.lengths[usize::from(network.address().is_ipv6())].insert(network.prefix_len());
         }
     }
 
@@ -66,10 +66,10 @@ impl Table {
     }
 
     /// The entries whose networks contain `inner`, the widest first.
-    pub(super) fn entries_containing(&self, inner: IpNet) -> impl Iterator<Item = (IpNet, &Entry)> {
-        let lengths = self.lengths[usize::from(inner.addr().is_ipv6())].range(..=inner.prefix_len());
+    pub(super) fn entries_containing(&self, inner: Network) -> impl Iterator<Item = (Network, &Entry)> {
+        let lengths = self.lengths[usize::from(inner.address().is_ipv6())].range(..=inner.prefix_len());
         lengths.filter_map(move |length| {
-            let network = IpNet::new(inner.addr(), *length).ok()?.trunc();
+            let network = inner.widened_to(*length)?;
             Some((network, self.entries.get(&network)?))
         })
     }
@@ -96,11 +96,11 @@ impl Clock {
         Self { begin: Instant::now(), micros: AtomicU64::new(micros) }
     }
 
-    /// Sets it to `micros` since 1970.
+    /// Sets it to `time` since 1970.
     #[cfg(feature = "redis")]
-    pub(super) fn set(&self, micros: u64) {
-        let elapsed = self.begin.elapsed().as_micros() as u64;
-        self.micros.store(micros.saturating_sub(elapsed), Ordering::Relaxed);
+    pub(super) fn set(&self, time: Duration) {
+        let at_begin = time.saturating_sub(self.begin.elapsed());
+        self.micros.store(at_begin.as_micros() as u64, Ordering::Relaxed);
     }
 
     /// The time in seconds since 1970.

@@ -251,6 +251,7 @@ impl RedisStoreBuilder {
             deny_cache,
             leases: Arc::new(leases),
             identity,
+            has_hashes: Arc::default(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{borrow::Cow, io, time::Duration};
 
-use tower_ratelimit::{Key, internal::is_hidden};
+use tower_ratelimit::{Key, key::is_hidden};
 
 use crate::{
     formats::{ChargeLine, Event, Format, Line, Op},

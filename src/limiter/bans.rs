@@ -6,10 +6,16 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
 };
-use tower_ratelimit::{Decision, Error, ErrorKind, Key, Limiter, Operator, Policy, internal::Extent};
 
-/// The most bans that a list has.
-const MOST_LISTED: usize = 10_000;
+use super::operator::Operator;
+use crate::{
+    base::{Error, ErrorKind},
+    decision::{Charge, Decision},
+    key::Key,
+    policy::Policy,
+    store::{Action, BanList, list::Extent},
+};
+
 /// About how many keys with denials or bans are looked at, at most.
 const MOST_SEEN: usize = 100_000;
 /// The number of keys that are looked at concurrently.
@@ -19,43 +25,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// The pause before a key is looked at again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The keys that a policy bans.
-///
-/// # Example
-///
-/// ```
-/// use std::time::Duration;
-/// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, policy::Penalty};
-/// use tower_ratelimit_extra::explain::BanList;
-///
-/// # #[tokio::main(flavor = "current_thread")]
-/// # async fn main() -> Result<(), tower_ratelimit::Error> {
-/// let limiter = Limiter::new(MemoryStore::new());
-/// let api = Policy::new("api", Quota::per_second(10)).penalty(Penalty::manual());
-/// let mallory = Key::new("203.0.113.7");
-///
-/// limiter.operator().ban(&api, &mallory, Duration::from_secs(3_600)).await?;
-/// assert_eq!(BanList::of(&limiter, &api).await?.bans[0].0, mallory);
-/// limiter.operator().unban(&api, &mallory).await?;
-/// assert!(BanList::of(&limiter, &api).await?.bans.is_empty());
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct BanList {
-    /// Each key as it is [stored](tower_ratelimit::key#the-stored-form), and the time until its ban ends: the
-    /// longest ban first, bans of the same length in the order of their keys.
-    pub bans: Vec<(Key, Duration)>,
-    /// Whether there are no others: `false` if the store has more than 10,000 bans, more keys than are looked
-    /// at, or a value that another version or another program wrote.
-    pub is_complete: bool,
-}
-
-impl BanList {
+impl Operator {
     /// The keys that are banned under `policy` now, automatically or by hand, even if the policy is a shadow:
-    /// all of them, or the 10,000 longest bans. [`Operator::unban`](tower_ratelimit::Operator::unban) takes a
-    /// key as it is in the list.
+    /// all of them, or the 10,000 longest bans. [`unban`](Self::unban) takes a key as it is in the list.
     ///
     /// A `RedisStore` reads the names of all keys of all primaries with `SCAN`, in steps between which Redis
     /// makes decisions. The work grows with the number of keys in Redis, so do not call this for requests. It
@@ -70,29 +42,46 @@ impl BanList {
     /// * [`StoreTimeout`](ErrorKind::StoreTimeout): a step of the search took longer than the deadline of a
     ///   decision, or half a second if that is longer.
     /// * The failure of a store that does not answer for five seconds while the keys are looked at.
-    /// * Any other failure of the store. The policy's [`FailureMode`](tower_ratelimit::FailureMode) does not
-    ///   apply.
-    pub async fn of(limiter: &Limiter, policy: &Policy) -> Result<Self, Error> {
+    /// * Any other failure of the store. The policy's [`FailureMode`](crate::FailureMode) does not apply.
+    ///
+    /// # Example
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_ratelimit::{Key, Limiter, MemoryStore, Policy, Quota, policy::Penalty};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), tower_ratelimit::Error> {
+    /// let operator = Limiter::new(MemoryStore::new()).operator();
+    /// let api = Policy::new("api", Quota::per_second(10)).penalty(Penalty::manual());
+    /// let mallory = Key::new("203.0.113.7");
+    ///
+    /// operator.ban(&api, &mallory, Duration::from_secs(3_600)).await?;
+    /// assert_eq!(operator.bans(&api).await?.bans[0].0, mallory);
+    /// operator.unban(&api, &mallory).await?;
+    /// assert!(operator.bans(&api).await?.bans.is_empty());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn bans(&self, policy: &Policy) -> Result<BanList, Error> {
         let Some(counted_by) = policy.bans() else {
-            let message = format!(
+            return Err(invalid!(
                 "the policy `{}` has no penalty, so no key can be banned under it: add `.penalty(Penalty::manual())`",
                 policy.name()
-            );
-            return Err(Error::new(ErrorKind::InvalidConfig, message));
+            ));
         };
-        let operator = limiter.operator();
-        let found = operator.stored_keys(slice::from_ref(counted_by), Extent::Found(MOST_SEEN)).await?;
+        let found = self.list(slice::from_ref(counted_by), Extent::Found(MOST_SEEN)).await?;
         let (mut keys, mut bans) = (found.keys.into_iter().map(|(_, key)| key), Vec::new());
         let mut is_complete = found.is_complete;
         loop {
             let mut peeks = JoinSet::new();
             for key in keys.by_ref().take(CHUNK) {
                 // Peeks only at the ban: neither the charged units nor a shadow matter.
-                peeks.spawn(patient_peek(operator.clone(), counted_by.clone(), key));
+                peeks.spawn(patient_peek(self.clone(), counted_by.clone(), key));
             }
             let peeked = peeks.join_all().await;
             if peeked.is_empty() {
-                return Ok(Self::longest(bans, is_complete));
+                return Ok(BanList::longest(bans, is_complete));
             }
             for (key, peeked) in peeked {
                 match peeked {
@@ -104,14 +93,6 @@ impl BanList {
             }
         }
     }
-
-    /// The longest of `bans`.
-    fn longest(mut bans: Vec<(Key, Duration)>, is_complete: bool) -> Self {
-        bans.sort_unstable_by(|(one, rest), (other, others)| others.cmp(rest).then_with(|| one.cmp(other)));
-        let is_complete = is_complete && bans.len() <= MOST_LISTED;
-        bans.truncate(MOST_LISTED);
-        Self { bans, is_complete }
-    }
 }
 
 /// Peeks at `key`, again and again while the store is unavailable: a list takes seconds, and must not fail
@@ -119,7 +100,9 @@ impl BanList {
 async fn patient_peek(operator: Operator, policy: Policy, key: Key) -> (Key, Result<Decision, Error>) {
     let began = Instant::now();
     loop {
-        let peeked = operator.peek_patiently(&policy, &key).await;
+        // A deadline that it misses does not count as a failure for requests.
+        let charge = Charge::new(&policy, &key, 1).patiently();
+        let peeked = operator.decider.store.decide(Action::Peek, &[charge]).await;
         if !peeked.as_ref().is_err_and(may_pass) || began.elapsed() >= PATIENCE {
             return (key, peeked);
         }

@@ -108,7 +108,7 @@ impl RedisHash {
         let fields = match next() {
             Value::Nil => None,
             Value::Int(_) => {
-                return Err(invalid!("the Redis hash `{}` has more than {most} fields", self.key));
+                return Err(invalid!("the Redis hash `{}` has more than {most} fields: is it of another program?", self.key));
             }
             fields => Some(value(fields)?),
         };

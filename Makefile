@@ -18,15 +18,15 @@ test:
 	@.ci/timed "doc tests" cargo test $(DOCUMENTED) --doc
 
 # `make test`, with the doc tests of all features; then TLS, Sentinel, Cluster, gRPC, the programs of this workspace and of
-# the guides, nginx in front of a service, the queries of the dashboard on a Prometheus, the simulation of faults, and the
-# published packages.
+# the guides, nginx in front of a service, the queries of the dashboard on a Prometheus, the simulation of faults, and what
+# the published packages contain.
 test-all: BESIDE = $(SHARED)
 test-all: DOCUMENTED = --workspace --exclude tests --all-features
 test-all: test
 	@.ci/get-nginx
 	@.ci/get-prometheus
 	@.ci/timed "all features, net, sim, programs" .ci/cargo-test --workspace --exclude tests --all-features --tests
-	@.ci/timed "packages" .ci/package
+	@.ci/timed "packages" .ci/package list
 
 # The rest of `make test-all` in two parts, for machines that work side by side.
 test-net:
@@ -39,7 +39,7 @@ test-programs:
 	@.ci/get-nginx
 	@.ci/get-prometheus
 	@.ci/timed "sim, programs" .ci/cargo-test --workspace $(patsubst %,--exclude %,$(CRATES) tests tests-net) --all-features --tests
-	@.ci/timed "packages" .ci/package
+	@.ci/timed "packages" .ci/package list
 
 # The pages of examples in headless Chromium: which headers a script of another origin reads, and the playground. Skips with a
 # message if Chromium cannot be installed. Half a minute after the build.
@@ -92,9 +92,11 @@ test-under-load:
 test-clients:
 	@.ci/timed "clients" .ci/test-clients
 
-# The random tests of `test-long` and the simulation, with cases that no earlier run had; all tests beside a load; and clients
-# in Python.
+# The random tests of `test-long` and the simulation, with cases that no earlier run had; all tests beside a load; clients in
+# Python; the crates with each feature alone; and what is published, built from the packages.
 test-nightly: test-long test-under-load test-clients
+	ALL=yes .ci/clippy-features
+	@.ci/package
 	SIMULATION_FIRST=$(SEED) SIMULATION_SEEDS=$${SIMULATION_SEEDS:-10000} RANDOM_ROUTES=$(SEED),20000 \
 		cargo test --release -p tests -p tests-sim --test it --test sim -- --nocapture random_routes:: invariants_hold
 
@@ -124,13 +126,12 @@ lint:
 	@.ci/timed "format" cargo fmt --all --check
 	@.ci/timed "words" .ci/words
 	@.ci/timed "figures" .ci/figures
-	@.ci/timed "clippy" cargo clippy --workspace --all-features --lib --bins --examples --benches -- -D warnings
-	@.ci/timed "clippy of tests" cargo clippy --workspace --all-features --tests -- \
-		-D warnings -A clippy::unwrap_used -A clippy::print_stderr
-	@# `--tests` leaves out a target with `test = false`, even if it is named beside.
+	@# With other options for the lints, clippy would check everything again.
+	@.ci/timed "clippy" cargo clippy --workspace --all-features --all-targets -- -D warnings
+	@# `--all-targets` leaves out a target with `test = false`, even if it is named beside.
 	@.ci/timed "clippy of faults, clients" cargo clippy --workspace --all-features --test faults --test clients -- \
-		-D warnings -A clippy::unwrap_used -A clippy::print_stderr
-	@.ci/timed "clippy of each feature" .ci/clippy-features
+		-D warnings
+	@.ci/timed "clippy of some features" .ci/clippy-features
 	@.ci/timed "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps --package tower-ratelimit \
 		--package tower-ratelimit-extra --package tower-ratelimit-retry $(SHARED)
 	@.ci/timed "structure" cargo run --quiet -p structure

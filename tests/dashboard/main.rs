@@ -3,6 +3,8 @@
 //!
 //! Skipped if there is no Prometheus: `.ci/get-prometheus` gets one.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
 #[allow(dead_code, reason = "its `main` is not run here")]
 #[path = "../../examples/metrics/src/main.rs"]
 mod example;

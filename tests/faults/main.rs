@@ -4,7 +4,7 @@
 //! Arguments name the parts to run, such as `table frozen`; without any, all run. `SOAK_SECONDS` (300) and
 //! `IDENTITIES` (10,000,000) change the long ones, and `ROWS=15,16` makes only these rows of the table.
 
-#![allow(clippy::print_stdout, reason = "it is a report")]
+#![allow(clippy::print_stdout, clippy::print_stderr, clippy::unwrap_used, reason = "a report of tests")]
 
 use std::time::{Duration, Instant};
 

@@ -350,7 +350,11 @@ async fn a_list_has_at_most_ten_thousand_networks() {
     }
     pipe.query::<()>(&mut connection).unwrap();
     let list = in_redis(&store).await;
-    assert!(error(&list).contains("has more than 20000 fields: is it of another program?"), "{}", error(&list));
+    assert!(
+        error(&list).contains("has more than 20000 fields: is it of another program?"),
+        "{}",
+        error(&list)
+    );
 }
 
 /// Its key is the IPv4 address, so that is what operators see and block.

@@ -1,5 +1,7 @@
 //! The tests of `make test`: one module per concern. What other programs share with them is in the package `support`.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
 mod adaptive;
 mod admin;
 mod bad_input;

@@ -2,6 +2,8 @@
 //! The tests of this workspace's programs are in their packages: `tools`, `examples/tonic`, `examples/client_retry` and
 //! `examples/observed`.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
 mod adaptive_attacks;
 mod body;
 mod buffered_retry;

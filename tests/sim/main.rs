@@ -7,6 +7,8 @@
 //!
 //! `README.md` says what a schedule is, which faults exist, what is checked, and how to repeat a seed.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
 mod account;
 mod against_redis;
 mod asked;

@@ -1,5 +1,7 @@
 //! The simulation of `cargo run -p tools --bin overload`: what `docs/adaptive.md` says holds.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
 #[path = "../src/bin/overload/service.rs"]
 mod service;
 

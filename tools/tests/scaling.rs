@@ -1,5 +1,7 @@
 //! The formulas of docs/scaling.md agree with the simulation.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
 use std::process::Command;
 
 /// The rows of each table, as numbers.

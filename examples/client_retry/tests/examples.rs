@@ -1,5 +1,7 @@
 //! The examples, as a user runs them.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
 #[track_caller]
 fn check(program: &str, last: &str) {
     let output = std::process::Command::new(program).output().unwrap();

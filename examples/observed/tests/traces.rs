@@ -1,6 +1,8 @@
 //! What a collector receives of decisions: names, kinds, attributes with their types, parents and links, as the guide to
 //! tracing lists them.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
 mod receiver;
 
 use std::{collections::BTreeSet, future::poll_fn, pin::pin, process::Command, sync::LazyLock, task::Poll};

@@ -1,5 +1,7 @@
 //! The example, as a user runs it.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
 #[test]
 fn the_example_shows_a_denial_and_ends() {
     let output = std::process::Command::new(env!("CARGO_BIN_EXE_example-tonic")).output().unwrap();

@@ -1,6 +1,8 @@
 //! `examples/tonic/src/greeter.rs` is generated from `greeter.proto`. protox reads the file, so protoc is not
 //! needed.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
 use std::{env, fs, path::Path};
 
 /// After a change of `greeter.proto` or of tonic: `BLESS=1 cargo test -p example-tonic`.

@@ -71,22 +71,38 @@ impl RedisHash {
     }
 
     /// All fields, with `HGETALL`. Empty if there is no hash.
+    ///
+    /// # Errors
+    ///
+    /// Those of [each method](Self#errors).
     pub async fn fields(&self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Error> {
         value(self.ask("HGETALL", None::<&str>).await?)
     }
 
     /// Sets fields, with one `HSET`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [each method](Self#errors).
     pub async fn set(&self, fields: &[(&str, &str)]) -> Result<(), Error> {
         self.ask("HSET", fields).await.map(drop)
     }
 
     /// Removes fields, with `HDEL`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [each method](Self#errors).
     pub async fn remove(&self, fields: &[impl AsRef<[u8]>]) -> Result<(), Error> {
         let fields: Vec<&[u8]> = fields.iter().map(AsRef::as_ref).collect();
         self.ask("HDEL", fields).await.map(drop)
     }
 
     /// Lets the whole hash expire after `time`, with `PEXPIRE`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [each method](Self#errors).
     pub async fn expire(&self, time: Duration) -> Result<(), Error> {
         let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         self.ask("PEXPIRE", millis).await.map(drop)
@@ -108,7 +124,10 @@ impl RedisHash {
         let fields = match next() {
             Value::Nil => None,
             Value::Int(_) => {
-                return Err(invalid!("the Redis hash `{}` has more than {most} fields: is it of another program?", self.key));
+                return Err(invalid!(
+                    "the Redis hash `{}` has more than {most} fields: is it of another program?",
+                    self.key
+                ));
             }
             fields => Some(value(fields)?),
         };
@@ -118,6 +137,10 @@ impl RedisHash {
 
     /// In one step, removes each field of `removed` that still has the value beside it, sets the fields of `set`, and
     /// gives `@version` a new value.
+    ///
+    /// # Errors
+    ///
+    /// Those of [each method](Self#errors).
     pub async fn change(&self, removed: &[(Vec<u8>, Vec<u8>)], set: &[(&str, &str)]) -> Result<(), Error> {
         let version = format!("{:016x}", random());
         let count = removed.len().to_string();

@@ -1,6 +1,6 @@
 //! The commands. Each returns the text to print.
 
-use std::{cmp::Reverse, collections::BTreeSet, time::Duration};
+use std::{cmp::Reverse, time::Duration};
 
 use serde_json::{Value, json};
 use tower_ratelimit::{

@@ -1,5 +1,7 @@
 //! The command `ratelimit-admin`, as operators run it.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
 use std::{
     fs::File,
     io,

@@ -1,5 +1,7 @@
 //! The command `ratelimit-admin` with the routers of instances, as operators run it.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
 use std::{
     io,
     net::SocketAddr,

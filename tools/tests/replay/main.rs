@@ -1,5 +1,7 @@
 //! The tool `replay`, as users run it.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
 mod formats;
 mod options;
 mod random;

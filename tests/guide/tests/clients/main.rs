@@ -1,5 +1,7 @@
 //! Two of the clients of the guide `clients`, real ones: `.ci/test-clients` installs them and runs this.
 
+#![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
+
 use std::{
     env,
     process::Stdio,

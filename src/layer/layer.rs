@@ -608,7 +608,7 @@ impl RateLimitLayer {
     ///
     /// # Errors
     ///
-    /// Those of [`charges`](Self::charges), without those of costs.
+    /// As [`charges`](Self::charges), but no cost fails.
     pub async fn charges_of_one(
         &self,
         request: &Parts,

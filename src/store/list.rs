@@ -9,6 +9,7 @@ const MOST_BANS: usize = 10_000;
 
 /// How many keys a search in Redis looks at.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "a store in process looks at all its keys"))]
 pub(crate) enum Extent {
     /// The keys of a single policy, until about this number is found. Other keys are not counted.
     Found(usize),

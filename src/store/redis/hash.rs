@@ -74,7 +74,7 @@ impl RedisHash {
     ///
     /// # Errors
     ///
-    /// Those of [each method](Self#errors).
+    /// See [`RedisHash`](Self#errors).
     pub async fn fields(&self) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Error> {
         value(self.ask("HGETALL", None::<&str>).await?)
     }
@@ -83,7 +83,7 @@ impl RedisHash {
     ///
     /// # Errors
     ///
-    /// Those of [each method](Self#errors).
+    /// See [`RedisHash`](Self#errors).
     pub async fn set(&self, fields: &[(&str, &str)]) -> Result<(), Error> {
         self.ask("HSET", fields).await.map(drop)
     }
@@ -92,7 +92,7 @@ impl RedisHash {
     ///
     /// # Errors
     ///
-    /// Those of [each method](Self#errors).
+    /// See [`RedisHash`](Self#errors).
     pub async fn remove(&self, fields: &[impl AsRef<[u8]>]) -> Result<(), Error> {
         let fields: Vec<&[u8]> = fields.iter().map(AsRef::as_ref).collect();
         self.ask("HDEL", fields).await.map(drop)
@@ -102,7 +102,7 @@ impl RedisHash {
     ///
     /// # Errors
     ///
-    /// Those of [each method](Self#errors).
+    /// See [`RedisHash`](Self#errors).
     pub async fn expire(&self, time: Duration) -> Result<(), Error> {
         let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         self.ask("PEXPIRE", millis).await.map(drop)
@@ -113,7 +113,7 @@ impl RedisHash {
     ///
     /// # Errors
     ///
-    /// In addition to those of each method, [`InvalidConfig`](ErrorKind::InvalidConfig) if there are more than `most`
+    /// See [`RedisHash`](Self#errors), and [`InvalidConfig`](ErrorKind::InvalidConfig) if there are more than `most`
     /// fields. They are not read then.
     pub async fn read(&self, known: &[u8], most: usize) -> Result<HashContent, Error> {
         let reply = self.evaluate(READ, &[known, most.to_string().as_bytes()]).await?;
@@ -140,7 +140,7 @@ impl RedisHash {
     ///
     /// # Errors
     ///
-    /// Those of [each method](Self#errors).
+    /// See [`RedisHash`](Self#errors).
     pub async fn change(&self, removed: &[(Vec<u8>, Vec<u8>)], set: &[(&str, &str)]) -> Result<(), Error> {
         let version = format!("{:016x}", random());
         let count = removed.len().to_string();

@@ -307,8 +307,8 @@ impl RedisStore {
         }
     }
 
-    /// The number of instances that have announced themselves in the last 15 seconds, without this one if it has not:
-    /// Redis is asked for it. `None` if it does not answer.
+    /// The number of instances that have announced themselves in the last 15 seconds, without this one if it has not. This
+    /// queries Redis. `None` if it does not answer.
     pub async fn announced_instances(&self) -> Option<u32> {
         let permit = self.instances.as_ref()?.permit.clone().with_cost(0);
         self.ask_for_instances(Action::Peek, permit).await

@@ -108,7 +108,7 @@ impl RedisHash {
         self.ask("PEXPIRE", millis).await.map(drop)
     }
 
-    /// The fields, unless their mark is `known`: Redis does little then, also if there are many. The fields change
+    /// The fields, unless their mark is `known`: Redis does little then, even if there are many. The fields change
     /// unnoticed if their number and the field `@version` do not, so [`change`](Self::change) sets that field.
     ///
     /// # Errors

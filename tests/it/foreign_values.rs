@@ -12,7 +12,7 @@ use proptest::{
 use support::{RedisServer, current_thread, settings, size, state};
 use tower_ratelimit::{
     Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, Policy, Quota,
-    algorithm::{FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     decision::DecisionSource,
     policy::Penalty,
 };
@@ -46,7 +46,8 @@ fn policies() -> Vec<(&'static str, Policy)> {
         ("sliding-window", of(Quota::per_second(5)).algorithm(SlidingWindow::new().segments(5))),
         ("sliding-window", day().algorithm(SlidingWindow::new())),
         ("sliding-log", day().algorithm(SlidingLog::new())),
-        ("concurrency", Policy::concurrency("p", 5).failure_mode(FailureMode::Closed)),
+        // No permit is renewed while a value is looked at.
+        ("concurrency", day().algorithm(Concurrency::new())),
         ("penalty", day().penalty(Penalty::after(2, second).ban(second).up_to(60 * second))),
     ]
 }

@@ -216,7 +216,7 @@ async fn texts_name_the_options_of_the_command() {
     let rule = plain.text(&["acl"]);
     assert!(rule.starts_with("~shop:* -@all +evalsha "), "{rule}");
     assert_eq!(rule, settings().prefix("shop").connect_lazy(server.url()).unwrap().acl_rule() + "\n");
-    let hashes = plain.text(&["acl", "--live"]);
+    let hashes = Operator::new(&["--redis", &server.url(), "--prefix", "shop", "--live"]).text(&["acl"]);
     assert!(!rule.contains("+hset") && hashes.contains("+hset"), "{hashes}");
     let mut words = vec!["ACL", "SETUSER", "limiter", "on", ">secret"];
     words.extend(rule.trim().split(' '));

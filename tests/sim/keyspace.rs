@@ -112,6 +112,11 @@ impl Keyspace {
                 let entry = self.keys.get_mut(&key);
                 Ok(Reply::Int(entry.map(|entry| entry.expires = Some(end)).is_some().into()))
             }
+            "PTTL" => Ok(Reply::Int(match self.keys.get(&key).map(|entry| entry.expires) {
+                None => -2,
+                Some(None) => -1,
+                Some(Some(end)) => (end - self.now / 1_000) as i64,
+            })),
             "LLEN" => Ok(Reply::Int(self.list(&key)?.len() as i64)),
             "LINDEX" => {
                 let list = self.list(&key)?;

@@ -6,8 +6,6 @@ use std::{
     task::Poll,
 };
 
-#[cfg(feature = "metrics")]
-use crate::panics::caught;
 use tokio::{
     sync::watch,
     time::{Instant, timeout_at},
@@ -17,6 +15,8 @@ use tower_ratelimit::{Error, Policy, Quota};
 #[cfg(feature = "redis")]
 use super::shared::Shares;
 use super::source::{Bounds, Source};
+#[cfg(feature = "metrics")]
+use crate::panics::caught;
 
 pub(super) struct Follower {
     /// The policy at its full quota.

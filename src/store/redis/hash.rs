@@ -24,7 +24,8 @@ const CHANGE: &str = include_str!("../../../lua/hash/change.lua");
 /// Each method fails as a decision does: with [`StoreTimeout`](ErrorKind::StoreTimeout),
 /// [`StoreUnreachable`](ErrorKind::StoreUnreachable) and the like; with [`StoreFailed`](ErrorKind::StoreFailed) if the
 /// Redis user may not run the command, which [`acl_rule`](crate::RedisStore::acl_rule) includes once a hash was made;
-/// or with [`StoreReply`](ErrorKind::StoreReply) if the key holds no hash.
+/// with [`ForeignValue`](ErrorKind::ForeignValue) if the key holds another type; or with
+/// [`StoreReply`](ErrorKind::StoreReply) if a reply cannot be read.
 ///
 /// # Example
 ///
@@ -79,21 +80,27 @@ impl RedisHash {
         value(self.ask("HGETALL", None::<&str>).await?)
     }
 
-    /// Sets fields, with one `HSET`.
+    /// Sets fields, with one `HSET`. Without any, it sends nothing.
     ///
     /// # Errors
     ///
     /// See [`RedisHash`](Self#errors).
     pub async fn set(&self, fields: &[(&str, &str)]) -> Result<(), Error> {
+        if fields.is_empty() {
+            return Ok(());
+        }
         self.ask("HSET", fields).await.map(drop)
     }
 
-    /// Removes fields, with `HDEL`.
+    /// Removes fields, with `HDEL`. Without any, it sends nothing.
     ///
     /// # Errors
     ///
     /// See [`RedisHash`](Self#errors).
     pub async fn remove(&self, fields: &[impl AsRef<[u8]>]) -> Result<(), Error> {
+        if fields.is_empty() {
+            return Ok(());
+        }
         let fields: Vec<&[u8]> = fields.iter().map(AsRef::as_ref).collect();
         self.ask("HDEL", fields).await.map(drop)
     }

@@ -72,17 +72,12 @@ async fn a_connection_is_checked_only_after_a_silence_and_then_once() {
     assert_eq!(pings(), before);
     let store = settings().check_idle_after(Duration::ZERO).connect(&server.url()).await.unwrap();
     let limiter = Limiter::new(store);
-    let (before, connections) = (pings(), connections(&server));
+    let (before, connections) = (pings(), server.connections());
     for _ in 0..20 {
         limiter.check(&closed(), &Key::new("all"), 1).await.unwrap();
     }
     assert_eq!(pings(), before + 20);
-    assert_eq!(connections, self::connections(&server), "those that answer are kept");
-}
-
-fn connections(server: &RedisServer) -> usize {
-    let clients: String = server.command(&["CLIENT", "LIST", "TYPE", "normal"]);
-    clients.lines().count()
+    assert_eq!(connections, server.connections(), "those that answer are kept");
 }
 
 /// With a single decision under way, each attempt to connect counts as a call without an answer.

@@ -173,6 +173,12 @@ impl RedisServer {
         command.arg(&words[1..]).query(&mut self.connection()).unwrap()
     }
 
+    /// The number of connections that stores have opened. One of [`command`](Self::command) is listed for a moment after
+    /// it was closed, and so a count of all connections is not of these.
+    pub fn connections(&self) -> usize {
+        self.command::<String>(&["CLIENT", "LIST"]).matches("name=tower-ratelimit").count()
+    }
+
     /// Stores `value` under `key`.
     pub fn set(&self, key: &str, value: &[u8]) {
         redis::cmd("SET").arg(key).arg(value).exec(&mut self.connection()).unwrap();

@@ -20,13 +20,18 @@ pub struct Mode {
 }
 
 impl Mode {
+    /// All of them; without TLS if the server was built without it.
     pub async fn all() -> Vec<Self> {
         let server = RedisServer::start();
         let proxy = Proxy::to(server.port()).await;
         let urls = Servers::from(proxy.url());
         let one =
             Self { name: "one server", proxies: vec![proxy], urls, authority: None, _servers: vec![server] };
-        vec![one, Self::tls().await, Self::sentinel().await, Self::cluster().await]
+        let mut modes = vec![one, Self::sentinel().await, Self::cluster().await];
+        if RedisServer::has_tls() {
+            modes.insert(1, Self::tls().await);
+        }
+        modes
     }
 
     async fn tls() -> Self {

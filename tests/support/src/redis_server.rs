@@ -98,18 +98,21 @@ impl RedisServer {
         let arguments = arguments.iter().map(|&argument| argument.to_owned()).collect();
         let mut server =
             Self { port: 0, arguments, process: None, sentinel: sentinel.map(ToOwned::to_owned), wrapper };
-        for _ in 0..100 {
+        // Another process may have taken the port in the meantime.
+        for _ in 0..5 {
             server.process = None;
-            server.port = free_port();
-            if !suits(server.port) {
-                continue;
-            }
-            // Another process may have taken the port in the meantime.
+            server.port = (0..100).map(|_| free_port()).find(|&port| suits(port)).unwrap();
             if server.try_restart() {
                 return server;
             }
         }
         panic!("redis-server does not start with {:?}", server.arguments);
+    }
+
+    /// Whether the server was built with TLS: otherwise it does not know the setting, and says so.
+    pub fn has_tls() -> bool {
+        let output = Command::new("redis-server").args(["--port", "0", "--tls-port", "0"]).output().unwrap();
+        !String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).contains("tls-port")
     }
 
     /// Gives the user `name` the permissions of `rule`. Returns the URL for a store with this user.

@@ -20,16 +20,20 @@ pub struct Mode {
 }
 
 impl Mode {
-    /// All of them; without TLS if the server was built without it.
+    /// All that the server has: Redis 6.2 is usually built without TLS, and its nodes cannot change their announced port.
     pub async fn all() -> Vec<Self> {
         let server = RedisServer::start();
         let proxy = Proxy::to(server.port()).await;
         let urls = Servers::from(proxy.url());
         let one =
             Self { name: "one server", proxies: vec![proxy], urls, authority: None, _servers: vec![server] };
-        let mut modes = vec![one, Self::sentinel().await, Self::cluster().await];
+        let mut modes = vec![one];
         if RedisServer::has_tls() {
-            modes.insert(1, Self::tls().await);
+            modes.push(Self::tls().await);
+        }
+        modes.push(Self::sentinel().await);
+        if RedisServer::version() >= 7 {
+            modes.push(Self::cluster().await);
         }
         modes
     }

@@ -109,6 +109,13 @@ impl RedisServer {
         panic!("redis-server does not start with {:?}", server.arguments);
     }
 
+    /// The major version, such as 7.
+    pub fn version() -> u64 {
+        let output = Command::new("redis-server").arg("--version").output().unwrap().stdout;
+        let text = String::from_utf8(output).unwrap();
+        text.split("v=").nth(1).and_then(|rest| rest.split('.').next()?.parse().ok()).expect(&text)
+    }
+
     /// Whether the server was built with TLS: otherwise it does not know the setting, and says so.
     pub fn has_tls() -> bool {
         let output = Command::new("redis-server").args(["--port", "0", "--tls-port", "0"]).output().unwrap();

@@ -116,10 +116,10 @@ impl RedisServer {
         text.split("v=").nth(1).and_then(|rest| rest.split('.').next()?.parse().ok()).expect(&text)
     }
 
-    /// Whether the server was built with TLS: otherwise it does not know the setting, and says so.
+    /// Whether the server was built with TLS: if so, it looks for its certificate first.
     pub fn has_tls() -> bool {
-        let output = Command::new("redis-server").args(["--port", "0", "--tls-port", "0"]).output().unwrap();
-        !String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).contains("tls-port")
+        let output = Command::new("redis-server").args(["--port", "0", "--tls-port", "1"]).output().unwrap();
+        String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).contains("tls-cert-file")
     }
 
     /// Gives the user `name` the permissions of `rule`. Returns the URL for a store with this user.

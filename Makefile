@@ -1,44 +1,51 @@
 # `make test` installs Redis if necessary and runs the fast tests. A change must also pass `make lint` and `make test-all`.
 
-.PHONY: test test-all test-alerts test-browser test-clients test-faults test-long test-net test-nightly test-oldest test-programs test-servers test-simulation test-under-load fuzz lint lint-words bench bench-instructions bench-peers request-path
+.PHONY: get-servers test test-all test-alerts test-browser test-clients test-faults test-long test-net test-nightly test-oldest test-programs test-quick test-servers test-simulation test-under-load fuzz lint lint-words bench bench-instructions bench-peers request-path
 SHELL := bash
-# Gives dependencies the same features in each command, so that they are compiled once: see the package's manifest.
+# Gives dependencies the same features in each command of `make lint`, so that they are checked once: see the package's
+# manifest.
 SHARED := --package tests-features --features tests-features/direct
-CRATES := tower-ratelimit tower-ratelimit-extra tower-ratelimit-retry
-# What the doc tests are built with.
-DOCUMENTED = --package tower-ratelimit --package tower-ratelimit-extra --package tests
+CRATES := tower-ratelimit tower-ratelimit-operate tower-ratelimit-gateway tower-ratelimit-extra tower-ratelimit-retry
+PACKAGES := $(CRATES:%=--package %)
+# What `make test` runs: the unit tests, and each program of tests that needs no more than one Redis server.
+TESTED = $(PACKAGES) $(patsubst %,--package %,tests tests-operate tests-gateway tests-extra) \
+	--lib --test memory --test it --test operate --test gateway --test extra
+DOCUMENTED = $(PACKAGES) --package tests
 # Of `test-long` and `test-nightly`. Each run has another one, which it prints: `make test-long SEED=7` repeats it.
 SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 
-# The crate, its docs, and what needs no more than one Redis server.
+# The crates, their docs, and what needs no more than one Redis server.
 test:
 	@.ci/get-redis
-	@.ci/timed "unit tests, it" .ci/cargo-test --package tower-ratelimit --package tower-ratelimit-extra --package tests \
-		$(BESIDE) --lib --test it
+	@.ci/timed "tests" .ci/cargo-test $(TESTED)
 	@.ci/timed "doc tests" cargo test $(DOCUMENTED) --doc
 
-# `make test`, with the doc tests of all features; then TLS, Sentinel, Cluster, gRPC, the programs of this workspace and of
-# the guides, nginx in front of a service, the queries of the dashboard on a Prometheus, the simulation of faults, and what
-# the published packages contain.
-test-all: BESIDE = $(SHARED)
-test-all: DOCUMENTED = --workspace --exclude tests --all-features
-test-all: test
+# `make test` with all features and with the rest of the workspace, in one build; and what the published packages contain. The
+# rest is TLS, Sentinel, Cluster, gRPC, the programs of this workspace and of the guides, nginx in front of a service, the
+# queries of the dashboard on a Prometheus, and the simulation of faults.
+test-all: TESTED = --workspace --all-features --tests
+test-all: DOCUMENTED = --workspace --all-features
+test-all: get-servers test
+	@.ci/timed "packages" .ci/package list
+
+get-servers:
+	@.ci/get-redis
 	@.ci/get-nginx
 	@.ci/get-prometheus
-	@.ci/timed "all features, net, sim, programs" .ci/cargo-test --workspace --exclude tests --all-features --tests
-	@.ci/timed "packages" .ci/package list
+
+# The tests of contributors without a server: what needs none. Seconds after an edit.
+test-quick:
+	cargo test --package tower-ratelimit --package tests --lib --test memory
 
 # The rest of `make test-all` in two parts, for machines that work side by side.
 test-net:
 	@.ci/get-redis
-	@.ci/timed "all features, net" .ci/cargo-test $(CRATES:%=--package %) --package tests-net --all-features --lib --test net
-	@.ci/timed "doc tests, all features" cargo test $(CRATES:%=--package %) --package tests-net --all-features --doc
+	@.ci/timed "all features, net" .ci/cargo-test $(PACKAGES) --package tests-net --all-features --lib --test net
+	@.ci/timed "doc tests, all features" cargo test $(PACKAGES) --package tests-net --all-features --doc
 
-test-programs:
-	@.ci/get-redis
-	@.ci/get-nginx
-	@.ci/get-prometheus
-	@.ci/timed "sim, programs" .ci/cargo-test --workspace $(patsubst %,--exclude %,$(CRATES) tests tests-net) --all-features --tests
+test-programs: get-servers
+	@.ci/timed "sim, programs" .ci/cargo-test --workspace \
+		$(patsubst %,--exclude %,$(CRATES) tests tests-operate tests-gateway tests-extra tests-net) --all-features --tests
 	@.ci/timed "packages" .ci/package list
 
 # The pages of examples in headless Chromium: which headers a script of another origin reads, and the playground. Skips with a
@@ -57,9 +64,10 @@ test-long:
 	PROPTEST_RNG_SEED=$(SEED) REFUND_CASES=$${REFUND_CASES:-20000} HOSTILE_CASES=$${HOSTILE_CASES:-20000} \
 	DIFFERENTIAL_STEPS=$${DIFFERENTIAL_STEPS:-300000} LEASES_CASES=$${LEASES_CASES:-400} LIVE_STEPS=$${LIVE_STEPS:-2000} \
 	SETTLED_TOKENS=$${SETTLED_TOKENS:-10000} THOROUGH=yes \
-	cargo test --release --package tests --package tests-net --test it --test net -- --nocapture \
-		cluster:: concurrency_policy:: differential:: each_store:: foreign_values:: hostile:: leases:: live_policies:: \
-		refunds:: settlement_tokens:: sliding_window:: store_failure:: twin_test:: under_load::
+	cargo test --release $(patsubst %,--package %,tests tests-operate tests-extra tests-net) \
+		--test it --test operate --test extra --test net -- --nocapture \
+		cluster:: concurrency_policy:: differential:: each_store:: explanations:: foreign_values:: hostile:: leases:: \
+		live_policies:: refunds:: settlement_tokens:: sliding_window:: store_failure:: twin_test:: under_load::
 	if command -v valgrind >/dev/null; then \
 		FOREIGN_INSTRUCTIONS=yes cargo test --package tests --test it -- --nocapture times_the_instructions; fi
 
@@ -82,10 +90,7 @@ test-simulation:
 # Runs all tests RUNS times (5) beside BUSY busy processes (one for each processor), and lists those that failed in a run: a
 # test that depends on how fast the machine is, or a fault of the crate that shows rarely. BUSY=0 runs them without a load, and
 # `.ci/test-under-load --package tests --test it -- leases::` some of them. About ten minutes for each run on two cores.
-test-under-load:
-	@.ci/get-redis
-	@.ci/get-nginx
-	@.ci/get-prometheus
+test-under-load: get-servers
 	@.ci/timed "tests under load" .ci/test-under-load --workspace --all-features --tests
 
 # Clients in Python against a limit, as the guide `clients` describes them.
@@ -98,7 +103,7 @@ test-nightly: test-long test-under-load test-clients
 	ALL=yes .ci/clippy-features
 	@.ci/package
 	SIMULATION_FIRST=$(SEED) SIMULATION_SEEDS=$${SIMULATION_SEEDS:-10000} RANDOM_ROUTES=$(SEED),20000 \
-		cargo test --release -p tests -p tests-sim --test it --test sim -- --nocapture random_routes:: invariants_hold
+		cargo test --release -p tests -p tests-sim --test memory --test sim -- --nocapture random_routes:: invariants_hold
 
 # `make test-all` on Redis 6.2, the oldest supported version. Needs python3, a C compiler and make to build it. This build
 # has no TLS.
@@ -132,8 +137,7 @@ lint:
 	@.ci/timed "clippy of faults, clients" cargo clippy --workspace --all-features --test faults --test clients -- \
 		-D warnings
 	@.ci/timed "clippy of some features" .ci/clippy-features
-	@.ci/timed "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps --package tower-ratelimit \
-		--package tower-ratelimit-extra --package tower-ratelimit-retry $(SHARED)
+	@.ci/timed "docs" env RUSTDOCFLAGS="-D warnings" cargo doc --all-features --no-deps $(PACKAGES) $(SHARED)
 	@.ci/timed "structure" cargo run --quiet -p structure
 	@.ci/timed "alerts" env GET_PROMETHEUS=no .ci/test-alerts
 	@.ci/timed "rust-version" .ci/msrv

@@ -63,9 +63,10 @@
 //! | What if the store is unavailable? [`FailureMode`] | count in this process, admit, or reject with 503 | | [`policy`] |
 //! | What does the client see? [`ResponseMapper`](response::ResponseMapper), [`RateLimitHeaders`] | [`ProblemDetails`](response::ProblemDetails), [`GrpcStatus`](response::GrpcStatus), IETF and legacy headers | a closure | [`response`] |
 //!
-//! The crate `tower-ratelimit-extra` has what fewer services need: policies in configuration files, policies
-//! that change while the service runs, quotas that follow the load, cached lookups, a router for operators,
-//! and tests of custom algorithms.
+//! Crates beside this one have what fewer services need. `tower-ratelimit-operate`: policies in configuration files and
+//! policies that change while the service runs, networks that operators block, a router for operators.
+//! `tower-ratelimit-gateway`: limits that read the body, and prices of language models. `tower-ratelimit-extra`: quotas
+//! that follow the load, cached lookups, tests of custom algorithms.
 //!
 //! For requests that are not HTTP, use [`KeyedRateLimitLayer`](keyed::KeyedRateLimitLayer). To decide without
 //! a layer, use [`Limiter`]. Clients retry with the crate `tower-ratelimit-retry`, in the folder `retry` of
@@ -115,7 +116,7 @@
 //! | `redis` | [`RedisStore`] on one server, and its [`ProbeReport`](store::ProbeReport) | yes |
 //! | `settlement-tokens` | a reservation as a sealed text that [another process settles](settlement) | no |
 //! | `sentinel` | [`RedisStore`] on the primary of Redis Sentinel: [`Servers::sentinel`](store::Servers::sentinel) | no |
-//! | `serde` | [`Quota`], [`FailureMode`], [`QuotaUnit`](policy::QuotaUnit) and [`Enforcement`](policy::Enforcement) are read from configuration files; whole policies with `tower-ratelimit-extra` | no |
+//! | `serde` | [`Quota`], [`FailureMode`], [`QuotaUnit`](policy::QuotaUnit) and [`Enforcement`](policy::Enforcement) are read from configuration files; whole policies with `tower-ratelimit-operate` | no |
 //! | `tls-rustls` | [`RedisStore`] on `rediss://` URLs, with rustls and ring | no |
 //! | `tls-rustls-no-provider` | the same, with the crypto provider that your program installs | no |
 //! | `tonic` | gRPC rejections carry `RetryInfo` and `QuotaFailure`; [`Rejection`] becomes a `tonic::Status`; [`PeerIp`] reads tonic's connect info | no |

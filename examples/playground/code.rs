@@ -79,7 +79,7 @@ impl Limit {
         }
     }
 
-    /// A file for `LivePolicies` of `tower-ratelimit-extra`. Each table is also a `PolicyConfig`.
+    /// A file for `LivePolicies` of `tower-ratelimit-operate`. Each table is also a `PolicyConfig`.
     pub(crate) fn toml(&self) -> Result<String, tower_ratelimit::Error> {
         let period = format!("{}s", self.period.length().as_secs());
         let algorithm = match self.algorithm {

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! and open the page that it prints. The setup is in the page's address, so you can share it. The page also shows the
-//! setup as Rust code and as TOML for `tower-ratelimit-extra`.
+//! setup as Rust code and as TOML for `tower-ratelimit-operate`.
 //!
 //! Each verdict on the page is the response to a request that this process sends through a `RateLimitLayer`. In
 //! simulated time, the store has a `ManualClock`, so a month takes seconds. `/api/run?SETUP` returns the same

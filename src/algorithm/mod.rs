@@ -31,7 +31,7 @@
 //! any more.
 //!
 //! If you know the algorithm as a Redis recipe, see [`recipes`]. To see what a policy would have denied, run
-//! `cargo run -p tools --bin replay` in the repository over an access log.
+//! `cargo run -p replay` in the repository over an access log.
 //!
 //! # Rules of all algorithms
 //!

@@ -313,7 +313,7 @@ pub trait KeyExtractor: Send + Sync + 'static {
     /// * If `extract` returns identities as the client sends them: `Answer::ready(Ok(vec![named.clone()]))`.
     /// * If it changes them: the changed one. `Key::identity` gives the text of `named`.
     /// * If it looks them up: a pending answer. `any_of` does not wait for it and fails. The router for
-    ///   operators of the crate `tower-ratelimit-extra` waits.
+    ///   operators of the crate `tower-ratelimit-operate` waits.
     /// * If it calls another extractor and returns its keys: call `keys_of` of that extractor.
     ///
     /// Defaults to an error, so `any_of` fails when the service starts. A default that returned `named` would

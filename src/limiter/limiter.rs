@@ -176,7 +176,7 @@ impl Limiter {
     /// Records from now on which keys are denied, by all limiters and layers on this store in this process, and
     /// returns the log. Every call returns the same one.
     ///
-    /// The log is for operators: the router of `tower-ratelimit-extra` shows it. Each denial counts that is a
+    /// The log is for operators: the router of `tower-ratelimit-operate` shows it. Each denial counts that is a
     /// decision, of layers, handlers and jobs, even if enforcement only reports, and of
     /// [shadows](Policy::shadow). Peeks do not count. Requests that are rejected without a decision, such as
     /// requests of clients on a [blocklist](crate::RateLimitLayer::block_if), are not in it.

@@ -16,7 +16,7 @@ use crate::{
 
 /// The calls for operators, from [`Limiter::operator`](crate::Limiter::operator): unlock, reset, refund, ban or
 /// unban a key, list keys and bans. Cloning is cheap. To see the state of a key, use the feature `explain` of
-/// the crate `tower-ratelimit-extra`.
+/// the crate `tower-ratelimit-operate`.
 ///
 /// # Example
 ///

@@ -15,7 +15,7 @@
 //! | `ratelimit_leased_units` | gauge | | units on lease that are not spent, as of the last 100 ms |
 //! | `ratelimit_open_breakers` | gauge | | circuit breakers that are open |
 //! | `ratelimit_enforcement_switches` | gauge | `position` | [switches](crate::policy::EnforcementSwitch) of this process |
-//! | `ratelimit_failed_policy_sources` | gauge | | files and hashes of live policies and live prices, of the crate `tower-ratelimit-extra`, whose latest content is not applied |
+//! | `ratelimit_failed_policy_sources` | gauge | | files and hashes of live policies and live prices, of the crate `tower-ratelimit-operate`, whose latest content is not applied |
 //! | `ratelimit_memory_keys` | gauge | | keys in all [`MemoryStore`](crate::MemoryStore)s |
 //! | `ratelimit_instances` | gauge | | the instances that share the limits, as [last seen](crate::RedisStore::instances) |
 //! | `ratelimit_adaptive_share` | gauge | `policy` | the share of its full quota that an adaptive policy of the crate `tower-ratelimit-extra` applies, from its floor to 1 |

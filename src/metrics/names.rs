@@ -29,8 +29,8 @@ const GAUGE: Describe =
 const HISTOGRAM: Describe =
     |recorder, name, unit, text| recorder.describe_histogram(name.into(), Some(unit), text.into());
 
-/// Declares the name of each metric, and how a recorder describes it. The crate `tower-ratelimit-extra` records
-/// the metrics without a constant.
+/// Declares the name of each metric, and how a recorder describes it. The crates `tower-ratelimit-operate`
+/// and `tower-ratelimit-extra` record the metrics without a constant.
 macro_rules! names {
     ($($constant:tt = $name:literal, $describe:ident, $unit:ident, $text:literal;)+) => {
         $(pub(super) const $constant: &str = $name;)+

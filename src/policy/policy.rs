@@ -28,7 +28,7 @@ use crate::{
 ///
 /// Clients see the name in the `RateLimit` headers, operators in Redis keys and logs. Two policies with the
 /// same name and algorithm share their counts on one store, even if their quotas differ. Cloning is cheap. To
-/// read policies from a configuration file, use `config` of the crate `tower-ratelimit-extra`.
+/// read policies from a configuration file, use `config` of the crate `tower-ratelimit-operate`.
 ///
 /// `Display` writes the settings, except the name, the algorithm's options and the numbers of a penalty:
 /// `5/min, gcra, failure mode local`.

@@ -263,7 +263,7 @@ impl PolicySource {
     }
 
     /// The latest policy of a channel, for policies that change while the service runs. For policies from a
-    /// file or from Redis, see `LivePolicies` of the crate `tower-ratelimit-extra`.
+    /// file or from Redis, see `LivePolicies` of the crate `tower-ratelimit-operate`.
     ///
     /// A request reads the channel once, without waiting and without an allocation. Keep the name and the
     /// algorithm when you change a policy, and [the counts are

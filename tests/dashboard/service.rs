@@ -18,10 +18,8 @@ use tower_ratelimit::{
     algorithm::{FixedWindow, LeakyBucket},
     policy::{Enforcement, EnforcementSwitch, Penalty},
 };
-use tower_ratelimit_extra::{
-    adaptive::{Adaptive, AdaptivePolicy},
-    live::LivePolicies,
-};
+use tower_ratelimit_extra::adaptive::{Adaptive, AdaptivePolicy};
+use tower_ratelimit_operate::live::LivePolicies;
 
 use crate::example;
 

@@ -17,7 +17,7 @@ use tower_ratelimit::{
     policy::Penalty,
     store::ManualClock,
 };
-use tower_ratelimit_extra::explain::Explanation;
+use tower_ratelimit_operate::explain::Explanation;
 
 use crate::stores::on_a_clock;
 

@@ -15,7 +15,6 @@ use tower_ratelimit::{
     policy::Penalty,
     store::{RedisStoreBuilder, Store as _},
 };
-use tower_ratelimit_extra::explain::Explanation;
 
 /// Longer than a decision takes on a busy machine, and short enough to count those that fail.
 const DEADLINE: Duration = Duration::from_secs(2);
@@ -69,7 +68,7 @@ const METHODS: &[(&str, fn(Subject) -> Kept)] = &[
     }),
     ("unban", |on| kept(async move { on.limiter.operator().unban(&on.banning, &key()).await })),
     ("bans", |on| kept(async move { on.limiter.operator().bans(&on.banning).await })),
-    ("explain", |on| kept(async move { Explanation::of(&on.limiter, &on.policy, &key(), 1).await })),
+    ("owed", |on| kept(async move { on.limiter.operator().owed(&on.policy.max_debt(5), &key()).await })),
     ("drain", |on| kept(async move { on.limiter.drain(DEADLINE).await })),
     ("probe", |on| kept(async move { on.store.probe().await })),
     ("probe_policy", |on| kept(async move { on.store.probe_policy(&on.policy).await })),

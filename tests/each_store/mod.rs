@@ -3,7 +3,6 @@
 
 mod all_or_nothing;
 mod debits;
-mod explanations;
 pub(crate) mod kept_futures;
 pub(crate) mod penalties;
 mod shadow;

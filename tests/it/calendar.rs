@@ -14,7 +14,6 @@ use tower_ratelimit::{
     },
     store::ManualClock,
 };
-use tower_ratelimit_extra::config::PolicyConfig;
 
 const WEEKDAYS: [Weekday; 7] = [
     Weekday::Monday,
@@ -421,33 +420,5 @@ async fn headers_have_a_nominal_window_and_the_true_time_to_its_end() {
         let denied = ask().await;
         assert_eq!(denied.status(), 429);
         assert_eq!(denied.headers()["retry-after"], (left * 86_400).to_string());
-    }
-}
-
-#[test]
-fn a_file_has_calendar_periods() {
-    let read = |text: &str| serde_json::from_str::<PolicyConfig>(text).map(|PolicyConfig(policy)| policy);
-    let month = read(r#"{ "name": "plan", "quota": "100000/month" }"#).unwrap();
-    assert_eq!(month, Policy::new("plan", Quota::per_month(100_000)));
-    let table = r#"{ "limit": 100000, "per": "month", "from_day": 15, "zone": "Europe/Berlin" }"#;
-    let berlin = read(&format!(r#"{{ "name": "plan", "quota": {table} }}"#)).unwrap();
-    let windows = FixedWindow::aligned().from_day(15).time_zone("Europe/Berlin");
-    assert_eq!(berlin, Policy::new("plan", Quota::per_month(100_000)).algorithm(windows));
-    let week = r#"{ "limit": 5, "per": "week", "from_weekday": "sunday", "utc_offset": "-05:00" }"#;
-    let week = read(&format!(r#"{{ "name": "plan", "quota": {week} }}"#)).unwrap();
-    let windows =
-        FixedWindow::aligned().utc_offset_west(Duration::from_secs(5 * 3_600)).from_weekday(Weekday::Sunday);
-    assert_eq!(week, Policy::new("plan", Quota::per_week(5)).algorithm(windows));
-    for (quota, part) in [
-        (r#"{ "limit": 5, "per": "month", "from_day": 32 }"#, "from 1 to 31"),
-        (r#"{ "limit": 5, "per": "month", "zone": "Mars" }"#, "unknown time zone `Mars`"),
-        (r#"{ "limit": 5, "per": "7h" }"#, "cannot be aligned"),
-        (r#"{ "limit": 5, "per": "week", "from_weekday": "someday" }"#, "unknown weekday `someday`"),
-        (r#"{ "limit": 5 }"#, "missing field `per`"),
-        (r#"{ "limit": 5, "per": "month", "day": 3 }"#, "unknown field `day`"),
-        (r#"{ "limit": 5, "per": "month" }, "algorithm": "gcra""#, "leave out `algorithm`"),
-    ] {
-        let error = read(&format!(r#"{{ "name": "plan", "quota": {quota} }}"#)).unwrap_err().to_string();
-        assert!(error.contains(part), "{quota}: {error}");
     }
 }

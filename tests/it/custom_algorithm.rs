@@ -2,7 +2,7 @@
 
 #[path = "../../examples/custom_algorithm.rs"]
 #[allow(dead_code, reason = "`main` of the example")]
-pub(crate) mod example;
+mod example;
 
 use std::time::Duration;
 

@@ -22,8 +22,6 @@ use tower_ratelimit::{
     Error, ErrorKind, FailureMode, Key, Limiter, Policy, Quota, RedisStore, Reservation,
     algorithm::FixedWindow, policy::Penalty, store::Store,
 };
-use tower_ratelimit_extra::explain::Explanation;
-use tower_ratelimit_extra::lookup::Lookup;
 
 fn closed(name: &str) -> Policy {
     Policy::new(name, Quota::per_day(1_000_000)).failure_mode(FailureMode::Closed)
@@ -368,19 +366,6 @@ fn leases_of_a_runtime_that_is_driven_are_returned_independently_of_others() {
     assert!(driven.block_on(eventually(returned)), "{:?}", store.lease_status());
 }
 
-#[test]
-fn a_lookup_of_a_runtime_that_is_not_driven_delays_none_of_another() {
-    let lookup = Lookup::new(|key: String| async move {
-        yield_now().await;
-        Ok::<_, std::convert::Infallible>(key.len())
-    });
-    let (idle, driven) = (current_thread(), current_thread());
-    let stuck = leave(&idle, [lookup.get("key")], 0);
-    assert_eq!(stuck.len(), 1);
-    let found = driven.block_on(async { tokio::time::timeout(PATIENT, lookup.get("key")).await });
-    assert_eq!(found.expect("it waits for the other runtime").unwrap(), 3);
-}
-
 #[tokio::test(start_paused = true)]
 async fn under_a_paused_clock_connecting_says_what_to_do() {
     let server = RedisServer::start();
@@ -425,7 +410,7 @@ fn without_a_runtime_each_method_returns_an_error() {
         ("settle", outside(Reservation::new(&limiter, &charged).settle(2))),
         ("reset", outside!(|on| on.0.operator().reset(&on.2, &Key::new("a")))),
         ("bans", outside!(|on| on.0.operator().bans(&on.3))),
-        ("explain", outside!(|on| Explanation::of(&on.0, &on.2, &Key::new("a"), 1))),
+        ("owed", outside!(|on| on.0.operator().owed(&on.2.max_debt(5), &Key::new("a")))),
         ("drain", outside!(|on| on.0.drain(PATIENT))),
         ("probe", outside!(|on| on.1.probe())),
         ("probe_policy", outside!(|on| on.1.probe_policy(&on.2))),

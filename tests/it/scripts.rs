@@ -9,8 +9,6 @@ use tower_ratelimit::{
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     settlement::SettlementSecret,
 };
-use tower_ratelimit_extra::adaptive::Adaptive;
-use tower_ratelimit_extra::live::{BlockedNetwork, Blocklist, LivePolicies};
 
 const ARITHMETIC: &str = include_str!("../../lua/include/muldiv.lua");
 
@@ -439,39 +437,12 @@ async fn the_printed_acl_rule_is_sufficient_and_each_of_its_commands_is_needed()
             }
             limiter.operator().reset(&policy, &key).await?;
         }
-        let live = LivePolicies::redis(&store, []).await?;
-        if let Some(error) = live.last_error() {
-            return Err(error);
-        }
-        // The first one has ended when the second one is blocked.
-        let blocklist = Blocklist::redis(&store).await?;
-        if let Some(error) = blocklist.last_error() {
-            return Err(error);
-        }
-        let short = BlockedNetwork::new("192.0.2.0/24").blocked_for(Duration::from_secs(1));
-        blocklist.block(short).await?;
-        let ended = async || blocklist.networks().is_empty();
-        assert!(within(Duration::from_secs(9), ended).await);
-        blocklist.block(BlockedNetwork::new("203.0.113.0/24")).await?;
-        blocklist.unblock("203.0.113.0/24").await?;
-        // An instance of an adaptive policy publishes its share, and removes it when it stops.
-        let adaptive = Adaptive::new(Policy::new("p", Quota::per_minute(3)))
-            .every(Duration::from_millis(10))
-            .follow(|| 0.5)
-            .shared(&store)
-            .start()?;
-        let published = async |count: u64| {
-            let is_there = async || server.command::<u64>(&["EXISTS", "a*b:adaptive:p:gcra"]) == count;
-            match within(Duration::from_secs(3), is_there).await {
-                true => Ok(()),
-                false => {
-                    Err(Error::new(ErrorKind::StoreFailed, "the share is not published, or not removed"))
-                }
-            }
-        };
-        published(1).await?;
-        drop(adaptive);
-        published(0).await?;
+        let hash = store.hash("any");
+        hash.set(&[("a", "1"), ("b", "2")]).await?;
+        hash.change(&[(b"a".to_vec(), b"1".to_vec())], &[("c", "3")]).await?;
+        hash.remove(&["b"]).await?;
+        hash.expire(Duration::from_secs(60)).await?;
+        assert_eq!((hash.fields().await?.len(), hash.read(b"", 9).await?.fields.map(|all| all.len())), (2, Some(2)));
         // Permits are renewed and released.
         let short = Policy::new("short", Quota::new(2, Duration::from_secs(3)))
             .algorithm(Concurrency::new())

@@ -21,7 +21,6 @@ use tower_ratelimit::{
     policy::Penalty,
     store::ManualClock,
 };
-use tower_ratelimit_extra::explain::Explanation;
 
 use Step::{Ban, Charge, Debit, Raise, Refund, Wait};
 
@@ -172,10 +171,10 @@ async fn answers(server: &RedisServer, policy: &Policy, time: Duration) -> Vec<S
     let mut lines = Vec::new();
     for after in [0, 1, 5, 30, 61, 3_700] {
         clock.set(time + after * SECOND);
-        lines.push(match Explanation::of(&limiter, policy, &key(), 4).await {
-            Ok(explanation) => {
-                let owed = explanation.charges()[0].owed();
-                format!("after {after} s: {}, {owed} owed", text(Ok(explanation.decision())))
+        lines.push(match limiter.peek(policy, &key(), 4).await {
+            Ok(decision) => {
+                let owed = limiter.operator().owed(policy, &key()).await.unwrap();
+                format!("after {after} s: {}, {owed} owed", text(Ok(&decision)))
             }
             Err(error) => format!("after {after} s: {}", text(Err(error))),
         });

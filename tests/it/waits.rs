@@ -6,7 +6,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
-use support::{Counted, Down, Fake, RedisServer, day, fails, fails_after, settings};
+use support::{Counted, Down, Fake, RedisServer, day, deny, fails, fails_after, settings, store_that};
 use tokio::time::Instant;
 use tower::{ServiceBuilder, ServiceExt as _};
 use tower_ratelimit::{
@@ -17,8 +17,6 @@ use tower_ratelimit::{
     policy::Penalty,
     store::{Action, Store},
 };
-
-use crate::keyed_layer::{deny, store_that};
 
 const fn delay(seconds: u64) -> Verdict {
     Verdict::Delay(Duration::from_secs(seconds))

@@ -14,7 +14,7 @@ use tokio::{
     net::TcpStream,
     sync::mpsc::{UnboundedSender, unbounded_channel},
 };
-use tower_ratelimit_extra::body::{BodyBytes, BufferBodyLayer};
+use tower_ratelimit_gateway::body::{BodyBytes, BufferBodyLayer};
 
 type Sent = Result<Frame<Bytes>, std::io::Error>;
 type Body = StreamBody<std::pin::Pin<Box<dyn futures_util::Stream<Item = Sent> + Send>>>;

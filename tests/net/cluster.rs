@@ -26,7 +26,7 @@ use tower_ratelimit::{
     decision::Verdict,
     store::{Servers, Store as _},
 };
-use tower_ratelimit_extra::live::LivePolicies;
+use tower_ratelimit_operate::live::LivePolicies;
 
 async fn store(cluster: &RedisCluster) -> RedisStore {
     settings().connect(Servers::cluster(cluster.urls())).await.unwrap()

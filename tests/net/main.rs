@@ -1,5 +1,5 @@
 //! The tests that need a Redis Cluster, Sentinel, TLS, gRPC or a client library, and the tests of outages in real time.
-//! The tests of this workspace's programs are in their packages: `tools`, `examples/tonic`, `examples/client_retry` and
+//! The tests of this workspace's programs are in their packages: `tools/*`, `examples/tonic`, `examples/client_retry` and
 //! `examples/observed`.
 
 #![allow(clippy::unwrap_used, clippy::print_stderr, reason = "tests")]
@@ -13,6 +13,8 @@ mod cluster_faults;
 mod credentials;
 #[path = "../each_store/mod.rs"]
 mod each_store;
+#[path = "../each_store/explanations.rs"]
+mod explanations;
 mod grpc;
 mod grpc_programs;
 mod hanging;

@@ -20,7 +20,7 @@ use tower_ratelimit::{
     store::{ManualClock, Store},
 };
 use tower_ratelimit_extra::adaptive::Adaptive;
-use tower_ratelimit_extra::live::LivePolicies;
+use tower_ratelimit_operate::live::LivePolicies;
 
 /// A recorder for this thread. It is never dropped, because the crate tells recorders apart by their addresses.
 fn record(builder: PrometheusBuilder) -> (metrics::LocalRecorderGuard<'static>, PrometheusHandle) {

@@ -9,10 +9,8 @@ use support::{
     settings,
 };
 use tower_ratelimit::{Key, Limiter, Policy, Quota, RedisStore, store::Servers};
-use tower_ratelimit_extra::{
-    adaptive::{Adaptive, AdaptivePolicy},
-    live::{BlockedNetwork, Blocklist, LivePolicies},
-};
+use tower_ratelimit_extra::adaptive::{Adaptive, AdaptivePolicy};
+use tower_ratelimit_operate::live::{BlockedNetwork, Blocklist, LivePolicies};
 
 use crate::each_store::penalties::{provoke, texts, three};
 

@@ -16,7 +16,7 @@ use tower_ratelimit::{
     algorithm::{Concurrency, FixedWindow, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
     store::{ManualClock, Servers},
 };
-use tower_ratelimit_extra::live::LivePolicies;
+use tower_ratelimit_operate::live::LivePolicies;
 
 /// An instance of a service, with callers that never rest.
 struct Instance {

@@ -20,11 +20,6 @@ use tower_ratelimit::{
     keyed::KeyedRateLimitLayer,
     store::Action,
 };
-use tower_ratelimit_extra::{
-    admin::{Admin, Policies},
-    body::{BodyBytes, BufferBodyLayer},
-    lookup::Lookup,
-};
 
 use super::{Panics, left};
 
@@ -172,53 +167,6 @@ async fn a_function_of_a_keyed_layer_panics_through_its_own_request() {
     }
 }
 
-#[tokio::test]
-async fn a_parser_of_bodies_panics_through_its_own_request() {
-    let layer = BufferBodyLayer::new(64).parse_with(|body: &BodyBytes| -> Result<u8, Error> {
-        assert!(body.get()? != b"panic".as_slice(), "foreign code panics on purpose");
-        Ok(1)
-    });
-    let service = layer.layer(service_fn(
-        |_: Request<tower_ratelimit_extra::body::BufferedBody<http_body_util::Full<bytes::Bytes>>>| async {
-            Ok::<_, Infallible>(Response::new(http_body_util::Full::<bytes::Bytes>::default()))
-        },
-    ));
-    // All of the bytes that the layer may hold, again and again.
-    for (body, panics) in [("panic", true), ("a", false), ("panic", true), ("a", false)] {
-        let request = Request::post("/").body(http_body_util::Full::<bytes::Bytes>::from(body)).unwrap();
-        let asked = tokio::spawn(service.clone().oneshot(request)).await;
-        assert_eq!(asked.is_err(), panics, "{body}");
-    }
-}
-
-/// A value whose clones panic, and a lookup that panics.
-#[tokio::test]
-async fn a_lookup_that_panics_fails_the_requests_that_wait_for_its_key() {
-    struct Value(bool);
-    impl Clone for Value {
-        fn clone(&self) -> Self {
-            assert!(!self.0, "foreign code panics on purpose");
-            Self(false)
-        }
-    }
-    let lookup = Lookup::new(|key: String| async move {
-        tokio::task::yield_now().await;
-        assert!(key != "panics", "foreign code panics on purpose");
-        Ok::<_, Error>(Value(key == "clone"))
-    });
-    for key in ["panics", "clone", "panics"] {
-        let mut waiting = JoinSet::new();
-        for _ in 0..3 {
-            let lookup = lookup.clone();
-            waiting.spawn(async move { lookup.get(key).await.map(|_| ()) });
-        }
-        while let Some(waited) = waiting.join_next().await {
-            assert!(waited.is_err() || waited.unwrap().is_err(), "{key}");
-        }
-        assert!(lookup.get("well").await.is_ok(), "{key}");
-    }
-}
-
 /// A store that panics, in the request that asks it.
 #[tokio::test]
 async fn a_store_panics_through_its_own_request_and_a_permit_that_it_may_have_is_released() {
@@ -353,17 +301,4 @@ async fn a_waker_of_a_lone_caller_that_leaves_may_panic() {
     assert_eq!(*wakes.0.lock().unwrap(), 1);
     server.signal("CONT");
     assert_eq!(alone("stays").await.unwrap().source(), DecisionSource::Store);
-}
-
-/// The functions of the router for operators.
-#[tokio::test]
-async fn a_function_that_lists_policies_panics_through_its_own_request() {
-    let limiter = Limiter::new(MemoryStore::new());
-    let policies = Policies::from_fn(|| panic!("foreign code panics on purpose"));
-    let router = Admin::new(limiter, policies).router();
-    for _ in 0..2 {
-        let request = Request::get("/policies").body(axum::body::Body::empty()).unwrap();
-        let asked = tokio::spawn(router.clone().oneshot(request)).await;
-        assert!(asked.is_err_and(|error| error.is_panic()));
-    }
 }

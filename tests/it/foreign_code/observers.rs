@@ -18,7 +18,6 @@ use tower_ratelimit::{
     Decision, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Reservation,
     decision::DecisionSource,
 };
-use tower_ratelimit_extra::prices::{Api, Price, Prices, UsageMeter};
 use tracing::{
     Event, Metadata, Subscriber,
     span::{Attributes, Id, Record},
@@ -157,31 +156,6 @@ async fn a_subscriber_of_the_spans_of_calls_changes_no_answer() {
         // The third request is denied without a call, or with one.
         assert!(calls.made() >= 2, "{function}: {}", calls.made());
     }
-}
-
-#[tokio::test]
-async fn on_settled_keeps_the_settlement_and_the_response() {
-    let limiter = Limiter::new(MemoryStore::new());
-    let calls = Calls::default();
-    let settled = calls.clone();
-    let prices = Prices::new("1").model("m", Price::new("1", "1"));
-    let meter = UsageMeter::new(prices)
-        .tokens_unit(None)
-        .money_unit(None)
-        .on_settled(move |_| settled.panic_up_to(usize::MAX));
-    let (policy, key) = (day("tokens", 10_000), Key::new("all"));
-    let (lines, _listening) = Lines::listen();
-    for _ in 0..2 {
-        let decision = limiter.check(&policy, &key, 1_000).await.unwrap();
-        let reservation = Reservation::new(&limiter, &decision);
-        let call = meter.call(Api::OpenAiChat, br#"{"model":"m","max_tokens":9}"#).unwrap();
-        let response = Response::new(Full::<Bytes>::from("{}"));
-        let sent = call.metered(reservation, async { Ok::<_, Infallible>(response) });
-        let Ok(response) = sent.await;
-        assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "{}");
-    }
-    assert_eq!(calls.made(), 2);
-    assert_eq!(lines.with("`on_settled` panicked"), 1);
 }
 
 /// A hook that panics in the background work of one client loses no settlement of another one.

@@ -11,56 +11,11 @@ use futures_util::FutureExt as _;
 use support::{Directory, RedisServer, day, eventually, store};
 use tokio::runtime::Builder;
 use tower_ratelimit::{FailureMode, Key, Limiter, Policy, RedisStore};
-use tower_ratelimit_extra::{live::LivePolicies, prices::LivePrices};
 use tracing::{
     Event, Metadata, Subscriber,
     field::{Field, Visit},
     span::{Attributes, Id, Record},
 };
-
-use crate::live_policies::file_of;
-
-/// Runs `test` in a thread, so that one that hangs fails.
-fn ends(test: impl FnOnce() + Send + 'static) {
-    let (done, wait) = mpsc::channel();
-    let running = thread::spawn(move || {
-        test();
-        let _ = done.send(());
-    });
-    match wait.recv_timeout(Duration::from_secs(60)) {
-        Err(mpsc::RecvTimeoutError::Timeout) => panic!("it hangs"),
-        _ => running.join().unwrap(),
-    }
-}
-
-/// Calls a function with the message of each line of the crate.
-struct Lines<F>(F);
-
-impl<F: Fn(&str) + 'static> Subscriber for Lines<F> {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && metadata.target().starts_with("tower_ratelimit")
-    }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, event: &Event<'_>) {
-        struct Message(String);
-        impl Visit for Message {
-            fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-                if field.name() == "message" {
-                    self.0 = format!("{value:?}");
-                }
-            }
-        }
-        let mut message = Message(String::new());
-        event.record(&mut message);
-        (self.0)(&message.0);
-    }
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
 
 /// The lines seen so far.
 #[derive(Clone, Default)]
@@ -98,7 +53,7 @@ fn a_subscriber_may_ask_the_limiter_for_each_line_of_an_outage() {
             let limiter = Limiter::new(RedisStore::builder().connect(&server.url()).await.unwrap());
             let (seen, inner) = (Seen::default(), limiter.clone());
             let all = seen.clone();
-            let _listening = support::listen_with(Lines(move |line: &str| {
+            let _listening = support::listen_with(EachLine(move |line: &str| {
                 all.add(line);
                 // Polled once, because a subscriber cannot wait.
                 let asked = inner.check(&local("other"), &Key::new("a"), 1).into_future().now_or_never();
@@ -130,7 +85,7 @@ fn a_subscriber_may_ask_the_limiter_for_the_line_of_unknown_instances() {
             let limiter = Limiter::new(store.connect_lazy("redis://127.0.0.1:1").unwrap());
             let (seen, inner) = (Seen::default(), limiter.clone());
             let all = seen.clone();
-            let _listening = support::listen_with(Lines(move |line: &str| {
+            let _listening = support::listen_with(EachLine(move |line: &str| {
                 all.add(line);
                 if line.contains("how many instances run") {
                     decided_elsewhere(&inner, &local("p"));
@@ -160,7 +115,7 @@ fn a_subscriber_may_ask_the_limiter_for_the_line_of_a_key_that_fails() {
             }
             let seen = Seen::default();
             let (all, inner, same) = (seen.clone(), limiter.clone(), policy.clone());
-            let _listening = support::listen_with(Lines(move |line: &str| {
+            let _listening = support::listen_with(EachLine(move |line: &str| {
                 all.add(line);
                 if line.contains("decisions on a key") {
                     decided_elsewhere(&inner, &same);
@@ -188,7 +143,7 @@ fn a_subscriber_that_blocks_on_the_line_of_an_outage_delays_no_other_thread() {
         let (open, gate) = mpsc::channel::<()>();
         let (inner, gate) = (limiter.clone(), Mutex::new(gate));
         let first = thread::spawn(move || {
-            let _listening = support::listen_with(Lines(move |line: &str| {
+            let _listening = support::listen_with(EachLine(move |line: &str| {
                 if line.contains("outage: Redis is unavailable") {
                     reached.send(()).unwrap();
                     let _ = gate.lock().unwrap().recv();
@@ -216,41 +171,5 @@ fn a_subscriber_that_blocks_on_the_line_of_an_outage_delays_no_other_thread() {
         others.into_iter().for_each(|other| other.join().unwrap());
         open.send(()).unwrap();
         first.join().unwrap();
-    });
-}
-
-#[test]
-fn a_subscriber_may_use_the_live_policies_and_prices_of_a_line() {
-    ends(|| {
-        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let directory = Directory::new();
-            let (limits, prices) = (directory.file("limits.toml"), directory.file("prices.toml"));
-            let text = file_of(&[("api", "1/h")]);
-            fs::write(&limits, &text).unwrap();
-            let price =
-                |input: &str| format!("version = \"{input}\"\n[models.m]\ninput = {input}\noutput = 1\n");
-            fs::write(&prices, price("1")).unwrap();
-            let interval = Duration::from_millis(20);
-            let live = Arc::new(LivePolicies::file(&limits).unwrap().poll_every(interval));
-            let live_prices = Arc::new(LivePrices::file(&prices).unwrap().poll_every(interval));
-            let seen = Seen::default();
-            let (all, own, costs) = (seen.clone(), live.clone(), live_prices.clone());
-            let _listening = support::listen_with(Lines(move |line: &str| {
-                drop((own.policy("api"), own.get("api"), own.current(), own.recent_changes()));
-                drop((own.version(), own.last_error(), own.enforcement().get()));
-                drop((costs.current(), costs.last_error()));
-                all.add(line);
-            }));
-            let written = async |path, text: &str, line: &str| {
-                fs::write(path, text).unwrap();
-                assert!(eventually(async || seen.has(line)).await, "{line}: {:?}", seen.0);
-            };
-            written(&limits, &file_of(&[("api", "2/h")]), "policies changed").await;
-            let reports = format!("enforcement = \"report-only\"\n{text}");
-            written(&limits, &reports, "the switch of enforcement moved").await;
-            written(&limits, "nonsense", "the policies stay as they are").await;
-            written(&prices, &price("2"), "prices changed").await;
-        });
     });
 }

@@ -7,7 +7,6 @@ use tower_ratelimit::{
     Header, Key, RateLimitHeaders, RateLimitLayer, Rule, layer::DecisionKind, policy::Enforcement,
     response::Dialect,
 };
-use tower_ratelimit_extra::config::PolicyConfig;
 
 use super::*;
 use support::inner::{ask as ask_layer, ask_and_read, get, text};
@@ -149,49 +148,4 @@ async fn only_failed_logins_count_and_then_ban() {
     }
     assert_eq!(seen, [(401, false), (401, false), (429, false), (429, false), (429, true), (429, true)]);
     assert_eq!(login(false).await.status(), 429);
-}
-
-#[test]
-fn a_penalty_is_read_from_a_configuration() {
-    let policy = |entry: &str| {
-        let json = format!(r#"{{ "name": "login", "quota": "5/min", "penalty": {entry} }}"#);
-        serde_json::from_str::<PolicyConfig>(&json).map(|config| config.0)
-    };
-    let plain = || Policy::new("login", Quota::per_minute(5));
-    let rows = [
-        (r#"{ "after": 10, "within": "10min" }"#, Penalty::after(10, 10 * MINUTE)),
-        (
-            r#"{ "after": 10, "within": "10min", "ban": "1h", "up_to": "1d" }"#,
-            Penalty::after(10, 10 * MINUTE).ban(HOUR).up_to(DAY),
-        ),
-        (r#""manual""#, Penalty::manual()),
-    ];
-    for (entry, penalty) in rows {
-        assert_eq!(policy(entry).unwrap(), plain().penalty(penalty), "{entry}");
-        assert_ne!(policy(entry).unwrap(), plain(), "{entry}");
-    }
-    let errors = [
-        (r#"{ "within": "10min" }"#, "missing field `after`"),
-        (r#"{ "after": 3 }"#, "missing field `within`"),
-        (r#"{ "after": 3, "within": "10min", "for": "1h" }"#, "unknown field `for`"),
-        (r#"{ "after": 3, "within": "10" }"#, "invalid duration `10`: write a whole number and a unit"),
-        (
-            r#"{ "after": 0, "within": "10min" }"#,
-            "policy `login`: a penalty must be after 1 to 1,000,000 denials",
-        ),
-        (r#"{ "after": 3, "within": "10min", "ban": "20y" }"#, "invalid duration `20y`"),
-        (
-            r#"{ "after": 3, "within": "1h", "up_to": "1min" }"#,
-            "the longest ban is shorter than the first one",
-        ),
-        (r#""auto""#, "a table with `after`, `within`, `ban` and `up_to`, or \"manual\""),
-        ("7", "a table with `after`, `within`, `ban` and `up_to`, or \"manual\""),
-    ];
-    for (entry, expected) in errors {
-        let error = policy(entry).unwrap_err().to_string();
-        assert!(error.contains(expected), "{entry}: {error}");
-    }
-    let leased = r#"{ "name": "login", "quota": "5/min", "max_lease": 9, "penalty": "manual" }"#;
-    let error = serde_json::from_str::<PolicyConfig>(leased).unwrap_err().to_string();
-    assert!(error.contains("policy `login`: a policy with a penalty cannot be leased"), "{error}");
 }

@@ -2,7 +2,6 @@
 //!
 //! A tonic server and a client that retries are in `tests/net/buffered_retry.rs`.
 
-mod api;
 mod from_others;
 mod messages;
 mod shop;

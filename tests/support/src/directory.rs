@@ -29,3 +29,10 @@ impl Drop for Directory {
         let _ = fs::remove_dir_all(&self.0);
     }
 }
+
+/// The text of a file with these live policies, each with its name and its quota.
+pub fn file_of(policies: &[(&str, &str)]) -> String {
+    let table =
+        |(name, quota): &(&str, &str)| format!("[[policies]]\nname = \"{name}\"\nquota = \"{quota}\"\n");
+    policies.iter().map(table).collect()
+}

@@ -17,6 +17,7 @@ pub mod another_time;
 #[cfg(feature = "tls")]
 pub mod certificates;
 pub mod directory;
+pub mod examples;
 pub mod fake_server;
 pub mod http;
 pub mod lines;
@@ -38,11 +39,11 @@ pub mod users;
 
 pub use algorithm::InLua;
 pub use another_time::AnotherTime;
-pub use directory::Directory;
-pub use lines::Lines;
+pub use directory::{Directory, file_of};
+pub use lines::{EachLine, Lines};
 pub use pool::{RedisPool, pool};
 pub use redis_server::RedisServer;
-pub use stores::{Counted, Down, Fake, Says, decides_after, fails, fails_after};
+pub use stores::{Counted, Down, Fake, Says, decides_after, deny, fails, fails_after, store_that};
 
 use std::{sync::LazyLock, time::Duration};
 
@@ -161,6 +162,19 @@ pub async fn closes_received(server: &RedisServer) {
         tokio::runtime::Handle::current().metrics().num_alive_tasks() <= server.connections() + others
     };
     assert!(eventually(has_received).await, "a connection that the server has closed is still open");
+}
+
+/// Runs `test` in a thread, so that one that hangs fails.
+pub fn ends(test: impl FnOnce() + Send + 'static) {
+    let (done, wait) = mpsc::channel();
+    let running = thread::spawn(move || {
+        test();
+        let _ = done.send(());
+    });
+    match wait.recv_timeout(Duration::from_secs(60)) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("it hangs"),
+        _ => running.join().unwrap(),
+    }
 }
 
 /// Makes `subscriber` the one of this thread.

@@ -1,14 +1,17 @@
 //! Stores whose behavior a test chooses.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use tokio::sync::Semaphore;
 use tower_ratelimit::{
     Answer, Charge, Decision, Error, ErrorKind, Key, MemoryStore, Policy,
-    decision::Outcome,
+    decision::{Outcome, Verdict},
     store::{Action, Store},
 };
 
@@ -184,4 +187,20 @@ impl<S: Store> Store for Counted<S> {
     fn reset(&self, policy: &Policy, key: &Key) -> Answer<()> {
         self.store.reset(policy, key)
     }
+}
+
+/// A store that answers decision number n, from 0 on, with `says(n)`, and the number of decisions.
+pub fn store_that(says: fn(usize) -> Verdict) -> (impl Store, Arc<AtomicUsize>) {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = asked.clone();
+    let store = Says(move |charge: &Charge| {
+        let number = count.fetch_add(1, Ordering::Relaxed);
+        assert!(number < 100, "the layer retries without end");
+        Outcome::new(charge, says(number), 0, Duration::ZERO)
+    });
+    (store, asked)
+}
+
+pub const fn deny(seconds: u64) -> Verdict {
+    Verdict::deny(Some(Duration::from_secs(seconds)))
 }

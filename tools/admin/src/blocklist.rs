@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 use tower_ratelimit::{ErrorKind, RedisStore};
-use tower_ratelimit_extra::live::{BlockedNetwork, Blocklist};
+use tower_ratelimit_operate::{
+    answer::Networks,
+    live::{BlockedNetwork, Blocklist},
+};
 
 use crate::{
     failure::{Failure, in_options},
@@ -37,8 +40,8 @@ pub(crate) async fn run(store: &RedisStore, command: &Command, as_json: bool) ->
         _ => {}
     }
     let error = error_of(&list);
-    let answer = json!({ "networks": list.networks(), "error": error });
-    let merged = Merged::new(vec![("Redis".to_owned(), Ok(answer))]);
+    let answer = json!({ "networks": list.networks(), "applies_to": "all-instances", "error": error });
+    let merged = Merged::<Networks>::new(vec![("Redis".to_owned(), Ok(answer))]);
     let is_incomplete = matches!(command, Command::Blocklist) && merged.has_error();
     Ok(merged.blocklist(as_json).failed_if(is_incomplete))
 }

@@ -7,10 +7,13 @@ use tower_ratelimit::{
     Decision, Error, ErrorKind, Key, Limiter, Policy, RedisStore,
     decision::{Outcome, Verdict},
 };
-use tower_ratelimit_extra::{config::PolicySummary, explain::Explanation, live::LivePolicies};
+use tower_ratelimit_operate::{
+    answer::AboutKey, config::PolicySummary, explain::Explanation, live::LivePolicies,
+};
 
 use crate::{
     blocklist,
+    client::Client,
     connect::connect,
     failure::{Failure, in_options, text_of},
     instances,
@@ -163,11 +166,13 @@ impl Admin {
         let verdict = match (blocked.is_empty(), errors.is_empty()) {
             (false, _) => json!("rejected"),
             (true, false) => json!("unknown"),
-            (true, true) => Value::Null,
+            // The states below say the rest.
+            (true, true) => json!("admitted"),
         };
         let answer =
             json!({"verdict": verdict, "explanations": explanations, "errors": errors, "blocked": blocked});
-        Ok(Merged::new(vec![("Redis".to_owned(), Ok(answer))]).why(key, self.json))
+        let answers = vec![("Redis".to_owned(), Ok(answer))];
+        Ok(Merged::<AboutKey>::new(answers).map(Client::from).why(key, self.json))
     }
 
     async fn show(&self, policy: &str, key: &str, cost: u64) -> Result<String, Failure> {

@@ -2,8 +2,10 @@
 
 use http::Method;
 use serde_json::{Map, Value, json};
+use tower_ratelimit_operate::answer::{AboutKey, AboutRequest, Explained, Networks};
 
 use crate::{
+    client::Client,
     encoded::encoded,
     failure::Failure,
     merged::Merged,
@@ -16,27 +18,27 @@ use crate::{
 const MOST_ENTRIES: usize = 10_000;
 
 pub(crate) async fn ask(routers: &Routers, command: &Command, as_json: bool) -> Result<Printed, Failure> {
-    let get = async |path: &str| Merged::new(routers.ask(&Method::GET, path, None).await);
+    let get = async |path: &str| routers.ask(&Method::GET, path, None).await;
     Ok(match command {
-        Command::Why(question) => match question.client()? {
-            Client::Key(key) => {
+        Command::Why(question) => match question.asked()? {
+            Asked::Key(key) => {
                 let path = format!("/keys/{}?cost={}", encoded(key), question.cost);
-                get(&path).await.why(key, as_json)
+                Merged::<AboutKey>::new(get(&path).await).map(Client::from).why(key, as_json)
             }
-            Client::Request(request) => {
+            Asked::Request(request) => {
                 let answers = routers.ask(&Method::POST, "/explain", Some(&request)).await;
                 let line = question.request.as_deref().unwrap_or_default();
-                Merged::new(answers).why(line, as_json)
+                Merged::<AboutRequest>::new(answers).map(Client::from).why(line, as_json)
             }
         },
         Command::Recent(filter) => {
-            get(&filter.path("recent", filter.limit)).await.recent(filter.limit, as_json)
+            Merged::new(get(&filter.path("recent", filter.limit)).await).recent(filter.limit, as_json)
         }
         Command::Top(filter) => {
             // A key that is not among the first of one instance may be one of the first of all.
-            get(&filter.path("top", MOST_ENTRIES)).await.top(filter.limit, as_json)
+            Merged::new(get(&filter.path("top", MOST_ENTRIES)).await).top(filter.limit, as_json)
         }
-        Command::Policies => get("/policies").await.policies(as_json),
+        Command::Policies => Merged::new(get("/policies").await).policies(as_json),
         Command::Unlock { policy, key } => unlock(routers, policy, key, as_json).await?,
         Command::Block { network, time, reason } => {
             let mut body = json!({ "reason": reason });
@@ -47,12 +49,12 @@ pub(crate) async fn ask(routers: &Routers, command: &Command, as_json: bool) -> 
         }
         Command::Unblock { network } => change(routers, &Method::DELETE, network, None, as_json).await,
         Command::Blocklist => {
-            let merged = get("/blocklist").await;
+            let merged = Merged::<Networks>::new(get("/blocklist").await);
             let is_incomplete = merged.has_error();
             merged.blocklist(as_json).failed_if(is_incomplete)
         }
-        Command::Acl => get("/acl").await.acl(as_json),
-        Command::Probe => get("/probe").await.probe(as_json),
+        Command::Acl => Merged::new(get("/acl").await).acl(as_json),
+        Command::Probe => Merged::new(get("/probe").await).probe(as_json),
         _ => {
             let message = "with --url, the commands are why, top, recent, policies, unlock, block, unblock, blocklist, acl and \
                            probe: leave it out to work on Redis";
@@ -86,13 +88,13 @@ async fn unlock(routers: &Routers, policy: &str, key: &str, as_json: bool) -> Re
     };
     for (instance, answer) in answers.into_iter().filter(|(instance, _)| done(instance)) {
         match answer {
-            Ok(state) => states.push((instance, Ok(json!({ "explanations": [state] })))),
+            Ok(state) => states.push((instance, Ok(state))),
             Err(error) => {
                 push_line(&mut unknown, &format!("{instance}: done; its state is unknown: {error}"))
             }
         }
     }
-    let mut printed = Merged::new(states).why(key, as_json);
+    let mut printed = Merged::<Explained>::new(states).map(Client::from).why(key, as_json);
     printed.complaints.push_str(&unknown);
     printed.complaints.push_str(&failed);
     printed.is_failed = !failed.is_empty();
@@ -130,19 +132,19 @@ async fn change(
 }
 
 /// Whom a question is about.
-enum Client<'a> {
+enum Asked<'a> {
     Key(&'a str),
     Request(Value),
 }
 
 impl Question {
-    fn client(&self) -> Result<Client<'_>, Failure> {
+    fn asked(&self) -> Result<Asked<'_>, Failure> {
         match (&self.key, &self.request) {
             (Some(key), _) if key.is_empty() => {
                 Err(Failure::Usage("the key is empty: write `%` for the empty identity".to_owned()))
             }
-            (Some(key), _) => Ok(Client::Key(key)),
-            (None, Some(line)) => Ok(Client::Request(self.described(line)?)),
+            (Some(key), _) => Ok(Asked::Key(key)),
+            (None, Some(line)) => Ok(Asked::Request(self.described(line)?)),
             (None, None) => Err(Failure::Usage("name a key, or a request with --request".to_owned())),
         }
     }

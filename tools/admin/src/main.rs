@@ -10,11 +10,13 @@
 //! are decoded by the crate: the script that makes the decisions reads them, and charges nothing.
 
 mod blocklist;
+mod client;
 mod commands;
 mod connect;
 mod encoded;
 mod failure;
 mod instances;
+mod lists;
 mod merged;
 mod options;
 mod printed;

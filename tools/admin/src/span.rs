@@ -18,6 +18,11 @@ pub(crate) fn span(time: Duration) -> String {
     parts.join(" ")
 }
 
+/// [`span`] of a number of seconds.
+pub(crate) fn seconds(seconds: f64) -> String {
+    span(Duration::try_from_secs_f64(seconds).unwrap_or_default())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

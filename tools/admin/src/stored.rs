@@ -6,7 +6,7 @@ use tower_ratelimit::{
     Error, ErrorKind, Key, Limiter, Policy, Quota,
     algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
 };
-use tower_ratelimit_extra::explain::Explanation;
+use tower_ratelimit_operate::explain::Explanation;
 
 /// A period so long that every charge under a name still counts.
 const PERIOD: Duration = Duration::from_secs(30 * 86_400);

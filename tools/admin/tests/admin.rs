@@ -24,7 +24,7 @@ use tower_ratelimit::{
     policy::Penalty,
     store::{RedisStoreBuilder, Servers},
 };
-use tower_ratelimit_extra::explain::Explanation;
+use tower_ratelimit_operate::explain::Explanation;
 
 const POLICIES: &str = "
 [[policies]]

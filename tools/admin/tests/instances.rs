@@ -45,7 +45,7 @@ use tower_ratelimit::{
     FailureMode, Header, Key, Limiter, PeerIp, Policy, Quota, RateLimitLayer, RedisStore, Rule,
     policy::Penalty,
 };
-use tower_ratelimit_extra::{
+use tower_ratelimit_operate::{
     admin::{Admin, OperatorName},
     live::Blocklist,
 };

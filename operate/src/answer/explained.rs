@@ -1,0 +1,76 @@
+//! [`Explained`]: an explanation of a key or of a request.
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::PolicySummary;
+
+/// What would be decided now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Verdict {
+    /// The layer does not limit the request.
+    NotLimited,
+    /// It is admitted.
+    Admitted,
+    /// It is admitted after a wait.
+    Delayed,
+    /// Something that may limit the client cannot be read. Also a verdict that this version does not know.
+    #[serde(other)]
+    Unknown,
+    /// It is denied.
+    Denied,
+    /// It is rejected before it is decided, such as by a blocklist.
+    Rejected,
+}
+
+/// An explanation, as [`Explanation`](crate::explain::Explanation#as-json) is serialized.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[non_exhaustive]
+pub struct Explained {
+    /// What would be decided under all policies together.
+    pub verdict: Verdict,
+    /// When a denied request would be admitted. `None` for an admission, and if waiting does not help.
+    pub retry_after: Option<f64>,
+    /// What would decide: `store`, or what takes its place.
+    pub source: String,
+    /// Why the store has not answered.
+    pub failure: Option<String>,
+    /// What is charged.
+    pub charges: Vec<ExplainedCharge>,
+}
+
+/// One charge of an [`Explained`]: a policy, a key, and the state of the key.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[non_exhaustive]
+pub struct ExplainedCharge {
+    /// The settings of the policy.
+    pub policy: PolicySummary,
+    /// The key, in its stored form.
+    pub key: String,
+    /// The identity, if it is known.
+    pub identity: Option<String>,
+    /// By it, logs name the key.
+    pub key_hash: String,
+    /// The key in Redis.
+    pub stored_as: Option<String>,
+    /// The cost in units.
+    pub cost: u64,
+    /// Whether the policy denies nothing for this key.
+    pub is_shadow: bool,
+    /// The verdict of this policy alone. `None`, as each of the following, if the store failed and nothing else counts the
+    /// policy.
+    pub verdict: Option<Verdict>,
+    /// How long an admission is delayed.
+    pub delay: Option<f64>,
+    /// When it would be admitted.
+    pub retry_after: Option<f64>,
+    /// The rest of a ban.
+    pub banned_for: Option<f64>,
+    /// The units that remain.
+    pub remaining: Option<u64>,
+    /// When all units are back.
+    pub reset_after: Option<f64>,
+    /// The units of debt that are not paid off.
+    pub owed: Option<u64>,
+}

@@ -233,7 +233,7 @@ pub use self::{
         key::Key,
     },
     layer::{layer::RateLimitLayer, rule::Rule},
-    limiter::{Limiter, Operator, Reservation},
+    limiter::{Limiter, Operator, Reservation, Units},
     policy::{failure_mode::FailureMode, policy::Policy, source::PolicySource},
     response::{headers::RateLimitHeaders, rejection::Rejection},
     store::memory::MemoryStore,

@@ -5,7 +5,7 @@
 //! [`Reservation::into_token`](crate::Reservation::into_token) makes the reservation a text, the *token*. Pass
 //! it on with the job, and call [`Limiter::settle_token`](crate::Limiter::settle_token) when the cost is known.
 //!
-//! * **Once.** The store settles each rule of a token once, and notes that in the same step. Further calls
+//! * **Once.** The store settles each rule of a token once, and keeps a stamp of that, in the same step. Further calls
 //!   change nothing and report [`is_repeated`](Settlement::is_repeated). So repeat a settlement that failed, or
 //!   whose reply was lost. A job queue may run a job twice.
 //! * **Sealed.** The token is encrypted and authenticated (XChaCha20-Poly1305) with a [`SettlementSecret`],
@@ -15,14 +15,14 @@
 //!   tokens unless they share the prefix too, so give staging and production different secrets or prefixes.
 //! * **Limited in time.** Its lifetime starts when the estimate is charged, by the store's clock: on Redis, the
 //!   server's. For units from a [lease](crate::Policy::max_lease), it starts up to two seconds earlier. After
-//!   the lifetime, the token cannot be settled, and the estimate stays charged. The note of a settlement counts
+//!   the lifetime, the token cannot be settled, and the estimate stays charged. The stamp of a settlement counts
 //!   for twice the lifetime. So after a failover to a server whose clock is slow by less than the lifetime, a
-//!   token cannot be settled again. A failover that loses a settlement loses its note too.
+//!   token cannot be settled again. A failover that loses a settlement loses its stamp too.
 //! * **Only on the store.** While the store fails, a settlement is an error, and nothing is settled in this
 //!   process. In a Redis Cluster, the rules of different identities are in different slots: each is settled or
 //!   not, the error lists those that are not, and the same call settles the rest.
 //!
-//! Permits are not settled elsewhere, because the process that holds them releases them. A note is a key of
+//! Permits are not settled elsewhere, because the process that holds them releases them. A stamp is a key of
 //! the store, in Redis of about 120 bytes, for four times the lifetime. If it is evicted, the token can be
 //! settled again.
 //!

@@ -282,7 +282,7 @@ impl Rule {
     ///
     /// If several rules reserve, in one layer or in several, the handler gets one reservation for all of
     /// them. If they count different things, such as tokens and cents, give each a [`unit`](Self::unit) and
-    /// settle each unit with [`settle_each`](crate::Reservation::settle_each). If a layer does not charge a
+    /// give [`settle`](crate::Reservation::settle) a number for each. If a layer does not charge a
     /// request, its part of the reservation covers nothing: for an exempt request, for one over a limit that
     /// is only reported, and for all while the layer is off.
     ///
@@ -330,10 +330,8 @@ impl Rule {
     /// registers `requests`, `content-bytes` and `concurrent-requests`; agree with your clients on any other
     /// name. A [`ResponseMapper`](crate::response::ResponseMapper) finds it with [`Charge::unit`].
     ///
-    /// If the rule [reserves](Self::reserve), it is the name by which
-    /// [`settle_each`](crate::Reservation::settle_each), [`record_each`](crate::Reservation::record_each),
-    /// [`extend_each`](crate::Reservation::extend_each) and
-    /// [`charge_more_each`](crate::Reservation::charge_more_each) address it. Rules may share a unit.
+    /// If the rule [reserves](Self::reserve), it is the name by which [`Units`](crate::Units) address it. Rules may
+    /// share a unit.
     /// The names of policies do not serve for that, because plans from a database have different ones.
     pub fn unit(self, unit: &'static str) -> Self {
         Self { unit: Some(unit), shown_unit: RuleUnit::named(unit), ..self }

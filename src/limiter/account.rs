@@ -56,8 +56,7 @@ struct AccountState {
 }
 
 /// Calls that make the charges equal to the totals. They begin after the calls of the round before.
-type Round = Pin<Box<dyn Future<Output = Settled> + Send>>;
-type Settled = Result<Decision, Error>;
+type Round = Pin<Box<dyn Future<Output = Result<Decision, Error>> + Send>>;
 
 /// The units of one outcome.
 #[derive(Clone, Copy)]
@@ -362,14 +361,14 @@ impl HandedOver {
 struct Calls {
     account: Arc<Account>,
     /// The decision after the calls that are made.
-    settled: Option<Settled>,
+    settled: Option<Result<Decision, Error>>,
     /// Whether the round was polled before, so that no caller outside a runtime polls it.
     was_polled: bool,
 }
 
 impl Calls {
     /// Makes the calls, after the calls of `earlier`. `_work` ends with them.
-    async fn run(mut self, earlier: Option<Shared<Round>>, _work: Work) -> Settled {
+    async fn run(mut self, earlier: Option<Shared<Round>>, _work: Work) -> Result<Decision, Error> {
         if let Some(earlier) = earlier {
             // The earlier calls may have charged all that is wanted, so their decision is kept unless it failed.
             self.settled = Some(earlier.await).filter(|settled| !has_failed(settled));
@@ -457,7 +456,7 @@ impl Calls {
     }
 }
 
-fn has_failed(ended: &Settled) -> bool {
+fn has_failed(ended: &Result<Decision, Error>) -> bool {
     ended.as_ref().map_or(true, |decision| decision.failure().is_some())
 }
 

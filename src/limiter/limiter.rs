@@ -564,10 +564,11 @@ impl Limiter {
     /// `policies` has the policy of each of the token's rules, and may have others. Policies are found by
     /// their name and algorithm. Their quotas may have changed since the charge.
     ///
-    /// Each rule is settled once: in one step, the store settles it and notes that. A second call changes
+    /// Each rule is settled once: in one step, the store settles it and keeps a stamp of that. A second call changes
     /// nothing, even if it has other units, and [says so](crate::settlement::SettledRule::is_repeated). So
     /// repeat a call that failed, or whose answer was lost, until it is answered. The rules are settled
-    /// concurrently, in separate steps.
+    /// concurrently, in separate steps. Rules with units that are not given stay unsettled, and another call can
+    /// settle them.
     ///
     /// The store's clock decides whether the token has expired; on Redis, the server's. The
     /// [failure modes](crate::FailureMode) do not apply: while the store fails, this is an error.
@@ -579,9 +580,9 @@ impl Limiter {
     ///   [prefix](crate::store::RedisStoreBuilder::prefix), a `MemoryStore` its own.
     /// * [`ExpiredToken`](crate::ErrorKind::ExpiredToken): it was not settled in its lifetime, so the estimate
     ///   stays charged.
-    /// * [`InvalidConfig`](crate::ErrorKind::InvalidConfig): a policy of the token is not among `policies`, the
-    ///   rules have several units, which [`settle_token_each`](Self::settle_token_each) settles, or the store
-    ///   is a custom one. Nothing is settled.
+    /// * [`InvalidConfig`](crate::ErrorKind::InvalidConfig): a policy of the token is not among `policies`, a number
+    ///   has no unit and the rules have several, no rule has one of the units, or the store is a custom one.
+    ///   Nothing is settled.
     /// * Every error of the store. The message lists the policies whose rules are not settled; the others
     ///   are. Repeat the call.
     ///
@@ -590,34 +591,14 @@ impl Limiter {
     /// See the module [`settlement`](crate::settlement).
     #[cfg(feature = "settlement-tokens")]
     #[cfg_attr(docsrs, doc(cfg(feature = "settlement-tokens")))]
-    pub fn settle_token(
+    pub fn settle_token<'a>(
         &self,
         secret: &SettlementSecret,
         token: &str,
         policies: &[Policy],
-        units: u64,
+        units: impl Into<Units<'a>>,
     ) -> Answer<Settlement> {
-        settle(&self.decider, secret, token, policies, |token| token.in_one_unit(units))
-    }
-
-    /// [`settle_token`](Self::settle_token) for rules with [units](crate::Rule::unit): charges the given
-    /// number of each unit in total. Rules with other units stay unsettled, and another call can settle them.
-    ///
-    /// # Errors
-    ///
-    /// The same as [`settle_token`](Self::settle_token), and
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig), without settling anything, if no rule has one of the
-    /// units.
-    #[cfg(feature = "settlement-tokens")]
-    #[cfg_attr(docsrs, doc(cfg(feature = "settlement-tokens")))]
-    pub fn settle_token_each<'a>(
-        &self,
-        secret: &SettlementSecret,
-        token: &str,
-        policies: &[Policy],
-        units: impl IntoIterator<Item = (&'a str, u64)>,
-    ) -> Answer<Settlement> {
-        settle(&self.decider, secret, token, policies, |token| token.by_rule(units))
+        settle(&self.decider, secret, token, policies, &units.into())
     }
 
     /// The calls that operators make, on the same store.

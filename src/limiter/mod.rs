@@ -15,6 +15,7 @@ mod store_call;
 #[cfg(feature = "settlement-tokens")]
 mod token;
 mod undecided;
+mod units;
 mod wait;
 
 #[cfg(feature = "settlement-tokens")]
@@ -23,4 +24,4 @@ pub(crate) use self::{
     decider::Deciding, early_denial::deny_early, limited::Limited, refund::Refund, undecided::Undecided,
     wait::WaitState,
 };
-pub use self::{limiter::Limiter, operator::Operator, reservation::Reservation};
+pub use self::{limiter::Limiter, operator::Operator, reservation::Reservation, units::Units};

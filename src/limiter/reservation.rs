@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use super::{account::Account, background::Work, limiter::Limiter};
+use super::{account::Account, background::Work, limiter::Limiter, units::Units};
 #[cfg(feature = "settlement-tokens")]
 use super::{
     account::HandedOver,
@@ -117,9 +117,7 @@ impl Reservation {
         Self::of(limiter, decision, None)
     }
 
-    /// A [new](Self::new) reservation with a unit, by which [`settle_each`](Self::settle_each),
-    /// [`record_each`](Self::record_each), [`extend_each`](Self::extend_each) and
-    /// [`charge_more_each`](Self::charge_more_each) address it.
+    /// A [new](Self::new) reservation with a unit, by which [`Units`] address it.
     pub fn of_unit(limiter: &Limiter, decision: &Decision, unit: &'static str) -> Self {
         Self::of(limiter, decision, Some(unit))
     }
@@ -134,7 +132,7 @@ impl Reservation {
         Self { parts: OneOrMany::One(Arc::new(Part { account, unit, end })), decision }
     }
 
-    /// One reservation for the units of both, which [`settle_each`](Self::settle_each) settles apart.
+    /// One reservation for the units of both, which are settled apart.
     ///
     /// # Example
     ///
@@ -150,7 +148,7 @@ impl Reservation {
     /// let decision = limiter.check_all(&[Charge::new(&tokens, &alice, 400), Charge::new(&cents, &alice, 20)]).await?;
     /// let part = |name| Reservation::of_unit(&limiter, &decision.for_policy(name).unwrap(), name);
     /// let reservation = part("tokens").and(part("cents"));
-    /// reservation.settle_each([("tokens", 100), ("cents", 5)]).await?;
+    /// reservation.settle([("tokens", 100), ("cents", 5)]).await?;
     /// assert_eq!(limiter.peek(&tokens, &alice, 0).await?.remaining(), Some(900));
     /// assert_eq!(limiter.peek(&cents, &alice, 0).await?.remaining(), Some(495));
     /// # Ok(())
@@ -187,8 +185,9 @@ impl Reservation {
     /// Until the stream ends, other requests see only the estimate as charged; if the cost may become much
     /// higher, also use [`extend_to`](Self::extend_to).
     ///
-    /// If the rules that reserve have several [units](crate::Rule::unit), this logs an error and the
-    /// estimates stay charged: use [`record_each`](Self::record_each).
+    /// If the rules that reserve have several [units](crate::Rule::unit), give each its number; other units keep
+    /// what was recorded. A number without its unit, and a unit that no rule has, is logged as an error, and the
+    /// estimates stay charged.
     ///
     /// # Example
     ///
@@ -211,21 +210,9 @@ impl Reservation {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn record(&self, units: u64) {
-        self.record_in(self.in_one_unit("record_each").map(|()| vec![Some(units); self.parts.len()]));
-    }
-
-    /// [`record`](Self::record) for rules with [units](crate::Rule::unit): what was used so far of each unit,
-    /// in total.
-    ///
-    /// If no rule has one of the units, this logs an error and the estimates stay charged.
-    pub fn record_each<'a>(&self, units: impl IntoIterator<Item = (&'a str, u64)>) {
-        self.record_in(self.by_part(units));
-    }
-
-    fn record_in(&self, units: Result<Vec<Option<u64>>, Error>) {
+    pub fn record<'a>(&self, units: impl Into<Units<'a>>) {
         static LOGGED: AtomicBool = AtomicBool::new(false);
-        match units {
+        match self.by_part(&units.into()) {
             Ok(units) => {
                 for (part, units) in self.parts.iter().zip(units) {
                     let end = &mut *lock(&part.end);
@@ -252,23 +239,15 @@ impl Reservation {
     /// charged, by the estimate or by one of the reservation's latest 16 debits. A refund and a debit are two
     /// calls to the store, as are the calls for rules of several layers or units.
     ///
+    /// If the rules that reserve have several [units](crate::Rule::unit), give each its number. Units without one
+    /// stay reserved.
+    ///
     /// # Errors
     ///
     /// The same as [`Limiter::debit`]. After an error, you can call it again: it repeats only what was
     /// [certainly not charged](crate::ErrorKind::may_have_charged).
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig), and nothing is settled, if the rules that reserve
-    /// have several [units](crate::Rule::unit): use [`settle_each`](Self::settle_each).
-    pub fn settle(&self, units: u64) -> Answer<Decision> {
-        self.settle_in(self.in_one_unit("settle_each").map(|()| vec![Some(units); self.parts.len()]))
-    }
-
-    /// [`settle`](Self::settle) for rules with [units](crate::Rule::unit): charges the given number of each
-    /// unit in total. Units that are not given stay reserved.
-    ///
-    /// # Errors
-    ///
-    /// The same as [`settle`](Self::settle), and [`InvalidConfig`](crate::ErrorKind::InvalidConfig), without
-    /// settling anything, if no rule has one of the units.
+    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig), and nothing is settled, if a number has no unit and the
+    /// rules have several, or no rule has one of the units.
     ///
     /// # Example
     ///
@@ -281,7 +260,7 @@ impl Reservation {
     ///
     /// async fn complete(reservation: Reservation, prompt: String) -> Result<(), Rejection> {
     ///     let used = prompt.len() as u64;
-    ///     reservation.settle_each([("tokens", used), ("micro-dollars", 3 * used)]).await?;
+    ///     reservation.settle([("tokens", used), ("micro-dollars", 3 * used)]).await?;
     ///     Ok(())
     /// }
     ///
@@ -300,12 +279,8 @@ impl Reservation {
     /// # }
     /// # #[cfg(feature = "axum")] example::main();
     /// ```
-    pub fn settle_each<'a>(&self, units: impl IntoIterator<Item = (&'a str, u64)>) -> Answer<Decision> {
-        self.settle_in(self.by_part(units))
-    }
-
-    fn settle_in(&self, units: Result<Vec<Option<u64>>, Error>) -> Answer<Decision> {
-        self.charge(units, |part, units| {
+    pub fn settle<'a>(&self, units: impl Into<Units<'a>>) -> Answer<Decision> {
+        self.charge(&units.into(), |part, units| {
             let open = lock(&part.end).open.take();
             let answer = part.charge(|_| units);
             // Dropped after the charge has begun its own work, so that `drain` waits without a gap.
@@ -323,20 +298,9 @@ impl Reservation {
     ///
     /// # Errors
     ///
-    /// The same as [`settle`](Self::settle). If the rules have several units, use
-    /// [`extend_each`](Self::extend_each).
-    pub fn extend_to(&self, units: u64) -> Answer<Decision> {
-        let units = self.in_one_unit("extend_each").map(|()| vec![Some(units); self.parts.len()]);
-        self.charge(units, |part, units| part.charge(|wanted| wanted.max(units)))
-    }
-
-    /// [`extend_to`](Self::extend_to) for rules with [units](crate::Rule::unit).
-    ///
-    /// # Errors
-    ///
-    /// The same as [`settle_each`](Self::settle_each).
-    pub fn extend_each<'a>(&self, units: impl IntoIterator<Item = (&'a str, u64)>) -> Answer<Decision> {
-        self.charge(self.by_part(units), |part, units| part.charge(|wanted| wanted.max(units)))
+    /// The same as [`settle`](Self::settle).
+    pub fn extend_to<'a>(&self, units: impl Into<Units<'a>>) -> Answer<Decision> {
+        self.charge(&units.into(), |part, units| part.charge(|wanted| wanted.max(units)))
     }
 
     /// Charges `units` in addition to the total so far, or denies and charges nothing: for a handler that
@@ -353,8 +317,8 @@ impl Reservation {
     ///
     /// # Errors
     ///
-    /// The same as [`Limiter::charge_more`]. If the rules have several units, use
-    /// [`charge_more_each`](Self::charge_more_each).
+    /// The same as [`Limiter::charge_more`], and [`InvalidConfig`](crate::ErrorKind::InvalidConfig) as for
+    /// [`settle`](Self::settle).
     ///
     /// # Example
     ///
@@ -389,25 +353,8 @@ impl Reservation {
     /// # }
     /// # #[cfg(feature = "axum")] example::main();
     /// ```
-    pub fn charge_more(&self, units: u64) -> Answer<Decision> {
-        self.charge_in_turn(
-            self.in_one_unit("charge_more_each").map(|()| vec![Some(units); self.parts.len()]),
-        )
-    }
-
-    /// [`charge_more`](Self::charge_more) for rules with [units](crate::Rule::unit).
-    ///
-    /// # Errors
-    ///
-    /// The same as [`charge_more`](Self::charge_more), and
-    /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig), without charging anything, if no rule has one of
-    /// the units.
-    pub fn charge_more_each<'a>(&self, units: impl IntoIterator<Item = (&'a str, u64)>) -> Answer<Decision> {
-        self.charge_in_turn(self.by_part(units))
-    }
-
-    fn charge_in_turn(&self, units: Result<Vec<Option<u64>>, Error>) -> Answer<Decision> {
-        let units = match units {
+    pub fn charge_more<'a>(&self, units: impl Into<Units<'a>>) -> Answer<Decision> {
+        let units = match self.by_part(&units.into()) {
             Ok(units) => units,
             Err(error) => return Answer::ready(Err(error)),
         };
@@ -435,12 +382,8 @@ impl Reservation {
     }
 
     /// Applies `charge` to each part that has a number of units.
-    fn charge(
-        &self,
-        units: Result<Vec<Option<u64>>, Error>,
-        charge: impl Fn(&Part, u64) -> Answer<Decision>,
-    ) -> Answer<Decision> {
-        let units = match units {
+    fn charge(&self, units: &Units<'_>, charge: impl Fn(&Part, u64) -> Answer<Decision>) -> Answer<Decision> {
+        let units = match self.by_part(units) {
             Ok(units) => units,
             Err(error) => return Answer::ready(Err(error)),
         };
@@ -452,51 +395,9 @@ impl Reservation {
         })
     }
 
-    /// # Errors
-    ///
-    /// The parts have several units. `instead` is the method that settles them.
-    fn in_one_unit(&self, instead: &str) -> Result<(), Error> {
-        let mut units = self.parts.iter().map(|part| part.unit);
-        let first = units.next();
-        if units.all(|unit| Some(unit) == first) {
-            return Ok(());
-        }
-        let units = self.units();
-        Err(invalid!(
-            "the rules that reserve have several units ({units}): use `{instead}`, and `Rule::unit` on each"
-        ))
-    }
-
-    /// The number of units for each part.
-    fn by_part<'a>(
-        &self,
-        units: impl IntoIterator<Item = (&'a str, u64)>,
-    ) -> Result<Vec<Option<u64>>, Error> {
-        let mut by_part = vec![None; self.parts.len()];
-        for (unit, number) in units {
-            let mut is_known = false;
-            for (part, units) in self.parts.iter().zip(&mut by_part) {
-                if part.unit == Some(unit) {
-                    (*units, is_known) = (Some(number), true);
-                }
-            }
-            if !is_known {
-                let units = self.units();
-                return Err(invalid!(
-                    "no rule reserves the unit `{unit}`, only {units}: set it with `Rule::unit`"
-                ));
-            }
-        }
-        Ok(by_part)
-    }
-
-    /// The units, for an error.
-    fn units(&self) -> String {
-        let names = self.parts.iter().map(|part| match part.unit {
-            Some(unit) => format!("`{unit}`"),
-            None => "none".into(),
-        });
-        names.collect::<Vec<_>>().join(", ")
+    fn by_part(&self, units: &Units<'_>) -> Result<Vec<Option<u64>>, Error> {
+        let of_parts: Vec<_> = self.parts.iter().map(|part| part.unit).collect();
+        units.of_rules(&of_parts, "that reserve")
     }
 
     /// Ends the reservation with a token, which another process [settles](Limiter::settle_token): a text that

@@ -175,26 +175,27 @@ async fn units_are_settled_apart_and_a_missing_policy_settles_nothing() {
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{store}");
         assert_eq!(
             error.to_string(),
-            "the token has several units (`tokens`, `cents`): use `settle_token_each`",
+            "the rules of the token have several units (`tokens`, `cents`): give each its number, such as `[(\"tokens\", 5)]`, \
+             and its name with `Rule::unit`",
             "{store}"
         );
         let known = [tokens.clone(), cents.clone().algorithm(Gcra::new())];
         let units = [("tokens", 100), ("cents", 5)];
-        let error = elsewhere.settle_token_each(&secret(), &token, &known, units).await.unwrap_err();
+        let error = elsewhere.settle_token(&secret(), &token, &known, units).await.unwrap_err();
         assert_eq!(
             error.to_string(),
             "the settlement token needs the policy `cents:fixed-window`, which is not among the given ones",
             "{store}"
         );
-        let error = elsewhere.settle_token_each(&secret(), &token, &both, [("bytes", 1)]).await.unwrap_err();
+        let error = elsewhere.settle_token(&secret(), &token, &both, [("bytes", 1)]).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidConfig, "{store}");
         assert_eq!(left().await, (600, 480), "{store}");
 
         // One unit, and then both.
-        let settled = elsewhere.settle_token_each(&secret(), &token, &both, [("cents", 5)]).await.unwrap();
+        let settled = elsewhere.settle_token(&secret(), &token, &both, [("cents", 5)]).await.unwrap();
         assert_eq!(settled.rules().len(), 1, "{store}");
         assert_eq!(left().await, (600, 495), "{store}");
-        let settled = elsewhere.settle_token_each(&secret(), &token, &both, units).await.unwrap();
+        let settled = elsewhere.settle_token(&secret(), &token, &both, units).await.unwrap();
         let rules: Vec<_> = settled.rules().iter().map(|rule| (rule.unit(), rule.is_repeated())).collect();
         assert_eq!(rules, [(Some("tokens"), false), (Some("cents"), true)], "{store}");
         assert!(!settled.is_repeated(), "{store}");
@@ -349,7 +350,7 @@ async fn a_handler_passes_the_reservation_of_its_layer_on() {
         );
         let units = [("points", 15), ("counted", 5)];
         let policies = [points.clone(), counted.clone()];
-        elsewhere.settle_token_each(&secret(), &token, &policies, units).await.unwrap();
+        elsewhere.settle_token(&secret(), &token, &policies, units).await.unwrap();
         assert_eq!(
             (units_left(&here, &points).await, units_left(&here, &counted).await),
             (85, 95),

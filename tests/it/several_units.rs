@@ -44,15 +44,15 @@ async fn handle(request: Request<u64>) -> Result<Response<String>, Infallible> {
     let (tokens, money) = usage(number);
     let all = [("tokens", tokens), ("micro-dollars", money)];
     match number % 4 {
-        0 => drop(reservation.settle_each(all).await.unwrap()),
-        1 => reservation.record_each(all),
+        0 => drop(reservation.settle(all).await.unwrap()),
+        1 => reservation.record(all),
         2 => {
-            reservation.record_each([("tokens", 1), ("micro-dollars", 1)]);
-            reservation.extend_each(all).await.unwrap();
-            drop(reservation.settle_each(all));
+            reservation.record([("tokens", 1), ("micro-dollars", 1)]);
+            reservation.extend_to(all).await.unwrap();
+            drop(reservation.settle(all));
         }
         _ => {
-            reservation.record_each(all);
+            reservation.record(all);
             drop((request, reservation));
             std::future::pending::<()>().await;
         }
@@ -151,9 +151,9 @@ async fn a_number_without_its_unit_is_an_error_and_refunds_nothing() {
     let service = layer.layer(service_fn(|request: Request<()>| async move {
         let reservation = Reservation::from_extensions(request.extensions()).unwrap();
         for (error, named) in [
-            (reservation.settle(5).await.unwrap_err(), "`settle_each`"),
-            (reservation.extend_to(5).await.unwrap_err(), "`extend_each`"),
-            (reservation.settle_each([("tokens", 5), ("cents", 1)]).await.unwrap_err(), "`cents`"),
+            (reservation.settle(5).await.unwrap_err(), "several units"),
+            (reservation.extend_to(5).await.unwrap_err(), "give each its number, such as `[(\"tokens\", 5)]`"),
+            (reservation.settle([("tokens", 5), ("cents", 1)]).await.unwrap_err(), "`cents`"),
         ] {
             assert_eq!(error.kind(), ErrorKind::InvalidConfig);
             let text = error.to_string();
@@ -173,7 +173,7 @@ async fn a_unit_of_which_a_request_is_charged_nothing_can_be_settled() {
         .rule(rule("micro-dollars", true, false).skip_if(|_| true));
     let service = layer.layer(service_fn(|request: Request<()>| async move {
         let reservation = Reservation::from_extensions(request.extensions()).unwrap();
-        reservation.settle_each([("tokens", 5), ("micro-dollars", 1)]).await.unwrap();
+        reservation.settle([("tokens", 5), ("micro-dollars", 1)]).await.unwrap();
         Ok::<_, Infallible>(Response::new(String::new()))
     }));
     service.oneshot(Request::new(())).await.unwrap();
@@ -225,7 +225,7 @@ async fn a_handler_charges_more_to_the_rules_of_a_unit_and_to_no_other() {
             let spent = async || (used(&limiter, "token-plan").await, used(&limiter, "money-plan").await);
             let before = spent().await;
             charging(&limiter, layers, Enforcement::On, |reservation| async move {
-                let more = reservation.charge_more_each([("tokens", 99)]).await.unwrap();
+                let more = reservation.charge_more([("tokens", 99)]).await.unwrap();
                 assert!(more.is_admitted());
                 more
             })
@@ -238,11 +238,11 @@ async fn a_handler_charges_more_to_the_rules_of_a_unit_and_to_no_other() {
                 for units in
                     [[("tokens", 7), ("micro-dollars", LIMIT)], [("tokens", LIMIT), ("micro-dollars", 7)]]
                 {
-                    assert!(!reservation.charge_more_each(units).await.unwrap().is_admitted());
+                    assert!(!reservation.charge_more(units).await.unwrap().is_admitted());
                 }
                 let both = [("tokens", 50), ("micro-dollars", 30)];
-                assert!(reservation.charge_more_each(both).await.unwrap().is_admitted());
-                reservation.settle_each([("tokens", 410)]).await.unwrap()
+                assert!(reservation.charge_more(both).await.unwrap().is_admitted());
+                reservation.settle([("tokens", 410)]).await.unwrap()
             })
             .await;
             let end = spent().await;
@@ -261,9 +261,9 @@ async fn more_is_charged_and_denied_as_the_layer_enforces_it() {
         {
             let limiter = Limiter::new(MemoryStore::new());
             charging(&limiter, layers, enforcement, move |reservation| async move {
-                let too_much = reservation.charge_more_each([("tokens", LIMIT)]).await.unwrap();
+                let too_much = reservation.charge_more([("tokens", LIMIT)]).await.unwrap();
                 assert_eq!(too_much.is_admitted(), enforcement != Enforcement::On, "{enforcement:?}");
-                reservation.charge_more_each([("tokens", 49)]).await.unwrap()
+                reservation.charge_more([("tokens", 49)]).await.unwrap()
             })
             .await;
             assert_eq!(used(&limiter, "token-plan").await, spent, "{enforcement:?}, {layers} layers");
@@ -308,7 +308,7 @@ async fn a_denial_of_one_unit_refunds_what_the_others_were_charged_and_no_estima
     let service = outer.layer(inner.layer(service_fn(|request: Request<()>| async move {
         let reservation = Reservation::from_extensions(request.extensions()).unwrap();
         let too_much = [("tokens", LIMIT), ("micro-dollars", LIMIT)];
-        assert!(!reservation.charge_more_each(too_much).await.unwrap().is_admitted());
+        assert!(!reservation.charge_more(too_much).await.unwrap().is_admitted());
         Ok::<_, Infallible>(Response::new(String::new()))
     })));
     drop(service.oneshot(Request::new(())).await.unwrap());
@@ -327,16 +327,16 @@ async fn a_denial_of_one_unit_keeps_a_total_that_another_handle_sets_during_it()
         let part = |name| Reservation::of_unit(&limiter, &decision.for_policy(name).unwrap(), name);
         let reservation = part("tokens").and(part("money"));
 
-        let mut more = reservation.charge_more_each([("tokens", 50), ("money", LIMIT)]);
+        let mut more = reservation.charge_more([("tokens", 50), ("money", LIMIT)]);
         // Each answer of this store takes two polls: at the second one, the charge of the other unit is made.
         for _ in 0..2 {
             assert!((&mut more).now_or_never().is_none(), "{name}");
         }
         assert_eq!(used(&limiter, "tokens").await, 150, "{name}");
         let set = match name {
-            "extend" => reservation.extend_each([("tokens", total)]),
-            "charge more" => reservation.charge_more_each([("tokens", 7)]),
-            _ => reservation.settle_each([("tokens", total)]),
+            "extend" => reservation.extend_to([("tokens", total)]),
+            "charge more" => reservation.charge_more([("tokens", 7)]),
+            _ => reservation.settle([("tokens", total)]),
         };
         set.await.unwrap();
         assert!(!more.await.unwrap().is_admitted(), "{name}");

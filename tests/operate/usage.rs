@@ -14,7 +14,7 @@ use tower_ratelimit::{
     policy::{Enforcement, Penalty, QuotaUnit},
     store::{Action, ManualClock, Store},
 };
-use tower_ratelimit_operate::usage::Usage;
+use tower_ratelimit_operate::usage::UsageRoute;
 
 /// A store that notes what it does.
 #[derive(Clone)]
@@ -82,7 +82,7 @@ fn entry(name: &str, used: u64, remaining: u64) -> (String, u64, u64) {
 }
 
 /// An app whose route `/` is behind `layer`, and the usage beside it.
-fn app(layer: &RateLimitLayer, usage: Usage) -> Router {
+fn app(layer: &RateLimitLayer, usage: UsageRoute) -> Router {
     Router::new()
         .route("/", get(async || "hello"))
         .route("/search", get(async || "found"))
@@ -95,7 +95,7 @@ async fn one_usage_request_reads_the_store_once() {
     let store = Noted::new();
     let layer =
         RateLimitLayer::with_rules(store.clone(), Rules::new().always(rule("a", 5)).always(rule("b", 9)));
-    let app = app(&layer, Usage::new(&layer));
+    let app = app(&layer, UsageRoute::new(&layer));
     send(&app, request("/", "k1")).await;
     store.take();
     for _ in 0..3 {
@@ -107,7 +107,7 @@ async fn one_usage_request_reads_the_store_once() {
 #[tokio::test]
 async fn a_client_sees_its_own_counts_and_no_key() {
     let layer = RateLimitLayer::with_rules(Noted::new(), rule("a", 5));
-    let app = app(&layer, Usage::new(&layer));
+    let app = app(&layer, UsageRoute::new(&layer));
     for _ in 0..3 {
         send(&app, request("/", "secret-1")).await;
     }
@@ -134,8 +134,8 @@ async fn the_limits_of_other_routes_are_shown_as_if_the_client_requested_them() 
         .route("/usage", rule("usage", 100))
         .fallback(rule("rest", 7));
     let layer = RateLimitLayer::with_rules(Noted::new(), rules);
-    let search = || Usage::new(&layer).of(Method::GET, Uri::from_static("/search"));
-    let own = app(&layer, Usage::new(&layer));
+    let search = || UsageRoute::new(&layer).of(Method::GET, Uri::from_static("/search"));
+    let own = app(&layer, UsageRoute::new(&layer));
     assert_eq!(seen(&own, "k1").await, [entry("all", 0, 60), entry("usage", 0, 100)]);
     let both = search().of(Method::POST, Uri::from_static("/orders/7"));
     let listed = app(&layer, both.clone());
@@ -162,7 +162,7 @@ async fn one_policy_with_two_keys_is_shown_for_each_key_and_a_shared_rule_once()
     let layer = RateLimitLayer::with_rules(Noted::new(), rules);
     let usage = ["/", "/search", "/find"]
         .into_iter()
-        .fold(Usage::new(&layer), |usage, path| usage.of(Method::GET, Uri::from_static(path)));
+        .fold(UsageRoute::new(&layer), |usage, path| usage.of(Method::GET, Uri::from_static(path)));
     let app = app(&layer, usage);
     let with_user = |path| {
         let mut request = request(path, "k1");
@@ -184,8 +184,8 @@ async fn the_limits_of_several_layers_are_shown_and_those_left_out_are_not() {
         RateLimitLayer::with_rules(limiter.clone(), Rules::new().always(rule("outer", 5)).always(shared));
     let inner = RateLimitLayer::with_rules(limiter, Rules::new().always(rule("inner", 5)).always(trial))
         .enforcement(Enforcement::ReportOnly);
-    let usage = Usage::new(&outer).and(&inner);
-    let app = |usage: Usage| Router::new().route("/usage", usage.into_route());
+    let usage = UsageRoute::new(&outer).and(&inner);
+    let app = |usage: UsageRoute| Router::new().route("/usage", usage.into_route());
     let both = [entry("outer", 0, 5), entry("shared", 0, 9), entry("inner", 0, 5)];
     assert_eq!(seen(&app(usage.clone()), "k1").await, both);
     assert_eq!(seen(&app(usage.without("shared")), "k1").await, [both[0].clone(), both[2].clone()]);
@@ -196,7 +196,7 @@ async fn a_client_that_the_layer_would_reject_gets_that_rejection() {
     let layer = RateLimitLayer::with_rules(Noted::new(), rule("a", 5))
         .exempt_if(|parts: &Parts| parts.headers.contains_key("x-exempt"))
         .block_if(|parts: &Parts| parts.headers.contains_key("x-blocked"));
-    let app = app(&layer, Usage::new(&layer));
+    let app = app(&layer, UsageRoute::new(&layer));
     let missing = Request::get("/usage").body(Body::empty()).unwrap();
     let response = send(&app, missing).await;
     assert_eq!((response.status().as_u16(), &response.body()["type"]), (400, &json!("about:blank")));
@@ -217,7 +217,7 @@ async fn a_ban_is_shown_with_its_rest() {
     let layer = RateLimitLayer::new(Noted::new(), policy.clone(), Header::new("x-api-key"));
     let ban = std::time::Duration::from_secs(90);
     layer.limiter().operator().ban(&policy, &Key::new("k1"), ban).await.unwrap();
-    let response = send(&app(&layer, Usage::new(&layer)), request("/usage", "k1")).await;
+    let response = send(&app(&layer, UsageRoute::new(&layer)), request("/usage", "k1")).await;
     let limit = &response.body()["limits"][0];
     assert_eq!((&limit["banned_for"], &limit["remaining"]), (&json!(90.0), &json!(0)));
 }
@@ -236,7 +236,7 @@ async fn each_limit_has_the_unit_that_it_counts_and_what_is_owed() {
         .always(Rule::new(Policy::concurrency("exports", 3), header()))
         .always(rule("requests", 5));
     let layer = RateLimitLayer::with_rules(Noted::new(), rules);
-    let app = app(&layer, Usage::new(&layer));
+    let app = app(&layer, UsageRoute::new(&layer));
     let limits = async || send(&app, request("/usage", "k1")).await.into_body()["limits"].clone();
     let of = |limit: &Value| [limit["policy"].clone(), limit["unit"].clone(), limit["quota"].clone()];
     let units: Vec<_> = limits().await.as_array().unwrap().iter().map(of).collect();
@@ -280,7 +280,7 @@ async fn counts_that_the_store_does_not_know_are_not_shown() {
     for mode in [FailureMode::Open, FailureMode::Closed] {
         let policy = Policy::new("a", Quota::per_minute(5)).failure_mode(mode);
         let layer = RateLimitLayer::new(Down, policy, Header::new("x-api-key"));
-        let response = send(&app(&layer, Usage::new(&layer)), request("/usage", "k1")).await;
+        let response = send(&app(&layer, UsageRoute::new(&layer)), request("/usage", "k1")).await;
         assert_eq!(response.status(), 503, "{mode:?}");
         assert!(response.headers().contains_key("retry-after"), "{mode:?}");
         assert!(!response.body().to_string().contains("redis.internal"), "{mode:?}");
@@ -297,7 +297,7 @@ async fn the_mapper_of_the_layer_answers_a_usage_request_inside_it() {
     };
     let strict = RateLimitLayer::with_rules(Noted::new(), rule("a", 5));
     let layer = RateLimitLayer::new(Noted::new(), Policy::new("all", Quota::per_minute(5)), Key::new("all"));
-    let app = Router::new().route("/usage", Usage::new(&strict).into_route()).layer(layer.response(mapper));
+    let app = Router::new().route("/usage", UsageRoute::new(&strict).into_route()).layer(layer.response(mapper));
     let response = send(&app, Request::get("/usage").body(Body::empty()).unwrap()).await;
     assert_eq!((response.status().as_u16(), response.body()), (400, &json!({ "mapped": 400 })));
 }
@@ -311,12 +311,12 @@ async fn a_policy_that_is_left_out_cannot_fail_the_page() {
         })
     };
     let layer = RateLimitLayer::with_rules(MemoryStore::new(), rule("all", 60)).rule(per_model());
-    let page = |usage: Usage| Router::new().route("/usage", usage.into_route());
-    let failed = send(&page(Usage::new(&layer)), request("/usage", "k1")).await;
+    let page = |usage: UsageRoute| Router::new().route("/usage", usage.into_route());
+    let failed = send(&page(UsageRoute::new(&layer)), request("/usage", "k1")).await;
     assert_eq!(
         (failed.status().as_u16(), &failed.body()["detail"]),
         (400, &json!("the request has no identity"))
     );
-    let app = page(Usage::new(&layer).without("per-model"));
+    let app = page(UsageRoute::new(&layer).without("per-model"));
     assert_eq!(seen(&app, "k1").await, [("all".to_owned(), 0, 60)]);
 }

@@ -79,15 +79,15 @@ async fn handle(request: Request<Work>) -> Result<Response<String>, Infallible> 
         total = [total[0] + random.below(200), total[1] + random.below(10)];
         *used.lock().unwrap() = Some(total);
         let each = [(UNITS[0], total[0]), (UNITS[1], total[1])];
-        reservation.record_each(each);
+        reservation.record(each);
         if random.chance(300) {
-            drop(reservation.extend_each(each));
+            drop(reservation.extend_to(each));
         }
     }
     let each = [(UNITS[0], total[0]), (UNITS[1], total[1])];
     match random.below(3) {
-        0 => drop(reservation.settle_each(each).await),
-        1 => drop(reservation.settle_each(each)),
+        0 => drop(reservation.settle(each).await),
+        1 => drop(reservation.settle(each)),
         _ => {}
     }
     Ok(Response::new(String::new()))

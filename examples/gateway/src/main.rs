@@ -42,7 +42,7 @@ use tower_ratelimit::{
 };
 use tower_ratelimit_gateway::body::{BodyBytes, BufferBodyLayer};
 use tower_ratelimit_gateway::prices::{Api, ApiErrors, Call, Price, Prices, UsageMeter};
-use tower_ratelimit_operate::usage::Usage;
+use tower_ratelimit_operate::usage::UsageRoute;
 
 /// Who calls with a key: the time zone of the organization, and the dollars a month of the organization, the team
 /// and the member. A gateway has them from its database: see the example `tiers`.
@@ -110,7 +110,7 @@ pub(crate) fn app(limiter: impl Into<Limiter>, vendor: Router) -> Router {
     let errors = ApiErrors::new(Api::OpenAiChat);
     let budgets = RateLimitLayer::with_rules(limiter.clone(), rules).response(errors);
     let addresses = RateLimitLayer::new(limiter, Policy::new("per-ip", Quota::per_minute(60)), PeerIp::new());
-    let usage = Usage::new(&budgets).without("model").into_route();
+    let usage = UsageRoute::new(&budgets).without("model").into_route();
     let buffer = BufferBodyLayer::new(1 << 20)
         .reject_unread()
         .parse_with(meter.parser(Api::OpenAiChat))

@@ -56,7 +56,7 @@ use tower_ratelimit_gateway::body::{
     BufferBodyLayer,
     json_rpc::{JsonRpc, JsonRpcErrors},
 };
-use tower_ratelimit_operate::usage::Usage;
+use tower_ratelimit_operate::usage::UsageRoute;
 
 /// How often the request calls a tool, or the tool `name`.
 fn calls(request: &Parts, name: Option<&str>) -> Result<u64, tower_ratelimit::Error> {
@@ -107,7 +107,7 @@ pub(crate) fn app(limiter: impl Into<Limiter>) -> Router {
     let tools = RateLimitLayer::with_rules(limiter, Rules::new().always(per_call).always(per_render));
     let tools = tools.response(errors);
 
-    let usage = Usage::new(&tools).into_route();
+    let usage = UsageRoute::new(&tools).into_route();
     Router::new()
         .route("/mcp", post(mcp))
         .layer(tools)

@@ -89,7 +89,7 @@ impl BufferBodyLayer {
     /// use http::{Request, Response};
     /// use http_body_util::BodyExt;
     /// use tower::{Layer, ServiceExt};
-    /// use tower_ratelimit_gateway::body::{BodyBytes, BufferBodyLayer, BufferedBody};
+    /// use tower_ratelimit_gateway::body::{BodyBytes, BufferBodyLayer, RequestBody};
     ///
     /// #[derive(Clone)]
     /// struct Lines(usize);
@@ -101,7 +101,7 @@ impl BufferBodyLayer {
     ///     Ok::<_, Box<dyn std::error::Error>>(Lines(text.lines().count()))
     /// };
     /// let service = BufferBodyLayer::new(1_024).parse_with(lines).layer(tower::service_fn(
-    ///     |request: Request<BufferedBody<String>>| async move {
+    ///     |request: Request<RequestBody<String>>| async move {
     ///         let lines = request.extensions().get::<Lines>().map(|lines| lines.0);
     ///         Ok::<_, std::convert::Infallible>(Response::new(format!("{lines:?}")))
     ///     },

@@ -47,7 +47,7 @@
 //! once: add a [concurrency](tower_ratelimit::Policy::concurrency) policy by address to that limit.
 
 mod body_bytes;
-mod buffered;
+mod request_body;
 mod collect;
 mod head;
 pub mod json_rpc;
@@ -65,10 +65,10 @@ pub mod future {
 
 pub use self::{
     body_bytes::{BodyBytes, Unread},
-    buffered::BufferedBody,
+    request_body::RequestBody,
     layer::BufferBodyLayer,
     rejection::{BodyRejection, BodyRejectionKind},
-    response::ResponseBody,
+    response::MaybeRejected,
     service::BufferBody,
 };
 pub use crate::strict_names::StrictNames;

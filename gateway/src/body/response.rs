@@ -15,7 +15,7 @@ use tower_ratelimit::response::RejectionBody;
 pin_project! {
     /// The response body of a [`BufferBody`](super::BufferBody) service: the inner service's body, or a
     /// rejection's.
-    pub struct ResponseBody<B> {
+    pub struct MaybeRejected<B> {
         #[pin]
         content: Content<B>,
     }
@@ -29,7 +29,7 @@ pin_project! {
     }
 }
 
-impl<B> ResponseBody<B> {
+impl<B> MaybeRejected<B> {
     pub(super) const fn service(body: B) -> Self {
         Self { content: Content::Service { body } }
     }
@@ -40,13 +40,13 @@ impl<B> ResponseBody<B> {
 }
 
 /// A body without a request, for middleware that makes empty responses.
-impl<B: Default> Default for ResponseBody<B> {
+impl<B: Default> Default for MaybeRejected<B> {
     fn default() -> Self {
         Self::service(B::default())
     }
 }
 
-impl<B> Body for ResponseBody<B>
+impl<B> Body for MaybeRejected<B>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
@@ -80,8 +80,8 @@ where
     }
 }
 
-impl<B> fmt::Debug for ResponseBody<B> {
+impl<B> fmt::Debug for MaybeRejected<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ResponseBody").finish_non_exhaustive()
+        f.debug_struct("MaybeRejected").finish_non_exhaustive()
     }
 }

@@ -20,11 +20,11 @@ use tower_service::Service;
 
 use super::{
     body_bytes::BodyBytes,
-    buffered::BufferedBody,
+    request_body::RequestBody,
     collect::Collector,
     head::{announced, unread},
     rejection::{BodyRejection, BodyRejectionKind},
-    response::ResponseBody,
+    response::MaybeRejected,
     settings::Settings,
 };
 
@@ -63,11 +63,11 @@ impl<S> BufferBody<S> {
 
 impl<S, B, ResBody> Service<Request<B>> for BufferBody<S>
 where
-    S: Service<Request<BufferedBody<B>>, Response = Response<ResBody>> + Clone,
+    S: Service<Request<RequestBody<B>>, Response = Response<ResBody>> + Clone,
     B: Body,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
-    type Response = Response<ResponseBody<ResBody>>;
+    type Response = Response<MaybeRejected<ResBody>>;
     type Error = S::Error;
     type Future = ResponseFuture<S, B>;
 
@@ -93,7 +93,7 @@ pin_project! {
     /// If it is dropped, the buffer is too.
     pub struct ResponseFuture<S, B>
     where
-        S: Service<Request<BufferedBody<B>>>,
+        S: Service<Request<RequestBody<B>>>,
     {
         #[pin]
         state: State<S, B, S::Future>,
@@ -139,12 +139,12 @@ struct Reading<S> {
 /// A call of the service that is not made yet.
 struct Call<S, B> {
     service: S,
-    request: Request<BufferedBody<B>>,
+    request: Request<RequestBody<B>>,
 }
 
 impl<S, B> State<S, B, S::Future>
 where
-    S: Service<Request<BufferedBody<B>>>,
+    S: Service<Request<RequestBody<B>>>,
     B: Body,
 {
     /// Decides by the head of the request what to do with its body. `service` is ready.
@@ -175,7 +175,7 @@ where
         if let Err(rejection) = settings.annotate(&mut request.extensions, BodyBytes::new(content)) {
             return Self::reject(settings, &rejection, &request);
         }
-        let request = Request::from_parts(request, BufferedBody::unread(body));
+        let request = Request::from_parts(request, RequestBody::unread(body));
         Self::Respond { future: service.call(request) }
     }
 
@@ -233,7 +233,7 @@ impl<S: Clone> Reading<S> {
     /// The next state, once the body is complete.
     fn complete<B>(self) -> State<S, B, S::Future>
     where
-        S: Service<Request<BufferedBody<B>>>,
+        S: Service<Request<RequestBody<B>>>,
         B: Body,
     {
         let Self { mut service, is_ready, mut request, collector, settings, .. } = self;
@@ -242,7 +242,7 @@ impl<S: Clone> Reading<S> {
         {
             return State::reject(&settings, &rejection, &request);
         }
-        let request = Request::from_parts(request, BufferedBody::read(bytes, trailers));
+        let request = Request::from_parts(request, RequestBody::read(bytes, trailers));
         match is_ready {
             true => State::Respond { future: service.call(request) },
             false => State::Ready { call: Some(Box::new(Call { service, request })) },
@@ -252,11 +252,11 @@ impl<S: Clone> Reading<S> {
 
 impl<S, B, ResBody> Future for ResponseFuture<S, B>
 where
-    S: Service<Request<BufferedBody<B>>, Response = Response<ResBody>> + Clone,
+    S: Service<Request<RequestBody<B>>, Response = Response<ResBody>> + Clone,
     B: Body,
     B::Error: Into<Box<dyn StdError + Send + Sync>>,
 {
-    type Output = Result<Response<ResponseBody<ResBody>>, S::Error>;
+    type Output = Result<Response<MaybeRejected<ResBody>>, S::Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.project().state;
@@ -280,11 +280,11 @@ where
                 }
                 StateProj::Respond { future } => {
                     let response = ready!(future.poll(cx))?;
-                    return Poll::Ready(Ok(response.map(ResponseBody::service)));
+                    return Poll::Ready(Ok(response.map(MaybeRejected::service)));
                 }
                 StateProj::Reject { response } => {
                     let Some(response) = response.take() else { panic!("{COMPLETED}") };
-                    return Poll::Ready(Ok(response.map(ResponseBody::rejection)));
+                    return Poll::Ready(Ok(response.map(MaybeRejected::rejection)));
                 }
             };
             // The body that was read, and what is left of it, is dropped here.
@@ -297,7 +297,7 @@ const COMPLETED: &str = "ResponseFuture polled after completion";
 
 impl<S, B> fmt::Debug for ResponseFuture<S, B>
 where
-    S: Service<Request<BufferedBody<B>>>,
+    S: Service<Request<RequestBody<B>>>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()

@@ -112,14 +112,14 @@ impl Call {
     }
 
     /// Charges the estimate to the rules of `reservation`, in addition to their [cost](tower_ratelimit::Rule::cost):
-    /// [`Reservation::charge_more_each`]. Not needed if the cost of the rules is an estimate already.
+    /// [`Reservation::charge_more`]. Not needed if the cost of the rules is an estimate already.
     ///
     /// # Errors
     ///
-    /// The same as [`Reservation::charge_more_each`].
+    /// The same as [`Reservation::charge_more`].
     pub fn charge(&self, reservation: &Reservation) -> Answer<Decision> {
         let units = self.0.settings.units(self.0.estimate.tokens(), self.estimated_micro_dollars());
-        reservation.charge_more_each(units)
+        reservation.charge_more(units)
     }
 
     /// Waits for the upstream service's response, and settles `reservation` at what it

@@ -10,7 +10,7 @@ use super::{
     planned::Planned,
     request::{Asked, CallError},
     settings::Settings,
-    settlement::Settlement,
+    bill::Bill,
     source::PriceSource,
     usage::Usage,
 };
@@ -101,7 +101,7 @@ impl UsageMeter {
     /// Calls `settled` once for each call, when it is known what it is charged: for a ledger, or for logs. It
     /// runs where the body ends or is dropped, so it must not block: send or spawn what takes longer. If it
     /// panics, the call stays settled, and the first panic is logged.
-    pub fn on_settled(self, settled: impl Fn(&Settlement) + Send + Sync + 'static) -> Self {
+    pub fn on_settled(self, settled: impl Fn(&Bill) + Send + Sync + 'static) -> Self {
         self.with(|settings| settings.on_settled = Some(Arc::new(settled)))
     }
 

@@ -123,8 +123,8 @@
 //! Tokens that a vendor does not send, such as hidden reasoning, cannot be counted, so the estimate is charged unless
 //! a report has them.
 //!
-//! While a stream is sent, what it has used is [recorded](tower_ratelimit::Reservation::record_each), and
-//! [charged](tower_ratelimit::Reservation::extend_each) if it exceeds the estimate. Cost is the exact sum of
+//! While a stream is sent, what it has used is [recorded](tower_ratelimit::Reservation::record), and
+//! [charged](tower_ratelimit::Reservation::extend_to) if it exceeds the estimate. Cost is the exact sum of
 //! tokens and prices, rounded up to a micro-dollar once for a call. What a vendor charges for other things
 //! than tokens, such as searches, and discounts, such as for batches, are not in the prices.
 //!
@@ -210,7 +210,7 @@ mod rate;
 mod reader;
 mod request;
 mod settings;
-mod settlement;
+mod bill;
 mod settling;
 mod source;
 mod table;
@@ -229,7 +229,7 @@ pub use self::{
     price::Price,
     prices::{Prices, UnknownModel},
     request::CallError,
-    settlement::{Basis, Settlement},
+    bill::{Basis, Bill},
     source::PriceSource,
     usage::Usage,
 };

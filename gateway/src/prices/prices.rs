@@ -63,7 +63,7 @@ pub enum UnknownModel {
 
 impl Prices {
     /// A table without entries. `version` identifies it in logs and in each
-    /// [settlement](super::Settlement::prices_version).
+    /// [settlement](super::Bill::prices_version).
     #[must_use]
     pub fn new(version: impl Into<String>) -> Self {
         Self(Arc::new(Entries {

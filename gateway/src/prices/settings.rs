@@ -2,7 +2,9 @@
 
 use std::sync::{Arc, atomic::AtomicBool};
 
-use super::{settlement::Settlement, source::PriceSource};
+use tower_ratelimit::Units;
+
+use super::{bill::Bill, source::PriceSource};
 
 #[derive(Clone)]
 pub(super) struct Settings {
@@ -16,7 +18,7 @@ pub(super) struct Settings {
     /// The tiers that the prices are meant for, in addition to the usual ones.
     pub(super) tiers: Vec<String>,
     pub(super) max_buffer: usize,
-    pub(super) on_settled: Option<Arc<dyn Fn(&Settlement) + Send + Sync>>,
+    pub(super) on_settled: Option<Arc<dyn Fn(&Bill) + Send + Sync>>,
     /// Whether `on_settled` has panicked.
     pub(super) has_panicked: Arc<AtomicBool>,
     /// Whether an encoded body was logged.
@@ -25,8 +27,8 @@ pub(super) struct Settings {
 
 impl Settings {
     /// The units of the rules, with their numbers.
-    pub(super) fn units(&self, tokens: u64, micro_dollars: u64) -> impl Iterator<Item = (&'static str, u64)> {
+    pub(super) fn units(&self, tokens: u64, micro_dollars: u64) -> Units<'static> {
         let all = [(self.tokens, tokens), (self.money, micro_dollars)];
-        all.into_iter().filter_map(|(unit, number)| Some((unit?, number)))
+        all.into_iter().filter_map(|(unit, number)| Some((unit?, number))).collect()
     }
 }

@@ -9,7 +9,7 @@ use tower_ratelimit::Reservation;
 use super::{
     planned::Planned,
     reader::{End, Reader},
-    settlement::{Basis, Settlement},
+    bill::{Basis, Bill},
     tally::Tally,
     usage::Usage,
 };
@@ -76,13 +76,13 @@ impl Settling {
         let usage = self.tally.usage();
         let used = [usage.tokens(), self.call.price.micro_dollars(&usage)];
         let units = || self.call.settings.units(used[0], used[1]);
-        reservation.record_each(units());
+        reservation.record(units());
         // What exceeds the estimate is charged before the answer ends, each time that it has grown by an
         // eighth.
         if used[0] > self.enough[0] || used[1] > self.enough[1] {
             self.enough = used.map(|units| units.saturating_add(units / 8));
             // It takes effect even if its answer is dropped.
-            drop(reservation.extend_each(units()));
+            drop(reservation.extend_to(units()));
         }
     }
 
@@ -129,13 +129,13 @@ impl Settling {
         let Planned { model, price, version, settings, .. } = &self.call;
         let micro_dollars = price.micro_dollars(&usage);
         // What is recorded is charged when the last handle is dropped.
-        reservation.record_each(settings.units(usage.tokens(), micro_dollars));
+        reservation.record(settings.units(usage.tokens(), micro_dollars));
         drop(reservation);
         // The model is any text of a client.
         log!(debug, entry = %self.call.entry, ?usage, micro_dollars, ?basis, prices = %version, "a call is settled");
         if let Some(settled) = &settings.on_settled {
             let (model, prices_version) = (model.clone(), version.clone());
-            let settlement = Settlement { model, usage, micro_dollars, basis, prices_version };
+            let settlement = Bill { model, usage, micro_dollars, basis, prices_version };
             let is_called = caught(|| settled(&settlement)).is_some();
             if !is_called && !settings.has_panicked.swap(true, Ordering::Relaxed) {
                 log!(

@@ -1,6 +1,6 @@
-//! A route on which clients see their own limits: how much is used, what remains, and until when. [`Usage`].
+//! A route on which clients see their own limits: how much is used, what remains, and until when. [`UsageRoute`].
 
 mod report;
 mod usage;
 
-pub use self::usage::Usage;
+pub use self::usage::UsageRoute;

@@ -1,4 +1,4 @@
-//! [`Usage`]: which limits are shown, and the route.
+//! [`UsageRoute`]: which limits are shown, and the route.
 
 use std::{convert::Infallible, fmt};
 
@@ -61,14 +61,14 @@ use crate::reply::json;
 /// use tower_ratelimit::{
 ///     Header, MemoryStore, Policy, Quota, RateLimitLayer, Rule, layer::Rules, store::ManualClock,
 /// };
-/// use tower_ratelimit_operate::usage::Usage;
+/// use tower_ratelimit_operate::usage::UsageRoute;
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let rule = |name, limit| Rule::new(Policy::new(name, Quota::per_minute(limit)), Header::new("x-api-key"));
 /// let rules = Rules::new().always(rule("all", 60)).route("/search", rule("search", 10));
 /// let layer = RateLimitLayer::with_rules(MemoryStore::with_clock(ManualClock::new()), rules);
-/// let usage = Usage::new(&layer).of(Method::GET, Uri::from_static("/search"));
+/// let usage = UsageRoute::new(&layer).of(Method::GET, Uri::from_static("/search"));
 /// let app = Router::new()
 ///     .route("/search", get(async || "found"))
 ///     .layer(layer)
@@ -91,13 +91,13 @@ use crate::reply::json;
 /// ```
 #[derive(Clone)]
 #[must_use = "it does nothing until `into_route` is called"]
-pub struct Usage {
+pub struct UsageRoute {
     layers: Vec<RateLimitLayer>,
     requests: Vec<(Method, Uri)>,
     hidden: Vec<String>,
 }
 
-impl Usage {
+impl UsageRoute {
     /// Shows the limits of `layer`.
     pub fn new(layer: &RateLimitLayer) -> Self {
         Self { layers: vec![layer.clone()], requests: Vec::new(), hidden: Vec::new() }
@@ -209,9 +209,9 @@ async fn owed(limiter: &Limiter, outcomes: &[Outcome]) -> Result<Vec<(Outcome, u
     Ok(all)
 }
 
-impl fmt::Debug for Usage {
+impl fmt::Debug for UsageRoute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Usage")
+        f.debug_struct("UsageRoute")
             .field("layers", &self.layers)
             .field("requests", &self.requests)
             .field("hidden", &self.hidden)

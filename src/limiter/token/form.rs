@@ -7,6 +7,7 @@ use crate::{
     base::{Error, ErrorKind, Quota},
     decision::Charge,
     key::Key,
+    limiter::units::Units,
     policy::Policy,
     store::Action,
 };
@@ -100,51 +101,14 @@ impl Token {
         rest.is_empty().then_some(Self { store, lifetime, rules })
     }
 
-    /// # Errors
-    ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if the rules have several units.
-    pub(in crate::limiter) fn in_one_unit(&self, units: u64) -> Result<Vec<Option<u64>>, Error> {
-        let mut all = self.rules.iter().map(|rule| &rule.unit);
-        let first = all.next();
-        if !all.all(|unit| Some(unit) == first) {
-            let units = self.units();
-            return Err(invalid!("the token has several units ({units}): use `settle_token_each`"));
-        }
-        Ok(vec![Some(units); self.rules.len()])
-    }
-
     /// The number of units for each rule.
     ///
     /// # Errors
     ///
-    /// [`InvalidConfig`](ErrorKind::InvalidConfig) if no rule has one of the units.
-    pub(in crate::limiter) fn by_rule<'a>(
-        &self,
-        units: impl IntoIterator<Item = (&'a str, u64)>,
-    ) -> Result<Vec<Option<u64>>, Error> {
-        let mut by_rule = vec![None; self.rules.len()];
-        for (unit, number) in units {
-            let mut is_known = false;
-            for (rule, units) in self.rules.iter().zip(&mut by_rule) {
-                if rule.unit.as_deref() == Some(unit) {
-                    (*units, is_known) = (Some(number), true);
-                }
-            }
-            if !is_known && !self.rules.is_empty() {
-                let units = self.units();
-                return Err(invalid!("no rule of the token has the unit `{unit}`, only {units}"));
-            }
-        }
-        Ok(by_rule)
-    }
-
-    /// The units, for an error.
-    fn units(&self) -> String {
-        let names = self.rules.iter().map(|rule| match &rule.unit {
-            Some(unit) => format!("`{unit}`"),
-            None => "none".into(),
-        });
-        names.collect::<Vec<_>>().join(", ")
+    /// [`InvalidConfig`](ErrorKind::InvalidConfig), as [`Units::of_rules`].
+    pub(super) fn by_rule(&self, units: &Units<'_>) -> Result<Vec<Option<u64>>, Error> {
+        let of_rules: Vec<_> = self.rules.iter().map(|rule| rule.unit.as_deref()).collect();
+        units.of_rules(&of_rules, "of the token")
     }
 }
 

@@ -9,7 +9,10 @@ use super::{
 use crate::{
     base::{Answer, Error, ErrorKind},
     decision::{Charge, Decision, Outcome, Verdict},
-    limiter::decider::{Decider, ended},
+    limiter::{
+        decider::{Decider, ended},
+        units::Units,
+    },
     policy::Policy,
     store::Action,
 };
@@ -90,11 +93,11 @@ pub(in crate::limiter) fn settle(
     secret: &SettlementSecret,
     text: &str,
     policies: &[Policy],
-    units: impl FnOnce(&Token) -> Result<Vec<Option<u64>>, Error>,
+    units: &Units<'_>,
 ) -> Answer<Settlement> {
     let settling = secret.open(text).and_then(|opened| {
         check_store(decider, &opened.token)?;
-        let units = units(&opened.token)?;
+        let units = opened.token.by_rule(units)?;
         settlements(decider, &opened, policies, &units)
     });
     match settling {
@@ -117,13 +120,13 @@ fn check_store(decider: &Decider, token: &Token) -> Result<(), Error> {
     }
 }
 
-/// A rule that is settled, or the name of its policy and why it is not.
-type Settled = Result<SettledRule, (Policy, Error)>;
+/// A rule that is settled, or its policy and why it is not.
+type OneRule = Result<SettledRule, (Policy, Error)>;
 
 /// # Errors
 ///
 /// The first error of a rule, with the names of all policies that are not settled.
-fn all_settled(rules: Vec<Settled>) -> Result<Settlement, Error> {
+fn all_settled(rules: Vec<OneRule>) -> Result<Settlement, Error> {
     let (mut settled, mut failed) = (Vec::new(), Vec::new());
     for rule in rules {
         match rule {
@@ -149,7 +152,7 @@ fn settlements(
     Opened { id, token }: &Opened,
     policies: &[Policy],
     units: &[Option<u64>],
-) -> Result<Vec<Answer<Settled>>, Error> {
+) -> Result<Vec<Answer<OneRule>>, Error> {
     let mut calls = Vec::new();
     for (place, (rule, units)) in token.rules.iter().zip(units).enumerate() {
         let Some(units) = units else { continue };
@@ -175,7 +178,7 @@ fn settle_one(
     policy: &Policy,
     action: Action,
     charges: &[Charge],
-) -> Answer<Settled> {
+) -> Answer<OneRule> {
     let (policy, unit) = (policy.clone(), rule.unit.clone());
     // `drain` waits for it.
     let work = decider.background.begin_work();
@@ -183,7 +186,7 @@ fn settle_one(
     let decider = decider.clone();
     answer.then(move |decided| {
         decider.answered(&decided);
-        let settled = decided.and_then(|decision| settled(&decision));
+        let settled = decided.and_then(|decision| outcome_of(&decision));
         // Only units that are charged now can reach a threshold.
         let is_charged = matches!(settled, Ok((_, false)));
         let charged = if is_charged { action } else { Action::Peek };
@@ -209,7 +212,7 @@ fn settle_one(
 }
 
 /// The outcome of a rule, and whether it was settled before.
-fn settled(decision: &Decision) -> Result<(Outcome, bool), Error> {
+fn outcome_of(decision: &Decision) -> Result<(Outcome, bool), Error> {
     let is_stamp = |outcome: &&Outcome| outcome.charge().stamp().is_some();
     let outcomes = decision.all_outcomes();
     let stamp = outcomes.iter().find(is_stamp);

@@ -22,7 +22,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tower::{Layer as _, ServiceExt as _, service_fn};
-use tower_ratelimit_gateway::body::{BodyBytes, BufferBodyLayer, BufferedBody};
+use tower_ratelimit_gateway::body::{BodyBytes, BufferBodyLayer, RequestBody};
 
 use super::{Seen, Sent, Streamed, answer, body, channel, data, text};
 
@@ -126,7 +126,7 @@ async fn a_body_must_be_complete_in_time() {
     assert_eq!(layer.buffered_bytes(), 0);
 
     // The service has as much time as it needs.
-    let service = layer.layer(service_fn(|_: Request<BufferedBody<Full<Bytes>>>| async {
+    let service = layer.layer(service_fn(|_: Request<RequestBody<Full<Bytes>>>| async {
         sleep(Duration::from_secs(60)).await;
         Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::default()))
     }));
@@ -154,7 +154,7 @@ async fn answer_endless(
 async fn frames_of_one_byte_take_no_more_memory_than_their_bytes() {
     let layer = BufferBodyLayer::new(100_000);
     let (sender, slow) = channel();
-    let kept = layer.layer(service_fn(|request: Request<BufferedBody<Streamed>>| {
+    let kept = layer.layer(service_fn(|request: Request<RequestBody<Streamed>>| {
         let bytes = request.extensions().get::<BodyBytes>().unwrap().get().unwrap().clone();
         ready(Ok::<_, std::convert::Infallible>(Response::new(Full::new(bytes))))
     }));
@@ -274,7 +274,7 @@ async fn exactly_as_many_bodies_are_served_as_there_is_room_for() {
     let layer = BufferBodyLayer::new(1_000).max_total_bytes(40_000);
     let release = Arc::new(tokio::sync::Semaphore::new(0));
     let wait = release.clone();
-    let service = layer.layer(service_fn(move |request: Request<BufferedBody<Full<Bytes>>>| {
+    let service = layer.layer(service_fn(move |request: Request<RequestBody<Full<Bytes>>>| {
         let wait = wait.clone();
         async move {
             let _request = request;
@@ -304,7 +304,7 @@ async fn exactly_as_many_bodies_are_served_as_there_is_room_for() {
 async fn memory_counts_until_the_last_bytes_of_the_body_are_dropped() {
     let layer = BufferBodyLayer::new(1_000);
     let gauge = layer.clone();
-    let service = layer.layer(service_fn(move |request: Request<BufferedBody<Streamed>>| {
+    let service = layer.layer(service_fn(move |request: Request<RequestBody<Streamed>>| {
         let gauge = gauge.clone();
         async move {
             // The trailer has 10 bytes, 1 byte, and 32 for its memory.

@@ -19,7 +19,7 @@ use tower_ratelimit::{
     Error, ErrorKind, MemoryStore, Policy, Quota, RateLimitLayer, Rule, response::RejectionBody,
 };
 use tower_ratelimit_gateway::body::{
-    BodyBytes, BodyRejection, BodyRejectionKind, BufferBodyLayer, BufferedBody, Unread,
+    BodyBytes, BodyRejection, BodyRejectionKind, BufferBodyLayer, RequestBody, Unread,
 };
 
 use super::{Seen, Streamed, answer, body, channel, data, text};
@@ -54,7 +54,7 @@ async fn a_body_that_is_not_read_passes_through_while_it_arrives_and_the_reason_
     ] {
         let (sender, streamed) = channel();
         let service = BufferBodyLayer::new(3).layer(service_fn(
-            |request: Request<BufferedBody<Streamed>>| async move {
+            |request: Request<RequestBody<Streamed>>| async move {
                 let known = request.extensions().get::<BodyBytes>().unwrap().clone();
                 // The service answers before the body has ended.
                 Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::from(format!(
@@ -173,7 +173,7 @@ async fn a_body_is_parsed_once_for_all_rules_and_the_service() {
     let layer = BufferBodyLayer::new(100)
         .parse_with(|body: &BodyBytes| Ok::<_, Unread>(Bytes::copy_from_slice(body.get()?)))
         .parse_with(|body: &BodyBytes| Ok::<_, Unread>(body.get()?.len()));
-    let service = layer.layer(service_fn(|request: Request<BufferedBody<Full<Bytes>>>| {
+    let service = layer.layer(service_fn(|request: Request<RequestBody<Full<Bytes>>>| {
         let extensions = request.extensions();
         let parsed = format!("{:?} {:?}", extensions.get::<Bytes>(), extensions.get::<usize>());
         ready(Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::from(parsed))))
@@ -243,7 +243,7 @@ async fn keys_and_costs_read_the_body_and_a_body_that_is_not_read_has_no_key() {
 #[tokio::test]
 async fn a_slow_body_does_not_hold_what_other_requests_need_of_the_inner_service() {
     let layer = ServiceBuilder::new().layer(BufferBodyLayer::new(100)).concurrency_limit(1);
-    let service = layer.service(service_fn(|request: Request<BufferedBody<Streamed>>| async move {
+    let service = layer.service(service_fn(|request: Request<RequestBody<Streamed>>| async move {
         Ok::<_, std::convert::Infallible>(Response::new(Full::new(
             request.into_body().collect().await.unwrap().to_bytes(),
         )))
@@ -272,7 +272,7 @@ impl Clone for Strict {
     }
 }
 
-impl Service<Request<BufferedBody<Streamed>>> for Strict {
+impl Service<Request<RequestBody<Streamed>>> for Strict {
     type Response = Response<Full<Bytes>>;
     type Error = std::convert::Infallible;
     type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
@@ -282,7 +282,7 @@ impl Service<Request<BufferedBody<Streamed>>> for Strict {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, _: Request<BufferedBody<Streamed>>) -> Self::Future {
+    fn call(&mut self, _: Request<RequestBody<Streamed>>) -> Self::Future {
         assert!(std::mem::take(&mut self.is_ready), "called before it was ready");
         ready(Ok(Response::new(Full::default())))
     }
@@ -334,7 +334,7 @@ proptest! {
         let sent = frames.into_iter().map(|frame| Ok(Frame::data(Bytes::from(frame))));
         let sent = body(sent.chain(trailers.clone().map(|trailers| Ok(Frame::trailers(trailers)))));
         let layer = BufferBodyLayer::new(10_000);
-        let service = layer.layer(service_fn(|request: Request<BufferedBody<Streamed>>| async move {
+        let service = layer.layer(service_fn(|request: Request<RequestBody<Streamed>>| async move {
             let known = request.extensions().get::<BodyBytes>().unwrap().get().unwrap().clone();
             let (hint, is_end) = (request.body().size_hint(), request.body().is_end_stream());
             let collected = request.into_body().collect().await.unwrap();
@@ -372,7 +372,7 @@ async fn a_client_that_leaves_drops_the_buffer_and_the_service_is_not_called() {
 #[tokio::test]
 async fn the_request_is_dropped_with_the_future_while_the_service_runs() {
     let layer = BufferBodyLayer::new(100);
-    let service = layer.layer(service_fn(|request: Request<BufferedBody<Full<Bytes>>>| async move {
+    let service = layer.layer(service_fn(|request: Request<RequestBody<Full<Bytes>>>| async move {
         let _request = request;
         pending::<Result<Response<Full<Bytes>>, std::convert::Infallible>>().await
     }));
@@ -397,7 +397,7 @@ async fn a_parser_of_bodies_panics_through_its_own_request() {
         Ok(1)
     });
     let service = layer.layer(service_fn(
-        |_: Request<BufferedBody<Full<Bytes>>>| async {
+        |_: Request<RequestBody<Full<Bytes>>>| async {
             Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
         },
     ));

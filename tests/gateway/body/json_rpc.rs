@@ -11,7 +11,7 @@ use tower_ratelimit::{
     response::ResponseMapper as _,
 };
 use tower_ratelimit_gateway::body::{
-    BufferBodyLayer, BufferedBody,
+    BufferBodyLayer, RequestBody,
     json_rpc::{JsonRpc, JsonRpcErrors},
 };
 
@@ -25,7 +25,7 @@ fn request(content: impl Into<Bytes>) -> Request<Full<Bytes>> {
 async fn parsed(request: Request<Full<Bytes>>) -> Parts {
     let layer = BufferBodyLayer::new(1 << 20).parse_with(JsonRpc::parse);
     let service = ServiceBuilder::new().layer(layer).service(service_fn(
-        |request: Request<BufferedBody<Full<Bytes>>>| {
+        |request: Request<RequestBody<Full<Bytes>>>| {
             let mut response = Response::new(Full::<Bytes>::default());
             response.extensions_mut().insert(request.into_parts().0);
             ready(Ok::<_, std::convert::Infallible>(response))

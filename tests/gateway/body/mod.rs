@@ -18,7 +18,7 @@ use http_body::{Body, Frame};
 use http_body_util::{BodyExt as _, Full, StreamBody};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tower::{Layer as _, Service, ServiceExt as _, service_fn};
-use tower_ratelimit_gateway::body::{BodyBytes, BufferBodyLayer, BufferedBody};
+use tower_ratelimit_gateway::body::{BodyBytes, BufferBodyLayer, RequestBody};
 
 type Sent = Result<Frame<Bytes>, io::Error>;
 type Streamed = StreamBody<UnboundedStream>;
@@ -51,7 +51,7 @@ impl Seen {
         layer: &BufferBodyLayer,
     ) -> impl Service<
         Request<B>,
-        Response = Response<tower_ratelimit_gateway::body::ResponseBody<Full<Bytes>>>,
+        Response = Response<tower_ratelimit_gateway::body::MaybeRejected<Full<Bytes>>>,
         Error = Infallible,
         Future: Send,
     > + Clone
@@ -61,7 +61,7 @@ impl Seen {
         B: Body<Data: Send, Error: std::error::Error + Send + Sync> + Send + 'static,
     {
         let seen = self.clone();
-        layer.layer(service_fn(move |request: Request<BufferedBody<B>>| {
+        layer.layer(service_fn(move |request: Request<RequestBody<B>>| {
             let seen = seen.clone();
             async move {
                 let known = format!("{:?}", request.extensions().get::<BodyBytes>().unwrap());

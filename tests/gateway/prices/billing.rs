@@ -25,9 +25,9 @@ use tower_ratelimit::{
     ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, RateLimitLayer, Rejection, Reservation, Rule,
     layer::Rules,
 };
-use tower_ratelimit_gateway::prices::{Api, Price, Prices, Settlement, Usage, UsageMeter};
+use tower_ratelimit_gateway::prices::{Api, Price, Prices, Bill, Usage, UsageMeter};
 
-use super::vendor::{Bill, Vendor};
+use super::vendor::{Invoice, Vendor};
 
 const REQUESTS: u64 = 1_000;
 /// A limit that no test reaches.
@@ -72,7 +72,7 @@ struct Service {
     money: Policy,
     vendor: Vendor,
     client: PipeClient,
-    settled: Arc<Mutex<HashMap<String, Settlement>>>,
+    settled: Arc<Mutex<HashMap<String, Bill>>>,
 }
 
 /// The most that a call exceeds its estimate here, by far.
@@ -111,8 +111,8 @@ impl Service {
     /// The tokens and the micro-dollars that the vendor has billed until now.
     fn billed(&self) -> (u64, u64) {
         let bills = self.vendor.bills();
-        let sum = |of: fn(Bill) -> u64| bills.values().copied().map(of).sum::<u64>();
-        (sum(Bill::tokens), sum(Bill::micro_dollars))
+        let sum = |of: fn(Invoice) -> u64| bills.values().copied().map(of).sum::<u64>();
+        (sum(Invoice::tokens), sum(Invoice::micro_dollars))
     }
 
     /// The number of calls that are settled.
@@ -129,7 +129,7 @@ impl Service {
             let (call, bill) = (Call::new(number), self.vendor.bill(number));
             let settled = self.settled.lock().unwrap()[&format!("model-{number}")].clone();
             let Usage { input, cached_input: cached, cache_write: written, output, .. } = settled.usage;
-            let charged = Bill { input, cached, written, output };
+            let charged = Invoice { input, cached, written, output };
             assert_eq!(charged, bill, "{store}: {number}, {}, {}, {:?}", call.form, call.end, settled.basis);
             assert_eq!(settled.micro_dollars, bill.micro_dollars(), "{store}: {number}");
         }
@@ -143,12 +143,12 @@ impl Service {
     }
 
     /// Asserts that no more is billed than the limits, and what calls have exceeded their estimates.
-    fn assert_within(&self, store: &str, tokens: u64, micro_dollars: u64, estimates: &[Bill]) {
+    fn assert_within(&self, store: &str, tokens: u64, micro_dollars: u64, estimates: &[Invoice]) {
         let (mut most, mut billed) = ((tokens, micro_dollars), (0, 0));
         for (number, bill) in self.vendor.bills() {
             let estimate = estimates[number as usize];
-            let excess_of = |one: fn(Bill) -> u64| one(bill).saturating_sub(one(estimate));
-            let excess = (excess_of(Bill::tokens), excess_of(Bill::micro_dollars));
+            let excess_of = |one: fn(Invoice) -> u64| one(bill).saturating_sub(one(estimate));
+            let excess = (excess_of(Invoice::tokens), excess_of(Invoice::micro_dollars));
             most = (most.0 + excess.0, most.1 + excess.1);
             billed = (billed.0 + bill.tokens(), billed.1 + bill.micro_dollars());
         }
@@ -197,9 +197,9 @@ impl Call {
     }
 
     /// The least that it is estimated at.
-    fn estimate(&self) -> Bill {
+    fn estimate(&self) -> Invoice {
         let prompt = (self.body().len() as u64).div_ceil(4);
-        Bill { input: prompt, output: self.max_tokens, ..Bill::default() }
+        Invoice { input: prompt, output: self.max_tokens, ..Invoice::default() }
     }
 
     /// Sends it, and reads the answer as [`Vendor::read`] does. Returns the status.

@@ -23,7 +23,7 @@ use support::{
 use tokio::{sync::Semaphore, task::JoinSet, time::sleep};
 use tower_ratelimit::{Key, Limiter, Policy, Quota, algorithm::FixedWindow};
 
-use super::vendor::{Bill, Vendor};
+use super::vendor::{Invoice, Vendor};
 use crate::examples::gateway;
 
 const REQUESTS: u64 = 1_000;
@@ -141,10 +141,10 @@ impl Call {
     }
 
     /// What is charged of this bill.
-    fn charged(&self, bill: Bill) -> Bill {
+    fn charged(&self, bill: Invoice) -> Invoice {
         match self.end {
             "hangs" | "breaks off" | "completes without a usage" => {
-                Bill { output: bill.output.max(self.max_tokens), ..bill }
+                Invoice { output: bill.output.max(self.max_tokens), ..bill }
             }
             _ => bill,
         }
@@ -167,7 +167,7 @@ impl Call {
         .to_string()
     }
 
-    const fn cost(&self, bill: Bill) -> u64 {
+    const fn cost(&self, bill: Invoice) -> u64 {
         match self.model.as_bytes() {
             b"small" => bill.cost([150, 150, 150, 1_000]),
             _ => bill.cost([3_000, 3_000, 3_000, 15_000]),
@@ -177,7 +177,7 @@ impl Call {
     /// The micro-dollars that it is estimated at.
     fn estimate(&self) -> u64 {
         let input = (self.body().len() as u64).div_ceil(4);
-        self.cost(Bill { input, output: self.max_tokens, ..Bill::default() })
+        self.cost(Invoice { input, output: self.max_tokens, ..Invoice::default() })
     }
 
     /// Sends it, and reads the answer as [`Vendor::read`] does, with a permit of `may_end`. Returns the status.

@@ -26,20 +26,20 @@ use tokio::sync::Semaphore;
 /// The bills of the requests, by their number, and gates that let streams break off.
 #[derive(Clone, Default)]
 pub(super) struct Vendor {
-    bills: Arc<Mutex<HashMap<u64, Bill>>>,
+    bills: Arc<Mutex<HashMap<u64, Invoice>>>,
     gates: Arc<Mutex<HashMap<u64, Arc<Semaphore>>>>,
 }
 
 /// The tokens that a request is billed until now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Bill {
+pub(super) struct Invoice {
     pub(super) input: u64,
     pub(super) cached: u64,
     pub(super) written: u64,
     pub(super) output: u64,
 }
 
-impl Bill {
+impl Invoice {
     pub(super) const fn tokens(self) -> u64 {
         self.input + self.cached + self.written + self.output
     }
@@ -68,15 +68,15 @@ impl Vendor {
         pipes::serve(Router::new().route("/{form}", post(answer)).with_state(self.clone()))
     }
 
-    pub(super) fn bill(&self, number: u64) -> Bill {
+    pub(super) fn bill(&self, number: u64) -> Invoice {
         self.bills.lock().unwrap().get(&number).copied().unwrap_or_default()
     }
 
-    pub(super) fn bills(&self) -> HashMap<u64, Bill> {
+    pub(super) fn bills(&self) -> HashMap<u64, Invoice> {
         self.bills.lock().unwrap().clone()
     }
 
-    fn set(&self, number: u64, bill: Bill) {
+    fn set(&self, number: u64, bill: Invoice) {
         self.bills.lock().unwrap().insert(number, bill);
     }
 
@@ -137,18 +137,18 @@ async fn answer(State(vendor): State<Vendor>, Path(form): Path<String>, body: By
     if end == "breaks off before a byte" {
         return Response::new(Body::from_stream(stream::iter([Err::<Bytes, _>(io::Error::other("broken"))])));
     }
-    let full = Bill::with_cache(prompt, form == "messages", output);
+    let full = Invoice::with_cache(prompt, form == "messages", output);
     if request["stream"] != json!(true) {
         vendor.set(number, full);
         return Response::new(Body::from(whole(&form, full).to_string()));
     }
     let begun = match &*form {
-        "messages" => Bill { output: 0, ..full },
-        _ => Bill { input: prompt, ..Bill::default() },
+        "messages" => Invoice { output: 0, ..full },
+        _ => Invoice { input: prompt, ..Invoice::default() },
     };
     let ending = ending(vendor.clone(), number, form.clone(), full, end.to_owned());
     let events = stream::iter(0..=output).map(move |sent| {
-        vendor.set(number, Bill { output: sent, ..begun });
+        vendor.set(number, Invoice { output: sent, ..begun });
         Ok(if sent == 0 { first(&form, begun) } else { word(&form, prompt, sent) }.into())
     });
     let body = Body::from_stream(events.chain(ending));
@@ -160,7 +160,7 @@ fn ending(
     vendor: Vendor,
     number: u64,
     form: String,
-    full: Bill,
+    full: Invoice,
     end: String,
 ) -> impl Stream<Item = Result<Bytes, io::Error>> + Send {
     stream::once(async move {
@@ -180,7 +180,7 @@ fn ending(
     })
 }
 
-fn usage(form: &str, Bill { input, cached, written, output }: Bill) -> Value {
+fn usage(form: &str, Invoice { input, cached, written, output }: Invoice) -> Value {
     let prompt = input + cached;
     match form {
         "chat" => json!({
@@ -201,7 +201,7 @@ fn usage(form: &str, Bill { input, cached, written, output }: Bill) -> Value {
     }
 }
 
-fn whole(form: &str, bill: Bill) -> Value {
+fn whole(form: &str, bill: Invoice) -> Value {
     let (usage, text) = (usage(form, bill), "word ".repeat(bill.output as usize));
     match form {
         "chat" => json!({ "choices": [{ "message": { "content": text } }], "usage": usage }),
@@ -217,12 +217,12 @@ fn event(data: &Value) -> String {
     format!("event: any\ndata: {data}\n\n")
 }
 
-fn first(form: &str, begun: Bill) -> String {
+fn first(form: &str, begun: Invoice) -> String {
     match form {
         "chat" => event(&json!({ "choices": [{ "delta": { "role": "assistant", "content": "" } }] })),
         "responses" => event(&json!({ "type": "response.created", "response": { "usage": null } })),
         "messages" => {
-            let usage = usage(form, Bill { output: 1, ..begun });
+            let usage = usage(form, Invoice { output: 1, ..begun });
             event(&json!({ "type": "message_start", "message": { "usage": usage } }))
         }
         _ => ": begins\n\n".to_owned(),
@@ -239,7 +239,7 @@ fn word(form: &str, prompt: u64, sent: u64) -> String {
         ),
         _ => {
             // A part of them report the usage until then.
-            let begun = Bill { input: prompt, output: sent, ..Bill::default() };
+            let begun = Invoice { input: prompt, output: sent, ..Invoice::default() };
             let mut part = json!({ "candidates": [{ "content": { "parts": [{ "text": "word" }] } }] });
             if sent.is_multiple_of(3) {
                 part["usageMetadata"] = usage(form, begun);
@@ -249,7 +249,7 @@ fn word(form: &str, prompt: u64, sent: u64) -> String {
     }
 }
 
-fn last(form: &str, full: Bill) -> String {
+fn last(form: &str, full: Invoice) -> String {
     let usage = usage(form, full);
     match form {
         "chat" => event(&json!({ "choices": [], "usage": usage })) + "data: [DONE]\n\n",

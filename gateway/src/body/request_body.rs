@@ -15,7 +15,7 @@ use super::collect::Trailers;
 pin_project! {
     /// The request body behind a [`BufferBodyLayer`](super::BufferBodyLayer): the same bytes and trailers, with
     /// the bytes in one frame. A body that was not read passes through.
-    pub struct BufferedBody<B> {
+    pub struct RequestBody<B> {
         #[pin]
         content: Content<B>,
     }
@@ -29,7 +29,7 @@ pin_project! {
     }
 }
 
-impl<B> BufferedBody<B> {
+impl<B> RequestBody<B> {
     pub(super) fn read(bytes: Bytes, trailers: Option<Trailers>) -> Self {
         let bytes = Some(bytes).filter(|bytes| !bytes.is_empty());
         Self { content: Content::Read { bytes, trailers } }
@@ -40,7 +40,7 @@ impl<B> BufferedBody<B> {
     }
 }
 
-impl<B: Body> Body for BufferedBody<B> {
+impl<B: Body> Body for RequestBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -77,8 +77,8 @@ impl<B: Body> Body for BufferedBody<B> {
     }
 }
 
-impl<B> fmt::Debug for BufferedBody<B> {
+impl<B> fmt::Debug for RequestBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BufferedBody").finish_non_exhaustive()
+        f.debug_struct("RequestBody").finish_non_exhaustive()
     }
 }

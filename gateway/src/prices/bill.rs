@@ -1,11 +1,11 @@
-//! [`Settlement`]: what a call was charged in the end.
+//! [`Bill`]: what a call was charged in the end.
 
 use super::usage::Usage;
 
 /// What a call was charged in the end, for [`UsageMeter::on_settled`](super::UsageMeter::on_settled).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Settlement {
+pub struct Bill {
     /// The model of the request, as the client has written it.
     pub model: String,
     /// The tokens. All zero if the call was refunded.
@@ -18,7 +18,7 @@ pub struct Settlement {
     pub prices_version: String,
 }
 
-/// Where the usage of a [`Settlement`] is from.
+/// Where the usage of a [`Bill`] is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Basis {

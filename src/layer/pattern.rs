@@ -15,8 +15,7 @@ pub(super) struct Pattern {
     pub(super) text: String,
     /// None: every method.
     pub(super) methods: Vec<Method>,
-    /// The path, with other names of its parameters, as it is written and with each combination of the
-    /// [changes](CHANGES).
+    /// The path with numbered parameters: as it is written, and with each combination of the [changes](CHANGES).
     pub(super) forms: Vec<String>,
 }
 

@@ -104,8 +104,8 @@ impl Unsettled {
         self.refunds = false;
     }
 
-    /// The service failed without a response. The charge is refunded as of a cancelled request, or where a
-    /// response must show that it counts.
+    /// Called if the service fails without a response. Refunds the charge as for a cancelled request, and under the
+    /// rules that count only if the response says so.
     pub(super) fn failed(unsettled: &mut Option<Box<Self>>) {
         let Some(mut this) = unsettled.take() else { return };
         if !this.refunds
@@ -182,8 +182,7 @@ struct Meter {
 const PART: u64 = 256 * 1024;
 
 impl Drop for Meter {
-    /// The body has ended or was dropped, or there was no response. The request pays its cost, or its bytes
-    /// if they are more.
+    /// Charges the larger of the cost and the bytes sent: the body has ended or was dropped, or there was no response.
     fn drop(&mut self) {
         drop(self.reservation.extend_to(self.bytes));
     }
@@ -225,8 +224,8 @@ pub(super) fn reservation(
     charged.or_else(|| reserve(context, &context.config.limiter, |_, _| None)).map(Box::new)
 }
 
-/// A reservation of what `charged` returns for the rules with the same unit and end. For a unit of which
-/// nothing is charged, it covers nothing. `None` if no rule reserves units.
+/// One reservation for all rules that reserve, of what `charged` returns for each unit and way to end (`reserve` or
+/// `reserve_or_refund`). It covers nothing of a unit that is not charged. `None` if no rule reserves units.
 fn reserve(
     context: &RequestContext,
     limiter: &Limiter,

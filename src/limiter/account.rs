@@ -67,7 +67,8 @@ struct Total {
     /// Units of calls that are under way or have no answer. Such units are neither debited again nor
     /// refunded.
     unsure: u64,
-    /// Units of [`ChargedMore`], charged or unsure, that are not wanted yet.
+    /// The units of each [`ChargedMore`] that is not decided yet. They are among `charged` or `unsure`, and not among
+    /// `wanted`.
     more: u64,
     /// Whether nothing is debited or refunded: a permit is held and not charged, and what a shadow denies is
     /// not charged.

@@ -24,7 +24,7 @@ use crate::{
 /// A charge under way, polled with [`Decider::poll_charge`], which allocates nothing for the failure modes.
 pub(crate) struct Deciding {
     answer: Answer<Decision>,
-    /// To decide in the store's place if it fails. `None` if the answer is complete as it is.
+    /// What the failure modes decide if the store fails. `None` if the answer is complete without them.
     charges: Option<Charges>,
 }
 

@@ -99,8 +99,8 @@ use crate::{
 #[derive(Clone)]
 pub struct Limiter {
     pub(crate) decider: Arc<Decider>,
-    /// Work in the background has none: otherwise, the limiter and work that no runtime does would keep each
-    /// other.
+    /// Work in the background has no reference to it: otherwise, the limiter and work that no runtime does would keep
+    /// each other alive.
     user: Arc<User>,
     /// The enforcement of the request whose handler has this limiter.
     pub(super) enforcement: Enforcement,
@@ -176,9 +176,9 @@ impl Limiter {
     /// Records from now on which keys are denied, by all limiters and layers on this store in this process, and
     /// returns the log. Every call returns the same one.
     ///
-    /// The log is for operators: the router of `tower-ratelimit-operate` shows it. Each denial counts that is a
-    /// decision, of layers, handlers and jobs, even if enforcement only reports, and of
-    /// [shadows](Policy::shadow). Peeks do not count. Requests that are rejected without a decision, such as
+    /// The log is for operators: the router of `tower-ratelimit-operate` shows it. It has the denials that layers,
+    /// handlers and jobs get, even if enforcement only reports, and those by [shadows](Policy::shadow). Peeks do not
+    /// count. Requests that are rejected without a decision, such as
     /// requests of clients on a [blocklist](crate::RateLimitLayer::block_if), are not in it.
     ///
     /// It is off until the first call, because it keeps identities in memory. Then it stays on until the process

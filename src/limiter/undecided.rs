@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{base::Answer, decision::Decision};
 
-/// A charge under way, which is polled as soon as it is made. It is refunded under some rules if this is
-/// dropped.
+/// A charge whose decision is pending. It was polled once when it was made. If this is dropped, the charge is refunded
+/// under the rules that refund cancelled requests.
 pub(crate) struct Undecided {
     decider: Arc<Decider>,
     /// `None` once it is decided.

@@ -90,7 +90,7 @@ async fn a_key_of_another_type_is_an_error_that_says_so() {
     ] {
         assert_eq!(error.kind(), ErrorKind::ForeignValue, "{error}");
     }
-    // It is no outage: decisions go on.
+    // Decisions go on.
     let (_server, limiter) = on_redis().await;
     assert_eq!(support::units_left(&limiter, &support::day("p", 5)).await, 5);
 }

@@ -45,7 +45,7 @@ pub(super) struct Controller<L> {
     law: L,
     failed_up_to: f64,
     share: f64,
-    /// The requests that still wait of those that have reduced the share because they did. Each does so once.
+    /// How many of the waiting requests have reduced the share already. Each reduces it once.
     stuck: u64,
     /// Where the window begins.
     mark: Option<Mark>,

@@ -1,5 +1,5 @@
 //! What the router for operators answers, as types that serde writes and reads: the router and the command
-//! `ratelimit-admin` share them, and a program of yours can read an answer with them. Times are in seconds, points in time
+//! `ratelimit-admin` share them, and your program can read an answer with them. Times are in seconds, points in time
 //! since 1970.
 //!
 //! A member that a later version adds is ignored, and one that it leaves out is `None`, or an empty list.

@@ -18,7 +18,7 @@ const VERSION: &str = "@version";
 pub(super) const ENFORCEMENT: &str = "@enforcement";
 /// The mark of the switch's [position](Position).
 pub(super) const MOVED: &str = "@moved";
-/// A hash with more fields is not for this crate.
+/// A hash with more fields is probably of another program.
 const MAX_FIELDS: usize = 10_000;
 const MAX_NAME: usize = 256;
 const MAX_VALUE: usize = 4_096;

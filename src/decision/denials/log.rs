@@ -37,7 +37,7 @@ use crate::{
 pub struct DenialLog(Arc<Inner>);
 
 struct Inner {
-    /// Of the hashes. Without it, a client could choose keys that displace a certain other one.
+    /// Hashes the keys. Without a secret, a client could choose keys that displace a certain other one.
     secret: HashSecret,
     /// Their locks are taken before the sketch's.
     sets: Box<[Set]>,
@@ -156,7 +156,7 @@ impl DenialLog {
 
     /// Records each denial of `decision`, even a shadow's.
     // Nearly all denials are of one policy, by a store that reports the time, and of a short key that has an entry.
-    // Their way makes no call, so it saves no registers.
+    // This path calls no function, so the compiler spills no registers.
     #[inline]
     pub(crate) fn record(&self, decision: &Decision) {
         if decision.is_denied()
@@ -213,7 +213,7 @@ impl RecentDenials {
             policy: policy.clone(),
             key: key.clone(),
             denials,
-            // Of two threads, the one that decided first may be the second one here.
+            // Threads may arrive here in another order than they decided.
             first: time(last.min(*first)),
             last: time(last),
             is_banned: latest.is_banned(),

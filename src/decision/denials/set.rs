@@ -134,7 +134,8 @@ impl Set {
 }
 
 impl Slot {
-    /// If the key has lost the slot since its denial was counted, the other key has these until it is denied again.
+    /// Stores the latest denial of the key of the slot. If another key has taken the slot since the denial was counted,
+    /// that key shows it until its own next denial.
     #[inline]
     pub(super) fn set_latest(&self, made_at: u64, latest: Latest) {
         self.last.store(made_at, Ordering::Relaxed);
@@ -176,7 +177,7 @@ impl Latest {
     pub(super) fn new(outcome: &Outcome, source: DecisionSource, is_shadow: bool) -> Self {
         let mark = |mark: u64, is_set: bool| if is_set { mark } else { 0 };
         let marks = source as u64 | mark(BANNED, outcome.is_banned()) | mark(SHADOW, is_shadow);
-        // A wait of more than 2,000 years is another one of some hundred years here.
+        // A wait is cut to 56 bits: above 2,283 years, it starts again at 0.
         let micros =
             |wait: Duration| wait.as_secs().wrapping_mul(1_000_000) + u64::from(wait.subsec_micros());
         let wait = outcome.retry_after().map_or(0, |wait| micros(wait) << WAIT_AT | HAS_WAIT);

@@ -9,7 +9,7 @@ use indexmap::{
 
 use crate::{key::Key, policy::Policy};
 
-/// The counters that are left when there are twice as many.
+/// When twice this many counters exist, only this many are kept.
 const COUNTERS: usize = 256;
 
 /// The most frequent keys of a stream, after Misra and Gries. Each cut takes as many denials from 257 keys or

@@ -52,7 +52,7 @@ fn policy_item(outcome: &Outcome) -> String {
 }
 
 /// `;w=60`. A window below a second is left out. That of a calendar period is nominal, such as 30 days for a
-/// month, so that a policy looks the same all year; `t` has the time that is really left.
+/// month, so that a policy looks the same all year; `t` is the time actually left.
 pub(super) fn window(policy: &Policy) -> String {
     let period = policy.quota().period();
     if period < Duration::from_secs(1) || policy.has_permits() {

@@ -25,7 +25,7 @@ const VERSION: &[u8] = b"@version";
 
 /// The time after which the hash is read even if its mark is the same: a value was changed without the version.
 const READ_EVERY: Duration = Duration::from_secs(10);
-/// A hash with more fields is not for this crate. Those that have ended are removed when a network is blocked.
+/// A hash with more fields is probably of another program. Those that have ended are removed when a network is blocked.
 const MOST_FIELDS: usize = 2 * MOST;
 /// The most ended fields that are removed when a network is blocked, so that Redis does little else.
 const MOST_REMOVED: usize = 1_000;

@@ -138,7 +138,7 @@ impl Authenticator {
             return Ok(login);
         }
         Err(match problem {
-            // A provider that takes longer to fail has failed before.
+            // The problem is of an earlier call if this one has not returned yet.
             Some(problem) => failure(format!("{FAILED}: {problem}")),
             None if is_answered => failure(ENDED.to_owned()),
             None => failure(SILENT.to_owned()),

@@ -20,8 +20,7 @@ pub struct Credentials {
 }
 
 impl Credentials {
-    /// Credentials without an end. An empty `user` is the user `default`, which a password without a user
-    /// belongs to.
+    /// Credentials without an end. An empty `user` means the user `default`.
     pub fn new(user: impl Into<String>, password: impl Into<String>) -> Self {
         let user = Some(user.into()).filter(|user| !user.is_empty());
         let user = user.unwrap_or_else(|| "default".to_owned());

@@ -100,7 +100,7 @@ async fn refresh(
                 match authenticated {
                     Ok(()) => break newer,
                     Err(error) if error.is_io_error() => return,
-                    // Once for each round, because all connections try again.
+                    // Logged at the first attempt only: every connection tries again.
                     Err(error) if pause == PAUSE => {
                         let _error = from_redis(&error);
                         log!(warn, error = %_error, "Redis does not accept newer credentials; they are sent again");

@@ -124,7 +124,7 @@ impl Outage {
             return begins.then(|| Line::Begins { cause: self.cause.clone() });
         };
         let since_report = now.duration_since(reported);
-        // What a silent server seems to lack is a guess, and so is worse than what was seen first.
+        // Only evidence replaces the first cause. Why a server is silent is a guess.
         let changes = error.is_evidence() && since_report >= SETTLED;
         let changed = changes.then(|| error.to_string()).filter(|cause| *cause != self.cause);
         if changed.is_none() && since_report < REPORT_EVERY {

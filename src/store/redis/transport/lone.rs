@@ -50,8 +50,8 @@ struct ByCaller {
     caller: Option<Waker>,
 }
 
-/// A lane that a task takes over when this is dropped, unless it has ended: its caller's, or the one of the
-/// task that looks.
+/// A handle on a lane that its caller polls. If it is dropped before the lane ends, a task continues the lane. The task
+/// that looks for lanes whose callers are slow has one too.
 pub(super) struct LoneLane(Arc<Inner>);
 
 impl LoneLanes {
@@ -83,7 +83,7 @@ impl LoneLane {
     /// The reply that the lane has for `job`. `None` if it was dropped with its runtime.
     pub(super) async fn reply(self, job: &Job) -> Option<Result<Reply, Error>> {
         poll_fn(|cx| {
-            // Its timers would belong to the other runtime.
+            // Polled in another runtime, the lane would create its timers there.
             if Handle::try_current().is_ok_and(|runtime| runtime.id() == self.0.runtime.id()) {
                 let mut by_caller = lock(&self.0.by_caller);
                 if let Some(own) = &mut *by_caller {

@@ -71,7 +71,7 @@ pub(super) struct Queue {
 #[derive(Default)]
 struct State {
     open_lanes: usize,
-    /// About how many of them have answered their batches and will take what waits by then.
+    /// The estimated number of open lanes that are between two batches. Each takes what waits by then.
     ready_lanes: usize,
     waiting: VecDeque<Queued>,
     /// The latest deadline of the decisions that have entered since none waited.
@@ -79,8 +79,8 @@ struct State {
     time: RunTime,
     /// When Redis answered last, in the time that deadlines are points in.
     answered: Duration,
-    /// How much longer a batch takes than its decisions: the least of the latest batches, because the others
-    /// also waited for Redis or for a thread.
+    /// How much longer a batch takes than its decisions. It is the minimum over the latest batches: the others also
+    /// waited for Redis or for a thread.
     distance: Duration,
 }
 

@@ -147,7 +147,7 @@ fn refund_charged(
 ) -> JoinHandle<Vec<(usize, Outcome)>> {
     let charged = by_shard.iter().filter_map(|positions| {
         let outcome = |&position: &usize| Some((position, outcomes[position].clone()?));
-        // None of the shadows of a shard that failed.
+        // A shard that failed has outcomes only for its shadows. Nothing of it is refunded.
         let charged = positions.iter().map(outcome).collect::<Option<Vec<_>>>()?;
         let charges = charged.iter().map(|(_, outcome)| outcome.undo());
         let mut part = job.part(Action::Refund, charges.collect());

@@ -3,6 +3,8 @@
 //! `lua/README.md` specifies the same functions in Lua. Unlike the twin of a custom algorithm, it changes a
 //! state in place, keeps it in its own form, and is not checked.
 
+pub(crate) use super::calendar::Calendar;
+#[cfg(feature = "redis")]
 pub(crate) use super::calendar::Windows;
 use super::{
     state::State,
@@ -73,14 +75,9 @@ pub trait Counter: Send + Sync {
         false
     }
 
-    /// Returns the windows around `now`, if a calendar has them: the scripts do not compute them.
-    fn calendar_windows(&self, _arguments: &[u64], _now: u64) -> Option<Windows> {
-        None
-    }
-
-    /// Returns when these windows start, the last of which is when the latest one ends. With a debt, the
-    /// windows that it reaches are added, as many before as after.
-    fn calendar_starts(&self, _arguments: &[u64], _now: u64) -> Option<Vec<u64>> {
+    /// Returns the calendar that has the windows, because the scripts know no dates, and how many further windows a debt
+    /// reaches.
+    fn calendar(&self, _arguments: &[u64]) -> Option<(Calendar, u64)> {
         None
     }
 

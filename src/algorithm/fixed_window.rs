@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::calendar::NamedZone;
 use super::{
     Algorithm, Replenishment,
-    calendar::{Calendar, Unit, Weekday, Windows, Zone},
+    calendar::{Calendar, Unit, Weekday, Zone},
     counter::{Change, Counter, Plan, exactly, usual},
     state::{Count, Owed, State},
     twin::{Gauge, Receipt},
@@ -314,23 +314,27 @@ impl Alignment {
         quota.calendar().is_some() || self.zone().is_some()
     }
 
-    /// The calendar of windows with this nominal period, if they are a calendar's.
-    fn calendar(&self, period: u64) -> Calendar {
-        let unit = match period / DAY {
-            1 => Unit::Day,
-            7 => Unit::Week,
-            30 => Unit::Month,
-            90 => Unit::Quarter,
-            _ => Unit::Year,
+    /// The calendar of windows of `quota`, if they are a calendar's.
+    fn calendar(&self, quota: &Quota) -> Calendar {
+        let unit = match quota.calendar() {
+            Some(CalendarPeriod::Month) => Unit::Month,
+            Some(CalendarPeriod::Quarter) => Unit::Quarter,
+            Some(CalendarPeriod::Year) => Unit::Year,
+            None if quota.period_micros() == WEEK => Unit::Week,
+            None => Unit::Day,
         };
         Calendar {
             unit,
             from_weekday: self.from_weekday.unwrap_or_default(),
             from_day: self.from_day.unwrap_or(1),
             from_month: self.from_month.unwrap_or(1),
-            // `check` has bounded the offset.
-            zone: self.zone().unwrap_or(Zone::Offset(self.ahead as i64)),
+            zone: self.zone_or_offset(),
         }
+    }
+
+    fn zone_or_offset(&self) -> Zone {
+        // `check` has bounded the offset.
+        self.zone().unwrap_or(Zone::Offset(self.ahead as i64))
     }
 
     /// When the first window after 1970-01-01 starts, in microseconds, if windows are multiples of `period`.
@@ -378,7 +382,7 @@ impl Algorithm for FixedWindow {
             Kind::Aligned(alignment) => {
                 alignment.check(quota)?;
                 if alignment.is_by_calendar(quota) {
-                    (BY_CALENDAR, alignment.calendar(period).number())
+                    (BY_CALENDAR, alignment.calendar(quota).number())
                 } else {
                     (ALIGNED, alignment.offset(period))
                 }
@@ -432,13 +436,14 @@ impl Arguments {
 
 impl FixedWindow {
     /// The calendar of a policy with these arguments. `None` if windows have one length.
-    fn calendar(&self, arguments: &Arguments) -> Option<Calendar> {
-        (arguments.kind == BY_CALENDAR).then(|| self.alignment().calendar(arguments.period))
+    fn calendar_of(&self, arguments: &Arguments) -> Option<Calendar> {
+        let zone = || self.alignment().zone_or_offset();
+        (arguments.kind == BY_CALENDAR).then(|| Calendar::of_number(arguments.offset, zone()))
     }
 
     fn open(&self, arguments: &Arguments, state: Option<&State>, now: u64) -> OpenWindow {
         let Arguments { period, kind, offset, .. } = *arguments;
-        let window = match (kind, self.calendar(arguments)) {
+        let window = match (kind, self.calendar_of(arguments)) {
             (_, Some(calendar)) => Some(calendar.window(now)),
             (ALIGNED, None) => {
                 // The first window of 1970 may start before 0.
@@ -495,7 +500,7 @@ impl FixedWindow {
         if at >= now {
             return 0;
         }
-        let Some(calendar) = self.calendar(arguments) else {
+        let Some(calendar) = self.calendar_of(arguments) else {
             let number = |time: u64| (time + period - offset) / period;
             return if kind == ALIGNED { number(now) - number(at) } else { (now - at) / period };
         };
@@ -512,7 +517,7 @@ impl FixedWindow {
         if windows == 1 {
             return open.ends - now;
         }
-        let starts = match self.calendar(arguments) {
+        let starts = match self.calendar_of(arguments) {
             Some(calendar) => (1..windows).fold(open.ends, |starts, _| calendar.window(starts)[1]),
             None => open.ends + (windows - 1) * arguments.period,
         };
@@ -578,21 +583,9 @@ impl Counter for FixedWindow {
         })
     }
 
-    fn calendar_windows(&self, arguments: &[u64], now: u64) -> Option<Windows> {
-        Some(self.calendar(&Arguments::of(arguments))?.windows(now))
-    }
-
-    fn calendar_starts(&self, arguments: &[u64], now: u64) -> Option<Vec<u64>> {
+    fn calendar(&self, arguments: &[u64]) -> Option<(Calendar, u64)> {
         let arguments = Arguments::of(arguments);
-        let calendar = self.calendar(&arguments)?;
-        let [before, starts, ends, after] = calendar.windows(now);
-        let (mut first, mut last) = (vec![before], vec![starts, ends, after]);
-        for _ in 0..arguments.debt.div_ceil(arguments.limit) {
-            first.extend(first.last().map(|starts| calendar.window(starts.saturating_sub(1))[0]));
-            last.extend(last.last().map(|starts| calendar.window(*starts)[1]));
-        }
-        first.reverse();
-        Some([first, last].concat())
+        Some((self.calendar_of(&arguments)?, arguments.debt.div_ceil(arguments.limit)))
     }
 
     fn window_ends(&self, arguments: &[u64], charge: Receipt) -> Option<u64> {
@@ -622,7 +615,7 @@ impl Counter for FixedWindow {
     fn lease_recovery(&self, arguments: &[u64], _: u64) -> Option<u64> {
         // A charge counts until the window ends.
         let arguments = Arguments::of(arguments);
-        Some(self.calendar(&arguments).map_or(arguments.period, |calendar| calendar.longest()))
+        Some(self.calendar_of(&arguments).map_or(arguments.period, |calendar| calendar.longest()))
     }
 
     fn plan(&self, arguments: &[u64], state: Option<&State>, now: u64, cost: u64) -> Plan {

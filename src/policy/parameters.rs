@@ -2,6 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
+#[cfg(feature = "redis")]
+use crate::algorithm::counter::Calendar;
 use crate::{
     algorithm::{
         self, Algorithm, Replenishment,
@@ -25,6 +27,9 @@ pub(super) struct Parameters {
     /// doubles. Empty if it makes none.
     #[cfg(feature = "redis")]
     pub(super) usual: Arc<[u8]>,
+    /// The calendar that has the windows, and how many further windows a debt reaches.
+    #[cfg(feature = "redis")]
+    pub(super) calendar: Option<(Calendar, u64)>,
 }
 
 /// The largest limit and burst of a quota that a custom algorithm counts: any product with 8,000 is exact.
@@ -47,6 +52,8 @@ impl Parameters {
                 .map(|counter| [false, true].map(|refund| counter.redis_micros(&arguments, refund))),
             #[cfg(feature = "redis")]
             usual: usual(algorithm, &arguments),
+            #[cfg(feature = "redis")]
+            calendar: calendar(algorithm, &arguments),
             arguments,
         })
     }
@@ -85,6 +92,7 @@ impl Parameters {
         #[cfg(feature = "redis")]
         {
             self.usual = usual(algorithm, &arguments);
+            self.calendar = calendar(algorithm, &arguments);
         }
         self.arguments = arguments.into();
     }
@@ -130,6 +138,12 @@ fn usual(algorithm: &dyn Algorithm, arguments: &[u64]) -> Arc<[u8]> {
         bytes.extend(numbers.iter().flat_map(|number| (*number as f64).to_le_bytes()));
     }
     bytes.into()
+}
+
+/// See [`Parameters::calendar`].
+#[cfg(feature = "redis")]
+fn calendar(algorithm: &dyn Algorithm, arguments: &[u64]) -> Option<(Calendar, u64)> {
+    algorithm.counter()?.calendar(arguments)
 }
 
 /// Checks the algorithm's name. State is stored under it, so a custom algorithm must not have the name of a

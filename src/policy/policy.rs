@@ -15,7 +15,7 @@ use super::{
     settings::{EVERY_KEY, PolicySettings},
 };
 #[cfg(feature = "redis")]
-use crate::algorithm::counter::{Windows, usual};
+use crate::algorithm::counter::Calendar;
 #[cfg(feature = "metrics")]
 use crate::metrics::PolicyHandles;
 use crate::{
@@ -86,9 +86,6 @@ struct PolicyName {
 }
 
 const MAX_NAME: usize = 64;
-/// The first of the numbers of a policy with calendar windows.
-#[cfg(feature = "redis")]
-const CALENDAR: u8 = usual::CALENDAR as u8;
 /// The time after which a permit expires if its holder no longer renews it.
 const PERMIT_EXPIRY: Duration = Duration::from_secs(30);
 /// The bounds of [`Policy::refundable_for`]. The upper one is above the time in which any quota refills.
@@ -488,28 +485,11 @@ impl Policy {
         &self.0.parameters.arguments
     }
 
-    /// The windows around the time that `now` returns, if a calendar has them.
-    #[cfg(feature = "redis")]
-    pub(crate) fn calendar_windows(&self, now: impl FnOnce() -> u64) -> Option<Windows> {
-        if !self.is_of_calendar() {
-            return None;
-        }
-        self.settings().algorithm.counter()?.calendar_windows(self.arguments(), now())
-    }
-
-    /// The same, and the further windows that a debt reaches.
-    #[cfg(feature = "redis")]
-    pub(crate) fn calendar_starts(&self, now: impl FnOnce() -> u64) -> Option<Vec<u64>> {
-        let is_window = matches!(self.replenishment(), Replenishment::InWindows);
-        self.settings().algorithm.counter().filter(|_| is_window)?.calendar_starts(self.arguments(), now())
-    }
-
-    /// Whether a calendar has its windows, and no debt reaches others.
+    /// The calendar that has its windows, and how many further windows a debt reaches.
     #[cfg(feature = "redis")]
     #[inline]
-    pub(crate) fn is_of_calendar(&self) -> bool {
-        // Only these policies have such numbers.
-        self.usual().first() == Some(&CALENDAR)
+    pub(crate) fn calendar(&self) -> Option<&(Calendar, u64)> {
+        self.0.parameters.calendar.as_ref()
     }
 
     /// The numbers by which `lua/usual.lua` makes the usual decisions, as it takes them. Empty if it makes

@@ -26,6 +26,11 @@ pub enum Weekday {
 }
 
 impl Weekday {
+    /// The day of this number, from 0 for Monday.
+    pub(super) const fn from_number(number: u64) -> Self {
+        Self::ALL[number as usize % 7]
+    }
+
     const ALL: [Self; 7] = [
         Self::Monday,
         Self::Tuesday,

@@ -16,7 +16,7 @@ pub(super) use self::zone::Zone;
 
 /// Which windows a calendar has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Calendar {
+pub(crate) struct Calendar {
     pub(super) unit: Unit,
     /// The day on which a week starts.
     pub(super) from_weekday: Weekday,
@@ -37,9 +37,18 @@ pub(super) enum Unit {
     Year,
 }
 
-/// The window of a moment and its neighbors, by when they start, in microseconds since 1970: the one before,
-/// it, the one after, and the end of that one. A start before 1970 is 0.
-pub(crate) type Windows = [u64; 4];
+const UNITS: [Unit; 5] = [Unit::Day, Unit::Week, Unit::Month, Unit::Quarter, Unit::Year];
+
+/// The window of a moment and its neighbors, in microseconds since 1970. A start before 1970 is 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Windows {
+    /// When the window before it starts.
+    pub(crate) before: u64,
+    pub(crate) starts: u64,
+    pub(crate) ends: u64,
+    /// When the window after it ends.
+    pub(crate) after: u64,
+}
 
 const DAY: i64 = 86_400_000_000;
 /// Of the parts of a calendar's number: the unit, the weekday, the day, the month; then the zone has these
@@ -58,6 +67,23 @@ impl Calendar {
         first << ZONE_BITS | zone
     }
 
+    /// The calendar with this [number](Self::number), which has only a hash of its zone.
+    pub(super) fn of_number(number: u64, zone: Zone) -> Self {
+        let mut parts = [0; 4];
+        let mut rest = number >> ZONE_BITS;
+        for (part, radix) in parts.iter_mut().zip(RADIX).rev() {
+            (*part, rest) = (rest % radix, rest / radix);
+        }
+        let [unit, from_weekday, from_day, from_month] = parts;
+        Self {
+            unit: UNITS[unit as usize % UNITS.len()],
+            from_weekday: Weekday::from_number(from_weekday),
+            from_day: from_day as u8,
+            from_month: from_month as u8,
+            zone,
+        }
+    }
+
     /// The most microseconds that a window has.
     pub(super) fn longest(&self) -> u64 {
         // A change of the zone's offset can make it longer by a day.
@@ -73,18 +99,32 @@ impl Calendar {
 
     /// When the window of `now` starts and ends.
     pub(super) fn window(&self, now: u64) -> [u64; 2] {
-        let [_, start, end, _] = self.windows(now);
-        [start, end]
+        let Windows { starts, ends, .. } = self.windows(now);
+        [starts, ends]
+    }
+
+    /// When these windows start, in their order: the one of `now`, the ones beside it, and `further` more on each
+    /// side; and when the last one ends.
+    #[cfg(feature = "redis")]
+    pub(crate) fn starts(&self, now: u64, further: u64) -> Vec<u64> {
+        let Windows { before, starts, ends, after } = self.windows(now);
+        let (mut first, mut last) = (vec![before], vec![starts, ends, after]);
+        for _ in 0..further {
+            first.extend(first.last().map(|starts| self.window(starts.saturating_sub(1))[0]));
+            last.extend(last.last().map(|starts| self.window(*starts)[1]));
+        }
+        first.reverse();
+        [first, last].concat()
     }
 
     /// The windows around `now`.
-    pub(super) fn windows(&self, now: u64) -> Windows {
+    pub(crate) fn windows(&self, now: u64) -> Windows {
         thread_local! {
             /// The windows that were found last, which most decisions need.
             static FOUND: Cell<Option<(Calendar, Windows)>> = const { Cell::new(None) };
         }
         match FOUND.get() {
-            Some((calendar, windows)) if calendar == *self && (windows[1]..windows[2]).contains(&now) => {
+            Some((calendar, windows)) if calendar == *self && (windows.starts..windows.ends).contains(&now) => {
                 windows
             }
             _ => {
@@ -106,15 +146,17 @@ impl Calendar {
         while self.start(number + 1) <= now {
             number += 1;
         }
-        let (start, end) = (self.start(number), self.start(number + 1));
+        let (starts, ends) = (self.start(number), self.start(number + 1));
         let (mut before, mut after) = (number - 1, number + 2);
-        while self.start(before) == start {
+        while self.start(before) == starts {
             before -= 1;
         }
-        while self.start(after) == end {
+        while self.start(after) == ends {
             after += 1;
         }
-        [self.start(before), start, end, self.start(after)].map(|start| start.max(0).cast_unsigned())
+        let [before, starts, ends, after] =
+            [self.start(before), starts, ends, self.start(after)].map(|start| start.max(0).cast_unsigned());
+        Windows { before, starts, ends, after }
     }
 
     /// The number of the window in which `date` is.
@@ -170,18 +212,19 @@ mod tests {
 
     #[test]
     fn each_window_ends_where_the_next_one_starts() {
-        let units = [Unit::Day, Unit::Week, Unit::Month, Unit::Quarter, Unit::Year];
-        for unit in units {
+        for unit in UNITS {
             for from_day in [1, 15, 29, 31] {
                 let calendar = Calendar { unit, from_day, from_month: 4, ..UTC };
                 let mut now = 800 * DAY.cast_unsigned();
                 for _ in 0..100 {
-                    let [before, start, end, after] = calendar.windows(now);
-                    assert!(before < start && start <= now && now < end && end < after, "{calendar:?} {now}");
-                    assert_eq!(calendar.windows(end), [start, end, after, calendar.windows(end)[3]]);
-                    assert_eq!(calendar.window(end - 1), [start, end]);
-                    assert!(end - start <= calendar.longest());
-                    now = end;
+                    let Windows { before, starts, ends, after } = calendar.windows(now);
+                    let is_around = before < starts && starts <= now && now < ends && ends < after;
+                    assert!(is_around, "{calendar:?} {now}");
+                    let next = calendar.windows(ends);
+                    assert_eq!((next.before, next.starts, next.ends), (starts, ends, after));
+                    assert_eq!(calendar.window(ends - 1), [starts, ends]);
+                    assert!(ends - starts <= calendar.longest());
+                    now = ends;
                 }
             }
         }
@@ -199,6 +242,7 @@ mod tests {
         for other in others {
             assert_ne!(other.number(), UTC.number(), "{other:?}");
             assert!(other.number() < 1 << 52);
+            assert_eq!(Calendar::of_number(other.number(), other.zone), other);
         }
     }
 }

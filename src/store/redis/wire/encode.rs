@@ -6,6 +6,7 @@ use redis::{Cmd, ErrorKind, RedisResult, RedisWrite as _, ServerErrorKind, Value
 
 use super::decode::records_of;
 use crate::{
+    algorithm::counter::{Calendar, Windows},
     decision::{Charge, OneOrMany},
     key::Key,
     policy::{MAX_BAN, Policy},
@@ -315,20 +316,19 @@ impl Numbers {
         self.push(if main > 0 { charge.cost() } else { cost(job, charge) });
         self.push_short(main);
         self.bytes.extend_from_slice(charge.policy().usual());
-        if charge.policy().is_of_calendar() {
-            self.push_windows(job, charge.policy(), clock);
+        if let Some((calendar, _)) = charge.policy().calendar() {
+            self.push_windows(job, calendar, clock);
         }
     }
 
     /// Appends the windows of a calendar for `lua/usual.lua`.
     // A function apart, because most policies have no calendar.
     #[cold]
-    fn push_windows(&mut self, job: &Job, policy: &Policy, clock: &ServerClock) {
-        let windows = policy.calendar_windows(|| job.time.unwrap_or_else(|| clock.micros()));
-        if let Some([before, start, end, after]) = windows {
-            self.extend(&[end, start, before, after]);
-            self.has_calendar |= job.time.is_none();
-        }
+    fn push_windows(&mut self, job: &Job, calendar: &Calendar, clock: &ServerClock) {
+        let now = job.time.unwrap_or_else(|| clock.micros());
+        let Windows { before, starts, ends, after } = calendar.windows(now);
+        self.extend(&[ends, starts, before, after]);
+        self.has_calendar |= job.time.is_none();
     }
 
     /// Appends what `lua/decide.lua` reads: the rules, then the runs. Returns the texts.
@@ -349,8 +349,10 @@ impl Numbers {
             texts.push(policy.algorithm_name().into());
             // All jobs of a call have one clock.
             let time = firsts.first().and_then(|job| job.time);
-            let starts = policy.calendar_starts(|| time.unwrap_or_else(|| clock.micros()));
-            numbers.has_calendar |= starts.is_some() && time.is_none();
+            let starts = policy.calendar().map(|(calendar, further)| {
+                numbers.has_calendar |= time.is_none();
+                calendar.starts(time.unwrap_or_else(|| clock.micros()), *further)
+            });
             let starts = starts.unwrap_or_default();
             numbers.push((policy.arguments().len() + starts.len()) as u64);
             numbers.extend(policy.arguments());

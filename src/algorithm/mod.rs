@@ -61,8 +61,15 @@ macro_rules! built_in {
             $name
         }
 
+        // See `lua!` in `store/redis/script.rs`.
+        #[cfg(not(lua_at_run_time))]
         fn lua(&self) -> &str {
             include_str!(concat!("../../lua/algorithm/", $file))
+        }
+
+        #[cfg(lua_at_run_time)]
+        fn lua(&self) -> &str {
+            concat!("@algorithm/", $file)
         }
 
         fn counter(&self) -> Option<&dyn Counter> {

@@ -22,7 +22,7 @@ use super::{
     job::Job,
     lease::Spent,
     listing::list,
-    script::{RESET, Script},
+    script::{RESET, Script, text_of},
     store::RedisStore,
     transport::{PROBE_TIMEOUT, current, deadline_in, in_task},
 };
@@ -260,7 +260,7 @@ impl RedisStore {
     fn reset_command(&self, policy: &Policy, key: &Key) -> Cmd {
         let mut command = redis::cmd("EVAL");
         command
-            .arg(RESET)
+            .arg(&*text_of(RESET))
             .arg(2)
             .arg(self.names.name(policy, key))
             .arg(self.names.name(policy.resets(), key));

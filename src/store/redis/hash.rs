@@ -4,14 +4,17 @@ use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use redis::{FromRedisValue, ToRedisArgs, Value, cmd, from_redis_value};
 
-use super::transport::Link;
+use super::{
+    script::{lua, text_of},
+    transport::Link,
+};
 use crate::base::{Error, ErrorKind, random::random};
 
 /// What the methods send, as in an ACL, in addition to what the algorithms call.
 pub(super) const COMMANDS: [&str; 5] = ["hdel", "hget", "hgetall", "hlen", "hset"];
 
-const READ: &str = include_str!("../../../lua/hash/read.lua");
-const CHANGE: &str = include_str!("../../../lua/hash/change.lua");
+const READ: &str = lua!("hash/read");
+const CHANGE: &str = lua!("hash/change");
 
 /// A hash on the Redis of a [`RedisStore`](crate::RedisStore): settings that every instance reads, or a table with an
 /// entry for each instance. Made by [`RedisStore::hash`](crate::RedisStore::hash).
@@ -159,7 +162,7 @@ impl RedisHash {
 
     async fn evaluate(&self, script: &str, arguments: &[&[u8]]) -> Result<Value, Error> {
         let mut command = cmd("EVAL");
-        command.arg(script).arg(1).arg(&*self.key).arg(arguments);
+        command.arg(&*text_of(script)).arg(1).arg(&*self.key).arg(arguments);
         self.link.clone().ask_if_available(command, self.timeout).await
     }
 

@@ -4,6 +4,7 @@
 //! The Lua files are compiled into the crate, so there are no files to install.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, LazyLock, RwLock},
 };
@@ -18,11 +19,23 @@ use crate::{
     policy::Policy,
 };
 
+/// A file under `lua/`.
+#[cfg(not(lua_at_run_time))]
 macro_rules! lua {
     ($path:literal) => {
         include_str!(concat!("../../../lua/", $path, ".lua"))
     };
 }
+
+/// The name of the file, which [`text_of`] reads: see there.
+#[cfg(lua_at_run_time)]
+macro_rules! lua {
+    ($path:literal) => {
+        concat!("@", $path, ".lua")
+    };
+}
+
+pub(super) use lua;
 
 /// A part of a script: a file, or a folder, whose files are the body of a function of its name. The items
 /// that they declare are created only where they are needed.
@@ -169,7 +182,7 @@ fn push_include(text: &mut String, (name, files): &Include) {
 fn push_code(text: &mut String, lua: &str) {
     let code = NUMBERS
         .iter()
-        .fold(without_comments(lua), |code, (name, number)| code.replace(name, &number.to_string()));
+        .fold(without_comments(&text_of(lua)), |code, (name, number)| code.replace(name, &number.to_string()));
     let code = INLINE.iter().fold(code, |code, (call, files)| {
         let Some((_, arguments)) = call.split_once('(').filter(|_| code.contains(call)) else { return code };
         let mut function = String::from("(function(brief)\n");
@@ -177,6 +190,22 @@ fn push_code(text: &mut String, lua: &str) {
         code.replace(call, &format!("{function}end)({arguments}"))
     });
     text.push_str(&code);
+}
+
+/// The text of `lua`, which the crate has.
+#[cfg(not(lua_at_run_time))]
+pub(super) const fn text_of(lua: &str) -> Cow<'_, str> {
+    Cow::Borrowed(lua)
+}
+
+/// The text of `lua`, as its file is now: with `--cfg lua_at_run_time`, tests try a change of a file without the compiler.
+/// `.ci/mutate-lua` builds them so.
+#[cfg(lua_at_run_time)]
+#[expect(clippy::panic, reason = "only tests have this")]
+pub(super) fn text_of(lua: &str) -> Cow<'_, str> {
+    let Some(path) = lua.strip_prefix('@') else { return Cow::Borrowed(lua) };
+    let path = format!("{}/lua/{path}", env!("CARGO_MANIFEST_DIR"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}")).into()
 }
 
 /// `lua` without block comments and comment lines: more than half of the text, which the server does not need.

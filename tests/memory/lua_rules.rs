@@ -297,7 +297,7 @@ fn include_files() -> Vec<(String, String)> {
 fn lua_files_follow_the_rules() {
     let include = include_files();
     let mut included: BTreeSet<String> = include.iter().flat_map(|(_, lua)| declared(&tokens(lua))).collect();
-    // Declared by src/store/redis/script/assemble.rs.
+    // Declared by src/store/redis/script.rs.
     included.extend(["make", "brief", "sliding_window", "KIND", "SIZE"].map(str::to_owned));
     included.extend(FUNCTIONS.map(str::to_owned));
     let files =

@@ -1,8 +1,6 @@
 //! The figures, their budgets, and how they compare with recorded ones.
 
-use std::collections::BTreeMap;
-
-use crate::measure::Results;
+use crate::results::{Measured, Results};
 
 pub(crate) const CONTENDERS: &[&str] = &[
     "stored",
@@ -27,9 +25,6 @@ pub(crate) const CONTENDERS: &[&str] = &[
 
 /// A figure may be this many times the recorded one.
 const TOLERANCE: f64 = 1.02;
-
-/// Figures by name.
-pub(crate) type Measured = BTreeMap<String, f64>;
 
 enum Budget {
     /// At most this.

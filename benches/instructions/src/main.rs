@@ -61,6 +61,7 @@ mod measure;
 mod path;
 mod recorded;
 mod redis_server;
+mod results;
 mod versions;
 
 use std::{collections::BTreeMap, env, error::Error, path::Path, process::ExitCode};

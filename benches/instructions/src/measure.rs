@@ -5,9 +5,9 @@ use std::env;
 use crate::{
     Failure,
     callgrind::{self, Counts},
-    figures::Measured,
     guarded::Guarded,
     redis_server::RedisServer,
+    results::Results,
 };
 
 const IN_FLIGHT: u32 = 64;
@@ -33,13 +33,6 @@ struct PerDecision {
     instructions: f64,
     allocations: f64,
     script_calls: f64,
-}
-
-#[derive(Default)]
-pub(crate) struct Results {
-    pub(crate) figures: Measured,
-    /// Decisions in each call of a script, by the name of the figure.
-    pub(crate) batches: Measured,
 }
 
 /// The figures of `contenders`.

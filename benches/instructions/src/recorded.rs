@@ -7,7 +7,7 @@ use std::{
     path::Path,
 };
 
-use crate::{Failure, figures::Measured};
+use crate::{Failure, results::Measured};
 
 const HEAD: &str = "\
 # The last accepted counts for a decision: `make bench-instructions RECORD=yes` writes them.

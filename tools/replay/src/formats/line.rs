@@ -4,7 +4,7 @@ use std::{borrow::Cow, cell::OnceCell};
 
 use serde_json::Value;
 
-use super::{Event, alb, json_path};
+use super::{Event, alb_fields, json_path};
 
 /// A request, as a line of a log shows it.
 #[derive(Debug, Default)]
@@ -73,7 +73,7 @@ impl<'a> Line<'a> {
         let found = match &self.details {
             Details::None => None,
             Details::Json(..) => self.json(name),
-            Details::Alb(fields) => alb::field(fields, name).map(Cow::Borrowed),
+            Details::Alb(fields) => alb_fields::field(fields, name).map(Cow::Borrowed),
         };
         found.filter(|value| value != "-" && !value.is_empty())
     }

@@ -2,6 +2,7 @@
 
 mod access;
 mod alb;
+mod alb_fields;
 mod caddy;
 mod detect;
 mod json_path;

@@ -5,11 +5,12 @@ mod clients;
 mod hide;
 mod html;
 mod overview;
+mod page;
 mod time;
 
 use crate::{formats::Format, rules::Rule, tally::Tally};
 
-pub(crate) use self::html::html;
+pub(crate) use self::page::html;
 
 /// What the report shows.
 pub(crate) struct Report<'a> {

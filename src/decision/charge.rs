@@ -38,7 +38,7 @@ pub struct Charge {
     policy: Policy,
     key: Key,
     cost: u64,
-    trace: Trace,
+    meaning: Meaning,
     /// The index of the layer's rule that made the charge.
     rule: u16,
     /// What the rule counts.
@@ -58,20 +58,20 @@ impl PartialEq for Charge {
 
 impl Eq for Charge {}
 
-/// A holder, receipt, ban or stamp of a charge.
+/// What a charge is beyond its cost. Each meaning excludes the others.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Trace {
-    None,
-    /// The holder of the charge's permit, under a policy with permits.
-    Holder([u64; 2]),
-    /// The receipt of a charge that was made, for a refund.
-    Receipt(Receipt),
-    /// A mark of an operator's peek. An operator can wait, so a deadline that it misses does not count as a
-    /// failure for requests.
-    Patient,
-    /// The rest of the ban because of which the charge was denied, in microseconds.
+pub(super) enum Meaning {
+    /// A cost and no more.
+    Cost,
+    /// A permit, which has this holder.
+    Permit([u64; 2]),
+    /// A charge that was made, and may be refunded by this receipt.
+    Made(Receipt),
+    /// A question of an operator, who can wait: a deadline that it misses does not count as a failure for requests.
+    Question,
+    /// A charge that was denied because the key is banned, for this many more microseconds.
     Banned(u64),
-    /// The charge is the stamp of a settlement, whose token expires at this time.
+    /// The stamp of a settlement, whose token expires at this time.
     #[cfg_attr(not(feature = "settlement-tokens"), expect(dead_code, reason = "only tokens have stamps"))]
     Stamp(u64),
 }
@@ -89,8 +89,8 @@ impl Charge {
     // Inlined because a call would move the policy and the key once more.
     #[inline(always)]
     pub(crate) fn of(policy: Policy, key: Key, cost: u64) -> Self {
-        let trace = if policy.has_permits() { Trace::Holder(next_holder()) } else { Trace::None };
-        Self { policy, key: key.stored(), cost, trace, rule: 0, unit: RuleUnit::default() }
+        let meaning = if policy.has_permits() { Meaning::Permit(next_holder()) } else { Meaning::Cost };
+        Self { policy, key: key.stored(), cost, meaning, rule: 0, unit: RuleUnit::default() }
     }
 
     /// Notes the index of the layer's rule that made the charge, below [`MOST_RULES`], and what it counts.
@@ -207,15 +207,15 @@ impl Charge {
 
     /// Marks the charge as made, so it can be refunded. A permit is found by its holder instead.
     pub(super) const fn set_receipt(&mut self, receipt: Receipt) {
-        if matches!(self.trace, Trace::None) {
-            self.trace = Trace::Receipt(receipt);
+        if matches!(self.meaning, Meaning::Cost) {
+            self.meaning = Meaning::Made(receipt);
         }
     }
 
     /// The receipt of the charge to refund; `None` for an operator's refund of the latest units.
     pub(crate) const fn receipt(&self) -> Option<Receipt> {
-        match self.trace {
-            Trace::Receipt(receipt) => Some(receipt),
+        match self.meaning {
+            Meaning::Made(receipt) => Some(receipt),
             _ => None,
         }
     }
@@ -225,14 +225,14 @@ impl Charge {
     /// refund. It comes last.
     #[cfg(feature = "settlement-tokens")]
     pub(crate) const fn into_stamp(mut self, expires: u64) -> Self {
-        self.trace = Trace::Stamp(expires);
+        self.meaning = Meaning::Stamp(expires);
         self
     }
 
     /// When the token expires whose stamp the charge is, in microseconds since 1970.
     pub(crate) const fn stamp(&self) -> Option<u64> {
-        match self.trace {
-            Trace::Stamp(expires) => Some(expires),
+        match self.meaning {
+            Meaning::Stamp(expires) => Some(expires),
             _ => None,
         }
     }
@@ -247,8 +247,8 @@ impl Charge {
 
     /// Marks the charge as one that an operator peeks at, unless it needs a permit.
     pub(crate) const fn patiently(mut self) -> Self {
-        if matches!(self.trace, Trace::None) {
-            self.trace = Trace::Patient;
+        if matches!(self.meaning, Meaning::Cost) {
+            self.meaning = Meaning::Question;
         }
         self
     }
@@ -256,18 +256,18 @@ impl Charge {
     /// Whether an operator peeks at it.
     #[cfg(feature = "redis")]
     pub(crate) const fn is_patient(&self) -> bool {
-        matches!(self.trace, Trace::Patient)
+        matches!(self.meaning, Meaning::Question)
     }
 
     /// Marks the charge as denied because its key is banned for `rest` more microseconds.
     pub(super) const fn set_ban(&mut self, rest: u64) {
-        self.trace = Trace::Banned(rest);
+        self.meaning = Meaning::Banned(rest);
     }
 
     /// The microseconds until the ban ends because of which the charge was denied.
     pub(super) const fn ban(&self) -> Option<u64> {
-        match self.trace {
-            Trace::Banned(rest) => Some(rest),
+        match self.meaning {
+            Meaning::Banned(rest) => Some(rest),
             _ => None,
         }
     }
@@ -295,8 +295,8 @@ impl Charge {
     }
 
     pub(crate) const fn holder(&self) -> u128 {
-        match self.trace {
-            Trace::Holder([high, low]) => (high as u128) << 64 | low as u128,
+        match self.meaning {
+            Meaning::Permit([high, low]) => (high as u128) << 64 | low as u128,
             _ => 0,
         }
     }

@@ -388,7 +388,7 @@ mod tests {
         decision::{DecisionSource, Outcome, Verdict},
         store::redis::{
             connect::RedisStoreBuilder,
-            job::{KeyNames, Leased, Maker, Reply},
+            job::{Decides, Fate, KeyNames, Leased},
             transport::{Found, Health, Link, Scan},
         },
     };
@@ -414,7 +414,7 @@ mod tests {
         (link, store)
     }
 
-    impl Maker for Controlled {
+    impl Decides for Controlled {
         fn begin(self: Arc<Self>, job: Arc<Job>) -> Option<BoxFuture<'static, Result<Decision, Error>>> {
             Some(Box::pin(async move {
                 let [charge] = &*job.charges else { unreachable!("each job has one charge") };
@@ -442,7 +442,7 @@ mod tests {
             }))
         }
 
-        fn finish(&self, _: &Job, _: Option<Result<Reply, Error>>) -> Result<Decision, Error> {
+        fn finish(&self, _: &Job, _: Fate) -> Result<Decision, Error> {
             unreachable!("its callers poll futures")
         }
     }

@@ -48,31 +48,40 @@ pub(crate) struct Job {
     /// The span of the decision, if it has one.
     #[cfg(feature = "tracing")]
     pub(crate) span: DecisionSpan,
-    /// The link that makes the decision.
-    pub(crate) maker: Arc<dyn Maker>,
+    /// What sends the job: the link to a server or a Cluster, in `transport`.
+    pub(crate) link: Arc<dyn Decides>,
     /// When the job entered a queue. Not a `OnceLock`, which costs more at every decision.
     #[cfg(feature = "metrics")]
     pub(crate) entered: Mutex<Option<Instant>>,
 }
 
-/// Makes the decisions of jobs, as their callers poll them.
-pub(crate) trait Maker: Send + Sync {
-    /// Begins a decision. Returns a future for the caller to poll, unless it only has to wait for the job.
+/// What a job needs of its link, which `Link` in `transport` extends.
+pub(crate) trait Decides: Send + Sync {
+    /// Begins a decision: sends the job, or lets it wait for a lane. Returns a future for the caller to poll, unless it
+    /// only has to wait for the job.
     fn begin(self: Arc<Self>, job: Arc<Job>) -> Option<BoxFuture<'static, Result<Decision, Error>>>;
 
-    /// Ends the wait of a caller: its decision, from the reply to its job. `None` if the reply is late, or
-    /// there will be none.
-    fn finish(&self, job: &Job, reply: Option<Result<Reply, Error>>) -> Result<Decision, Error>;
+    /// Ends the wait of a caller: its decision, from the fate of its job.
+    fn finish(&self, job: &Job, fate: Fate) -> Result<Decision, Error>;
+}
+
+/// What has become of a job.
+#[derive(Debug)]
+pub(crate) enum Fate {
+    /// Redis has replied, or the job has failed.
+    Replied(Result<Reply, Error>),
+    /// There will be no reply: it is late, or the job was dropped with its runtime.
+    Lost,
 }
 
 impl SharedResult<Decision> for Job {
     fn begin(self: Arc<Self>) -> Option<BoxFuture<'static, Result<Decision, Error>>> {
-        self.maker.clone().begin(self)
+        self.link.clone().begin(self)
     }
 
     fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Decision, Error>> {
-        let reply = ready!(self.poll(Some(cx.waker())));
-        Poll::Ready(self.maker.finish(self, reply))
+        let fate = ready!(self.poll(Some(cx.waker())));
+        Poll::Ready(self.link.finish(self, fate))
     }
 }
 
@@ -151,7 +160,7 @@ impl Job {
         names: KeyNames,
         script: Arc<Script>,
         deadline: Duration,
-        maker: Arc<dyn Maker>,
+        link: Arc<dyn Decides>,
     ) -> Self {
         Self {
             action,
@@ -168,7 +177,7 @@ impl Job {
             result: Mutex::default(),
             #[cfg(feature = "tracing")]
             span: if DecisionSpan::is_enabled() { DecisionSpan::current() } else { DecisionSpan::default() },
-            maker,
+            link,
             #[cfg(feature = "metrics")]
             entered: Mutex::default(),
         }
@@ -192,8 +201,8 @@ impl Job {
     #[cfg(feature = "cluster")]
     pub(crate) fn part(&self, action: Action, charges: Vec<Charge>) -> Self {
         let (names, script) = (self.names.clone(), self.script.clone());
-        let (charges, maker) = (Charges::Many(charges), self.maker.clone());
-        let part = Self::new(action, charges, names, script, self.deadline, maker);
+        let (charges, link) = (Charges::Many(charges), self.link.clone());
+        let part = Self::new(action, charges, names, script, self.deadline, link);
         Self {
             time: self.time,
             is_patient: self.is_patient,
@@ -277,13 +286,12 @@ impl Job {
         !lock(&self.result).is_final
     }
 
-    /// Takes the reply, if there is one, or `None` if there will be none. Otherwise the caller is woken by
-    /// `waker`.
-    pub(crate) fn poll(&self, waker: Option<&Waker>) -> Poll<Option<Result<Reply, Error>>> {
+    /// The fate of the job, once it is known. Until then, the caller is woken by `waker`.
+    pub(crate) fn poll(&self, waker: Option<&Waker>) -> Poll<Fate> {
         let mut result = lock(&self.result);
         if result.is_final {
             result.caller = None;
-            return Poll::Ready(result.reply.take());
+            return Poll::Ready(result.reply.take().map_or(Fate::Lost, Fate::Replied));
         }
         match (&mut result.caller, waker) {
             (Some(known), Some(waker)) => known.clone_from(waker),
@@ -373,20 +381,20 @@ impl Job {
         use crate::{base::Quota, key::Key, policy::Policy};
         let charge = Charge::new(&Policy::new("p", Quota::per_second(5)), &Key::new("k"), cost);
         let (charges, script) = (Charges::One(charge), Script::built_in().clone());
-        Self::new(Action::Charge, charges, KeyNames::new("rl"), script, deadline, Arc::new(NoMaker))
+        Self::new(Action::Charge, charges, KeyNames::new("rl"), script, deadline, Arc::new(NoLink))
     }
 }
 
 #[cfg(test)]
-struct NoMaker;
+struct NoLink;
 
 #[cfg(test)]
-impl Maker for NoMaker {
+impl Decides for NoLink {
     fn begin(self: Arc<Self>, _: Arc<Job>) -> Option<BoxFuture<'static, Result<Decision, Error>>> {
         None
     }
 
-    fn finish(&self, _: &Job, _: Option<Result<Reply, Error>>) -> Result<Decision, Error> {
+    fn finish(&self, _: &Job, _: Fate) -> Result<Decision, Error> {
         unreachable!("nothing polls it")
     }
 }

@@ -8,6 +8,6 @@ mod shards;
 #[cfg(feature = "cluster")]
 pub(super) use self::shards::Shards;
 pub(super) use self::{
-    job::{Job, LeaseRequest, LeaseReturn, Leased, Maker, Observer, Records, Reply},
+    job::{Decides, Fate, Job, LeaseRequest, LeaseReturn, Leased, Observer, Records, Reply},
     names::KeyNames,
 };

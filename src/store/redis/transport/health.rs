@@ -21,7 +21,7 @@ use crate::{
         redis::{
             connect::is_closed,
             error::unreachable,
-            job::{Job, Reply},
+            job::{Fate, Job},
             wire,
         },
     },
@@ -157,13 +157,12 @@ impl Health {
         }
     }
 
-    /// Ends the wait of a caller: decodes and records the decision in the reply to its `job`. Without a
-    /// reply, the decision is late after it was sent, or its lane was dropped with the runtime.
-    pub(super) fn finish(&self, job: &Job, reply: Option<Result<Reply, Error>>) -> Result<Decision, Error> {
-        let decision = match reply {
-            Some(reply) => reply.and_then(|reply| wire::decision(job, reply)),
+    /// Ends the wait of a caller: decodes and records the decision in the reply to its `job`.
+    pub(super) fn finish(&self, job: &Job, fate: Fate) -> Result<Decision, Error> {
+        let decision = match fate {
+            Fate::Replied(reply) => reply.and_then(|reply| wire::decision(job, reply)),
             // The decision may have been made.
-            None => Err(self.late()),
+            Fate::Lost => Err(self.late()),
         };
         #[cfg(feature = "metrics")]
         {

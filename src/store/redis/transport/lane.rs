@@ -34,7 +34,7 @@ use super::{
     connections::MAX_BACKOFF,
     deadline::{TimeLeft, while_ticking},
     lone::STUCK,
-    queue::{fail_all, late},
+    queue::{Entered, fail_all, late},
     span::CallSpan,
     target::{Sender, Target},
 };
@@ -45,7 +45,7 @@ use crate::{
     decision::Decision,
     store::redis::{
         error::not_connected,
-        job::{Job, Reply},
+        job::{Fate, Job},
     },
 };
 
@@ -57,7 +57,7 @@ const MAX_HOLD: Duration = Duration::from_millis(5);
 pub(super) async fn decide<S: Sender>(target: &Arc<Target<S>>, job: Arc<Job>) -> Result<Decision, Error> {
     match begin(target.clone(), job.clone()) {
         Some(decision) => decision.await,
-        None => target.health.finish(&job, replied(&job).await),
+        None => target.health.finish(&job, fate_of(&job).await),
     }
 }
 
@@ -82,45 +82,46 @@ pub(super) fn begin<S: Sender>(
     #[cfg(feature = "metrics")]
     lock(&job.entered).get_or_insert(entered);
     match target.queue.enter(job.clone(), entered) {
-        Ok(ticket) if ticket.is_alone => {
+        Ok(Entered::Alone) => {
             let lane = target.queue.lone.open(lane_of(&target, true));
-            Some(Box::pin(async move { target.health.finish(&job, lane.reply(&job).await) }))
+            Some(Box::pin(async move { target.health.finish(&job, lane.carry(&job).await) }))
         }
-        Ok(ticket) => {
-            if ticket.opens_lane {
+        Ok(Entered::InQueue { opens_lane, is_watched }) => {
+            if opens_lane {
                 tokio::spawn(lane_of(&target, false));
             }
-            (!ticket.is_watched).then(|| wait(target, job).boxed())
+            (!is_watched).then(|| wait(target, job).boxed())
         }
-        Err(full) => Some(Box::pin(async move { target.health.finish(&job, Some(Err(full))) })),
+        Err(full) => Some(Box::pin(async move { target.health.finish(&job, Fate::Replied(Err(full))) })),
     }
 }
 
-fn replied(job: &Job) -> impl Future<Output = Option<Result<Reply, Error>>> {
+fn fate_of(job: &Job) -> impl Future<Output = Fate> {
     poll_fn(|cx| job.poll(Some(cx.waker())))
 }
 
 /// Waits for a decision whose deadline the lanes may not keep.
 async fn wait<S: Sender>(target: Arc<Target<S>>, job: Arc<Job>) -> Result<Decision, Error> {
-    let (mut left, mut pause, mut reply) = (job.deadline, STUCK, None);
-    while reply.is_none() && !left.is_zero() {
+    let (mut left, mut pause, mut fate) = (job.deadline, STUCK, None);
+    while fate.is_none() && !left.is_zero() {
         let time = pause.min(left);
-        reply = TimeLeft::new(time).spend_on(pin!(replied(&job))).await;
+        fate = TimeLeft::new(time).spend_on(pin!(fate_of(&job))).await;
         (left, pause) = (left - time, pause * 2);
-        if reply.is_none() && !left.is_zero() {
+        if fate.is_none() && !left.is_zero() {
             open_another(&target);
         }
     }
-    let reply = match reply {
-        Some(reply) => reply,
-        None => target.queue.withdraw(&job).map(|wait| {
+    let withdraw = || match target.queue.withdraw(&job) {
+        Some(wait) => {
             if !job.is_patient {
                 target.record_wait(wait);
             }
-            Err(target.health.not_sent(wait))
-        }),
+            Fate::Replied(Err(target.health.not_sent(wait)))
+        }
+        None => Fate::Lost,
     };
-    target.health.finish(&job, reply)
+    let fate = fate.unwrap_or_else(withdraw);
+    target.health.finish(&job, fate)
 }
 
 /// A lane that was opened in the queue of `target`.

@@ -7,11 +7,11 @@ use redis::{Cmd, Value, from_redis_value};
 use super::health::Health;
 use crate::{
     base::{Answer, Error, ErrorKind},
-    store::redis::job::Maker,
+    store::redis::job::Decides,
 };
 
 /// A link to Redis, one server or a Cluster, with any connection manager.
-pub(crate) trait Link: Maker + 'static {
+pub(crate) trait Link: Decides + 'static {
     /// Runs a command without a script. Does not record a failure as an outage.
     fn ask(self: Arc<Self>, command: Cmd, deadline: Duration) -> Answer<Value>;
 

@@ -18,8 +18,8 @@ use futures_util::future::BoxFuture;
 use tokio::{runtime::Handle, time::sleep};
 
 use crate::{
-    base::{Error, panics::caught, sync::lock},
-    store::redis::job::{Job, Reply},
+    base::{panics::caught, sync::lock},
+    store::redis::job::{Fate, Job},
 };
 
 /// A decision that has waited for this time waits for lanes that are stuck.
@@ -27,24 +27,24 @@ pub(super) const STUCK: Duration = Duration::from_millis(5);
 
 /// The lanes of a queue that callers poll: one at a time, because it is opened when no other is open.
 #[derive(Default)]
-pub(super) struct LoneLanes(Mutex<Latest>);
+pub(super) struct LoneLanes(Mutex<LatestLane>);
 
 #[derive(Default)]
-struct Latest {
+struct LatestLane {
     /// The one that was opened since the last look, if any. It may have ended.
-    lane: Option<Arc<Inner>>,
+    lane: Option<Arc<OpenLane>>,
     /// Whether a task looks.
     is_watched: bool,
 }
 
 /// A lane that a caller polls, and then perhaps a task.
-struct Inner {
+struct OpenLane {
     runtime: Handle,
     /// `None` once it has ended, or a task has it.
-    by_caller: Mutex<Option<ByCaller>>,
+    by_caller: Mutex<Option<PolledByCaller>>,
 }
 
-struct ByCaller {
+struct PolledByCaller {
     lane: BoxFuture<'static, ()>,
     /// Woken if a task takes the lane over.
     caller: Option<Waker>,
@@ -52,13 +52,13 @@ struct ByCaller {
 
 /// A handle on a lane that its caller polls. If it is dropped before the lane ends, a task continues the lane. The task
 /// that looks for lanes whose callers are slow has one too.
-pub(super) struct LoneLane(Arc<Inner>);
+pub(super) struct LoneLane(Arc<OpenLane>);
 
 impl LoneLanes {
     /// A lane that its caller polls. Call it in a runtime.
     pub(super) fn open(self: &Arc<Self>, lane: BoxFuture<'static, ()>) -> LoneLane {
-        let by_caller = ByCaller { lane, caller: None };
-        let lane = Arc::new(Inner { runtime: Handle::current(), by_caller: Mutex::new(Some(by_caller)) });
+        let by_caller = PolledByCaller { lane, caller: None };
+        let lane = Arc::new(OpenLane { runtime: Handle::current(), by_caller: Mutex::new(Some(by_caller)) });
         let was_watched = {
             let mut latest = lock(&self.0);
             latest.lane = Some(lane.clone());
@@ -80,8 +80,8 @@ impl LoneLanes {
 }
 
 impl LoneLane {
-    /// The reply that the lane has for `job`. `None` if it was dropped with its runtime.
-    pub(super) async fn reply(self, job: &Job) -> Option<Result<Reply, Error>> {
+    /// Polls the lane until the fate of `job` is known.
+    pub(super) async fn carry(self, job: &Job) -> Fate {
         poll_fn(|cx| {
             // Polled in another runtime, the lane would create its timers there.
             if Handle::try_current().is_ok_and(|runtime| runtime.id() == self.0.runtime.id()) {
@@ -116,7 +116,7 @@ impl LoneLane {
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner().take(),
             Err(TryLockError::WouldBlock) => return false,
         };
-        if let Some(ByCaller { lane, caller }) = taken {
+        if let Some(PolledByCaller { lane, caller }) = taken {
             self.0.runtime.spawn(lane);
             if let Some(caller) = caller {
                 caught(|| caller.wake());
@@ -169,6 +169,7 @@ mod tests {
     use tokio::runtime::Builder;
 
     use super::*;
+    use crate::base::Error;
 
     /// The lane blocks until another task of the runtime has run, whose only thread also looks at the lane.
     #[test]
@@ -188,8 +189,8 @@ mod tests {
             decided.fail(Error::new(crate::base::ErrorKind::StoreBusy, "it is done"));
         };
         let lanes = Arc::new(LoneLanes::default());
-        let reply = runtime.block_on(async { lanes.open(lane.boxed()).reply(&job).await });
-        assert!(reply.is_some_and(|reply| reply.is_err()));
+        let fate = runtime.block_on(async { lanes.open(lane.boxed()).carry(&job).await });
+        assert!(matches!(fate, Fate::Replied(Err(_))), "{fate:?}");
         assert!(has_run.load(Ordering::Relaxed));
     }
 }

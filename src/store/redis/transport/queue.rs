@@ -93,14 +93,18 @@ pub(super) enum Wait {
     InSilence,
 }
 
-/// What the caller of a decision must do.
-pub(super) struct Ticket {
-    /// Whether lanes answer it at its deadline. Otherwise its caller needs a timer.
-    pub(super) is_watched: bool,
-    /// Whether a lane was opened, which the caller must start.
-    pub(super) opens_lane: bool,
-    /// Whether no lane was open.
-    pub(super) is_alone: bool,
+/// Where a decision is that has entered, and so what its caller must do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Entered {
+    /// Before a lane that was opened for it, because no other was open. The caller polls this lane.
+    Alone,
+    /// Behind others.
+    InQueue {
+        /// Whether a lane was opened, which the caller must start.
+        opens_lane: bool,
+        /// Whether lanes answer it at its deadline. Otherwise its caller needs a timer.
+        is_watched: bool,
+    },
 }
 
 /// What [`Queue::fill`] knows of its batch.
@@ -119,7 +123,7 @@ impl Queue {
     }
 
     /// Enters a decision at the time `entered`.
-    pub(super) fn enter(&self, job: Arc<Job>, entered: Instant) -> Result<Ticket, Error> {
+    pub(super) fn enter(&self, job: Arc<Job>, entered: Instant) -> Result<Entered, Error> {
         // Dropped after the lock is released, because that wakes its caller, whose waker may be a program's own.
         let _gone;
         let mut state = self.lock();
@@ -143,10 +147,11 @@ impl Queue {
         let is_watched = is_latest && !may_be_stuck && state.time.is_kept(entered);
         state.latest_deadline = state.latest_deadline.max(Some(deadline));
         state.waiting.push_back(Queued { job, entered, deadline });
-        if !is_alone {
-            metric!(enqueued(state.waiting.len()));
+        if is_alone {
+            return Ok(Entered::Alone);
         }
-        Ok(Ticket { is_watched, opens_lane, is_alone })
+        metric!(enqueued(state.waiting.len()));
+        Ok(Entered::InQueue { opens_lane, is_watched })
     }
 
     /// Withdraws a waiting decision, which was not sent and never will be. Returns what Redis did while it
@@ -388,10 +393,10 @@ mod tests {
     };
 
     use super::*;
-    use crate::base::ErrorKind;
+    use crate::{base::ErrorKind, store::redis::job::Fate};
 
     /// Enters a decision that must be made within this many milliseconds.
-    fn enter(queue: &Queue, millis: u64) -> (Ticket, Arc<Job>) {
+    fn enter(queue: &Queue, millis: u64) -> (Entered, Arc<Job>) {
         let job = Arc::new(Job::for_tests(1, Duration::from_millis(millis)));
         (queue.enter(job.clone(), Instant::now()).unwrap(), job)
     }
@@ -399,9 +404,18 @@ mod tests {
     /// The error that the caller of `job` has, if it has one.
     fn error_of(job: &Job) -> Option<ErrorKind> {
         match job.poll(None) {
-            Poll::Ready(decided) => Some(decided.unwrap().unwrap_err().kind()),
+            Poll::Ready(Fate::Replied(decided)) => Some(decided.unwrap_err().kind()),
+            Poll::Ready(Fate::Lost) => unreachable!("each job fails with an error"),
             Poll::Pending => None,
         }
+    }
+
+    fn opens_lane(entered: Entered) -> bool {
+        matches!(entered, Entered::Alone | Entered::InQueue { opens_lane: true, .. })
+    }
+
+    fn is_watched(entered: Entered) -> bool {
+        matches!(entered, Entered::InQueue { is_watched: true, .. })
     }
 
     const TWO: Lanes = Lanes { usual: 2, if_far: 4 };
@@ -414,12 +428,12 @@ mod tests {
     async fn a_decision_that_waits_behind_a_longer_deadline_keeps_its_own() {
         let queue = Queue::new(TWO);
         let (first, _job) = enter(&queue, 500);
-        assert!(first.opens_lane && first.is_alone && !first.is_watched);
+        assert_eq!(first, Entered::Alone);
         queue.tick();
-        let tickets = [20, 20, 499].map(|millis| enter(&queue, millis));
-        assert_eq!(tickets.each_ref().map(|(ticket, _)| ticket.opens_lane), [true, false, false]);
+        let entered = [20, 20, 499].map(|millis| enter(&queue, millis));
+        assert_eq!(entered.each_ref().map(|(one, _)| opens_lane(*one)), [true, false, false]);
         // The lanes only look at the oldest decision.
-        assert_eq!(tickets.each_ref().map(|(ticket, _)| ticket.is_watched), [false, false, true]);
+        assert_eq!(entered.each_ref().map(|(one, _)| is_watched(*one)), [false, false, true]);
         for _ in 0..10 {
             queue.tick();
             tokio::time::advance(Duration::from_millis(3)).await;
@@ -427,7 +441,7 @@ mod tests {
         let mut batch = Vec::new();
         queue.fill(&mut batch, late);
         assert_eq!(batch.len(), 2, "late decisions are not sent");
-        assert_eq!(error_of(&tickets[0].1), Some(ErrorKind::StoreBusy));
+        assert_eq!(error_of(&entered[0].1), Some(ErrorKind::StoreBusy));
     }
 
     #[tokio::test(start_paused = true)]
@@ -453,7 +467,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_process_without_cpu_time_does_not_fail_its_decisions() {
         let queue = Queue::new(TWO);
-        let _ticket = enter(&queue, 50);
+        let _entered = enter(&queue, 50);
         queue.tick();
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(queue.expire(late).is_none());
@@ -468,18 +482,18 @@ mod tests {
         let _first = enter(&queue, 50);
         queue.tick();
         let waits = enter(&queue, 50);
-        assert!(waits.0.is_watched);
+        assert!(is_watched(waits.0));
         assert!(!queue.open_another(), "nothing has waited for long");
         tokio::time::advance(Duration::from_millis(1)).await;
         assert!(queue.open_another());
         assert!(!queue.open_another(), "not more");
         tokio::time::advance(LOST).await;
         let second = enter(&queue, 50);
-        assert!(!second.0.is_watched, "no lane has looked at the deadlines");
+        assert!(!is_watched(second.0), "no lane has looked at the deadlines");
         assert!(!queue.close_lane(), "one is stuck");
         queue.fill(&mut Vec::new(), late);
         let third = enter(&queue, 50);
-        assert!(third.0.is_watched);
+        assert!(is_watched(third.0));
         assert!(queue.close_lane(), "the other one takes what waits");
     }
 
@@ -493,9 +507,9 @@ mod tests {
         queue.record(batch.len(), None);
         drop((batch, first));
         let second = enter(&queue, 50);
-        assert!(!second.0.opens_lane && !second.0.is_watched, "its thread may be blocked");
+        assert!(!opens_lane(second.0) && !is_watched(second.0), "its thread may be blocked");
         assert!(!queue.close_lane(), "it takes the second one");
-        assert!(enter(&queue, 50).0.opens_lane);
+        assert!(opens_lane(enter(&queue, 50).0));
     }
 
     #[tokio::test(start_paused = true)]
@@ -506,17 +520,17 @@ mod tests {
         tickets.iter().for_each(|(_, job)| assert!(job.is_open(), "the other lane takes it"));
         queue.abandon(|| late(Wait::InSilence));
         tickets.iter().for_each(|(_, job)| assert_eq!(error_of(job), Some(ErrorKind::StoreBusy)));
-        assert!(enter(&queue, 50).0.is_alone);
+        assert_eq!(enter(&queue, 50).0, Entered::Alone);
     }
 
     #[tokio::test(start_paused = true)]
     async fn more_lanes_are_open_where_redis_is_far_and_close_where_it_is_near() {
         let queue = Queue::new(TWO);
         let opens = || {
-            let (ticket, job) = enter(&queue, 500);
+            let (entered, job) = enter(&queue, 500);
             // Kept, or it would not count.
             mem::forget(job);
-            ticket.opens_lane
+            opens_lane(entered)
         };
         assert_eq!([opens(), opens(), opens()], [true, true, false], "nothing is known yet");
         let record = |micros| {

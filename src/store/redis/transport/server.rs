@@ -19,7 +19,7 @@ use super::{
 use crate::{
     base::{Answer, Error},
     decision::Decision,
-    store::redis::job::{Job, Maker, Reply},
+    store::redis::job::{Decides, Fate, Job},
 };
 
 /// A link to one server, with any connection manager.
@@ -33,7 +33,7 @@ pub(crate) struct ServerLink<M: ConnectionManager> {
 /// The commands that every link to one server sends.
 pub(crate) const COMMANDS: [&str; 3] = ["evalsha", "eval", "ping"];
 
-impl<M: ConnectionManager> Maker for ServerLink<M> {
+impl<M: ConnectionManager> Decides for ServerLink<M> {
     fn begin(self: Arc<Self>, job: Arc<Job>) -> Option<BoxFuture<'static, Result<Decision, Error>>> {
         match self.servers.here() {
             Ok(server) => lane::begin(server, job),
@@ -41,8 +41,8 @@ impl<M: ConnectionManager> Maker for ServerLink<M> {
         }
     }
 
-    fn finish(&self, job: &Job, reply: Option<Result<Reply, Error>>) -> Result<Decision, Error> {
-        self.health.finish(job, reply)
+    fn finish(&self, job: &Job, fate: Fate) -> Result<Decision, Error> {
+        self.health.finish(job, fate)
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     decision::{Charge, Decision},
     key::Key,
     store::redis::{
-        job::{Job, Maker, Reply, Shards},
+        job::{Decides, Fate, Job, Shards},
         transport::{
             breaker::Breaker,
             deadline::deadline_in,
@@ -48,7 +48,7 @@ struct Runtime {
 /// A node has several shards, so it is busy while a lane waits.
 const LANES: Lanes = Lanes { usual: 1, if_far: 2 };
 
-impl Maker for ClusterLink {
+impl Decides for ClusterLink {
     fn begin(self: Arc<Self>, job: Arc<Job>) -> Option<BoxFuture<'static, Result<Decision, Error>>> {
         Some(Box::pin(async move {
             let share_a_shard = |pair: &[Charge]| self.share_a_shard(pair[0].key(), pair[1].key());
@@ -61,8 +61,8 @@ impl Maker for ClusterLink {
         }))
     }
 
-    fn finish(&self, job: &Job, reply: Option<Result<Reply, Error>>) -> Result<Decision, Error> {
-        self.health.finish(job, reply)
+    fn finish(&self, job: &Job, fate: Fate) -> Result<Decision, Error> {
+        self.health.finish(job, fate)
     }
 }
 

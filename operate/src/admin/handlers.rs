@@ -18,7 +18,7 @@ use super::{
     switch::Switch,
 };
 use crate::{
-    answer::{AppliesTo, ChangeKind, Changes, Policies},
+    answer::{AppliesTo, ChangeKind, ChangeList, PolicyList},
     config::PolicySummary,
     explain::Explanation,
     reply::json,
@@ -34,7 +34,7 @@ pub(super) fn done() -> Response {
 
 pub(super) async fn policies(State(settings): Shared) -> Response {
     let policies = settings.policies.current();
-    json(&Policies {
+    json(&PolicyList {
         policies: policies.iter().map(PolicySummary::of).collect(),
         warnings: policies.iter().flat_map(Policy::warnings).chain(settings.warning()).collect(),
         error: settings.policies.error().map(|error| error.to_string()),
@@ -112,7 +112,7 @@ pub(super) async fn refund(
 const MAX_UNITS: u64 = 1 << 44;
 
 pub(super) async fn changes(State(settings): Shared) -> Response {
-    json(&Changes { changes: settings.changes() })
+    json(&ChangeList { changes: settings.changes() })
 }
 
 #[derive(Deserialize, Serialize)]

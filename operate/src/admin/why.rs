@@ -19,7 +19,7 @@ use super::{
     settings::Settings,
 };
 use crate::{
-    answer::{AboutKey, AboutRequest, Explained, History, Layer, Rejected, Undecided, Verdict},
+    answer::{AboutKey, AboutLayer, AboutRequest, Explained, History, Rejected, Undecided, VerdictWord},
     explain::Explanation,
     reply::json,
 };
@@ -84,10 +84,10 @@ pub(super) async fn key(State(settings): Shared, path: PathNames, RawQuery(query
         Some(problem) if explanations.is_empty() && !is_unknown => Err(problem),
         _ => {
             let history = history(&settings, &keys, std::slice::from_ref(&names.key));
-            let others = [is_unknown.then_some(Verdict::Unknown), is_blocked(&history).then_some(Verdict::Rejected)];
+            let others = [is_unknown.then_some(VerdictWord::Unknown), is_blocked(&history).then_some(VerdictWord::Rejected)];
             let verdicts = explanations.iter().map(|explained| explained.verdict);
             // The strictest one.
-            let verdict = verdicts.chain(others.into_iter().flatten()).max().unwrap_or(Verdict::Admitted);
+            let verdict = verdicts.chain(others.into_iter().flatten()).max().unwrap_or(VerdictWord::Admitted);
             Ok(json(&AboutKey { verdict, explanations, errors, history }))
         }
     }
@@ -193,12 +193,12 @@ pub(super) async fn request(State(settings): Shared, headers: HeaderMap, content
     Ok(json(&AboutRequest { layers, history: history(&settings, &keys, &addresses) }))
 }
 
-fn about_layer(explained: Result<Option<Explanation>, Rejection>) -> Layer {
+fn about_layer(explained: Result<Option<Explanation>, Rejection>) -> AboutLayer {
     match explained {
         Ok(explanation) => {
             let explanation = explanation.as_ref().map(Explained::from);
-            let verdict = explanation.as_ref().map_or(Verdict::NotLimited, |explained| explained.verdict);
-            Layer { verdict, explanation, rejection: None }
+            let verdict = explanation.as_ref().map_or(VerdictWord::NotLimited, |explained| explained.verdict);
+            AboutLayer { verdict, explanation, rejection: None }
         }
         Err(rejection) => {
             let detail = match &rejection {
@@ -207,7 +207,7 @@ fn about_layer(explained: Result<Option<Explanation>, Rejection>) -> Layer {
                 rejection => rejection.to_string(),
             };
             let rejection = Some(Rejected { status: rejection.status().as_u16(), detail });
-            Layer { verdict: Verdict::Rejected, explanation: None, rejection }
+            AboutLayer { verdict: VerdictWord::Rejected, explanation: None, rejection }
         }
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{
-    explained::{Explained, Verdict},
+    explained::{Explained, VerdictWord},
     history::History,
 };
 
@@ -12,7 +12,7 @@ use super::{
 #[non_exhaustive]
 pub struct AboutKey {
     /// What a request that is charged under all of them would get.
-    pub verdict: Verdict,
+    pub verdict: VerdictWord,
     /// The key under each policy.
     #[serde(default)]
     pub explanations: Vec<Explained>,
@@ -42,7 +42,7 @@ pub struct Undecided {
 pub struct AboutRequest {
     /// What each layer would do.
     #[serde(default)]
-    pub layers: Vec<Layer>,
+    pub layers: Vec<AboutLayer>,
     /// What the instance knows about the keys of the request.
     #[serde(flatten)]
     pub history: History,
@@ -51,9 +51,9 @@ pub struct AboutRequest {
 /// What a layer would do with a request.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[non_exhaustive]
-pub struct Layer {
+pub struct AboutLayer {
     /// In a word.
-    pub verdict: Verdict,
+    pub verdict: VerdictWord,
     /// The decision. `None` if the layer does not limit or rejects the request.
     pub explanation: Option<Explained>,
     /// The rejection.

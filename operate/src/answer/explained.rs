@@ -8,7 +8,7 @@ use crate::config::PolicySummary;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Verdict {
+pub enum VerdictWord {
     /// The layer does not limit the request.
     NotLimited,
     /// It is admitted.
@@ -29,7 +29,7 @@ pub enum Verdict {
 #[non_exhaustive]
 pub struct Explained {
     /// What would be decided under all policies together.
-    pub verdict: Verdict,
+    pub verdict: VerdictWord,
     /// When a denied request would be admitted. `None` for an admission, and if waiting does not help.
     pub retry_after: Option<f64>,
     /// What would decide: `store`, or what takes its place.
@@ -37,13 +37,13 @@ pub struct Explained {
     /// Why the store has not answered.
     pub failure: Option<String>,
     /// What is charged.
-    pub charges: Vec<ExplainedCharge>,
+    pub charges: Vec<ExplainedKey>,
 }
 
 /// One charge of an [`Explained`]: a policy, a key, and the state of the key.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[non_exhaustive]
-pub struct ExplainedCharge {
+pub struct ExplainedKey {
     /// The settings of the policy.
     pub policy: PolicySummary,
     /// The key, in its stored form.
@@ -60,7 +60,7 @@ pub struct ExplainedCharge {
     pub is_shadow: bool,
     /// The verdict of this policy alone. `None`, as each of the following, if the store failed and nothing else counts the
     /// policy.
-    pub verdict: Option<Verdict>,
+    pub verdict: Option<VerdictWord>,
     /// How long an admission is delayed.
     pub delay: Option<f64>,
     /// When it would be admitted.

@@ -10,7 +10,7 @@ use crate::live::BlockedNetwork;
 /// The answer of `GET /policies`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[non_exhaustive]
-pub struct Policies {
+pub struct PolicyList {
     /// The settings of each policy.
     #[serde(default)]
     pub policies: Vec<PolicySummary>,
@@ -100,7 +100,7 @@ pub enum AppliesTo {
 /// The answer of `GET /changes`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[non_exhaustive]
-pub struct Changes {
+pub struct ChangeList {
     /// The latest first.
     pub changes: Vec<Change>,
 }

@@ -7,11 +7,11 @@
 //! # Example
 //!
 //! ```
-//! use tower_ratelimit_operate::answer::{AboutKey, Verdict};
+//! use tower_ratelimit_operate::answer::{AboutKey, VerdictWord};
 //!
 //! # fn main() -> Result<(), serde_json::Error> {
 //! let answer = r#"{ "verdict": "admitted", "explanations": [], "errors": [], "denials": [], "changes": [] }"#;
-//! assert_eq!(serde_json::from_str::<AboutKey>(answer)?.verdict, Verdict::Admitted);
+//! assert_eq!(serde_json::from_str::<AboutKey>(answer)?.verdict, VerdictWord::Admitted);
 //! # Ok(())
 //! # }
 //! ```
@@ -22,10 +22,10 @@ mod history;
 mod lists;
 
 pub use self::{
-    about::{AboutKey, AboutRequest, Layer, Rejected, Undecided},
-    explained::{Explained, ExplainedCharge, Verdict},
+    about::{AboutKey, AboutRequest, AboutLayer, Rejected, Undecided},
+    explained::{Explained, ExplainedKey, VerdictWord},
     history::{Change, ChangeKind, DenialKind, DeniedKey, History},
-    lists::{AclRule, AppliesTo, Ban, Bans, Changes, Denials, FrequentlyDenied, Policies, Probe},
+    lists::{AclRule, AppliesTo, Ban, Bans, ChangeList, Denials, FrequentlyDenied, PolicyList, Probe},
 };
 #[cfg(feature = "live")]
 #[cfg_attr(docsrs, doc(cfg(feature = "live")))]

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
-use tower_ratelimit::decision::{self, Outcome};
+use tower_ratelimit::decision::{Outcome, Verdict};
 
 use super::explanation::{ExplainedCharge, Explanation};
 use crate::{
-    answer::{self, Explained, Verdict},
+    answer::{Explained, ExplainedKey, VerdictWord},
     config::PolicySummary,
 };
 
@@ -34,11 +34,11 @@ impl From<&Explanation> for Explained {
 /// See [`Explanation`](Explanation#as-json).
 impl Serialize for ExplainedCharge {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        answer::ExplainedCharge::from(self).serialize(serializer)
+        ExplainedKey::from(self).serialize(serializer)
     }
 }
 
-impl From<&ExplainedCharge> for answer::ExplainedCharge {
+impl From<&ExplainedCharge> for ExplainedKey {
     fn from(charge: &ExplainedCharge) -> Self {
         let outcome = charge.outcome();
         let verdict = outcome.map(Outcome::verdict);
@@ -52,7 +52,7 @@ impl From<&ExplainedCharge> for answer::ExplainedCharge {
             is_shadow: charge.is_shadow(),
             verdict: verdict.map(Into::into),
             delay: verdict.and_then(|verdict| match verdict {
-                decision::Verdict::Delay(delay) => Some(seconds(delay)),
+                Verdict::Delay(delay) => Some(seconds(delay)),
                 _ => None,
             }),
             retry_after: verdict.and_then(|verdict| verdict.retry_after()).map(seconds),
@@ -64,11 +64,11 @@ impl From<&ExplainedCharge> for answer::ExplainedCharge {
     }
 }
 
-impl From<decision::Verdict> for Verdict {
-    fn from(verdict: decision::Verdict) -> Self {
+impl From<Verdict> for VerdictWord {
+    fn from(verdict: Verdict) -> Self {
         match verdict {
-            decision::Verdict::Admit => Self::Admitted,
-            decision::Verdict::Delay(_) => Self::Delayed,
+            Verdict::Admit => Self::Admitted,
+            Verdict::Delay(_) => Self::Delayed,
             _ => Self::Denied,
         }
     }

@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tower_ratelimit::policy::Enforcement;
 use tower_ratelimit_operate::answer::{
-    AboutKey, AboutRequest, Change, ChangeKind, DenialKind, DeniedKey, Explained, ExplainedCharge, History,
-    Layer, Rejected, Undecided, Verdict,
+    AboutKey, AboutRequest, Change, ChangeKind, DenialKind, DeniedKey, Explained, ExplainedKey, History,
+    AboutLayer, Rejected, Undecided, VerdictWord,
 };
 
 use crate::{
@@ -22,11 +22,11 @@ use crate::{
 /// What an instance says about a client: a key, or a request.
 pub(crate) struct Client {
     /// Of a key.
-    verdict: Option<Verdict>,
+    verdict: Option<VerdictWord>,
     explanations: Vec<Explained>,
     errors: Vec<Undecided>,
     /// Of a request.
-    layers: Vec<Layer>,
+    layers: Vec<AboutLayer>,
     history: History,
 }
 
@@ -56,7 +56,7 @@ impl From<Explained> for Client {
 #[derive(Serialize)]
 struct Row {
     #[serde(flatten)]
-    charge: ExplainedCharge,
+    charge: ExplainedKey,
     source: String,
     failure: Option<String>,
     instances: Vec<String>,
@@ -68,7 +68,7 @@ struct Row {
 #[derive(Serialize)]
 struct LayerRow {
     layer: usize,
-    verdict: Verdict,
+    verdict: VerdictWord,
     rejection: Option<Rejected>,
     instances: Vec<String>,
 }
@@ -90,14 +90,14 @@ impl Merged<Client> {
         let blocked = self.shared(|answer| &answer.history.blocked, blocked_alike);
         let is_said = |verdict| self.answers.iter().any(|(_, answer)| answer.verdict == Some(verdict));
         let rejected =
-            layers.iter().any(|layer| layer.verdict == Verdict::Rejected) || is_said(Verdict::Rejected);
+            layers.iter().any(|layer| layer.verdict == VerdictWord::Rejected) || is_said(VerdictWord::Rejected);
         let verdict = match strictest(&rows) {
-            _ if rejected => Verdict::Rejected,
-            verdict if is_said(Verdict::Unknown) && verdict != Verdict::Denied => Verdict::Unknown,
+            _ if rejected => VerdictWord::Rejected,
+            verdict if is_said(VerdictWord::Unknown) && verdict != VerdictWord::Denied => VerdictWord::Unknown,
             verdict => verdict,
         };
         // The store has not answered, even if a failure mode decides.
-        let is_outage = verdict == Verdict::Unknown
+        let is_outage = verdict == VerdictWord::Unknown
             || rows.iter().any(|row| row.failure.is_some())
             || layers.iter().any(|layer| layer.rejection.as_ref().is_some_and(|one| one.status == 503));
         let positions: Map<String, Value> =
@@ -185,7 +185,7 @@ impl Merged<Client> {
     fn layers(&self) -> Vec<LayerRow> {
         let mut all: Vec<LayerRow> = Vec::new();
         for (instance, answer) in &self.answers {
-            for (at, Layer { verdict, rejection, .. }) in answer.layers.iter().enumerate() {
+            for (at, AboutLayer { verdict, rejection, .. }) in answer.layers.iter().enumerate() {
                 let same = |other: &&mut LayerRow| {
                     other.layer == at + 1 && other.verdict == *verdict && other.rejection == *rejection
                 };
@@ -234,7 +234,7 @@ impl Row {
     }
 
     fn denies(&self) -> bool {
-        self.charge.verdict == Some(Verdict::Denied) && !self.charge.is_shadow
+        self.charge.verdict == Some(VerdictWord::Denied) && !self.charge.is_shadow
     }
 
     fn cells(&self) -> Vec<String> {
@@ -249,10 +249,10 @@ impl Row {
         let reset = charge.reset_after.map_or_else(|| "?".to_owned(), seconds);
         let mut now = match (charge.verdict, charge.banned_for) {
             (_, Some(rest)) => format!("banned for {}", seconds(rest)),
-            (Some(Verdict::Delayed), _) => {
+            (Some(VerdictWord::Delayed), _) => {
                 format!("admitted after {}", seconds(charge.delay.unwrap_or_default()))
             }
-            (Some(Verdict::Denied), _) => match charge.retry_after {
+            (Some(VerdictWord::Denied), _) => match charge.retry_after {
                 Some(wait) => format!("denied, admitted in {}", seconds(wait)),
                 None => "denied, waiting does not help".to_owned(),
             },
@@ -269,7 +269,7 @@ impl Row {
     }
 }
 
-fn headline(verdict: Verdict, rows: &[Row]) -> String {
+fn headline(verdict: VerdictWord, rows: &[Row]) -> String {
     let denied: Vec<&Row> = rows.iter().filter(|row| row.denies()).collect();
     let waits = denied.iter().map(|row| row.charge.retry_after);
     // If one of them has none, waiting does not help.
@@ -277,17 +277,17 @@ fn headline(verdict: Verdict, rows: &[Row]) -> String {
     let by: BTreeSet<&str> = denied.iter().map(|row| &*row.charge.policy.name).collect();
     let by = by.into_iter().collect::<Vec<_>>().join(", ");
     match (verdict, wait) {
-        (Verdict::Denied, Some(wait)) => format!("denied by {by}; admitted in {}", seconds(wait)),
-        (Verdict::Denied, None) => format!("denied by {by}; waiting does not help"),
-        (Verdict::Unknown, _) => "unknown, because something below cannot be read".to_owned(),
+        (VerdictWord::Denied, Some(wait)) => format!("denied by {by}; admitted in {}", seconds(wait)),
+        (VerdictWord::Denied, None) => format!("denied by {by}; waiting does not help"),
+        (VerdictWord::Unknown, _) => "unknown, because something below cannot be read".to_owned(),
         (verdict, _) => name(verdict).to_owned(),
     }
 }
 
 /// The verdict of a request that is charged under all policies.
-fn strictest(rows: &[Row]) -> Verdict {
+fn strictest(rows: &[Row]) -> VerdictWord {
     let enforced = rows.iter().filter(|row| !row.charge.is_shadow);
-    enforced.filter_map(|row| row.charge.verdict).max().unwrap_or(Verdict::Admitted)
+    enforced.filter_map(|row| row.charge.verdict).max().unwrap_or(VerdictWord::Admitted)
 }
 
 /// What is not known, with the instances: it is not in the table, whose lines it would make long.
@@ -359,13 +359,13 @@ fn table_of_changes(changes: &[Own<Change>]) -> String {
 }
 
 /// As it is serialized.
-const fn name(verdict: Verdict) -> &'static str {
+const fn name(verdict: VerdictWord) -> &'static str {
     match verdict {
-        Verdict::NotLimited => "not_limited",
-        Verdict::Admitted => "admitted",
-        Verdict::Delayed => "delayed",
-        Verdict::Denied => "denied",
-        Verdict::Rejected => "rejected",
+        VerdictWord::NotLimited => "not_limited",
+        VerdictWord::Admitted => "admitted",
+        VerdictWord::Delayed => "delayed",
+        VerdictWord::Denied => "denied",
+        VerdictWord::Rejected => "rejected",
         _ => "unknown",
     }
 }

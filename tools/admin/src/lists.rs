@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde_json::json;
 use tower_ratelimit::policy::QuotaUnit;
 use tower_ratelimit_operate::{
-    answer::{AclRule, Denials, DeniedKey, FrequentlyDenied, Networks, Policies, Probe},
+    answer::{AclRule, Denials, DeniedKey, FrequentlyDenied, Networks, PolicyList, Probe},
     config::PolicySummary,
     live::BlockedNetwork,
 };
@@ -65,7 +65,7 @@ impl Merged<Denials<FrequentlyDenied>> {
     }
 }
 
-impl Merged<Policies> {
+impl Merged<PolicyList> {
     /// The answers of `GET /policies`. It fails if the policies of an instance are not what the file or Redis has.
     pub(crate) fn policies(self, as_json: bool) -> Printed {
         #[derive(Serialize)]

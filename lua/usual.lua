@@ -39,6 +39,7 @@ while place < others do
   -- some_exist whether a key without a value may exist
   -- known_...  what is made of all keys without a state, if `is_known`
   local last, denied, some_exist, is_known, known_state, known_expiry, known_record = before + decisions * width, nil
+  -- From here on: what to add to the number of a key to get that of its record.
   records = records - before
   if width > 1 then
     if not held then
@@ -66,6 +67,7 @@ while place < others do
       is_known = nil
     end
     place = place + SIZE.CHARGE + (kind == KIND.PENALTY and 24 or kind == KIND.DEBT and 8 or kind == KIND.CALENDAR and 16 or 0)
+    -- Of a calendar, `second` is when the window of the call ends, and `third` when it starts.
     if kind == KIND.CALENDAR and (now < third or now >= second) then
       -- It is the next window, or the clock of the instance is wrong: the rest of the script knows the windows beside it.
       kind = 0
@@ -89,6 +91,7 @@ while place < others do
           -- If this stays nil, the decision is left.
           local granted
           local at, count, kept, text, remaining, reset, mark, lifetime, version
+          -- The kind; 0 leaves the decision to the rest of the script.
           local usual = kind
           if value then
             if #value == SIZE.STATE or #value > SIZE.STATE and kind == KIND.SLIDING_WINDOW then

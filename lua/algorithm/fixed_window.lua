@@ -8,8 +8,9 @@
             units charged in it. With a debt, the text `<owed>,<carried>,<from>`: see "The debt of a window" in lua/README.md.
   Arguments the limit; the period; 0 for anchored windows, 1 for aligned ones, 2 for calendar windows, and 3 more with a debt; the
             offset in microseconds, below the period, or the number of the calendar; with a debt, the debt, and 1 for its debits,
-            otherwise 0. For a calendar, when the windows around the time of the call start: the one before it, its own, and the two
-            after it; with a debt, as many more before and after them as it reaches. The script knows no dates.
+            otherwise 0. For a calendar, whose period is not used, when the windows around the time of the call start: the one
+            before it, its own, and the one after it; and when that one ends. With a debt, as many more on each side as it
+            reaches. The script knows no dates.
   Mark      when the first unit of the charge's window was charged. In any other window the charge no longer counts, except for
             what its window has left to the next one that was written.
 
@@ -20,7 +21,7 @@
 local function policy(limit, period, kind, offset, ...)
   local window = { limit = limit, period = period, offset = kind % 3 == 1 and offset or nil, debt = 0, room = 0 }
   if kind % 3 == 2 then
-    -- Where the starts are, and the place of the first one.
+    -- The arguments with the starts, and the place of the first one: the debt and whether it is a debit may be before it.
     window.starts, window.first = { ... }, kind > 2 and 3 or 1
   end
   if kind > 2 then
@@ -33,7 +34,7 @@ end
 -- Returns when the current window of a calendar starts and ends, and the place of its start.
 local function calendar_window(window)
   local starts, first = window.starts, window.first
-  -- As many windows as a debt reaches are known around each of these three.
+  -- The place of the window before that of the call. Without a debt, there are four times; with one, as many more on each side.
   local before = first + (#starts - first - 3) / 2
   for i = before, before + 2 do
     if starts[i] <= now and now < starts[i + 1] then

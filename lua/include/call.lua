@@ -86,6 +86,7 @@ while place < others do
       elseif kind == KIND.WINDOW then
         add_rule('fixed-window', first, second, third < second and 1 or 0, third)
       elseif kind == KIND.CALENDAR then
+        -- The limit, no period, a calendar without its number; then the times in their order.
         add_rule('fixed-window', first, 0, 2, 0, fourth, third, second, fifth)
       elseif kind == KIND.SLIDING_WINDOW then
         add_rule('sliding-window', first, second, third)

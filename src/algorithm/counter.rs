@@ -93,7 +93,7 @@ pub trait Counter: Send + Sync {
         8
     }
 
-    /// Returns the mark of a charge of `cost` units that were spent from a lease with the mark `max_lease`.
+    /// Returns the mark of a charge of `cost` units that were spent from a lease with the mark `leased`.
     fn mark_of_leased(&self, _arguments: &[u64], leased: u64, _cost: u64) -> u64 {
         leased
     }

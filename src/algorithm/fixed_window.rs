@@ -401,7 +401,8 @@ struct Arguments {
     limit: u64,
     period: u64,
     kind: u64,
-    offset: u64,
+    /// The offset of aligned windows, or the number of the calendar.
+    offset_or_number: u64,
     debt: u64,
     /// The units beyond the limit that this charge may owe: the debt for a debit, otherwise 0.
     room: u64,
@@ -422,13 +423,13 @@ struct OpenWindow {
 impl Arguments {
     fn of(arguments: &[u64]) -> Self {
         match *arguments {
-            [limit, period, kind, offset, debt, is_debit] => {
+            [limit, period, kind, offset_or_number, debt, is_debit] => {
                 let kind = kind - WITH_DEBT;
-                Self { limit, period, kind, offset, debt, room: debt * is_debit }
+                Self { limit, period, kind, offset_or_number, debt, room: debt * is_debit }
             }
             _ => {
-                let [limit, period, kind, offset] = exactly(arguments);
-                Self { limit, period, kind, offset, debt: 0, room: 0 }
+                let [limit, period, kind, offset_or_number] = exactly(arguments);
+                Self { limit, period, kind, offset_or_number, debt: 0, room: 0 }
             }
         }
     }
@@ -438,11 +439,11 @@ impl FixedWindow {
     /// The calendar of a policy with these arguments. `None` if windows have one length.
     fn calendar_of(&self, arguments: &Arguments) -> Option<Calendar> {
         let zone = || self.alignment().zone_or_offset();
-        (arguments.kind == BY_CALENDAR).then(|| Calendar::of_number(arguments.offset, zone()))
+        (arguments.kind == BY_CALENDAR).then(|| Calendar::of_number(arguments.offset_or_number, zone()))
     }
 
     fn open(&self, arguments: &Arguments, state: Option<&State>, now: u64) -> OpenWindow {
-        let Arguments { period, kind, offset, .. } = *arguments;
+        let Arguments { period, kind, offset_or_number: offset, .. } = *arguments;
         let window = match (kind, self.calendar_of(arguments)) {
             (_, Some(calendar)) => Some(calendar.window(now)),
             (ALIGNED, None) => {
@@ -496,7 +497,7 @@ impl FixedWindow {
     /// Returns how many windows after the one of `at` the window of `now` is; above the most that a debt
     /// reaches, any such number.
     fn windows_since(&self, arguments: &Arguments, at: u64, now: u64) -> u64 {
-        let Arguments { period, kind, offset, .. } = *arguments;
+        let Arguments { period, kind, offset_or_number: offset, .. } = *arguments;
         if at >= now {
             return 0;
         }
@@ -574,7 +575,7 @@ impl Counter for FixedWindow {
     }
 
     fn usual(&self, arguments: &[u64]) -> Option<Vec<u64>> {
-        let Arguments { limit, period, kind, offset, debt, .. } = Arguments::of(arguments);
+        let Arguments { limit, period, kind, offset_or_number: offset, debt, .. } = Arguments::of(arguments);
         Some(match kind {
             _ if debt > 0 => return None,
             BY_CALENDAR => vec![usual::CALENDAR, limit],

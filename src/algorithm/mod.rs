@@ -80,6 +80,7 @@ macro_rules! built_in {
 
 #[expect(unnameable_types, reason = "part of the sealed counters")]
 mod bucket;
+#[expect(unnameable_types, reason = "part of the sealed counters")]
 mod calendar;
 pub(crate) mod checked_twin;
 mod concurrency;

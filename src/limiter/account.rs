@@ -48,6 +48,7 @@ struct AccountState {
     totals: Vec<Total>,
     /// The latest debits, which may be refunded.
     debits: VecDeque<Decision>,
+    /// The latest round. Weak, because a round has the account; an answer or the background keeps it.
     latest: Option<WeakShared<Round>>,
     /// Whether the latest round has begun its calls, so that later changes need another round.
     has_begun: bool,
@@ -126,9 +127,9 @@ impl Account {
         self.change(&refunded, |total, refunded| total.is_refunded |= refunded > 0);
     }
 
-    /// Sets the total of each outcome to `units` of its total, and makes the calls for it, even if the answer
-    /// is dropped.
-    pub(super) fn charge(self: &Arc<Self>, units: impl Fn(u64) -> u64) -> Answer<Decision> {
+    /// Replaces the wanted total of each outcome by what `units` makes of it, and makes the calls for that, even if the
+    /// answer is dropped.
+    pub(super) fn set_total(self: &Arc<Self>, units: impl Fn(u64) -> u64) -> Answer<Decision> {
         let (round, is_first) = {
             let state = &mut *lock(&self.state);
             if let Err(error) = state.check_no_token() {
@@ -157,7 +158,7 @@ impl Account {
         };
         // The calls that the store answers immediately need no runtime.
         if is_first && let Some(settled) = round.clone().now_or_never() {
-            // Other threads may have started rounds by then, which wait for this one.
+            // Other threads may have started rounds by then, which wait for this one: polls them to their end.
             let latest = || lock(&self.state).latest();
             while latest().and_then(|round| round.now_or_never()).is_some() {}
             return Answer::ready(settled);
@@ -255,7 +256,7 @@ impl ChargedMore {
     pub(super) fn undo(mut self) -> Answer<Decision> {
         let units = mem::take(&mut self.units);
         self.account.change(&units, |total, units| total.more = total.more.saturating_sub(units));
-        self.account.charge(|wanted| wanted)
+        self.account.set_total(|wanted| wanted)
     }
 }
 

@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::sleep;
 
 #[cfg(feature = "settlement-tokens")]
-use super::token::{Settlement, SettlementSecret, settle};
+use super::{
+    token::{Settlement, SettlementSecret, settle},
+    units::Units,
+};
 use super::{
     background::{Background, User},
     decider::{Decider, enforced},

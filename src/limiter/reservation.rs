@@ -103,8 +103,8 @@ struct Part {
 struct End {
     recorded: Option<u64>,
     refunds: bool,
-    /// `None` once it is settled.
-    open: Option<Work>,
+    /// The work that `drain` waits for. `None` once it is settled or has a token.
+    work: Option<Work>,
 }
 
 impl Reservation {
@@ -126,8 +126,8 @@ impl Reservation {
         let mut decision = decision.clone();
         // The caller's decision holds the permit.
         drop(decision.take_permit());
-        let open = Some(limiter.decider.background.begin_work());
-        let end = Mutex::new(End { recorded: None, refunds: false, open });
+        let work = Some(limiter.decider.background.begin_work());
+        let end = Mutex::new(End { recorded: None, refunds: false, work });
         let account = Account::new(limiter, decision.clone());
         Self { parts: OneOrMany::One(Arc::new(Part { account, unit, end })), decision }
     }
@@ -280,11 +280,11 @@ impl Reservation {
     /// # #[cfg(feature = "axum")] example::main();
     /// ```
     pub fn settle<'a>(&self, units: impl Into<Units<'a>>) -> Answer<Decision> {
-        self.charge(&units.into(), |part, units| {
-            let open = lock(&part.end).open.take();
-            let answer = part.charge(|_| units);
+        self.for_each_part(&units.into(), |part, units| {
+            let work = lock(&part.end).work.take();
+            let answer = part.set_total(|_| units);
             // Dropped after the charge has begun its own work, so that `drain` waits without a gap.
-            drop(open);
+            drop(work);
             answer
         })
     }
@@ -300,7 +300,7 @@ impl Reservation {
     ///
     /// The same as [`settle`](Self::settle).
     pub fn extend_to<'a>(&self, units: impl Into<Units<'a>>) -> Answer<Decision> {
-        self.charge(&units.into(), |part, units| part.charge(|wanted| wanted.max(units)))
+        self.for_each_part(&units.into(), |part, units| part.set_total(|wanted| wanted.max(units)))
     }
 
     /// Charges `units` in addition to the total so far, or denies and charges nothing: for a handler that
@@ -382,7 +382,7 @@ impl Reservation {
     }
 
     /// Applies `charge` to each part that has a number of units.
-    fn charge(&self, units: &Units<'_>, charge: impl Fn(&Part, u64) -> Answer<Decision>) -> Answer<Decision> {
+    fn for_each_part(&self, units: &Units<'_>, charge: impl Fn(&Part, u64) -> Answer<Decision>) -> Answer<Decision> {
         let units = match self.by_part(units) {
             Ok(units) => units,
             Err(error) => return Answer::ready(Err(error)),
@@ -432,7 +432,7 @@ impl Reservation {
             "the lifetime of a settlement token must be from 1 second to 7 days"
         );
         ensure!(
-            self.parts.iter().all(|part| lock(&part.end).open.is_some()),
+            self.parts.iter().all(|part| lock(&part.end).work.is_some()),
             "the reservation is settled, or has a token"
         );
         let mut handed_over = Vec::new();
@@ -451,7 +451,7 @@ impl Reservation {
             secret.seal(&Token { store, lifetime: micros(lifetime), rules })
         });
         match &sealed {
-            Ok(_) => self.parts.iter().for_each(|part| drop(lock(&part.end).open.take())),
+            Ok(_) => self.parts.iter().for_each(|part| drop(lock(&part.end).work.take())),
             Err(_) => handed_over.into_iter().for_each(HandedOver::take_back),
         }
         sealed
@@ -464,18 +464,18 @@ impl Reservation {
 }
 
 impl Part {
-    fn charge(&self, units: impl Fn(u64) -> u64) -> Answer<Decision> {
-        self.account.enforced(|| self.account.charge(units))
+    fn set_total(&self, units: impl Fn(u64) -> u64) -> Answer<Decision> {
+        self.account.enforced(|| self.account.set_total(units))
     }
 }
 
 impl Drop for Part {
     fn drop(&mut self) {
         let end = self.end.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let Some(_open) = end.open.take() else { return };
+        let Some(_work) = end.work.take() else { return };
         match end.recorded {
-            Some(units) => drop(self.account.charge(|_| units)),
-            None if end.refunds => drop(self.account.charge(|_| 0)),
+            Some(units) => drop(self.account.set_total(|_| units)),
+            None if end.refunds => drop(self.account.set_total(|_| 0)),
             None => {}
         }
     }
@@ -485,7 +485,7 @@ impl fmt::Debug for Reservation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Reservation")
             .field("decision", self.decision())
-            .field("is_settled", &self.parts.iter().all(|part| lock(&part.end).open.is_none()))
+            .field("is_settled", &self.parts.iter().all(|part| lock(&part.end).work.is_none()))
             .finish_non_exhaustive()
     }
 }

@@ -73,7 +73,7 @@ impl Units<'_> {
         for (unit, number) in each {
             let mut is_known = rules.is_empty();
             for (rule, of_rule) in rules.iter().zip(&mut numbers) {
-                if *rule == Some(unit) {
+                if *rule == Some(*unit) {
                     (*of_rule, is_known) = (Some(*number), true);
                 }
             }

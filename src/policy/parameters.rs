@@ -27,7 +27,7 @@ pub(super) struct Parameters {
     /// doubles. Empty if it makes none.
     #[cfg(feature = "redis")]
     pub(super) usual: Arc<[u8]>,
-    /// The calendar that has the windows, and how many further windows a debt reaches.
+    /// The calendar that has the windows, and how many windows on each side of the three around a call a debt reaches.
     #[cfg(feature = "redis")]
     pub(super) calendar: Option<(Calendar, u64)>,
 }

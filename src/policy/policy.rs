@@ -485,7 +485,7 @@ impl Policy {
         &self.0.parameters.arguments
     }
 
-    /// The calendar that has its windows, and how many further windows a debt reaches.
+    /// The calendar that has its windows, and how many windows on each side of the three around a call a debt reaches.
     #[cfg(feature = "redis")]
     #[inline]
     pub(crate) fn calendar(&self) -> Option<&(Calendar, u64)> {

@@ -13,14 +13,19 @@ use std::{
 
 use futures_util::{FutureExt as _, future::join_all};
 use http::{Request, request::Parts};
-use support::{RedisServer, current_thread, eventually, inner::ask, store};
+use support::{
+    Lines, PATIENT, RedisServer, current_thread, eventually,
+    inner::{ask, get},
+    store,
+};
 use tokio::{
     sync::Semaphore,
+    task::{JoinSet, yield_now},
     time::{Instant, advance, sleep},
 };
 use tower_ratelimit::{
     Error, ErrorKind, Header, Key, KeyExtractor as _, Limiter, MemoryStore, Policy, PolicySource, Quota,
-    RateLimitLayer,
+    RateLimitLayer, Rule,
 };
 use tower_ratelimit_extra::lookup::Lookup;
 
@@ -71,7 +76,7 @@ impl Database {
 
     async fn query(self) -> Result<usize, Box<dyn std::error::Error + Send + Sync>> {
         let query = self.queries.fetch_add(1, Ordering::SeqCst) + 1;
-        tokio::task::yield_now().await;
+        yield_now().await;
         let mood = *self.mood.lock().unwrap();
         match mood {
             Mood::Answers => Ok(query),
@@ -99,7 +104,7 @@ async fn looked_up() -> (Database, Lookup<String, usize>) {
 /// Lets tasks in the background run. The clock is paused, and stays.
 async fn settle() {
     for _ in 0..50 {
-        tokio::task::yield_now().await;
+        yield_now().await;
     }
 }
 
@@ -585,7 +590,7 @@ async fn a_lookup_that_panics_fails_the_requests_that_wait_for_its_key() {
         }
     }
     let lookup = Lookup::new(|key: String| async move {
-        tokio::task::yield_now().await;
+        yield_now().await;
         assert!(key != "panics", "foreign code panics on purpose");
         Ok::<_, Error>(Value(key == "clone"))
     });
@@ -600,4 +605,18 @@ async fn a_lookup_that_panics_fails_the_requests_that_wait_for_its_key() {
         }
         assert!(lookup.get("well").await.is_ok(), "{key}");
     }
+}
+
+#[test]
+fn a_lookup_of_a_runtime_that_is_not_driven_delays_none_of_another() {
+    let lookup = Lookup::new(|key: String| async move {
+        yield_now().await;
+        Ok::<_, std::convert::Infallible>(key.len())
+    });
+    let (idle, driven) = (current_thread(), current_thread());
+    let mut stuck = lookup.get("key");
+    // Its runtime runs no further.
+    idle.block_on(async { assert!((&mut stuck).now_or_never().is_none()) });
+    let found = driven.block_on(async { tokio::time::timeout(PATIENT, lookup.get("key")).await });
+    assert_eq!(found.expect("it waits for the other runtime").unwrap(), 3);
 }

@@ -2,7 +2,6 @@
 
 use std::{
     future::pending,
-    pin::Pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -10,16 +9,10 @@ use std::{
     time::{Duration, Instant, SystemTime},
 };
 
-use futures_util::{Stream, stream};
-use redis::{
-    RedisResult,
-    auth::{BasicAuth, StreamingCredentialsProvider},
-};
 use support::{
-    PATIENT, RedisServer, day, eventually, fake_server, settings,
-    users::{Users, add_user, connections_of},
+    RedisServer, day, eventually, fake_server, settings,
+    users::{Users, add_user},
 };
-use tokio::{sync::mpsc, task::yield_now, time::timeout};
 use tower_ratelimit::{
     Answer, Decision, Error, ErrorKind, FailureMode, Key, Limiter, Policy, RedisStore,
     store::{Credentials, CredentialsProvider},

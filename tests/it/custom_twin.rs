@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use crate::custom_algorithm::reports;
-use support::{RedisServer, eventually, inner, settings};
+use support::inner;
 use tower_ratelimit::{
     Charge, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, PolicySource, Quota,
     RateLimitLayer, Rule,
-    algorithm::{Algorithm, Evaluation, Input, KeyState, Receipt, Replenishment, Twin, Update},
+    algorithm::{Algorithm, Evaluation, Input, KeyState, Receipt, Twin, Update},
     keyed::KeyedRateLimitLayer,
     store::ManualClock,
 };

@@ -33,10 +33,11 @@ mod shadow_rollout;
 
 use std::net::SocketAddr;
 
-use axum::{Router, body::Body};
+use axum::body::Body;
 use http::Request;
 use support::{
-    Directory, PATIENT, RedisServer, eventually,
+    PATIENT, RedisServer,
+    examples::{says_what_is_written, store},
     http::{Client, serve},
 };
 use tokio::{
@@ -44,7 +45,7 @@ use tokio::{
     net::TcpStream,
 };
 use tower::ServiceExt as _;
-use tower_ratelimit::{Limiter, MemoryStore, key::TrustedProxies, store::ManualClock};
+use tower_ratelimit::{Limiter, key::TrustedProxies};
 
 #[tokio::test]
 async fn per_route_says_what_is_written() {

@@ -10,21 +10,20 @@ use axum::{
     body::Body,
     routing::{any, post},
 };
-use http::{Method, Request};
-use http_body_util::Full;
+use http::Request;
 use support::{
-    Directory, Down, Lines, RedisServer, day, eventually,
+    Down, Lines, RedisServer, eventually,
     inner::{ask, get, text},
-    on_redis, redis_store, settings, store,
+    on_redis, settings, store,
 };
 use tokio::{net::TcpListener, time::sleep};
 use tower::{Layer as _, ServiceExt as _};
 use tower_ratelimit::{
     ClientIp, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, MemoryStore, PeerIp,
-    Policy, PolicySource, Quota, RateLimitLayer, RedisStore, Reservation, Rule,
+    Policy, Quota, RateLimitLayer, RedisStore, Rule,
     key::TrustedProxies,
     layer::Rules,
-    policy::{Enforcement, EnforcementSwitch, Penalty},
+    policy::Enforcement,
 };
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use support::{Down, Says, deny, store_that};
+use support::{Down, deny, store_that};
 use tokio::{
     task::{JoinSet, yield_now},
     time::{Instant, timeout},
@@ -21,9 +21,8 @@ use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_ratelimit::{
     Answer, Charge, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, Rejection,
     algorithm::LeakyBucket,
-    decision::{Outcome, Verdict},
+    decision::Verdict,
     keyed::KeyedRateLimitLayer,
-    store::Store,
 };
 
 fn policy(limit: u64) -> Policy {

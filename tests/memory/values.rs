@@ -4,11 +4,10 @@ use std::{collections::HashSet, time::Duration};
 
 use proptest::prelude::*;
 use serde_json::json;
-use tower_ratelimit::policy::QuotaUnit;
 use tower_ratelimit::{
     Charge, Decision, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, Rejection,
     Rule,
-    algorithm::{Concurrency, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
+    algorithm::{Concurrency, FixedWindow, Gcra, SlidingLog},
     decision::{Outcome, Verdict},
     store::ManualClock,
 };

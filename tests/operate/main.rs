@@ -12,6 +12,7 @@ mod live_policies;
 mod live_prices;
 mod logs;
 mod playground;
+#[allow(dead_code, reason = "the explanations use a part")]
 #[path = "../it/stores.rs"]
 mod stores;
 mod usage;

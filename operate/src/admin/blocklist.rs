@@ -24,7 +24,7 @@ pub(super) async fn networks(State(settings): Shared) -> Reply {
     let list = blocklist(&settings)?;
     let applies_to = if list.is_shared() { AppliesTo::AllInstances } else { AppliesTo::ThisInstance };
     let error = list.last_error().map(|error| error.to_string());
-    Ok(json(&Networks { networks: list.networks(), applies_to, error }))
+    Ok(json(&Networks { networks: list.networks(), applies_to: Some(applies_to), error }))
 }
 
 pub(super) async fn block(

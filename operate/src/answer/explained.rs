@@ -4,24 +4,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::PolicySummary;
 
-/// What would be decided now.
+/// What would be decided now. The greatest of several is what a request gets that all of them are about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum VerdictWord {
     /// The layer does not limit the request.
-    NotLimited,
+    NotLimited = 0,
     /// It is admitted.
-    Admitted,
+    Admitted = 1,
     /// It is admitted after a wait.
-    Delayed,
+    Delayed = 2,
+    /// It is denied.
+    Denied = 4,
+    /// It is rejected before it is decided, such as by a blocklist.
+    Rejected = 5,
     /// Something that may limit the client cannot be read. Also a verdict that this version does not know.
     #[serde(other)]
-    Unknown,
-    /// It is denied.
-    Denied,
-    /// It is rejected before it is decided, such as by a blocklist.
-    Rejected,
+    Unknown = 3,
 }
 
 /// An explanation, as [`Explanation`](crate::explain::Explanation#as-json) is serialized.

@@ -56,13 +56,13 @@ pub struct DeniedKey {
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum DenialKind {
-    /// By the quota, or in a way that this version does not know.
-    #[serde(other)]
-    Denied,
     /// The key was banned.
     Banned,
     /// By a shadow, which lets the request pass.
     ShadowDenied,
+    /// By the quota, or in a way that this version does not know.
+    #[serde(other)]
+    Denied,
 }
 
 /// A change of a key, of the switch, of a policy or of the blocklist.

@@ -82,7 +82,7 @@ pub struct Networks {
     #[serde(default)]
     pub networks: Vec<BlockedNetwork>,
     /// The instances that a change with the router applies to.
-    pub applies_to: AppliesTo,
+    pub applies_to: Option<AppliesTo>,
     /// Why the list is not what Redis has.
     pub error: Option<String>,
 }

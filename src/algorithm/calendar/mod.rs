@@ -16,7 +16,7 @@ pub(super) use self::zone::Zone;
 
 /// Which windows a calendar has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Calendar {
+pub struct Calendar {
     pub(super) unit: Unit,
     /// The day on which a week starts.
     pub(super) from_weekday: Weekday,

@@ -113,8 +113,8 @@ impl Token {
 }
 
 impl TokenRule {
-    /// What settles the rule at `units` units under `policy`: a refund or a debit, with the stamp `name`, whose
-    /// token has this lifetime.
+    /// What settles the rule at `units` units under `policy`: a refund or a debit, and the stamp. That is a charge under a
+    /// policy of this name, which fits once: see "Settlements of tokens" in lua/README.md. The token has this lifetime.
     ///
     /// # Errors
     ///

@@ -178,16 +178,16 @@ impl MemoryStore {
 
         let stamp = phases.plan_stamp(&mut guards)?;
         // A token that was settled before, or has expired, changes nothing.
-        let is_settled = stamp.as_ref().is_none_or(Planned::is_admitted);
-        if is_settled {
+        let may_change = stamp.as_ref().is_none_or(Planned::is_admitted);
+        if may_change {
             phases.change(&mut guards)?;
         }
         let plans = phases.plan(&mut guards)?;
-        if is_settled {
+        if may_change {
             phases.write_stamp(&mut guards)?;
         }
         let is_banned = phases.bans(&mut guards).iter().any(|(_, rest)| *rest > 0);
-        let is_charged = spec.charges && is_settled && !is_banned && phases.admits(&plans);
+        let is_charged = spec.charges && may_change && !is_banned && phases.admits(&plans);
         phases.charge(&mut guards, &plans, is_charged)?;
         if spec.charges {
             // A denial of a banned key counts for no penalty.

@@ -60,7 +60,7 @@ const INCLUDES: &[Include] = &[
     ("bucket", &[lua!("include/bucket")]),
 ];
 const CHECKED: &str = lua!("include/checked");
-/// What each call runs, without a function.
+/// What each call runs, outside of any function.
 const USUAL: &[&str] = &[lua!("include/prelude"), lua!("usual")];
 /// The driver of all other decisions.
 const DECIDE: &[&str] = &[lua!("include/call"), lua!("include/keys"), lua!("decide")];
@@ -201,7 +201,6 @@ pub(super) const fn text_of(lua: &str) -> Cow<'_, str> {
 /// The text of `lua`, as its file is now: with `--cfg lua_at_run_time`, tests try a change of a file without the compiler.
 /// `.ci/mutate-lua` builds them so.
 #[cfg(lua_at_run_time)]
-#[expect(clippy::panic, reason = "only tests have this")]
 pub(super) fn text_of(lua: &str) -> Cow<'_, str> {
     let Some(path) = lua.strip_prefix('@') else { return Cow::Borrowed(lua) };
     let path = format!("{}/lua/{path}", env!("CARGO_MANIFEST_DIR"));

@@ -9,7 +9,7 @@ use std::{
 };
 
 use support::{
-    Directory,
+    Directory, file_of,
     inner::{ask, get},
 };
 use tokio::{sync::watch, time::sleep};

@@ -1,6 +1,7 @@
 //! What the service gets: the same bytes and trailers, or the body as it is.
 
 use std::{
+    convert::Infallible,
     future::{pending, ready},
     io,
     task::{Context, Poll},

@@ -1,14 +1,22 @@
 //! What a call is charged whose answer does not report its usage, or that fails.
 
-use std::convert::Infallible;
+use std::{
+    convert::Infallible,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
 use http::{Response, StatusCode, header};
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full};
+use support::{Lines, day};
+use tower_ratelimit::{Key, Limiter, MemoryStore, Reservation};
 use tower_ratelimit_gateway::prices::{
     Api::{self, AnthropicMessages, Gemini, OpenAiChat, OpenAiResponses},
-    Basis, Usage,
+    Basis, Price, Prices, Usage, UsageMeter,
 };
 
 use super::{Desk, EVENTS, JSON, REQUEST, Then, all_of, response, some_of};
@@ -233,13 +241,16 @@ async fn a_part_of_an_event_is_not_counted_and_an_unknown_event_counts_with_its_
 #[tokio::test]
 async fn on_settled_keeps_the_settlement_and_the_response() {
     let limiter = Limiter::new(MemoryStore::new());
-    let calls = Calls::default();
+    let calls = Arc::<AtomicUsize>::default();
     let settled = calls.clone();
     let prices = Prices::new("1").model("m", Price::new("1", "1"));
     let meter = UsageMeter::new(prices)
         .tokens_unit(None)
         .money_unit(None)
-        .on_settled(move |_| settled.panic_up_to(usize::MAX));
+        .on_settled(move |_| {
+            settled.fetch_add(1, Relaxed);
+            panic!("foreign code panics on purpose");
+        });
     let (policy, key) = (day("tokens", 10_000), Key::new("all"));
     let (lines, _listening) = Lines::listen();
     for _ in 0..2 {
@@ -251,6 +262,6 @@ async fn on_settled_keeps_the_settlement_and_the_response() {
         let Ok(response) = sent.await;
         assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "{}");
     }
-    assert_eq!(calls.made(), 2);
+    assert_eq!(calls.load(Relaxed), 2);
     assert_eq!(lines.with("`on_settled` panicked"), 1);
 }

@@ -8,14 +8,12 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use http::{Request, Response};
-use http_body_util::{BodyExt as _, Full};
 use support::{Lines, RedisServer, day, eventually, memory_and_redis, settings};
 use tokio::runtime::Builder;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
-    Decision, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Reservation,
+    Decision, FailureMode, Key, Limiter, Policy, Quota, RateLimitLayer, Reservation,
     decision::DecisionSource,
 };
 use tracing::{

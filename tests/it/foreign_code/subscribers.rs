@@ -1,21 +1,15 @@
 //! A subscriber of the log may use what has written the line, and one that blocks delays only the decision of the line.
 
 use std::{
-    fs,
     sync::{Arc, Mutex, mpsc},
     thread,
     time::Duration,
 };
 
 use futures_util::FutureExt as _;
-use support::{Directory, RedisServer, day, eventually, store};
+use support::{EachLine, RedisServer, day, ends, eventually, store};
 use tokio::runtime::Builder;
 use tower_ratelimit::{FailureMode, Key, Limiter, Policy, RedisStore};
-use tracing::{
-    Event, Metadata, Subscriber,
-    field::{Field, Visit},
-    span::{Attributes, Id, Record},
-};
 
 /// The lines seen so far.
 #[derive(Clone, Default)]

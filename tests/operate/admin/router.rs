@@ -10,6 +10,7 @@ use support::{
     http::{Client, serve},
     settings, store,
 };
+use tower::ServiceExt as _;
 use tower_ratelimit::{
     Error, ErrorKind, FailureMode, Header, Key, KeyExtractor, Limiter, MemoryStore, PeerIp, Policy, Quota,
     RateLimitLayer, RedisStore,

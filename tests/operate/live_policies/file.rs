@@ -8,7 +8,7 @@ use std::{
 
 use super::{error, quotas};
 use support::{
-    Directory, eventually,
+    Directory, eventually, file_of,
     inner::{ask, get},
     table::{rows, unescaped},
 };

@@ -45,7 +45,11 @@ pub use pool::{RedisPool, pool};
 pub use redis_server::RedisServer;
 pub use stores::{Counted, Down, Fake, Says, decides_after, deny, fails, fails_after, store_that};
 
-use std::{sync::LazyLock, time::Duration};
+use std::{
+    sync::{LazyLock, mpsc},
+    thread,
+    time::Duration,
+};
 
 use tokio::{
     runtime::{Builder, Runtime},

@@ -5,7 +5,12 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use tracing::{Level, subscriber::DefaultGuard};
+use tracing::{
+    Event, Level, Metadata, Subscriber,
+    field::{Field, Visit},
+    span::{Attributes, Id, Record},
+    subscriber::DefaultGuard,
+};
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::listen_with;

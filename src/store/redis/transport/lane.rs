@@ -84,7 +84,7 @@ pub(super) fn begin<S: Sender>(
     match target.queue.enter(job.clone(), entered) {
         Ok(Entered::Alone) => {
             let lane = target.queue.lone.open(lane_of(&target, true));
-            Some(Box::pin(async move { target.health.finish(&job, lane.carry(&job).await) }))
+            Some(Box::pin(async move { target.health.finish(&job, lane.fate_of(&job).await) }))
         }
         Ok(Entered::InQueue { opens_lane, is_watched }) => {
             if opens_lane {

@@ -81,7 +81,7 @@ impl LoneLanes {
 
 impl LoneLane {
     /// Polls the lane until the fate of `job` is known.
-    pub(super) async fn carry(self, job: &Job) -> Fate {
+    pub(super) async fn fate_of(self, job: &Job) -> Fate {
         poll_fn(|cx| {
             // Polled in another runtime, the lane would create its timers there.
             if Handle::try_current().is_ok_and(|runtime| runtime.id() == self.0.runtime.id()) {
@@ -189,7 +189,7 @@ mod tests {
             decided.fail(Error::new(crate::base::ErrorKind::StoreBusy, "it is done"));
         };
         let lanes = Arc::new(LoneLanes::default());
-        let fate = runtime.block_on(async { lanes.open(lane.boxed()).carry(&job).await });
+        let fate = runtime.block_on(async { lanes.open(lane.boxed()).fate_of(&job).await });
         assert!(matches!(fate, Fate::Replied(Err(_))), "{fate:?}");
         assert!(has_run.load(Ordering::Relaxed));
     }

@@ -373,7 +373,7 @@ impl Numbers {
             }
             let is_lease = job.lease.is_some().into();
             numbers.extend(&[is_lease, run.len() as u64, charges as u64, is_shared]);
-            // All of its decisions are made.
+            // First a 0: where `lua/include/call.lua` adds a run that usual.lua has left, it has a 1.
             numbers.extend(&[0, *key as u64, *record as u64]);
             for charge in &*job.charges {
                 numbers.extend(&[next_rule(), cost(job, charge)]);

@@ -45,7 +45,7 @@ end
 local decide, finish
 local at = first_run
 while at <= last_number do
-  local change, charges, least, decisions, width, records, is_shared, after, is_usual, k, record = read_run(at)
+  local change, charges, least, decisions, width, records, is_shared, after, only_left, k, record = read_run(at)
   -- Whether admit() may make them: it writes strings immediately.
   local is_plain = change == 0 and charges == 1 and records == width and is_shared == 0 and not some_exist
   for i = 1, is_plain and width or 0 do
@@ -57,7 +57,7 @@ while at <= last_number do
   done = 0
   while done < decisions do
     local first, place = k + done * width, record + done * records
-    if is_usual and not left[place + 1] then
+    if only_left and not left[place + 1] then
       done = done + 1
     else
       local made, raised = true, false
@@ -69,7 +69,7 @@ while at <= last_number do
         if not decide then
           decide, finish = decide_in_full()
         end
-        made, raised = pcall(decide, at, (is_plain or is_usual) and done + 1 or decisions, k, record)
+        made, raised = pcall(decide, at, (is_plain or only_left) and done + 1 or decisions, k, record)
       end
       if not made then
         fail(record + (done - 1) * records + 1, records, text_of_error(raised))

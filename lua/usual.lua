@@ -88,7 +88,8 @@ while place < others do
           -- Keys without a state have the same result.
           state, expiry, record = known_state, known_expiry, known_record
         else
-          -- If this stays nil, the decision is left.
+          -- 0 for a denial, otherwise 1 and the units. If this stays nil, the decision is left. `mark` is the retry time of a
+          -- denial, -1 for never; `kept` is when the key expires at the earliest.
           local granted
           local at, count, kept, text, remaining, reset, mark, lifetime, version
           -- The kind; 0 leaves the decision to the rest of the script.

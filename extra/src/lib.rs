@@ -1,5 +1,4 @@
-//! What few services need of rate limits with [`tower_ratelimit`]: optional parts, each of which is a feature. None is on by
-//! default.
+//! Parts of [`tower_ratelimit`] that few services need, each of which is a feature. None is on by default.
 //!
 //! | feature | module | what it has |
 //! |---|---|---|

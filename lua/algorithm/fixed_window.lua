@@ -6,11 +6,11 @@
 
   State     when the first of its units was charged, by which a window of another period knows whether they are its own; the
             units charged in it. With a debt, the text `<owed>,<carried>,<from>`: see "The debt of a window" in lua/README.md.
-  Arguments the limit; the period; 0 for anchored windows, 1 for aligned ones, 2 for calendar windows, and 3 more with a debt; the
-            offset in microseconds, below the period, or the number of the calendar; with a debt, the debt, and 1 for its debits,
-            otherwise 0. For a calendar, whose period is not used, when the windows around the time of the call start: the one
-            before it, its own, and the one after it; and when that one ends. With a debt, as many more on each side as it
-            reaches. The script knows no dates.
+  Arguments the limit; the period; the kind, 0 for anchored windows, 1 for aligned ones, 2 for calendar windows, and 3 more with
+            a debt; the offset in microseconds, below the period, or the number of the calendar; with a debt, the debt, and 1 for
+            its debits, otherwise 0. For a calendar, whose period is not used, when the windows around the time of the call
+            start: the one before it, its own, and the one after it; and when that one ends. With a debt, as many more on each
+            side as it reaches. The script knows no dates.
   Mark      when the first unit of the charge's window was charged. In any other window the charge no longer counts, except for
             what its window has left to the next one that was written.
 

@@ -104,15 +104,15 @@ local last_number = #numbers
 -- The decisions of the current run that are made.
 local done = 0
 
--- Returns what a run does, at its place, and the place after it: the number of the function that changes its states, 0 for
--- none; 1 where it charges; the units that it charges at least where not all remain, -1 where it charges none then; the
--- decisions; the charges of each, the records of each, 1 where the indices of their keys follow; 1 where only decisions that are
+-- Returns what a run does, at its place: the number of the function that changes its states, 0 for none; 1 where it charges;
+-- the units that it charges at least where not all remain, -1 where it charges none then; the decisions; the charges of each,
+-- the records of each, 1 where the indices of their keys follow; the place after it; whether only decisions that usual.lua has
 -- left are made; and the first key and the first record, less one.
 local function read_run(at)
-  local change, charges, least, leases, decisions, width, is_shared, is_usual, k, record = unpack(numbers, at, at + 9)
+  local change, charges, least, leases, decisions, width, is_shared, only_left, k, record = unpack(numbers, at, at + 9)
   local after = at + 10 + 5 * width + 5 * leases + decisions * width * is_shared
   -- A lease has a second record.
-  return change, charges, least, decisions, width, width + leases, is_shared, after, is_usual == 1, k, record
+  return change, charges, least, decisions, width, width + leases, is_shared, after, only_left == 1, k, record
 end
 
 -- The errors of the reply: the number of a decision's first record, then the text.

@@ -399,6 +399,7 @@ impl Algorithm for FixedWindow {
 /// The arguments of a policy.
 struct Arguments {
     limit: u64,
+    /// Nominal for a calendar, whose windows do not use it.
     period: u64,
     kind: u64,
     /// The offset of aligned windows, or the number of the calendar.
@@ -436,7 +437,7 @@ impl Arguments {
 }
 
 impl FixedWindow {
-    /// The calendar of a policy with these arguments. `None` if windows have one length.
+    /// The calendar of a policy with these arguments, whose number has the unit of the quota. `None` if windows have one length.
     fn calendar_of(&self, arguments: &Arguments) -> Option<Calendar> {
         let zone = || self.alignment().zone_or_offset();
         (arguments.kind == BY_CALENDAR).then(|| Calendar::of_number(arguments.offset_or_number, zone()))

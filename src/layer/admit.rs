@@ -285,7 +285,9 @@ impl Admit<'_> {
                     None => self.charge_all(Gathered::with_capacity(1), vec![FoundKey::new(0, key)]),
                 };
             }
-            Ok(Identity::Applicable(charges, keys)) if keys.is_empty() => return self.charged(Ok(charges)),
+            Ok(Identity::Applicable(charges, keys)) if keys.is_empty() => {
+                return self.charge_gathered(Ok(charges));
+            }
             Ok(Identity::Applicable(charges, keys)) => return self.charge_all(charges, keys),
             Ok(Identity::Denied(decision)) => self.reject(Rejection::Denied(*decision)),
             Ok(Identity::Exempt) => self.exempt(),
@@ -305,7 +307,7 @@ impl Admit<'_> {
             })
         });
         match gather(answers) {
-            Now::Ready(others) => self.charged(others.map(|others| charges.with(others))),
+            Now::Ready(others) => self.charge_gathered(others.map(|others| charges.with(others))),
             Now::Later(pending) => {
                 let known = charges.values.iter().chain(pending.known()).cloned();
                 let denial = self.denial_of(known);
@@ -316,7 +318,7 @@ impl Admit<'_> {
         }
     }
 
-    fn charged(self, charges: Result<Gathered<Charge>, Error>) -> Now<Admission, Waiting> {
+    fn charge_gathered(self, charges: Result<Gathered<Charge>, Error>) -> Now<Admission, Waiting> {
         let admission = match charges {
             Ok(Gathered { values, unidentified }) if values.is_empty() => match unidentified {
                 Some(error) => self.reject(Rejection::Unidentified(*error)),

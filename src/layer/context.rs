@@ -152,11 +152,11 @@ impl RequestContext {
     /// What must be kept of a request that is with the service, in case the service rejects it.
     #[inline]
     pub(super) fn keep(&self, request: &Parts) -> RequestHead {
-        let is_call = is_grpc(request);
-        if self.mapper(is_call).reads_request {
+        let is_grpc_call = is_grpc(request);
+        if self.mapper(is_grpc_call).reads_request {
             RequestHead::whole(request)
         } else {
-            RequestHead::kind(request, is_call)
+            RequestHead::kind(request, is_grpc_call)
         }
     }
 
@@ -198,8 +198,8 @@ impl RequestContext {
         self.config.headers.decorate(response, decision, self.is_read);
     }
 
-    fn mapper(&self, is_call: bool) -> &Mapper {
-        if is_call { &self.config.grpc } else { &self.config.mapper }
+    fn mapper(&self, is_grpc_call: bool) -> &Mapper {
+        if is_grpc_call { &self.config.grpc } else { &self.config.mapper }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
 ///
 /// [`RateLimitLayer::new`](crate::RateLimitLayer::new) makes a layer with one rule from a policy and a key.
 /// [`RateLimitLayer::with_rules`](crate::RateLimitLayer::with_rules) takes a `Rule` or a table of them. Add
-/// more with [`and`](crate::RateLimitLayer::rule). All rules are decided in one atomic step; in a Redis
+/// more with [`rule`](crate::RateLimitLayer::rule). All rules are decided in one atomic step; in a Redis
 /// Cluster, rules with different keys are decided [one after the other](crate::guide::redis#cluster).
 ///
 /// # Example

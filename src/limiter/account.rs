@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// How many debits of a reservation are kept, to refund them. Earlier ones stay charged.
-const MAX_DEBITS: usize = 16;
+const MAX_ADDITIONS: usize = 16;
 
 /// The units that the outcomes of a decision are charged in total.
 pub(super) struct Account {
@@ -46,8 +46,8 @@ pub(super) struct Account {
 struct AccountState {
     /// One total for each outcome, in their order. Empty if the decision is a denial.
     totals: Vec<Total>,
-    /// The latest debits, which may be refunded.
-    debits: VecDeque<Decision>,
+    /// The latest debits and charges of `charge_more`, which may be refunded.
+    additions: VecDeque<Decision>,
     /// The latest round. Weak, because a round has the account; an answer or the background keeps it.
     latest: Option<WeakShared<Round>>,
     /// Whether the latest round has begun its calls, so that later changes need another round.
@@ -105,8 +105,8 @@ impl Account {
             true => Vec::new(),
             false => decision.all_outcomes().iter().map(total).collect(),
         };
-        let debits = VecDeque::new();
-        let state = AccountState { totals, debits, latest: None, has_begun: false, has_token: false };
+        let additions = VecDeque::new();
+        let state = AccountState { totals, additions, latest: None, has_begun: false, has_token: false };
         Arc::new(Self {
             decider: limiter.decider.clone(),
             enforcement: limiter.enforcement,
@@ -202,12 +202,12 @@ impl Account {
             total.charged = total.charged.saturating_add(units);
             total.more = total.more.saturating_add(if is_more { units } else { 0 });
         });
-        let debits = &mut lock(&self.state).debits;
+        let additions = &mut lock(&self.state).additions;
         if is_refundable(debit) {
-            if debits.len() == MAX_DEBITS {
-                debits.pop_front();
+            if additions.len() == MAX_ADDITIONS {
+                additions.pop_front();
             }
-            debits.push_back(debit.clone());
+            additions.push_back(debit.clone());
         }
     }
 
@@ -319,7 +319,10 @@ impl Account {
         let is_local = |outcome: &Outcome| outcome.local().is_some();
         ensure!(
             self.decision.failure().is_none()
-                && !outcomes.iter().chain(state.debits.iter().flat_map(Decision::all_outcomes)).any(is_local),
+                && !outcomes
+                    .iter()
+                    .chain(state.additions.iter().flat_map(Decision::all_outcomes))
+                    .any(is_local),
             "the reservation was made while the store failed, so no other process can settle it"
         );
         let can_change = |(_, total): &(&Outcome, &Total)| !(total.is_fixed || total.is_refunded);
@@ -334,7 +337,7 @@ impl Account {
             let is_it = |debit: &&Outcome| debit.charge().is_of_same_count(outcome.charge());
             for charged in [outcome]
                 .into_iter()
-                .chain(state.debits.iter().flat_map(Decision::all_outcomes).filter(is_it))
+                .chain(state.additions.iter().flat_map(Decision::all_outcomes).filter(is_it))
             {
                 let Some(receipt) = charged.charge().receipt() else { continue };
                 let claim = charged.claim_refund(u64::MAX);
@@ -378,7 +381,7 @@ impl Calls {
         {
             let state = &mut *lock(&self.account.state);
             state.has_begun = true;
-            state.debits.retain(is_refundable);
+            state.additions.retain(is_refundable);
         }
         self.make_calls().await;
         self.settled.unwrap_or_else(|| Ok(self.account.decision.clone()))
@@ -396,9 +399,10 @@ impl Calls {
                 return;
             }
         }
-        // The latest debits are refunded first, and then the estimate.
-        let debits: Vec<Decision> = lock(state).debits.iter().rev().cloned().collect();
-        for (source, is_debit) in debits.iter().map(|debit| (debit, true)).chain([(decision, false)]) {
+        // The latest additions are refunded first, and then the estimate.
+        let additions: Vec<Decision> = lock(state).additions.iter().rev().cloned().collect();
+        for (source, is_debit) in additions.iter().map(|addition| (addition, true)).chain([(decision, false)])
+        {
             let surplus: Vec<u64> = lock(state).totals.iter().map(Total::surplus).collect();
             let units = |outcome: &Outcome| account.units_of(outcome, &surplus);
             let outcomes = source.all_outcomes();

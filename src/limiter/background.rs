@@ -133,7 +133,7 @@ impl Work {
     }
 }
 
-/// The runtime of the caller; outside a runtime, `fallback`.
+/// The runtime of the caller; outside a runtime, `otherwise`.
 pub(super) fn runtime(otherwise: Option<&Handle>) -> Option<Handle> {
     Handle::try_current().ok().or_else(|| otherwise.cloned())
 }

@@ -4,17 +4,17 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::sleep;
 
-#[cfg(feature = "settlement-tokens")]
-use super::{
-    token::{Settlement, SettlementSecret, settle},
-    units::Units,
-};
 use super::{
     background::{Background, User},
     decider::{Decider, enforced},
     drain::drain,
     operator::Operator,
     wait::WaitState,
+};
+#[cfg(feature = "settlement-tokens")]
+use super::{
+    token::{Settlement, SettlementSecret, settle},
+    units::Units,
 };
 use crate::{
     base::{Answer, Error},

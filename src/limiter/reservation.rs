@@ -382,7 +382,11 @@ impl Reservation {
     }
 
     /// Applies `charge` to each part that has a number of units.
-    fn for_each_part(&self, units: &Units<'_>, charge: impl Fn(&Part, u64) -> Answer<Decision>) -> Answer<Decision> {
+    fn for_each_part(
+        &self,
+        units: &Units<'_>,
+        charge: impl Fn(&Part, u64) -> Answer<Decision>,
+    ) -> Answer<Decision> {
         let units = match self.by_part(units) {
             Ok(units) => units,
             Err(error) => return Answer::ready(Err(error)),
@@ -397,7 +401,7 @@ impl Reservation {
 
     fn by_part(&self, units: &Units<'_>) -> Result<Vec<Option<u64>>, Error> {
         let of_parts: Vec<_> = self.parts.iter().map(|part| part.unit).collect();
-        units.of_rules(&of_parts, "that reserve")
+        units.of_rules(&of_parts, ["that reserve", "that reserves"])
     }
 
     /// Ends the reservation with a token, which another process [settles](Limiter::settle_token): a text that

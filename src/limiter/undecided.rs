@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{base::Answer, decision::Decision};
 
-/// A charge whose decision is pending. It was polled once when it was made. If this is dropped, the charge is refunded
+/// A charge whose decision is pending, which is polled as soon as this is made. If this is dropped, the charge is refunded
 /// under the rules that refund cancelled requests.
 pub(crate) struct Undecided {
     decider: Arc<Decider>,

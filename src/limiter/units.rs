@@ -2,8 +2,9 @@
 
 use crate::base::Error;
 
-/// How many units are charged: a number, or one for each [unit](crate::Rule::unit) of several rules. The methods of a
-/// [`Reservation`](crate::Reservation) take what becomes one.
+/// How many units are charged: a number, or one for each [unit](crate::Rule::unit) of several rules.
+/// [`Reservation`](crate::Reservation) and `Limiter::settle_token` take what converts into it: a number, an array or a `Vec`
+/// of pairs, or pairs that are collected.
 ///
 /// A number is for rules that all have the same unit, or none. Units without a number stay as they are.
 ///
@@ -42,6 +43,12 @@ impl<'a, const N: usize> From<[(&'a str, u64); N]> for Units<'a> {
     }
 }
 
+impl<'a> From<Vec<(&'a str, u64)>> for Units<'a> {
+    fn from(units: Vec<(&'a str, u64)>) -> Self {
+        Self(Numbers::Each(units))
+    }
+}
+
 impl<'a> FromIterator<(&'a str, u64)> for Units<'a> {
     fn from_iter<I: IntoIterator<Item = (&'a str, u64)>>(units: I) -> Self {
         Self(Numbers::Each(units.into_iter().collect()))
@@ -49,13 +56,17 @@ impl<'a> FromIterator<(&'a str, u64)> for Units<'a> {
 }
 
 impl Units<'_> {
-    /// The number for each of `rules`, which are these units. `whose` completes "no rule ... has the unit".
+    /// The number for each of `rules`, which are these units. `whose` completes "the rules ... have" and "no rule ... has".
     ///
     /// # Errors
     ///
     /// [`InvalidConfig`](crate::ErrorKind::InvalidConfig): it is one number and the rules have several units, or no rule
     /// has one of the units.
-    pub(super) fn of_rules(&self, rules: &[Option<&str>], whose: &str) -> Result<Vec<Option<u64>>, Error> {
+    pub(super) fn of_rules(
+        &self,
+        rules: &[Option<&str>],
+        [whose, whose_one]: [&str; 2],
+    ) -> Result<Vec<Option<u64>>, Error> {
         let each = match &self.0 {
             Numbers::One(units) if rules.iter().all(|unit| *unit == rules[0]) => {
                 return Ok(vec![Some(*units); rules.len()]);
@@ -79,7 +90,9 @@ impl Units<'_> {
             }
             if !is_known {
                 let names = names(rules);
-                return Err(invalid!("no rule {whose} has the unit `{unit}`, only {names}: set it with `Rule::unit`"));
+                return Err(invalid!(
+                    "no rule {whose_one} has the unit `{unit}`, only {names}: set it with `Rule::unit`"
+                ));
             }
         }
         Ok(numbers)

@@ -8,8 +8,8 @@ mod adaptive;
 mod tiers;
 
 use support::{
-    examples::{says_what_is_written, store},
     eventually,
+    examples::{says_what_is_written, store},
 };
 
 #[tokio::test]

@@ -562,9 +562,8 @@ fn debug_shows_neither_keys_nor_values() {
 #[tokio::test]
 async fn an_outage_of_a_lookup_and_its_policy_source_is_one_line_each_without_the_cause() {
     let accounts = Lookup::new(|_: String| async { Err::<Policy, _>("no row for secret-alice") });
-    let tiers =
-        PolicySource::per_request(move |_: &http::request::Parts, _: &Key| accounts.get("secret-alice"))
-            .or_on_error(Policy::new("fallback", Quota::per_day(9)));
+    let tiers = PolicySource::per_request(move |_: &Parts, _: &Key| accounts.get("secret-alice"))
+        .or_on_error(Policy::new("fallback", Quota::per_day(9)));
     // The second rule limits what the lookup cannot tell apart, so there is no warning of that.
     let rest = Rule::new(Policy::new("rest", Quota::per_day(9)), Key::new("all"));
     let layer = RateLimitLayer::new(MemoryStore::new(), tiers, Key::new("all")).rule(rest);
@@ -611,7 +610,7 @@ async fn a_lookup_that_panics_fails_the_requests_that_wait_for_its_key() {
 fn a_lookup_of_a_runtime_that_is_not_driven_delays_none_of_another() {
     let lookup = Lookup::new(|key: String| async move {
         yield_now().await;
-        Ok::<_, std::convert::Infallible>(key.len())
+        Ok::<_, Infallible>(key.len())
     });
     let (idle, driven) = (current_thread(), current_thread());
     let mut stuck = lookup.get("key");

@@ -20,10 +20,7 @@ use tokio::{net::TcpListener, time::sleep};
 use tower::{Layer as _, ServiceExt as _};
 use tower_ratelimit::{
     ClientIp, Error, ErrorKind, FailureMode, Header, Key, KeyExtractor as _, Limiter, MemoryStore, PeerIp,
-    Policy, Quota, RateLimitLayer, RedisStore, Rule,
-    key::TrustedProxies,
-    layer::Rules,
-    policy::Enforcement,
+    Policy, Quota, RateLimitLayer, RedisStore, Rule, key::TrustedProxies, layer::Rules, policy::Enforcement,
 };
 
 #[tokio::test]

@@ -442,7 +442,10 @@ async fn the_printed_acl_rule_is_sufficient_and_each_of_its_commands_is_needed()
         hash.change(&[(b"a".to_vec(), b"1".to_vec())], &[("c", "3")]).await?;
         hash.remove(&["b"]).await?;
         hash.expire(Duration::from_secs(60)).await?;
-        assert_eq!((hash.fields().await?.len(), hash.read(b"", 9).await?.fields.map(|all| all.len())), (2, Some(2)));
+        assert_eq!(
+            (hash.fields().await?.len(), hash.read(b"", 9).await?.fields.map(|all| all.len())),
+            (2, Some(2))
+        );
         // Permits are renewed and released.
         let short = Policy::new("short", Quota::new(2, Duration::from_secs(3)))
             .algorithm(Concurrency::new())

@@ -464,7 +464,7 @@ async fn reserve(request: Request<String>) -> Result<Response<String>, Infallibl
                 reservation.settle(70).await.unwrap();
             });
         }
-        units => drop(reservation.settle(units.parse().unwrap()).await.unwrap()),
+        units => drop(reservation.settle(units.parse::<u64>().unwrap()).await.unwrap()),
     }
     Ok(Response::new("done".into()))
 }

@@ -152,7 +152,10 @@ async fn a_number_without_its_unit_is_an_error_and_refunds_nothing() {
         let reservation = Reservation::from_extensions(request.extensions()).unwrap();
         for (error, named) in [
             (reservation.settle(5).await.unwrap_err(), "several units"),
-            (reservation.extend_to(5).await.unwrap_err(), "give each its number, such as `[(\"tokens\", 5)]`"),
+            (
+                reservation.extend_to(5).await.unwrap_err(),
+                "give each its number, such as `[(\"tokens\", 5)]`",
+            ),
             (reservation.settle([("tokens", 5), ("cents", 1)]).await.unwrap_err(), "`cents`"),
         ] {
             assert_eq!(error.kind(), ErrorKind::InvalidConfig);

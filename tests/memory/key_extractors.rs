@@ -137,7 +137,7 @@ impl KeyExtractor for Lower {
 
 #[tokio::test]
 async fn an_extractor_type_without_keys_of_cannot_be_used_in_a_ban() {
-    let message = "identity 1: `it::key_extractors::Lower` does not implement `KeyExtractor::keys_of`, which `any_of` needs";
+    let message = "identity 1: `memory::key_extractors::Lower` does not implement `KeyExtractor::keys_of`, which `any_of` needs";
     let header = || Header::new("x-api-key");
     let extractors: [Box<dyn Fn() -> Box<dyn KeyExtractor>>; 7] = [
         Box::new(|| Box::new(Lower)),

@@ -20,9 +20,7 @@ use tokio::{
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_ratelimit::{
     Answer, Charge, Error, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota, Rejection,
-    algorithm::LeakyBucket,
-    decision::Verdict,
-    keyed::KeyedRateLimitLayer,
+    algorithm::LeakyBucket, decision::Verdict, keyed::KeyedRateLimitLayer,
 };
 
 fn policy(limit: u64) -> Policy {

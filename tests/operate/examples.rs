@@ -8,9 +8,8 @@ mod admin;
 mod reload;
 
 use support::{
-    Directory,
+    Directory, eventually,
     examples::{says_what_is_written, store},
-    eventually,
 };
 use tower_ratelimit_operate::live::LivePolicies;
 

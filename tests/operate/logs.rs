@@ -29,7 +29,7 @@ async fn an_invalid_file_of_policies_is_one_warning_and_not_one_for_each_read() 
     let directory = Directory::new();
     let path = directory.file("limits.toml");
     let write = |quota: &str| {
-        std::fs::write(&path, format!("[[policies]]\nname = \"api\"\nquota = \"{quota}\"\n")).unwrap();
+        fs::write(&path, format!("[[policies]]\nname = \"api\"\nquota = \"{quota}\"\n")).unwrap();
     };
     let five_minutes = async || sleep(Duration::from_secs(300)).await;
     let (lines, _guard) = Lines::listen();
@@ -68,7 +68,7 @@ async fn a_file_that_moves_the_switch_is_logged_with_the_position_that_the_switc
     let path = directory.file("limits.toml");
     let write = async |enforcement: &str| {
         let policy = "[[policies]]\nname = \"api\"\nquota = \"1/s\"\n";
-        std::fs::write(&path, format!("enforcement = \"{enforcement}\"\n{policy}")).unwrap();
+        fs::write(&path, format!("enforcement = \"{enforcement}\"\n{policy}")).unwrap();
         sleep(Duration::from_secs(2)).await;
     };
     write("on").await;

@@ -297,7 +297,8 @@ async fn the_mapper_of_the_layer_answers_a_usage_request_inside_it() {
     };
     let strict = RateLimitLayer::with_rules(Noted::new(), rule("a", 5));
     let layer = RateLimitLayer::new(Noted::new(), Policy::new("all", Quota::per_minute(5)), Key::new("all"));
-    let app = Router::new().route("/usage", UsageRoute::new(&strict).into_route()).layer(layer.response(mapper));
+    let app =
+        Router::new().route("/usage", UsageRoute::new(&strict).into_route()).layer(layer.response(mapper));
     let response = send(&app, Request::get("/usage").body(Body::empty()).unwrap()).await;
     assert_eq!((response.status().as_u16(), response.body()), (400, &json!({ "mapped": 400 })));
 }

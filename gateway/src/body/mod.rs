@@ -47,12 +47,12 @@
 //! once: add a [concurrency](tower_ratelimit::Policy::concurrency) policy by address to that limit.
 
 mod body_bytes;
-mod request_body;
 mod collect;
 mod head;
 pub mod json_rpc;
 mod layer;
 mod rejection;
+mod request_body;
 mod response;
 mod service;
 mod settings;
@@ -65,9 +65,9 @@ pub mod future {
 
 pub use self::{
     body_bytes::{BodyBytes, Unread},
-    request_body::RequestBody,
     layer::BufferBodyLayer,
     rejection::{BodyRejection, BodyRejectionKind},
+    request_body::RequestBody,
     response::MaybeRejected,
     service::BufferBody,
 };

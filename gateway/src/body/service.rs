@@ -20,10 +20,10 @@ use tower_service::Service;
 
 use super::{
     body_bytes::BodyBytes,
-    request_body::RequestBody,
     collect::Collector,
     head::{announced, unread},
     rejection::{BodyRejection, BodyRejectionKind},
+    request_body::RequestBody,
     response::MaybeRejected,
     settings::Settings,
 };

@@ -6,11 +6,11 @@ use tower_ratelimit::{Error, ErrorKind, KeyExtractor, PolicySource, Rule};
 
 use super::{
     api::Api,
+    bill::Bill,
     call::Call,
     planned::Planned,
     request::{Asked, CallError},
     settings::Settings,
-    bill::Bill,
     source::PriceSource,
     usage::Usage,
 };

@@ -190,6 +190,7 @@
 
 mod anthropic;
 mod api;
+mod bill;
 mod body;
 mod call;
 mod chunk;
@@ -210,7 +211,6 @@ mod rate;
 mod reader;
 mod request;
 mod settings;
-mod bill;
 mod settling;
 mod source;
 mod table;
@@ -221,6 +221,7 @@ mod usage_filter;
 
 pub use self::{
     api::Api,
+    bill::{Basis, Bill},
     body::MeteredBody,
     call::Call,
     errors::ApiErrors,
@@ -229,7 +230,6 @@ pub use self::{
     price::Price,
     prices::{Prices, UnknownModel},
     request::CallError,
-    bill::{Basis, Bill},
     source::PriceSource,
     usage::Usage,
 };

@@ -7,9 +7,9 @@ use http::{header, response};
 use tower_ratelimit::Reservation;
 
 use super::{
+    bill::{Basis, Bill},
     planned::Planned,
     reader::{End, Reader},
-    bill::{Basis, Bill},
     tally::Tally,
     usage::Usage,
 };

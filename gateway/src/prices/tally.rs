@@ -1,6 +1,6 @@
 //! [`Tally`]: the tokens of a call, reported or counted.
 
-use super::{chunk::Chunk, bill::Basis, usage::Usage};
+use super::{bill::Basis, chunk::Chunk, usage::Usage};
 
 /// The tokens of a call until now: what was reported last, and what was counted since.
 pub(super) struct Tally {

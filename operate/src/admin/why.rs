@@ -8,7 +8,7 @@ use std::{
 use axum::extract::{ConnectInfo, RawQuery, State};
 use http::{HeaderMap, Method, Request, StatusCode, request::Parts};
 use serde::Deserialize;
-use tower_ratelimit::{Key, Rejection, decision::DenialLog, policy::Enforcement};
+use tower_ratelimit::{Key, Rejection, decision::DenialLog};
 
 use super::{
     changes::concerns,
@@ -44,12 +44,14 @@ fn history(settings: &Settings, keys: &BTreeSet<Key>, clients: &[String]) -> His
     }
 }
 
+#[cfg(feature = "live")]
 fn is_blocked(history: &History) -> bool {
-    #[cfg(feature = "live")]
-    let is_blocked = !history.blocked.is_empty() && history.enforcement != Some(Enforcement::Off);
-    #[cfg(not(feature = "live"))]
-    let is_blocked = false;
-    is_blocked
+    !history.blocked.is_empty() && history.enforcement != Some(tower_ratelimit::policy::Enforcement::Off)
+}
+
+#[cfg(not(feature = "live"))]
+const fn is_blocked(_: &History) -> bool {
+    false
 }
 
 pub(super) async fn key(State(settings): Shared, path: PathNames, RawQuery(query): RawQuery) -> Reply {
@@ -84,7 +86,10 @@ pub(super) async fn key(State(settings): Shared, path: PathNames, RawQuery(query
         Some(problem) if explanations.is_empty() && !is_unknown => Err(problem),
         _ => {
             let history = history(&settings, &keys, std::slice::from_ref(&names.key));
-            let others = [is_unknown.then_some(VerdictWord::Unknown), is_blocked(&history).then_some(VerdictWord::Rejected)];
+            let others = [
+                is_unknown.then_some(VerdictWord::Unknown),
+                is_blocked(&history).then_some(VerdictWord::Rejected),
+            ];
             let verdicts = explanations.iter().map(|explained| explained.verdict);
             // The strictest one.
             let verdict = verdicts.chain(others.into_iter().flatten()).max().unwrap_or(VerdictWord::Admitted);

@@ -41,7 +41,6 @@ pub struct Undecided {
 #[non_exhaustive]
 pub struct AboutRequest {
     /// What each layer would do.
-    #[serde(default)]
     pub layers: Vec<AboutLayer>,
     /// What the instance knows about the keys of the request.
     #[serde(flatten)]

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::PolicySummary;
 
-/// What would be decided now. The greatest of several is what a request gets that all of them are about.
+/// What would be decided now. A request to which several apply gets the greatest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -24,7 +24,7 @@ pub enum VerdictWord {
     Unknown = 3,
 }
 
-/// An explanation, as [`Explanation`](crate::explain::Explanation#as-json) is serialized.
+/// An explanation, as `explain::Explanation` is serialized.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[non_exhaustive]
 pub struct Explained {

@@ -12,7 +12,6 @@ use crate::live::BlockedNetwork;
 #[non_exhaustive]
 pub struct PolicyList {
     /// The settings of each policy.
-    #[serde(default)]
     pub policies: Vec<PolicySummary>,
     /// What may not be as it was meant.
     #[serde(default)]
@@ -79,7 +78,6 @@ pub struct Ban {
 #[non_exhaustive]
 pub struct Networks {
     /// The blocked networks.
-    #[serde(default)]
     pub networks: Vec<BlockedNetwork>,
     /// The instances that a change with the router applies to.
     pub applies_to: Option<AppliesTo>,
@@ -90,6 +88,7 @@ pub struct Networks {
 /// The instances that a change applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum AppliesTo {
     /// All of them.
     AllInstances,

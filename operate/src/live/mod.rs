@@ -28,11 +28,11 @@ mod text_file;
 #[cfg(feature = "yaml")]
 mod yaml;
 
+#[cfg(feature = "prices")]
+#[cfg_attr(docsrs, doc(cfg(feature = "prices")))]
+pub use self::prices::LivePrices;
 pub use self::{
     blocklist::{BlockedNetwork, Blocklist},
     history::PolicyChange,
     policies::LivePolicies,
 };
-#[cfg(feature = "prices")]
-#[cfg_attr(docsrs, doc(cfg(feature = "prices")))]
-pub use self::prices::LivePrices;

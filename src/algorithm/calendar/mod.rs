@@ -124,7 +124,9 @@ impl Calendar {
             static FOUND: Cell<Option<(Calendar, Windows)>> = const { Cell::new(None) };
         }
         match FOUND.get() {
-            Some((calendar, windows)) if calendar == *self && (windows.starts..windows.ends).contains(&now) => {
+            Some((calendar, windows))
+                if calendar == *self && (windows.starts..windows.ends).contains(&now) =>
+            {
                 windows
             }
             _ => {

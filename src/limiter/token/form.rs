@@ -108,7 +108,7 @@ impl Token {
     /// [`InvalidConfig`](ErrorKind::InvalidConfig), as [`Units::of_rules`].
     pub(super) fn by_rule(&self, units: &Units<'_>) -> Result<Vec<Option<u64>>, Error> {
         let of_rules: Vec<_> = self.rules.iter().map(|rule| rule.unit.as_deref()).collect();
-        units.of_rules(&of_rules, "of the token")
+        units.of_rules(&of_rules, ["of the token"; 2])
     }
 }
 

@@ -30,7 +30,7 @@ fn post(content: &'static str) -> Request<Full<Bytes>> {
 }
 
 /// A service that does nothing.
-async fn empty<B>(_: Request<B>) -> Result<Response<Full<Bytes>>, std::convert::Infallible> {
+async fn empty<B>(_: Request<B>) -> Result<Response<Full<Bytes>>, Infallible> {
     Ok(Response::new(Full::default()))
 }
 
@@ -54,16 +54,12 @@ async fn a_body_that_is_not_read_passes_through_while_it_arrives_and_the_reason_
         ("content-type", "Application/gRPC-web+proto", Unread::Grpc),
     ] {
         let (sender, streamed) = channel();
-        let service = BufferBodyLayer::new(3).layer(service_fn(
-            |request: Request<RequestBody<Streamed>>| async move {
+        let service =
+            BufferBodyLayer::new(3).layer(service_fn(|request: Request<RequestBody<Streamed>>| async move {
                 let known = request.extensions().get::<BodyBytes>().unwrap().clone();
                 // The service answers before the body has ended.
-                Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::from(format!(
-                    "{:?}",
-                    known.get()
-                ))))
-            },
-        ));
+                Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(format!("{:?}", known.get()))))
+            }));
         let request = Request::post("/").header(name, value).body(streamed).unwrap();
         let response = text(service.oneshot(request).await.unwrap()).await;
         assert_eq!(response.body(), &format!("Err({reason:?})"), "{name}: {value}");
@@ -177,7 +173,7 @@ async fn a_body_is_parsed_once_for_all_rules_and_the_service() {
     let service = layer.layer(service_fn(|request: Request<RequestBody<Full<Bytes>>>| {
         let extensions = request.extensions();
         let parsed = format!("{:?} {:?}", extensions.get::<Bytes>(), extensions.get::<usize>());
-        ready(Ok::<_, std::convert::Infallible>(Response::new(Full::<Bytes>::from(parsed))))
+        ready(Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(parsed))))
     }));
     let response = text(service.oneshot(post("hello")).await.unwrap()).await;
     assert_eq!(response.body(), r#"Some(b"hello") Some(5)"#);
@@ -245,9 +241,7 @@ async fn keys_and_costs_read_the_body_and_a_body_that_is_not_read_has_no_key() {
 async fn a_slow_body_does_not_hold_what_other_requests_need_of_the_inner_service() {
     let layer = ServiceBuilder::new().layer(BufferBodyLayer::new(100)).concurrency_limit(1);
     let service = layer.service(service_fn(|request: Request<RequestBody<Streamed>>| async move {
-        Ok::<_, std::convert::Infallible>(Response::new(Full::new(
-            request.into_body().collect().await.unwrap().to_bytes(),
-        )))
+        Ok::<_, Infallible>(Response::new(Full::new(request.into_body().collect().await.unwrap().to_bytes())))
     }));
     let (sender, slow) = channel();
     let mut slow = Box::pin(service.clone().oneshot(Request::new(slow)));
@@ -275,7 +269,7 @@ impl Clone for Strict {
 
 impl Service<Request<RequestBody<Streamed>>> for Strict {
     type Response = Response<Full<Bytes>>;
-    type Error = std::convert::Infallible;
+    type Error = Infallible;
     type Future = std::future::Ready<Result<Self::Response, Self::Error>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
@@ -344,7 +338,7 @@ proptest! {
             assert_eq!(hint.exact(), Some(known.len() as u64));
             let mut response = Response::new(Full::new(collected.to_bytes()));
             response.extensions_mut().insert((known, trailers));
-            Ok::<_, std::convert::Infallible>(response)
+            Ok::<_, Infallible>(response)
         }));
         let response = current_thread().block_on(service.oneshot(Request::new(sent))).unwrap();
         let (known, seen) = response.extensions().get::<(Bytes, Option<HeaderMap>)>().unwrap();
@@ -375,7 +369,7 @@ async fn the_request_is_dropped_with_the_future_while_the_service_runs() {
     let layer = BufferBodyLayer::new(100);
     let service = layer.layer(service_fn(|request: Request<RequestBody<Full<Bytes>>>| async move {
         let _request = request;
-        pending::<Result<Response<Full<Bytes>>, std::convert::Infallible>>().await
+        pending::<Result<Response<Full<Bytes>>, Infallible>>().await
     }));
     let mut request = Box::pin(service.oneshot(post("hello")));
     assert!((&mut request).now_or_never().is_none());
@@ -397,11 +391,9 @@ async fn a_parser_of_bodies_panics_through_its_own_request() {
         assert!(body.get()? != b"panic".as_slice(), "foreign code panics on purpose");
         Ok(1)
     });
-    let service = layer.layer(service_fn(
-        |_: Request<RequestBody<Full<Bytes>>>| async {
-            Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
-        },
-    ));
+    let service = layer.layer(service_fn(|_: Request<RequestBody<Full<Bytes>>>| async {
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+    }));
     // All of the bytes that the layer may hold, again and again.
     for (body, panics) in [("panic", true), ("a", false), ("panic", true), ("a", false)] {
         let request = Request::post("/").body(Full::<Bytes>::from(body)).unwrap();

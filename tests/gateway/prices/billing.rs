@@ -25,7 +25,7 @@ use tower_ratelimit::{
     ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, RateLimitLayer, Rejection, Reservation, Rule,
     layer::Rules,
 };
-use tower_ratelimit_gateway::prices::{Api, Price, Prices, Bill, Usage, UsageMeter};
+use tower_ratelimit_gateway::prices::{Api, Bill, Price, Prices, Usage, UsageMeter};
 
 use super::vendor::{Invoice, Vendor};
 

@@ -244,19 +244,16 @@ async fn on_settled_keeps_the_settlement_and_the_response() {
     let calls = Arc::<AtomicUsize>::default();
     let settled = calls.clone();
     let prices = Prices::new("1").model("m", Price::new("1", "1"));
-    let meter = UsageMeter::new(prices)
-        .tokens_unit(None)
-        .money_unit(None)
-        .on_settled(move |_| {
-            settled.fetch_add(1, Relaxed);
-            panic!("foreign code panics on purpose");
-        });
+    let meter = UsageMeter::new(prices).tokens_unit(None).money_unit(None).on_settled(move |_| {
+        settled.fetch_add(1, Relaxed);
+        panic!("foreign code panics on purpose");
+    });
     let (policy, key) = (day("tokens", 10_000), Key::new("all"));
     let (lines, _listening) = Lines::listen();
     for _ in 0..2 {
         let decision = limiter.check(&policy, &key, 1_000).await.unwrap();
         let reservation = Reservation::new(&limiter, &decision);
-        let call = meter.call(Api::OpenAiChat, br#"{"model":"m","max_tokens":9}"#).unwrap();
+        let call = meter.call(OpenAiChat, br#"{"model":"m","max_tokens":9}"#).unwrap();
         let response = Response::new(Full::<Bytes>::from("{}"));
         let sent = call.metered(reservation, async { Ok::<_, Infallible>(response) });
         let Ok(response) = sent.await;

@@ -1,4 +1,4 @@
-//! The example `gateway`, with its budgets of an organization, a team, its members and each model, in front of a vendor
+//! The program `examples/gateway`, with its budgets of an organization, a team, its members and each model, in front of a vendor
 //! that bills: what is charged under each budget is what was billed, or the estimate of a call whose usage was not
 //! reported, also after two seconds without Redis.
 

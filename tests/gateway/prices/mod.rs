@@ -21,7 +21,7 @@ use http_body::{Body, Frame};
 use http_body_util::{BodyExt as _, StreamBody};
 use support::{PATIENT, day};
 use tower_ratelimit::{Charge, Key, Limiter, MemoryStore, Policy, Reservation};
-use tower_ratelimit_gateway::prices::{Api, Basis, Price, Prices, Bill, Usage, UsageMeter};
+use tower_ratelimit_gateway::prices::{Api, Basis, Bill, Price, Prices, Usage, UsageMeter};
 
 const LIMIT: u64 = 100_000_000;
 

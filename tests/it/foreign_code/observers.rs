@@ -13,8 +13,7 @@ use support::{Lines, RedisServer, day, eventually, memory_and_redis, settings};
 use tokio::runtime::Builder;
 use tower::{Layer as _, ServiceExt as _, service_fn};
 use tower_ratelimit::{
-    Decision, FailureMode, Key, Limiter, Policy, Quota, RateLimitLayer, Reservation,
-    decision::DecisionSource,
+    Decision, FailureMode, Key, Limiter, Policy, Quota, RateLimitLayer, Reservation, decision::DecisionSource,
 };
 use tracing::{
     Event, Metadata, Subscriber,

@@ -448,7 +448,7 @@ fn an_extractor_without_keys_of_is_rejected_when_the_router_is_made() {
         let panic = made.map(drop).expect_err(&format!("row {row}"));
         let message = panic.downcast_ref::<String>().unwrap();
         assert!(
-            message.contains("the extractor of the policy \"login\" finds no keys: `it::admin::router::Own` does not implement \
+            message.contains("the extractor of the policy \"login\" finds no keys: `operate::admin::router::Own` does not implement \
                               `KeyExtractor::keys_of`"),
             "row {row}: {message}"
         );

@@ -4,10 +4,10 @@ use std::{collections::BTreeMap, fs, thread};
 
 use super::{
     error,
-    file::{file_of, followed as file_followed},
+    file::followed as file_followed,
     redis::{defaults, followed as hash_followed},
 };
-use support::{Directory, redis_store};
+use support::{Directory, file_of, redis_store};
 use tokio::runtime::Builder;
 use tower_ratelimit::{Policy, policy::Enforcement};
 use tower_ratelimit_operate::live::LivePolicies;

@@ -6,8 +6,8 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 use tower_ratelimit::policy::Enforcement;
 use tower_ratelimit_operate::answer::{
-    AboutKey, AboutRequest, Change, ChangeKind, DenialKind, DeniedKey, Explained, ExplainedKey, History,
-    AboutLayer, Rejected, Undecided, VerdictWord,
+    AboutKey, AboutLayer, AboutRequest, Change, ChangeKind, DenialKind, DeniedKey, Explained, ExplainedKey,
+    History, Rejected, Undecided, VerdictWord,
 };
 
 use crate::{
@@ -89,19 +89,23 @@ impl Merged<Client> {
             .collect();
         let blocked = self.shared(|answer| &answer.history.blocked, blocked_alike);
         let is_said = |verdict| self.answers.iter().any(|(_, answer)| answer.verdict == Some(verdict));
-        let rejected =
-            layers.iter().any(|layer| layer.verdict == VerdictWord::Rejected) || is_said(VerdictWord::Rejected);
+        let rejected = layers.iter().any(|layer| layer.verdict == VerdictWord::Rejected)
+            || is_said(VerdictWord::Rejected);
         let verdict = match strictest(&rows) {
             _ if rejected => VerdictWord::Rejected,
-            verdict if is_said(VerdictWord::Unknown) && verdict != VerdictWord::Denied => VerdictWord::Unknown,
+            verdict if is_said(VerdictWord::Unknown) && verdict != VerdictWord::Denied => {
+                VerdictWord::Unknown
+            }
             verdict => verdict,
         };
         // The store has not answered, even if a failure mode decides.
         let is_outage = verdict == VerdictWord::Unknown
             || rows.iter().any(|row| row.failure.is_some())
             || layers.iter().any(|layer| layer.rejection.as_ref().is_some_and(|one| one.status == 503));
-        let positions: Map<String, Value> =
-            enforcement.iter().map(|(instance, position)| ((*instance).to_owned(), json!(position))).collect();
+        let positions: Map<String, Value> = enforcement
+            .iter()
+            .map(|(instance, position)| ((*instance).to_owned(), json!(position)))
+            .collect();
         let json = json!({
             "verdict": verdict,
             "policies": rows,
@@ -126,7 +130,8 @@ impl Merged<Client> {
         for layer in &layers {
             let (verdict, names) = (name(layer.verdict).replace('_', " "), self.names(&layer.instances));
             let detail = layer.rejection.as_ref();
-            let detail = detail.map(|one| format!(" with {}: {}", one.status, one.detail)).unwrap_or_default();
+            let detail =
+                detail.map(|one| format!(" with {}: {}", one.status, one.detail)).unwrap_or_default();
             push_line(&mut text, &format!("layer {}: {verdict}{detail} ({names})", layer.layer));
         }
         if !rows.is_empty() {

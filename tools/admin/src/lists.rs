@@ -140,8 +140,11 @@ impl Merged<AclRule> {
         let rules = self.shared(std::slice::from_ref, AclRule::eq);
         let mut text = String::new();
         for Shared { entry: AclRule { acl_rule, .. }, instances } in &rules {
-            let line =
-                if rules.len() == 1 { acl_rule.clone() } else { format!("{}: {acl_rule}", instances.join(", ")) };
+            let line = if rules.len() == 1 {
+                acl_rule.clone()
+            } else {
+                format!("{}: {acl_rule}", instances.join(", "))
+            };
             push_line(&mut text, &line);
         }
         let json = json!({ "instances": self.by_instance() });
@@ -177,7 +180,8 @@ pub(crate) fn network_cells(network: &BlockedNetwork) -> [String; 4] {
         Some(rest) => format!("for {}", seconds(rest)),
         None => "until unblocked".to_owned(),
     };
-    let [reason, who] = [&network.reason, &network.who].map(|text| text.clone().unwrap_or_else(|| "-".to_owned()));
+    let [reason, who] =
+        [&network.reason, &network.who].map(|text| text.clone().unwrap_or_else(|| "-".to_owned()));
     [network.network.clone(), time, reason, who]
 }
 

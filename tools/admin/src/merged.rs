@@ -36,7 +36,9 @@ impl<T: DeserializeOwned> Merged<T> {
         for (instance, answer) in answered {
             let read = |answer| {
                 serde_json::from_value(answer).map_err(|error| {
-                    format!("the answer is of another version of the router for operators, or not of one: {error}")
+                    format!(
+                        "the answer is of another version of the router for operators, or not of one: {error}"
+                    )
                 })
             };
             match answer.and_then(read) {

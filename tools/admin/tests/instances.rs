@@ -311,30 +311,42 @@ async fn the_instances_are_listed_together() {
 #[tokio::test(flavor = "multi_thread")]
 async fn no_answer_of_a_router_reaches_the_terminal_as_it_is() {
     let evil = "\u{1b}[2J\u{9b}0m\u{7}\r\nlogin  all is well\u{202e}gnp.exe\u{200b}\u{e0041}";
-    let policy = json!({
-        "name": evil, "quota": evil, "algorithm": evil, "failure_mode": evil, "quota_unit": evil, "enforced": 0.5,
-        "capacity": 1, "max_debt": 5, "max_lease": 3, "has_penalty": true, "notify_at": [80, 100],
-    });
-    let charge = json!({"policy": policy, "key": evil, "verdict": evil, "remaining": 1, "is_shadow": true});
-    let layer = json!({"verdict": evil, "rejection": {"status": 429, "detail": evil}, "explanation": {"charges": [charge]}});
-    let denial = json!({"policy": evil, "key": evil, "verdict": evil, "source": evil, "denials": 3, "error": 1, "last": 1.0});
-    let answer = json!({
-        "verdict": evil, "enforcement": evil, "source": evil, "failure": evil, "charges": [charge],
-        "explanations": [{"source": evil, "failure": evil, "charges": [charge]}], "layers": [layer],
-        "errors": [{"policy": evil, "detail": evil}], "denials": [denial],
-        "changes": [{"time": 1.0, "kind": evil, "policy": evil, "detail": evil, "who": evil}],
-        "blocked": [{"network": evil, "reason": evil, "who": evil}],
-        "networks": [{"network": evil, "reason": evil, "who": evil}],
-        "policies": [policy], "warnings": [evil], "error": evil, "acl_rule": evil, "report": evil, "can_decide": true,
-        "detail": evil,
-    });
-    let router = |status: u16| {
-        let answer = answer.to_string();
+    // The texts that are names of a type, such as a quota, are valid, or all of them.
+    let answer = |quota: &str, unit: &str, mode: &str, enforcement: &str| {
+        let policy = json!({
+            "name": evil, "quota": quota, "algorithm": evil, "failure_mode": mode, "quota_unit": unit, "enforced": 0.5,
+            "capacity": 1, "max_debt": 5, "max_lease": 3, "has_penalty": true, "notify_at": [80, 100],
+        });
+        let charge = json!({
+            "policy": policy, "key": evil, "key_hash": evil, "cost": 1, "verdict": evil, "remaining": 1, "is_shadow": true,
+        });
+        let explanation = json!({"verdict": evil, "source": evil, "failure": evil, "charges": [charge]});
+        let layer = json!({
+            "verdict": evil, "rejection": {"status": 429, "detail": evil}, "explanation": explanation,
+        });
+        let denial = json!({
+            "policy": evil, "key": evil, "key_hash": evil, "verdict": evil, "source": evil, "denials": 3, "error": 1,
+            "first": 1.0, "last": 1.0,
+        });
+        json!({
+            "verdict": evil, "source": evil, "failure": evil, "charges": [charge], "enforcement": enforcement, "explanations": [explanation], "layers": [layer],
+            "errors": [{"policy": evil, "detail": evil}], "denials": [denial],
+            "changes": [{"time": 1.0, "kind": evil, "policy": evil, "detail": evil, "who": evil}],
+            "blocked": [{"network": evil, "reason": evil, "who": evil}],
+            "networks": [{"network": evil, "reason": evil, "who": evil}],
+            "policies": [policy], "warnings": [evil], "error": evil, "acl_rule": evil, "report": evil, "can_decide": true,
+            "detail": evil,
+        })
+    };
+    let valid = answer("1/s", "requests", "local", "on").to_string();
+    let router = |status: u16, answer: String| {
         let status = StatusCode::from_u16(status).unwrap();
         Router::new().fallback(async move || (status, answer))
     };
-    let (accepts, rejects) = (serve(router(200)).await, serve(router(500)).await);
-    let urls = [accepts, rejects].map(|address| format!("http://{address}"));
+    let accepts = serve(router(200, valid.clone())).await;
+    let not_valid = serve(router(200, answer(evil, evil, evil, evil).to_string())).await;
+    let rejects = serve(router(500, valid)).await;
+    let urls = [accepts, not_valid, rejects].map(|address| format!("http://{address}"));
     let commands: [&[&str]; 10] = [
         &["why", "42"],
         &["why", "--request", "GET /"],

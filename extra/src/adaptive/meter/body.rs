@@ -74,7 +74,7 @@ impl<B> fmt::Debug for MeasuredBody<B> {
 mod tests {
     use std::{convert::Infallible, io};
 
-    use bytes::Bytes;
+    use axum::body::Bytes;
     use http::{Request, Response};
     use http_body_util::{BodyExt as _, Full};
     use tower::{Layer as _, ServiceExt as _, service_fn};

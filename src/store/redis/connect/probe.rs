@@ -132,7 +132,7 @@ pub(crate) async fn decide_once(store: &RedisStore, policy: &Policy) -> Result<(
     let job = Job { deadline: PROBE_TIMEOUT, ..store.job(Action::Charge, charges, script) };
     let clock = &store.link.health().clock;
     let call = wire::encode(&[&job], clock).ok_or_else(wire::unexpected)?;
-    let (evaluation, clock) = (call.evaluation().ok_or_else(wire::unexpected)?, call.calendar(clock));
+    let (evaluation, clock) = (call.evaluation().ok_or_else(wire::unexpected)?, call.clock_to_set(clock));
     // EVAL comes first: EVALSHA would not show that the user may not send EVAL, if the server has the script.
     let reply = ask(store, evaluation).await?;
     match ask(store, call.command).await {

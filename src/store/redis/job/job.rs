@@ -80,7 +80,7 @@ impl SharedResult<Decision> for Job {
     }
 
     fn poll(&self, cx: &mut Context<'_>) -> Poll<Result<Decision, Error>> {
-        let fate = ready!(self.poll(Some(cx.waker())));
+        let fate = ready!(self.poll_fate(Some(cx.waker())));
         Poll::Ready(self.link.finish(self, fate))
     }
 }
@@ -287,7 +287,7 @@ impl Job {
     }
 
     /// The fate of the job, once it is known. Until then, the caller is woken by `waker`.
-    pub(crate) fn poll(&self, waker: Option<&Waker>) -> Poll<Fate> {
+    pub(crate) fn poll_fate(&self, waker: Option<&Waker>) -> Poll<Fate> {
         let mut result = lock(&self.result);
         if result.is_final {
             result.caller = None;

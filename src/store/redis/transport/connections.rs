@@ -97,7 +97,7 @@ impl<M: ConnectionManager> Connections<M> {
         let Some(call) = wire::encode(jobs, &self.health.clock) else { return Ok(()) };
         let (ended, again) = match self.exchange(slot, &call).await {
             Ok(reply) => {
-                let failed = wire::answer(reply, jobs, call.calendar(&self.health.clock));
+                let failed = wire::answer(reply, jobs, call.clock_to_set(&self.health.clock));
                 if failed.is_empty() {
                     return Ok(());
                 }

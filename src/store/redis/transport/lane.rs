@@ -1,10 +1,10 @@
 //! A decision is sent immediately and alone if no other is under way; otherwise it shares a batch. Lanes send
-//! the batches: a lane is a task that does so as long as decisions wait for it.
+//! the batches: a lane does so as long as decisions wait for it.
 //!
 //! A decision that finds too few lanes open, see [`queue`](super::queue), starts a task for another one. So
 //! callers only wait: one that polls its decision and then keeps it holds no connection and delays no other.
-//! If there is no lane, the caller polls it, see [`lone`](super::lone). The lane owns a connection of the
-//! pool while there is work. If it is the only one, it sends the first decision immediately and alone.
+//! If no lane is open, the caller opens one and polls it itself, see [`lone`](super::lone). A lane owns a
+//! connection of the pool while there is work. If it is the only one, it sends the first decision immediately and alone.
 //! Otherwise it sends what waits as one batch, answers it, lets the callers run that it has just answered,
 //! and takes what they sent. When nothing waits any more, the lane closes, its connection returns to the
 //! pool, and the task ends. So an idle store has no lanes.
@@ -97,7 +97,7 @@ pub(super) fn begin<S: Sender>(
 }
 
 fn fate_of(job: &Job) -> impl Future<Output = Fate> {
-    poll_fn(|cx| job.poll(Some(cx.waker())))
+    poll_fn(|cx| job.poll_fate(Some(cx.waker())))
 }
 
 /// Waits for a decision whose deadline the lanes may not keep.
@@ -162,13 +162,13 @@ impl<S: Sender> Lane<S> {
                 }
                 hold_until = None;
             }
-            let sent = self.target.queue.fill(&mut batch, |wait| self.target.health.not_sent(wait));
+            let filled = self.target.queue.fill(&mut batch, |wait| self.target.health.not_sent(wait));
             if batch.is_empty() {
                 // All were late, and nothing was sent.
                 continue;
             }
             metric!(batch_sent(batch.len()));
-            let hold_until = *hold_until.get_or_insert(sent.at + MAX_HOLD);
+            let hold_until = *hold_until.get_or_insert(filled.at + MAX_HOLD);
             let (one, several);
             let jobs = match &batch[..] {
                 [only] => {
@@ -193,7 +193,7 @@ impl<S: Sender> Lane<S> {
                     fail_all(late(&batch, now), || self.target.health.late()).or_else(|| last_late.take());
                 // Decisions that waited for others are late soon after they are sent, all lanes' at the same
                 // time. That says nothing about Redis, which may answer in time.
-                if now - sent.counted >= self.target.health.deadline / 2
+                if now - filled.counted >= self.target.health.deadline / 2
                     && let Some(late) = last_late.take()
                     && !mem::replace(&mut is_late, true)
                 {
@@ -205,14 +205,14 @@ impl<S: Sender> Lane<S> {
             .await;
             span.end(&ended);
             let now = Instant::now();
-            let taken = now - sent.at;
+            let taken = now - filled.at;
             // A call that was late is recorded already, unless it is patient. Its reply does not show that
             // Redis answers in time.
             if !is_late || taken <= self.target.health.deadline {
                 self.target.record(&ended);
             }
             let is_answered = !ended.is_err_and(|error| is_silence(&error));
-            let distance = is_answered.then(|| taken.saturating_sub(sent.redis_time));
+            let distance = is_answered.then(|| taken.saturating_sub(filled.redis_time));
             is_immediate = self.target.queue.record(batch.len(), distance);
             // Wakes the callers.
             batch.clear();

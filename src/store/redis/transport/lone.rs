@@ -94,7 +94,7 @@ impl LoneLane {
                     }
                     // With its waker, the lane would wake the task that polls it, and the runtime another
                     // thread for that.
-                    let polled = job.poll(None);
+                    let polled = job.poll_fate(None);
                     if let Some(own) = by_caller.as_mut().filter(|_| polled.is_ready()) {
                         own.caller = None;
                     }
@@ -103,7 +103,7 @@ impl LoneLane {
                     }
                 }
             }
-            job.poll(Some(cx.waker()))
+            job.poll_fate(Some(cx.waker()))
         })
         .await
     }

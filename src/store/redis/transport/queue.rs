@@ -403,7 +403,7 @@ mod tests {
 
     /// The error that the caller of `job` has, if it has one.
     fn error_of(job: &Job) -> Option<ErrorKind> {
-        match job.poll(None) {
+        match job.poll_fate(None) {
             Poll::Ready(Fate::Replied(decided)) => Some(decided.unwrap_err().kind()),
             Poll::Ready(Fate::Lost) => unreachable!("each job fails with an error"),
             Poll::Pending => None,
@@ -563,7 +563,7 @@ mod tests {
         let waker = Waker::from(uses.clone());
         let waits = |millis| {
             let (_, job) = enter(&queue, millis);
-            assert!(job.poll(Some(&waker)).is_pending());
+            assert!(job.poll_fate(Some(&waker)).is_pending());
             job
         };
         let woken = |count| assert_eq!(uses.1.load(Ordering::Relaxed), count);

@@ -286,6 +286,7 @@ fn count(action: Action, charge: &Charge, record: &Record) -> Option<(Count, u64
     let [granted, remaining, reset, retry_or_mark, delay] = *record;
     let (granted, delay) = (integer(granted)?, micros(delay)?);
     let Spec { change, least, .. } = action.spec();
+    // A change plans a cost of 0, except for a stamp.
     let is_planned = change.is_none() || charge.stamp().is_some();
     let cost = if is_planned { charge.bounded_cost() } else { 0 };
     let (verdict, mark) = match granted {

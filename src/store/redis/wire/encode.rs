@@ -45,8 +45,8 @@ impl Call {
         Self { command, script: None, may_repeat: true, deadline, has_calendar: false }
     }
 
-    /// `clock`, if the call has windows of a calendar.
-    pub(crate) fn calendar<'a>(&self, clock: &'a ServerClock) -> Option<&'a ServerClock> {
+    /// `clock`, if the call has windows of a calendar: its reply says what the server's time is.
+    pub(crate) fn clock_to_set<'a>(&self, clock: &'a ServerClock) -> Option<&'a ServerClock> {
         self.has_calendar.then_some(clock)
     }
 

@@ -1,4 +1,5 @@
-//! Encodes script calls and decodes their replies: pure functions without connections, caches or leases.
+//! Encodes script calls and decodes their replies: functions that know no connection. What a reply changes in a cache or in a
+//! lease, the observers of its jobs do.
 
 mod decode;
 mod encode;

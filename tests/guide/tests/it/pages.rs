@@ -89,7 +89,9 @@ fn anchor_of(heading: &str) -> String {
 #[test]
 fn log_lines_are_quoted_as_the_code_has_them() {
     let (_, page) = guides().into_iter().find(|(name, _)| name == "troubleshooting").unwrap();
-    let code = ["src", "operate/src", "gateway/src", "extra/src"].map(|folder| sources(&root().join(folder))).concat();
+    let code = ["src", "operate/src", "gateway/src", "extra/src"]
+        .map(|folder| sources(&root().join(folder)))
+        .concat();
     // A string that goes on in the next line.
     let code: String = code.split("\\\n").map(|line| line.trim_start()).collect();
     let table = page.split("## By log line").nth(1).unwrap().split("\n## ").next().unwrap();

@@ -129,7 +129,7 @@ impl Sender for ShardNodes {
         let error = match or_late(timeout_at(until, attempt).await.ok()) {
             Ok(reply) => {
                 *lock(&self.used) = LastUse::now();
-                let failed = wire::answer(reply, jobs, call.calendar(clock));
+                let failed = wire::answer(reply, jobs, call.clock_to_set(clock));
                 let mut ended = Some(wire::ended(&failed, jobs.len()));
                 for (job, error) in failed {
                     let sent = if wire::is_of_another_window(&error) {
@@ -188,7 +188,7 @@ impl Nodes {
         let call = if migrates { wire::encode_in_migration(job, clock) } else { wire::encode(&[job], clock) };
         let call = call.ok_or_else(wire::unexpected)?;
         let reply = self.reply(&call, until).await?;
-        match wire::answer(reply, &[job], call.calendar(clock)).pop() {
+        match wire::answer(reply, &[job], call.clock_to_set(clock)).pop() {
             Some((_, error)) => Err(error),
             None => Ok(()),
         }

@@ -3,8 +3,8 @@
 //! since 1970.
 //!
 //! A member that a later version adds is ignored. What an answer is about is required; of the rest, what a later version
-//! leaves out is `None`, or an empty list. A verdict or a kind of change that this version does not know is a separate one; a
-//! quota, a unit or a failure mode that it does not know is an error.
+//! leaves out is `None`, or an empty list. A verdict that this version does not know is read as `Unknown`, and
+//! a kind of change as `Other`; a quota, a unit or a failure mode that it does not know is an error.
 //!
 //! # Example
 //!

@@ -39,7 +39,7 @@ async fn what_prevents_decisions_is_an_error_of_connect_with_its_remedy() {
         "--replica-read-only",
         "no",
     ]);
-    let node = RedisServer::node();
+    let node = RedisServer::node(&[]);
     let full = RedisServer::with(&["--maxmemory", "1", "--maxmemory-policy", "noeviction"]);
     let fails = |error: &'static str| fake_server::scripted(move |_| error.to_owned());
     let unsaved = fails("-MISCONF Redis is configured to save RDB snapshots\r\n").await;

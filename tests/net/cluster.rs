@@ -445,6 +445,42 @@ async fn a_migrating_slot_fails_no_refund() {
     assert_eq!(limiter.peek(&policy, &key, 0).await.unwrap().remaining(), Some(20 + refunded));
 }
 
+/// In the meantime, each node redirects to the other one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_is_made_and_a_hash_is_set_while_slots_change_hands() {
+    let cluster = RedisCluster::start(2);
+    let old = store(&cluster).await;
+    let limiter = Limiter::new(old.clone());
+    let policy = closed("moved", 10);
+    let hash = (0..)
+        .map(|number| old.hash(&format!("hash-{number}")))
+        .find(|hash| cluster.first_owner(cluster.slot(hash.key())) == 0);
+    let hash = hash.unwrap().timeout(IN_TIME);
+    // A probe uses any shard.
+    for number in 0..100 {
+        limiter.check(&policy, &Key::new(format!("user-{number}")), 1).await.unwrap();
+    }
+    let keys: Vec<String> = cluster.nodes[0].command(&["KEYS", "*"]);
+    let mut slots: Vec<u16> = keys.iter().map(|key| cluster.slot(key)).collect();
+    slots.sort_unstable();
+    slots.dedup();
+    assert_eq!(slots.len(), 4, "{slots:?}");
+    slots.push(cluster.slot(hash.key()));
+    let () = cluster.nodes[0].command(&["FLUSHALL"]);
+
+    cluster.give_slots(&slots, 0, 1);
+    let mut started = JoinSet::new();
+    for _ in 0..8 {
+        let urls = cluster.urls();
+        started.spawn(async { settings().connect(Servers::cluster(urls)).await.map(drop) });
+    }
+    started.spawn(async move { hash.set(&[("field", "value")]).await });
+    sleep(Duration::from_millis(200)).await;
+    cluster.take_slots(&slots, 1);
+    let failed: Vec<_> = started.join_all().await.into_iter().filter_map(Result::err).collect();
+    assert!(failed.is_empty(), "{failed:?}");
+}
+
 #[tokio::test]
 async fn a_denial_stands_when_a_later_identity_is_unavailable() {
     let mut cluster = RedisCluster::start(3);

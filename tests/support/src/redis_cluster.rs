@@ -30,7 +30,9 @@ impl RedisCluster {
 
     /// Starts a cluster whose primaries have `replicas` replicas each. In `nodes`, replicas come after all primaries.
     pub fn with_replicas(primaries: usize, replicas: usize) -> Self {
-        Self::of((0..primaries * (1 + replicas)).map(|_| RedisServer::node()).collect(), primaries)
+        // A replica soon takes the place of a primary that is lost.
+        let arguments = if replicas > 0 { &["--cluster-node-timeout", "1000"][..] } else { &[] };
+        Self::of((0..primaries * (1 + replicas)).map(|_| RedisServer::node(arguments)).collect(), primaries)
     }
 
     /// A cluster of one node that announces this port.
@@ -40,7 +42,7 @@ impl RedisCluster {
 
     /// A cluster of one node with further arguments.
     pub fn one_node(arguments: &[&str]) -> Self {
-        Self::of(vec![RedisServer::node_with(arguments)], 1)
+        Self::of(vec![RedisServer::node(arguments)], 1)
     }
 
     fn of(nodes: Vec<RedisServer>, primaries: usize) -> Self {
@@ -79,7 +81,7 @@ impl RedisCluster {
 
     /// Adds a primary without slots. Clients do not discover it, because the topology omits such nodes.
     pub fn add_node(&mut self) -> usize {
-        self.nodes.push(RedisServer::node());
+        self.nodes.push(RedisServer::node(&[]));
         let place = self.nodes.len() - 1;
         self.meet(&self.nodes[place]);
         self.wait_until("the new node is known", |cluster| {
@@ -110,6 +112,20 @@ impl RedisCluster {
         for node in [target, source] {
             let () = node.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &target_id]);
         }
+    }
+
+    /// Gives slots without keys to the node `to`, which does not know it before [`take_slots`](Self::take_slots): until
+    /// then each of the two nodes redirects to the other one.
+    pub fn give_slots(&self, slots: &[u16], from: usize, to: usize) {
+        let id = self.nodes[to].id();
+        for slot in slots {
+            let () = self.nodes[from].command(&["CLUSTER", "SETSLOT", &slot.to_string(), "NODE", &id]);
+        }
+    }
+
+    /// Completes [`give_slots`](Self::give_slots).
+    pub fn take_slots(&self, slots: &[u16], to: usize) {
+        self.give_slots(slots, to, to);
     }
 
     /// Waits until the nodes have reached a state.

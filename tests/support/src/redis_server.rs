@@ -62,18 +62,14 @@ impl RedisServer {
         Self::start_as(&["--sentinel"], Some(settings), |_| true)
     }
 
-    /// A cluster node that has not joined a cluster yet.
-    pub fn node() -> Self {
-        Self::node_with(&[])
-    }
-
-    /// A cluster node with further arguments.
-    pub fn node_with(arguments: &[&str]) -> Self {
+    /// A cluster node that has not joined a cluster yet, with further arguments. On a busy machine, the other nodes do not
+    /// consider it lost, unless it has a shorter `--cluster-node-timeout`.
+    pub fn node(arguments: &[&str]) -> Self {
         let cluster = [
             "--cluster-enabled",
             "yes",
             "--cluster-node-timeout",
-            "1000",
+            "10000",
             "--cluster-require-full-coverage",
             "no",
             // A primary that loses its last slot stays a primary.

@@ -14,7 +14,6 @@ use bb8_redis::bb8::Pool;
 use futures_util::future::{BoxFuture, FutureExt as _, TryFutureExt as _};
 use redis::{
     RedisError, RedisResult, RetryMethod, Value,
-    aio::ConnectionLike,
     cluster_async::ClusterConnection,
     cluster_routing::{MultipleNodeRoutingInfo, RoutingInfo, SingleNodeRoutingInfo},
 };
@@ -88,7 +87,7 @@ impl Sender for ShardNodes {
         // A command with a key goes to the node of the shard.
         let mut exists = redis::cmd("EXISTS");
         exists.arg(key);
-        let reply = self.nodes.reply(&Call::of(exists, PROBE_TIMEOUT), deadline_in(PROBE_TIMEOUT)).await;
+        let reply = self.nodes.attempt(&Call::of(exists, PROBE_TIMEOUT), deadline_in(PROBE_TIMEOUT)).await;
         reply.map(drop).map_err(|error| match error.fault() {
             // Another node has answered.
             Some(Fault::Moved | Fault::Ask) => Error::new(ErrorKind::StoreUnreachable, error.to_string()),
@@ -194,15 +193,29 @@ impl Nodes {
         }
     }
 
-    /// The reply to a call. redis-rs sends it again if its slot migrates.
+    /// The reply to a call, which is sent again until its slot does not move.
     pub(super) async fn reply(&self, call: &Call, until: Instant) -> Result<Value, Error> {
+        loop {
+            match self.attempt(call, until).await {
+                // redis-rs follows redirects only a few times. It sends `ASKING` apart from the command, so
+                // another command may come between, and the node redirects again. Nothing was carried out.
+                Err(error) if matches!(error.fault(), Some(Fault::Moved | Fault::Ask)) => {
+                    sleep(MIGRATION_PAUSE).await;
+                }
+                reply => return reply,
+            }
+        }
+    }
+
+    /// The reply to a call, or the redirect if redis-rs has followed too many.
+    async fn attempt(&self, call: &Call, until: Instant) -> Result<Value, Error> {
         let mut connection = self.retrying_connection(until).await?;
         let reply = async {
             let key = first_key(call);
             if !key.is_empty() {
                 let _: Value = check(&key, self.silence).query_async(&mut connection).await?;
             }
-            evaluate(&mut connection, call).await
+            reply_to(&mut connection, call).await
         };
         let reply = within(until, async { reply.await.map_err(usual) }).await;
         if reply.as_ref().is_err_and(is_silence) {
@@ -303,22 +316,6 @@ fn first_key(call: &Call) -> Vec<u8> {
     match arguments.nth(if is_script { 2 } else { 0 }) {
         Some(redis::Arg::Simple(key)) => key.to_owned(),
         _ => Vec::new(),
-    }
-}
-
-/// Sends the call, and if it has a script, retries until the reply is not a redirect.
-async fn evaluate(connection: &mut impl ConnectionLike, call: &Call) -> RedisResult<Value> {
-    loop {
-        let reply = reply_to(connection, call).await;
-        // redis-rs follows redirects only a few times. It sends `ASKING` apart from the command, so another
-        // command may come between, and the node redirects again. Nothing was carried out.
-        let redirect = reply.as_ref().err().map(RedisError::retry_method);
-        if call.script.is_none()
-            || !matches!(redirect, Some(RetryMethod::AskRedirect | RetryMethod::MovedRedirect))
-        {
-            return reply;
-        }
-        sleep(MIGRATION_PAUSE).await;
     }
 }
 

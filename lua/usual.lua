@@ -1,6 +1,5 @@
 --[[
-  The usual decisions of a call: under buckets, fixed windows, penalties and sliding windows, with keys that no other decision
-  uses.
+  The usual decisions of a call: under buckets, fixed windows, penalties and sliding windows, if no two decisions use one key.
 
   Redis runs the whole text of a script at every call, and creating a function takes longer than making such a decision. So
   this part creates none but for sliding windows, and no table that a call of one charge does not need. It repeats for the

@@ -342,7 +342,8 @@ impl Admit<'_> {
     ) -> Now<Admission, Waiting> {
         let limiter = &self.context.config.limiter;
         match limiter.decider.charge(charges) {
-            // A store in memory has decided, so the service is called without waiting.
+            // Decided in this process, so the service is called without waiting: by a store in memory, units on
+            // lease or the deny cache.
             Now::Ready(decided) => Now::Ready(self.decided(decided, unidentified)),
             Now::Later(mut deciding) => {
                 if let Some(refunded) = refunded_if_cancelled(self.context, unidentified.is_some()) {

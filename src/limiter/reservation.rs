@@ -87,12 +87,12 @@ use crate::{
 #[derive(Clone)]
 #[must_use = "dropping it settles the request at what was recorded or at the estimate, or refunds it"]
 pub struct Reservation {
-    /// The rules that reserve, in groups that end alike.
+    /// The rules that reserve, in groups of one unit that end alike.
     parts: OneOrMany<Arc<Part>>,
     decision: Decision,
 }
 
-/// What the handles share of rules with one unit.
+/// What the handles share of one group: its rules have one unit.
 struct Part {
     account: Arc<Account>,
     unit: Option<&'static str>,

@@ -143,7 +143,7 @@ pub(crate) struct ServerClock {
     started: Instant,
     /// The wall clock at `started`.
     start: u64,
-    /// How many microseconds the server is ahead of both.
+    /// How many microseconds the server is ahead of `start` and the time since `started`.
     ahead: AtomicI64,
 }
 

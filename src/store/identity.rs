@@ -6,7 +6,8 @@ use crate::{base::sync::lock, key::KeyKind};
 
 /// What the handles on a store share beside its counts.
 pub(crate) struct StoreIdentity {
-    /// In settlement tokens: settled on another store, a token would refund the units of another count.
+    /// In settlement tokens: settled on another store, a token would refund the units of another count. `redis` and the
+    /// prefix, or `memory` and a random number.
     #[cfg_attr(not(feature = "settlement-tokens"), expect(dead_code, reason = "only tokens have it"))]
     name: String,
     layers: Mutex<Vec<Weak<PolicyKeys>>>,

@@ -59,7 +59,7 @@ struct Sealer {
 
 /// A token that was opened.
 pub(super) struct Opened {
-    /// The token's id, which is random.
+    /// The token's id: the start of the nonce, which is random.
     pub(super) id: [u8; 16],
     pub(super) token: Token,
 }

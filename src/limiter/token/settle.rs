@@ -182,7 +182,7 @@ fn settle_one(
     let (policy, unit) = (policy.clone(), rule.unit.clone());
     // `drain` waits for it.
     let work = decider.background.begin_work();
-    // Not `Decider::dispatch`: no failure mode applies, and the refunds of a rule are all of one key.
+    // Not `Decider::dispatch`, which rejects charges of one key: the refunds of a rule are.
     let answer = decider.store.decide(action, charges);
     let decider = decider.clone();
     answer.then(move |decided| {

@@ -125,7 +125,8 @@ impl HeaderWriter {
     }
 
     /// Adds the headers of `decision`. A value that no header can carry is left out. No `t` is larger than
-    /// `latest`. RateLimitHeaders with one value replace the headers of inner layers, which are `shown`.
+    /// `latest`. Headers that have one value, see [`write_one`](Self::write_one), replace the headers of inner layers,
+    /// which are `shown`. In headers that list values, only the outcomes that are `news` are added.
     fn write(
         &self,
         headers: &mut HeaderMap,

@@ -87,7 +87,7 @@ use crate::{
 ///
 /// If a connection breaks during a batch, the decisions of that batch fail. The store replaces the connection
 /// and checks the idle ones. If Redis had closed an idle connection, the batch is sent again on another one,
-/// except for refunds and decisions that lease units, which are never sent twice.
+/// except for decisions that lease units and refunds that would return units twice, which are never sent twice.
 ///
 /// With the feature `tracing`, the store logs the start of an outage at warn and its end at info, with its
 /// length.

@@ -2,12 +2,14 @@
 //! the batches: a lane does so as long as decisions wait for it.
 //!
 //! A decision that finds too few lanes open, see [`queue`](super::queue), starts a task for another one. So
-//! callers only wait: one that polls its decision and then keeps it holds no connection and delays no other.
-//! If no lane is open, the caller opens one and polls it itself, see [`lone`](super::lone). A lane owns a
-//! connection of the pool while there is work. If it is the only one, it sends the first decision immediately and alone.
-//! Otherwise it sends what waits as one batch, answers it, lets the callers run that it has just answered,
-//! and takes what they sent. When nothing waits any more, the lane closes, its connection returns to the
-//! pool, and the task ends. So an idle store has no lanes.
+//! these callers only wait: one that polls its decision and then keeps it holds no connection and delays no
+//! other. If no lane is open, the caller opens one and polls it itself; if it is kept, a task takes over, see
+//! [`lone`](super::lone).
+//!
+//! A lane owns a connection of the pool while there is work. If it is the only one, it sends the first decision
+//! immediately and alone. Otherwise it sends what waits as one batch, answers it, lets the callers run that it
+//! has just answered, and takes what they sent. When nothing waits any more, the lane closes, its connection
+//! returns to the pool, and the task ends. So an idle store has no lanes.
 //!
 //! A busy lane returns its connection every [`MAX_HOLD`], for others who share the pool.
 //!

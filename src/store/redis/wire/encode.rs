@@ -261,7 +261,7 @@ impl Numbers {
     }
 
     /// Appends `-number`, which marks a value other than a plain number.
-    fn push_mark(&mut self, number: u64) {
+    fn push_negated(&mut self, number: u64) {
         self.bytes.extend((-(number as f64)).to_le_bytes());
     }
 
@@ -369,7 +369,7 @@ impl Numbers {
             numbers.extend(&[change.map_or(0, |change| change as u64), is_charge.into()]);
             match least {
                 Some(least) => numbers.push(least),
-                None => numbers.push_mark(1),
+                None => numbers.push_negated(1),
             }
             let is_lease = job.lease.is_some().into();
             numbers.extend(&[is_lease, run.len() as u64, charges as u64, is_shared]);
@@ -383,19 +383,19 @@ impl Numbers {
                     numbers.push(texts.len() as u64 + 1);
                 } else if keys.has_resets() && reads_reset(job, charge) {
                     reset += 1;
-                    numbers.push_mark(reset);
+                    numbers.push_negated(reset);
                 } else {
                     numbers.push(0);
                 }
                 match (job.action, charge.receipt(), charge.stamp()) {
                     (_, _, Some(expires)) => {
-                        numbers.push_mark(2);
+                        numbers.push_negated(2);
                         numbers.push(expires);
                     }
                     (Action::Refund, Some(receipt), None) => numbers.extend(&[receipt.made, receipt.mark]),
                     // The mark of a shadow stands in place of the receipt.
                     _ if job.action.spec().denies && charge.is_shadow() => {
-                        numbers.push_mark(1);
+                        numbers.push_negated(1);
                         numbers.push(0);
                     }
                     // An operator's refund has no receipt.
@@ -404,7 +404,7 @@ impl Numbers {
             }
             for PenaltyCharge { place, charge } in &*job.penalties {
                 numbers.extend(&[next_rule(), charge.cost().min(MAX_BAN), 0]);
-                numbers.push_mark(match job.counts {
+                numbers.push_negated(match job.counts {
                     Counts::Own => 3,
                     Counts::Later => 4,
                     Counts::Earlier => 5,

@@ -3,7 +3,8 @@
 //! A batch is sent once, as one call. If the call fails because its slot migrates or its connection had been
 //! closed before, each of its decisions is sent again alone: while a slot migrates, its keys are on two
 //! nodes, and Redis rejects a call over keys of both. If its connection breaks, its decisions fail, because
-//! they may have been made.
+//! they may have been made. A decision of another window of a calendar, which Redis did not make, is sent again
+//! alone too.
 
 use std::{
     sync::{self, Arc},

@@ -17,8 +17,7 @@ SEED := $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 # The crates, their docs, and what needs no more than one Redis server.
 test:
 	@.ci/get-redis
-	@.ci/timed "tests" .ci/cargo-test $(TESTED)
-	@.ci/timed "doc tests" cargo test $(DOCUMENTED) --doc
+	@DOCUMENTED="$(DOCUMENTED)" .ci/timed "tests" .ci/cargo-test $(TESTED)
 
 # `make test` with all features and with the rest of the workspace, in one build; and what the published packages contain. The
 # rest is TLS, Sentinel, Cluster, gRPC, the programs of this workspace and of the guides, nginx in front of a service, the
@@ -40,8 +39,8 @@ test-quick:
 # The rest of `make test-all` in two parts, for machines that work side by side.
 test-net:
 	@.ci/get-redis
-	@.ci/timed "all features, net" .ci/cargo-test $(PACKAGES) --package tests-net --all-features --lib --test net
-	@.ci/timed "doc tests, all features" cargo test $(PACKAGES) --package tests-net --all-features --doc
+	@DOCUMENTED="$(PACKAGES) --package tests-net --all-features" .ci/timed "all features, net" .ci/cargo-test $(PACKAGES) \
+		--package tests-net --all-features --lib --test net
 
 test-programs: get-servers
 	@.ci/timed "sim, programs" .ci/cargo-test --workspace \

@@ -50,9 +50,10 @@ async fn requests_do_not_wait_for_a_redis_that_is_often_slower_than_the_deadline
     let ends = ends(&limiter, 10_000).await;
     eprintln!("{first:?} {ends:?}");
     let of = |kind| ends.get(&Some(kind)).copied().unwrap_or_default();
-    // These wait for their whole deadline.
+    // These wait for their whole deadline. They are about 80. Once in 256 times, the eight calls after a probe are all
+    // answered in time; then about 100 more wait until three in a row are late.
     let waited = of(ErrorKind::StoreTimeout) + of(ErrorKind::StoreBusy);
-    assert!(waited < 100, "{ends:?}");
+    assert!(waited < 500, "{ends:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

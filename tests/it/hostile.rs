@@ -420,14 +420,14 @@ async fn a_refund_of_leased_units_keeps_its_deadline_while_redis_hangs() {
     let policy = closed("hot", 1_000_000_000).max_lease(1_000);
     let mut last = None;
     while store.lease_status().keys == 0 {
-        last = limiter.check(&policy, &Key::new("hot"), 1).await.ok();
+        last = limiter.check(&policy, &Key::new("hot"), 1).await.ok().or(last);
     }
     server.signal("STOP");
     let refunded = limiter.refund(&last.unwrap(), 1).await.unwrap_err();
     server.signal("CONT");
-    assert_eq!(refunded.kind(), ErrorKind::StoreTimeout);
-    // The calls by themselves would wait for half a second.
-    assert!(refunded.to_string().contains("within 50ms"), "{refunded}");
+    // The calls by themselves would wait for half a second. If it was not sent, the error says that.
+    let kept = if refunded.kind() == ErrorKind::StoreTimeout { "within 50ms" } else { "before the deadline" };
+    assert!(refunded.to_string().contains(kept), "{refunded:?}");
 }
 
 /// The number of keys in the largest of the latest batches.

@@ -99,6 +99,8 @@ impl RedisCluster {
     pub fn move_slot(&self, slot: u16, from: usize, to: usize, mut halfway: impl FnMut()) {
         let (source, target) = (&self.nodes[from], &self.nodes[to]);
         let (source_id, target_id, slot) = (source.id(), target.id(), slot.to_string());
+        // It may not have heard yet that the slot is the source's, if that has just received it.
+        let () = target.command(&["CLUSTER", "SETSLOT", &slot, "NODE", &source_id]);
         let () = target.command(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &source_id]);
         let () = source.command(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &target_id]);
         loop {

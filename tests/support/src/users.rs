@@ -53,12 +53,12 @@ impl Users {
         closed
     }
 
-    /// Rotates under load: each second another user, of which two are valid at a time. Asserts that Redis has made each
+    /// Rotates under load: every two seconds another user, of which two are valid at a time. Asserts that Redis has made each
     /// decision, and had to close no connection.
     pub async fn assert_no_decision_without_redis(&self, servers: &[RedisServer], limiter: &Limiter) {
         const LIMIT: u64 = 1_000_000_000;
         let policy = day("plan", LIMIT).failure_mode(FailureMode::Local { instances: 1 });
-        let (lifetime, ends) = (Duration::from_secs(2), AtomicBool::new(false));
+        let (lifetime, ends) = (Duration::from_secs(4), AtomicBool::new(false));
         let keys = ["a", "b", "c", "d", "e", "f"].map(Key::new);
         let call = async |key: &Key| {
             let mut decided = 0;
@@ -71,7 +71,7 @@ impl Users {
         };
         let rotate = async {
             let mut closed = 0;
-            for _ in 0..6 {
+            for _ in 0..4 {
                 sleep(lifetime / 2).await;
                 closed += self.rotate(servers, lifetime);
             }

@@ -10,12 +10,11 @@ use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
-use support::{Fake, PATIENT, RedisServer, day, fails, settings};
+use support::{RedisServer, settings};
 use tower_ratelimit::{
-    Charge, Decision, ErrorKind, FailureMode, Key, Limiter, MemoryStore, Policy, Quota,
+    Decision, Key, Limiter, MemoryStore, Policy, Quota,
     algorithm::{Algorithm, FixedWindow, Gcra, LeakyBucket, SlidingLog, SlidingWindow, TokenBucket},
-    policy::Penalty,
-    store::{Action, ManualClock},
+    store::ManualClock,
 };
 
 fn policy(name: &str, quota: Quota, algorithm: impl Algorithm) -> (String, Policy) {
@@ -92,64 +91,6 @@ async fn saved_refunds_admit_no_more_guesses_than_the_limit() {
     }
 }
 
-#[tokio::test]
-async fn a_refund_of_an_expired_charge_refunds_nothing() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    for (store, limiter) in both(&server, &clock).await {
-        for (name, policy) in every_algorithm(10, Duration::from_secs(10)) {
-            let key = Key::new("alice");
-            let old = limiter.check(&policy, &key, 5).await.unwrap();
-            clock.advance(Duration::from_secs(20));
-            assert!(!limiter.check(&policy, &key, 10).await.unwrap().verdict().is_denied(), "{store} {name}");
-            let after = limiter.refund(&old, 5).await.unwrap();
-            assert_eq!(after.remaining(), Some(0), "{store}, {name}");
-            assert!(limiter.check(&policy, &key, 1).await.unwrap().verdict().is_denied(), "{store}, {name}");
-            clock.advance(Duration::from_secs(60));
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_refund_in_time_refunds_the_whole_charge() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    for (store, limiter) in both(&server, &clock).await {
-        for (name, policy) in every_algorithm(10, Duration::from_secs(60)) {
-            let key = Key::new("alice");
-            let before = limiter.check(&policy, &key, 3).await.unwrap();
-            let mine = limiter.check(&policy, &key, 4).await.unwrap();
-            let later = limiter.check(&policy, &key, 3).await.unwrap();
-            let after = limiter.refund(&mine, 4).await.unwrap();
-            assert_eq!(after.remaining(), Some(4), "{store}, {name}");
-            for decision in [later, before] {
-                limiter.refund(&decision, 3).await.unwrap();
-            }
-            let left = limiter.peek(&policy, &key, 0).await.unwrap();
-            assert_eq!(left.remaining(), Some(10), "{store}, {name}");
-            assert_eq!(left.outcomes()[0].reset_after(), Duration::ZERO, "{store}, {name}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_refund_after_a_reset_returns_nothing_of_a_charge_that_has_drained() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let (hour, key) = (Duration::from_secs(3_600), Key::new("alice"));
-    let (_, policy) = policy("p", Quota::per_hour(10), Gcra::new());
-    for (name, limiter) in both(&server, &clock).await {
-        // The mark of the second charge is ahead by the time of the refunded units.
-        let first = limiter.check(&policy, &key, 10).await.unwrap();
-        limiter.refund(&first, 10).await.unwrap();
-        let second = limiter.check(&policy, &key, 5).await.unwrap();
-        clock.advance(hour);
-        limiter.operator().reset(&policy, &key).await.unwrap();
-        assert!(!limiter.check(&policy, &key, 10).await.unwrap().verdict().is_denied(), "{name}");
-        assert_eq!(limiter.refund(&second, 5).await.unwrap().remaining(), Some(0), "{name}");
-    }
-}
-
 /// Instances change to another quota at different times.
 #[tokio::test]
 async fn a_part_of_a_unit_that_a_refund_leaves_is_worth_as_much_under_another_quota() {
@@ -192,147 +133,6 @@ async fn a_part_of_a_unit_that_a_refund_leaves_is_worth_as_much_under_another_qu
                 assert!(matches!(remaining, Some(33..=34)), "{name}: {remaining:?}");
             }
         }
-    }
-}
-
-/// The sum of refunds of a bucket restarts at 18 years.
-#[tokio::test]
-async fn after_refunds_of_18_years_earlier_charges_cannot_be_refunded() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    let key = Key::new("alice");
-    // A unit drains in 400 days.
-    let quota = Quota::new(1, Duration::from_secs(400 * 86_400)).burst(20);
-    let (_, policy) = policy("p", quota, Gcra::new());
-    for (name, limiter) in both(&server, &clock).await {
-        let check = async || limiter.check(&policy, &key, 1).await.unwrap();
-        let refund = async |decision: &Decision| limiter.refund(decision, 1).await.unwrap().remaining();
-        let earlier = check().await;
-        clock.advance(Duration::from_micros(1));
-        let at_the_restart = check().await;
-        for _ in 0..17 {
-            let charged = check().await;
-            assert_eq!(refund(&charged).await, Some(18), "{name}");
-        }
-        assert_eq!(refund(&earlier).await, Some(18), "{name}");
-        assert_eq!(refund(&at_the_restart).await, Some(18), "{name}");
-        clock.advance(Duration::from_micros(1));
-        let later = check().await;
-        assert_eq!(refund(&later).await, Some(18), "{name}");
-    }
-}
-
-#[tokio::test]
-async fn repeated_refunds_of_a_decision_never_exceed_its_charge() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    for (store, limiter) in both(&server, &clock).await {
-        for (name, policy) in every_algorithm(10, Duration::from_secs(60)) {
-            let key = Key::new("alice");
-            let mine = limiter.check(&policy, &key, 2).await.unwrap();
-            limiter.check(&policy, &key, 8).await.unwrap();
-            // A clone counts as the same decision.
-            for (decision, units, left) in [(&mine, 1, 1), (&mine.clone(), 5, 2), (&mine, u64::MAX, 2)] {
-                let after = limiter.refund(decision, units).await.unwrap();
-                assert_eq!(after.remaining(), Some(left), "{store}, {name}");
-            }
-        }
-    }
-}
-
-/// The first refund is kept, and sent once the store answers.
-#[tokio::test]
-async fn a_refund_that_is_repeated_in_an_outage_is_sent_once() {
-    let store = Fake::default();
-    let limiter = Limiter::new(store.clone());
-    let (policy, key) = (day("ten", 10), Key::new("alice"));
-    let decision = limiter.check(&policy, &key, 6).await.unwrap();
-    limiter.check(&policy, &key, 4).await.unwrap();
-    store.fail(ErrorKind::StoreUnreachable);
-    for _ in 0..2 {
-        assert!(limiter.refund(&decision, 6).await.unwrap().failure().is_some());
-    }
-    store.fail(None);
-    limiter.drain(PATIENT).await.unwrap();
-    assert_eq!(limiter.peek(&policy, &key, 0).await.unwrap().remaining(), Some(6));
-}
-
-/// It may have been made.
-#[tokio::test]
-async fn a_refund_whose_answer_is_lost_is_not_repeated() {
-    let store = Fake::new(MemoryStore::new(), |store, action, charges| {
-        let answer = store.decide(action, charges);
-        if action == Action::Refund { fails(ErrorKind::StoreTimeout) } else { answer }
-    });
-    let limiter = Limiter::new(store);
-    let (policy, key) = (day("ten", 10).failure_mode(FailureMode::Closed), Key::new("alice"));
-    let decision = limiter.check(&policy, &key, 6).await.unwrap();
-    limiter.check(&policy, &key, 4).await.unwrap();
-    for _ in 0..2 {
-        assert_eq!(limiter.refund(&decision, 6).await.unwrap_err().kind(), ErrorKind::StoreTimeout);
-        assert_eq!(limiter.peek(&policy, &key, 0).await.unwrap().remaining(), Some(6));
-    }
-}
-
-#[tokio::test]
-async fn a_denial_and_a_peek_have_nothing_to_refund() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    for (store, limiter) in both(&server, &clock).await {
-        for (name, policy) in every_algorithm(10, Duration::from_secs(60)) {
-            let key = Key::new("alice");
-            let peeked = limiter.peek(&policy, &key, 3).await.unwrap();
-            limiter.check(&policy, &key, 10).await.unwrap();
-            let denied = limiter.check(&policy, &key, 3).await.unwrap();
-            for decision in [&peeked, &denied] {
-                let after = limiter.refund(decision, 3).await.unwrap();
-                assert_eq!(after.remaining(), Some(0), "{store}, {name}");
-            }
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_denial_by_one_policy_has_nothing_to_refund_of_another() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    for (store, limiter) in both(&server, &clock).await {
-        let (_, exhausted) = policy("exhausted", Quota::per_minute(1), FixedWindow::anchored());
-        for (name, policy) in every_algorithm(10, Duration::from_secs(60)) {
-            let key = Key::new(&name);
-            limiter.check(&exhausted, &key, 1).await.unwrap();
-            assert!(!limiter.check(&policy, &key, 3).await.unwrap().verdict().is_denied(), "{store}, {name}");
-            let charges = [Charge::new(&policy, &key, 3), Charge::new(&exhausted, &key, 1)];
-            let denied = limiter.check_all(&charges).await.unwrap();
-            assert!(denied.verdict().is_denied(), "{store}, {name}");
-            for decision in [&denied, &denied.for_policy(policy.name()).unwrap()] {
-                limiter.refund(decision, 3).await.unwrap();
-            }
-            let remaining = limiter.peek(&policy, &key, 0).await.unwrap().remaining();
-            assert_eq!(remaining, Some(7), "{store}, {name}");
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_denial_by_a_ban_has_nothing_to_refund_of_another_policy() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    for (store, limiter) in both(&server, &clock).await {
-        let policy = Policy::new("api", Quota::per_minute(10));
-        let banning = Policy::new("banning", Quota::per_minute(10))
-            .penalty(Penalty::after(5, Duration::from_secs(60)).ban(Duration::from_secs(60)));
-        let key = Key::new("alice");
-        limiter.check(&policy, &key, 3).await.unwrap();
-        limiter.operator().ban(&banning, &key, Duration::from_secs(60)).await.unwrap();
-        let charges = [Charge::new(&policy, &key, 3), Charge::new(&banning, &key, 1)];
-        let denied = limiter.check_all(&charges).await.unwrap();
-        assert!(denied.verdict().is_denied(), "{store}");
-        for decision in [&denied, &denied.for_policy(policy.name()).unwrap()] {
-            limiter.refund(decision, 3).await.unwrap();
-        }
-        let remaining = limiter.peek(&policy, &key, 0).await.unwrap().remaining();
-        assert_eq!(remaining, Some(7), "{store}");
     }
 }
 
@@ -484,33 +284,4 @@ fn what_was_not_refunded_keeps_within_the_limit_in_process() {
 #[test]
 fn what_was_not_refunded_keeps_within_the_limit_on_redis() {
     what_was_not_refunded_keeps_within_the_limit(cases(6), true);
-}
-
-/// The log has more entries than a refund rewrites, so the refund removes the oldest units instead, and never too
-/// many.
-#[tokio::test]
-async fn a_refund_in_the_middle_of_a_long_log_removes_the_oldest_units() {
-    let server = RedisServer::start();
-    let clock = ManualClock::new();
-    for (store, limiter) in both(&server, &clock).await {
-        let policy = Policy::new("long", Quota::per_minute(3_000)).algorithm(SlidingLog::new());
-        let key = Key::new("alice");
-        let mut middle = None;
-        for request in 0..3_000 {
-            let decision = limiter.check(&policy, &key, 1).await.unwrap();
-            if request == 1_500 {
-                middle = Some(decision);
-            }
-            clock.advance(Duration::from_millis(1));
-        }
-        assert!(limiter.check(&policy, &key, 1).await.unwrap().verdict().is_denied(), "{store}");
-        let after = limiter.refund(&middle.unwrap(), 1).await.unwrap();
-        assert_eq!(after.remaining(), Some(1), "{store}");
-        // When the first request would have left the log, no further unit is free: its unit was removed already.
-        clock.advance(Duration::from_millis(57_000));
-        assert_eq!(limiter.peek(&policy, &key, 0).await.unwrap().remaining(), Some(1), "{store}");
-        clock.advance(Duration::from_millis(1));
-        assert_eq!(limiter.peek(&policy, &key, 0).await.unwrap().remaining(), Some(2), "{store}");
-        clock.advance(Duration::from_secs(120));
-    }
 }

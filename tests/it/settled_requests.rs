@@ -166,7 +166,7 @@ where
         }
     };
     let status = response.status().as_u16();
-    text(response).await;
+    assert!(status == 429 || text(response).await == "done");
     Some(status)
 }
 

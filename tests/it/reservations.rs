@@ -122,7 +122,7 @@ pub(crate) fn facts(answer: &Result<Decision, Error>) -> Vec<String> {
     let verdict = if decision.is_admitted() { "admitted" } else { "denied" };
     let mut facts = vec![verdict.to_owned(), format!("{} granted", granted.join("/"))];
     facts.extend(decision.remaining().map(|left| format!("{left} left")));
-    facts.push(decision.retry_after().map_or("no wait".into(), |wait| format!("wait {wait:?}")));
+    facts.push(decision.retry_after().map_or_else(|| "no wait".into(), |wait| format!("wait {wait:?}")));
     facts.extend(decision.outcomes().first().map(|one| format!("reset {:?}", one.reset_after())));
     facts.extend(decision.failure().map(|_| "failed".to_owned()));
     facts
@@ -344,7 +344,10 @@ async fn check(table: &str) {
             let variants = variants(definition);
             assert!(!variants.is_empty(), "line {line}, {name}: no algorithm");
             let with = |before: &Vec<Variant>| {
-                variants.iter().map(|one| [&before[..], &[one.clone()]].concat()).collect::<Vec<_>>()
+                variants
+                    .iter()
+                    .map(|one| [&before[..], std::slice::from_ref(one)].concat())
+                    .collect::<Vec<_>>()
             };
             alternatives = alternatives.iter().flat_map(with).collect();
         }

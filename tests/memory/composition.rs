@@ -43,14 +43,15 @@ use tower_ratelimit::{
 
 const HELLO: &str = "hello, which is long enough for tower-http to compress it, so it is said twice: hello";
 
-/// A service that is ready for one call after each `poll_ready`. A clone starts unready. `/slow` never ends.
-struct Strict {
+/// A service that is ready for one call after each `poll_ready`. A clone starts unready. `/slow` never ends, and
+/// `/fail` fails.
+pub(crate) struct Strict {
     ready: bool,
     calls: Arc<AtomicUsize>,
 }
 
 impl Strict {
-    fn new() -> (Self, Arc<AtomicUsize>) {
+    pub(crate) fn new() -> (Self, Arc<AtomicUsize>) {
         let calls = Arc::new(AtomicUsize::new(0));
         (Self { ready: false, calls: calls.clone() }, calls)
     }
@@ -64,10 +65,10 @@ impl Clone for Strict {
 
 impl<B> Service<Request<B>> for Strict {
     type Response = Response<String>;
-    type Error = Infallible;
-    type Future = BoxFuture<'static, Result<Self::Response, Infallible>>;
+    type Error = &'static str;
+    type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
 
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.ready = true;
         Poll::Ready(Ok(()))
     }
@@ -77,6 +78,9 @@ impl<B> Service<Request<B>> for Strict {
         self.calls.fetch_add(1, Ordering::Relaxed);
         if request.uri() == "/slow" {
             return pending().boxed();
+        }
+        if request.uri() == "/fail" {
+            return async { Err("own error") }.boxed();
         }
         async { Ok(Response::builder().header("content-type", "text/plain").body(HELLO.into()).unwrap()) }
             .boxed()
@@ -97,7 +101,7 @@ where
 }
 
 /// Waits until `service` is ready and calls it. The future of the response.
-async fn when_ready<S>(service: &mut S, request: Request<String>) -> S::Future
+pub(crate) async fn when_ready<S>(service: &mut S, request: Request<String>) -> S::Future
 where
     S: Service<Request<String>, Error: Debug>,
 {
@@ -127,6 +131,7 @@ async fn the_layer_works_over_and_under_towers_layers_and_denials_keep_no_permit
         "under concurrency limit": ServiceBuilder::new().concurrency_limit(1).layer(layer(2)),
         "among all": ServiceBuilder::new()
             .buffer(1).load_shed().layer(layer(2)).concurrency_limit(1).timeout(soon).buffer(1),
+        "under buffer and over concurrency limit": ServiceBuilder::new().buffer(8).layer(layer(2)).concurrency_limit(1),
         "over and under all": ServiceBuilder::new()
             .layer(layer(9)).timeout(soon).load_shed().concurrency_limit(1).buffer(1).layer(layer(2)),
     }

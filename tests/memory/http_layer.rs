@@ -1,36 +1,29 @@
 //! The layer and the service below it: when it calls the service, and with which request.
 
-use std::{
-    convert::Infallible,
-    fmt,
-    future::{Ready, ready},
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{sync::atomic::Ordering, time::Duration};
 
 use axum::{Router, routing::get};
 use http::{Request, Response};
 use http_body::Body as _;
 use support::{
-    Counted, Fake, Says,
+    Counted, Says,
     http::serve,
-    inner::{ask, ask_for, get as get_request, layer, text},
+    inner::{ask, ask_for, get as get_request, layer},
 };
-use tower::{
-    BoxError, Layer, Service, ServiceBuilder, ServiceExt, buffer::BufferLayer, limit::ConcurrencyLimitLayer,
-};
+use tower::{Layer, Service, ServiceExt};
 use tower_ratelimit::{
-    Answer, Charge, Decision, Error, ErrorKind, FailureMode, Header, Key, Limiter, MemoryStore, PeerIp,
-    Policy, PolicySource, Quota, RateLimitLayer, RedisStore, Rule,
+    Answer, Charge, Decision, Error, Header, Key, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota,
+    RateLimitLayer, RedisStore, Rule,
     decision::{Outcome, Verdict},
     keyed,
     layer::{self, RateLimit, ResponseBody},
     policy::Enforcement,
     store::Store,
+};
+
+use crate::{
+    composition::{Strict, when_ready},
+    responses::check,
 };
 
 // Two uses that users of other crates ask for: a function that returns a layer, and a struct with a layer.
@@ -73,6 +66,11 @@ fn public_types_can_be_shared_between_threads() {
     sent::<Answer<Decision>>();
 }
 
+#[tokio::test]
+async fn what_a_layer_charges_and_puts_into_extensions() {
+    check("responses-extensions.txt").await;
+}
+
 #[test]
 fn the_inner_service_can_be_read_changed_and_taken_out() {
     let policy = Policy::new("p", Quota::per_hour(1));
@@ -94,58 +92,18 @@ fn the_plug_ins_are_object_safe() {
     object::<dyn tower_ratelimit::algorithm::Algorithm>();
 }
 
-/// A service that is ready for one call after each `poll_ready`. A clone starts unready.
-struct Strict {
-    ready: bool,
-    calls: Arc<AtomicUsize>,
-}
-
-impl Clone for Strict {
-    fn clone(&self) -> Self {
-        Self { ready: false, calls: self.calls.clone() }
-    }
-}
-
-#[derive(Debug)]
-struct OwnError;
-
-impl fmt::Display for OwnError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("own error")
-    }
-}
-
-impl std::error::Error for OwnError {}
-
-impl Service<Request<String>> for Strict {
-    type Response = Response<String>;
-    type Error = OwnError;
-    type Future = Ready<Result<Self::Response, OwnError>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), OwnError>> {
-        self.ready = true;
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request<String>) -> Self::Future {
-        assert!(std::mem::take(&mut self.ready), "called without being ready");
-        self.calls.fetch_add(1, Ordering::Relaxed);
-        ready(if request.uri() == "/fail" { Err(OwnError) } else { Ok(Response::new("hello".into())) })
-    }
-}
-
 #[tokio::test]
 async fn the_service_that_was_ready_is_called_once_and_keeps_its_error() {
-    let calls = Arc::new(AtomicUsize::new(0));
-    let mut service = layer(3).layer(Strict { ready: false, calls: calls.clone() });
+    let (inner, calls) = Strict::new();
+    let mut service = layer(3).layer(inner);
     for expected in [200, 200] {
-        let response = service.ready().await.unwrap().call(get_request()).await.unwrap();
+        let response = when_ready(&mut service, get_request()).await.await.unwrap();
         assert_eq!(response.status(), expected);
     }
     let fail = Request::get("/fail").body(String::new()).unwrap();
-    let error: OwnError = service.ready().await.unwrap().call(fail).await.unwrap_err();
-    assert_eq!(error.to_string(), "own error");
-    let denied = service.ready().await.unwrap().call(get_request()).await.unwrap();
+    let error: &str = when_ready(&mut service, fail).await.await.unwrap_err();
+    assert_eq!(error, "own error");
+    let denied = when_ready(&mut service, get_request()).await.await.unwrap();
     assert_eq!(denied.status(), 429);
     // A denied request did not call the service, and no request called it twice.
     assert_eq!(calls.load(Ordering::Relaxed), 3);
@@ -173,26 +131,6 @@ async fn no_store_is_called_when_nothing_is_charged() {
     assert!(limiter.refund(&nothing, 5).await.unwrap().is_admitted());
     assert!(limiter.check_all(&[]).await.unwrap().is_admitted());
     assert_eq!(store.asked(), 0);
-}
-
-#[tokio::test]
-async fn the_decision_is_in_the_extensions_of_the_request_and_if_one_was_of_the_response() {
-    let handler = async |decision: Decision| decision.outcomes()[0].remaining().to_string();
-    let app = Router::new().route("/", get(handler)).layer(layer(2));
-    for (is_read, status, remaining) in [(false, 200, 1), (true, 200, 0), (false, 429, 0), (true, 429, 0)] {
-        let mut request = Request::get("/").body(axum::body::Body::empty()).unwrap();
-        if is_read {
-            request.extensions_mut().insert(Decision::new([]));
-        }
-        let response = app.clone().oneshot(request).await.unwrap();
-        assert_eq!(response.status(), status);
-        let decision = response.extensions().get::<Decision>();
-        assert_eq!(decision.map(|decision| decision.outcomes()[0].remaining()), is_read.then_some(remaining));
-        if status == 200 {
-            let seen = axum::body::to_bytes(response.into_body(), 10).await.unwrap();
-            assert_eq!(seen, remaining.to_string());
-        }
-    }
 }
 
 #[tokio::test]
@@ -224,29 +162,6 @@ async fn the_limiter_of_a_request_is_the_one_that_decided() {
 }
 
 #[tokio::test]
-async fn exempt_requests_are_not_counted_and_get_no_headers() {
-    let layer = layer(1).exempt_if(|parts| parts.uri.path() == "/health");
-    let health = || Request::get("/health").body(String::new()).unwrap();
-    ask(&layer, get_request()).await;
-    assert_eq!(ask(&layer, get_request()).await.status(), 429);
-    let exempt = ask(&layer, health()).await;
-    assert_eq!(exempt.status(), 200);
-    assert!(!exempt.headers().contains_key("ratelimit"));
-}
-
-#[tokio::test]
-async fn a_layer_of_one_rule_charges_no_request_that_the_rule_skips() {
-    let limiter = Limiter::new(MemoryStore::new());
-    let (policy, key) = (Policy::new("p", Quota::per_day(9)), Key::new("all"));
-    let rule = Rule::new(policy.clone(), key.clone()).skip_if(|request| request.uri.path() == "/public");
-    let layer = RateLimitLayer::with_rules(limiter.clone(), rule);
-    for (path, left) in [("/", 8), ("/public", 8), ("/", 7)] {
-        ask(&layer, Request::get(path).body(String::new()).unwrap()).await;
-        assert_eq!(limiter.peek(&policy, &key, 0).await.unwrap().remaining(), Some(left), "{path}");
-    }
-}
-
-#[tokio::test]
 async fn a_server_sees_whether_a_body_is_empty() {
     for text in ["", "hello"] {
         let response = ask_for(&layer(1), get_request(), || Response::new(text.to_owned())).await;
@@ -256,24 +171,6 @@ async fn a_server_sees_whether_a_body_is_empty() {
             (text.is_empty(), Some(text.len() as u64))
         );
     }
-}
-
-#[tokio::test]
-async fn the_layer_works_among_towers_own_layers() {
-    let service =
-        tower::service_fn(|_: Request<String>| async { Ok::<_, Infallible>(Response::new(String::new())) });
-    let mut service = ServiceBuilder::new()
-        .layer(BufferLayer::<Request<String>>::new(8))
-        .layer(layer(2))
-        .layer(ConcurrencyLimitLayer::new(1))
-        .service(service);
-    let mut statuses = Vec::new();
-    for _ in 0..4 {
-        let response: Result<_, BoxError> = service.ready().await.unwrap().call(get_request()).await;
-        statuses.push(response.unwrap().status().as_u16());
-    }
-    // If a denial kept the permit of the concurrency limit, the fourth request would hang.
-    assert_eq!(statuses, [200, 200, 429, 429]);
 }
 
 #[tokio::test]
@@ -309,22 +206,4 @@ async fn a_delayed_request_waits_and_then_reaches_the_service() {
 #[should_panic(expected = "two policies named \"p\"")]
 fn two_policies_of_one_name_panic_when_the_layer_is_built() {
     let _ = layer(1).rule(Rule::new(Policy::new("p", Quota::per_hour(2)), PeerIp::new()));
-}
-
-#[tokio::test]
-async fn every_error_of_a_store_is_503_and_shows_nothing_of_it() {
-    let rows =
-        [(ErrorKind::MissingSetup, 500), (ErrorKind::InvalidIdentity, 503), (ErrorKind::StoreReply, 503)];
-    for (kind, status) in rows {
-        let policy = Policy::new("api", Quota::per_day(1)).failure_mode(FailureMode::Closed);
-        let app = Router::new().route("/", get(async || "hello")).layer(RateLimitLayer::new(
-            Fake::failing(kind),
-            policy,
-            Key::new("all"),
-        ));
-        let request = Request::get("/").body(axum::body::Body::empty()).unwrap();
-        let response = ServiceExt::oneshot(app, request).await.unwrap();
-        assert_eq!(response.status(), status, "{kind:?}");
-        assert!(!text(response).await.contains("secret"), "{kind:?}");
-    }
 }

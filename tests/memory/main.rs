@@ -17,6 +17,7 @@ mod keyed_layer;
 mod lua_rules;
 mod metric_names;
 mod random_routes;
+mod responses;
 mod settled_outages;
 mod standards;
 mod unrouted;

@@ -12,6 +12,15 @@ use tower_ratelimit::{
     layer::Rules,
 };
 
+/// There is one warning, which has this text; or none.
+fn check(name: &str, warnings: &[String], expected: Option<&str>) {
+    let is_expected = match expected {
+        Some(text) => warnings.len() == 1 && warnings[0].contains(text),
+        None => warnings.is_empty(),
+    };
+    assert!(is_expected, "{name}: {warnings:?}, not {expected:?}");
+}
+
 #[test]
 fn a_policy_warns_of_a_period_unfit_for_headers_and_of_a_login_limit_exceeded() {
     let millis = |millis| Quota::new(5, Duration::from_millis(millis));
@@ -55,13 +64,7 @@ fn a_policy_warns_of_a_period_unfit_for_headers_and_of_a_login_limit_exceeded() 
         ),
     ];
     for (policy, expected) in rows {
-        let warnings = policy.warnings();
-        match expected {
-            Some(text) => {
-                assert!(warnings.len() == 1 && warnings[0].contains(text), "{warnings:?}, not {text}")
-            }
-            None => assert!(warnings.is_empty(), "{policy:?}: {warnings:?}"),
-        }
+        check(&format!("{policy:?}"), &policy.warnings(), expected);
     }
 }
 
@@ -89,11 +92,7 @@ fn a_layer_warns_of_bytes_that_headers_call_requests() {
         (ruled(Rule::new(Policy::concurrency("jobs", 5), Key::new("all")).reserve()), None),
     ];
     for (at, (layer, expected)) in rows.into_iter().enumerate() {
-        let warnings = layer.warnings();
-        match expected {
-            Some(text) => assert!(warnings.len() == 1 && warnings[0].contains(text), "{at}: {warnings:?}"),
-            None => assert!(warnings.is_empty(), "{at}: {warnings:?}"),
-        }
+        check(&at.to_string(), &layer.warnings(), expected);
     }
 }
 
@@ -120,10 +119,7 @@ fn a_layer_warns_of_requests_that_hold_permits_while_they_wait_in_a_queue() {
     ];
     for (name, rules, expected) in rows {
         let warnings = RateLimitLayer::with_rules(MemoryStore::new(), rules).warnings();
-        let is_expected =
-            |warning: &String| warning.contains(r#"the queue of the policy "mails" already holds"#);
-        let count = usize::from(expected);
-        assert!(warnings.len() == count && warnings.iter().all(is_expected), "{name}: {warnings:?}");
+        check(name, &warnings, expected.then_some(r#"the queue of the policy "mails" already holds"#));
     }
 }
 
@@ -148,10 +144,7 @@ fn a_layer_warns_of_units_that_no_call_of_a_handler_reaches() {
     for (name, rules, expected) in rows {
         let mut warnings = RateLimitLayer::with_rules(MemoryStore::new(), rules).warnings();
         warnings.retain(|warning| !warning.contains("quota_unit"));
-        match expected {
-            Some(text) => assert!(warnings.len() == 1 && warnings[0].contains(text), "{name}: {warnings:?}"),
-            None => assert!(warnings.is_empty(), "{name}: {warnings:?}"),
-        }
+        check(name, &warnings, expected);
     }
 }
 
@@ -221,92 +214,50 @@ fn a_sibling_accepts_warnings_for_its_own_rules() {
 fn a_policy_under_two_kinds_of_keys_is_a_warning_unless_it_allows_them() {
     struct User;
     struct Tenant;
-    let policy = || Policy::new("api", Quota::per_hour(2));
-    let table = |one: Rule, other: Rule| {
+    fn table(one: Rule, other: Rule) -> Vec<String> {
         let rules = Rules::new().route("/me", one).route("/team", other);
         RateLimitLayer::with_rules(MemoryStore::new(), rules).warnings()
-    };
+    }
+    fn policy() -> Policy {
+        Policy::new("api", Quota::per_hour(2))
+    }
+    fn keys(one: impl KeyExtractor, other: impl KeyExtractor) -> Vec<String> {
+        table(Rule::new(policy(), one), Rule::new(policy(), other))
+    }
     let user = || from_extension(|_: &User| 42);
     let tenant = || from_extension(|_: &Tenant| 42);
     let header = |name: &'static str| Header::new(name);
-    let rule = |key: Box<dyn KeyExtractor>| Rule::new(policy(), key);
-    let rows: [(&str, Rule, Rule, Option<&str>); 13] = [
-        (
-            "two extensions",
-            Rule::new(policy(), user()),
-            Rule::new(policy(), tenant()),
-            Some("keys of two kinds, `"),
-        ),
-        ("boxed", rule(Box::new(user())), rule(Box::new(tenant())), Some("keys of two kinds, `")),
-        (
-            "two headers",
-            Rule::new(policy(), header("x-a")),
-            Rule::new(policy(), header("x-b")),
-            Some("the header `x-a` and the header `x-b`"),
-        ),
-        (
-            "an address and a header",
-            Rule::new(policy(), PeerIp::new()),
-            Rule::new(policy(), header("x-b")),
-            Some("the client's address and the header `x-b`"),
-        ),
-        (
-            "two closures",
-            Rule::new(policy(), |_: &Parts| 1),
-            Rule::new(policy(), |_: &Parts| 2),
-            Some("keys of two kinds"),
-        ),
-        (
-            "two changes",
-            Rule::new(policy(), header("x-a").map(str::to_lowercase)),
-            Rule::new(policy(), header("x-a").map(str::to_uppercase)),
-            Some("`x-a`, changed"),
-        ),
-        (
-            "a part",
-            Rule::new(policy(), (PeerIp::new(), header("x-a"))),
-            Rule::new(policy(), header("x-a")),
-            Some("the client's address with the header `x-a`"),
-        ),
-        (
-            "a fallback",
-            Rule::new(policy(), header("x-a").or(PeerIp::new())),
-            Rule::new(policy(), PeerIp::new()),
-            Some("the header `x-a` or the client's address"),
-        ),
-        ("one kind", Rule::new(policy(), header("x-a")), Rule::new(policy(), header("X-A")), None),
-        (
-            "addresses",
-            Rule::new(policy(), PeerIp::new()),
-            Rule::new(policy(), ClientIp::behind(TrustedProxies::hops(1))),
-            None,
-        ),
-        ("fixed keys", Rule::new(policy(), Key::new("a")), Rule::new(policy(), Key::new("b")), None),
-        (
-            "two policies",
-            Rule::new(policy(), header("x-a")),
-            Rule::new(Policy::new("team", Quota::per_hour(2)), header("x-b")),
-            None,
-        ),
-        (
-            "allowed",
-            Rule::new(policy().allow_mixed_keys(), header("x-a")),
-            Rule::new(policy().allow_mixed_keys(), header("x-b")),
-            None,
-        ),
+    let boxed: [Box<dyn KeyExtractor>; 2] = [Box::new(user()), Box::new(tenant())];
+    let [one, other] = boxed;
+    let lower = header("x-a").map(str::to_lowercase);
+    let upper = header("x-a").map(str::to_uppercase);
+    let behind_proxy = ClientIp::behind(TrustedProxies::hops(1));
+    let team = Rule::new(Policy::new("team", Quota::per_hour(2)), header("x-b"));
+    let allowed = |key| Rule::new(policy().allow_mixed_keys(), key);
+    let address_with = "the client's address with the header `x-a`";
+    let two_headers = "the header `x-a` and the header `x-b`";
+    let address = "the client's address and the header `x-b`";
+    let fallback = "the header `x-a` or the client's address";
+    let rows = [
+        ("two extensions", keys(user(), tenant()), Some("keys of two kinds, `")),
+        ("boxed", keys(one, other), Some("keys of two kinds, `")),
+        ("two headers", keys(header("x-a"), header("x-b")), Some(two_headers)),
+        ("an address and a header", keys(PeerIp::new(), header("x-b")), Some(address)),
+        ("two closures", keys(|_: &Parts| 1, |_: &Parts| 2), Some("keys of two kinds")),
+        ("two changes", keys(lower, upper), Some("`x-a`, changed")),
+        ("a part", keys((PeerIp::new(), header("x-a")), header("x-a")), Some(address_with)),
+        ("a fallback", keys(header("x-a").or(PeerIp::new()), PeerIp::new()), Some(fallback)),
+        ("one kind", keys(header("x-a"), header("X-A")), None),
+        ("addresses", keys(PeerIp::new(), behind_proxy), None),
+        ("fixed keys", keys(Key::new("a"), Key::new("b")), None),
+        ("two policies", table(Rule::new(policy(), header("x-a")), team), None),
+        ("allowed", table(allowed(header("x-a")), allowed(header("x-b"))), None),
     ];
-    for (name, one, other, expected) in rows {
-        let warnings = table(one, other);
-        match expected {
-            Some(text) => {
-                assert_eq!(warnings.len(), 1, "{name}: {warnings:?}");
-                assert!(
-                    warnings[0].contains(text) && warnings[0].contains("the policy \"api\""),
-                    "{name}: {warnings:?}"
-                );
-                assert!(warnings[0].ends_with("or accept it with Policy::allow_mixed_keys"), "{warnings:?}");
-            }
-            None => assert!(warnings.is_empty(), "{name}: {warnings:?}"),
+    for (name, warnings, expected) in rows {
+        check(name, &warnings, expected);
+        for warning in warnings {
+            assert!(warning.contains("the policy \"api\""), "{name}: {warning}");
+            assert!(warning.ends_with("or accept it with Policy::allow_mixed_keys"), "{name}: {warning}");
         }
     }
     // One rule on two routes.

@@ -1,8 +1,7 @@
 //! Programs as a new user writes them. What a user writes is in `app` or in the functions before the first test.
 //!
-//! A tonic server and a client that retries are in `tests/net/buffered_retry.rs`.
+//! Programs that come from other limiters are in the guide `migration`. A tonic server and a client that retries are in `tests/net/buffered_retry.rs`.
 
-mod from_others;
 mod messages;
 mod shop;
 mod tenants;

@@ -9,14 +9,13 @@ use axum::{
     response::{IntoResponse, Json},
     routing::{get, post},
 };
-use http::{HeaderMap, Request, Response, StatusCode, request::Parts};
+use http::{Request, Response, request::Parts};
 use http_body_util::BodyExt as _;
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 use tower_ratelimit::{
-    FailureMode, Header, Key, KeyExtractor as _, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota,
-    RateLimitLayer, Rejection, Rule, algorithm::SlidingLog, key::GrpcMethod, policy::Enforcement,
-    store::ManualClock,
+    FailureMode, Header, Key, Limiter, MemoryStore, PeerIp, Policy, PolicySource, Quota, RateLimitLayer,
+    Rejection, Rule, algorithm::SlidingLog, policy::Enforcement, store::ManualClock,
 };
 
 mod program {
@@ -84,124 +83,92 @@ fn shop(enforcement: Enforcement) -> (Router, ManualClock) {
     (program::app(shop, MemoryStore::with_clock(clock.clone())), clock)
 }
 
-async fn ask(
-    app: &Router,
-    peer: [u8; 4],
-    request: http::request::Builder,
-    body: &'static str,
-) -> Response<Body> {
-    let app = app.clone().layer(MockConnectInfo(SocketAddr::from((peer, 4711))));
+/// A request of a client with this last byte of its address.
+async fn ask(app: &Router, peer: u8, line: &str, body: &'static str) -> Response<Body> {
+    let app = app.clone().layer(MockConnectInfo(SocketAddr::from(([203, 0, 113, peer], 4711))));
+    let [method, path, key] = [0, 1, 2].map(|at| line.split(' ').nth(at));
+    let mut request = Request::builder().method(method.unwrap()).uri(path.unwrap());
+    if let Some(key) = key {
+        request = request.header("x-api-key", key);
+    }
     app.oneshot(request.body(Body::from(body)).unwrap()).await.unwrap()
 }
 
-async fn json_of(response: Response<Body>) -> Value {
-    serde_json::from_slice(&response.into_body().collect().await.unwrap().to_bytes()).unwrap()
+const ALICE: u8 = 7;
+const BOB: u8 = 8;
+
+/// Asserts the statuses of as many requests.
+async fn check(app: &Router, peer: u8, line: &str, statuses: &[u16]) {
+    for status in statuses {
+        assert_eq!(ask(app, peer, line, "a").await.status(), *status, "{peer}: {line}");
+    }
 }
 
-const ALICE: [u8; 4] = [203, 0, 113, 7];
-const BOB: [u8; 4] = [203, 0, 113, 8];
+/// `retry-after` of a denial, which states it in its body too.
+async fn wait_of(denied: Response<Body>) -> Value {
+    let header = denied.headers().get("retry-after").map(|wait| wait.to_str().unwrap().parse().unwrap());
+    assert_eq!(denied.headers()["content-type"], "application/json");
+    assert_eq!(denied.headers()["cache-control"], "no-store");
+    let body = denied.into_body().collect().await.unwrap().to_bytes();
+    let body: Value = serde_json::from_slice(&body).unwrap();
+    assert_eq!(body["retry_after"], header.map_or(Value::Null, |wait: u64| json!(wait)));
+    assert!(body["error"].is_string(), "{body}");
+    body["retry_after"].clone()
+}
 
 #[tokio::test]
 async fn each_address_has_its_own_limit_and_health_has_none() {
     let (app, clock) = shop(Enforcement::On);
-    for _ in 0..5 {
-        assert_eq!(ask(&app, ALICE, Request::get("/"), "").await.status(), 200);
-    }
-    let denied = ask(&app, ALICE, Request::get("/"), "").await;
-    assert_eq!(
-        (denied.status(), &denied.headers()["retry-after"]),
-        (StatusCode::TOO_MANY_REQUESTS, &"1".parse().unwrap())
-    );
-    assert_eq!(json_of(denied).await["retry_after"], 1);
-    assert_eq!(ask(&app, BOB, Request::get("/"), "").await.status(), 200);
-    assert_eq!(ask(&app, ALICE, Request::get("/health"), "").await.status(), 200);
-
+    check(&app, ALICE, "GET /", &[200, 200, 200, 200, 200, 429]).await;
+    assert_eq!(wait_of(ask(&app, ALICE, "GET /", "").await).await, 1);
+    check(&app, BOB, "GET /", &[200]).await;
+    check(&app, ALICE, "GET /health", &[200]).await;
     clock.advance(Duration::from_secs(1));
-    assert_eq!(ask(&app, ALICE, Request::get("/"), "").await.status(), 200);
+    check(&app, ALICE, "GET /", &[200]).await;
 }
 
 #[tokio::test]
 async fn no_minute_admits_more_logins_than_the_limit() {
     let (app, clock) = shop(Enforcement::On);
-    let login = async || ask(&app, ALICE, Request::post("/login"), "").await;
-    assert_eq!(login().await.status(), 200);
+    check(&app, ALICE, "POST /login", &[200]).await;
     clock.advance(Duration::from_secs(50));
-    assert_eq!(login().await.status(), 200);
-    let denied = login().await;
+    check(&app, ALICE, "POST /login", &[200]).await;
+    let denied = ask(&app, ALICE, "POST /login", "").await;
     assert_eq!(denied.status(), 429);
-    assert_eq!(denied.headers()["retry-after"], "10");
     assert!(denied.headers()["ratelimit"].to_str().unwrap().contains("\"login\""));
+    assert_eq!(wait_of(denied).await, 10);
     clock.advance(Duration::from_secs(10));
-    assert_eq!(login().await.status(), 200);
-    assert_eq!(login().await.status(), 429);
+    check(&app, ALICE, "POST /login", &[200, 429]).await;
 }
 
 #[tokio::test]
 async fn a_plan_is_chosen_by_the_api_key() {
     let (app, _) = shop(Enforcement::On);
-    let report = async |key: &str| {
-        ask(&app, ALICE, Request::get("/reports").header("x-api-key", key), "").await.status()
-    };
-    assert_eq!([report("key-of-acme").await, report("key-of-acme").await], [200, 200]);
-    assert_eq!(report("key-of-acme").await, 429);
-    assert_eq!([report("stranger").await, report("stranger").await], [200, 429]);
+    check(&app, ALICE, "GET /reports key-of-acme", &[200, 200, 429]).await;
+    check(&app, ALICE, "GET /reports stranger", &[200, 429]).await;
 }
 
 #[tokio::test]
 async fn layers_and_handlers_answer_in_one_format() {
     let (app, _) = shop(Enforcement::On);
-    // Denied by the layer, by the handler, and without an identity.
-    ask(&app, BOB, Request::post("/login"), "").await;
-    ask(&app, BOB, Request::post("/login"), "").await;
-    let by_layer = ask(&app, BOB, Request::post("/login"), "").await;
-    assert_eq!(ask(&app, ALICE, Request::post("/import"), "a\nb").await.status(), 200);
-    let by_handler = ask(&app, ALICE, Request::post("/import"), "c\nd").await;
-    let anonymous = ask(&app, ALICE, Request::get("/reports"), "").await;
+    check(&app, BOB, "POST /login", &[200, 200]).await;
+    assert_eq!(ask(&app, ALICE, "POST /import", "a\nb").await.status(), 200);
     let rows = [
-        ("layer", by_layer, 429, json!(60)),
-        ("handler", by_handler, 429, json!(28_800)),
-        ("no identity", anonymous, 400, Value::Null),
+        ("layer", ask(&app, BOB, "POST /login", "").await, 429, json!(60)),
+        ("handler", ask(&app, ALICE, "POST /import", "c\nd").await, 429, json!(28_800)),
+        ("no identity", ask(&app, ALICE, "GET /reports", "").await, 400, Value::Null),
     ];
     for (name, response, status, retry_after) in rows {
         assert_eq!(response.status(), status, "{name}");
-        assert_eq!(response.headers()["content-type"], "application/json", "{name}");
-        let header = response.headers().get("retry-after").map(|value| value.to_str().unwrap().to_owned());
-        assert_eq!(header, retry_after.as_u64().map(|seconds| seconds.to_string()), "{name}");
-        assert_eq!(response.headers()["cache-control"], "no-store", "{name}");
-        let body = json_of(response).await;
-        assert_eq!(body["retry_after"], retry_after, "{name}");
-        assert!(body["error"].is_string(), "{name}");
+        assert_eq!(wait_of(response).await, retry_after, "{name}");
     }
 }
 
 #[tokio::test]
 async fn the_switch_turns_every_limit_off() {
     let (app, _) = shop(Enforcement::Off);
-    for _ in 0..20 {
-        assert_eq!(ask(&app, ALICE, Request::get("/"), "").await.status(), 200);
-        assert_eq!(ask(&app, ALICE, Request::post("/login"), "").await.status(), 200);
-    }
+    check(&app, ALICE, "GET /", &[200; 20]).await;
+    check(&app, ALICE, "POST /login", &[200; 20]).await;
     // A handler still has its limiter.
-    assert_eq!(ask(&app, ALICE, Request::post("/import"), "a").await.status(), 200);
-}
-
-#[tokio::test]
-async fn health_checks_over_grpc_are_not_limited() {
-    let health = GrpcMethod::service().any_of(["grpc.health.v1.Health"]);
-    let policy = Policy::new("calls", Quota::per_day(1));
-    let layer = RateLimitLayer::new(MemoryStore::new(), policy, GrpcMethod::new()).exempt_if(health);
-    let call = async |path: &str| {
-        let service = tower::service_fn(async |_: Request<String>| {
-            Ok::<_, std::convert::Infallible>(Response::new(String::new()))
-        });
-        let request = Request::post(path).header("content-type", "application/grpc").body(String::new());
-        let response = tower::Layer::layer(&layer, service).oneshot(request.unwrap()).await.unwrap();
-        let headers: HeaderMap = response.headers().clone();
-        headers.get("grpc-status").map(|status| status.to_str().unwrap().to_owned())
-    };
-    for _ in 0..3 {
-        assert_eq!(call("/grpc.health.v1.Health/Check").await, None);
-    }
-    assert_eq!(call("/greeter.Greeter/SayHello").await, None);
-    assert_eq!(call("/greeter.Greeter/SayHello").await.as_deref(), Some("8"));
+    check(&app, ALICE, "POST /import", &[200]).await;
 }

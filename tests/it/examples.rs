@@ -1,36 +1,5 @@
 //! The examples answer the curl lines in their doc comments with the responses written there, over real sockets.
 
-#[allow(dead_code, reason = "its `main` is not run here")]
-#[path = "../../examples/axum_extractor_key.rs"]
-mod axum_extractor_key;
-#[allow(dead_code, reason = "its `main` is not run here")]
-#[path = "../../examples/behind_proxy.rs"]
-mod behind_proxy;
-#[allow(dead_code, reason = "its `main` is not run here")]
-#[path = "../../examples/cors.rs"]
-mod cors;
-#[allow(dead_code, reason = "its `main` is not run here")]
-#[path = "../../examples/custom_response.rs"]
-mod custom_response;
-#[allow(dead_code, reason = "its `main` is not run here")]
-#[path = "../../examples/download_bytes.rs"]
-mod download_bytes;
-#[allow(dead_code, reason = "its `main` is not run here")]
-#[path = "../../examples/llm_stream.rs"]
-mod llm_stream;
-#[allow(dead_code, reason = "its `main` is not run here")]
-#[path = "../../examples/llm_tokens.rs"]
-mod llm_tokens;
-#[allow(dead_code, reason = "its `main` is not run here")]
-#[path = "../../examples/login_protection.rs"]
-mod login_protection;
-#[allow(dead_code, reason = "its `main` is not run here")]
-#[path = "../../examples/per_route.rs"]
-mod per_route;
-#[allow(dead_code, reason = "its `main` is not run here")]
-#[path = "../../examples/shadow_rollout.rs"]
-mod shadow_rollout;
-
 use std::net::SocketAddr;
 
 use axum::body::Body;
@@ -47,37 +16,31 @@ use tokio::{
 use tower::ServiceExt as _;
 use tower_ratelimit::{Limiter, key::TrustedProxies};
 
-#[tokio::test]
-async fn per_route_says_what_is_written() {
-    says_what_is_written(per_route::app(store()), include_str!("../../examples/per_route.rs"), 8).await;
+/// Each file, its settings, and how many curl lines it has.
+macro_rules! examples {
+    ($($path:literal, $name:ident($($setting:expr),*), $test:ident, $lines:literal;)+) => {$(
+        #[allow(dead_code, reason = "its `main` is not run here")]
+        #[path = $path]
+        mod $name;
+
+        #[tokio::test]
+        async fn $test() {
+            says_what_is_written($name::app(store() $(, $setting)*), include_str!($path), $lines).await;
+        }
+    )+};
 }
 
-#[tokio::test]
-async fn behind_proxy_says_what_is_written() {
-    let app = behind_proxy::app(store(), TrustedProxies::cidrs(["127.0.0.0/8"]).unwrap());
-    says_what_is_written(app, include_str!("../../examples/behind_proxy.rs"), 4).await;
-}
-
-#[tokio::test]
-async fn axum_extractor_key_says_what_is_written() {
-    let app = axum_extractor_key::app(store(), "at least 16 bytes");
-    says_what_is_written(app, include_str!("../../examples/axum_extractor_key.rs"), 3).await;
-}
-
-#[tokio::test]
-async fn custom_response_says_what_is_written() {
-    says_what_is_written(custom_response::app(store()), include_str!("../../examples/custom_response.rs"), 7)
-        .await;
-}
-
-#[tokio::test]
-async fn llm_tokens_says_what_is_written() {
-    says_what_is_written(llm_tokens::app(store()), include_str!("../../examples/llm_tokens.rs"), 5).await;
-}
-
-#[tokio::test]
-async fn llm_stream_says_what_is_written() {
-    says_what_is_written(llm_stream::app(store()), include_str!("../../examples/llm_stream.rs"), 3).await;
+examples! {
+    "../../examples/axum_extractor_key.rs", axum_extractor_key("at least 16 bytes"), axum_extractor_key_says_what_is_written, 3;
+    "../../examples/behind_proxy.rs", behind_proxy(TrustedProxies::cidrs(["127.0.0.0/8"]).unwrap()), behind_proxy_says_what_is_written, 4;
+    "../../examples/cors.rs", cors(), cors_says_what_is_written, 2;
+    "../../examples/custom_response.rs", custom_response(), custom_response_says_what_is_written, 7;
+    "../../examples/download_bytes.rs", download_bytes(), download_bytes_says_what_is_written, 3;
+    "../../examples/llm_stream.rs", llm_stream(), llm_stream_says_what_is_written, 3;
+    "../../examples/llm_tokens.rs", llm_tokens(), llm_tokens_says_what_is_written, 5;
+    "../../examples/login_protection.rs", login_protection(), login_protection_says_what_is_written, 11;
+    "../../examples/per_route.rs", per_route(), per_route_says_what_is_written, 8;
+    "../../examples/shadow_rollout.rs", shadow_rollout(), shadow_rollout_says_what_is_written, 8;
 }
 
 #[tokio::test]
@@ -108,29 +71,6 @@ async fn llm_stream_charges_a_client_that_leaves_what_it_was_sent() {
         // The service may have sent a few more words until it saw that the client has left.
         assert!((2 + words(&received)..900).contains(&used), "{used} of {}", words(&received));
     }
-}
-
-#[tokio::test]
-async fn login_protection_says_what_is_written() {
-    let source = include_str!("../../examples/login_protection.rs");
-    says_what_is_written(login_protection::app(store()), source, 11).await;
-}
-
-#[tokio::test]
-async fn download_bytes_says_what_is_written() {
-    says_what_is_written(download_bytes::app(store()), include_str!("../../examples/download_bytes.rs"), 3)
-        .await;
-}
-
-#[tokio::test]
-async fn shadow_rollout_says_what_is_written() {
-    says_what_is_written(shadow_rollout::app(store()), include_str!("../../examples/shadow_rollout.rs"), 8)
-        .await;
-}
-
-#[tokio::test]
-async fn cors_says_what_is_written() {
-    says_what_is_written(cors::app(store()), include_str!("../../examples/cors.rs"), 2).await;
 }
 
 #[tokio::test]

@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! a name that says what the row shows
-//!     api 5/min (cost 2) + wide 9/h with draft-07, no headers > sets etag: 1 > handler export
+//!     api 5/min (cost 2) + wide 9/h with draft-07, no headers > sets etag: 1 > handler exports
 //!     2 x GET /export (x-user: alice) -> 200 & ratelimit: "api";r=4;t=48 & no retry-after & body has hello
 //!     wait 60s
 //!     left wide 7
 //! ```
 //!
 //! A layer has rules with ` + ` between them, then its settings; `then rule` makes another layer with the settings before it.
-//! The store of a layer has the clock of the row. Without a handler, the
-//! service answers `hello`. A header with several lines has ` + ` between them. A row whose layers have alternatives,
+//! The store of a layer has the clock of the row. `sets` and `answers` change a response on its way out. Without a handler,
+//! the service answers `hello`. A header with several lines has ` + ` between them. A row whose layers have alternatives,
 //! `{draft-06|draft-07}`, runs once for each; several such lists of a row advance together.
 
 use std::{convert::Infallible, fmt::Write as _, time::Duration};
@@ -321,7 +321,7 @@ fn handler(text: &str) -> Service {
     let value = value.to_owned();
     let status = value.parse().unwrap_or(200);
     match name {
-        // Admits one request an hour, with the limiter of the layer; or this quota, with a limiter of its own.
+        // Admits one request an hour, with the limiter of the layer; or this quota, with a separate limiter.
         "exports" if value.is_empty() => {
             of(async |limiter: Limiter| checks(&limiter, "exports", "1/h", "alice").await.map(|_| "exported"))
         }

@@ -53,7 +53,7 @@ fn parameter(item: &(String, Vec<(String, i64)>), name: &str) -> Option<i64> {
 }
 
 #[tokio::test]
-async fn the_headers_of_a_limit_are_those_of_its_dialect() {
+async fn a_limit_sends_the_headers_of_its_dialect() {
     check("responses-headers.txt").await;
     assert_eq!(RateLimitHeaders::default(), RateLimitHeaders::new(Dialect::Ietf));
     let names = |headers: RateLimitHeaders| headers.names();

@@ -9,7 +9,7 @@ use support::inner::text;
 use tower::ServiceExt as _;
 use tower_http::compression::CompressionLayer;
 use tower_ratelimit::{
-    Error, ErrorKind, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Rejection, Rule,
+    Error, ErrorKind, Key, Limiter, MemoryStore, Policy, Quota, RateLimitLayer, Rejection,
     response::{GrpcStatus, ProblemDetails, ResponseMapper},
     store::ManualClock,
 };

@@ -168,7 +168,7 @@ fn layer(text: &str, clock: &ManualClock) -> (RateLimitLayer, Vec<(Policy, Limit
     let most = |verdict: Verdict, left| {
         Limiter::new(Says(move |charge: &Charge| Outcome::new(charge, verdict, left, Duration::MAX)))
     };
-    let stores = settings.iter().filter_map(|setting| match *setting {
+    let mut stores = settings.iter().filter_map(|setting| match *setting {
         "a store that is down" => Some(Limiter::new(Down)),
         "a store that admits with the largest numbers" => Some(most(Verdict::Admit, u64::MAX)),
         "a store that denies with the largest numbers" => Some(most(Verdict::deny(Some(Duration::MAX)), 0)),
@@ -176,7 +176,7 @@ fn layer(text: &str, clock: &ManualClock) -> (RateLimitLayer, Vec<(Policy, Limit
             .strip_prefix("a store that fails with ")
             .map(|name| Limiter::new(Fake::failing(kind(name)))),
     });
-    let limiter = stores.last().unwrap_or_else(|| Limiter::new(MemoryStore::with_clock(clock.clone())));
+    let limiter = stores.next().unwrap_or_else(|| Limiter::new(MemoryStore::with_clock(clock.clone())));
     let (mut policies, mut rules): (Vec<_>, Vec<_>) = rules.split(" + ").map(rule).unzip();
     let first = RateLimitLayer::with_rules(limiter.clone(), rules.remove(0));
     let mut layer = rules.into_iter().fold(first, RateLimitLayer::rule);
@@ -312,7 +312,7 @@ fn rejection(text: &str) -> Rejection {
     Rejection::from(Error::new(kind(name), message.to_owned()))
 }
 
-fn of<T: 'static>(handler: impl Handler<T, ()> + Sync) -> Service {
+fn of<T: 'static>(handler: impl Handler<T, ()>) -> Service {
     Service::new(handler.into_service())
 }
 
@@ -481,10 +481,13 @@ impl Row {
             } else {
                 text(Response::new(body)).await
             };
-            let decision = head.extensions.get::<Decision>().map_or("no decision".to_owned(), |decision| {
-                let verdict = if decision.is_admitted() { "admitted" } else { "denied" };
-                format!("decision: {verdict} with {} left", decision.remaining().unwrap_or_default())
-            });
+            let decision = match head.extensions.get::<Decision>() {
+                Some(decision) => {
+                    let verdict = if decision.is_admitted() { "admitted" } else { "denied" };
+                    format!("decision: {verdict} with {} left", decision.remaining().unwrap_or_default())
+                }
+                None => "no decision".to_owned(),
+            };
             let seen = expected.split(" & ").map(|part| match part.split_once(' ').unwrap_or((part, "")) {
                 ("body:", _) => format!("body: {said}"),
                 ("body", text) => match text.split_once(' ').unwrap() {
